@@ -1,0 +1,137 @@
+//! The one error type: opaque, with a kind to act on and a message that carries identity.
+
+use std::fmt;
+
+/// What every fallible operation of Headwater returns.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An error of Headwater.
+///
+/// Match on [`Error::kind`] or ask [`Error::is_retryable`]; the message is for people.
+pub struct Error(Box<Inner>);
+
+struct Inner {
+    kind: ErrorKind,
+    message: String,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+/// What went wrong, in the terms a caller can act on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// A field breaks a rule; the message names both. Nothing was written.
+    InvalidInput,
+    /// A payload is over the topic's limit; the message has both sizes. Nothing was written.
+    PayloadTooLarge,
+    /// The topic does not exist and may not be created on the fly.
+    NoSuchTopic,
+    /// The subscription does not exist.
+    NoSuchSubscription,
+    /// It exists already, with other settings.
+    Conflict,
+    /// The token is unknown, old, or past its deadline; nothing was changed.
+    LeaseLost,
+    /// The database cannot be reached now; try again.
+    Unavailable,
+    /// The database is busy (locked, deadlocked, timed out); try again.
+    Busy,
+    /// The disk or the database's quota is full; nothing was acknowledged.
+    StorageFull,
+    /// The store can be read but not written.
+    ReadOnly,
+    /// The role used has not been granted this operation.
+    PermissionDenied,
+    /// The file or schema is not one of Headwater's, or is damaged. It was not touched.
+    NotAStore,
+    /// The store's schema is missing or older than this program: run `headwater migrate`.
+    SchemaOutdated,
+    /// The store's schema is newer than this program: upgrade the program.
+    SchemaTooNew,
+    /// The connection broke while a commit was under way: it may or may not have happened.
+    CommitUnknown,
+    /// The store has been closed.
+    Closed,
+    /// Anything else the database said.
+    Database,
+}
+
+impl Error {
+    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Error(Box::new(Inner { kind, message: message.into(), source: None }))
+    }
+
+    pub(crate) fn with_source(
+        kind: ErrorKind,
+        message: impl Into<String>,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        Error(Box::new(Inner { kind, message: message.into(), source: Some(source.into()) }))
+    }
+
+    /// Bad input: names the field, the rule it breaks, and what to do.
+    pub(crate) fn invalid(field: &str, rule: impl fmt::Display) -> Self {
+        Error::new(ErrorKind::InvalidInput, format!("invalid {field}: {rule}"))
+    }
+
+    pub(crate) fn no_such_topic(topic: &str) -> Self {
+        Error::new(
+            ErrorKind::NoSuchTopic,
+            format!(
+                "no such topic: {topic}; create it with `headwater topic create`, or open the store with auto_create"
+            ),
+        )
+    }
+
+    pub(crate) fn payload_too_large(topic: &str, bytes: usize, bytes_max: usize) -> Self {
+        Error::new(
+            ErrorKind::PayloadTooLarge,
+            format!(
+                "payload too large: {bytes} bytes, topic {topic} allows {bytes_max}; raise its payload_bytes_max or store the payload elsewhere"
+            ),
+        )
+    }
+
+    pub(crate) fn lease_lost(token: i64) -> Self {
+        Error::new(
+            ErrorKind::LeaseLost,
+            format!(
+                "lease lost: token {token} is unknown, handed to another owner, or past its deadline; nothing was changed"
+            ),
+        )
+    }
+
+    /// What went wrong, to act on.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// Whether the same call may succeed later without anything being changed by hand.
+    ///
+    /// [`ErrorKind::CommitUnknown`] is not among them: a repeat is safe only with a dedup key.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self.0.kind, ErrorKind::Unavailable | ErrorKind::Busy)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.0.kind, self.0.message)?;
+        match &self.0.source {
+            Some(source) => write!(f, " (caused by: {source})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source.as_deref().map(|source| source as &(dyn std::error::Error + 'static))
+    }
+}

@@ -1,0 +1,370 @@
+//! Leases: ranges handed out, how they are settled, and the rule by which a crashed range is handed out again.
+
+use std::fmt;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use uuid::Uuid;
+
+use crate::error::{Error, Result};
+use crate::limits::{CLAIM_MESSAGES_MAX, CLAIM_SUBSCRIPTIONS_MAX, DELAY_MAX, ERROR_TEXT_BYTES_MAX};
+use crate::message::{Headers, Offset};
+use crate::name::{Owner, check_name};
+use crate::subscription::SubscriptionId;
+use crate::topic::TopicId;
+
+/// The fencing token of one hand-out. Tokens rise with every hand-out of a store and are never reused.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct LeaseToken(pub i64);
+
+impl fmt::Display for LeaseToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A closed range of offsets.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OffsetRange {
+    /// The first offset.
+    pub first: Offset,
+    /// The last offset, included.
+    pub last: Offset,
+}
+
+impl OffsetRange {
+    /// A range; `first` must not be above `last`.
+    pub fn new(first: Offset, last: Offset) -> Self {
+        assert!(first <= last, "a range runs upwards: {first}..={last}");
+        OffsetRange { first, last }
+    }
+
+    /// The range of one offset.
+    pub fn one(offset: Offset) -> Self {
+        OffsetRange { first: offset, last: offset }
+    }
+
+    /// How many offsets it spans.
+    pub fn span(self) -> u64 {
+        u64::try_from(self.last.0 - self.first.0 + 1).expect("a range runs upwards")
+    }
+
+    /// Whether the offset is inside.
+    pub fn contains(self, offset: Offset) -> bool {
+        self.first <= offset && offset <= self.last
+    }
+}
+
+impl fmt::Display for OffsetRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}..={}", self.first, self.last)
+    }
+}
+
+impl fmt::Debug for OffsetRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// One subscription's part of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Want {
+    /// For which subscription.
+    pub subscription_id: SubscriptionId,
+    /// How many messages at most.
+    pub messages_max: u32,
+    /// How long, if not as the topic says; zero means never reassigned by itself.
+    pub lease: Option<Duration>,
+}
+
+/// A claim for one or many subscriptions of one owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimRequest {
+    /// Who will hold the leases.
+    pub owner: Owner,
+    /// What is wanted.
+    pub wants: Vec<Want>,
+}
+
+impl ClaimRequest {
+    /// Checks every field against its rule.
+    pub fn validate(&self) -> Result<()> {
+        if self.wants.len() > CLAIM_SUBSCRIPTIONS_MAX {
+            let count = self.wants.len();
+            return Err(Error::invalid(
+                "wants",
+                format!("{count}, at most {CLAIM_SUBSCRIPTIONS_MAX} are allowed"),
+            ));
+        }
+        for want in &self.wants {
+            if want.messages_max == 0 || want.messages_max > CLAIM_MESSAGES_MAX {
+                return Err(Error::invalid(
+                    "messages_max",
+                    format!("must be from 1 to {CLAIM_MESSAGES_MAX}"),
+                ));
+            }
+            if want.lease.is_some_and(|lease| lease > DELAY_MAX) {
+                return Err(Error::invalid("lease", "longer than 366 days"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A range handed to one owner until a deadline.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// The subscription it belongs to.
+    pub subscription_id: SubscriptionId,
+    /// The topic whose offsets it spans.
+    pub topic_id: TopicId,
+    /// The fencing token.
+    pub token: LeaseToken,
+    /// The offsets. Some may never have existed; none is a message somebody else holds.
+    pub range: OffsetRange,
+    /// Which hand-out of this range this is, from 1.
+    pub attempt: u32,
+    /// When it ends; `None` means never by itself.
+    pub deadline: Option<Timestamp>,
+    /// Set when its last holder vanished: it is handed out alone and in ever smaller parts.
+    pub suspect: bool,
+    /// The lane of an ordered subscription: only messages of this lane in the range are the holder's.
+    pub lane: Option<u16>,
+    /// Keys of the lane that wait for a retry: their messages must be parked, not handled.
+    pub blocked_keys: Vec<String>,
+}
+
+/// What a claim gave.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Claimed {
+    /// The leases, by subscription, offsets rising.
+    pub leases: Vec<Lease>,
+    /// When claiming again may find something although nobody publishes: a retry, a lease or a delayed message
+    /// comes due, or a commit is under way. `None` when only a publish can bring anything.
+    pub recheck_after: Option<Duration>,
+}
+
+/// What becomes of one range of a lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Done.
+    Ack,
+    /// Hand out again after the delay; counts as an attempt.
+    Retry {
+        /// The delay.
+        after: Duration,
+        /// Why, for people.
+        error: String,
+        /// In an ordered subscription, the message's key: later messages of the key wait for this one.
+        key: Option<String>,
+    },
+    /// Copy to the dead letters with this reason, and done.
+    Bury {
+        /// Why, for people.
+        error: String,
+    },
+    /// Give back unhandled: due at once, not counted as an attempt.
+    Release,
+    /// In an ordered subscription: give back until nothing older of this key is outstanding.
+    Park {
+        /// The blocked key.
+        key: String,
+    },
+}
+
+/// How (part of) one lease is settled. Offsets not mentioned stay leased under the same token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settlement {
+    /// The lease.
+    pub token: LeaseToken,
+    /// What becomes of which part.
+    pub parts: Parts,
+}
+
+/// The whole lease acked, or parts with an outcome each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Parts {
+    /// Everything still leased under the token is done: one DELETE.
+    AckAll,
+    /// Disjoint ranges, each with its outcome.
+    Each(Vec<(OffsetRange, Outcome)>),
+}
+
+impl Settlement {
+    /// Acks all of a lease.
+    pub fn ack_all(token: LeaseToken) -> Self {
+        Settlement { token, parts: Parts::AckAll }
+    }
+
+    /// Settles parts of a lease.
+    pub fn each(token: LeaseToken, parts: Vec<(OffsetRange, Outcome)>) -> Self {
+        Settlement { token, parts: Parts::Each(parts) }
+    }
+
+    /// Checks that ranges are disjoint and delays bounded, and sorts the parts by offset.
+    pub fn normalized(mut self) -> Result<Self> {
+        if let Parts::Each(parts) = &mut self.parts {
+            if parts.is_empty() {
+                return Err(Error::invalid("settlement", "names no offsets; leave it out, or ack all"));
+            }
+            parts.sort_by_key(|(range, _)| *range);
+            for pair in parts.windows(2) {
+                if pair[1].0.first <= pair[0].0.last {
+                    let (a, b) = (pair[0].0, pair[1].0);
+                    return Err(Error::invalid("settlement", format!("ranges {a} and {b} overlap")));
+                }
+            }
+            for (_, outcome) in parts {
+                outcome.normalize()?;
+            }
+        }
+        Ok(self)
+    }
+}
+
+impl Outcome {
+    fn normalize(&mut self) -> Result<()> {
+        match self {
+            Outcome::Retry { after, error, key } => {
+                if *after > DELAY_MAX {
+                    return Err(Error::invalid("retry delay", "longer than 366 days"));
+                }
+                bound_error_text(error);
+                key.as_deref().map_or(Ok(()), |key| check_name("key", key))
+            }
+            Outcome::Bury { error } => {
+                bound_error_text(error);
+                Ok(())
+            }
+            Outcome::Park { key } => check_name("key", key),
+            Outcome::Ack | Outcome::Release => Ok(()),
+        }
+    }
+}
+
+/// Keeps an error's text within its limit, marks the cut, and drops NUL (PostgreSQL's text cannot hold it).
+fn bound_error_text(error: &mut String) {
+    if error.contains('\0') {
+        *error = error.replace('\0', "\u{FFFD}");
+    }
+    if error.len() > ERROR_TEXT_BYTES_MAX {
+        let mark = " … (cut)";
+        let mut end = ERROR_TEXT_BYTES_MAX - mark.len();
+        while !error.is_char_boundary(end) {
+            end -= 1;
+        }
+        error.truncate(end);
+        error.push_str(mark);
+    }
+}
+
+/// A buried message.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeadLetter {
+    /// Its identity as a dead letter.
+    pub dead_letter_id: Uuid,
+    /// The subscription that gave up on it.
+    pub subscription_id: SubscriptionId,
+    /// Its offset in the topic.
+    pub offset: Offset,
+    /// The message's identity.
+    pub message_id: Uuid,
+    /// Its key.
+    pub key: Option<String>,
+    /// Its type.
+    pub message_type: Option<String>,
+    /// The bytes, exactly.
+    pub payload: bytes::Bytes,
+    /// The media type.
+    pub content_type: Option<String>,
+    /// Headers.
+    pub headers: Headers,
+    /// Why it was buried.
+    pub error: String,
+    /// How often it had been handed out.
+    pub attempts: u32,
+    /// When it was buried.
+    pub buried_at: Timestamp,
+}
+
+/// How much of an outstanding range to hand out, and whether to bury instead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HandOut {
+    /// The first so many offsets; the rest stays outstanding.
+    First(u64),
+    /// The range is one message that has used up its attempts.
+    Bury,
+}
+
+/// The rule for handing out again a range whose holder vanished.
+///
+/// `attempts` counts the hand-outs that failed so far, this expiry included. A crashed range is halved each time, so
+/// that the message that kills its worker is found alone; the last allowed attempt is always alone, so that a
+/// neighbour is never buried for it; and only a single message is ever buried.
+pub fn hand_out_again(span: u64, attempts: u32, max_attempts: u32) -> HandOut {
+    assert!(span > 0, "an outstanding range is never empty");
+    if span == 1 && attempts >= max_attempts {
+        return HandOut::Bury;
+    }
+    if attempts + 1 >= max_attempts {
+        return HandOut::First(1);
+    }
+    HandOut::First(span.div_ceil(2))
+}
+
+/// What `attempts` becomes when a lease over `span` offsets expires: only a single message can use up its last one.
+pub fn attempts_after_expiry(span: u64, attempts: u32, max_attempts: u32) -> u32 {
+    if span == 1 { attempts + 1 } else { (attempts + 1).min(max_attempts.saturating_sub(1)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Plays a range with one poison message until it is buried; returns (hand-outs of the poison, neighbours buried).
+    fn play(span: u64, poison: u64, max_attempts: u32) -> (u32, u32) {
+        let mut todo = vec![(0, span, 0, false)];
+        let (mut poison_hand_outs, mut wrongly_buried) = (0, 0);
+        while let Some((first, span, attempts, suspect)) = todo.pop() {
+            let take = if suspect {
+                match hand_out_again(span, attempts, max_attempts) {
+                    HandOut::Bury => {
+                        wrongly_buried += u32::from(first != poison);
+                        continue;
+                    }
+                    HandOut::First(n) => n,
+                }
+            } else {
+                span
+            };
+            if take < span {
+                todo.push((first + take, span - take, attempts, suspect));
+            }
+            if (first..first + take).contains(&poison) {
+                poison_hand_outs += 1;
+                todo.push((first, take, attempts_after_expiry(take, attempts, max_attempts), true));
+            }
+        }
+        (poison_hand_outs, wrongly_buried)
+    }
+
+    #[test]
+    fn a_batch_of_500_buries_only_the_poison_at_exactly_max_attempts() {
+        assert_eq!(play(500, 250, 10), (10, 0));
+        assert_eq!(play(1, 0, 3), (3, 0));
+    }
+
+    proptest! {
+        #[test]
+        fn only_the_poison_is_buried(span in 1u64..6000, at in 0.0f64..1.0, max_attempts in 1u32..12) {
+            let poison = ((span as f64) * at) as u64;
+            let (hand_outs, wrongly_buried) = play(span, poison.min(span - 1), max_attempts);
+            prop_assert_eq!(wrongly_buried, 0);
+            // One allowed attempt over a batch needs a second hand-out to find the poison alone.
+            let allowed = if max_attempts == 1 && span > 1 { 2 } else { max_attempts };
+            prop_assert_eq!(hand_outs, allowed);
+        }
+    }
+}

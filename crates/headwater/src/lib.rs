@@ -1,0 +1,29 @@
+//! Durable messaging that lives in the database you already have.
+//!
+//! An append-only log per topic, and per subscription only the ranges that are not done yet: queues, fan-out,
+//! exact acks, retries and dead letters, on one SQLite file or on PostgreSQL.
+
+mod clock;
+mod error;
+mod lease;
+pub mod limits;
+mod message;
+mod name;
+mod namespace;
+pub mod settle;
+pub mod store;
+mod subscription;
+mod topic;
+
+pub use clock::{Clock, ManualClock};
+pub use error::{Error, ErrorKind, Result};
+pub use lease::{
+    ClaimRequest, Claimed, DeadLetter, HandOut, Lease, LeaseToken, OffsetRange, Outcome, Parts, Settlement,
+    Want, attempts_after_expiry, hand_out_again,
+};
+pub use message::{Headers, Message, NewMessage, Offset, Published};
+pub use name::{GroupName, Owner, TopicName};
+pub use namespace::{Namespace, SqlitePath, StoreUrl};
+pub use store::{Finding, Maintained, OpenOptions, Store, Wake};
+pub use subscription::{Start, Subscription, SubscriptionId, SubscriptionStatus};
+pub use topic::{Ordering, Semantics, Topic, TopicId, TopicSettings, TopicStatus};

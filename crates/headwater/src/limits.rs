@@ -1,0 +1,40 @@
+//! Every limit of the engine in one place, units last.
+
+use std::time::Duration;
+
+/// Longest topic, group, key, header name, owner, message type or dedup key.
+pub const NAME_BYTES_MAX: usize = 255;
+/// Longest namespace: PostgreSQL's identifier limit is 63 bytes, and the role names append to it.
+pub const NAMESPACE_BYTES_MAX: usize = 48;
+/// Largest payload a topic may allow.
+pub const PAYLOAD_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Largest payload a topic allows unless told otherwise.
+pub const PAYLOAD_BYTES_DEFAULT: usize = 1024 * 1024;
+/// Most headers on one message.
+pub const HEADERS_MAX: usize = 128;
+/// Longest header value.
+pub const HEADER_VALUE_BYTES_MAX: usize = 16 * 1024;
+/// Most messages in one publish call.
+pub const PUBLISH_MESSAGES_MAX: usize = 10_000;
+/// Most payload bytes in one publish call: one statement must fit the wire protocols.
+pub const PUBLISH_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// Most messages one claim may ask for, per subscription.
+pub const CLAIM_MESSAGES_MAX: u32 = 100_000;
+/// Most subscriptions one claim may serve.
+pub const CLAIM_SUBSCRIPTIONS_MAX: usize = 1_000;
+/// Most lanes of an ordered subscription.
+pub const LANES_MAX: u16 = 256;
+/// Most messages parked behind blocked keys in one lane, before the lane takes nothing new.
+pub const PARKED_PER_LANE_MAX: i64 = 1_000;
+/// Most gaps noted per topic; with more the head waits until some close (PostgreSQL).
+pub const GAPS_NOTED_MAX: i64 = 10_000;
+/// Most rows one head advance looks at (PostgreSQL).
+pub const ADVANCE_ROWS_MAX: i32 = 20_000;
+/// Most delayed messages promoted into the log in one step.
+pub const PROMOTE_MESSAGES_MAX: i32 = 1_000;
+/// Longest lease, and longest retry or delivery delay.
+pub const DELAY_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
+/// Longest error text kept with a retry or a dead letter; longer ones end in a marker.
+pub const ERROR_TEXT_BYTES_MAX: usize = 64 * 1024;
+/// How often a waiting consumer looks again although nobody woke it.
+pub const SAFETY_POLL: Duration = Duration::from_secs(5);

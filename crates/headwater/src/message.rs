@@ -1,0 +1,243 @@
+//! Messages: what a publisher hands in, and what a consumer gets.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use uuid::Uuid;
+
+use crate::error::{Error, Result};
+use crate::limits::{
+    HEADER_VALUE_BYTES_MAX, HEADERS_MAX, PAYLOAD_BYTES_MAX, PUBLISH_BYTES_MAX, PUBLISH_MESSAGES_MAX,
+};
+use crate::name::check_name;
+
+/// A message's position in its topic: 1 or more, rising, never reused.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Offset(pub i64);
+
+impl fmt::Display for Offset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for Offset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// String headers, sorted by name.
+pub type Headers = BTreeMap<String, String>;
+
+/// A message to publish.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NewMessage {
+    /// Identity for the receiver's inbox; a UUIDv7 is made if absent.
+    pub message_id: Option<Uuid>,
+    /// The message group: orders messages and selects members.
+    pub key: Option<String>,
+    /// What kind of message it is, for the receiver.
+    pub message_type: Option<String>,
+    /// The bytes.
+    pub payload: Bytes,
+    /// The media type of the payload.
+    pub content_type: Option<String>,
+    /// Anything else, as strings.
+    pub headers: Headers,
+    /// Ties messages of one conversation together.
+    pub correlation_id: Option<String>,
+    /// A repeat of the same key within the topic's window returns the first offset.
+    pub dedup_key: Option<String>,
+    /// Not before this time.
+    pub deliver_at: Option<Timestamp>,
+}
+
+impl NewMessage {
+    /// A message of plain bytes.
+    pub fn new(payload: impl Into<Bytes>) -> Self {
+        NewMessage { payload: payload.into(), ..NewMessage::default() }
+    }
+
+    /// A message of JSON, with its content type set.
+    pub fn json<T: serde::Serialize + ?Sized>(value: &T) -> Result<Self> {
+        let payload = serde_json::to_vec(value)
+            .map_err(|error| Error::invalid("payload", format!("not serializable as JSON: {error}")))?;
+        Ok(NewMessage::new(payload).content_type("application/json"))
+    }
+
+    /// Sets the message id.
+    #[must_use]
+    pub fn message_id(mut self, id: Uuid) -> Self {
+        self.message_id = Some(id);
+        self
+    }
+
+    /// Sets the key.
+    #[must_use]
+    pub fn key(mut self, key: impl Into<String>) -> Self {
+        self.key = Some(key.into());
+        self
+    }
+
+    /// Sets the type.
+    #[must_use]
+    pub fn message_type(mut self, message_type: impl Into<String>) -> Self {
+        self.message_type = Some(message_type.into());
+        self
+    }
+
+    /// Sets the media type of the payload.
+    #[must_use]
+    pub fn content_type(mut self, content_type: impl Into<String>) -> Self {
+        self.content_type = Some(content_type.into());
+        self
+    }
+
+    /// Adds a header.
+    #[must_use]
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.headers.insert(name.into(), value.into());
+        self
+    }
+
+    /// Sets the correlation id.
+    #[must_use]
+    pub fn correlation_id(mut self, id: impl Into<String>) -> Self {
+        self.correlation_id = Some(id.into());
+        self
+    }
+
+    /// Makes the publish idempotent within the topic's dedup window.
+    #[must_use]
+    pub fn dedup_key(mut self, key: impl Into<String>) -> Self {
+        self.dedup_key = Some(key.into());
+        self
+    }
+
+    /// Delays delivery.
+    #[must_use]
+    pub fn deliver_at(mut self, at: Timestamp) -> Self {
+        self.deliver_at = Some(at);
+        self
+    }
+
+    /// Checks every field against its rule. The topic's own payload limit is checked by the store.
+    pub fn validate(&self) -> Result<()> {
+        let texts = [
+            ("key", &self.key),
+            ("type", &self.message_type),
+            ("content_type", &self.content_type),
+            ("correlation_id", &self.correlation_id),
+            ("dedup_key", &self.dedup_key),
+        ];
+        for (field, value) in texts {
+            if let Some(value) = value {
+                check_name(field, value)?;
+            }
+        }
+        if self.payload.len() > PAYLOAD_BYTES_MAX {
+            return Err(Error::payload_too_large("of any kind", self.payload.len(), PAYLOAD_BYTES_MAX));
+        }
+        if self.headers.len() > HEADERS_MAX {
+            let count = self.headers.len();
+            return Err(Error::invalid(
+                "headers",
+                format!("{count} headers, at most {HEADERS_MAX} are allowed"),
+            ));
+        }
+        for (name, value) in &self.headers {
+            check_name("header name", name)?;
+            if value.len() > HEADER_VALUE_BYTES_MAX || value.contains('\0') {
+                return Err(Error::invalid(
+                    "header value",
+                    format!("header {name} must be at most {HEADER_VALUE_BYTES_MAX} bytes without NUL"),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The headers as the JSON object the engines store; `None` when there are none.
+    pub(crate) fn headers_json(&self) -> Option<String> {
+        if self.headers.is_empty() {
+            return None;
+        }
+        Some(serde_json::to_string(&self.headers).expect("a map of strings is always JSON"))
+    }
+}
+
+/// Checks a whole publish call before anything is written: all or nothing.
+pub(crate) fn validate_batch(messages: &[NewMessage]) -> Result<()> {
+    if messages.len() > PUBLISH_MESSAGES_MAX {
+        let count = messages.len();
+        return Err(Error::invalid(
+            "messages",
+            format!("{count} in one publish, at most {PUBLISH_MESSAGES_MAX} are allowed; split the batch"),
+        ));
+    }
+    let bytes: usize = messages.iter().map(|message| message.payload.len()).sum();
+    if bytes > PUBLISH_BYTES_MAX {
+        return Err(Error::invalid(
+            "messages",
+            format!(
+                "{bytes} payload bytes in one publish, at most {PUBLISH_BYTES_MAX} are allowed; split the batch"
+            ),
+        ));
+    }
+    messages.iter().try_for_each(NewMessage::validate)
+}
+
+/// A stored message, as delivered.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Message {
+    /// Its position in the topic.
+    pub offset: Offset,
+    /// Its identity.
+    pub message_id: Uuid,
+    /// Its key, if it has one.
+    pub key: Option<String>,
+    /// Its type, if it has one.
+    pub message_type: Option<String>,
+    /// The bytes.
+    pub payload: Bytes,
+    /// The media type of the payload.
+    pub content_type: Option<String>,
+    /// Headers.
+    pub headers: Headers,
+    /// The conversation it belongs to.
+    pub correlation_id: Option<String>,
+    /// When it was published, by the database's clock.
+    pub created_at: Timestamp,
+}
+
+impl Message {
+    /// The stable hash that chooses the message's lane: of its key, else of its id.
+    ///
+    /// XXH3 and not the database's hash: it must be the same on every engine, version and client.
+    pub fn key_hash(&self) -> u64 {
+        match &self.key {
+            Some(key) => xxhash_rust::xxh3::xxh3_64(key.as_bytes()),
+            None => xxhash_rust::xxh3::xxh3_64(self.message_id.as_bytes()),
+        }
+    }
+
+    /// The lane of this message among `lanes`.
+    pub fn lane(&self, lanes: u16) -> u16 {
+        let lane = self.key_hash() % u64::from(lanes.max(1));
+        u16::try_from(lane).expect("a remainder of a 16-bit number fits 16 bits")
+    }
+}
+
+/// What became of one published message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Published {
+    /// Its offset; `None` while a delayed message waits for its time.
+    pub offset: Option<Offset>,
+    /// Its identity; for a duplicate, that of the first.
+    pub message_id: Uuid,
+    /// Whether a message with the same dedup key was there already: `offset` is then the first one's.
+    pub duplicate: bool,
+}

@@ -1,0 +1,152 @@
+//! The boundary between messaging and a database. Its docs are the contract; `conformance` proves it per engine.
+//!
+//! The cut is at messaging operations and never at SQL execution: SQLite and PostgreSQL are different algorithms for
+//! the same promises.
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::error::Result;
+use crate::lease::{ClaimRequest, Claimed, DeadLetter, LeaseToken, OffsetRange, Settlement};
+use crate::message::{Message, NewMessage, Published};
+use crate::name::{GroupName, TopicName};
+use crate::subscription::{Start, Subscription, SubscriptionId, SubscriptionStatus};
+use crate::topic::{Topic, TopicId, TopicSettings, TopicStatus};
+
+pub(crate) mod options;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
+pub(crate) mod wake;
+
+pub use options::OpenOptions;
+pub use wake::Wake;
+
+/// A durable log with subscriptions, in some database.
+///
+/// What every engine promises, whatever the interleaving of processes, crashes and retries:
+///
+/// - **Durable**: a publish that returned `Ok` survives a crash of everything.
+/// - **Atomic**: a publish is there whole or not at all; what a rolled-back transaction published is never seen.
+/// - **Never skipped**: every subscription gets every message committed after its start, whatever the order in which
+///   transactions commit.
+/// - **Never doubled without a fault**: a message is handed out again only if a lease expired, was given back, or was
+///   retried.
+/// - **Fenced**: a token changes nothing once its lease was handed out again or its deadline has passed.
+/// - **Independent**: nothing one subscription does delays or hides a message from another.
+/// - **Rising**: offsets of a topic rise and are never reused, not even after everything was removed.
+///
+/// Every method may be called from many tasks at once. Errors leave nothing half done.
+#[async_trait]
+pub trait Store: fmt::Debug + Send + Sync + 'static {
+    /// The engine's name: `sqlite` or `postgres`.
+    fn engine(&self) -> &'static str;
+
+    /// Creates a topic, or returns the one that is there. Safe when many processes do it at once; a topic with other
+    /// settings is a `Conflict` and stays as it is.
+    async fn create_topic(&self, name: &TopicName, settings: &TopicSettings) -> Result<Topic>;
+
+    /// The topic of this name, or `NoSuchTopic`.
+    async fn topic(&self, name: &TopicName) -> Result<Topic>;
+
+    /// All topics by name.
+    async fn topics(&self) -> Result<Vec<TopicStatus>>;
+
+    /// Subscribes a group. Idempotent: a group that exists keeps its place whatever `start` says. A queue takes one
+    /// group only: naming another is `InvalidInput`. `Start::Now` is exact: what commits after this returned is
+    /// delivered, what was committed before it was called is not.
+    async fn subscribe(&self, topic: &TopicName, group: &GroupName, start: Start) -> Result<Subscription>;
+
+    /// The subscriptions of a topic, by group.
+    async fn subscriptions(&self, topic: &TopicName) -> Result<Vec<SubscriptionStatus>>;
+
+    /// Publishes all of `messages`, or nothing; answers in their order once they are durable. A topic that does not
+    /// exist is created as a queue if the store was opened with `auto_create`, and is `NoSuchTopic` otherwise.
+    async fn publish(&self, topic: &TopicName, messages: &[NewMessage]) -> Result<Vec<Published>>;
+
+    /// Hands out work: for each want, first what is due again (expired, retry due, given back, late), else the next
+    /// offsets up to the head. The leases of a want span at most `messages_max` offsets together (an ordered
+    /// subscription counts `messages_max` times its lanes, of which one in `lanes` is the holder's). Two claims never
+    /// share an offset of a subscription while both leases live.
+    ///
+    /// A range whose holder vanished is `suspect`: it is handed out in ever smaller parts, only to an owner that holds
+    /// nothing else of the subscription, and that owner gets nothing else until it is settled. So a message that kills
+    /// its worker is found alone, and is buried when its attempts are used up; its neighbours go through.
+    async fn claim(&self, request: &ClaimRequest) -> Result<Claimed>;
+
+    /// The messages of a closed range, by offset. Reads only; offsets that never came to be are left out.
+    async fn fetch(&self, topic: TopicId, range: OffsetRange) -> Result<Vec<Message>>;
+
+    /// Settles leases, each for itself and each all or nothing: `Err(LeaseLost)` where the token is unknown, old or
+    /// past its deadline or a part is not held under it, and then nothing of that lease changes. A buried message is
+    /// in the dead letters in the same transaction.
+    async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Result<()>>>;
+
+    /// Gives leases this long from now. `Err(LeaseLost)` as in [`Store::settle`]; zero means never reassigned.
+    async fn extend(&self, tokens: &[LeaseToken], lease: Duration) -> Result<Vec<Result<()>>>;
+
+    /// Says that somebody is about to wait for these topics. Call it, claim once more, and only then wait: whatever
+    /// commits after that claim looked wakes the returned [`Wake`], or was announced by `recheck_after`.
+    async fn arm(&self, topics: &[TopicId]) -> Result<Wake>;
+
+    /// One round of upkeep: advances heads, hands out late rows, promotes due messages, forgets old dedup keys.
+    /// Claims do the same on demand for their own topics.
+    async fn maintain(&self) -> Result<Maintained>;
+
+    /// The dead letters of a subscription, oldest first, at most `limit`.
+    async fn dead_letters(&self, subscription: SubscriptionId, limit: u32) -> Result<Vec<DeadLetter>>;
+
+    /// Checks the invariants of everything stored. An empty answer means that nothing is off.
+    async fn doctor(&self) -> Result<Vec<Finding>>;
+
+    /// Removes everything of this namespace, for good, and closes the store.
+    async fn drop_namespace(&self) -> Result<()>;
+
+    /// Stops background work and lets go of connections. Further calls are `Closed`.
+    async fn close(&self) -> Result<()>;
+}
+
+/// What one round of upkeep did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Maintained {
+    /// Delayed messages promoted into their log.
+    pub promoted: u64,
+    /// Late rows handed to subscriptions.
+    pub late: u64,
+    /// Gaps closed because their owners ended without a row.
+    pub gaps_closed: u64,
+    /// Dedup keys forgotten.
+    pub dedup_forgotten: u64,
+}
+
+/// Something that is off in a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Which check found it.
+    pub check: &'static str,
+    /// What is off, with identity.
+    pub problem: String,
+    /// What would mend it.
+    pub remedy: String,
+}
+
+/// Opens the store a URL names, with these options.
+pub async fn open(url: &str, options: OpenOptions) -> Result<std::sync::Arc<dyn Store>> {
+    use crate::namespace::StoreUrl;
+    match StoreUrl::parse(url, options.namespace.as_deref())? {
+        #[cfg(feature = "sqlite")]
+        StoreUrl::Sqlite(path) => Ok(std::sync::Arc::new(sqlite::SqliteStore::open(path, options).await?)),
+        #[cfg(feature = "postgres")]
+        StoreUrl::Postgres { url, namespace } => {
+            Ok(std::sync::Arc::new(postgres::PostgresStore::open(&url, namespace, options).await?))
+        }
+        #[allow(unreachable_patterns)]
+        _ => Err(crate::Error::invalid(
+            "store",
+            "this build has no engine for that scheme; enable its feature",
+        )),
+    }
+}

@@ -1,0 +1,114 @@
+//! How a store is opened.
+
+use std::time::Duration;
+
+use crate::clock::Clock;
+
+/// Options for opening a store. The defaults suit production.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    pub(crate) namespace: Option<String>,
+    pub(crate) auto_create: Option<bool>,
+    pub(crate) adopt: bool,
+    pub(crate) migrate: bool,
+    pub(crate) clock: Clock,
+    pub(crate) durable_settlements: bool,
+    pub(crate) sync_every_publish: bool,
+    pub(crate) connections_max: usize,
+    pub(crate) statement_timeout: Duration,
+    pub(crate) listen_url: Option<String>,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        OpenOptions {
+            namespace: None,
+            auto_create: None,
+            adopt: false,
+            migrate: false,
+            clock: Clock::Database,
+            durable_settlements: false,
+            sync_every_publish: true,
+            connections_max: 16,
+            statement_timeout: Duration::from_secs(30),
+            listen_url: None,
+        }
+    }
+}
+
+impl OpenOptions {
+    /// The namespace; wins over the URL's parameter.
+    #[must_use]
+    pub fn namespace(mut self, name: impl Into<String>) -> Self {
+        self.namespace = Some(name.into());
+        self
+    }
+
+    /// Whether publishing to a topic that does not exist creates it as a queue. By default the embedded store does
+    /// and PostgreSQL does not.
+    #[must_use]
+    pub fn auto_create(mut self, auto_create: bool) -> Self {
+        self.auto_create = Some(auto_create);
+        self
+    }
+
+    /// Allows the embedded store to install itself in an SQLite file that holds another application's tables, so that
+    /// messages are published in that application's own transactions. Without it such a file is refused.
+    #[must_use]
+    pub fn adopt(mut self, adopt: bool) -> Self {
+        self.adopt = adopt;
+        self
+    }
+
+    /// Migrates an older PostgreSQL schema while opening. A missing one is always created, and the embedded file
+    /// always migrated; an upgrade of a shared database is otherwise `headwater migrate`'s.
+    #[must_use]
+    pub fn migrate(mut self, migrate: bool) -> Self {
+        self.migrate = migrate;
+        self
+    }
+
+    /// Where time comes from; tests inject a manual clock.
+    #[must_use]
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Waits for the disk at every claim and settlement too. Off by default: losing one in a power cut only means a
+    /// redelivery. Publishing always waits.
+    #[must_use]
+    pub fn durable_settlements(mut self, durable: bool) -> Self {
+        self.durable_settlements = durable;
+        self
+    }
+
+    /// Whether the embedded store waits for the disk at every publish (`synchronous = FULL`, the default). Off, a
+    /// power cut may lose the last moments' publishes; a crash of the process never does.
+    #[must_use]
+    pub fn sync_every_publish(mut self, sync: bool) -> Self {
+        self.sync_every_publish = sync;
+        self
+    }
+
+    /// How many connections the work pool may hold (PostgreSQL), or how many readers (SQLite, at most 4).
+    #[must_use]
+    pub fn connections_max(mut self, connections: usize) -> Self {
+        self.connections_max = connections.max(1);
+        self
+    }
+
+    /// How long a statement may take before it is cancelled (PostgreSQL).
+    #[must_use]
+    pub fn statement_timeout(mut self, timeout: Duration) -> Self {
+        self.statement_timeout = timeout;
+        self
+    }
+
+    /// A direct URL for LISTEN where the store's own goes through a pooler in transaction mode (PostgreSQL).
+    #[must_use]
+    pub fn listen_url(mut self, url: impl Into<String>) -> Self {
+        self.listen_url = Some(url.into());
+        self
+    }
+}

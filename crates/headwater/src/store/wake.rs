@@ -1,0 +1,79 @@
+//! Wake-up inside one process: whoever learns of new messages of a topic wakes everybody who waits for it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+
+use crate::topic::TopicId;
+
+/// A waiting place: made by [`Store::arm`](crate::store::Store::arm), used up by one wait.
+///
+/// Every waiter has its own, so one group's wake-up never takes another's.
+#[derive(Debug)]
+pub struct Wake {
+    receivers: Vec<watch::Receiver<u64>>,
+    hub: Arc<Hub>,
+}
+
+impl Wake {
+    /// Waits until a message of an armed topic may have arrived, or the time is over. True if woken.
+    pub async fn wait(mut self, at_most: Duration) -> bool {
+        let changes = self.receivers.iter_mut().map(|receiver| Box::pin(receiver.changed()));
+        let any = futures::future::select_all(changes);
+        tokio::time::timeout(at_most, any).await.is_ok()
+    }
+}
+
+impl Drop for Wake {
+    fn drop(&mut self) {
+        self.hub.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Keeps a version per topic that waiters watch.
+#[derive(Debug, Default)]
+pub(crate) struct Hub {
+    topics: Mutex<HashMap<TopicId, watch::Sender<u64>>>,
+    waiting: AtomicUsize,
+    /// Told when the first waiter comes, so that a watcher may sleep while nobody waits.
+    pub(crate) first_waiter: Notify,
+}
+
+impl Hub {
+    /// A waiting place for these topics. From here on no wake-up is missed.
+    pub(crate) fn arm(self: &Arc<Self>, topics: &[TopicId]) -> Wake {
+        assert!(!topics.is_empty(), "a waiter waits for at least one topic");
+        let mut senders = self.topics.lock().expect("no panic while held");
+        let receivers = topics
+            .iter()
+            .map(|topic| senders.entry(*topic).or_insert_with(|| watch::channel(0).0).subscribe())
+            .collect();
+        drop(senders);
+        if self.waiting.fetch_add(1, Ordering::SeqCst) == 0 {
+            self.first_waiter.notify_one();
+        }
+        Wake { receivers, hub: Arc::clone(self) }
+    }
+
+    /// Wakes the waiters of one topic.
+    pub(crate) fn wake(&self, topic: TopicId) {
+        if let Some(sender) = self.topics.lock().expect("no panic while held").get(&topic) {
+            sender.send_modify(|version| *version += 1);
+        }
+    }
+
+    /// Wakes everybody: something changed and it is not known what.
+    pub(crate) fn wake_all(&self) {
+        for sender in self.topics.lock().expect("no panic while held").values() {
+            sender.send_modify(|version| *version += 1);
+        }
+    }
+
+    /// How many wait or are about to.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::SeqCst)
+    }
+}
