@@ -1,2 +1,74 @@
-//! placeholder
-fn main() {}
+//! Developer commands, run as `cargo xtask <command>`: one match shows all of them.
+
+mod interrupt;
+mod packages;
+mod postgres;
+mod process;
+mod services;
+mod test;
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+
+use crate::interrupt::Interrupt;
+use crate::process::say;
+
+const USAGE: &str = "\
+Usage: cargo xtask <command>
+
+  test [--sqlite-only] [--tests-only] [-- ARGS]
+      Check the tree and run every test against an own PostgreSQL server. ARGS go to cargo-nextest.
+      --sqlite-only   leave out what needs PostgreSQL (refused when CI=true)
+      --tests-only    leave out tidy and the doc tests (refused when CI=true)
+      HEADWATER_TEST_POSTGRES=URL uses that server and starts none.
+
+  tidy
+      Formatting, lints, sizes, headers, mirrored SQL, licences.
+
+  services [--durable] [--exec CMD ARGS...]
+      Start a PostgreSQL server and keep it until Ctrl-C, or for as long as CMD runs.
+      --durable       with fsync on, for measurements
+";
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(code) => code,
+        Err(error) => {
+            say(&format!("error: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<ExitCode> {
+    let interrupt = Interrupt::install()?;
+    let root = workspace_root()?;
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (command, rest) = arguments.split_first().map_or(("help", &[][..]), |(c, r)| (c.as_str(), r));
+    match command {
+        "test" => test::run(&root, &interrupt, &test::Options::parse(rest)?),
+        "tidy" if rest.is_empty() => tidy::run(&root, &interrupt),
+        "services" => services::run(&root, &interrupt, &services::Options::parse(rest)?),
+        "help" | "--help" | "-h" => {
+            say(USAGE);
+            Ok(ExitCode::SUCCESS)
+        }
+        _ => bail!("unknown command: {}\n\n{USAGE}", arguments.join(" ")),
+    }
+}
+
+/// The repository's root: the folder that holds this crate's.
+fn workspace_root() -> Result<PathBuf> {
+    // Asked for at run time first: a moved checkout must not lead back to where it was built.
+    let here = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    let here = here.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")));
+    here.parent().map(Path::to_path_buf).context("xtask lies outside a workspace")
+}
+
+/// `CI=true`: nothing may be skipped.
+fn is_ci() -> bool {
+    std::env::var("CI").is_ok_and(|value| value == "true" || value == "1")
+}

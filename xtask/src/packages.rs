@@ -1,0 +1,163 @@
+//! What a run needs from the system, and installing what is missing on Debian and its relatives.
+
+use std::io::IsTerminal;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::process::{cargo, find_program, read, say};
+use crate::{is_ci, postgres};
+
+/// Runs as root. Debian's server package would otherwise create a cluster and start it: tests bring their own server,
+/// and one on the standard port is the developer's business. The setting is gone again afterwards.
+const INSTALL_SCRIPT: &str = r#"
+set -eu
+settings=/etc/postgresql-common/createcluster.d
+mkdir -p "$settings"
+printf 'create_main_cluster = false\n' >"$settings/headwater-install.conf"
+trap 'rm -f "$settings/headwater-install.conf"; rmdir "$settings" 2>/dev/null || true' EXIT
+export DEBIAN_FRONTEND=noninteractive
+apt-get update
+apt-get install --yes --no-install-recommends "$@"
+"#;
+
+/// The part of the system a run is about to use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// The programs that make and run a PostgreSQL server.
+    PostgresServer,
+    /// `psql`.
+    PostgresClient,
+    /// The `sqlite3` shell.
+    Sqlite,
+}
+
+impl Need {
+    fn package(self) -> &'static str {
+        match self {
+            Self::PostgresServer => "postgresql",
+            Self::PostgresClient => "postgresql-client",
+            Self::Sqlite => "sqlite3",
+        }
+    }
+
+    fn is_met(self) -> bool {
+        match self {
+            Self::PostgresServer => postgres::find_programs().is_ok(),
+            Self::PostgresClient => find_program("psql").is_some(),
+            Self::Sqlite => find_program("sqlite3").is_some(),
+        }
+    }
+}
+
+/// How a command becomes root's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Privilege {
+    Root,
+    Sudo,
+    None,
+}
+
+/// Installs whatever of `needs` is missing.
+pub(crate) fn ensure(needs: &[Need]) -> Result<()> {
+    let missing: Vec<Need> = needs.iter().copied().filter(|need| !need.is_met()).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let packages: Vec<&str> = missing.iter().map(|need| need.package()).collect();
+    let privilege = match (is_root()?, find_program("sudo")) {
+        (true, _) => Privilege::Root,
+        (false, Some(_)) => Privilege::Sudo,
+        (false, None) => Privilege::None,
+    };
+    let can_ask = std::io::stdin().is_terminal() && !is_ci();
+    let mut command = install_command(&packages, find_program("apt-get").is_some(), privilege, can_ask)?;
+    say(&format!("installing {}", packages.join(" ")));
+    // Not ended on interruption by us: half-configured packages are worse than a late exit.
+    let status = command.status().context("cannot run the package installation")?;
+    if !status.success() {
+        bail!("installing {} failed ({status})", packages.join(" "));
+    }
+    if let Some(still) = missing.iter().find(|need| !need.is_met()) {
+        // Finds out why: a distribution may offer a server that is too old.
+        postgres::find_programs()?;
+        bail!("package {} was installed, but its programs are not found", still.package());
+    }
+    Ok(())
+}
+
+/// `cargo fmt` and `cargo clippy` are not part of a minimal Rust installation.
+pub(crate) fn ensure_rust_components(root: &Path) -> Result<()> {
+    for (subcommand, component) in [("fmt", "rustfmt"), ("clippy", "clippy")] {
+        if read(&mut cargo(root, &[subcommand, "--version"])).is_ok() {
+            continue;
+        }
+        say(&format!("adding the Rust component {component}"));
+        let mut rustup = Command::new("rustup");
+        rustup.args(["component", "add", component]).current_dir(root);
+        read(&mut rustup).with_context(|| format!("`cargo {subcommand}` is missing; install {component}"))?;
+    }
+    Ok(())
+}
+
+pub(crate) fn is_root() -> Result<bool> {
+    Ok(read(Command::new("id").arg("-u"))? == "0")
+}
+
+fn install_command(packages: &[&str], has_apt: bool, privilege: Privilege, can_ask: bool) -> Result<Command> {
+    let names = packages.join(" ");
+    if !has_apt {
+        bail!("missing: {names} (Debian's package names); there is no apt-get here, so please install them");
+    }
+    let mut command = match (privilege, can_ask) {
+        (Privilege::Root, _) => Command::new("sh"),
+        (Privilege::Sudo, true) => with_arguments("sudo", &["sh"]),
+        (Privilege::Sudo, false) => with_arguments("sudo", &["-n", "sh"]),
+        (Privilege::None, _) => {
+            bail!("missing packages: {names}; not root and no sudo, so please run: apt-get install {names}")
+        }
+    };
+    command.args(["-c", INSTALL_SCRIPT, "install"]).args(packages);
+    Ok(command)
+}
+
+fn with_arguments(program: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command.args(arguments);
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(command: &Command) -> Vec<String> {
+        std::iter::once(command.get_program())
+            .chain(command.get_args())
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect()
+    }
+
+    #[test]
+    fn without_privilege_the_error_names_the_packages() {
+        let error = install_command(&["postgresql", "sqlite3"], true, Privilege::None, false).unwrap_err();
+        assert!(error.to_string().contains("apt-get install postgresql sqlite3"), "{error}");
+        let error = install_command(&["postgresql"], false, Privilege::Root, false).unwrap_err();
+        assert!(error.to_string().contains("postgresql"), "{error}");
+    }
+
+    #[test]
+    fn sudo_never_asks_when_nobody_can_answer() {
+        let command = install_command(&["sqlite3"], true, Privilege::Sudo, false).unwrap();
+        assert_eq!(words(&command)[..4], ["sudo", "-n", "sh", "-c"]);
+        let command = install_command(&["sqlite3"], true, Privilege::Sudo, true).unwrap();
+        assert_eq!(words(&command)[..3], ["sudo", "sh", "-c"]);
+    }
+
+    #[test]
+    fn packages_are_arguments_and_never_part_of_the_script() {
+        let command = install_command(&["postgresql", "sqlite3"], true, Privilege::Root, false).unwrap();
+        assert_eq!(words(&command)[3..], ["install", "postgresql", "sqlite3"]);
+    }
+}

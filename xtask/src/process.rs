@@ -1,0 +1,159 @@
+//! Running other programs: found on PATH, watched for interruption, and ended with everything they started.
+
+use std::ffi::OsStr;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::interrupt::Interrupt;
+
+const POLL: Duration = Duration::from_millis(50);
+/// The test runner gives its tests ten seconds to end, so it is asked once more only after that.
+const ASK_AGAIN_AFTER: Duration = Duration::from_secs(12);
+const KILL_AFTER: Duration = Duration::from_secs(20);
+
+/// Prints a line for the developer. Errors are dropped: a closed pipe must not keep a server from being stopped.
+pub(crate) fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// Where `name` would be run from, by PATH.
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    // An unprivileged PATH on Debian lacks these, though their programs run for everyone.
+    let system = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+    std::env::split_paths(&path).chain(system).map(|dir| dir.join(name)).find(|file| is_executable(file))
+}
+
+pub(crate) fn is_executable(file: &Path) -> bool {
+    file.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}
+
+/// A cargo command as a developer's own shell would run it.
+pub(crate) fn cargo(root: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new("cargo");
+    command.args(arguments).current_dir(root);
+    // `cargo run` describes xtask in these variables. Build scripts that watch them (ring's does) would run again
+    // each time a developer changes between `cargo xtask` and plain `cargo`.
+    for (name, _) in std::env::vars_os() {
+        let described = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_", "CARGO_PRIMARY_"];
+        if name.to_str().is_some_and(|name| described.iter().any(|prefix| name.starts_with(prefix))) {
+            command.env_remove(&name);
+        }
+    }
+    command
+}
+
+/// The trimmed output of a command that is expected to succeed.
+pub(crate) fn read(command: &mut Command) -> Result<String> {
+    let program = command.get_program().to_os_string();
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.with_context(|| format!("cannot run {}", program.display()))?;
+    if !output.status.success() {
+        let errors = String::from_utf8_lossy(&output.stderr);
+        bail!("{} failed ({}): {}", program.display(), output.status, errors.trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// Runs a command to its end in a process group of its own, without input.
+///
+/// On interruption the whole group is asked to end, then made to, so nothing it started outlives this call.
+pub(crate) fn run(command: &mut Command, interrupt: &Interrupt) -> Result<ExitStatus> {
+    command.stdin(Stdio::null()).process_group(0);
+    let child = spawn(command)?;
+    let group = format!("-{}", child.id());
+    watch(child, &group, interrupt)
+}
+
+/// Runs a command that may talk to the developer: it keeps the terminal, if there is one.
+pub(crate) fn run_interactive(command: &mut Command, interrupt: &Interrupt) -> Result<ExitStatus> {
+    use std::io::IsTerminal;
+    let on_terminal = std::io::stdin().is_terminal();
+    if !on_terminal {
+        command.process_group(0);
+    }
+    let child = spawn(command)?;
+    // On a terminal the child shares our group (only the foreground group may read), so it alone is asked.
+    let target = if on_terminal { child.id().to_string() } else { format!("-{}", child.id()) };
+    watch(child, &target, interrupt)
+}
+
+/// The exit code a shell would show.
+pub(crate) fn code_of(status: ExitStatus) -> u8 {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
+}
+
+/// Sends a signal by the system's own `kill`: this workspace forbids unsafe code.
+fn signal(name: &str, target: &str) {
+    let mut command = Command::new("kill");
+    command.args([OsStr::new("-s"), OsStr::new(name), OsStr::new("--"), OsStr::new(target)]);
+    let _ = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+}
+
+fn spawn(command: &mut Command) -> Result<Child> {
+    let program = command.get_program().to_os_string();
+    command.spawn().with_context(|| format!("cannot run {}", program.display()))
+}
+
+fn watch(mut child: Child, target: &str, interrupt: &Interrupt) -> Result<ExitStatus> {
+    let mut asked: Option<Instant> = None;
+    let mut asked_again = false;
+    loop {
+        if let Some(status) = child.try_wait().context("cannot wait for a child process")? {
+            if asked.is_some() && target.starts_with('-') {
+                // Its children may still be on their way out, or may have ignored us.
+                signal("KILL", target);
+            }
+            return Ok(status);
+        }
+        match asked {
+            None if interrupt.signal().is_some() => {
+                signal("TERM", target);
+                asked = Some(Instant::now());
+            }
+            Some(since) if since.elapsed() > KILL_AFTER => {
+                signal("KILL", target);
+                let _ = child.kill();
+            }
+            Some(since) if since.elapsed() > ASK_AGAIN_AFTER && !asked_again => {
+                signal("TERM", target);
+                asked_again = true;
+            }
+            _ => {}
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_codes_are_those_of_a_shell() {
+        let interrupt = Interrupt::never();
+        let status = |script: &str| run(Command::new("sh").args(["-c", script]), &interrupt).unwrap();
+        assert_eq!(code_of(status("exit 0")), 0);
+        assert_eq!(code_of(status("exit 7")), 7);
+        assert_eq!(code_of(status("kill -TERM $$")), 128 + 15);
+    }
+
+    #[test]
+    fn failing_command_shows_what_it_said() {
+        let error = read(Command::new("sh").args(["-c", "echo no such thing >&2; exit 3"])).unwrap_err();
+        assert!(error.to_string().contains("no such thing"), "{error}");
+    }
+
+    #[test]
+    fn programs_are_found_on_the_path() {
+        assert!(find_program("sh").is_some());
+        assert!(find_program("no-program-has-this-name").is_none());
+    }
+}

@@ -1,0 +1,85 @@
+//! `cargo xtask services`: a PostgreSQL server for a developer's own runs.
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use crate::interrupt::Interrupt;
+use crate::packages::{self, Need};
+use crate::postgres::{Durability, Server};
+use crate::process::{self, say};
+
+/// Names the server that tests use.
+pub(crate) const POSTGRES_VARIABLE: &str = "HEADWATER_TEST_POSTGRES";
+
+/// What follows `services` on the command line.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Options {
+    durability: Durability,
+    /// A command and its arguments; without one, the server runs until it is interrupted.
+    exec: Vec<String>,
+}
+
+impl Options {
+    pub(crate) fn parse(arguments: &[String]) -> Result<Self> {
+        let mut options = Self { durability: Durability::Fast, exec: Vec::new() };
+        let mut rest = arguments.iter();
+        while let Some(argument) = rest.next() {
+            match argument.as_str() {
+                "--durable" => options.durability = Durability::Durable,
+                "--exec" => {
+                    options.exec = rest.cloned().collect();
+                    if options.exec.is_empty() {
+                        bail!("--exec needs a command");
+                    }
+                    break;
+                }
+                other => bail!("services does not know {other}: it takes --durable and --exec CMD ARGS..."),
+            }
+        }
+        Ok(options)
+    }
+}
+
+pub(crate) fn run(root: &Path, interrupt: &Interrupt, options: &Options) -> Result<ExitCode> {
+    packages::ensure(&[Need::PostgresServer])?;
+    let mut server = Server::start(root, options.durability, interrupt)?;
+    let Some((program, arguments)) = options.exec.split_first() else {
+        say(&format!("{POSTGRES_VARIABLE}={}", server.url()));
+        say(&format!("log: {}\nCtrl-C stops the server and removes it", server.log_file().display()));
+        while interrupt.signal().is_none() {
+            server.check()?;
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        return Ok(ExitCode::SUCCESS);
+    };
+    let mut command = Command::new(program);
+    command.args(arguments).env(POSTGRES_VARIABLE, server.url());
+    let status = process::run_interactive(&mut command, interrupt)?;
+    Ok(interrupt.exit_code().unwrap_or_else(|| ExitCode::from(process::code_of(status))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(words: &[&str]) -> Result<Options> {
+        Options::parse(&words.iter().map(ToString::to_string).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn everything_after_exec_is_the_command() {
+        let options = parse(&["--durable", "--exec", "psql", "--durable", "--exec"]).unwrap();
+        assert_eq!(options.durability, Durability::Durable);
+        assert_eq!(options.exec, ["psql", "--durable", "--exec"]);
+    }
+
+    #[test]
+    fn unknown_options_are_refused() {
+        assert_eq!(parse(&[]).unwrap(), Options { durability: Durability::Fast, exec: vec![] });
+        assert!(parse(&["--exec"]).is_err());
+        assert!(parse(&["--port", "5432"]).is_err());
+    }
+}

@@ -1,0 +1,246 @@
+//! `cargo xtask test`: the tree's rules, every test on both engines, the doc tests; one summary at the end.
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+use crate::interrupt::Interrupt;
+use crate::packages::{self, Need};
+use crate::postgres::{Durability, Server};
+use crate::process::{self, cargo, find_program, say};
+use crate::services::POSTGRES_VARIABLE;
+use crate::{is_ci, tidy};
+
+/// Tells tests that a missing service is a failure, not a reason to skip.
+const REQUIRE_ALL_VARIABLE: &str = "HEADWATER_TEST_REQUIRE_ALL";
+
+/// What follows `test` on the command line.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Options {
+    sqlite_only: bool,
+    tests_only: bool,
+    /// Everything after `--`, for the test runner.
+    runner_arguments: Vec<String>,
+}
+
+impl Options {
+    pub(crate) fn parse(arguments: &[String]) -> Result<Self> {
+        let mut options = Self::default();
+        let mut rest = arguments.iter();
+        while let Some(argument) = rest.next() {
+            match argument.as_str() {
+                "--sqlite-only" => options.sqlite_only = true,
+                "--tests-only" => options.tests_only = true,
+                "--" => {
+                    options.runner_arguments = rest.cloned().collect();
+                    break;
+                }
+                other => bail!("test does not know {other}: filters for the test runner follow `--`"),
+            }
+        }
+        Ok(options)
+    }
+
+    /// CI runs everything, whoever calls it.
+    fn check(&self, ci: bool) -> Result<()> {
+        if ci && (self.sqlite_only || self.tests_only) {
+            bail!("with CI=true nothing may be left out");
+        }
+        Ok(())
+    }
+}
+
+/// The steps taken so far: what, for how long, and how each ended.
+struct Steps<'a> {
+    interrupt: &'a Interrupt,
+    lines: Vec<String>,
+    failed: bool,
+    begun: Instant,
+}
+
+impl Steps<'_> {
+    /// A failed step does not keep the later ones from running: one run shows all that is wrong.
+    fn take(&mut self, name: &str, step: impl FnOnce() -> Result<bool>) -> Result<()> {
+        self.interrupt.check()?;
+        say(&format!("==> {name}"));
+        let begun = Instant::now();
+        let outcome = step();
+        self.interrupt.check()?;
+        let passed = outcome.unwrap_or_else(|error| {
+            say(&format!("error: {name}: {error:#}"));
+            false
+        });
+        self.failed |= !passed;
+        self.lines.push(line(if passed { "ok" } else { "FAILED" }, begun.elapsed(), name));
+        Ok(())
+    }
+
+    fn leave_out(&mut self, what: &str) {
+        self.lines.push(format!("{:<10} {what}", "LEFT OUT"));
+    }
+
+    fn finish(&self) -> ExitCode {
+        say("\nSteps:");
+        self.lines.iter().for_each(|line| say(&format!("  {line}")));
+        let (word, code) =
+            if self.failed { ("FAILED", ExitCode::FAILURE) } else { ("ok", ExitCode::SUCCESS) };
+        say(&format!("  {}", line(word, self.begun.elapsed(), "in all")));
+        code
+    }
+}
+
+pub(crate) fn run(root: &Path, interrupt: &Interrupt, options: &Options) -> Result<ExitCode> {
+    options.check(is_ci())?;
+    match run_steps(root, interrupt, options) {
+        // By now the server is stopped: it lived inside that call.
+        Err(error) if interrupt.signal().is_some() => {
+            say(&format!("error: {error:#}"));
+            Ok(interrupt.exit_code().unwrap_or(ExitCode::FAILURE))
+        }
+        outcome => outcome,
+    }
+}
+
+fn run_steps(root: &Path, interrupt: &Interrupt, options: &Options) -> Result<ExitCode> {
+    let mut steps = Steps { interrupt, lines: Vec::new(), failed: false, begun: Instant::now() };
+    if options.tests_only {
+        steps.leave_out("tidy and doc tests (--tests-only)");
+    } else {
+        steps.take("tidy", || tidy::check(root, interrupt))?;
+    }
+    let given = std::env::var(POSTGRES_VARIABLE).ok().filter(|url| !url.is_empty());
+    let mut server = None;
+    let mut url = None;
+    if options.sqlite_only {
+        steps.leave_out("everything that needs PostgreSQL (--sqlite-only): one engine is NOT tested");
+    } else if let Some(given) = given {
+        say(&format!("using the server that {POSTGRES_VARIABLE} names"));
+        url = Some(given);
+    }
+    let must_start = !options.sqlite_only && url.is_none();
+    steps.take("services", || {
+        packages::ensure(&needs(options.sqlite_only, must_start))?;
+        if must_start {
+            let started = Server::start(root, Durability::Fast, interrupt)?;
+            url = Some(started.url());
+            server = Some(started);
+        }
+        Ok(true)
+    })?;
+    if must_start && server.is_none() {
+        say("without PostgreSQL, `cargo xtask test --sqlite-only` tests the embedded engine alone");
+        return Ok(steps.finish());
+    }
+    steps.take("tests", || succeeds(runner(root, options), url.as_deref(), interrupt))?;
+    if !options.tests_only {
+        let doc_tests = cargo(root, &["test", "--workspace", "--all-features", "--doc"]);
+        steps.take("doc tests", || succeeds(doc_tests, url.as_deref(), interrupt))?;
+    }
+    if server.is_some() {
+        steps.take("stop services", || {
+            drop(server.take());
+            Ok(true)
+        })?;
+    }
+    Ok(steps.finish())
+}
+
+fn needs(sqlite_only: bool, must_start: bool) -> Vec<Need> {
+    let mut needs = vec![Need::Sqlite];
+    if !sqlite_only {
+        needs.push(Need::PostgresClient);
+    }
+    if must_start {
+        needs.push(Need::PostgresServer);
+    }
+    needs
+}
+
+/// cargo-nextest, or where that is not installed `cargo test`, which runs the same tests.
+fn runner(root: &Path, options: &Options) -> Command {
+    let mut command = if find_program("cargo-nextest").is_some() {
+        let profile = if is_ci() { "ci" } else { "default" };
+        cargo(root, &["nextest", "run", "--profile", profile, "--workspace", "--all-features"])
+    } else {
+        say("cargo-nextest is not installed: running the same tests with `cargo test`");
+        let arguments = ["test", "--workspace", "--all-features", "--no-fail-fast"];
+        let mut command = cargo(root, &arguments);
+        // As nextest does; doc tests are a step of their own.
+        command.args(["--lib", "--bins", "--tests", "--examples"]);
+        command
+    };
+    command.args(&options.runner_arguments);
+    command
+}
+
+fn succeeds(mut command: Command, postgres_url: Option<&str>, interrupt: &Interrupt) -> Result<bool> {
+    match postgres_url {
+        Some(url) => command.env(POSTGRES_VARIABLE, url),
+        None => command.env_remove(POSTGRES_VARIABLE),
+    };
+    if is_ci() {
+        command.env(REQUIRE_ALL_VARIABLE, "1");
+    }
+    Ok(process::run(&mut command, interrupt)?.success())
+}
+
+fn line(word: &str, time: Duration, name: &str) -> String {
+    format!("{word:<10} {:>7.1} s  {name}", time.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(words: &[&str]) -> Result<Options> {
+        Options::parse(&words.iter().map(ToString::to_string).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn arguments_after_the_dashes_are_the_runners() {
+        let options = parse(&["--tests-only", "--", "--sqlite-only", "claim"]).unwrap();
+        assert!(options.tests_only && !options.sqlite_only);
+        assert_eq!(options.runner_arguments, ["--sqlite-only", "claim"]);
+        assert!(parse(&["claim"]).is_err());
+    }
+
+    #[test]
+    fn ci_leaves_nothing_out() {
+        assert!(parse(&["--sqlite-only"]).unwrap().check(true).is_err());
+        assert!(parse(&["--tests-only"]).unwrap().check(true).is_err());
+        assert!(parse(&["--sqlite-only"]).unwrap().check(false).is_ok());
+        assert!(parse(&[]).unwrap().check(true).is_ok());
+    }
+
+    #[test]
+    fn one_failed_step_fails_the_run_but_not_the_later_steps() {
+        let interrupt = Interrupt::never();
+        let mut steps =
+            Steps { interrupt: &interrupt, lines: Vec::new(), failed: false, begun: Instant::now() };
+        let mut ran = 0;
+        steps.take("a", || bail!("broken")).unwrap();
+        steps.take("b", || Ok(true)).unwrap();
+        steps
+            .take("c", || {
+                ran += 1;
+                Ok(true)
+            })
+            .unwrap();
+        assert_eq!(ran, 1);
+        assert!(steps.failed);
+        assert!(
+            steps.lines[0].starts_with("FAILED") && steps.lines[1].starts_with("ok"),
+            "{:?}",
+            steps.lines
+        );
+    }
+
+    #[test]
+    fn given_server_needs_no_server_package() {
+        assert_eq!(needs(false, false), [Need::Sqlite, Need::PostgresClient]);
+        assert_eq!(needs(true, false), [Need::Sqlite]);
+        assert!(needs(false, true).contains(&Need::PostgresServer));
+    }
+}
