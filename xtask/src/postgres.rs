@@ -214,7 +214,60 @@ fn free_port() -> Result<u16> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
     use super::*;
+
+    /// Whether tests that start a server can run here; on CI they must.
+    fn has_server() -> bool {
+        let found = programs::find();
+        assert!(found.is_ok() || !crate::is_ci(), "{found:?}");
+        found.is_ok()
+    }
+
+    fn root() -> std::path::PathBuf {
+        crate::workspace_root().unwrap()
+    }
+
+    #[test]
+    fn panic_leaves_no_server_behind() {
+        if !has_server() {
+            return;
+        }
+        let (sender, receiver) = mpsc::channel();
+        let run = std::thread::spawn(move || {
+            let server = Server::start(&root(), Durability::Fast, &Interrupt::never()).unwrap();
+            let log = server.log_file();
+            let reached = std::net::TcpStream::connect(("127.0.0.1", server.port)).is_ok();
+            sender.send((reached, server.port, log)).unwrap();
+            panic!("expected by this test");
+        });
+        assert!(run.join().is_err());
+        let (reached, port, log) = receiver.recv().unwrap();
+        assert!(reached);
+        assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err());
+        assert!(!log.exists() && !log.parent().unwrap().exists());
+    }
+
+    #[test]
+    fn taken_port_is_told_from_other_failures() {
+        if !has_server() {
+            return;
+        }
+        let (interrupt, fast) = (Interrupt::never(), Durability::Fast);
+        let programs = programs::find().unwrap();
+        let user = ServerUser::choose().unwrap();
+        let folder = RunFolder::create(&root(), &user).unwrap();
+        let spawn = |port| Postmaster::spawn(&programs, &user, &folder, port, fast).unwrap();
+        let error = spawn(free_port().unwrap()).wait_until_ready(&folder, &interrupt).unwrap_err();
+        assert!(error.to_string().contains("did not start"), "{error}");
+        initialise(&programs, &user, &folder, fast, &interrupt).unwrap();
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = taken.local_addr().unwrap().port();
+        assert!(!spawn(port).wait_until_ready(&folder, &interrupt).unwrap());
+        drop(taken);
+        assert!(spawn(port).wait_until_ready(&folder, &interrupt).unwrap());
+    }
 
     #[test]
     fn durable_server_keeps_fsync_on() {

@@ -78,6 +78,7 @@ impl Steps<'_> {
     }
 
     fn leave_out(&mut self, what: &str) {
+        say(&format!("LEFT OUT: {what}"));
         self.lines.push(format!("{:<10} {what}", "LEFT OUT"));
     }
 
