@@ -16,14 +16,22 @@ use crate::topic::TopicId;
 pub struct Wake {
     receivers: Vec<watch::Receiver<u64>>,
     hub: Arc<Hub>,
+    at_most: Option<Duration>,
 }
 
 impl Wake {
+    /// Bounds the wait where nobody may be able to wake it: it then ends as if woken.
+    pub(crate) fn at_most(mut self, at_most: Option<Duration>) -> Self {
+        self.at_most = at_most;
+        self
+    }
+
     /// Waits until a message of an armed topic may have arrived, or the time is over. True if woken.
     pub async fn wait(mut self, at_most: Duration) -> bool {
         let changes = self.receivers.iter_mut().map(|receiver| Box::pin(receiver.changed()));
         let any = futures::future::select_all(changes);
-        tokio::time::timeout(at_most, any).await.is_ok()
+        let bound = self.at_most.map_or(at_most, |bound| bound.min(at_most));
+        tokio::time::timeout(bound, any).await.is_ok()
     }
 }
 
@@ -55,7 +63,7 @@ impl Hub {
         if self.waiting.fetch_add(1, Ordering::SeqCst) == 0 {
             self.first_waiter.notify_one();
         }
-        Wake { receivers, hub: Arc::clone(self) }
+        Wake { receivers, hub: Arc::clone(self), at_most: None }
     }
 
     /// Wakes the waiters of one topic.

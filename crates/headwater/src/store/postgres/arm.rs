@@ -1,0 +1,242 @@
+//! Wake-up across processes: LISTEN, the flag that asks publishers to NOTIFY, and polling where LISTEN cannot work.
+//!
+//! Why no wake-up is missed: the consumer raises its flag, commits, and then claims once more. A publisher whose
+//! statement ran after that commit sees the flag and notifies. One whose statement ran before had taken its offsets
+//! before; the claim finds them, or finds them taken and not there yet, and answers with a short `recheck_after`.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+use tokio_postgres::{AsyncMessage, Config};
+use uuid::Uuid;
+
+use super::{PostgresStore, connect, tls};
+use crate::error::Result;
+use crate::namespace::Namespace;
+use crate::store::Wake;
+use crate::store::wake::Hub;
+use crate::topic::TopicId;
+
+/// How long a raised flag stands. It is not lowered when work comes: it runs out.
+const FLAG: Duration = Duration::from_secs(10);
+/// A flag with less than this left is raised again before waiting.
+const FLAG_LEFT_MIN: Duration = Duration::from_secs(6);
+/// After work was found, a topic is polled for this long before its flag is raised: a busy topic's publishers are
+/// spared NOTIFY, which serialises commits across the cluster.
+const BUSY: Duration = Duration::from_millis(50);
+/// How often to look where nobody can notify us.
+const POLL: Duration = Duration::from_millis(100);
+/// How long a probe may take to come back before LISTEN counts as not working.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What this process knows of its flags, per topic.
+pub(super) struct Flags {
+    waiter_id: Uuid,
+    topics: Mutex<HashMap<TopicId, Flag>>,
+}
+
+#[derive(Default)]
+struct Flag {
+    raised_until: Option<Instant>,
+    found_at: Option<Instant>,
+}
+
+impl Flags {
+    pub(super) fn new() -> Self {
+        Flags { waiter_id: Uuid::now_v7(), topics: Mutex::new(HashMap::new()) }
+    }
+
+    /// A claim found work of this topic.
+    pub(super) fn found(&self, topic: TopicId) {
+        self.topics.lock().expect("no panic while held").entry(topic).or_default().found_at =
+            Some(Instant::now());
+    }
+
+    /// The topics whose flag must be raised before waiting, and for how long to wait at most instead while a topic
+    /// was busy a moment ago.
+    fn plan(&self, topics: &[TopicId]) -> (Vec<i32>, Option<Duration>) {
+        let now = Instant::now();
+        let mut flags = self.topics.lock().expect("no panic while held");
+        let (mut raise, mut poll) = (Vec::new(), None::<Duration>);
+        for topic in topics {
+            let flag = flags.entry(*topic).or_default();
+            let quiet = flag.found_at.map(|at| now - at).filter(|quiet| *quiet < BUSY);
+            if let Some(quiet) = quiet {
+                let next = (quiet / 2).clamp(Duration::from_millis(1), Duration::from_millis(20));
+                poll = Some(poll.map_or(next, |poll| poll.min(next)));
+            } else if flag.raised_until.is_none_or(|until| until < now + FLAG_LEFT_MIN) {
+                raise.push(topic.0);
+            }
+        }
+        (raise, poll)
+    }
+
+    fn raised(&self, topics: &[i32], at: Instant) {
+        let mut flags = self.topics.lock().expect("no panic while held");
+        for topic in topics {
+            flags.entry(TopicId(*topic)).or_default().raised_until = Some(at + FLAG);
+        }
+    }
+}
+
+pub(super) async fn arm(store: &PostgresStore, topics: &[TopicId]) -> Result<Wake> {
+    // First the waiting place, so that a notification between here and the wait is kept.
+    let wake = store.hub.arm(topics);
+    let listening = store.listener.ensure().await;
+    let (raise, poll) = store.flags.plan(topics);
+    if !raise.is_empty() {
+        let asked_at = Instant::now();
+        let for_ms = i64::try_from(FLAG.as_millis()).expect("a few seconds");
+        store
+            .connections
+            .query(
+                "raising the waiter's flag",
+                &store.statements.raise_flag,
+                &[&raise, &store.flags.waiter_id, &for_ms],
+            )
+            .await?;
+        store.flags.raised(&raise, asked_at);
+    }
+    let poll = if listening { poll } else { Some(poll.map_or(POLL, |poll| poll.min(POLL))) };
+    Ok(wake.at_most(poll))
+}
+
+/// The one connection that listens for the whole process, made when somebody first waits.
+pub(super) struct Listener {
+    shared: Arc<Shared>,
+    task: Mutex<Option<tokio::task::JoinHandle<()>>>,
+}
+
+struct Shared {
+    config: Config,
+    connector: tls::Connector,
+    channel: String,
+    hub: Arc<Hub>,
+    works: AtomicBool,
+    /// Told once the first attempt to listen has succeeded or failed.
+    settled: AtomicBool,
+    settled_now: Notify,
+}
+
+impl Listener {
+    pub(super) fn new(url: &str, namespace: &Namespace, hub: Arc<Hub>) -> Result<Self> {
+        let (config, connector) = connect::config_of(url)?;
+        let shared = Shared {
+            config,
+            connector,
+            channel: format!("headwater:{namespace}"),
+            hub,
+            works: AtomicBool::new(false),
+            settled: AtomicBool::new(false),
+            settled_now: Notify::new(),
+        };
+        Ok(Listener { shared: Arc::new(shared), task: Mutex::new(None) })
+    }
+
+    /// Starts listening if nobody has yet; true if notifications arrive.
+    async fn ensure(&self) -> bool {
+        {
+            let mut task = self.task.lock().expect("no panic while held");
+            if task.is_none() {
+                *task = Some(tokio::spawn(run(Arc::clone(&self.shared))));
+            }
+        }
+        let settled = self.shared.settled_now.notified();
+        if !self.shared.settled.load(Ordering::SeqCst) {
+            // Not for long: whoever waits meanwhile polls.
+            let _ = tokio::time::timeout(PROBE_TIMEOUT, settled).await;
+        }
+        self.shared.works.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn stop(&self) {
+        if let Some(task) = self.task.lock().expect("no panic while held").take() {
+            task.abort();
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Listens until stopped; reconnects with back-off. Whatever happened while it was deaf may be news: it wakes all.
+async fn run(shared: Arc<Shared>) {
+    let mut pause = Duration::from_millis(100);
+    loop {
+        let heard = listen(&shared).await;
+        shared.works.store(false, Ordering::SeqCst);
+        shared.settle();
+        shared.hub.wake_all();
+        if heard {
+            pause = Duration::from_millis(100);
+        }
+        tracing::debug!(
+            channel = shared.channel,
+            ?pause,
+            "not listening; consumers poll until it works again"
+        );
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_secs(5));
+    }
+}
+
+/// One connection's life. True if it ever heard its own probe.
+async fn listen(shared: &Shared) -> bool {
+    let Ok((client, mut connection)) = shared.config.connect(shared.connector.clone()).await else {
+        return false;
+    };
+    let (sender, mut notices) = tokio::sync::mpsc::channel::<String>(1_024);
+    // Ends with the connection, and the connection with the client below.
+    tokio::spawn(async move {
+        while let Some(Ok(message)) = std::future::poll_fn(|context| connection.poll_message(context)).await {
+            if let AsyncMessage::Notification(notice) = message
+                && sender.send(notice.payload().to_owned()).await.is_err()
+            {
+                return;
+            }
+        }
+    });
+    // Through a pooler in transaction mode LISTEN succeeds and hears nothing: only an echo proves that it works.
+    let probe = format!("probe {}", Uuid::now_v7());
+    let listen = format!("LISTEN \"{}\"", shared.channel);
+    if client.batch_execute(&listen).await.is_err()
+        || client.query_one(include_str!("sql/arm/probe.sql"), &[&shared.channel, &probe]).await.is_err()
+    {
+        return false;
+    }
+    let deadline = tokio::time::Instant::now() + PROBE_TIMEOUT;
+    let mut works = false;
+    loop {
+        let notice = if works {
+            notices.recv().await
+        } else {
+            tokio::time::timeout_at(deadline, notices.recv()).await.ok().flatten()
+        };
+        match notice {
+            None => return works,
+            Some(payload) if payload == probe => {
+                works = true;
+                shared.works.store(true, Ordering::SeqCst);
+                shared.settle();
+            }
+            Some(payload) => {
+                if let Ok(topic) = payload.parse() {
+                    shared.hub.wake(TopicId(topic));
+                }
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn settle(&self) {
+        self.settled.store(true, Ordering::SeqCst);
+        self.settled_now.notify_waiters();
+    }
+}

@@ -1,0 +1,101 @@
+//! Claiming: hands out ranges, and tells what ran out on the way.
+
+use std::time::Duration;
+
+use tokio_postgres::Row;
+
+use super::PostgresStore;
+use crate::error::Result;
+use crate::lease::{ClaimRequest, Claimed, Lease, LeaseToken, OffsetRange};
+use crate::limits::{ADVANCE_ROWS_MAX, GAPS_NOTED_MAX, PARKED_PER_LANE_MAX, PROMOTE_MESSAGES_MAX};
+use crate::message::Offset;
+use crate::subscription::SubscriptionId;
+use crate::topic::TopicId;
+
+pub(super) async fn claim(store: &PostgresStore, request: &ClaimRequest) -> Result<Claimed> {
+    request.validate()?;
+    if request.wants.is_empty() {
+        return Ok(Claimed::default());
+    }
+    let ids: Vec<i32> = request.wants.iter().map(|want| want.subscription_id.0).collect();
+    let messages_max: Vec<i32> = request.wants.iter().map(|want| want.messages_max.cast_signed()).collect();
+    let leases_ms: Vec<Option<i64>> = request.wants.iter().map(|want| want.lease.map(millis)).collect();
+    let rows = store
+        .connections
+        .query(
+            "claiming",
+            &store.statements.claim,
+            &[
+                &request.owner.as_str(),
+                &ids,
+                &messages_max,
+                &leases_ms,
+                &store.durable_settlements,
+                &PROMOTE_MESSAGES_MAX,
+                &ADVANCE_ROWS_MAX,
+                &GAPS_NOTED_MAX,
+                &PARKED_PER_LANE_MAX,
+                &store.clock.injected(),
+            ],
+        )
+        .await?;
+    let mut claimed = Claimed::default();
+    for row in &rows {
+        take(row, &mut claimed);
+    }
+    for lease in &claimed.leases {
+        store.flags.found(lease.topic_id);
+    }
+    Ok(claimed)
+}
+
+fn take(row: &Row, claimed: &mut Claimed) {
+    let subscription_id = SubscriptionId(row.get("subscription_id"));
+    let topic_id = TopicId(row.get("topic_id"));
+    match row.get::<_, &str>("kind") {
+        "lease" => claimed.leases.push(lease_of(row, subscription_id, topic_id)),
+        "expired" => tracing::warn!(
+            %topic_id, %subscription_id, offsets = %range_of(row), token = row.get::<_, i64>("token"),
+            owner = row.get::<_, &str>("owner"), attempt = row.get::<_, i32>("attempt"),
+            "lease expired, reassigning"
+        ),
+        "buried" => tracing::warn!(
+            %topic_id, %subscription_id, offsets = %range_of(row), attempts = row.get::<_, i32>("attempt"),
+            "message buried: its holders vanished until its attempts were used up"
+        ),
+        _ => {
+            let recheck_ms: Option<i64> = row.get("recheck_ms");
+            let recheck = recheck_ms.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0)));
+            claimed.recheck_after = match (claimed.recheck_after, recheck) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            };
+        }
+    }
+}
+
+fn lease_of(row: &Row, subscription_id: SubscriptionId, topic_id: TopicId) -> Lease {
+    let lane: Option<i32> = row.get("lane");
+    let attempt: i32 = row.get("attempt");
+    Lease {
+        subscription_id,
+        topic_id,
+        token: LeaseToken(row.get("token")),
+        range: range_of(row),
+        attempt: u32::try_from(attempt).expect("attempts count up from 1"),
+        deadline: row.get("deadline"),
+        suspect: row.get("suspect"),
+        lane: lane.map(|lane| u16::try_from(lane).expect("lanes fit 16 bits")),
+        blocked_keys: row.get::<_, Option<Vec<String>>>("blocked_keys").unwrap_or_default(),
+    }
+}
+
+fn range_of(row: &Row) -> OffsetRange {
+    OffsetRange::new(Offset(row.get("first_offset")), Offset(row.get("last_offset")))
+}
+
+/// Whole milliseconds, rounded up: a lease is never shorter than asked for.
+pub(super) fn millis(duration: Duration) -> i64 {
+    let rounded = duration.as_nanos().div_ceil(1_000_000);
+    i64::try_from(rounded).expect("validated to be at most 366 days")
+}

@@ -1,0 +1,165 @@
+//! Connections: the work pool, a small one for leases, and the deadline on every statement.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use deadpool_postgres::{
+    Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime, Timeouts,
+};
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Config, Row};
+
+use super::{fault, tls};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::OpenOptions;
+
+/// How long to wait for a connection to be made or to become free.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// What the client allows beyond the server's own statement timeout before it gives the connection up.
+const GRACE: Duration = Duration::from_secs(2);
+/// Extending leases must not queue behind a flood of work.
+const LEASE_CONNECTIONS: usize = 2;
+
+/// The pools of one store.
+pub(super) struct Connections {
+    work: Pool,
+    leases: Pool,
+    statement_timeout: Duration,
+}
+
+/// How busy a pool is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolState {
+    /// Connections in use.
+    pub active: usize,
+    /// Connections open and unused.
+    pub idle: usize,
+    /// Callers waiting for one.
+    pub waiting: usize,
+    /// The most there may be.
+    pub max: usize,
+}
+
+/// Parses a URL the way every connection of the store does.
+pub(super) fn config_of(url: &str) -> Result<(Config, tls::Connector)> {
+    let (url, mode) = tls::mode_of(url);
+    let mut config = Config::from_str(&url).map_err(|error| {
+        Error::invalid("store", format!("not a PostgreSQL URL the driver understands: {error}"))
+    })?;
+    config.connect_timeout(CONNECT_TIMEOUT).application_name("headwater");
+    Ok((config, tls::connector(mode)?))
+}
+
+impl Connections {
+    pub(super) fn new(url: &str, options: &OpenOptions) -> Result<Self> {
+        Ok(Connections {
+            work: pool(url, options.connections_max, options.statement_timeout)?,
+            leases: pool(url, LEASE_CONNECTIONS, options.statement_timeout)?,
+            statement_timeout: options.statement_timeout,
+        })
+    }
+
+    pub(super) async fn get(&self) -> Result<Object> {
+        self.work.get().await.map_err(fault::translate_pool)
+    }
+
+    /// Runs one statement on the work pool.
+    pub(super) async fn query(
+        &self,
+        doing: &str,
+        sql: &str,
+        params: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>> {
+        let client = self.get().await?;
+        self.query_on(client, doing, sql, params, false).await
+    }
+
+    /// Runs one statement that commits something that must not be repeated blindly.
+    pub(super) async fn commit(
+        &self,
+        doing: &str,
+        sql: &str,
+        params: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>> {
+        let client = self.get().await?;
+        self.query_on(client, doing, sql, params, true).await
+    }
+
+    /// Runs one statement on the leases' own pool.
+    pub(super) async fn query_leases(
+        &self,
+        doing: &str,
+        sql: &str,
+        params: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>> {
+        let client = self.leases.get().await.map_err(fault::translate_pool)?;
+        self.query_on(client, doing, sql, params, false).await
+    }
+
+    async fn query_on(
+        &self,
+        client: Object,
+        doing: &str,
+        sql: &str,
+        params: &[&(dyn ToSql + Sync)],
+        commits: bool,
+    ) -> Result<Vec<Row>> {
+        let run = async {
+            // Preparing commits nothing, so its failure is never an unknown outcome.
+            let statement =
+                client.prepare_cached(sql).await.map_err(|error| fault::translate(doing, error))?;
+            let translate = if commits { fault::translate_commit } else { fault::translate };
+            client.query(&statement, params).await.map_err(|error| translate(doing, error))
+        };
+        match tokio::time::timeout(self.statement_timeout + GRACE, run).await {
+            Ok(result) => result,
+            Err(_) => {
+                // The connection is in an unknown state: it is dropped, not given back.
+                drop(Object::take(client));
+                if commits {
+                    return Err(fault::unknown(doing, "no answer in time"));
+                }
+                Err(Error::new(ErrorKind::Unavailable, format!("no answer in time while {doing}")))
+            }
+        }
+    }
+
+    pub(super) fn state(&self) -> PoolState {
+        let status = self.work.status();
+        PoolState {
+            active: status.size.saturating_sub(status.available),
+            idle: status.available,
+            waiting: status.waiting,
+            max: status.max_size,
+        }
+    }
+
+    pub(super) fn close(&self) {
+        self.work.close();
+        self.leases.close();
+    }
+}
+
+fn pool(url: &str, size: usize, statement_timeout: Duration) -> Result<Pool> {
+    let (config, connector) = config_of(url)?;
+    let manager =
+        Manager::from_config(config, connector, ManagerConfig { recycling_method: RecyclingMethod::Fast });
+    let timeout_ms = statement_timeout.as_millis();
+    let timeouts = Timeouts {
+        wait: Some(CONNECT_TIMEOUT),
+        create: Some(CONNECT_TIMEOUT),
+        recycle: Some(CONNECT_TIMEOUT),
+    };
+    Pool::builder(manager)
+        .max_size(size)
+        .timeouts(timeouts)
+        .runtime(Runtime::Tokio1)
+        .post_create(Hook::async_fn(move |client, _| {
+            Box::pin(async move {
+                let set = format!("SET statement_timeout = {timeout_ms}");
+                client.batch_execute(&set).await.map_err(HookError::Backend)
+            })
+        }))
+        .build()
+        .map_err(|error| Error::new(ErrorKind::Unavailable, format!("no connection pool: {error}")))
+}

@@ -1,0 +1,106 @@
+//! What PostgreSQL says, in Headwater's words.
+
+use crate::error::{Error, ErrorKind};
+
+/// Translates a driver error; `doing` says what was under way, with identity.
+pub(super) fn translate(doing: &str, error: tokio_postgres::Error) -> Error {
+    let Some(database) = error.as_db_error() else {
+        let kind =
+            if error.is_closed() || is_io(&error) { ErrorKind::Unavailable } else { ErrorKind::Database };
+        let message = match kind {
+            ErrorKind::Unavailable => format!("database unavailable while {doing}: {error}"),
+            _ => format!("database driver failed while {doing}: {error}"),
+        };
+        return Error::with_source(kind, message, error);
+    };
+    let said = database.message();
+    let kind = kind_of_code(database.code().code());
+    let message = match kind {
+        ErrorKind::NoSuchTopic => {
+            return Error::no_such_topic(said.strip_prefix("no such topic: ").unwrap_or(said));
+        }
+        // The functions of the schema write these themselves, with the field and the rule.
+        ErrorKind::InvalidInput | ErrorKind::PayloadTooLarge | ErrorKind::NoSuchSubscription => {
+            said.to_owned()
+        }
+        ErrorKind::SchemaOutdated => {
+            format!("schema missing or outdated while {doing}: {said}; run `headwater migrate`")
+        }
+        ErrorKind::StorageFull => format!("storage full while {doing}: {said}; nothing was written"),
+        ErrorKind::ReadOnly => format!("database is read-only while {doing}: {said}"),
+        ErrorKind::PermissionDenied => format!("permission denied while {doing}: {said}"),
+        ErrorKind::Busy => format!("database busy while {doing}: {said}; try again"),
+        ErrorKind::Unavailable => format!("database unavailable while {doing}: {said}"),
+        _ => format!("database error while {doing}: {said} ({})", database.code().code()),
+    };
+    Error::with_source(kind, message, error)
+}
+
+/// Like [`translate`] for a statement that commits: a connection that broke under it leaves the outcome unknown.
+pub(super) fn translate_commit(doing: &str, error: tokio_postgres::Error) -> Error {
+    let error = translate(doing, error);
+    if error.kind() != ErrorKind::Unavailable {
+        return error;
+    }
+    unknown(doing, &error.to_string())
+}
+
+/// A commit whose outcome nobody knows.
+pub(super) fn unknown(doing: &str, why: &str) -> Error {
+    Error::new(
+        ErrorKind::CommitUnknown,
+        format!(
+            "outcome unknown while {doing}: {why}; it may have been committed: repeat it only with a dedup key"
+        ),
+    )
+}
+
+/// Translates what the pool says when no connection is to be had.
+pub(super) fn translate_pool(error: deadpool_postgres::PoolError) -> Error {
+    match error {
+        deadpool_postgres::PoolError::Backend(error) => translate("connecting", error),
+        deadpool_postgres::PoolError::Timeout(_) => Error::new(
+            ErrorKind::Unavailable,
+            "no connection became free in time; raise connections_max or try again",
+        ),
+        deadpool_postgres::PoolError::Closed => Error::new(ErrorKind::Closed, "store closed"),
+        other => Error::new(ErrorKind::Unavailable, format!("no connection: {other}")),
+    }
+}
+
+fn is_io(error: &tokio_postgres::Error) -> bool {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if error.is::<std::io::Error>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    // The driver reports a refused or lost connection without always keeping the cause.
+    error.to_string().starts_with("error connecting") || error.to_string().starts_with("error communicating")
+}
+
+/// The kind behind an SQLSTATE; `HW…` are raised by the functions of the schema.
+pub(super) fn kind_of_code(code: &str) -> ErrorKind {
+    match code {
+        "HW001" => ErrorKind::NoSuchTopic,
+        "HW002" => ErrorKind::PayloadTooLarge,
+        "HW003" => ErrorKind::InvalidInput,
+        "HW005" => ErrorKind::NoSuchSubscription,
+        // disk_full, and the file system's word for a quota or a full disk.
+        "53100" | "58030" => ErrorKind::StorageFull,
+        "25006" => ErrorKind::ReadOnly,
+        "42501" => ErrorKind::PermissionDenied,
+        // undefined schema, table, function.
+        "3F000" | "42P01" | "42883" => ErrorKind::SchemaOutdated,
+        // serialization failure, deadlock, lock not available, cancelled by a timeout.
+        "40001" | "40P01" | "55P03" | "57014" => ErrorKind::Busy,
+        // too many connections, out of memory, configured limit.
+        "53300" | "53200" | "53400" => ErrorKind::Busy,
+        // shutting down, crashed, starting up.
+        "57P01" | "57P02" | "57P03" | "57P05" => ErrorKind::Unavailable,
+        other if other.starts_with("08") => ErrorKind::Unavailable,
+        other if other.starts_with("28") => ErrorKind::PermissionDenied,
+        _ => ErrorKind::Database,
+    }
+}

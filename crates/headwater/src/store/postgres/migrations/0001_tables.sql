@@ -1,0 +1,172 @@
+-- The tables of a namespace. {schema} is the quoted schema, {name} its bare name.
+--
+-- Message rows are written once and never updated or deleted on the hot path. What changes per batch are one small row
+-- in "cursor" and one in "outstanding"; both have room in their pages for new versions and are vacuumed early.
+
+CREATE TABLE {schema}.topic (
+    topic_id           integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name               text COLLATE "C" NOT NULL UNIQUE,
+    semantics          text NOT NULL CHECK (semantics IN ('queue', 'pub_sub')),
+    lease_ms           bigint NOT NULL CHECK (lease_ms >= 0),
+    max_attempts       integer NOT NULL CHECK (max_attempts > 0),
+    backoff_initial_ms bigint NOT NULL CHECK (backoff_initial_ms >= 0),
+    backoff_max_ms     bigint NOT NULL CHECK (backoff_max_ms >= 0),
+    ordering           text NOT NULL CHECK (ordering IN ('none', 'key')),
+    lanes              integer NOT NULL CHECK (lanes > 0),
+    payload_bytes_max  integer NOT NULL CHECK (payload_bytes_max > 0),
+    dedup_window_ms    bigint NOT NULL CHECK (dedup_window_ms >= 0),
+    gap_patience_ms    bigint NOT NULL CHECK (gap_patience_ms >= 0),
+    -- Where the topic's offsets come from. CACHE 1, so that offsets rise with time across sessions.
+    offsets            regclass,
+    created_at         timestamptz NOT NULL
+);
+
+-- Everything at or below "head" is final: present, known never to come, or noted in "gap".
+CREATE TABLE {schema}.head (
+    topic_id        integer PRIMARY KEY REFERENCES {schema}.topic ON DELETE CASCADE,
+    head            bigint NOT NULL DEFAULT 0,
+    -- The first missing offset the head waits at; since when; how far offsets had been taken then; and the bound
+    -- below which every transaction that could own them has its xid.
+    stuck_at        bigint,
+    stuck_since     timestamptz,
+    stuck_top       bigint,
+    stuck_bound     xid8,
+    -- The highest offset in any noted gap, 0 without gaps: claims above it need not look.
+    gaps_until      bigint NOT NULL DEFAULT 0,
+    gaps_checked_at timestamptz
+) WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
+
+-- Offsets the head stepped over although their owner may still commit.
+CREATE TABLE {schema}.gap (
+    topic_id     integer NOT NULL,
+    first_offset bigint NOT NULL,
+    last_offset  bigint NOT NULL,
+    bound        xid8,
+    noted_at     timestamptz NOT NULL,
+    PRIMARY KEY (topic_id, first_offset),
+    CHECK (first_offset <= last_offset)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
+
+-- The log. Small topics share one partition, so that adding a topic creates no table.
+CREATE TABLE {schema}.message (
+    message_offset bigint NOT NULL,
+    created_at     timestamptz NOT NULL,
+    topic_id       integer NOT NULL,
+    message_id     uuid NOT NULL,
+    key            text,
+    message_type   text,
+    payload        bytea NOT NULL,
+    content_type   text,
+    headers        jsonb,
+    correlation_id text,
+    PRIMARY KEY (topic_id, message_offset)
+) PARTITION BY LIST (topic_id);
+
+CREATE TABLE {schema}.message_shared PARTITION OF {schema}.message DEFAULT;
+
+CREATE TABLE {schema}.subscription (
+    subscription_id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    topic_id        integer NOT NULL REFERENCES {schema}.topic ON DELETE CASCADE,
+    group_name      text COLLATE "C" NOT NULL,
+    -- 0 unless ordered by key; fixed for the life of the subscription.
+    lanes           integer NOT NULL CHECK (lanes >= 0),
+    -- Late rows below it are not this subscription's.
+    start_offset    bigint NOT NULL,
+    reassigned      bigint NOT NULL DEFAULT 0,
+    created_at      timestamptz NOT NULL,
+    UNIQUE (topic_id, group_name)
+);
+
+-- The claim pointer: one row per subscription, or one per lane of an ordered one (lane 0 when there are no lanes).
+CREATE TABLE {schema}.cursor (
+    subscription_id integer NOT NULL REFERENCES {schema}.subscription ON DELETE CASCADE,
+    lane            integer NOT NULL,
+    topic_id        integer NOT NULL,
+    next_offset     bigint NOT NULL,
+    -- When the lane was last given out, in hand-outs: the least recent goes first.
+    turn            bigint NOT NULL DEFAULT 0,
+    PRIMARY KEY (subscription_id, lane)
+) WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
+
+CREATE INDEX cursor_topic ON {schema}.cursor (topic_id);
+
+CREATE SEQUENCE {schema}.lease_token AS bigint CACHE 1;
+
+-- Ranges below next_offset that are not done. Leased: owner set, due_at is the deadline. Waiting: no owner, due_at is
+-- when it may be handed out. A lease is all rows of one token.
+CREATE TABLE {schema}.outstanding (
+    token           bigint NOT NULL,
+    first_offset    bigint NOT NULL,
+    last_offset     bigint NOT NULL,
+    due_at          timestamptz NOT NULL,
+    subscription_id integer NOT NULL,
+    attempts        integer NOT NULL DEFAULT 0,
+    lane            integer,
+    suspect         boolean NOT NULL DEFAULT false,
+    parked          boolean NOT NULL DEFAULT false,
+    owner           text,
+    key             text,
+    last_error      text,
+    PRIMARY KEY (token, first_offset),
+    CHECK (first_offset <= last_offset)
+) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+
+CREATE INDEX outstanding_due ON {schema}.outstanding (subscription_id, due_at);
+CREATE INDEX outstanding_suspect ON {schema}.outstanding (subscription_id, owner) WHERE suspect;
+
+-- Messages whose time has not come.
+CREATE TABLE {schema}.schedule (
+    schedule_id    bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    topic_id       integer NOT NULL REFERENCES {schema}.topic ON DELETE CASCADE,
+    deliver_at     timestamptz NOT NULL,
+    message_id     uuid NOT NULL,
+    key            text,
+    message_type   text,
+    payload        bytea NOT NULL,
+    content_type   text,
+    headers        jsonb,
+    correlation_id text,
+    dedup_key      text
+);
+
+CREATE INDEX schedule_due ON {schema}.schedule (topic_id, deliver_at, schedule_id);
+
+-- Dedup keys in their window. message_offset is null while the first one is still scheduled.
+CREATE TABLE {schema}.dedup (
+    topic_id       integer NOT NULL REFERENCES {schema}.topic ON DELETE CASCADE,
+    dedup_key      text COLLATE "C" NOT NULL,
+    message_id     uuid NOT NULL,
+    message_offset bigint,
+    expires_at     timestamptz NOT NULL,
+    PRIMARY KEY (topic_id, dedup_key)
+);
+
+CREATE INDEX dedup_expiry ON {schema}.dedup (expires_at);
+
+CREATE TABLE {schema}.dead_letter (
+    dead_letter_id  uuid PRIMARY KEY DEFAULT gen_random_uuid(),
+    subscription_id integer NOT NULL,
+    topic_id        integer NOT NULL,
+    message_offset  bigint NOT NULL,
+    message_id      uuid NOT NULL,
+    key             text,
+    message_type    text,
+    payload         bytea NOT NULL,
+    content_type    text,
+    headers         jsonb,
+    correlation_id  text,
+    created_at      timestamptz NOT NULL,
+    error           text NOT NULL,
+    attempts        integer NOT NULL,
+    buried_at       timestamptz NOT NULL
+);
+
+CREATE INDEX dead_letter_subscription ON {schema}.dead_letter (subscription_id, buried_at, message_offset);
+
+-- Processes that wait for a topic: publishers notify only while there is one. Lost in a crash, and raised again.
+CREATE UNLOGGED TABLE {schema}.waiter (
+    topic_id  integer NOT NULL,
+    waiter_id uuid NOT NULL,
+    until     timestamptz NOT NULL,
+    PRIMARY KEY (topic_id, waiter_id)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);

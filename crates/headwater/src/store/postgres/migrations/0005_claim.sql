@@ -1,0 +1,193 @@
+-- Claiming: first what is due again, else the next offsets up to the head.
+
+-- Copies the messages of a range to the dead letters. The caller removes the range in the same transaction.
+CREATE FUNCTION {schema}.bury(
+    p_subscription_id integer, p_topic_id integer, p_first bigint, p_last bigint, p_attempts integer, p_error text,
+    p_now timestamptz
+) RETURNS void
+LANGUAGE sql AS $$
+    INSERT INTO {schema}.dead_letter (subscription_id, topic_id, message_offset, message_id, key, message_type, payload,
+                                      content_type, headers, correlation_id, created_at, error, attempts, buried_at)
+    SELECT p_subscription_id, p_topic_id, m.message_offset, m.message_id, m.key, m.message_type, m.payload,
+           m.content_type, m.headers, m.correlation_id, m.created_at, p_error, p_attempts, p_now
+    FROM {schema}.message m WHERE m.topic_id = p_topic_id AND m.message_offset BETWEEN p_first AND p_last
+$$;
+
+-- Marks an expired lease: it counts as an attempt, and its range is suspect from now on. Only a single message may use
+-- up its last attempt: a neighbour must never be buried for it. Rows of an old token get a new one.
+CREATE FUNCTION {schema}.expire(p_row {schema}.outstanding, p_max_attempts integer) RETURNS {schema}.outstanding
+LANGUAGE plpgsql AS $$
+DECLARE
+    r {schema}.outstanding := p_row;
+BEGIN
+    r.attempts := CASE WHEN r.first_offset = r.last_offset THEN r.attempts + 1
+                       ELSE greatest(least(r.attempts + 1, p_max_attempts - 1), 0) END;
+    r.suspect := true;
+    r.last_error := 'lease expired: held by ' || r.owner;
+    r.owner := NULL;
+    r.due_at := '-infinity';
+    r.token := nextval('{schema}.lease_token');
+    UPDATE {schema}.outstanding o
+    SET token = r.token, attempts = r.attempts, suspect = true, last_error = r.last_error, owner = NULL, due_at = r.due_at
+    WHERE o.token = p_row.token AND o.first_offset = p_row.first_offset;
+    UPDATE {schema}.subscription s SET reassigned = s.reassigned + 1 WHERE s.subscription_id = r.subscription_id;
+    RETURN r;
+END $$;
+
+-- How many offsets of a suspect range to hand out: half, and one alone for the last attempt; 0 means bury it.
+CREATE FUNCTION {schema}.hand_out_again(p_span bigint, p_attempts integer, p_max_attempts integer) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN p_span = 1 AND p_attempts >= p_max_attempts THEN 0
+                WHEN p_attempts + 1 >= p_max_attempts THEN 1
+                ELSE (p_span + 1) / 2 END
+$$;
+
+-- Leases the first p_take offsets of a waiting row to an owner; the rest stays waiting under a token of its own.
+CREATE FUNCTION {schema}.lease_row(p_row {schema}.outstanding, p_take bigint, p_owner text, p_deadline timestamptz)
+RETURNS {schema}.outstanding
+LANGUAGE plpgsql AS $$
+DECLARE
+    r {schema}.outstanding := p_row;
+BEGIN
+    r.last_offset := p_row.first_offset + p_take - 1;
+    r.token := nextval('{schema}.lease_token');
+    r.owner := p_owner;
+    r.due_at := p_deadline;
+    r.parked := false;
+    UPDATE {schema}.outstanding o
+    SET token = r.token, last_offset = r.last_offset, owner = r.owner, due_at = r.due_at, parked = false
+    WHERE o.token = p_row.token AND o.first_offset = p_row.first_offset;
+    IF r.last_offset < p_row.last_offset THEN
+        INSERT INTO {schema}.outstanding (token, first_offset, last_offset, due_at, subscription_id, attempts, lane,
+                                          suspect, parked, owner, key, last_error)
+        VALUES (nextval('{schema}.lease_token'), r.last_offset + 1, p_row.last_offset, '-infinity', r.subscription_id,
+                r.attempts, r.lane, r.suspect, p_row.parked, NULL, r.key, r.last_error);
+    END IF;
+    RETURN r;
+END $$;
+
+-- Takes up to p_max new offsets for a cursor that the caller has locked: [first, last], or nulls. See 0004_head for why
+-- a gap in the way is met under a share lock. It is never waited for: the claim may hold another topic's head.
+CREATE FUNCTION {schema}.take_next(
+    p_topic_id integer, p_subscription_id integer, p_lane integer, p_next bigint, p_max bigint,
+    OUT first_offset bigint, OUT last_offset bigint, OUT skipped boolean
+)
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_head bigint;
+    v_gaps_until bigint;
+    v_gap bigint;
+BEGIN
+    skipped := false;
+    SELECT h.head, h.gaps_until INTO v_head, v_gaps_until FROM {schema}.head h WHERE h.topic_id = p_topic_id;
+    IF p_next > v_head THEN
+        RETURN;
+    END IF;
+    first_offset := p_next;
+    last_offset := least(p_next + p_max - 1, v_head);
+    IF first_offset <= v_gaps_until AND EXISTS (
+            SELECT FROM {schema}.gap g WHERE g.topic_id = p_topic_id
+            AND g.first_offset <= take_next.last_offset AND g.last_offset >= take_next.first_offset) THEN
+        SELECT h.head INTO v_head FROM {schema}.head h WHERE h.topic_id = p_topic_id FOR SHARE SKIP LOCKED;
+        IF NOT FOUND THEN
+            first_offset := NULL;
+            last_offset := NULL;
+            skipped := true;
+            RETURN;
+        END IF;
+        LOOP
+            SELECT g.last_offset + 1 INTO v_gap FROM {schema}.gap g
+            WHERE g.topic_id = p_topic_id AND g.first_offset <= take_next.first_offset AND g.last_offset >= take_next.first_offset;
+            EXIT WHEN NOT FOUND;
+            first_offset := v_gap;
+        END LOOP;
+        last_offset := least(first_offset + p_max - 1, v_head);
+        SELECT min(g.first_offset) - 1 INTO v_gap FROM {schema}.gap g
+        WHERE g.topic_id = p_topic_id AND g.first_offset > take_next.first_offset AND g.first_offset <= take_next.last_offset;
+        last_offset := least(last_offset, v_gap);
+    END IF;
+    UPDATE {schema}.cursor c SET next_offset = greatest(take_next.first_offset, take_next.last_offset + 1)
+    WHERE c.subscription_id = p_subscription_id AND c.lane = p_lane;
+    IF first_offset > last_offset THEN
+        -- Only a gap was there. The cursor is past it; what comes in it will come late.
+        first_offset := NULL;
+        last_offset := NULL;
+    END IF;
+END $$;
+
+-- What a claim returns. kind: lease; expired (for the log: owner and range that ran out); buried (likewise); recheck
+-- (recheck_ms until claiming again may find something though nobody publishes).
+CREATE TYPE {schema}.claimed AS (
+    kind text, subscription_id integer, topic_id integer, token bigint, first_offset bigint, last_offset bigint,
+    attempt integer, deadline timestamptz, suspect boolean, lane integer, blocked_keys text[], owner text, recheck_ms bigint
+);
+
+-- One subscription without lanes. See the design in docs/decisions for why a suspect range travels alone.
+CREATE FUNCTION {schema}.claim_plain(
+    p_subscription_id integer, p_topic_id integer, p_max_attempts integer, p_messages_max bigint, p_owner text,
+    p_deadline timestamptz, p_now timestamptz
+) RETURNS SETOF {schema}.claimed
+LANGUAGE plpgsql AS $$
+DECLARE
+    r {schema}.outstanding;
+    v_left bigint := p_messages_max;
+    v_take bigint;
+    v_next bigint;
+    v_first bigint;
+    v_last bigint;
+    v_skipped boolean;
+    v_token bigint;
+BEGIN
+    IF EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_id AND o.suspect
+               AND o.owner = p_owner AND o.due_at > p_now) THEN
+        RETURN;
+    END IF;
+    FOR r IN SELECT * FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_id AND o.due_at <= p_now
+             ORDER BY o.due_at, o.first_offset LIMIT p_messages_max FOR UPDATE SKIP LOCKED
+    LOOP
+        IF r.owner IS NOT NULL THEN
+            RETURN NEXT ROW('expired', p_subscription_id, p_topic_id, r.token, r.first_offset, r.last_offset,
+                            r.attempts + 1, r.due_at, true, NULL, NULL, r.owner, NULL)::{schema}.claimed;
+            r := {schema}.expire(r, p_max_attempts);
+        END IF;
+        IF r.suspect THEN
+            v_take := {schema}.hand_out_again(r.last_offset - r.first_offset + 1, r.attempts, p_max_attempts);
+            IF v_take = 0 THEN
+                PERFORM {schema}.bury(p_subscription_id, p_topic_id, r.first_offset, r.last_offset, r.attempts,
+                                      format('lease expired %s times; last %s', r.attempts, r.last_error), p_now);
+                DELETE FROM {schema}.outstanding o WHERE o.token = r.token AND o.first_offset = r.first_offset;
+                RETURN NEXT ROW('buried', p_subscription_id, p_topic_id, r.token, r.first_offset, r.last_offset,
+                                r.attempts, NULL, true, NULL, NULL, r.last_error, NULL)::{schema}.claimed;
+                CONTINUE;
+            END IF;
+            -- Alone: not with what this claim gave already, nor with anything else the owner holds.
+            IF v_left = p_messages_max AND NOT EXISTS (SELECT FROM {schema}.outstanding o
+                    WHERE o.subscription_id = p_subscription_id AND o.owner = p_owner AND o.due_at > p_now) THEN
+                r := {schema}.lease_row(r, least(v_take, v_left), p_owner, p_deadline);
+                RETURN NEXT ROW('lease', p_subscription_id, p_topic_id, r.token, r.first_offset, r.last_offset,
+                                r.attempts + 1, r.due_at, true, NULL, NULL, NULL, NULL)::{schema}.claimed;
+            END IF;
+            RETURN;
+        END IF;
+        v_take := least(r.last_offset - r.first_offset + 1, v_left);
+        r := {schema}.lease_row(r, v_take, p_owner, p_deadline);
+        v_left := v_left - v_take;
+        RETURN NEXT ROW('lease', p_subscription_id, p_topic_id, r.token, r.first_offset, r.last_offset, r.attempts + 1,
+                        r.due_at, false, NULL, NULL, NULL, NULL)::{schema}.claimed;
+        IF v_left = 0 THEN
+            RETURN;
+        END IF;
+    END LOOP;
+    SELECT c.next_offset INTO v_next FROM {schema}.cursor c WHERE c.subscription_id = p_subscription_id AND c.lane = 0 FOR UPDATE;
+    SELECT n.first_offset, n.last_offset, n.skipped INTO v_first, v_last, v_skipped
+    FROM {schema}.take_next(p_topic_id, p_subscription_id, 0, v_next, v_left) n;
+    IF v_first IS NOT NULL THEN
+        INSERT INTO {schema}.outstanding (token, first_offset, last_offset, due_at, subscription_id, owner)
+        VALUES (nextval('{schema}.lease_token'), v_first, v_last, p_deadline, p_subscription_id, p_owner)
+        RETURNING token INTO v_token;
+        RETURN NEXT ROW('lease', p_subscription_id, p_topic_id, v_token, v_first, v_last, 1, p_deadline, false, NULL,
+                        NULL, NULL, NULL)::{schema}.claimed;
+    ELSIF v_skipped THEN
+        RETURN NEXT ROW('recheck', p_subscription_id, p_topic_id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 1)::{schema}.claimed;
+    END IF;
+END $$;

@@ -1,0 +1,104 @@
+-- Settling and extending, fenced by token: a slow worker may wake after its lease moved on. A lease whose deadline has
+-- passed is lost even if nobody took it yet, so that "held" means one thing to every process.
+
+-- Acks whole leases; returns the tokens that were held.
+CREATE FUNCTION {schema}.settle_all(p_tokens bigint[], p_durable boolean, p_now timestamptz) RETURNS SETOF bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    v_lane_of integer;
+    r record;
+BEGIN
+    IF NOT p_durable THEN
+        PERFORM set_config('synchronous_commit', 'off', true);
+    END IF;
+    FOR r IN DELETE FROM {schema}.outstanding o
+             WHERE o.token = ANY (p_tokens) AND o.owner IS NOT NULL AND o.due_at > v_now
+             RETURNING o.token, o.subscription_id, o.lane
+    LOOP
+        IF r.lane IS NOT NULL THEN
+            v_lane_of := r.subscription_id;
+        END IF;
+        RETURN NEXT r.token;
+    END LOOP;
+    -- A lane has become free: another process may be waiting for it.
+    IF v_lane_of IS NOT NULL THEN
+        PERFORM {schema}.wake(s.topic_id) FROM {schema}.subscription s WHERE s.subscription_id = v_lane_of;
+    END IF;
+END $$;
+
+-- Settles parts of one lease, all or nothing. Outcomes: ack, retry, bury, release, park. Returns the topic, or null if
+-- the lease is lost or a part is not held under the token; then nothing has changed.
+CREATE FUNCTION {schema}.settle_parts(
+    p_token bigint, p_firsts bigint[], p_lasts bigint[], p_outcomes text[], p_delays_ms bigint[], p_errors text[],
+    p_keys text[], p_durable boolean, p_now timestamptz
+) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    v_held int8multirange;
+    v_settled int8multirange;
+    v_topic integer;
+    v_part record;
+    r {schema}.outstanding;
+BEGIN
+    IF NOT p_durable THEN
+        PERFORM set_config('synchronous_commit', 'off', true);
+    END IF;
+    -- All rows of a lease share everything but their range.
+    FOR r IN SELECT * FROM {schema}.outstanding o WHERE o.token = p_token AND o.owner IS NOT NULL AND o.due_at > v_now
+             ORDER BY o.first_offset FOR UPDATE
+    LOOP
+        v_held := coalesce(v_held, '{}') + int8multirange(int8range(r.first_offset, r.last_offset, '[]'));
+    END LOOP;
+    SELECT range_agg(int8range(u.a, u.b, '[]')) INTO v_settled FROM unnest(p_firsts, p_lasts) AS u (a, b);
+    IF v_held IS NULL OR NOT v_held @> v_settled THEN
+        RETURN NULL;
+    END IF;
+    SELECT * INTO r FROM {schema}.outstanding o WHERE o.token = p_token LIMIT 1;
+    SELECT s.topic_id INTO STRICT v_topic FROM {schema}.subscription s WHERE s.subscription_id = r.subscription_id;
+    DELETE FROM {schema}.outstanding o WHERE o.token = p_token;
+    INSERT INTO {schema}.outstanding (token, first_offset, last_offset, due_at, subscription_id, attempts, lane, suspect,
+                                      owner, key, last_error)
+    SELECT p_token, lower(g), upper(g) - 1, r.due_at, r.subscription_id, r.attempts, r.lane, r.suspect, r.owner, r.key,
+           r.last_error
+    FROM unnest(v_held - v_settled) g;
+    FOR v_part IN SELECT * FROM unnest(p_firsts, p_lasts, p_outcomes, p_delays_ms, p_errors, p_keys)
+                  AS u (first, last, outcome, delay_ms, error, key) WHERE u.outcome <> 'ack'
+    LOOP
+        IF v_part.outcome = 'bury' THEN
+            PERFORM {schema}.bury(r.subscription_id, v_topic, v_part.first, v_part.last, r.attempts + 1, v_part.error, v_now);
+        ELSE
+            INSERT INTO {schema}.outstanding (token, first_offset, last_offset, due_at, subscription_id, attempts, lane,
+                                              suspect, parked, owner, key, last_error)
+            SELECT nextval('{schema}.lease_token'), v_part.first, v_part.last,
+                   CASE WHEN v_part.outcome = 'retry' THEN v_now + make_interval(secs => v_part.delay_ms / 1000.0)
+                        ELSE '-infinity' END,
+                   r.subscription_id, r.attempts + (v_part.outcome = 'retry')::integer, r.lane,
+                   r.suspect AND v_part.outcome = 'release', v_part.outcome = 'park', NULL,
+                   CASE WHEN v_part.outcome = 'release' THEN r.key ELSE v_part.key END,
+                   CASE WHEN v_part.outcome = 'retry' THEN v_part.error ELSE r.last_error END;
+        END IF;
+    END LOOP;
+    -- Something may have become claimable that nobody publishes again.
+    IF r.lane IS NOT NULL OR 'release' = ANY (p_outcomes) THEN
+        PERFORM {schema}.wake(v_topic);
+    END IF;
+    RETURN v_topic;
+END $$;
+
+-- Gives leases a new deadline; returns the tokens that were held.
+CREATE FUNCTION {schema}.extend(p_tokens bigint[], p_lease_ms bigint, p_durable boolean, p_now timestamptz) RETURNS SETOF bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+BEGIN
+    IF NOT p_durable THEN
+        PERFORM set_config('synchronous_commit', 'off', true);
+    END IF;
+    RETURN QUERY
+        UPDATE {schema}.outstanding o
+        SET due_at = CASE WHEN p_lease_ms = 0 THEN 'infinity' ELSE v_now + make_interval(secs => p_lease_ms / 1000.0) END
+        WHERE o.token = ANY (p_tokens) AND o.owner IS NOT NULL AND o.due_at > v_now
+        RETURNING o.token;
+END $$;

@@ -1,0 +1,149 @@
+//! Publishing: a batch in one statement, in a transaction of its own or in the caller's.
+
+use jiff::Timestamp;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{GenericClient, Row};
+use uuid::Uuid;
+
+use super::statements::in_namespace;
+use super::{PostgresStore, fault};
+use crate::error::{ErrorKind, Result};
+use crate::message::{NewMessage, Offset, Published, validate_batch};
+use crate::name::TopicName;
+use crate::namespace::Namespace;
+use crate::store::Store;
+use crate::topic::{TopicId, TopicSettings};
+
+const PUBLISH: &str = include_str!("sql/publish.sql");
+
+/// Publishes in the caller's own transaction: if it rolls back, nobody ever sees the messages.
+///
+/// The topic must exist; nothing is created on the fly here, because it would be rolled back too.
+pub async fn publish<C: GenericClient + Sync>(
+    transaction: &C,
+    namespace: &Namespace,
+    topic: &TopicName,
+    messages: &[NewMessage],
+) -> Result<Vec<Published>> {
+    validate_batch(messages)?;
+    if messages.is_empty() {
+        return Ok(Vec::new());
+    }
+    let columns = Columns::of(messages, None);
+    let row = transaction
+        .query_one(&in_namespace(PUBLISH, namespace), &columns.params(&topic.as_str()))
+        .await
+        .map_err(|error| fault::translate(&format!("publishing to topic {topic}"), error))?;
+    Ok(columns.published(&row))
+}
+
+/// Publishes in a transaction of its own, and wakes this process's consumers.
+pub(super) async fn publish_now(
+    store: &PostgresStore,
+    topic: &TopicName,
+    messages: &[NewMessage],
+) -> Result<Vec<Published>> {
+    validate_batch(messages)?;
+    if messages.is_empty() {
+        return Ok(Vec::new());
+    }
+    let columns = Columns::of(messages, store.clock.injected());
+    match publish_columns(store, topic, &columns).await {
+        Err(error) if error.kind() == ErrorKind::NoSuchTopic && store.auto_create => {
+            store.create_topic(topic, &TopicSettings::default()).await?;
+            publish_columns(store, topic, &columns).await
+        }
+        result => result,
+    }
+}
+
+async fn publish_columns(
+    store: &PostgresStore,
+    topic: &TopicName,
+    columns: &Columns<'_>,
+) -> Result<Vec<Published>> {
+    let doing = format!("publishing to topic {topic}");
+    let rows =
+        store.connections.commit(&doing, &store.statements.publish, &columns.params(&topic.as_str())).await?;
+    store.hub.wake(TopicId(rows[0].get("topic_id")));
+    Ok(columns.published(&rows[0]))
+}
+
+/// A batch as the columns the statement takes. A column in which every message has nothing is left null: neither sent
+/// nor unpacked.
+pub(super) struct Columns<'a> {
+    pub(super) message_ids: Vec<Uuid>,
+    pub(super) payloads: Vec<&'a [u8]>,
+    pub(super) keys: Option<Vec<Option<&'a str>>>,
+    pub(super) types: Option<Vec<Option<&'a str>>>,
+    pub(super) content_types: Option<Vec<Option<&'a str>>>,
+    pub(super) headers: Option<Vec<Option<String>>>,
+    pub(super) correlation_ids: Option<Vec<Option<&'a str>>>,
+    pub(super) dedup_keys: Option<Vec<Option<&'a str>>>,
+    pub(super) deliver_ats: Option<Vec<Option<Timestamp>>>,
+    pub(super) now: Option<Timestamp>,
+}
+
+impl<'a> Columns<'a> {
+    pub(super) fn of(messages: &'a [NewMessage], now: Option<Timestamp>) -> Self {
+        Columns {
+            message_ids: messages
+                .iter()
+                .map(|message| message.message_id.unwrap_or_else(Uuid::now_v7))
+                .collect(),
+            payloads: messages.iter().map(|message| message.payload.as_ref()).collect(),
+            keys: column(messages, |message| message.key.as_deref()),
+            types: column(messages, |message| message.message_type.as_deref()),
+            content_types: column(messages, |message| message.content_type.as_deref()),
+            headers: column(messages, NewMessage::headers_json),
+            correlation_ids: column(messages, |message| message.correlation_id.as_deref()),
+            dedup_keys: column(messages, |message| message.dedup_key.as_deref()),
+            deliver_ats: column(messages, |message| message.deliver_at),
+            now,
+        }
+    }
+
+    fn params<'b>(&'b self, topic: &'b &'b str) -> [&'b (dyn ToSql + Sync); 11] {
+        [
+            topic,
+            &self.message_ids,
+            &self.payloads,
+            &self.keys,
+            &self.types,
+            &self.content_types,
+            &self.headers,
+            &self.correlation_ids,
+            &self.dedup_keys,
+            &self.deliver_ats,
+            &self.now,
+        ]
+    }
+
+    fn published(&self, row: &Row) -> Vec<Published> {
+        self.outcome(row.get("offsets"), row.get("duplicate_of"))
+    }
+
+    /// What became of each message, in their order.
+    pub(super) fn outcome(
+        &self,
+        offsets: Vec<Option<i64>>,
+        duplicates: Option<Vec<Option<Uuid>>>,
+    ) -> Vec<Published> {
+        assert_eq!(offsets.len(), self.message_ids.len(), "the store answers for every message");
+        let duplicate_of = |i: usize| duplicates.as_ref().and_then(|ids| ids[i]);
+        let one = |(i, offset): (usize, Option<i64>)| Published {
+            offset: offset.map(Offset),
+            message_id: duplicate_of(i).unwrap_or(self.message_ids[i]),
+            duplicate: duplicate_of(i).is_some(),
+        };
+        offsets.into_iter().enumerate().map(one).collect()
+    }
+}
+
+fn column<'a, T>(
+    messages: &'a [NewMessage],
+    get: impl Fn(&'a NewMessage) -> Option<T>,
+) -> Option<Vec<Option<T>>> {
+    let column: Vec<Option<T>> = messages.iter().map(get).collect();
+    column.iter().any(Option::is_some).then_some(column)
+}

@@ -1,0 +1,141 @@
+//! Settling and extending leases, by token.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use super::PostgresStore;
+use super::claim::millis;
+use crate::error::{Error, Result};
+use crate::lease::{LeaseToken, OffsetRange, Outcome, Parts, Settlement};
+use crate::limits::DELAY_MAX;
+use crate::topic::TopicId;
+
+/// Whole acks go in one statement whatever their number; partial ones each in their own, so that one that is lost
+/// leaves the others alone.
+pub(super) async fn settle(store: &PostgresStore, settlements: &[Settlement]) -> Result<Vec<Result<()>>> {
+    let settlements: Vec<Settlement> =
+        settlements.iter().map(|settlement| settlement.clone().normalized()).collect::<Result<_>>()?;
+    let whole: Vec<i64> = settlements
+        .iter()
+        .filter(|settlement| settlement.parts == Parts::AckAll)
+        .map(|settlement| settlement.token.0)
+        .collect();
+    let acked = if whole.is_empty() { HashSet::new() } else { ack_all(store, &whole).await? };
+    let mut results = Vec::with_capacity(settlements.len());
+    for settlement in &settlements {
+        let held = match &settlement.parts {
+            Parts::AckAll => acked.contains(&settlement.token.0),
+            Parts::Each(parts) => settle_parts(store, settlement.token, parts).await?,
+        };
+        results.push(if held { Ok(()) } else { Err(Error::lease_lost(settlement.token.0)) });
+    }
+    Ok(results)
+}
+
+async fn ack_all(store: &PostgresStore, tokens: &[i64]) -> Result<HashSet<i64>> {
+    let now = store.clock.injected();
+    let rows = store
+        .connections
+        .query("settling leases", &store.statements.settle_all, &[&tokens, &store.durable_settlements, &now])
+        .await?;
+    Ok(rows.iter().map(|row| row.get("token")).collect())
+}
+
+async fn settle_parts(
+    store: &PostgresStore,
+    token: LeaseToken,
+    parts: &[(OffsetRange, Outcome)],
+) -> Result<bool> {
+    let firsts: Vec<i64> = parts.iter().map(|(range, _)| range.first.0).collect();
+    let lasts: Vec<i64> = parts.iter().map(|(range, _)| range.last.0).collect();
+    let outcomes: Vec<&str> = parts.iter().map(|(_, outcome)| word(outcome)).collect();
+    let delays_ms: Vec<Option<i64>> = parts.iter().map(|(_, outcome)| delay_ms(outcome)).collect();
+    let errors: Vec<Option<&str>> = parts.iter().map(|(_, outcome)| error(outcome)).collect();
+    let keys: Vec<Option<&str>> = parts.iter().map(|(_, outcome)| key(outcome)).collect();
+    let now = store.clock.injected();
+    let rows = store
+        .connections
+        .query(
+            &format!("settling lease {token}"),
+            &store.statements.settle_parts,
+            &[
+                &token.0,
+                &firsts,
+                &lasts,
+                &outcomes,
+                &delays_ms,
+                &errors,
+                &keys,
+                &store.durable_settlements,
+                &now,
+            ],
+        )
+        .await?;
+    let topic: Option<i32> = rows[0].get("topic_id");
+    if let Some(topic) = topic
+        && parts.iter().any(|(_, outcome)| matches!(outcome, Outcome::Release | Outcome::Retry { .. }))
+    {
+        store.hub.wake(TopicId(topic));
+    }
+    Ok(topic.is_some())
+}
+
+fn word(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Ack => "ack",
+        Outcome::Retry { .. } => "retry",
+        Outcome::Bury { .. } => "bury",
+        Outcome::Release => "release",
+        Outcome::Park { .. } => "park",
+    }
+}
+
+fn delay_ms(outcome: &Outcome) -> Option<i64> {
+    match outcome {
+        Outcome::Retry { after, .. } => Some(millis(*after)),
+        _ => None,
+    }
+}
+
+fn error(outcome: &Outcome) -> Option<&str> {
+    match outcome {
+        Outcome::Retry { error, .. } | Outcome::Bury { error } => Some(error),
+        _ => None,
+    }
+}
+
+fn key(outcome: &Outcome) -> Option<&str> {
+    match outcome {
+        Outcome::Retry { key, .. } => key.as_deref(),
+        Outcome::Park { key } => Some(key),
+        _ => None,
+    }
+}
+
+pub(super) async fn extend(
+    store: &PostgresStore,
+    tokens: &[LeaseToken],
+    lease: Duration,
+) -> Result<Vec<Result<()>>> {
+    if lease > DELAY_MAX {
+        return Err(Error::invalid("lease", "longer than 366 days"));
+    }
+    if tokens.is_empty() {
+        return Ok(Vec::new());
+    }
+    let wanted: Vec<i64> = tokens.iter().map(|token| token.0).collect();
+    let now = store.clock.injected();
+    let rows = store
+        .connections
+        .query_leases(
+            "extending leases",
+            &store.statements.extend,
+            &[&wanted, &millis(lease), &store.durable_settlements, &now],
+        )
+        .await?;
+    let held: HashSet<i64> = rows.iter().map(|row| row.get("token")).collect();
+    Ok(wanted
+        .iter()
+        .map(|token| if held.contains(token) { Ok(()) } else { Err(Error::lease_lost(*token)) })
+        .collect())
+}

@@ -1,0 +1,71 @@
+//! Publishing inside a transaction held by sqlx.
+
+use ::sqlx::postgres::{PgArguments, PgConnection};
+use ::sqlx::{Arguments, Row};
+
+use super::publish::Columns;
+use super::statements::in_namespace;
+use crate::error::{Error, ErrorKind, Result};
+use crate::message::{NewMessage, Published, validate_batch};
+use crate::name::TopicName;
+use crate::namespace::Namespace;
+
+/// Publishes in the caller's own sqlx transaction (`&mut *transaction`): if it rolls back, nobody ever sees the
+/// messages. The topic must exist.
+pub async fn publish(
+    transaction: &mut PgConnection,
+    namespace: &Namespace,
+    topic: &TopicName,
+    messages: &[NewMessage],
+) -> Result<Vec<Published>> {
+    validate_batch(messages)?;
+    if messages.is_empty() {
+        return Ok(Vec::new());
+    }
+    let columns = Columns::of(messages, None);
+    let sql = in_namespace(include_str!("sql/publish.sql"), namespace);
+    let arguments = bind(topic, &columns).map_err(|error| Error::invalid("message", error))?;
+    let row = ::sqlx::query_with(::sqlx::AssertSqlSafe(sql), arguments)
+        .fetch_one(transaction)
+        .await
+        .map_err(|error| translate(topic, error))?;
+    Ok(columns.outcome(row.get("offsets"), row.get("duplicate_of")))
+}
+
+fn bind(topic: &TopicName, columns: &Columns<'_>) -> Result<PgArguments, ::sqlx::error::BoxDynError> {
+    let mut arguments = PgArguments::default();
+    arguments.add(topic.as_str())?;
+    arguments.add(&columns.message_ids)?;
+    arguments.add(&columns.payloads)?;
+    arguments.add(&columns.keys)?;
+    arguments.add(&columns.types)?;
+    arguments.add(&columns.content_types)?;
+    arguments.add(&columns.headers)?;
+    arguments.add(&columns.correlation_ids)?;
+    arguments.add(&columns.dedup_keys)?;
+    // sqlx has no codec for jiff: times travel as text and PostgreSQL reads them.
+    let deliver_ats = columns.deliver_ats.as_ref().map(|times| {
+        times.iter().map(|time| time.map(|time| time.to_string())).collect::<Vec<Option<String>>>()
+    });
+    arguments.add(deliver_ats)?;
+    arguments.add(None::<String>)?;
+    Ok(arguments)
+}
+
+fn translate(topic: &TopicName, error: ::sqlx::Error) -> Error {
+    let doing = format!("publishing to topic {topic}");
+    let Some(database) = error.as_database_error() else {
+        return Error::with_source(
+            ErrorKind::Unavailable,
+            format!("database unavailable while {doing}: {error}"),
+            error,
+        );
+    };
+    let said = database.message().to_owned();
+    let kind = database.code().map_or(ErrorKind::Database, |code| super::fault::kind_of_code(&code));
+    match kind {
+        ErrorKind::NoSuchTopic => Error::no_such_topic(topic.as_str()),
+        ErrorKind::InvalidInput | ErrorKind::PayloadTooLarge => Error::with_source(kind, said, error),
+        _ => Error::with_source(kind, format!("database error while {doing}: {said}"), error),
+    }
+}

@@ -1,0 +1,44 @@
+//! The SQL of every verb, with the namespace put in once when the store is opened.
+
+use crate::namespace::Namespace;
+
+macro_rules! statements {
+    ($($name:ident: $file:literal,)*) => {
+        /// The text of each statement. Prepared once per connection, by this text.
+        #[derive(Debug)]
+        pub(super) struct Statements { $(pub(super) $name: String,)* }
+
+        impl Statements {
+            pub(super) fn of(namespace: &Namespace) -> Self {
+                Statements { $($name: in_namespace(include_str!(concat!("sql/", $file)), namespace),)* }
+            }
+        }
+    };
+}
+
+statements! {
+    publish: "publish.sql",
+    claim: "claim.sql",
+    fetch: "fetch.sql",
+    settle_all: "settle/all.sql",
+    settle_parts: "settle/parts.sql",
+    extend: "extend.sql",
+    subscribe: "subscribe/create.sql",
+    subscribe_lanes: "subscribe/lanes.sql",
+    subscription_list: "subscription_list.sql",
+    topic_create: "topic_create.sql",
+    topic_get: "topic_get.sql",
+    topic_list: "topic_list.sql",
+    maintain: "maintain/round.sql",
+    advance: "maintain/advance.sql",
+    dead_letters: "dead_letters.sql",
+    raise_flag: "arm/raise_flag.sql",
+    doctor: "doctor.sql",
+}
+
+/// Puts the namespace into a statement: `{schema}` quoted as an identifier, `{name}` bare inside literals. The rule for
+/// namespaces leaves only `a-z`, `0-9` and `_`, so neither can end what it stands in. Header comments stay behind.
+pub(super) fn in_namespace(sql: &str, namespace: &Namespace) -> String {
+    let body: Vec<&str> = sql.lines().skip_while(|line| line.starts_with("--") || line.is_empty()).collect();
+    body.join("\n").replace("{schema}", &namespace.quoted()).replace("{name}", namespace.as_str())
+}
