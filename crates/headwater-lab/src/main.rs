@@ -1,2 +1,64 @@
-//! placeholder
-fn main() {}
+//! The lab: Headwater's figures beside its peers' in one run, and the soak that counts every message.
+
+mod bench;
+mod machine;
+mod server;
+mod soak;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Figures beside peers, and the correctness soak.
+#[derive(Debug, Parser)]
+#[command(name = "headwater-lab", version, about)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Measures this engine and its peers on this machine and judges each floor.
+    Bench(bench::BenchArgs),
+    /// Runs publishers and consumer processes against a store and counts every message.
+    Soak(soak::SoakArgs),
+    /// One consumer process of the soak.
+    #[command(hide = true)]
+    SoakMember(soak::MemberArgs),
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    tracing_subscriber::fmt()
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "error".into()),
+        )
+        .with_writer(std::io::stderr)
+        .init();
+    let outcome = match Cli::parse().command {
+        Command::Bench(args) => until_interrupted(bench::run(args)).await,
+        Command::Soak(args) => until_interrupted(soak::run(args)).await,
+        Command::SoakMember(args) => soak::run_member(args).await.map(|()| true),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Runs a command until it ends or somebody asks it to stop. Dropping the future stops the server and the children it
+/// started, so nothing is left behind either way.
+async fn until_interrupted(command: impl Future<Output = anyhow::Result<bool>>) -> anyhow::Result<bool> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        outcome = command => outcome,
+        _ = tokio::signal::ctrl_c() => anyhow::bail!("interrupted"),
+        _ = terminate.recv() => anyhow::bail!("terminated"),
+    }
+}

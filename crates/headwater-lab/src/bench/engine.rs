@@ -1,0 +1,198 @@
+//! Drives Headwater through its public API, the same way on both databases.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use bytes::Bytes;
+use headwater::store::{OpenOptions, open};
+use headwater::{
+    ClaimRequest, GroupName, NewMessage, Owner, Settlement, Start, Store, Subscription, TopicName,
+    TopicSettings, Want,
+};
+
+use super::PAYLOAD_BYTES;
+use super::measure::{Rate, Run, run_tasks};
+
+/// An open store with the shortcuts the measurements need.
+#[derive(Clone, Debug)]
+pub(crate) struct Engine {
+    pub(crate) store: Arc<dyn Store>,
+}
+
+impl Engine {
+    /// Opens the store a URL names.
+    pub(crate) async fn open(url: &str) -> Result<Self> {
+        let store = open(url, OpenOptions::default()).await?;
+        Ok(Engine { store })
+    }
+
+    /// Creates a fan-out topic, so that every measurement may bring groups of its own.
+    pub(crate) async fn topic(&self, name: &str) -> Result<TopicName> {
+        let name = TopicName::new(name)?;
+        self.store.create_topic(&name, &TopicSettings::pub_sub()).await?;
+        Ok(name)
+    }
+
+    /// Subscribes a new group from the beginning.
+    pub(crate) async fn group(&self, topic: &TopicName, group: &str) -> Result<Subscription> {
+        Ok(self.store.subscribe(topic, &GroupName::new(group)?, Start::Beginning).await?)
+    }
+
+    /// Publishes batches in a loop in each task.
+    pub(crate) async fn publish_batches(
+        &self,
+        topic: &TopicName,
+        batch: usize,
+        tasks: usize,
+        during: Duration,
+    ) -> Result<Rate> {
+        run_tasks(tasks, during, |_, run| {
+            let (store, topic) = (Arc::clone(&self.store), topic.clone());
+            async move {
+                while run.goes_on() {
+                    let published = store.publish(&topic, &messages(batch)).await?;
+                    ensure!(published.len() == batch, "published {} of {batch}", published.len());
+                    run.count(batch);
+                }
+                Ok(())
+            }
+        })
+        .await
+    }
+
+    /// Publishes this many messages, in batches large enough not to matter.
+    pub(crate) async fn fill(&self, topic: &TopicName, messages_wanted: usize) -> Result<()> {
+        let mut left = messages_wanted;
+        while left > 0 {
+            let batch = left.min(5_000);
+            self.store.publish(topic, &messages(batch)).await?;
+            left -= batch;
+        }
+        Ok(())
+    }
+
+    /// Sends one message at a time from each of `senders` tasks.
+    pub(crate) async fn send_singles(
+        &self,
+        topic: &TopicName,
+        senders: usize,
+        during: Duration,
+    ) -> Result<Rate> {
+        run_tasks(senders, during, |_, run| {
+            let (store, topic) = (Arc::clone(&self.store), topic.clone());
+            async move {
+                while run.goes_on() {
+                    store.publish(&topic, &messages(1)).await?;
+                    run.count(1);
+                }
+                Ok(())
+            }
+        })
+        .await
+    }
+
+    /// Claims, fetches and acks batches in a loop in each task, until the time or the backlog is used up.
+    pub(crate) async fn consume(
+        &self,
+        subscription: &Subscription,
+        batch: u32,
+        tasks: usize,
+        during: Duration,
+    ) -> Result<Rate> {
+        run_tasks(tasks, during, |task, run| {
+            let (store, subscription) = (Arc::clone(&self.store), subscription.clone());
+            async move {
+                let request = request(&format!("lab-{task}"), &[&subscription], batch)?;
+                while run.goes_on() && step(store.as_ref(), &request, &run).await? > 0 {}
+                Ok(())
+            }
+        })
+        .await
+    }
+
+    /// Serves several groups from one loop, as one process does: one claim for all of them, each page of messages
+    /// fetched once, one settlement for all. Ends when the backlog does; counts each group's messages.
+    pub(crate) async fn consume_groups(&self, subscriptions: &[Subscription], batch: u32) -> Result<u64> {
+        let wants: Vec<&Subscription> = subscriptions.iter().collect();
+        let request = request("lab-groups", &wants, batch)?;
+        let mut done = 0;
+        loop {
+            let claimed = self.store.claim(&request).await?;
+            if claimed.leases.is_empty() {
+                return Ok(done);
+            }
+            let mut pages = std::collections::BTreeMap::new();
+            for lease in &claimed.leases {
+                if !pages.contains_key(&lease.range) {
+                    pages.insert(lease.range, self.store.fetch(lease.topic_id, lease.range).await?);
+                }
+                done += pages[&lease.range].len() as u64;
+            }
+            let acks: Vec<_> = claimed.leases.iter().map(|lease| Settlement::ack_all(lease.token)).collect();
+            for settled in self.store.settle(&acks).await? {
+                settled?;
+            }
+        }
+    }
+
+    /// Waits for the next message of a subscription, without polling, and acks it.
+    pub(crate) async fn receive_one(
+        &self,
+        subscription: &Subscription,
+        at_most: Duration,
+    ) -> Result<Instant> {
+        let request = request("lab-waiter", &[subscription], 1)?;
+        let deadline = Instant::now() + at_most;
+        loop {
+            let wake = self.store.arm(&[subscription.topic.topic_id]).await?;
+            let claimed = self.store.claim(&request).await?;
+            if let Some(lease) = claimed.leases.first() {
+                let messages = self.store.fetch(lease.topic_id, lease.range).await?;
+                ensure!(messages.len() == 1, "expected one message, got {}", messages.len());
+                let received = Instant::now();
+                self.store.settle(&[Settlement::ack_all(lease.token)]).await?.remove(0)?;
+                return Ok(received);
+            }
+            ensure!(Instant::now() < deadline, "no message within {at_most:?}");
+            let pause = claimed.recheck_after.unwrap_or(at_most).min(at_most);
+            wake.wait(pause).await;
+        }
+    }
+}
+
+/// One claim, fetch and ack; how many messages it brought.
+async fn step(store: &dyn Store, request: &ClaimRequest, run: &Run) -> Result<usize> {
+    let claimed = store.claim(request).await?;
+    let mut count = 0;
+    for lease in &claimed.leases {
+        let messages = store.fetch(lease.topic_id, lease.range).await?;
+        ensure!(
+            messages.iter().all(|message| message.payload.len() == PAYLOAD_BYTES),
+            "a payload came back changed"
+        );
+        count += messages.len();
+    }
+    let acks: Vec<_> = claimed.leases.iter().map(|lease| Settlement::ack_all(lease.token)).collect();
+    if !acks.is_empty() {
+        for settled in store.settle(&acks).await? {
+            settled?;
+        }
+    }
+    run.count(count);
+    Ok(count)
+}
+
+fn request(owner: &str, subscriptions: &[&Subscription], batch: u32) -> Result<ClaimRequest> {
+    let wants = subscriptions.iter().map(|subscription| Want {
+        subscription_id: subscription.subscription_id,
+        messages_max: batch,
+        lease: None,
+    });
+    Ok(ClaimRequest { owner: Owner::new(owner)?, wants: wants.collect() })
+}
+
+fn messages(count: usize) -> Vec<NewMessage> {
+    static PAYLOAD: [u8; PAYLOAD_BYTES] = [b'x'; PAYLOAD_BYTES];
+    vec![NewMessage::new(Bytes::from_static(&PAYLOAD)); count]
+}

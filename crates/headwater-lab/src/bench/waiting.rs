@@ -1,0 +1,88 @@
+//! Latency and idle cost, measured the same way on both databases.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use headwater::{Subscription, TopicName, limits::SAFETY_POLL};
+
+use super::engine::Engine;
+use super::measure::percentile;
+use super::report::{Beside, Figure, Floor, Row, Unit};
+use crate::machine::cpu_time;
+
+/// Percentiles of a latency.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Latency {
+    pub(crate) p50_ms: f64,
+    pub(crate) p99_ms: f64,
+}
+
+/// Publishes one message at a time while a consumer waits, and measures from the call of `publish` to the message in
+/// the consumer's hands: the durable commit is part of it.
+pub(crate) async fn latency(
+    publisher: &Engine,
+    consumer: &Engine,
+    topic: &TopicName,
+    group: &str,
+    samples_wanted: usize,
+) -> Result<Latency> {
+    const WARM_UP: usize = 20;
+    let subscription = consumer.group(topic, group).await?;
+    drain(consumer, &subscription).await?;
+    let mut samples = Vec::with_capacity(samples_wanted);
+    for sample in 0..samples_wanted + WARM_UP {
+        let (consumer, subscription) = (consumer.clone(), subscription.clone());
+        let receiving = tokio::spawn(async move { consumer.receive_one(&subscription, SAFETY_POLL).await });
+        // Uneven pauses, so that no timer of either side falls into step with them; long enough to be waiting again.
+        tokio::time::sleep(Duration::from_micros(4_000 + (sample as u64 * 617) % 5_000)).await;
+        let called = Instant::now();
+        publisher.fill(topic, 1).await?;
+        let received = receiving.await??;
+        if sample >= WARM_UP {
+            samples.push(received.saturating_duration_since(called));
+        }
+    }
+    let mut ms = |share| percentile(&mut samples, share).as_secs_f64() * 1_000.0;
+    Ok(Latency { p50_ms: ms(0.5), p99_ms: ms(0.99) })
+}
+
+/// Takes what an earlier measurement left for a group that starts from the beginning.
+async fn drain(engine: &Engine, subscription: &Subscription) -> Result<()> {
+    engine.consume_groups(std::slice::from_ref(subscription), 1_000).await.map(drop)
+}
+
+/// Lets four consumers wait for `during` and returns how much of a core that took, in percent. `others` names the
+/// processes that count besides this one.
+pub(crate) async fn idle_percent(
+    engine: &Engine,
+    topic: &TopicName,
+    during: Duration,
+    settle: Duration,
+    others: impl AsyncFn() -> Result<Vec<u32>>,
+) -> Result<f64> {
+    let mut waiting = tokio::task::JoinSet::new();
+    for consumer in 0..4 {
+        let subscription = engine.group(topic, &format!("idle-{consumer}")).await?;
+        let engine = engine.clone();
+        // Each waits as a consumer does: it looks again at every safety poll. Aborted when the set is dropped.
+        waiting.spawn(async move { while engine.receive_one(&subscription, SAFETY_POLL).await.is_err() {} });
+    }
+    tokio::time::sleep(settle).await;
+    let others = others().await?;
+    let (before, start) = (cpu_time(&others)?, Instant::now());
+    tokio::time::sleep(during).await;
+    let used = cpu_time(&others)? - before;
+    Ok(used.as_secs_f64() / start.elapsed().as_secs_f64() * 100.0)
+}
+
+/// The row for an idle cost.
+pub(crate) fn idle_row(work: &str, percent: f64, how: &str) -> Row {
+    Row {
+        work: work.into(),
+        headwater: Figure::new(percent, Unit::Percent),
+        beside: Beside::Nothing,
+        floor: Floor::AtMost(1.0),
+        how: how.into(),
+        rounds: vec![],
+    }
+}

@@ -1,0 +1,111 @@
+//! Facts about the machine, and the clocks that measure processor time.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+/// What figures depend on besides the code.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Machine {
+    pub(crate) cores: usize,
+    pub(crate) kernel: String,
+    pub(crate) processor: String,
+    pub(crate) memory_gib: u64,
+    pub(crate) filesystem: String,
+}
+
+impl Machine {
+    /// Reads the facts; `work` is the directory whose file system holds the data.
+    pub(crate) fn read(work: &Path) -> Self {
+        let line = |file: &str, prefix: &str| {
+            let text = fs::read_to_string(file).unwrap_or_default();
+            let found = text.lines().find(|line| line.starts_with(prefix)).unwrap_or_default();
+            found.split_once(':').map(|(_, value)| value.trim().to_owned()).unwrap_or_default()
+        };
+        let memory_kib: u64 =
+            line("/proc/meminfo", "MemTotal").trim_end_matches(" kB").parse().unwrap_or_default();
+        Machine {
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            kernel: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
+            processor: line("/proc/cpuinfo", "model name"),
+            memory_gib: memory_kib.div_ceil(1024 * 1024),
+            filesystem: filesystem_of(work),
+        }
+    }
+}
+
+/// The type of the file system a path lies on: that of the longest mount point above it.
+fn filesystem_of(path: &Path) -> String {
+    let Ok(path) = path.canonicalize() else { return "unknown".into() };
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let found = mounts
+        .lines()
+        .filter_map(|line| {
+            let mut fields = line.split(' ').skip(1);
+            Some((fields.next()?, fields.next()?))
+        })
+        .filter(|(point, _)| path.starts_with(point))
+        .max_by_key(|(point, _)| point.len());
+    found.map_or_else(|| "unknown".into(), |(_, kind)| kind.to_owned())
+}
+
+/// Processor time used so far by this process and by others named by their ids.
+pub(crate) fn cpu_time(and_of: &[u32]) -> Result<Duration> {
+    let mut total = of_process(std::process::id())?;
+    for pid in and_of {
+        // A process that ended in between has nothing more to add.
+        total += of_process(*pid).unwrap_or_default();
+    }
+    Ok(total)
+}
+
+/// The scheduler's nanoseconds, summed over threads: `/proc/pid/stat` counts in ticks of 10 ms, too coarse here.
+fn of_process(pid: u32) -> Result<Duration> {
+    let mut nanoseconds = 0;
+    for task in fs::read_dir(format!("/proc/{pid}/task")).context("reading processor time")? {
+        let Ok(text) = fs::read_to_string(task?.path().join("schedstat")) else { continue };
+        nanoseconds += text.split(' ').next().and_then(|first| first.parse::<u64>().ok()).unwrap_or_default();
+    }
+    Ok(Duration::from_nanos(nanoseconds))
+}
+
+/// How often a second one can append 4 KiB and wait for the disk: the limit of everything durable.
+pub(crate) fn fdatasync_per_second(directory: &Path, during: Duration) -> Result<f64> {
+    use std::io::Write;
+    fs::create_dir_all(directory)?;
+    let path = directory.join("fdatasync.probe");
+    let mut file = fs::File::create(&path)?;
+    let (start, mut count) = (Instant::now(), 0u32);
+    while start.elapsed() < during {
+        file.write_all(&[b'x'; 4096])?;
+        file.sync_data()?;
+        count += 1;
+    }
+    let rate = f64::from(count) / start.elapsed().as_secs_f64();
+    fs::remove_file(&path)?;
+    Ok(rate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spinning_shows_as_processor_time() {
+        let before = cpu_time(&[]).unwrap();
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(30) {
+            std::hint::spin_loop();
+        }
+        assert!(cpu_time(&[]).unwrap() > before);
+    }
+
+    #[test]
+    fn the_machine_is_known() {
+        let machine = Machine::read(Path::new("."));
+        assert!(machine.cores > 0 && !machine.kernel.is_empty() && machine.filesystem != "unknown");
+    }
+}

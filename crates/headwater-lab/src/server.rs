@@ -1,0 +1,221 @@
+//! A durable PostgreSQL of the lab's own: started on a private socket, stopped and removed with its value.
+//!
+//! Every system measured on PostgreSQL shares this one server and its settings, so ratios compare engines and not
+//! configurations.
+
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio_postgres::{Client, NoTls};
+
+/// What differs from PostgreSQL's defaults. `fsync` and `synchronous_commit` stay on: every figure is durable.
+pub(crate) const SETTINGS: [(&str, &str); 6] = [
+    ("shared_buffers", "512MB"),
+    ("max_wal_size", "4GB"),
+    ("checkpoint_timeout", "15min"),
+    ("max_connections", "300"),
+    ("max_prepared_transactions", "50"),
+    ("listen_addresses", "''"),
+];
+
+/// A PostgreSQL server to measure on.
+#[derive(Debug)]
+pub(crate) struct Server {
+    admin_url: String,
+    own: Option<OwnServer>,
+}
+
+impl Server {
+    /// Starts a server of the lab's own under `work`.
+    pub(crate) async fn start(work: &Path) -> Result<Self> {
+        let own = OwnServer::start(work)?;
+        let server = Server { admin_url: own.url("postgres"), own: Some(own) };
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while let Err(error) = connect(&server.admin_url).await {
+            ensure!(Instant::now() < deadline, "the lab's PostgreSQL did not come up in 30 s: {error:#}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        Ok(server)
+    }
+
+    /// Uses a server that runs already; the URL must allow creating databases.
+    pub(crate) fn external(url: &str) -> Self {
+        Server { admin_url: url.to_owned(), own: None }
+    }
+
+    /// Makes an empty database and returns its URL.
+    pub(crate) async fn create_database(&self, name: &str) -> Result<String> {
+        let admin = connect(&self.admin_url).await?;
+        admin.batch_execute(&format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)")).await?;
+        admin.batch_execute(&format!("CREATE DATABASE {name}")).await?;
+        Ok(self.url(name))
+    }
+
+    /// Removes a database again.
+    pub(crate) async fn drop_database(&self, name: &str) -> Result<()> {
+        let admin = connect(&self.admin_url).await?;
+        admin.batch_execute(&format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)")).await?;
+        Ok(())
+    }
+
+    /// A connection to the server's own database.
+    pub(crate) async fn admin(&self) -> Result<Client> {
+        connect(&self.admin_url).await
+    }
+
+    /// The processes that serve a database, where the server is the lab's own and so on this machine.
+    pub(crate) async fn backends(&self, database: &str) -> Result<Vec<u32>> {
+        if self.own.is_none() {
+            return Ok(vec![]);
+        }
+        let admin = self.admin().await?;
+        let rows = admin.query("SELECT pid FROM pg_stat_activity WHERE datname = $1", &[&database]).await?;
+        rows.iter().map(|row| Ok(u32::try_from(row.get::<_, i32>(0))?)).collect()
+    }
+
+    /// The URL of a database on this server.
+    pub(crate) fn url(&self, database: &str) -> String {
+        match &self.own {
+            Some(own) => own.url(database),
+            None => with_database(&self.admin_url, database),
+        }
+    }
+}
+
+/// Replaces the database in a URL: what lies between the first slash after the authority and the query.
+fn with_database(url: &str, database: &str) -> String {
+    let (base, query) = url.split_once('?').map_or((url, None), |(base, query)| (base, Some(query)));
+    let authority_at = base.find("://").map_or(0, |at| at + 3);
+    let slash = base[authority_at..].find('/').map_or(base.len(), |at| authority_at + at);
+    let query = query.map(|query| format!("?{query}")).unwrap_or_default();
+    format!("{}/{database}{query}", &base[..slash])
+}
+
+/// Connects without TLS and drives the connection in the background.
+pub(crate) async fn connect(url: &str) -> Result<Client> {
+    let (client, connection) =
+        tokio_postgres::connect(url, NoTls).await.context("connecting to PostgreSQL")?;
+    tokio::spawn(async move {
+        // The client sees every error of its own calls; what is left here is the server going away at the end.
+        let _ = connection.await;
+    });
+    Ok(client)
+}
+
+/// The child process and its files.
+#[derive(Debug)]
+struct OwnServer {
+    child: Child,
+    data: PathBuf,
+    /// Sockets live in a short path: their names are limited to 107 bytes.
+    socket: tempfile::TempDir,
+}
+
+const PORT: u16 = 54_390;
+
+impl OwnServer {
+    fn start(work: &Path) -> Result<Self> {
+        let data = work.join(format!("postgres-{}", std::process::id()));
+        let user = unprivileged_user()?;
+        std::fs::create_dir_all(&data).with_context(|| format!("creating {}", data.display()))?;
+        let socket = tempfile::Builder::new().prefix("headwater-lab").tempdir()?;
+        for path in [data.as_path(), socket.path()] {
+            if let Some((uid, gid)) = user {
+                chown(path, Some(uid), Some(gid))?;
+            }
+        }
+        let log = std::fs::File::create(data.with_extension("log"))?;
+        let mut init = as_user(&binary("initdb")?, user);
+        init.args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "-N", "-D"]).arg(&data);
+        let status =
+            init.stdout(Stdio::null()).stderr(log.try_clone()?).status().context("running initdb")?;
+        ensure!(status.success(), "initdb failed; see {}", data.with_extension("log").display());
+        let mut serve = as_user(&binary("postgres")?, user);
+        serve.arg("-D").arg(&data).arg("-k").arg(socket.path()).args(["-p", &PORT.to_string()]);
+        for (name, value) in SETTINGS {
+            serve.arg("-c").arg(format!("{name}={}", value.trim_matches('\'')));
+        }
+        let child = serve.stdout(log.try_clone()?).stderr(log).spawn().context("starting postgres")?;
+        Ok(OwnServer { child, data, socket })
+    }
+
+    /// The host is the socket's directory, percent-encoded as libpq's URLs want it; so the port is never taken.
+    fn url(&self, database: &str) -> String {
+        let host = self.socket.path().display().to_string().replace('/', "%2F");
+        format!("postgres://postgres@{host}:{PORT}/{database}")
+    }
+}
+
+impl Drop for OwnServer {
+    fn drop(&mut self) {
+        // Immediate shutdown: the data directory is removed right after.
+        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            let _ = kill_process(pid, Signal::QUIT);
+        }
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.data);
+        let _ = std::fs::remove_file(self.data.with_extension("log"));
+    }
+}
+
+/// The command, run as another user where we are root: PostgreSQL refuses to run as root.
+fn as_user(program: &Path, user: Option<(u32, u32)>) -> Command {
+    let mut command = Command::new(program);
+    // A group of its own: an interrupt from the terminal reaches the lab only, which then stops the server itself.
+    command.stdin(Stdio::null()).current_dir("/").process_group(0);
+    if let Some((uid, gid)) = user {
+        command.uid(uid).gid(gid);
+    }
+    command
+}
+
+fn unprivileged_user() -> Result<Option<(u32, u32)>> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(None);
+    }
+    let users = std::fs::read_to_string("/etc/passwd")?;
+    for wanted in ["postgres", "nobody"] {
+        for line in users.lines() {
+            let fields: Vec<&str> = line.split(':').collect();
+            if fields.len() > 3 && fields[0] == wanted {
+                return Ok(Some((fields[2].parse()?, fields[3].parse()?)));
+            }
+        }
+    }
+    bail!("PostgreSQL does not run as root, and there is neither a user postgres nor nobody")
+}
+
+/// Finds a program of the PostgreSQL server: beside wherever `postgres` on the path points to, else where
+/// `pg_config` says.
+fn binary(name: &str) -> Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let on_path = std::env::split_paths(&path)
+        .filter_map(|directory| directory.join("postgres").canonicalize().ok())
+        .filter_map(|program| program.parent().map(Path::to_path_buf));
+    let configured = Command::new("pg_config").arg("--bindir").output().ok();
+    let configured = configured
+        .filter(|output| output.status.success())
+        .map(|output| PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()));
+    let found =
+        on_path.chain(configured).map(|directory| directory.join(name)).find(|program| program.exists());
+    found.with_context(|| {
+        format!("{name} is not installed (looked beside postgres on the path and where pg_config points)")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_database_of_a_url_is_replaced() {
+        assert_eq!(with_database("postgres://u@h:1/a", "b"), "postgres://u@h:1/b");
+        assert_eq!(with_database("postgres://u@h?x=1", "b"), "postgres://u@h/b?x=1");
+        assert_eq!(with_database("postgres://u@h/a?x=/y", "b"), "postgres://u@h/b?x=/y");
+    }
+}
