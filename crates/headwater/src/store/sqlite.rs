@@ -1,1 +1,435 @@
 //! The embedded engine: one SQLite file.
+//!
+//! One thread writes ([`writer`]), a few read ([`reader`]), one copies the write-ahead log into the file
+//! ([`checkpoint`]). One writer at a time means that a topic's head is its last offset and that there are no gaps.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use rusqlite::Connection;
+use tokio::sync::oneshot;
+use uuid::Uuid;
+
+use crate::clock::Clock;
+use crate::error::{Error, ErrorKind, Result};
+use crate::lease::{ClaimRequest, Claimed, DeadLetter, LeaseToken, OffsetRange, Outcome, Settlement};
+use crate::limits::DELAY_MAX;
+use crate::message::{Message, NewMessage, Published, validate_batch};
+use crate::name::{GroupName, TopicName};
+use crate::namespace::SqlitePath;
+use crate::store::options::OpenOptions;
+use crate::store::wake::{Hub, Wake};
+use crate::store::{Finding, Maintained, Store};
+use crate::subscription::{Start, Subscription, SubscriptionId, SubscriptionStatus};
+use crate::topic::{Topic, TopicId, TopicSettings, TopicStatus};
+
+use self::checkpoint::Checkpoints;
+use self::connection::{Location, Role};
+use self::fault::Attempt;
+use self::reader::Readers;
+use self::watch::{Watch, Watched};
+use self::work::{BoxCommand, Job, Kind, Work};
+use self::writer::{Commands, SyncPolicy, Writer};
+
+/// A statement from its file.
+macro_rules! sql {
+    ($path:literal) => {
+        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/store/sqlite/sql/", $path))
+    };
+}
+use sql;
+
+mod checkpoint;
+mod claim;
+mod connection;
+mod decode;
+mod doctor;
+mod extend;
+mod fault;
+mod fetch;
+mod maintain;
+mod migrate;
+mod promote;
+mod publish;
+mod queue;
+mod range;
+mod reader;
+mod settle;
+mod subscribe;
+mod topic;
+mod watch;
+mod work;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+pub use publish::publish;
+
+/// Offsets have 43 bits of the key of a message, topics the 20 above them.
+const OFFSET_BITS: u32 = 43;
+/// The highest offset a topic can have.
+const OFFSET_MAX: i64 = (1 << OFFSET_BITS) - 1;
+
+/// The key of a message: clustered by topic, then offset.
+fn row_key(topic: TopicId, offset: i64) -> i64 {
+    (i64::from(topic.0) << OFFSET_BITS) | offset.clamp(0, OFFSET_MAX)
+}
+
+/// The offset in a message's key.
+fn offset_of(row_key: i64) -> i64 {
+    row_key & OFFSET_MAX
+}
+
+/// Whole milliseconds, rounded up: a lease of less than one must not become zero, which means for ever.
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)
+}
+
+/// How long from now to then; nothing if it has passed.
+fn until(at_ms: i64, now_ms: i64) -> Duration {
+    Duration::from_millis(u64::try_from(at_ms.saturating_sub(now_ms)).unwrap_or_default())
+}
+
+/// A stored deadline as a time; `None` for never.
+fn deadline(due_at_ms: i64) -> Option<Timestamp> {
+    Timestamp::from_millisecond(due_at_ms).ok()
+}
+
+/// The lane of a message, by the same rule as [`Message::lane`].
+fn lane_of(key: Option<&str>, message_id: Uuid, lanes: u16) -> u16 {
+    let message = Message {
+        offset: crate::message::Offset(0),
+        message_id,
+        key: key.map(str::to_owned),
+        message_type: None,
+        payload: bytes::Bytes::new(),
+        content_type: None,
+        headers: crate::message::Headers::new(),
+        correlation_id: None,
+        created_at: Timestamp::UNIX_EPOCH,
+    };
+    message.lane(lanes)
+}
+
+/// A store in one SQLite file, or in memory.
+#[derive(Debug)]
+pub struct SqliteStore {
+    location: Location,
+    clock: Clock,
+    auto_create: bool,
+    hub: Arc<Hub>,
+    watched: Arc<Watched>,
+    commands: Arc<Commands>,
+    /// `None` in memory: there the writer's connection is the only one.
+    readers: Option<Readers>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl SqliteStore {
+    /// Opens a store; a missing or empty file is created, an older one migrated, anything else refused untouched.
+    pub async fn open(path: SqlitePath, options: OpenOptions) -> Result<SqliteStore> {
+        let opening = tokio::task::spawn_blocking(move || Self::open_now(&path, &options));
+        opening
+            .await
+            .map_err(|error| Error::with_source(ErrorKind::Database, "opening the store panicked", error))?
+    }
+
+    fn open_now(path: &SqlitePath, options: &OpenOptions) -> Result<SqliteStore> {
+        let location = Location::new(path)?;
+        connection::inspect(&location, options.adopt)?;
+        let mut connection = connection::open(&location, Role::Writer)?;
+        migrate::migrate(&mut connection, &location.name, options.adopt)?;
+        let auto_create = settle_auto_create(&connection, &location, options.auto_create)?;
+        let hub = Arc::new(Hub::default());
+        let watched = Arc::new(Watched::default());
+        let commands = Arc::new(Commands::new(writer::QUEUE_PLACES));
+        let (readers, mut threads) = start_readers(&location, options.connections_max)?;
+        let writer = Writer {
+            checkpoints: start_checkpoints(&connection, &location)?,
+            connection,
+            location: location.clone(),
+            commands: Arc::clone(&commands),
+            hub: Arc::clone(&hub),
+            clock: options.clock.clone(),
+            policy: SyncPolicy {
+                publishes: options.sync_every_publish,
+                settlements: options.durable_settlements,
+            },
+            watch: Watch::new(readers.is_some().then(|| Arc::clone(&watched))),
+            full: true,
+        };
+        threads.push(writer.start().map_err(|error| no_thread(&location, error))?);
+        let clock = options.clock.clone();
+        Ok(SqliteStore {
+            location,
+            clock,
+            auto_create,
+            hub,
+            watched,
+            commands,
+            readers,
+            threads: Mutex::new(threads),
+        })
+    }
+
+    /// Runs a command on the writer and waits until it is committed.
+    async fn write<T: Send + 'static>(
+        &self,
+        kind: Kind,
+        run: impl FnMut(&mut Work<'_>) -> Attempt<T> + Send + 'static,
+    ) -> Result<T> {
+        let (job, answer) = Job::new(kind, run);
+        self.answer(Box::new(job), answer).await
+    }
+
+    async fn answer<T>(&self, command: BoxCommand, answer: oneshot::Receiver<Result<T>>) -> Result<T> {
+        if self.commands.push(command).await.is_err() {
+            return Err(self.closed());
+        }
+        answer.await.unwrap_or_else(|_| Err(self.closed()))
+    }
+
+    /// Runs a read on a reader.
+    async fn read<T: Send + 'static>(
+        &self,
+        mut run: impl FnMut(&Connection) -> Attempt<T> + Send + 'static,
+    ) -> Result<T> {
+        let Some(readers) = &self.readers else {
+            return self.write(Kind::Read, move |work| run(work.connection)).await;
+        };
+        let (reply, answer) = oneshot::channel();
+        let name = self.location.name.clone();
+        let queued = readers
+            .push(move |connection| {
+                if !reply.is_closed() {
+                    // Nobody waiting for the answer is no fault of the reader's.
+                    let _ = reply.send(run(connection).map_err(|fault| fault.into_error(&name)));
+                }
+            })
+            .await;
+        if !queued {
+            return Err(self.closed());
+        }
+        answer.await.unwrap_or_else(|_| {
+            Err(Error::new(ErrorKind::Database, format!("a read panicked: {}", self.location.name)))
+        })
+    }
+
+    fn closed(&self) -> Error {
+        Error::new(ErrorKind::Closed, format!("the store has been closed: {}", self.location.name))
+    }
+
+    /// Ends all threads after what is queued, and waits for them.
+    async fn stop(&self) -> Result<()> {
+        self.signal_stop();
+        let threads = std::mem::take(&mut *self.threads.lock().expect("no panic while held"));
+        let joining =
+            tokio::task::spawn_blocking(move || threads.into_iter().all(|thread| thread.join().is_ok()));
+        match joining.await {
+            Ok(true) => Ok(()),
+            _ => Err(Error::new(ErrorKind::Database, format!("a thread panicked: {}", self.location.name))),
+        }
+    }
+
+    fn signal_stop(&self) {
+        self.commands.close();
+        if let Some(readers) = &self.readers {
+            readers.close();
+        }
+    }
+
+    fn remove_files(&self) -> Result<()> {
+        let Some(path) = &self.location.path else { return Ok(()) };
+        for suffix in ["", "-wal", "-shm"] {
+            let mut file = path.clone().into_os_string();
+            file.push(suffix);
+            match std::fs::remove_file(&file) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    let text = format!("cannot remove {}: {error}", file.display());
+                    return Err(Error::with_source(ErrorKind::Unavailable, text, error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for SqliteStore {
+    /// Dropping the last handle ends the threads too, without waiting for them.
+    fn drop(&mut self) {
+        self.signal_stop();
+    }
+}
+
+fn start_readers(location: &Location, wanted: usize) -> Result<(Option<Readers>, Vec<JoinHandle<()>>)> {
+    if location.path.is_none() {
+        return Ok((None, Vec::new()));
+    }
+    let count = wanted.clamp(1, reader::READERS_MAX);
+    let connections =
+        (0..count).map(|_| connection::open(location, Role::Reader)).collect::<Result<Vec<Connection>>>()?;
+    let (readers, threads) = Readers::start(connections).map_err(|error| no_thread(location, error))?;
+    Ok((Some(readers), threads))
+}
+
+fn start_checkpoints(connection: &Connection, location: &Location) -> Result<Checkpoints> {
+    if location.path.is_none() {
+        return Ok(Checkpoints::none());
+    }
+    let page_bytes = connection
+        .query_row("PRAGMA page_size", [], |row| row.get(0))
+        .map_err(|error| fault::sqlite_error(&location.name, error))?;
+    let own = connection::open(location, Role::Checkpointer)?;
+    Checkpoints::start(own, page_bytes).map_err(|error| no_thread(location, error))
+}
+
+fn no_thread(location: &Location, error: std::io::Error) -> Error {
+    Error::with_source(
+        ErrorKind::Unavailable,
+        format!("cannot start a thread: {}: {error}", location.name),
+        error,
+    )
+}
+
+/// Whether publishing creates topics. What is asked for is kept in the file, for publishes in plain SQL.
+fn settle_auto_create(connection: &Connection, location: &Location, wanted: Option<bool>) -> Result<bool> {
+    let failed = |error| fault::sqlite_error(&location.name, error);
+    let stored: String = connection
+        .query_row("SELECT value FROM headwater_meta WHERE key = 'auto_create'", [], |row| row.get(0))
+        .map_err(failed)?;
+    let wanted = wanted.unwrap_or(stored == "1");
+    if wanted != (stored == "1") {
+        connection
+            .execute(
+                "UPDATE headwater_meta SET value = ?1 WHERE key = 'auto_create'",
+                [if wanted { "1" } else { "0" }],
+            )
+            .map_err(failed)?;
+    }
+    Ok(wanted)
+}
+
+/// Gives leases back whose claimer went away before it got them: nobody would ever settle them.
+fn give_back(claimed: Claimed) -> Option<BoxCommand> {
+    let settlements: Vec<Settlement> = claimed
+        .leases
+        .iter()
+        .map(|lease| Settlement::each(lease.token, vec![(lease.range, Outcome::Release)]))
+        .collect();
+    if settlements.is_empty() {
+        return None;
+    }
+    let (job, _) = Job::new(Kind::Consume, move |work| settle::settle(work, &settlements));
+    Some(Box::new(job.unattended()))
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    fn engine(&self) -> &'static str {
+        "sqlite"
+    }
+
+    async fn create_topic(&self, name: &TopicName, settings: &TopicSettings) -> Result<Topic> {
+        settings.validate()?;
+        let (name, settings) = (name.clone(), settings.clone());
+        self.write(Kind::Define, move |work| topic::create(work, &name, &settings)).await
+    }
+
+    async fn topic(&self, name: &TopicName) -> Result<Topic> {
+        let name = name.clone();
+        self.read(move |connection| topic::get(connection, &name)).await
+    }
+
+    async fn topics(&self) -> Result<Vec<TopicStatus>> {
+        self.read(topic::list).await
+    }
+
+    async fn subscribe(&self, topic: &TopicName, group: &GroupName, start: Start) -> Result<Subscription> {
+        let (topic, group) = (topic.clone(), group.clone());
+        self.write(Kind::Define, move |work| subscribe::subscribe(work, &topic, &group, start)).await
+    }
+
+    async fn subscriptions(&self, topic: &TopicName) -> Result<Vec<SubscriptionStatus>> {
+        let topic = topic.clone();
+        self.read(move |connection| subscribe::list(connection, &topic)).await
+    }
+
+    async fn publish(&self, topic: &TopicName, messages: &[NewMessage]) -> Result<Vec<Published>> {
+        validate_batch(messages)?;
+        if messages.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (topic, messages, auto_create) = (topic.clone(), messages.to_vec(), self.auto_create);
+        let prepared: Vec<publish::Prepared> = messages.iter().map(publish::Prepared::of).collect();
+        self.write(Kind::Publish, move |work| publish::run(work, &topic, auto_create, &messages, &prepared))
+            .await
+    }
+
+    async fn claim(&self, request: &ClaimRequest) -> Result<Claimed> {
+        request.validate()?;
+        let request = request.clone();
+        let (job, answer) = Job::new(Kind::Consume, move |work| claim::claim(work, &request));
+        self.answer(Box::new(job.undo(give_back)), answer).await
+    }
+
+    async fn fetch(&self, topic: TopicId, range: OffsetRange) -> Result<Vec<Message>> {
+        self.read(move |connection| fetch::fetch(connection, topic, range)).await
+    }
+
+    async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Result<()>>> {
+        let settlements =
+            settlements.iter().cloned().map(Settlement::normalized).collect::<Result<Vec<Settlement>>>()?;
+        if settlements.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.write(Kind::Consume, move |work| settle::settle(work, &settlements)).await
+    }
+
+    async fn extend(&self, tokens: &[LeaseToken], lease: Duration) -> Result<Vec<Result<()>>> {
+        if lease > DELAY_MAX {
+            return Err(Error::invalid("lease", "longer than 366 days"));
+        }
+        let tokens = tokens.to_vec();
+        self.write(Kind::Consume, move |work| extend::extend(work, &tokens, lease)).await
+    }
+
+    async fn arm(&self, topics: &[TopicId]) -> Result<Wake> {
+        if topics.is_empty() {
+            return Err(Error::invalid("topics", "a waiter waits for at least one"));
+        }
+        // Armed before it is looked for: a commit in between is found by the first look.
+        let wake = self.hub.arm(topics);
+        self.watched.add(topics);
+        self.commands.nudge();
+        Ok(wake)
+    }
+
+    async fn maintain(&self) -> Result<Maintained> {
+        self.write(Kind::Define, maintain::maintain).await
+    }
+
+    async fn dead_letters(&self, subscription: SubscriptionId, limit: u32) -> Result<Vec<DeadLetter>> {
+        self.read(move |connection| fetch::dead_letters(connection, subscription, limit)).await
+    }
+
+    async fn doctor(&self) -> Result<Vec<Finding>> {
+        let now_ms = work::now_ms(&self.clock);
+        self.read(move |connection| doctor::doctor(connection, now_ms)).await
+    }
+
+    async fn drop_namespace(&self) -> Result<()> {
+        let alone = self.write(Kind::Define, maintain::drop_all).await?;
+        self.stop().await?;
+        if alone { self.remove_files() } else { Ok(()) }
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.stop().await
+    }
+}

@@ -1,0 +1,311 @@
+//! Claim: hand out what is due again, else the next offsets.
+//!
+//! Two claims never share an offset: both run in write transactions, and SQLite lets one in at a time. Every look is
+//! at the first entry of an index, so a claim costs the same whatever the backlog.
+
+use rusqlite::{OptionalExtension, params};
+
+use super::fault::Attempt;
+use super::promote::promote;
+use super::range::{DUE_NEVER, DUE_NOW, Part, next_token};
+use super::work::Work;
+use super::{millis, settle};
+use crate::error::{Error, ErrorKind};
+use crate::lease::{
+    ClaimRequest, Claimed, HandOut, Lease, LeaseToken, OffsetRange, Want, attempts_after_expiry,
+    hand_out_again,
+};
+use crate::message::Offset;
+use crate::name::Owner;
+use crate::subscription::SubscriptionId;
+use crate::topic::TopicId;
+
+mod ordered;
+mod unordered;
+
+/// Single messages buried by one claim at most, before it answers and asks to be called again.
+const BURIED_PER_CLAIM_MAX: u32 = 100;
+/// When to look again for an owner that must first let go of what it holds.
+const DRAIN_RECHECK_MS: i64 = 50;
+
+/// Claims for every want, in the order of subscriptions.
+pub(super) fn claim(work: &mut Work<'_>, request: &ClaimRequest) -> Attempt<Claimed> {
+    let now_ms = work.now_ms();
+    let mut wants: Vec<&Want> = request.wants.iter().collect();
+    wants.sort_by_key(|want| want.subscription_id);
+    let mut claimed = Claimed::default();
+    let mut recheck_at_ms: Option<i64> = None;
+    for want in wants {
+        let mut claim = Claim::begin(work, &request.owner, want, now_ms)?;
+        if claim.state.lanes > 0 {
+            ordered::claim(&mut claim)?
+        } else {
+            unordered::claim(&mut claim)?
+        }
+        let Claim { mut leases, recheck_at_ms: at, .. } = claim;
+        leases.sort_by_key(|lease| lease.range.first);
+        claimed.leases.append(&mut leases);
+        recheck_at_ms = [recheck_at_ms, at].into_iter().flatten().min();
+    }
+    claimed.recheck_after = recheck_at_ms.map(|at_ms| super::until(at_ms, now_ms));
+    Ok(claimed)
+}
+
+/// One want being served.
+struct Claim<'w, 'c> {
+    work: &'w mut Work<'c>,
+    owner: &'w Owner,
+    want: &'w Want,
+    now_ms: i64,
+    state: State,
+    leases: Vec<Lease>,
+    recheck_at_ms: Option<i64>,
+}
+
+/// What is known of the subscription when its claim begins.
+struct State {
+    topic_id: TopicId,
+    lanes: u16,
+    lease_ms: i64,
+    max_attempts: u32,
+    head: i64,
+    next: i64,
+    /// The earliest deadline of a lease, and the earliest time of a waiting range.
+    leased_due_ms: Option<i64>,
+    waiting_due_ms: Option<i64>,
+    /// The earliest delayed message.
+    deliver_at_ms: Option<i64>,
+    /// The deadline of a suspect range this owner holds.
+    suspect_until_ms: Option<i64>,
+}
+
+impl<'w, 'c> Claim<'w, 'c> {
+    fn begin(work: &'w mut Work<'c>, owner: &'w Owner, want: &'w Want, now_ms: i64) -> Attempt<Self> {
+        let mut state = State::load(work, owner, want, now_ms)?;
+        if state.deliver_at_ms.is_some_and(|at_ms| at_ms <= now_ms) {
+            promote(work, state.topic_id, state.head, now_ms)?;
+            state = State::load(work, owner, want, now_ms)?;
+        }
+        if let Some(lease) = want.lease {
+            state.lease_ms = millis(lease);
+        }
+        let mut claim = Claim { work, owner, want, now_ms, state, leases: Vec::new(), recheck_at_ms: None };
+        claim.recheck_at(claim.state.deliver_at_ms);
+        Ok(claim)
+    }
+
+    /// Notes a time at which claiming again may find something.
+    fn recheck_at(&mut self, at_ms: Option<i64>) {
+        let at_ms = at_ms.filter(|at_ms| *at_ms != DUE_NEVER);
+        self.recheck_at_ms = [self.recheck_at_ms, at_ms].into_iter().flatten().min();
+    }
+
+    /// Notes when the next of the subscription's ranges comes due.
+    fn recheck_at_next_due(&mut self) -> Attempt<()> {
+        let parameters = params![self.want.subscription_id.0, self.now_ms];
+        let (leased, waiting) = self
+            .work
+            .connection
+            .prepare_cached(super::sql!("claim/next_due.sql"))?
+            .query_row(parameters, |row| Ok((row.get(0)?, row.get(1)?)))?;
+        self.recheck_at(leased);
+        self.recheck_at(waiting);
+        Ok(())
+    }
+
+    /// The deadline of a lease handed out now.
+    fn deadline_ms(&self) -> i64 {
+        if self.state.lease_ms == 0 { DUE_NEVER } else { self.now_ms.saturating_add(self.state.lease_ms) }
+    }
+
+    /// Hands out offsets never handed out before, and moves the pointer past them.
+    fn hand_out_new(&mut self, lane: Option<u16>, first: i64, last: i64) -> Attempt<()> {
+        let connection = self.work.connection;
+        let token = next_token(connection)?;
+        connection.prepare_cached(super::sql!("claim/advance.sql"))?.execute(params![
+            self.want.subscription_id.0,
+            lane.unwrap_or(0),
+            last + 1,
+            token
+        ])?;
+        let part = Part {
+            token,
+            first,
+            last,
+            subscription_id: self.want.subscription_id.0,
+            lane,
+            owner: Some(self.owner.as_str().to_owned()),
+            due_at_ms: self.deadline_ms(),
+            attempts: 0,
+            suspect: false,
+            parked: false,
+            key: None,
+            last_error: None,
+        };
+        part.insert(connection)?;
+        self.leases.push(self.lease_of(&part));
+        Ok(())
+    }
+
+    /// Hands out the first offsets of an outstanding range under a new token. The rest stays, due at once, also under
+    /// a new token: no old one may ever match it.
+    fn hand_out_part(&mut self, mut part: Part, count: u64) -> Attempt<()> {
+        let connection = self.work.connection;
+        part.delete(connection)?;
+        if count < part.span() {
+            let cut = part.first + i64::try_from(count).expect("less than a span of offsets");
+            let rest = Part {
+                token: next_token(connection)?,
+                first: cut,
+                owner: None,
+                due_at_ms: DUE_NOW,
+                ..part.clone()
+            };
+            rest.insert(connection)?;
+            part.last = cut - 1;
+        }
+        part.token = next_token(connection)?;
+        part.owner = Some(self.owner.as_str().to_owned());
+        part.due_at_ms = self.deadline_ms();
+        part.parked = false;
+        part.insert(connection)?;
+        self.leases.push(self.lease_of(&part));
+        Ok(())
+    }
+
+    fn lease_of(&self, part: &Part) -> Lease {
+        Lease {
+            subscription_id: SubscriptionId(part.subscription_id),
+            topic_id: self.state.topic_id,
+            token: LeaseToken(part.token),
+            range: OffsetRange::new(Offset(part.first), Offset(part.last)),
+            attempt: part.attempts + 1,
+            deadline: super::deadline(part.due_at_ms),
+            suspect: part.suspect,
+            lane: part.lane,
+            blocked_keys: Vec::new(),
+        }
+    }
+
+    /// Whether the owner holds a live lease of the subscription.
+    fn owner_holds_any(&self) -> Attempt<bool> {
+        let parameters = params![self.want.subscription_id.0, self.owner.as_str(), self.now_ms];
+        let mut statement = self.work.connection.prepare_cached(super::sql!("claim/holds.sql"))?;
+        Ok(statement.query_row(parameters, |row| row.get(0))?)
+    }
+
+    /// Deals with a range whose holder vanished.
+    ///
+    /// It is handed out alone, in ever smaller parts, to an owner that holds nothing else: so the message that kills
+    /// its worker takes no other with it, is found alone, and only then buried.
+    fn deal_with_suspect(&mut self, part: Part) -> Attempt<Suspect> {
+        let fresh = part.has_expired(self.now_ms);
+        let part = if fresh { self.expired(part) } else { part };
+        match hand_out_again(part.span(), part.attempts, self.state.max_attempts) {
+            HandOut::Bury => {
+                if fresh {
+                    self.count_expiry(&part)?;
+                }
+                self.bury(&part)?;
+                Ok(Suspect::Buried)
+            }
+            HandOut::First(_) if self.owner_holds_any()? => Ok(Suspect::MustDrain),
+            HandOut::First(count) => {
+                if fresh {
+                    self.count_expiry(&part)?;
+                }
+                let count = count.min(self.budget());
+                self.hand_out_part(part, count)?;
+                Ok(Suspect::HandedOut)
+            }
+        }
+    }
+
+    /// How many offsets this want may still get.
+    fn budget(&self) -> u64 {
+        let all = u64::from(self.want.messages_max) * u64::from(self.state.lanes.max(1));
+        all - self.leases.iter().map(|lease| lease.range.span()).sum::<u64>()
+    }
+
+    /// The range as it is after its holder let the deadline pass.
+    fn expired(&self, mut part: Part) -> Part {
+        part.attempts = attempts_after_expiry(part.span(), part.attempts, self.state.max_attempts);
+        part.suspect = true;
+        let owner = part.owner.as_deref().unwrap_or("nobody");
+        part.last_error = Some(format!("lease expired: held by {owner}"));
+        part
+    }
+
+    fn count_expiry(&self, part: &Part) -> Attempt<()> {
+        let (group, topic): (String, String) = self
+            .work
+            .connection
+            .prepare_cached(super::sql!("claim/reassigned.sql"))?
+            .query_row([part.subscription_id], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let (offsets, token, attempt) = (part.range(), part.token, part.attempts);
+        let owner = part.owner.as_deref().unwrap_or("nobody");
+        tracing::warn!(topic, group, %offsets, token, owner, attempt, "lease expired, reassigning");
+        Ok(())
+    }
+
+    fn bury(&mut self, part: &Part) -> Attempt<()> {
+        let times = part.attempts;
+        let error = match part
+            .last_error
+            .as_deref()
+            .and_then(|error| error.strip_prefix("lease expired: held by "))
+        {
+            Some(owner) => format!("lease expired {times} times; last held by {owner}"),
+            None => format!("lease expired {times} times"),
+        };
+        settle::bury(
+            self.work,
+            self.state.topic_id,
+            self.state.lanes,
+            part,
+            part.range(),
+            &error,
+            times,
+            self.now_ms,
+        )?;
+        part.delete(self.work.connection)
+    }
+}
+
+/// What became of a range whose holder vanished.
+enum Suspect {
+    /// It is the only lease of this want.
+    HandedOut,
+    /// It was a single message out of attempts: look on.
+    Buried,
+    /// The owner holds something else and must first let go of it; it gets nothing until then.
+    MustDrain,
+}
+
+impl State {
+    fn load(work: &Work<'_>, owner: &Owner, want: &Want, now_ms: i64) -> Attempt<State> {
+        let parameters = params![want.subscription_id.0, owner.as_str(), now_ms];
+        let state = work
+            .connection
+            .prepare_cached(super::sql!("claim/state.sql"))?
+            .query_row(parameters, |row| {
+                Ok(State {
+                    topic_id: TopicId(row.get(0)?),
+                    lanes: row.get(1)?,
+                    lease_ms: row.get(2)?,
+                    max_attempts: row.get(3)?,
+                    head: row.get(4)?,
+                    next: row.get(5)?,
+                    leased_due_ms: row.get(6)?,
+                    waiting_due_ms: row.get(7)?,
+                    deliver_at_ms: row.get(8)?,
+                    suspect_until_ms: row.get(9)?,
+                })
+            })
+            .optional()?;
+        state.ok_or_else(|| {
+            let text = format!("no such subscription: {}; subscribe the group first", want.subscription_id);
+            Error::new(ErrorKind::NoSuchSubscription, text).into()
+        })
+    }
+}

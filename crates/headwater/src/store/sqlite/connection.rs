@@ -1,0 +1,252 @@
+//! Connections: how each kind is opened, its pragmas, and what is looked at before a file is touched.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rusqlite::types::Value;
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+
+use super::fault::sqlite_error;
+use super::migrate;
+use crate::error::{Error, ErrorKind, Result};
+use crate::namespace::SqlitePath;
+
+/// How long a connection waits for another one's lock.
+pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Statements kept prepared per connection: more than the engine has.
+const STATEMENTS_MAX: usize = 128;
+/// Files up to this size are checked whole before they are opened for writing.
+const CHECKED_BYTES_MAX: u64 = 8 * 1024 * 1024;
+
+/// Where a store lives, as the engine uses it.
+#[derive(Clone, Debug)]
+pub(super) struct Location {
+    /// The absolute path; `None` in memory.
+    pub(super) path: Option<PathBuf>,
+    /// What errors say.
+    pub(super) name: String,
+}
+
+impl Location {
+    /// Resolves a path once, so that a change of directory does not move the store. Absolute also means that SQLite
+    /// never takes it for a `file:` URI.
+    pub(super) fn new(path: &SqlitePath) -> Result<Self> {
+        let SqlitePath::File(path) = path else {
+            return Ok(Location { path: None, name: "in memory".into() });
+        };
+        let absolute = std::path::absolute(path).map_err(|error| {
+            Error::with_source(
+                ErrorKind::InvalidInput,
+                format!("invalid path {}: {error}", path.display()),
+                error,
+            )
+        })?;
+        let name = absolute.display().to_string();
+        Ok(Location { path: Some(absolute), name })
+    }
+}
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// The one that writes.
+    Writer,
+    /// Reads only.
+    Reader,
+    /// Copies the write-ahead log into the file.
+    Checkpointer,
+}
+
+/// A pragma, the value it is set to, and the value that must be read back.
+type Pragma = (&'static str, &'static str, i64);
+
+const COMMON: &[Pragma] = &[
+    ("busy_timeout", "5000", 5000),
+    // Reads through a mapping turn an I/O error into a signal that kills the process.
+    ("mmap_size", "0", 0),
+    // Savepoints' journals and sorts stay in memory.
+    ("temp_store", "2", 2),
+    // The checkpointer does it, off the writer's thread.
+    ("wal_autocheckpoint", "0", 0),
+];
+const WRITER: &[Pragma] = &[
+    ("synchronous", "2", 2),
+    ("cache_size", "-32768", -32768),
+    // A log that had to grow is cut back to this when it starts anew.
+    ("journal_size_limit", "67108864", 67_108_864),
+];
+const READER: &[Pragma] = &[("cache_size", "-16384", -16384), ("query_only", "1", 1)];
+const CHECKPOINTER: &[Pragma] = &[("synchronous", "2", 2), ("cache_size", "-512", -512)];
+
+/// Opens a connection to a store and sets its pragmas.
+pub(super) fn open(location: &Location, role: Role) -> Result<Connection> {
+    let failed = |error| sqlite_error(&location.name, error);
+    let connection = match &location.path {
+        None => Connection::open_in_memory().map_err(failed)?,
+        Some(path) => {
+            let create =
+                if role == Role::Writer { OpenFlags::SQLITE_OPEN_CREATE } else { OpenFlags::empty() };
+            let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | create;
+            Connection::open_with_flags(path, flags).map_err(failed)?
+        }
+    };
+    connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+    connection.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
+    // SQLite opens a file it may not write for reading, without a word.
+    if connection.is_readonly("main").map_err(failed)? {
+        return Err(Error::new(
+            ErrorKind::ReadOnly,
+            format!("the file cannot be written: {}", location.name),
+        ));
+    }
+    set_journal_mode(&connection, location)?;
+    let own = match role {
+        Role::Writer => WRITER,
+        Role::Reader => READER,
+        Role::Checkpointer => CHECKPOINTER,
+    };
+    for (name, value, expected) in COMMON.iter().chain(own) {
+        set_pragma(&connection, location, name, value, *expected)?;
+    }
+    Ok(connection)
+}
+
+/// Sets a pragma and reads it back. Another value refuses to start: every promise rests on these settings.
+fn set_pragma(
+    connection: &Connection,
+    location: &Location,
+    name: &str,
+    value: &str,
+    expected: i64,
+) -> Result<()> {
+    let failed = |error| sqlite_error(&location.name, error);
+    // In memory there is no file to map or log to limit, and SQLite answers with nothing.
+    let moot = location.path.is_none() && matches!(name, "mmap_size" | "journal_size_limit");
+    connection.execute_batch(&format!("PRAGMA {name} = {value}")).map_err(failed)?;
+    let read: Option<i64> = connection
+        .query_row(&format!("PRAGMA {name}"), [], |row| row.get(0))
+        .map(Some)
+        .or_else(|error| if error == rusqlite::Error::QueryReturnedNoRows { Ok(None) } else { Err(error) })
+        .map_err(failed)?;
+    if read == Some(expected) || moot {
+        return Ok(());
+    }
+    let found = read.map_or_else(|| "nothing".to_owned(), |read| read.to_string());
+    Err(mismatch(location, name, value, &found))
+}
+
+fn mismatch(location: &Location, name: &str, value: &str, found: &str) -> Error {
+    let text = format!("pragma {name} reads back {found} after it was set to {value}: {}", location.name);
+    Error::new(ErrorKind::Database, text)
+}
+
+/// Puts the file in WAL mode. While other processes open the same new file SQLite may answer "locked" here without
+/// asking its busy handler, so this waits by itself.
+fn set_journal_mode(connection: &Connection, location: &Location) -> Result<()> {
+    let expected = if location.path.is_some() { "wal" } else { "memory" };
+    let deadline = Instant::now() + BUSY_TIMEOUT;
+    loop {
+        let mode: rusqlite::Result<String> =
+            connection.query_row(&format!("PRAGMA journal_mode = {expected}"), [], |row| row.get(0));
+        match mode {
+            Ok(mode) if mode == expected => return Ok(()),
+            Ok(mode) => return Err(mismatch(location, "journal_mode", expected, &mode)),
+            Err(error) if is_busy(&error) && Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Err(error) => return Err(sqlite_error(&location.name, error)),
+        }
+    }
+}
+
+fn is_busy(error: &rusqlite::Error) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+}
+
+/// Looks at a file before anything may change in it: what is not a store of Headwater is refused byte for byte as it
+/// was found.
+///
+/// The look is through SQLite, read-only, and never through the file system: closing any descriptor of the file would
+/// drop the locks that other connections of this process hold on it.
+pub(super) fn inspect(location: &Location, adopt: bool) -> Result<()> {
+    let Some(path) = &location.path else { return Ok(()) };
+    let Some(bytes) = size_of(path)? else { return Ok(()) };
+    if bytes == 0 {
+        return Ok(());
+    }
+    let failed = |error| sqlite_error(&location.name, error);
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags).map_err(failed)?;
+    connection.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
+    match migrate::version(&connection, &location.name) {
+        Ok(Some(version)) => migrate::check_not_newer(version, &location.name)?,
+        Ok(None) => migrate::check_may_install(&connection, &location.name, adopt)?,
+        // Only a connection that may write can roll back what a crash left in a journal; nothing is wrong with the file.
+        Err(error) if needs_recovery(&error) => return Ok(()),
+        Err(error) => return Err(error),
+    }
+    let encoding: String = connection.query_row("PRAGMA encoding", [], |row| row.get(0)).map_err(failed)?;
+    if encoding != "UTF-8" {
+        let text =
+            format!("the database stores text as {encoding}, only UTF-8 is supported: {}", location.name);
+        return Err(Error::new(ErrorKind::NotAStore, text));
+    }
+    if bytes <= CHECKED_BYTES_MAX { check_whole(&connection, location) } else { Ok(()) }
+}
+
+fn needs_recovery(error: &Error) -> bool {
+    let source = std::error::Error::source(error);
+    let sqlite = source.and_then(|source| source.downcast_ref::<std::sync::Arc<rusqlite::Error>>());
+    sqlite.is_some_and(|error| {
+        matches!(error.sqlite_error_code(), Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen))
+    })
+}
+
+fn check_whole(connection: &Connection, location: &Location) -> Result<()> {
+    let says: Value = connection
+        .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
+        .map_err(|error| sqlite_error(&location.name, error))?;
+    match says {
+        Value::Text(says) if says == "ok" => Ok(()),
+        says => {
+            let text = format!("the database is damaged: {}: {says:?}", location.name);
+            Err(Error::new(ErrorKind::NotAStore, text))
+        }
+    }
+}
+
+/// The size of the file, `None` if it is yet to be made.
+fn size_of(path: &Path) -> Result<Option<u64>> {
+    let name = path.display();
+    match std::fs::metadata(path) {
+        Ok(metadata) if metadata.is_dir() => {
+            Err(Error::new(ErrorKind::NotAStore, format!("a directory, not a store file: {name}")))
+        }
+        Ok(metadata) => Ok(Some(metadata.len())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let directory = path.parent().unwrap_or(Path::new("/"));
+            match std::fs::metadata(directory) {
+                Ok(metadata) if metadata.is_dir() => Ok(None),
+                Ok(_) => {
+                    Err(unreachable_path(path, &format!("{} is not a directory", directory.display()), None))
+                }
+                Err(error) => {
+                    let why = format!("directory {}: {error}", directory.display());
+                    Err(unreachable_path(path, &why, Some(error)))
+                }
+            }
+        }
+        Err(error) => Err(unreachable_path(path, &error.to_string(), Some(error))),
+    }
+}
+
+fn unreachable_path(path: &Path, why: &str, source: Option<std::io::Error>) -> Error {
+    let text = format!("cannot open store {}: {why}", path.display());
+    match source {
+        Some(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            Error::with_source(ErrorKind::PermissionDenied, text, error)
+        }
+        Some(error) => Error::with_source(ErrorKind::Unavailable, text, error),
+        None => Error::new(ErrorKind::Unavailable, text),
+    }
+}

@@ -1,0 +1,194 @@
+//! Doctor: the invariants of everything stored, checked on one snapshot.
+
+use rusqlite::{Connection, Row};
+
+use super::decode;
+use super::fault::Attempt;
+use super::millis;
+use crate::limits::DELAY_MAX;
+use crate::store::Finding;
+
+/// Problems listed per check at most: a broken store may have millions.
+const FINDINGS_PER_CHECK_MAX: usize = 100;
+
+/// How a row of a check reads as a problem.
+type Describe = fn(&Row<'_>) -> rusqlite::Result<String>;
+
+/// One check: its name, its statement, how its rows read, and what would mend them.
+struct Check {
+    name: &'static str,
+    sql: &'static str,
+    describe: Describe,
+    remedy: &'static str,
+}
+
+const CHECKS: &[Check] = &[
+    Check {
+        name: "overlap",
+        sql: super::sql!("doctor/overlap.sql"),
+        describe: |row| {
+            let (subscription, lane): (i64, Option<i64>) = (row.get(0)?, row.get(1)?);
+            let lane = lane.map(|lane| format!(" lane {lane}")).unwrap_or_default();
+            let (first, last, covered): (i64, i64, i64) = (row.get(2)?, row.get(3)?, row.get(4)?);
+            Ok(format!(
+                "subscription {subscription}{lane}: outstanding offsets {first}..={last} overlap a range up to {covered}"
+            ))
+        },
+        remedy: "two holders may have the same messages; delete the younger of the ranges from headwater_range",
+    },
+    Check {
+        name: "malformed",
+        sql: super::sql!("doctor/malformed.sql"),
+        describe: |row| {
+            let [subscription, token, first, last] = four(row)?;
+            Ok(format!("subscription {subscription}: malformed range {first}..={last} under token {token}"))
+        },
+        remedy: "delete the row from headwater_range and replay its offsets",
+    },
+    Check {
+        name: "outstanding_beyond_next",
+        sql: super::sql!("doctor/beyond_next.sql"),
+        describe: |row| {
+            let (subscription, first, last, next): (i64, i64, i64, i64) =
+                (row.get(0)?, row.get(2)?, row.get(3)?, row.get(4)?);
+            Ok(format!(
+                "subscription {subscription}: outstanding offsets {first}..={last} are not below its next {next}"
+            ))
+        },
+        remedy: "the offsets will be handed out twice; set next_offset in headwater_cursor above the range",
+    },
+    Check {
+        name: "next_beyond_head",
+        sql: super::sql!("doctor/next_beyond_head.sql"),
+        describe: |row| {
+            let [subscription, lane, next, last] = four(row)?;
+            Ok(format!(
+                "subscription {subscription} lane {lane}: next {next} is beyond the topic's last offset {last}"
+            ))
+        },
+        remedy: "messages up to next will be skipped; set next_offset in headwater_cursor to the last offset plus 1",
+    },
+    Check {
+        name: "orphan_range",
+        sql: super::sql!("doctor/orphan_range.sql"),
+        describe: |row| {
+            let [subscription, token, first, last] = four(row)?;
+            Ok(format!(
+                "subscription {subscription} does not exist but has outstanding {first}..={last}, token {token}"
+            ))
+        },
+        remedy: "delete the row from headwater_range",
+    },
+    Check {
+        name: "orphan_cursor",
+        sql: super::sql!("doctor/orphan_cursor.sql"),
+        describe: |row| {
+            let (subscription, lane): (i64, i64) = (row.get(0)?, row.get(1)?);
+            Ok(format!("subscription {subscription} does not exist but has a cursor for lane {lane}"))
+        },
+        remedy: "delete the row from headwater_cursor",
+    },
+    Check {
+        name: "missing_cursor",
+        sql: super::sql!("doctor/missing_cursor.sql"),
+        describe: |row| {
+            let (subscription, lanes, cursors): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
+            Ok(format!("subscription {subscription}: {cursors} cursors for {lanes} lanes"))
+        },
+        remedy: "what it has not handed out will never come; insert the missing rows into headwater_cursor",
+    },
+    Check {
+        name: "orphan_subscription",
+        sql: super::sql!("doctor/orphan_subscription.sql"),
+        describe: |row| {
+            let (subscription, topic): (i64, i64) = (row.get(0)?, row.get(1)?);
+            Ok(format!("subscription {subscription}: its topic {topic} does not exist"))
+        },
+        remedy: "delete the row from headwater_subscription",
+    },
+    Check {
+        name: "head_behind",
+        sql: super::sql!("doctor/head_behind.sql"),
+        describe: |row| {
+            let (topic, last, highest): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
+            Ok(format!("topic {topic}: last offset {last} is below the stored message {highest}"))
+        },
+        remedy: "publishing will collide with it; set last_offset in headwater_topic to the highest stored offset",
+    },
+    Check {
+        name: "token_behind",
+        sql: super::sql!("doctor/token_behind.sql"),
+        describe: |row| Ok(format!("token {} is above the token counter", row.get::<_, i64>(0)?)),
+        remedy: "tokens will be handed out twice; set next_offset of row (0, 0) in headwater_cursor above it",
+    },
+];
+
+fn four(row: &Row<'_>) -> rusqlite::Result<[i64; 4]> {
+    Ok([row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?])
+}
+
+/// Checks everything. One read transaction, so that what is compared belongs together.
+pub(super) fn doctor(connection: &Connection, now_ms: i64) -> Attempt<Vec<Finding>> {
+    // In memory this runs inside the writer's own transaction.
+    let begun = connection.is_autocommit();
+    if begun {
+        connection.execute_batch("BEGIN")?;
+    }
+    let findings = check_all(connection, now_ms);
+    if begun {
+        connection.execute_batch("COMMIT")?;
+    }
+    findings
+}
+
+fn check_all(connection: &Connection, now_ms: i64) -> Attempt<Vec<Finding>> {
+    let mut findings = integrity(connection)?;
+    for check in CHECKS {
+        let mut statement = connection.prepare(check.sql)?;
+        let mut rows = statement.query([])?;
+        let mut count = 0;
+        while let Some(row) = rows.next()? {
+            count += 1;
+            if count > FINDINGS_PER_CHECK_MAX {
+                break;
+            }
+            let problem = (check.describe)(row)?;
+            findings.push(Finding { check: check.name, problem, remedy: check.remedy.into() });
+        }
+    }
+    findings.append(&mut far_leases(connection, now_ms)?);
+    Ok(findings)
+}
+
+fn integrity(connection: &Connection) -> Attempt<Vec<Finding>> {
+    let mut statement = connection.prepare("PRAGMA quick_check(100)")?;
+    let says: Vec<String> = decode::all(&mut statement, [], |row| row.get(0))?;
+    let problems = says.into_iter().filter(|says| says != "ok");
+    Ok(problems
+        .map(|problem| Finding {
+            check: "integrity",
+            problem: format!("SQLite finds damage: {problem}"),
+            remedy: "stop all writers, copy the file, and recover it with `sqlite3 file .recover`".into(),
+        })
+        .collect())
+}
+
+fn far_leases(connection: &Connection, now_ms: i64) -> Attempt<Vec<Finding>> {
+    let latest_ms = now_ms.saturating_add(millis(DELAY_MAX));
+    let mut statement = connection.prepare(super::sql!("doctor/far_lease.sql"))?;
+    let found = decode::all(&mut statement, [latest_ms], |row| {
+        let [subscription, token, first, last] = four(row)?;
+        Ok(format!(
+            "subscription {subscription}: offsets {first}..={last}, token {token}, are due later than any delay allows"
+        ))
+    })?;
+    let found = found.into_iter().take(FINDINGS_PER_CHECK_MAX);
+    Ok(found
+        .map(|problem| Finding {
+            check: "far_lease",
+            problem,
+            remedy: "a clock was wrong; set due_at_ms of the row in headwater_range to 0 to hand it out now"
+                .into(),
+        })
+        .collect())
+}

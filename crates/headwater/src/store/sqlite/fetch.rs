@@ -1,0 +1,59 @@
+//! Fetch: the messages of a closed range, and dead letters. Reads only.
+
+use rusqlite::{Connection, params};
+
+use super::fault::Attempt;
+use super::{decode, offset_of, row_key};
+use crate::lease::{DeadLetter, OffsetRange};
+use crate::message::{Message, Offset};
+use crate::subscription::SubscriptionId;
+use crate::topic::TopicId;
+
+/// Messages reserved for ahead at most: a range may be mostly holes.
+const RESERVE_MAX: u64 = 1_000;
+
+/// The messages of a range, by offset.
+pub(super) fn fetch(connection: &Connection, topic: TopicId, range: OffsetRange) -> Attempt<Vec<Message>> {
+    let mut statement = connection.prepare_cached(super::sql!("fetch.sql"))?;
+    let mut rows = statement.query([row_key(topic, range.first.0), row_key(topic, range.last.0)])?;
+    let mut messages = Vec::with_capacity(range.span().min(RESERVE_MAX).try_into().unwrap_or_default());
+    while let Some(row) = rows.next()? {
+        messages.push(Message {
+            offset: Offset(offset_of(row.get(0)?)),
+            message_id: decode::uuid(row, 1)?,
+            key: decode::text(row, 2)?,
+            message_type: decode::text(row, 3)?,
+            payload: decode::bytes(row, 4)?,
+            content_type: decode::text(row, 5)?,
+            headers: decode::headers(row, 6)?,
+            correlation_id: decode::text(row, 7)?,
+            created_at: decode::timestamp(row, 8)?,
+        });
+    }
+    Ok(messages)
+}
+
+/// The dead letters of a subscription, oldest first.
+pub(super) fn dead_letters(
+    connection: &Connection,
+    subscription: SubscriptionId,
+    limit: u32,
+) -> Attempt<Vec<DeadLetter>> {
+    let mut statement = connection.prepare_cached(super::sql!("dead_letters.sql"))?;
+    Ok(decode::all(&mut statement, params![subscription.0, limit], |row| {
+        Ok(DeadLetter {
+            dead_letter_id: decode::uuid(row, 0)?,
+            subscription_id: SubscriptionId(row.get(1)?),
+            offset: Offset(row.get(2)?),
+            message_id: decode::uuid(row, 3)?,
+            key: decode::text(row, 4)?,
+            message_type: decode::text(row, 5)?,
+            payload: decode::bytes(row, 6)?,
+            content_type: decode::text(row, 7)?,
+            headers: decode::headers(row, 8)?,
+            error: decode::text(row, 9)?.unwrap_or_default(),
+            attempts: row.get(10)?,
+            buried_at: decode::timestamp(row, 11)?,
+        })
+    })?)
+}

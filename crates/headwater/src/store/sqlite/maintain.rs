@@ -1,0 +1,54 @@
+//! Maintain: one bounded round of upkeep, and the removal of everything.
+
+use rusqlite::{Connection, params};
+
+use super::decode;
+use super::fault::Attempt;
+use super::promote::promote;
+use super::work::Work;
+use crate::store::Maintained;
+use crate::topic::TopicId;
+
+/// Dedup keys forgotten in one round at most: the writer is shared.
+const FORGET_MAX: u32 = 10_000;
+
+/// Promotes due messages of every topic and forgets old dedup keys.
+pub(super) fn maintain(work: &mut Work<'_>) -> Attempt<Maintained> {
+    let now_ms = work.now_ms();
+    let due = {
+        let mut statement = work.connection.prepare_cached(super::sql!("promote/topics.sql"))?;
+        decode::all(&mut statement, [now_ms], |row| Ok((TopicId(row.get(0)?), row.get(1)?)))?
+    };
+    let mut done = Maintained::default();
+    for (topic, last_offset) in due {
+        done.promoted += promote(work, topic, last_offset, now_ms)?.1;
+    }
+    let mut forget = work.connection.prepare_cached(super::sql!("maintain/forget_dedup.sql"))?;
+    done.dedup_forgotten = forget.execute(params![now_ms, FORGET_MAX])? as u64;
+    Ok(done)
+}
+
+/// Removes every object of Headwater's; answers whether the database holds nothing else.
+pub(super) fn drop_all(work: &mut Work<'_>) -> Attempt<bool> {
+    let connection = work.connection;
+    // Views and triggers first: dropping a table checks that nothing still names it.
+    for kind in ["trigger", "view", "table"] {
+        for name in ours(connection, kind)? {
+            // Our own names, from the database's own catalogue, quoted.
+            connection.execute_batch(&format!("DROP {kind} \"{}\"", name.replace('"', "\"\"")))?;
+        }
+    }
+    let others: i64 = connection.query_row(
+        "SELECT count(*) FROM sqlite_master WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'",
+        [],
+        |row| row.get(0),
+    )?;
+    Ok(others == 0)
+}
+
+fn ours(connection: &Connection, kind: &str) -> Attempt<Vec<String>> {
+    let mut statement = connection.prepare(
+        "SELECT name FROM sqlite_master WHERE type = ?1 AND name LIKE 'headwater\\_%' ESCAPE '\\'",
+    )?;
+    Ok(decode::all(&mut statement, [kind], |row| row.get(0))?)
+}

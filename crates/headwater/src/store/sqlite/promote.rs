@@ -1,0 +1,53 @@
+//! Promote: delayed messages enter the log when they are due.
+
+use rusqlite::{Connection, params};
+
+use super::fault::{Attempt, Fault};
+use super::row_key;
+use super::work::Work;
+use crate::limits::PROMOTE_MESSAGES_MAX;
+use crate::topic::TopicId;
+
+/// Moves due messages of a topic into its log, a bounded number; answers the new head and how many.
+///
+/// An offset once seen by a consumer must not be given to another message after a power cut: so this happens only in
+/// a transaction that waits for the disk, and otherwise asks for one.
+pub(super) fn promote(
+    work: &mut Work<'_>,
+    topic: TopicId,
+    last_offset: i64,
+    now_ms: i64,
+) -> Attempt<(i64, u64)> {
+    if !work.synced {
+        return Err(Fault::NeedsSync);
+    }
+    let connection = work.connection;
+    let due = due(connection, topic, now_ms)?;
+    let mut head = last_offset;
+    let mut append = connection.prepare_cached(super::sql!("promote/append.sql"))?;
+    let mut remove = connection.prepare_cached(super::sql!("promote/remove.sql"))?;
+    let mut dedup = connection.prepare_cached(super::sql!("promote/dedup.sql"))?;
+    for (schedule_id, message_id, dedup_key) in &due {
+        head += 1;
+        append.execute(params![schedule_id, row_key(topic, head), now_ms])?;
+        remove.execute([schedule_id])?;
+        if let Some(dedup_key) = dedup_key {
+            dedup.execute(params![topic.0, dedup_key, message_id, head])?;
+        }
+    }
+    if !due.is_empty() {
+        connection.prepare_cached(super::sql!("publish/head.sql"))?.execute(params![topic.0, head, 0])?;
+        work.wake(topic);
+    }
+    Ok((head, due.len() as u64))
+}
+
+type Due = (i64, Vec<u8>, Option<String>);
+
+fn due(connection: &Connection, topic: TopicId, now_ms: i64) -> Attempt<Vec<Due>> {
+    let mut statement = connection.prepare_cached(super::sql!("promote/due.sql"))?;
+    let rows = statement.query_map(params![topic.0, now_ms, PROMOTE_MESSAGES_MAX], |row| {
+        Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+    })?;
+    Ok(rows.collect::<rusqlite::Result<_>>()?)
+}

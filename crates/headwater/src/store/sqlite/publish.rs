@@ -1,0 +1,341 @@
+//! Publish: append to a topic's log, or to its schedule, all or nothing.
+//!
+//! [`publish`] works inside a transaction of the caller's own connection to the same file; the engine's own publishes
+//! run through the same [`append`].
+
+use jiff::Timestamp;
+use rusqlite::{Connection, OptionalExtension, params};
+use uuid::Uuid;
+
+use super::fault::{Attempt, Fault};
+use super::row_key;
+use super::work::Work;
+use crate::error::{Error, ErrorKind, Result};
+use crate::limits::{DELAY_MAX, PAYLOAD_BYTES_DEFAULT};
+use crate::message::{NewMessage, Offset, Published, validate_batch};
+use crate::name::TopicName;
+use crate::topic::{TopicId, TopicSettings};
+
+/// Publishes inside the caller's own transaction, on the caller's own connection to the store's file.
+///
+/// All of `messages` are in the transaction, or none. They become visible, and durable as far as the caller's own
+/// `synchronous` goes, when the caller commits; if the caller rolls back nobody ever sees them. An unknown topic is
+/// created as a queue unless the store was opened with `auto_create` off.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// use headwater::store::{self, OpenOptions, sqlite};
+/// use headwater::{NewMessage, TopicName};
+///
+/// # let directory = tempfile::tempdir()?;
+/// # let path = directory.path().join("shop.db");
+/// let store = store::open(&format!("sqlite:{}", path.display()), OpenOptions::default()).await?;
+/// let mut connection = rusqlite::Connection::open(&path)?;
+/// let transaction = connection.transaction()?;
+/// // … the application's own statements …
+/// sqlite::publish(&transaction, &TopicName::new("orders")?, &[NewMessage::new("{}")])?;
+/// transaction.commit()?;
+/// # store.close().await?;
+/// # Ok(()) })
+/// # }
+/// ```
+pub fn publish(
+    transaction: &rusqlite::Transaction<'_>,
+    topic: &TopicName,
+    messages: &[NewMessage],
+) -> Result<Vec<Published>> {
+    validate_batch(messages)?;
+    if messages.is_empty() {
+        return Ok(Vec::new());
+    }
+    let location = transaction.path().unwrap_or("in memory").to_owned();
+    let failed = |fault: Fault| fault.into_error(&location);
+    let now_ms = Timestamp::now().as_millisecond();
+    // A savepoint: a caller who goes on after an error must not commit half a batch.
+    transaction.execute_batch("SAVEPOINT headwater_publish").map_err(|error| failed(error.into()))?;
+    let published = publish_here(transaction, topic, messages, now_ms);
+    let end = match published {
+        Ok(_) => "RELEASE headwater_publish",
+        Err(_) => "ROLLBACK TO headwater_publish; RELEASE headwater_publish",
+    };
+    // When SQLite has already given up the whole transaction there is no savepoint left to end.
+    let ended = if transaction.is_autocommit() { Ok(()) } else { transaction.execute_batch(end) };
+    let published = published.map_err(failed)?;
+    ended.map_err(|error| failed(error.into()))?;
+    Ok(published)
+}
+
+fn publish_here(
+    connection: &Connection,
+    topic: &TopicName,
+    messages: &[NewMessage],
+    now_ms: i64,
+) -> Attempt<Vec<Published>> {
+    let auto_create: Option<String> = connection
+        .query_row("SELECT value FROM headwater_meta WHERE key = 'auto_create'", [], |row| row.get(0))
+        .optional()
+        .map_err(no_schema)?;
+    let mut logs = Logs::default();
+    let prepared = messages.iter().map(Prepared::of).collect::<Vec<_>>();
+    let log = logs.of(connection, topic, auto_create.as_deref() == Some("1"), messages, now_ms)?;
+    let published = append(connection, log, now_ms, messages, &prepared)?;
+    logs.confirm();
+    logs.flush(connection)?;
+    Ok(published)
+}
+
+fn no_schema(error: rusqlite::Error) -> Fault {
+    if error.to_string().contains("no such table: headwater_meta") {
+        let text =
+            "this connection's database is not a store of Headwater; open it once with OpenOptions::adopt";
+        return Error::with_source(ErrorKind::NotAStore, text, error).into();
+    }
+    error.into()
+}
+
+/// What is worked out of a message before the writer sees it.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    message_id: Uuid,
+    headers: Option<String>,
+}
+
+impl Prepared {
+    pub(super) fn of(message: &NewMessage) -> Self {
+        let message_id = message.message_id.unwrap_or_else(Uuid::now_v7);
+        Prepared { message_id, headers: message.headers_json() }
+    }
+}
+
+/// The engine's own publish.
+pub(super) fn run(
+    work: &mut Work<'_>,
+    topic: &TopicName,
+    auto_create: bool,
+    messages: &[NewMessage],
+    prepared: &[Prepared],
+) -> Attempt<Vec<Published>> {
+    let now_ms = work.now_ms();
+    let connection = work.connection;
+    let log = work.logs.of(connection, topic, auto_create, messages, now_ms)?;
+    let published = append(connection, log, now_ms, messages, prepared)?;
+    let topic_id = log.topic_id;
+    work.wake(topic_id);
+    Ok(published)
+}
+
+/// Appends messages to a log. Everything that can be refused is refused before the first write.
+fn append(
+    connection: &Connection,
+    log: &mut Log,
+    now_ms: i64,
+    messages: &[NewMessage],
+    prepared: &[Prepared],
+) -> Attempt<Vec<Published>> {
+    check(log, now_ms, messages)?;
+    let mut insert = connection.prepare_cached(super::sql!("publish/message.sql"))?;
+    let mut published = Vec::with_capacity(messages.len());
+    for (message, prepared) in messages.iter().zip(prepared) {
+        if let Some(first) = first_of(connection, log, now_ms, message)? {
+            published.push(first);
+            continue;
+        }
+        let offset = match message.deliver_at {
+            Some(at) if at.as_millisecond() > now_ms => {
+                schedule(connection, log, at.as_millisecond(), message, prepared)?;
+                None
+            }
+            _ => {
+                log.last_offset += 1;
+                insert.execute(params![
+                    row_key(log.topic_id, log.last_offset),
+                    now_ms,
+                    prepared.message_id.as_bytes().as_slice(),
+                    message.key,
+                    message.message_type,
+                    message.content_type,
+                    prepared.headers,
+                    message.correlation_id,
+                    &message.payload[..],
+                ])?;
+                Some(Offset(log.last_offset))
+            }
+        };
+        let entry = Published { offset, message_id: prepared.message_id, duplicate: false };
+        if let Some(dedup_key) = &message.dedup_key {
+            remember(connection, log, now_ms, dedup_key, &entry)?;
+        }
+        published.push(entry);
+    }
+    Ok(published)
+}
+
+fn check(log: &Log, now_ms: i64, messages: &[NewMessage]) -> Result<()> {
+    let latest_ms = now_ms.saturating_add(super::millis(DELAY_MAX));
+    for message in messages {
+        if message.payload.len() > log.payload_bytes_max {
+            return Err(Error::payload_too_large(&log.name, message.payload.len(), log.payload_bytes_max));
+        }
+        if message.deliver_at.is_some_and(|at| at.as_millisecond() > latest_ms) {
+            return Err(Error::invalid("deliver_at", "more than 366 days ahead"));
+        }
+    }
+    Ok(())
+}
+
+/// The first message of this one's dedup key, if its window still lasts.
+fn first_of(
+    connection: &Connection,
+    log: &Log,
+    now_ms: i64,
+    message: &NewMessage,
+) -> Attempt<Option<Published>> {
+    let Some(dedup_key) = &message.dedup_key else { return Ok(None) };
+    let first = connection
+        .prepare_cached(super::sql!("publish/dedup_find.sql"))?
+        .query_row(params![log.topic_id.0, dedup_key, now_ms], |row| {
+            let message_id = super::decode::uuid(row, 0)?;
+            Ok(Published { offset: row.get::<_, Option<i64>>(1)?.map(Offset), message_id, duplicate: true })
+        })
+        .optional()?;
+    Ok(first)
+}
+
+fn remember(
+    connection: &Connection,
+    log: &Log,
+    now_ms: i64,
+    dedup_key: &str,
+    first: &Published,
+) -> Attempt<()> {
+    connection.prepare_cached(super::sql!("publish/dedup_store.sql"))?.execute(params![
+        log.topic_id.0,
+        dedup_key,
+        first.message_id.as_bytes().as_slice(),
+        first.offset.map(|offset| offset.0),
+        now_ms.saturating_add(log.dedup_window_ms),
+    ])?;
+    Ok(())
+}
+
+fn schedule(
+    connection: &Connection,
+    log: &mut Log,
+    at_ms: i64,
+    message: &NewMessage,
+    prepared: &Prepared,
+) -> Attempt<()> {
+    connection.prepare_cached(super::sql!("publish/schedule.sql"))?.execute(params![
+        log.topic_id.0,
+        at_ms,
+        prepared.message_id.as_bytes().as_slice(),
+        message.key,
+        message.message_type,
+        message.content_type,
+        prepared.headers,
+        message.correlation_id,
+        message.dedup_key,
+        &message.payload[..],
+    ])?;
+    // Waiters must look again for when it comes due.
+    log.stirs += 1;
+    Ok(())
+}
+
+/// A topic's log as a transaction sees it.
+#[derive(Debug)]
+pub(super) struct Log {
+    topic_id: TopicId,
+    name: String,
+    last_offset: i64,
+    /// `last_offset` after the last command that succeeded, and whether one did.
+    confirmed: Option<i64>,
+    stored: i64,
+    stirs: i64,
+    payload_bytes_max: usize,
+    dedup_window_ms: i64,
+}
+
+/// The logs a transaction has appended to. Heads are written back once per transaction, not once per command.
+#[derive(Debug, Default)]
+pub(super) struct Logs(Vec<Log>);
+
+impl Logs {
+    /// The log of a topic; creates the topic as a queue if that is allowed and nothing of the batch is refused.
+    fn of(
+        &mut self,
+        connection: &Connection,
+        topic: &TopicName,
+        auto_create: bool,
+        messages: &[NewMessage],
+        now_ms: i64,
+    ) -> Attempt<&mut Log> {
+        if let Some(at) = self.0.iter().position(|log| log.name == topic.as_str()) {
+            return Ok(&mut self.0[at]);
+        }
+        let log = match load(connection, topic)? {
+            Some(log) => log,
+            None if auto_create => {
+                if let Some(large) = messages.iter().find(|m| m.payload.len() > PAYLOAD_BYTES_DEFAULT) {
+                    let bytes = large.payload.len();
+                    return Err(Error::payload_too_large(topic.as_str(), bytes, PAYLOAD_BYTES_DEFAULT).into());
+                }
+                super::topic::insert(connection, topic, &TopicSettings::default(), now_ms)?;
+                load(connection, topic)?.expect("the topic was just created")
+            }
+            None => return Err(Error::no_such_topic(topic.as_str()).into()),
+        };
+        self.0.push(log);
+        Ok(self.0.last_mut().expect("a log was just added"))
+    }
+
+    /// Keeps what the last command appended.
+    pub(super) fn confirm(&mut self) {
+        for log in &mut self.0 {
+            log.confirmed = Some(log.last_offset);
+        }
+    }
+
+    /// Takes back the offsets of a command that failed: nobody has seen them.
+    pub(super) fn forget_unconfirmed(&mut self) {
+        self.0.retain_mut(|log| {
+            log.last_offset = log.confirmed.unwrap_or_default();
+            log.confirmed.is_some()
+        });
+    }
+
+    /// Writes the heads back, so that others in this transaction see them.
+    pub(super) fn flush(&mut self, connection: &Connection) -> Attempt<()> {
+        for log in self.0.drain(..) {
+            if log.last_offset != log.stored || log.stirs > 0 {
+                connection.prepare_cached(super::sql!("publish/head.sql"))?.execute(params![
+                    log.topic_id.0,
+                    log.last_offset,
+                    log.stirs
+                ])?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn load(connection: &Connection, topic: &TopicName) -> Attempt<Option<Log>> {
+    let log = connection
+        .prepare_cached(super::sql!("publish/log.sql"))?
+        .query_row([topic.as_str()], |row| {
+            let last_offset = row.get(1)?;
+            Ok(Log {
+                topic_id: TopicId(row.get(0)?),
+                name: topic.as_str().to_owned(),
+                last_offset,
+                confirmed: None,
+                stored: last_offset,
+                stirs: 0,
+                payload_bytes_max: row.get::<_, i64>(2)?.try_into().unwrap_or_default(),
+                dedup_window_ms: row.get(3)?,
+            })
+        })
+        .optional()?;
+    Ok(log)
+}

@@ -1,0 +1,214 @@
+//! Settle: end leases, whole or in parts.
+//!
+//! Each settlement is checked against what its token holds before anything is written, so one that is lost changes
+//! nothing; and all of a call is one transaction, so a buried message is never removed without being stored.
+
+use rusqlite::params;
+use uuid::Uuid;
+
+use super::fault::Attempt;
+use super::range::{DUE_NOW, Part, next_token};
+use super::work::Work;
+use super::{decode, lane_of, millis, row_key};
+use crate::error::{Error, Result};
+use crate::lease::{LeaseToken, OffsetRange, Outcome, Parts, Settlement};
+use crate::topic::TopicId;
+
+/// Settles leases, each for itself.
+pub(super) fn settle(work: &mut Work<'_>, settlements: &[Settlement]) -> Attempt<Vec<Result<()>>> {
+    let now_ms = work.now_ms();
+    settlements
+        .iter()
+        .map(|settlement| match &settlement.parts {
+            Parts::AckAll => ack_all(work, settlement.token, now_ms),
+            Parts::Each(parts) => settle_parts(work, settlement.token, parts, now_ms),
+        })
+        .collect()
+}
+
+fn lost(token: LeaseToken) -> Result<()> {
+    Err(Error::lease_lost(token.0))
+}
+
+fn ack_all(work: &mut Work<'_>, token: LeaseToken, now_ms: i64) -> Attempt<Result<()>> {
+    let ended = {
+        let mut statement = work.connection.prepare_cached(super::sql!("settle/ack_all.sql"))?;
+        decode::all(&mut statement, params![token.0, now_ms], |row| {
+            Ok((row.get::<_, i32>(0)?, row.get::<_, Option<u16>>(1)?))
+        })?
+    };
+    match ended.first() {
+        None => Ok(lost(token)),
+        Some((_, None)) => Ok(Ok(())),
+        Some((subscription_id, Some(_))) => {
+            // The lane is free for another holder.
+            let (topic, _) = topic_of(work, *subscription_id)?;
+            stir(work, topic)?;
+            Ok(Ok(()))
+        }
+    }
+}
+
+fn settle_parts(
+    work: &mut Work<'_>,
+    token: LeaseToken,
+    parts: &[(OffsetRange, Outcome)],
+    now_ms: i64,
+) -> Attempt<Result<()>> {
+    let held = {
+        let mut statement = work.connection.prepare_cached(super::sql!("settle/held.sql"))?;
+        decode::all(&mut statement, params![token.0, now_ms], Part::read)?
+    };
+    let ranges: Vec<(i64, i64)> = held.iter().map(|part| (part.first, part.last)).collect();
+    let settled: Vec<(i64, i64)> = parts.iter().map(|(range, _)| (range.first.0, range.last.0)).collect();
+    let Some(left) = without(&ranges, &settled) else {
+        return Ok(lost(token));
+    };
+    let model = &held[0];
+    work.connection.prepare_cached(super::sql!("settle/remove.sql"))?.execute([token.0])?;
+    for (first, last) in left {
+        Part { first, last, ..model.clone() }.insert(work.connection)?;
+    }
+    let (topic, lanes) = topic_of(work, model.subscription_id)?;
+    let mut claimable = model.lane.is_some();
+    for (range, outcome) in parts {
+        claimable |= !matches!(outcome, Outcome::Ack | Outcome::Bury { .. });
+        match outcome {
+            Outcome::Ack => {}
+            Outcome::Bury { error } => {
+                bury(work, topic, lanes, model, *range, error, model.attempts + 1, now_ms)?;
+            }
+            waiting => wait(work, model, *range, waiting, now_ms)?,
+        }
+    }
+    if claimable {
+        stir(work, topic)?;
+    }
+    Ok(Ok(()))
+}
+
+/// Stores a part that comes again, under a fresh token: the old one must never match it.
+fn wait(work: &Work<'_>, model: &Part, range: OffsetRange, outcome: &Outcome, now_ms: i64) -> Attempt<()> {
+    let mut part = Part {
+        token: next_token(work.connection)?,
+        first: range.first.0,
+        last: range.last.0,
+        owner: None,
+        due_at_ms: DUE_NOW,
+        parked: false,
+        ..model.clone()
+    };
+    match outcome {
+        Outcome::Retry { after, error, key } => {
+            part.due_at_ms = now_ms.saturating_add(millis(*after));
+            part.attempts += 1;
+            part.suspect = false;
+            part.last_error = Some(error.clone());
+            part.key = key.clone().or(part.key);
+        }
+        Outcome::Park { key } => {
+            part.suspect = false;
+            part.parked = true;
+            part.key = Some(key.clone());
+        }
+        Outcome::Release | Outcome::Ack | Outcome::Bury { .. } => {}
+    }
+    part.insert(work.connection)
+}
+
+/// Copies the messages of a range to the dead letters. Of a lane's range only the lane's own messages are: the
+/// others belong to the other lanes.
+#[allow(clippy::too_many_arguments)]
+pub(super) fn bury(
+    work: &Work<'_>,
+    topic: TopicId,
+    lanes: u16,
+    model: &Part,
+    range: OffsetRange,
+    error: &str,
+    attempts: u32,
+    now_ms: i64,
+) -> Attempt<()> {
+    let keys: Vec<i64> = {
+        let mut statement = work.connection.prepare_cached(super::sql!("settle/buried.sql"))?;
+        let bounds = [row_key(topic, range.first.0), row_key(topic, range.last.0)];
+        let found = decode::all(&mut statement, bounds, |row| {
+            let mine = match model.lane {
+                None => true,
+                Some(lane) => lane_of(decode::text(row, 2)?.as_deref(), decode::uuid(row, 1)?, lanes) == lane,
+            };
+            Ok((row.get(0)?, mine))
+        })?;
+        found.into_iter().filter_map(|(key, mine)| mine.then_some(key)).collect()
+    };
+    let mut statement = work.connection.prepare_cached(super::sql!("settle/bury.sql"))?;
+    for key in keys {
+        let dead_letter_id = Uuid::now_v7();
+        statement.execute(params![
+            key,
+            dead_letter_id.as_bytes().as_slice(),
+            model.subscription_id,
+            error,
+            attempts,
+            now_ms
+        ])?;
+    }
+    Ok(())
+}
+
+fn topic_of(work: &Work<'_>, subscription_id: i32) -> Attempt<(TopicId, u16)> {
+    let mut statement = work.connection.prepare_cached(super::sql!("settle/topic.sql"))?;
+    Ok(statement.query_row([subscription_id], |row| Ok((TopicId(row.get(0)?), row.get(1)?)))?)
+}
+
+/// Wakes the waiters of a topic: those of this process after COMMIT, those of others by its changed row.
+fn stir(work: &mut Work<'_>, topic: TopicId) -> Attempt<()> {
+    work.connection.prepare_cached(super::sql!("settle/stir.sql"))?.execute([topic.0])?;
+    work.wake(topic);
+    Ok(())
+}
+
+/// What is left of sorted ranges without sorted parts; `None` if a part is not wholly inside them.
+fn without(ranges: &[(i64, i64)], parts: &[(i64, i64)]) -> Option<Vec<(i64, i64)>> {
+    let mut merged: Vec<(i64, i64)> = Vec::with_capacity(ranges.len());
+    for (first, last) in ranges {
+        match merged.last_mut() {
+            Some(before) if before.1 + 1 == *first => before.1 = *last,
+            _ => merged.push((*first, *last)),
+        }
+    }
+    let mut left = Vec::new();
+    let mut parts = parts.iter().peekable();
+    for (first, last) in merged {
+        let mut from = first;
+        while let Some((part_first, part_last)) = parts.next_if(|part| part.0 <= last) {
+            if *part_first < from || *part_last > last {
+                return None;
+            }
+            if *part_first > from {
+                left.push((from, part_first - 1));
+            }
+            from = part_last + 1;
+        }
+        if from <= last {
+            left.push((from, last));
+        }
+    }
+    parts.peek().is_none().then_some(left)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without;
+
+    #[test]
+    fn parts_must_lie_within_what_is_held() {
+        let held = [(1, 5), (6, 10), (20, 30)];
+        assert_eq!(without(&held, &[(1, 10), (20, 30)]), Some(vec![]));
+        assert_eq!(without(&held, &[(4, 7), (25, 25)]), Some(vec![(1, 3), (8, 10), (20, 24), (26, 30)]));
+        for outside in [(0, 1), (10, 11), (5, 25), (31, 31), (12, 13)] {
+            assert_eq!(without(&held, &[outside]), None, "{outside:?}");
+        }
+        assert_eq!(without(&[], &[(1, 1)]), None);
+    }
+}

@@ -1,0 +1,32 @@
+-- Purpose:    All a claim must know of one subscription, in one look.
+-- Parameters: ?1 subscription_id, ?2 owner, ?3 now_ms
+-- Index:      primary keys; headwater_range_leased, headwater_range_waiting, headwater_schedule_due: their first entry
+--             each; headwater_range_suspect, which holds only ranges whose holder vanished
+SELECT subscription.topic_id, subscription.lanes, topic.lease_ms, topic.max_attempts, topic.last_offset,
+    cursor.next_offset,
+    (
+        SELECT leased.due_at_ms FROM headwater_range AS leased
+        WHERE leased.subscription_id = ?1 AND leased.owner IS NOT NULL
+        ORDER BY leased.due_at_ms
+        LIMIT 1
+    ),
+    (
+        SELECT waiting.due_at_ms FROM headwater_range AS waiting
+        WHERE waiting.subscription_id = ?1 AND waiting.owner IS NULL
+        ORDER BY waiting.due_at_ms
+        LIMIT 1
+    ),
+    (
+        SELECT schedule.deliver_at_ms FROM headwater_schedule AS schedule
+        WHERE schedule.topic_id = subscription.topic_id
+        ORDER BY schedule.deliver_at_ms
+        LIMIT 1
+    ),
+    (
+        SELECT max(held.due_at_ms) FROM headwater_range AS held
+        WHERE held.subscription_id = ?1 AND held.suspect = 1 AND held.owner = ?2 AND held.due_at_ms > ?3
+    )
+FROM headwater_subscription AS subscription
+JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
+JOIN headwater_cursor AS cursor ON cursor.subscription_id = subscription.subscription_id AND cursor.lane = 0
+WHERE subscription.subscription_id = ?1

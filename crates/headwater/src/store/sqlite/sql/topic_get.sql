@@ -1,0 +1,7 @@
+-- Purpose:    A topic by its name.
+-- Parameters: ?1 name
+-- Index:      the unique index on name
+SELECT topic_id, name, semantics, lease_ms, max_attempts, backoff_initial_ms, backoff_max_ms, ordering, lanes,
+    payload_bytes_max, dedup_window_ms, gap_patience_ms
+FROM headwater_topic
+WHERE name = ?1

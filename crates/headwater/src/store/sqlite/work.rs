@@ -1,0 +1,144 @@
+//! What the writer runs: a command, and the transaction it works in.
+
+use rusqlite::Connection;
+use tokio::sync::oneshot;
+
+use super::fault::{Attempt, Fault};
+use super::publish::Logs;
+use crate::clock::Clock;
+use crate::error::Error;
+use crate::topic::TopicId;
+
+/// The transaction a command works in.
+#[derive(Debug)]
+pub(super) struct Work<'c> {
+    /// The write connection, inside a transaction.
+    pub(super) connection: &'c Connection,
+    /// Whether COMMIT waits for the disk.
+    pub(super) synced: bool,
+    /// The heads of the topics published to, not yet written back.
+    pub(super) logs: Logs,
+    /// Topics whose waiters are woken after COMMIT.
+    pub(super) woken: Vec<TopicId>,
+    clock: &'c Clock,
+}
+
+impl<'c> Work<'c> {
+    pub(super) fn new(connection: &'c Connection, clock: &'c Clock, synced: bool) -> Self {
+        Work { connection, synced, logs: Logs::default(), woken: Vec::new(), clock }
+    }
+
+    /// The time, to the millisecond. Read while the write lock is held, so it is not from before a long wait.
+    pub(super) fn now_ms(&self) -> i64 {
+        now_ms(self.clock)
+    }
+
+    /// Wakes the waiters of a topic once this transaction is committed.
+    pub(super) fn wake(&mut self, topic: TopicId) {
+        if !self.woken.contains(&topic) {
+            self.woken.push(topic);
+        }
+    }
+}
+
+/// The time of a clock in milliseconds since 1970.
+pub(super) fn now_ms(clock: &Clock) -> i64 {
+    clock.injected().unwrap_or_else(jiff::Timestamp::now).as_millisecond()
+}
+
+/// How a command is committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Appends to logs. Waits for the disk. Checks everything before it writes anything, so it needs no savepoint: when
+    /// it is refused nothing was written, and when SQLite fails under it the whole transaction is given up.
+    Publish,
+    /// Writes something else that must survive a power cut.
+    Define,
+    /// Claims and settlements: losing one in a power cut only means that messages come again. Tokens handed out by a
+    /// lost claim may then be handed out again, but no process that held them has survived.
+    Consume,
+    /// Reads only (the store in memory has no other connection to read with).
+    Read,
+}
+
+/// Something for the writer to do. It may be run more than once; only the last run counts.
+pub(super) trait Command: Send {
+    /// How it is committed.
+    fn kind(&self) -> Kind;
+    /// Whether nobody waits for the answer any more.
+    fn is_abandoned(&self) -> bool;
+    /// Does it, and keeps the answer.
+    fn run(&mut self, work: &mut Work<'_>) -> Attempt<()>;
+    /// Answers after COMMIT, or with the failure. If nobody is there to take the answer, gives what takes it back.
+    fn answer(self: Box<Self>, failure: Option<Error>) -> Option<BoxCommand>;
+}
+
+/// A command, owned.
+pub(super) type BoxCommand = Box<dyn Command>;
+
+/// A command made of a closure and somebody who waits for its answer.
+pub(super) struct Job<T, F> {
+    kind: Kind,
+    run: F,
+    outcome: Option<T>,
+    reply: oneshot::Sender<Result<T, Error>>,
+    /// Makes the command that takes an unwanted answer back.
+    undo: Option<fn(T) -> Option<BoxCommand>>,
+    /// Runs although nobody waits for it.
+    unattended: bool,
+}
+
+impl<T, F> Job<T, F>
+where
+    T: Send + 'static,
+    F: FnMut(&mut Work<'_>) -> Attempt<T> + Send + 'static,
+{
+    /// A job and where its answer will come.
+    pub(super) fn new(kind: Kind, run: F) -> (Self, oneshot::Receiver<Result<T, Error>>) {
+        let (reply, answer) = oneshot::channel();
+        (Job { kind, run, outcome: None, reply, undo: None, unattended: false }, answer)
+    }
+
+    /// Sets how an answer that nobody takes is taken back.
+    pub(super) fn undo(mut self, undo: fn(T) -> Option<BoxCommand>) -> Self {
+        self.undo = Some(undo);
+        self
+    }
+
+    /// Runs it although nobody waits for the answer.
+    pub(super) fn unattended(mut self) -> Self {
+        self.unattended = true;
+        self
+    }
+}
+
+impl<T, F> Command for Job<T, F>
+where
+    T: Send + 'static,
+    F: FnMut(&mut Work<'_>) -> Attempt<T> + Send + 'static,
+{
+    fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    fn is_abandoned(&self) -> bool {
+        !self.unattended && self.reply.is_closed()
+    }
+
+    fn run(&mut self, work: &mut Work<'_>) -> Result<(), Fault> {
+        self.outcome = None;
+        self.outcome = Some((self.run)(work)?);
+        Ok(())
+    }
+
+    fn answer(self: Box<Self>, failure: Option<Error>) -> Option<BoxCommand> {
+        let answer = match failure {
+            Some(error) => Err(error),
+            None => Ok(self.outcome.expect("a command that succeeded has an answer")),
+        };
+        match self.reply.send(answer) {
+            Err(Ok(unwanted)) => self.undo.and_then(|undo| undo(unwanted)),
+            Ok(()) | Err(Err(_)) => None,
+        }
+    }
+}

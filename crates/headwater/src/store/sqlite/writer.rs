@@ -1,0 +1,275 @@
+//! The writer: one thread owns the write connection and commits in groups.
+//!
+//! Commands queue to it; it runs as many as are waiting in one transaction and answers after COMMIT, so that one wait
+//! for the disk serves all of them. Nobody is told `Ok` before COMMIT returned `Ok`.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use rusqlite::Connection;
+
+use super::checkpoint::Checkpoints;
+use super::connection::Location;
+use super::fault::{Attempt, Fault, commit_error, is_unknown_commit, shared_error};
+use super::queue::{Queue, Taken};
+use super::watch::Watch;
+use super::work::{BoxCommand, Kind, Work};
+use crate::clock::Clock;
+use crate::error::{Error, ErrorKind};
+use crate::store::wake::Hub;
+
+/// Commands waiting at most; further callers wait for a place.
+pub(super) const QUEUE_PLACES: usize = 1024;
+/// Commands in one transaction at most: bounds how long the first of them waits.
+const GROUP_COMMANDS_MAX: usize = 256;
+
+/// The queue to the writer.
+pub(super) type Commands = Queue<BoxCommand>;
+
+/// The writer thread's own things.
+pub(super) struct Writer {
+    pub(super) connection: Connection,
+    pub(super) location: Location,
+    pub(super) commands: Arc<Commands>,
+    pub(super) hub: Arc<Hub>,
+    pub(super) clock: Clock,
+    pub(super) policy: SyncPolicy,
+    pub(super) watch: Watch,
+    pub(super) checkpoints: Checkpoints,
+    /// What the connection's `synchronous` is now: true for FULL.
+    pub(super) full: bool,
+}
+
+/// Which transactions wait for the disk.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SyncPolicy {
+    /// Publishes do.
+    pub(super) publishes: bool,
+    /// Claims and settlements do.
+    pub(super) settlements: bool,
+}
+
+impl SyncPolicy {
+    fn wants_sync(self, kind: Kind) -> bool {
+        match kind {
+            Kind::Publish | Kind::Define => self.publishes,
+            Kind::Consume => self.settlements,
+            Kind::Read => false,
+        }
+    }
+}
+
+/// A command and what became of it in this group.
+struct Slot {
+    command: BoxCommand,
+    outcome: SlotOutcome,
+}
+
+enum SlotOutcome {
+    Pending,
+    Done,
+    NeedsSync,
+    Failed(Error),
+}
+
+/// Where a transaction failed.
+enum Failure {
+    /// It could not begin: nothing ran.
+    Begin(rusqlite::Error),
+    /// A command broke it; it was rolled back whole.
+    Inside(Fault),
+    /// COMMIT failed.
+    Commit(rusqlite::Error),
+}
+
+impl Writer {
+    /// Starts the thread.
+    pub(super) fn start(self) -> std::io::Result<JoinHandle<()>> {
+        std::thread::Builder::new().name("headwater-writer".into()).spawn(move || self.run())
+    }
+
+    fn run(mut self) {
+        // If this thread ever ends otherwise than by closing, waiting callers learn it instead of waiting for good.
+        let guard = AbandonOnDrop(Arc::clone(&self.commands));
+        super::checkpoint::count_frames(&self.connection);
+        loop {
+            match self.commands.take(GROUP_COMMANDS_MAX, self.watch.pause(&self.hub)) {
+                Taken::Items(commands) => self.serve(commands),
+                Taken::Nothing => {}
+                Taken::Closed => break,
+            }
+            self.watch.look(&self.connection, &self.hub);
+        }
+        self.checkpoints.finish(&self.connection);
+        drop(guard);
+        if let Err((_, error)) = self.connection.close() {
+            tracing::warn!(location = self.location.name, %error, "closing the write connection failed");
+        }
+    }
+
+    /// Runs a group and answers everybody in it.
+    fn serve(&mut self, commands: Vec<BoxCommand>) {
+        let slots = commands.into_iter().filter(|command| !command.is_abandoned());
+        let mut slots: Vec<Slot> =
+            slots.map(|command| Slot { command, outcome: SlotOutcome::Pending }).collect();
+        let policy = self.policy;
+        let synced = slots.iter().any(|slot| policy.wants_sync(slot.command.kind()));
+        self.serve_group(&mut slots, synced);
+        for slot in &mut slots {
+            if matches!(slot.outcome, SlotOutcome::NeedsSync) {
+                self.serve_group(std::slice::from_mut(slot), true);
+            }
+        }
+        for slot in slots {
+            let failure = match slot.outcome {
+                SlotOutcome::Done => None,
+                SlotOutcome::Failed(error) => Some(error),
+                SlotOutcome::NeedsSync => Some(Fault::NeedsSync.into_error(&self.location.name)),
+                SlotOutcome::Pending => unreachable!("a group gives every slot an outcome"),
+            };
+            if let Some(undo) = slot.command.answer(failure) {
+                // Refused only when closing: then the lease ends by its deadline.
+                let _ = self.commands.push_now(undo);
+            }
+        }
+        self.checkpoints.after_commit(&self.connection);
+    }
+
+    /// One transaction for all; if one of several breaks it, one for each, so that nobody pays for another.
+    fn serve_group(&mut self, slots: &mut [Slot], synced: bool) {
+        if slots.is_empty() {
+            return;
+        }
+        let Err(failure) = self.transact(slots, synced) else { return };
+        if !self.connection.is_autocommit()
+            && let Err(error) = self.connection.execute_batch("ROLLBACK")
+        {
+            tracing::error!(location = self.location.name, %error, "rolling back failed");
+        }
+        let alone = slots.len() == 1;
+        match failure {
+            Failure::Inside(Fault::NeedsSync) if alone => slots[0].outcome = SlotOutcome::NeedsSync,
+            Failure::Inside(fault) if alone => {
+                slots[0].outcome = SlotOutcome::Failed(fault.into_error(&self.location.name));
+            }
+            Failure::Begin(error) => self.fail_all(slots, error, shared_error),
+            Failure::Commit(error) if alone || is_unknown_commit(&error) => {
+                self.fail_all(slots, error, commit_error);
+            }
+            Failure::Inside(_) | Failure::Commit(_) => {
+                for slot in slots {
+                    let synced = synced && self.policy.wants_sync(slot.command.kind());
+                    self.serve_group(std::slice::from_mut(slot), synced);
+                }
+            }
+        }
+    }
+
+    fn fail_all(
+        &self,
+        slots: &mut [Slot],
+        error: rusqlite::Error,
+        make: fn(&str, &Arc<rusqlite::Error>) -> Error,
+    ) {
+        let error = Arc::new(error);
+        for slot in slots {
+            slot.outcome = SlotOutcome::Failed(make(&self.location.name, &error));
+        }
+    }
+
+    fn transact(&mut self, slots: &mut [Slot], synced: bool) -> Result<(), Failure> {
+        self.set_synchronous(synced).map_err(Failure::Begin)?;
+        let connection = &self.connection;
+        execute(connection, "BEGIN IMMEDIATE").map_err(Failure::Begin)?;
+        let mut work = Work::new(connection, &self.clock, synced);
+        let alone = slots.len() == 1;
+        for slot in &mut *slots {
+            slot.outcome = run_one(&mut work, slot, alone, &self.location.name).map_err(Failure::Inside)?;
+        }
+        work.logs.flush(connection).map_err(Failure::Inside)?;
+        let woken = std::mem::take(&mut work.woken);
+        execute(connection, "COMMIT").map_err(Failure::Commit)?;
+        for topic in woken {
+            self.hub.wake(topic);
+        }
+        Ok(())
+    }
+
+    /// `synchronous` can only change between transactions. In WAL mode one fsync makes everything before it durable
+    /// too, so a publish never becomes durable ahead of the claims it was committed after.
+    fn set_synchronous(&mut self, full: bool) -> rusqlite::Result<()> {
+        if self.full != full {
+            let sql = if full { "PRAGMA synchronous = FULL" } else { "PRAGMA synchronous = NORMAL" };
+            self.connection.execute_batch(sql)?;
+            self.full = full;
+        }
+        Ok(())
+    }
+}
+
+/// Runs one command of a group inside its own savepoint. An `Err` gives up the whole transaction.
+fn run_one(work: &mut Work<'_>, slot: &mut Slot, alone: bool, location: &str) -> Attempt<SlotOutcome> {
+    let connection = work.connection;
+    let kind = slot.command.kind();
+    if kind != Kind::Publish {
+        // Others read the heads from their rows.
+        work.logs.flush(connection)?;
+    }
+    let savepoint = !alone && kind != Kind::Publish;
+    if savepoint {
+        execute(connection, "SAVEPOINT command")?;
+    }
+    let ran = catch_unwind(AssertUnwindSafe(|| slot.command.run(work)));
+    let fault = match ran {
+        Ok(Ok(())) => {
+            if savepoint {
+                execute(connection, "RELEASE command")?;
+            }
+            work.logs.confirm();
+            return Ok(SlotOutcome::Done);
+        }
+        Ok(Err(fault)) => fault,
+        Err(panic) => {
+            let error = panicked(panic.as_ref(), location);
+            if !savepoint && !alone {
+                // It may have written half of what it meant to: only giving up the transaction undoes that.
+                return Err(Fault::Sqlite(rusqlite::Error::InvalidQuery));
+            }
+            Fault::Refused(error)
+        }
+    };
+    work.logs.forget_unconfirmed();
+    let broken = matches!(fault, Fault::Sqlite(_)) && !savepoint;
+    if alone || broken || connection.is_autocommit() {
+        return Err(fault);
+    }
+    if savepoint {
+        execute(connection, "ROLLBACK TO command")?;
+        execute(connection, "RELEASE command")?;
+    }
+    Ok(match fault {
+        Fault::NeedsSync => SlotOutcome::NeedsSync,
+        fault => SlotOutcome::Failed(fault.into_error(location)),
+    })
+}
+
+fn panicked(panic: &(dyn std::any::Any + Send), location: &str) -> Error {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text =
+        text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into());
+    tracing::error!(location, panic = text, "a command panicked and was rolled back");
+    Error::new(ErrorKind::Database, format!("a command panicked and was rolled back: {location}: {text}"))
+}
+
+fn execute(connection: &Connection, sql: &'static str) -> rusqlite::Result<()> {
+    connection.prepare_cached(sql)?.execute([]).map(drop)
+}
+
+struct AbandonOnDrop(Arc<Commands>);
+
+impl Drop for AbandonOnDrop {
+    fn drop(&mut self) {
+        self.0.abandon();
+    }
+}
