@@ -15,6 +15,8 @@ use crate::name::{GroupName, TopicName};
 use crate::subscription::{Start, Subscription, SubscriptionId, SubscriptionStatus};
 use crate::topic::{Topic, TopicId, TopicSettings, TopicStatus};
 
+#[cfg(feature = "conformance")]
+pub mod conformance;
 pub(crate) mod options;
 #[cfg(feature = "postgres")]
 pub mod postgres;

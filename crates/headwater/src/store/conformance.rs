@@ -1,0 +1,447 @@
+//! The conformance suite: what every engine promises, as one list of cases that runs on each.
+//!
+//! An engine's test binary writes one line, naming a function that makes its [`Harness`]:
+//!
+//! ```ignore
+//! mod sqlite {
+//!     headwater::conformance_cases!(crate::SqliteHarness::make);
+//! }
+//! ```
+//!
+//! Cases are grouped by verb, in files called like the verb. Their names are claims. Time is a manual clock, so no
+//! case sleeps to be safe; what happens in real time is waited for with a deadline. After every case the doctor looks
+//! at the place and must find nothing.
+
+pub mod case;
+mod harness;
+pub mod lane_consumer;
+mod log_capture;
+mod model;
+pub mod rng;
+#[cfg(feature = "postgres")]
+mod sessions;
+
+pub mod bury;
+pub mod claim;
+pub mod create;
+pub mod dedup;
+pub mod delay;
+pub mod expiry;
+pub mod extend;
+pub mod input;
+pub mod order;
+pub mod place;
+#[cfg(feature = "postgres")]
+pub mod postgres_order;
+#[cfg(feature = "postgres")]
+pub mod postgres_start;
+pub mod processes;
+pub mod publish;
+pub mod random_ops;
+pub mod restart;
+pub mod settle;
+pub mod subscribe;
+pub mod wake;
+
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use futures::FutureExt;
+
+pub use case::{Case, Scene};
+pub use harness::{ForeignPlace, Harness};
+
+/// How long a case may take before it counts as hanging.
+const CASE_MAX: Duration = Duration::from_secs(600);
+
+/// Runs one case in a place of its own, then lets the doctor look, and cleans up. The macros call it.
+///
+/// `make` answers `None` where the engine's database is not there; it has then said so.
+pub fn run<H: Harness>(
+    make: impl AsyncFnOnce() -> Option<H>,
+    name: &'static str,
+    case: impl AsyncFnOnce(&Case),
+) {
+    log_capture::install();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.expect("a runtime starts").block_on(Box::pin(async {
+        let Some(harness) = make().await else { return };
+        let context = Case::new(Box::new(harness));
+        let body = Box::pin(async {
+            case(&context).await;
+            context.close_all().await;
+            let store = context.open().await;
+            let findings = store.doctor().await.expect("the doctor looks");
+            assert_eq!(findings, [], "the doctor finds nothing after {name}");
+        });
+        let outcome = AssertUnwindSafe(tokio::time::timeout(CASE_MAX, body)).catch_unwind().await;
+        context.close_all().await;
+        context.harness().cleanup().await;
+        match outcome {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => panic!("{name} hangs: it took more than {CASE_MAX:?}"),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }));
+}
+
+/// Makes one test of every case that every engine must pass.
+#[macro_export]
+macro_rules! conformance_cases {
+    ($make:path) => {
+        $crate::conformance_group!(
+            $make,
+            publish,
+            [
+                offsets_rise_in_the_order_published,
+                every_field_round_trips,
+                an_id_is_made_where_none_is_given,
+                payloads_are_kept_byte_for_byte,
+                a_batch_with_one_bad_message_writes_nothing,
+                an_empty_batch_publishes_nothing,
+                the_largest_batch_is_published_whole,
+                concurrent_publishers_get_disjoint_rising_offsets,
+                a_committed_transaction_of_the_caller_is_delivered,
+                a_rolled_back_transaction_of_the_caller_is_never_seen,
+                committed_sql_is_delivered,
+                rolled_back_sql_is_never_seen,
+                the_callers_transaction_keeps_the_rules,
+                offsets_are_never_reused,
+                every_topic_has_offsets_of_its_own,
+            ]
+        );
+        $crate::conformance_group!(
+            $make,
+            create,
+            [
+                topic_settings_round_trip,
+                other_settings_are_a_conflict,
+                bad_settings_are_refused,
+                topics_are_listed_by_name,
+                concurrent_creators_get_one_topic,
+                concurrent_publishers_create_one_topic,
+                concurrent_openers_create_one_namespace,
+                namespaces_are_apart,
+            ]
+        );
+        $crate::conformance_group!(
+            $make,
+            subscribe,
+            [
+                beginning_reads_everything,
+                now_is_exact,
+                now_on_an_empty_topic_reads_all_that_comes,
+                now_is_exact_among_publishers,
+                offset_starts_there,
+                timestamp_starts_at_the_first_at_or_after,
+                beginning_bounded_goes_back_so_far,
+                subscribing_again_keeps_the_place,
+                concurrent_subscribers_get_one_subscription,
+                a_queue_refuses_a_second_group,
+                two_groups_racing_for_a_queue_leave_one,
+                subscriptions_are_listed_by_group,
+                a_subscription_carries_its_topic,
+                an_unknown_topic_cannot_be_subscribed_to,
+            ]
+        );
+        $crate::conformance_group!(
+            $make,
+            claim,
+            [
+                claims_go_through_the_log_in_order,
+                an_empty_topic_gives_nothing,
+                competing_members_never_share,
+                groups_are_isolated,
+                a_new_group_reads_history,
+                one_claim_serves_many_subscriptions,
+                a_want_chooses_its_lease,
+                claiming_for_an_unknown_subscription_hands_out_nothing,
+                a_claim_outside_its_limits_is_refused,
+                fetch_reads_what_is_there,
+                a_large_range_is_one_lease,
+                status_follows_every_step,
+                a_lease_out_does_not_hold_up_new_messages,
+            ]
+        );
+        $crate::conformance_group!(
+            $make,
+            settle,
+            [
+                ack_all_finishes_a_lease,
+                a_token_settles_once,
+                stale_token_cannot_settle,
+                a_lease_past_its_deadline_cannot_be_settled,
+                an_unknown_token_changes_nothing,
+                partial_settle_keeps_the_rest_under_its_token,
+                only_the_unsettled_rest_of_a_lease_expires,
+                offsets_not_held_are_lost_and_other_settlements_go_through,
+                malformed_settlements_are_refused,
+                no_settlements_are_no_answers,
+                every_outcome_fits_in_one_settlement,
+                a_retry_is_due_to_the_millisecond,
+                retries_count_attempts,
+                several_due_retries_come_in_one_claim,
+                a_due_range_is_split_to_what_is_wanted,
+                release_gives_back_at_once_without_counting,
+            ]
+        );
+        $crate::conformance_group!(
+            $make,
+            bury,
+            [
+                a_buried_message_is_kept_whole,
+                a_buried_message_tells_its_attempts,
+                an_overlong_error_is_cut_with_a_mark,
+                dead_letters_belong_to_one_subscription,
+                dead_letters_are_listed_oldest_first,
+                a_refused_burial_stores_nothing,
+            ]
+        );
+        $crate::conformance_group!(
+            $make,
+            extend,
+            [
+                extend_moves_the_deadline,
+                extend_may_shorten,
+                stale_token_cannot_extend,
+                a_lease_past_its_deadline_cannot_be_extended,
+                tokens_are_extended_each_for_itself,
+                extending_by_zero_is_for_ever,
+                extend_reaches_every_part_of_a_split_lease,
+            ]
+        );
+        $crate::conformance_group!(
+            $make,
+            expiry,
+            [
+                an_expired_lease_goes_to_another_owner,
+                an_expired_lease_is_logged,
+                a_lease_of_zero_is_never_reassigned,
+                an_expired_range_comes_again_in_halves,
+                a_suspect_is_handed_out_alone,
+                a_suspect_only_minds_its_own_subscription,
+                a_released_suspect_stays_suspect,
+                a_message_that_kills_its_worker_is_buried,
+                bisect_finds_the_poison_in_five_hundred,
+                bisect_works_with_three_attempts,
+                bisect_works_with_one_attempt,
+                bisect_finds_several_poisons,
+            ]
+        );
+        $crate::conformance_group!(
+            $make,
+            order,
+            [
+                lanes_have_one_holder_each,
+                a_lane_goes_on_with_its_next_holder,
+                a_blocked_key_parks_and_others_go_on,
+                a_retry_is_not_blocked_by_its_followers,
+                a_key_that_fails_again_keeps_its_order,
+                burying_unblocks_the_key,
+                a_lane_moves_on_when_its_holder_vanishes,
+                messages_without_a_key_come_once,
+                a_lane_parks_only_so_many,
+                order_per_key_survives_retries_and_crashes,
+                released_messages_keep_their_order,
+            ]
+        );
+        $crate::conformance_group!(
+            $make,
+            delay,
+            [
+                a_delayed_message_comes_at_its_time_and_once,
+                delayed_messages_come_in_order,
+                a_time_in_the_past_is_no_delay,
+                a_flood_of_due_messages_all_comes,
+                upkeep_promotes_what_is_due,
+                a_delayed_message_survives_a_restart,
+                a_delay_works_in_the_callers_transaction,
+                recheck_after_tells_the_nearest_time,
+            ]
+        );
+        $crate::conformance_group!(
+            $make,
+            dedup,
+            [
+                a_repeat_returns_the_first_offset,
+                a_repeat_within_a_batch_is_a_duplicate,
+                a_batch_may_mix_old_and_new,
+                the_window_counts_from_the_first,
+                upkeep_forgets_old_keys,
+                keys_belong_to_their_topic,
+                keys_hold_across_transactions,
+                keys_survive_a_restart,
+                concurrent_repeats_make_one_message,
+                batches_in_opposite_orders_do_not_deadlock,
+                a_repeat_of_a_delayed_message_is_a_duplicate,
+            ]
+        );
+        $crate::conformance_group!(
+            $make,
+            wake,
+            [
+                a_publish_wakes_a_waiter,
+                a_publish_wakes_a_waiter_at_rest,
+                a_publish_of_another_store_wakes_a_waiter,
+                a_transaction_of_the_caller_wakes_a_waiter,
+                plain_sql_wakes_a_waiter,
+                what_came_before_is_found_by_looking_again,
+                one_groups_wake_up_never_takes_anothers,
+                a_waiter_may_wait_for_several_topics,
+                a_release_wakes_a_waiter,
+                no_wake_up_is_missed,
+            ]
+        );
+        $crate::conformance_group!(
+            $make,
+            input,
+            [
+                bad_names_are_refused_by_name,
+                bad_fields_of_a_message_are_refused_by_name,
+                a_payload_over_the_topics_limit_is_refused,
+                a_payload_over_the_hard_limit_is_refused,
+                an_unknown_topic_is_created_by_publishing,
+                an_unknown_topic_is_refused_without_auto_create,
+                names_that_try_to_inject_are_harmless,
+                fields_that_try_to_inject_are_harmless,
+                strange_keys_are_blocked_exactly,
+                owners_are_told_apart_exactly,
+            ]
+        );
+        $crate::conformance_group!(
+            $make,
+            place,
+            [
+                a_foreign_place_is_refused_and_not_touched,
+                an_unreachable_place_is_unavailable,
+                a_read_only_store_acknowledges_nothing,
+                a_full_store_acknowledges_nothing_more,
+                a_locked_store_is_busy_and_then_resumes,
+                service_resumes_after_connections_were_cut,
+                a_bad_namespace_is_refused,
+                the_doctor_finds_nothing_in_a_used_store,
+            ]
+        );
+        $crate::conformance_group!(
+            $make,
+            restart,
+            [
+                a_restart_keeps_everything,
+                a_reader_started_after_the_writes_gets_them_at_once,
+                a_lease_may_be_settled_through_another_store,
+                two_stores_see_each_others_work,
+                counters_go_on_after_restarts,
+                a_drained_topic_goes_on_after_a_restart,
+                a_closed_store_says_so,
+            ]
+        );
+        $crate::conformance_group!(
+            $make,
+            processes,
+            [
+                several_processes_share_one_store,
+                what_a_killed_process_published_is_there,
+                a_killed_consumers_lease_moves_on,
+            ]
+        );
+        $crate::conformance_group!($make, random_ops, [random_ops_agree_with_the_model]);
+    };
+}
+
+/// Makes one test of every case about commits that land out of order, which only PostgreSQL has.
+#[cfg(feature = "postgres")]
+#[macro_export]
+macro_rules! conformance_postgres_cases {
+    ($make:path) => {
+        $crate::conformance_group!(
+            $make,
+            postgres_order,
+            [
+                an_open_transaction_does_not_stall_others,
+                within_patience_the_order_is_kept,
+                a_rolled_back_transaction_leaves_no_gap,
+                a_rolled_back_savepoint_leaves_no_gap,
+                a_savepoint_does_not_hide_an_open_publisher,
+                a_prepared_transaction_is_delivered_when_it_commits,
+                a_prepared_transaction_that_rolls_back_is_never_seen,
+                an_early_transaction_id_with_a_late_publish_skips_nothing,
+                a_foreign_long_transaction_does_not_stall,
+                a_late_message_reaches_every_group_once,
+                a_late_message_reaches_an_ordered_group,
+                a_late_message_is_found_by_a_waiter,
+                out_of_order_commits_never_skip_nor_double,
+            ]
+        );
+        $crate::conformance_group!(
+            $make,
+            postgres_start,
+            [
+                now_is_exact_with_an_open_transaction,
+                beginning_waits_for_an_open_transaction,
+                offset_and_bounded_starts_wait_for_an_open_transaction,
+                now_is_exact_at_every_interleaving,
+            ]
+        );
+    };
+}
+
+/// The tests of one verb. Only the lists above use it.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! conformance_group {
+    ($make:path, $verb:ident, [$($case:ident),* $(,)?]) => {
+        mod $verb {
+            #[allow(unused_imports)]
+            use super::*;
+            $(
+                #[test]
+                fn $case() {
+                    $crate::store::conformance::run(
+                        $make,
+                        concat!(stringify!($verb), "::", stringify!($case)),
+                        $crate::store::conformance::$verb::$case,
+                    );
+                }
+            )*
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    /// A case that nobody lists never runs.
+    #[test]
+    fn every_case_is_listed() {
+        let list = include_str!("conformance.rs");
+        let files = [
+            include_str!("conformance/bury.rs"),
+            include_str!("conformance/claim.rs"),
+            include_str!("conformance/create.rs"),
+            include_str!("conformance/dedup.rs"),
+            include_str!("conformance/delay.rs"),
+            include_str!("conformance/expiry.rs"),
+            include_str!("conformance/extend.rs"),
+            include_str!("conformance/input.rs"),
+            include_str!("conformance/order.rs"),
+            include_str!("conformance/place.rs"),
+            include_str!("conformance/postgres_order.rs"),
+            include_str!("conformance/postgres_start.rs"),
+            include_str!("conformance/processes.rs"),
+            include_str!("conformance/publish.rs"),
+            include_str!("conformance/random_ops.rs"),
+            include_str!("conformance/restart.rs"),
+            include_str!("conformance/settle.rs"),
+            include_str!("conformance/subscribe.rs"),
+            include_str!("conformance/wake.rs"),
+        ];
+        let mut cases = 0;
+        for file in files {
+            for rest in file.split("\npub async fn ").skip(1) {
+                let name = rest.split('(').next().expect("a function has a name");
+                assert!(list.contains(name), "{name} is in no list");
+                cases += 1;
+            }
+        }
+        assert!(cases > 150, "only {cases} cases were found");
+    }
+}

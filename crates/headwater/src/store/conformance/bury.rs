@@ -1,0 +1,129 @@
+//! Burying: a message that was given up is kept whole, where people find it.
+
+use super::case::{Case, bury, failed, retry};
+use crate::error::ErrorKind;
+use crate::lease::Outcome;
+use crate::limits::ERROR_TEXT_BYTES_MAX;
+use crate::message::NewMessage;
+use crate::subscription::Start;
+
+/// The exact bytes and every field, with the reason, the count and the time.
+pub async fn a_buried_message_is_kept_whole(case: &Case) {
+    let scene = case.queue().await;
+    let payloads: Vec<Vec<u8>> = vec![
+        b"plain".to_vec(),
+        Vec::new(),
+        b"nul\0inside\0".to_vec(),
+        (0..=255).collect(),
+        (0..12_345).map(|n| u8::try_from(n % 253).unwrap()).collect(),
+    ];
+    let messages: Vec<_> = payloads
+        .iter()
+        .map(|payload| {
+            NewMessage::new(payload.clone())
+                .key("k 'é'")
+                .message_type("t")
+                .content_type("application/octet-stream")
+                .header("h1", "v1\n\"x\"")
+                .header("h2", "🌊")
+        })
+        .collect();
+    let published = scene.store.publish(&scene.topic, &messages).await.unwrap();
+    let lease = scene.claim_one("a", 10).await;
+    case.advance_ms(1_234);
+    scene.settle_each(lease.token, vec![((1, 5), bury("cannot parse: 'x'"))]).await.unwrap();
+
+    let dead = scene.dead_letters().await;
+    assert_eq!(dead.len(), 5);
+    for (index, letter) in dead.iter().enumerate() {
+        assert_eq!(letter.offset, published[index].offset.unwrap());
+        assert_eq!(letter.message_id, published[index].message_id);
+        assert_eq!(letter.subscription_id, scene.subscription.subscription_id);
+        assert!(letter.payload == payloads[index][..], "payload of {} bytes changed", payloads[index].len());
+        assert_eq!(letter.key, messages[index].key);
+        assert_eq!(letter.message_type, messages[index].message_type);
+        assert_eq!(letter.content_type, messages[index].content_type);
+        assert_eq!(letter.headers, messages[index].headers);
+        assert_eq!((letter.error.as_str(), letter.attempts), ("cannot parse: 'x'", 1));
+        assert_eq!(letter.buried_at, case.now());
+    }
+    let status = scene.status().await;
+    assert_eq!((status.floor.0, status.leased, status.dead_letters), (5, 0, 5));
+}
+
+/// Attempts count every hand-out, the last one included.
+pub async fn a_buried_message_tells_its_attempts(case: &Case) {
+    let scene = case.queue().await;
+    scene.publish(1).await;
+    for _ in 0..3 {
+        let lease = scene.claim_one("a", 1).await;
+        scene.settle_each(lease.token, vec![((1, 1), retry(0, "not yet"))]).await.unwrap();
+    }
+    let lease = scene.claim_one("a", 1).await;
+    assert_eq!(lease.attempt, 4);
+    scene.settle_each(lease.token, vec![((1, 1), bury("never"))]).await.unwrap();
+    let dead = scene.dead_letters().await;
+    assert_eq!((dead.len(), dead[0].attempts, dead[0].error.as_str()), (1, 4, "never"));
+}
+
+/// A reason longer than the limit ends in a mark; NUL becomes something a text column can hold.
+pub async fn an_overlong_error_is_cut_with_a_mark(case: &Case) {
+    let scene = case.queue().await;
+    scene.publish(2).await;
+    let lease = scene.claim_one("a", 2).await;
+    let long = "é".repeat(ERROR_TEXT_BYTES_MAX);
+    scene
+        .settle_each(lease.token, vec![((1, 1), bury(&long)), ((2, 2), bury("nul \0 inside"))])
+        .await
+        .unwrap();
+    let dead = scene.dead_letters().await;
+    assert!(dead[0].error.len() <= ERROR_TEXT_BYTES_MAX, "{} bytes", dead[0].error.len());
+    assert!(dead[0].error.len() > ERROR_TEXT_BYTES_MAX - 32, "{} bytes", dead[0].error.len());
+    assert!(dead[0].error.starts_with("éééé") && dead[0].error.ends_with("(cut)"));
+    assert_eq!(dead[1].error, "nul \u{FFFD} inside");
+}
+
+/// Dead letters belong to the subscription that gave up; others still get the message.
+pub async fn dead_letters_belong_to_one_subscription(case: &Case) {
+    let gives_up = case.pub_sub().await;
+    let goes_on = gives_up.subscribe("goes-on", Start::Beginning).await;
+    gives_up.publish(3).await;
+    let lease = gives_up.claim_one("a", 3).await;
+    gives_up.settle_each(lease.token, vec![((2, 2), bury("x")), ((1, 1), Outcome::Ack)]).await.unwrap();
+    assert_eq!(goes_on.drain("a").await.len(), 3);
+    assert_eq!(goes_on.dead_letters().await, []);
+    assert_eq!(gives_up.dead_letters().await.len(), 1);
+}
+
+/// Oldest first, and not more than asked for.
+pub async fn dead_letters_are_listed_oldest_first(case: &Case) {
+    let scene = case.queue().await;
+    scene.publish(6).await;
+    let lease = scene.claim_one("a", 6).await;
+    for offset in [5, 2, 6, 1] {
+        scene.settle_each(lease.token, vec![((offset, offset), bury("x"))]).await.unwrap();
+        case.advance_ms(10);
+    }
+    let id = scene.subscription.subscription_id;
+    let listed = async |limit| {
+        let letters = scene.store.dead_letters(id, limit).await.unwrap();
+        letters.iter().map(|letter| letter.offset.0).collect::<Vec<_>>()
+    };
+    assert_eq!(listed(100).await, [5, 2, 6, 1]);
+    assert_eq!(listed(2).await, [5, 2]);
+    let ids: std::collections::HashSet<_> =
+        scene.dead_letters().await.iter().map(|letter| letter.dead_letter_id).collect();
+    assert_eq!(ids.len(), 4);
+}
+
+/// A burial that is refused stores nothing: never both leased and buried.
+pub async fn a_refused_burial_stores_nothing(case: &Case) {
+    let scene = case.queue().await;
+    scene.publish(3).await;
+    let lease = scene.claim_one("a", 3).await;
+    let answer = scene.settle_each(lease.token, vec![((1, 2), bury("x")), ((4, 4), Outcome::Ack)]).await;
+    failed(answer, ErrorKind::LeaseLost);
+    assert_eq!(scene.dead_letters().await, []);
+    scene.ack(&lease).await;
+    assert_eq!(scene.status().await.dead_letters, 0);
+}

@@ -1,0 +1,334 @@
+//! What a case works with: its place, its clock, and a scene of one topic with one group.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+
+use super::harness::Harness;
+use crate::clock::{Clock, ManualClock};
+use crate::error::{Error, ErrorKind, Result};
+use crate::lease::{
+    ClaimRequest, Claimed, DeadLetter, Lease, LeaseToken, OffsetRange, Outcome, Settlement, Want,
+};
+use crate::message::{Message, NewMessage, Offset};
+use crate::name::{GroupName, Owner, TopicName};
+use crate::store::{OpenOptions, Store};
+use crate::subscription::{Start, Subscription, SubscriptionStatus};
+use crate::topic::{TopicSettings, TopicStatus};
+
+/// How long anything real may take before a case calls it missing. Long, because test machines stall.
+pub const DEADLINE: Duration = Duration::from_secs(30);
+
+/// One running case.
+pub struct Case {
+    harness: Box<dyn Harness>,
+    clock: ManualClock,
+    opened: Mutex<Vec<Arc<dyn Store>>>,
+}
+
+impl Case {
+    /// A case in this place. Its clock starts at the real time, because transactions of the caller's own cannot be
+    /// given another, and stands still.
+    pub fn new(harness: Box<dyn Harness>) -> Self {
+        Case { harness, clock: ManualClock::at(Timestamp::now()), opened: Mutex::default() }
+    }
+
+    /// The engine's bench.
+    pub fn harness(&self) -> &dyn Harness {
+        self.harness.as_ref()
+    }
+
+    /// The time the stores of this case see.
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// Moves the clock.
+    pub fn advance(&self, by: Duration) {
+        self.clock.advance(by);
+    }
+
+    /// Moves the clock by milliseconds.
+    pub fn advance_ms(&self, by: u64) {
+        self.advance(Duration::from_millis(by));
+    }
+
+    /// The options cases open with: the manual clock, and topics made by publishing.
+    pub fn options(&self) -> OpenOptions {
+        OpenOptions::default().clock(Clock::Manual(self.clock.clone())).auto_create(true)
+    }
+
+    /// The options of cases that need real time, such as those with several processes.
+    pub fn real_time_options(&self) -> OpenOptions {
+        OpenOptions::default().auto_create(true)
+    }
+
+    /// Opens the case's place.
+    pub async fn open(&self) -> Arc<dyn Store> {
+        self.open_with(self.options()).await.expect("the case's place opens")
+    }
+
+    /// Opens the case's place with these options.
+    pub async fn open_with(&self, options: OpenOptions) -> Result<Arc<dyn Store>> {
+        let store = self.harness.open(options).await?;
+        self.keep(&store);
+        Ok(store)
+    }
+
+    /// Opens some place of this engine.
+    pub async fn open_at(&self, url: &str, options: OpenOptions) -> Result<Arc<dyn Store>> {
+        let store = self.harness.open_at(url, options).await?;
+        self.keep(&store);
+        Ok(store)
+    }
+
+    fn keep(&self, store: &Arc<dyn Store>) {
+        self.opened.lock().expect("no panic while held").push(Arc::clone(store));
+    }
+
+    /// A store with the topic `orders` of these settings and the group `workers` at its beginning.
+    pub async fn scene(&self, settings: TopicSettings) -> Scene {
+        Scene::new(self.open().await, "orders", settings).await
+    }
+
+    /// A scene with a default queue.
+    pub async fn queue(&self) -> Scene {
+        self.scene(TopicSettings::default()).await
+    }
+
+    /// A scene with a default fan-out topic.
+    pub async fn pub_sub(&self) -> Scene {
+        self.scene(TopicSettings::pub_sub()).await
+    }
+
+    /// Closes what the case left open. Closing twice is allowed, so this asks nobody.
+    pub(super) async fn close_all(&self) {
+        let stores = std::mem::take(&mut *self.opened.lock().expect("no panic while held"));
+        for store in stores {
+            let _ = store.close().await;
+        }
+    }
+}
+
+/// One topic with one group in an open store.
+#[derive(Clone)]
+pub struct Scene {
+    /// The store.
+    pub store: Arc<dyn Store>,
+    /// The topic.
+    pub topic: TopicName,
+    /// The group's subscription.
+    pub subscription: Subscription,
+}
+
+impl Scene {
+    /// Creates topic and group.
+    pub async fn new(store: Arc<dyn Store>, name: &str, settings: TopicSettings) -> Self {
+        let topic = topic(name);
+        store.create_topic(&topic, &settings).await.expect("the topic is created");
+        let subscription =
+            store.subscribe(&topic, &group("workers"), Start::Beginning).await.expect("the group subscribes");
+        Scene { store, topic, subscription }
+    }
+
+    /// The same topic and group through another store.
+    pub fn through(&self, store: &Arc<dyn Store>) -> Self {
+        Scene { store: Arc::clone(store), ..self.clone() }
+    }
+
+    /// Another group of the same topic.
+    pub async fn subscribe(&self, name: &str, start: Start) -> Self {
+        let subscription =
+            self.store.subscribe(&self.topic, &group(name), start).await.expect("the group subscribes");
+        Scene { subscription, ..self.clone() }
+    }
+
+    /// Publishes `count` messages with the payloads `1`, `2` and so on in one batch, and gives their offsets.
+    pub async fn publish(&self, count: usize) -> Vec<i64> {
+        let messages: Vec<_> = (1..=count).map(|n| NewMessage::new(n.to_string())).collect();
+        self.publish_all(&messages).await
+    }
+
+    /// Publishes these messages, none delayed, and gives their offsets.
+    pub async fn publish_all(&self, messages: &[NewMessage]) -> Vec<i64> {
+        let published = self.store.publish(&self.topic, messages).await.expect("the batch is published");
+        assert_eq!(published.len(), messages.len(), "one answer per message");
+        published.iter().map(|one| one.offset.expect("not delayed").0).collect()
+    }
+
+    /// A claim by an owner for at most `count` messages.
+    pub async fn claimed(&self, owner_name: &str, count: u32) -> Claimed {
+        self.claimed_for(owner_name, count, None).await
+    }
+
+    /// A claim with a lease other than the topic's.
+    pub async fn claimed_for(&self, owner_name: &str, count: u32, lease: Option<Duration>) -> Claimed {
+        let want = Want { subscription_id: self.subscription.subscription_id, messages_max: count, lease };
+        let request = ClaimRequest { owner: owner(owner_name), wants: vec![want] };
+        self.store.claim(&request).await.expect("the claim is answered")
+    }
+
+    /// The leases of a claim.
+    pub async fn claim(&self, owner_name: &str, count: u32) -> Vec<Lease> {
+        self.claimed(owner_name, count).await.leases
+    }
+
+    /// A claim that must give exactly one lease.
+    pub async fn claim_one(&self, owner_name: &str, count: u32) -> Lease {
+        let mut leases = self.claim(owner_name, count).await;
+        assert_eq!(leases.len(), 1, "one lease expected: {leases:?}");
+        leases.remove(0)
+    }
+
+    /// A claim that must give nothing.
+    pub async fn claim_nothing(&self, owner_name: &str, count: u32) {
+        let leases = self.claim(owner_name, count).await;
+        assert_eq!(leases, [], "nothing is to be handed out");
+    }
+
+    /// Settles one lease.
+    pub async fn settle(&self, settlement: Settlement) -> Result<()> {
+        let mut answers = self.store.settle(&[settlement]).await.expect("the store settles");
+        assert_eq!(answers.len(), 1, "one answer per settlement");
+        answers.remove(0)
+    }
+
+    /// Settles parts of a lease, given as first and last offset.
+    pub async fn settle_each(&self, token: LeaseToken, parts: Vec<((i64, i64), Outcome)>) -> Result<()> {
+        let parts = parts.into_iter().map(|((first, last), outcome)| (range(first, last), outcome));
+        self.settle(Settlement::each(token, parts.collect())).await
+    }
+
+    /// Acks a whole lease, which must be held.
+    pub async fn ack(&self, lease: &Lease) {
+        self.settle(Settlement::ack_all(lease.token)).await.expect("the lease is held");
+    }
+
+    /// Extends one lease.
+    pub async fn extend(&self, token: LeaseToken, lease: Duration) -> Result<()> {
+        let mut answers = self.store.extend(&[token], lease).await.expect("the store extends");
+        assert_eq!(answers.len(), 1, "one answer per token");
+        answers.remove(0)
+    }
+
+    /// The messages of a lease.
+    pub async fn fetch(&self, lease: &Lease) -> Vec<Message> {
+        self.store.fetch(lease.topic_id, lease.range).await.expect("the range is fetched")
+    }
+
+    /// The messages between two offsets.
+    pub async fn fetch_range(&self, first: i64, last: i64) -> Vec<Message> {
+        let topic_id = self.subscription.topic.topic_id;
+        self.store.fetch(topic_id, range(first, last)).await.expect("the range is fetched")
+    }
+
+    /// How far the group is.
+    pub async fn status(&self) -> SubscriptionStatus {
+        let all = self.store.subscriptions(&self.topic).await.expect("the subscriptions are listed");
+        let id = self.subscription.subscription_id;
+        all.into_iter().find(|status| status.subscription_id == id).expect("the subscription is listed")
+    }
+
+    /// How far the topic is, after a round of upkeep: an engine may advance its head only when somebody looks.
+    pub async fn topic_status(&self) -> TopicStatus {
+        self.store.maintain().await.expect("upkeep runs");
+        let all = self.store.topics().await.expect("the topics are listed");
+        all.into_iter().find(|status| status.topic.name == self.topic).expect("the topic is listed")
+    }
+
+    /// The group's dead letters.
+    pub async fn dead_letters(&self) -> Vec<DeadLetter> {
+        let id = self.subscription.subscription_id;
+        self.store.dead_letters(id, 10_000).await.expect("the dead letters are listed")
+    }
+
+    /// Claims and acks until nothing is left, and gives the messages in the order they came.
+    pub async fn drain(&self, owner_name: &str) -> Vec<Message> {
+        let mut got = Vec::new();
+        loop {
+            let leases = self.claim(owner_name, 100).await;
+            if leases.is_empty() {
+                return got;
+            }
+            for lease in leases {
+                got.extend(self.fetch(&lease).await);
+                self.ack(&lease).await;
+            }
+        }
+    }
+
+    /// Claims and acks until so many messages came, or panics at the deadline. For what others commit meanwhile.
+    pub async fn drain_until(&self, owner_name: &str, count: usize) -> Vec<Message> {
+        let until = Instant::now() + DEADLINE;
+        let mut got = self.drain(owner_name).await;
+        while got.len() < count {
+            let so_far = offsets_of(&got);
+            assert!(Instant::now() < until, "{} of {count} messages came: {so_far:?}", got.len());
+            pause().await;
+            got.extend(self.drain(owner_name).await);
+        }
+        got
+    }
+}
+
+/// A short breath between two looks at something that happens in real time.
+pub async fn pause() {
+    tokio::time::sleep(Duration::from_millis(5)).await;
+}
+
+/// A topic's name.
+pub fn topic(name: &str) -> TopicName {
+    TopicName::new(name).expect("a valid topic name")
+}
+
+/// A group's name.
+pub fn group(name: &str) -> GroupName {
+    GroupName::new(name).expect("a valid group name")
+}
+
+/// An owner's name.
+pub fn owner(name: &str) -> Owner {
+    Owner::new(name).expect("a valid owner name")
+}
+
+/// A range of offsets.
+pub fn range(first: i64, last: i64) -> OffsetRange {
+    OffsetRange::new(Offset(first), Offset(last))
+}
+
+/// A retry after milliseconds.
+pub fn retry(after_ms: u64, error: &str) -> Outcome {
+    Outcome::Retry { after: Duration::from_millis(after_ms), error: error.into(), key: None }
+}
+
+/// A burial.
+pub fn bury(error: &str) -> Outcome {
+    Outcome::Bury { error: error.into() }
+}
+
+/// All offsets that leases span, in their order.
+pub fn spanned(leases: &[Lease]) -> Vec<i64> {
+    leases.iter().flat_map(|lease| lease.range.first.0..=lease.range.last.0).collect()
+}
+
+/// The offsets of messages.
+pub fn offsets_of(messages: &[Message]) -> Vec<i64> {
+    messages.iter().map(|message| message.offset.0).collect()
+}
+
+/// The payloads of messages as text.
+pub fn payloads_of(messages: &[Message]) -> Vec<String> {
+    messages.iter().map(|message| String::from_utf8_lossy(&message.payload).into_owned()).collect()
+}
+
+/// The error of a call that must fail in this way.
+#[track_caller]
+pub fn failed<T: std::fmt::Debug>(result: Result<T>, kind: ErrorKind) -> Error {
+    let error = match result {
+        Ok(value) => panic!("{kind:?} expected, got {value:?}"),
+        Err(error) => error,
+    };
+    assert_eq!(error.kind(), kind, "{error:?}");
+    error
+}

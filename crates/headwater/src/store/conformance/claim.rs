@@ -1,0 +1,261 @@
+//! Claiming: ranges in order, nobody shares, groups do not see each other.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::case::{
+    Case, DEADLINE, Scene, failed, offsets_of, owner, pause, payloads_of, range, retry, spanned,
+};
+use crate::error::ErrorKind;
+use crate::lease::{ClaimRequest, Want};
+use crate::message::NewMessage;
+use crate::subscription::{Start, SubscriptionId};
+use crate::topic::TopicSettings;
+
+/// A first hand-out, field by field.
+pub async fn claims_go_through_the_log_in_order(case: &Case) {
+    let scene = case.queue().await;
+    scene.publish(10).await;
+    let mut tokens = Vec::new();
+    for expected in [range(1, 4), range(5, 8), range(9, 10)] {
+        let lease = scene.claim_one("a", 4).await;
+        assert_eq!(lease.range, expected);
+        assert_eq!(lease.subscription_id, scene.subscription.subscription_id);
+        assert_eq!(lease.topic_id, scene.subscription.topic.topic_id);
+        assert_eq!((lease.attempt, lease.suspect, lease.lane), (1, false, None));
+        assert_eq!(lease.deadline, Some(case.now() + Duration::from_secs(300)));
+        assert_eq!(lease.blocked_keys, Vec::<String>::new());
+        assert_eq!(scene.fetch(&lease).await.len() as u64, expected.span());
+        tokens.push(lease.token);
+    }
+    assert!(tokens[0] < tokens[1] && tokens[1] < tokens[2], "tokens rise: {tokens:?}");
+    scene.claim_nothing("a", 4).await;
+}
+
+/// Nothing to do, and nothing that time alone would bring.
+pub async fn an_empty_topic_gives_nothing(case: &Case) {
+    let scene = case.queue().await;
+    let claimed = scene.claimed("a", 10).await;
+    assert_eq!((claimed.leases, claimed.recheck_after), (vec![], None));
+}
+
+/// Many members of one group, through two stores: every message once.
+pub async fn competing_members_never_share(case: &Case) {
+    const MESSAGES: usize = 1_000;
+    let first = case.queue().await;
+    let second = first.through(&case.open().await);
+    for _ in 0..10 {
+        first.publish(MESSAGES / 10).await;
+    }
+    let members: Vec<_> = (0..16)
+        .map(|member| {
+            let scene = if member % 2 == 0 { first.clone() } else { second.clone() };
+            tokio::spawn(async move {
+                let until = Instant::now() + DEADLINE;
+                let mut got = Vec::new();
+                while scene.status().await.floor.0 < 1_000 && Instant::now() < until {
+                    for lease in scene.claim(&format!("member-{member}"), 7).await {
+                        assert_eq!(lease.attempt, 1);
+                        got.extend(offsets_of(&scene.fetch(&lease).await));
+                        scene.ack(&lease).await;
+                    }
+                }
+                got
+            })
+        })
+        .collect();
+    let (mut once, mut count) = (HashSet::new(), 0);
+    for member in members {
+        for offset in member.await.unwrap() {
+            assert!(once.insert(offset), "offset {offset} was handed to two members");
+            count += 1;
+        }
+    }
+    assert_eq!(count, MESSAGES);
+    assert_eq!(first.status().await.reassigned, 0);
+}
+
+/// What one group holds or has done hides nothing from another.
+pub async fn groups_are_isolated(case: &Case) {
+    let holds = case.pub_sub().await;
+    let done = holds.subscribe("done", Start::Beginning).await;
+    let fails = holds.subscribe("fails", Start::Beginning).await;
+    let reads = holds.subscribe("reads", Start::Beginning).await;
+    holds.publish(6).await;
+    let held = holds.claim_one("a", 6).await;
+    assert_eq!(done.drain("a").await.len(), 6);
+    let failing = fails.claim_one("a", 6).await;
+    fails.settle_each(failing.token, vec![((1, 6), retry(60_000, "down"))]).await.unwrap();
+
+    assert_eq!(offsets_of(&reads.drain("a").await), [1, 2, 3, 4, 5, 6]);
+    assert_eq!(holds.status().await.leased, 1);
+    assert_eq!(fails.status().await.waiting, 1);
+    holds.ack(&held).await;
+    case.advance_ms(60_000);
+    let again = fails.claim("a", 6).await;
+    assert_eq!(spanned(&again), [1, 2, 3, 4, 5, 6]);
+}
+
+/// A group that comes later reads what is still there.
+pub async fn a_new_group_reads_history(case: &Case) {
+    let old = case.pub_sub().await;
+    old.publish(5).await;
+    assert_eq!(old.drain("a").await.len(), 5);
+    let new = old.subscribe("new", Start::Beginning).await;
+    assert_eq!(payloads_of(&new.drain("a").await), ["1", "2", "3", "4", "5"]);
+    old.claim_nothing("a", 10).await;
+}
+
+/// One call claims for many subscriptions; each want has its own limit and its own lease time.
+pub async fn one_claim_serves_many_subscriptions(case: &Case) {
+    let store = case.open().await;
+    let mut scenes = Vec::new();
+    for name in ["a", "b", "c"] {
+        let scene = Scene::new(Arc::clone(&store), name, TopicSettings::pub_sub()).await;
+        scenes.push(scene.subscribe("second", Start::Beginning).await);
+        scenes.push(scene);
+    }
+    scenes[0].publish(10).await;
+    scenes[2].publish(3).await;
+    let limits = [2, 5, 1, 50, 7, 7];
+    let wants: Vec<_> = scenes
+        .iter()
+        .zip(limits)
+        .map(|(scene, messages_max)| Want {
+            subscription_id: scene.subscription.subscription_id,
+            messages_max,
+            lease: Some(Duration::from_secs(u64::from(messages_max))),
+        })
+        .collect();
+    let claimed = store.claim(&ClaimRequest { owner: owner("a"), wants }).await.unwrap();
+    for (index, expected) in
+        [vec![1, 2], vec![1, 2, 3, 4, 5], vec![1], vec![1, 2, 3], vec![], vec![]].into_iter().enumerate()
+    {
+        let id = scenes[index].subscription.subscription_id;
+        let leases: Vec<_> =
+            claimed.leases.iter().filter(|lease| lease.subscription_id == id).cloned().collect();
+        assert_eq!(spanned(&leases), expected, "want number {index}");
+        for lease in &leases {
+            let seconds = u64::from(limits[index]);
+            assert_eq!(lease.deadline, Some(case.now() + Duration::from_secs(seconds)));
+            assert_eq!(lease.topic_id, scenes[index].subscription.topic.topic_id);
+        }
+    }
+    let by_subscription = claimed.leases.is_sorted_by_key(|lease| lease.subscription_id);
+    assert!(by_subscription, "leases come by subscription");
+}
+
+/// A want may choose its own lease; zero means for ever.
+pub async fn a_want_chooses_its_lease(case: &Case) {
+    let scene = case.queue().await;
+    scene.publish(2).await;
+    let short = scene.claimed_for("a", 1, Some(Duration::from_millis(1_234))).await.leases;
+    assert_eq!(short[0].deadline, Some(case.now() + Duration::from_millis(1_234)));
+    let for_ever = scene.claimed_for("a", 1, Some(Duration::ZERO)).await.leases;
+    assert_eq!(for_ever[0].deadline, None);
+    assert_eq!(for_ever[0].range, range(2, 2));
+}
+
+/// A subscription that is not there is an error, and the rest of the call did nothing.
+pub async fn claiming_for_an_unknown_subscription_hands_out_nothing(case: &Case) {
+    let scene = case.queue().await;
+    scene.publish(3).await;
+    let want = |id| Want { subscription_id: id, messages_max: 10, lease: None };
+    let wants = vec![want(scene.subscription.subscription_id), want(SubscriptionId(999_999))];
+    let answer = scene.store.claim(&ClaimRequest { owner: owner("a"), wants }).await;
+    failed(answer, ErrorKind::NoSuchSubscription);
+    assert_eq!(scene.claim_one("b", 10).await.range, range(1, 3));
+}
+
+/// Limits on a claim are refused by name.
+pub async fn a_claim_outside_its_limits_is_refused(case: &Case) {
+    let scene = case.queue().await;
+    scene.publish(1).await;
+    let subscription_id = scene.subscription.subscription_id;
+    let want = |messages_max, lease| Want { subscription_id, messages_max, lease };
+    let year = Duration::from_secs(366 * 24 * 3600 + 1);
+    for (wants, field) in [
+        (vec![want(0, None)], "messages_max"),
+        (vec![want(100_001, None)], "messages_max"),
+        (vec![want(1, Some(year))], "lease"),
+        (vec![want(1, None); 1_001], "wants"),
+    ] {
+        let answer = scene.store.claim(&ClaimRequest { owner: owner("a"), wants }).await;
+        let error = failed(answer, ErrorKind::InvalidInput);
+        assert!(error.to_string().contains(field), "{error}");
+    }
+    let nothing = ClaimRequest { owner: owner("a"), wants: vec![] };
+    assert_eq!(scene.store.claim(&nothing).await.unwrap().leases, []);
+    assert_eq!(scene.claim_one("a", 100_000).await.range, range(1, 1));
+}
+
+/// Fetching reads: it may be repeated, by anybody, and leaves out what is not there.
+pub async fn fetch_reads_what_is_there(case: &Case) {
+    let scene = case.queue().await;
+    scene.publish(3).await;
+    for _ in 0..2 {
+        assert_eq!(offsets_of(&scene.fetch_range(1, 100).await), [1, 2, 3]);
+    }
+    assert_eq!(offsets_of(&scene.fetch_range(2, 2).await), [2]);
+    assert_eq!(scene.fetch_range(4, 1_000_000).await, []);
+    assert_eq!(scene.drain("a").await.len(), 3);
+    assert_eq!(offsets_of(&scene.fetch_range(1, 3).await), [1, 2, 3]);
+}
+
+/// A large backlog comes in one range, and a large range can be fetched.
+pub async fn a_large_range_is_one_lease(case: &Case) {
+    let scene = case.queue().await;
+    for _ in 0..3 {
+        scene.publish(7_000).await;
+    }
+    let until = Instant::now() + DEADLINE;
+    while scene.topic_status().await.head.0 < 21_000 && Instant::now() < until {
+        pause().await;
+    }
+    let lease = scene.claim_one("a", 100_000).await;
+    assert_eq!(lease.range, range(1, 21_000));
+    let messages = scene.fetch(&lease).await;
+    assert!(offsets_of(&messages).into_iter().eq(1..=21_000), "all offsets in order");
+    scene.ack(&lease).await;
+    assert_eq!(scene.status().await.floor.0, 21_000);
+}
+
+/// What people and cleanup are told, step by step.
+pub async fn status_follows_every_step(case: &Case) {
+    let scene = case.queue().await;
+    let numbers = async || {
+        let s = scene.status().await;
+        (s.next.0, s.floor.0, s.leased, s.waiting, s.dead_letters)
+    };
+    assert_eq!(numbers().await, (1, 0, 0, 0, 0));
+    scene.publish(9).await;
+    assert_eq!(numbers().await, (1, 0, 0, 0, 0));
+    let first = scene.claim_one("a", 3).await;
+    let second = scene.claim_one("a", 3).await;
+    assert_eq!(numbers().await, (7, 0, 2, 0, 0));
+    scene.ack(&second).await;
+    assert_eq!(numbers().await, (7, 0, 1, 0, 0));
+    let parts = vec![((1, 1), crate::Outcome::Ack), ((2, 2), retry(1_000, "later"))];
+    scene.settle_each(first.token, parts).await.unwrap();
+    assert_eq!(numbers().await, (7, 1, 1, 1, 0));
+    scene.settle_each(first.token, vec![((3, 3), super::case::bury("no"))]).await.unwrap();
+    assert_eq!(numbers().await, (7, 1, 0, 1, 1));
+    case.advance_ms(1_000);
+    let again = scene.claim("a", 1).await;
+    assert_eq!(spanned(&again), [2]);
+    scene.ack(&again[0]).await;
+    assert_eq!(numbers().await, (7, 6, 0, 0, 1));
+    let topic = scene.topic_status().await;
+    assert_eq!((topic.head.0, topic.gaps, topic.scheduled, topic.subscriptions), (9, 0, 0, 1));
+}
+
+/// A message published while a group's lease is out goes to whoever asks next.
+pub async fn a_lease_out_does_not_hold_up_new_messages(case: &Case) {
+    let scene = case.queue().await;
+    scene.publish(2).await;
+    let _held = scene.claim_one("a", 10).await;
+    scene.publish_all(&[NewMessage::new("new")]).await;
+    let lease = scene.claim_one("b", 10).await;
+    assert_eq!(payloads_of(&scene.fetch(&lease).await), ["new"]);
+}

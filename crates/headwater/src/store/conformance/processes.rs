@@ -1,0 +1,209 @@
+//! Several real processes on one place: they share the work, and one may be killed at any moment.
+
+use std::collections::HashSet;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::case::{Case, DEADLINE, Scene, group, offsets_of, owner, pause};
+use crate::lease::{ClaimRequest, Settlement, Want};
+use crate::message::NewMessage;
+use crate::name::TopicName;
+use crate::store::{OpenOptions, Store};
+use crate::subscription::Start;
+use crate::topic::TopicSettings;
+
+/// What a child process is told in its environment.
+const JOB: &str = "HEADWATER_WORKER_JOB";
+const URL: &str = "HEADWATER_WORKER_URL";
+const TOTAL: &str = "HEADWATER_WORKER_TOTAL";
+/// What its lines begin with, to tell them from those of a test runner.
+const MARK: &str = "headwater-worker";
+
+/// The body of a child process: does the job its environment names, and prints what it did. Without a job it does
+/// nothing, so that a test runner may list it.
+pub fn work() {
+    let Ok(job) = std::env::var(JOB) else { return };
+    let url = std::env::var(URL).expect("a worker has a URL");
+    let total = std::env::var(TOTAL).ok().and_then(|total| total.parse().ok()).unwrap_or_default();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    runtime.expect("a runtime starts").block_on(async {
+        let store = crate::store::open(&url, OpenOptions::default()).await.expect("the store opens");
+        let topic = TopicName::new("orders").expect("a valid name");
+        match job.as_str() {
+            "publish" => publish(store.as_ref(), &topic, total).await,
+            "consume" => consume(store.as_ref(), &topic, total).await,
+            "claim and hang" => claim_and_hang(store.as_ref(), &topic).await,
+            other => panic!("no such job: {other}"),
+        }
+        store.close().await.expect("the store closes");
+    });
+}
+
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    // A line of its own: a test runner may have left its line open.
+    writeln!(out, "\n{MARK} {line}").and_then(|()| out.flush()).expect("the parent listens");
+}
+
+/// Publishes `total` messages in batches of five, and says each offset only once it was acknowledged.
+async fn publish(store: &dyn Store, topic: &TopicName, total: i64) {
+    for _ in 0..total / 5 {
+        let batch = vec![NewMessage::new(std::process::id().to_string()); 5];
+        for published in store.publish(topic, &batch).await.expect("published") {
+            say(&published.offset.expect("not delayed").to_string());
+        }
+    }
+}
+
+/// Consumes until everything up to `total` is done, and says each offset before it acks.
+async fn consume(store: &dyn Store, topic: &TopicName, total: i64) {
+    let subscription = store.subscribe(topic, &group("workers"), Start::Beginning).await.expect("subscribed");
+    let id = subscription.subscription_id;
+    let request = ClaimRequest {
+        owner: owner(&format!("process {}", std::process::id())),
+        wants: vec![Want { subscription_id: id, messages_max: 7, lease: None }],
+    };
+    let until = Instant::now() + DEADLINE;
+    loop {
+        let wake = store.arm(&[subscription.topic.topic_id]).await.expect("armed");
+        let leases = store.claim(&request).await.expect("claimed").leases;
+        for lease in &leases {
+            let messages = store.fetch(lease.topic_id, lease.range).await.expect("fetched");
+            messages.iter().for_each(|message| say(&message.offset.to_string()));
+            let answers = store.settle(&[Settlement::ack_all(lease.token)]).await.expect("settled");
+            assert!(answers[0].is_ok(), "{answers:?}");
+        }
+        let status = store.subscriptions(topic).await.expect("listed");
+        if status[0].floor.0 >= total {
+            return;
+        }
+        assert!(Instant::now() < until, "{status:?}");
+        if leases.is_empty() {
+            wake.wait(Duration::from_millis(200)).await;
+        }
+    }
+}
+
+/// Takes one message, says so, and never comes back.
+async fn claim_and_hang(store: &dyn Store, topic: &TopicName) {
+    let subscription = store.subscribe(topic, &group("workers"), Start::Beginning).await.expect("subscribed");
+    let want = Want { subscription_id: subscription.subscription_id, messages_max: 1, lease: None };
+    let request = ClaimRequest { owner: owner("hanging process"), wants: vec![want] };
+    let leases = store.claim(&request).await.expect("claimed").leases;
+    say(&leases[0].range.first.to_string());
+    tokio::time::sleep(10 * DEADLINE).await;
+}
+
+fn spawn(case: &Case, job: &str, total: i64) -> Option<Child> {
+    let mut command: Command = case.harness().worker()?;
+    command.env(JOB, job).env(URL, case.harness().url()).env(TOTAL, total.to_string());
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+    Some(child.expect("a child process starts"))
+}
+
+/// The offsets a child says, as they come, until it ends.
+fn said(child: &mut Child) -> impl Iterator<Item = i64> + use<> {
+    let out = child.stdout.take().expect("the output is piped");
+    BufReader::new(out).lines().map_while(Result::ok).filter_map(|line| {
+        let offset = line.strip_prefix(MARK)?;
+        Some(offset.trim().parse().expect("a child says offsets"))
+    })
+}
+
+async fn real_scene(case: &Case, settings: TopicSettings) -> Scene {
+    let store = case.open_with(case.real_time_options()).await.expect("the place opens");
+    Scene::new(store, "orders", settings).await
+}
+
+/// Two processes publish, two consume, all at once: every message once.
+pub async fn several_processes_share_one_store(case: &Case) {
+    const EACH: i64 = 200;
+    let scene = real_scene(case, TopicSettings::default()).await;
+    let jobs = [("publish", EACH), ("consume", 2 * EACH), ("publish", EACH), ("consume", 2 * EACH)];
+    let mut readers = Vec::new();
+    for (job, total) in jobs {
+        let Some(mut child) = spawn(case, job, total) else {
+            println!("skipped: this bench has no worker processes");
+            return;
+        };
+        let lines = said(&mut child);
+        readers.push(tokio::task::spawn_blocking(move || {
+            let offsets: Vec<_> = lines.collect();
+            (job, offsets, child.wait().expect("the child ends").success())
+        }));
+    }
+    let (mut published, mut consumed) = (HashSet::new(), HashSet::new());
+    for reader in readers {
+        let (job, offsets, success) = reader.await.unwrap();
+        assert!(success, "a process that was to {job} failed");
+        let seen = if job == "publish" { &mut published } else { &mut consumed };
+        for offset in offsets {
+            assert!(seen.insert(offset), "{job}: {offset} came twice");
+        }
+    }
+    assert_eq!(published, (1..=2 * EACH).collect());
+    assert_eq!(consumed, published);
+    let status = scene.status().await;
+    assert_eq!((status.floor.0, status.reassigned), (2 * EACH, 0));
+}
+
+/// A publisher is killed in the middle: what it was told is stored, is stored, and whole batches only.
+pub async fn what_a_killed_process_published_is_there(case: &Case) {
+    let scene = real_scene(case, TopicSettings::default()).await;
+    for _ in 0..3 {
+        let Some(mut child) = spawn(case, "publish", 1_000_000) else {
+            println!("skipped: this bench has no worker processes");
+            return;
+        };
+        let mut lines = said(&mut child);
+        let offsets = tokio::task::spawn_blocking(move || {
+            let mut offsets: Vec<_> = lines.by_ref().take(60).collect();
+            child.kill().expect("the child is killed");
+            child.wait().expect("the child ends");
+            offsets.extend(lines);
+            offsets
+        });
+        let acknowledged = offsets.await.unwrap();
+        assert!(acknowledged.len() >= 60);
+        let last = *acknowledged.last().unwrap();
+        let there: HashSet<_> = offsets_of(&scene.fetch_range(1, last + 1_000).await).into_iter().collect();
+        for offset in acknowledged {
+            assert!(there.contains(&offset), "{offset} was acknowledged and is gone");
+        }
+        assert_eq!(there.len() % 5, 0, "a batch is there whole or not at all");
+    }
+    let stored = scene.fetch_range(1, 1_000_000).await.len();
+    assert_eq!(scene.publish(5).await.len(), 5);
+    assert_eq!(scene.drain_until("a", stored + 5).await.len(), stored + 5);
+}
+
+/// A consumer is killed with a lease in its hands: when the lease is over, another process goes on.
+pub async fn a_killed_consumers_lease_moves_on(case: &Case) {
+    let settings = TopicSettings { lease: Duration::from_millis(1_500), ..TopicSettings::default() };
+    let scene = real_scene(case, settings).await;
+    scene.publish(1).await;
+    let Some(mut child) = spawn(case, "claim and hang", 0) else {
+        println!("skipped: this bench has no worker processes");
+        return;
+    };
+    let mut lines = said(&mut child);
+    let killed = tokio::task::spawn_blocking(move || {
+        let offset = lines.next();
+        child.kill().expect("the child is killed");
+        child.wait().expect("the child ends");
+        offset
+    });
+    assert_eq!(killed.await.unwrap(), Some(1));
+    let until = Instant::now() + DEADLINE;
+    let lease = loop {
+        if let Some(lease) = scene.claim("survivor", 1).await.pop() {
+            break lease;
+        }
+        assert!(Instant::now() < until, "the lease never moved on");
+        pause().await;
+    };
+    assert_eq!((lease.attempt, lease.suspect, lease.range.first.0), (2, true, 1));
+    scene.ack(&lease).await;
+    assert_eq!(scene.status().await.reassigned, 1);
+}

@@ -1,0 +1,224 @@
+//! Subscribing: where a group starts, and that it keeps its place.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use super::case::{Case, Scene, failed, group, offsets_of, payloads_of, topic};
+use crate::error::ErrorKind;
+use crate::message::{NewMessage, Offset};
+use crate::subscription::Start;
+use crate::topic::{Ordering, TopicSettings};
+
+/// What a group that starts here gets of five messages, one a second, and one published afterwards.
+async fn reads(scene: &Scene, name: &str, start: Start) -> Vec<i64> {
+    let reader = scene.subscribe(name, start).await;
+    let early = offsets_of(&reader.drain("a").await);
+    let again = offsets_of(&reader.subscribe(name, Start::Beginning).await.drain("a").await);
+    assert_eq!(again, Vec::<i64>::new(), "a group that exists keeps its place");
+    early
+}
+
+async fn five_messages(case: &Case) -> Scene {
+    let scene = case.pub_sub().await;
+    for n in 1..=5 {
+        scene.publish_all(&[NewMessage::new(n.to_string())]).await;
+        case.advance_ms(1_000);
+    }
+    scene
+}
+
+/// From the oldest message on.
+pub async fn beginning_reads_everything(case: &Case) {
+    let scene = five_messages(case).await;
+    assert_eq!(reads(&scene, "g", Start::Beginning).await, [1, 2, 3, 4, 5]);
+}
+
+/// Nothing of before, everything of after.
+pub async fn now_is_exact(case: &Case) {
+    let scene = five_messages(case).await;
+    assert_eq!(reads(&scene, "g", Start::Now).await, Vec::<i64>::new());
+    let reader = scene.subscribe("late", Start::Now).await;
+    scene.publish_all(&[NewMessage::new("after")]).await;
+    assert_eq!(payloads_of(&reader.drain("a").await), ["after"]);
+    let second = scene.subscribe("g", Start::Beginning).await;
+    assert_eq!(payloads_of(&second.drain("a").await), ["after"]);
+}
+
+/// On an empty topic, now is the beginning.
+pub async fn now_on_an_empty_topic_reads_all_that_comes(case: &Case) {
+    let scene = case.pub_sub().await;
+    let reader = scene.subscribe("g", Start::Now).await;
+    scene.publish(3).await;
+    assert_eq!(offsets_of(&reader.drain("a").await), [1, 2, 3]);
+}
+
+/// While others publish, now still splits exactly: what came back before the call is out, what started after is in.
+pub async fn now_is_exact_among_publishers(case: &Case) {
+    let scene = case.pub_sub().await;
+    let before = scene.publish(10).await;
+    let publishers: Vec<_> = (0..4)
+        .map(|_| {
+            let scene = scene.clone();
+            tokio::spawn(async move {
+                for _ in 0..20 {
+                    scene.publish(2).await;
+                }
+            })
+        })
+        .collect();
+    let reader = scene.subscribe("now", Start::Now).await;
+    let after = scene.publish(10).await;
+    for publisher in publishers {
+        publisher.await.unwrap();
+    }
+    // At least what was published after; the publishers' own may lie on either side.
+    let all = scene.drain_until("a", 180).await;
+    assert_eq!(all.len(), 180);
+    let got: HashSet<_> = offsets_of(&reader.drain("a").await).into_iter().collect();
+    assert!(before.iter().all(|offset| !got.contains(offset)), "what was there before is not delivered");
+    assert!(after.iter().all(|offset| got.contains(offset)), "what came after is delivered");
+    let lowest = got.iter().copied().min().unwrap();
+    let expected = offsets_of(&all).into_iter().filter(|offset| *offset >= lowest).count();
+    assert_eq!(got.len(), expected, "nothing is missing in between");
+}
+
+/// From a given offset; one that is not there yet is waited for; nonsense below the first is the first.
+pub async fn offset_starts_there(case: &Case) {
+    let scene = five_messages(case).await;
+    assert_eq!(reads(&scene, "three", Start::Offset(Offset(3))).await, [3, 4, 5]);
+    assert_eq!(reads(&scene, "zero", Start::Offset(Offset(0))).await, [1, 2, 3, 4, 5]);
+    assert_eq!(reads(&scene, "minus", Start::Offset(Offset(-7))).await, [1, 2, 3, 4, 5]);
+    let future = scene.subscribe("future", Start::Offset(Offset(7))).await;
+    future.claim_nothing("a", 10).await;
+    scene.publish(3).await;
+    assert_eq!(offsets_of(&future.drain("a").await), [7, 8]);
+}
+
+/// From the first message at or after a time.
+pub async fn timestamp_starts_at_the_first_at_or_after(case: &Case) {
+    let start = case.now();
+    let scene = five_messages(case).await;
+    let at = |ms| Start::Timestamp(start + Duration::from_millis(ms));
+    assert_eq!(reads(&scene, "exact", at(2_000)).await, [3, 4, 5]);
+    assert_eq!(reads(&scene, "between", at(2_001)).await, [4, 5]);
+    assert_eq!(reads(&scene, "first", at(0)).await, [1, 2, 3, 4, 5]);
+    assert_eq!(reads(&scene, "future", at(60_000)).await, Vec::<i64>::new());
+    let long_ago = Start::Timestamp(start - Duration::from_secs(1_000_000));
+    assert_eq!(reads(&scene, "long ago", long_ago).await, [1, 2, 3, 4, 5]);
+    scene.publish(1).await;
+    let future = scene.subscribe("future", Start::Now).await;
+    assert_eq!(offsets_of(&future.drain("a").await), [6]);
+}
+
+/// At most so many messages back.
+pub async fn beginning_bounded_goes_back_so_far(case: &Case) {
+    let scene = five_messages(case).await;
+    assert_eq!(reads(&scene, "two", Start::BeginningBounded(2)).await, [4, 5]);
+    assert_eq!(reads(&scene, "none", Start::BeginningBounded(0)).await, Vec::<i64>::new());
+    assert_eq!(reads(&scene, "five", Start::BeginningBounded(5)).await, [1, 2, 3, 4, 5]);
+    assert_eq!(reads(&scene, "many", Start::BeginningBounded(u64::MAX)).await, [1, 2, 3, 4, 5]);
+}
+
+/// Subscribing again changes nothing: not the place, not the leases.
+pub async fn subscribing_again_keeps_the_place(case: &Case) {
+    let scene = case.pub_sub().await;
+    scene.publish(6).await;
+    let done = scene.claim_one("a", 2).await;
+    scene.ack(&done).await;
+    let held = scene.claim_one("a", 2).await;
+    let before = scene.status().await;
+    for start in [Start::Beginning, Start::Now, Start::Offset(Offset(1)), Start::BeginningBounded(1)] {
+        let again = scene.store.subscribe(&scene.topic, &group("workers"), start).await.unwrap();
+        assert_eq!(again, scene.subscription);
+        assert_eq!(scene.status().await, before);
+    }
+    scene.ack(&held).await;
+    assert_eq!(offsets_of(&scene.drain("a").await), [5, 6]);
+}
+
+/// Many at once get the same subscription, and no message is lost to a second one.
+pub async fn concurrent_subscribers_get_one_subscription(case: &Case) {
+    let scene = case.pub_sub().await;
+    let other = scene.through(&case.open().await);
+    let tasks: Vec<_> = (0..12)
+        .map(|n| {
+            let scene = if n % 2 == 0 { scene.clone() } else { other.clone() };
+            tokio::spawn(async move { scene.subscribe("same", Start::Beginning).await.subscription })
+        })
+        .collect();
+    let mut ids = HashSet::new();
+    for task in tasks {
+        ids.insert(task.await.unwrap().subscription_id);
+    }
+    assert_eq!(ids.len(), 1);
+    assert_eq!(scene.store.subscriptions(&scene.topic).await.unwrap().len(), 2);
+}
+
+/// A queue has one group: a second would compete for its messages, and is told what to do instead.
+pub async fn a_queue_refuses_a_second_group(case: &Case) {
+    let scene = case.queue().await;
+    scene.publish(1).await;
+    let second = scene.store.subscribe(&scene.topic, &group("others"), Start::Beginning).await;
+    let error = failed(second, ErrorKind::InvalidInput).to_string();
+    for part in ["orders", "queue", "workers", "pub_sub"] {
+        assert!(error.contains(part), "{part} is missing in: {error}");
+    }
+    assert_eq!(scene.store.subscriptions(&scene.topic).await.unwrap().len(), 1);
+    let same = scene.store.subscribe(&scene.topic, &group("workers"), Start::Now).await.unwrap();
+    assert_eq!(same, scene.subscription);
+    assert_eq!(scene.drain("a").await.len(), 1);
+}
+
+/// Two groups race for a queue: exactly one becomes its group.
+pub async fn two_groups_racing_for_a_queue_leave_one(case: &Case) {
+    let store = case.open().await;
+    for round in 0..5 {
+        let name = topic(&format!("race-{round}"));
+        store.create_topic(&name, &TopicSettings::default()).await.unwrap();
+        let (a, b) = (group("a"), group("b"));
+        let (first, second) = tokio::join!(
+            store.subscribe(&name, &a, Start::Beginning),
+            store.subscribe(&name, &b, Start::Beginning)
+        );
+        assert!(first.is_ok() != second.is_ok(), "{first:?} and {second:?}");
+        assert_eq!(store.subscriptions(&name).await.unwrap().len(), 1);
+    }
+}
+
+/// Subscriptions are listed by group, each with its own place.
+pub async fn subscriptions_are_listed_by_group(case: &Case) {
+    let scene = case.pub_sub().await;
+    scene.publish(4).await;
+    for (name, start) in
+        [("zebra", Start::Now), ("apple", Start::Beginning), ("mango", Start::Offset(Offset(3)))]
+    {
+        scene.subscribe(name, start).await;
+    }
+    let listed = scene.store.subscriptions(&scene.topic).await.unwrap();
+    let places: Vec<_> = listed.iter().map(|one| (one.group.as_str(), one.next.0, one.floor.0)).collect();
+    assert_eq!(places, [("apple", 1, 0), ("mango", 3, 2), ("workers", 1, 0), ("zebra", 5, 4)]);
+    assert_eq!(scene.topic_status().await.subscriptions, 4);
+}
+
+/// A group carries its topic's lanes, or none where messages are not ordered.
+pub async fn a_subscription_carries_its_topic(case: &Case) {
+    let store = case.open().await;
+    let settings = TopicSettings { ordering: Ordering::Key, lanes: 7, ..TopicSettings::pub_sub() };
+    let ordered = Scene::new(store.clone(), "ordered", settings.clone()).await;
+    assert_eq!((ordered.subscription.lanes, &ordered.subscription.topic.settings), (7, &settings));
+    let plain = Scene::new(store, "plain", TopicSettings::pub_sub()).await;
+    assert_eq!(plain.subscription.lanes, 0);
+    assert_eq!(plain.subscription.topic.name, plain.topic);
+}
+
+/// There is nothing to subscribe to.
+pub async fn an_unknown_topic_cannot_be_subscribed_to(case: &Case) {
+    let store = case.open_with(case.options().auto_create(false)).await.unwrap();
+    let nowhere = topic("nowhere");
+    let error =
+        failed(store.subscribe(&nowhere, &group("g"), Start::Beginning).await, ErrorKind::NoSuchTopic);
+    assert!(error.to_string().contains("nowhere"), "{error}");
+    failed(store.subscriptions(&nowhere).await, ErrorKind::NoSuchTopic);
+    failed(store.topic(&nowhere).await, ErrorKind::NoSuchTopic);
+    assert_eq!(store.topics().await.unwrap(), []);
+}

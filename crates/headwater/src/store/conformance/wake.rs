@@ -1,0 +1,168 @@
+//! Waking: a waiter learns of a message without polling, whoever published it.
+
+use std::time::{Duration, Instant};
+
+use super::case::{Case, Scene, payloads_of};
+use crate::lease::Outcome;
+use crate::limits::SAFETY_POLL;
+use crate::message::NewMessage;
+use crate::store::Wake;
+use crate::subscription::Start;
+use crate::topic::TopicSettings;
+
+/// Well before the safety poll, and long enough for a stalling machine.
+const SOON: Duration = Duration::from_millis(2_500);
+
+/// Follows the contract: arm, look once more (and find nothing), then wait.
+async fn arm(scene: &Scene) -> Wake {
+    let wake = scene.store.arm(&[scene.subscription.topic.topic_id]).await.expect("armed");
+    scene.claim_nothing("waiter", 10).await;
+    wake
+}
+
+/// The wait must end by a wake-up, soon, and the message must be there.
+async fn woken(scene: &Scene, wake: Wake, expected: &str) {
+    let started = Instant::now();
+    assert!(wake.wait(SAFETY_POLL).await, "nobody woke the waiter for {expected:?}");
+    let waited = started.elapsed();
+    assert!(waited < SOON, "woken only after {waited:?}");
+    assert_eq!(payloads_of(&scene.drain_until("waiter", 1).await), [expected]);
+}
+
+/// By a publish through the same store.
+pub async fn a_publish_wakes_a_waiter(case: &Case) {
+    let scene = case.queue().await;
+    let wake = arm(&scene).await;
+    scene.publish_all(&[NewMessage::new("same store")]).await;
+    woken(&scene, wake, "same store").await;
+}
+
+/// By a publish while it already waits.
+pub async fn a_publish_wakes_a_waiter_at_rest(case: &Case) {
+    let scene = case.queue().await;
+    let wake = arm(&scene).await;
+    let waiting = {
+        let scene = scene.clone();
+        tokio::spawn(async move { woken(&scene, wake, "at last").await })
+    };
+    // Gives the waiter time to come to rest; the claim holds if it has not.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    scene.publish_all(&[NewMessage::new("at last")]).await;
+    waiting.await.unwrap();
+}
+
+/// By a publish through another store: another process in effect.
+pub async fn a_publish_of_another_store_wakes_a_waiter(case: &Case) {
+    let scene = case.queue().await;
+    let other = scene.through(&case.open().await);
+    for round in ["first", "second", "third"] {
+        let wake = arm(&scene).await;
+        other.publish_all(&[NewMessage::new(round)]).await;
+        woken(&scene, wake, round).await;
+    }
+}
+
+/// By the commit of the caller's own transaction.
+pub async fn a_transaction_of_the_caller_wakes_a_waiter(case: &Case) {
+    let scene = case.queue().await;
+    let wake = arm(&scene).await;
+    let message = [NewMessage::new("transaction")];
+    case.harness().publish_in_transaction(&scene.topic, &message, true).await.unwrap();
+    woken(&scene, wake, "transaction").await;
+}
+
+/// By plain SQL.
+pub async fn plain_sql_wakes_a_waiter(case: &Case) {
+    let scene = case.queue().await;
+    let wake = arm(&scene).await;
+    case.harness().publish_by_sql(&scene.topic, "7", None, true).await.unwrap();
+    woken(&scene, wake, "7").await;
+}
+
+/// What was published before it was armed is found by the claim it must make.
+pub async fn what_came_before_is_found_by_looking_again(case: &Case) {
+    let scene = case.queue().await;
+    let other = scene.through(&case.open().await);
+    scene.claim_nothing("waiter", 10).await;
+    other.publish_all(&[NewMessage::new("before")]).await;
+    let _wake = scene.store.arm(&[scene.subscription.topic.topic_id]).await.unwrap();
+    let lease = scene.claim_one("waiter", 10).await;
+    assert_eq!(payloads_of(&scene.fetch(&lease).await), ["before"]);
+}
+
+/// Every group has its own wake-up.
+pub async fn one_groups_wake_up_never_takes_anothers(case: &Case) {
+    let first = case.pub_sub().await;
+    let second = first.subscribe("second", Start::Beginning).await;
+    let third = second.through(&case.open().await).subscribe("third", Start::Beginning).await;
+    let wakes = [arm(&first).await, arm(&second).await, arm(&third).await, arm(&third).await];
+    first.publish_all(&[NewMessage::new("for all")]).await;
+    let [a, b, c, d] = wakes;
+    woken(&first, a, "for all").await;
+    woken(&second, b, "for all").await;
+    woken(&third, c, "for all").await;
+    assert!(d.wait(SAFETY_POLL).await, "a second waiter of the same group is woken too");
+}
+
+/// A waiter for several topics is woken by any of them.
+pub async fn a_waiter_may_wait_for_several_topics(case: &Case) {
+    let store = case.open().await;
+    let mut scenes = Vec::new();
+    for name in ["a", "b", "c"] {
+        scenes.push(Scene::new(store.clone(), name, TopicSettings::default()).await);
+    }
+    let ids: Vec<_> = scenes.iter().map(|scene| scene.subscription.topic.topic_id).collect();
+    for scene in &scenes {
+        let wake = store.arm(&ids).await.unwrap();
+        scene.claim_nothing("waiter", 1).await;
+        let text = format!("to {}", scene.topic);
+        scene.publish_all(&[NewMessage::new(text.clone())]).await;
+        woken(scene, wake, &text).await;
+    }
+}
+
+/// What a member gives back wakes another member.
+pub async fn a_release_wakes_a_waiter(case: &Case) {
+    let scene = case.queue().await;
+    scene.publish_all(&[NewMessage::new("given back")]).await;
+    let lease = scene.claim_one("a", 1).await;
+    let wake = arm(&scene).await;
+    scene.settle_each(lease.token, vec![((1, 1), Outcome::Release)]).await.unwrap();
+    woken(&scene, wake, "given back").await;
+}
+
+/// A publisher and a waiter race: no wake-up falls between the look and the wait.
+pub async fn no_wake_up_is_missed(case: &Case) {
+    const MESSAGES: usize = 150;
+    let scene = case.queue().await;
+    let other = scene.through(&case.open().await);
+    let publisher = {
+        let own = scene.clone();
+        tokio::spawn(async move {
+            for n in 0..MESSAGES {
+                let scene = if n % 2 == 0 { &own } else { &other };
+                scene.publish_all(&[NewMessage::new(n.to_string())]).await;
+                for _ in 0..n % 7 {
+                    tokio::task::yield_now().await;
+                }
+            }
+        })
+    };
+    let mut got = 0;
+    while got < MESSAGES {
+        let wake = scene.store.arm(&[scene.subscription.topic.topic_id]).await.unwrap();
+        let claimed = scene.claimed("waiter", 10).await;
+        for lease in &claimed.leases {
+            got += scene.fetch(lease).await.len();
+            scene.ack(lease).await;
+        }
+        if claimed.leases.is_empty() {
+            // A claim may name an earlier time, for a commit it saw under way.
+            let at_most = claimed.recheck_after.unwrap_or(SAFETY_POLL).min(SAFETY_POLL);
+            let in_time = wake.wait(at_most).await;
+            assert!(in_time || at_most < SAFETY_POLL, "a wake-up was missed after {got} messages");
+        }
+    }
+    publisher.await.unwrap();
+    assert_eq!(got, MESSAGES);
+}

@@ -1,0 +1,25 @@
+//! The conformance suite on both engines: one line per engine, in its module, beside its harness.
+
+#[cfg(feature = "postgres")]
+#[path = "conformance/postgres.rs"]
+mod postgres;
+#[cfg(feature = "sqlite")]
+#[path = "conformance/sqlite.rs"]
+mod sqlite;
+
+use std::process::Command;
+
+/// The body of the child processes that some cases start.
+#[test]
+#[ignore = "cases start it in processes of their own"]
+fn worker() {
+    headwater::store::conformance::processes::work();
+}
+
+/// This very program, told to run [`worker`] and nothing else.
+fn worker_command() -> Command {
+    let program = std::env::current_exe().expect("a test knows its program");
+    let mut command = Command::new(program);
+    command.args(["worker", "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
+    command
+}
