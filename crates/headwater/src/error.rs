@@ -101,6 +101,11 @@ impl Error {
         )
     }
 
+    /// The same error for another who waited for the same thing; the cause stays with the first.
+    pub(crate) fn copy(&self) -> Self {
+        Error::new(self.0.kind, self.0.message.clone())
+    }
+
     /// What went wrong, to act on.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind

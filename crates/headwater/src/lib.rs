@@ -4,19 +4,26 @@
 //! exact acks, retries and dead letters, on one SQLite file or on PostgreSQL.
 
 mod clock;
+mod consumer;
 mod error;
+mod handle;
+mod headwater;
 mod lease;
 pub mod limits;
 mod message;
 mod name;
 mod namespace;
+mod publish;
 pub mod settle;
 pub mod store;
 mod subscription;
 mod topic;
 
 pub use clock::{Clock, ManualClock};
+pub use consumer::{Consumer, ConsumerBuilder};
 pub use error::{Error, ErrorKind, Result};
+pub use handle::Batch;
+pub use headwater::{Headwater, TopicBuilder};
 pub use lease::{
     ClaimRequest, Claimed, DeadLetter, HandOut, Lease, LeaseToken, OffsetRange, Outcome, Parts, Settlement,
     Want, attempts_after_expiry, hand_out_again,
@@ -24,6 +31,7 @@ pub use lease::{
 pub use message::{Headers, Message, NewMessage, Offset, Published};
 pub use name::{GroupName, Owner, TopicName};
 pub use namespace::{Namespace, SqlitePath, StoreUrl};
+pub use publish::Producer;
 pub use store::{Finding, Maintained, OpenOptions, Store, Wake};
 pub use subscription::{Start, Subscription, SubscriptionId, SubscriptionStatus};
 pub use topic::{Ordering, Semantics, Topic, TopicId, TopicSettings, TopicStatus};

@@ -80,7 +80,8 @@ impl Hub {
         }
     }
 
-    /// How many wait or are about to.
+    /// How many wait or are about to: while nobody does, the embedded file is not watched.
+    #[cfg(feature = "sqlite")]
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.load(Ordering::SeqCst)
     }

@@ -166,7 +166,8 @@ END $$;
 CREATE FUNCTION {schema}.advance(
     p_topic_ids integer[], p_rows_max integer, p_gaps_max bigint, OUT late bigint, OUT closed bigint, OUT skipped boolean
 )
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 DECLARE
     v_now timestamptz := clock_timestamp();
     v_fresh boolean := pg_current_xact_id_if_assigned() IS NULL;

@@ -1,5 +1,20 @@
 -- Claiming: first what is due again, else the next offsets up to the head.
 
+-- What a claim returns. kind: lease; expired (for the log: owner and range that ran out); buried (likewise); recheck
+-- (recheck_ms until claiming again may find something though nobody publishes).
+CREATE TYPE {schema}.claimed AS (
+    kind text, subscription_id integer, topic_id integer, token bigint, first_offset bigint, last_offset bigint,
+    attempt integer, deadline timestamptz, suspect boolean, lane integer, blocked_keys text[], owner text, recheck_ms bigint
+);
+
+-- The row that tells when to look again.
+CREATE FUNCTION {schema}.recheck(p_subscription_id integer, p_topic_id integer, p_recheck_ms bigint) RETURNS {schema}.claimed
+LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN ROW('recheck', p_subscription_id, p_topic_id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+               p_recheck_ms)::{schema}.claimed;
+END $$;
+
 -- Copies the messages of a range to the dead letters. The caller removes the range in the same transaction.
 CREATE FUNCTION {schema}.bury(
     p_subscription_id integer, p_topic_id integer, p_first bigint, p_last bigint, p_attempts integer, p_error text,
@@ -32,6 +47,17 @@ BEGIN
     WHERE o.token = p_row.token AND o.first_offset = p_row.first_offset;
     UPDATE {schema}.subscription s SET reassigned = s.reassigned + 1 WHERE s.subscription_id = r.subscription_id;
     RETURN r;
+END $$;
+
+-- Buries a suspect message that has used up its attempts; says so to the log.
+CREATE FUNCTION {schema}.bury_suspect(r {schema}.outstanding, p_topic_id integer, p_now timestamptz) RETURNS {schema}.claimed
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM {schema}.bury(r.subscription_id, p_topic_id, r.first_offset, r.last_offset, r.attempts,
+                          format('lease expired %s times; last %s', r.attempts, r.last_error), p_now);
+    DELETE FROM {schema}.outstanding o WHERE o.token = r.token AND o.first_offset = r.first_offset;
+    RETURN ROW('buried', r.subscription_id, p_topic_id, r.token, r.first_offset, r.last_offset, r.attempts, NULL, true,
+               r.lane, NULL, r.last_error, NULL)::{schema}.claimed;
 END $$;
 
 -- How many offsets of a suspect range to hand out: half, and one alone for the last attempt; 0 means bury it.
@@ -115,79 +141,98 @@ BEGIN
     END IF;
 END $$;
 
--- What a claim returns. kind: lease; expired (for the log: owner and range that ran out); buried (likewise); recheck
--- (recheck_ms until claiming again may find something though nobody publishes).
-CREATE TYPE {schema}.claimed AS (
-    kind text, subscription_id integer, topic_id integer, token bigint, first_offset bigint, last_offset bigint,
-    attempt integer, deadline timestamptz, suspect boolean, lane integer, blocked_keys text[], owner text, recheck_ms bigint
+-- What a want needs to know before it takes anything.
+CREATE TYPE {schema}.want AS (
+    subscription_id integer, messages_max bigint, lease_ms bigint, topic_id integer, lanes integer, max_attempts integer,
+    has_due boolean, quarantined boolean
 );
 
--- One subscription without lanes. See the design in docs/decisions for why a suspect range travels alone.
-CREATE FUNCTION {schema}.claim_plain(
-    p_subscription_id integer, p_topic_id integer, p_max_attempts integer, p_messages_max bigint, p_owner text,
-    p_deadline timestamptz, p_now timestamptz
-) RETURNS SETOF {schema}.claimed
+-- Takes new offsets where no noted gap can be in the way: one statement moves the cursor and leases the range. False
+-- if there is nothing, or a gap may be met.
+CREATE FUNCTION {schema}.lease_next(
+    p_want {schema}.want, p_max bigint, p_owner text, p_deadline timestamptz,
+    OUT token bigint, OUT first_offset bigint, OUT last_offset bigint
+)
+LANGUAGE plpgsql AS $$
+BEGIN
+    -- The head may have moved since the snapshot, the cursor not: its row is locked in its latest version.
+    WITH was AS (
+        SELECT c.next_offset FROM {schema}.cursor c
+        WHERE c.subscription_id = p_want.subscription_id AND c.lane = 0 FOR UPDATE
+    ), moved AS (
+        UPDATE {schema}.cursor c SET next_offset = least(was.next_offset + p_max, h.head + 1)
+        FROM was, {schema}.head h
+        WHERE c.subscription_id = p_want.subscription_id AND c.lane = 0 AND h.topic_id = p_want.topic_id
+          AND was.next_offset <= h.head AND was.next_offset > h.gaps_until
+        RETURNING was.next_offset AS first, c.next_offset - 1 AS last
+    )
+    INSERT INTO {schema}.outstanding AS o (token, first_offset, last_offset, due_at, subscription_id, owner)
+    SELECT nextval('{schema}.lease_token'), m.first, m.last, p_deadline, p_want.subscription_id, p_owner FROM moved m
+    RETURNING o.token, o.first_offset, o.last_offset
+    INTO lease_next.token, lease_next.first_offset, lease_next.last_offset;
+END $$;
+
+-- One subscription without lanes. See docs/decisions for why a suspect range travels alone.
+CREATE FUNCTION {schema}.claim_plain(p_want {schema}.want, p_owner text, p_deadline timestamptz, p_now timestamptz)
+RETURNS SETOF {schema}.claimed
 LANGUAGE plpgsql AS $$
 DECLARE
     r {schema}.outstanding;
-    v_left bigint := p_messages_max;
+    v_left bigint := p_want.messages_max;
     v_take bigint;
     v_next bigint;
-    v_first bigint;
-    v_last bigint;
-    v_skipped boolean;
-    v_token bigint;
+    v_lease record;
 BEGIN
-    IF EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_id AND o.suspect
-               AND o.owner = p_owner AND o.due_at > p_now) THEN
-        RETURN;
+    IF p_want.has_due THEN
+        FOR r IN SELECT * FROM {schema}.outstanding o
+                 WHERE o.subscription_id = p_want.subscription_id AND o.due_at <= p_now
+                 ORDER BY o.due_at, o.first_offset LIMIT p_want.messages_max FOR UPDATE SKIP LOCKED
+        LOOP
+            IF r.owner IS NOT NULL THEN
+                RETURN NEXT ROW('expired', p_want.subscription_id, p_want.topic_id, r.token, r.first_offset, r.last_offset,
+                                r.attempts + 1, r.due_at, true, NULL, NULL, r.owner, NULL)::{schema}.claimed;
+                r := {schema}.expire(r, p_want.max_attempts);
+            END IF;
+            v_take := least(r.last_offset - r.first_offset + 1, v_left);
+            IF r.suspect THEN
+                v_take := {schema}.hand_out_again(r.last_offset - r.first_offset + 1, r.attempts, p_want.max_attempts);
+                IF v_take = 0 THEN
+                    RETURN NEXT {schema}.bury_suspect(r, p_want.topic_id, p_now);
+                    CONTINUE;
+                END IF;
+                -- Alone: not with what this claim gave already, nor with anything else the owner holds.
+                IF v_left < p_want.messages_max OR EXISTS (SELECT FROM {schema}.outstanding o
+                        WHERE o.subscription_id = p_want.subscription_id AND o.owner = p_owner AND o.due_at > p_now) THEN
+                    RETURN;
+                END IF;
+                v_take := least(v_take, v_left);
+            END IF;
+            r := {schema}.lease_row(r, v_take, p_owner, p_deadline);
+            v_left := v_left - v_take;
+            RETURN NEXT ROW('lease', p_want.subscription_id, p_want.topic_id, r.token, r.first_offset, r.last_offset,
+                            r.attempts + 1, r.due_at, r.suspect, NULL, NULL, NULL, NULL)::{schema}.claimed;
+            IF v_left = 0 OR r.suspect THEN
+                RETURN;
+            END IF;
+        END LOOP;
     END IF;
-    FOR r IN SELECT * FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_id AND o.due_at <= p_now
-             ORDER BY o.due_at, o.first_offset LIMIT p_messages_max FOR UPDATE SKIP LOCKED
-    LOOP
-        IF r.owner IS NOT NULL THEN
-            RETURN NEXT ROW('expired', p_subscription_id, p_topic_id, r.token, r.first_offset, r.last_offset,
-                            r.attempts + 1, r.due_at, true, NULL, NULL, r.owner, NULL)::{schema}.claimed;
-            r := {schema}.expire(r, p_max_attempts);
+    SELECT l.token, l.first_offset, l.last_offset, false AS skipped INTO v_lease
+    FROM {schema}.lease_next(p_want, v_left, p_owner, p_deadline) l;
+    IF v_lease.token IS NULL THEN
+        SELECT c.next_offset INTO v_next FROM {schema}.cursor c
+        WHERE c.subscription_id = p_want.subscription_id AND c.lane = 0 FOR UPDATE;
+        SELECT NULL::bigint AS token, n.first_offset, n.last_offset, n.skipped INTO v_lease
+        FROM {schema}.take_next(p_want.topic_id, p_want.subscription_id, 0, v_next, v_left) n;
+        IF v_lease.first_offset IS NOT NULL THEN
+            v_lease.token := nextval('{schema}.lease_token');
+            INSERT INTO {schema}.outstanding (token, first_offset, last_offset, due_at, subscription_id, owner)
+            VALUES (v_lease.token, v_lease.first_offset, v_lease.last_offset, p_deadline, p_want.subscription_id, p_owner);
         END IF;
-        IF r.suspect THEN
-            v_take := {schema}.hand_out_again(r.last_offset - r.first_offset + 1, r.attempts, p_max_attempts);
-            IF v_take = 0 THEN
-                PERFORM {schema}.bury(p_subscription_id, p_topic_id, r.first_offset, r.last_offset, r.attempts,
-                                      format('lease expired %s times; last %s', r.attempts, r.last_error), p_now);
-                DELETE FROM {schema}.outstanding o WHERE o.token = r.token AND o.first_offset = r.first_offset;
-                RETURN NEXT ROW('buried', p_subscription_id, p_topic_id, r.token, r.first_offset, r.last_offset,
-                                r.attempts, NULL, true, NULL, NULL, r.last_error, NULL)::{schema}.claimed;
-                CONTINUE;
-            END IF;
-            -- Alone: not with what this claim gave already, nor with anything else the owner holds.
-            IF v_left = p_messages_max AND NOT EXISTS (SELECT FROM {schema}.outstanding o
-                    WHERE o.subscription_id = p_subscription_id AND o.owner = p_owner AND o.due_at > p_now) THEN
-                r := {schema}.lease_row(r, least(v_take, v_left), p_owner, p_deadline);
-                RETURN NEXT ROW('lease', p_subscription_id, p_topic_id, r.token, r.first_offset, r.last_offset,
-                                r.attempts + 1, r.due_at, true, NULL, NULL, NULL, NULL)::{schema}.claimed;
-            END IF;
-            RETURN;
-        END IF;
-        v_take := least(r.last_offset - r.first_offset + 1, v_left);
-        r := {schema}.lease_row(r, v_take, p_owner, p_deadline);
-        v_left := v_left - v_take;
-        RETURN NEXT ROW('lease', p_subscription_id, p_topic_id, r.token, r.first_offset, r.last_offset, r.attempts + 1,
-                        r.due_at, false, NULL, NULL, NULL, NULL)::{schema}.claimed;
-        IF v_left = 0 THEN
-            RETURN;
-        END IF;
-    END LOOP;
-    SELECT c.next_offset INTO v_next FROM {schema}.cursor c WHERE c.subscription_id = p_subscription_id AND c.lane = 0 FOR UPDATE;
-    SELECT n.first_offset, n.last_offset, n.skipped INTO v_first, v_last, v_skipped
-    FROM {schema}.take_next(p_topic_id, p_subscription_id, 0, v_next, v_left) n;
-    IF v_first IS NOT NULL THEN
-        INSERT INTO {schema}.outstanding (token, first_offset, last_offset, due_at, subscription_id, owner)
-        VALUES (nextval('{schema}.lease_token'), v_first, v_last, p_deadline, p_subscription_id, p_owner)
-        RETURNING token INTO v_token;
-        RETURN NEXT ROW('lease', p_subscription_id, p_topic_id, v_token, v_first, v_last, 1, p_deadline, false, NULL,
-                        NULL, NULL, NULL)::{schema}.claimed;
-    ELSIF v_skipped THEN
-        RETURN NEXT ROW('recheck', p_subscription_id, p_topic_id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 1)::{schema}.claimed;
+    END IF;
+    IF v_lease.token IS NOT NULL THEN
+        RETURN NEXT ROW('lease', p_want.subscription_id, p_want.topic_id, v_lease.token, v_lease.first_offset,
+                        v_lease.last_offset, 1, p_deadline, false, NULL, NULL, NULL, NULL)::{schema}.claimed;
+    ELSIF v_lease.skipped THEN
+        RETURN NEXT {schema}.recheck(p_want.subscription_id, p_want.topic_id, 1);
     END IF;
 END $$;

@@ -3,28 +3,25 @@
 
 -- Acks whole leases; returns the tokens that were held.
 CREATE FUNCTION {schema}.settle_all(p_tokens bigint[], p_durable boolean, p_now timestamptz) RETURNS SETOF bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
-    v_lane_of integer;
-    r record;
 BEGIN
     IF NOT p_durable THEN
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
-    FOR r IN DELETE FROM {schema}.outstanding o
-             WHERE o.token = ANY (p_tokens) AND o.owner IS NOT NULL AND o.due_at > v_now
-             RETURNING o.token, o.subscription_id, o.lane
-    LOOP
-        IF r.lane IS NOT NULL THEN
-            v_lane_of := r.subscription_id;
-        END IF;
-        RETURN NEXT r.token;
-    END LOOP;
-    -- A lane has become free: another process may be waiting for it.
-    IF v_lane_of IS NOT NULL THEN
-        PERFORM {schema}.wake(s.topic_id) FROM {schema}.subscription s WHERE s.subscription_id = v_lane_of;
-    END IF;
+    RETURN QUERY
+        WITH gone AS (
+            DELETE FROM {schema}.outstanding o
+            WHERE o.token = ANY (p_tokens) AND o.owner IS NOT NULL AND o.due_at > v_now
+            RETURNING o.token, o.subscription_id, o.lane
+        ), freed AS (
+            -- A lane has become free: another process may be waiting for it.
+            SELECT {schema}.wake(s.topic_id) FROM {schema}.subscription s
+            WHERE s.subscription_id IN (SELECT g.subscription_id FROM gone g WHERE g.lane IS NOT NULL)
+        )
+        SELECT g.token FROM gone g WHERE (SELECT count(*) FROM freed) >= 0;
 END $$;
 
 -- Settles parts of one lease, all or nothing. Outcomes: ack, retry, bury, release, park. Returns the topic, or null if
@@ -33,7 +30,8 @@ CREATE FUNCTION {schema}.settle_parts(
     p_token bigint, p_firsts bigint[], p_lasts bigint[], p_outcomes text[], p_delays_ms bigint[], p_errors text[],
     p_keys text[], p_durable boolean, p_now timestamptz
 ) RETURNS integer
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
     v_held int8multirange;
@@ -89,7 +87,8 @@ END $$;
 
 -- Gives leases a new deadline; returns the tokens that were held.
 CREATE FUNCTION {schema}.extend(p_tokens bigint[], p_lease_ms bigint, p_durable boolean, p_now timestamptz) RETURNS SETOF bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
 BEGIN

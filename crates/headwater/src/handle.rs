@@ -1,0 +1,216 @@
+//! Handling: a leased batch of messages, what a handler says of each, and the settlement that follows.
+
+use std::collections::HashSet;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::Result;
+use crate::lease::{Lease, OffsetRange, Outcome, Settlement};
+use crate::message::{Message, Offset};
+use crate::settle::{RetryPolicy, Verdict, decide};
+use crate::store::Store;
+use crate::subscription::Subscription;
+
+/// Messages leased to this consumer, to be settled as a whole or one by one.
+#[derive(Debug)]
+pub struct Batch {
+    store: Arc<dyn Store>,
+    subscription: Arc<Subscription>,
+    lease: Lease,
+    /// To be handled, offsets rising.
+    messages: Vec<Message>,
+    /// Of keys that wait for an older message: given back unhandled.
+    parked: Vec<(Offset, String)>,
+    lease_for: Duration,
+}
+
+impl Batch {
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        subscription: Arc<Subscription>,
+        lease: Lease,
+        mut messages: Vec<Message>,
+        lease_for: Option<Duration>,
+    ) -> Self {
+        let mut parked = Vec::new();
+        if let Some(lane) = lease.lane {
+            // The range spans all lanes; the others' messages are theirs, from leases of their own.
+            messages.retain(|message| message.lane(subscription.lanes) == lane);
+            messages.retain(|message| match &message.key {
+                Some(key) if lease.blocked_keys.contains(key) => {
+                    parked.push((message.offset, key.clone()));
+                    false
+                }
+                _ => true,
+            });
+        }
+        let lease_for = lease_for.unwrap_or(subscription.topic.settings.lease);
+        Batch { store, subscription, lease, messages, parked, lease_for }
+    }
+
+    /// The messages, offsets rising.
+    pub fn messages(&self) -> &[Message] {
+        &self.messages
+    }
+
+    /// Which hand-out of these messages this is, from 1.
+    pub fn attempt(&self) -> u32 {
+        self.lease.attempt
+    }
+
+    /// The lease behind the batch.
+    pub fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    /// Everything is done. One DELETE, whatever the size.
+    pub async fn ack(self) -> Result<()> {
+        let settlement = if self.parked.is_empty() {
+            Settlement::ack_all(self.lease.token)
+        } else {
+            self.settlement(Vec::new())
+        };
+        self.settle(settlement).await
+    }
+
+    /// Gives everything back unhandled: due at once, not counted as an attempt.
+    pub async fn release(self) -> Result<()> {
+        let settlement = Settlement::each(self.lease.token, vec![(self.lease.range, Outcome::Release)]);
+        self.settle(settlement).await
+    }
+
+    /// Settles with a verdict on some messages; those not named are done.
+    ///
+    /// In an ordered subscription later messages of a key that failed are given back too, so that they come after it:
+    /// do not handle them. [`Batch::handle`] sees to that.
+    pub async fn settle_each(self, verdicts: Vec<(Offset, Verdict)>) -> Result<()> {
+        let settlement = self.settlement(verdicts);
+        self.settle(settlement).await
+    }
+
+    /// Gives the holder the lease's full time again, from now.
+    pub async fn extend(&self) -> Result<()> {
+        self.store.extend(&[self.lease.token], self.lease_for).await?.remove(0)
+    }
+
+    /// Handles the messages one after the other and settles them: extends the lease at a third of its time, and keeps
+    /// order per key where the subscription asks for it.
+    pub async fn handle<H, F>(self, mut handler: H) -> Result<()>
+    where
+        H: FnMut(Message, u32) -> F,
+        F: Future<Output = Verdict>,
+    {
+        let mut verdicts = Vec::new();
+        let mut failed_keys = HashSet::new();
+        for message in &self.messages {
+            let key = message.key.as_ref().filter(|_| self.lease.lane.is_some());
+            if key.is_some_and(|key| failed_keys.contains(key)) {
+                continue;
+            }
+            let verdict = self.keep_while(handler(message.clone(), self.lease.attempt)).await?;
+            if matches!(verdict, Verdict::Done | Verdict::Skip) {
+                continue;
+            }
+            if let Some(key) = key
+                && !matches!(verdict, Verdict::Bury(_))
+            {
+                failed_keys.insert(key.clone());
+            }
+            verdicts.push((message.offset, verdict));
+        }
+        self.settle_each(verdicts).await
+    }
+
+    /// Awaits a handler while extending the lease. An error here means that the lease is lost: stop, others have it.
+    async fn keep_while<T>(&self, work: impl Future<Output = T>) -> Result<T> {
+        tokio::pin!(work);
+        if self.lease_for.is_zero() {
+            return Ok(work.await);
+        }
+        let mut beat = tokio::time::interval(self.lease_for / 3);
+        beat.tick().await;
+        loop {
+            tokio::select! {
+                done = &mut work => return Ok(done),
+                _ = beat.tick() => self.extend().await?,
+            }
+        }
+    }
+
+    async fn settle(&self, settlement: Settlement) -> Result<()> {
+        self.store.settle(&[settlement]).await?.remove(0)
+    }
+
+    /// Everything in the lease's range is acked except what has another outcome.
+    fn settlement(&self, verdicts: Vec<(Offset, Verdict)>) -> Settlement {
+        let policy = RetryPolicy::from(&self.subscription.topic.settings);
+        let mut others: Vec<(Offset, Outcome)> =
+            self.parked.iter().map(|(offset, key)| (*offset, Outcome::Park { key: key.clone() })).collect();
+        let mut waiting_keys: HashSet<&str> = HashSet::new();
+        let mut named: std::collections::HashMap<Offset, Verdict> = verdicts.into_iter().collect();
+        for message in &self.messages {
+            let key = message.key.as_deref().filter(|_| self.lease.lane.is_some());
+            let verdict = named.remove(&message.offset).unwrap_or(Verdict::Done);
+            let blocked = key.filter(|key| waiting_keys.contains(key));
+            if let Some(key) = blocked {
+                others.push((message.offset, Outcome::Park { key: key.to_owned() }));
+                continue;
+            }
+            let jitter = jitter_of(message);
+            let outcome = match (decide(verdict, self.lease.attempt, &policy, jitter), key) {
+                (Outcome::Ack, _) => continue,
+                (Outcome::Retry { after, error, .. }, Some(key)) => {
+                    waiting_keys.insert(key);
+                    Outcome::Retry { after, error, key: Some(key.to_owned()) }
+                }
+                (Outcome::Release, Some(key)) => {
+                    waiting_keys.insert(key);
+                    // Parked behind nothing: due at once, and later messages of the key wait for it.
+                    Outcome::Park { key: key.to_owned() }
+                }
+                (outcome, _) => outcome,
+            };
+            others.push((message.offset, outcome));
+        }
+        Settlement::each(self.lease.token, fill_with_acks(self.lease.range, others))
+    }
+}
+
+/// Spreads retries of messages that failed together; the same for the same message, so a rerun can be reasoned about.
+fn jitter_of(message: &Message) -> f64 {
+    (message.key_hash() % 1_000) as f64 / 1_000.0
+}
+
+/// The range cut into parts: the given outcomes, and acks for everything between.
+fn fill_with_acks(range: OffsetRange, mut others: Vec<(Offset, Outcome)>) -> Vec<(OffsetRange, Outcome)> {
+    others.sort_by_key(|(offset, _)| *offset);
+    let mut parts = Vec::with_capacity(others.len() * 2 + 1);
+    let mut next = range.first;
+    for (offset, outcome) in others {
+        if next < offset {
+            parts.push((OffsetRange::new(next, Offset(offset.0 - 1)), Outcome::Ack));
+        }
+        parts.push((OffsetRange::one(offset), outcome));
+        next = Offset(offset.0 + 1);
+    }
+    if next <= range.last {
+        parts.push((OffsetRange::new(next, range.last), Outcome::Ack));
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_covered_exactly_once() {
+        let bury = |offset| (Offset(offset), Outcome::Bury { error: String::new() });
+        let parts =
+            fill_with_acks(OffsetRange::new(Offset(10), Offset(20)), vec![bury(20), bury(10), bury(15)]);
+        let covered: Vec<i64> = parts.iter().flat_map(|(range, _)| range.first.0..=range.last.0).collect();
+        assert_eq!(covered, (10..=20).collect::<Vec<_>>());
+        assert_eq!(parts.iter().filter(|(_, outcome)| *outcome == Outcome::Ack).count(), 2);
+    }
+}

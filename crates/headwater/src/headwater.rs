@@ -1,0 +1,123 @@
+//! The handle a program holds: opens a store, makes topics, producers and consumers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::consumer::ConsumerBuilder;
+use crate::error::Result;
+use crate::name::{GroupName, TopicName};
+use crate::publish::Producer;
+use crate::store::{self, OpenOptions, Store};
+use crate::topic::{Ordering, Semantics, Topic, TopicSettings};
+
+/// A namespace of topics in a database. Cheap to clone.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> headwater::Result<()> {
+/// use std::time::Duration;
+/// use headwater::{Headwater, NewMessage};
+///
+/// let headwater = Headwater::open("sqlite::memory:").await?;
+/// headwater.producer("orders")?.send(NewMessage::new("first")).await?;
+///
+/// let mut consumer = headwater.consumer("orders", "email")?.open().await?;
+/// let batch = consumer.next(Duration::from_secs(1)).await?.expect("one message waits");
+/// assert_eq!(batch.messages()[0].payload, "first");
+/// batch.ack().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Headwater {
+    store: Arc<dyn Store>,
+}
+
+impl Headwater {
+    /// Opens a store: `sqlite:path`, `sqlite::memory:` or `postgres://…`, each with an optional `?namespace=`.
+    pub async fn open(url: &str) -> Result<Self> {
+        Self::open_with(url, OpenOptions::default()).await
+    }
+
+    /// Opens a store with options.
+    pub async fn open_with(url: &str, options: OpenOptions) -> Result<Self> {
+        Ok(Headwater { store: store::open(url, options).await? })
+    }
+
+    /// The store below, for what this handle does not wrap.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// Describes a topic to create.
+    pub fn topic(&self, name: &str) -> Result<TopicBuilder> {
+        Ok(TopicBuilder {
+            store: Arc::clone(&self.store),
+            name: TopicName::new(name)?,
+            settings: TopicSettings::default(),
+        })
+    }
+
+    /// A producer for a topic: groups concurrent sends into few statements.
+    pub fn producer(&self, topic: &str) -> Result<Producer> {
+        Ok(Producer::new(Arc::clone(&self.store), TopicName::new(topic)?))
+    }
+
+    /// Describes a consumer of a group on a topic.
+    pub fn consumer(&self, topic: &str, group: &str) -> Result<ConsumerBuilder> {
+        Ok(ConsumerBuilder::new(Arc::clone(&self.store), TopicName::new(topic)?, GroupName::new(group)?))
+    }
+
+    /// Stops background work and lets go of connections.
+    pub async fn close(&self) -> Result<()> {
+        self.store.close().await
+    }
+}
+
+/// A topic about to be created.
+#[derive(Debug)]
+pub struct TopicBuilder {
+    store: Arc<dyn Store>,
+    name: TopicName,
+    settings: TopicSettings,
+}
+
+impl TopicBuilder {
+    /// Every subscription gets every message.
+    #[must_use]
+    pub fn pub_sub(mut self) -> Self {
+        self.settings.semantics = Semantics::PubSub;
+        self
+    }
+
+    /// Strict order among messages of one key.
+    #[must_use]
+    pub fn ordered_by_key(mut self) -> Self {
+        self.settings.ordering = Ordering::Key;
+        self
+    }
+
+    /// How long a hand-out lasts; zero means it is never reassigned by itself.
+    #[must_use]
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.settings.lease = lease;
+        self
+    }
+
+    /// How often a message is handed out before it is buried.
+    #[must_use]
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.settings.max_attempts = attempts;
+        self
+    }
+
+    /// All settings at once.
+    #[must_use]
+    pub fn settings(mut self, settings: TopicSettings) -> Self {
+        self.settings = settings;
+        self
+    }
+
+    /// Creates it, or returns the one that is there with the same settings.
+    pub async fn create(self) -> Result<Topic> {
+        self.store.create_topic(&self.name, &self.settings).await
+    }
+}
