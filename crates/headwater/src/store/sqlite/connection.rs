@@ -18,6 +18,9 @@ const STATEMENTS_MAX: usize = 128;
 /// Files up to this size are checked whole before they are opened for writing.
 const CHECKED_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
+/// The smallest page SQLite knows.
+const PAGE_BYTES_MIN: u64 = 512;
+
 /// Where a store lives, as the engine uses it.
 #[derive(Clone, Debug)]
 pub(super) struct Location {
@@ -173,6 +176,11 @@ pub(super) fn inspect(location: &Location, adopt: bool) -> Result<()> {
     let Some(bytes) = size_of(path)? else { return Ok(()) };
     if bytes == 0 {
         return Ok(());
+    }
+    // SQLite takes a file shorter than its smallest page for an empty database, and would write over it.
+    if bytes < PAGE_BYTES_MIN {
+        let text = format!("not an SQLite database: {} has {bytes} bytes", location.name);
+        return Err(Error::new(ErrorKind::NotAStore, text));
     }
     let failed = |error| sqlite_error(&location.name, error);
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;

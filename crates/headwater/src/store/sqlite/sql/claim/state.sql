@@ -5,13 +5,13 @@
 SELECT subscription.topic_id, subscription.lanes, topic.lease_ms, topic.max_attempts, topic.last_offset,
     cursor.next_offset,
     (
-        SELECT leased.due_at_ms FROM headwater_range AS leased
+        SELECT leased.due_at_ms FROM headwater_range AS leased INDEXED BY headwater_range_leased
         WHERE leased.subscription_id = ?1 AND leased.owner IS NOT NULL
         ORDER BY leased.due_at_ms
         LIMIT 1
     ),
     (
-        SELECT waiting.due_at_ms FROM headwater_range AS waiting
+        SELECT waiting.due_at_ms FROM headwater_range AS waiting INDEXED BY headwater_range_waiting
         WHERE waiting.subscription_id = ?1 AND waiting.owner IS NULL
         ORDER BY waiting.due_at_ms
         LIMIT 1
@@ -23,7 +23,7 @@ SELECT subscription.topic_id, subscription.lanes, topic.lease_ms, topic.max_atte
         LIMIT 1
     ),
     (
-        SELECT max(held.due_at_ms) FROM headwater_range AS held
+        SELECT max(held.due_at_ms) FROM headwater_range AS held INDEXED BY headwater_range_suspect
         WHERE held.subscription_id = ?1 AND held.suspect = 1 AND held.owner = ?2 AND held.due_at_ms > ?3
     )
 FROM headwater_subscription AS subscription

@@ -1,0 +1,190 @@
+//! Opening: pragmas, files of others, versions.
+
+use super::*;
+
+fn read_i64(connection: &Connection, pragma: &str) -> i64 {
+    connection.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get(0)).unwrap()
+}
+
+#[test]
+fn every_connection_reads_its_pragmas_back() {
+    let place = Place::new();
+    let location = Location::new(&SqlitePath::File(place.path())).unwrap();
+    for role in [Role::Writer, Role::Reader, Role::Checkpointer] {
+        let connection = connection::open(&location, role).unwrap();
+        let mode: String = connection.query_row("PRAGMA journal_mode", [], |row| row.get(0)).unwrap();
+        assert_eq!(mode, "wal", "{role:?}");
+        assert_eq!(read_i64(&connection, "busy_timeout"), 5000, "{role:?}");
+        assert_eq!(read_i64(&connection, "mmap_size"), 0, "{role:?}");
+        assert_eq!(read_i64(&connection, "wal_autocheckpoint"), 0, "{role:?}");
+        assert_eq!(read_i64(&connection, "query_only"), i64::from(role == Role::Reader), "{role:?}");
+    }
+    let connection = connection::open(&location, Role::Writer).unwrap();
+    assert_eq!(read_i64(&connection, "synchronous"), 2);
+}
+
+#[test]
+fn a_library_older_than_the_fix_of_the_log_would_be_noticed() {
+    // 3.51.3 is the first release without the bug that could damage a write-ahead log.
+    assert!(rusqlite::version_number() >= 3_051_003, "{}", rusqlite::version());
+}
+
+async fn refused(path: &Path, kind: ErrorKind, says: &str) {
+    let before = std::fs::read(path).unwrap();
+    let error = open_at(path, OpenOptions::default()).await.unwrap_err();
+    assert_eq!(error.kind(), kind, "{error:?}");
+    let text = error.to_string();
+    assert!(text.contains(says) && text.contains(&path.display().to_string()), "{text}");
+    assert_eq!(std::fs::read(path).unwrap(), before, "the file is as it was");
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_database_is_refused_untouched() {
+    let place = Place::new();
+    std::fs::write(place.path(), "Dear diary, today I wrote a message.\n".repeat(100)).unwrap();
+    refused(&place.path(), ErrorKind::NotAStore, "not an SQLite database").await;
+    std::fs::write(place.path(), "x").unwrap();
+    refused(&place.path(), ErrorKind::NotAStore, "not an SQLite database").await;
+}
+
+#[tokio::test]
+async fn a_database_of_another_application_is_refused_untouched_unless_adopted() {
+    let place = Place::new();
+    let own = place.connect();
+    own.execute_batch("CREATE TABLE account (n INTEGER); INSERT INTO account VALUES (7)").unwrap();
+    drop(own);
+    refused(&place.path(), ErrorKind::NotAStore, "OpenOptions::adopt").await;
+    let store = open_at(&place.path(), OpenOptions::default().adopt(true)).await.unwrap();
+    store.publish(&topic("orders"), &messages(1)).await.unwrap();
+    store.drop_namespace().await.unwrap();
+    let own = place.connect();
+    let kept: i64 = own.query_row("SELECT n FROM account", [], |row| row.get(0)).unwrap();
+    assert_eq!(kept, 7, "the application's own tables stay");
+    let ours: i64 = own
+        .query_row("SELECT count(*) FROM sqlite_master WHERE name LIKE 'headwater%'", [], |row| row.get(0))
+        .unwrap();
+    assert_eq!(ours, 0);
+}
+
+#[tokio::test]
+async fn a_database_in_wal_mode_of_another_application_is_refused_untouched() {
+    let place = Place::new();
+    let own = place.connect();
+    own.execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE account (n INTEGER)").unwrap();
+    // Still open, with everything in its log: refusing must not copy the log into the file.
+    refused(&place.path(), ErrorKind::NotAStore, "account").await;
+}
+
+#[tokio::test]
+async fn a_damaged_store_is_refused_untouched() {
+    let place = Place::new();
+    let store = place.open().await;
+    store.publish(&topic("orders"), &messages(1000)).await.unwrap();
+    store.close().await.unwrap();
+    let whole = std::fs::read(place.path()).unwrap();
+    std::fs::write(place.path(), &whole[..whole.len() / 2]).unwrap();
+    refused(&place.path(), ErrorKind::NotAStore, "damaged").await;
+    let mut scribbled = whole;
+    let middle = scribbled.len() / 2 / 4096 * 4096;
+    scribbled[middle..middle + 4096].fill(0xAA);
+    std::fs::write(place.path(), &scribbled).unwrap();
+    refused(&place.path(), ErrorKind::NotAStore, "damaged").await;
+}
+
+#[tokio::test]
+async fn a_newer_schema_is_refused_untouched() {
+    let place = Place::new();
+    place.open().await.close().await.unwrap();
+    place
+        .connect()
+        .execute("UPDATE headwater_meta SET value = '99' WHERE key = 'schema_version'", [])
+        .unwrap();
+    refused(&place.path(), ErrorKind::SchemaTooNew, "version 99").await;
+}
+
+#[tokio::test]
+async fn a_missing_directory_and_a_directory_are_named() {
+    let place = Place::new();
+    let missing = place.directory.path().join("no/such/x.db");
+    let error = open_at(&missing, OpenOptions::default()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("no/such"), "{error}");
+    let error = open_at(place.directory.path(), OpenOptions::default()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotAStore);
+}
+
+#[tokio::test]
+async fn an_empty_file_becomes_a_store_and_closing_leaves_no_log() {
+    let place = Place::new();
+    std::fs::write(place.path(), "").unwrap();
+    let store = place.open().await;
+    store.publish(&topic("orders"), &messages(1)).await.unwrap();
+    store.close().await.unwrap();
+    assert_eq!(store.topics().await.unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(store.publish(&topic("orders"), &messages(1)).await.unwrap_err().kind(), ErrorKind::Closed);
+    store.close().await.unwrap();
+    let left: Vec<_> =
+        std::fs::read_dir(place.directory.path()).unwrap().map(|f| f.unwrap().file_name()).collect();
+    assert_eq!(left, ["store.db"]);
+}
+
+#[tokio::test]
+async fn dropping_the_namespace_removes_the_files() {
+    let place = Place::new();
+    let store = place.open().await;
+    store.publish(&topic("orders"), &messages(10)).await.unwrap();
+    store.drop_namespace().await.unwrap();
+    assert_eq!(std::fs::read_dir(place.directory.path()).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn dropping_the_last_handle_ends_the_threads() {
+    let place = Place::new();
+    let store = place.open().await;
+    store.publish(&topic("orders"), &messages(1)).await.unwrap();
+    let threads = std::mem::take(&mut *store.threads.lock().unwrap());
+    assert!(threads.len() >= 2);
+    drop(store);
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_sql_defaults_are_the_librarys() {
+    let place = Place::new();
+    let store = place.open().await;
+    place
+        .connect()
+        .execute("INSERT INTO headwater_publish (topic, payload) VALUES ('by_sql', 'x')", [])
+        .unwrap();
+    assert_eq!(store.topic(&topic("by_sql")).await.unwrap().settings, TopicSettings::default());
+}
+
+#[tokio::test]
+async fn many_openers_of_a_new_file_make_one_store() {
+    let place = Place::new();
+    let openings: Vec<_> = (0..8)
+        .map(|_| {
+            let path = place.path();
+            tokio::spawn(async move { open_at(&path, OpenOptions::default()).await })
+        })
+        .collect();
+    for opening in openings {
+        let store = opening.await.unwrap().unwrap();
+        store.publish(&topic("orders"), &messages(1)).await.unwrap();
+    }
+    let store = place.open().await;
+    assert_eq!(store.topics().await.unwrap()[0].head.0, 8);
+}
+
+#[tokio::test]
+async fn a_store_in_memory_does_everything() {
+    let store = SqliteStore::open(SqlitePath::Memory, OpenOptions::default()).await.unwrap();
+    let subscription = subscribed(&store, "orders").await;
+    store.publish(&topic("orders"), &messages(250)).await.unwrap();
+    assert_eq!(drain(&store, &subscription).await.len(), 250);
+    assert_eq!(store.doctor().await.unwrap(), []);
+    assert_eq!(store.topics().await.unwrap().len(), 1);
+    store.close().await.unwrap();
+}

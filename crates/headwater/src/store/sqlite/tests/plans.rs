@@ -1,0 +1,94 @@
+//! Every statement of the hot path finds its rows through an index, whatever the backlog.
+
+use super::*;
+
+/// What claims, settlements, publishes and fetches run.
+const HOT: &[(&str, &str)] = &[
+    ("publish/log", sql!("publish/log.sql")),
+    ("publish/dedup_find", sql!("publish/dedup_find.sql")),
+    ("publish/head", sql!("publish/head.sql")),
+    ("promote/due", sql!("promote/due.sql")),
+    ("promote/append", sql!("promote/append.sql")),
+    ("promote/remove", sql!("promote/remove.sql")),
+    ("promote/dedup", sql!("promote/dedup.sql")),
+    ("claim/state", sql!("claim/state.sql")),
+    ("claim/token", sql!("claim/token.sql")),
+    ("claim/advance", sql!("claim/advance.sql")),
+    ("claim/touch", sql!("claim/touch.sql")),
+    ("claim/range_delete", sql!("claim/range_delete.sql")),
+    ("claim/suspect", sql!("claim/suspect.sql")),
+    ("claim/expired", sql!("claim/expired.sql")),
+    ("claim/waiting", sql!("claim/waiting.sql")),
+    ("claim/holds", sql!("claim/holds.sql")),
+    ("claim/next_due", sql!("claim/next_due.sql")),
+    ("claim/lane_ranges", sql!("claim/lane_ranges.sql")),
+    ("claim/topic_seen", sql!("claim/topic_seen.sql")),
+    ("fetch", sql!("fetch.sql")),
+    ("settle/ack_all", sql!("settle/ack_all.sql")),
+    ("settle/held", sql!("settle/held.sql")),
+    ("settle/remove", sql!("settle/remove.sql")),
+    ("settle/topic", sql!("settle/topic.sql")),
+    ("settle/stir", sql!("settle/stir.sql")),
+    ("settle/buried", sql!("settle/buried.sql")),
+    ("settle/bury", sql!("settle/bury.sql")),
+    ("extend", sql!("extend.sql")),
+    ("subscribe/bounds", sql!("subscribe/bounds.sql")),
+    ("subscribe/time_at", sql!("subscribe/time_at.sql")),
+    ("dead_letters", sql!("dead_letters.sql")),
+];
+
+/// Those whose few rows are sorted or made distinct after an index found them.
+const SORTED: &[(&str, &str)] = &[
+    ("claim/lanes", sql!("claim/lanes.sql")),
+    ("claim/lanes_held", sql!("claim/lanes_held.sql")),
+    ("maintain/forget_dedup", sql!("maintain/forget_dedup.sql")),
+];
+
+fn plan_of(connection: &Connection, sql: &str) -> Vec<String> {
+    let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+    let rows = statement.raw_query().mapped(|row| row.get(3)).collect::<rusqlite::Result<_>>();
+    rows.unwrap()
+}
+
+#[test]
+fn no_statement_of_the_hot_path_scans_or_sorts() {
+    let mut connection = Connection::open_in_memory().unwrap();
+    migrate::migrate(&mut connection, "memory", false).unwrap();
+    for (name, sql) in HOT {
+        let plan = plan_of(&connection, sql);
+        for step in &plan {
+            assert!(!step.contains("SCAN ") || step.contains("SCAN CONSTANT ROW"), "{name}: {plan:#?}");
+            assert!(!step.contains("TEMP B-TREE"), "{name}: {plan:#?}");
+        }
+    }
+    for (name, sql) in SORTED {
+        let plan = plan_of(&connection, sql);
+        assert!(plan.iter().all(|step| !step.starts_with("SCAN")), "{name}: {plan:#?}");
+    }
+}
+
+#[test]
+fn due_ranges_are_found_through_the_partial_indexes() {
+    let mut connection = Connection::open_in_memory().unwrap();
+    migrate::migrate(&mut connection, "memory", false).unwrap();
+    for (sql, index) in [
+        (sql!("claim/suspect.sql"), "headwater_range_suspect (subscription_id=?)"),
+        (sql!("claim/expired.sql"), "headwater_range_leased (subscription_id=? AND due_at_ms<?)"),
+        (sql!("claim/waiting.sql"), "headwater_range_waiting (subscription_id=? AND due_at_ms<?)"),
+        (sql!("claim/holds.sql"), "headwater_range_leased (subscription_id=? AND due_at_ms>?)"),
+        (sql!("claim/lane_ranges.sql"), "headwater_range_lane (subscription_id=? AND lane=?)"),
+        (sql!("claim/lanes_held.sql"), "headwater_range_leased (subscription_id=? AND due_at_ms>?)"),
+    ] {
+        let plan = plan_of(&connection, sql);
+        assert!(plan.iter().any(|step| step.contains(index)), "{index}: {plan:#?}");
+    }
+    let plan = plan_of(&connection, sql!("claim/state.sql"));
+    for index in [
+        "headwater_range_leased",
+        "headwater_range_waiting",
+        "headwater_schedule_due",
+        "headwater_range_suspect",
+    ] {
+        assert!(plan.iter().any(|step| step.contains(index)), "{index}: {plan:#?}");
+    }
+}

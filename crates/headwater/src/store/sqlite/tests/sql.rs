@@ -1,0 +1,205 @@
+//! Publishing in plain SQL and in the caller's transaction, and reading the views.
+
+use super::*;
+
+fn insert(connection: &Connection, columns: &str, values: &str) -> rusqlite::Result<usize> {
+    connection.execute(&format!("INSERT INTO headwater_publish ({columns}) VALUES ({values})"), [])
+}
+
+#[tokio::test]
+async fn the_trigger_keeps_the_rules_of_the_library() {
+    let place = Place::new();
+    let store = place.open().await;
+    let own = place.connect();
+    let long = "'".to_owned() + &"x".repeat(256) + "'";
+    let wide = format!("json_object('a', '{}')", "x".repeat(16_385));
+    let many: Vec<String> = (0..129).map(|n| format!("'h{n}', ''")).collect();
+    let many = format!("json_object({})", many.join(", "));
+    for (columns, values, says) in [
+        ("topic, payload", "NULL, 'x'", "invalid topic"),
+        ("topic, payload", "'', 'x'", "invalid topic"),
+        ("topic, payload", &format!("{long}, 'x'"), "invalid topic"),
+        ("topic, payload", "'a' || char(10), 'x'", "invalid topic"),
+        ("topic, payload", "'a' || char(0) || 'b', 'x'", "invalid topic"),
+        ("topic, payload", "'a' || char(133), 'x'", "invalid topic"),
+        ("topic, payload", "x'41', 'x'", "invalid topic"),
+        ("topic, payload", "'t', NULL", "invalid payload"),
+        ("topic, payload, key", "'t', 'x', ''", "invalid key"),
+        ("topic, payload, type", "'t', 'x', ''", "invalid type"),
+        ("topic, payload, content_type", "'t', 'x', char(1)", "invalid content_type"),
+        ("topic, payload, correlation_id", "'t', 'x', char(127)", "invalid correlation_id"),
+        ("topic, payload, dedup_key", &format!("'t', 'x', {long}"), "invalid dedup_key"),
+        ("topic, payload, message_id", "'t', 'x', 'no-uuid'", "invalid message_id"),
+        ("topic, payload, message_id", "'t', 'x', x'00'", "invalid message_id"),
+        ("topic, payload, headers", "'t', 'x', 'nonsense'", "invalid headers"),
+        ("topic, payload, headers", "'t', 'x', '[1]'", "invalid headers"),
+        ("topic, payload, headers", "'t', 'x', '{\"a\":1}'", "invalid header value"),
+        ("topic, payload, headers", "'t', 'x', '{\"\":\"x\"}'", "invalid header name"),
+        ("topic, payload, headers", "'t', 'x', '{\"a\":\"\\u0000\"}'", "invalid header"),
+        ("topic, payload, headers", &format!("'t', 'x', {wide}"), "invalid header value"),
+        ("topic, payload, headers", &format!("'t', 'x', {many}"), "at most 128"),
+        ("topic, payload, deliver_at", "'t', 'x', 'soon'", "invalid deliver_at"),
+        ("topic, payload, deliver_at", "'t', 'x', 1.5", "invalid deliver_at"),
+        ("topic, payload, deliver_at", "'t', 'x', '2999-01-01'", "366 days"),
+        ("topic, payload", "'t', zeroblob(1048577)", "payload too large"),
+    ] {
+        let error = insert(&own, columns, values).unwrap_err().to_string();
+        assert!(error.contains(says), "{columns}: {error}");
+    }
+    assert_eq!(store.topics().await.unwrap(), [], "nothing was written, not even a topic");
+}
+
+#[tokio::test]
+async fn sql_that_is_committed_arrives_with_every_field() {
+    let place = Place::new();
+    let store = place.open().await;
+    let subscription = subscribed(&store, "orders").await;
+    let own = place.connect();
+    let columns = "topic, key, payload, type, content_type, headers, correlation_id, message_id";
+    let id = "01890a5d-ac96-774b-bcce-b302099a8057";
+    let values =
+        format!("'orders', 'o-1', x'00ff41', 'placed', 'text/plain', '{{\"a\": \"ü\"}}', 'c-1', '{id}'");
+    insert(&own, columns, &values).unwrap();
+    insert(&own, "topic, payload", "'orders', '{\"n\":1}'").unwrap();
+    let lease = store.claim(&request(&subscription, 10)).await.unwrap().leases.remove(0);
+    let fetched = store.fetch(lease.topic_id, lease.range).await.unwrap();
+    let first = &fetched[0];
+    assert_eq!(first.message_id.to_string(), id);
+    assert_eq!(first.payload.as_ref(), [0, 255, 0x41]);
+    assert_eq!((first.key.as_deref(), first.message_type.as_deref()), (Some("o-1"), Some("placed")));
+    assert_eq!(
+        (first.content_type.as_deref(), first.correlation_id.as_deref()),
+        (Some("text/plain"), Some("c-1"))
+    );
+    assert_eq!(first.headers["a"], "ü");
+    assert_eq!(fetched[1].message_id.get_version_num(), 7);
+    let age = Timestamp::now().as_millisecond() - fetched[1].created_at.as_millisecond();
+    assert!((0..60_000).contains(&age), "{age} ms old");
+}
+
+#[tokio::test]
+async fn sql_knows_dedup_keys_and_delays() {
+    let place = Place::new();
+    let store = place.open().await;
+    let subscription = subscribed(&store, "orders").await;
+    let own = place.connect();
+    insert(&own, "topic, payload, dedup_key", "'orders', 'first', 'd'").unwrap();
+    insert(&own, "topic, payload, dedup_key", "'orders', 'again', 'd'").unwrap();
+    let again = store.publish(&topic("orders"), &[NewMessage::new("again").dedup_key("d")]).await.unwrap();
+    assert_eq!(
+        (again[0].duplicate, again[0].offset.unwrap().0),
+        (true, 1),
+        "one window for SQL and the library"
+    );
+    let soon = Timestamp::from_second(Timestamp::now().as_second() + 3600).unwrap();
+    insert(&own, "topic, payload, deliver_at, dedup_key", &format!("'orders', 'later', '{soon}', 'l'"))
+        .unwrap();
+    insert(&own, "topic, payload, deliver_at", &format!("'orders', 'later too', {}", soon.as_millisecond()))
+        .unwrap();
+    insert(&own, "topic, payload, deliver_at", "'orders', 'past', '2001-01-01T00:00:00Z'").unwrap();
+    assert_eq!(drain(&store, &subscription).await, ["first", "past"]);
+    assert_eq!(store.topics().await.unwrap()[0].scheduled, 2);
+    own.execute("UPDATE headwater_schedule SET deliver_at_ms = deliver_at_ms - 7200000", []).unwrap();
+    assert_eq!(drain(&store, &subscription).await, ["later", "later too"]);
+    let again = store.publish(&topic("orders"), &[NewMessage::new("again").dedup_key("l")]).await.unwrap();
+    assert_eq!(
+        (again[0].duplicate, again[0].offset.unwrap().0),
+        (true, 3),
+        "promotion gave the key its offset"
+    );
+    assert_eq!(store.doctor().await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn sql_creates_no_topic_when_the_store_must_not() {
+    let place = Place::new();
+    let store = open_at(&place.path(), OpenOptions::default().auto_create(false)).await.unwrap();
+    let mut own = place.connect();
+    let error = insert(&own, "topic, payload", "'t', 'x'").unwrap_err();
+    assert!(error.to_string().contains("no such topic"), "{error}");
+    let transaction = own.transaction().unwrap();
+    let error = publish(&transaction, &topic("t"), &messages(1)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSuchTopic);
+    let error = store.publish(&topic("t"), &messages(1)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSuchTopic);
+}
+
+#[tokio::test]
+async fn a_refused_publish_leaves_the_callers_transaction_usable() {
+    let place = Place::new();
+    let store = place.open().await;
+    let subscription = subscribed(&store, "orders").await;
+    let mut own = place.connect();
+    own.execute_batch("CREATE TABLE account (n INTEGER)").unwrap();
+    let transaction = own.transaction().unwrap();
+    transaction.execute("INSERT INTO account VALUES (1)", []).unwrap();
+    let mut batch = messages(2);
+    batch.push(NewMessage::new(vec![0; 1024 * 1024 + 1]));
+    let error = publish(&transaction, &topic("orders"), &batch).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PayloadTooLarge);
+    publish(&transaction, &topic("orders"), &messages(1)).unwrap();
+    transaction.commit().unwrap();
+    assert_eq!(drain(&store, &subscription).await, ["message 0"]);
+    let elsewhere = Connection::open_in_memory().unwrap();
+    let error = publish(&elsewhere.unchecked_transaction().unwrap(), &topic("t"), &messages(1)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotAStore, "{error}");
+}
+
+#[tokio::test]
+async fn the_views_are_readable() {
+    let place = Place::new();
+    let store = place.open().await;
+    let subscription = subscribed(&store, "orders").await;
+    let batch = [NewMessage::new("größe").key("k"), NewMessage::new(vec![0, 255]), NewMessage::new("dead")];
+    store.publish(&topic("orders"), &batch).await.unwrap();
+    let lease = store.claim(&request(&subscription, 10)).await.unwrap().leases.remove(0);
+    let bury = Outcome::Bury { error: "hopeless".into() };
+    let parts = vec![(OffsetRange::one(crate::Offset(3)), bury)];
+    store.settle(&[Settlement::each(lease.token, parts)]).await.unwrap().remove(0).unwrap();
+    let own = place.connect();
+    let text = |sql: &str| own.query_row(sql, [], |row| row.get::<_, String>(0)).unwrap();
+    assert_eq!(
+        text("SELECT payload FROM headwater_messages WHERE topic = 'orders' AND \"offset\" = 1"),
+        "größe"
+    );
+    assert_eq!(text("SELECT payload FROM headwater_messages WHERE \"offset\" = 2"), "x'00FF'");
+    assert_eq!(
+        text("SELECT error || payload FROM headwater_dead_letters WHERE \"group\" = 'workers'"),
+        "hopelessdead"
+    );
+    assert_eq!(
+        text("SELECT first_offset || '-' || last_offset || owner FROM headwater_outstanding"),
+        "1-2me"
+    );
+    assert_eq!(text("SELECT \"next\" || '/' || head FROM headwater_subscriptions"), "4/3");
+    assert_eq!(text("SELECT topic || head FROM headwater_topics"), "orders3");
+    let id = text("SELECT message_id FROM headwater_messages WHERE \"offset\" = 1");
+    assert!(Uuid::parse_str(&id).is_ok() && id.len() == 36, "{id}");
+    assert!(text("SELECT created_at FROM headwater_messages LIMIT 1").parse::<Timestamp>().is_ok());
+}
+
+#[tokio::test]
+async fn the_old_command_line_tool_publishes_in_its_own_transaction() {
+    let Ok(found) = std::process::Command::new("sqlite3").arg("--version").output() else {
+        eprintln!("no sqlite3 here: the statement itself is tested above");
+        return;
+    };
+    assert!(found.status.success());
+    let place = Place::new();
+    let store = place.open().await;
+    let subscription = subscribed(&store, "orders").await;
+    let run = |sql: &str| {
+        let output = std::process::Command::new("sqlite3").arg(place.path()).arg(sql).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.success(), text(&output.stdout) + &text(&output.stderr))
+    };
+    let publish = |payload: &str| {
+        format!("INSERT INTO headwater_publish (topic, payload) VALUES ('orders', '{payload}');")
+    };
+    assert_eq!(run(&format!("BEGIN; {} COMMIT;", publish("kept"))), (true, String::new()));
+    assert_eq!(run(&format!("BEGIN; {} ROLLBACK;", publish("gone"))), (true, String::new()));
+    let (ok, says) = run("INSERT INTO headwater_publish (topic, payload) VALUES ('', 'x');");
+    assert!(!ok && says.contains("invalid topic"), "{says}");
+    assert_eq!(run("SELECT payload FROM headwater_messages;"), (true, "kept\n".into()));
+    assert_eq!(drain(&store, &subscription).await, ["kept"]);
+}

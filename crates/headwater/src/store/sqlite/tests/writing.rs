@@ -1,0 +1,166 @@
+//! The writer: groups, failures, a full disk, the size of its log.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::*;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_that_fail_or_panic_harm_no_neighbour() {
+    let place = Place::new();
+    let store = Arc::new(place.open().await);
+    let subscription = subscribed(&store, "orders").await;
+    let mut tasks = Vec::new();
+    for n in 0..200 {
+        let store = Arc::clone(&store);
+        tasks.push(tokio::spawn(async move {
+            match n % 4 {
+                0 => store.publish(&topic("orders"), &messages(2)).await.map(|published| published.len()),
+                1 => store.write::<usize>(Kind::Define, |_| panic!("on purpose")).await,
+                2 => store.write::<usize>(Kind::Publish, |_| panic!("on purpose")).await,
+                _ => {
+                    let large = NewMessage::new(vec![0; 2 * 1024 * 1024]);
+                    store.publish(&topic("orders"), &[large]).await.map(|published| published.len())
+                }
+            }
+        }));
+    }
+    let mut published = 0;
+    for task in tasks {
+        match task.await.unwrap() {
+            Ok(count) => published += count,
+            Err(error) => assert!(
+                error.kind() == ErrorKind::PayloadTooLarge || error.to_string().contains("on purpose"),
+                "{error:?}"
+            ),
+        }
+    }
+    assert_eq!(published, 100);
+    assert_eq!(drain(&store, &subscription).await.len(), 100);
+    assert_eq!(store.doctor().await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn a_full_disk_is_reported_and_service_resumes() {
+    let place = Place::new();
+    let store = place.open().await;
+    let subscription = subscribed(&store, "orders").await;
+    store.publish(&topic("orders"), &messages(3)).await.unwrap();
+    let limit = |pages: i64| {
+        store.write(Kind::Read, move |work| {
+            Ok(work
+                .connection
+                .query_row(&format!("PRAGMA max_page_count = {pages}"), [], |row| row.get::<_, i64>(0))?)
+        })
+    };
+    let pages = limit(1).await.unwrap();
+    let large: Vec<NewMessage> = (0..10).map(|_| NewMessage::new(vec![7; 100_000])).collect();
+    let error = store.publish(&topic("orders"), &large).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::StorageFull, "{error:?}");
+    let (orders, small, refused) = (topic("orders"), messages(1), large.clone());
+    let (small, refused) = tokio::join!(store.publish(&orders, &small), store.publish(&orders, &refused));
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::StorageFull);
+    assert!(small.is_ok(), "a neighbour that fits is not refused: {small:?}");
+    limit(pages + 10_000).await.unwrap();
+    store.publish(&topic("orders"), &large).await.unwrap();
+    let drained = drain(&store, &subscription).await;
+    assert_eq!(drained.len(), 14, "what was refused was not stored");
+    assert_eq!(store.doctor().await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn a_lock_held_by_another_is_reported_as_busy_and_nothing_is_acknowledged() {
+    let place = Place::new();
+    let store = place.open().await;
+    store.publish(&topic("orders"), &messages(1)).await.unwrap();
+    store
+        .write(Kind::Read, |work| Ok(work.connection.busy_timeout(Duration::from_millis(50))?))
+        .await
+        .unwrap();
+    let own = place.connect();
+    own.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let error = store.publish(&topic("orders"), &messages(1)).await.unwrap_err();
+    assert!(error.kind() == ErrorKind::Busy && error.is_retryable(), "{error:?}");
+    own.execute_batch("COMMIT").unwrap();
+    store.publish(&topic("orders"), &messages(1)).await.unwrap();
+    assert_eq!(store.topics().await.unwrap()[0].head.0, 2);
+}
+
+#[tokio::test]
+async fn claims_do_not_wait_for_the_disk_unless_told_to() {
+    async fn level(store: &SqliteStore) -> i64 {
+        let read = |work: &mut Work<'_>| {
+            Ok(work.connection.query_row("PRAGMA synchronous", [], |row| row.get(0))?)
+        };
+        store.write(Kind::Consume, read).await.unwrap()
+    }
+    let publish =
+        |work: &mut Work<'_>| Ok(work.connection.query_row("PRAGMA synchronous", [], |row| row.get(0))?);
+    let place = Place::new();
+    let store = place.open().await;
+    assert_eq!(store.write::<i64>(Kind::Publish, publish).await.unwrap(), 2, "FULL");
+    assert_eq!(level(&store).await, 1, "NORMAL");
+    let durable = open_at(&place.path(), OpenOptions::default().durable_settlements(true)).await.unwrap();
+    assert_eq!(level(&durable).await, 2, "FULL");
+    let fast = open_at(&place.path(), OpenOptions::default().sync_every_publish(false)).await.unwrap();
+    assert_eq!(fast.write::<i64>(Kind::Publish, publish).await.unwrap(), 1, "NORMAL");
+}
+
+#[tokio::test]
+async fn promoting_waits_for_the_disk() {
+    static SYNCED: AtomicU32 = AtomicU32::new(9);
+    let place = Place::new();
+    let store = place.open().await;
+    let subscription = subscribed(&store, "orders").await;
+    let later = Timestamp::now() + jiff::Span::new().hours(1);
+    store.publish(&topic("orders"), &[NewMessage::new("x").deliver_at(later)]).await.unwrap();
+    place.connect().execute("UPDATE headwater_schedule SET deliver_at_ms = 1", []).unwrap();
+    let wanted = request(&subscription, 1);
+    let claimed = store
+        .write(Kind::Consume, move |work| {
+            let claimed = claim::claim(work, &wanted)?;
+            SYNCED.store(u32::from(work.synced), Ordering::SeqCst);
+            Ok(claimed)
+        })
+        .await
+        .unwrap();
+    assert_eq!((claimed.leases.len(), SYNCED.load(Ordering::SeqCst)), (1, 1));
+}
+
+#[tokio::test]
+async fn a_claim_whose_caller_went_away_is_given_back() {
+    let place = Place::new();
+    let store = place.open().await;
+    let subscription = subscribed(&store, "orders").await;
+    store.publish(&topic("orders"), &messages(1)).await.unwrap();
+    // The answer is dropped while the writer runs the claim.
+    let (wanted, (entered, mut runs)) = (request(&subscription, 1), tokio::sync::mpsc::channel(1));
+    let (go, gate) = std::sync::mpsc::channel::<()>();
+    let (job, answer) = Job::new(Kind::Consume, move |work| {
+        let _ = entered.blocking_send(());
+        let _ = gate.recv();
+        claim::claim(work, &wanted)
+    });
+    assert!(store.commands.push(Box::new(job.undo(give_back))).await.is_ok());
+    runs.recv().await.unwrap();
+    drop(answer);
+    go.send(()).unwrap();
+    // Queued after it: by then the writer has taken the answer back, or will before the next claim.
+    store.maintain().await.unwrap();
+    let claimed = store.claim(&request(&subscription, 1)).await.unwrap();
+    assert_eq!((claimed.leases.len(), claimed.leases[0].attempt), (1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_log_stays_bounded_while_publishing_goes_on() {
+    let place = Place::new();
+    let store = open_at(&place.path(), OpenOptions::default().sync_every_publish(false)).await.unwrap();
+    let batch: Vec<NewMessage> = (0..100).map(|_| NewMessage::new(vec![7; 10_000])).collect();
+    let mut largest = 0;
+    for _ in 0..400 {
+        store.publish(&topic("orders"), &batch).await.unwrap();
+        let log = std::fs::metadata(place.path().with_extension("db-wal")).unwrap().len();
+        largest = largest.max(log);
+    }
+    let megabytes = largest / 1024 / 1024;
+    assert!(megabytes < 270, "400 MB were published and the log grew to {megabytes} MB");
+}
