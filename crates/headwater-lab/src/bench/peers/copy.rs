@@ -36,13 +36,13 @@ impl BareCopy {
         client
             .batch_execute(&format!(
                 "CREATE TABLE {TABLE} (LIKE {table} INCLUDING DEFAULTS INCLUDING STORAGE);
-                 ALTER TABLE {TABLE} ADD PRIMARY KEY (topic_id, \"offset\")"
+                 ALTER TABLE {TABLE} ADD PRIMARY KEY (topic_id, message_offset)"
             ))
             .await?;
         let place = client
             .query_one(
                 "SELECT count(*) FROM pg_attribute WHERE attrelid = $1::text::regclass AND attnum > 0 AND NOT attisdropped
-                    AND attnum < (SELECT attnum FROM pg_attribute WHERE attrelid = $1::text::regclass AND attname = 'offset')",
+                    AND attnum < (SELECT attnum FROM pg_attribute WHERE attrelid = $1::text::regclass AND attname = 'message_offset')",
                 &[&TABLE],
             )
             .await?;

@@ -1,0 +1,242 @@
+//! One consumer process of the soak: claims, records what it got, and only then acks.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use headwater::store::{OpenOptions, open};
+use headwater::{
+    ClaimRequest, Error, ErrorKind, GroupName, Lease, Message, Offset, OffsetRange, Outcome, Owner,
+    Settlement, Start, Store, Subscription, TopicName, Want, limits::SAFETY_POLL,
+};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use tokio::sync::watch;
+
+use super::history::{MemberEvent, Recorder, now_us};
+
+/// The environment variable that names the store: a URL may hold a password, and arguments can be seen by others.
+pub(crate) const STORE_VARIABLE: &str = "HEADWATER_LAB_STORE";
+
+/// Options of one consumer process.
+#[derive(Debug, Args)]
+pub(crate) struct MemberArgs {
+    #[arg(long, env = STORE_VARIABLE, hide_env_values = true)]
+    store: String,
+    #[arg(long)]
+    topic: String,
+    #[arg(long)]
+    group: String,
+    #[arg(long)]
+    owner: String,
+    #[arg(long)]
+    history: PathBuf,
+    #[arg(long)]
+    seed: u64,
+    #[arg(long, default_value_t = 50)]
+    batch_max: u32,
+    /// Says `holding` after the first delivery and settles it only once a line arrives.
+    #[arg(long)]
+    hold: bool,
+    /// Aborts the process when this message is delivered.
+    #[arg(long)]
+    abort_on: Option<String>,
+}
+
+/// What the parent asks for over standard input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ask {
+    Run,
+    /// A line came: a held delivery may be settled.
+    Settle,
+    /// The input has ended: stop after the batch at hand. The parent's death looks the same.
+    Stop,
+}
+
+struct Member {
+    store: Arc<dyn Store>,
+    subscription: Subscription,
+    owner: Owner,
+    recorder: Recorder,
+    random: StdRng,
+    asked: watch::Receiver<Ask>,
+    args: MemberArgs,
+}
+
+/// Consumes until standard input ends.
+pub(crate) async fn run_member(args: MemberArgs) -> Result<()> {
+    let store = open(&args.store, OpenOptions::default().connections_max(3)).await?;
+    let topic = TopicName::new(args.topic.as_str())?;
+    let subscription =
+        store.subscribe(&topic, &GroupName::new(args.group.as_str())?, Start::Beginning).await?;
+    let mut member = Member {
+        owner: Owner::new(args.owner.as_str())?,
+        recorder: Recorder::create(&args.history)?,
+        random: StdRng::seed_from_u64(args.seed),
+        asked: listen_to_parent(),
+        store,
+        subscription,
+        args,
+    };
+    while *member.asked.borrow() != Ask::Stop {
+        match member.step().await {
+            Ok(()) => {}
+            Err(error) if is_retryable(&error) => tokio::time::sleep(Duration::from_millis(20)).await,
+            Err(error) => return Err(error.context(format!("member {}", member.args.owner))),
+        }
+    }
+    Ok(member.store.close().await?)
+}
+
+/// Reads standard input on a thread of its own: a blocked read must not keep the process from ending.
+fn listen_to_parent() -> watch::Receiver<Ask> {
+    let (sender, receiver) = watch::channel(Ask::Run);
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lines() {
+            if line.is_err() {
+                break;
+            }
+            let _ = sender.send(Ask::Settle);
+        }
+        let _ = sender.send(Ask::Stop);
+    });
+    receiver
+}
+
+fn is_retryable(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<Error>().is_some_and(Error::is_retryable)
+}
+
+impl Member {
+    /// Claims and handles one batch, or waits for something to do.
+    async fn step(&mut self) -> Result<()> {
+        let request = self.request()?;
+        let claimed = self.store.claim(&request).await?;
+        if !claimed.leases.is_empty() {
+            return self.handle(claimed.leases).await;
+        }
+        let wake = self.store.arm(&[self.subscription.topic.topic_id]).await?;
+        let claimed = self.store.claim(&request).await?;
+        if !claimed.leases.is_empty() {
+            return self.handle(claimed.leases).await;
+        }
+        let pause = claimed.recheck_after.unwrap_or(SAFETY_POLL).min(SAFETY_POLL);
+        let mut asked = self.asked.clone();
+        tokio::select! {
+            _ = wake.wait(pause) => {}
+            _ = asked.changed() => {}
+        }
+        Ok(())
+    }
+
+    fn request(&mut self) -> Result<ClaimRequest> {
+        let messages_max = self.random.random_range(1..=self.args.batch_max);
+        let want = Want { subscription_id: self.subscription.subscription_id, messages_max, lease: None };
+        Ok(ClaimRequest { owner: self.owner.clone(), wants: vec![want] })
+    }
+
+    async fn handle(&mut self, leases: Vec<Lease>) -> Result<()> {
+        for lease in leases {
+            let messages = self.fetch(&lease).await?;
+            let at_us = now_us();
+            let delivered = messages.iter().map(|message| delivered(&lease, message, at_us));
+            let delivered = delivered.collect::<Result<Vec<_>>>()?;
+            self.recorder.record(&delivered)?;
+            self.maybe_abort(&delivered);
+            if self.args.hold {
+                self.hold().await?;
+            } else if self.random.random_range(0..10) == 0 {
+                tokio::time::sleep(Duration::from_millis(self.random.random_range(0..4))).await;
+            }
+            self.settle(&lease).await?;
+        }
+        Ok(())
+    }
+
+    async fn fetch(&self, lease: &Lease) -> Result<Vec<Message>> {
+        loop {
+            match self.store.fetch(lease.topic_id, lease.range).await {
+                Err(error) if error.is_retryable() => tokio::time::sleep(Duration::from_millis(10)).await,
+                fetched => return Ok(fetched?),
+            }
+        }
+    }
+
+    fn maybe_abort(&self, delivered: &[MemberEvent]) {
+        let Some(poison) = &self.args.abort_on else { return };
+        let got_it = |event: &MemberEvent| matches!(event, MemberEvent::Delivered { id, .. } if id == poison);
+        if delivered.iter().any(got_it) {
+            std::process::abort();
+        }
+    }
+
+    /// Says that a delivery is in hand and waits for a line before it goes on to settle it.
+    async fn hold(&mut self) -> Result<()> {
+        println!("holding");
+        self.asked.wait_for(|ask| *ask != Ask::Run).await?;
+        self.args.hold = false;
+        Ok(())
+    }
+
+    /// Acks the lease, one time in five in two parts, and records what the store answered.
+    async fn settle(&mut self, lease: &Lease) -> Result<()> {
+        let OffsetRange { first, last } = lease.range;
+        if first < last && self.random.random_range(0..5) == 0 {
+            let middle = Offset(self.random.random_range(first.0..last.0));
+            let half = OffsetRange::new(first, middle);
+            let part = Settlement::each(lease.token, vec![(half, Outcome::Ack)]);
+            if !self.settle_one(lease, part, half).await? {
+                return Ok(());
+            }
+            let rest = OffsetRange::new(Offset(middle.0 + 1), last);
+            return self.settle_one(lease, Settlement::ack_all(lease.token), rest).await.map(drop);
+        }
+        self.settle_one(lease, Settlement::ack_all(lease.token), lease.range).await.map(drop)
+    }
+
+    /// Whether the store took the settlement.
+    async fn settle_one(
+        &mut self,
+        lease: &Lease,
+        settlement: Settlement,
+        range: OffsetRange,
+    ) -> Result<bool> {
+        let settlements = [settlement];
+        let mut tries = 0;
+        let outcome = loop {
+            let outcome = self.store.settle(&settlements).await.and_then(|mut outcomes| outcomes.remove(0));
+            match outcome {
+                Err(error) if error.is_retryable() => {
+                    tries += 1;
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+                outcome => break outcome,
+            }
+        };
+        let token = lease.token.0;
+        match outcome {
+            Ok(()) => {
+                self.recorder.record(&[MemberEvent::Acked {
+                    token,
+                    first: range.first.0,
+                    last: range.last.0,
+                }])?;
+                Ok(true)
+            }
+            Err(error) if error.kind() == ErrorKind::LeaseLost => {
+                self.recorder.record(&[MemberEvent::Refused { token }])?;
+                Ok(false)
+            }
+            Err(error) => Err(error).with_context(|| format!("settling token {token} after {tries} tries")),
+        }
+    }
+}
+
+fn delivered(lease: &Lease, message: &Message, at_us: u64) -> Result<MemberEvent> {
+    let payload: serde_json::Value =
+        serde_json::from_slice(&message.payload).context("a payload came back changed")?;
+    let id = payload["id"].as_str().context("a payload without its id")?.to_owned();
+    Ok(MemberEvent::Delivered { token: lease.token.0, offset: message.offset.0, id, at_us })
+}

@@ -1,0 +1,111 @@
+//! What publishers of both databases share: the plan of a transaction, and the record of what became of each message.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rand::RngExt;
+use rand::rngs::StdRng;
+
+use super::check::Fate;
+use super::history::now_us;
+
+/// Once there are enough messages, publishers go on slowly while kills are still to come.
+pub(crate) const PAUSE_AFTER_GOAL: Duration = Duration::from_millis(200);
+
+/// Where publishers note the fate of every message they tried to publish.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ledger(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    fates: Mutex<HashMap<String, Fate>>,
+    committed: AtomicUsize,
+    numbers: AtomicU64,
+    stop: AtomicBool,
+}
+
+impl Ledger {
+    /// A new identity that starts with the prefix.
+    pub(crate) fn new_id(&self, prefix: &str) -> String {
+        format!("{prefix}-{}", self.0.numbers.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Notes what became of messages. `at_us` is when their COMMIT was sent.
+    pub(crate) fn note(&self, ids: &[String], fate: Fate) {
+        let mut fates = self.0.fates.lock().expect("no panic while held");
+        fates.extend(ids.iter().map(|id| (id.clone(), fate)));
+        if matches!(fate, Fate::Committed { .. }) {
+            self.0.committed.fetch_add(ids.len(), Ordering::Relaxed);
+        }
+    }
+
+    /// How many messages were committed so far.
+    pub(crate) fn committed(&self) -> usize {
+        self.0.committed.load(Ordering::Relaxed)
+    }
+
+    /// Asks publishers to end after their transaction.
+    pub(crate) fn stop(&self) {
+        self.0.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether publishers were asked to end.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.0.stop.load(Ordering::Relaxed)
+    }
+
+    /// Lets publishers start again.
+    pub(crate) fn resume(&self) {
+        self.0.stop.store(false, Ordering::Relaxed);
+    }
+
+    /// Everything noted.
+    pub(crate) fn fates(&self) -> HashMap<String, Fate> {
+        self.0.fates.lock().expect("no panic while held").clone()
+    }
+}
+
+/// What one transaction of a publisher does.
+#[derive(Debug)]
+pub(crate) struct TransactionPlan {
+    pub(crate) kept: Vec<String>,
+    /// Published after a savepoint that is rolled back.
+    pub(crate) undone: Vec<String>,
+    pub(crate) delay: Duration,
+    pub(crate) rolls_back: bool,
+}
+
+impl TransactionPlan {
+    /// Draws a transaction: 1 to 20 messages, one in ten rolled back, one in ten with a savepoint undone, some with a
+    /// delay before COMMIT of up to `delay_max`.
+    pub(crate) fn draw(random: &mut StdRng, ledger: &Ledger, prefix: &str, delay_max: Duration) -> Self {
+        let ids = |count: u32| (0..count).map(|_| ledger.new_id(prefix)).collect();
+        let chance = random.random_range(0..1_000);
+        let delay = match chance {
+            0..15 => delay_max.mul_f64(random.random()),
+            15..100 => (delay_max / 8).mul_f64(random.random()),
+            _ => Duration::ZERO,
+        };
+        let undone = if random.random_range(0..10) == 0 { random.random_range(1..=5) } else { 0 };
+        TransactionPlan {
+            kept: ids(random.random_range(1..=20)),
+            undone: ids(undone),
+            delay,
+            rolls_back: random.random_range(0..10) == 0,
+        }
+    }
+
+    /// Notes the transaction's outcome; `sent_us` is when COMMIT was sent.
+    pub(crate) fn note(&self, ledger: &Ledger, sent_us: u64) {
+        ledger.note(&self.undone, Fate::RolledBack);
+        let fate = if self.rolls_back { Fate::RolledBack } else { Fate::Committed { at_us: sent_us } };
+        ledger.note(&self.kept, fate);
+    }
+}
+
+/// The payload of a message: its identity, and when it was made.
+pub(crate) fn payload(id: &str) -> serde_json::Value {
+    serde_json::json!({ "id": id, "made_us": now_us() })
+}

@@ -1,0 +1,133 @@
+//! Where a soak takes place: an open store with a topic of its own, its groups, and the directory for histories.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use headwater::store::{OpenOptions, open};
+use headwater::{GroupName, Start, Store, SubscriptionStatus, TopicName, TopicSettings, TopicStatus};
+
+use super::children::Children;
+use super::{publish_postgres, publish_sqlite};
+
+/// The groups of every soak.
+pub(super) const GROUPS: [&str; 4] = ["g1", "g2", "g3", "g4"];
+
+/// Who publishes how.
+#[derive(Debug)]
+enum Target {
+    Postgres(publish_postgres::Target),
+    Sqlite(publish_sqlite::Target),
+}
+
+/// An open store prepared for a soak.
+#[derive(Debug)]
+pub(super) struct Stage {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) topic: TopicName,
+    url: String,
+    directory: PathBuf,
+    seed: u64,
+    target: Target,
+}
+
+impl Stage {
+    /// Opens the store and makes a topic that no earlier soak used.
+    pub(super) async fn set(
+        work: &Path,
+        url: &str,
+        kind: &str,
+        settings: &TopicSettings,
+        seed: u64,
+    ) -> Result<Self> {
+        let name = format!("{kind}-{seed}-{}", super::history::now_us());
+        let store = open(url, OpenOptions::default().connections_max(4)).await?;
+        let topic = TopicName::new(name.as_str())?;
+        store.create_topic(&topic, settings).await?;
+        for group in GROUPS {
+            store.subscribe(&topic, &GroupName::new(group)?, Start::Beginning).await?;
+        }
+        let directory = work.join(&name);
+        std::fs::create_dir_all(&directory)?;
+        let target = match store.engine() {
+            "postgres" => Target::Postgres(publish_postgres::Target::parse(url, &name)?),
+            _ => Target::Sqlite(publish_sqlite::Target::parse(url, &name)?),
+        };
+        Ok(Stage { store, topic, url: url.to_owned(), directory, seed, target })
+    }
+
+    /// Members for this stage, none started yet.
+    pub(super) fn children(&self) -> Children {
+        Children::new(&self.url, self.topic.as_str(), &self.directory, self.seed)
+    }
+
+    /// The publishers' target, on PostgreSQL.
+    pub(super) fn postgres(&self) -> Option<&publish_postgres::Target> {
+        match &self.target {
+            Target::Postgres(target) => Some(target),
+            Target::Sqlite(_) => None,
+        }
+    }
+
+    /// The publishers' target, on SQLite.
+    pub(super) fn sqlite(&self) -> Result<&publish_sqlite::Target> {
+        match &self.target {
+            Target::Sqlite(target) => Ok(target),
+            Target::Postgres(_) => bail!("not an SQLite store"),
+        }
+    }
+
+    /// Waits until every group has settled everything published.
+    pub(super) async fn drained(&self, children: &mut Children, at_most: Duration) -> Result<()> {
+        let deadline = Instant::now() + at_most;
+        let mut quiet = 0;
+        // Twice in a row: the head may still have to move over what committed last.
+        while quiet < 2 {
+            children.restart_aborted()?;
+            tokio::time::sleep(Duration::from_millis(250)).await;
+            self.store.maintain().await?;
+            let (topic, groups) = self.status().await?;
+            let done = topic.gaps == 0 && groups.iter().all(|group| is_done(group, &topic));
+            quiet = if done { quiet + 1 } else { 0 };
+            ensure!(Instant::now() < deadline, "not drained within {at_most:?}: {topic:?} {groups:?}");
+        }
+        Ok(())
+    }
+
+    async fn status(&self) -> Result<(TopicStatus, Vec<SubscriptionStatus>)> {
+        let topics = self.store.topics().await?;
+        let topic = topics.into_iter().find(|status| status.topic.name == self.topic);
+        Ok((topic.context("the topic is gone")?, self.store.subscriptions(&self.topic).await?))
+    }
+
+    /// What is off in the store now that everything is settled.
+    pub(super) async fn findings(&self) -> Result<Vec<String>> {
+        let mut findings: Vec<String> = vec![];
+        for finding in self.store.doctor().await? {
+            findings.push(format!("{}: {}", finding.check, finding.problem));
+        }
+        let (topic, groups) = self.status().await?;
+        for group in groups {
+            if !is_done(&group, &topic) || group.dead_letters > 0 {
+                findings.push(format!("group {} is not clean: {group:?}", group.group));
+            }
+        }
+        Ok(findings)
+    }
+
+    /// Closes the store, and removes the histories unless somebody must look at them.
+    pub(super) async fn clear(self, clean: bool) -> Result<()> {
+        self.store.close().await?;
+        if clean {
+            std::fs::remove_dir_all(&self.directory)?;
+        } else {
+            println!("histories are kept in {}", self.directory.display());
+        }
+        Ok(())
+    }
+}
+
+fn is_done(group: &SubscriptionStatus, topic: &TopicStatus) -> bool {
+    group.leased == 0 && group.waiting == 0 && group.floor >= topic.head
+}

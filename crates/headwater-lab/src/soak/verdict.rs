@@ -1,0 +1,147 @@
+//! What a soak says at its end.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use comfy_table::{Table, presets};
+
+use super::check::{Fate, GroupFindings, MemberHistory, check_group, latencies_us};
+
+/// The longest allowed time from COMMIT to delivery while another transaction stays open.
+const LATENCY_MAX_US: u64 = 200_000;
+
+/// Everything the checker found, for one table.
+#[derive(Debug, Default)]
+pub(super) struct Verdict {
+    groups: Vec<(String, GroupFindings)>,
+    committed: usize,
+    rolled_back: usize,
+    latencies: Vec<(u64, String)>,
+    /// How long a transaction was held open while latency was measured.
+    pub(super) held: Option<Duration>,
+    /// Whether prepared transactions took part, where the database has them.
+    pub(super) prepared: Option<bool>,
+    pub(super) kills: usize,
+    pub(super) findings: Vec<String>,
+    pub(super) seconds: f64,
+}
+
+impl Verdict {
+    /// Checks one group.
+    pub(super) fn add_group(
+        &mut self,
+        group: &str,
+        fates: &HashMap<String, Fate>,
+        members: &[MemberHistory],
+    ) {
+        self.committed = fates.values().filter(|fate| matches!(fate, Fate::Committed { .. })).count();
+        self.rolled_back = fates.len() - self.committed;
+        for prefix in ["probe", "held"] {
+            let of_group = latencies_us(fates, members, prefix);
+            self.latencies.extend(of_group.into_iter().map(|(us, id)| (us, format!("{id} in {group}"))));
+        }
+        self.groups.push((group.to_owned(), check_group(fates, members)));
+    }
+
+    /// Whether nothing was violated. Without a kill nothing may be refused or come twice either.
+    pub(super) fn is_clean(&self) -> bool {
+        let calm = |found: &GroupFindings| self.kills > 0 || found.refused + found.repeated == 0;
+        !self.groups.is_empty()
+            && self.groups.iter().all(|(_, found)| found.is_clean() && calm(found))
+            && self.findings.is_empty()
+            && self.worst_latency().is_none_or(|(us, _)| *us <= LATENCY_MAX_US)
+    }
+
+    fn worst_latency(&self) -> Option<&(u64, String)> {
+        self.latencies.iter().max()
+    }
+
+    /// The table with its summary.
+    pub(super) fn table(&self, seed: u64) -> String {
+        let mut table = Table::new();
+        table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+        table.set_header([
+            "group",
+            "delivered",
+            "missing",
+            "rolled back",
+            "doubled",
+            "misordered",
+            "repeated after a kill",
+            "refused",
+        ]);
+        for (group, found) in &self.groups {
+            let counts = [
+                found.delivered,
+                found.missing,
+                found.ghosts,
+                found.doubled,
+                found.misordered,
+                found.repeated,
+                found.refused,
+            ];
+            table.add_row(std::iter::once(group.clone()).chain(counts.map(|count| count.to_string())));
+        }
+        let mut lines = vec![table.to_string(), self.summary()];
+        lines.extend(self.groups.iter().flat_map(|(group, found)| {
+            found.examples.iter().map(move |example| format!("  {group}: {example}"))
+        }));
+        lines.extend(self.findings.iter().map(|finding| format!("  store: {finding}")));
+        let word = if self.is_clean() { "CLEAN" } else { "VIOLATED" };
+        lines.push(format!("{word} in {:.0} s, seed {seed}", self.seconds));
+        lines.join("\n")
+    }
+
+    fn summary(&self) -> String {
+        let prepared = match self.prepared {
+            Some(true) => ", prepared transactions committed and rolled back",
+            Some(false) => ", prepared transactions left out (the server allows none)",
+            None => "",
+        };
+        let Verdict { committed, rolled_back, kills, .. } = self;
+        let mut text = format!("{committed} committed, {rolled_back} rolled back, {kills} kills{prepared}");
+        let mut sorted: Vec<u64> = self.latencies.iter().map(|(us, _)| *us).collect();
+        sorted.sort_unstable();
+        if let Some((worst, id)) = self.worst_latency() {
+            let held =
+                self.held.map_or_else(String::new, |held| format!(" with a transaction open for {held:?}"));
+            let ms = |us: u64| us as f64 / 1_000.0;
+            text.push_str(&format!(
+                "\ncommit to delivery{held}: p50 {:.1} ms, p99 {:.1} ms, max {:.1} ms ({id}) over {}; at most {} ms",
+                ms(sorted[sorted.len() / 2]),
+                ms(sorted[sorted.len() * 99 / 100]),
+                ms(*worst),
+                sorted.len(),
+                LATENCY_MAX_US / 1_000,
+            ));
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::soak::history::MemberEvent;
+
+    fn verdict(at_us: u64) -> Verdict {
+        let fates = HashMap::from([("probe-1".to_owned(), Fate::Committed { at_us: 1_000 })]);
+        let delivered = MemberEvent::Delivered { token: 1, offset: 1, id: "probe-1".into(), at_us };
+        let acked = MemberEvent::Acked { token: 1, first: 1, last: 1 };
+        let member = MemberHistory { member: "m".into(), killed: false, events: vec![delivered, acked] };
+        let mut verdict = Verdict::default();
+        verdict.add_group("g1", &fates, &[member]);
+        verdict
+    }
+
+    #[test]
+    fn a_message_that_came_too_late_is_a_violation() {
+        assert!(verdict(1_000 + LATENCY_MAX_US).is_clean());
+        assert!(!verdict(1_001 + LATENCY_MAX_US).is_clean());
+    }
+
+    #[test]
+    fn nothing_checked_is_not_clean() {
+        assert!(!Verdict::default().is_clean());
+    }
+}
