@@ -54,15 +54,21 @@ fn take(row: &Row, claimed: &mut Claimed) {
     let topic_id = TopicId(row.get("topic_id"));
     match row.get::<_, &str>("kind") {
         "lease" => claimed.leases.push(lease_of(row, subscription_id, topic_id)),
-        "expired" => tracing::warn!(
-            %topic_id, %subscription_id, offsets = %range_of(row), token = row.get::<_, i64>("token"),
-            owner = row.get::<_, &str>("owner"), attempt = row.get::<_, i32>("attempt"),
-            "lease expired, reassigning"
-        ),
-        "buried" => tracing::warn!(
-            %topic_id, %subscription_id, offsets = %range_of(row), attempts = row.get::<_, i32>("attempt"),
-            "message buried: its holders vanished until its attempts were used up"
-        ),
+        "expired" => {
+            let names: Vec<&str> = row.get("blocked_keys");
+            tracing::warn!(
+                topic = names[0], group = names[1], offsets = %range_of(row), token = row.get::<_, i64>("token"),
+                owner = row.get::<_, &str>("owner"), attempt = row.get::<_, i32>("attempt"),
+                "lease expired, reassigning"
+            );
+        }
+        "buried" => {
+            let names: Vec<&str> = row.get("blocked_keys");
+            tracing::warn!(
+                topic = names[0], group = names[1], offsets = %range_of(row), last = row.get::<_, &str>("owner"),
+                "message buried: its holders vanished until its attempts were used up"
+            );
+        }
         _ => {
             let recheck_ms: Option<i64> = row.get("recheck_ms");
             let recheck = recheck_ms.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0)));

@@ -13,8 +13,6 @@ use crate::topic::TopicId;
 /// Whole acks go in one statement whatever their number; partial ones each in their own, so that one that is lost
 /// leaves the others alone.
 pub(super) async fn settle(store: &PostgresStore, settlements: &[Settlement]) -> Result<Vec<Result<()>>> {
-    let settlements: Vec<Settlement> =
-        settlements.iter().map(|settlement| settlement.clone().normalized()).collect::<Result<_>>()?;
     let whole: Vec<i64> = settlements
         .iter()
         .filter(|settlement| settlement.parts == Parts::AckAll)
@@ -22,14 +20,23 @@ pub(super) async fn settle(store: &PostgresStore, settlements: &[Settlement]) ->
         .collect();
     let acked = if whole.is_empty() { HashSet::new() } else { ack_all(store, &whole).await? };
     let mut results = Vec::with_capacity(settlements.len());
-    for settlement in &settlements {
-        let held = match &settlement.parts {
-            Parts::AckAll => acked.contains(&settlement.token.0),
-            Parts::Each(parts) => settle_parts(store, settlement.token, parts).await?,
-        };
-        results.push(if held { Ok(()) } else { Err(Error::lease_lost(settlement.token.0)) });
+    for settlement in settlements {
+        results.push(settle_one(store, settlement, &acked).await?);
     }
     Ok(results)
+}
+
+/// The inner result is the settlement's own; the outer one is the store's.
+async fn settle_one(store: &PostgresStore, settlement: &Settlement, acked: &HashSet<i64>) -> Result<Result<()>> {
+    let settlement = match settlement.clone().normalized() {
+        Ok(settlement) => settlement,
+        Err(error) => return Ok(Err(error)),
+    };
+    let held = match &settlement.parts {
+        Parts::AckAll => acked.contains(&settlement.token.0),
+        Parts::Each(parts) => settle_parts(store, settlement.token, parts).await?,
+    };
+    Ok(if held { Ok(()) } else { Err(Error::lease_lost(settlement.token.0)) })
 }
 
 async fn ack_all(store: &PostgresStore, tokens: &[i64]) -> Result<HashSet<i64>> {

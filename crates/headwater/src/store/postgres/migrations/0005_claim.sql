@@ -15,6 +15,20 @@ BEGIN
                p_recheck_ms)::{schema}.claimed;
 END $$;
 
+-- A row for the log: an expired hand-out, or a message buried for it. blocked_keys carries the topic's and group's names.
+CREATE FUNCTION {schema}.note(p_kind text, r {schema}.outstanding, p_detail text) RETURNS {schema}.claimed
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_topic_id integer;
+    v_names text[];
+BEGIN
+    SELECT t.topic_id, ARRAY[t.name, s.group_name] INTO v_topic_id, v_names
+    FROM {schema}.subscription s JOIN {schema}.topic t ON t.topic_id = s.topic_id
+    WHERE s.subscription_id = r.subscription_id;
+    RETURN ROW(p_kind, r.subscription_id, v_topic_id, r.token, r.first_offset, r.last_offset, r.attempts + 1, NULL, true,
+               r.lane, v_names, p_detail, NULL)::{schema}.claimed;
+END $$;
+
 -- Copies the messages of a range to the dead letters. The caller removes the range in the same transaction.
 CREATE FUNCTION {schema}.bury(
     p_subscription_id integer, p_topic_id integer, p_first bigint, p_last bigint, p_attempts integer, p_error text,
@@ -56,8 +70,7 @@ BEGIN
     PERFORM {schema}.bury(r.subscription_id, p_topic_id, r.first_offset, r.last_offset, r.attempts,
                           format('lease expired %s times; last %s', r.attempts, r.last_error), p_now);
     DELETE FROM {schema}.outstanding o WHERE o.token = r.token AND o.first_offset = r.first_offset;
-    RETURN ROW('buried', r.subscription_id, p_topic_id, r.token, r.first_offset, r.last_offset, r.attempts, NULL, true,
-               r.lane, NULL, r.last_error, NULL)::{schema}.claimed;
+    RETURN {schema}.note('buried', r, r.last_error);
 END $$;
 
 -- How many offsets of a suspect range to hand out: half, and one alone for the last attempt; 0 means bury it.
@@ -189,8 +202,7 @@ BEGIN
                  ORDER BY o.due_at, o.first_offset LIMIT p_want.messages_max FOR UPDATE SKIP LOCKED
         LOOP
             IF r.owner IS NOT NULL THEN
-                RETURN NEXT ROW('expired', p_want.subscription_id, p_want.topic_id, r.token, r.first_offset, r.last_offset,
-                                r.attempts + 1, r.due_at, true, NULL, NULL, r.owner, NULL)::{schema}.claimed;
+                RETURN NEXT {schema}.note('expired', r, r.owner);
                 r := {schema}.expire(r, p_want.max_attempts);
             END IF;
             v_take := least(r.last_offset - r.first_offset + 1, v_left);

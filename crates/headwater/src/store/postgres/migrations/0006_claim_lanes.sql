@@ -28,16 +28,19 @@ DECLARE
     v_new record;
     v_given {schema}.claimed[] := '{}';
     v_tokens bigint[] := '{}';
+    v_keyed boolean := false;
     v_blocked text[];
 BEGIN
     FOR r IN SELECT * FROM {schema}.lane_due(p_want.subscription_id, p_lane, p_now) LOOP
-        EXIT WHEN v_left = 0;
+        -- One key's own rows and ranges of any key are never given together: what blocks the one is no hindrance to the
+        -- other.
+        EXIT WHEN v_left = 0 OR v_left < v_max AND v_keyed <> (r.key IS NOT NULL);
+        v_keyed := r.key IS NOT NULL;
         -- A holder just past its deadline may be settling this row: then nothing after it may overtake it now.
         PERFORM FROM {schema}.outstanding o WHERE o.token = r.token AND o.first_offset = r.first_offset FOR UPDATE SKIP LOCKED;
         EXIT WHEN NOT FOUND;
         IF r.owner IS NOT NULL THEN
-            RETURN NEXT ROW('expired', p_want.subscription_id, p_want.topic_id, r.token, r.first_offset, r.last_offset,
-                            r.attempts + 1, r.due_at, true, p_lane, NULL, r.owner, NULL)::{schema}.claimed;
+            RETURN NEXT {schema}.note('expired', r, r.owner);
             r := {schema}.expire(r, p_want.max_attempts);
         END IF;
         v_take := least(r.last_offset - r.first_offset + 1, v_left);
@@ -73,6 +76,7 @@ BEGIN
             VALUES (nextval('{schema}.lease_token'), v_new.first_offset, v_new.last_offset, p_deadline,
                     p_want.subscription_id, p_owner, p_lane)
             RETURNING token INTO r.token;
+            v_keyed := false;
             v_tokens := ARRAY[r.token];
             v_given := ARRAY[ROW('lease', p_want.subscription_id, p_want.topic_id, r.token, v_new.first_offset,
                                  v_new.last_offset, 1, p_deadline, false, p_lane, NULL, NULL, NULL)::{schema}.claimed];
@@ -84,7 +88,7 @@ BEGIN
         UPDATE {schema}.cursor c SET turn = v_tokens[1] WHERE c.subscription_id = p_want.subscription_id AND c.lane = p_lane;
         SELECT coalesce(array_agg(DISTINCT o.key), '{}') INTO v_blocked FROM {schema}.outstanding o
         WHERE o.subscription_id = p_want.subscription_id AND o.lane = p_lane AND o.key IS NOT NULL
-          AND NOT o.token = ANY (v_tokens);
+          AND NOT o.token = ANY (v_tokens) AND NOT v_keyed;
         FOR i IN 1..cardinality(v_given) LOOP
             v_given[i].blocked_keys := v_blocked;
             RETURN NEXT v_given[i];
@@ -130,7 +134,7 @@ BEGIN
         (SELECT min(o.due_at) FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_id
          AND o.due_at > p_now AND NOT o.parked AND o.due_at < 'infinity'),
         (SELECT min(s.deliver_at) FROM {schema}.schedule s WHERE s.topic_id = p_topic_id)) INTO v_due;
-    v_later := greatest(ceil(extract(epoch FROM v_due - p_now) * 1000), 1)::bigint;
+    v_later := CASE WHEN v_due IS NOT NULL THEN greatest(ceil(extract(epoch FROM v_due - p_now) * 1000), 1) END;
     SELECT * INTO h FROM {schema}.head e WHERE e.topic_id = p_topic_id;
     IF h.gaps_until > 0
        OR h.head < (SELECT coalesce(pg_sequence_last_value(t.offsets), 0) FROM {schema}.topic t WHERE t.topic_id = p_topic_id) THEN
