@@ -1,2 +1,45 @@
-//! placeholder
-fn main() {}
+//! The `headwater` command. One match shows the program; each command has a file of its name.
+
+mod args;
+mod consume;
+mod doctor;
+mod maintain;
+mod migrate;
+mod output;
+mod publish;
+mod topic;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser;
+
+use args::{Args, Command};
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let args = Args::parse();
+    // Logs go to stderr and are quiet unless something recovers by itself or needs a person.
+    let filter = tracing_subscriber::EnvFilter::try_from_env("HEADWATER_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    match run(args).await {
+        Ok(code) => code,
+        Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {}", output::explain(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(args: Args) -> Result<ExitCode> {
+    match &args.command {
+        Command::Topic(command) => topic::run(&args.global, command).await,
+        Command::Publish(command) => publish::run(&args.global, command).await,
+        Command::Consume(command) => consume::run(&args.global, command).await,
+        Command::Migrate(command) => migrate::run(&args.global, command).await,
+        Command::Maintain => maintain::run(&args.global).await,
+        Command::Doctor => doctor::run(&args.global).await,
+    }
+}

@@ -120,17 +120,18 @@ impl<'a> Columns<'a> {
     }
 
     fn published(&self, row: &Row) -> Vec<Published> {
-        self.outcome(row.get("offsets"), row.get("duplicate_of"))
+        let duplicates: Option<Vec<Option<Uuid>>> = row.get("duplicate_of");
+        self.outcome(row.get("offsets"), duplicates.as_deref())
     }
 
     /// What became of each message, in their order.
     pub(super) fn outcome(
         &self,
         offsets: Vec<Option<i64>>,
-        duplicates: Option<Vec<Option<Uuid>>>,
+        duplicates: Option<&[Option<Uuid>]>,
     ) -> Vec<Published> {
         assert_eq!(offsets.len(), self.message_ids.len(), "the store answers for every message");
-        let duplicate_of = |i: usize| duplicates.as_ref().and_then(|ids| ids[i]);
+        let duplicate_of = |i: usize| duplicates.and_then(|ids| ids[i]);
         let one = |(i, offset): (usize, Option<i64>)| Published {
             offset: offset.map(Offset),
             message_id: duplicate_of(i).unwrap_or(self.message_ids[i]),

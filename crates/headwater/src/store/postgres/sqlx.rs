@@ -29,7 +29,8 @@ pub async fn publish(
         .fetch_one(transaction)
         .await
         .map_err(|error| translate(topic, error))?;
-    Ok(columns.outcome(row.get("offsets"), row.get("duplicate_of")))
+    let duplicates: Option<Vec<Option<uuid::Uuid>>> = row.get("duplicate_of");
+    Ok(columns.outcome(row.get("offsets"), duplicates.as_deref()))
 }
 
 fn bind(topic: &TopicName, columns: &Columns<'_>) -> Result<PgArguments, ::sqlx::error::BoxDynError> {

@@ -1,0 +1,139 @@
+//! `headwater consume`.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use headwater::{Batch, Consumer, ErrorKind, Message, Offset, Start};
+use serde_json::{Value, json};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::args::{ConsumeArgs, Global, Output};
+
+/// How long one wait lasts; signals are heeded all the time.
+const WAIT: Duration = Duration::from_secs(3600);
+/// The longest pause between attempts to reach a database that is away.
+const RETRY_PAUSE_MAX: Duration = Duration::from_secs(5);
+
+pub(crate) async fn run(global: &Global, args: &ConsumeArgs) -> Result<ExitCode> {
+    let headwater = global.open(global.options()).await?;
+    let mut builder = headwater.consumer(&args.topic, &args.group)?.start(args.from).batch(args.batch);
+    if let Some(lease) = args.lease {
+        builder = builder.lease(lease);
+    }
+    if let Some(max) = args.max {
+        // Never claim more than will be printed.
+        builder = builder.batch(args.batch.min(u32::try_from(max).unwrap_or(u32::MAX)).max(1));
+    }
+    let mut consumer = builder.open().await?;
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let result = tokio::select! {
+        result = drain(global, args, &mut consumer) => result,
+        _ = terminate.recv() => Ok(()),
+        _ = interrupt.recv() => Ok(()),
+    };
+    consumer.close().await?;
+    headwater.close().await?;
+    result?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn drain(global: &Global, args: &ConsumeArgs, consumer: &mut Consumer) -> Result<()> {
+    let mut left = args.max.unwrap_or(u64::MAX);
+    let mut pause = Duration::from_millis(100);
+    while left > 0 {
+        match consumer.next(args.wait.unwrap_or(WAIT)).await {
+            Ok(Some(batch)) => left -= print(global, batch, left).await?,
+            Ok(None) if args.wait.is_some() => return Ok(()),
+            Ok(None) => {}
+            Err(error) if error.is_retryable() => {
+                eprintln!("waiting for the store: {error}");
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(RETRY_PAUSE_MAX);
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        }
+        pause = Duration::from_millis(100);
+    }
+    Ok(())
+}
+
+/// Prints up to `left` messages and acks them; the rest is given back. Nothing is acked that was not written.
+async fn print(global: &Global, batch: Batch, left: u64) -> Result<u64> {
+    let count = usize::try_from(left).unwrap_or(usize::MAX).min(batch.messages().len());
+    let written = write(global, &batch.messages()[..count]);
+    if let Err(error) = written {
+        batch.release().await?;
+        return Err(error.into());
+    }
+    let back: Vec<(Offset, headwater::settle::Verdict)> = batch.messages()[count..]
+        .iter()
+        .map(|message| (message.offset, headwater::settle::Verdict::Release))
+        .collect();
+    let settled = if back.is_empty() { batch.ack().await } else { batch.settle_each(back).await };
+    match settled {
+        Err(error) if error.kind() == ErrorKind::LeaseLost => {
+            bail!("{error}; these messages will be handed out again: raise --lease");
+        }
+        settled => settled?,
+    }
+    Ok(u64::try_from(count)?)
+}
+
+fn write(global: &Global, messages: &[Message]) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    for message in messages {
+        match global.output {
+            Output::Json => writeln!(out, "{}", as_json(message))?,
+            Output::Table => {
+                out.write_all(&message.payload)?;
+                out.write_all(b"\n")?;
+            }
+        }
+    }
+    out.flush()
+}
+
+fn as_json(message: &Message) -> Value {
+    // JSON as itself, text as text, and bytes as hexadecimal under a name that says so.
+    let is_json = message.content_type.as_deref() == Some("application/json");
+    let (name, payload) = match serde_json::from_slice::<Value>(&message.payload) {
+        Ok(value) if is_json => ("payload", value),
+        _ => match std::str::from_utf8(&message.payload) {
+            Ok(text) => ("payload", json!(text)),
+            Err(_) => (
+                "payload_hex",
+                json!(message.payload.iter().map(|byte| format!("{byte:02x}")).collect::<String>()),
+            ),
+        },
+    };
+    json!({
+        "offset": message.offset.0,
+        "message_id": message.message_id,
+        "key": message.key,
+        "type": message.message_type,
+        name: payload,
+        "content_type": message.content_type,
+        "headers": message.headers,
+        "correlation_id": message.correlation_id,
+        "created_at": message.created_at,
+    })
+}
+
+/// Where a new group starts, as written on the command line.
+pub(crate) fn start(text: &str) -> Result<Start, String> {
+    let (word, value) = text.split_once(':').unwrap_or((text, ""));
+    let number = || value.parse().map_err(|_| format!("{value:?} is not a number"));
+    match word {
+        "beginning" => Ok(Start::Beginning),
+        "now" => Ok(Start::Now),
+        "offset" => Ok(Start::Offset(Offset(number()?))),
+        "last" => {
+            Ok(Start::BeginningBounded(value.parse().map_err(|_| format!("{value:?} is not a number"))?))
+        }
+        "time" => value.parse().map(Start::Timestamp).map_err(|error: jiff::Error| error.to_string()),
+        _ => Err("write beginning, now, offset:N, time:2026-01-31T12:00:00Z or last:N".into()),
+    }
+}

@@ -1,0 +1,79 @@
+//! Printing: tables for people, a JSON object a line for pipes; data on stdout, the rest on stderr.
+
+use std::io::{ErrorKind, Write};
+
+use anyhow::Result;
+use comfy_table::{Table, presets};
+use serde_json::Value;
+
+use crate::args::Output;
+
+/// Rows of named columns.
+pub(crate) struct Rows {
+    columns: &'static [&'static str],
+    rows: Vec<Vec<Value>>,
+}
+
+impl Rows {
+    pub(crate) fn new(columns: &'static [&'static str]) -> Self {
+        Rows { columns, rows: Vec::new() }
+    }
+
+    pub(crate) fn push(&mut self, row: Vec<Value>) {
+        assert_eq!(row.len(), self.columns.len(), "a value for each column");
+        self.rows.push(row);
+    }
+
+    pub(crate) fn print(&self, output: Output) -> Result<()> {
+        let mut out = std::io::stdout().lock();
+        match output {
+            Output::Json => {
+                for row in &self.rows {
+                    let object: serde_json::Map<String, Value> = self
+                        .columns
+                        .iter()
+                        .map(|column| (*column).to_owned())
+                        .zip(row.iter().cloned())
+                        .collect();
+                    writeln!(out, "{}", Value::Object(object))?;
+                }
+            }
+            Output::Table => {
+                let mut table = Table::new();
+                table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(self.columns.iter());
+                for row in &self.rows {
+                    table.add_row(row.iter().map(plain));
+                }
+                writeln!(out, "{table}")?;
+            }
+        }
+        Ok(out.flush()?)
+    }
+}
+
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    }
+}
+
+/// The chain of causes down to Headwater's own error, which already tells what the database said.
+pub(crate) fn explain(error: &anyhow::Error) -> String {
+    let mut words = Vec::new();
+    for cause in error.chain() {
+        words.push(cause.to_string());
+        if cause.is::<headwater::Error>() {
+            break;
+        }
+    }
+    words.join(": ")
+}
+
+/// Whoever read our output has left: no fault of ours.
+pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
+    })
+}

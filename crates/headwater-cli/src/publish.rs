@@ -1,0 +1,190 @@
+//! `headwater publish`.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use headwater::{Headwater, NewMessage, Published, TopicName};
+use serde::Deserialize;
+use serde_json::json;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader, Lines, Stdin};
+use uuid::Uuid;
+
+use crate::args::{Global, Output, PublishArgs};
+
+/// Lines of stdin published together; what has been read leaves when no further line is there at once.
+const BATCH_MESSAGES: usize = 1_000;
+
+/// One line of `--json-lines`. An unknown field is refused: it would be lost.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    payload: serde_json::Value,
+    message_id: Option<Uuid>,
+    key: Option<String>,
+    #[serde(rename = "type")]
+    message_type: Option<String>,
+    content_type: Option<String>,
+    #[serde(default)]
+    headers: headwater::Headers,
+    correlation_id: Option<String>,
+    dedup_key: Option<String>,
+    deliver_at: Option<jiff::Timestamp>,
+}
+
+pub(crate) async fn run(global: &Global, args: &PublishArgs) -> Result<ExitCode> {
+    // A person at a terminal means the topic they name; programs decide by their own options.
+    let headwater = global.open(global.options().auto_create(!args.no_create)).await?;
+    let topic = TopicName::new(&args.topic)?;
+    if let Some(payload) = &args.payload {
+        send(global, &headwater, &topic, vec![message(args, payload.clone().into_bytes())]).await?;
+    } else if args.whole {
+        let mut payload = Vec::new();
+        tokio::io::stdin().read_to_end(&mut payload).await.context("reading stdin")?;
+        send(global, &headwater, &topic, vec![message(args, payload)]).await?;
+    } else {
+        send_lines(global, args, &headwater, &topic).await?;
+    }
+    headwater.close().await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Publishes stdin line by line in batches; a bad line stops it and is named, and the lines before it are published.
+async fn send_lines(
+    global: &Global,
+    args: &PublishArgs,
+    headwater: &Headwater,
+    topic: &TopicName,
+) -> Result<()> {
+    let mut lines = BufReader::new(tokio::io::stdin()).lines();
+    let (mut number, mut count) = (0_u64, 0_usize);
+    loop {
+        let (batch, stop) = read_batch(args, &mut lines, &mut number).await;
+        let done = batch.is_empty();
+        count += batch.len();
+        if !done {
+            send(global, headwater, topic, batch).await?;
+        }
+        stop?;
+        if done {
+            eprintln!("published {count} messages to {topic}");
+            return Ok(());
+        }
+    }
+}
+
+/// Reads what is there: waits for the first line only. The second part tells why a batch ended early.
+async fn read_batch(
+    args: &PublishArgs,
+    lines: &mut Lines<BufReader<Stdin>>,
+    number: &mut u64,
+) -> (Vec<NewMessage>, Result<()>) {
+    let mut batch = Vec::new();
+    while batch.len() < BATCH_MESSAGES {
+        let line = if batch.is_empty() {
+            lines.next_line().await
+        } else {
+            // Ready or not: a slow writer's lines leave one by one, a file's by the thousand.
+            match tokio::time::timeout(std::time::Duration::from_millis(1), lines.next_line()).await {
+                Ok(line) => line,
+                Err(_) => break,
+            }
+        };
+        *number += 1;
+        let message = match line {
+            Ok(None) => break,
+            Ok(Some(line)) => parse(args, &line).with_context(|| format!("line {number} of stdin")),
+            Err(error) => Err(error).context("reading stdin"),
+        };
+        match message {
+            Ok(message) => batch.push(message),
+            Err(error) => return (batch, Err(error)),
+        }
+    }
+    (batch, Ok(()))
+}
+
+fn parse(args: &PublishArgs, line: &str) -> Result<NewMessage> {
+    let message =
+        if args.json_lines { from_json(args, line)? } else { message(args, line.as_bytes().to_vec()) };
+    message.validate()?;
+    Ok(message)
+}
+
+fn from_json(args: &PublishArgs, line: &str) -> Result<NewMessage> {
+    let line: Line = serde_json::from_str(line)?;
+    // A string is sent as its text, anything else as JSON.
+    let (payload, found) = match &line.payload {
+        serde_json::Value::String(text) => (text.clone().into_bytes(), "text/plain"),
+        other => (serde_json::to_vec(other)?, "application/json"),
+    };
+    let mut message = message(args, payload);
+    message.content_type = line.content_type.or(args.content_type.clone()).or(Some(found.into()));
+    message.message_id = line.message_id;
+    message.key = line.key.or(message.key);
+    message.message_type = line.message_type.or(message.message_type);
+    message.correlation_id = line.correlation_id.or(message.correlation_id);
+    message.dedup_key = line.dedup_key.or(message.dedup_key);
+    message.deliver_at = line.deliver_at.or(message.deliver_at);
+    message.headers.extend(line.headers);
+    Ok(message)
+}
+
+fn message(args: &PublishArgs, payload: Vec<u8>) -> NewMessage {
+    let found = || {
+        let is_json = serde_json::from_slice::<serde::de::IgnoredAny>(&payload).is_ok();
+        let is_text = std::str::from_utf8(&payload).is_ok();
+        Some(
+            if is_json {
+                "application/json"
+            } else if is_text {
+                "text/plain"
+            } else {
+                "application/octet-stream"
+            }
+            .into(),
+        )
+    };
+    NewMessage {
+        content_type: args.content_type.clone().or_else(found),
+        key: args.key.clone(),
+        message_type: args.message_type.clone(),
+        headers: args.headers.iter().cloned().collect(),
+        correlation_id: args.correlation_id.clone(),
+        dedup_key: args.dedup_key.clone(),
+        deliver_at: args.delay.map(|delay| jiff::Timestamp::now() + delay),
+        ..NewMessage::new(payload)
+    }
+}
+
+async fn send(
+    global: &Global,
+    headwater: &Headwater,
+    topic: &TopicName,
+    messages: Vec<NewMessage>,
+) -> Result<()> {
+    let published = headwater.store().publish(topic, &messages).await?;
+    let mut out = std::io::stdout().lock();
+    for one in published {
+        match global.output {
+            Output::Json => writeln!(out, "{}", as_json(topic, &one))?,
+            Output::Table => writeln!(out, "{}", as_text(topic, &one))?,
+        }
+    }
+    Ok(out.flush()?)
+}
+
+fn as_json(topic: &TopicName, published: &Published) -> serde_json::Value {
+    json!({
+        "topic": topic.as_str(),
+        "offset": published.offset.map(|offset| offset.0),
+        "message_id": published.message_id,
+        "duplicate": published.duplicate,
+    })
+}
+
+fn as_text(topic: &TopicName, published: &Published) -> String {
+    let place = published.offset.map_or_else(|| "scheduled".to_owned(), |offset| offset.to_string());
+    let duplicate = if published.duplicate { " (duplicate)" } else { "" };
+    format!("{topic} {place}{duplicate}")
+}
