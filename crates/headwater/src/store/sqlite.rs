@@ -383,12 +383,24 @@ impl Store for SqliteStore {
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Result<()>>> {
-        let settlements =
-            settlements.iter().cloned().map(Settlement::normalized).collect::<Result<Vec<Settlement>>>()?;
-        if settlements.is_empty() {
-            return Ok(Vec::new());
+        // Each is for itself: one that contradicts itself is refused, and the others are settled.
+        let mut answers = Vec::with_capacity(settlements.len());
+        let mut sound = Vec::with_capacity(settlements.len());
+        for settlement in settlements {
+            match settlement.clone().normalized() {
+                Ok(settlement) => {
+                    sound.push(settlement);
+                    answers.push(Ok(()));
+                }
+                Err(error) => answers.push(Err(error)),
+            }
         }
-        self.write(Kind::Consume, move |work| settle::settle(work, &settlements)).await
+        if !sound.is_empty() {
+            let settled = self.write(Kind::Consume, move |work| settle::settle(work, &sound)).await?;
+            let places = answers.iter_mut().filter(|answer| answer.is_ok());
+            places.zip(settled).for_each(|(place, answer)| *place = answer);
+        }
+        Ok(answers)
     }
 
     async fn extend(&self, tokens: &[LeaseToken], lease: Duration) -> Result<Vec<Result<()>>> {

@@ -23,8 +23,8 @@ const FINISH_BYTES: i64 = 64 * 1024 * 1024;
 const FINISH_REST_BYTES: i64 = 8 * 1024 * 1024;
 /// From this size on the writer copies whatever is left.
 const FORCE_BYTES: i64 = 256 * 1024 * 1024;
-/// How long the writer waits for readers of the old log before it goes on and tries again later.
-const READERS_TIMEOUT: Duration = Duration::from_millis(50);
+/// How long the writer waits for readers of the old log and for the background thread, before it goes on and tries again later.
+const READERS_TIMEOUT: Duration = Duration::from_millis(250);
 
 thread_local! {
     /// Frames in the log after the last commit of this thread's write connection.
@@ -91,7 +91,9 @@ impl Checkpoints {
             // The log has started anew.
             (self.asked_at_bytes, self.tried_at_bytes) = (0, 0);
         }
-        if bytes >= self.asked_at_bytes + BACKGROUND_BYTES && ask.try_send(()).is_ok() {
+        // Not when the writer is about to do it: two checkpoints keep each other out.
+        let background = bytes < FORCE_BYTES && bytes >= self.asked_at_bytes + BACKGROUND_BYTES;
+        if background && ask.try_send(()).is_ok() {
             self.asked_at_bytes = bytes;
         }
         if bytes < FINISH_BYTES || bytes < self.tried_at_bytes + BACKGROUND_BYTES {

@@ -1,7 +1,9 @@
 //! Claims of a subscription ordered by key: one holder per lane at a time, one lane per claim.
 //!
-//! A message is never handed out while an older one of its key is outstanding elsewhere: the lane has one holder, rows
-//! are taken in the order of offsets, and the keys of rows that stay behind are `blocked_keys`, which the holder parks.
+//! A message is never handed out while an older one of its key is outstanding: the lane has one holder; a claim gives
+//! either the oldest row of each of several keys, or one range of any keys; and the keys of older rows that stay behind
+//! are that range's `blocked_keys`, which the holder parks. So no two leases of a claim can hold the same key, and
+//! whatever becomes of one of them, nothing of the others has overtaken it.
 
 use std::collections::BTreeSet;
 
@@ -53,106 +55,106 @@ fn lane_parts(claim: &Claim<'_, '_>, lane: u16) -> Attempt<Vec<Part>> {
 fn serve_lane(claim: &mut Claim<'_, '_>, lane: u16, next: i64) -> Attempt<bool> {
     for _ in 0..BURIED_PER_CLAIM_MAX {
         let parts = lane_parts(claim, lane)?;
-        let plan = plan(&parts, claim.now_ms);
-        let Some(first) = plan.suspect else {
-            return hand_out(claim, lane, next, parts, &plan);
-        };
-        match claim.deal_with_suspect(parts[first].clone())? {
-            Suspect::Buried => {}
-            Suspect::HandedOut => {
-                finish(claim, lane)?;
-                return Ok(true);
+        match plan(&parts, claim.now_ms) {
+            Plan::Suspect(at) => match claim.deal_with_suspect(parts[at].clone())? {
+                Suspect::Buried => continue,
+                Suspect::HandedOut => finish(claim, lane, &parts)?,
+                Suspect::MustDrain => claim.recheck_at(Some(claim.now_ms + DRAIN_RECHECK_MS)),
+            },
+            Plan::Keys(which) => {
+                for at in which {
+                    let count = parts[at].span().min(claim.budget());
+                    if count == 0 {
+                        break;
+                    }
+                    claim.hand_out_part(parts[at].clone(), count)?;
+                }
+                touch(claim, lane)?;
             }
-            Suspect::MustDrain => {
-                claim.recheck_at(Some(claim.now_ms + DRAIN_RECHECK_MS));
-                return Ok(true);
+            Plan::Range(at) => {
+                let count = parts[at].span().min(claim.budget());
+                claim.hand_out_part(parts[at].clone(), count)?;
+                finish(claim, lane, &parts)?;
             }
+            Plan::New => {
+                let budget = i64::try_from(claim.budget()).unwrap_or(i64::MAX);
+                let last = claim.state.head.min(next.saturating_add(budget).saturating_sub(1));
+                if next > last {
+                    return Ok(false);
+                }
+                claim.hand_out_new(Some(lane), next, last)?;
+                finish(claim, lane, &parts)?;
+            }
+            Plan::Nothing => return Ok(false),
         }
+        return Ok(true);
     }
     claim.recheck_at(Some(DUE_NOW));
     Ok(true)
 }
 
-fn hand_out(claim: &mut Claim<'_, '_>, lane: u16, next: i64, parts: Vec<Part>, plan: &Plan) -> Attempt<bool> {
-    for (at, part) in parts.into_iter().enumerate() {
-        let budget = claim.budget();
-        if budget == 0 {
-            break;
-        }
-        if plan.eligible.contains(&at) {
-            let count = part.span().min(budget);
-            claim.hand_out_part(part, count)?;
-        }
+/// Tells the one lease of a claim which keys must wait for an older message, and puts the lane at the end of the line.
+fn finish(claim: &mut Claim<'_, '_>, lane: u16, parts: &[Part]) -> Attempt<()> {
+    for lease in &mut claim.leases {
+        let first = lease.range.first.0;
+        let older = parts.iter().filter(|part| part.first < first).filter_map(|part| part.key.as_ref());
+        let blocked: BTreeSet<&String> = older.collect();
+        lease.blocked_keys = blocked.into_iter().cloned().collect();
     }
-    let budget = i64::try_from(claim.budget()).unwrap_or(i64::MAX);
-    let last = claim.state.head.min(next.saturating_add(budget).saturating_sub(1));
-    if plan.may_take_new && next <= last {
-        claim.hand_out_new(Some(lane), next, last)?;
-    }
-    if claim.leases.is_empty() {
-        return Ok(false);
-    }
-    finish(claim, lane)?;
-    Ok(true)
+    touch(claim, lane)
 }
 
-/// Tells every lease which keys of the lane must wait, and puts the lane at the end of the line.
-fn finish(claim: &mut Claim<'_, '_>, lane: u16) -> Attempt<()> {
-    let mine: BTreeSet<i64> = claim.leases.iter().map(|lease| lease.token.0).collect();
-    let newest = mine.last().copied().unwrap_or_default();
-    let others = lane_parts(claim, lane)?.into_iter().filter(|part| !mine.contains(&part.token));
-    let blocked: BTreeSet<String> = others.filter_map(|part| part.key).collect();
-    for lease in &mut claim.leases {
-        lease.blocked_keys = blocked.iter().cloned().collect();
-    }
+fn touch(claim: &Claim<'_, '_>, lane: u16) -> Attempt<()> {
+    let newest = claim.leases.iter().map(|lease| lease.token.0).max();
     claim.work.connection.prepare_cached(crate::store::sqlite::sql!("claim/touch.sql"))?.execute(params![
         claim.want.subscription_id.0,
         lane,
-        newest
+        newest.unwrap_or_default()
     ])?;
     Ok(())
 }
 
-/// What a lane without a holder has to give.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Plan {
-    /// The range to deal with first and alone: its holder vanished.
-    suspect: Option<usize>,
-    /// The ranges that may be handed out together.
-    eligible: BTreeSet<usize>,
-    /// Whether offsets never handed out may follow.
-    may_take_new: bool,
+/// What a lane without a holder gives next.
+#[derive(Debug, PartialEq, Eq)]
+enum Plan {
+    /// This range alone: its holder vanished.
+    Suspect(usize),
+    /// The oldest row of each of these keys.
+    Keys(Vec<usize>),
+    /// This range of any keys, alone.
+    Range(usize),
+    /// Offsets never handed out.
+    New,
+    /// Nothing now.
+    Nothing,
 }
 
 /// Decides over the outstanding ranges of a lane, offsets rising.
 fn plan(parts: &[Part], now_ms: i64) -> Plan {
-    let mut plan = Plan::default();
-    let mut behind: BTreeSet<&str> = BTreeSet::new();
-    let mut keyed: i64 = 0;
+    let mut seen: BTreeSet<&str> = BTreeSet::new();
+    let mut keys = Vec::new();
     for (at, part) in parts.iter().enumerate() {
+        // Behind an older message of its key, which stays or goes now.
+        if part.key.as_deref().is_some_and(|key| !seen.insert(key)) {
+            continue;
+        }
         let due = part.due_at_ms <= now_ms;
-        if let Some(key) = part.key.as_deref() {
-            keyed += 1;
-            // An older message of the key stays behind: so does this one.
-            if behind.contains(key) || !due {
-                behind.insert(key);
-                continue;
-            }
-        } else if !due {
+        let suspect = part.suspect || part.has_expired(now_ms);
+        match (&part.key, due) {
+            (Some(_), false) => {}
+            (Some(_), true) if !suspect => keys.push(at),
             // It may hold any key, so nothing above it may go first.
-            return plan;
+            (None, false) => return if keys.is_empty() { Plan::Nothing } else { Plan::Keys(keys) },
+            _ if !keys.is_empty() => return Plan::Keys(keys),
+            _ if suspect => return Plan::Suspect(at),
+            _ => return Plan::Range(at),
         }
-        if part.suspect || part.has_expired(now_ms) {
-            if plan.eligible.is_empty() {
-                plan.suspect = Some(at);
-            }
-            return plan;
-        }
-        plan.eligible.insert(at);
     }
-    let all_keyed = i64::try_from(parts.len()).is_ok_and(|count| count == keyed);
-    plan.may_take_new = all_keyed && keyed < PARKED_PER_LANE_MAX;
-    plan
+    if !keys.is_empty() {
+        return Plan::Keys(keys);
+    }
+    let full = i64::try_from(parts.len()).is_ok_and(|count| count >= PARKED_PER_LANE_MAX);
+    if full { Plan::Nothing } else { Plan::New }
 }
 
 #[cfg(test)]
@@ -176,36 +178,42 @@ mod tests {
         }
     }
 
-    fn indexes(plan: &Plan) -> Vec<usize> {
-        plan.eligible.iter().copied().collect()
-    }
-
     #[test]
-    fn followers_of_a_waiting_key_stay_and_other_keys_go() {
+    fn the_oldest_of_each_key_goes_and_its_followers_stay() {
         let parts = [
             part(1, 1, Some("a"), 100),
             part(2, 2, Some("a"), 0),
             part(3, 3, Some("b"), 0),
-            part(4, 4, Some("a"), 0),
+            part(4, 4, Some("b"), 0),
+            part(5, 5, Some("c"), 0),
         ];
-        let before = plan(&parts, 50);
-        assert_eq!((indexes(&before), before.may_take_new), (vec![2], true));
-        assert_eq!(indexes(&plan(&parts, 100)), [0, 1, 2, 3]);
+        assert_eq!(plan(&parts, 50), Plan::Keys(vec![2, 4]));
+        assert_eq!(plan(&parts, 100), Plan::Keys(vec![0, 2, 4]));
+        assert_eq!(plan(&parts[..2], 50), Plan::New, "others go on while one key waits");
     }
 
     #[test]
-    fn a_range_of_unknown_keys_that_waits_blocks_everything_above_it() {
-        let parts = [part(1, 1, Some("a"), 0), part(2, 9, None, 100), part(12, 12, Some("b"), 0)];
-        let plan = plan(&parts, 50);
-        assert_eq!((indexes(&plan), plan.may_take_new), (vec![0], false));
+    fn a_range_of_unknown_keys_blocks_everything_above_it() {
+        let waiting = [part(1, 1, Some("a"), 0), part(2, 9, None, 100), part(12, 12, Some("b"), 0)];
+        assert_eq!(plan(&waiting, 50), Plan::Keys(vec![0]));
+        assert_eq!(plan(&waiting[1..], 50), Plan::Nothing);
+        assert_eq!(plan(&waiting[1..], 100), Plan::Range(0));
     }
 
     #[test]
     fn a_suspect_range_goes_alone_and_nothing_passes_it() {
         let suspect = |first, last| Part { suspect: true, ..part(first, last, None, 0) };
-        let plan_first = plan(&[suspect(1, 5), part(6, 9, None, 0)], 50);
-        assert_eq!((plan_first.suspect, indexes(&plan_first)), (Some(0), vec![]));
-        let plan_second = plan(&[part(1, 5, None, 0), suspect(6, 9)], 50);
-        assert_eq!((plan_second.suspect, indexes(&plan_second)), (None, vec![0]));
+        assert_eq!(plan(&[suspect(1, 5), part(6, 9, None, 0)], 50), Plan::Suspect(0));
+        assert_eq!(plan(&[part(1, 5, None, 0), suspect(6, 9)], 50), Plan::Range(0));
+        let expired = Part { owner: Some("gone".into()), ..part(1, 5, None, 20) };
+        assert_eq!(plan(&[expired], 50), Plan::Suspect(0));
+    }
+
+    #[test]
+    fn a_full_lane_takes_nothing_new() {
+        let parked: Vec<Part> =
+            (1..=PARKED_PER_LANE_MAX).map(|n| part(n, n, Some("a"), i64::from(n == 1) * 99)).collect();
+        assert_eq!(plan(&parked, 50), Plan::Nothing);
+        assert_eq!(plan(&parked[1..], 50), Plan::Keys(vec![0]));
     }
 }
