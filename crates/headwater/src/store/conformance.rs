@@ -98,6 +98,7 @@ macro_rules! conformance_cases {
                 an_id_is_made_where_none_is_given,
                 payloads_are_kept_byte_for_byte,
                 a_batch_with_one_bad_message_writes_nothing,
+            a_refused_batch_creates_no_topic,
                 an_empty_batch_publishes_nothing,
                 the_largest_batch_is_published_whole,
                 concurrent_publishers_get_disjoint_rising_offsets,
@@ -135,6 +136,7 @@ macro_rules! conformance_cases {
                 offset_starts_there,
                 timestamp_starts_at_the_first_at_or_after,
                 beginning_bounded_goes_back_so_far,
+            the_widest_starts_are_harmless,
                 subscribing_again_keeps_the_place,
                 concurrent_subscribers_get_one_subscription,
                 a_queue_refuses_a_second_group,
@@ -158,6 +160,8 @@ macro_rules! conformance_cases {
                 claiming_for_an_unknown_subscription_hands_out_nothing,
                 a_claim_outside_its_limits_is_refused,
                 fetch_reads_what_is_there,
+            the_widest_ranges_stay_in_their_topic,
+            a_subscription_wanted_twice_shares_nothing,
                 a_large_range_is_one_lease,
                 status_follows_every_step,
                 a_lease_out_does_not_hold_up_new_messages,
@@ -175,6 +179,7 @@ macro_rules! conformance_cases {
                 partial_settle_keeps_the_rest_under_its_token,
                 only_the_unsettled_rest_of_a_lease_expires,
                 offsets_not_held_are_lost_and_other_settlements_go_through,
+            a_lease_may_be_settled_in_pieces_in_one_call,
                 malformed_settlements_are_refused,
                 no_settlements_are_no_answers,
                 every_outcome_fits_in_one_settlement,
@@ -221,6 +226,7 @@ macro_rules! conformance_cases {
                 a_suspect_is_handed_out_alone,
                 a_suspect_only_minds_its_own_subscription,
                 a_released_suspect_stays_suspect,
+            a_clock_that_jumps_back_loses_nothing,
                 a_message_that_kills_its_worker_is_buried,
                 bisect_finds_the_poison_in_five_hundred,
                 bisect_works_with_three_attempts,
@@ -290,6 +296,7 @@ macro_rules! conformance_cases {
                 a_waiter_may_wait_for_several_topics,
                 a_release_wakes_a_waiter,
                 no_wake_up_is_missed,
+            an_idle_waiter_sleeps,
             ]
         );
         $crate::conformance_group!(
@@ -300,6 +307,8 @@ macro_rules! conformance_cases {
                 bad_fields_of_a_message_are_refused_by_name,
                 a_payload_over_the_topics_limit_is_refused,
                 a_payload_over_the_hard_limit_is_refused,
+            plain_sql_keeps_the_rules,
+            times_beyond_the_limit_are_refused,
                 an_unknown_topic_is_created_by_publishing,
                 an_unknown_topic_is_refused_without_auto_create,
                 names_that_try_to_inject_are_harmless,
@@ -320,6 +329,7 @@ macro_rules! conformance_cases {
                 service_resumes_after_connections_were_cut,
                 a_bad_namespace_is_refused,
                 the_doctor_finds_nothing_in_a_used_store,
+            the_doctor_finds_damage,
             ]
         );
         $crate::conformance_group!(

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use async_trait::async_trait;
 use headwater::store::conformance::{ForeignPlace, Harness};
-use headwater::{Error, Namespace, NewMessage, OpenOptions, Published, Result, TopicName};
+use headwater::{Namespace, NewMessage, OpenOptions, Published, Result, TopicName};
 use tokio_postgres::{Client, NoTls};
 
 headwater::conformance_cases!(crate::postgres::PostgresHarness::make);
@@ -77,13 +77,17 @@ impl Harness for PostgresHarness {
         payload: &str,
         key: Option<&str>,
         commit: bool,
-    ) -> Result<()> {
+    ) -> std::result::Result<(), String> {
         let mut client = self.connect().await;
         let transaction = client.transaction().await.expect("begun");
         let sql = format!("SELECT {}.publish($1, $2::text::jsonb, key => $3)", self.namespace.quoted());
         let published = transaction.execute(&sql, &[&topic.as_str(), &payload, &key]).await;
         if commit { transaction.commit().await } else { transaction.rollback().await }.expect("ended");
-        published.map(drop).map_err(|error| refused(&error))
+        published.map(drop).map_err(|error| error.to_string())
+    }
+
+    fn rollbacks_skip_offsets(&self) -> bool {
+        true
     }
 
     fn worker(&self) -> Option<Command> {
@@ -163,6 +167,11 @@ impl Harness for PostgresHarness {
         row.get::<_, i64>(0) > 0
     }
 
+    async fn damage(&self) {
+        let sql = format!("UPDATE {}.cursor SET next_offset = 1000", self.namespace.quoted());
+        self.connect().await.batch_execute(&sql).await.expect("a cursor is moved");
+    }
+
     async fn cleanup(&self) {
         let client = self.connect().await;
         let listed = [
@@ -179,9 +188,4 @@ impl Harness for PostgresHarness {
             }
         }
     }
-}
-
-/// What PostgreSQL itself says when the function refuses; only that it refused is asked.
-fn refused(error: &tokio_postgres::Error) -> Error {
-    TopicName::new(format!("{error}\0")).expect_err("NUL is no name")
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use headwater::store::conformance::{ForeignPlace, Harness};
-use headwater::{Error, NewMessage, OpenOptions, Published, Result, TopicName};
+use headwater::{NewMessage, OpenOptions, Published, Result, TopicName};
 use rusqlite::{Connection, TransactionBehavior, params};
 use tempfile::TempDir;
 
@@ -110,14 +110,14 @@ impl Harness for SqliteHarness {
         payload: &str,
         key: Option<&str>,
         commit: bool,
-    ) -> Result<()> {
+    ) -> std::result::Result<(), String> {
         let mut connection = Self::connect(&self.path("store.db"));
         let transaction =
             connection.transaction_with_behavior(TransactionBehavior::Immediate).expect("begun");
         let sql = "INSERT INTO headwater_publish(topic, key, payload) VALUES (?1, ?2, ?3)";
         let inserted = transaction.execute(sql, params![topic.as_str(), key, payload]);
         if commit { transaction.commit() } else { transaction.rollback() }.expect("ended");
-        inserted.map(drop).map_err(refused)
+        inserted.map(drop).map_err(|error| error.to_string())
     }
 
     fn worker(&self) -> Option<Command> {
@@ -186,11 +186,12 @@ impl Harness for SqliteHarness {
         Some(Box::new(connection))
     }
 
-    async fn cleanup(&self) {}
-}
+    async fn damage(&self) {
+        let connection = Self::connect(&self.path("store.db"));
+        connection
+            .execute_batch("UPDATE headwater_cursor SET next_offset = 1000")
+            .expect("a cursor is moved");
+    }
 
-/// What SQLite itself says when a trigger refuses; only that it refused is asked.
-fn refused(error: rusqlite::Error) -> Error {
-    let text = error.to_string().replace('\0', "");
-    TopicName::new(format!("{text}\0")).expect_err("NUL is no name")
+    async fn cleanup(&self) {}
 }

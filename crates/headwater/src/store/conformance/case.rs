@@ -54,6 +54,11 @@ impl Case {
         self.advance(Duration::from_millis(by));
     }
 
+    /// Turns the clock back, as database clocks sometimes do.
+    pub fn turn_back(&self, by: Duration) {
+        self.clock.set(self.clock.now() - by);
+    }
+
     /// The options cases open with: the manual clock, and topics made by publishing.
     pub fn options(&self) -> OpenOptions {
         OpenOptions::default().clock(Clock::Manual(self.clock.clone())).auto_create(true)

@@ -203,6 +203,49 @@ pub async fn fetch_reads_what_is_there(case: &Case) {
     assert_eq!(offsets_of(&scene.fetch_range(1, 3).await), [1, 2, 3]);
 }
 
+/// Ranges as wide as the numbers go touch no other topic's messages.
+pub async fn the_widest_ranges_stay_in_their_topic(case: &Case) {
+    let store = case.open().await;
+    let mut scenes = Vec::new();
+    for name in ["a", "b", "c"] {
+        let scene = Scene::new(Arc::clone(&store), name, TopicSettings::default()).await;
+        scene.publish_all(&[NewMessage::new(name), NewMessage::new(name)]).await;
+        scenes.push(scene);
+    }
+    for scene in &scenes {
+        let name = scene.topic.as_str();
+        for (first, last) in [(1, i64::MAX), (i64::MIN, i64::MAX), (0, 2), (-1_000_000_000_000, 2)] {
+            let found = scene.fetch_range(first, last).await;
+            assert_eq!(payloads_of(&found), [name, name], "{first} to {last}");
+        }
+        assert_eq!(scene.fetch_range(3, i64::MAX).await, []);
+        assert_eq!(scene.fetch_range(i64::MIN, 0).await, []);
+        assert_eq!(scene.fetch_range(i64::MAX, i64::MAX).await, []);
+    }
+    let lease = scenes[1].claim_one("w", 2).await;
+    for (first, last) in [(1, i64::MAX), (i64::MIN, 2), (i64::MAX, i64::MAX), (0, 0)] {
+        let answer = scenes[1].settle_each(lease.token, vec![((first, last), crate::Outcome::Ack)]).await;
+        failed(answer, ErrorKind::LeaseLost);
+    }
+    scenes[1].ack(&lease).await;
+    assert_eq!(scenes[0].drain("w").await.len() + scenes[2].drain("w").await.len(), 4);
+}
+
+/// Wanted twice in one call, a subscription still gives every offset once.
+pub async fn a_subscription_wanted_twice_shares_nothing(case: &Case) {
+    let scene = case.queue().await;
+    scene.publish(10).await;
+    let subscription_id = scene.subscription.subscription_id;
+    let wants = vec![Want { subscription_id, messages_max: 3, lease: None }; 2];
+    let claimed = scene.store.claim(&ClaimRequest { owner: owner("a"), wants }).await.unwrap();
+    let offsets = spanned(&claimed.leases);
+    assert!(offsets.len() <= 6, "more than was wanted: {offsets:?}");
+    let rest = scene.drain("b").await;
+    let mut all: Vec<_> = offsets.into_iter().chain(offsets_of(&rest)).collect();
+    all.sort_unstable();
+    assert!(all.into_iter().eq(1..=10), "every offset once");
+}
+
 /// A large backlog comes in one range, and a large range can be fetched.
 pub async fn a_large_range_is_one_lease(case: &Case) {
     let scene = case.queue().await;

@@ -133,6 +133,25 @@ pub async fn a_released_suspect_stays_suspect(case: &Case) {
     assert_eq!((again.attempt, again.suspect), (2, true));
 }
 
+/// A clock that jumps back makes leases longer, and loses nothing.
+pub async fn a_clock_that_jumps_back_loses_nothing(case: &Case) {
+    let scene = case.scene(ten_seconds()).await;
+    scene.publish(2).await;
+    let held = scene.claim_one("a", 1).await;
+    case.turn_back(Duration::from_secs(3_600));
+    scene.publish(1).await;
+    assert_eq!(scene.claim_one("b", 10).await.range, range(2, 3));
+    scene.settle_each(held.token, vec![((1, 1), super::case::retry(1_000, "again"))]).await.unwrap();
+    case.advance_ms(1_000);
+    let again = scene.claim_one("a", 1).await;
+    assert_eq!((again.range, again.attempt), (range(1, 1), 2));
+    scene.ack(&again).await;
+    case.advance_ms(9_000);
+    let mut moved = offsets_of(&scene.drain("c").await);
+    moved.sort_unstable();
+    assert_eq!(moved, [2, 3]);
+}
+
 /// One message whose every holder vanishes is buried when its attempts are used up, and says why.
 pub async fn a_message_that_kills_its_worker_is_buried(case: &Case) {
     let scene = case.scene(TopicSettings { max_attempts: 3, ..ten_seconds() }).await;
@@ -211,7 +230,7 @@ pub async fn bisect_finds_several_poisons(case: &Case) {
         if poisons.iter().any(|poison| lease.range.contains(crate::Offset(*poison))) {
             case.advance_ms(10_000);
         } else {
-            assert!(spanned(&[lease.clone()]).into_iter().all(|offset| acked.insert(offset)));
+            assert!(spanned(std::slice::from_ref(&lease)).into_iter().all(|offset| acked.insert(offset)));
             scene.ack(&lease).await;
         }
     }

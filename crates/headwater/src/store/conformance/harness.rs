@@ -37,14 +37,19 @@ pub trait Harness: Send + Sync + 'static {
         commit: bool,
     ) -> Result<Vec<Published>>;
 
-    /// Publishes JSON text with nothing but SQL, inside a transaction, and ends it.
+    /// Publishes JSON text with nothing but SQL, inside a transaction, and ends it. An error is what the database said.
     async fn publish_by_sql(
         &self,
         topic: &TopicName,
         payload: &str,
         key: Option<&str>,
         commit: bool,
-    ) -> Result<()>;
+    ) -> std::result::Result<(), String>;
+
+    /// Whether a transaction that rolled back leaves offsets that no message ever gets.
+    fn rollbacks_skip_offsets(&self) -> bool {
+        false
+    }
 
     /// A command that runs [`processes::work`](super::processes::work) in another process, or `None` where this
     /// engine cannot be shared by processes.
@@ -84,6 +89,9 @@ pub trait Harness: Send + Sync + 'static {
     async fn cut_connections(&self) -> bool {
         false
     }
+
+    /// Breaks something that the doctor must find, behind the store's back, where `orders` has a group and messages.
+    async fn damage(&self);
 
     /// Removes everything this case made.
     async fn cleanup(&self);

@@ -94,7 +94,7 @@ pub async fn bad_fields_of_a_message_are_refused_by_name(case: &Case) {
         let error = failed(scene.store.publish(&scene.topic, &[bad]).await, ErrorKind::InvalidInput);
         assert!(error.to_string().contains(says), "{error}");
     }
-    assert_eq!(scene.topic_status().await.head.0, 0);
+    assert_eq!(scene.fetch_range(1, 1_000).await, []);
     assert_eq!(scene.publish(1).await.len(), 1);
     assert_eq!(payloads_of(&scene.drain("a").await), ["1"]);
 }
@@ -103,7 +103,10 @@ pub async fn bad_fields_of_a_message_are_refused_by_name(case: &Case) {
 pub async fn a_payload_over_the_topics_limit_is_refused(case: &Case) {
     let scene = case.scene(TopicSettings { payload_bytes_max: 1_000, ..TopicSettings::default() }).await;
     let over = NewMessage::new(vec![b'x'; 1_001]);
-    let error = failed(scene.store.publish(&scene.topic, &[over.clone()]).await, ErrorKind::PayloadTooLarge);
+    let error = failed(
+        scene.store.publish(&scene.topic, std::slice::from_ref(&over)).await,
+        ErrorKind::PayloadTooLarge,
+    );
     let text = error.to_string();
     for part in ["1001", "1000", "orders"] {
         assert!(text.contains(part), "{part} is missing in: {text}");
@@ -115,7 +118,7 @@ pub async fn a_payload_over_the_topics_limit_is_refused(case: &Case) {
         case.harness().publish_by_sql(&scene.topic, &json, None, true).await.is_err(),
         "plain SQL keeps the limit too"
     );
-    assert_eq!(scene.topic_status().await.head.0, 0);
+    assert_eq!(scene.fetch_range(1, 1_000).await, []);
     scene.publish_all(&[NewMessage::new(vec![b'x'; 1_000])]).await;
     assert_eq!(scene.drain("a").await[0].payload.len(), 1_000);
 }
@@ -127,7 +130,40 @@ pub async fn a_payload_over_the_hard_limit_is_refused(case: &Case) {
     let over = NewMessage::new(vec![0; PAYLOAD_BYTES_MAX + 1]);
     let error = failed(scene.store.publish(&scene.topic, &[over]).await, ErrorKind::PayloadTooLarge);
     assert!(error.to_string().contains("67108865") && error.to_string().contains("67108864"), "{error}");
-    assert_eq!(scene.topic_status().await.head.0, 0);
+    assert_eq!(scene.fetch_range(1, 1_000).await, []);
+}
+
+/// Plain SQL keeps the rule for keys, and what it refused is not there.
+pub async fn plain_sql_keeps_the_rules(case: &Case) {
+    let scene = case.queue().await;
+    for (bad, rule) in bad_names() {
+        // PostgreSQL's own protocol refuses NUL; SQLite's does not.
+        let answer = case.harness().publish_by_sql(&scene.topic, "1", Some(&bad), true).await;
+        assert!(answer.is_err(), "a key that breaks the rule ({rule}) was taken: {bad:?}");
+    }
+    assert_eq!(scene.fetch_range(1, 1_000).await, []);
+    case.harness().publish_by_sql(&scene.topic, "1", Some("good"), true).await.unwrap();
+    assert_eq!(scene.drain_until("a", 1).await[0].key.as_deref(), Some("good"));
+}
+
+/// Delays and leases have a limit; nothing overflows, and what is refused changed nothing.
+pub async fn times_beyond_the_limit_are_refused(case: &Case) {
+    let scene = case.queue().await;
+    for far in [case.now() + std::time::Duration::from_secs(367 * 24 * 3600), jiff::Timestamp::MAX] {
+        let far = NewMessage::new("far").deliver_at(far);
+        let error = failed(scene.store.publish(&scene.topic, &[far]).await, ErrorKind::InvalidInput);
+        assert!(error.to_string().contains("deliver_at"), "{error}");
+    }
+    assert_eq!(scene.topic_status().await.scheduled, 0);
+    let long_ago = NewMessage::new("long ago").deliver_at(jiff::Timestamp::MIN);
+    scene.publish_all(&[long_ago]).await;
+    let lease = scene.claim_one("a", 1).await;
+    for long in [std::time::Duration::from_secs(367 * 24 * 3600), std::time::Duration::MAX] {
+        let error = failed(scene.store.extend(&[lease.token], long).await, ErrorKind::InvalidInput);
+        assert!(error.to_string().contains("lease"), "{error}");
+    }
+    case.advance_ms(300_000);
+    assert_eq!(scene.claim_one("b", 1).await.attempt, 2);
 }
 
 /// Created as a queue if the store was opened so.
@@ -172,7 +208,7 @@ pub async fn names_that_try_to_inject_are_harmless(case: &Case) {
     for (name, scene) in names.iter().zip(&scenes) {
         assert_eq!(scene.status().await.group.as_str(), name);
         let lease = scene.claim_one(name, 10).await;
-        assert_eq!(payloads_of(&scene.fetch(&lease).await), [name.clone()]);
+        assert_eq!(payloads_of(&scene.fetch(&lease).await), [name.as_str()]);
         scene.settle_each(lease.token, vec![((1, 1), bury(name))]).await.unwrap();
         assert_eq!(scene.dead_letters().await[0].error, *name);
         case.harness().publish_by_sql(&scene.topic, "1", Some(name), true).await.unwrap();

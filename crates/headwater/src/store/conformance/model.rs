@@ -173,7 +173,7 @@ impl Model {
         for offset in offsets {
             match rows.last_mut() {
                 Some((_, last)) if *last + 1 == offset && token_of(*last) == token_of(offset) => {
-                    *last = offset
+                    *last = offset;
                 }
                 _ => rows.push((offset, offset)),
             }
@@ -325,13 +325,15 @@ impl Model {
         !held.is_empty()
     }
 
-    /// How many published messages a group has not finished, as far as the model can tell.
+    /// How many offsets a group has not finished, as far as the model can tell. Offsets without a message count while
+    /// they are out: somebody gave them back.
     pub(super) fn unfinished(&self, group: usize) -> usize {
         let group = &self.groups[group];
-        let done =
-            |offset: &i64| matches!(group.states.get(offset), Some(State::Acked | State::Buried { .. }));
+        let done = |state: &State| matches!(state, State::Acked | State::Buried { .. });
         let nowhere = self.messages.values().filter(|known| known.offset.is_none()).count();
-        nowhere + self.offsets.range(group.start..).filter(|(offset, _)| !done(offset)).count()
+        let fresh =
+            self.offsets.range(group.start..).filter(|(offset, _)| !group.states.contains_key(offset));
+        nowhere + fresh.count() + group.states.values().filter(|state| !done(state)).count()
     }
 
     /// What a group's dead letters must be: offset, attempts and a part of the reason.

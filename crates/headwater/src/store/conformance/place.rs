@@ -123,7 +123,7 @@ pub async fn service_resumes_after_connections_were_cut(case: &Case) {
     let until = Instant::now() + DEADLINE;
     let mut tries = 0;
     let second = NewMessage::new("2").dedup_key("second");
-    while let Err(error) = scene.store.publish(&scene.topic, &[second.clone()]).await {
+    while let Err(error) = scene.store.publish(&scene.topic, std::slice::from_ref(&second)).await {
         let recovers = error.is_retryable() || error.kind() == ErrorKind::CommitUnknown;
         assert!(recovers && Instant::now() < until, "it never resumed: {error:?}");
         tries += 1;
@@ -174,4 +174,19 @@ pub async fn the_doctor_finds_nothing_in_a_used_store(case: &Case) {
     scene.store.maintain().await.unwrap();
     assert_eq!(scene.store.doctor().await.unwrap(), []);
     assert_eq!(scene.fetch(&first).await.len() as u64, range(1, 5).span());
+}
+
+/// A doctor that finds nothing is worth something only if it finds what is broken.
+pub async fn the_doctor_finds_damage(case: &Case) {
+    let scene = case.queue().await;
+    scene.publish(3).await;
+    assert_eq!(scene.drain("a").await.len(), 3);
+    assert_eq!(scene.store.doctor().await.unwrap(), []);
+    case.harness().damage().await;
+    let findings = scene.store.doctor().await.unwrap();
+    assert!(!findings.is_empty(), "the damage was not found");
+    for finding in findings {
+        assert!(!finding.check.is_empty() && !finding.problem.is_empty() && !finding.remedy.is_empty());
+    }
+    scene.store.drop_namespace().await.unwrap();
 }

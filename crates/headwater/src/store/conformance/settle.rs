@@ -151,6 +151,26 @@ pub async fn offsets_not_held_are_lost_and_other_settlements_go_through(case: &C
     assert_eq!(scene.status().await.floor.0, 12);
 }
 
+/// One lease settled by several settlements of one call: each sees what those before it left.
+pub async fn a_lease_may_be_settled_in_pieces_in_one_call(case: &Case) {
+    let scene = case.queue().await;
+    scene.publish(6).await;
+    let (lease, other) = (scene.claim_one("a", 4).await, scene.claim_one("a", 2).await);
+    let each = |first, last| Settlement::each(lease.token, vec![(range(first, last), Outcome::Ack)]);
+    let settlements = [
+        each(1, 2),
+        each(3, 3),
+        each(2, 2),
+        Settlement::ack_all(lease.token),
+        Settlement::ack_all(lease.token),
+        Settlement::ack_all(other.token),
+    ];
+    let answers = scene.store.settle(&settlements).await.unwrap();
+    let accepted: Vec<_> = answers.iter().map(Result::is_ok).collect();
+    assert_eq!(accepted, [true, true, false, true, false, true], "{answers:?}");
+    assert_eq!(scene.status().await.floor.0, 6);
+}
+
 /// A settlement that contradicts itself, or says nothing, is refused by name, for itself.
 pub async fn malformed_settlements_are_refused(case: &Case) {
     let scene = case.queue().await;

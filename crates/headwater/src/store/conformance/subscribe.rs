@@ -119,6 +119,33 @@ pub async fn beginning_bounded_goes_back_so_far(case: &Case) {
     assert_eq!(reads(&scene, "many", Start::BeginningBounded(u64::MAX)).await, [1, 2, 3, 4, 5]);
 }
 
+/// The ends of what offsets and times can say are no trouble: read as they are, or refused by name.
+pub async fn the_widest_starts_are_harmless(case: &Case) {
+    let scene = five_messages(case).await;
+    for (name, start, before, after) in [
+        ("last offset", Start::Offset(Offset(i64::MAX)), 0, 0),
+        ("first offset", Start::Offset(Offset(i64::MIN)), 5, 1),
+        ("last time", Start::Timestamp(jiff::Timestamp::MAX), 0, 1),
+        ("first time", Start::Timestamp(jiff::Timestamp::MIN), 5, 1),
+    ] {
+        let subscription = match scene.store.subscribe(&scene.topic, &group(name), start).await {
+            Ok(subscription) => subscription,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::InvalidInput, "{name}: {error:?}");
+                assert!(error.to_string().contains("start"), "{name}: {error}");
+                continue;
+            }
+        };
+        let reader = Scene { subscription, ..scene.clone() };
+        let status = reader.status().await;
+        assert_eq!(status.floor.0, status.next.0 - 1, "{name}");
+        let early = reader.drain("a").await.into_iter().filter(|message| message.payload != "after");
+        assert_eq!(early.count(), before, "{name}");
+        scene.publish_all(&[NewMessage::new("after")]).await;
+        assert_eq!(reader.drain("a").await.len(), after, "{name}");
+    }
+}
+
 /// Subscribing again changes nothing: not the place, not the leases.
 pub async fn subscribing_again_keeps_the_place(case: &Case) {
     let scene = case.pub_sub().await;
