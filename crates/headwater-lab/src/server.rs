@@ -20,7 +20,7 @@ pub(crate) const SETTINGS: [(&str, &str); 6] = [
     ("checkpoint_timeout", "15min"),
     ("max_connections", "300"),
     ("max_prepared_transactions", "50"),
-    ("listen_addresses", "''"),
+    ("listen_addresses", ""),
 ];
 
 /// A PostgreSQL server to measure on.
@@ -37,7 +37,8 @@ impl Server {
         let server = Server { admin_url: own.url("postgres"), own: Some(own) };
         let deadline = Instant::now() + Duration::from_secs(30);
         while let Err(error) = connect(&server.admin_url).await {
-            ensure!(Instant::now() < deadline, "the lab's PostgreSQL did not come up in 30 s: {error:#}");
+            let words = server.own.as_ref().map(|own| own.files.last_words()).unwrap_or_default();
+            ensure!(Instant::now() < deadline, "the lab's PostgreSQL did not come up: {error:#}; {words}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         Ok(server)
@@ -107,59 +108,90 @@ pub(crate) async fn connect(url: &str) -> Result<Client> {
     Ok(client)
 }
 
-/// The child process and its files.
+/// The child process and its files. Fields drop in order: the process ends before its files go.
 #[derive(Debug)]
 struct OwnServer {
-    child: Child,
+    _postmaster: Postmaster,
+    files: Files,
+}
+
+/// Files that go with their value.
+#[derive(Debug)]
+struct Files {
     data: PathBuf,
+    log: PathBuf,
     /// Sockets live in a short path: their names are limited to 107 bytes.
     socket: tempfile::TempDir,
 }
+
+/// A process that is stopped with its value.
+#[derive(Debug)]
+struct Postmaster(Child);
 
 const PORT: u16 = 54_390;
 
 impl OwnServer {
     fn start(work: &Path) -> Result<Self> {
-        let data = work.join(format!("postgres-{}", std::process::id()));
         let user = unprivileged_user()?;
-        std::fs::create_dir_all(&data).with_context(|| format!("creating {}", data.display()))?;
-        let socket = tempfile::Builder::new().prefix("headwater-lab").tempdir()?;
-        for path in [data.as_path(), socket.path()] {
-            if let Some((uid, gid)) = user {
-                chown(path, Some(uid), Some(gid))?;
-            }
-        }
-        let log = std::fs::File::create(data.with_extension("log"))?;
+        let files = Files::create(work, user)?;
+        let log = std::fs::File::create(&files.log)?;
         let mut init = as_user(&binary("initdb")?, user);
-        init.args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "-N", "-D"]).arg(&data);
+        init.args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "-N", "-D"])
+            .arg(&files.data);
         let status =
             init.stdout(Stdio::null()).stderr(log.try_clone()?).status().context("running initdb")?;
-        ensure!(status.success(), "initdb failed; see {}", data.with_extension("log").display());
+        ensure!(status.success(), "initdb failed: {}", files.last_words());
         let mut serve = as_user(&binary("postgres")?, user);
-        serve.arg("-D").arg(&data).arg("-k").arg(socket.path()).args(["-p", &PORT.to_string()]);
+        serve.arg("-D").arg(&files.data).arg("-k").arg(files.socket.path()).args(["-p", &PORT.to_string()]);
         for (name, value) in SETTINGS {
-            serve.arg("-c").arg(format!("{name}={}", value.trim_matches('\'')));
+            serve.arg("-c").arg(format!("{name}={value}"));
         }
         let child = serve.stdout(log.try_clone()?).stderr(log).spawn().context("starting postgres")?;
-        Ok(OwnServer { child, data, socket })
+        Ok(OwnServer { _postmaster: Postmaster(child), files })
     }
 
     /// The host is the socket's directory, percent-encoded as libpq's URLs want it; so the port is never taken.
     fn url(&self, database: &str) -> String {
-        let host = self.socket.path().display().to_string().replace('/', "%2F");
+        let host = self.files.socket.path().display().to_string().replace('/', "%2F");
         format!("postgres://postgres@{host}:{PORT}/{database}")
     }
 }
 
-impl Drop for OwnServer {
+impl Files {
+    fn create(work: &Path, user: Option<(u32, u32)>) -> Result<Self> {
+        let work = work.canonicalize().with_context(|| format!("{} is not there", work.display()))?;
+        let data = work.join(format!("postgres-{}", std::process::id()));
+        std::fs::create_dir_all(&data).with_context(|| format!("creating {}", data.display()))?;
+        let socket = tempfile::Builder::new().prefix("headwater-lab").tempdir()?;
+        let files = Files { log: data.with_extension("log"), data, socket };
+        if let Some((uid, gid)) = user {
+            chown(&files.data, Some(uid), Some(gid))?;
+            chown(files.socket.path(), Some(uid), Some(gid))?;
+        }
+        Ok(files)
+    }
+
+    /// The last line of the server's log, for an error.
+    fn last_words(&self) -> String {
+        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+        log.lines().last().unwrap_or("it said nothing").to_owned()
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.data);
+        let _ = std::fs::remove_file(&self.log);
+    }
+}
+
+impl Drop for Postmaster {
     fn drop(&mut self) {
         // Immediate shutdown: the data directory is removed right after.
-        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+        if let Some(pid) = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw) {
             let _ = kill_process(pid, Signal::QUIT);
         }
-        let _ = self.child.wait();
-        let _ = std::fs::remove_dir_all(&self.data);
-        let _ = std::fs::remove_file(self.data.with_extension("log"));
+        let _ = self.0.wait();
     }
 }
 

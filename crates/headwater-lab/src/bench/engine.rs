@@ -5,9 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use bytes::Bytes;
-use headwater::store::{OpenOptions, open};
 use headwater::{
-    ClaimRequest, GroupName, NewMessage, Owner, Settlement, Start, Store, Subscription, TopicName,
+    ClaimRequest, GroupName, Headwater, NewMessage, Owner, Settlement, Start, Store, Subscription, TopicName,
     TopicSettings, Want,
 };
 
@@ -17,14 +16,15 @@ use super::measure::{Rate, Run, run_tasks};
 /// An open store with the shortcuts the measurements need.
 #[derive(Clone, Debug)]
 pub(crate) struct Engine {
+    headwater: Headwater,
     pub(crate) store: Arc<dyn Store>,
 }
 
 impl Engine {
     /// Opens the store a URL names.
     pub(crate) async fn open(url: &str) -> Result<Self> {
-        let store = open(url, OpenOptions::default()).await?;
-        Ok(Engine { store })
+        let headwater = Headwater::open(url).await?;
+        Ok(Engine { store: Arc::clone(headwater.store()), headwater })
     }
 
     /// Creates a fan-out topic, so that every measurement may bring groups of its own.
@@ -72,18 +72,19 @@ impl Engine {
         Ok(())
     }
 
-    /// Sends one message at a time from each of `senders` tasks.
+    /// Sends one message at a time from each of `senders` tasks, all through one producer.
     pub(crate) async fn send_singles(
         &self,
         topic: &TopicName,
         senders: usize,
         during: Duration,
     ) -> Result<Rate> {
+        let producer = self.headwater.producer(topic.as_str())?;
         run_tasks(senders, during, |_, run| {
-            let (store, topic) = (Arc::clone(&self.store), topic.clone());
+            let producer = producer.clone();
             async move {
                 while run.goes_on() {
-                    store.publish(&topic, &messages(1)).await?;
+                    producer.send(message()).await?;
                     run.count(1);
                 }
                 Ok(())
@@ -193,6 +194,10 @@ fn request(owner: &str, subscriptions: &[&Subscription], batch: u32) -> Result<C
 }
 
 fn messages(count: usize) -> Vec<NewMessage> {
+    vec![message(); count]
+}
+
+fn message() -> NewMessage {
     static PAYLOAD: [u8; PAYLOAD_BYTES] = [b'x'; PAYLOAD_BYTES];
-    vec![NewMessage::new(Bytes::from_static(&PAYLOAD)); count]
+    NewMessage::new(Bytes::from_static(&PAYLOAD))
 }

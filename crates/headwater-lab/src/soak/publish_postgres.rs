@@ -8,6 +8,7 @@ use futures::future::try_join_all;
 use headwater::{Namespace, StoreUrl};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Statement};
 
 use super::check::Fate;
@@ -21,6 +22,17 @@ pub(crate) struct Target {
     url: String,
     namespace: Namespace,
     topic: String,
+}
+
+/// What came of the prepared transactions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Prepared {
+    /// One was committed, one rolled back.
+    Done,
+    /// The server is set up without them.
+    NotAllowed,
+    /// The server refused every PREPARE TRANSACTION.
+    Refused,
 }
 
 /// A publisher's connection.
@@ -83,21 +95,19 @@ impl Target {
         publisher.run(&plan, &ledger).await
     }
 
-    /// Prepares two transactions, and later commits one and rolls back the other. False where the server allows none.
-    pub(crate) async fn prepare(self, ledger: Ledger, during: Duration) -> Result<bool> {
+    /// Prepares two transactions, and later commits one and rolls back the other.
+    pub(crate) async fn prepare(self, ledger: Ledger, during: Duration) -> Result<Prepared> {
         let allowed = connect(&self.url).await?;
         let allowed =
             allowed.query_one("SELECT current_setting('max_prepared_transactions')::int", &[]).await?;
         if allowed.get::<_, i32>(0) == 0 {
-            return Ok(false);
+            return Ok(Prepared::NotAllowed);
         }
         for commits in [true, false] {
             let publisher = self.publisher().await?;
-            let ids: Vec<String> = (0..5).map(|_| ledger.new_id("prepared")).collect();
-            let name = format!("headwater-lab-{}-{}", std::process::id(), ids[0]);
-            publisher.client.batch_execute("BEGIN").await?;
-            publisher.publish(&ids).await?;
-            publisher.client.batch_execute(&format!("PREPARE TRANSACTION '{name}'")).await?;
+            let Some((name, ids)) = publisher.prepare_one(&ledger).await? else {
+                return Ok(Prepared::Refused);
+            };
             let start = Instant::now();
             while start.elapsed() < during && !ledger.is_stopped() {
                 tokio::time::sleep(Duration::from_millis(50)).await;
@@ -108,7 +118,7 @@ impl Target {
             let fate = if commits { Fate::Committed { at_us: sent_us } } else { Fate::RolledBack };
             ledger.note(&ids, fate);
         }
-        Ok(true)
+        Ok(Prepared::Done)
     }
 }
 
@@ -120,6 +130,27 @@ impl Publisher {
         });
         try_join_all(sends).await?;
         Ok(())
+    }
+
+    /// Publishes and prepares; the transaction's name and its messages. A refused PREPARE rolls back, and is tried
+    /// again with other messages.
+    async fn prepare_one(&self, ledger: &Ledger) -> Result<Option<(String, Vec<String>)>> {
+        for _ in 0..20 {
+            let ids: Vec<String> = (0..5).map(|_| ledger.new_id("prepared")).collect();
+            let name = format!("headwater-lab-{}-{}", std::process::id(), ids[0]);
+            self.client.batch_execute("BEGIN").await?;
+            self.publish(&ids).await?;
+            match self.client.batch_execute(&format!("PREPARE TRANSACTION '{name}'")).await {
+                Ok(()) => return Ok(Some((name, ids))),
+                // NOTIFY and PREPARE do not go together, and publishing notifies when a consumer waits.
+                Err(error) if error.code() == Some(&SqlState::FEATURE_NOT_SUPPORTED) => {
+                    ledger.note(&ids, Fate::RolledBack);
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(None)
     }
 
     async fn run(&self, plan: &TransactionPlan, ledger: &Ledger) -> Result<()> {

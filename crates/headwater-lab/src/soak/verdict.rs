@@ -6,6 +6,7 @@ use std::time::Duration;
 use comfy_table::{Table, presets};
 
 use super::check::{Fate, GroupFindings, MemberHistory, check_group, latencies_us};
+use super::publish_postgres::Prepared;
 
 /// The longest allowed time from COMMIT to delivery while another transaction stays open.
 const LATENCY_MAX_US: u64 = 200_000;
@@ -20,7 +21,7 @@ pub(super) struct Verdict {
     /// How long a transaction was held open while latency was measured.
     pub(super) held: Option<Duration>,
     /// Whether prepared transactions took part, where the database has them.
-    pub(super) prepared: Option<bool>,
+    pub(super) prepared: Option<Prepared>,
     pub(super) kills: usize,
     pub(super) findings: Vec<String>,
     pub(super) seconds: f64,
@@ -49,6 +50,7 @@ impl Verdict {
         !self.groups.is_empty()
             && self.groups.iter().all(|(_, found)| found.is_clean() && calm(found))
             && self.findings.is_empty()
+            && self.prepared != Some(Prepared::Refused)
             && self.worst_latency().is_none_or(|(us, _)| *us <= LATENCY_MAX_US)
     }
 
@@ -94,8 +96,11 @@ impl Verdict {
 
     fn summary(&self) -> String {
         let prepared = match self.prepared {
-            Some(true) => ", prepared transactions committed and rolled back",
-            Some(false) => ", prepared transactions left out (the server allows none)",
+            Some(Prepared::Done) => ", prepared transactions committed and rolled back",
+            Some(Prepared::NotAllowed) => ", prepared transactions left out (the server allows none)",
+            Some(Prepared::Refused) => {
+                ", PREPARE TRANSACTION REFUSED (publishing had notified a waiting consumer)"
+            }
             None => "",
         };
         let Verdict { committed, rolled_back, kills, .. } = self;
