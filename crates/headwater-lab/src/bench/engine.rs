@@ -1,5 +1,6 @@
 //! Drives Headwater through its public API, the same way on both databases.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -123,13 +124,13 @@ impl Engine {
             if claimed.leases.is_empty() {
                 return Ok(done);
             }
-            let mut pages = std::collections::BTreeMap::new();
-            for lease in &claimed.leases {
-                if !pages.contains_key(&lease.range) {
-                    pages.insert(lease.range, self.store.fetch(lease.topic_id, lease.range).await?);
-                }
-                done += pages[&lease.range].len() as u64;
+            let ranges: BTreeSet<_> =
+                claimed.leases.iter().map(|lease| (lease.topic_id, lease.range)).collect();
+            let mut pages = BTreeMap::new();
+            for (topic, range) in ranges {
+                pages.insert(range, self.store.fetch(topic, range).await?);
             }
+            done += claimed.leases.iter().map(|lease| pages[&lease.range].len() as u64).sum::<u64>();
             let acks: Vec<_> = claimed.leases.iter().map(|lease| Settlement::ack_all(lease.token)).collect();
             for settled in self.store.settle(&acks).await? {
                 settled?;

@@ -153,23 +153,25 @@ impl Report {
     /// The table with its heading.
     pub(crate) fn table(&self) -> String {
         let mut table = Table::new();
-        table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
+        table.load_style(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
         if !table.is_tty() {
             table.set_width(180);
         }
-        table.set_header(["work", "headwater", "peer / limit", "ratio", "floor", "verdict", "how"]);
-        for row in &self.rows {
+        table.set_header(["", "work", "headwater", "peer / limit", "ratio", "floor", "verdict"]);
+        for (number, row) in (1..).zip(&self.rows) {
             table.add_row([
+                format!("{number}"),
                 row.work.clone(),
                 row.headwater.show(),
                 show_beside(&row.beside),
                 row.ratio().map_or_else(String::new, |ratio| format!("{ratio:.2}")),
                 show_floor(row.floor, row.headwater.unit),
                 show_verdict(row.verdict()).into(),
-                row.how.clone(),
             ]);
         }
-        format!("{}\n{table}\n{}", self.heading(), self.summary())
+        let how = (1..).zip(&self.rows).map(|(number, row)| format!("{number:>3}  {}\n", row.how));
+        let how: String = how.collect();
+        format!("{}\n{table}\n{how}{}", self.heading(), self.summary())
     }
 
     fn heading(&self) -> String {

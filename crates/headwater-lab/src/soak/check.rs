@@ -115,7 +115,7 @@ fn collect<'h>(
     for event in &history.events {
         match event {
             MemberEvent::Acked { token, first, last } => {
-                acked.entry(*token).or_default().push((*first, *last))
+                acked.entry(*token).or_default().push((*first, *last));
             }
             MemberEvent::Refused { token } => {
                 refused.insert(*token);

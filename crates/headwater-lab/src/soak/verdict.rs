@@ -61,7 +61,7 @@ impl Verdict {
     /// The table with its summary.
     pub(super) fn table(&self, seed: u64) -> String {
         let mut table = Table::new();
-        table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+        table.load_style(presets::UTF8_BORDERS_ONLY);
         table.set_header([
             "group",
             "delivered",
