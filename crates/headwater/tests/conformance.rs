@@ -1,5 +1,8 @@
 //! The conformance suite on both engines: one line per engine, in its module, beside its harness.
 
+#[cfg(feature = "sqlite")]
+#[path = "conformance/faulty.rs"]
+mod faulty;
 #[cfg(feature = "postgres")]
 #[path = "conformance/postgres.rs"]
 mod postgres;

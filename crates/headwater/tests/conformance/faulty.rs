@@ -1,0 +1,255 @@
+//! Proves that the suite can fail: stores that lie in one way each, and the case that must notice.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use headwater::store::conformance::{self, Case, ForeignPlace, Harness};
+use headwater::{
+    ClaimRequest, Claimed, DeadLetter, Finding, GroupName, LeaseToken, Maintained, Message, NewMessage,
+    OffsetRange, OpenOptions, Parts, Published, Result, Settlement, Start, Store, Subscription,
+    SubscriptionId, SubscriptionStatus, Topic, TopicId, TopicName, TopicSettings, TopicStatus, Wake,
+};
+
+use crate::sqlite::SqliteHarness;
+
+/// The one way in which a store lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    FetchLosesOne,
+    AckIsSwallowed,
+    LostLeaseIsAccepted,
+    ExtensionIsSwallowed,
+    DedupIsForgotten,
+    DelayIsForgotten,
+    AttemptIsMiscounted,
+    SuspectIsHidden,
+    SecondGroupIsStarved,
+    BlockedKeyIsHidden,
+    PayloadIsChanged,
+}
+
+/// The cases under it fail, or the suite is worth nothing.
+fn is_noticed(fault: Fault, case: impl AsyncFnOnce(&Case)) {
+    let run = || conformance::run(async || FaultyHarness::make(fault).await, "a lying store", case);
+    assert!(catch_unwind(AssertUnwindSafe(run)).is_err(), "{fault:?} was not noticed");
+}
+
+macro_rules! noticed {
+    ($($test:ident: $fault:ident by $verb:ident::$case:ident;)*) => {
+        $(
+            #[test]
+            fn $test() {
+                is_noticed(Fault::$fault, conformance::$verb::$case);
+            }
+        )*
+    };
+}
+
+noticed! {
+    a_lost_message_is_noticed: FetchLosesOne by random_ops::random_ops_agree_with_the_model;
+    a_swallowed_ack_is_noticed: AckIsSwallowed by random_ops::random_ops_agree_with_the_model;
+    a_stale_settlement_is_noticed: LostLeaseIsAccepted by random_ops::random_ops_agree_with_the_model;
+    a_swallowed_extension_is_noticed: ExtensionIsSwallowed by random_ops::random_ops_agree_with_the_model;
+    a_forgotten_dedup_key_is_noticed: DedupIsForgotten by random_ops::random_ops_agree_with_the_model;
+    a_forgotten_delay_is_noticed: DelayIsForgotten by random_ops::random_ops_agree_with_the_model;
+    a_miscounted_attempt_is_noticed: AttemptIsMiscounted by random_ops::random_ops_agree_with_the_model;
+    a_hidden_suspect_is_noticed: SuspectIsHidden by random_ops::random_ops_agree_with_the_model;
+    a_changed_payload_is_noticed: PayloadIsChanged by random_ops::random_ops_agree_with_the_model;
+    a_starved_group_is_noticed: SecondGroupIsStarved by claim::groups_are_isolated;
+    a_stale_token_is_noticed: LostLeaseIsAccepted by settle::stale_token_cannot_settle;
+    a_reordered_key_is_noticed: BlockedKeyIsHidden by order::order_per_key_survives_retries_and_crashes;
+    a_blocked_key_is_noticed: BlockedKeyIsHidden by order::a_blocked_key_parks_and_others_go_on;
+}
+
+#[derive(Debug)]
+struct Faulty {
+    inner: Arc<dyn Store>,
+    fault: Fault,
+}
+
+#[async_trait]
+impl Store for Faulty {
+    fn engine(&self) -> &'static str {
+        self.inner.engine()
+    }
+
+    async fn create_topic(&self, name: &TopicName, settings: &TopicSettings) -> Result<Topic> {
+        self.inner.create_topic(name, settings).await
+    }
+
+    async fn topic(&self, name: &TopicName) -> Result<Topic> {
+        self.inner.topic(name).await
+    }
+
+    async fn topics(&self) -> Result<Vec<TopicStatus>> {
+        self.inner.topics().await
+    }
+
+    async fn subscribe(&self, topic: &TopicName, group: &GroupName, start: Start) -> Result<Subscription> {
+        self.inner.subscribe(topic, group, start).await
+    }
+
+    async fn subscriptions(&self, topic: &TopicName) -> Result<Vec<SubscriptionStatus>> {
+        self.inner.subscriptions(topic).await
+    }
+
+    async fn publish(&self, topic: &TopicName, messages: &[NewMessage]) -> Result<Vec<Published>> {
+        let mut messages = messages.to_vec();
+        for message in &mut messages {
+            match self.fault {
+                Fault::DedupIsForgotten => message.dedup_key = None,
+                Fault::DelayIsForgotten => message.deliver_at = None,
+                _ => {}
+            }
+        }
+        self.inner.publish(topic, &messages).await
+    }
+
+    async fn claim(&self, request: &ClaimRequest) -> Result<Claimed> {
+        let mut claimed = self.inner.claim(request).await?;
+        for lease in &mut claimed.leases {
+            match self.fault {
+                Fault::AttemptIsMiscounted if lease.attempt > 2 => lease.attempt -= 1,
+                Fault::SuspectIsHidden => lease.suspect = false,
+                Fault::BlockedKeyIsHidden => lease.blocked_keys.clear(),
+                _ => {}
+            }
+        }
+        if self.fault == Fault::SecondGroupIsStarved {
+            claimed.leases.retain(|lease| lease.subscription_id.0 == 1);
+        }
+        Ok(claimed)
+    }
+
+    async fn fetch(&self, topic: TopicId, range: OffsetRange) -> Result<Vec<Message>> {
+        let mut messages = self.inner.fetch(topic, range).await?;
+        match self.fault {
+            Fault::FetchLosesOne if range.span() > 3 => drop(messages.pop()),
+            Fault::PayloadIsChanged => {
+                messages.iter_mut().take(1).for_each(|message| message.payload = "other".into());
+            }
+            _ => {}
+        }
+        Ok(messages)
+    }
+
+    async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Result<()>>> {
+        let swallowed = |settlement: &Settlement| {
+            self.fault == Fault::AckIsSwallowed
+                && settlement.parts == Parts::AckAll
+                && settlement.token.0 % 7 == 3
+        };
+        let kept: Vec<_> = settlements.iter().filter(|one| !swallowed(one)).cloned().collect();
+        let mut answers = self.inner.settle(&kept).await?.into_iter();
+        let answer_of =
+            |settlement| if swallowed(settlement) { Ok(()) } else { answers.next().expect("one each") };
+        let answers = settlements.iter().map(answer_of);
+        Ok(answers
+            .map(|answer| if self.fault == Fault::LostLeaseIsAccepted { Ok(()) } else { answer })
+            .collect())
+    }
+
+    async fn extend(&self, tokens: &[LeaseToken], lease: Duration) -> Result<Vec<Result<()>>> {
+        if self.fault == Fault::ExtensionIsSwallowed {
+            return Ok(tokens.iter().map(|_| Ok(())).collect());
+        }
+        self.inner.extend(tokens, lease).await
+    }
+
+    async fn arm(&self, topics: &[TopicId]) -> Result<Wake> {
+        self.inner.arm(topics).await
+    }
+
+    async fn maintain(&self) -> Result<Maintained> {
+        self.inner.maintain().await
+    }
+
+    async fn dead_letters(&self, subscription: SubscriptionId, limit: u32) -> Result<Vec<DeadLetter>> {
+        self.inner.dead_letters(subscription, limit).await
+    }
+
+    async fn doctor(&self) -> Result<Vec<Finding>> {
+        self.inner.doctor().await
+    }
+
+    async fn drop_namespace(&self) -> Result<()> {
+        self.inner.drop_namespace().await
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.inner.close().await
+    }
+}
+
+struct FaultyHarness {
+    inner: SqliteHarness,
+    fault: Fault,
+}
+
+impl FaultyHarness {
+    async fn make(fault: Fault) -> Option<Self> {
+        Some(FaultyHarness { inner: SqliteHarness::make().await?, fault })
+    }
+}
+
+#[async_trait]
+impl Harness for FaultyHarness {
+    fn url(&self) -> String {
+        self.inner.url()
+    }
+
+    fn url_beside(&self, name: &str) -> String {
+        self.inner.url_beside(name)
+    }
+
+    async fn open_at(&self, url: &str, options: OpenOptions) -> Result<Arc<dyn Store>> {
+        let inner = self.inner.open_at(url, options).await?;
+        Ok(Arc::new(Faulty { inner, fault: self.fault }))
+    }
+
+    async fn publish_in_transaction(
+        &self,
+        topic: &TopicName,
+        messages: &[NewMessage],
+        commit: bool,
+    ) -> Result<Vec<Published>> {
+        self.inner.publish_in_transaction(topic, messages, commit).await
+    }
+
+    async fn publish_by_sql(
+        &self,
+        topic: &TopicName,
+        payload: &str,
+        key: Option<&str>,
+        commit: bool,
+    ) -> std::result::Result<(), String> {
+        self.inner.publish_by_sql(topic, payload, key, commit).await
+    }
+
+    fn worker(&self) -> Option<Command> {
+        None
+    }
+
+    async fn foreign_places(&self) -> Vec<ForeignPlace> {
+        self.inner.foreign_places().await
+    }
+
+    async fn fingerprint(&self, place: &ForeignPlace) -> Vec<u8> {
+        self.inner.fingerprint(place).await
+    }
+
+    fn unreachable_url(&self) -> String {
+        self.inner.unreachable_url()
+    }
+
+    async fn damage(&self) {
+        self.inner.damage().await;
+    }
+
+    async fn cleanup(&self) {
+        self.inner.cleanup().await;
+    }
+}
