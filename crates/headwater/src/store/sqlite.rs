@@ -316,7 +316,7 @@ fn settle_auto_create(connection: &Connection, location: &Location, wanted: Opti
 }
 
 /// Gives leases back whose claimer went away before it got them: nobody would ever settle them.
-fn give_back(claimed: Claimed) -> Option<BoxCommand> {
+fn give_back(claimed: &Claimed) -> Option<BoxCommand> {
     let settlements: Vec<Settlement> = claimed
         .leases
         .iter()
@@ -366,7 +366,7 @@ impl Store for SqliteStore {
             return Ok(Vec::new());
         }
         let (topic, messages, auto_create) = (topic.clone(), messages.to_vec(), self.auto_create);
-        let prepared: Vec<publish::Prepared> = messages.iter().map(publish::Prepared::of).collect();
+        let prepared = publish::Prepared::batch(&messages);
         self.write(Kind::Publish, move |work| publish::run(work, &topic, auto_create, &messages, &prepared))
             .await
     }

@@ -38,9 +38,9 @@ pub(super) fn claim(work: &mut Work<'_>, request: &ClaimRequest) -> Attempt<Clai
     for want in wants {
         let mut claim = Claim::begin(work, &request.owner, want, now_ms)?;
         if claim.state.lanes > 0 {
-            ordered::claim(&mut claim)?
+            ordered::claim(&mut claim)?;
         } else {
-            unordered::claim(&mut claim)?
+            unordered::claim(&mut claim)?;
         }
         let Claim { mut leases, recheck_at_ms: at, .. } = claim;
         leases.sort_by_key(|lease| lease.range.first);

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bytes::Bytes;
 use jiff::Timestamp;
 use rusqlite::types::ValueRef;
 use rusqlite::{Row, Statement};
@@ -18,18 +17,21 @@ pub(super) fn uuid(row: &Row<'_>, at: usize) -> rusqlite::Result<Uuid> {
     Uuid::from_slice(bytes).map_err(|error| unreadable(at, error))
 }
 
-/// A payload.
-pub(super) fn bytes(row: &Row<'_>, at: usize) -> rusqlite::Result<Bytes> {
+/// A payload's bytes, still SQLite's.
+pub(super) fn blob<'r>(row: &'r Row<'_>, at: usize) -> rusqlite::Result<&'r [u8]> {
     Ok(match row.get_ref(at)? {
-        ValueRef::Blob(bytes) | ValueRef::Text(bytes) => Bytes::copy_from_slice(bytes),
-        _ => Bytes::new(),
+        ValueRef::Blob(bytes) | ValueRef::Text(bytes) => bytes,
+        _ => &[],
     })
 }
 
 /// Text, or NULL.
 pub(super) fn text(row: &Row<'_>, at: usize) -> rusqlite::Result<Option<String>> {
     Ok(match row.get_ref(at)? {
-        ValueRef::Text(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
+        ValueRef::Text(bytes) => Some(match std::str::from_utf8(bytes) {
+            Ok(text) => text.to_owned(),
+            Err(_) => String::from_utf8_lossy(bytes).into_owned(),
+        }),
         _ => None,
     })
 }

@@ -77,7 +77,7 @@ fn publish_here(
         .optional()
         .map_err(no_schema)?;
     let mut logs = Logs::default();
-    let prepared = messages.iter().map(Prepared::of).collect::<Vec<_>>();
+    let prepared = Prepared::batch(messages);
     let log = logs.of(connection, topic, auto_create.as_deref() == Some("1"), messages, now_ms)?;
     let published = append(connection, log, now_ms, messages, &prepared)?;
     logs.confirm();
@@ -102,11 +102,23 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
-    pub(super) fn of(message: &NewMessage) -> Self {
-        let message_id = message.message_id.unwrap_or_else(Uuid::now_v7);
-        Prepared { message_id, headers: message.headers_json() }
+    /// Prepares a batch. Ids that are missing count up from one random UUIDv7: they sort as the batch does, and asking
+    /// the system for random bytes per message would cost more than storing the message.
+    pub(super) fn batch(messages: &[NewMessage]) -> Vec<Self> {
+        let mut made = Uuid::now_v7().as_u128();
+        let prepare = |message: &NewMessage| {
+            let message_id = message.message_id.unwrap_or_else(|| {
+                made = (made & !UUID_COUNTED) | (made.wrapping_add(1) & UUID_COUNTED);
+                Uuid::from_u128(made)
+            });
+            Prepared { message_id, headers: message.headers_json() }
+        };
+        messages.iter().map(prepare).collect()
     }
 }
+
+/// The 62 bits of a UUIDv7 below its variant.
+const UUID_COUNTED: u128 = (1 << 62) - 1;
 
 /// The engine's own publish.
 pub(super) fn run(

@@ -7,6 +7,7 @@ use super::*;
 use crate::lease::Want;
 use crate::name::Owner;
 
+mod doctor;
 mod open;
 mod plans;
 mod sql;

@@ -83,7 +83,7 @@ pub(super) struct Job<T, F> {
     outcome: Option<T>,
     reply: oneshot::Sender<Result<T, Error>>,
     /// Makes the command that takes an unwanted answer back.
-    undo: Option<fn(T) -> Option<BoxCommand>>,
+    undo: Option<fn(&T) -> Option<BoxCommand>>,
     /// Runs although nobody waits for it.
     unattended: bool,
 }
@@ -100,7 +100,7 @@ where
     }
 
     /// Sets how an answer that nobody takes is taken back.
-    pub(super) fn undo(mut self, undo: fn(T) -> Option<BoxCommand>) -> Self {
+    pub(super) fn undo(mut self, undo: fn(&T) -> Option<BoxCommand>) -> Self {
         self.undo = Some(undo);
         self
     }
@@ -137,7 +137,7 @@ where
             None => Ok(self.outcome.expect("a command that succeeded has an answer")),
         };
         match self.reply.send(answer) {
-            Err(Ok(unwanted)) => self.undo.and_then(|undo| undo(unwanted)),
+            Err(Ok(unwanted)) => self.undo.and_then(|undo| undo(&unwanted)),
             Ok(()) | Err(Err(_)) => None,
         }
     }
