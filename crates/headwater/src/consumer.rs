@@ -131,7 +131,8 @@ impl Consumer {
             wants: vec![Want {
                 subscription_id: self.subscription.subscription_id,
                 messages_max: self.batch,
-                lease: self.lease,
+                // Said outright: the store need not look the topic's up.
+                lease: Some(self.lease.unwrap_or(self.subscription.topic.settings.lease)),
             }],
         });
         let claimed = self.store.claim(request).await?;

@@ -7,7 +7,8 @@ use uuid::Uuid;
 
 use super::statements::in_namespace;
 use super::{PostgresStore, fault};
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
+use crate::limits::PAYLOAD_BYTES_DEFAULT;
 use crate::message::{NewMessage, Offset, Published, validate_batch};
 use crate::name::TopicName;
 use crate::namespace::Namespace;
@@ -50,6 +51,11 @@ pub(super) async fn publish_now(
     let columns = Columns::of(messages, store.clock.injected());
     match publish_columns(store, topic, &columns).await {
         Err(error) if error.kind() == ErrorKind::NoSuchTopic && store.auto_create => {
+            // A batch that the new topic would refuse must not leave the topic behind.
+            let bytes = columns.payloads.iter().map(|payload| payload.len()).max().unwrap_or(0);
+            if bytes > PAYLOAD_BYTES_DEFAULT {
+                return Err(Error::payload_too_large(topic.as_str(), bytes, PAYLOAD_BYTES_DEFAULT));
+            }
             store.create_topic(topic, &TopicSettings::default()).await?;
             publish_columns(store, topic, &columns).await
         }

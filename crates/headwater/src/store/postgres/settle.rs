@@ -13,27 +13,32 @@ use crate::topic::TopicId;
 /// Whole acks go in one statement whatever their number; partial ones each in their own, so that one that is lost
 /// leaves the others alone.
 pub(super) async fn settle(store: &PostgresStore, settlements: &[Settlement]) -> Result<Vec<Result<()>>> {
-    let whole: Vec<i64> = settlements
-        .iter()
-        .filter(|settlement| settlement.parts == Parts::AckAll)
-        .map(|settlement| settlement.token.0)
-        .collect();
-    let acked = if whole.is_empty() { HashSet::new() } else { ack_all(store, &whole).await? };
+    let tokens: HashSet<i64> = settlements.iter().map(|settlement| settlement.token.0).collect();
+    let all_whole = settlements.iter().all(|settlement| settlement.parts == Parts::AckAll);
     let mut results = Vec::with_capacity(settlements.len());
-    for settlement in settlements {
-        results.push(settle_one(store, settlement, &acked).await?);
+    // A lease settled in pieces in one call is settled in their order.
+    if !all_whole || tokens.len() < settlements.len() {
+        for settlement in settlements {
+            results.push(settle_one(store, settlement).await?);
+        }
+        return Ok(results);
     }
-    Ok(results)
+    let wanted: Vec<i64> = settlements.iter().map(|settlement| settlement.token.0).collect();
+    let held = if wanted.is_empty() { HashSet::new() } else { ack_all(store, &wanted).await? };
+    let answer = |token: &i64| if held.contains(token) { Ok(()) } else { Err(Error::lease_lost(*token)) };
+    Ok(wanted.iter().map(answer).collect())
 }
 
 /// The inner result is the settlement's own; the outer one is the store's.
-async fn settle_one(store: &PostgresStore, settlement: &Settlement, acked: &HashSet<i64>) -> Result<Result<()>> {
+async fn settle_one(store: &PostgresStore, settlement: &Settlement) -> Result<Result<()>> {
     let settlement = match settlement.clone().normalized() {
         Ok(settlement) => settlement,
         Err(error) => return Ok(Err(error)),
     };
     let held = match &settlement.parts {
-        Parts::AckAll => acked.contains(&settlement.token.0),
+        Parts::AckAll => ack_all(store, &[settlement.token.0]).await?.contains(&settlement.token.0),
+        // No offset is that high, and a range up to it has no exclusive end.
+        Parts::Each(parts) if parts.iter().any(|(range, _)| range.last.0 == i64::MAX) => false,
         Parts::Each(parts) => settle_parts(store, settlement.token, parts).await?,
     };
     Ok(if held { Ok(()) } else { Err(Error::lease_lost(settlement.token.0)) })
@@ -45,6 +50,12 @@ async fn ack_all(store: &PostgresStore, tokens: &[i64]) -> Result<HashSet<i64>> 
         .connections
         .query("settling leases", &store.statements.settle_all, &[&tokens, &store.durable_settlements, &now])
         .await?;
+    let freed: HashSet<i32> = rows.iter().filter_map(|row| row.get("freed_topic_id")).collect();
+    if !freed.is_empty() {
+        let freed: Vec<i32> = freed.into_iter().collect();
+        store.connections.query("waking others", &store.statements.settle_wake, &[&freed]).await?;
+        freed.iter().for_each(|topic| store.hub.wake(TopicId(*topic)));
+    }
     Ok(rows.iter().map(|row| row.get("token")).collect())
 }
 

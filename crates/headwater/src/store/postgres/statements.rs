@@ -22,6 +22,7 @@ statements! {
     fetch: "fetch.sql",
     settle_all: "settle/all.sql",
     settle_parts: "settle/parts.sql",
+    settle_wake: "settle/wake.sql",
     extend: "extend.sql",
     subscribe: "subscribe/create.sql",
     subscribe_lanes: "subscribe/lanes.sql",

@@ -83,6 +83,8 @@ CREATE TABLE {schema}.cursor (
     lane            integer NOT NULL,
     topic_id        integer NOT NULL,
     next_offset     bigint NOT NULL,
+    -- Whether it is a lane of an ordered subscription.
+    ordered         boolean NOT NULL,
     -- When the lane was last given out, in hand-outs: the least recent goes first.
     turn            bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (subscription_id, lane)

@@ -75,6 +75,9 @@ DECLARE
     v_offset bigint;
     i integer;
 BEGIN
+    IF (SELECT max(d) FROM unnest(p_deliver_ats) d) > p_now + interval '366 days' THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = 'invalid deliver_at: more than 366 days from now';
+    END IF;
     offsets := array_fill(NULL::bigint, ARRAY[v_count]);
     duplicate_of := array_fill(NULL::uuid, ARRAY[v_count]);
     SELECT make_interval(secs => t.dedup_window_ms / 1000.0) INTO v_window FROM {schema}.topic t WHERE t.topic_id = p_topic_id;

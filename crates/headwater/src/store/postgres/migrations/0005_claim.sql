@@ -160,31 +160,6 @@ CREATE TYPE {schema}.want AS (
     has_due boolean, quarantined boolean
 );
 
--- Takes new offsets where no noted gap can be in the way: one statement moves the cursor and leases the range. False
--- if there is nothing, or a gap may be met.
-CREATE FUNCTION {schema}.lease_next(
-    p_want {schema}.want, p_max bigint, p_owner text, p_deadline timestamptz,
-    OUT token bigint, OUT first_offset bigint, OUT last_offset bigint
-)
-LANGUAGE plpgsql AS $$
-BEGIN
-    -- The head may have moved since the snapshot, the cursor not: its row is locked in its latest version.
-    WITH was AS (
-        SELECT c.next_offset FROM {schema}.cursor c
-        WHERE c.subscription_id = p_want.subscription_id AND c.lane = 0 FOR UPDATE
-    ), moved AS (
-        UPDATE {schema}.cursor c SET next_offset = least(was.next_offset + p_max, h.head + 1)
-        FROM was, {schema}.head h
-        WHERE c.subscription_id = p_want.subscription_id AND c.lane = 0 AND h.topic_id = p_want.topic_id
-          AND was.next_offset <= h.head AND was.next_offset > h.gaps_until
-        RETURNING was.next_offset AS first, c.next_offset - 1 AS last
-    )
-    INSERT INTO {schema}.outstanding AS o (token, first_offset, last_offset, due_at, subscription_id, owner)
-    SELECT nextval('{schema}.lease_token'), m.first, m.last, p_deadline, p_want.subscription_id, p_owner FROM moved m
-    RETURNING o.token, o.first_offset, o.last_offset
-    INTO lease_next.token, lease_next.first_offset, lease_next.last_offset;
-END $$;
-
 -- One subscription without lanes. See docs/decisions for why a suspect range travels alone.
 CREATE FUNCTION {schema}.claim_plain(p_want {schema}.want, p_owner text, p_deadline timestamptz, p_now timestamptz)
 RETURNS SETOF {schema}.claimed
@@ -228,18 +203,14 @@ BEGIN
             END IF;
         END LOOP;
     END IF;
-    SELECT l.token, l.first_offset, l.last_offset, false AS skipped INTO v_lease
-    FROM {schema}.lease_next(p_want, v_left, p_owner, p_deadline) l;
-    IF v_lease.token IS NULL THEN
-        SELECT c.next_offset INTO v_next FROM {schema}.cursor c
-        WHERE c.subscription_id = p_want.subscription_id AND c.lane = 0 FOR UPDATE;
-        SELECT NULL::bigint AS token, n.first_offset, n.last_offset, n.skipped INTO v_lease
-        FROM {schema}.take_next(p_want.topic_id, p_want.subscription_id, 0, v_next, v_left) n;
-        IF v_lease.first_offset IS NOT NULL THEN
-            v_lease.token := nextval('{schema}.lease_token');
-            INSERT INTO {schema}.outstanding (token, first_offset, last_offset, due_at, subscription_id, owner)
-            VALUES (v_lease.token, v_lease.first_offset, v_lease.last_offset, p_deadline, p_want.subscription_id, p_owner);
-        END IF;
+    SELECT c.next_offset INTO v_next FROM {schema}.cursor c
+    WHERE c.subscription_id = p_want.subscription_id AND c.lane = 0 FOR UPDATE;
+    SELECT NULL::bigint AS token, n.first_offset, n.last_offset, n.skipped INTO v_lease
+    FROM {schema}.take_next(p_want.topic_id, p_want.subscription_id, 0, v_next, v_left) n;
+    IF v_lease.first_offset IS NOT NULL THEN
+        v_lease.token := nextval('{schema}.lease_token');
+        INSERT INTO {schema}.outstanding (token, first_offset, last_offset, due_at, subscription_id, owner)
+        VALUES (v_lease.token, v_lease.first_offset, v_lease.last_offset, p_deadline, p_want.subscription_id, p_owner);
     END IF;
     IF v_lease.token IS NOT NULL THEN
         RETURN NEXT ROW('lease', p_want.subscription_id, p_want.topic_id, v_lease.token, v_lease.first_offset,

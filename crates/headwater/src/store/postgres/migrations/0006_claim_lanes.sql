@@ -176,6 +176,38 @@ BEGIN
     IF NOT p_durable THEN
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
+    IF v_count = 1 AND p_lease_ms[1] IS NOT NULL THEN
+        -- The common case in one statement: new offsets are there, nothing is due again, no gap may be in the way. It
+        -- locks nothing, and gives this transaction no xid, unless all of that holds.
+        v_deadline := CASE WHEN p_lease_ms[1] = 0 THEN 'infinity'
+                           ELSE v_now + make_interval(secs => p_lease_ms[1] / 1000.0) END;
+        WITH was AS (
+            SELECT c.next_offset, h.head, c.topic_id FROM {schema}.cursor c JOIN {schema}.head h ON h.topic_id = c.topic_id
+            WHERE c.subscription_id = p_subscription_ids[1] AND c.lane = 0 AND NOT c.ordered
+              AND c.next_offset <= h.head AND c.next_offset > h.gaps_until
+              AND (h.gaps_until = 0 OR h.gaps_checked_at >= clock_timestamp() - interval '5 milliseconds')
+              AND NOT EXISTS (SELECT FROM {schema}.outstanding o
+                              WHERE o.subscription_id = p_subscription_ids[1] AND o.due_at <= v_now)
+              AND NOT EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_ids[1]
+                              AND o.suspect AND o.owner = p_owner AND o.due_at > v_now)
+              AND NOT EXISTS (SELECT FROM {schema}.schedule d WHERE d.topic_id = c.topic_id AND d.deliver_at <= v_now)
+            FOR UPDATE OF c
+        ), moved AS (
+            UPDATE {schema}.cursor c SET next_offset = least(was.next_offset + p_messages_max[1], was.head + 1) FROM was
+            WHERE c.subscription_id = p_subscription_ids[1] AND c.lane = 0
+            RETURNING was.next_offset AS first, c.next_offset - 1 AS last, was.topic_id
+        ), leased AS (
+            INSERT INTO {schema}.outstanding AS o (token, first_offset, last_offset, due_at, subscription_id, owner)
+            SELECT nextval('{schema}.lease_token'), m.first, m.last, v_deadline, p_subscription_ids[1], p_owner FROM moved m
+            RETURNING o.token
+        )
+        SELECT 'lease', p_subscription_ids[1], m.topic_id, l.token, m.first, m.last, 1, v_deadline, false, NULL, NULL, NULL, NULL
+        INTO v_row FROM moved m, leased l;
+        IF FOUND THEN
+            RETURN NEXT v_row;
+            RETURN;
+        END IF;
+    END IF;
     FOR i IN 1..v_count LOOP
         SELECT s.subscription_id, p_messages_max[i], coalesce(p_lease_ms[i], t.lease_ms), s.topic_id, s.lanes, t.max_attempts,
                EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = s.subscription_id AND o.due_at <= v_now),

@@ -1,28 +1,7 @@
 -- Settling and extending, fenced by token: a slow worker may wake after its lease moved on. A lease whose deadline has
 -- passed is lost even if nobody took it yet, so that "held" means one thing to every process.
 
--- Acks whole leases; returns the tokens that were held.
-CREATE FUNCTION {schema}.settle_all(p_tokens bigint[], p_durable boolean, p_now timestamptz) RETURNS SETOF bigint
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
-DECLARE
-    v_now timestamptz := coalesce(p_now, clock_timestamp());
-BEGIN
-    IF NOT p_durable THEN
-        PERFORM set_config('synchronous_commit', 'off', true);
-    END IF;
-    RETURN QUERY
-        WITH gone AS (
-            DELETE FROM {schema}.outstanding o
-            WHERE o.token = ANY (p_tokens) AND o.owner IS NOT NULL AND o.due_at > v_now
-            RETURNING o.token, o.subscription_id, o.lane
-        ), freed AS (
-            -- A lane has become free: another process may be waiting for it.
-            SELECT {schema}.wake(s.topic_id) FROM {schema}.subscription s
-            WHERE s.subscription_id IN (SELECT g.subscription_id FROM gone g WHERE g.lane IS NOT NULL)
-        )
-        SELECT g.token FROM gone g WHERE (SELECT count(*) FROM freed) >= 0;
-END $$;
+-- Whole leases are acked by a plain DELETE (sql/settle/all.sql): a function around it would cost more than it does.
 
 -- Settles parts of one lease, all or nothing. Outcomes: ack, retry, bury, release, park. Returns the topic, or null if
 -- the lease is lost or a part is not held under the token; then nothing has changed.

@@ -52,7 +52,8 @@ BEGIN
     END IF;
     v_next := CASE p_start
         WHEN 'now' THEN h.head + 1
-        WHEN 'offset' THEN greatest(p_offset, 1)
+        -- Far enough for anybody, and room to add to.
+        WHEN 'offset' THEN least(greatest(p_offset, 1), 4611686018427387904)
         WHEN 'bounded' THEN greatest(h.head - p_offset + 1, 1)
         WHEN 'timestamp' THEN coalesce(
             (SELECT min(m.message_offset) FROM {schema}.message m WHERE m.topic_id = t.topic_id AND m.created_at >= p_at),
@@ -64,8 +65,8 @@ BEGIN
     VALUES (t.topic_id, p_group, CASE t.ordering WHEN 'key' THEN t.lanes ELSE 0 END, v_start,
             coalesce(p_now, clock_timestamp()))
     RETURNING s.subscription_id INTO subscription_id;
-    INSERT INTO {schema}.cursor (subscription_id, lane, topic_id, next_offset)
-    SELECT subscribe.subscription_id, l, t.topic_id, v_next
+    INSERT INTO {schema}.cursor (subscription_id, lane, topic_id, next_offset, ordered)
+    SELECT subscribe.subscription_id, l, t.topic_id, v_next, t.ordering = 'key'
     FROM generate_series(0, CASE t.ordering WHEN 'key' THEN t.lanes - 1 ELSE 0 END) l;
 END $$;
 

@@ -26,12 +26,13 @@ BEGIN
     IF p_kind = 'consumer' THEN
         EXECUTE format('GRANT SELECT ON {schema}.message, {schema}.subscription, {schema}.head, {schema}.cursor, '
                        '{schema}.outstanding, {schema}.gap, {schema}.schedule, {schema}.dead_letter TO %I', p_role);
+        EXECUTE format('GRANT DELETE ON {schema}.outstanding TO %I', p_role);
     END IF;
     FOR v_function IN
         SELECT p.oid::regprocedure::text FROM pg_proc p
         WHERE p.pronamespace = '{schema}'::regnamespace AND p.prosecdef
           AND (p_kind = 'producer' AND p.proname LIKE 'publish%'
-               OR p_kind = 'consumer' AND p.proname IN ('claim', 'settle_all', 'settle_parts', 'extend', 'subscribe', 'raise_flag', 'maintain', 'advance'))
+               OR p_kind = 'consumer' AND p.proname IN ('claim', 'settle_parts', 'wake', 'extend', 'subscribe', 'raise_flag', 'maintain', 'advance'))
     LOOP
         EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', v_function, p_role);
     END LOOP;
