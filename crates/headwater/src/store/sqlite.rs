@@ -75,6 +75,9 @@ const OFFSET_BITS: u32 = 43;
 /// The highest offset a topic can have.
 const OFFSET_MAX: i64 = (1 << OFFSET_BITS) - 1;
 
+/// The highest topic id, as the schema checks it.
+const TOPIC_ID_MAX: i32 = (1 << (63 - OFFSET_BITS)) - 1;
+
 /// The key of a message: clustered by topic, then offset.
 fn row_key(topic: TopicId, offset: i64) -> i64 {
     (i64::from(topic.0) << OFFSET_BITS) | offset.clamp(0, OFFSET_MAX)

@@ -4,7 +4,7 @@ use bytes::{Bytes, BytesMut};
 use rusqlite::{Connection, params};
 
 use super::fault::Attempt;
-use super::{decode, offset_of, row_key};
+use super::{OFFSET_MAX, TOPIC_ID_MAX, decode, offset_of, row_key};
 use crate::lease::{DeadLetter, OffsetRange};
 use crate::message::{Message, Offset};
 use crate::subscription::SubscriptionId;
@@ -19,9 +19,15 @@ const SHARED_PAYLOAD_BYTES_MAX: usize = 1024;
 
 /// The messages of a range, by offset.
 pub(super) fn fetch(connection: &Connection, topic: TopicId, range: OffsetRange) -> Attempt<Vec<Message>> {
+    // Within the topic's own keys, whatever is asked for: the neighbours' are next to them.
+    let (first, last) = (range.first.0.max(1), range.last.0.min(OFFSET_MAX));
+    if first > last || !(1..=TOPIC_ID_MAX).contains(&topic.0) {
+        return Ok(Vec::new());
+    }
     let mut statement = connection.prepare_cached(super::sql!("fetch.sql"))?;
-    let mut rows = statement.query([row_key(topic, range.first.0), row_key(topic, range.last.0)])?;
-    let mut messages = Vec::with_capacity(range.span().min(RESERVE_MAX).try_into().unwrap_or_default());
+    let mut rows = statement.query([row_key(topic, first), row_key(topic, last)])?;
+    let span = OffsetRange::new(Offset(first), Offset(last)).span();
+    let mut messages = Vec::with_capacity(span.min(RESERVE_MAX).try_into().unwrap_or_default());
     let mut ends = Vec::with_capacity(messages.capacity());
     let mut shared = BytesMut::new();
     while let Some(row) = rows.next()? {
