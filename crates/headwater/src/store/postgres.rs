@@ -35,6 +35,7 @@ mod settle;
 pub mod sqlx;
 mod statements;
 mod subscribe;
+mod time;
 mod tls;
 mod topic;
 

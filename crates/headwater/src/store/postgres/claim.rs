@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio_postgres::Row;
 
 use super::PostgresStore;
+use super::time::millis;
 use crate::error::Result;
 use crate::lease::{ClaimRequest, Claimed, Lease, LeaseToken, OffsetRange};
 use crate::limits::{ADVANCE_ROWS_MAX, GAPS_NOTED_MAX, PARKED_PER_LANE_MAX, PROMOTE_MESSAGES_MAX};
@@ -98,10 +99,4 @@ fn lease_of(row: &Row, subscription_id: SubscriptionId, topic_id: TopicId) -> Le
 
 fn range_of(row: &Row) -> OffsetRange {
     OffsetRange::new(Offset(row.get("first_offset")), Offset(row.get("last_offset")))
-}
-
-/// Whole milliseconds, rounded up: a lease is never shorter than asked for.
-pub(super) fn millis(duration: Duration) -> i64 {
-    let rounded = duration.as_nanos().div_ceil(1_000_000);
-    i64::try_from(rounded).expect("validated to be at most 366 days")
 }

@@ -6,6 +6,7 @@ use tokio_postgres::{GenericClient, Row};
 use uuid::Uuid;
 
 use super::statements::in_namespace;
+use super::time::holdable;
 use super::{PostgresStore, fault};
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::PAYLOAD_BYTES_DEFAULT;
@@ -104,7 +105,7 @@ impl<'a> Columns<'a> {
             headers: column(messages, NewMessage::headers_json),
             correlation_ids: column(messages, |message| message.correlation_id.as_deref()),
             dedup_keys: column(messages, |message| message.dedup_key.as_deref()),
-            deliver_ats: column(messages, |message| message.deliver_at),
+            deliver_ats: column(messages, |message| message.deliver_at.map(holdable)),
             now,
         }
     }

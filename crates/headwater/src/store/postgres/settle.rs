@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use super::PostgresStore;
-use super::claim::millis;
+use super::time::millis;
 use crate::error::{Error, Result};
 use crate::lease::{LeaseToken, OffsetRange, Outcome, Parts, Settlement};
 use crate::limits::DELAY_MAX;

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use tokio_postgres::Row;
 
+use super::time::holdable;
 use super::{PostgresStore, topic};
 use crate::error::{ErrorKind, Result};
 use crate::limits::GAPS_NOTED_MAX;
@@ -58,7 +59,7 @@ fn words(start: Start) -> (&'static str, Option<i64>, Option<Timestamp>) {
         Start::Beginning => ("beginning", None, None),
         Start::Now => ("now", None, None),
         Start::Offset(offset) => ("offset", Some(offset.0), None),
-        Start::Timestamp(at) => ("timestamp", None, Some(at)),
+        Start::Timestamp(at) => ("timestamp", None, Some(holdable(at))),
         Start::BeginningBounded(count) => ("bounded", Some(i64::try_from(count).unwrap_or(i64::MAX)), None),
     }
 }

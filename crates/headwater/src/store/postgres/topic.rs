@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio_postgres::Row;
 
 use super::PostgresStore;
-use super::claim::millis;
+use super::time::millis;
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::Offset;
 use crate::name::TopicName;
