@@ -190,3 +190,6 @@ impl Store for PostgresStore {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

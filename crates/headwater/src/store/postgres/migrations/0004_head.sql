@@ -21,6 +21,12 @@
 -- then the claim sees the gap without the row and its range includes it; or after, then the hand-out sees the
 -- cursor beyond it. A claim that meets no gap moves its cursor across none.
 
+-- The last offset taken, committed or not; for those who may look but hold no right on the sequence.
+CREATE FUNCTION {schema}.last_taken(p_topic_id integer) RETURNS bigint
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    SELECT coalesce(pg_sequence_last_value(t.offsets), 0) FROM {schema}.topic t WHERE t.topic_id = p_topic_id
+$$;
+
 -- The lowest xid of a running transaction that may own offsets, as far as locks tell: whoever inserts into the log holds
 -- ROW EXCLUSIVE on it from before the first nextval() until its end. Null if there is none. So a long write transaction
 -- that never publishes keeps no gap open. Ask before taking the snapshot that looks for rows: a lock is released

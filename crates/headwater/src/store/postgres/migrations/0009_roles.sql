@@ -19,6 +19,7 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = format('invalid kind: %s is not producer, consumer or reader', p_kind);
     END IF;
     EXECUTE format('GRANT SELECT ON {schema}.migration, {schema}.topic TO %I', p_role);
+    EXECUTE format('GRANT EXECUTE ON FUNCTION {schema}.last_taken TO %I', p_role);
     IF p_kind = 'reader' THEN
         EXECUTE format('GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO %I', p_role);
         RETURN;

@@ -45,15 +45,15 @@ FROM {schema}.topic t
 WHERE t.offsets IS NULL OR NOT EXISTS (SELECT FROM {schema}.head h WHERE h.topic_id = t.topic_id)
 UNION ALL
 SELECT 'head_beyond_offsets', format('topic %s: head %s is beyond the last offset taken, %s', t.name, h.head,
-                                     coalesce(pg_sequence_last_value(t.offsets), 0))
+                                     {schema}.last_taken(t.topic_id))
 FROM {schema}.topic t JOIN {schema}.head h ON h.topic_id = t.topic_id
-WHERE h.head > coalesce(pg_sequence_last_value(t.offsets), 0)
+WHERE h.head > {schema}.last_taken(t.topic_id)
 UNION ALL
 SELECT 'offsets_behind_log', format('topic %s: the log has offset %s, the sequence is at %s', t.name, m.top,
-                                    coalesce(pg_sequence_last_value(t.offsets), 0))
+                                    {schema}.last_taken(t.topic_id))
 FROM {schema}.topic t
 JOIN LATERAL (SELECT max(x.message_offset) AS top FROM {schema}.message x WHERE x.topic_id = t.topic_id) m ON true
-WHERE m.top > coalesce(pg_sequence_last_value(t.offsets), 0)
+WHERE m.top > {schema}.last_taken(t.topic_id)
 UNION ALL
 SELECT 'gap_beyond_head', format('topic %s: gap %s..=%s is beyond head %s', g.topic_id, g.first_offset, g.last_offset, h.head)
 FROM {schema}.gap g JOIN {schema}.head h ON h.topic_id = g.topic_id

@@ -3,4 +3,4 @@
 -- keys, delivery times (an array that is null stands for a column of nulls), injected time.
 -- Index: topic_name_key; the log is appended to.
 SELECT topic_id, offsets, duplicate_of
-FROM {schema}.publish_batch($1, $2, $3, $4, $5, $6, $7::text[]::jsonb[], $8, $9, $10, $11)
+FROM {schema}.publish_batch($1, $2, $3, $4, $5, $6, $7::text[]::jsonb[], $8, $9, $10::timestamptz[], $11::timestamptz)

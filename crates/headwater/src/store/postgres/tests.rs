@@ -1,0 +1,256 @@
+//! What only PostgreSQL has: roles, schema versions, sqlx, poolers. The promises common to both engines are in
+//! `store/conformance`.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio_postgres::{Client, NoTls};
+use uuid::Uuid;
+
+use super::connect::Connections;
+use super::migrate::{NEWEST, apply_up_to};
+use super::{PostgresStore, migrate, version};
+use crate::lease::{ClaimRequest, Settlement, Want};
+use crate::name::{GroupName, Owner, TopicName};
+use crate::namespace::Namespace;
+use crate::store::{OpenOptions, Store};
+use crate::subscription::{Start, Subscription};
+use crate::topic::TopicSettings;
+use crate::{ErrorKind, NewMessage};
+
+/// A namespace of its own for one test, gone at its end.
+struct Scene {
+    url: String,
+    namespace: Namespace,
+}
+
+impl Scene {
+    /// `None`, with a line saying so, where no server is given; a failure where nothing may be skipped.
+    fn new() -> Option<Self> {
+        let Ok(url) = std::env::var("HEADWATER_TEST_POSTGRES") else {
+            let required = std::env::var("HEADWATER_TEST_REQUIRE_ALL").is_ok();
+            assert!(!required, "HEADWATER_TEST_POSTGRES is not set and nothing may be skipped");
+            println!("skipped: HEADWATER_TEST_POSTGRES is not set");
+            return None;
+        };
+        let namespace = Namespace::new(&format!("t{}", Uuid::now_v7().simple())).expect("a valid name");
+        Some(Scene { url, namespace })
+    }
+
+    async fn open(&self) -> PostgresStore {
+        self.open_as(None).await.expect("the store opens")
+    }
+
+    /// Opens it with another role's rights.
+    async fn open_as(&self, role: Option<&str>) -> crate::Result<PostgresStore> {
+        let url = match role {
+            Some(role) => format!("{}?options=-c%20role%3D{}_{role}", self.url, self.namespace),
+            None => self.url.clone(),
+        };
+        PostgresStore::open(&url, self.namespace.clone(), OpenOptions::default()).await
+    }
+
+    async fn client(&self) -> Client {
+        let (client, connection) =
+            tokio_postgres::connect(&self.url, NoTls).await.expect("the server is there");
+        tokio::spawn(connection);
+        client
+    }
+
+    /// The text of a statement with the namespace put in.
+    fn sql(&self, text: &str) -> String {
+        super::statements::in_namespace(text, &self.namespace)
+    }
+
+    async fn drop(self) {
+        self.open().await.drop_namespace().await.expect("the namespace is dropped");
+    }
+}
+
+fn orders() -> TopicName {
+    TopicName::new("orders").expect("a valid name")
+}
+
+fn request(subscription: &Subscription) -> ClaimRequest {
+    let subscription_id = subscription.subscription_id;
+    ClaimRequest {
+        owner: Owner::new("tester").expect("a valid name"),
+        wants: vec![Want { subscription_id, messages_max: 10, lease: None }],
+    }
+}
+
+async fn subscribed(store: &PostgresStore) -> Subscription {
+    store.create_topic(&orders(), &TopicSettings::pub_sub()).await.expect("the topic is created");
+    store
+        .subscribe(&orders(), &GroupName::new("a").expect("a name"), Start::Beginning)
+        .await
+        .expect("subscribed")
+}
+
+#[tokio::test]
+async fn every_earlier_version_is_migrated_and_a_newer_one_refused() {
+    let Some(scene) = Scene::new() else { return };
+    for from in 1..NEWEST {
+        let connections = Connections::new(&scene.url, &OpenOptions::default()).unwrap();
+        apply_up_to(&connections, &scene.namespace, from).await.unwrap();
+        assert_eq!(version(&scene.url, &scene.namespace, &OpenOptions::default()).await.unwrap(), Some(from));
+        let refused = scene.open_as(None).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::SchemaOutdated, "{refused}");
+        assert!(refused.to_string().contains("headwater migrate"), "{refused}");
+        let done = migrate(&scene.url, &scene.namespace, &OpenOptions::default()).await.unwrap();
+        assert_eq!((done.from, done.to), (from, NEWEST));
+        let store = scene.open().await;
+        subscribed(&store).await;
+        store.publish(&orders(), &[NewMessage::new("x")]).await.unwrap();
+        store.drop_namespace().await.unwrap();
+    }
+    scene.open().await;
+    let newer = scene.sql("INSERT INTO {schema}.migration (version, name) VALUES (1000, 'from the future')");
+    scene.client().await.batch_execute(&newer).await.unwrap();
+    let refused = scene.open_as(None).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::SchemaTooNew, "{refused}");
+    scene
+        .client()
+        .await
+        .batch_execute(&scene.sql("DELETE FROM {schema}.migration WHERE version = 1000"))
+        .await
+        .unwrap();
+    scene.drop().await;
+}
+
+#[tokio::test]
+async fn roles_may_do_their_part_and_nothing_else() {
+    let Some(scene) = Scene::new() else { return };
+    let owner = scene.open().await;
+    let subscription = subscribed(&owner).await;
+
+    let producer = scene.open_as(Some("producer")).await.unwrap();
+    producer.publish(&orders(), &[NewMessage::new("x").key("k").dedup_key("d")]).await.unwrap();
+    let refused = producer.claim(&request(&subscription)).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "{refused}");
+
+    let consumer = scene.open_as(Some("consumer")).await.unwrap();
+    let lease = consumer.claim(&request(&subscription)).await.unwrap().leases.remove(0);
+    assert_eq!(consumer.fetch(lease.topic_id, lease.range).await.unwrap().len(), 1);
+    consumer.extend(&[lease.token], Duration::from_secs(60)).await.unwrap().remove(0).unwrap();
+    consumer.settle(&[Settlement::ack_all(lease.token)]).await.unwrap().remove(0).unwrap();
+    consumer.subscribe(&orders(), &GroupName::new("b").unwrap(), Start::Now).await.unwrap();
+    consumer.arm(&[lease.topic_id]).await.unwrap();
+    assert_eq!(consumer.subscriptions(&orders()).await.unwrap().len(), 2);
+    let refused = consumer.publish(&orders(), &[NewMessage::new("y")]).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "{refused}");
+
+    let reader = scene.open_as(Some("reader")).await.unwrap();
+    assert_eq!(reader.topics().await.unwrap().len(), 1);
+    assert_eq!(reader.doctor().await.unwrap(), []);
+    let refused = reader.publish(&orders(), &[NewMessage::new("y")]).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "{refused}");
+    scene.drop().await;
+}
+
+#[tokio::test]
+async fn the_log_is_written_by_nobody_directly_and_public_has_nothing() {
+    let Some(scene) = Scene::new() else { return };
+    subscribed(&scene.open().await).await;
+    let client = scene.client().await;
+    client.batch_execute(&scene.sql("CREATE ROLE {name}_stranger")).await.unwrap();
+    let insert = "INSERT INTO {schema}.message (message_offset, created_at, topic_id, message_id, payload)
+                  VALUES (1, now(), 1, gen_random_uuid(), '')";
+    let publish = "SELECT {schema}.publish('orders', '1')";
+    for (role, statement) in [
+        ("producer", insert),
+        ("consumer", insert),
+        ("reader", insert),
+        ("stranger", publish),
+        ("stranger", insert),
+    ] {
+        client.batch_execute(&scene.sql(&format!("SET ROLE {{name}}_{role}"))).await.unwrap();
+        let refused = client.batch_execute(&scene.sql(statement)).await.unwrap_err();
+        assert_eq!(refused.code().map(|code| code.code()), Some("42501"), "{role}: {refused}");
+        client.batch_execute("RESET ROLE").await.unwrap();
+    }
+    client.batch_execute(&scene.sql("DROP ROLE {name}_stranger")).await.unwrap();
+    scene.drop().await;
+}
+
+#[cfg(feature = "sqlx")]
+#[tokio::test]
+async fn sqlx_publishes_in_its_own_transaction() {
+    use ::sqlx::Connection;
+    let Some(scene) = Scene::new() else { return };
+    let store = scene.open().await;
+    let subscription = subscribed(&store).await;
+    let mut connection = ::sqlx::PgConnection::connect(&scene.url).await.unwrap();
+    let message = |text: &str| NewMessage::new(text.to_owned()).key("k").header("a", "b").message_type("t");
+    for (text, commit) in [("kept", true), ("rolled back", false)] {
+        let mut transaction = connection.begin().await.unwrap();
+        let published = super::sqlx::publish(&mut transaction, &scene.namespace, &orders(), &[message(text)])
+            .await
+            .unwrap();
+        assert!(published[0].offset.is_some());
+        if commit { transaction.commit().await.unwrap() } else { transaction.rollback().await.unwrap() }
+    }
+    let mut transaction = connection.begin().await.unwrap();
+    let late = message("later").deliver_at(jiff::Timestamp::now() + Duration::from_secs(3600)).dedup_key("d");
+    let answer = super::sqlx::publish(&mut transaction, &scene.namespace, &orders(), &[late]).await.unwrap();
+    assert_eq!(answer[0].offset, None);
+    transaction.commit().await.unwrap();
+    let nowhere = TopicName::new("nowhere").unwrap();
+    let error =
+        super::sqlx::publish(&mut connection, &scene.namespace, &nowhere, &[message("x")]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSuchTopic);
+
+    let lease = store.claim(&request(&subscription)).await.unwrap().leases.remove(0);
+    let messages = store.fetch(lease.topic_id, lease.range).await.unwrap();
+    assert_eq!(messages.iter().map(|message| &message.payload[..]).collect::<Vec<_>>(), [b"kept"]);
+    assert_eq!(messages[0].headers["a"], "b");
+    scene.drop().await;
+}
+
+#[tokio::test]
+async fn where_listen_cannot_work_consumers_poll() {
+    let Some(scene) = Scene::new() else { return };
+    // Nobody listens on this port, as behind a pooler that does not pass LISTEN on.
+    let options = OpenOptions::default().listen_url("postgres://nobody@127.0.0.1:1/nothing");
+    let store = PostgresStore::open(&scene.url, scene.namespace.clone(), options).await.unwrap();
+    let subscription = subscribed(&store).await;
+    let wake = store.arm(&[subscription.topic.topic_id]).await.unwrap();
+    let started = Instant::now();
+    wake.wait(Duration::from_secs(60)).await;
+    assert!(started.elapsed() < Duration::from_secs(5), "it waited {:?}", started.elapsed());
+    scene.drop().await;
+}
+
+#[tokio::test]
+async fn a_lost_server_is_unavailable_and_a_lost_commit_unknown() {
+    let Some(scene) = Scene::new() else { return };
+    let store = Arc::new(scene.open().await);
+    subscribed(&store).await;
+    // Every connection of the store is ended while a publish waits for a lock: nobody knows what became of it.
+    let client = scene.client().await;
+    client
+        .batch_execute(&scene.sql("BEGIN; LOCK TABLE {schema}.message IN ACCESS EXCLUSIVE MODE"))
+        .await
+        .unwrap();
+    let publishing = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.publish(&orders(), &[NewMessage::new("x")]).await }
+    });
+    let other = scene.client().await;
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+               WHERE application_name = 'headwater' AND wait_event_type = 'Lock' AND query LIKE $1";
+    let like = format!("%{}%publish_batch%", scene.namespace);
+    let until = Instant::now() + Duration::from_secs(20);
+    while other.query(end, &[&like]).await.unwrap().is_empty() {
+        assert!(Instant::now() < until, "the publish never waited");
+        tokio::task::yield_now().await;
+    }
+    let error = publishing.await.unwrap().unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::CommitUnknown), "{error:?}");
+    assert!(!error.is_retryable() && error.to_string().contains("dedup key"), "{error}");
+    client.batch_execute("ROLLBACK").await.unwrap();
+    // Service resumes by itself.
+    assert_eq!(store.publish(&orders(), &[NewMessage::new("y")]).await.unwrap().len(), 1);
+    assert!(store.pool_state().max >= 1);
+    scene.drop().await;
+}
