@@ -96,7 +96,7 @@ impl Watch {
 }
 
 fn wake_changed(watched: &Watched, connection: &Connection, hub: &Hub) -> rusqlite::Result<()> {
-    let mut statement = connection.prepare_cached(super::sql!("claim/topic_seen.sql"))?;
+    let mut statement = connection.prepare_cached(super::sql!("arm/topic_seen.sql"))?;
     let mut watched = watched.0.lock().expect("no panic while held");
     for (topic, seen) in watched.iter_mut() {
         let now: Option<Seen> =
