@@ -22,7 +22,7 @@ const HOT: &[(&str, &str)] = &[
     ("claim/holds", sql!("claim/holds.sql")),
     ("claim/next_due", sql!("claim/next_due.sql")),
     ("claim/lane_ranges", sql!("claim/lane_ranges.sql")),
-    ("arm/topic_seen", sql!("claim/topic_seen.sql")),
+    ("arm/topic_seen", sql!("arm/topic_seen.sql")),
     ("fetch", sql!("fetch.sql")),
     ("settle/ack_all", sql!("settle/ack_all.sql")),
     ("settle/held", sql!("settle/held.sql")),
