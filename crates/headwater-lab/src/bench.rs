@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 
-use crate::machine::{Machine, fdatasync_per_second};
+use crate::machine::{Machine, busy_percent, fdatasync_per_second};
 use crate::server::{self, Server};
 use report::{Beside, Figure, Floor, Report, Row, Unit};
 
@@ -133,6 +133,7 @@ pub(crate) async fn run(args: BenchArgs) -> Result<bool> {
         versions: vec![("headwater".into(), env!("CARGO_PKG_VERSION").into())],
         settings: vec![],
         quick: args.quick,
+        busy_before_percent: busy_percent().await,
         seconds: 0.0,
         rows: vec![],
     };

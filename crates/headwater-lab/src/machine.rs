@@ -52,6 +52,25 @@ fn filesystem_of(path: &Path) -> String {
     found.map_or_else(|| "unknown".into(), |(_, kind)| kind.to_owned())
 }
 
+/// How busy all cores are with something else right now, in percent; looked at for a second before anything starts.
+pub(crate) async fn busy_percent() -> f64 {
+    fn ticks() -> Option<(u64, u64)> {
+        let text = fs::read_to_string("/proc/stat").ok()?;
+        let fields: Vec<u64> =
+            text.lines().next()?.split_whitespace().filter_map(|field| field.parse().ok()).collect();
+        // user, nice, system, idle, iowait, ...; the first eight make up all time.
+        Some((fields.get(3)? + fields.get(4)?, fields.iter().take(8).sum()))
+    }
+    let before = ticks();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    match (before, ticks()) {
+        (Some((idle, all)), Some((idle_after, all_after))) if all_after > all => {
+            100.0 - (idle_after - idle) as f64 / (all_after - all) as f64 * 100.0
+        }
+        _ => 0.0,
+    }
+}
+
 /// Processor time used so far by this process and by others named by their ids.
 pub(crate) fn cpu_time(and_of: &[u32]) -> Result<Duration> {
     let mut total = of_process(std::process::id())?;

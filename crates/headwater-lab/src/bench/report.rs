@@ -140,6 +140,8 @@ pub(crate) struct Report {
     pub(crate) versions: Vec<(String, String)>,
     pub(crate) settings: Vec<(String, String)>,
     pub(crate) quick: bool,
+    /// How busy the cores were with something else just before the run.
+    pub(crate) busy_before_percent: f64,
     pub(crate) seconds: f64,
     pub(crate) rows: Vec<Row>,
 }
@@ -171,7 +173,13 @@ impl Report {
         }
         let how = (1..).zip(&self.rows).map(|(number, row)| format!("{number:>3}  {}\n", row.how));
         let how: String = how.collect();
-        format!("{}\n{table}\n{how}{}", self.heading(), self.summary())
+        let busy = match self.busy_before_percent {
+            busy if busy > 15.0 => {
+                format!("\nWARNING: the cores were {busy:.0} % busy with something else before this run")
+            }
+            _ => String::new(),
+        };
+        format!("{}{busy}\n{table}\n{how}{}", self.heading(), self.summary())
     }
 
     fn heading(&self) -> String {
@@ -211,6 +219,7 @@ impl Report {
         json!({
             "payload_bytes": super::PAYLOAD_BYTES,
             "quick": self.quick,
+            "busy_before_percent": self.busy_before_percent,
             "seconds": self.seconds,
             "machine": self.machine,
             "versions": pairs(&self.versions),

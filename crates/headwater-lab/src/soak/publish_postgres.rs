@@ -82,7 +82,7 @@ impl Target {
             let rolls_back = random.random_range(0..10) == 0;
             let plan = TransactionPlan { kept, undone: vec![], delay: Duration::ZERO, rolls_back };
             publisher.run(&plan, &ledger).await?;
-            tokio::time::sleep(Duration::from_millis(random.random_range(20..80))).await;
+            tokio::time::sleep(Duration::from_millis(random.random_range(100..250))).await;
         }
         Ok(())
     }

@@ -56,7 +56,7 @@ impl Target {
             let rolls_back = random.random_range(0..10) == 0;
             let plan = TransactionPlan { kept, undone: vec![], delay: Duration::ZERO, rolls_back };
             self.run(&mut connection, &plan, ledger)?;
-            std::thread::sleep(Duration::from_millis(random.random_range(20..80)));
+            std::thread::sleep(Duration::from_millis(random.random_range(100..250)));
         }
         Ok(())
     }
