@@ -1,0 +1,221 @@
+//! The command as a person uses it, on both stores: one binary, real processes.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+/// A place to run the command in, and the store it uses.
+struct Place {
+    folder: tempfile::TempDir,
+    store: Option<(String, String)>,
+}
+
+impl Place {
+    fn sqlite() -> Self {
+        Place { folder: tempfile::tempdir().unwrap(), store: None }
+    }
+
+    /// `None`, with a line saying so, where no server is given; a failure where nothing may be skipped.
+    fn postgres(name: &str) -> Option<Self> {
+        let Ok(url) = std::env::var("HEADWATER_TEST_POSTGRES") else {
+            let required = std::env::var("HEADWATER_TEST_REQUIRE_ALL").is_ok();
+            assert!(!required, "HEADWATER_TEST_POSTGRES is not set and nothing may be skipped");
+            println!("skipped: HEADWATER_TEST_POSTGRES is not set");
+            return None;
+        };
+        let namespace = format!("cli_{name}_{}", std::process::id());
+        Some(Place { folder: tempfile::tempdir().unwrap(), store: Some((url, namespace)) })
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_headwater"));
+        command.current_dir(self.folder.path()).args(args).env_remove("HEADWATER_STORE");
+        if let Some((url, namespace)) = &self.store {
+            command.args(["--store", url, "--namespace", namespace]);
+        }
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.command(args).stdin(Stdio::null()).output().unwrap()
+    }
+
+    /// What it printed, if it succeeded.
+    fn out(&self, args: &[&str]) -> String {
+        text(self.run(args))
+    }
+
+    fn with_input(&self, args: &[&str], input: &str) -> Output {
+        let mut child = self
+            .command(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        child.wait_with_output().unwrap()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let Some((url, namespace)) = &self.store else { return };
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        runtime.block_on(async {
+            let options = headwater::OpenOptions::default().namespace(namespace);
+            if let Ok(store) = headwater::store::open(url, options).await {
+                store.drop_namespace().await.unwrap();
+            }
+        });
+    }
+}
+
+fn text(output: Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn refusal(output: &Output, code: i32) -> String {
+    assert_eq!(output.status.code(), Some(code), "{}", String::from_utf8_lossy(&output.stdout));
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// The README's first two commands, and what follows from them.
+fn the_first_minutes(place: &Place) {
+    assert_eq!(place.out(&["publish", "orders", r#"{"n":1}"#]), "orders 1\n");
+    assert_eq!(place.out(&["consume", "orders", "--group", "a", "--max", "1"]), "{\"n\":1}\n");
+    assert_eq!(place.out(&["consume", "orders", "--group", "a", "--wait", "0s"]), "");
+
+    // A second group on a queue would compete by accident.
+    let refused = refusal(&place.run(&["consume", "orders", "--group", "b", "--wait", "0s"]), 1);
+    assert!(refused.contains("pub_sub") && refused.contains("its group is a"), "{refused}");
+
+    let many: String = (0..2_500).map(|n| format!("{n}\n")).collect();
+    let printed = text(place.with_input(&["publish", "orders"], &many));
+    assert_eq!(printed.lines().count(), 2_500);
+    // More than asked for is given back, not lost.
+    assert_eq!(place.out(&["consume", "orders", "--group", "a", "--max", "3"]), "0\n1\n2\n");
+    let rest = place.out(&["consume", "orders", "--group", "a", "--wait", "200ms"]);
+    assert_eq!(rest, (3..2_500).map(|n| format!("{n}\n")).collect::<String>());
+    assert_eq!(place.run(&["doctor"]).status.code(), Some(0));
+}
+
+fn json_lines_and_mistakes(place: &Place) {
+    place.out(&["topic", "create", "events", "--pub-sub", "--lease", "30s"]);
+    place.out(&["topic", "create", "events", "--pub-sub", "--lease", "30s"]);
+    let conflict = refusal(&place.run(&["topic", "create", "events"]), 1);
+    assert!(conflict.contains("events") && conflict.contains("other settings"), "{conflict}");
+
+    let lines = "{\"payload\":{\"a\":1},\"key\":\"k\",\"headers\":{\"h\":\"v\"},\"dedup_key\":\"d\"}\n\
+                 {\"payload\":\"text\",\"dedup_key\":\"d\"}\n";
+    let printed = text(place.with_input(&["publish", "events", "--json-lines", "--output", "json"], lines));
+    let answers: Vec<serde_json::Value> =
+        printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((&answers[0]["offset"], &answers[0]["duplicate"]), (&1.into(), &false.into()));
+    assert_eq!((&answers[1]["offset"], &answers[1]["duplicate"]), (&1.into(), &true.into()));
+    let got = place.out(&["consume", "events", "--group", "g", "--max", "1", "--output", "json"]);
+    let got: serde_json::Value = serde_json::from_str(&got).unwrap();
+    assert_eq!(
+        (&got["payload"]["a"], &got["key"], &got["headers"]["h"]),
+        (&1.into(), &"k".into(), &"v".into())
+    );
+
+    // The lines before a bad one are published, the bad one is named, and nothing after it is.
+    let broken = place.with_input(
+        &["publish", "events", "--json-lines"],
+        "{\"payload\":1}\n{\"oops\":1}\n{\"payload\":3}\n",
+    );
+    let refused = refusal(&broken, 1);
+    assert!(refused.contains("line 2 of stdin") && refused.contains("oops"), "{refused}");
+    assert_eq!(place.out(&["consume", "events", "--group", "g", "--wait", "200ms"]), "1\n");
+
+    assert!(
+        refusal(&place.run(&["publish", "nowhere", "x", "--no-create"]), 1)
+            .contains("no such topic: nowhere")
+    );
+    assert!(refusal(&place.run(&["publish", "", "x"]), 1).contains("invalid topic: must not be empty"));
+    assert!(refusal(&place.run(&["consume", "events", "--from", "yesterday"]), 2).contains("offset:N"));
+    let listed = place.out(&["topic", "list", "--output", "json"]);
+    let listed: serde_json::Value = serde_json::from_str(listed.lines().next().unwrap()).unwrap();
+    assert_eq!((&listed["topic"], &listed["semantics"]), (&"events".into(), &"pub_sub".into()));
+    let round = place.out(&["maintain", "--output", "json"]);
+    assert!(round.contains("\"promoted\":0"), "{round}");
+}
+
+#[test]
+fn the_first_minutes_on_sqlite() {
+    the_first_minutes(&Place::sqlite());
+}
+
+#[test]
+fn the_first_minutes_on_postgres() {
+    if let Some(place) = Place::postgres("first") {
+        the_first_minutes(&place);
+    }
+}
+
+#[test]
+fn json_lines_and_mistakes_on_sqlite() {
+    json_lines_and_mistakes(&Place::sqlite());
+}
+
+#[test]
+fn json_lines_and_mistakes_on_postgres() {
+    if let Some(place) = Place::postgres("json") {
+        json_lines_and_mistakes(&place);
+    }
+}
+
+#[test]
+fn a_waiting_consumer_gets_what_another_process_publishes_and_heeds_sigterm() {
+    let place = Place::sqlite();
+    place.out(&["topic", "create", "orders"]);
+    let waiting = place.command(&["consume", "orders", "--max", "1"]).stdout(Stdio::piped()).spawn().unwrap();
+    place.out(&["publish", "orders", "hello"]);
+    assert_eq!(text(waiting.wait_with_output().unwrap()), "hello\n");
+
+    let mut waiting = place.command(&["consume", "orders"]).stdout(Stdio::piped()).spawn().unwrap();
+    place.out(&["publish", "orders", "again"]);
+    // Once it has printed something it listens for signals.
+    let mut line = String::new();
+    BufReader::new(waiting.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "again\n");
+    assert!(Command::new("kill").args(["-TERM", &waiting.id().to_string()]).status().unwrap().success());
+    assert!(waiting.wait().unwrap().success());
+}
+
+#[test]
+fn a_foreign_file_is_refused_and_adopted_when_asked() {
+    let place = Place::sqlite();
+    std::fs::write(place.folder.path().join("headwater.db"), "these are my notes, not a database\n").unwrap();
+    let refused = refusal(&place.run(&["publish", "orders", "x"]), 1);
+    assert!(refused.contains("headwater.db"), "{refused}");
+    let kept = std::fs::read_to_string(place.folder.path().join("headwater.db")).unwrap();
+    assert_eq!(kept, "these are my notes, not a database\n");
+
+    let app = place.folder.path().join("app.db");
+    application(&app);
+    let store = ["--store", "sqlite:app.db"];
+    let refused = refusal(&place.run(&[&["publish", "orders", "x"], &store[..]].concat()), 1);
+    assert!(refused.contains("adopt"), "{refused}");
+    place.out(&[&["migrate", "--adopt"], &store[..]].concat());
+    assert_eq!(place.out(&[&["publish", "orders", "x"], &store[..]].concat()), "orders 1\n");
+}
+
+/// Another program's database.
+fn application(path: &Path) {
+    let connection = rusqlite::Connection::open(path).unwrap();
+    connection.execute_batch("CREATE TABLE invoice (id INTEGER PRIMARY KEY, total INTEGER)").unwrap();
+}
+
+#[test]
+fn a_password_is_never_printed() {
+    let place = Place::sqlite();
+    let url = "postgres://user:s3cret@127.0.0.1:1/nothing";
+    for args in [&["topic", "list", "--store", url][..], &["--help"], &["migrate", "--store", url]] {
+        let output = place.command(args).env("HEADWATER_STORE", url).output().unwrap();
+        let all = [output.stdout, output.stderr].concat();
+        assert!(!String::from_utf8_lossy(&all).contains("s3cret"), "{args:?}");
+    }
+}
