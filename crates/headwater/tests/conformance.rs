@@ -10,6 +10,7 @@ mod postgres;
 #[path = "conformance/sqlite.rs"]
 mod sqlite;
 
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
 use std::process::Command;
 
 /// The body of the child processes that some cases start.
@@ -20,6 +21,7 @@ fn worker() {
 }
 
 /// This very program, told to run [`worker`] and nothing else.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
 fn worker_command() -> Command {
     let program = std::env::current_exe().expect("a test knows its program");
     let mut command = Command::new(program);
