@@ -21,6 +21,7 @@ pub struct Wake {
 
 impl Wake {
     /// Bounds the wait where nobody may be able to wake it: it then ends as if woken.
+    #[cfg(feature = "postgres")]
     pub(crate) fn at_most(mut self, at_most: Option<Duration>) -> Self {
         self.at_most = at_most;
         self

@@ -16,7 +16,7 @@ const FORGET_MAX: u32 = 10_000;
 pub(super) fn maintain(work: &mut Work<'_>) -> Attempt<Maintained> {
     let now_ms = work.now_ms();
     let due = {
-        let mut statement = work.connection.prepare_cached(super::sql!("promote/topics.sql"))?;
+        let mut statement = work.connection.prepare_cached(super::sql!("maintain/promote_topics.sql"))?;
         decode::all(&mut statement, [now_ms], |row| Ok((TopicId(row.get(0)?), row.get(1)?)))?
     };
     let mut done = Maintained::default();

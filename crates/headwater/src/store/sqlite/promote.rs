@@ -24,9 +24,9 @@ pub(super) fn promote(
     let connection = work.connection;
     let due = due(connection, topic, now_ms)?;
     let mut head = last_offset;
-    let mut append = connection.prepare_cached(super::sql!("promote/append.sql"))?;
-    let mut remove = connection.prepare_cached(super::sql!("promote/remove.sql"))?;
-    let mut dedup = connection.prepare_cached(super::sql!("promote/dedup.sql"))?;
+    let mut append = connection.prepare_cached(super::sql!("maintain/promote_append.sql"))?;
+    let mut remove = connection.prepare_cached(super::sql!("maintain/promote_remove.sql"))?;
+    let mut dedup = connection.prepare_cached(super::sql!("maintain/promote_dedup.sql"))?;
     for (schedule_id, message_id, dedup_key) in &due {
         head += 1;
         append.execute(params![schedule_id, row_key(topic, head), now_ms])?;
@@ -45,7 +45,7 @@ pub(super) fn promote(
 type Due = (i64, Vec<u8>, Option<String>);
 
 fn due(connection: &Connection, topic: TopicId, now_ms: i64) -> Attempt<Vec<Due>> {
-    let mut statement = connection.prepare_cached(super::sql!("promote/due.sql"))?;
+    let mut statement = connection.prepare_cached(super::sql!("maintain/promote_due.sql"))?;
     let rows = statement.query_map(params![topic.0, now_ms, PROMOTE_MESSAGES_MAX], |row| {
         Ok((row.get(0)?, row.get(1)?, row.get(2)?))
     })?;

@@ -1,15 +1,16 @@
 -- Claiming for subscriptions ordered by key, and the claim that serves many subscriptions at once.
 
--- The rows a lane may give now, by offset: what is due, and parked rows whose key nothing older blocks.
+-- The rows a lane may give now, by offset: what is due, and parked rows whose key nothing older blocks. Of one key only its
+-- oldest: were a second one given along, it could be handled although the first failed.
 CREATE FUNCTION {schema}.lane_due(p_subscription_id integer, p_lane integer, p_now timestamptz)
 RETURNS SETOF {schema}.outstanding
 LANGUAGE sql STABLE AS $$
     SELECT * FROM {schema}.outstanding o
     WHERE o.subscription_id = p_subscription_id AND o.lane = p_lane
-      AND CASE WHEN o.parked
-               THEN NOT EXISTS (SELECT FROM {schema}.outstanding b WHERE b.subscription_id = p_subscription_id
-                                AND b.lane = p_lane AND b.key = o.key AND NOT b.parked)
-               ELSE o.due_at <= p_now END
+      AND (o.parked OR o.due_at <= p_now)
+      AND (o.key IS NULL OR NOT EXISTS (
+            SELECT FROM {schema}.outstanding b WHERE b.subscription_id = p_subscription_id AND b.lane = p_lane
+            AND b.key = o.key AND b.first_offset < o.first_offset))
     ORDER BY o.first_offset
 $$;
 
@@ -60,7 +61,8 @@ BEGIN
         v_tokens := v_tokens || r.token;
         v_given := v_given || ROW('lease', p_want.subscription_id, p_want.topic_id, r.token, r.first_offset, r.last_offset,
                                   r.attempts + 1, r.due_at, r.suspect, p_lane, NULL, NULL, NULL)::{schema}.claimed;
-        EXIT WHEN r.suspect;
+        -- One range of any key: a key that fails in it may come again in the next.
+        EXIT WHEN r.suspect OR NOT v_keyed;
     END LOOP;
     IF cardinality(v_tokens) = 0
        AND NOT EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = p_want.subscription_id
