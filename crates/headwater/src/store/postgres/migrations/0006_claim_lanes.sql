@@ -5,13 +5,16 @@
 CREATE FUNCTION {schema}.lane_due(p_subscription_id integer, p_lane integer, p_now timestamptz)
 RETURNS SETOF {schema}.outstanding
 LANGUAGE sql STABLE AS $$
-    SELECT * FROM {schema}.outstanding o
-    WHERE o.subscription_id = p_subscription_id AND o.lane = p_lane
-      AND (o.parked OR o.due_at <= p_now)
-      AND (o.key IS NULL OR NOT EXISTS (
-            SELECT FROM {schema}.outstanding b WHERE b.subscription_id = p_subscription_id AND b.lane = p_lane
-            AND b.key = o.key AND b.first_offset < o.first_offset))
-    ORDER BY o.first_offset
+    SELECT oldest.* FROM (
+        SELECT DISTINCT ON (o.key) o.* FROM {schema}.outstanding o
+        WHERE o.subscription_id = p_subscription_id AND o.lane = p_lane AND o.key IS NOT NULL
+        ORDER BY o.key, o.first_offset
+    ) oldest
+    WHERE oldest.parked OR oldest.due_at <= p_now
+    UNION ALL
+    SELECT o.* FROM {schema}.outstanding o
+    WHERE o.subscription_id = p_subscription_id AND o.lane = p_lane AND o.key IS NULL AND o.due_at <= p_now
+    ORDER BY first_offset
 $$;
 
 -- One lane that the caller has locked and nobody holds. Strict order per key: a range that is not one key's own (expired,
