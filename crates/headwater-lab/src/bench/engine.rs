@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use bytes::Bytes;
 use headwater::{
-    ClaimRequest, GroupName, Headwater, NewMessage, Owner, Settlement, Start, Store, Subscription, TopicName,
-    TopicSettings, Want,
+    ClaimRequest, Consumer, GroupName, Headwater, NewMessage, Owner, Settlement, Start, Store, Subscription,
+    TopicName, TopicSettings, Want,
 };
 
 use super::PAYLOAD_BYTES;
@@ -138,29 +138,18 @@ impl Engine {
         }
     }
 
-    /// Waits for the next message of a subscription, without polling, and acks it.
-    pub(crate) async fn receive_one(
-        &self,
-        subscription: &Subscription,
-        at_most: Duration,
-    ) -> Result<Instant> {
-        let request = request("lab-waiter", &[subscription], 1)?;
-        let deadline = Instant::now() + at_most;
-        loop {
-            let wake = self.store.arm(&[subscription.topic.topic_id]).await?;
-            let claimed = self.store.claim(&request).await?;
-            if let Some(lease) = claimed.leases.first() {
-                let messages = self.store.fetch(lease.topic_id, lease.range).await?;
-                ensure!(messages.len() == 1, "expected one message, got {}", messages.len());
-                let received = Instant::now();
-                self.store.settle(&[Settlement::ack_all(lease.token)]).await?.remove(0)?;
-                return Ok(received);
-            }
-            ensure!(Instant::now() < deadline, "no message within {at_most:?}");
-            let pause = claimed.recheck_after.unwrap_or(at_most).min(at_most);
-            wake.wait(pause).await;
-        }
+    /// A consumer as programs use it, one message a batch.
+    pub(crate) async fn consumer(&self, topic: &TopicName, group: &str) -> Result<Consumer> {
+        Ok(self.headwater.consumer(topic.as_str(), group)?.batch(1).open().await?)
     }
+}
+
+/// Waits for the next message, says when it was in hand, and acks it.
+pub(crate) async fn receive(consumer: &mut Consumer, at_most: Duration) -> Result<Option<Instant>> {
+    let Some(batch) = consumer.next(at_most).await? else { return Ok(None) };
+    let received = Instant::now();
+    batch.ack().await?;
+    Ok(Some(received))
 }
 
 /// One claim, fetch and ack; how many messages it brought.

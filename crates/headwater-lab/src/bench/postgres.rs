@@ -141,18 +141,21 @@ async fn consume(
         progress(&format!("PostgreSQL: consume in batches of {batch}"));
         let (mut ours, mut theirs) = (vec![], vec![]);
         for round in 0..plan.rounds {
-            let group = engine.group(&topic, &format!("batch-{batch}-{round}")).await?;
-            ours.push(engine.consume(&group, batch, 4, plan.round).await?.per_second());
-            if let Ok(pgmq) = pgmq {
-                let queue = format!("consume_{batch}_{round}");
-                pgmq.create_queue(&queue).await?;
-                pgmq.fill(&queue, (plan.round.as_secs_f64() * 150_000.0) as usize).await?;
-                let rate = pgmq.read_and_delete(&queue, i32::try_from(batch)?, 4, plan.round).await?;
-                theirs.push(rate.per_second());
+            for consumers in [2, 4] {
+                let group = engine.group(&topic, &format!("batch-{batch}-{round}-{consumers}")).await?;
+                ours.push(engine.consume(&group, batch, consumers, plan.round).await?.per_second());
+                if let Ok(pgmq) = pgmq {
+                    let queue = format!("consume_{batch}_{round}_{consumers}");
+                    pgmq.create_queue(&queue).await?;
+                    pgmq.fill(&queue, (plan.round.as_secs_f64() * 100_000.0) as usize).await?;
+                    let rate =
+                        pgmq.read_and_delete(&queue, i32::try_from(batch)?, consumers, plan.round).await?;
+                    theirs.push(rate.per_second());
+                }
             }
         }
         let work = format!("PostgreSQL consume, batch {batch}, every batch acked");
-        let how = format!("4 consumers each; {CONSUME}");
+        let how = format!("best of 2 and 4 consumers each; {CONSUME}");
         rows.push(rate_row(&work, &ours, beside("pgmq read + delete", pgmq, &theirs), floor, how));
     }
     progress("PostgreSQL: installing PgQ and filling it");

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
-use headwater::{Subscription, TopicName, limits::SAFETY_POLL};
+use anyhow::{Context, Result};
+use headwater::{TopicName, limits::SAFETY_POLL};
 
-use super::engine::Engine;
+use super::engine::{Engine, receive};
 use super::measure::percentile;
 use super::report::{Beside, Figure, Floor, Row, Unit};
 use crate::machine::cpu_time;
@@ -27,28 +27,29 @@ pub(crate) async fn latency(
     samples_wanted: usize,
 ) -> Result<Latency> {
     const WARM_UP: usize = 20;
+    // Takes what an earlier measurement left.
     let subscription = consumer.group(topic, group).await?;
-    drain(consumer, &subscription).await?;
+    consumer.consume_groups(std::slice::from_ref(&subscription), 1_000).await?;
+    let mut receiver = consumer.consumer(topic, group).await?;
     let mut samples = Vec::with_capacity(samples_wanted);
     for sample in 0..samples_wanted + WARM_UP {
-        let (consumer, subscription) = (consumer.clone(), subscription.clone());
-        let receiving = tokio::spawn(async move { consumer.receive_one(&subscription, SAFETY_POLL).await });
+        let receiving = tokio::spawn(async move {
+            let received = receive(&mut receiver, SAFETY_POLL).await;
+            (receiver, received)
+        });
         // Uneven pauses, so that no timer of either side falls into step with them; long enough to be waiting again.
         tokio::time::sleep(Duration::from_micros(4_000 + (sample as u64 * 617) % 5_000)).await;
         let called = Instant::now();
         publisher.fill(topic, 1).await?;
-        let received = receiving.await??;
+        let (again, received) = receiving.await?;
+        receiver = again;
+        let received = received?.context("a message did not come within the safety poll")?;
         if sample >= WARM_UP {
             samples.push(received.saturating_duration_since(called));
         }
     }
     let mut ms = |share| percentile(&mut samples, share).as_secs_f64() * 1_000.0;
     Ok(Latency { p50_ms: ms(0.5), p99_ms: ms(0.99) })
-}
-
-/// Takes what an earlier measurement left for a group that starts from the beginning.
-async fn drain(engine: &Engine, subscription: &Subscription) -> Result<()> {
-    engine.consume_groups(std::slice::from_ref(subscription), 1_000).await.map(drop)
 }
 
 /// Lets four consumers wait for `during` and returns how much of a core that took, in percent. `others` names the
@@ -62,10 +63,9 @@ pub(crate) async fn idle_percent(
 ) -> Result<f64> {
     let mut waiting = tokio::task::JoinSet::new();
     for consumer in 0..4 {
-        let subscription = engine.group(topic, &format!("idle-{consumer}")).await?;
-        let engine = engine.clone();
-        // Each waits as a consumer does: it looks again at every safety poll. Aborted when the set is dropped.
-        waiting.spawn(async move { while engine.receive_one(&subscription, SAFETY_POLL).await.is_err() {} });
+        let mut consumer = engine.consumer(topic, &format!("idle-{consumer}")).await?;
+        // Aborted when the set is dropped.
+        waiting.spawn(async move { while receive(&mut consumer, SAFETY_POLL).await.is_ok() {} });
     }
     tokio::time::sleep(settle).await;
     let others = others().await?;
