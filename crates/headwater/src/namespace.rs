@@ -133,16 +133,15 @@ impl StoreUrl {
 
     fn parse_postgres(url: &str, namespace: Option<&str>) -> Result<Self> {
         let (base, query) = url.split_once('?').unwrap_or((url, ""));
-        let mut kept = url::form_urlencoded::Serializer::new(String::new());
-        let mut from_query = None;
-        for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
-            if name == "namespace" {
-                from_query = Some(value.into_owned());
-            } else {
-                kept.append_pair(&name, &value);
+        // The other parameters stay as they were written: the driver decodes them by its own rule.
+        let (mut kept, mut from_query) = (Vec::new(), None);
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            match url::form_urlencoded::parse(pair.as_bytes()).next() {
+                Some((name, value)) if name == "namespace" => from_query = Some(value.into_owned()),
+                _ => kept.push(pair),
             }
         }
-        let kept = kept.finish();
+        let kept = kept.join("&");
         let url = if kept.is_empty() { base.to_owned() } else { format!("{base}?{kept}") };
         let namespace = match namespace.or(from_query.as_deref()) {
             Some(name) => Namespace::new(name)?,
@@ -193,6 +192,10 @@ mod tests {
             panic!("a PostgreSQL URL");
         };
         assert_eq!((url.as_str(), namespace.as_str()), ("postgres://u:p@h/d?sslmode=require", "run_7"));
+        let StoreUrl::Postgres { url, .. } = parse("postgres://h/d?namespace=x&options=-c%20role%3Dr") else {
+            panic!("a PostgreSQL URL");
+        };
+        assert_eq!(url, "postgres://h/d?options=-c%20role%3Dr");
         for bad in ["mysql://x", "orders.db", "sqlite:", "sqlite:x.db?cache=shared"] {
             assert!(StoreUrl::parse(bad, None).is_err(), "{bad}");
         }

@@ -20,7 +20,7 @@ pub struct Wake {
 }
 
 impl Wake {
-    /// Bounds the wait where nobody may be able to wake it: it then ends as if woken.
+    /// Bounds the wait: whoever waits then looks again although nobody woke it.
     #[cfg(feature = "postgres")]
     pub(crate) fn at_most(mut self, at_most: Option<Duration>) -> Self {
         self.at_most = at_most;
@@ -72,6 +72,13 @@ impl Hub {
         if let Some(sender) = self.topics.lock().expect("no panic while held").get(&topic) {
             sender.send_modify(|version| *version += 1);
         }
+    }
+
+    /// The topics that somebody waits for.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn awaited(&self) -> Vec<TopicId> {
+        let topics = self.topics.lock().expect("no panic while held");
+        topics.iter().filter(|(_, sender)| sender.receiver_count() > 0).map(|(topic, _)| *topic).collect()
     }
 
     /// Wakes everybody: something changed and it is not known what.

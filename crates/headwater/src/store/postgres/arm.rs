@@ -3,6 +3,9 @@
 //! Why no wake-up is missed: the consumer raises its flag, commits, and then claims once more. A publisher whose
 //! statement ran after that commit sees the flag and notifies. One whose statement ran before had taken its offsets
 //! before; the claim finds them, or finds them taken and not there yet, and answers with a short `recheck_after`.
+//!
+//! Where notifications cannot be relied on (a pooler in between, or a server that allows PREPARE TRANSACTION, which
+//! forbids NOTIFY in it) one cheap query per process looks for news of all topics that somebody waits for.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +16,7 @@ use tokio::sync::Notify;
 use tokio_postgres::{AsyncMessage, Config};
 use uuid::Uuid;
 
+use super::connect::Connections;
 use super::{PostgresStore, connect, tls};
 use crate::error::Result;
 use crate::namespace::Namespace;
@@ -27,8 +31,8 @@ const FLAG_LEFT_MIN: Duration = Duration::from_secs(6);
 /// After work was found, a topic is polled for this long before its flag is raised: a busy topic's publishers are
 /// spared NOTIFY, which serialises commits across the cluster.
 const BUSY: Duration = Duration::from_millis(50);
-/// How often to look where nobody can notify us.
-const POLL: Duration = Duration::from_millis(100);
+/// How often to look for news where nobody may be able to notify us.
+const POLL: Duration = Duration::from_millis(50);
 /// How long a probe may take to come back before LISTEN counts as not working.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -85,7 +89,7 @@ impl Flags {
 pub(super) async fn arm(store: &PostgresStore, topics: &[TopicId]) -> Result<Wake> {
     // First the waiting place, so that a notification between here and the wait is kept.
     let wake = store.hub.arm(topics);
-    let listening = store.listener.ensure().await;
+    store.listener.ensure(&store.connections, &store.statements.news).await;
     let (raise, poll) = store.flags.plan(topics);
     if !raise.is_empty() {
         let asked_at = Instant::now();
@@ -100,14 +104,13 @@ pub(super) async fn arm(store: &PostgresStore, topics: &[TopicId]) -> Result<Wak
             .await?;
         store.flags.raised(&raise, asked_at);
     }
-    let poll = if listening { poll } else { Some(poll.map_or(POLL, |poll| poll.min(POLL))) };
     Ok(wake.at_most(poll))
 }
 
-/// The one connection that listens for the whole process, made when somebody first waits.
+/// The one connection that listens for the whole process, and the look-out beside it; made when somebody first waits.
 pub(super) struct Listener {
     shared: Arc<Shared>,
-    task: Mutex<Option<tokio::task::JoinHandle<()>>>,
+    tasks: Mutex<Vec<tokio::task::JoinHandle<()>>>,
 }
 
 struct Shared {
@@ -133,27 +136,28 @@ impl Listener {
             settled: AtomicBool::new(false),
             settled_now: Notify::new(),
         };
-        Ok(Listener { shared: Arc::new(shared), task: Mutex::new(None) })
+        Ok(Listener { shared: Arc::new(shared), tasks: Mutex::new(Vec::new()) })
     }
 
-    /// Starts listening if nobody has yet; true if notifications arrive.
-    async fn ensure(&self) -> bool {
+    /// Starts listening if nobody has yet.
+    async fn ensure(&self, connections: &Connections, news: &str) {
         {
-            let mut task = self.task.lock().expect("no panic while held");
-            if task.is_none() {
-                *task = Some(tokio::spawn(run(Arc::clone(&self.shared))));
+            let mut tasks = self.tasks.lock().expect("no panic while held");
+            if tasks.is_empty() {
+                tasks.push(tokio::spawn(run(Arc::clone(&self.shared))));
+                let look = look_out(Arc::clone(&self.shared), connections.clone(), news.to_owned());
+                tasks.push(tokio::spawn(look));
             }
         }
         let settled = self.shared.settled_now.notified();
         if !self.shared.settled.load(Ordering::SeqCst) {
-            // Not for long: whoever waits meanwhile polls.
+            // Not for long: until it works the look-out looks.
             let _ = tokio::time::timeout(PROBE_TIMEOUT, settled).await;
         }
-        self.shared.works.load(Ordering::SeqCst)
     }
 
     pub(super) fn stop(&self) {
-        if let Some(task) = self.task.lock().expect("no panic while held").take() {
+        for task in self.tasks.lock().expect("no panic while held").drain(..) {
             task.abort();
         }
     }
@@ -162,6 +166,32 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+/// Looks for news while somebody waits and notifications may not come. Nothing to do on a server without prepared
+/// transactions while LISTEN works.
+async fn look_out(shared: Arc<Shared>, connections: Connections, news: String) {
+    let mut may_prepare = None;
+    loop {
+        tokio::time::sleep(POLL).await;
+        if may_prepare.is_none() {
+            let asked =
+                connections.query("asking for a setting", "SHOW max_prepared_transactions", &[]).await;
+            may_prepare = asked.ok().map(|rows| rows[0].get::<_, &str>(0) != "0");
+        }
+        if may_prepare == Some(false) && shared.works.load(Ordering::SeqCst) {
+            continue;
+        }
+        let topics: Vec<i32> = shared.hub.awaited().iter().map(|topic| topic.0).collect();
+        if topics.is_empty() {
+            continue;
+        }
+        match connections.query("looking for news", &news, &[&topics]).await {
+            Ok(rows) => rows.iter().for_each(|row| shared.hub.wake(TopicId(row.get("topic_id")))),
+            // The consumers' own calls meet the same error and tell it.
+            Err(error) => tracing::debug!(%error, "no news"),
+        }
     }
 }
 
@@ -179,7 +209,7 @@ async fn run(shared: Arc<Shared>) {
         tracing::debug!(
             channel = shared.channel,
             ?pause,
-            "not listening; consumers poll until it works again"
+            "not listening; the look-out looks until it works again"
         );
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_secs(5));

@@ -7,9 +7,10 @@ use tokio_postgres::Row;
 use super::PostgresStore;
 use super::time::millis;
 use crate::error::Result;
-use crate::lease::{ClaimRequest, Claimed, Lease, LeaseToken, OffsetRange};
+use crate::lease::{ClaimRequest, Claimed, Lease, LeaseToken, OffsetRange, Outcome, Settlement};
 use crate::limits::{ADVANCE_ROWS_MAX, GAPS_NOTED_MAX, PARKED_PER_LANE_MAX, PROMOTE_MESSAGES_MAX};
 use crate::message::Offset;
+use crate::store::Store;
 use crate::subscription::SubscriptionId;
 use crate::topic::TopicId;
 
@@ -44,10 +45,36 @@ pub(super) async fn claim(store: &PostgresStore, request: &ClaimRequest) -> Resu
     for row in &rows {
         take(row, &mut claimed);
     }
+    for row in rows.iter().filter(|row| row.get::<_, &str>("kind") == "used_up") {
+        bury_if_ours(store, row).await?;
+        claimed.recheck_after = Some(Duration::from_millis(1));
+    }
     for lease in &claimed.leases {
         store.flags.found(lease.topic_id);
     }
     Ok(claimed)
+}
+
+/// A message of an ordered subscription that used up its attempts: buried if it is of the lane that gave up on it. The
+/// lanes' leases overlap, and only the stable hash tells whose a message is.
+async fn bury_if_ours(store: &PostgresStore, row: &Row) -> Result<()> {
+    let (range, token) = (range_of(row), LeaseToken(row.get("token")));
+    let subscription_id: i32 = row.get("subscription_id");
+    let lane: i32 = row.get("lane");
+    let lanes = store
+        .connections
+        .query("reading the subscription", &store.statements.subscribe_lanes, &[&subscription_id])
+        .await?;
+    let lanes = u16::try_from(lanes[0].get::<_, i32>("lanes")).expect("lanes fit 16 bits");
+    let messages = store.fetch(TopicId(row.get("topic_id")), range).await?;
+    let ours = messages.iter().any(|message| i32::from(message.lane(lanes)) == lane);
+    let settlement = if ours {
+        Settlement::each(token, vec![(range, Outcome::Bury { error: row.get("owner") })])
+    } else {
+        Settlement::ack_all(token)
+    };
+    // Lost only if this took longer than the lease: then whoever claims it next does the same.
+    store.settle(&[settlement]).await.map(drop)
 }
 
 fn take(row: &Row, claimed: &mut Claimed) {
@@ -63,7 +90,7 @@ fn take(row: &Row, claimed: &mut Claimed) {
                 "lease expired, reassigning"
             );
         }
-        "buried" => {
+        "buried" | "used_up" => {
             let names: Vec<&str> = row.get("blocked_keys");
             tracing::warn!(
                 topic = names[0], group = names[1], offsets = %range_of(row), last = row.get::<_, &str>("owner"),

@@ -20,7 +20,8 @@ const GRACE: Duration = Duration::from_secs(2);
 /// Extending leases must not queue behind a flood of work.
 const LEASE_CONNECTIONS: usize = 2;
 
-/// The pools of one store.
+/// The pools of one store. Clones share them.
+#[derive(Clone)]
 pub(super) struct Connections {
     work: Pool,
     leases: Pool,
@@ -156,7 +157,10 @@ fn pool(url: &str, size: usize, statement_timeout: Duration) -> Result<Pool> {
         .runtime(Runtime::Tokio1)
         .post_create(Hook::async_fn(move |client, _| {
             Box::pin(async move {
-                let set = format!("SET statement_timeout = {timeout_ms}");
+                // The schema's functions rely on a new snapshot per statement.
+                let set = format!(
+                    "SET statement_timeout = {timeout_ms}; SET default_transaction_isolation = 'read committed'; SET jit = off"
+                );
                 client.batch_execute(&set).await.map_err(HookError::Backend)
             })
         }))

@@ -1,25 +1,29 @@
 //! One round of upkeep.
 
+use tokio_postgres::Row;
+
 use super::PostgresStore;
 use crate::error::Result;
 use crate::limits::{ADVANCE_ROWS_MAX, GAPS_NOTED_MAX, PROMOTE_MESSAGES_MAX};
 use crate::store::Maintained;
 
 pub(super) async fn maintain(store: &PostgresStore) -> Result<Maintained> {
-    let rows = store
+    // Two transactions: what the second may wait for must not keep the heads of the first locked.
+    let heads = store
         .connections
-        .query(
-            "maintaining",
-            &store.statements.maintain,
-            &[&PROMOTE_MESSAGES_MAX, &ADVANCE_ROWS_MAX, &GAPS_NOTED_MAX, &store.clock.injected()],
-        )
+        .query("advancing heads", &store.statements.advance_all, &[&ADVANCE_ROWS_MAX, &GAPS_NOTED_MAX])
         .await?;
-    let count = |column: &str| u64::try_from(rows[0].get::<_, i64>(column)).expect("a count is not negative");
+    let rest = store
+        .connections
+        .query("maintaining", &store.statements.maintain, &[&PROMOTE_MESSAGES_MAX, &store.clock.injected()])
+        .await?;
+    let count =
+        |row: &Row, column: &str| u64::try_from(row.get::<_, i64>(column)).expect("a count is not negative");
     let done = Maintained {
-        promoted: count("promoted"),
-        late: count("late"),
-        gaps_closed: count("closed"),
-        dedup_forgotten: count("dedup_forgotten"),
+        promoted: count(&rest[0], "promoted"),
+        late: count(&heads[0], "late"),
+        gaps_closed: count(&heads[0], "closed"),
+        dedup_forgotten: count(&rest[0], "dedup_forgotten"),
     };
     if done.promoted + done.late > 0 {
         store.hub.wake_all();

@@ -170,6 +170,9 @@ async fn step(
     sql: &str,
 ) -> Result<(), tokio_postgres::Error> {
     transaction.batch_execute(&in_namespace(sql, namespace)).await?;
+    // PostgreSQL grants every new function to everybody.
+    let revoke = in_namespace("REVOKE ALL ON ALL FUNCTIONS IN SCHEMA {schema} FROM PUBLIC", namespace);
+    transaction.batch_execute(&revoke).await?;
     let note = in_namespace("INSERT INTO {schema}.migration (version, name) VALUES ($1, $2)", namespace);
     transaction.execute(&note, &[&version, &name]).await.map(drop)
 }

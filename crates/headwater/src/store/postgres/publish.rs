@@ -31,7 +31,7 @@ pub async fn publish<C: GenericClient + Sync>(
     if messages.is_empty() {
         return Ok(Vec::new());
     }
-    let columns = Columns::of(messages, None);
+    let columns = Columns::of(messages, None, false);
     let row = transaction
         .query_one(&in_namespace(PUBLISH, namespace), &columns.params(&topic.as_str()))
         .await
@@ -49,7 +49,7 @@ pub(super) async fn publish_now(
     if messages.is_empty() {
         return Ok(Vec::new());
     }
-    let columns = Columns::of(messages, store.clock.injected());
+    let columns = Columns::of(messages, store.clock.injected(), true);
     match publish_columns(store, topic, &columns).await {
         Err(error) if error.kind() == ErrorKind::NoSuchTopic && store.auto_create => {
             // A batch that the new topic would refuse must not leave the topic behind.
@@ -89,10 +89,12 @@ pub(super) struct Columns<'a> {
     pub(super) dedup_keys: Option<Vec<Option<&'a str>>>,
     pub(super) deliver_ats: Option<Vec<Option<Timestamp>>>,
     pub(super) now: Option<Timestamp>,
+    /// Whether the transaction is publish's own.
+    pub(super) own: bool,
 }
 
 impl<'a> Columns<'a> {
-    pub(super) fn of(messages: &'a [NewMessage], now: Option<Timestamp>) -> Self {
+    pub(super) fn of(messages: &'a [NewMessage], now: Option<Timestamp>, own: bool) -> Self {
         Columns {
             message_ids: messages
                 .iter()
@@ -107,10 +109,11 @@ impl<'a> Columns<'a> {
             dedup_keys: column(messages, |message| message.dedup_key.as_deref()),
             deliver_ats: column(messages, |message| message.deliver_at.map(holdable)),
             now,
+            own,
         }
     }
 
-    fn params<'b>(&'b self, topic: &'b &'b str) -> [&'b (dyn ToSql + Sync); 11] {
+    fn params<'b>(&'b self, topic: &'b &'b str) -> [&'b (dyn ToSql + Sync); 12] {
         [
             topic,
             &self.message_ids,
@@ -123,6 +126,7 @@ impl<'a> Columns<'a> {
             &self.dedup_keys,
             &self.deliver_ats,
             &self.now,
+            &self.own,
         ]
     }
 

@@ -22,7 +22,7 @@ pub async fn publish(
     if messages.is_empty() {
         return Ok(Vec::new());
     }
-    let columns = Columns::of(messages, None);
+    let columns = Columns::of(messages, None, false);
     let sql = in_namespace(include_str!("sql/publish.sql"), namespace);
     let arguments = bind(topic, &columns).map_err(|error| Error::invalid("message", error))?;
     let row = ::sqlx::query_with(::sqlx::AssertSqlSafe(sql), arguments)
@@ -50,6 +50,7 @@ fn bind(topic: &TopicName, columns: &Columns<'_>) -> Result<PgArguments, ::sqlx:
     });
     arguments.add(deliver_ats)?;
     arguments.add(None::<String>)?;
+    arguments.add(columns.own)?;
     Ok(arguments)
 }
 

@@ -32,8 +32,10 @@ statements! {
     topic_list: "topic_list.sql",
     maintain: "maintain/round.sql",
     advance: "maintain/advance.sql",
+    advance_all: "maintain/advance_all.sql",
     dead_letters: "dead_letters.sql",
     raise_flag: "arm/raise_flag.sql",
+    news: "arm/news.sql",
     doctor: "doctor.sql",
 }
 

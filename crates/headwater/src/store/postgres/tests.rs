@@ -166,7 +166,11 @@ async fn the_log_is_written_by_nobody_directly_and_public_has_nothing() {
     ] {
         client.batch_execute(&scene.sql(&format!("SET ROLE {{name}}_{role}"))).await.unwrap();
         let refused = client.batch_execute(&scene.sql(statement)).await.unwrap_err();
-        assert_eq!(refused.code().map(|code| code.code()), Some("42501"), "{role}: {refused}");
+        assert_eq!(
+            refused.code().map(tokio_postgres::error::SqlState::code),
+            Some("42501"),
+            "{role}: {refused}"
+        );
         client.batch_execute("RESET ROLE").await.unwrap();
     }
     client.batch_execute(&scene.sql("DROP ROLE {name}_stranger")).await.unwrap();
@@ -215,9 +219,95 @@ async fn where_listen_cannot_work_consumers_poll() {
     let store = PostgresStore::open(&scene.url, scene.namespace.clone(), options).await.unwrap();
     let subscription = subscribed(&store).await;
     let wake = store.arm(&[subscription.topic.topic_id]).await.unwrap();
-    let started = Instant::now();
-    wake.wait(Duration::from_secs(60)).await;
-    assert!(started.elapsed() < Duration::from_secs(5), "it waited {:?}", started.elapsed());
+    let publish = scene.sql("SELECT {schema}.publish('orders', '1')");
+    scene.client().await.batch_execute(&publish).await.unwrap();
+    assert!(wake.wait(Duration::from_secs(20)).await, "nobody looked");
+    scene.drop().await;
+}
+
+#[tokio::test]
+async fn a_transaction_can_be_prepared_while_somebody_waits_and_wakes_them() {
+    let Some(scene) = Scene::new() else { return };
+    let client = scene.client().await;
+    let allowed: String = client.query_one("SHOW max_prepared_transactions", &[]).await.unwrap().get(0);
+    if allowed == "0" {
+        assert!(
+            std::env::var("HEADWATER_TEST_REQUIRE_ALL").is_err(),
+            "the server allows no prepared transactions"
+        );
+        println!("skipped: the server allows no prepared transactions");
+        return;
+    }
+    let store = scene.open().await;
+    let subscription = subscribed(&store).await;
+    let wake = store.arm(&[subscription.topic.topic_id]).await.unwrap();
+    client.batch_execute(&scene.sql("BEGIN; SELECT {schema}.publish('orders', '1')")).await.unwrap();
+    client.batch_execute(&scene.sql("PREPARE TRANSACTION '{name}'")).await.unwrap();
+    client.batch_execute(&scene.sql("COMMIT PREPARED '{name}'")).await.unwrap();
+    assert!(wake.wait(Duration::from_secs(20)).await, "nobody was woken");
+    let until = Instant::now() + Duration::from_secs(20);
+    while store.claim(&request(&subscription)).await.unwrap().leases.is_empty() {
+        assert!(Instant::now() < until, "the prepared message never came");
+        tokio::task::yield_now().await;
+    }
+    scene.drop().await;
+}
+
+/// The bound of owners holds for offsets up to the last one read before it, and for none that another saw later.
+#[tokio::test]
+async fn a_bound_is_never_given_to_offsets_taken_after_it() {
+    let Some(scene) = Scene::new() else { return };
+    subscribed(&scene.open().await).await;
+    let client = scene.client().await;
+    // Another advance has noted that the head waits at 1 with offsets up to 4 taken, and could not bound their owners.
+    let stuck = "UPDATE {schema}.head SET stuck_at = 1, stuck_since = clock_timestamp(), stuck_top = 4, stuck_bound = NULL";
+    client.batch_execute(&scene.sql(stuck)).await.unwrap();
+    let later = |last: i64| {
+        scene.sql(&format!(
+            "SELECT (m).stuck_bound::text FROM (SELECT {{schema}}.move_head(h, {last}, '100', NULL, 1000, 1000) AS m
+             FROM {{schema}}.head h) q"
+        ))
+    };
+    let bound: Option<String> = client.query_one(&later(2), &[]).await.unwrap().get(0);
+    assert_eq!(bound, None, "offsets 3 and 4 may belong to a later xid");
+    let bound: Option<String> = client.query_one(&later(4), &[]).await.unwrap().get(0);
+    assert_eq!(bound.as_deref(), Some("100"));
+    scene.drop().await;
+}
+
+/// A message published before the start's time limit was reached by nobody: still open, and so still to come.
+#[tokio::test]
+async fn a_start_by_time_misses_nothing_that_commits_later() {
+    let Some(scene) = Scene::new() else { return };
+    let store = scene.open().await;
+    // Patience outlasts the test: nothing but subscribing may note the gap.
+    let settings = TopicSettings { gap_patience: Duration::from_secs(3600), ..TopicSettings::pub_sub() };
+    store.create_topic(&orders(), &settings).await.unwrap();
+    let (open, other) = (scene.client().await, scene.client().await);
+    open.batch_execute(&scene.sql("BEGIN; SELECT {schema}.publish('orders', '1')")).await.unwrap();
+    other.batch_execute(&scene.sql("SELECT {schema}.publish('orders', '2')")).await.unwrap();
+    let an_hour_ago = jiff::Timestamp::now() - Duration::from_secs(3600);
+    let group = GroupName::new("a").unwrap();
+    let subscription = store.subscribe(&orders(), &group, Start::Timestamp(an_hour_ago)).await.unwrap();
+    open.batch_execute("COMMIT").await.unwrap();
+    let mut offsets = Vec::new();
+    let until = Instant::now() + Duration::from_secs(20);
+    while offsets.len() < 2 {
+        assert!(Instant::now() < until, "only {offsets:?} came");
+        for lease in store.claim(&request(&subscription)).await.unwrap().leases {
+            offsets.extend(
+                store
+                    .fetch(lease.topic_id, lease.range)
+                    .await
+                    .unwrap()
+                    .iter()
+                    .map(|message| message.offset.0),
+            );
+        }
+        tokio::task::yield_now().await;
+    }
+    offsets.sort_unstable();
+    assert_eq!(offsets, [1, 2]);
     scene.drop().await;
 }
 

@@ -113,9 +113,9 @@ CREATE TABLE {schema}.outstanding (
     CHECK (first_offset <= last_offset)
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 
-CREATE INDEX outstanding_due ON {schema}.outstanding (subscription_id, due_at);
--- Rows of one key, oldest first; empty unless a key waits.
-CREATE INDEX outstanding_key ON {schema}.outstanding (subscription_id, lane, key, first_offset) WHERE key IS NOT NULL;
+CREATE INDEX outstanding_due ON {schema}.outstanding (subscription_id, due_at, first_offset);
+-- What lanes hold, by key and oldest first; empty without ordered subscriptions.
+CREATE INDEX outstanding_lane ON {schema}.outstanding (subscription_id, lane, key, first_offset) WHERE lane IS NOT NULL;
 CREATE INDEX outstanding_suspect ON {schema}.outstanding (subscription_id, owner) WHERE suspect;
 
 -- Messages whose time has not come.

@@ -3,11 +3,41 @@
 -- Wakes consumers of a topic that said they wait. NOTIFY serialises commits across the cluster, so it is left out when
 -- nobody waits. A consumer that raises its flag after this looked finds the offsets taken (see "advance") and looks
 -- again soon, so nothing is missed. PostgreSQL folds equal notifications of one transaction into one.
-CREATE FUNCTION {schema}.wake(p_topic_id integer) RETURNS void
+--
+-- p_anyway notifies without looking: the flag cannot be seen by a snapshot older than it, and a message put on the
+-- schedule takes no offset that a claim could find. A transaction that has notified cannot be prepared. So where
+-- the server allows PREPARE TRANSACTION only transactions that are certainly not prepared notify (p_own), and
+-- waiting processes look for themselves every few milliseconds.
+CREATE FUNCTION {schema}.wake(p_topic_id integer, p_own boolean, p_anyway boolean) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF EXISTS (SELECT FROM {schema}.waiter w WHERE w.topic_id = p_topic_id AND w.until > clock_timestamp()) THEN
+    IF NOT p_own AND current_setting('max_prepared_transactions') <> '0' THEN
+        RETURN;
+    END IF;
+    IF p_anyway OR current_setting('transaction_isolation') <> 'read committed'
+       OR EXISTS (SELECT FROM {schema}.waiter w WHERE w.topic_id = p_topic_id AND w.until > clock_timestamp()) THEN
         PERFORM pg_notify('headwater:{name}', p_topic_id::text);
+    END IF;
+END $$;
+
+-- Raises InvalidInput (HW003) if a name of a column breaks the rule. One pass; nothing to do for a column of nulls.
+CREATE FUNCTION {schema}.check_names(p_field text, p_values text[]) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM {schema}.check_name(p_field, v) FROM unnest(p_values) v
+    WHERE v = '' OR octet_length(v) > 255 OR v ~ '[\x01-\x1f\x7f-\x9f]';
+END $$;
+
+-- Raises InvalidInput (HW003) unless headers are objects of strings with proper names.
+CREATE FUNCTION {schema}.check_headers(p_headers jsonb[]) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (SELECT FROM unnest(p_headers) h WHERE jsonb_typeof(h) <> 'object') THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = 'invalid headers: must be a JSON object of strings';
+    END IF;
+    PERFORM {schema}.check_name('header name', e.key) FROM unnest(p_headers) h, jsonb_each(h) e;
+    IF EXISTS (SELECT FROM unnest(p_headers) h, jsonb_each(h) e WHERE jsonb_typeof(e.value) <> 'string') THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = 'invalid headers: every value must be a string';
     END IF;
 END $$;
 
@@ -16,7 +46,7 @@ END $$;
 CREATE FUNCTION {schema}.publish_batch(
     p_topic text, p_message_ids uuid[], p_payloads bytea[], p_keys text[], p_types text[], p_content_types text[],
     p_headers jsonb[], p_correlation_ids text[], p_dedup_keys text[], p_deliver_ats timestamptz[], p_now timestamptz,
-    OUT topic_id integer, OUT offsets bigint[], OUT duplicate_of uuid[]
+    p_own boolean, OUT topic_id integer, OUT offsets bigint[], OUT duplicate_of uuid[]
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -38,6 +68,21 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = 'HW002', DETAIL = v_bytes || ' ' || v_bytes_max,
             MESSAGE = format('payload too large: %s bytes, topic %s allows %s', v_bytes, p_topic, v_bytes_max);
     END IF;
+    IF p_keys IS NOT NULL THEN
+        PERFORM {schema}.check_names('key', p_keys);
+    END IF;
+    IF p_types IS NOT NULL THEN
+        PERFORM {schema}.check_names('type', p_types);
+    END IF;
+    IF p_content_types IS NOT NULL THEN
+        PERFORM {schema}.check_names('content_type', p_content_types);
+    END IF;
+    IF p_correlation_ids IS NOT NULL THEN
+        PERFORM {schema}.check_names('correlation_id', p_correlation_ids);
+    END IF;
+    IF p_headers IS NOT NULL THEN
+        PERFORM {schema}.check_headers(p_headers);
+    END IF;
     -- What was published must survive a crash, also where the database commits asynchronously by default.
     IF current_setting('synchronous_commit') = 'off' THEN
         PERFORM set_config('synchronous_commit', 'on', true);
@@ -58,7 +103,7 @@ BEGIN
         FROM {schema}.publish_each(topic_id, v_sequence, p_message_ids, p_payloads, p_keys, p_types, p_content_types,
                                    p_headers, p_correlation_ids, p_dedup_keys, p_deliver_ats, v_now) c;
     END IF;
-    PERFORM {schema}.wake(topic_id);
+    PERFORM {schema}.wake(topic_id, p_own, array_position(offsets, NULL) IS NOT NULL);
 END $$;
 
 -- The part of publish_batch that looks at each message: dedup keys and delivery times.
@@ -75,6 +120,7 @@ DECLARE
     v_offset bigint;
     i integer;
 BEGIN
+    PERFORM {schema}.check_names('dedup_key', p_dedup_keys);
     IF (SELECT max(d) FROM unnest(p_deliver_ats) d) > p_now + interval '366 days' THEN
         RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = 'invalid deliver_at: more than 366 days from now';
     END IF;
@@ -144,33 +190,18 @@ CREATE FUNCTION {schema}.publish_bytes(
 ) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    v_header record;
     v_offsets bigint[];
 BEGIN
     IF topic IS NULL OR payload IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = 'invalid message: topic and payload must not be null';
     END IF;
-    PERFORM {schema}.check_name('topic', topic), {schema}.check_name('key', key), {schema}.check_name('type', type),
-            {schema}.check_name('content_type', content_type), {schema}.check_name('correlation_id', correlation_id),
-            {schema}.check_name('dedup_key', dedup_key);
-    IF headers IS NOT NULL THEN
-        IF jsonb_typeof(headers) <> 'object' THEN
-            RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = 'invalid headers: must be a JSON object of strings';
-        END IF;
-        FOR v_header IN SELECT e.key AS name, e.value FROM jsonb_each(headers) e LOOP
-            PERFORM {schema}.check_name('header name', v_header.name);
-            IF jsonb_typeof(v_header.value) <> 'string' THEN
-                RAISE EXCEPTION USING ERRCODE = 'HW003',
-                    MESSAGE = format('invalid headers: the value of %s must be a string', v_header.name);
-            END IF;
-        END LOOP;
-    END IF;
+    PERFORM {schema}.check_name('topic', topic);
     SELECT b.offsets INTO v_offsets
     FROM {schema}.publish_batch(
         topic, ARRAY[coalesce(message_id, {schema}.new_message_id())], ARRAY[payload], ARRAY[key], ARRAY[type],
         ARRAY[content_type], CASE WHEN headers IS NOT NULL THEN ARRAY[headers] END, ARRAY[correlation_id],
         CASE WHEN dedup_key IS NOT NULL THEN ARRAY[dedup_key] END,
-        CASE WHEN deliver_at IS NOT NULL THEN ARRAY[deliver_at] END, NULL) b;
+        CASE WHEN deliver_at IS NOT NULL THEN ARRAY[deliver_at] END, NULL, false) b;
     RETURN v_offsets[1];
 END $$;
 
@@ -211,13 +242,15 @@ BEGIN
                 v_due.content_type, v_due.headers, v_due.correlation_id)
         RETURNING message_offset INTO v_offset;
         IF v_due.dedup_key IS NOT NULL THEN
+            -- Not waited for: an open transaction that published the key again holds it. Its offset stays unknown then.
             UPDATE {schema}.dedup d SET message_offset = v_offset
-            WHERE d.topic_id = p_topic_id AND d.dedup_key = v_due.dedup_key AND d.message_id = v_due.message_id;
+            WHERE d.ctid = (SELECT x.ctid FROM {schema}.dedup x WHERE x.topic_id = p_topic_id
+                            AND x.dedup_key = v_due.dedup_key AND x.message_id = v_due.message_id FOR UPDATE SKIP LOCKED);
         END IF;
         v_count := v_count + 1;
     END LOOP;
     IF v_count > 0 THEN
-        PERFORM {schema}.wake(p_topic_id);
+        PERFORM {schema}.wake(p_topic_id, true, false);
     END IF;
     RETURN v_count;
 END $$;

@@ -92,7 +92,9 @@ BEGIN
     GET DIAGNOSTICS closed = ROW_COUNT;
     IF p_bound IS NOT NULL THEN
         UPDATE {schema}.gap g SET bound = p_bound
-        WHERE g.topic_id = p_topic_id AND g.bound IS NULL AND g.last_offset <= p_last;
+        WHERE g.topic_id = p_topic_id AND g.last_offset <= p_last
+          -- A bound from the future was restored from another cluster's dump.
+          AND (g.bound IS NULL OR g.bound > p_bound);
     END IF;
 END $$;
 
@@ -160,7 +162,8 @@ BEGIN
         h.stuck_since := v_now;
         h.stuck_top := v_limit;
         h.stuck_bound := p_bound;
-    ELSIF h.stuck_bound IS NULL THEN
+    ELSIF h.stuck_bound IS NULL AND h.stuck_top <= p_last THEN
+        -- Only up to p_last: whoever noted a higher stuck_top saw offsets whose owners may have come after p_bound.
         h.stuck_bound := p_bound;
     END IF;
     RETURN h;
@@ -210,7 +213,9 @@ BEGIN
         v_new := h;
         v_late := 0;
         v_horizon := NULL;
-        IF v_bound IS NOT NULL AND (h.stuck_at IS NOT NULL AND h.stuck_since < v_now - interval '1 second'
+        -- Only where each statement has a snapshot of its own, taken after the locks were looked at.
+        IF v_bound IS NOT NULL AND current_setting('transaction_isolation') = 'read committed'
+           AND (h.stuck_at IS NOT NULL AND h.stuck_since < v_now - interval '1 second'
                 OR h.gaps_until > 0 AND EXISTS (SELECT FROM {schema}.gap g WHERE g.topic_id = h.topic_id
                                                 AND g.noted_at < v_now - interval '1 second')) THEN
             v_horizon := coalesce({schema}.publisher_horizon(v_bound), v_bound);
@@ -233,7 +238,7 @@ BEGIN
             WHERE e.topic_id = h.topic_id;
         END IF;
         IF v_late > 0 THEN
-            PERFORM {schema}.wake(h.topic_id);
+            PERFORM {schema}.wake(h.topic_id, true, false);
         END IF;
     END LOOP;
 END $$;

@@ -40,8 +40,10 @@ BEGIN
         -- other.
         EXIT WHEN v_left = 0 OR v_left < v_max AND v_keyed <> (r.key IS NOT NULL);
         v_keyed := r.key IS NOT NULL;
-        -- A holder just past its deadline may be settling this row: then nothing after it may overtake it now.
-        PERFORM FROM {schema}.outstanding o WHERE o.token = r.token AND o.first_offset = r.first_offset FOR UPDATE SKIP LOCKED;
+        -- A holder just past its deadline may be settling or extending this row: then nothing after it may overtake it
+        -- now. What is locked is read again: it may have been settled in part meanwhile.
+        SELECT * INTO r FROM {schema}.outstanding o WHERE o.token = r.token AND o.first_offset = r.first_offset
+            AND (o.parked OR o.due_at <= p_now) FOR UPDATE SKIP LOCKED;
         EXIT WHEN NOT FOUND;
         IF r.owner IS NOT NULL THEN
             RETURN NEXT {schema}.note('expired', r, r.owner);
@@ -52,8 +54,14 @@ BEGIN
             EXIT WHEN v_left < v_max;
             v_take := {schema}.hand_out_again(r.last_offset - r.first_offset + 1, r.attempts, p_want.max_attempts);
             IF v_take = 0 THEN
-                RETURN NEXT {schema}.bury_suspect(r, p_want.topic_id, p_now);
-                CONTINUE;
+                -- Its attempts are used up. Only the client can tell whether the message is of this lane, so it settles
+                -- it: buried, or done if it is another lane's.
+                UPDATE {schema}.outstanding o SET attempts = r.attempts - 1
+                WHERE o.token = r.token AND o.first_offset = r.first_offset;
+                r := {schema}.lease_row(r, 1, p_owner, p_deadline);
+                RETURN NEXT {schema}.note('used_up', r, format('lease expired %s times; last %s', r.attempts, r.last_error));
+                v_left := 0;
+                EXIT;
             END IF;
             EXIT WHEN EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = p_want.subscription_id
                               AND o.owner = p_owner AND o.due_at > p_now);
@@ -67,7 +75,7 @@ BEGIN
         -- One range of any key: a key that fails in it may come again in the next.
         EXIT WHEN r.suspect OR NOT v_keyed;
     END LOOP;
-    IF cardinality(v_tokens) = 0
+    IF v_left > 0 AND cardinality(v_tokens) = 0
        AND NOT EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = p_want.subscription_id
                        AND o.lane = p_lane AND o.key IS NULL)
        AND (SELECT count(*) FROM {schema}.outstanding o WHERE o.subscription_id = p_want.subscription_id
@@ -110,19 +118,26 @@ DECLARE
     v_lane integer;
     v_row {schema}.claimed;
     v_found boolean := false;
+    v_skipped boolean := false;
 BEGIN
     FOR v_lane IN SELECT c.lane FROM {schema}.cursor c WHERE c.subscription_id = p_want.subscription_id ORDER BY c.turn, c.lane LOOP
         PERFORM FROM {schema}.cursor c WHERE c.subscription_id = p_want.subscription_id AND c.lane = v_lane FOR UPDATE SKIP LOCKED;
-        CONTINUE WHEN NOT FOUND;
+        IF NOT FOUND THEN
+            v_skipped := true;
+            CONTINUE;
+        END IF;
         -- Looked up anew under the lock: whoever held the lock before may have leased the lane.
         CONTINUE WHEN EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = p_want.subscription_id
                               AND o.lane = v_lane AND o.owner IS NOT NULL AND o.due_at > p_now);
         FOR v_row IN SELECT * FROM {schema}.claim_lane(p_want, v_lane, p_owner, p_deadline, p_now, p_parked_max) LOOP
-            v_found := v_found OR v_row.kind = 'lease';
+            v_found := v_found OR v_row.kind IN ('lease', 'used_up');
             RETURN NEXT v_row;
         END LOOP;
         EXIT WHEN v_found;
     END LOOP;
+    IF v_skipped AND NOT v_found THEN
+        RETURN NEXT {schema}.recheck(p_want.subscription_id, p_want.topic_id, 2);
+    END IF;
 END $$;
 
 -- When claiming again may find something although nobody publishes, in milliseconds; null if only a publish can.

@@ -58,8 +58,8 @@ BEGIN
         END IF;
     END LOOP;
     -- Something may have become claimable that nobody publishes again.
-    IF r.lane IS NOT NULL OR 'release' = ANY (p_outcomes) THEN
-        PERFORM {schema}.wake(v_topic);
+    IF r.lane IS NOT NULL OR p_outcomes && ARRAY['release', 'retry'] THEN
+        PERFORM {schema}.wake(v_topic, true, false);
     END IF;
     RETURN v_topic;
 END $$;

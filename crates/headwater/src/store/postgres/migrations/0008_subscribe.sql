@@ -34,13 +34,18 @@ BEGIN
             'invalid group: topic %s is a queue and its group is %s; a second group would compete for its messages: create the topic as pub_sub for fan-out',
             p_topic, v_other);
     END IF;
-    -- What is visible now was committed before; what is not is delivered when it comes. So for "now" the head moves to
+    -- Rows that came in noted gaps before this call are handed out before this group exists: they are not its.
+    IF h.gaps_until > 0 THEN
+        PERFORM {schema}.watch_gaps(t.topic_id, 0, NULL, NULL);
+    END IF;
+    -- What is visible now was committed before; what is not is delivered when it comes. So for a start by time the head moves to
     -- the last visible row and everything missing below it is noted: if it comes it comes late, also for this group.
     SELECT coalesce(range_agg(int8range(s.before + 1, s.message_offset)) FILTER (WHERE s.message_offset > s.before + 1), '{}'),
            max(s.message_offset)
     INTO v_missing, v_top
     FROM (SELECT m.message_offset, lag(m.message_offset, 1, h.head) OVER (ORDER BY m.message_offset) AS before
-          FROM {schema}.message m WHERE m.topic_id = t.topic_id AND m.message_offset > h.head AND p_start = 'now') s;
+          FROM {schema}.message m
+          WHERE m.topic_id = t.topic_id AND m.message_offset > h.head AND p_start IN ('now', 'timestamp')) s;
     IF v_top IS NOT NULL THEN
         INSERT INTO {schema}.gap (topic_id, first_offset, last_offset, bound, noted_at)
         SELECT t.topic_id, lower(r), upper(r) - 1, NULL, clock_timestamp() FROM unnest(v_missing) r;
@@ -81,19 +86,15 @@ BEGIN
     ON CONFLICT (topic_id, waiter_id) DO UPDATE SET until = excluded.until;
 END $$;
 
--- One round of upkeep over all topics: promotes, advances, forgets old dedup keys and flags.
+-- One round of upkeep over all topics, after their heads were advanced: promotes, forgets old dedup keys and flags. It is
+-- apart from "advance" so that nothing it may have to wait for keeps a head locked.
 CREATE FUNCTION {schema}.maintain(
-    p_promote_max integer, p_rows_max integer, p_gaps_max bigint, p_now timestamptz,
-    OUT promoted bigint, OUT late bigint, OUT closed bigint, OUT dedup_forgotten bigint
+    p_promote_max integer, p_now timestamptz, OUT promoted bigint, OUT dedup_forgotten bigint
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
-    v_topics integer[];
 BEGIN
-    -- Before anything gives this transaction an xid: see 0004_head.
-    SELECT array_agg(t.topic_id) INTO v_topics FROM {schema}.topic t;
-    SELECT a.late, a.closed INTO late, closed FROM {schema}.advance(coalesce(v_topics, '{}'), p_rows_max, p_gaps_max) a;
     SELECT coalesce(sum({schema}.promote(d.topic_id, p_promote_max, v_now)), 0) INTO promoted
     FROM (SELECT DISTINCT s.topic_id FROM {schema}.schedule s WHERE s.deliver_at <= v_now) d;
     DELETE FROM {schema}.dedup d WHERE d.ctid = ANY (ARRAY(

@@ -6,7 +6,6 @@ REVOKE ALL ON SCHEMA {schema} FROM PUBLIC;
 REVOKE ALL ON ALL TABLES IN SCHEMA {schema} FROM PUBLIC;
 REVOKE ALL ON ALL SEQUENCES IN SCHEMA {schema} FROM PUBLIC;
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA {schema} FROM PUBLIC;
-ALTER DEFAULT PRIVILEGES IN SCHEMA {schema} REVOKE ALL ON FUNCTIONS FROM PUBLIC;
 
 -- Grants a role what it needs. The owner may call it for roles of their own.
 CREATE FUNCTION {schema}.grant_role(p_role text, p_kind text) RETURNS void
@@ -32,7 +31,7 @@ BEGIN
     FOR v_function IN
         SELECT p.oid::regprocedure::text FROM pg_proc p
         WHERE p.pronamespace = '{schema}'::regnamespace AND p.prosecdef
-          AND (p_kind = 'producer' AND p.proname LIKE 'publish%'
+          AND (p_kind = 'producer' AND p.proname IN ('publish', 'publish_bytes', 'publish_batch')
                OR p_kind = 'consumer' AND p.proname IN ('claim', 'settle_parts', 'wake', 'extend', 'subscribe', 'raise_flag', 'maintain', 'advance'))
     LOOP
         EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', v_function, p_role);
