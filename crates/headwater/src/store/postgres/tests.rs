@@ -264,14 +264,14 @@ async fn a_bound_is_never_given_to_offsets_taken_after_it() {
     client.batch_execute(&scene.sql(stuck)).await.unwrap();
     let later = |last: i64| {
         scene.sql(&format!(
-            "SELECT (m).stuck_bound::text FROM (SELECT {{schema}}.move_head(h, {last}, '100', NULL, 1000, 1000) AS m
+            "SELECT (m).stuck_bound::text FROM (SELECT {{schema}}.move_head(h, {last}, '1000000000000', NULL, 1000, 1000) AS m
              FROM {{schema}}.head h) q"
         ))
     };
     let bound: Option<String> = client.query_one(&later(2), &[]).await.unwrap().get(0);
     assert_eq!(bound, None, "offsets 3 and 4 may belong to a later xid");
     let bound: Option<String> = client.query_one(&later(4), &[]).await.unwrap().get(0);
-    assert_eq!(bound.as_deref(), Some("100"));
+    assert_eq!(bound.as_deref(), Some("1000000000000"));
     scene.drop().await;
 }
 
