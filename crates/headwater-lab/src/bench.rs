@@ -100,7 +100,7 @@ impl Plan {
         let load = |default| Duration::from_secs(args.load_seconds.unwrap_or(default));
         if args.quick {
             Plan {
-                round: Duration::from_millis(1_200),
+                round: Duration::from_millis(1_000),
                 rounds: 2,
                 backlog_messages: 1_000_000,
                 log_messages: 1_000_000,

@@ -32,7 +32,7 @@ const FLAG_LEFT_MIN: Duration = Duration::from_secs(6);
 /// spared NOTIFY, which serialises commits across the cluster.
 const BUSY: Duration = Duration::from_millis(50);
 /// How often to look for news where nobody may be able to notify us.
-const POLL: Duration = Duration::from_millis(50);
+const POLL: Duration = Duration::from_millis(25);
 /// How long a probe may take to come back before LISTEN counts as not working.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 

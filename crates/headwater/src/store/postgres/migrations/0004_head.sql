@@ -146,10 +146,14 @@ BEGIN
     -- Waited for long enough: step over what is missing below a visible row, noting it.
     SELECT make_interval(secs => t.gap_patience_ms / 1000.0) INTO v_patience FROM {schema}.topic t WHERE t.topic_id = h.topic_id;
     IF h.stuck_at IS NOT NULL AND h.stuck_since + v_patience <= v_now THEN
-        v_noted := v_missing * int8multirange(int8range(0, least(h.stuck_top, v_top) + 1));
+        -- All of it, also what has been missing for a shorter time: a message waits for its predecessors once, not once
+        -- for each of them.
+        v_noted := v_missing * int8multirange(int8range(0, v_top + 1));
         IF NOT isempty(v_noted) AND (SELECT count(*) FROM {schema}.gap g WHERE g.topic_id = h.topic_id) < p_gaps_max THEN
             INSERT INTO {schema}.gap (topic_id, first_offset, last_offset, bound, noted_at)
-            SELECT h.topic_id, lower(r), upper(r) - 1, h.stuck_bound, v_now FROM unnest(v_noted) r;
+            SELECT h.topic_id, lower(r), upper(r) - 1,
+                   CASE WHEN upper(r) - 1 <= h.stuck_top THEN coalesce(h.stuck_bound, p_bound) ELSE p_bound END, v_now
+            FROM unnest(v_noted) r;
             h.gaps_until := greatest(h.gaps_until, upper(v_noted) - 1);
             v_missing := v_missing - v_noted;
         END IF;

@@ -149,6 +149,7 @@ DECLARE
     v_soon bigint;
     h {schema}.head;
     v_since timestamptz;
+    v_age_ms double precision;
 BEGIN
     SELECT least(
         (SELECT min(o.due_at) FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_id
@@ -161,7 +162,13 @@ BEGIN
         -- Somebody's commit is under way. Young ones end soon; old ones are looked at ever more rarely.
         v_since := coalesce(CASE WHEN h.stuck_at IS NOT NULL THEN h.stuck_since END,
                             (SELECT max(g.noted_at) FROM {schema}.gap g WHERE g.topic_id = p_topic_id), clock_timestamp());
-        v_soon := least(greatest(extract(epoch FROM clock_timestamp() - v_since) * 1000 / 4, 2), 100)::bigint;
+        v_age_ms := extract(epoch FROM clock_timestamp() - v_since) * 1000;
+        v_soon := least(greatest(v_age_ms / 4, 2), 100);
+        -- Whoever waits at a gap looks again when its patience ends.
+        IF h.stuck_at IS NOT NULL THEN
+            SELECT least(v_soon, greatest(t.gap_patience_ms - v_age_ms + 1, 2)) INTO v_soon
+            FROM {schema}.topic t WHERE t.topic_id = p_topic_id;
+        END IF;
     END IF;
     IF EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_id AND o.due_at <= p_now AND NOT o.parked) THEN
         -- Due but not given: a suspect range waits until this owner holds nothing else, or a lane for its holder.
