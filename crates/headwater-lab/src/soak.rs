@@ -28,7 +28,6 @@ use publish::Ledger;
 use stage::{GROUPS, Stage};
 use verdict::Verdict;
 
-const MEMBERS_PER_GROUP: usize = 3;
 const PUBLISHERS: usize = 16;
 /// Few and slow, because every commit wakes all members: what is measured is whether anything stalls, not throughput.
 const PROBES: usize = 2;
@@ -47,6 +46,9 @@ pub(crate) struct SoakArgs {
     /// So many consumer processes are killed at random moments, and started again.
     #[arg(long, default_value_t = 0)]
     kills: usize,
+    /// Consumer processes of each of the four groups.
+    #[arg(long, default_value_t = 3)]
+    members: usize,
     /// What all randomness starts from; drawn and printed if absent.
     #[arg(long)]
     seed: Option<u64>,
@@ -104,7 +106,7 @@ async fn soak(args: &SoakArgs, store: &str, seed: u64) -> Result<bool> {
     let stage = Stage::set(&args.work, store, "soak", &settings, seed).await?;
     let mut children = stage.children();
     for group in GROUPS {
-        for member in 0..MEMBERS_PER_GROUP {
+        for member in 0..args.members {
             children.start(MemberSpec { group: group.into(), member, extra: vec![] })?;
         }
     }
