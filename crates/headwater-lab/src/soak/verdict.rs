@@ -108,8 +108,13 @@ impl Verdict {
         let mut sorted: Vec<u64> = self.latencies.iter().map(|(us, _)| *us).collect();
         sorted.sort_unstable();
         if let Some((worst, id)) = self.worst_latency() {
-            let held =
-                self.held.map_or_else(String::new, |held| format!(" with a transaction open for {held:?}"));
+            let (held, most) = match self.held {
+                Some(held) => (
+                    format!(" with a transaction open for {held:?}"),
+                    format!("; at most {} ms", LATENCY_MAX_US / 1_000),
+                ),
+                None => Default::default(),
+            };
             let ms = |us: u64| us as f64 / 1_000.0;
             text.push_str(&format!(
                 "\ncommit to delivery{held}: p50 {:.1} ms, p99 {:.1} ms, max {:.1} ms ({id}) over {}{most}",
