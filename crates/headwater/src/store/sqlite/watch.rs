@@ -13,9 +13,13 @@ use rusqlite::{Connection, OptionalExtension};
 use crate::store::wake::Hub;
 use crate::topic::TopicId;
 
-/// The beat while something happened lately, and the beat after that.
+/// The beat while something happened lately, the beat after that, and the beat once nothing has happened for long: each
+/// look costs a wake-up of the thread, and waiting must stay far below one percent of a core.
 const BEAT_BRISK: Duration = Duration::from_millis(2);
 const BEAT_CALM: Duration = Duration::from_millis(5);
+const BEAT_IDLE: Duration = Duration::from_millis(12);
+/// How long nothing must have happened for that.
+const CALM_FOR: Duration = Duration::from_secs(2);
 /// How long "lately" is.
 const BRISK_FOR: Duration = Duration::from_millis(100);
 
@@ -66,7 +70,11 @@ impl Watch {
     }
 
     fn beat(&self) -> Duration {
-        if self.changed_at.elapsed() < BRISK_FOR { BEAT_BRISK } else { BEAT_CALM }
+        match self.changed_at.elapsed() {
+            quiet if quiet < BRISK_FOR => BEAT_BRISK,
+            quiet if quiet < CALM_FOR => BEAT_CALM,
+            _ => BEAT_IDLE,
+        }
     }
 
     /// Looks whether somebody else committed, if the beat is due, and wakes whom it may concern.
