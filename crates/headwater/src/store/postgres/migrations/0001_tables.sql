@@ -33,7 +33,9 @@ CREATE TABLE {schema}.head (
     stuck_bound     xid8,
     -- The highest offset in any noted gap, 0 without gaps: claims above it need not look.
     gaps_until      bigint NOT NULL DEFAULT 0,
-    gaps_checked_at timestamptz
+    gaps_checked_at timestamptz,
+    -- When pg_locks was last asked who may still fill them: that is not cheap.
+    horizon_at      timestamptz
 ) WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
 
 -- Offsets the head stepped over although their owner may still commit.

@@ -197,10 +197,11 @@ BEGIN
     closed := 0;
     skipped := false;
     SELECT array_agg(q.topic_id ORDER BY q.topic_id), array_agg(q.last ORDER BY q.topic_id) INTO v_ids, v_lasts
-    FROM (SELECT t.topic_id, coalesce(pg_sequence_last_value(t.offsets), 0) AS last, e.head, e.gaps_until
+    FROM (SELECT t.topic_id, coalesce(pg_sequence_last_value(t.offsets), 0) AS last, e.head, e.gaps_until,
+                 coalesce(e.gaps_checked_at < v_now - interval '20 milliseconds', true) AS due
           FROM {schema}.topic t JOIN {schema}.head e ON e.topic_id = t.topic_id
           WHERE t.topic_id = ANY (p_topic_ids)) q
-    WHERE q.last > q.head OR q.gaps_until > 0;
+    WHERE q.last > q.head OR q.gaps_until > 0 AND q.due;
     IF v_ids IS NULL THEN
         RETURN;
     END IF;
@@ -219,12 +220,22 @@ BEGIN
         v_horizon := NULL;
         -- Only where each statement has a snapshot of its own, taken after the locks were looked at.
         IF v_bound IS NOT NULL AND current_setting('transaction_isolation') = 'read committed'
+           AND coalesce(h.horizon_at < v_now - interval '500 milliseconds', true)
            AND (h.stuck_at IS NOT NULL AND h.stuck_since < v_now - interval '1 second'
                 OR h.gaps_until > 0 AND EXISTS (SELECT FROM {schema}.gap g WHERE g.topic_id = h.topic_id
                                                 AND g.noted_at < v_now - interval '1 second')) THEN
             v_horizon := coalesce({schema}.publisher_horizon(v_bound), v_bound);
+            v_new.horizon_at := v_now;
         END IF;
-        IF h.gaps_until > 0 THEN
+        IF v_lasts[i] > h.head THEN
+            v_new := {schema}.move_head(v_new, v_lasts[i], v_bound, v_horizon, p_rows_max, p_gaps_max);
+        END IF;
+        -- After the head's look and before anything of it commits: whatever made a row above visible also made visible,
+        -- to this later snapshot, the rows of the same transaction that come late. So they are handed out no later, and
+        -- order per key holds. Without a move there is no hurry.
+        IF v_new.gaps_until > 0
+           AND (v_new.head > h.head OR v_horizon IS NOT NULL
+                OR coalesce(h.gaps_checked_at < v_now - interval '20 milliseconds', true)) THEN
             SELECT w.late, w.closed INTO v_late, v_closed
             FROM {schema}.watch_gaps(h.topic_id, v_lasts[i], v_bound, v_horizon) w;
             late := late + v_late;
@@ -232,13 +243,10 @@ BEGIN
             v_new.gaps_checked_at := v_now;
             v_new.gaps_until := (SELECT coalesce(max(g.last_offset), 0) FROM {schema}.gap g WHERE g.topic_id = h.topic_id);
         END IF;
-        IF v_lasts[i] > h.head THEN
-            v_new := {schema}.move_head(v_new, v_lasts[i], v_bound, v_horizon, p_rows_max, p_gaps_max);
-        END IF;
         IF v_new IS DISTINCT FROM h THEN
             UPDATE {schema}.head e
             SET head = v_new.head, stuck_at = v_new.stuck_at, stuck_since = v_new.stuck_since, stuck_top = v_new.stuck_top,
-                stuck_bound = v_new.stuck_bound, gaps_until = v_new.gaps_until, gaps_checked_at = v_new.gaps_checked_at
+                stuck_bound = v_new.stuck_bound, gaps_until = v_new.gaps_until, gaps_checked_at = v_new.gaps_checked_at, horizon_at = v_new.horizon_at
             WHERE e.topic_id = h.topic_id;
         END IF;
         IF v_late > 0 THEN

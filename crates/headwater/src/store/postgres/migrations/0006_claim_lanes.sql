@@ -148,8 +148,6 @@ DECLARE
     v_later bigint;
     v_soon bigint;
     h {schema}.head;
-    v_since timestamptz;
-    v_age_ms double precision;
 BEGIN
     SELECT least(
         (SELECT min(o.due_at) FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_id
@@ -157,18 +155,15 @@ BEGIN
         (SELECT min(s.deliver_at) FROM {schema}.schedule s WHERE s.topic_id = p_topic_id)) INTO v_due;
     v_later := CASE WHEN v_due IS NOT NULL THEN greatest(ceil(extract(epoch FROM v_due - p_now) * 1000), 1) END;
     SELECT * INTO h FROM {schema}.head e WHERE e.topic_id = p_topic_id;
-    IF h.gaps_until > 0
-       OR h.head < (SELECT coalesce(pg_sequence_last_value(t.offsets), 0) FROM {schema}.topic t WHERE t.topic_id = p_topic_id) THEN
-        -- Somebody's commit is under way. Young ones end soon; old ones are looked at ever more rarely.
-        v_since := coalesce(CASE WHEN h.stuck_at IS NOT NULL THEN h.stuck_since END,
-                            (SELECT max(g.noted_at) FROM {schema}.gap g WHERE g.topic_id = p_topic_id), clock_timestamp());
-        v_age_ms := extract(epoch FROM clock_timestamp() - v_since) * 1000;
-        v_soon := least(greatest(v_age_ms / 4, 2), 100);
-        -- Whoever waits at a gap looks again when its patience ends.
-        IF h.stuck_at IS NOT NULL THEN
-            SELECT least(v_soon, greatest(t.gap_patience_ms - v_age_ms + 1, 2)) INTO v_soon
-            FROM {schema}.topic t WHERE t.topic_id = p_topic_id;
-        END IF;
+    IF h.stuck_at IS NOT NULL THEN
+        -- The head waits for somebody's commit: look again when its patience ends.
+        SELECT least(greatest(t.gap_patience_ms + 1 - extract(epoch FROM clock_timestamp() - h.stuck_since) * 1000, 5), 50)
+        INTO v_soon FROM {schema}.topic t WHERE t.topic_id = p_topic_id;
+    ELSIF h.head < (SELECT coalesce(pg_sequence_last_value(t.offsets), 0) FROM {schema}.topic t WHERE t.topic_id = p_topic_id) THEN
+        v_soon := 5;
+    ELSIF h.gaps_until > 0 THEN
+        -- What comes late comes without an offset beyond the head, and maybe without a notification.
+        v_soon := 100;
     END IF;
     IF EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_id AND o.due_at <= p_now AND NOT o.parked) THEN
         -- Due but not given: a suspect range waits until this owner holds nothing else, or a lane for its holder.
@@ -212,7 +207,7 @@ BEGIN
             SELECT c.next_offset, h.head, c.topic_id FROM {schema}.cursor c JOIN {schema}.head h ON h.topic_id = c.topic_id
             WHERE c.subscription_id = p_subscription_ids[1] AND c.lane = 0 AND NOT c.ordered
               AND c.next_offset <= h.head AND c.next_offset > h.gaps_until
-              AND (h.gaps_until = 0 OR h.gaps_checked_at >= clock_timestamp() - interval '5 milliseconds')
+              AND (h.gaps_until = 0 OR h.gaps_checked_at >= clock_timestamp() - interval '20 milliseconds')
               AND NOT EXISTS (SELECT FROM {schema}.outstanding o
                               WHERE o.subscription_id = p_subscription_ids[1] AND o.due_at <= v_now)
               AND NOT EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_ids[1]
@@ -240,7 +235,7 @@ BEGIN
                EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = s.subscription_id AND o.due_at <= v_now),
                EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = s.subscription_id AND o.suspect
                        AND o.owner = p_owner AND o.due_at > v_now),
-               h.gaps_until > 0 AND coalesce(h.gaps_checked_at < clock_timestamp() - interval '5 milliseconds', true)
+               h.gaps_until > 0 AND coalesce(h.gaps_checked_at < clock_timestamp() - interval '20 milliseconds', true)
                OR EXISTS (SELECT FROM {schema}.cursor c WHERE c.subscription_id = s.subscription_id
                           AND c.next_offset + p_messages_max[i] * greatest(s.lanes, 1) > h.head + 1),
                EXISTS (SELECT FROM {schema}.schedule d WHERE d.topic_id = s.topic_id AND d.deliver_at <= v_now)
@@ -289,7 +284,7 @@ BEGIN
         END IF;
         IF NOT v_found THEN
             RETURN NEXT {schema}.recheck(v_want.subscription_id, v_want.topic_id,
-                CASE WHEN v_skipped THEN 1 ELSE {schema}.recheck_ms(v_want.subscription_id, v_want.topic_id, v_now) END);
+                CASE WHEN v_skipped THEN 3 ELSE {schema}.recheck_ms(v_want.subscription_id, v_want.topic_id, v_now) END);
         END IF;
     END LOOP;
 END $$;
