@@ -77,6 +77,16 @@ impl Target {
     pub(crate) async fn probe(self, ledger: Ledger, number: usize, seed: u64) -> Result<()> {
         let publisher = self.publisher().await?;
         let mut random = StdRng::seed_from_u64(seed ^ (1_000 + number as u64));
+        // A connection's first publish plans every statement. That is its own time and not the open transaction's, so it
+        // is spent on one that rolls back, and not by all at once.
+        tokio::time::sleep(Duration::from_millis(60 * number as u64)).await;
+        let plan = TransactionPlan {
+            kept: vec![ledger.new_id("warm")],
+            undone: vec![],
+            delay: Duration::ZERO,
+            rolls_back: true,
+        };
+        publisher.run(&plan, &ledger).await?;
         while !ledger.is_stopped() {
             let kept = (0..random.random_range(1..=3)).map(|_| ledger.new_id("probe")).collect();
             let rolls_back = random.random_range(0..10) == 0;

@@ -173,6 +173,7 @@ impl Drop for Listener {
 /// transactions while LISTEN works.
 async fn look_out(shared: Arc<Shared>, connections: Connections, news: String) {
     let mut may_prepare = None;
+    let mut seen: HashMap<i32, i64> = HashMap::new();
     loop {
         tokio::time::sleep(POLL).await;
         if may_prepare.is_none() {
@@ -188,7 +189,15 @@ async fn look_out(shared: Arc<Shared>, connections: Connections, news: String) {
             continue;
         }
         match connections.query("looking for news", &news, &[&topics]).await {
-            Ok(rows) => rows.iter().for_each(|row| shared.hub.wake(TopicId(row.get("topic_id")))),
+            Ok(rows) => {
+                for row in &rows {
+                    let (topic, last): (i32, i64) = (row.get("topic_id"), row.get("last_taken"));
+                    // Once for each move: offsets taken and not there yet are the claims' own to look at again.
+                    if seen.insert(topic, last) != Some(last) {
+                        shared.hub.wake(TopicId(topic));
+                    }
+                }
+            }
             // The consumers' own calls meet the same error and tell it.
             Err(error) => tracing::debug!(%error, "no news"),
         }

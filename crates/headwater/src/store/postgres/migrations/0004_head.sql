@@ -63,7 +63,12 @@ BEGIN
            pg_snapshot_xmin(pg_current_snapshot())
     INTO v_late, v_ended
     FROM {schema}.gap g
-    JOIN {schema}.message m ON m.topic_id = p_topic_id AND m.message_offset BETWEEN g.first_offset AND g.last_offset
+    -- OFFSET 0 keeps the order of the join: gap by gap, by the log's index. The other way round, every message of the
+    -- topic would be held against every gap.
+    CROSS JOIN LATERAL (
+        SELECT x.message_offset FROM {schema}.message x
+        WHERE x.topic_id = p_topic_id AND x.message_offset BETWEEN g.first_offset AND g.last_offset OFFSET 0
+    ) m
     WHERE g.topic_id = p_topic_id;
     IF p_horizon > v_ended THEN
         v_ended := p_horizon;
@@ -246,7 +251,8 @@ BEGIN
         IF v_new IS DISTINCT FROM h THEN
             UPDATE {schema}.head e
             SET head = v_new.head, stuck_at = v_new.stuck_at, stuck_since = v_new.stuck_since, stuck_top = v_new.stuck_top,
-                stuck_bound = v_new.stuck_bound, gaps_until = v_new.gaps_until, gaps_checked_at = v_new.gaps_checked_at, horizon_at = v_new.horizon_at
+                stuck_bound = v_new.stuck_bound, gaps_until = v_new.gaps_until, gaps_checked_at = v_new.gaps_checked_at,
+                horizon_at = v_new.horizon_at
             WHERE e.topic_id = h.topic_id;
         END IF;
         IF v_late > 0 THEN

@@ -148,6 +148,7 @@ DECLARE
     v_later bigint;
     v_soon bigint;
     h {schema}.head;
+    v_age_ms double precision;
 BEGIN
     SELECT least(
         (SELECT min(o.due_at) FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_id
@@ -156,8 +157,10 @@ BEGIN
     v_later := CASE WHEN v_due IS NOT NULL THEN greatest(ceil(extract(epoch FROM v_due - p_now) * 1000), 1) END;
     SELECT * INTO h FROM {schema}.head e WHERE e.topic_id = p_topic_id;
     IF h.stuck_at IS NOT NULL THEN
-        -- The head waits for somebody's commit: look again when its patience ends.
-        SELECT least(greatest(t.gap_patience_ms + 1 - extract(epoch FROM clock_timestamp() - h.stuck_since) * 1000, 5), 50)
+        -- The head waits for somebody's commit: look again when its patience ends, and then ever more rarely.
+        v_age_ms := extract(epoch FROM clock_timestamp() - h.stuck_since) * 1000;
+        SELECT CASE WHEN v_age_ms < t.gap_patience_ms THEN greatest(t.gap_patience_ms + 1 - v_age_ms, 5)
+                    ELSE least(greatest(v_age_ms / 4, 5), 100) END
         INTO v_soon FROM {schema}.topic t WHERE t.topic_id = p_topic_id;
     ELSIF h.head < (SELECT coalesce(pg_sequence_last_value(t.offsets), 0) FROM {schema}.topic t WHERE t.topic_id = p_topic_id) THEN
         v_soon := 5;

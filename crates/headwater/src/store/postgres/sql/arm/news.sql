@@ -1,4 +1,4 @@
--- Purpose: which of these topics have offsets beyond their head: somebody published, or is about to commit.
+-- Purpose: the last offset taken of each of these topics: when it moves, somebody published or is about to commit.
 -- Parameters: topic ids.
--- Index: topic_pkey, head_pkey.
-SELECT h.topic_id FROM {schema}.head h WHERE h.topic_id = ANY ($1) AND {schema}.last_taken(h.topic_id) > h.head
+-- Index: topic_pkey.
+SELECT t.topic_id, {schema}.last_taken(t.topic_id) AS last_taken FROM {schema}.topic t WHERE t.topic_id = ANY ($1)
