@@ -33,6 +33,10 @@ const FLAG_LEFT_MIN: Duration = Duration::from_secs(6);
 const BUSY: Duration = Duration::from_millis(50);
 /// How often to look for news where nobody may be able to notify us.
 const POLL: Duration = Duration::from_millis(25);
+/// The same once nothing has moved for a while: idle processes must cost next to nothing.
+const POLL_IDLE: Duration = Duration::from_millis(100);
+/// How long "a while" is.
+const POLL_FOR: Duration = Duration::from_secs(2);
 /// How long a probe may take to come back before LISTEN counts as not working.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -174,8 +178,9 @@ impl Drop for Listener {
 async fn look_out(shared: Arc<Shared>, connections: Connections, news: String) {
     let mut may_prepare = None;
     let mut seen: HashMap<i32, i64> = HashMap::new();
+    let mut moved_at = Instant::now();
     loop {
-        tokio::time::sleep(POLL).await;
+        tokio::time::sleep(if moved_at.elapsed() < POLL_FOR { POLL } else { POLL_IDLE }).await;
         if may_prepare.is_none() {
             let asked =
                 connections.query("asking for a setting", "SHOW max_prepared_transactions", &[]).await;
@@ -194,6 +199,7 @@ async fn look_out(shared: Arc<Shared>, connections: Connections, news: String) {
                     let (topic, last): (i32, i64) = (row.get("topic_id"), row.get("last_taken"));
                     // Once for each move: offsets taken and not there yet are the claims' own to look at again.
                     if seen.insert(topic, last) != Some(last) {
+                        moved_at = Instant::now();
                         shared.hub.wake(TopicId(topic));
                     }
                 }
