@@ -311,6 +311,26 @@ async fn a_start_by_time_misses_nothing_that_commits_later() {
     scene.drop().await;
 }
 
+/// An open transaction that published a dedup key again holds its row; what is due must not wait for it.
+#[tokio::test]
+async fn an_open_duplicate_does_not_hold_up_due_messages() {
+    let Some(scene) = Scene::new() else { return };
+    let clock = crate::ManualClock::at(jiff::Timestamp::now());
+    let options = OpenOptions::default().clock(crate::Clock::Manual(clock.clone()));
+    let store = PostgresStore::open(&scene.url, scene.namespace.clone(), options).await.unwrap();
+    subscribed(&store).await;
+    let later = NewMessage::new("x").dedup_key("d").deliver_at(clock.now() + Duration::from_secs(60));
+    store.publish(&orders(), &[later]).await.unwrap();
+    let open = scene.client().await;
+    let duplicate = scene.sql("BEGIN; SELECT {schema}.publish('orders', '1', dedup_key => 'd')");
+    open.batch_execute(&duplicate).await.unwrap();
+    clock.advance(Duration::from_secs(60));
+    let round = tokio::time::timeout(Duration::from_secs(10), store.maintain()).await;
+    assert_eq!(round.expect("it does not wait for the open transaction").unwrap().promoted, 1);
+    open.batch_execute("ROLLBACK").await.unwrap();
+    scene.drop().await;
+}
+
 #[tokio::test]
 async fn a_lost_server_is_unavailable_and_a_lost_commit_unknown() {
     let Some(scene) = Scene::new() else { return };
