@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 
-use crate::machine::{Machine, busy_percent, fdatasync_per_second};
+use crate::machine::{Machine, busy_percent, fdatasync_idle_ms, fdatasync_per_second};
 use crate::server::{self, Server};
 use report::{Beside, Figure, Floor, Report, Row, Unit};
 
@@ -138,12 +138,12 @@ pub(crate) async fn run(args: BenchArgs) -> Result<bool> {
         rows: vec![],
     };
     if wanted(Work::Fdatasync) {
-        report.rows.push(fdatasync_row(&args)?);
+        report.rows.extend(fdatasync_rows(&args)?);
     }
     if Work::value_variants().iter().any(|work| work.is_postgres() && wanted(*work)) {
         let server = match &args.store_postgres {
             Some(url) => Server::external(url),
-            None => Server::start(&args.work).await?,
+            None => Server::start(&args.work, &[]).await?,
         };
         describe_server(&server, &mut report).await?;
         postgres::measure(&server, &args.work, plan, &wanted, &mut report).await?;
@@ -161,23 +161,32 @@ pub(crate) async fn run(args: BenchArgs) -> Result<bool> {
     Ok(report.met())
 }
 
-fn fdatasync_row(args: &BenchArgs) -> Result<Row> {
+fn fdatasync_rows(args: &BenchArgs) -> Result<Vec<Row>> {
     progress("append + fdatasync");
     let rate = fdatasync_per_second(&args.work, Duration::from_secs(1))?;
-    Ok(Row {
-        work: "limit: append 4 KiB + fdatasync".into(),
-        headwater: Figure::new(rate, Unit::PerSecond),
+    let idle = fdatasync_idle_ms(&args.work, 150)?;
+    let row = |work: &str, figure, how: &str| Row {
+        work: work.into(),
+        headwater: figure,
         beside: Beside::Nothing,
         floor: Floor::None,
-        how: "one file, one thread; not Headwater's figure but the disk's".into(),
+        how: format!("{how}; not Headwater's figure but the disk's"),
         rounds: vec![],
-    })
+    };
+    Ok(vec![
+        row("limit: append 4 KiB + fdatasync", Figure::new(rate, Unit::PerSecond), "one file, one thread"),
+        row(
+            "limit: append 4 KiB + fdatasync when idle, p50",
+            Figure::new(idle, Unit::Milliseconds),
+            "7 ms apart: what one durable publish must wait for on an idle system",
+        ),
+    ])
 }
 
 async fn describe_server(server: &Server, report: &mut Report) -> Result<()> {
     let admin = server.admin().await?;
     let shown = ["server_version", "fsync", "synchronous_commit", "full_page_writes"];
-    let changed = server::SETTINGS.iter().map(|(name, _)| *name);
+    let changed = server::SETTINGS.iter().chain([&server::PREPARED_TRANSACTIONS]).map(|(name, _)| *name);
     for name in shown.into_iter().chain(changed) {
         let value: String = admin.query_one("SELECT current_setting($1)", &[&name]).await?.get(0);
         if name == "server_version" {

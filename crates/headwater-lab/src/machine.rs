@@ -108,6 +108,24 @@ pub(crate) fn fdatasync_per_second(directory: &Path, during: Duration) -> Result
     Ok(rate)
 }
 
+/// How long one append + fdatasync takes on a disk that had nothing to do before: the median, in milliseconds.
+pub(crate) fn fdatasync_idle_ms(directory: &Path, samples: usize) -> Result<f64> {
+    use std::io::Write;
+    let path = directory.join("fdatasync.probe");
+    let mut file = fs::File::create(&path)?;
+    let mut taken = Vec::with_capacity(samples);
+    for _ in 0..samples {
+        std::thread::sleep(Duration::from_millis(7));
+        let start = Instant::now();
+        file.write_all(&[b'x'; 4096])?;
+        file.sync_data()?;
+        taken.push(start.elapsed());
+    }
+    fs::remove_file(&path)?;
+    taken.sort_unstable();
+    Ok(taken[samples / 2].as_secs_f64() * 1_000.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -14,13 +14,14 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio_postgres::{Client, NoTls};
 
 /// What differs from PostgreSQL's defaults. `fsync` and `synchronous_commit` stay on: every figure is durable.
-pub(crate) const SETTINGS: [(&str, &str); 5] = [
+pub(crate) const SETTINGS: [(&str, &str); 4] = [
     ("shared_buffers", "512MB"),
     ("max_wal_size", "4GB"),
     ("checkpoint_timeout", "15min"),
     ("max_connections", "300"),
-    ("max_prepared_transactions", "50"),
 ];
+/// What the soak needs beyond that; PostgreSQL's default is none, and the bench keeps to it.
+pub(crate) const PREPARED_TRANSACTIONS: (&str, &str) = ("max_prepared_transactions", "50");
 
 /// A PostgreSQL server to measure on.
 #[derive(Debug)]
@@ -30,9 +31,9 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts a server of the lab's own under `work`.
-    pub(crate) async fn start(work: &Path) -> Result<Self> {
-        let own = OwnServer::start(work)?;
+    /// Starts a server of the lab's own under `work`, with these settings beside the usual ones.
+    pub(crate) async fn start(work: &Path, beside: &[(&str, &str)]) -> Result<Self> {
+        let own = OwnServer::start(work, beside)?;
         let server = Server { admin_url: own.url("postgres"), own: Some(own) };
         let deadline = Instant::now() + Duration::from_secs(30);
         while let Err(error) = connect(&server.admin_url).await {
@@ -130,7 +131,7 @@ struct Postmaster(Child);
 const PORT: u16 = 54_390;
 
 impl OwnServer {
-    fn start(work: &Path) -> Result<Self> {
+    fn start(work: &Path, beside: &[(&str, &str)]) -> Result<Self> {
         let user = unprivileged_user()?;
         let files = Files::create(work, user)?;
         let log = std::fs::File::create(&files.log)?;
@@ -142,7 +143,7 @@ impl OwnServer {
         ensure!(status.success(), "initdb failed: {}", files.last_words());
         let mut serve = as_user(&binary("postgres")?, user);
         serve.arg("-D").arg(&files.data).arg("-k").arg(files.socket.path()).args(["-p", &PORT.to_string()]);
-        for (name, value) in SETTINGS {
+        for (name, value) in SETTINGS.iter().chain(beside) {
             serve.arg("-c").arg(format!("{name}={value}"));
         }
         // Nobody but this machine's own users gets in, and no port can be taken.

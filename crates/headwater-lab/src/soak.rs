@@ -21,7 +21,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::task::JoinSet;
 
-use crate::server::Server;
+use crate::server::{PREPARED_TRANSACTIONS, Server};
 use children::{Children, MemberSpec};
 pub(crate) use member::{MemberArgs, run_member};
 use publish::Ledger;
@@ -74,7 +74,11 @@ pub(crate) async fn run(args: SoakArgs) -> Result<bool> {
     let seed = args.seed.unwrap_or_else(|| rand::rng().random_range(0..1_000_000_000));
     println!("seed {seed}");
     std::fs::create_dir_all(&args.work)?;
-    let server = if args.store == OWN_POSTGRES { Some(Server::start(&args.work).await?) } else { None };
+    let server = if args.store == OWN_POSTGRES {
+        Some(Server::start(&args.work, &[PREPARED_TRANSACTIONS]).await?)
+    } else {
+        None
+    };
     let store = match &server {
         Some(server) => server.create_database("headwater_lab_soak").await?,
         None => args.store.clone(),

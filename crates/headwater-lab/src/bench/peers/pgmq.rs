@@ -52,6 +52,12 @@ impl Pgmq {
         Ok(())
     }
 
+    /// Drops a queue, so that autovacuum after its deletes does not run into the next round, which may be ours.
+    pub(crate) async fn drop_queue(&self, queue: &str) -> Result<()> {
+        connect(&self.url).await?.execute("SELECT pgmq.drop_queue($1)", &[&queue]).await?;
+        Ok(())
+    }
+
     /// `send_batch` in a loop on each connection.
     pub(crate) async fn send_batches(
         &self,

@@ -34,7 +34,7 @@ const BUSY: Duration = Duration::from_millis(50);
 /// How often to look for news where nobody may be able to notify us.
 const POLL: Duration = Duration::from_millis(25);
 /// The same once nothing has moved for a while: idle processes must cost next to nothing.
-const POLL_IDLE: Duration = Duration::from_millis(100);
+const POLL_IDLE: Duration = Duration::from_millis(200);
 /// How long "a while" is.
 const POLL_FOR: Duration = Duration::from_secs(2);
 /// How long a probe may take to come back before LISTEN counts as not working.
@@ -123,6 +123,8 @@ struct Shared {
     channel: String,
     hub: Arc<Hub>,
     works: AtomicBool,
+    /// Told when LISTEN stops working.
+    deaf: Notify,
     /// Told once the first attempt to listen has succeeded or failed.
     settled: AtomicBool,
     settled_now: Notify,
@@ -137,6 +139,7 @@ impl Listener {
             channel: format!("headwater:{namespace}"),
             hub,
             works: AtomicBool::new(false),
+            deaf: Notify::new(),
             settled: AtomicBool::new(false),
             settled_now: Notify::new(),
         };
@@ -180,14 +183,16 @@ async fn look_out(shared: Arc<Shared>, connections: Connections, news: String) {
     let mut seen: HashMap<i32, i64> = HashMap::new();
     let mut moved_at = Instant::now();
     loop {
+        if may_prepare == Some(false) && shared.works.load(Ordering::SeqCst) {
+            shared.deaf.notified().await;
+            // The server may have been restarted with another setting.
+            may_prepare = None;
+        }
         tokio::time::sleep(if moved_at.elapsed() < POLL_FOR { POLL } else { POLL_IDLE }).await;
         if may_prepare.is_none() {
             let asked =
                 connections.query("asking for a setting", "SHOW max_prepared_transactions", &[]).await;
             may_prepare = asked.ok().map(|rows| rows[0].get::<_, &str>(0) != "0");
-        }
-        if may_prepare == Some(false) && shared.works.load(Ordering::SeqCst) {
-            continue;
         }
         let topics: Vec<i32> = shared.hub.awaited().iter().map(|topic| topic.0).collect();
         if topics.is_empty() {
@@ -216,6 +221,7 @@ async fn run(shared: Arc<Shared>) {
     loop {
         let heard = listen(&shared).await;
         shared.works.store(false, Ordering::SeqCst);
+        shared.deaf.notify_one();
         shared.settle();
         shared.hub.wake_all();
         if heard {

@@ -201,15 +201,15 @@ BEGIN
     IF NOT p_durable THEN
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
-    IF v_count = 1 AND p_lease_ms[1] IS NOT NULL THEN
-        -- The common case in one statement: new offsets are there, nothing is due again, no gap may be in the way. It
+    IF v_count = 1 THEN
+        -- The common case in one statement: a full range is there, nothing is due again, no gap may be in the way. It
         -- locks nothing, and gives this transaction no xid, unless all of that holds.
-        v_deadline := CASE WHEN p_lease_ms[1] = 0 THEN 'infinity'
-                           ELSE v_now + make_interval(secs => p_lease_ms[1] / 1000.0) END;
         WITH was AS (
-            SELECT c.next_offset, h.head, c.topic_id FROM {schema}.cursor c JOIN {schema}.head h ON h.topic_id = c.topic_id
+            SELECT c.next_offset, c.topic_id, coalesce(p_lease_ms[1], t.lease_ms) AS lease_ms
+            FROM {schema}.cursor c JOIN {schema}.head h ON h.topic_id = c.topic_id
+            JOIN {schema}.topic t ON t.topic_id = c.topic_id
             WHERE c.subscription_id = p_subscription_ids[1] AND c.lane = 0 AND NOT c.ordered
-              AND c.next_offset <= h.head AND c.next_offset > h.gaps_until
+              AND c.next_offset + p_messages_max[1] <= h.head + 1 AND c.next_offset > h.gaps_until
               AND (h.gaps_until = 0 OR h.gaps_checked_at >= clock_timestamp() - interval '20 milliseconds')
               AND NOT EXISTS (SELECT FROM {schema}.outstanding o
                               WHERE o.subscription_id = p_subscription_ids[1] AND o.due_at <= v_now)
@@ -218,15 +218,18 @@ BEGIN
               AND NOT EXISTS (SELECT FROM {schema}.schedule d WHERE d.topic_id = c.topic_id AND d.deliver_at <= v_now)
             FOR UPDATE OF c
         ), moved AS (
-            UPDATE {schema}.cursor c SET next_offset = least(was.next_offset + p_messages_max[1], was.head + 1) FROM was
+            UPDATE {schema}.cursor c SET next_offset = was.next_offset + p_messages_max[1] FROM was
             WHERE c.subscription_id = p_subscription_ids[1] AND c.lane = 0
-            RETURNING was.next_offset AS first, c.next_offset - 1 AS last, was.topic_id
+            RETURNING was.next_offset AS first, c.next_offset - 1 AS last, was.topic_id, was.lease_ms
         ), leased AS (
             INSERT INTO {schema}.outstanding AS o (token, first_offset, last_offset, due_at, subscription_id, owner)
-            SELECT nextval('{schema}.lease_token'), m.first, m.last, v_deadline, p_subscription_ids[1], p_owner FROM moved m
-            RETURNING o.token
+            SELECT nextval('{schema}.lease_token'), m.first, m.last,
+                   CASE WHEN m.lease_ms = 0 THEN 'infinity' ELSE v_now + make_interval(secs => m.lease_ms / 1000.0) END,
+                   p_subscription_ids[1], p_owner
+            FROM moved m
+            RETURNING o.token, o.due_at
         )
-        SELECT 'lease', p_subscription_ids[1], m.topic_id, l.token, m.first, m.last, 1, v_deadline, false, NULL, NULL, NULL, NULL
+        SELECT 'lease', p_subscription_ids[1], m.topic_id, l.token, m.first, m.last, 1, l.due_at, false, NULL, NULL, NULL, NULL
         INTO v_row FROM moved m, leased l;
         IF FOUND THEN
             RETURN NEXT v_row;
