@@ -53,6 +53,7 @@ mod fault;
 mod fetch;
 mod maintain;
 mod migrate;
+mod notice;
 mod promote;
 mod publish;
 mod queue;
@@ -136,13 +137,25 @@ pub struct SqliteStore {
 impl SqliteStore {
     /// Opens a store; a missing or empty file is created, an older one migrated, anything else refused untouched.
     pub async fn open(path: SqlitePath, options: OpenOptions) -> Result<SqliteStore> {
-        let opening = tokio::task::spawn_blocking(move || Self::open_now(&path, &options));
+        Self::open_watching(path, options, Watch::of).await
+    }
+
+    async fn open_watching(
+        path: SqlitePath,
+        options: OpenOptions,
+        watch: fn(&Connection, Arc<Watched>) -> Watch,
+    ) -> Result<SqliteStore> {
+        let opening = tokio::task::spawn_blocking(move || Self::open_now(&path, &options, watch));
         opening
             .await
             .map_err(|error| Error::with_source(ErrorKind::Database, "opening the store panicked", error))?
     }
 
-    fn open_now(path: &SqlitePath, options: &OpenOptions) -> Result<SqliteStore> {
+    fn open_now(
+        path: &SqlitePath,
+        options: &OpenOptions,
+        watch: fn(&Connection, Arc<Watched>) -> Watch,
+    ) -> Result<SqliteStore> {
         let location = Location::new(path)?;
         connection::inspect(&location, options.adopt)?;
         let mut connection = connection::open(&location, Role::Writer)?;
@@ -152,6 +165,10 @@ impl SqliteStore {
         let watched = Arc::new(Watched::default());
         let commands = Arc::new(Commands::new(writer::QUEUE_PLACES));
         let (readers, mut threads) = start_readers(&location, options.connections_max)?;
+        let watch = match location.path {
+            Some(_) => watch(&connection, Arc::clone(&watched)),
+            None => Watch::none(),
+        };
         let writer = Writer {
             checkpoints: start_checkpoints(&connection, &location)?,
             connection,
@@ -163,7 +180,7 @@ impl SqliteStore {
                 publishes: options.sync_every_publish,
                 settlements: options.durable_settlements,
             },
-            watch: Watch::new(readers.is_some().then(|| Arc::clone(&watched))),
+            watch,
             full: true,
         };
         threads.push(writer.start().map_err(|error| no_thread(&location, error))?);

@@ -2,10 +2,12 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
+
+use super::notice::{Bell, Notices};
 
 /// What a taker got.
 #[derive(Debug)]
@@ -16,6 +18,17 @@ pub(super) enum Taken<T> {
     Nothing,
     /// Closed, and nothing is left.
     Closed,
+}
+
+/// How a taker sleeps while there is nothing to take.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Sleep<'n> {
+    /// Until something comes.
+    ForGood,
+    /// No longer than this.
+    AtMost(Duration),
+    /// No longer than this, and only until a notice comes. For a queue with one taker.
+    UntilNotice(&'n Notices, Duration),
 }
 
 /// Many callers, one or a few takers.
@@ -30,16 +43,31 @@ struct State<T> {
     items: VecDeque<T>,
     /// Takers asleep: a push wakes one only if there is one, which saves a system call under load.
     asleep: usize,
+    /// Wakes the taker that sleeps until a notice comes: it does not hear `ready`.
+    bell: Option<Arc<Bell>>,
     /// Items that hold no place, and so free none.
     unplaced: usize,
     nudged: bool,
     closed: bool,
 }
 
+impl<T> State<T> {
+    fn is_quiet(&self) -> bool {
+        self.items.is_empty() && !self.closed && !self.nudged
+    }
+}
+
 impl<T> Queue<T> {
     /// A queue of so many places.
     pub(super) fn new(places: usize) -> Self {
-        let state = State { items: VecDeque::new(), asleep: 0, unplaced: 0, nudged: false, closed: false };
+        let state = State {
+            items: VecDeque::new(),
+            asleep: 0,
+            bell: None,
+            unplaced: 0,
+            nudged: false,
+            closed: false,
+        };
         Queue { state: Mutex::new(state), ready: Condvar::new(), places: Semaphore::new(places) }
     }
 
@@ -64,31 +92,26 @@ impl<T> Queue<T> {
         }
         state.items.push_back(item);
         state.unplaced += usize::from(!placed);
-        let wake = state.asleep > 0;
-        drop(state);
-        if wake {
-            self.ready.notify_one();
-        }
+        self.wake_one(state);
         Ok(())
     }
 
-    /// Takes up to `at_most` items; sleeps while there are none, for `timeout` if given.
-    pub(super) fn take(&self, at_most: usize, timeout: Option<Duration>) -> Taken<T> {
+    /// Wakes outside the lock: the woken one takes it first thing. One ring is enough, so the bell is taken away.
+    fn wake_one(&self, mut state: MutexGuard<'_, State<T>>) {
+        let (asleep, bell) = (state.asleep > 0, state.bell.take());
+        drop(state);
+        match bell {
+            Some(bell) => bell.ring(),
+            None if asleep => self.ready.notify_one(),
+            None => {}
+        }
+    }
+
+    /// Takes up to `at_most` items; sleeps while there are none.
+    pub(super) fn take(&self, at_most: usize, sleep: Sleep<'_>) -> Taken<T> {
         let mut state = self.lock();
-        if state.items.is_empty() && !state.closed && !state.nudged {
-            state.asleep += 1;
-            state = match timeout {
-                Some(timeout) => {
-                    let waiting =
-                        |state: &mut State<T>| state.items.is_empty() && !state.closed && !state.nudged;
-                    self.ready.wait_timeout_while(state, timeout, waiting).expect("no panic while held").0
-                }
-                None => self
-                    .ready
-                    .wait_while(state, |state| state.items.is_empty() && !state.closed && !state.nudged)
-                    .expect("no panic while held"),
-            };
-            state.asleep -= 1;
+        if state.is_quiet() {
+            state = self.sleep(state, sleep);
         }
         state.nudged = false;
         if state.items.is_empty() {
@@ -103,19 +126,46 @@ impl<T> Queue<T> {
         Taken::Items(items)
     }
 
+    fn sleep<'q>(
+        &'q self,
+        mut state: MutexGuard<'q, State<T>>,
+        sleep: Sleep<'_>,
+    ) -> MutexGuard<'q, State<T>> {
+        if let Sleep::UntilNotice(notices, at_most) = sleep {
+            // The bell keeps ringing until it is heard: whoever finds it here may ring it before the wait begins.
+            state.bell = Some(notices.bell());
+            drop(state);
+            notices.wait(at_most);
+            state = self.lock();
+            state.bell = None;
+            return state;
+        }
+        state.asleep += 1;
+        let quiet = |state: &mut State<T>| state.is_quiet();
+        state = match sleep {
+            Sleep::AtMost(at_most) => {
+                self.ready.wait_timeout_while(state, at_most, quiet).expect("no panic while held").0
+            }
+            _ => self.ready.wait_while(state, quiet).expect("no panic while held"),
+        };
+        state.asleep -= 1;
+        state
+    }
+
     /// Makes a sleeping taker look around.
     pub(super) fn nudge(&self) {
         let mut state = self.lock();
         state.nudged = true;
-        drop(state);
-        self.ready.notify_one();
+        self.wake_one(state);
     }
 
     /// Refuses further items; takers still get what is waiting.
     pub(super) fn close(&self) {
-        self.lock().closed = true;
+        let mut state = self.lock();
+        state.closed = true;
         self.places.close();
         self.ready.notify_all();
+        self.wake_one(state);
     }
 
     /// Refuses further items and lets go of what waits: the taker is gone.
@@ -152,9 +202,9 @@ mod tests {
         });
         tokio::task::yield_now().await;
         assert!(!third.is_finished(), "there was no place");
-        assert!(matches!(queue.take(1, None), Taken::Items(items) if items == [1]));
+        assert!(matches!(queue.take(1, Sleep::ForGood), Taken::Items(items) if items == [1]));
         third.await.unwrap().unwrap();
-        assert!(matches!(queue.take(9, None), Taken::Items(items) if items == [2, 3]));
+        assert!(matches!(queue.take(9, Sleep::ForGood), Taken::Items(items) if items == [2, 3]));
     }
 
     #[tokio::test]
@@ -163,7 +213,35 @@ mod tests {
         queue.push(1).await.unwrap();
         queue.close();
         assert_eq!(queue.push(2).await, Err(2));
-        assert!(matches!(queue.take(9, None), Taken::Items(items) if items == [1]));
-        assert!(matches!(queue.take(9, None), Taken::Closed));
+        assert!(matches!(queue.take(9, Sleep::ForGood), Taken::Items(items) if items == [1]));
+        assert!(matches!(queue.take(9, Sleep::ForGood), Taken::Closed));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn whoever_sleeps_until_a_notice_is_woken_by_callers_too() {
+        let queue = Arc::new(Queue::new(2));
+        let taker = std::thread::spawn({
+            let queue = Arc::clone(&queue);
+            move || {
+                let notices = Notices::of_nothing().unwrap();
+                let mut taken = Vec::new();
+                loop {
+                    match queue.take(1, Sleep::UntilNotice(&notices, Duration::from_secs(60))) {
+                        Taken::Items(items) => taken.extend(items),
+                        Taken::Nothing => {}
+                        Taken::Closed => return taken,
+                    }
+                }
+            }
+        });
+        let started = std::time::Instant::now();
+        for n in 0..100 {
+            queue.push(n).await.unwrap();
+        }
+        queue.nudge();
+        queue.close();
+        assert_eq!(taker.join().unwrap(), (0..100).collect::<Vec<_>>());
+        assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
     }
 }

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use rusqlite::Connection;
 
-use super::queue::{Queue, Taken};
+use super::queue::{Queue, Sleep, Taken};
 
 /// Reads waiting at most; further callers wait for a place.
 const QUEUE_PLACES: usize = 256;
@@ -48,7 +48,7 @@ impl Readers {
 
 fn serve(connection: &Connection, reads: &Queue<Read>) {
     loop {
-        match reads.take(1, None) {
+        match reads.take(1, Sleep::ForGood) {
             Taken::Items(items) => {
                 for read in items {
                     // The caller sees its answer's channel break; the reader serves the next one.

@@ -1,20 +1,38 @@
-//! Wake-up across processes: `PRAGMA data_version`, on a short beat, only while somebody waits.
+//! Wake-up across processes: `PRAGMA data_version`, asked only while somebody waits.
 //!
 //! It is asked on the write connection, by the writer's thread: there it moves for commits of *other* connections
 //! only, so our own claims and settlements wake nobody. It never misses one: the value compared with is the last one
 //! asked for, and a commit that the writer met at the start of its own transaction has moved it as well.
+//!
+//! When to ask is another matter, and only one of speed. Where the kernel tells of writes to the write-ahead log
+//! ([`super::notice`]) nothing is asked while the log is still, and yet no commit waits for the next safety look:
+//!
+//! 1. Whoever commits has written to the log before. From the first look on every such write leaves a notice, which
+//!    stays until it is taken.
+//! 2. A look takes the notices *before* it asks. A write after that leaves another, which ends the next sleep or does not
+//!    let it begin. A write before that belongs to a commit which the look sees, or which still waits for the disk.
+//! 3. For the latter, looks go on after a notice, ever more rarely: a commit that took some time to become visible is
+//!    found after another eighth of that time.
+//! 4. Notices are taken only while somebody waits. Of a commit whose notice was taken for an earlier waiter, rule 3 still
+//!    holds; and one that was visible before the waiter armed is found by the claim it makes after that.
+//!
+//! The safety look every [`BEAT_SAFETY`] is for what this does not know of. If it finds a commit of which there was no
+//! notice, then notices do not come here, and the file is looked at on a short beat, as where there are none.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, OptionalExtension};
 
+use super::notice::Notices;
+use super::queue::Sleep;
 use crate::store::wake::Hub;
 use crate::topic::TopicId;
 
-/// The beat while something happened lately, the beat after that, and the beat once nothing has happened for long: each
-/// look costs a wake-up of the thread, and waiting must stay far below one percent of a core.
+/// Without notices: the beat while something happened lately, the beat after that, and the beat once nothing has
+/// happened for long. Each look costs a wake-up of the thread.
 const BEAT_BRISK: Duration = Duration::from_millis(2);
 const BEAT_CALM: Duration = Duration::from_millis(5);
 const BEAT_IDLE: Duration = Duration::from_millis(12);
@@ -22,6 +40,12 @@ const BEAT_IDLE: Duration = Duration::from_millis(12);
 const CALM_FOR: Duration = Duration::from_secs(2);
 /// How long "lately" is.
 const BRISK_FOR: Duration = Duration::from_millis(100);
+
+/// With notices: how often to look although there was none.
+const BEAT_SAFETY: Duration = Duration::from_millis(250);
+/// A commit may be seen this much later than its last notice: disks stall, and processes are stopped. Longer than
+/// anybody waits for a lock.
+const NOTICE_VALID_FOR: Duration = Duration::from_secs(10);
 
 /// The topics somebody ever waited for, with what was last seen of them: last offset and stirs.
 ///
@@ -42,34 +66,88 @@ impl Watched {
     }
 }
 
+/// Whether the kernel tells of writes to the log.
+#[derive(Debug)]
+enum Hearing {
+    /// Not asked yet: who never waits needs none of the few that a user may have.
+    Untried(PathBuf),
+    Tells(Notices),
+    /// It cannot, or does not.
+    Silent,
+}
+
 /// The writer's view of other connections' commits.
 #[derive(Debug)]
 pub(super) struct Watch {
     /// `None` in memory, where there is no other connection.
     watched: Option<Arc<Watched>>,
-    data_version: i64,
+    hearing: Hearing,
+    /// There was a notice since the last look.
+    noticed: bool,
+    noticed_at: Instant,
+    beat_safety: Duration,
+    /// `None` before the first look.
+    data_version: Option<i64>,
     looked_at: Instant,
     changed_at: Instant,
     was_waiting: bool,
 }
 
 impl Watch {
-    pub(super) fn new(watched: Option<Arc<Watched>>) -> Self {
-        let now = Instant::now();
-        Watch { watched, data_version: -1, looked_at: now, changed_at: now, was_waiting: false }
+    /// In memory there is nothing to watch.
+    pub(super) fn none() -> Self {
+        Self::new(None, Hearing::Silent)
     }
 
-    /// How long the writer may sleep: to the next beat while somebody waits, else for good (`arm` nudges it).
-    pub(super) fn pause(&mut self, hub: &Hub) -> Option<Duration> {
+    /// Watches the file of a connection that has read or written it, so that its log exists.
+    pub(super) fn of(connection: &Connection, watched: Arc<Watched>) -> Self {
+        // SQLite's name of the file, and not ours: the log lies beside what a symbolic link points to.
+        let log = connection.path().filter(|path| !path.is_empty()).map(|path| format!("{path}-wal"));
+        Self::new(Some(watched), log.map_or(Hearing::Silent, |log| Hearing::Untried(log.into())))
+    }
+
+    fn new(watched: Option<Arc<Watched>>, hearing: Hearing) -> Self {
+        let now = Instant::now();
+        Watch {
+            watched,
+            hearing,
+            noticed: false,
+            noticed_at: now,
+            beat_safety: BEAT_SAFETY,
+            data_version: None,
+            looked_at: now,
+            changed_at: now,
+            was_waiting: false,
+        }
+    }
+
+    /// How the writer may sleep: to the next look while somebody waits, else for good (`arm` nudges it).
+    pub(super) fn pause(&mut self, hub: &Hub) -> Sleep<'_> {
         let waiting = self.watched.is_some() && hub.waiting() > 0;
         if waiting && !self.was_waiting {
             self.changed_at = Instant::now();
         }
         self.was_waiting = waiting;
-        waiting.then(|| self.beat())
+        let beat = self.beat();
+        match &self.hearing {
+            _ if !waiting => Sleep::ForGood,
+            // While a look is due anyhow further notices are left alone: who writes without pause wakes nobody more often.
+            Hearing::Tells(_) if self.noticed => Sleep::AtMost(self.left(beat)),
+            Hearing::Tells(notices) => Sleep::UntilNotice(notices, self.left(beat)),
+            Hearing::Untried(_) | Hearing::Silent => Sleep::AtMost(beat),
+        }
     }
 
+    fn left(&self, beat: Duration) -> Duration {
+        beat.saturating_sub(self.looked_at.elapsed())
+    }
+
+    /// The time from one look to the next, if no notice comes.
     fn beat(&self) -> Duration {
+        if matches!(self.hearing, Hearing::Tells(_)) {
+            let since_notice = self.looked_at.saturating_duration_since(self.noticed_at);
+            return (since_notice / 8).clamp(BEAT_BRISK, self.beat_safety);
+        }
         match self.changed_at.elapsed() {
             quiet if quiet < BRISK_FOR => BEAT_BRISK,
             quiet if quiet < CALM_FOR => BEAT_CALM,
@@ -77,28 +155,71 @@ impl Watch {
         }
     }
 
-    /// Looks whether somebody else committed, if the beat is due, and wakes whom it may concern.
+    /// Looks whether somebody else committed, if it is time to, and wakes whom it may concern.
     pub(super) fn look(&mut self, connection: &Connection, hub: &Hub) {
-        let Some(watched) = &self.watched else { return };
-        if hub.waiting() == 0 || self.looked_at.elapsed() < BEAT_BRISK {
+        let Some(watched) = self.watched.clone() else { return };
+        if hub.waiting() == 0 {
             return;
         }
-        self.looked_at = Instant::now();
+        self.listen();
+        let due = if matches!(self.hearing, Hearing::Tells(_)) { self.beat() } else { BEAT_BRISK };
+        if self.looked_at.elapsed() < due {
+            return;
+        }
+        let looked_before_at = std::mem::replace(&mut self.looked_at, Instant::now());
+        self.noticed = false;
         let version = connection
             .prepare_cached("PRAGMA data_version")
             .and_then(|mut statement| statement.query_row([], |row| row.get(0)));
         match version {
-            Ok(version) if version == self.data_version => {}
+            Ok(version) if Some(version) == self.data_version => {}
             Ok(version) => {
                 self.changed_at = self.looked_at;
-                if let Err(error) = wake_changed(watched, connection, hub) {
+                if let Err(error) = wake_changed(&watched, connection, hub) {
                     tracing::debug!(%error, "reading the watched topics failed, waking everybody");
                     hub.wake_all();
                 }
-                self.data_version = version;
+                if self.data_version.replace(version).is_some() {
+                    self.doubt(looked_before_at);
+                }
             }
             // Waiters have their safety poll; the claim they then make reports what is wrong.
             Err(error) => tracing::debug!(%error, "asking for data_version failed"),
+        }
+    }
+
+    /// Takes the notices there are. The first time it asks for them: before the look, so that nothing falls between.
+    fn listen(&mut self) {
+        if let Hearing::Untried(log) = &self.hearing {
+            self.hearing = match Notices::of(log) {
+                Ok(notices) => Hearing::Tells(notices),
+                Err(error) => {
+                    tracing::debug!(log = %log.display(), %error, "no notices of writes, looking on a beat");
+                    Hearing::Silent
+                }
+            };
+            // What was written until now is not known.
+            (self.noticed, self.noticed_at) = (true, Instant::now());
+        }
+        let Hearing::Tells(notices) = &self.hearing else { return };
+        match notices.take() {
+            Ok(true) => (self.noticed, self.noticed_at) = (true, Instant::now()),
+            Ok(false) => {}
+            Err(error) => {
+                tracing::debug!(%error, "notices of writes failed, looking on a beat");
+                self.hearing = Hearing::Silent;
+            }
+        }
+    }
+
+    /// After a commit was found that the look before did not see: gives up notices if none can have told of it.
+    fn doubt(&mut self, looked_before_at: Instant) {
+        // It may have come since they were taken.
+        self.listen();
+        let silent_for = looked_before_at.saturating_duration_since(self.noticed_at);
+        if matches!(self.hearing, Hearing::Tells(_)) && silent_for >= NOTICE_VALID_FOR {
+            tracing::debug!("a commit came without a notice, looking on a beat");
+            self.hearing = Hearing::Silent;
         }
     }
 }
@@ -115,4 +236,43 @@ fn wake_changed(watched: &Watched, connection: &Connection, hub: &Hub) -> rusqli
         }
     }
     Ok(())
+}
+
+#[cfg(all(test, target_os = "linux"))]
+impl Watch {
+    /// Has heard nothing for long, and never looks unless it does.
+    pub(super) fn by_notice_only(connection: &Connection, watched: Arc<Watched>) -> Self {
+        let mut watch = Self::of(connection, watched);
+        watch.listen();
+        assert!(watch.trusts_notices(), "the kernel tells of writes to {:?}", connection.path());
+        watch.rest();
+        Watch { beat_safety: Duration::from_secs(3600), ..watch }
+    }
+
+    /// Believes in notices where none ever come.
+    pub(super) fn deaf(_: &Connection, watched: Arc<Watched>) -> Self {
+        let mut watch = Self::new(Some(watched), Hearing::Tells(Notices::of_nothing().unwrap()));
+        watch.rest();
+        watch
+    }
+
+    /// As if the last notice were long ago.
+    fn rest(&mut self) {
+        self.noticed = false;
+        self.noticed_at = self.looked_at.checked_sub(NOTICE_VALID_FOR).unwrap();
+    }
+
+    pub(super) fn trusts_notices(&self) -> bool {
+        matches!(self.hearing, Hearing::Tells(_))
+    }
+
+    pub(super) fn has_looked(&mut self) -> bool {
+        self.data_version.is_some()
+    }
+
+    /// Whether the file was written to since the last look.
+    pub(super) fn is_noticed(&mut self) -> bool {
+        self.listen();
+        self.noticed
+    }
 }

@@ -74,3 +74,120 @@ async fn a_local_publish_wakes_at_once() {
     store.publish(&topic("orders"), &messages(1)).await.unwrap();
     assert!(wake.wait(Duration::ZERO).await, "woken before the publisher was answered");
 }
+
+/// Notices of writes to the log, which only Linux gives.
+#[cfg(target_os = "linux")]
+mod notices {
+    use super::*;
+    use crate::store::sqlite::queue::{Queue, Taken};
+
+    const PUBLISH: &str = "INSERT INTO headwater_publish (topic, payload) VALUES ('orders', 'x')";
+    /// Long enough for a stalling machine.
+    const SOON: Duration = Duration::from_secs(5);
+
+    async fn open(place: &Place, watch: fn(&Connection, Arc<Watched>) -> Watch) -> SqliteStore {
+        let path = SqlitePath::File(place.path());
+        SqliteStore::open_watching(path, OpenOptions::default(), watch).await.unwrap()
+    }
+
+    /// Publishes by a connection of its own while somebody waits; how long until the message is there.
+    async fn waited(place: &Place, store: &SqliteStore, subscription: &Subscription) -> Duration {
+        let own = place.connect();
+        let topics = [subscription.topic.topic_id];
+        let mut wake = store.arm(&topics).await.unwrap();
+        assert!(drain(store, subscription).await.is_empty());
+        let started = Instant::now();
+        own.execute(PUBLISH, []).unwrap();
+        // A wait may end early for nothing: then one waits again.
+        loop {
+            assert!(wake.wait(SOON).await, "nobody woke the waiter in {SOON:?}");
+            wake = store.arm(&topics).await.unwrap();
+            if !drain(store, subscription).await.is_empty() {
+                return started.elapsed();
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_notice_alone_wakes() {
+        let place = Place::new();
+        let subscription = subscribed(&place.open().await, "orders").await;
+        for _ in 0..5 {
+            let store = open(&place, Watch::by_notice_only).await;
+            let elapsed = waited(&place, &store, &subscription).await;
+            assert!(elapsed < SOON, "{elapsed:?}");
+            store.close().await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_waiter_wakes_where_notices_do_not_come() {
+        let place = Place::new();
+        let store = open(&place, Watch::deaf).await;
+        let subscription = subscribed(&store, "orders").await;
+        for _ in 0..5 {
+            let elapsed = waited(&place, &store, &subscription).await;
+            assert!(elapsed < SOON, "{elapsed:?}");
+        }
+    }
+
+    /// Does as the writer does until it is so; false if it never is.
+    fn watch_until(
+        watch: &mut Watch,
+        connection: &Connection,
+        hub: &Hub,
+        so: impl Fn(&mut Watch) -> bool,
+    ) -> bool {
+        let commands = Queue::<()>::new(1);
+        let until = Instant::now() + SOON;
+        while Instant::now() < until {
+            assert!(matches!(commands.take(1, watch.pause(hub)), Taken::Nothing));
+            watch.look(connection, hub);
+            if so(watch) {
+                return true;
+            }
+        }
+        false
+    }
+
+    #[tokio::test]
+    async fn a_commit_without_a_notice_ends_the_trust_in_notices() {
+        let place = Place::new();
+        let topic_id = subscribed(&place.open().await, "orders").await.topic.topic_id;
+        let (connection, other) = (place.connect(), place.connect());
+        let (hub, watched) = (Arc::new(Hub::default()), Arc::new(Watched::default()));
+        watched.add(&[topic_id]);
+        let first = hub.arm(&[topic_id]);
+        let mut watch = Watch::deaf(&connection, watched);
+        assert!(watch_until(&mut watch, &connection, &hub, Watch::has_looked));
+        assert!(watch.trusts_notices(), "nothing was committed since the first look");
+        assert!(first.wait(Duration::ZERO).await, "the first look cannot tell what is new");
+        let second = hub.arm(&[topic_id]);
+        other.execute(PUBLISH, []).unwrap();
+        assert!(watch_until(&mut watch, &connection, &hub, |watch| !watch.trusts_notices()));
+        assert!(second.wait(Duration::ZERO).await, "what ended the trust has woken as well");
+    }
+
+    #[tokio::test]
+    async fn a_commit_with_a_notice_keeps_the_trust() {
+        let place = Place::new();
+        let topic_id = subscribed(&place.open().await, "orders").await.topic.topic_id;
+        // The log lies beside the file, and not beside a link to it.
+        let link = place.path().with_file_name("link.db");
+        std::os::unix::fs::symlink(place.path(), &link).unwrap();
+        let (connection, other) = (Connection::open(&link).unwrap(), place.connect());
+        let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
+        assert!(version >= 0, "read once, so that the log is there");
+        let (hub, watched) = (Arc::new(Hub::default()), Arc::new(Watched::default()));
+        watched.add(&[topic_id]);
+        let mut watch = Watch::by_notice_only(&connection, watched);
+        for round in 0..3 {
+            let wake = hub.arm(&[topic_id]);
+            other.execute(PUBLISH, []).unwrap();
+            assert!(watch.is_noticed(), "round {round}");
+            assert!(watch_until(&mut watch, &connection, &hub, |watch| !watch.is_noticed()), "round {round}");
+            assert!(wake.wait(Duration::ZERO).await, "round {round}");
+            assert!(watch.trusts_notices(), "round {round}");
+        }
+    }
+}
