@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use crate::error::Result;
 use crate::lease::{ClaimRequest, Claimed, DeadLetter, LeaseToken, OffsetRange, Settlement};
 use crate::message::{Message, NewMessage, Published};
-use crate::name::{GroupName, TopicName};
+use crate::name::{GroupName, Owner, TopicName};
 use crate::subscription::{Start, Subscription, SubscriptionId, SubscriptionStatus};
 use crate::topic::{Topic, TopicId, TopicSettings, TopicStatus};
 
@@ -89,6 +89,18 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Gives leases this long from now. `Err(LeaseLost)` as in [`Store::settle`]; zero means never reassigned.
     async fn extend(&self, tokens: &[LeaseToken], lease: Duration) -> Result<Vec<Result<()>>>;
+
+    /// The owner says that it is alive, and hands on what belonged to the dead: the leases of owners that have beaten
+    /// before and have now been silent for longer than `silent_for` end at once, whatever their deadline, also those
+    /// that never end by themselves. They are then as if expired: lost to their holder, handed out again as suspect
+    /// with the attempt counted, and whoever waits for their topics is woken. Returns how many leases ended.
+    ///
+    /// An owner that never beat is left alone. One that was only paused and beats again finds its leases lost, and
+    /// goes on. A lease that is being settled or extended at this moment is left to the next beat.
+    async fn heartbeat(&self, owner: &Owner, silent_for: Duration) -> Result<u64>;
+
+    /// The owner leaves on purpose: its heartbeat is forgotten. Its leases stay what they are.
+    async fn depart(&self, owner: &Owner) -> Result<()>;
 
     /// Says that somebody is about to wait for these topics. Call it, claim once more, and only then wait: whatever
     /// commits after that claim looked wakes the returned [`Wake`], or was announced by `recheck_after`.

@@ -14,7 +14,7 @@ use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::{ClaimRequest, Claimed, DeadLetter, LeaseToken, OffsetRange, Settlement};
 use crate::message::{Message, NewMessage, Published};
-use crate::name::{GroupName, TopicName};
+use crate::name::{GroupName, Owner, TopicName};
 use crate::namespace::Namespace;
 use crate::store::wake::Hub;
 use crate::store::{Finding, Maintained, OpenOptions, Store, Wake};
@@ -27,6 +27,7 @@ mod connect;
 mod doctor;
 mod fault;
 mod fetch;
+mod heartbeat;
 mod maintain;
 mod migrate;
 mod publish;
@@ -154,6 +155,16 @@ impl Store for PostgresStore {
     async fn extend(&self, tokens: &[LeaseToken], lease: Duration) -> Result<Vec<Result<()>>> {
         self.check_open()?;
         settle::extend(self, tokens, lease).await
+    }
+
+    async fn heartbeat(&self, owner: &Owner, silent_for: Duration) -> Result<u64> {
+        self.check_open()?;
+        heartbeat::heartbeat(self, owner, silent_for).await
+    }
+
+    async fn depart(&self, owner: &Owner) -> Result<()> {
+        self.check_open()?;
+        heartbeat::depart(self, owner).await
     }
 
     async fn arm(&self, topics: &[TopicId]) -> Result<Wake> {

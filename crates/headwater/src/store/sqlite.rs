@@ -16,10 +16,12 @@ use uuid::Uuid;
 
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
-use crate::lease::{ClaimRequest, Claimed, DeadLetter, LeaseToken, OffsetRange, Outcome, Settlement};
+use crate::lease::{
+    ClaimRequest, Claimed, DeadLetter, LeaseToken, OffsetRange, Outcome, Settlement, check_silent_for,
+};
 use crate::limits::DELAY_MAX;
 use crate::message::{Message, NewMessage, Published, validate_batch};
-use crate::name::{GroupName, TopicName};
+use crate::name::{GroupName, Owner, TopicName};
 use crate::namespace::SqlitePath;
 use crate::store::options::OpenOptions;
 use crate::store::wake::{Hub, Wake};
@@ -51,6 +53,7 @@ mod doctor;
 mod extend;
 mod fault;
 mod fetch;
+mod heartbeat;
 mod maintain;
 mod migrate;
 mod notice;
@@ -429,6 +432,17 @@ impl Store for SqliteStore {
         }
         let tokens = tokens.to_vec();
         self.write(Kind::Consume, move |work| extend::extend(work, &tokens, lease)).await
+    }
+
+    async fn heartbeat(&self, owner: &Owner, silent_for: Duration) -> Result<u64> {
+        check_silent_for(silent_for)?;
+        let owner = owner.clone();
+        self.write(Kind::Consume, move |work| heartbeat::heartbeat(work, &owner, silent_for)).await
+    }
+
+    async fn depart(&self, owner: &Owner) -> Result<()> {
+        let owner = owner.clone();
+        self.write(Kind::Consume, move |work| heartbeat::depart(work, &owner)).await
     }
 
     async fn arm(&self, topics: &[TopicId]) -> Result<Wake> {

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use headwater::store::conformance::{self, Case, ForeignPlace, Harness};
 use headwater::{
     ClaimRequest, Claimed, DeadLetter, Finding, GroupName, LeaseToken, Maintained, Message, NewMessage,
-    OffsetRange, OpenOptions, Parts, Published, Result, Settlement, Start, Store, Subscription,
+    OffsetRange, OpenOptions, Owner, Parts, Published, Result, Settlement, Start, Store, Subscription,
     SubscriptionId, SubscriptionStatus, Topic, TopicId, TopicName, TopicSettings, TopicStatus, Wake,
 };
 
@@ -29,6 +29,8 @@ enum Fault {
     SecondGroupIsStarved,
     BlockedKeyIsHidden,
     PayloadIsChanged,
+    SilenceIsIgnored,
+    DepartureIsIgnored,
 }
 
 /// The cases under it fail, or the suite is worth nothing.
@@ -61,6 +63,8 @@ noticed! {
     a_starved_group_is_noticed: SecondGroupIsStarved by claim::groups_are_isolated;
     a_stale_token_is_noticed: LostLeaseIsAccepted by settle::stale_token_cannot_settle;
     a_reordered_key_is_noticed: BlockedKeyIsHidden by order::order_per_key_survives_retries_and_crashes;
+    an_ignored_silence_is_noticed: SilenceIsIgnored by heartbeat::a_silent_owners_leases_come_back;
+    an_ignored_departure_is_noticed: DepartureIsIgnored by heartbeat::an_owner_that_departs_is_forgotten;
     a_blocked_key_is_noticed: BlockedKeyIsHidden by order::a_blocked_key_parks_and_others_go_on;
 }
 
@@ -157,6 +161,20 @@ impl Store for Faulty {
             return Ok(tokens.iter().map(|_| Ok(())).collect());
         }
         self.inner.extend(tokens, lease).await
+    }
+
+    async fn heartbeat(&self, owner: &Owner, silent_for: Duration) -> Result<u64> {
+        if self.fault == Fault::SilenceIsIgnored {
+            return Ok(0);
+        }
+        self.inner.heartbeat(owner, silent_for).await
+    }
+
+    async fn depart(&self, owner: &Owner) -> Result<()> {
+        if self.fault == Fault::DepartureIsIgnored {
+            return Ok(());
+        }
+        self.inner.depart(owner).await
     }
 
     async fn arm(&self, topics: &[TopicId]) -> Result<Wake> {

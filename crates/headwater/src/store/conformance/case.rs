@@ -217,6 +217,13 @@ impl Scene {
         answers.remove(0)
     }
 
+    /// An owner says that it is alive, and that others are dead after so many milliseconds of silence. Gives how many
+    /// leases ended.
+    pub async fn beat(&self, owner_name: &str, silent_ms: u64) -> u64 {
+        let silent_for = Duration::from_millis(silent_ms);
+        self.store.heartbeat(&owner(owner_name), silent_for).await.expect("the owner beats")
+    }
+
     /// The messages of a lease.
     pub async fn fetch(&self, lease: &Lease) -> Vec<Message> {
         self.store.fetch(lease.topic_id, lease.range).await.expect("the range is fetched")

@@ -14,14 +14,14 @@ use crate::topic::TopicSettings;
 const SOON: Duration = Duration::from_millis(2_500);
 
 /// Follows the contract: arm, look once more (and find nothing), then wait.
-async fn arm(scene: &Scene) -> Wake {
+pub(super) async fn arm(scene: &Scene) -> Wake {
     let wake = scene.store.arm(&[scene.subscription.topic.topic_id]).await.expect("armed");
     scene.claim_nothing("waiter", 10).await;
     wake
 }
 
 /// The wait must end soon and the message be there. A wait may end early for nothing: then one waits again.
-async fn woken(scene: &Scene, mut wake: Wake, expected: &str) {
+pub(super) async fn woken(scene: &Scene, mut wake: Wake, expected: &str) {
     let started = Instant::now();
     loop {
         wake.wait(SAFETY_POLL).await;

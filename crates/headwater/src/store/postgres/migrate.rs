@@ -20,6 +20,7 @@ const MIGRATIONS: &[(i32, &str, &str)] = &[
     (7, "settle", include_str!("migrations/0007_settle.sql")),
     (8, "subscribe", include_str!("migrations/0008_subscribe.sql")),
     (9, "roles", include_str!("migrations/0009_roles.sql")),
+    (10, "owners_and_limits", include_str!("migrations/0010_owners_and_limits.sql")),
 ];
 
 /// The version this program works with.

@@ -24,6 +24,8 @@ statements! {
     settle_parts: "settle/parts.sql",
     settle_wake: "settle/wake.sql",
     extend: "extend.sql",
+    heartbeat: "heartbeat.sql",
+    depart: "depart.sql",
     subscribe: "subscribe/create.sql",
     subscribe_lanes: "subscribe/lanes.sql",
     subscription_list: "subscription_list.sql",

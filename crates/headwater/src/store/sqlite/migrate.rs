@@ -6,7 +6,10 @@ use super::fault::sqlite_error;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Every migration ever released, by version. Append only: files of any earlier version are out there.
-pub(super) const MIGRATIONS: &[(i64, &str)] = &[(1, include_str!("migrations/0001_initial.sql"))];
+pub(super) const MIGRATIONS: &[(i64, &str)] = &[
+    (1, include_str!("migrations/0001_initial.sql")),
+    (2, include_str!("migrations/0002_owners_and_limits.sql")),
+];
 
 /// The version this program writes.
 pub(super) fn newest() -> i64 {
@@ -110,19 +113,30 @@ mod tests {
     fn a_later_migration_is_appended_and_runs_once() {
         let mut connection = Connection::open_in_memory().unwrap();
         migrate(&mut connection, "x", false).unwrap();
-        let two = &[MIGRATIONS[0], (2, "CREATE TABLE headwater_two (n INTEGER) STRICT")];
+        let newer = newest() + 1;
+        let later = [MIGRATIONS, &[(newer, "CREATE TABLE headwater_later (n INTEGER) STRICT")]].concat();
         // A newer program's list, whose newest this program does not know: the runner takes any list.
-        run(&mut connection, "x", false, two).unwrap();
-        assert_eq!(version(&connection, "x").unwrap(), Some(2));
+        run(&mut connection, "x", false, &later).unwrap();
+        assert_eq!(version(&connection, "x").unwrap(), Some(newer));
         assert_eq!(migrate(&mut connection, "x", false).unwrap_err().kind(), ErrorKind::SchemaTooNew);
+    }
+
+    #[test]
+    fn every_earlier_version_is_migrated() {
+        for count in 1..MIGRATIONS.len() {
+            let mut connection = Connection::open_in_memory().unwrap();
+            run(&mut connection, "x", false, &MIGRATIONS[..count]).unwrap();
+            assert_eq!(version(&connection, "x").unwrap(), Some(MIGRATIONS[count - 1].0));
+            migrate(&mut connection, "x", false).unwrap();
+            assert_eq!(version(&connection, "x").unwrap(), Some(newest()));
+        }
     }
 
     #[test]
     fn a_failing_migration_leaves_nothing_behind() {
         let mut connection = Connection::open_in_memory().unwrap();
-        let broken =
-            &[MIGRATIONS[0], (2, "CREATE TABLE headwater_two (n INTEGER); SELECT nonsense FROM nowhere")];
-        run(&mut connection, "x", false, broken).unwrap_err();
+        let broken = (newest() + 1, "CREATE TABLE headwater_later (n INTEGER); SELECT nonsense FROM nowhere");
+        run(&mut connection, "x", false, &[MIGRATIONS, &[broken]].concat()).unwrap_err();
         assert_eq!(version(&connection, "x").unwrap(), None);
         migrate(&mut connection, "x", false).unwrap();
     }

@@ -165,7 +165,7 @@ fn topic_of(work: &Work<'_>, subscription_id: i32) -> Attempt<(TopicId, u16)> {
 }
 
 /// Wakes the waiters of a topic: those of this process after COMMIT, those of others by its changed row.
-fn stir(work: &mut Work<'_>, topic: TopicId) -> Attempt<()> {
+pub(super) fn stir(work: &mut Work<'_>, topic: TopicId) -> Attempt<()> {
     work.connection.prepare_cached(super::sql!("settle/stir.sql"))?.execute([topic.0])?;
     work.wake(topic);
     Ok(())

@@ -32,7 +32,8 @@ BEGIN
         SELECT p.oid::regprocedure::text FROM pg_proc p
         WHERE p.pronamespace = '{schema}'::regnamespace AND p.prosecdef
           AND (p_kind = 'producer' AND p.proname IN ('publish', 'publish_bytes', 'publish_batch')
-               OR p_kind = 'consumer' AND p.proname IN ('claim', 'settle_parts', 'wake', 'extend', 'subscribe', 'raise_flag', 'maintain', 'advance'))
+               OR p_kind = 'consumer' AND p.proname IN ('claim', 'settle_parts', 'wake', 'extend', 'heartbeat', 'depart', 'subscribe',
+                                                           'raise_flag', 'maintain', 'advance'))
     LOOP
         EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', v_function, p_role);
     END LOOP;

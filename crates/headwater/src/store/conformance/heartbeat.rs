@@ -1,0 +1,300 @@
+//! Heartbeats: what a dead owner held comes back long before its leases end, and the living keep theirs.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::case::{Case, Scene, failed, offsets_of, owner, range, spanned};
+use super::log_capture;
+use super::wake::{arm, woken};
+use crate::error::ErrorKind;
+use crate::lease::{Outcome, Settlement};
+use crate::message::NewMessage;
+use crate::topic::{Ordering, TopicSettings};
+
+/// For how long an owner may be silent, unless a case says otherwise.
+const SILENT_MS: u64 = 15_000;
+
+/// Not a millisecond early; then to others at once, as a second attempt, alone and counted.
+pub async fn a_silent_owners_leases_come_back(case: &Case) {
+    let scene = case.queue().await;
+    scene.publish(4).await;
+    assert_eq!(scene.beat("dies", SILENT_MS).await, 0);
+    let lost = scene.claim_one("dies", 2).await;
+    case.advance_ms(SILENT_MS);
+    assert_eq!(scene.beat("lives", SILENT_MS).await, 0, "silent for so long, but not for longer");
+    scene.publish(1).await;
+    assert_eq!(scene.claim_one("other", 10).await.range, range(3, 5), "what was leased stays leased");
+    case.advance_ms(1);
+    assert_eq!(scene.beat("lives", SILENT_MS).await, 1);
+    assert_eq!(scene.beat("lives", SILENT_MS).await, 0, "the dead die once");
+    assert_eq!(scene.status().await.reassigned, 0, "nobody has taken it yet");
+    let again = scene.claim_one("lives", 10).await;
+    assert_eq!((again.range, again.attempt, again.suspect), (range(1, 1), 2, true), "in halves, as expired");
+    assert!(again.token > lost.token);
+    assert_eq!(again.deadline, Some(case.now() + Duration::from_secs(300)));
+    assert_eq!(scene.status().await.reassigned, 1);
+}
+
+/// However long it works on them.
+pub async fn a_beating_owner_keeps_its_leases(case: &Case) {
+    let scene = case.queue().await;
+    scene.publish(2).await;
+    scene.beat("works", SILENT_MS).await;
+    let lease = scene.claim_one("works", 2).await;
+    for _ in 0..15 {
+        case.advance_ms(SILENT_MS);
+        assert_eq!(scene.beat("works", SILENT_MS).await, 0);
+        assert_eq!(scene.beat("other", SILENT_MS).await, 0);
+        scene.claim_nothing("other", 2).await;
+    }
+    scene.ack(&lease).await;
+}
+
+/// Whoever does not beat has plain leases, and only their deadline ends them.
+pub async fn an_owner_that_never_beat_is_left_alone(case: &Case) {
+    let scene = case.queue().await;
+    scene.publish(1).await;
+    let lease = scene.claim_one("never beats", 1).await;
+    scene.beat("beats", SILENT_MS).await;
+    case.advance_ms(299_999);
+    assert_eq!(scene.beat("beats", SILENT_MS).await, 0);
+    scene.claim_nothing("beats", 1).await;
+    scene.ack(&lease).await;
+}
+
+/// Fenced as an expired one: before anybody took it, and whatever the clock does afterwards.
+pub async fn a_swept_token_can_neither_settle_nor_extend(case: &Case) {
+    let scene = case.queue().await;
+    scene.publish(1).await;
+    scene.beat("dies", SILENT_MS).await;
+    let lost = scene.claim_one("dies", 1).await;
+    case.advance_ms(SILENT_MS + 1);
+    assert_eq!(scene.beat("lives", SILENT_MS).await, 1);
+    for _ in 0..2 {
+        failed(scene.settle(Settlement::ack_all(lost.token)).await, ErrorKind::LeaseLost);
+        failed(scene.settle_each(lost.token, vec![((1, 1), Outcome::Ack)]).await, ErrorKind::LeaseLost);
+        failed(scene.extend(lost.token, Duration::from_secs(60)).await, ErrorKind::LeaseLost);
+        case.turn_back(Duration::from_secs(3_600));
+    }
+    let again = scene.claim_one("lives", 1).await;
+    failed(scene.settle(Settlement::ack_all(lost.token)).await, ErrorKind::LeaseLost);
+    assert_eq!((again.range, again.attempt), (range(1, 1), 2));
+    scene.ack(&again).await;
+    assert_eq!(scene.status().await.floor.0, 1);
+}
+
+/// A lease of zero is never reassigned by itself, but its owner is known to be dead.
+pub async fn a_lease_for_ever_comes_back_from_a_dead_owner(case: &Case) {
+    let scene = case.scene(TopicSettings { lease: Duration::ZERO, ..TopicSettings::default() }).await;
+    scene.publish(2).await;
+    scene.beat("dies", SILENT_MS).await;
+    scene.claim_one("dies", 1).await;
+    let kept = scene.claim_one("never beats", 1).await;
+    case.advance_ms(SILENT_MS + 1);
+    assert_eq!(scene.beat("lives", SILENT_MS).await, 1);
+    let again = scene.claim_one("lives", 2).await;
+    assert_eq!((again.range, again.attempt, again.deadline), (range(1, 1), 2, None));
+    scene.ack(&kept).await;
+}
+
+/// Of every topic and group, also what it claimed and never beat for.
+pub async fn a_dead_owner_loses_every_subscription(case: &Case) {
+    let first = case.pub_sub().await;
+    let second = first.subscribe("second", crate::Start::Beginning).await;
+    let elsewhere = Scene::new(Arc::clone(&first.store), "elsewhere", TopicSettings::default()).await;
+    first.publish(6).await;
+    elsewhere.publish(6).await;
+    first.beat("dies", SILENT_MS).await;
+    case.advance_ms(1_000);
+    let mut kept = Vec::new();
+    for scene in [&first, &second, &elsewhere] {
+        scene.claim_one("dies", 2).await;
+        kept.push(scene.claim_one("lives", 2).await);
+        scene.claim_one("dies", 2).await;
+    }
+    case.advance_ms(SILENT_MS - 999);
+    assert_eq!(first.beat("lives", SILENT_MS).await, 6);
+    for (scene, kept) in [&first, &second, &elsewhere].into_iter().zip(&kept) {
+        scene.ack(kept).await;
+        let mut back = Vec::new();
+        while let Some(lease) = scene.claim("lives", 10).await.pop() {
+            assert!(lease.suspect && lease.attempt == 2, "{lease:?}");
+            back.extend(spanned(std::slice::from_ref(&lease)));
+            scene.ack(&lease).await;
+        }
+        back.sort_unstable();
+        assert_eq!(back, [1, 2, 5, 6], "{}", scene.subscription.group);
+    }
+}
+
+/// A lease is one, in however many pieces its rest lies.
+pub async fn a_partly_settled_lease_ends_whole(case: &Case) {
+    let scene = case.queue().await;
+    scene.publish(5).await;
+    scene.beat("dies", SILENT_MS).await;
+    let lease = scene.claim_one("dies", 5).await;
+    scene.settle_each(lease.token, vec![((2, 2), Outcome::Ack), ((4, 4), Outcome::Ack)]).await.unwrap();
+    case.advance_ms(SILENT_MS + 1);
+    assert_eq!(scene.beat("lives", SILENT_MS).await, 1);
+    failed(scene.settle_each(lease.token, vec![((5, 5), Outcome::Ack)]).await, ErrorKind::LeaseLost);
+    let mut back = offsets_of(&scene.drain("lives").await);
+    back.sort_unstable();
+    assert_eq!(back, [1, 3, 5]);
+}
+
+/// An ordered subscription goes on where the dead holder stopped, without overtaking.
+pub async fn a_dead_owners_lane_is_free(case: &Case) {
+    let settings = TopicSettings { ordering: Ordering::Key, lanes: 1, ..TopicSettings::default() };
+    let scene = case.scene(settings).await;
+    let messages: Vec<_> = (1..=4).map(|n| NewMessage::new(n.to_string()).key("k")).collect();
+    scene.publish_all(&messages).await;
+    scene.beat("dies", SILENT_MS).await;
+    scene.claim_one("dies", 2).await;
+    scene.claim_nothing("lives", 4).await;
+    case.advance_ms(SILENT_MS + 1);
+    assert_eq!(scene.beat("lives", SILENT_MS).await, 1);
+    assert_eq!(offsets_of(&scene.drain("lives").await), [1, 2, 3, 4]);
+}
+
+/// A waiter learns of it at once.
+pub async fn a_sweep_wakes_a_waiter(case: &Case) {
+    let scene = case.queue().await;
+    let sweeper = scene.clone();
+    is_woken(case, &scene, &sweeper).await;
+}
+
+/// Also one of another process.
+pub async fn a_sweep_of_another_store_wakes_a_waiter(case: &Case) {
+    let scene = case.queue().await;
+    let sweeper = scene.through(&case.open().await);
+    is_woken(case, &scene, &sweeper).await;
+}
+
+async fn is_woken(case: &Case, scene: &Scene, sweeper: &Scene) {
+    for round in ["first", "second"] {
+        scene.publish_all(&[NewMessage::new(round)]).await;
+        scene.beat("dies", SILENT_MS).await;
+        scene.claim_one("dies", 1).await;
+        case.advance_ms(SILENT_MS + 1);
+        let wake = arm(scene).await;
+        assert_eq!(sweeper.beat("lives", SILENT_MS).await, 1);
+        woken(scene, wake, round).await;
+    }
+}
+
+/// Its leases stay what they are: it may settle them, and their deadline ends them.
+pub async fn an_owner_that_departs_is_forgotten(case: &Case) {
+    let scene = case.queue().await;
+    scene.publish(2).await;
+    scene.beat("leaves", SILENT_MS).await;
+    let first = scene.claim_one("leaves", 1).await;
+    scene.claim_one("leaves", 1).await;
+    for _ in 0..2 {
+        scene.store.depart(&owner("leaves")).await.expect("departing twice is allowed");
+    }
+    case.advance_ms(SILENT_MS + 1);
+    assert_eq!(scene.beat("lives", SILENT_MS).await, 0);
+    scene.claim_nothing("lives", 2).await;
+    scene.ack(&first).await;
+    case.advance_ms(300_000);
+    assert_eq!(scene.claim_one("lives", 2).await.range, range(2, 2));
+}
+
+/// An owner that only stood still finds its leases lost, works on, and is watched again.
+pub async fn a_paused_owner_loses_its_leases_and_goes_on(case: &Case) {
+    let scene = case.queue().await;
+    scene.publish(3).await;
+    for round in 1..=3 {
+        assert_eq!(scene.beat("paused", SILENT_MS).await, 0, "nobody else is dead in round {round}");
+        let lost = scene.claim_one("paused", 1).await;
+        case.advance_ms(SILENT_MS + 1);
+        assert_eq!(scene.beat("lives", SILENT_MS).await, 1, "round {round}");
+        failed(scene.settle(Settlement::ack_all(lost.token)).await, ErrorKind::LeaseLost);
+        scene.ack(&scene.claim_one("lives", 1).await).await;
+    }
+    assert_eq!(scene.status().await.floor.0, 3);
+    // Late, but before anybody missed it: what it holds is still its own.
+    scene.publish(1).await;
+    scene.beat("paused", SILENT_MS).await;
+    let kept = scene.claim_one("paused", 1).await;
+    case.advance_ms(SILENT_MS + 1);
+    assert_eq!(scene.beat("paused", SILENT_MS).await, 0);
+    assert_eq!(scene.beat("lives", SILENT_MS).await, 0);
+    scene.ack(&kept).await;
+}
+
+/// Whoever beats while the dead are swept: every lease of theirs ends once, none of the living's, nothing is lost.
+pub async fn many_owners_beat_at_once(case: &Case) {
+    const EACH: usize = 12;
+    let scene = case.queue().await;
+    let stores = [scene.clone(), scene.through(&case.open().await)];
+    scene.publish(EACH * 2 * 3).await;
+    let mut kept = Vec::new();
+    for n in 0..EACH {
+        let (dead, alive) = (format!("dead-{n}"), format!("alive-{n}"));
+        scene.beat(&dead, SILENT_MS).await;
+        scene.beat(&alive, SILENT_MS).await;
+        scene.claim_one(&dead, 3).await;
+        kept.push(scene.claim_one(&alive, 3).await);
+    }
+    // The living beat in time; all at once then, and settle in between.
+    case.advance_ms(SILENT_MS);
+    for n in 0..EACH {
+        assert_eq!(scene.beat(&format!("alive-{n}"), SILENT_MS).await, 0);
+    }
+    case.advance_ms(1);
+    let beats = kept.into_iter().enumerate().map(|(n, lease)| {
+        let scene = stores[n % 2].clone();
+        tokio::spawn(async move {
+            let name = format!("alive-{n}");
+            let mut ended = scene.beat(&name, SILENT_MS).await;
+            scene.ack(&lease).await;
+            ended += scene.beat(&name, SILENT_MS).await;
+            ended
+        })
+    });
+    let mut ended = 0;
+    for beat in beats.collect::<Vec<_>>() {
+        ended += beat.await.expect("the beat is answered");
+    }
+    assert_eq!(ended, EACH as u64, "each lease of the dead ended once");
+    let mut back = BTreeSet::new();
+    while let Some(lease) = scene.claim("alive-0", 100).await.pop() {
+        assert!(lease.suspect, "{lease:?}");
+        assert!(spanned(std::slice::from_ref(&lease)).into_iter().all(|offset| back.insert(offset)));
+        scene.ack(&lease).await;
+    }
+    assert_eq!(back.len(), EACH * 3, "all of it came back: {back:?}");
+    assert_eq!(scene.status().await.floor.0, (EACH * 6) as i64);
+}
+
+/// An operator sees at night who died, and how much it held.
+pub async fn a_dead_owner_is_logged(case: &Case) {
+    let name = format!("dead-owner-{}", Uuid::now_v7());
+    let scene = case.queue().await;
+    scene.publish(2).await;
+    scene.beat(&name, SILENT_MS).await;
+    scene.claim_one(&name, 1).await;
+    scene.claim_one(&name, 1).await;
+    case.advance_ms(SILENT_MS + 1);
+    scene.beat("lives", SILENT_MS).await;
+    let lines = log_capture::lines_with(&name);
+    assert_eq!(lines.len(), 1, "one line per dead owner: {lines:?}");
+    for part in ["WARN", "silent", "leases=2"] {
+        assert!(lines[0].contains(part), "{part} is missing in: {}", lines[0]);
+    }
+}
+
+/// With no time at all everybody else would be dead.
+pub async fn bad_silences_are_refused(case: &Case) {
+    let scene = case.queue().await;
+    for silent_for in [Duration::ZERO, Duration::from_secs(366 * 24 * 3600 + 1)] {
+        let answer = scene.store.heartbeat(&owner("a"), silent_for).await;
+        let error = failed(answer, ErrorKind::InvalidInput);
+        assert!(error.to_string().contains("silent_for"), "{error}");
+    }
+    assert_eq!(scene.beat("a", 1).await, 0);
+}

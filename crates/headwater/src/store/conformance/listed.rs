@@ -1,0 +1,38 @@
+//! Every case is in a list: one that nobody lists never runs.
+
+/// A case that nobody lists never runs.
+#[test]
+fn every_case_is_listed() {
+    let list = include_str!("../conformance.rs");
+    let files = [
+        include_str!("bury.rs"),
+        include_str!("claim.rs"),
+        include_str!("create.rs"),
+        include_str!("dedup.rs"),
+        include_str!("delay.rs"),
+        include_str!("expiry.rs"),
+        include_str!("extend.rs"),
+        include_str!("heartbeat.rs"),
+        include_str!("input.rs"),
+        include_str!("order.rs"),
+        include_str!("place.rs"),
+        include_str!("postgres_order.rs"),
+        include_str!("postgres_start.rs"),
+        include_str!("processes.rs"),
+        include_str!("publish.rs"),
+        include_str!("random_ops.rs"),
+        include_str!("restart.rs"),
+        include_str!("settle.rs"),
+        include_str!("subscribe.rs"),
+        include_str!("wake.rs"),
+    ];
+    let mut cases = 0;
+    for file in files {
+        for rest in file.split("\npub async fn ").skip(1) {
+            let name = rest.split('(').next().expect("a function has a name");
+            assert!(list.contains(name), "{name} is in no list");
+            cases += 1;
+        }
+    }
+    assert!(cases > 150, "only {cases} cases were found");
+}

@@ -1,0 +1,35 @@
+//! Owners that say they are alive, and what becomes of the leases of those that fell silent.
+
+use std::time::Duration;
+
+use super::PostgresStore;
+use super::time::millis;
+use crate::error::Result;
+use crate::lease::check_silent_for;
+use crate::name::Owner;
+use crate::topic::TopicId;
+
+pub(super) async fn heartbeat(store: &PostgresStore, owner: &Owner, silent_for: Duration) -> Result<u64> {
+    check_silent_for(silent_for)?;
+    // On the leases' own pool: a process whose work pool is busy is not dead.
+    let rows = store
+        .connections
+        .query_leases(
+            "beating",
+            &store.statements.heartbeat,
+            &[&owner.as_str(), &millis(silent_for), &store.clock.injected()],
+        )
+        .await?;
+    let mut ended = 0;
+    for row in &rows {
+        let leases = u64::try_from(row.get::<_, i64>("leases")).expect("a count is not negative");
+        tracing::warn!(owner = row.get::<_, &str>("dead_owner"), leases, "owner fell silent, its leases end");
+        row.get::<_, Vec<i32>>("topic_ids").into_iter().for_each(|topic| store.hub.wake(TopicId(topic)));
+        ended += leases;
+    }
+    Ok(ended)
+}
+
+pub(super) async fn depart(store: &PostgresStore, owner: &Owner) -> Result<()> {
+    store.connections.query_leases("departing", &store.statements.depart, &[&owner.as_str()]).await.map(drop)
+}

@@ -1,0 +1,4 @@
+-- Purpose: forget an owner that leaves on purpose.
+-- Parameters: owner.
+-- Index: owner_pkey.
+SELECT {schema}.depart($1)

@@ -1,0 +1,57 @@
+//! Heartbeat: owners say that they are alive; the leases of those that fell silent end.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use rusqlite::params;
+
+use super::fault::Attempt;
+use super::work::Work;
+use super::{decode, millis, settle};
+use crate::name::Owner;
+use crate::topic::TopicId;
+
+/// Notes the owner, and ends the leases of the dead. They are then leases past their deadline, and the claim that finds
+/// them does the rest.
+pub(super) fn heartbeat(work: &mut Work<'_>, owner: &Owner, silent_for: Duration) -> Attempt<u64> {
+    let now_ms = work.now_ms();
+    let connection = work.connection;
+    connection.prepare_cached(super::sql!("heartbeat/beat.sql"))?.execute(params![owner.as_str(), now_ms])?;
+    let dead: Vec<String> = {
+        let mut statement = connection.prepare_cached(super::sql!("heartbeat/silent.sql"))?;
+        decode::all(&mut statement, [now_ms.saturating_sub(millis(silent_for))], |row| row.get(0))?
+    };
+    let mut ended = 0;
+    for owner in dead {
+        ended += end_leases(work, &owner, now_ms)?;
+    }
+    Ok(ended)
+}
+
+fn end_leases(work: &mut Work<'_>, owner: &str, now_ms: i64) -> Attempt<u64> {
+    let ended: Vec<(i64, Option<i32>)> = {
+        let mut statement = work.connection.prepare_cached(super::sql!("heartbeat/end_leases.sql"))?;
+        decode::all(&mut statement, params![owner, now_ms], |row| Ok((row.get(0)?, row.get(1)?)))?
+    };
+    forget(work, owner)?;
+    let tokens: BTreeSet<i64> = ended.iter().map(|(token, _)| *token).collect();
+    let topics: BTreeSet<i32> = ended.iter().filter_map(|(_, topic)| *topic).collect();
+    for topic in topics {
+        settle::stir(work, TopicId(topic))?;
+    }
+    let leases = tokens.len() as u64;
+    if leases > 0 {
+        tracing::warn!(owner, leases, "owner fell silent, its leases end");
+    }
+    Ok(leases)
+}
+
+/// Forgets an owner that leaves on purpose.
+pub(super) fn depart(work: &mut Work<'_>, owner: &Owner) -> Attempt<()> {
+    forget(work, owner.as_str())
+}
+
+fn forget(work: &Work<'_>, owner: &str) -> Attempt<()> {
+    work.connection.prepare_cached(super::sql!("depart.sql"))?.execute([owner])?;
+    Ok(())
+}
