@@ -36,5 +36,9 @@ pub const PROMOTE_MESSAGES_MAX: i32 = 1_000;
 pub const DELAY_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 /// Longest error text kept with a retry or a dead letter; longer ones end in a marker.
 pub const ERROR_TEXT_BYTES_MAX: usize = 64 * 1024;
+/// How long the inbox knows that a handler has handled a message.
+pub const INBOX_RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Most inbox entries forgotten in one round of upkeep.
+pub const INBOX_FORGET_MAX: i32 = 10_000;
 /// How often a waiting consumer looks again although nobody woke it.
 pub const SAFETY_POLL: Duration = Duration::from_secs(5);

@@ -47,6 +47,18 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// The engine's name: `sqlite` or `postgres`.
     fn engine(&self) -> &'static str;
 
+    /// The embedded engine, if this is it: for what only it can do, such as handling in its own transaction.
+    #[cfg(feature = "sqlite")]
+    fn as_sqlite(&self) -> Option<&sqlite::SqliteStore> {
+        None
+    }
+
+    /// The PostgreSQL engine, if this is it: for what only it can do, such as handling in its own transaction.
+    #[cfg(feature = "postgres")]
+    fn as_postgres(&self) -> Option<&postgres::PostgresStore> {
+        None
+    }
+
     /// Creates a topic, or returns the one that is there. Safe when many processes do it at once; a topic with other
     /// settings is a `Conflict` and stays as it is.
     async fn create_topic(&self, name: &TopicName, settings: &TopicSettings) -> Result<Topic>;
@@ -106,7 +118,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// commits after that claim looked wakes the returned [`Wake`], or was announced by `recheck_after`.
     async fn arm(&self, topics: &[TopicId]) -> Result<Wake>;
 
-    /// One round of upkeep: advances heads, hands out late rows, promotes due messages, forgets old dedup keys.
+    /// One round of upkeep: advances heads, hands out late rows, promotes due messages, forgets old dedup keys
+    /// and inbox entries.
     /// Claims do the same on demand for their own topics.
     async fn maintain(&self) -> Result<Maintained>;
 
@@ -134,6 +147,8 @@ pub struct Maintained {
     pub gaps_closed: u64,
     /// Dedup keys forgotten.
     pub dedup_forgotten: u64,
+    /// Inbox entries forgotten.
+    pub inbox_forgotten: u64,
 }
 
 /// Something that is off in a store.

@@ -13,10 +13,12 @@
 //! at the place and must find nothing.
 
 pub mod case;
+mod effects;
 mod harness;
 pub mod lane_consumer;
 mod log_capture;
 mod model;
+mod reliable;
 pub mod rng;
 #[cfg(feature = "postgres")]
 mod sessions;
@@ -42,6 +44,7 @@ pub mod random_ops;
 pub mod restart;
 pub mod settle;
 pub mod subscribe;
+pub mod transaction;
 pub mod wake;
 
 use std::panic::AssertUnwindSafe;
@@ -376,6 +379,7 @@ macro_rules! conformance_cases {
                 a_killed_consumers_lease_moves_on,
             ]
         );
+        $crate::conformance_reliable_cases!($make);
         $crate::conformance_group!($make, random_ops, [random_ops_agree_with_the_model]);
     };
 }

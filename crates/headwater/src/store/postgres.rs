@@ -39,10 +39,12 @@ mod subscribe;
 mod time;
 mod tls;
 mod topic;
+mod transaction;
 
 pub use connect::PoolState;
 pub use migrate::{Migration, migrate, version};
 pub use publish::publish;
+pub use transaction::PostgresTransaction;
 
 use connect::Connections;
 use statements::Statements;
@@ -51,7 +53,7 @@ use statements::Statements;
 pub struct PostgresStore {
     namespace: Namespace,
     connections: Connections,
-    statements: Statements,
+    statements: Arc<Statements>,
     clock: Clock,
     auto_create: bool,
     durable_settlements: bool,
@@ -75,7 +77,7 @@ impl PostgresStore {
         let hub = Arc::new(Hub::default());
         let listen_url = options.listen_url.as_deref().unwrap_or(url);
         Ok(PostgresStore {
-            statements: Statements::of(&namespace),
+            statements: Arc::new(Statements::of(&namespace)),
             listener: arm::Listener::new(listen_url, &namespace, Arc::clone(&hub))?,
             flags: arm::Flags::new(),
             namespace,
@@ -86,6 +88,11 @@ impl PostgresStore {
             hub,
             closed: AtomicBool::new(false),
         })
+    }
+
+    /// The namespace: publishing in a transaction of the caller's own asks for it.
+    pub fn namespace(&self) -> &Namespace {
+        &self.namespace
     }
 
     /// The state of the work pool: how many connections are in use, idle, and waited for.
@@ -105,6 +112,10 @@ impl PostgresStore {
 impl Store for PostgresStore {
     fn engine(&self) -> &'static str {
         "postgres"
+    }
+
+    fn as_postgres(&self) -> Option<&PostgresStore> {
+        Some(self)
     }
 
     async fn create_topic(&self, name: &TopicName, settings: &TopicSettings) -> Result<Topic> {

@@ -65,6 +65,7 @@ mod reader;
 mod settle;
 mod subscribe;
 mod topic;
+mod transaction;
 mod watch;
 mod work;
 mod writer;
@@ -73,6 +74,12 @@ mod writer;
 mod tests;
 
 pub use publish::publish;
+pub use transaction::SqliteHandler;
+#[allow(
+    unused_imports,
+    reason = "the consumer's runtime and the conformance suite use them, and neither is in every build"
+)]
+pub(crate) use transaction::{TransactionDone, TransactionWork};
 
 /// Offsets have 43 bits of the key of a message, topics the 20 above them.
 const OFFSET_BITS: u32 = 43;
@@ -356,6 +363,10 @@ fn give_back(claimed: &Claimed) -> Option<BoxCommand> {
 impl Store for SqliteStore {
     fn engine(&self) -> &'static str {
         "sqlite"
+    }
+
+    fn as_sqlite(&self) -> Option<&SqliteStore> {
+        Some(self)
     }
 
     async fn create_topic(&self, name: &TopicName, settings: &TopicSettings) -> Result<Topic> {

@@ -44,6 +44,11 @@ impl Case {
         self.clock.now()
     }
 
+    /// The clock itself, for what moves it from within.
+    pub fn clock(&self) -> ManualClock {
+        self.clock.clone()
+    }
+
     /// Moves the clock.
     pub fn advance(&self, by: Duration) {
         self.clock.advance(by);

@@ -3,7 +3,7 @@
 /// A case that nobody lists never runs.
 #[test]
 fn every_case_is_listed() {
-    let list = include_str!("../conformance.rs");
+    let list = [include_str!("../conformance.rs"), include_str!("reliable.rs")].concat();
     let files = [
         include_str!("bury.rs"),
         include_str!("claim.rs"),
@@ -24,6 +24,7 @@ fn every_case_is_listed() {
         include_str!("restart.rs"),
         include_str!("settle.rs"),
         include_str!("subscribe.rs"),
+        include_str!("transaction.rs"),
         include_str!("wake.rs"),
     ];
     let mut cases = 0;

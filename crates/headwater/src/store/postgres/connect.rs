@@ -64,6 +64,11 @@ impl Connections {
         self.work.get().await.map_err(fault::translate_pool)
     }
 
+    /// How long a statement may go without an answer before its connection is given up.
+    pub(super) fn answer_timeout(&self) -> Duration {
+        self.statement_timeout + GRACE
+    }
+
     /// Runs one statement on the work pool.
     pub(super) async fn query(
         &self,
@@ -112,7 +117,7 @@ impl Connections {
             let translate = if commits { fault::translate_commit } else { fault::translate };
             client.query(&statement, params).await.map_err(|error| translate(doing, error))
         };
-        match tokio::time::timeout(self.statement_timeout + GRACE, run).await {
+        match tokio::time::timeout(self.answer_timeout(), run).await {
             Ok(result) => result,
             Err(_) => {
                 // The connection is in an unknown state: it is dropped, not given back.

@@ -3,8 +3,11 @@
 use tokio_postgres::Row;
 
 use super::PostgresStore;
+use super::time::millis;
 use crate::error::Result;
-use crate::limits::{ADVANCE_ROWS_MAX, GAPS_NOTED_MAX, PROMOTE_MESSAGES_MAX};
+use crate::limits::{
+    ADVANCE_ROWS_MAX, GAPS_NOTED_MAX, INBOX_FORGET_MAX, INBOX_RETENTION, PROMOTE_MESSAGES_MAX,
+};
 use crate::store::Maintained;
 
 pub(super) async fn maintain(store: &PostgresStore) -> Result<Maintained> {
@@ -17,6 +20,14 @@ pub(super) async fn maintain(store: &PostgresStore) -> Result<Maintained> {
         .connections
         .query("maintaining", &store.statements.maintain, &[&PROMOTE_MESSAGES_MAX, &store.clock.injected()])
         .await?;
+    let inbox = store
+        .connections
+        .query(
+            "maintaining the inbox",
+            &store.statements.forget_inbox,
+            &[&millis(INBOX_RETENTION), &INBOX_FORGET_MAX, &store.clock.injected()],
+        )
+        .await?;
     let count =
         |row: &Row, column: &str| u64::try_from(row.get::<_, i64>(column)).expect("a count is not negative");
     let done = Maintained {
@@ -24,6 +35,7 @@ pub(super) async fn maintain(store: &PostgresStore) -> Result<Maintained> {
         late: count(&heads[0], "late"),
         gaps_closed: count(&heads[0], "closed"),
         dedup_forgotten: count(&rest[0], "dedup_forgotten"),
+        inbox_forgotten: count(&inbox[0], "forgotten"),
     };
     if done.promoted + done.late > 0 {
         store.hub.wake_all();

@@ -10,7 +10,7 @@ use crate::namespace::Namespace;
 use crate::store::OpenOptions;
 
 /// Append-only: a released file never changes, later versions come after it.
-const MIGRATIONS: &[(i32, &str, &str)] = &[
+pub(super) const MIGRATIONS: &[(i32, &str, &str)] = &[
     (1, "tables", include_str!("migrations/0001_tables.sql")),
     (2, "topic", include_str!("migrations/0002_topic.sql")),
     (3, "publish", include_str!("migrations/0003_publish.sql")),
@@ -21,6 +21,7 @@ const MIGRATIONS: &[(i32, &str, &str)] = &[
     (8, "subscribe", include_str!("migrations/0008_subscribe.sql")),
     (9, "roles", include_str!("migrations/0009_roles.sql")),
     (10, "owners_and_limits", include_str!("migrations/0010_owners_and_limits.sql")),
+    (11, "inbox", include_str!("migrations/0011_inbox.sql")),
 ];
 
 /// The version this program works with.

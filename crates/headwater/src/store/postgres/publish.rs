@@ -113,7 +113,7 @@ impl<'a> Columns<'a> {
         }
     }
 
-    fn params<'b>(&'b self, topic: &'b &'b str) -> [&'b (dyn ToSql + Sync); 12] {
+    pub(super) fn params<'b>(&'b self, topic: &'b &'b str) -> [&'b (dyn ToSql + Sync); 12] {
         [
             topic,
             &self.message_ids,
@@ -130,7 +130,7 @@ impl<'a> Columns<'a> {
         ]
     }
 
-    fn published(&self, row: &Row) -> Vec<Published> {
+    pub(super) fn published(&self, row: &Row) -> Vec<Published> {
         let duplicates: Option<Vec<Option<Uuid>>> = row.get("duplicate_of");
         self.outcome(row.get("offsets"), duplicates.as_deref())
     }

@@ -37,11 +37,15 @@ async fn settle_one(store: &PostgresStore, settlement: &Settlement) -> Result<Re
     };
     let held = match &settlement.parts {
         Parts::AckAll => ack_all(store, &[settlement.token.0]).await?.contains(&settlement.token.0),
-        // No offset is that high, and a range up to it has no exclusive end.
-        Parts::Each(parts) if parts.iter().any(|(range, _)| range.last.0 == i64::MAX) => false,
+        Parts::Each(parts) if reaches_the_end(parts) => false,
         Parts::Each(parts) => settle_parts(store, settlement.token, parts).await?,
     };
     Ok(if held { Ok(()) } else { Err(Error::lease_lost(settlement.token.0)) })
+}
+
+/// No offset is that high, and a range up to it has no exclusive end.
+pub(super) fn reaches_the_end(parts: &[(OffsetRange, Outcome)]) -> bool {
+    parts.iter().any(|(range, _)| range.last.0 == i64::MAX)
 }
 
 async fn ack_all(store: &PostgresStore, tokens: &[i64]) -> Result<HashSet<i64>> {
@@ -69,12 +73,7 @@ async fn settle_parts(
     token: LeaseToken,
     parts: &[(OffsetRange, Outcome)],
 ) -> Result<bool> {
-    let firsts: Vec<i64> = parts.iter().map(|(range, _)| range.first.0).collect();
-    let lasts: Vec<i64> = parts.iter().map(|(range, _)| range.last.0).collect();
-    let outcomes: Vec<&str> = parts.iter().map(|(_, outcome)| word(outcome)).collect();
-    let delays_ms: Vec<Option<i64>> = parts.iter().map(|(_, outcome)| delay_ms(outcome)).collect();
-    let errors: Vec<Option<&str>> = parts.iter().map(|(_, outcome)| error(outcome)).collect();
-    let keys: Vec<Option<&str>> = parts.iter().map(|(_, outcome)| key(outcome)).collect();
+    let columns = PartColumns::of(parts);
     let now = store.clock.injected();
     let rows = store
         .connections
@@ -83,12 +82,12 @@ async fn settle_parts(
             &store.statements.settle_parts,
             &[
                 &token.0,
-                &firsts,
-                &lasts,
-                &outcomes,
-                &delays_ms,
-                &errors,
-                &keys,
+                &columns.firsts,
+                &columns.lasts,
+                &columns.outcomes,
+                &columns.delays_ms,
+                &columns.errors,
+                &columns.keys,
                 &store.durable_settlements,
                 &now,
             ],
@@ -96,11 +95,38 @@ async fn settle_parts(
         .await?;
     let topic: Option<i32> = rows[0].get("topic_id");
     if let Some(topic) = topic
-        && parts.iter().any(|(_, outcome)| matches!(outcome, Outcome::Release | Outcome::Retry { .. }))
+        && columns.comes_again
     {
         store.hub.wake(TopicId(topic));
     }
     Ok(topic.is_some())
+}
+
+/// Parts of a lease as the columns the schema's functions take.
+pub(super) struct PartColumns<'a> {
+    pub(super) firsts: Vec<i64>,
+    pub(super) lasts: Vec<i64>,
+    pub(super) outcomes: Vec<&'a str>,
+    pub(super) delays_ms: Vec<Option<i64>>,
+    pub(super) errors: Vec<Option<&'a str>>,
+    pub(super) keys: Vec<Option<&'a str>>,
+    /// Whether something of it is to be handed out again, so that waiters must look.
+    pub(super) comes_again: bool,
+}
+
+impl<'a> PartColumns<'a> {
+    pub(super) fn of(parts: &'a [(OffsetRange, Outcome)]) -> Self {
+        let comes_again = |outcome: &Outcome| matches!(outcome, Outcome::Release | Outcome::Retry { .. });
+        PartColumns {
+            firsts: parts.iter().map(|(range, _)| range.first.0).collect(),
+            lasts: parts.iter().map(|(range, _)| range.last.0).collect(),
+            outcomes: parts.iter().map(|(_, outcome)| word(outcome)).collect(),
+            delays_ms: parts.iter().map(|(_, outcome)| delay_ms(outcome)).collect(),
+            errors: parts.iter().map(|(_, outcome)| error(outcome)).collect(),
+            keys: parts.iter().map(|(_, outcome)| key(outcome)).collect(),
+            comes_again: parts.iter().any(|(_, outcome)| comes_again(outcome)),
+        }
+    }
 }
 
 fn word(outcome: &Outcome) -> &'static str {

@@ -6,13 +6,14 @@ use super::decode;
 use super::fault::Attempt;
 use super::promote::promote;
 use super::work::Work;
+use crate::limits::{INBOX_FORGET_MAX, INBOX_RETENTION};
 use crate::store::Maintained;
 use crate::topic::TopicId;
 
 /// Dedup keys forgotten in one round at most: the writer is shared.
 const FORGET_MAX: u32 = 10_000;
 
-/// Promotes due messages of every topic and forgets old dedup keys.
+/// Promotes due messages of every topic and forgets old dedup keys and inbox entries.
 pub(super) fn maintain(work: &mut Work<'_>) -> Attempt<Maintained> {
     let now_ms = work.now_ms();
     let due = {
@@ -25,6 +26,9 @@ pub(super) fn maintain(work: &mut Work<'_>) -> Attempt<Maintained> {
     }
     let mut forget = work.connection.prepare_cached(super::sql!("maintain/forget_dedup.sql"))?;
     done.dedup_forgotten = forget.execute(params![now_ms, FORGET_MAX])? as u64;
+    let mut forget = work.connection.prepare_cached(super::sql!("maintain/forget_inbox.sql"))?;
+    let handled_before_ms = now_ms.saturating_sub(super::millis(INBOX_RETENTION));
+    done.inbox_forgotten = forget.execute(params![handled_before_ms, INBOX_FORGET_MAX])? as u64;
     Ok(done)
 }
 

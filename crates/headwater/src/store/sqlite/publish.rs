@@ -20,7 +20,8 @@ use crate::topic::{TopicId, TopicSettings};
 ///
 /// All of `messages` are in the transaction, or none. They become visible, and durable as far as the caller's own
 /// `synchronous` goes, when the caller commits; if the caller rolls back nobody ever sees them. An unknown topic is
-/// created as a queue unless the store was opened with `auto_create` off.
+/// created as a queue unless the store was opened with `auto_create` off. On a connection without an open transaction
+/// the batch is one of its own.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -41,7 +42,7 @@ use crate::topic::{TopicId, TopicSettings};
 /// # }
 /// ```
 pub fn publish(
-    transaction: &rusqlite::Transaction<'_>,
+    transaction: &Connection,
     topic: &TopicName,
     messages: &[NewMessage],
 ) -> Result<Vec<Published>> {

@@ -8,6 +8,7 @@ use crate::lease::Want;
 use crate::name::Owner;
 
 mod doctor;
+mod handling;
 mod open;
 mod plans;
 mod sql;

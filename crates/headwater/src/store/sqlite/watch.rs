@@ -222,6 +222,22 @@ impl Watch {
             self.hearing = Hearing::Silent;
         }
     }
+
+    /// Wakes whom a commit of our own connection may concern, where nobody knows what it wrote.
+    pub(super) fn look_at_own(&self, connection: &Connection, hub: &Hub) {
+        if hub.waiting() == 0 {
+            return;
+        }
+        match &self.watched {
+            None => hub.wake_all(),
+            Some(watched) => {
+                if let Err(error) = wake_changed(watched, connection, hub) {
+                    tracing::debug!(%error, "reading the watched topics failed, waking everybody");
+                    hub.wake_all();
+                }
+            }
+        }
+    }
 }
 
 fn wake_changed(watched: &Watched, connection: &Connection, hub: &Hub) -> rusqlite::Result<()> {

@@ -57,6 +57,9 @@ pub(super) enum Kind {
     /// Claims and settlements: losing one in a power cut only means that messages come again. Tokens handed out by a
     /// lost claim may then be handed out again, but no process that held them has survived.
     Consume,
+    /// Runs the program's own handlers, whose effects must survive a power cut. Always in a transaction of its own: what a
+    /// handler may do to it, it does to nobody else's command.
+    Handle,
     /// Reads only (the store in memory has no other connection to read with).
     Read,
 }

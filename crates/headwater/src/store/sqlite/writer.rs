@@ -53,7 +53,7 @@ pub(super) struct SyncPolicy {
 impl SyncPolicy {
     fn wants_sync(self, kind: Kind) -> bool {
         match kind {
-            Kind::Publish | Kind::Define => self.publishes,
+            Kind::Publish | Kind::Define | Kind::Handle => self.publishes,
             Kind::Consume => self.settlements,
             Kind::Read => false,
         }
@@ -114,8 +114,15 @@ impl Writer {
         let mut slots: Vec<Slot> =
             slots.map(|command| Slot { command, outcome: SlotOutcome::Pending }).collect();
         let policy = self.policy;
-        let synced = slots.iter().any(|slot| policy.wants_sync(slot.command.kind()));
-        self.serve_group(&mut slots, synced);
+        let alone = |slot: &Slot| slot.command.kind() == Kind::Handle;
+        for group in slots.chunk_by_mut(|one, next| !alone(one) && !alone(next)) {
+            let synced = group.iter().any(|slot| policy.wants_sync(slot.command.kind()));
+            self.serve_group(group, synced);
+            if alone(&group[0]) {
+                // Handlers publish as they like, also in plain SQL: what they wrote to is looked up.
+                self.watch.look_at_own(&self.connection, &self.hub);
+            }
+        }
         for slot in &mut slots {
             if matches!(slot.outcome, SlotOutcome::NeedsSync) {
                 self.serve_group(std::slice::from_mut(slot), true);

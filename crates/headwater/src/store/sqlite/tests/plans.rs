@@ -31,6 +31,7 @@ const HOT: &[(&str, &str)] = &[
     ("settle/stir", sql!("settle/stir.sql")),
     ("settle/buried", sql!("settle/buried.sql")),
     ("settle/bury", sql!("settle/bury.sql")),
+    ("transaction/enter", sql!("transaction/enter.sql")),
     ("extend", sql!("extend.sql")),
     ("heartbeat/beat", sql!("heartbeat/beat.sql")),
     ("heartbeat/silent", sql!("heartbeat/silent.sql")),
@@ -45,6 +46,7 @@ const SORTED: &[(&str, &str)] = &[
     ("claim/lanes", sql!("claim/lanes.sql")),
     ("claim/lanes_held", sql!("claim/lanes_held.sql")),
     ("maintain/forget_dedup", sql!("maintain/forget_dedup.sql")),
+    ("maintain/forget_inbox", sql!("maintain/forget_inbox.sql")),
 ];
 
 fn plan_of(connection: &Connection, sql: &str) -> Vec<String> {

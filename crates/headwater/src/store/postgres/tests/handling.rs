@@ -1,0 +1,124 @@
+//! The transaction handlers write in: how it ends, whatever they do to it.
+
+use crate::lease::LeaseToken;
+
+use super::*;
+
+async fn leased(store: &PostgresStore, subscription: &Subscription) -> (LeaseToken, Uuid) {
+    store.publish(&orders(), &[NewMessage::new("x")]).await.unwrap();
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        if let Some(lease) = store.claim(&request(subscription)).await.unwrap().leases.pop() {
+            let messages = store.fetch(lease.topic_id, lease.range).await.unwrap();
+            return (lease.token, messages[0].message_id);
+        }
+        assert!(Instant::now() < until, "nothing came");
+    }
+}
+
+#[tokio::test]
+async fn a_handler_that_ends_the_transaction_is_found_out_before_anything_is_settled() {
+    let Some(scene) = Scene::new() else { return };
+    let store = scene.open().await;
+    let subscription = subscribed(&store).await;
+    for own in ["COMMIT", "ROLLBACK", "COMMIT; BEGIN", "ROLLBACK; BEGIN"] {
+        let (token, message_id) = leased(&store, &subscription).await;
+        let transaction = store.begin().await.unwrap();
+        assert!(transaction.savepoint_and_enter("mailer", message_id).await.unwrap());
+        transaction.batch_execute(own).await.unwrap();
+        assert!(transaction.release_savepoint().await.is_err(), "its savepoint is gone");
+        let error = transaction.settle(&Settlement::ack_all(token)).await.unwrap_err();
+        if !own.ends_with("BEGIN") {
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{own}: {error:?}");
+            assert!(error.to_string().contains("ended the transaction"), "{error}");
+        }
+        drop(transaction);
+        store.settle(&[Settlement::ack_all(token)]).await.unwrap().remove(0).unwrap();
+    }
+    assert_eq!(store.pool_state().active, 0);
+    scene.drop().await;
+}
+
+#[tokio::test]
+async fn a_failed_statement_is_undone_by_the_savepoint_and_never_committed_by_mistake() {
+    let Some(scene) = Scene::new() else { return };
+    let store = scene.open().await;
+    let subscription = subscribed(&store).await;
+    let (token, message_id) = leased(&store, &subscription).await;
+    let transaction = store.begin().await.unwrap();
+    assert!(transaction.savepoint_and_enter("mailer", message_id).await.unwrap());
+    transaction.batch_execute("SELECT 1 / 0").await.unwrap_err();
+    transaction.release_savepoint().await.unwrap_err();
+    transaction.rollback_to_savepoint().await.unwrap();
+    assert!(transaction.savepoint_and_enter("mailer", message_id).await.unwrap(), "the entry went with it");
+    transaction.release_savepoint().await.unwrap();
+    assert!(transaction.settle(&Settlement::ack_all(token)).await.unwrap());
+    // PostgreSQL answers COMMIT of a failed transaction with a rollback and no error.
+    transaction.batch_execute("SELECT 1 / 0").await.unwrap_err();
+    transaction.commit().await.unwrap_err();
+    store.settle(&[Settlement::ack_all(token)]).await.unwrap().remove(0).expect("the lease is still held");
+    scene.drop().await;
+}
+
+#[tokio::test]
+async fn the_transaction_is_read_committed_and_durable() {
+    let Some(scene) = Scene::new() else { return };
+    let url = format!(
+        "{}?options=-c%20synchronous_commit%3Doff%20-c%20default_transaction_read_only%3Don",
+        scene.url
+    );
+    scene.open().await;
+    let store = PostgresStore::open(&url, scene.namespace.clone(), OpenOptions::default()).await.unwrap();
+    let transaction = store.begin().await.unwrap();
+    let settings = "SELECT current_setting('synchronous_commit'), current_setting('transaction_isolation'),
+                    current_setting('transaction_read_only')";
+    let row = transaction.query_one(settings, &[]).await.unwrap();
+    assert_eq!((row.get(0), row.get(1), row.get(2)), ("on", "read committed", "off"));
+    transaction.rollback().await.unwrap();
+    assert_eq!((store.pool_state().active, store.pool_state().idle), (0, 1), "given back");
+    scene.drop().await;
+}
+
+#[tokio::test]
+async fn a_connection_goes_back_to_the_pool_only_without_a_transaction() {
+    let Some(scene) = Scene::new() else { return };
+    let store = scene.open().await;
+    let transaction = store.begin().await.unwrap();
+    transaction.commit().await.unwrap();
+    assert_eq!((store.pool_state().active, store.pool_state().idle), (0, 1));
+    // Whoever kept a clone could begin something on it.
+    let transaction = store.begin().await.unwrap();
+    let kept = transaction.clone();
+    transaction.commit().await.unwrap();
+    kept.batch_execute("BEGIN").await.unwrap();
+    drop(kept);
+    assert_eq!((store.pool_state().active, store.pool_state().idle), (0, 0));
+    drop(store.begin().await.unwrap());
+    assert_eq!((store.pool_state().active, store.pool_state().idle), (0, 0));
+    scene.drop().await;
+}
+
+#[tokio::test]
+async fn a_consumer_may_handle_and_what_it_publishes_wakes_others() {
+    let Some(scene) = Scene::new() else { return };
+    let owner = scene.open().await;
+    let subscription = subscribed(&owner).await;
+    let (token, message_id) = leased(&owner, &subscription).await;
+    let consumer = scene.open_as(Some("consumer")).await.unwrap();
+    let transaction = consumer.begin().await.unwrap();
+    assert!(transaction.savepoint_and_enter("mailer", message_id).await.unwrap());
+    let refused = transaction.publish(&orders(), &[NewMessage::new("y")]).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "it may consume, not publish: {refused}");
+    transaction.rollback_to_savepoint().await.unwrap();
+    assert!(transaction.enter("mailer", message_id).await.unwrap());
+    assert!(transaction.settle(&Settlement::ack_all(token)).await.unwrap());
+    transaction.commit().await.unwrap();
+    assert_eq!(consumer.maintain().await.unwrap().inbox_forgotten, 0);
+
+    let wake = owner.arm(&[subscription.topic.topic_id]).await.unwrap();
+    let transaction = owner.begin().await.unwrap();
+    transaction.publish(&orders(), &[NewMessage::new("y")]).await.unwrap();
+    transaction.commit().await.unwrap();
+    assert!(wake.wait(Duration::from_secs(20)).await, "nobody was woken");
+    scene.drop().await;
+}

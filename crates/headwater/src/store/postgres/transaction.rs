@@ -1,0 +1,289 @@
+//! Handling in the store's own transaction: the inbox entry, the handler's writes and the ack commit together.
+//!
+//! Why an effect is there once, wherever it is killed. One transaction enters `(handler, message_id)`, runs the
+//! handler's statements and settles the lease. Before COMMIT nothing of it exists: the lease ends by its deadline, the
+//! message is handed out again, and the entry is not there, so the handler runs. After COMMIT all of it exists: the
+//! message is done, and a second delivery of the same id (another publish, a redrive) finds the entry and runs nothing.
+//! Two deliveries at once meet at the entry's unique key: the second waits until the first has ended, and then sees
+//! which of the two happened. A lease that was lost meanwhile fails the settlement, and the transaction is rolled back:
+//! whoever holds the lease now handles it. The commit waits for the disk, unlike that of settlements alone: losing an
+//! ack means a redelivery, but an effect that was answered for must stay.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use deadpool_postgres::Object;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Row};
+use uuid::Uuid;
+
+use super::publish::Columns;
+use super::settle::{PartColumns, reaches_the_end};
+use super::statements::Statements;
+use super::{PostgresStore, fault};
+use crate::clock::Clock;
+use crate::error::{Error, ErrorKind, Result};
+use crate::lease::{Parts, Settlement};
+use crate::message::{NewMessage, Published, validate_batch};
+use crate::name::{TopicName, check_name};
+use crate::store::wake::Hub;
+use crate::topic::TopicId;
+
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
+const SAVEPOINT: &str = "SAVEPOINT headwater_message";
+const RELEASE: &str = "RELEASE SAVEPOINT headwater_message";
+const ROLLBACK_TO: &str = "ROLLBACK TO SAVEPOINT headwater_message; RELEASE SAVEPOINT headwater_message";
+/// COMMIT of a transaction that has failed rolls back and says so only in passing; the SELECT fails outright.
+const COMMIT: &str = "SELECT 1; COMMIT";
+
+/// An open transaction of the store's own, for a handler to write in. Clones share it.
+///
+/// It derefs to [`tokio_postgres::Client`]: run statements on it as on any connection, but leave BEGIN, COMMIT and
+/// ROLLBACK to whoever began it. A handler that ends the transaction itself is found out when its message is settled.
+#[derive(Clone)]
+pub struct PostgresTransaction {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// Taken only by `drop`.
+    connection: Option<Object>,
+    /// Whether the connection may go back to the pool: the transaction has ended and nobody else has a handle on it.
+    clean: AtomicBool,
+    /// Set inside the transaction and gone with it: tells whether it is still the one that was begun.
+    mark: String,
+    /// Topics whose waiters are woken after COMMIT.
+    woken: Mutex<Vec<TopicId>>,
+    statements: Arc<Statements>,
+    clock: Clock,
+    hub: Arc<Hub>,
+    answer_timeout: Duration,
+}
+
+impl PostgresStore {
+    /// Begins a transaction, READ COMMITTED and durable whatever the server's default is.
+    pub async fn begin(&self) -> Result<PostgresTransaction> {
+        self.check_open()?;
+        let shared = Shared {
+            connection: Some(self.connections.get().await?),
+            clean: AtomicBool::new(false),
+            mark: Uuid::now_v7().simple().to_string(),
+            woken: Mutex::default(),
+            statements: Arc::clone(&self.statements),
+            clock: self.clock.clone(),
+            hub: Arc::clone(&self.hub),
+            answer_timeout: self.connections.answer_timeout(),
+        };
+        let transaction = PostgresTransaction { shared: Arc::new(shared) };
+        transaction
+            .start(BEGIN, &transaction.shared.statements.transaction_begin, &[&transaction.shared.mark])
+            .await?;
+        Ok(transaction)
+    }
+}
+
+impl Deref for PostgresTransaction {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        self.shared.connection()
+    }
+}
+
+impl fmt::Debug for PostgresTransaction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresTransaction").field("mark", &self.shared.mark).finish_non_exhaustive()
+    }
+}
+
+impl PostgresTransaction {
+    /// Publishes inside this transaction: seen when it commits, and never if it does not. The topic must exist.
+    pub async fn publish(&self, topic: &TopicName, messages: &[NewMessage]) -> Result<Vec<Published>> {
+        validate_batch(messages)?;
+        if messages.is_empty() {
+            return Ok(Vec::new());
+        }
+        let columns = Columns::of(messages, self.shared.clock.injected(), true);
+        let doing = format!("publishing to topic {topic}");
+        let rows =
+            self.query(&doing, &self.shared.statements.publish, &columns.params(&topic.as_str())).await?;
+        self.wake_after_commit(TopicId(rows[0].get("topic_id")));
+        Ok(columns.published(&rows[0]))
+    }
+}
+
+#[allow(
+    dead_code,
+    reason = "the consumer's runtime and the conformance suite call it, and neither is in every build"
+)]
+impl PostgresTransaction {
+    /// Remembers this place: [`Self::rollback_to_savepoint`] undoes what comes after it.
+    pub(crate) async fn savepoint(&self) -> Result<()> {
+        self.execute("setting a savepoint", SAVEPOINT).await
+    }
+
+    /// Keeps what came after the savepoint. Fails if a statement of it failed: then roll back to the savepoint.
+    pub(crate) async fn release_savepoint(&self) -> Result<()> {
+        self.execute("releasing a savepoint", RELEASE).await
+    }
+
+    /// Undoes what came after the savepoint, also where a statement failed.
+    pub(crate) async fn rollback_to_savepoint(&self) -> Result<()> {
+        self.execute("rolling back to a savepoint", ROLLBACK_TO).await
+    }
+
+    /// Enters the message into the handler's inbox; false if it is there already: the effect has happened.
+    ///
+    /// Waits while another transaction that entered the same pair is open.
+    pub(crate) async fn enter(&self, handler: &str, message_id: Uuid) -> Result<bool> {
+        check_name("handler", handler)?;
+        let now = self.shared.clock.injected();
+        let sql = &self.shared.statements.transaction_enter;
+        let rows = self.query("entering a message", sql, &[&handler, &message_id, &now]).await?;
+        Ok(rows[0].get("entered"))
+    }
+
+    /// [`Self::savepoint`] and [`Self::enter`] in one round trip.
+    pub(crate) async fn savepoint_and_enter(&self, handler: &str, message_id: Uuid) -> Result<bool> {
+        check_name("handler", handler)?;
+        let now = self.shared.clock.injected();
+        let sql = &self.shared.statements.transaction_enter;
+        let rows = self.start(SAVEPOINT, sql, &[&handler, &message_id, &now]).await?;
+        Ok(rows[0].get("entered"))
+    }
+
+    /// Settles a lease inside this transaction; false if it is lost: then nothing of this may be committed.
+    pub(crate) async fn settle(&self, settlement: &Settlement) -> Result<bool> {
+        let settlement = settlement.clone().normalized()?;
+        let columns = match &settlement.parts {
+            Parts::AckAll => None,
+            Parts::Each(parts) if reaches_the_end(parts) => return Ok(false),
+            Parts::Each(parts) => Some(PartColumns::of(parts)),
+        };
+        let part = columns.as_ref();
+        let shared = &self.shared;
+        let rows = self
+            .query(
+                &format!("settling lease {}", settlement.token),
+                &shared.statements.transaction_settle,
+                &[
+                    &shared.mark,
+                    &settlement.token.0,
+                    &part.map(|part| &part.firsts),
+                    &part.map(|part| &part.lasts),
+                    &part.map(|part| &part.outcomes),
+                    &part.map(|part| &part.delays_ms),
+                    &part.map(|part| &part.errors),
+                    &part.map(|part| &part.keys),
+                    &shared.clock.injected(),
+                ],
+            )
+            .await?;
+        let topic: Option<i32> = rows[0].get("topic_id");
+        if let Some(topic) = topic {
+            // Also when all is acked: it may have freed a lane, and a look in vain is cheap.
+            self.wake_after_commit(TopicId(topic));
+        }
+        Ok(topic.is_some())
+    }
+
+    /// Commits, and wakes this process's waiters. `CommitUnknown` if the connection breaks under it: if it did commit,
+    /// the inbox knows when the message comes again.
+    pub(crate) async fn commit(self) -> Result<()> {
+        let doing = "committing handled messages";
+        let run = self.shared.connection().batch_execute(COMMIT);
+        match tokio::time::timeout(self.shared.answer_timeout, run).await {
+            Ok(result) => result.map_err(|error| fault::translate_commit(doing, error))?,
+            Err(_) => return Err(fault::unknown(doing, "no answer in time")),
+        }
+        let woken = std::mem::take(&mut *self.shared.woken.lock().expect("no panic while held"));
+        woken.iter().for_each(|topic| self.shared.hub.wake(*topic));
+        self.give_back();
+        Ok(())
+    }
+
+    /// Rolls back: nothing of it happened.
+    pub(crate) async fn rollback(self) -> Result<()> {
+        self.execute("rolling back", "ROLLBACK").await?;
+        self.give_back();
+        Ok(())
+    }
+
+    /// The connection may be used again, unless a clone is still about: its holder could begin something on it.
+    fn give_back(self) {
+        let alone = Arc::strong_count(&self.shared) == 1;
+        self.shared.clean.store(alone, Ordering::SeqCst);
+    }
+}
+
+impl PostgresTransaction {
+    fn wake_after_commit(&self, topic: TopicId) {
+        let mut woken = self.shared.woken.lock().expect("no panic while held");
+        if !woken.contains(&topic) {
+            woken.push(topic);
+        }
+    }
+
+    async fn execute(&self, doing: &str, sql: &str) -> Result<()> {
+        let run = self.shared.connection().batch_execute(sql);
+        match tokio::time::timeout(self.shared.answer_timeout, run).await {
+            Ok(result) => result.map_err(|error| fault::translate(doing, error)),
+            Err(_) => Err(no_answer(doing)),
+        }
+    }
+
+    async fn query(&self, doing: &str, sql: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>> {
+        let connection = self.shared.connection();
+        let run = async {
+            let statement = connection.prepare_cached(sql).await?;
+            connection.query(&statement, params).await
+        };
+        match tokio::time::timeout(self.shared.answer_timeout, run).await {
+            Ok(result) => result.map_err(|error| fault::translate(doing, error)),
+            Err(_) => Err(no_answer(doing)),
+        }
+    }
+
+    /// A plain command and then a statement, sent together: the second does not wait for the first one's answer.
+    async fn start(&self, command: &str, sql: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>> {
+        let doing = "beginning to handle";
+        let connection = self.shared.connection();
+        let run = async {
+            // Prepared before: preparing takes a round trip the first time, and inside a failed transaction none.
+            let statement = connection.prepare_cached(sql).await?;
+            // Requests are sent when first polled, in this order.
+            let (begun, rows) =
+                futures::join!(connection.batch_execute(command), connection.query(&statement, params));
+            begun?;
+            rows
+        };
+        match tokio::time::timeout(self.shared.answer_timeout, run).await {
+            Ok(result) => result.map_err(|error| fault::translate(doing, error)),
+            Err(_) => Err(no_answer(doing)),
+        }
+    }
+}
+
+impl Shared {
+    fn connection(&self) -> &Object {
+        self.connection.as_ref().expect("only drop takes it")
+    }
+}
+
+impl Drop for Shared {
+    /// A connection whose transaction may be open is closed: the server rolls back, and the pool makes a new one.
+    fn drop(&mut self) {
+        if let Some(connection) = self.connection.take()
+            && !self.clean.load(Ordering::SeqCst)
+        {
+            drop(Object::take(connection));
+        }
+    }
+}
+
+fn no_answer(doing: &str) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("no answer in time while {doing}"))
+}

@@ -1,0 +1,10 @@
+-- The inbox: which handler has handled which message, written in the same transaction as the handler's own effects and
+-- the ack. message_id is the publisher's identity of a message, so a second publish of the same id is known as well.
+
+CREATE TABLE headwater_inbox (
+    handler TEXT NOT NULL,
+    message_id BLOB NOT NULL,
+    handled_at_ms INTEGER NOT NULL,
+    PRIMARY KEY (handler, message_id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX headwater_inbox_handled ON headwater_inbox (handled_at_ms);

@@ -1,0 +1,155 @@
+//! Handlers on the writer's thread: whatever one does to its transaction, it does to nobody else's.
+
+use crate::settle::Verdict;
+
+use super::*;
+
+type Handle = fn(&Connection) -> Verdict;
+
+/// Claims one message and handles it.
+async fn handle(
+    store: &SqliteStore,
+    subscription: &Subscription,
+    handler: Handle,
+) -> Result<TransactionDone> {
+    let lease = store.claim(&request(subscription, 1)).await.unwrap().leases.remove(0);
+    let messages = store.fetch(lease.topic_id, lease.range).await.unwrap();
+    store.handle_in_transaction(work(lease.token, messages, handler)).await
+}
+
+fn work(token: LeaseToken, messages: Vec<Message>, handler: Handle) -> TransactionWork {
+    TransactionWork {
+        handler_name: "mailer".into(),
+        token,
+        messages,
+        ordered: false,
+        handler: Arc::new(move |connection, _| handler(connection)),
+        decide: Box::new(move |verdicts| {
+            let outcome = |verdict| match verdict {
+                Verdict::Done => Outcome::Ack,
+                Verdict::Failed(error) => Outcome::Retry { after: Duration::ZERO, error, key: None },
+                other => panic!("no handler here says {other:?}"),
+            };
+            let part = |(offset, verdict)| (OffsetRange::one(offset), outcome(verdict));
+            Settlement::each(token, verdicts.into_iter().map(part).collect())
+        }),
+    }
+}
+
+fn run(connection: &Connection, sql: &str) -> Verdict {
+    match connection.execute_batch(sql) {
+        Ok(()) => Verdict::Done,
+        Err(error) => Verdict::Failed(error.to_string()),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handler_that_ends_the_transaction_is_told_so_and_harms_no_neighbour() {
+    let place = Place::new();
+    let store = Arc::new(place.open().await);
+    let subscription = subscribed(&store, "orders").await;
+    place.connect().execute_batch("CREATE TABLE effect (n INTEGER)").unwrap();
+    let bad: [Handle; 5] = [
+        |connection| run(connection, "INSERT INTO effect VALUES (1); COMMIT"),
+        |connection| run(connection, "ROLLBACK"),
+        |connection| run(connection, "COMMIT; BEGIN"),
+        |connection| run(connection, "ROLLBACK; BEGIN IMMEDIATE"),
+        |connection| run(connection, "RELEASE headwater_message"),
+    ];
+    for handler in bad {
+        store.publish(&topic("orders"), &messages(1)).await.unwrap();
+        let lease = store.claim(&request(&subscription, 1)).await.unwrap().leases.remove(0);
+        let fetched = store.fetch(lease.topic_id, lease.range).await.unwrap();
+        let neighbours: Vec<_> = (0..20)
+            .map(|_| {
+                let store = Arc::clone(&store);
+                tokio::spawn(async move { store.publish(&topic("others"), &messages(1)).await })
+            })
+            .collect();
+        let error = store.handle_in_transaction(work(lease.token, fetched, handler)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error:?}");
+        assert!(error.to_string().contains("mailer ended the transaction"), "{error}");
+        for neighbour in neighbours {
+            neighbour.await.unwrap().unwrap();
+        }
+        // It is not settled; whoever acks it now holds it still.
+        store.settle(&[Settlement::ack_all(lease.token)]).await.unwrap().remove(0).unwrap();
+    }
+    let heads: Vec<_> = store.topics().await.unwrap().iter().map(|topic| topic.head.0).collect();
+    assert_eq!(heads, [5, 100]);
+    assert_eq!(store.doctor().await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn a_handler_that_begins_or_panics_only_fails() {
+    let place = Place::new();
+    let store = place.open().await;
+    let subscription = subscribed(&store, "orders").await;
+    place.connect().execute_batch("CREATE TABLE effect (n INTEGER)").unwrap();
+    store.publish(&topic("orders"), &messages(1)).await.unwrap();
+    let done = handle(&store, &subscription, |connection| run(connection, "BEGIN")).await.unwrap();
+    assert!(
+        matches!(&done.verdicts[0].1, Verdict::Failed(error) if error.contains("transaction")),
+        "{done:?}"
+    );
+    let panics: Handle = |connection| {
+        run(connection, "INSERT INTO effect VALUES (1)");
+        panic!("on purpose")
+    };
+    let done = handle(&store, &subscription, panics).await.unwrap();
+    assert_eq!(done.verdicts[0].1, Verdict::Failed("panicked: on purpose".into()));
+    let count = |table: &str| -> i64 {
+        let sql = format!("SELECT count(*) FROM {table}");
+        place.connect().query_row(&sql, [], |row| row.get(0)).unwrap()
+    };
+    assert_eq!((count("effect"), count("headwater_inbox")), (0, 0));
+    let done = handle(&store, &subscription, |connection| run(connection, "INSERT INTO effect VALUES (1)"));
+    assert_eq!(done.await.unwrap().repeated, []);
+    assert_eq!((count("effect"), count("headwater_inbox")), (1, 1));
+}
+
+#[tokio::test]
+async fn what_a_handler_publishes_wakes_waiters_of_its_own_process() {
+    for in_memory in [false, true] {
+        let place = Place::new();
+        let path = if in_memory { SqlitePath::Memory } else { SqlitePath::File(place.path()) };
+        let store = SqliteStore::open(path, OpenOptions::default()).await.unwrap();
+        let subscription = subscribed(&store, "orders").await;
+        let follow_ups = subscribed(&store, "follow-ups").await;
+        store.publish(&topic("orders"), &messages(2)).await.unwrap();
+        let by_library: Handle = |connection| {
+            super::super::publish(connection, &topic("follow-ups"), &messages(1)).unwrap();
+            Verdict::Done
+        };
+        let by_sql: Handle = |connection| {
+            run(connection, "INSERT INTO headwater_publish (topic, payload) VALUES ('follow-ups', 'x')")
+        };
+        for handler in [by_library, by_sql] {
+            let wake = store.arm(&[follow_ups.topic.topic_id]).await.unwrap();
+            handle(&store, &subscription, handler).await.unwrap();
+            assert!(wake.wait(Duration::from_secs(30)).await, "nobody was woken");
+            assert_eq!(drain(&store, &follow_ups).await.len(), 1);
+        }
+    }
+}
+
+#[tokio::test]
+async fn messages_behind_a_failed_one_of_their_key_are_not_started() {
+    let place = Place::new();
+    let store = place.open().await;
+    let subscription = subscribed(&store, "orders").await;
+    let batch: Vec<_> =
+        ["a", "b", "a"].iter().map(|key| NewMessage::new((*key).to_owned()).key(*key)).collect();
+    store.publish(&topic("orders"), &batch).await.unwrap();
+    let lease = store.claim(&request(&subscription, 3)).await.unwrap().leases.remove(0);
+    let messages = store.fetch(lease.topic_id, lease.range).await.unwrap();
+    let mut todo = work(lease.token, messages, |_| Verdict::Done);
+    todo.ordered = true;
+    todo.handler = Arc::new(|_, message| match message.offset.0 {
+        1 => Verdict::Failed("x".into()),
+        _ => Verdict::Done,
+    });
+    let done = store.handle_in_transaction(todo).await.unwrap();
+    let started: Vec<i64> = done.verdicts.iter().map(|(offset, _)| offset.0).collect();
+    assert_eq!(started, [1, 2]);
+}

@@ -1,0 +1,191 @@
+//! Handling in the store's own transaction: the inbox entry, the handler's writes and the ack commit together.
+//!
+//! Why an effect is there once, wherever it is killed. The transaction lives on the writer's thread, and so do the
+//! handlers while they run. It enters `(handler, message_id)`, runs the handler and settles the lease. Before COMMIT
+//! nothing of it exists: the lease ends by its deadline, the message is handed out again, and the entry is not there, so
+//! the handler runs. After COMMIT all of it exists: the message is done, and a second delivery of the same id (another
+//! publish, a redrive) finds the entry and runs nothing. One transaction writes at a time, so two deliveries never meet
+//! half way. A lease that was lost meanwhile fails the settlement, and everything is rolled back. The commit waits for
+//! the disk as a publish does.
+//!
+//! Handlers are other people's code. Each work is a transaction of its own and shares none with other commands, so
+//! whatever a handler does to its transaction it does to its own batch only.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use rusqlite::{Connection, params};
+
+use super::fault::{Attempt, Fault};
+use super::work::{Kind, Work};
+use super::{SqliteStore, decode, settle};
+use crate::error::{Error, ErrorKind, Result};
+use crate::lease::{LeaseToken, Settlement};
+use crate::message::{Message, Offset};
+use crate::name::check_name;
+use crate::settle::Verdict;
+
+const SAVEPOINT: &str = "SAVEPOINT headwater_message";
+const RELEASE: &str = "RELEASE headwater_message";
+const ROLLBACK_TO: &str = "ROLLBACK TO headwater_message";
+
+/// What handles one message inside the store's open transaction.
+///
+/// It runs on the thread that writes, so nothing else is written meanwhile: keep it short, and do not wait for anything
+/// in it. Its statements see and change the store's own file. Leave BEGIN, COMMIT and ROLLBACK to the store: a handler
+/// that ends the transaction is told so, and its batch is not settled.
+pub type SqliteHandler = Arc<dyn Fn(&Connection, &Message) -> Verdict + Send + Sync>;
+
+/// Turns what handlers said into the settlement of their lease.
+pub(crate) type Decide = Box<dyn FnOnce(Vec<(Offset, Verdict)>) -> Settlement + Send>;
+
+/// A lease's messages to be handled in one transaction.
+pub(crate) struct TransactionWork {
+    /// Whose inbox it is.
+    pub(crate) handler_name: String,
+    /// The lease.
+    pub(crate) token: LeaseToken,
+    /// Its messages, offsets rising.
+    pub(crate) messages: Vec<Message>,
+    /// Whether messages of one key are handled strictly in order: later ones of a key that failed are not started.
+    pub(crate) ordered: bool,
+    /// What handles them.
+    pub(crate) handler: SqliteHandler,
+    /// Decides what becomes of the lease.
+    pub(crate) decide: Decide,
+}
+
+impl fmt::Debug for TransactionWork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TransactionWork")
+            .field("handler_name", &self.handler_name)
+            .field("token", &self.token)
+            .field("messages", &self.messages.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What became of a work that was committed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TransactionDone {
+    /// What was said of each message that was started, or found in the inbox.
+    pub(crate) verdicts: Vec<(Offset, Verdict)>,
+    /// Those that the inbox knew: done, and not run again.
+    pub(crate) repeated: Vec<Offset>,
+}
+
+#[allow(
+    dead_code,
+    reason = "the consumer's runtime and the conformance suite call it, and neither is in every build"
+)]
+impl SqliteStore {
+    /// Handles a lease's messages and settles it, in one durable transaction. `LeaseLost` if the lease is lost before
+    /// it commits: then nothing of it happened. A message whose handler fails or panics leaves no effect, and the
+    /// others keep theirs.
+    pub(crate) async fn handle_in_transaction(&self, work: TransactionWork) -> Result<TransactionDone> {
+        check_name("handler", &work.handler_name)?;
+        let mut todo = Some(work);
+        self.write(Kind::Handle, move |open| match todo.take() {
+            Some(todo) => run(open, todo),
+            // Only a group that broke is run again, and this kind shares no group.
+            None => Err(Error::new(ErrorKind::Database, "a transaction was run twice").into()),
+        })
+        .await
+    }
+}
+
+fn run(open: &mut Work<'_>, todo: TransactionWork) -> Attempt<TransactionDone> {
+    if !is_held(open, todo.token)? {
+        // Nothing was started, so nobody handles in vain what another has.
+        return Err(Error::lease_lost(todo.token.0).into());
+    }
+    let mut done = TransactionDone::default();
+    let mut failed_keys: HashSet<&str> = HashSet::new();
+    for message in &todo.messages {
+        let key = message.key.as_deref().filter(|_| todo.ordered);
+        if key.is_some_and(|key| failed_keys.contains(key)) {
+            continue;
+        }
+        let verdict = match handle_one(open, &todo, message)? {
+            Some(verdict) => verdict,
+            None => {
+                done.repeated.push(message.offset);
+                Verdict::Done
+            }
+        };
+        if let Some(key) = key
+            && !matches!(verdict, Verdict::Done | Verdict::Skip | Verdict::Bury(_))
+        {
+            failed_keys.insert(key);
+        }
+        done.verdicts.push((message.offset, verdict));
+    }
+    let settlement = (todo.decide)(done.verdicts.clone()).normalized()?;
+    // Refused, it takes everything of this transaction with it.
+    settle::settle(open, &[settlement])?.remove(0)?;
+    Ok(done)
+}
+
+fn is_held(open: &Work<'_>, token: LeaseToken) -> Attempt<bool> {
+    let mut statement = open.connection.prepare_cached(super::sql!("settle/held.sql"))?;
+    let rows = decode::all(&mut statement, params![token.0, open.now_ms()], |_| Ok(()))?;
+    Ok(!rows.is_empty())
+}
+
+/// Enters and handles one message; `None` if the inbox knew it.
+fn handle_one(open: &Work<'_>, todo: &TransactionWork, message: &Message) -> Attempt<Option<Verdict>> {
+    let connection = open.connection;
+    execute(connection, SAVEPOINT)?;
+    let entered = connection.prepare_cached(super::sql!("transaction/enter.sql"))?.execute(params![
+        todo.handler_name,
+        message.message_id.as_bytes().as_slice(),
+        open.now_ms()
+    ])?;
+    if entered == 0 {
+        execute(connection, RELEASE)?;
+        return Ok(None);
+    }
+    let ran = catch_unwind(AssertUnwindSafe(|| (todo.handler)(connection, message)));
+    let verdict = ran.unwrap_or_else(|panic| Verdict::Failed(panic_text(panic.as_ref())));
+    if connection.is_autocommit() {
+        return Err(ended(todo).into());
+    }
+    // Whatever is not done must not have happened: the entry goes with the effect.
+    let end: &[&'static str] = match verdict {
+        Verdict::Done | Verdict::Skip => &[RELEASE],
+        _ => &[ROLLBACK_TO, RELEASE],
+    };
+    for sql in end {
+        execute(connection, sql).map_err(|error| not_ours(todo, error))?;
+    }
+    Ok(Some(verdict))
+}
+
+/// A savepoint that is not there belongs to a transaction that is not there any more.
+fn not_ours(todo: &TransactionWork, error: rusqlite::Error) -> Fault {
+    if error.to_string().contains("no such savepoint") { ended(todo).into() } else { error.into() }
+}
+
+fn ended(todo: &TransactionWork) -> Error {
+    let name = &todo.handler_name;
+    Error::invalid(
+        "handler",
+        format!(
+            "{name} ended the transaction it was given, or SQLite did because the disk is full; leave BEGIN, COMMIT \
+             and ROLLBACK to the consumer: lease {} was not settled",
+            todo.token
+        ),
+    )
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    format!("panicked: {}", text.unwrap_or_else(|| "no message".into()))
+}
+
+fn execute(connection: &Connection, sql: &'static str) -> rusqlite::Result<()> {
+    connection.prepare_cached(sql)?.execute([]).map(drop)
+}
