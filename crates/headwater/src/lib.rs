@@ -4,6 +4,7 @@
 //! exact acks, retries and dead letters, on one SQLite file or on PostgreSQL.
 
 mod clock;
+mod codec;
 mod consumer;
 mod error;
 mod handle;
@@ -20,6 +21,9 @@ mod subscription;
 mod topic;
 
 pub use clock::{Clock, ManualClock};
+#[cfg(feature = "protobuf")]
+pub use codec::Protobuf;
+pub use codec::{Decode, DecodeError, IntoMessage, Json};
 pub use consumer::{Consumer, ConsumerBuilder};
 pub use error::{Error, ErrorKind, Result};
 pub use handle::Batch;
