@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::consumer::ConsumerBuilder;
 use crate::error::Result;
 use crate::name::{GroupName, TopicName};
+use crate::observe::metrics::Registry;
 use crate::publish::Producer;
 use crate::store::{self, OpenOptions, Store};
 use crate::topic::{Ordering, Semantics, Topic, TopicSettings};
@@ -29,6 +30,7 @@ use crate::topic::{Ordering, Semantics, Topic, TopicSettings};
 #[derive(Clone, Debug)]
 pub struct Headwater {
     store: Arc<dyn Store>,
+    metrics: Arc<Registry>,
 }
 
 impl Headwater {
@@ -39,7 +41,8 @@ impl Headwater {
 
     /// Opens a store with options.
     pub async fn open_with(url: &str, options: OpenOptions) -> Result<Self> {
-        Ok(Headwater { store: store::open(url, options).await? })
+        let metrics = Arc::new(Registry::new(options.health_window));
+        Ok(Headwater { store: store::open(url, options).await?, metrics })
     }
 
     /// The store below, for what this handle does not wrap.
@@ -58,7 +61,9 @@ impl Headwater {
 
     /// A producer for a topic: groups concurrent sends into few statements.
     pub fn producer(&self, topic: &str) -> Result<Producer> {
-        Ok(Producer::new(Arc::clone(&self.store), TopicName::new(topic)?))
+        let topic = TopicName::new(topic)?;
+        let metrics = self.metrics.topic(&topic);
+        Ok(Producer::new(Arc::clone(&self.store), topic, metrics))
     }
 
     /// Describes a consumer of a group on a topic.

@@ -14,6 +14,7 @@ pub mod limits;
 mod message;
 mod name;
 mod namespace;
+mod observe;
 mod publish;
 pub mod settle;
 pub mod store;
@@ -35,6 +36,9 @@ pub use lease::{
 pub use message::{Headers, Message, NewMessage, Offset, Published};
 pub use name::{GroupName, Owner, TopicName};
 pub use namespace::{Namespace, SqlitePath, StoreUrl};
+pub use observe::errors::RecordedError;
+pub use observe::health::{Health, HealthState, Percentiles, Rates, Times, Totals};
+pub use observe::trace;
 pub use publish::Producer;
 pub use store::{Finding, Maintained, OpenOptions, Store, Wake};
 pub use subscription::{Start, Subscription, SubscriptionId, SubscriptionStatus};

@@ -1,12 +1,18 @@
 //! The producer: groups concurrent sends into one statement without making any of them wait for company.
 
+use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Instant;
 
 use tokio::sync::{mpsc, oneshot};
 
+use crate::codec::IntoMessage;
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::{NewMessage, Published};
 use crate::name::TopicName;
+use crate::observe::health::Health;
+use crate::observe::metrics::TopicMetrics;
+use crate::observe::trace;
 use crate::store::Store;
 
 /// Sends that may wait to be taken into a batch; beyond it `send` waits: back-pressure.
@@ -22,8 +28,7 @@ const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// next one, in the order in which they were sent: one batch is in flight at a time, so order is kept.
 #[derive(Clone, Debug)]
 pub struct Producer {
-    store: Arc<dyn Store>,
-    topic: TopicName,
+    log: Log,
     queue: mpsc::Sender<Sending>,
 }
 
@@ -35,31 +40,78 @@ struct Sending {
 }
 
 impl Producer {
-    pub(crate) fn new(store: Arc<dyn Store>, topic: TopicName) -> Self {
+    pub(crate) fn new(store: Arc<dyn Store>, topic: TopicName, metrics: Arc<TopicMetrics>) -> Self {
         let (queue, waiting) = mpsc::channel(QUEUE_SENDS_MAX);
+        let log = Log { store, topic, metrics };
         // Ends when the last clone of the producer is dropped and everything queued has been answered.
-        tokio::spawn(run(Arc::clone(&store), topic.clone(), waiting));
-        Producer { store, topic, queue }
+        tokio::spawn(run(log.clone(), waiting));
+        Producer { log, queue }
     }
 
-    /// Publishes one message; returns once it is durable.
-    pub async fn send(&self, message: NewMessage) -> Result<Published> {
+    /// Publishes one message, or a value that makes one; returns once it is durable.
+    ///
+    /// A value behind a reference is sent as JSON: see [`IntoMessage`].
+    pub async fn send(&self, message: impl IntoMessage) -> Result<Published> {
+        let mut message = message.into_message()?;
+        // Here and not in the queue's task: the context is this task's.
+        trace::inject(&mut message);
         // Checked here, so that one bad message fails alone and not with its batch.
         message.validate()?;
         let (answer, answered) = oneshot::channel();
         let stopped =
-            || Error::new(ErrorKind::Closed, format!("producer of topic {} has stopped", self.topic));
+            || Error::new(ErrorKind::Closed, format!("producer of topic {} has stopped", self.log.topic));
         self.queue.send(Sending { message, answer }).await.map_err(|_| stopped())?;
         answered.await.map_err(|_| stopped())?
     }
 
     /// Publishes all of a batch or nothing, in one statement of its own.
     pub async fn send_batch(&self, messages: &[NewMessage]) -> Result<Vec<Published>> {
-        self.store.publish(&self.topic, messages).await
+        let published = self.log.publish(&traced(messages)).await;
+        published.inspect_err(|error| self.log.failed(messages.len(), error))
+    }
+
+    /// How it is doing: rates, times and the last errors of all producers of this topic in this process.
+    pub fn health(&self) -> Health {
+        self.log.metrics.health("producer")
     }
 }
 
-async fn run(store: Arc<dyn Store>, topic: TopicName, mut waiting: mpsc::Receiver<Sending>) {
+/// The batch with the current trace context; copied only if there is one.
+fn traced(messages: &[NewMessage]) -> Cow<'_, [NewMessage]> {
+    if !trace::is_current() {
+        return Cow::Borrowed(messages);
+    }
+    let mut messages = messages.to_vec();
+    messages.iter_mut().for_each(trace::inject);
+    Cow::Owned(messages)
+}
+
+/// One topic's log, with what is counted on the way into it.
+#[derive(Clone, Debug)]
+struct Log {
+    store: Arc<dyn Store>,
+    topic: TopicName,
+    metrics: Arc<TopicMetrics>,
+}
+
+impl Log {
+    /// Publishes, and counts what was published; the caller knows what a failure means.
+    async fn publish(&self, messages: &[NewMessage]) -> Result<Vec<Published>> {
+        let start = Instant::now();
+        let published = self.store.publish(&self.topic, messages).await;
+        self.metrics.publish_seconds.record(start.elapsed());
+        if let Ok(published) = &published {
+            self.metrics.succeeded(published.iter().filter(|published| !published.duplicate).count());
+        }
+        published
+    }
+
+    fn failed(&self, messages: usize, error: &Error) {
+        self.metrics.failed(messages, error);
+    }
+}
+
+async fn run(log: Log, mut waiting: mpsc::Receiver<Sending>) {
     while let Some(first) = waiting.recv().await {
         let mut bytes = first.message.payload.len();
         let mut batch = vec![first];
@@ -68,14 +120,14 @@ async fn run(store: Arc<dyn Store>, topic: TopicName, mut waiting: mpsc::Receive
             bytes += next.message.payload.len();
             batch.push(next);
         }
-        send(&*store, &topic, batch).await;
+        send(&log, batch).await;
     }
 }
 
-async fn send(store: &dyn Store, topic: &TopicName, batch: Vec<Sending>) {
+async fn send(log: &Log, batch: Vec<Sending>) {
     let (messages, answers): (Vec<_>, Vec<_>) =
         batch.into_iter().map(|sending| (sending.message, sending.answer)).unzip();
-    match store.publish(topic, &messages).await {
+    match log.publish(&messages).await {
         Ok(published) => {
             for (answer, published) in answers.into_iter().zip(published) {
                 // Whoever gave up waiting does not want to know.
@@ -85,14 +137,68 @@ async fn send(store: &dyn Store, topic: &TopicName, batch: Vec<Sending>) {
         // Strangers share a batch, but not each other's mistakes: one too large fails alone.
         Err(error) if messages.len() > 1 && error.kind() == ErrorKind::PayloadTooLarge => {
             for (message, answer) in messages.into_iter().zip(answers) {
-                let one = store.publish(topic, &[message]).await;
+                let one = log.publish(&[message]).await.inspect_err(|error| log.failed(1, error));
                 let _ = answer.send(one.map(|mut published| published.remove(0)));
             }
         }
         Err(error) => {
+            log.failed(messages.len(), &error);
             for answer in answers {
                 let _ = answer.send(Err(error.copy()));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::observe::health::HealthState;
+    use crate::{Headwater, Json, OpenOptions};
+
+    const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+    #[tokio::test]
+    async fn what_is_published_in_a_trace_carries_it_and_nothing_else_does() {
+        let headwater = Headwater::open("sqlite::memory:").await.unwrap();
+        let producer = headwater.producer("orders").unwrap();
+        let batch = [NewMessage::new("b"), NewMessage::new("c").header("traceparent", "its own")];
+        trace::within(PARENT.parse().unwrap(), async {
+            producer.send(Json(1)).await.unwrap();
+            producer.send_batch(&batch).await.unwrap();
+        })
+        .await;
+        producer.send(NewMessage::new("d")).await.unwrap();
+        producer.send_batch(&[NewMessage::new("e")]).await.unwrap();
+
+        let mut consumer = headwater.consumer("orders", "all").unwrap().open().await.unwrap();
+        let messages = consumer.next(Duration::ZERO).await.unwrap().unwrap();
+        let parents: Vec<_> = messages.messages().iter().map(|m| m.headers.get("traceparent")).collect();
+        let (parent, own) = (PARENT.to_owned(), "its own".to_owned());
+        assert_eq!(parents, [Some(&parent), Some(&parent), Some(&own), None, None]);
+    }
+
+    #[tokio::test]
+    async fn health_counts_what_was_published_and_what_failed() {
+        let options = OpenOptions::default().auto_create(false);
+        let headwater = Headwater::open_with("sqlite::memory:", options).await.unwrap();
+        let producer = headwater.producer("orders").unwrap();
+        assert_eq!(producer.send(&1).await.unwrap_err().kind(), ErrorKind::NoSuchTopic);
+        let health = producer.health();
+        assert_eq!((health.state, health.totals.publish_errors), (HealthState::Failing, 1));
+        assert_eq!(health.last_errors[0].code, "NoSuchTopic");
+
+        headwater.topic("orders").unwrap().create().await.unwrap();
+        producer.send(NewMessage::new("a").dedup_key("1")).await.unwrap();
+        assert!(producer.send(NewMessage::new("a").dedup_key("1")).await.unwrap().duplicate);
+        // Another producer of the same topic: its figures are the topic's.
+        let other = headwater.producer("orders").unwrap();
+        other.send_batch(&[NewMessage::new("b"), NewMessage::new("c")]).await.unwrap();
+        let health = producer.health();
+        assert_eq!((health.state, health.totals.published), (HealthState::Running, 3));
+        assert_eq!(health.times.publish.unwrap().count, 4);
+        assert!(health.to_string().starts_with("producer of topic orders: running\n"), "{health}");
     }
 }

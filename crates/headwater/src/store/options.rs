@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::Clock;
+use crate::observe::window::WINDOW_DEFAULT;
 
 /// Options for opening a store. The defaults suit production.
 #[derive(Clone, Debug)]
@@ -17,6 +18,7 @@ pub struct OpenOptions {
     pub(crate) connections_max: usize,
     pub(crate) statement_timeout: Duration,
     pub(crate) listen_url: Option<String>,
+    pub(crate) health_window: Duration,
 }
 
 impl Default for OpenOptions {
@@ -32,6 +34,7 @@ impl Default for OpenOptions {
             connections_max: 16,
             statement_timeout: Duration::from_secs(30),
             listen_url: None,
+            health_window: WINDOW_DEFAULT,
         }
     }
 }
@@ -109,6 +112,12 @@ impl OpenOptions {
     #[must_use]
     pub fn listen_url(mut self, url: impl Into<String>) -> Self {
         self.listen_url = Some(url.into());
+        self
+    }
+    /// How far rates and percentiles of a component's health look back: a second to an hour, a minute by default.
+    #[must_use]
+    pub fn health_window(mut self, window: Duration) -> Self {
+        self.health_window = window;
         self
     }
 }

@@ -1,0 +1,207 @@
+//! What a component says about itself: figures of the last minute, totals, and its last errors.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::errors::RecordedError;
+
+/// The health of one component: a producer, or a group's consumer in this process.
+///
+/// It needs no exporter and reads nothing from the database. `Display` is for people, serde for programs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Health {
+    /// What it is: `producer` or `consumer`.
+    pub component: String,
+    /// The topic it works on.
+    pub topic: String,
+    /// The group it serves, if it serves one.
+    pub group: Option<String>,
+    /// What it is doing.
+    pub state: HealthState,
+    /// How much per second, over the window.
+    pub rates: Rates,
+    /// How long things took, over the window.
+    pub times: Times,
+    /// Messages handed to handlers and not settled.
+    pub in_flight: u64,
+    /// Messages between the group's place and the end of the topic, where it was looked up.
+    pub lag: Option<u64>,
+    /// How much since it started.
+    pub totals: Totals,
+    /// The last errors, newest first.
+    pub last_errors: Vec<RecordedError>,
+}
+
+/// What a component is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum HealthState {
+    /// Not at work yet.
+    Starting,
+    /// At work, or waiting for work.
+    Running,
+    /// Told to pause.
+    Paused,
+    /// At work, and the last thing it tried failed: it tries again by itself.
+    Failing,
+    /// Finishing what it has in hand.
+    Stopping,
+    /// Done.
+    Stopped,
+}
+
+impl fmt::Display for HealthState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            HealthState::Starting => "starting",
+            HealthState::Running => "running",
+            HealthState::Paused => "paused",
+            HealthState::Failing => "failing",
+            HealthState::Stopping => "stopping",
+            HealthState::Stopped => "stopped",
+        })
+    }
+}
+
+/// Messages per second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Rates {
+    /// Published, duplicates apart.
+    pub published: f64,
+    /// Handed to handlers.
+    pub delivered: f64,
+    /// Done.
+    pub acked: f64,
+    /// Put back to be tried again.
+    pub retried: f64,
+    /// Given up on.
+    pub buried: f64,
+}
+
+/// How long things took; `None` where nothing was timed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Times {
+    /// A publish in the store: one statement, of one message or many.
+    pub publish: Option<Percentiles>,
+    /// A handler's call.
+    pub handle: Option<Percentiles>,
+    /// A claim in the store.
+    pub claim: Option<Percentiles>,
+    /// A fetch from the store.
+    pub fetch: Option<Percentiles>,
+    /// A settlement in the store.
+    pub settle: Option<Percentiles>,
+}
+
+/// Durations below which this part of the recorded ones lie, within 5 %.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Percentiles {
+    /// How many were recorded.
+    pub count: u64,
+    /// Half of them.
+    #[serde(rename = "p50_seconds", with = "seconds")]
+    pub p50: Duration,
+    /// 95 of 100.
+    #[serde(rename = "p95_seconds", with = "seconds")]
+    pub p95: Duration,
+    /// 99 of 100.
+    #[serde(rename = "p99_seconds", with = "seconds")]
+    pub p99: Duration,
+}
+
+/// Counts since the component started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Totals {
+    /// Published, duplicates apart.
+    pub published: u64,
+    /// Not published because the store refused or failed.
+    pub publish_errors: u64,
+    /// Handed to handlers.
+    pub delivered: u64,
+    /// Done.
+    pub acked: u64,
+    /// Put back to be tried again.
+    pub retried: u64,
+    /// Given up on.
+    pub buried: u64,
+    /// Passed over by a filter.
+    pub filtered: u64,
+    /// Passed over by a handler's word.
+    pub skipped: u64,
+    /// Leases that were another's by the time they were settled.
+    pub lease_lost: u64,
+    /// Messages taken over from a holder that vanished.
+    pub reassigned: u64,
+    /// Payloads that were not what the handler asked for.
+    pub decode_failed: u64,
+    /// Handlers that panicked.
+    pub panicked: u64,
+}
+
+impl fmt::Display for Health {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of topic {}", self.component, self.topic)?;
+        if let Some(group) = &self.group {
+            write!(f, ", group {group}")?;
+        }
+        writeln!(f, ": {}", self.state)?;
+        let (rates, totals, times) = (&self.rates, &self.totals, &self.times);
+        if self.group.is_some() {
+            let lag = self.lag.map_or_else(|| "unknown".to_owned(), |lag| lag.to_string());
+            writeln!(f, "  in flight {}, lag {lag}", self.in_flight)?;
+            for (name, rate, total) in [
+                ("delivered", rates.delivered, totals.delivered),
+                ("acked", rates.acked, totals.acked),
+                ("retried", rates.retried, totals.retried),
+                ("buried", rates.buried, totals.buried),
+            ] {
+                writeln!(f, "  {name} {rate:.1}/s, {total} in total")?;
+            }
+        } else {
+            let (rate, total, errors) = (rates.published, totals.published, totals.publish_errors);
+            writeln!(f, "  published {rate:.1}/s, {total} in total, {errors} failed")?;
+        }
+        for (name, times) in [
+            ("publish", times.publish),
+            ("handle", times.handle),
+            ("claim", times.claim),
+            ("fetch", times.fetch),
+            ("settle", times.settle),
+        ] {
+            if let Some(Percentiles { p50, p95, p99, .. }) = times {
+                writeln!(f, "  {name} p50 {p50:.1?}, p95 {p95:.1?}, p99 {p99:.1?}")?;
+            }
+        }
+        self.last_errors.iter().take(ERRORS_SHOWN).try_for_each(|error| writeln!(f, "  {error}"))?;
+        match self.last_errors.len().checked_sub(ERRORS_SHOWN) {
+            None | Some(0) => Ok(()),
+            Some(more) => writeln!(f, "  and {more} errors before"),
+        }
+    }
+}
+
+/// How many errors fit a person's glance; serde has all.
+const ERRORS_SHOWN: usize = 5;
+
+/// Durations as seconds, as Prometheus and people have them.
+mod seconds {
+    use std::time::Duration;
+
+    use serde::de::{Deserialize, Deserializer, Error};
+    use serde::ser::Serializer;
+
+    pub(super) fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64(duration.as_secs_f64())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        Duration::try_from_secs_f64(f64::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
+}
