@@ -129,10 +129,9 @@ impl Consumer {
         let request = self.request.get_or_insert_with(|| ClaimRequest {
             owner: self.owner.clone(),
             wants: vec![Want {
-                subscription_id: self.subscription.subscription_id,
-                messages_max: self.batch,
                 // Said outright: the store need not look the topic's up.
                 lease: Some(self.lease.unwrap_or(self.subscription.topic.settings.lease)),
+                ..Want::new(self.subscription.subscription_id, self.batch)
             }],
         });
         let claimed = self.store.claim(request).await?;

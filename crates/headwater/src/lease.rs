@@ -13,6 +13,12 @@ use crate::name::{Owner, check_name};
 use crate::subscription::SubscriptionId;
 use crate::topic::TopicId;
 
+mod limits;
+
+#[cfg(feature = "sqlite")]
+pub(crate) use limits::Bucket;
+pub use limits::{GroupLimits, RateLimit};
+
 /// The fencing token of one hand-out. Tokens rise with every hand-out of a store and are never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LeaseToken(pub i64);
@@ -68,7 +74,7 @@ impl fmt::Debug for OffsetRange {
 }
 
 /// One subscription's part of a claim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Want {
     /// For which subscription.
     pub subscription_id: SubscriptionId,
@@ -76,10 +82,19 @@ pub struct Want {
     pub messages_max: u32,
     /// How long, if not as the topic says; zero means never reassigned by itself.
     pub lease: Option<Duration>,
+    /// Limits for the whole group.
+    pub limits: GroupLimits,
+}
+
+impl Want {
+    /// So many messages at most, for as long as the topic says, without limits for the group.
+    pub fn new(subscription_id: SubscriptionId, messages_max: u32) -> Self {
+        Want { subscription_id, messages_max, lease: None, limits: GroupLimits::default() }
+    }
 }
 
 /// A claim for one or many subscriptions of one owner.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ClaimRequest {
     /// Who will hold the leases.
     pub owner: Owner,
@@ -107,6 +122,7 @@ impl ClaimRequest {
             if want.lease.is_some_and(|lease| lease > DELAY_MAX) {
                 return Err(Error::invalid("lease", "longer than 366 days"));
             }
+            want.limits.validate()?;
         }
         Ok(())
     }
@@ -152,7 +168,8 @@ pub struct Claimed {
     /// The leases, by subscription, offsets rising.
     pub leases: Vec<Lease>,
     /// When claiming again may find something although nobody publishes: a retry, a lease or a delayed message
-    /// comes due, or a commit is under way. `None` when only a publish can bring anything.
+    /// comes due, a commit is under way, or a limit of the group held something back. `None` when only a publish can
+    /// bring anything.
     pub recheck_after: Option<Duration>,
 }
 

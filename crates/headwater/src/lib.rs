@@ -30,8 +30,8 @@ pub use error::{Error, ErrorKind, Result};
 pub use handle::Batch;
 pub use headwater::{Headwater, TopicBuilder};
 pub use lease::{
-    ClaimRequest, Claimed, DeadLetter, HandOut, Lease, LeaseToken, OffsetRange, Outcome, Parts, Settlement,
-    Want, attempts_after_expiry, hand_out_again,
+    ClaimRequest, Claimed, DeadLetter, GroupLimits, HandOut, Lease, LeaseToken, OffsetRange, Outcome, Parts,
+    RateLimit, Settlement, Want, attempts_after_expiry, hand_out_again,
 };
 pub use message::{Headers, Message, NewMessage, Offset, Published};
 pub use name::{GroupName, Owner, TopicName};

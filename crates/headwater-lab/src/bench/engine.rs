@@ -175,11 +175,7 @@ async fn step(store: &dyn Store, request: &ClaimRequest, run: &Run) -> Result<us
 }
 
 fn request(owner: &str, subscriptions: &[&Subscription], batch: u32) -> Result<ClaimRequest> {
-    let wants = subscriptions.iter().map(|subscription| Want {
-        subscription_id: subscription.subscription_id,
-        messages_max: batch,
-        lease: None,
-    });
+    let wants = subscriptions.iter().map(|subscription| Want::new(subscription.subscription_id, batch));
     Ok(ClaimRequest { owner: Owner::new(owner)?, wants: wants.collect() })
 }
 

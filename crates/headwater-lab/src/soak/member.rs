@@ -133,7 +133,7 @@ impl Member {
 
     fn request(&mut self) -> Result<ClaimRequest> {
         let messages_max = self.random.random_range(1..=self.args.batch_max);
-        let want = Want { subscription_id: self.subscription.subscription_id, messages_max, lease: None };
+        let want = Want::new(self.subscription.subscription_id, messages_max);
         Ok(ClaimRequest { owner: self.owner.clone(), wants: vec![want] })
     }
 

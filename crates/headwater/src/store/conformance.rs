@@ -32,6 +32,7 @@ pub mod expiry;
 pub mod extend;
 pub mod heartbeat;
 pub mod input;
+pub mod limits;
 pub mod order;
 pub mod place;
 #[cfg(feature = "postgres")]
@@ -274,6 +275,28 @@ macro_rules! conformance_cases {
                 a_lane_parks_only_so_many,
                 order_per_key_survives_retries_and_crashes,
                 released_messages_keep_their_order,
+            ]
+        );
+        $crate::conformance_group!(
+            $make,
+            limits,
+            [
+                no_more_than_so_many_are_in_flight,
+                what_is_in_flight_counts_redeliveries,
+                what_a_dead_owner_held_is_not_in_flight,
+                in_flight_holds_among_competing_members,
+                a_group_at_its_limit_and_done_is_not_polled,
+                in_flight_counts_a_lanes_share,
+                in_flight_counts_each_key_of_a_lane,
+                a_burst_and_then_the_pace,
+                redeliveries_use_up_the_rate,
+                the_rate_holds_among_competing_members,
+                the_rate_survives_a_restart,
+                a_clock_that_jumps_back_neither_floods_nor_stops_the_rate,
+                the_rate_counts_a_lanes_share,
+                both_limits_hold_together,
+                limits_are_a_groups_own,
+                limits_outside_their_rules_are_refused,
             ]
         );
         $crate::conformance_group!(

@@ -31,6 +31,8 @@ enum Fault {
     PayloadIsChanged,
     SilenceIsIgnored,
     DepartureIsIgnored,
+    InFlightIsIgnored,
+    RateIsIgnored,
 }
 
 /// The cases under it fail, or the suite is worth nothing.
@@ -65,6 +67,8 @@ noticed! {
     a_reordered_key_is_noticed: BlockedKeyIsHidden by order::order_per_key_survives_retries_and_crashes;
     an_ignored_silence_is_noticed: SilenceIsIgnored by heartbeat::a_silent_owners_leases_come_back;
     an_ignored_departure_is_noticed: DepartureIsIgnored by heartbeat::an_owner_that_departs_is_forgotten;
+    too_many_in_flight_is_noticed: InFlightIsIgnored by limits::in_flight_holds_among_competing_members;
+    too_fast_a_rate_is_noticed: RateIsIgnored by limits::the_rate_holds_among_competing_members;
     a_blocked_key_is_noticed: BlockedKeyIsHidden by order::a_blocked_key_parks_and_others_go_on;
 }
 
@@ -113,7 +117,15 @@ impl Store for Faulty {
     }
 
     async fn claim(&self, request: &ClaimRequest) -> Result<Claimed> {
-        let mut claimed = self.inner.claim(request).await?;
+        let mut request = request.clone();
+        for want in &mut request.wants {
+            match self.fault {
+                Fault::InFlightIsIgnored => want.limits.in_flight_max = None,
+                Fault::RateIsIgnored => want.limits.rate = None,
+                _ => {}
+            }
+        }
+        let mut claimed = self.inner.claim(&request).await?;
         for lease in &mut claimed.leases {
             match self.fault {
                 Fault::AttemptIsMiscounted if lease.attempt > 2 => lease.attempt -= 1,

@@ -9,7 +9,7 @@ use super::harness::Harness;
 use crate::clock::{Clock, ManualClock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::{
-    ClaimRequest, Claimed, DeadLetter, Lease, LeaseToken, OffsetRange, Outcome, Settlement, Want,
+    ClaimRequest, Claimed, DeadLetter, GroupLimits, Lease, LeaseToken, OffsetRange, Outcome, Settlement, Want,
 };
 use crate::message::{Message, NewMessage, Offset};
 use crate::name::{GroupName, Owner, TopicName};
@@ -174,9 +174,22 @@ impl Scene {
 
     /// A claim with a lease other than the topic's.
     pub async fn claimed_for(&self, owner_name: &str, count: u32, lease: Option<Duration>) -> Claimed {
-        let want = Want { subscription_id: self.subscription.subscription_id, messages_max: count, lease };
+        self.claimed_as(owner_name, Want { lease, ..self.want(count) }).await
+    }
+
+    /// A claim with limits for the whole group.
+    pub async fn claimed_within(&self, owner_name: &str, count: u32, limits: GroupLimits) -> Claimed {
+        self.claimed_as(owner_name, Want { limits, ..self.want(count) }).await
+    }
+
+    async fn claimed_as(&self, owner_name: &str, want: Want) -> Claimed {
         let request = ClaimRequest { owner: owner(owner_name), wants: vec![want] };
         self.store.claim(&request).await.expect("the claim is answered")
+    }
+
+    /// A want for at most `count` messages.
+    pub fn want(&self, count: u32) -> Want {
+        Want::new(self.subscription.subscription_id, count)
     }
 
     /// The leases of a claim.

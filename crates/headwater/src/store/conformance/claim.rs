@@ -124,9 +124,8 @@ pub async fn one_claim_serves_many_subscriptions(case: &Case) {
         .iter()
         .zip(limits)
         .map(|(scene, messages_max)| Want {
-            subscription_id: scene.subscription.subscription_id,
-            messages_max,
             lease: Some(Duration::from_secs(u64::from(messages_max))),
+            ..Want::new(scene.subscription.subscription_id, messages_max)
         })
         .collect();
     let claimed = store.claim(&ClaimRequest { owner: owner("a"), wants }).await.unwrap();
@@ -162,7 +161,7 @@ pub async fn a_want_chooses_its_lease(case: &Case) {
 pub async fn claiming_for_an_unknown_subscription_hands_out_nothing(case: &Case) {
     let scene = case.queue().await;
     scene.publish(3).await;
-    let want = |id| Want { subscription_id: id, messages_max: 10, lease: None };
+    let want = |id| Want::new(id, 10);
     let wants = vec![want(scene.subscription.subscription_id), want(SubscriptionId(999_999))];
     let answer = scene.store.claim(&ClaimRequest { owner: owner("a"), wants }).await;
     failed(answer, ErrorKind::NoSuchSubscription);
@@ -174,7 +173,7 @@ pub async fn a_claim_outside_its_limits_is_refused(case: &Case) {
     let scene = case.queue().await;
     scene.publish(1).await;
     let subscription_id = scene.subscription.subscription_id;
-    let want = |messages_max, lease| Want { subscription_id, messages_max, lease };
+    let want = |messages_max, lease| Want { lease, ..Want::new(subscription_id, messages_max) };
     let year = Duration::from_secs(366 * 24 * 3600 + 1);
     for (wants, field) in [
         (vec![want(0, None)], "messages_max"),
@@ -237,7 +236,7 @@ pub async fn a_subscription_wanted_twice_shares_nothing(case: &Case) {
     let scene = case.queue().await;
     scene.publish(10).await;
     let subscription_id = scene.subscription.subscription_id;
-    let wants = vec![Want { subscription_id, messages_max: 3, lease: None }; 2];
+    let wants = vec![Want::new(subscription_id, 3); 2];
     let claimed = scene.store.claim(&ClaimRequest { owner: owner("a"), wants }).await.unwrap();
     let offsets = spanned(&claimed.leases);
     assert!(offsets.len() <= 6, "more than was wanted: {offsets:?}");

@@ -14,6 +14,7 @@ fn every_case_is_listed() {
         include_str!("extend.rs"),
         include_str!("heartbeat.rs"),
         include_str!("input.rs"),
+        include_str!("limits.rs"),
         include_str!("order.rs"),
         include_str!("place.rs"),
         include_str!("postgres_order.rs"),

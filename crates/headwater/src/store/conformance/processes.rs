@@ -62,7 +62,7 @@ async fn consume(store: &dyn Store, topic: &TopicName, total: i64) {
     let id = subscription.subscription_id;
     let request = ClaimRequest {
         owner: owner(&format!("process {}", std::process::id())),
-        wants: vec![Want { subscription_id: id, messages_max: 7, lease: None }],
+        wants: vec![Want::new(id, 7)],
     };
     let until = Instant::now() + DEADLINE;
     loop {
@@ -88,7 +88,7 @@ async fn consume(store: &dyn Store, topic: &TopicName, total: i64) {
 /// Takes one message, says so, and never comes back.
 async fn claim_and_hang(store: &dyn Store, topic: &TopicName) {
     let subscription = store.subscribe(topic, &group("workers"), Start::Beginning).await.expect("subscribed");
-    let want = Want { subscription_id: subscription.subscription_id, messages_max: 1, lease: None };
+    let want = Want::new(subscription.subscription_id, 1);
     let request = ClaimRequest { owner: owner("hanging process"), wants: vec![want] };
     let leases = store.claim(&request).await.expect("claimed").leases;
     say(&leases[0].range.first.to_string());

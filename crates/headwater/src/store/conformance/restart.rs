@@ -135,11 +135,9 @@ pub async fn a_closed_store_says_so(case: &Case) {
     failed(store.subscribe(&scene.topic, &group("g"), Start::Now).await, closed);
     failed(store.settle(&[Settlement::ack_all(LeaseToken(1))]).await, closed);
     failed(store.extend(&[LeaseToken(1)], Duration::from_secs(1)).await, closed);
-    let wants = vec![crate::Want {
-        subscription_id: scene.subscription.subscription_id,
-        messages_max: 1,
-        lease: None,
-    }];
+    failed(store.heartbeat(&owner("a"), Duration::from_secs(1)).await, closed);
+    failed(store.depart(&owner("a")).await, closed);
+    let wants = vec![crate::Want::new(scene.subscription.subscription_id, 1)];
     failed(store.claim(&ClaimRequest { owner: owner("a"), wants }).await, closed);
     failed(store.maintain().await, closed);
     failed(store.doctor().await, closed);

@@ -7,7 +7,9 @@ use tokio_postgres::Row;
 use super::PostgresStore;
 use super::time::millis;
 use crate::error::Result;
-use crate::lease::{ClaimRequest, Claimed, Lease, LeaseToken, OffsetRange, Outcome, Settlement};
+use crate::lease::{
+    ClaimRequest, Claimed, Lease, LeaseToken, OffsetRange, Outcome, RateLimit, Settlement, Want,
+};
 use crate::limits::{ADVANCE_ROWS_MAX, GAPS_NOTED_MAX, PARKED_PER_LANE_MAX, PROMOTE_MESSAGES_MAX};
 use crate::message::Offset;
 use crate::store::Store;
@@ -22,6 +24,7 @@ pub(super) async fn claim(store: &PostgresStore, request: &ClaimRequest) -> Resu
     let ids: Vec<i32> = request.wants.iter().map(|want| want.subscription_id.0).collect();
     let messages_max: Vec<i32> = request.wants.iter().map(|want| want.messages_max.cast_signed()).collect();
     let leases_ms: Vec<Option<i64>> = request.wants.iter().map(|want| want.lease.map(millis)).collect();
+    let limits = Limits::of(&request.wants);
     let rows = store
         .connections
         .query(
@@ -32,6 +35,9 @@ pub(super) async fn claim(store: &PostgresStore, request: &ClaimRequest) -> Resu
                 &ids,
                 &messages_max,
                 &leases_ms,
+                &limits.in_flight_max,
+                &limits.rates,
+                &limits.bursts,
                 &store.durable_settlements,
                 &PROMOTE_MESSAGES_MAX,
                 &ADVANCE_ROWS_MAX,
@@ -53,6 +59,28 @@ pub(super) async fn claim(store: &PostgresStore, request: &ClaimRequest) -> Resu
         store.flags.found(lease.topic_id);
     }
     Ok(claimed)
+}
+
+/// The limits of wants as columns; null where no want has one, which lets the claim take its short way.
+#[derive(Default)]
+struct Limits {
+    in_flight_max: Option<Vec<Option<i64>>>,
+    rates: Option<Vec<Option<f64>>>,
+    bursts: Option<Vec<Option<i64>>>,
+}
+
+impl Limits {
+    fn of(wants: &[Want]) -> Self {
+        if wants.iter().all(|want| want.limits.is_none()) {
+            return Limits::default();
+        }
+        let rates = || wants.iter().map(|want| want.limits.rate);
+        Limits {
+            in_flight_max: Some(wants.iter().map(|want| want.limits.in_flight_max.map(i64::from)).collect()),
+            rates: Some(rates().map(|rate| rate.map(RateLimit::bounded_per_second)).collect()),
+            bursts: Some(rates().map(|rate| rate.map(|rate| i64::from(rate.burst))).collect()),
+        }
+    }
 }
 
 /// A message of an ordered subscription that used up its attempts: buried if it is of the lane that gave up on it. The

@@ -74,10 +74,9 @@ fn orders() -> TopicName {
 }
 
 fn request(subscription: &Subscription) -> ClaimRequest {
-    let subscription_id = subscription.subscription_id;
     ClaimRequest {
         owner: Owner::new("tester").expect("a valid name"),
-        wants: vec![Want { subscription_id, messages_max: 10, lease: None }],
+        wants: vec![Want::new(subscription.subscription_id, 10)],
     }
 }
 

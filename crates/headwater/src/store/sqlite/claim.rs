@@ -5,6 +5,7 @@
 
 use rusqlite::{OptionalExtension, params};
 
+use self::limits::Allowance;
 use super::fault::Attempt;
 use super::promote::promote;
 use super::range::{DUE_NEVER, DUE_NOW, Part, next_token};
@@ -20,6 +21,7 @@ use crate::name::Owner;
 use crate::subscription::SubscriptionId;
 use crate::topic::TopicId;
 
+mod limits;
 mod ordered;
 mod unordered;
 
@@ -37,10 +39,16 @@ pub(super) fn claim(work: &mut Work<'_>, request: &ClaimRequest) -> Attempt<Clai
     let mut recheck_at_ms: Option<i64> = None;
     for want in wants {
         let mut claim = Claim::begin(work, &request.owner, want, now_ms)?;
-        if claim.state.lanes > 0 {
+        if claim.budget() == 0 {
+            // A limit of the group is reached.
+            claim.recheck_at_next_due()?;
+        } else if claim.state.lanes > 0 {
             ordered::claim(&mut claim)?;
         } else {
             unordered::claim(&mut claim)?;
+        }
+        if !want.limits.is_none() {
+            limits::spend(&mut claim)?;
         }
         let Claim { mut leases, recheck_at_ms: at, .. } = claim;
         leases.sort_by_key(|lease| lease.range.first);
@@ -60,6 +68,7 @@ struct Claim<'w, 'c> {
     state: State,
     leases: Vec<Lease>,
     recheck_at_ms: Option<i64>,
+    allowance: Allowance,
 }
 
 /// What is known of the subscription when its claim begins.
@@ -89,7 +98,11 @@ impl<'w, 'c> Claim<'w, 'c> {
         if let Some(lease) = want.lease {
             state.lease_ms = millis(lease);
         }
-        let mut claim = Claim { work, owner, want, now_ms, state, leases: Vec::new(), recheck_at_ms: None };
+        let (leases, allowance) = (Vec::new(), Allowance::default());
+        let mut claim = Claim { work, owner, want, now_ms, state, leases, recheck_at_ms: None, allowance };
+        if !want.limits.is_none() {
+            claim.allowance = Allowance::measure(&claim)?;
+        }
         claim.recheck_at(claim.state.deliver_at_ms);
         Ok(claim)
     }
@@ -223,8 +236,21 @@ impl<'w, 'c> Claim<'w, 'c> {
 
     /// How many offsets this want may still get.
     fn budget(&self) -> u64 {
-        let all = u64::from(self.want.messages_max) * u64::from(self.state.lanes.max(1));
-        all - self.leases.iter().map(|lease| lease.range.span()).sum::<u64>()
+        let lanes = u64::from(self.state.lanes.max(1));
+        let all = u64::from(self.want.messages_max) * lanes;
+        let wanted = all - self.leases.iter().map(|lease| lease.range.span()).sum::<u64>();
+        let allowed = self.allowance.left_after(self.given());
+        allowed.map_or(wanted, |messages| wanted.min(messages.saturating_mul(lanes)))
+    }
+
+    /// How many messages a span of offsets counts as: in an ordered subscription one in `lanes` is the holder's.
+    fn messages_in(&self, span: u64) -> u64 {
+        span.div_ceil(u64::from(self.state.lanes.max(1)))
+    }
+
+    /// How many messages this want was given so far.
+    fn given(&self) -> u64 {
+        self.leases.iter().map(|lease| self.messages_in(lease.range.span())).sum()
     }
 
     /// The range as it is after its holder let the deadline pass.

@@ -59,7 +59,7 @@ async fn subscribed(store: &SqliteStore, name: &str) -> Subscription {
 }
 
 fn request(subscription: &Subscription, messages_max: u32) -> ClaimRequest {
-    let want = Want { subscription_id: subscription.subscription_id, messages_max, lease: None };
+    let want = Want::new(subscription.subscription_id, messages_max);
     ClaimRequest { owner: Owner::new("me").unwrap(), wants: vec![want] }
 }
 

@@ -154,10 +154,13 @@ BEGIN
     END IF;
 END $$;
 
--- What a want needs to know before it takes anything.
+-- What a want needs to know before it takes anything. The second half is about limits of the group, and null without
+-- them: what they are, and what they leave now (see 0010_owners_and_limits).
 CREATE TYPE {schema}.want AS (
     subscription_id integer, messages_max bigint, lease_ms bigint, topic_id integer, lanes integer, max_attempts integer,
-    has_due boolean, quarantined boolean
+    has_due boolean, quarantined boolean,
+    in_flight_max bigint, rate double precision, burst bigint,
+    room bigint, free bigint, tokens double precision, filled_at timestamptz, turned_back boolean
 );
 
 -- One subscription without lanes. See docs/decisions for why a suspect range travels alone.

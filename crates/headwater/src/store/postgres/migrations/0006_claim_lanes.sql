@@ -27,6 +27,8 @@ DECLARE
     r {schema}.outstanding;
     v_max bigint := p_want.messages_max * p_want.lanes;
     v_left bigint := v_max;
+    -- Messages that limits of the group leave; null without. A row of one key is a message, however many lanes there are.
+    v_room bigint := p_want.room;
     v_take bigint;
     v_next bigint;
     v_new record;
@@ -38,7 +40,7 @@ BEGIN
     FOR r IN SELECT * FROM {schema}.lane_due(p_want.subscription_id, p_lane, p_now) LOOP
         -- One key's own rows and ranges of any key are never given together: what blocks the one is no hindrance to the
         -- other.
-        EXIT WHEN v_left = 0 OR v_left < v_max AND v_keyed <> (r.key IS NOT NULL);
+        EXIT WHEN v_left = 0 OR v_room = 0 OR v_left < v_max AND v_keyed <> (r.key IS NOT NULL);
         v_keyed := r.key IS NOT NULL;
         -- A holder just past its deadline may be settling or extending this row: then nothing after it may overtake it
         -- now. What is locked is read again: it may have been settled in part meanwhile.
@@ -49,7 +51,7 @@ BEGIN
             RETURN NEXT {schema}.note('expired', r, r.owner);
             r := {schema}.expire(r, p_want.max_attempts);
         END IF;
-        v_take := least(r.last_offset - r.first_offset + 1, v_left);
+        v_take := least(r.last_offset - r.first_offset + 1, v_left, v_room * p_want.lanes);
         IF r.suspect THEN
             EXIT WHEN v_left < v_max;
             v_take := {schema}.hand_out_again(r.last_offset - r.first_offset + 1, r.attempts, p_want.max_attempts);
@@ -69,6 +71,7 @@ BEGIN
         END IF;
         r := {schema}.lease_row(r, v_take, p_owner, p_deadline);
         v_left := v_left - v_take;
+        v_room := v_room - {schema}.messages_in(v_take, p_want.lanes);
         v_tokens := v_tokens || r.token;
         v_given := v_given || ROW('lease', p_want.subscription_id, p_want.topic_id, r.token, r.first_offset, r.last_offset,
                                   r.attempts + 1, r.due_at, r.suspect, p_lane, NULL, NULL, NULL)::{schema}.claimed;
@@ -179,8 +182,8 @@ END $$;
 -- cursors in one order. Heads are advanced before any cursor is locked. Plans are generic and by index: these statements
 -- run thousands of times a second over tables whose statistics are always stale.
 CREATE FUNCTION {schema}.claim(
-    p_owner text, p_subscription_ids integer[], p_messages_max integer[], p_lease_ms bigint[], p_durable boolean,
-    p_promote_max integer, p_rows_max integer, p_gaps_max bigint, p_parked_max bigint, p_now timestamptz
+    p_owner text, p_subscription_ids integer[], p_messages_max integer[], p_lease_ms bigint[], p_in_flight_max bigint[],
+    p_rates double precision[], p_bursts bigint[], p_durable boolean, p_promote_max integer, p_rows_max integer, p_gaps_max bigint, p_parked_max bigint, p_now timestamptz
 ) RETURNS SETOF {schema}.claimed
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
@@ -196,12 +199,14 @@ DECLARE
     v_row {schema}.claimed;
     v_deadline timestamptz;
     v_found boolean;
+    v_given bigint;
+    v_held_ms bigint;
 BEGIN
     -- A claim lost in a power cut only means that the range is handed out again.
     IF NOT p_durable THEN
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
-    IF v_count = 1 THEN
+    IF v_count = 1 AND p_in_flight_max IS NULL THEN
         -- The common case in one statement: a full range is there, nothing is due again, no gap may be in the way. It
         -- locks nothing, and gives this transaction no xid, unless all of that holds.
         WITH was AS (
@@ -244,9 +249,10 @@ BEGIN
                h.gaps_until > 0 AND coalesce(h.gaps_checked_at < clock_timestamp() - interval '20 milliseconds', true)
                OR EXISTS (SELECT FROM {schema}.cursor c WHERE c.subscription_id = s.subscription_id
                           AND c.next_offset + p_messages_max[i] * greatest(s.lanes, 1) > h.head + 1),
-               EXISTS (SELECT FROM {schema}.schedule d WHERE d.topic_id = s.topic_id AND d.deliver_at <= v_now)
+               EXISTS (SELECT FROM {schema}.schedule d WHERE d.topic_id = s.topic_id AND d.deliver_at <= v_now),
+               p_in_flight_max[i], p_rates[i], p_bursts[i]
         INTO v_want.subscription_id, v_want.messages_max, v_want.lease_ms, v_want.topic_id, v_want.lanes, v_want.max_attempts,
-             v_want.has_due, v_want.quarantined, v_needs_head, v_scheduled
+             v_want.has_due, v_want.quarantined, v_needs_head, v_scheduled, v_want.in_flight_max, v_want.rate, v_want.burst
         FROM {schema}.subscription s
         JOIN {schema}.topic t ON t.topic_id = s.topic_id
         JOIN {schema}.head h ON h.topic_id = s.topic_id
@@ -270,25 +276,41 @@ BEGIN
     END IF;
     FOREACH v_want IN ARRAY v_wants LOOP
         v_found := false;
+        v_given := 0;
+        v_held_ms := NULL;
         v_deadline := CASE WHEN v_want.lease_ms = 0 THEN 'infinity'
                            ELSE v_now + make_interval(secs => v_want.lease_ms / 1000.0) END;
-        IF v_want.quarantined THEN
-            -- This owner holds a suspect range: nothing else until it is settled.
+        IF NOT v_want.quarantined AND (v_want.in_flight_max IS NOT NULL OR v_want.rate IS NOT NULL) THEN
+            v_want := {schema}.allow(v_want, p_now);
+        END IF;
+        IF v_want.quarantined OR v_want.room = 0 THEN
+            -- This owner holds a suspect range: nothing else until it is settled. Or a limit of the group is reached.
             NULL;
         ELSIF v_want.lanes = 0 THEN
             -- A late row handed out just now is due too.
             v_want.has_due := v_want.has_due OR v_topics IS NOT NULL;
             FOR v_row IN SELECT * FROM {schema}.claim_plain(v_want, p_owner, v_deadline, v_now) LOOP
                 v_found := v_found OR v_row.kind = 'lease';
+                IF v_want.room IS NOT NULL AND v_row.kind = 'lease' THEN
+                    v_given := v_given + {schema}.messages_in(v_row.last_offset - v_row.first_offset + 1, v_want.lanes);
+                END IF;
                 RETURN NEXT v_row;
             END LOOP;
         ELSE
             FOR v_row IN SELECT * FROM {schema}.claim_ordered(v_want, p_owner, v_deadline, v_now, p_parked_max) LOOP
                 v_found := v_found OR v_row.kind = 'lease';
+                IF v_want.room IS NOT NULL AND v_row.kind = 'lease' THEN
+                    v_given := v_given + {schema}.messages_in(v_row.last_offset - v_row.first_offset + 1, v_want.lanes);
+                END IF;
                 RETURN NEXT v_row;
             END LOOP;
         END IF;
-        IF NOT v_found THEN
+        IF v_want.room IS NOT NULL THEN
+            v_held_ms := {schema}.spend(v_want, v_given, v_now);
+        END IF;
+        IF v_held_ms IS NOT NULL THEN
+            RETURN NEXT {schema}.recheck(v_want.subscription_id, v_want.topic_id, v_held_ms);
+        ELSIF NOT v_found THEN
             RETURN NEXT {schema}.recheck(v_want.subscription_id, v_want.topic_id,
                 CASE WHEN v_skipped THEN 3 ELSE {schema}.recheck_ms(v_want.subscription_id, v_want.topic_id, v_now) END);
         END IF;

@@ -5,3 +5,10 @@ CREATE TABLE headwater_owner (
     seen_at_ms INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX headwater_owner_seen ON headwater_owner (seen_at_ms);
+
+-- Token buckets of groups whose claims name a rate, from their first use on.
+CREATE TABLE headwater_group_rate (
+    subscription_id INTEGER PRIMARY KEY,
+    tokens REAL NOT NULL,
+    filled_at_ms INTEGER NOT NULL
+) STRICT;

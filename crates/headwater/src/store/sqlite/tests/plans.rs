@@ -20,6 +20,9 @@ const HOT: &[(&str, &str)] = &[
     ("claim/expired", sql!("claim/expired.sql")),
     ("claim/waiting", sql!("claim/waiting.sql")),
     ("claim/holds", sql!("claim/holds.sql")),
+    ("claim/bucket", sql!("claim/bucket.sql")),
+    ("claim/bucket_store", sql!("claim/bucket_store.sql")),
+    ("claim/more", sql!("claim/more.sql")),
     ("claim/next_due", sql!("claim/next_due.sql")),
     ("claim/lane_ranges", sql!("claim/lane_ranges.sql")),
     ("arm/topic_seen", sql!("arm/topic_seen.sql")),
@@ -44,6 +47,7 @@ const HOT: &[(&str, &str)] = &[
 /// Those whose few rows are sorted or made distinct after an index found them.
 const SORTED: &[(&str, &str)] = &[
     ("claim/lanes", sql!("claim/lanes.sql")),
+    ("claim/in_flight", sql!("claim/in_flight.sql")),
     ("claim/lanes_held", sql!("claim/lanes_held.sql")),
     ("maintain/forget_dedup", sql!("maintain/forget_dedup.sql")),
     ("maintain/forget_inbox", sql!("maintain/forget_inbox.sql")),
