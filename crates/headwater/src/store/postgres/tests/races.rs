@@ -1,0 +1,269 @@
+//! Interleavings that only PostgreSQL has, each forced by a lock that the test holds or a snapshot it took before.
+
+use std::future::Future;
+
+use tokio_postgres::AsyncMessage;
+
+use super::*;
+use crate::lease::GroupLimits;
+use crate::topic::Ordering;
+use crate::{Clock, ManualClock};
+
+const SOON: Duration = Duration::from_secs(20);
+
+impl Scene {
+    async fn open_at(&self, clock: &ManualClock) -> PostgresStore {
+        let options = OpenOptions::default().clock(Clock::Manual(clock.clone()));
+        PostgresStore::open(&self.url, self.namespace.clone(), options).await.expect("the store opens")
+    }
+}
+
+/// Looks until it is so, or panics.
+async fn until_true(what: &str, mut look: impl AsyncFnMut() -> bool) {
+    let until = Instant::now() + SOON;
+    while !look().await {
+        assert!(Instant::now() < until, "never: {what}");
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn in_time<T>(what: &str, run: impl Future<Output = T>) -> T {
+    tokio::time::timeout(SOON, run).await.unwrap_or_else(|_| panic!("in vain: {what}"))
+}
+
+fn claim_of(subscription: &Subscription, owner: &str) -> ClaimRequest {
+    ClaimRequest { owner: Owner::new(owner).unwrap(), ..request(subscription) }
+}
+
+/// A beat waits for nobody who settles, ends nothing under their hands, and comes back for it.
+#[tokio::test]
+async fn a_lease_being_settled_is_left_to_its_settler() {
+    let Some(scene) = Scene::new() else { return };
+    let clock = ManualClock::at(jiff::Timestamp::now());
+    let store = scene.open_at(&clock).await;
+    let subscription = subscribed(&store).await;
+    store.publish(&orders(), &["a", "b", "c", "d"].map(NewMessage::new)).await.unwrap();
+    let (dies, lives) = (Owner::new("dies").unwrap(), Owner::new("lives").unwrap());
+    let silent_for = Duration::from_secs(15);
+    store.heartbeat(&dies, silent_for).await.unwrap();
+    let lease = store.claim(&claim_of(&subscription, "dies")).await.unwrap().leases.remove(0);
+    // Two rows of one lease, of which the settler has reached only the second.
+    let middle = crate::OffsetRange::one(crate::Offset(2));
+    let part = Settlement::each(lease.token, vec![(middle, crate::Outcome::Ack)]);
+    store.settle(&[part]).await.unwrap().remove(0).unwrap();
+    let settler = scene.client().await;
+    let begun = "BEGIN; SELECT FROM {schema}.outstanding WHERE first_offset = 3 FOR UPDATE";
+    settler.batch_execute(&scene.sql(begun)).await.unwrap();
+    clock.advance(silent_for + Duration::from_millis(1));
+    for _ in 0..2 {
+        let ended = in_time("a beat beside a settlement", store.heartbeat(&lives, silent_for)).await.unwrap();
+        assert_eq!(ended, 0, "the lease is left whole");
+    }
+    let rest = scene.sql("DELETE FROM {schema}.outstanding WHERE first_offset = 3");
+    settler.batch_execute(&rest).await.unwrap();
+    settler.batch_execute("COMMIT").await.unwrap();
+    assert_eq!(
+        store.heartbeat(&lives, silent_for).await.unwrap(),
+        1,
+        "what is left of it ends with the next"
+    );
+    let left = scene.sql("SELECT owner FROM {schema}.owner");
+    let owners: Vec<String> = settler.query(&left, &[]).await.unwrap().iter().map(|row| row.get(0)).collect();
+    assert_eq!(owners, ["lives"]);
+    scene.drop().await;
+}
+
+/// Two beats at once, one of them by an owner that the other is about to sweep: neither waits for good.
+#[tokio::test]
+async fn a_beat_of_an_owner_being_swept_waits_and_goes_on() {
+    let Some(scene) = Scene::new() else { return };
+    let clock = ManualClock::at(jiff::Timestamp::now());
+    let store = Arc::new(scene.open_at(&clock).await);
+    let (paused, lives) = (Owner::new("paused").unwrap(), Owner::new("lives").unwrap());
+    let silent_for = Duration::from_secs(15);
+    store.heartbeat(&paused, silent_for).await.unwrap();
+    clock.advance(silent_for * 2);
+    let sweeper = scene.client().await;
+    let swept = "BEGIN; DELETE FROM {schema}.owner WHERE owner = 'paused'";
+    sweeper.batch_execute(&scene.sql(swept)).await.unwrap();
+    let beat = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.heartbeat(&paused, silent_for).await }
+    });
+    // Who is being swept is skipped by others.
+    assert_eq!(in_time("a beat beside a sweep", store.heartbeat(&lives, silent_for)).await.unwrap(), 0);
+    sweeper.batch_execute("COMMIT").await.unwrap();
+    assert_eq!(in_time("the beat of who was swept", beat).await.unwrap().unwrap(), 0);
+    let count = scene.sql("SELECT count(*) FROM {schema}.owner");
+    assert_eq!(sweeper.query_one(&count, &[]).await.unwrap().get::<_, i64>(0), 2);
+    scene.drop().await;
+}
+
+/// What a claim of a lane saw due may be settled or extended before it has locked it: then it is not its to give.
+#[tokio::test]
+async fn what_is_settled_or_extended_between_look_and_lock_is_not_handed_out() {
+    let Some(scene) = Scene::new() else { return };
+    let clock = ManualClock::at(jiff::Timestamp::now());
+    let holder = scene.open_at(&clock).await;
+    let settings = TopicSettings {
+        ordering: Ordering::Key,
+        lanes: 1,
+        lease: Duration::from_secs(10),
+        ..TopicSettings::default()
+    };
+    holder.create_topic(&orders(), &settings).await.unwrap();
+    let group = GroupName::new("a").unwrap();
+    let subscription = holder.subscribe(&orders(), &group, Start::Beginning).await.unwrap();
+    // Between its look and what follows, a claim waits while the test holds a lock.
+    let pausing = "ALTER FUNCTION {schema}.lane_due RENAME TO lane_due_now;
+        CREATE FUNCTION {schema}.lane_due(a integer, b integer, c timestamptz) RETURNS SETOF {schema}.outstanding
+        LANGUAGE plpgsql AS $$
+        BEGIN
+            RETURN QUERY SELECT * FROM {schema}.lane_due_now(a, b, c);
+            PERFORM pg_advisory_xact_lock_shared(hashtext('{name}'));
+        END $$";
+    let test = scene.client().await;
+    test.batch_execute(&scene.sql(pausing)).await.unwrap();
+    // By the claimer's clock the lease has run out; the holder's is a little behind.
+    let later = ManualClock::at(clock.now() + Duration::from_secs(10));
+    let claimer = Arc::new(scene.open_at(&later).await);
+    for extends in [false, true] {
+        holder.publish(&orders(), &[NewMessage::new("x").key("k")]).await.unwrap();
+        let lease = holder.claim(&claim_of(&subscription, "holder")).await.unwrap().leases.remove(0);
+        test.batch_execute(&scene.sql("SELECT pg_advisory_lock(hashtext('{name}'))")).await.unwrap();
+        let claiming = tokio::spawn({
+            let (claimer, request) = (Arc::clone(&claimer), claim_of(&subscription, "claimer"));
+            async move { claimer.claim(&request).await }
+        });
+        let waits = scene.sql(
+            "SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
+             AND objid::bigint = hashtext('{name}')::bigint & 4294967295",
+        );
+        until_true("the claim looks", async || !test.query(&waits, &[]).await.unwrap().is_empty()).await;
+        if extends {
+            holder.extend(&[lease.token], Duration::from_secs(60)).await.unwrap().remove(0).unwrap();
+        } else {
+            holder.settle(&[Settlement::ack_all(lease.token)]).await.unwrap().remove(0).unwrap();
+        }
+        test.batch_execute(&scene.sql("SELECT pg_advisory_unlock(hashtext('{name}'))")).await.unwrap();
+        let claimed = claiming.await.unwrap().unwrap();
+        assert_eq!(claimed.leases, [], "extended: {extends}");
+        if extends {
+            holder.settle(&[Settlement::ack_all(lease.token)]).await.unwrap().remove(0).unwrap();
+        }
+    }
+    let status = holder.subscriptions(&orders()).await.unwrap().remove(0);
+    assert_eq!((status.reassigned, status.floor.0), (0, 2), "nothing expired, everything is done");
+    scene.drop().await;
+}
+
+/// In a transaction with one snapshot, locks looked at later say nothing about rows: a gap must not be closed by them.
+#[tokio::test]
+async fn upkeep_under_repeatable_read_closes_no_gap_too_early() {
+    let Some(scene) = Scene::new() else { return };
+    let store = scene.open().await;
+    let settings = TopicSettings { gap_patience: Duration::ZERO, ..TopicSettings::pub_sub() };
+    store.create_topic(&orders(), &settings).await.unwrap();
+    let group = GroupName::new("a").unwrap();
+    let subscription = store.subscribe(&orders(), &group, Start::Beginning).await.unwrap();
+    let (open, upkeep) = (scene.client().await, scene.client().await);
+    open.batch_execute(&scene.sql("BEGIN; SELECT {schema}.publish('orders', '1')")).await.unwrap();
+    store.publish(&orders(), &[NewMessage::new("2")]).await.unwrap();
+    let mut offsets = Vec::new();
+    let mut claim_until = async |count: usize| {
+        until_true("the messages come", async || {
+            let leases = store.claim(&request(&subscription)).await.unwrap().leases;
+            for lease in leases {
+                let messages = store.fetch(lease.topic_id, lease.range).await.unwrap();
+                offsets.extend(messages.iter().map(|message| message.offset.0));
+            }
+            offsets.len() >= count
+        })
+        .await;
+        offsets.clone()
+    };
+    assert_eq!(claim_until(1).await, [2], "the first offset is a gap, and the cursor is past it");
+    // Old enough that upkeep asks who may still fill it.
+    let aged = "UPDATE {schema}.gap SET noted_at = noted_at - interval '1 hour';
+        UPDATE {schema}.head SET horizon_at = NULL, gaps_checked_at = NULL";
+    upkeep.batch_execute(&scene.sql(aged)).await.unwrap();
+    let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM {schema}.message";
+    upkeep.batch_execute(&scene.sql(begin)).await.unwrap();
+    open.batch_execute("COMMIT").await.unwrap();
+    // Nobody publishes now, and this snapshot does not see what was committed a moment ago.
+    let advance = "SELECT {schema}.advance(ARRAY(SELECT topic_id FROM {schema}.topic), 1000, 1000); COMMIT";
+    upkeep.batch_execute(&scene.sql(advance)).await.unwrap();
+    assert_eq!(claim_until(2).await, [2, 1], "what came late comes");
+    scene.drop().await;
+}
+
+/// A publisher whose snapshot is older than the flag cannot see it, and notifies all the same.
+#[tokio::test]
+async fn a_publisher_under_repeatable_read_wakes_who_waits() {
+    let Some(scene) = Scene::new() else { return };
+    let store = scene.open().await;
+    let topic_id = subscribed(&store).await.topic.topic_id;
+    let (listener, mut connection) = tokio_postgres::connect(&scene.url, NoTls).await.unwrap();
+    let (sender, mut notices) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Some(Ok(message)) = std::future::poll_fn(|context| connection.poll_message(context)).await {
+            if let AsyncMessage::Notification(notice) = message {
+                sender.send(notice.payload().to_owned()).unwrap();
+            }
+        }
+    });
+    listener.batch_execute(&scene.sql("LISTEN \"headwater:{name}\"")).await.unwrap();
+    let publisher = scene.client().await;
+    let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM {schema}.waiter";
+    publisher.batch_execute(&scene.sql(begin)).await.unwrap();
+    let flag = format!("SELECT {{schema}}.raise_flag(ARRAY[{}], gen_random_uuid(), 60000)", topic_id.0);
+    listener.batch_execute(&scene.sql(&flag)).await.unwrap();
+    // As its own transaction: on a server that allows prepared ones the caller's would notify nobody.
+    let publish =
+        "SELECT {schema}.publish_batch('orders', ARRAY[gen_random_uuid()], ARRAY['x'::bytea], NULL, NULL,
+        NULL, NULL, NULL, NULL, NULL, NULL, true); COMMIT";
+    publisher.batch_execute(&scene.sql(publish)).await.unwrap();
+    let heard = in_time("listening", notices.recv()).await.expect("the listener listens");
+    assert_eq!(heard, topic_id.0.to_string());
+    scene.drop().await;
+}
+
+/// Members of one group with limits and without, while leases expire and messages are buried: none waits in a circle.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limited_and_unlimited_claims_never_deadlock() {
+    let Some(scene) = Scene::new() else { return };
+    let clock = ManualClock::at(jiff::Timestamp::now());
+    let store = Arc::new(scene.open_at(&clock).await);
+    let settings =
+        TopicSettings { max_attempts: 1, lease: Duration::from_secs(1), ..TopicSettings::default() };
+    store.create_topic(&orders(), &settings).await.unwrap();
+    let group = GroupName::new("a").unwrap();
+    let subscription = store.subscribe(&orders(), &group, Start::Beginning).await.unwrap();
+    let want = |messages_max| Want::new(subscription.subscription_id, messages_max);
+    for _ in 0..15 {
+        store.publish(&orders(), &vec![NewMessage::new("x"); 40]).await.unwrap();
+        let one = ClaimRequest { wants: vec![want(1)], ..claim_of(&subscription, "dies") };
+        for _ in 0..30 {
+            store.claim(&one).await.unwrap();
+        }
+        clock.advance(Duration::from_secs(1));
+        let members = (0..8).map(|n| {
+            let limits = GroupLimits { in_flight_max: (n % 2 == 0).then_some(1_000), rate: None };
+            let wants = vec![Want { limits, ..want(3) }];
+            let request = ClaimRequest { wants, ..claim_of(&subscription, &format!("member-{n}")) };
+            let store = Arc::clone(&store);
+            tokio::spawn(async move {
+                for _ in 0..10 {
+                    for lease in store.claim(&request).await.expect("no deadlock").leases {
+                        store.settle(&[Settlement::ack_all(lease.token)]).await.unwrap().remove(0).unwrap();
+                    }
+                }
+            })
+        });
+        for member in members.collect::<Vec<_>>() {
+            member.await.expect("the member claims");
+        }
+    }
+    assert_eq!(store.doctor().await.unwrap(), []);
+    scene.drop().await;
+}
