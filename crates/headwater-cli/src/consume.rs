@@ -18,7 +18,7 @@ const RETRY_PAUSE_MAX: Duration = Duration::from_secs(5);
 
 pub(crate) async fn run(global: &Global, args: &ConsumeArgs) -> Result<ExitCode> {
     let headwater = global.open(global.options()).await?;
-    let mut builder = headwater.consumer(&args.topic, &args.group)?.start(args.from).batch(args.batch);
+    let mut builder = headwater.consumer(&args.topic, &args.group).start_from(args.from).batch(args.batch);
     if let Some(lease) = args.lease {
         builder = builder.lease(lease);
     }

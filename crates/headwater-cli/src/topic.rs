@@ -28,7 +28,7 @@ async fn create(global: &Global, args: &TopicCreateArgs) -> Result<ExitCode> {
         dedup_window: args.dedup_window,
         ..TopicSettings::default()
     };
-    let topic = headwater.topic(&args.name)?.settings(settings).create().await?;
+    let topic = headwater.topic(&args.name).settings(settings).create().await?;
     let mut rows = Rows::new(&["topic", "semantics", "ordering"]);
     rows.push(vec![
         json!(topic.name.as_str()),

@@ -77,8 +77,8 @@ impl Message {
     /// struct Order { id: u64 }
     ///
     /// let headwater = Headwater::open("sqlite::memory:").await?;
-    /// headwater.producer("orders")?.send(Json(Order { id: 7 }).into_message()?).await?;
-    /// let mut consumer = headwater.consumer("orders", "email")?.open().await?;
+    /// headwater.producer("orders").send(Json(Order { id: 7 }).into_message()?).await?;
+    /// let mut consumer = headwater.consumer("orders", "email").open().await?;
     /// let batch = consumer.next(Duration::from_secs(1)).await?.expect("one message waits");
     /// let Json(order) = batch.messages()[0].decode::<Json<Order>>()?;
     /// assert_eq!(order.id, 7);

@@ -1,170 +1,379 @@
-//! The consumer: claims, fetches, waits, and hands out batches to be settled.
+//! The consumer: describes how a group is served, and wires claim, handle and settle together.
+//!
+//! `feed` claims and reads for all groups of a topic, `group` routes messages to members and queues them, `worker` runs
+//! handlers, `settler` settles, `keeper` extends leases and beats. `pull` is for programs that drive themselves.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::error::Result;
-use crate::handle::Batch;
-use crate::lease::{ClaimRequest, Lease, Outcome, Settlement, Want};
-use crate::limits::SAFETY_POLL;
-use crate::name::{GroupName, Owner, TopicName};
+use crate::Headwater;
+use crate::codec::Decode;
+use crate::error::{Error, Result};
+use crate::handler::{self, Context, Failure, Handler, HandlerResult, Identity, Messages, Verdicts};
+use crate::lease::{GroupLimits, RateLimit};
+use crate::limits::CLAIM_MESSAGES_MAX;
+use crate::message::Message;
+use crate::name::{GroupName, Owner, TopicName, check_name};
 use crate::store::Store;
 use crate::subscription::{Start, Subscription};
 
-/// A consumer about to be opened.
-#[derive(Debug)]
+mod feed;
+mod group;
+mod keeper;
+mod member;
+mod pace;
+mod pages;
+mod pull;
+mod queue;
+mod running;
+pub(crate) mod runtime;
+mod settler;
+mod step;
+mod transaction;
+mod work;
+mod worker;
+
+use group::{Group, GroupSettings};
+use member::{Filter, Member, Members};
+pub use pull::Consumer;
+pub use running::{Running, Stopped};
+pub use step::Stepper;
+
+/// Messages buffered and in hand, in bytes, unless told otherwise.
+const BUFFER_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// What a member does, and with which messages.
+///
+/// ```
+/// use headwater::{Handling, Json};
+/// let large = Handling::one(|order: Json<u64>, _context| async move { println!("{}", order.0); Ok(()) })
+///     .when(|message| message.headers.get("size").is_some_and(|size| size == "large"));
+/// # let _ = large;
+/// ```
+#[derive(Clone)]
+pub struct Handling {
+    handler: Handler,
+    filter: Option<Filter>,
+}
+
+impl std::fmt::Debug for Handling {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Handling({:?})", self.handler)
+    }
+}
+
+impl Handling {
+    /// One message at a time, decoded; several at once as the consumer's concurrency allows.
+    pub fn one<T, H, F>(handler: H) -> Self
+    where
+        T: Decode + Send + 'static,
+        H: Fn(T, Context) -> F + Send + Sync + 'static,
+        F: Future<Output = HandlerResult> + Send + 'static,
+    {
+        Handling { handler: handler::one(handler), filter: None }
+    }
+
+    /// A batch at a time. `Ok(())` acks all of it, `Ok(verdicts)` all but those named, an error fails all of it.
+    pub fn batch<V, H, F>(handler: H) -> Self
+    where
+        V: Into<Verdicts>,
+        H: Fn(Messages, Context) -> F + Send + Sync + 'static,
+        F: Future<Output = Result<V, Failure>> + Send + 'static,
+    {
+        Handling { handler: handler::batch(handler), filter: None }
+    }
+
+    /// One message at a time inside an open PostgreSQL transaction of the store: what the handler writes through it, the
+    /// inbox entry and the ack commit together. Exactly once, wherever the process dies.
+    #[cfg(feature = "postgres")]
+    pub fn in_postgres<T, H, F>(handler: H) -> Self
+    where
+        T: Decode + Send + 'static,
+        H: Fn(crate::store::postgres::PostgresTransaction, T, Context) -> F + Send + Sync + 'static,
+        F: Future<Output = HandlerResult> + Send + 'static,
+    {
+        Handling { handler: handler::in_postgres(handler), filter: None }
+    }
+
+    /// The same inside the embedded store's own transaction, on its writer's thread: nobody else writes meanwhile, so the
+    /// closure is synchronous and should be short.
+    #[cfg(feature = "sqlite")]
+    pub fn in_sqlite<T, H>(handler: H) -> Self
+    where
+        T: Decode + 'static,
+        H: Fn(&rusqlite::Connection, T, &Context) -> HandlerResult + Send + Sync + 'static,
+    {
+        Handling { handler: handler::in_sqlite(handler), filter: None }
+    }
+
+    /// Only messages for which this is true.
+    #[must_use]
+    pub fn when(mut self, filter: impl Fn(&Message) -> bool + Send + Sync + 'static) -> Self {
+        self.filter = Some(Arc::new(filter));
+        self
+    }
+}
+
+/// A consumer about to be run or opened.
 pub struct ConsumerBuilder {
-    store: Arc<dyn Store>,
-    topic: TopicName,
-    group: GroupName,
+    headwater: Headwater,
+    topic: String,
+    group: String,
     start: Start,
     batch: u32,
+    concurrency: usize,
     lease: Option<Duration>,
     owner: Option<Owner>,
+    timeout: Option<Duration>,
+    limits: GroupLimits,
+    buffer_bytes_max: usize,
+    filter: Option<Filter>,
+    inbox_name: Option<String>,
+    members: Vec<(String, Handling)>,
+}
+
+impl std::fmt::Debug for ConsumerBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ConsumerBuilder({} on {})", self.group, self.topic)
+    }
 }
 
 impl ConsumerBuilder {
-    pub(crate) fn new(store: Arc<dyn Store>, topic: TopicName, group: GroupName) -> Self {
-        ConsumerBuilder { store, topic, group, start: Start::default(), batch: 100, lease: None, owner: None }
+    pub(crate) fn new(headwater: Headwater, topic: &str, group: &str) -> Self {
+        ConsumerBuilder {
+            headwater,
+            topic: topic.to_owned(),
+            group: group.to_owned(),
+            start: Start::default(),
+            batch: 100,
+            concurrency: 16,
+            lease: None,
+            owner: None,
+            timeout: None,
+            limits: GroupLimits::default(),
+            buffer_bytes_max: BUFFER_BYTES_MAX,
+            filter: None,
+            inbox_name: None,
+            members: Vec::new(),
+        }
+    }
+
+    /// Adds a member that handles one message at a time. `T` says how payloads are decoded: [`Json`](crate::Json),
+    /// `Protobuf`, [`Bytes`](bytes::Bytes) or the whole [`Message`].
+    #[must_use]
+    pub fn member<T, H, F>(self, name: &str, handler: H) -> Self
+    where
+        T: Decode + Send + 'static,
+        H: Fn(T, Context) -> F + Send + Sync + 'static,
+        F: Future<Output = HandlerResult> + Send + 'static,
+    {
+        self.handling(name, Handling::one(handler))
+    }
+
+    /// Adds a member of any kind, see [`Handling`].
+    #[must_use]
+    pub fn handling(mut self, name: &str, handling: Handling) -> Self {
+        self.members.push((name.to_owned(), handling));
+        self
+    }
+
+    /// Only messages for which this is true are handled by the group; the others are done unseen. Asked before the
+    /// members' own filters.
+    #[must_use]
+    pub fn filter(mut self, filter: impl Fn(&Message) -> bool + Send + Sync + 'static) -> Self {
+        self.filter = Some(Arc::new(filter));
+        self
     }
 
     /// Where a new group starts; a group that exists keeps its place.
     #[must_use]
-    pub fn start(mut self, start: Start) -> Self {
+    pub fn start_from(mut self, start: Start) -> Self {
         self.start = start;
         self
     }
 
-    /// How many messages a batch holds at most.
+    /// How many messages a batch holds at most: of a batch handler, of a transaction, of a lane's turn.
     #[must_use]
     pub fn batch(mut self, messages: u32) -> Self {
         self.batch = messages;
         self
     }
 
-    /// How long a hand-out lasts, if not as the topic says.
+    /// How many handlers run at once in this consumer.
+    #[must_use]
+    pub fn concurrency(mut self, handlers: usize) -> Self {
+        self.concurrency = handlers;
+        self
+    }
+
+    /// How long a hand-out lasts, if not as the topic says. It is extended while handlers work.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = Some(lease);
         self
     }
 
-    /// Who holds the leases, for people who look; unique per consumer instance.
+    /// How long a handler may take before it counts as failed.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// How many messages of the group may be in hand at once, over all processes.
+    #[must_use]
+    pub fn max_in_flight(mut self, messages: u32) -> Self {
+        self.limits.in_flight_max = Some(messages);
+        self
+    }
+
+    /// How many messages a second the group takes, over all processes; after a rest up to `burst` at once.
+    #[must_use]
+    pub fn rate_limit(mut self, per_second: f64, burst: u32) -> Self {
+        self.limits.rate = Some(RateLimit { per_second, burst });
+        self
+    }
+
+    /// Bytes of messages buffered and in hand at most, by what messages have weighed lately.
+    #[must_use]
+    pub fn buffer_bytes_max(mut self, bytes: usize) -> Self {
+        self.buffer_bytes_max = bytes;
+        self
+    }
+
+    /// The name under which transactional members remember what they handled, if not `topic/group`. Keep it when the group is
+    /// renamed, and effects stay single.
+    #[must_use]
+    pub fn inbox_name(mut self, name: &str) -> Self {
+        self.inbox_name = Some(name.to_owned());
+        self
+    }
+
+    /// Who holds the leases of an opened [`Consumer`], for people who look; unique per instance.
     #[must_use]
     pub fn owner(mut self, owner: Owner) -> Self {
         self.owner = Some(owner);
         self
     }
 
-    /// Subscribes the group if it is new, and opens the consumer.
+    /// Subscribes the group if it is new, and opens a consumer to be driven by hand.
     pub async fn open(self) -> Result<Consumer> {
-        let subscription = self.store.subscribe(&self.topic, &self.group, self.start).await?;
+        let subscription = self.subscribe().await?;
         let owner = match self.owner {
             Some(owner) => owner,
             None => Owner::new(format!("{}-{}", std::process::id(), Uuid::now_v7()))?,
         };
-        Ok(Consumer {
-            store: self.store,
-            subscription: Arc::new(subscription),
-            request: None,
-            owner,
-            batch: self.batch,
+        let store = Arc::clone(self.headwater.store());
+        Ok(Consumer::new(store, subscription, owner, self.batch, self.lease))
+    }
+
+    /// Subscribes the group if it is new, and serves it from now on: claims, heartbeats, retries and acks are its own.
+    pub async fn run(self) -> Result<Running> {
+        let (running, group) = self.build().await?;
+        running.feed.join(Arc::clone(&group));
+        running.runtime.serve(group);
+        Ok(running)
+    }
+
+    /// Subscribes the group if it is new, and returns a consumer that moves only when told to: for tests.
+    pub async fn stepwise(self) -> Result<Stepper> {
+        let (running, _) = self.build().await?;
+        Ok(Stepper::new(running))
+    }
+
+    async fn build(mut self) -> Result<(Running, Arc<Group>)> {
+        self.check()?;
+        let subscription = self.subscribe().await?;
+        let runtime = self.headwater.runtime()?;
+        let mut members = Members::default();
+        for (name, handling) in std::mem::take(&mut self.members) {
+            members.0.push(Arc::new(member_of(&subscription, &name, handling)?));
+        }
+        let feed = runtime.feed(subscription.topic.topic_id);
+        let default_name = || format!("{}/{}", subscription.topic.name, subscription.group);
+        let settings = GroupSettings {
+            concurrency: self.concurrency,
+            batch: self.batch as usize,
             lease: self.lease,
-            claimed: VecDeque::new(),
-        })
-    }
-}
-
-/// One member of a group.
-#[derive(Debug)]
-pub struct Consumer {
-    store: Arc<dyn Store>,
-    subscription: Arc<Subscription>,
-    request: Option<ClaimRequest>,
-    owner: Owner,
-    batch: u32,
-    lease: Option<Duration>,
-    /// Leases claimed together with the one handed out last.
-    claimed: VecDeque<Lease>,
-}
-
-impl Consumer {
-    /// The subscription it serves.
-    pub fn subscription(&self) -> &Subscription {
-        &self.subscription
+            timeout: self.timeout,
+            limits: self.limits,
+            buffer_bytes_max: self.buffer_bytes_max,
+            filter: self.filter,
+            inbox_name: self.inbox_name.unwrap_or_else(default_name),
+        };
+        let hungry = Arc::clone(&feed.changed);
+        let metrics = self.headwater.metrics().group(&subscription.topic.name, &subscription.group);
+        let settler = runtime.settler.clone();
+        let group = Arc::new(Group::new(subscription, settings, members, settler, hungry, metrics));
+        Ok((Running { runtime, feed, group: Arc::clone(&group) }, group))
     }
 
-    /// The next batch, or `None` if nothing came in time. First reads, then waits: what is there is given at once.
-    ///
-    /// Settle a batch before taking the next one, or hold several; what is never settled is handed to another member
-    /// when its lease ends.
-    pub async fn next(&mut self, at_most: Duration) -> Result<Option<Batch>> {
-        let deadline = Instant::now() + at_most;
-        loop {
-            while let Some(lease) = self.claimed.pop_front() {
-                if let Some(batch) = self.fetch(lease).await? {
-                    return Ok(Some(batch));
-                }
-            }
-            if self.claim().await?.is_none() {
-                continue;
-            }
-            // Nothing there: say that we wait, look once more, and only then sleep.
-            let wake = self.store.arm(&[self.subscription.topic.topic_id]).await?;
-            let Some(recheck_after) = self.claim().await? else { continue };
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(None);
-            }
-            wake.wait(left.min(recheck_after)).await;
+    async fn subscribe(&self) -> Result<Subscription> {
+        let (topic, group) = (TopicName::new(&self.topic)?, GroupName::new(&self.group)?);
+        self.headwater.store().subscribe(&topic, &group, self.start).await
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.members.is_empty() {
+            return Err(Error::invalid(
+                "member",
+                format!(
+                    "group {} on topic {} has none and could handle nothing; add one with `.member(name, handler)`",
+                    self.group, self.topic
+                ),
+            ));
         }
-    }
-
-    /// Claims; `None` if it got something, else how long to wait at most.
-    async fn claim(&mut self) -> Result<Option<Duration>> {
-        let request = self.request.get_or_insert_with(|| ClaimRequest {
-            owner: self.owner.clone(),
-            wants: vec![Want {
-                // Said outright: the store need not look the topic's up.
-                lease: Some(self.lease.unwrap_or(self.subscription.topic.settings.lease)),
-                ..Want::new(self.subscription.subscription_id, self.batch)
-            }],
-        });
-        let claimed = self.store.claim(request).await?;
-        self.claimed.extend(claimed.leases);
-        if !self.claimed.is_empty() {
-            return Ok(None);
+        self.limits.validate()?;
+        for (at, (name, handling)) in self.members.iter().enumerate() {
+            check_name("member", name)?;
+            check_handler(&**self.headwater.store(), &handling.handler)?;
+            if self.members[..at].iter().any(|(other, _)| other == name) {
+                return Err(Error::invalid(
+                    "member",
+                    format!("{name} is named twice; names are unique in a group"),
+                ));
+            }
         }
-        Ok(Some(claimed.recheck_after.map_or(SAFETY_POLL, |after| after.min(SAFETY_POLL))))
-    }
-
-    /// The messages of a lease; `None` if none of them exists or is this lane's: then it is settled right away.
-    async fn fetch(&self, lease: Lease) -> Result<Option<Batch>> {
-        let messages = self.store.fetch(lease.topic_id, lease.range).await?;
-        let batch =
-            Batch::new(Arc::clone(&self.store), Arc::clone(&self.subscription), lease, messages, self.lease);
-        if batch.messages().is_empty() {
-            batch.ack().await?;
-            return Ok(None);
+        if self.concurrency == 0 {
+            return Err(Error::invalid("concurrency", "0 handlers could handle nothing; use 1 or more"));
         }
-        Ok(Some(batch))
-    }
-
-    /// Gives back what was claimed and not handed out. The group keeps its place; others get the rest at once.
-    pub async fn close(mut self) -> Result<()> {
-        let back: Vec<Settlement> = self
-            .claimed
-            .drain(..)
-            .map(|lease| Settlement::each(lease.token, vec![(lease.range, Outcome::Release)]))
-            .collect();
-        if !back.is_empty() {
-            // A lease that was lost meanwhile is not ours to give back.
-            self.store.settle(&back).await?;
+        if self.batch == 0 || self.batch > CLAIM_MESSAGES_MAX {
+            return Err(Error::invalid("batch", format!("must be from 1 to {CLAIM_MESSAGES_MAX} messages")));
+        }
+        if let Some(name) = &self.inbox_name {
+            check_name("inbox_name", name)?;
         }
         Ok(())
     }
+}
+
+fn member_of(subscription: &Subscription, name: &str, handling: Handling) -> Result<Member> {
+    check_name("member", name)?;
+    let identity = Identity {
+        topic: subscription.topic.name.to_string(),
+        group: subscription.group.to_string(),
+        member: name.to_owned(),
+    };
+    Ok(Member { identity: Arc::new(identity), handler: handling.handler, filter: handling.filter })
+}
+
+/// A handler inside one database's transactions cannot serve a store on the other.
+fn check_handler(store: &dyn Store, handler: &Handler) -> Result<()> {
+    let fits = match handler {
+        Handler::One(_) | Handler::Batch(_) => true,
+        #[cfg(feature = "postgres")]
+        Handler::Postgres(_) => store.as_postgres().is_some(),
+        #[cfg(feature = "sqlite")]
+        Handler::Sqlite(_) => store.as_sqlite().is_some(),
+    };
+    if fits {
+        return Ok(());
+    }
+    let engine = store.engine();
+    Err(Error::invalid(
+        "member",
+        format!("it handles {handler:?}, and this store is {engine}; use the handling of that database"),
+    ))
 }

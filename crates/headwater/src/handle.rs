@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::error::Result;
 use crate::lease::{Lease, OffsetRange, Outcome, Settlement};
 use crate::message::{Message, Offset};
-use crate::settle::{RetryPolicy, Verdict, decide};
+use crate::settle::{RetryPolicy, Verdict, outcomes_of, own_messages};
 use crate::store::Store;
 use crate::subscription::Subscription;
 
@@ -30,21 +30,10 @@ impl Batch {
         store: Arc<dyn Store>,
         subscription: Arc<Subscription>,
         lease: Lease,
-        mut messages: Vec<Message>,
+        messages: Vec<Message>,
         lease_for: Option<Duration>,
     ) -> Self {
-        let mut parked = Vec::new();
-        if let Some(lane) = lease.lane {
-            // The range spans all lanes; the others' messages are theirs, from leases of their own.
-            messages.retain(|message| message.lane(subscription.lanes) == lane);
-            messages.retain(|message| match &message.key {
-                Some(key) if lease.blocked_keys.contains(key) => {
-                    parked.push((message.offset, key.clone()));
-                    false
-                }
-                _ => true,
-            });
-        }
+        let (messages, parked) = own_messages(&lease, subscription.lanes, messages);
         let lease_for = lease_for.unwrap_or(subscription.topic.settings.lease);
         Batch { store, subscription, lease, messages, parked, lease_for }
     }
@@ -147,39 +136,9 @@ impl Batch {
         let policy = RetryPolicy::from(&self.subscription.topic.settings);
         let mut others: Vec<(Offset, Outcome)> =
             self.parked.iter().map(|(offset, key)| (*offset, Outcome::Park { key: key.clone() })).collect();
-        let mut waiting_keys: HashSet<&str> = HashSet::new();
-        let mut named: std::collections::HashMap<Offset, Verdict> = verdicts.into_iter().collect();
-        for message in &self.messages {
-            let key = message.key.as_deref().filter(|_| self.lease.lane.is_some());
-            let verdict = named.remove(&message.offset).unwrap_or(Verdict::Done);
-            let blocked = key.filter(|key| waiting_keys.contains(key));
-            if let Some(key) = blocked {
-                others.push((message.offset, Outcome::Park { key: key.to_owned() }));
-                continue;
-            }
-            let jitter = jitter_of(message);
-            let outcome = match (decide(verdict, self.lease.attempt, &policy, jitter), key) {
-                (Outcome::Ack, _) => continue,
-                (Outcome::Retry { after, error, .. }, Some(key)) => {
-                    waiting_keys.insert(key);
-                    Outcome::Retry { after, error, key: Some(key.to_owned()) }
-                }
-                (Outcome::Release, Some(key)) => {
-                    waiting_keys.insert(key);
-                    // Parked behind nothing: due at once, and later messages of the key wait for it.
-                    Outcome::Park { key: key.to_owned() }
-                }
-                (outcome, _) => outcome,
-            };
-            others.push((message.offset, outcome));
-        }
+        others.extend(outcomes_of(&self.lease, &self.messages, verdicts, &policy));
         Settlement::each(self.lease.token, fill_with_acks(self.lease.range, others))
     }
-}
-
-/// Spreads retries of messages that failed together; the same for the same message, so a rerun can be reasoned about.
-fn jitter_of(message: &Message) -> f64 {
-    (message.key_hash() % 1_000) as f64 / 1_000.0
 }
 
 /// The range cut into parts: the given outcomes, and acks for everything between.

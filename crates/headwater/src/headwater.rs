@@ -1,11 +1,14 @@
 //! The handle a program holds: opens a store, makes topics, producers and consumers.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::consumer::ConsumerBuilder;
+use crate::consumer::runtime::{Runtime, SILENT_FOR};
 use crate::error::Result;
-use crate::name::{GroupName, TopicName};
+use crate::lease::OffsetRange;
+use crate::message::{Message, Offset};
+use crate::name::TopicName;
 use crate::observe::metrics::Registry;
 use crate::publish::Producer;
 use crate::store::{self, OpenOptions, Store};
@@ -19,9 +22,9 @@ use crate::topic::{Ordering, Semantics, Topic, TopicSettings};
 /// use headwater::{Headwater, NewMessage};
 ///
 /// let headwater = Headwater::open("sqlite::memory:").await?;
-/// headwater.producer("orders")?.send(NewMessage::new("first")).await?;
+/// headwater.producer("orders").send(NewMessage::new("first")).await?;
 ///
-/// let mut consumer = headwater.consumer("orders", "email")?.open().await?;
+/// let mut consumer = headwater.consumer("orders", "email").open().await?;
 /// let batch = consumer.next(Duration::from_secs(1)).await?.expect("one message waits");
 /// assert_eq!(batch.messages()[0].payload, "first");
 /// batch.ack().await?;
@@ -31,6 +34,8 @@ use crate::topic::{Ordering, Semantics, Topic, TopicSettings};
 pub struct Headwater {
     store: Arc<dyn Store>,
     metrics: Arc<Registry>,
+    /// What running consumers share; there once the first one runs.
+    runtime: Arc<Mutex<Option<Arc<Runtime>>>>,
 }
 
 impl Headwater {
@@ -39,10 +44,16 @@ impl Headwater {
         Self::open_with(url, OpenOptions::default()).await
     }
 
+    /// Opens an embedded store in memory, gone with the handle: for tests.
+    #[cfg(feature = "sqlite")]
+    pub async fn in_memory() -> Result<Self> {
+        Self::open("sqlite::memory:").await
+    }
+
     /// Opens a store with options.
     pub async fn open_with(url: &str, options: OpenOptions) -> Result<Self> {
         let metrics = Arc::new(Registry::new(options.health_window));
-        Ok(Headwater { store: store::open(url, options).await?, metrics })
+        Ok(Headwater { store: store::open(url, options).await?, metrics, runtime: Arc::default() })
     }
 
     /// The store below, for what this handle does not wrap.
@@ -51,24 +62,56 @@ impl Headwater {
     }
 
     /// Describes a topic to create.
-    pub fn topic(&self, name: &str) -> Result<TopicBuilder> {
-        Ok(TopicBuilder {
+    pub fn topic(&self, name: &str) -> TopicBuilder {
+        TopicBuilder {
             store: Arc::clone(&self.store),
-            name: TopicName::new(name)?,
+            name: name.to_owned(),
             settings: TopicSettings::default(),
-        })
+        }
     }
 
     /// A producer for a topic: groups concurrent sends into few statements.
-    pub fn producer(&self, topic: &str) -> Result<Producer> {
-        let topic = TopicName::new(topic)?;
-        let metrics = self.metrics.topic(&topic);
-        Ok(Producer::new(Arc::clone(&self.store), topic, metrics))
+    pub fn producer(&self, topic: &str) -> Producer {
+        Producer::new(Arc::clone(&self.store), topic, &self.metrics)
     }
 
     /// Describes a consumer of a group on a topic.
-    pub fn consumer(&self, topic: &str, group: &str) -> Result<ConsumerBuilder> {
-        Ok(ConsumerBuilder::new(Arc::clone(&self.store), TopicName::new(topic)?, GroupName::new(group)?))
+    pub fn consumer(&self, topic: &str, group: &str) -> ConsumerBuilder {
+        ConsumerBuilder::new(self.clone(), topic, group)
+    }
+
+    pub(crate) fn metrics(&self) -> &Registry {
+        &self.metrics
+    }
+
+    /// What running consumers of this handle and its clones share.
+    pub(crate) fn runtime(&self) -> Result<Arc<Runtime>> {
+        let mut runtime = self.runtime.lock().expect("no panic while held");
+        match &*runtime {
+            Some(runtime) => Ok(Arc::clone(runtime)),
+            None => {
+                let started = Runtime::start(Arc::clone(&self.store), SILENT_FOR)?;
+                *runtime = Some(Arc::clone(&started));
+                Ok(started)
+            }
+        }
+    }
+
+    /// Everything published to a topic so far that is still stored, offsets rising: for tests and for looking.
+    pub async fn published(&self, topic: &str) -> Result<Vec<Message>> {
+        let topic = self.store.topic(&TopicName::new(topic)?).await?;
+        self.store.maintain().await?;
+        let topics = self.store.topics().await?;
+        let head = topics
+            .iter()
+            .find(|status| status.topic.topic_id == topic.topic_id)
+            .map_or(0, |status| status.head.0);
+        let mut messages = Vec::new();
+        for first in (1..=head).step_by(1_000) {
+            let page = OffsetRange::new(Offset(first), Offset(head.min(first + 999)));
+            messages.extend(self.store.fetch(topic.topic_id, page).await?);
+        }
+        Ok(messages)
     }
 
     /// Stops background work and lets go of connections.
@@ -81,7 +124,7 @@ impl Headwater {
 #[derive(Debug)]
 pub struct TopicBuilder {
     store: Arc<dyn Store>,
-    name: TopicName,
+    name: String,
     settings: TopicSettings,
 }
 
@@ -123,6 +166,6 @@ impl TopicBuilder {
 
     /// Creates it, or returns the one that is there with the same settings.
     pub async fn create(self) -> Result<Topic> {
-        self.store.create_topic(&self.name, &self.settings).await
+        self.store.create_topic(&TopicName::new(&self.name)?, &self.settings).await
     }
 }

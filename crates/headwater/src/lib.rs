@@ -8,6 +8,7 @@ mod codec;
 mod consumer;
 mod error;
 mod handle;
+mod handler;
 mod headwater;
 mod lease;
 pub mod limits;
@@ -25,9 +26,10 @@ pub use clock::{Clock, ManualClock};
 #[cfg(feature = "protobuf")]
 pub use codec::Protobuf;
 pub use codec::{Decode, DecodeError, IntoMessage, Json};
-pub use consumer::{Consumer, ConsumerBuilder};
+pub use consumer::{Consumer, ConsumerBuilder, Handling, Running, Stepper, Stopped};
 pub use error::{Error, ErrorKind, Result};
 pub use handle::Batch;
+pub use handler::{Bury, Context, Failure, HandlerResult, Messages, Retry, Skip, Verdicts};
 pub use headwater::{Headwater, TopicBuilder};
 pub use lease::{
     ClaimRequest, Claimed, DeadLetter, GroupLimits, HandOut, Lease, LeaseToken, OffsetRange, Outcome, Parts,
@@ -39,7 +41,7 @@ pub use namespace::{Namespace, SqlitePath, StoreUrl};
 pub use observe::errors::RecordedError;
 pub use observe::health::{Health, HealthState, Percentiles, Rates, Times, Totals};
 pub use observe::trace;
-pub use publish::Producer;
+pub use publish::{Producer, Sends};
 pub use store::{Finding, Maintained, OpenOptions, Store, Wake};
 pub use subscription::{Start, Subscription, SubscriptionId, SubscriptionStatus};
 pub use topic::{Ordering, Semantics, Topic, TopicId, TopicSettings, TopicStatus};

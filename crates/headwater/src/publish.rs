@@ -1,9 +1,11 @@
 //! The producer: groups concurrent sends into one statement without making any of them wait for company.
 
 use std::borrow::Cow;
+use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::Instant;
 
+use futures::future::BoxFuture;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::codec::IntoMessage;
@@ -11,7 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::message::{NewMessage, Published};
 use crate::name::TopicName;
 use crate::observe::health::Health;
-use crate::observe::metrics::TopicMetrics;
+use crate::observe::metrics::{Registry, TopicMetrics};
 use crate::observe::trace;
 use crate::store::Store;
 
@@ -26,9 +28,11 @@ const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
 ///
 /// A send that finds the producer idle leaves at once. Those that come while a batch is in flight leave together as the
 /// next one, in the order in which they were sent: one batch is in flight at a time, so order is kept.
+///
+/// A topic name that breaks a rule is said by the first send.
 #[derive(Clone, Debug)]
 pub struct Producer {
-    log: Log,
+    topic: Arc<Result<Log>>,
     queue: mpsc::Sender<Sending>,
 }
 
@@ -40,39 +44,114 @@ struct Sending {
 }
 
 impl Producer {
-    pub(crate) fn new(store: Arc<dyn Store>, topic: TopicName, metrics: Arc<TopicMetrics>) -> Self {
+    pub(crate) fn new(store: Arc<dyn Store>, topic: &str, metrics: &Registry) -> Self {
         let (queue, waiting) = mpsc::channel(QUEUE_SENDS_MAX);
-        let log = Log { store, topic, metrics };
-        // Ends when the last clone of the producer is dropped and everything queued has been answered.
-        tokio::spawn(run(log.clone(), waiting));
-        Producer { log, queue }
+        let log = TopicName::new(topic).map(|topic| Log { store, metrics: metrics.topic(&topic), topic });
+        if let Ok(log) = &log {
+            // Ends when the last clone of the producer is dropped and everything queued has been answered.
+            tokio::spawn(run(log.clone(), waiting));
+        }
+        Producer { topic: Arc::new(log), queue }
     }
 
-    /// Publishes one message, or a value that makes one; returns once it is durable.
+    /// Publishes one message, or a value that makes one, when awaited; returns once it is durable.
     ///
     /// A value behind a reference is sent as JSON: see [`IntoMessage`].
-    pub async fn send(&self, message: impl IntoMessage) -> Result<Published> {
-        let mut message = message.into_message()?;
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> headwater::Result<()> {
+    /// # let headwater = headwater::Headwater::in_memory().await?;
+    /// let orders = headwater.producer("orders");
+    /// let published = orders.send(&serde_json::json!({ "id": 7 })).key("customer-1").header("source", "web").await?;
+    /// assert_eq!(published.offset.map(|offset| offset.0), Some(1));
+    /// # Ok(()) }
+    /// ```
+    pub fn send(&self, message: impl IntoMessage) -> Sends<'_> {
+        Sends { producer: self, message: message.into_message() }
+    }
+
+    fn log(&self) -> Result<&Log> {
+        (*self.topic).as_ref().map_err(Error::copy)
+    }
+
+    async fn send_now(&self, message: Result<NewMessage>) -> Result<Published> {
+        let log = self.log()?;
+        let mut message = message?;
         // Here and not in the queue's task: the context is this task's.
         trace::inject(&mut message);
         // Checked here, so that one bad message fails alone and not with its batch.
         message.validate()?;
         let (answer, answered) = oneshot::channel();
         let stopped =
-            || Error::new(ErrorKind::Closed, format!("producer of topic {} has stopped", self.log.topic));
+            || Error::new(ErrorKind::Closed, format!("producer of topic {} has stopped", log.topic));
         self.queue.send(Sending { message, answer }).await.map_err(|_| stopped())?;
         answered.await.map_err(|_| stopped())?
     }
 
     /// Publishes all of a batch or nothing, in one statement of its own.
     pub async fn send_batch(&self, messages: &[NewMessage]) -> Result<Vec<Published>> {
-        let published = self.log.publish(&traced(messages)).await;
-        published.inspect_err(|error| self.log.failed(messages.len(), error))
+        let log = self.log()?;
+        let published = log.publish(&traced(messages)).await;
+        published.inspect_err(|error| log.failed(messages.len(), error))
     }
 
     /// How it is doing: rates, times and the last errors of all producers of this topic in this process.
-    pub fn health(&self) -> Health {
-        self.log.metrics.health("producer")
+    pub fn health(&self) -> Result<Health> {
+        Ok(self.log()?.metrics.health("producer"))
+    }
+}
+
+/// A message about to be sent: say more about it, then await it.
+#[derive(Debug)]
+#[must_use = "nothing is sent before it is awaited"]
+pub struct Sends<'p> {
+    producer: &'p Producer,
+    message: Result<NewMessage>,
+}
+
+impl Sends<'_> {
+    fn with(mut self, change: impl FnOnce(NewMessage) -> NewMessage) -> Self {
+        self.message = self.message.map(change);
+        self
+    }
+
+    /// Sets the key: messages of one key go to one member, and in order where the topic is ordered.
+    pub fn key(self, key: impl std::fmt::Display) -> Self {
+        self.with(|message| message.key(format!("{key}")))
+    }
+
+    /// Sets the type.
+    pub fn message_type(self, message_type: impl Into<String>) -> Self {
+        self.with(|message| message.message_type(message_type))
+    }
+
+    /// Adds a header.
+    pub fn header(self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.with(|message| message.header(name, value))
+    }
+
+    /// Ties messages of one conversation together.
+    pub fn correlation_id(self, id: impl Into<String>) -> Self {
+        self.with(|message| message.correlation_id(id))
+    }
+
+    /// A repeat of the same key within the topic's window is not published again.
+    pub fn dedup_key(self, key: impl Into<String>) -> Self {
+        self.with(|message| message.dedup_key(key))
+    }
+
+    /// Not before this time.
+    pub fn deliver_at(self, at: jiff::Timestamp) -> Self {
+        self.with(|message| message.deliver_at(at))
+    }
+}
+
+impl<'p> IntoFuture for Sends<'p> {
+    type Output = Result<Published>;
+    type IntoFuture = BoxFuture<'p, Result<Published>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.producer.send_now(self.message))
     }
 }
 
@@ -163,7 +242,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_published_in_a_trace_carries_it_and_nothing_else_does() {
         let headwater = Headwater::open("sqlite::memory:").await.unwrap();
-        let producer = headwater.producer("orders").unwrap();
+        let producer = headwater.producer("orders");
         let batch = [NewMessage::new("b"), NewMessage::new("c").header("traceparent", "its own")];
         trace::within(PARENT.parse().unwrap(), async {
             producer.send(Json(1)).await.unwrap();
@@ -173,7 +252,7 @@ mod tests {
         producer.send(NewMessage::new("d")).await.unwrap();
         producer.send_batch(&[NewMessage::new("e")]).await.unwrap();
 
-        let mut consumer = headwater.consumer("orders", "all").unwrap().open().await.unwrap();
+        let mut consumer = headwater.consumer("orders", "all").open().await.unwrap();
         let messages = consumer.next(Duration::ZERO).await.unwrap().unwrap();
         let parents: Vec<_> = messages.messages().iter().map(|m| m.headers.get("traceparent")).collect();
         let (parent, own) = (PARENT.to_owned(), "its own".to_owned());
@@ -184,19 +263,19 @@ mod tests {
     async fn health_counts_what_was_published_and_what_failed() {
         let options = OpenOptions::default().auto_create(false);
         let headwater = Headwater::open_with("sqlite::memory:", options).await.unwrap();
-        let producer = headwater.producer("orders").unwrap();
+        let producer = headwater.producer("orders");
         assert_eq!(producer.send(&1).await.unwrap_err().kind(), ErrorKind::NoSuchTopic);
-        let health = producer.health();
+        let health = producer.health().unwrap();
         assert_eq!((health.state, health.totals.publish_errors), (HealthState::Failing, 1));
         assert_eq!(health.last_errors[0].code, "NoSuchTopic");
 
-        headwater.topic("orders").unwrap().create().await.unwrap();
+        headwater.topic("orders").create().await.unwrap();
         producer.send(NewMessage::new("a").dedup_key("1")).await.unwrap();
         assert!(producer.send(NewMessage::new("a").dedup_key("1")).await.unwrap().duplicate);
         // Another producer of the same topic: its figures are the topic's.
-        let other = headwater.producer("orders").unwrap();
+        let other = headwater.producer("orders");
         other.send_batch(&[NewMessage::new("b"), NewMessage::new("c")]).await.unwrap();
-        let health = producer.health();
+        let health = producer.health().unwrap();
         assert_eq!((health.state, health.totals.published), (HealthState::Running, 3));
         assert_eq!(health.times.publish.unwrap().count, 4);
         assert!(health.to_string().starts_with("producer of topic orders: running\n"), "{health}");

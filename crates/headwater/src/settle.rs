@@ -1,8 +1,10 @@
 //! What becomes of a handled message: the pure rule between a handler's word and the store's outcome.
 
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use crate::lease::Outcome;
+use crate::lease::{Lease, Outcome};
+use crate::message::{Message, Offset};
 use crate::topic::TopicSettings;
 
 /// What a handler says of one message.
@@ -60,6 +62,71 @@ pub fn decide(verdict: Verdict, attempt: u32, policy: &RetryPolicy, jitter: f64)
             Outcome::Retry { after: backoff(attempt, policy, jitter), error, key: None }
         }
     }
+}
+
+/// What becomes of the messages of a lease, given a handler's verdicts on some of them; those that are simply acked are left
+/// out. In a lane, later messages of a key that has to wait are parked behind it.
+pub(crate) fn outcomes_of(
+    lease: &Lease,
+    messages: &[Message],
+    verdicts: Vec<(Offset, Verdict)>,
+    policy: &RetryPolicy,
+) -> Vec<(Offset, Outcome)> {
+    if verdicts.is_empty() {
+        return Vec::new();
+    }
+    let mut others = Vec::new();
+    let mut waiting_keys: HashSet<&str> = HashSet::new();
+    let mut named: HashMap<Offset, Verdict> = verdicts.into_iter().collect();
+    for message in messages {
+        let key = message.key.as_deref().filter(|_| lease.lane.is_some());
+        let verdict = named.remove(&message.offset).unwrap_or(Verdict::Done);
+        if let Some(key) = key.filter(|key| waiting_keys.contains(key)) {
+            others.push((message.offset, Outcome::Park { key: key.to_owned() }));
+            continue;
+        }
+        let outcome = match (decide(verdict, lease.attempt, policy, jitter_of(message)), key) {
+            (Outcome::Ack, _) => continue,
+            (Outcome::Retry { after, error, .. }, Some(key)) => {
+                waiting_keys.insert(key);
+                Outcome::Retry { after, error, key: Some(key.to_owned()) }
+            }
+            (Outcome::Release, Some(key)) => {
+                waiting_keys.insert(key);
+                // Parked behind nothing: due at once, and later messages of the key wait for it.
+                Outcome::Park { key: key.to_owned() }
+            }
+            (outcome, _) => outcome,
+        };
+        others.push((message.offset, outcome));
+    }
+    others
+}
+
+/// Spreads retries of messages that failed together; the same for the same message, so a rerun can be reasoned about.
+pub(crate) fn jitter_of(message: &Message) -> f64 {
+    (message.key_hash() % 1_000) as f64 / 1_000.0
+}
+
+/// Splits what a lease in a lane holds: the lane's own messages, and among them those that must wait because an older one of
+/// their key does. The range spans all lanes; the others' messages are theirs, from leases of their own.
+pub(crate) fn own_messages(
+    lease: &Lease,
+    lanes: u16,
+    mut messages: Vec<Message>,
+) -> (Vec<Message>, Vec<(Offset, String)>) {
+    let mut parked = Vec::new();
+    if let Some(lane) = lease.lane {
+        messages.retain(|message| message.lane(lanes) == lane);
+        messages.retain(|message| match &message.key {
+            Some(key) if lease.blocked_keys.contains(key) => {
+                parked.push((message.offset, key.clone()));
+                false
+            }
+            _ => true,
+        });
+    }
+    (messages, parked)
 }
 
 fn backoff(attempt: u32, policy: &RetryPolicy, jitter: f64) -> Duration {

@@ -70,7 +70,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     async fn topics(&self) -> Result<Vec<TopicStatus>>;
 
     /// Subscribes a group. Idempotent: a group that exists keeps its place whatever `start` says. A queue takes one
-    /// group only: naming another is `InvalidInput`. `Start::Now` is exact: what commits after this returned is
+    /// group only: naming another is `InvalidInput`. A topic that does not exist is treated as by [`Store::publish`]. `Start::Now` is exact: what commits after this returned is
     /// delivered, what was committed before it was called is not.
     async fn subscribe(&self, topic: &TopicName, group: &GroupName, start: Start) -> Result<Subscription>;
 

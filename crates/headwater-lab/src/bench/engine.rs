@@ -80,7 +80,7 @@ impl Engine {
         senders: usize,
         during: Duration,
     ) -> Result<Rate> {
-        let producer = self.headwater.producer(topic.as_str())?;
+        let producer = self.headwater.producer(topic.as_str());
         run_tasks(senders, during, |_, run| {
             let producer = producer.clone();
             async move {
@@ -140,7 +140,7 @@ impl Engine {
 
     /// A consumer as programs use it, one message a batch.
     pub(crate) async fn consumer(&self, topic: &TopicName, group: &str) -> Result<Consumer> {
-        Ok(self.headwater.consumer(topic.as_str(), group)?.batch(1).open().await?)
+        Ok(self.headwater.consumer(topic.as_str(), group).batch(1).open().await?)
     }
 }
 

@@ -38,7 +38,7 @@ impl GroupLimits {
     }
 
     /// Checks every field against its rule.
-    pub(super) fn validate(&self) -> Result<()> {
+    pub(crate) fn validate(&self) -> Result<()> {
         if self.in_flight_max == Some(0) {
             return Err(Error::invalid("in_flight_max", "must be at least 1"));
         }

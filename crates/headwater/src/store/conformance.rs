@@ -358,6 +358,7 @@ macro_rules! conformance_cases {
                 plain_sql_keeps_the_rules,
                 times_beyond_the_limit_are_refused,
                 an_unknown_topic_is_created_by_publishing,
+                subscribing_creates_an_unknown_topic_with_auto_create,
                 an_unknown_topic_is_refused_without_auto_create,
                 names_that_try_to_inject_are_harmless,
                 fields_that_try_to_inject_are_harmless,

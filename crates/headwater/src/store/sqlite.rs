@@ -385,8 +385,17 @@ impl Store for SqliteStore {
     }
 
     async fn subscribe(&self, topic: &TopicName, group: &GroupName, start: Start) -> Result<Subscription> {
-        let (topic, group) = (topic.clone(), group.clone());
-        self.write(Kind::Define, move |work| subscribe::subscribe(work, &topic, &group, start)).await
+        let subscribe = || {
+            let (topic, group) = (topic.clone(), group.clone());
+            self.write(Kind::Define, move |work| subscribe::subscribe(work, &topic, &group, start))
+        };
+        match subscribe().await {
+            Err(error) if error.kind() == ErrorKind::NoSuchTopic && self.auto_create => {
+                self.create_topic(topic, &TopicSettings::default()).await?;
+                subscribe().await
+            }
+            result => result,
+        }
     }
 
     async fn subscriptions(&self, topic: &TopicName) -> Result<Vec<SubscriptionStatus>> {

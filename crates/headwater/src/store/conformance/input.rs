@@ -178,6 +178,16 @@ pub async fn an_unknown_topic_is_created_by_publishing(case: &Case) {
     assert_eq!(payloads_of(&scene.drain("a").await), ["first"]);
 }
 
+/// A consumer may come before the first publisher: subscribing creates the topic as publishing does.
+pub async fn subscribing_creates_an_unknown_topic_with_auto_create(case: &Case) {
+    let store = case.open_with(case.options().auto_create(true)).await.unwrap();
+    let (name, group) = (topic("early"), crate::GroupName::new("a").unwrap());
+    let subscription = store.subscribe(&name, &group, crate::Start::Now).await.unwrap();
+    assert_eq!(subscription.topic.settings, TopicSettings::default());
+    store.publish(&name, &[NewMessage::new("x")]).await.unwrap();
+    assert_eq!(store.subscriptions(&name).await.unwrap().len(), 1);
+}
+
 /// Refused otherwise, and nothing is there afterwards.
 pub async fn an_unknown_topic_is_refused_without_auto_create(case: &Case) {
     let store = case.open_with(case.options().auto_create(false)).await.unwrap();

@@ -1,0 +1,303 @@
+//! The feed of one topic: one claim for all groups of the process that want work, one read of what they were handed.
+//!
+//! Groups that found nothing are not asked again until somebody publishes or the store said to look again, so that a group
+//! far behind does not make a hundred idle ones claim at its pace. No wake-up is missed: the wake is armed before the claim
+//! that finds nothing, and looked at after it.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt, TryStreamExt};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::group::Group;
+use super::pages::{Pages, weight};
+use super::work::LeaseWork;
+use crate::error::{Error, Result};
+use crate::handler::Messages;
+use crate::lease::{ClaimRequest, Lease, OffsetRange, Outcome};
+use crate::limits::SAFETY_POLL;
+use crate::name::Owner;
+use crate::settle::own_messages;
+use crate::store::Store;
+use crate::subscription::SubscriptionId;
+use crate::topic::TopicId;
+
+/// How many reads may be under way at once.
+const READS_AT_ONCE: usize = 2;
+/// Bytes of pages kept for groups that come a little later.
+const PAGES_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// The longest pause after a claim that failed.
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// One topic's feed, shared by all groups of the process on it.
+#[derive(Debug)]
+pub(crate) struct Feed {
+    store: Arc<dyn Store>,
+    topic: TopicId,
+    owner: Owner,
+    groups: Mutex<Vec<Arc<Group>>>,
+    pages: Mutex<Pages>,
+    /// Told when a group joins, leaves or wants more.
+    pub(crate) changed: Arc<Notify>,
+    read: AtomicU64,
+    handed: AtomicU64,
+    task: Mutex<Option<JoinHandle<()>>>,
+    /// Held while a claim is under way: whoever leaves waits for what it may still be handed.
+    claiming: tokio::sync::Mutex<()>,
+}
+
+impl Feed {
+    pub(crate) fn new(store: Arc<dyn Store>, topic: TopicId, owner: Owner) -> Arc<Self> {
+        Arc::new(Feed {
+            store,
+            topic,
+            owner,
+            groups: Mutex::default(),
+            pages: Mutex::new(Pages::new(PAGES_BYTES_MAX)),
+            changed: Arc::default(),
+            read: AtomicU64::new(0),
+            handed: AtomicU64::new(0),
+            task: Mutex::default(),
+            claiming: tokio::sync::Mutex::default(),
+        })
+    }
+
+    /// Starts serving a group; the first one starts the task.
+    pub(crate) fn join(self: &Arc<Self>, group: Arc<Group>) {
+        self.groups.lock().expect("no panic while held").push(group);
+        let mut task = self.task.lock().expect("no panic while held");
+        if task.as_ref().is_none_or(JoinHandle::is_finished) {
+            *task = Some(tokio::spawn(run(Arc::clone(self))));
+        }
+        drop(task);
+        self.changed.notify_one();
+    }
+
+    /// Serves the group no more. Once this returns it is handed nothing any more.
+    pub(crate) async fn leave(&self, group: &Arc<Group>) {
+        self.strike_off(group);
+        drop(self.claiming.lock().await);
+    }
+
+    /// Forgets a group, without waiting for a claim that may be under way.
+    pub(crate) fn strike_off(&self, group: &Arc<Group>) {
+        self.groups.lock().expect("no panic while held").retain(|other| !Arc::ptr_eq(other, group));
+        self.changed.notify_one();
+    }
+
+    /// Messages read from the store, and messages handed to groups.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.read.load(Ordering::Relaxed), self.handed.load(Ordering::Relaxed))
+    }
+
+    fn groups(&self) -> Vec<Arc<Group>> {
+        self.groups.lock().expect("no panic while held").clone()
+    }
+
+    /// One claim for these groups: how many messages each was handed, and when to look again though nobody publishes.
+    pub(crate) async fn claim(
+        &self,
+        groups: &[Arc<Group>],
+    ) -> Result<(HashMap<SubscriptionId, usize>, Option<Duration>)> {
+        let wants: Vec<_> = groups.iter().filter_map(|group| group.want()).collect();
+        let mut got: HashMap<SubscriptionId, usize> =
+            wants.iter().map(|want| (want.subscription_id, 0)).collect();
+        if wants.is_empty() {
+            return Ok((got, None));
+        }
+        let _claiming = self.claiming.lock().await;
+        let started = Instant::now();
+        let claimed = self.store.claim(&ClaimRequest { owner: self.owner.clone(), wants }).await?;
+        let took = started.elapsed();
+        let by_id: HashMap<SubscriptionId, &Arc<Group>> =
+            groups.iter().map(|group| (group.subscription.subscription_id, group)).collect();
+        for id in got.keys() {
+            by_id[id].metrics.claim_seconds.record(took);
+        }
+        // Whatever happens from here on, the leases are known and are extended or given back.
+        let mut handed = Hand { store: &self.store, leases: claimed.leases.clone() };
+        self.read_missing(&claimed.leases, &by_id).await?;
+        for lease in claimed.leases {
+            let group = by_id[&lease.subscription_id];
+            handed.leases.retain(|other| other.token != lease.token);
+            *got.get_mut(&lease.subscription_id).expect("only what was wanted is handed out") += 1;
+            self.hand_over(group, lease);
+        }
+        Ok((got, claimed.recheck_after))
+    }
+
+    /// Reads what the leases span and no page holds: ranges that touch are read together.
+    async fn read_missing(
+        &self,
+        leases: &[Lease],
+        groups: &HashMap<SubscriptionId, &Arc<Group>>,
+    ) -> Result<()> {
+        let missing: Vec<OffsetRange> = {
+            let pages = self.pages.lock().expect("no panic while held");
+            let mut missing: Vec<_> = leases.iter().flat_map(|lease| pages.missing(lease.range)).collect();
+            missing.sort();
+            missing
+        };
+        let reads = joined(missing);
+        if reads.is_empty() {
+            return Ok(());
+        }
+        let started = Instant::now();
+        let read: Vec<_> = futures::stream::iter(reads)
+            .map(|range| async move { Ok::<_, Error>((range, self.store.fetch(self.topic, range).await?)) })
+            .buffer_unordered(READS_AT_ONCE)
+            .try_collect()
+            .await?;
+        let took = started.elapsed();
+        for id in leases.iter().map(|lease| lease.subscription_id).collect::<HashSet<_>>() {
+            groups[&id].metrics.fetch_seconds.record(took);
+        }
+        let mut pages = self.pages.lock().expect("no panic while held");
+        for (range, messages) in read {
+            self.read.fetch_add(messages.len() as u64, Ordering::Relaxed);
+            pages.keep(range, messages);
+        }
+        Ok(())
+    }
+
+    fn hand_over(&self, group: &Arc<Group>, lease: Lease) {
+        let views = self.pages.lock().expect("no panic while held").view(lease.range);
+        let (slices, parked) = if lease.lane.is_some() {
+            let all: Vec<_> = views.iter().flatten().cloned().collect();
+            let (own, parked) = own_messages(&lease, group.subscription.lanes, all);
+            let slices = if own.is_empty() { vec![] } else { vec![Messages::from(own)] };
+            (slices, parked.into_iter().map(|(offset, key)| (offset, Outcome::Park { key })).collect())
+        } else {
+            (views, Vec::new())
+        };
+        let count: usize = slices.iter().map(|slice| slice.len()).sum();
+        // A sample of each slice tells how large messages are.
+        for first in slices.iter().filter_map(|slice| slice.first()) {
+            group.pace.saw(1, weight(first));
+        }
+        self.handed.fetch_add(count as u64, Ordering::Relaxed);
+        let work = LeaseWork::new(lease, Arc::clone(group), group.lease_for(), slices, parked);
+        group.take_over(work);
+    }
+}
+
+/// Leases that were claimed and not handed over yet: given back if the claim is abandoned on the way.
+struct Hand<'a> {
+    store: &'a Arc<dyn Store>,
+    leases: Vec<Lease>,
+}
+
+impl Drop for Hand<'_> {
+    fn drop(&mut self) {
+        if self.leases.is_empty() {
+            return;
+        }
+        let settlements: Vec<_> = self
+            .leases
+            .drain(..)
+            .map(|lease| crate::lease::Settlement::each(lease.token, vec![(lease.range, Outcome::Release)]))
+            .collect();
+        let store = Arc::clone(self.store);
+        tokio::spawn(async move {
+            if let Err(error) = store.settle(&settlements).await {
+                tracing::debug!(%error, "leases were not given back, they run out by themselves");
+            }
+        });
+    }
+}
+
+/// Sorted ranges with those that overlap or touch made one.
+fn joined(sorted: Vec<OffsetRange>) -> Vec<OffsetRange> {
+    let mut joined: Vec<OffsetRange> = Vec::new();
+    for range in sorted {
+        match joined.last_mut() {
+            Some(last) if range.first.0 <= last.last.0 + 1 => last.last = last.last.max(range.last),
+            _ => joined.push(range),
+        }
+    }
+    joined
+}
+
+/// Claims for whoever wants work until nobody is served any more.
+async fn run(feed: Arc<Feed>) {
+    let mut idle: HashSet<SubscriptionId> = HashSet::new();
+    let mut wake: Option<BoxFuture<'static, bool>> = None;
+    let mut recheck_at = Instant::now();
+    let mut pause = Duration::from_millis(50);
+    loop {
+        let groups = feed.groups();
+        if groups.is_empty() {
+            return;
+        }
+        if wake.as_mut().is_some_and(|wake| wake.now_or_never().is_some()) {
+            wake = None;
+        }
+        if wake.is_none() || Instant::now() >= recheck_at {
+            idle.clear();
+        }
+        let stirred = |group: &Arc<Group>| group.take_stirred();
+        let is_ready = |group: &Arc<Group>| !idle.contains(&group.subscription.subscription_id);
+        let ready: Vec<_> = groups.into_iter().filter(|group| stirred(group) || is_ready(group)).collect();
+        match feed.step(&ready, &mut wake, &mut idle, &mut recheck_at).await {
+            Ok(true) => pause = Duration::from_millis(50),
+            Ok(false) => {
+                pause = Duration::from_millis(50);
+                let woken = wake.as_mut().expect("armed by the step");
+                tokio::select! {
+                    _ = woken => wake = None,
+                    () = feed.changed.notified() => {}
+                    () = tokio::time::sleep_until(recheck_at) => {}
+                }
+            }
+            Err(error) => {
+                for group in &ready {
+                    group.metrics.errors.record_error(&error, "claiming");
+                }
+                tracing::warn!(topic = %feed.topic, %error, ?pause, "claiming failed, trying again");
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(PAUSE_MAX);
+                // It may have been broken by what also broke the wake.
+                wake = None;
+            }
+        }
+    }
+}
+
+impl Feed {
+    /// Arms if need be, claims once for the groups that are ready; true if somebody was handed something.
+    async fn step(
+        &self,
+        ready: &[Arc<Group>],
+        wake: &mut Option<BoxFuture<'static, bool>>,
+        idle: &mut HashSet<SubscriptionId>,
+        recheck_at: &mut Instant,
+    ) -> Result<bool> {
+        if wake.is_none() {
+            let armed = self.store.arm(&[self.topic]).await?;
+            *wake = Some(armed.wait(SAFETY_POLL).boxed());
+            *recheck_at = Instant::now() + SAFETY_POLL;
+        }
+        let (got, recheck_after) = self.claim(ready).await?;
+        let now = Instant::now();
+        if *recheck_at <= now {
+            *recheck_at = now + SAFETY_POLL;
+        }
+        if let Some(after) = recheck_after {
+            *recheck_at = (*recheck_at).min(now + after);
+        }
+        let mut any = false;
+        for (id, leases) in got {
+            if leases == 0 {
+                idle.insert(id);
+            }
+            any |= leases > 0;
+        }
+        Ok(any)
+    }
+}

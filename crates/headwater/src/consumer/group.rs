@@ -1,0 +1,371 @@
+//! A group in this process: its members, its queue of work and its workers.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::member::{Filter, Member, Members, Route};
+use super::pace::Pace;
+use super::queue::{Kind, Queue, Slice};
+use super::settler::Settler;
+use super::work::LeaseWork;
+use super::worker;
+use crate::handler::{Handler, Messages};
+use crate::lease::{GroupLimits, Outcome, Want};
+use crate::message::{Message, Offset};
+use crate::observe::metrics::GroupMetrics;
+use crate::settle::{RetryPolicy, Verdict, decide, jitter_of};
+use crate::subscription::Subscription;
+
+/// How a group runs.
+#[derive(Clone)]
+pub(crate) struct GroupSettings {
+    pub(crate) concurrency: usize,
+    pub(crate) batch: usize,
+    pub(crate) lease: Option<Duration>,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) limits: GroupLimits,
+    pub(crate) buffer_bytes_max: usize,
+    pub(crate) filter: Option<Filter>,
+    /// The name under which effects are remembered in the inbox.
+    pub(crate) inbox_name: String,
+}
+
+/// One group's work in this process.
+pub(crate) struct Group {
+    pub(crate) subscription: Subscription,
+    pub(crate) settings: GroupSettings,
+    pub(crate) policy: RetryPolicy,
+    pub(crate) metrics: Arc<GroupMetrics>,
+    pub(crate) settler: Settler,
+    pub(crate) pace: Pace,
+    /// Told when the group wants more, or nothing any more.
+    pub(crate) hungry: Arc<Notify>,
+    members: RwLock<Arc<Members>>,
+    queue: Queue,
+    workers: Mutex<JoinSet<()>>,
+    stopping: AtomicBool,
+    /// Leases handed to this group and not settled yet, and who waits for them to be.
+    held: AtomicUsize,
+    pub(crate) settled: Notify,
+    /// Something was settled that may let the store hand out more, though nobody publishes.
+    stirred: AtomicBool,
+}
+
+impl std::fmt::Debug for Group {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Group({} on {})", self.subscription.group, self.subscription.topic.name)
+    }
+}
+
+impl Group {
+    pub(crate) fn new(
+        subscription: Subscription,
+        settings: GroupSettings,
+        members: Members,
+        settler: Settler,
+        hungry: Arc<Notify>,
+        metrics: Arc<GroupMetrics>,
+    ) -> Self {
+        Group {
+            policy: RetryPolicy::from(&subscription.topic.settings),
+            metrics,
+            pace: Pace::new(settings.batch.max(settings.concurrency), settings.buffer_bytes_max),
+            queue: Queue::new(settings.concurrency),
+            members: RwLock::new(Arc::new(members)),
+            workers: Mutex::default(),
+            stopping: AtomicBool::new(false),
+            held: AtomicUsize::new(0),
+            settled: Notify::new(),
+            stirred: AtomicBool::new(false),
+            subscription,
+            settings,
+            settler,
+            hungry,
+        }
+    }
+
+    pub(crate) fn members(&self) -> Arc<Members> {
+        Arc::clone(&self.members.read().expect("no panic while held"))
+    }
+
+    pub(crate) fn change_members<T>(&self, change: impl FnOnce(&mut Vec<Arc<Member>>) -> T) -> T {
+        let mut members = self.members.write().expect("no panic while held");
+        let mut changed = Members::clone(&members);
+        let result = change(&mut changed.0);
+        *members = Arc::new(changed);
+        drop(members);
+        self.hungry.notify_one();
+        result
+    }
+
+    pub(crate) fn lease_for(&self) -> Duration {
+        self.settings.lease.unwrap_or(self.subscription.topic.settings.lease)
+    }
+
+    /// What to claim for it now, if anything.
+    pub(crate) fn want(&self) -> Option<Want> {
+        if self.stopping.load(Ordering::Relaxed)
+            || self.members.read().expect("no panic while held").0.is_empty()
+        {
+            return None;
+        }
+        let unit = self.unit();
+        let messages_max = self.pace.want(self.queue.buffered(), self.queue.free(), unit)?;
+        // A lane's lease spans all lanes, and a transaction settles its lease as a whole: neither is larger than a batch.
+        let most = if self.subscription.lanes > 0 || self.is_transactional() {
+            self.settings.batch
+        } else {
+            messages_max
+        };
+        Some(Want {
+            lease: Some(self.lease_for()),
+            limits: self.settings.limits,
+            ..Want::new(
+                self.subscription.subscription_id,
+                u32::try_from(messages_max.min(most)).unwrap_or(u32::MAX),
+            )
+        })
+    }
+
+    /// How many messages one worker takes at a time.
+    fn unit(&self) -> usize {
+        let members = self.members.read().expect("no panic while held");
+        let singles = members.0.iter().all(|member| matches!(member.handler, Handler::One(_)));
+        if singles && self.subscription.lanes == 0 { 1 } else { self.settings.batch }
+    }
+
+    fn is_transactional(&self) -> bool {
+        let members = self.members.read().expect("no panic while held");
+        members.0.iter().any(|member| !matches!(member.handler, Handler::One(_) | Handler::Batch(_)))
+    }
+
+    /// Takes over a lease: routes its messages to members and queues them.
+    pub(crate) fn take_over(self: &Arc<Self>, work: LeaseWork) {
+        let work = Arc::new(work);
+        self.held.fetch_add(1, Ordering::AcqRel);
+        self.settler.remember(&work);
+        // Remembered first: whoever stops the group either sees this lease in hand, or is seen here.
+        if self.stopping.load(Ordering::SeqCst) {
+            self.give_back(&work);
+            return;
+        }
+        let count: usize = work.slices().iter().map(|slice| slice.len()).sum();
+        self.metrics.delivered.add(count as u64);
+        if work.lease.suspect {
+            self.metrics.reassigned.add(count as u64);
+        }
+        if count == 0 {
+            self.settle_all(&work);
+            return;
+        }
+        let members = self.members();
+        let mut slices = Vec::new();
+        let mut ended = false;
+        for slice in work.slices() {
+            ended |= self.route(&work, &members, slice, &mut slices);
+        }
+        if ended {
+            self.settle_all(&work);
+        }
+        let workers = self.queue.push(slices);
+        self.start_workers(workers);
+        if self.stopping.load(Ordering::SeqCst) {
+            self.release(self.queue.close());
+        }
+    }
+
+    /// Cuts a slice into pieces of work. True if the lease is at its end by that: everything was filtered out.
+    fn route(
+        &self,
+        work: &Arc<LeaseWork>,
+        members: &Arc<Members>,
+        messages: &Messages,
+        slices: &mut Vec<Slice>,
+    ) -> bool {
+        if self.settings.filter.is_none()
+            && let Some(only) = members.only()
+        {
+            self.cut(work, only, messages.clone(), slices);
+            return false;
+        }
+        let mut picked: Vec<Vec<Message>> = vec![Vec::new(); members.0.len()];
+        let mut ended = false;
+        for message in messages {
+            match self.route_one(members, message) {
+                Route::To(member) => picked[member].push(message.clone()),
+                Route::Filtered => {
+                    self.metrics.filtered.add(1);
+                    ended |= work.finish(message.offset, Outcome::Ack);
+                }
+                Route::Broken(error) => ended |= self.fail(work, message, error),
+            }
+        }
+        for (member, picked) in members.0.iter().zip(picked) {
+            if !picked.is_empty() {
+                self.cut(work, member, picked.into(), slices);
+            }
+        }
+        ended
+    }
+
+    fn route_one(&self, members: &Members, message: &Message) -> Route {
+        if let Some(filter) = &self.settings.filter {
+            let wanted = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| filter(message)));
+            match wanted {
+                Ok(true) => {}
+                Ok(false) => return Route::Filtered,
+                Err(panic) => {
+                    let said = super::member::panic_text(&*panic);
+                    return Route::Broken(format!("the group's filter panicked: {said}"));
+                }
+            }
+        }
+        members.route(message)
+    }
+
+    /// A message that failed before any handler saw it.
+    fn fail(&self, work: &LeaseWork, message: &Message, error: String) -> bool {
+        let verdict = Verdict::Failed(error);
+        let outcome = decide(verdict, work.lease.attempt, &self.policy, jitter_of(message));
+        self.count(&outcome);
+        work.finish(message.offset, outcome)
+    }
+
+    fn cut(&self, work: &Arc<LeaseWork>, member: &Arc<Member>, messages: Messages, slices: &mut Vec<Slice>) {
+        let slice = |messages, kind| Slice::new(Arc::clone(work), Arc::clone(member), messages, kind);
+        if work.lease.lane.is_some() {
+            // In strict order, by one worker; a batch handler gets it in batches.
+            slices.push(slice(messages, Kind::Whole));
+        } else if matches!(member.handler, Handler::One(_)) {
+            slices.push(slice(messages, Kind::Singles));
+        } else {
+            let mut from = 0;
+            while from < messages.len() {
+                let to = messages.len().min(from + self.settings.batch);
+                slices.push(slice(messages.part(from..to), Kind::Whole));
+                from = to;
+            }
+        }
+    }
+
+    fn start_workers(self: &Arc<Self>, count: usize) {
+        if count == 0 {
+            return;
+        }
+        let mut workers = self.workers.lock().expect("no panic while held");
+        while workers.try_join_next().is_some() {}
+        for _ in 0..count {
+            workers.spawn(worker::run(Arc::clone(self)));
+        }
+    }
+
+    /// The next piece of work for a worker; tells the feed when the buffer runs low.
+    pub(crate) fn next(&self, current: &mut Option<Arc<Slice>>) -> Option<super::queue::Unit> {
+        let unit = self.queue.next(current);
+        if self.pace.is_low(self.queue.buffered()) {
+            self.hungry.notify_one();
+        }
+        unit
+    }
+
+    /// A handler waits: somebody else should take what is queued behind it.
+    pub(crate) fn call_for_help(self: &Arc<Self>) {
+        if self.queue.hire_one() {
+            self.start_workers(1);
+        }
+    }
+
+    /// All messages of a lease are done: settles it.
+    pub(crate) fn settle_all(&self, work: &Arc<LeaseWork>) {
+        match work.settle_all() {
+            Some(settlement) => self.settler.settle(Arc::clone(work), settlement, true),
+            None => self.let_go(work),
+        }
+    }
+
+    /// Settles what is done of a lease and gives back the rest.
+    pub(crate) fn give_back(&self, work: &Arc<LeaseWork>) {
+        if let Some(settlement) = work.give_back() {
+            self.settler.settle(Arc::clone(work), settlement, true);
+        }
+    }
+
+    /// A lease is settled or lost for good.
+    pub(crate) fn let_go(&self, work: &LeaseWork) {
+        self.settler.forget(work.token());
+        self.held.fetch_sub(1, Ordering::AcqRel);
+        self.settled.notify_waiters();
+        // A lane is free again, a suspect no longer keeps us from the rest, a limit has room.
+        if work.lease.lane.is_some() || work.lease.suspect || self.settings.limits != GroupLimits::default() {
+            self.stirred.store(true, Ordering::Release);
+            self.hungry.notify_one();
+        }
+    }
+
+    /// Whether the store may have more for the group though it found nothing lately.
+    pub(crate) fn take_stirred(&self) -> bool {
+        self.stirred.swap(false, Ordering::AcqRel)
+    }
+
+    /// Leases not settled yet.
+    pub(crate) fn held(&self) -> usize {
+        self.held.load(Ordering::Acquire)
+    }
+
+    /// Gives back what nobody has started for too long while handlers are busy: others may be free.
+    pub(crate) fn give_back_stale(&self, waited: Duration) {
+        if self.pace.idle_for() >= waited {
+            self.release(self.queue.take_stale(waited));
+        }
+    }
+
+    /// Gives back messages that were not started, now, although others of their leases are being handled.
+    fn release(&self, unstarted: Vec<(Arc<Slice>, Messages)>) {
+        for (slice, messages) in unstarted {
+            let released: Vec<(Offset, Outcome)> =
+                messages.iter().map(|message| (message.offset, Outcome::Release)).collect();
+            if slice.work.finish_all(&messages, released) {
+                self.settle_all(&slice.work);
+            } else if let Some(settlement) = slice.work.settle_done(Duration::ZERO) {
+                self.settler.settle(Arc::clone(&slice.work), settlement, false);
+            }
+        }
+    }
+
+    /// Counts what became of a message.
+    pub(crate) fn count(&self, outcome: &Outcome) {
+        match outcome {
+            Outcome::Ack => self.metrics.acked.add(1),
+            Outcome::Retry { .. } => self.metrics.retried.add(1),
+            Outcome::Bury { .. } => self.metrics.buried.add(1),
+            Outcome::Release | Outcome::Park { .. } => {}
+        }
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// Takes no more work, and gives back what is queued and not started. Handlers that run go on.
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        self.release(self.queue.close());
+        self.hungry.notify_one();
+    }
+
+    /// Waits until every worker has ended, or gives up at the deadline and ends them. True if all ended by themselves.
+    pub(crate) async fn workers_ended(&self, deadline: Instant) -> bool {
+        let mut workers = std::mem::take(&mut *self.workers.lock().expect("no panic while held"));
+        let all = async { while workers.join_next().await.is_some() {} };
+        if tokio::time::timeout_at(deadline, all).await.is_ok() {
+            return true;
+        }
+        workers.shutdown().await;
+        false
+    }
+}

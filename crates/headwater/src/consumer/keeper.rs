@@ -1,0 +1,105 @@
+//! What a process does for the leases it holds: extends them, acks early what is done of slow ones, gives back what
+//! nobody starts, and says that it is alive.
+
+use std::collections::HashMap;
+use std::sync::Weak;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::runtime::Runtime;
+use crate::lease::LeaseToken;
+use crate::limits::DELAY_MAX;
+
+/// How often leases are looked at.
+const BEAT: Duration = Duration::from_millis(200);
+/// For how long a lease must have been held before what is done of it is acked apart.
+const SLOW: Duration = Duration::from_secs(1);
+
+/// Looks after the leases of a runtime until it is gone.
+pub(crate) async fn keep(runtime: Weak<Runtime>) {
+    loop {
+        tokio::time::sleep(BEAT).await;
+        let Some(runtime) = runtime.upgrade() else { return };
+        look_after(&runtime).await;
+        if runtime.settler.is_idle() {
+            let settler = runtime.settler.clone();
+            drop(runtime);
+            settler.busy().await;
+        }
+    }
+}
+
+async fn look_after(runtime: &Runtime) {
+    let works = runtime.settler.in_hand();
+    let mut due: HashMap<Duration, Vec<LeaseToken>> = HashMap::new();
+    for work in &works {
+        if work.take_extension() {
+            due.entry(work.lease_for).or_default().push(work.token());
+        }
+        if let Some(settlement) = work.settle_done(SLOW) {
+            runtime.settler.settle(std::sync::Arc::clone(work), settlement, false);
+        }
+    }
+    for group in runtime.groups() {
+        group.give_back_stale(SLOW);
+    }
+    for (lease_for, tokens) in due {
+        let answers = match runtime.store.extend(&tokens, lease_for).await {
+            Ok(answers) => answers,
+            Err(error) => {
+                // The next beats try again: two more come before the lease ends.
+                tracing::warn!(%error, leases = tokens.len(), "extending leases failed");
+                works
+                    .iter()
+                    .filter(|work| tokens.contains(&work.token()))
+                    .for_each(|work| work.extension_failed());
+                continue;
+            }
+        };
+        for (token, answer) in tokens.iter().zip(answers) {
+            if answer.is_err()
+                && let Some(work) = works.iter().find(|work| work.token() == *token)
+            {
+                work.lost.store(true, Ordering::Relaxed);
+                tracing::warn!(
+                    topic = %work.group.subscription.topic.name, group = %work.group.subscription.group,
+                    offsets = %work.lease.range, %token, "lease lost while handling"
+                );
+            }
+        }
+    }
+}
+
+/// Says that the owner is alive, twice per `silent_for`, until the runtime is gone or serves nobody.
+///
+/// Others are judged only by whoever was itself in touch with the database all the time: after an outage everybody looks
+/// silent, and gets one beat to speak up before anyone is taken for dead.
+pub(crate) async fn beat(runtime: Weak<Runtime>, silent_for: Duration) {
+    let mut beaten_at: Option<Instant> = None;
+    loop {
+        let Some(alive) = runtime.upgrade() else { return };
+        let in_touch = beaten_at.is_some_and(|at| at.elapsed() < silent_for);
+        let judged = if in_touch { silent_for } else { DELAY_MAX };
+        let pause = match alive.store.heartbeat(&alive.owner, judged).await {
+            Ok(ended) => {
+                if ended > 0 {
+                    tracing::warn!(leases = ended, "leases of silent owners were handed on");
+                }
+                beaten_at = Some(Instant::now());
+                silent_for / 2
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the heartbeat failed, trying again");
+                (silent_for / 10).min(Duration::from_secs(1))
+            }
+        };
+        let settled = alive.served_nobody();
+        drop(alive);
+        if settled {
+            return;
+        }
+        tokio::time::sleep(pause).await;
+    }
+}

@@ -1,0 +1,98 @@
+//! Members: the handlers of a group in this process, and which of them gets a message.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use crate::handler::{Handler, Identity};
+use crate::message::Message;
+
+/// Says whether a message is wanted, from its headers, key, type and payload.
+pub(crate) type Filter = Arc<dyn Fn(&Message) -> bool + Send + Sync>;
+
+/// One handler of a group.
+pub(crate) struct Member {
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) handler: Handler,
+    pub(crate) filter: Option<Filter>,
+}
+
+impl fmt::Debug for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Member({}, {:?})", self.identity.member, self.handler)
+    }
+}
+
+/// The members of a group as they are now. Replaced as a whole when one joins or leaves, so that a page of messages is
+/// routed by one state of affairs.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Members(pub(crate) Vec<Arc<Member>>);
+
+/// Where a message goes.
+#[derive(Debug)]
+pub(crate) enum Route {
+    /// To this member, by position.
+    To(usize),
+    /// Nobody here wants it: done without handling.
+    Filtered,
+    /// A filter panicked.
+    Broken(String),
+}
+
+impl Members {
+    /// The only member, if there is no choice to be made.
+    pub(crate) fn only(&self) -> Option<&Arc<Member>> {
+        match &self.0[..] {
+            [only] if only.filter.is_none() => Some(only),
+            _ => None,
+        }
+    }
+
+    /// Chooses by the stable hash of the key (else of the id) over the members that want the message: the same
+    /// message goes to the same member as long as the members are the same.
+    pub(crate) fn route(&self, message: &Message) -> Route {
+        let eligible = catch_unwind(AssertUnwindSafe(|| {
+            let wanted = |member: &Member| member.filter.as_ref().is_none_or(|filter| filter(message));
+            self.0
+                .iter()
+                .enumerate()
+                .filter(|(_, member)| wanted(member))
+                .map(|(at, _)| at)
+                .collect::<Vec<_>>()
+        }));
+        match eligible {
+            Ok(eligible) => match eligible.len() {
+                0 => Route::Filtered,
+                count => Route::To(eligible[choose(message.key_hash(), count)]),
+            },
+            Err(panic) => Route::Broken(format!("a member's filter panicked: {}", panic_text(&*panic))),
+        }
+    }
+}
+
+/// A position below `count`; unsigned throughout, so it cannot be negative.
+fn choose(hash: u64, count: usize) -> usize {
+    let count = u64::try_from(count).expect("a count fits 64 bits");
+    usize::try_from(hash % count).expect("a remainder is below its divisor")
+}
+
+/// What a panic said.
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn the_choice_is_stable_and_within_bounds(hash: u64, count in 1usize..100) {
+            prop_assert!(choose(hash, count) < count);
+            prop_assert_eq!(choose(hash, count), choose(hash, count));
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Pages: messages read once and shared by every group of the process that is handed their offsets.
+//!
+//! Groups that keep up are handed the same ranges in the same claim. A group that asks for offsets another has read lately
+//! finds them here; only what nobody has read goes to the store. Bounded by bytes: the oldest page goes first, and a page
+//! lives on for as long as a group works on it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::handler::Messages;
+use crate::lease::OffsetRange;
+use crate::message::{Message, Offset};
+
+/// Bytes a message weighs beside its payload, roughly.
+const MESSAGE_BYTES: usize = 200;
+
+/// What was read of one topic lately, newest last.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    pages: VecDeque<Page>,
+    bytes: usize,
+    bytes_max: usize,
+}
+
+#[derive(Clone, Debug)]
+struct Page {
+    range: OffsetRange,
+    messages: Arc<[Message]>,
+    bytes: usize,
+}
+
+impl Pages {
+    pub(crate) fn new(bytes_max: usize) -> Self {
+        Pages { pages: VecDeque::new(), bytes: 0, bytes_max }
+    }
+
+    /// Keeps what was read of a range.
+    pub(crate) fn keep(&mut self, range: OffsetRange, messages: Vec<Message>) {
+        let bytes = messages.iter().map(weight).sum();
+        self.bytes += bytes;
+        self.pages.push_back(Page { range, messages: messages.into(), bytes });
+        // The newest stays whatever its size: whoever read it is about to ask for it.
+        while self.bytes > self.bytes_max && self.pages.len() > 1 {
+            let oldest = self.pages.pop_front().expect("there are several");
+            self.bytes -= oldest.bytes;
+        }
+    }
+
+    /// The parts of a range that are not here, offsets rising.
+    pub(crate) fn missing(&self, range: OffsetRange) -> Vec<OffsetRange> {
+        let mut missing = Vec::new();
+        self.walk(range, |part, page| {
+            if page.is_none() {
+                missing.push(part);
+            }
+        });
+        missing
+    }
+
+    /// The messages of a range that is wholly here, as views into the pages, offsets rising.
+    pub(crate) fn view(&self, range: OffsetRange) -> Vec<Messages> {
+        let mut views = Vec::new();
+        self.walk(range, |part, page| {
+            let page = page.expect("the caller read what was missing");
+            let at = |offset: Offset| page.messages.partition_point(|message| message.offset < offset);
+            let (from, to) = (at(part.first), at(Offset(part.last.0 + 1)));
+            if from < to {
+                views.push(Messages::new(Arc::clone(&page.messages), from..to));
+            }
+        });
+        views
+    }
+
+    /// Cuts a range into parts, each covered by one page or by none.
+    fn walk(&self, range: OffsetRange, mut each: impl FnMut(OffsetRange, Option<&Page>)) {
+        let mut next = range.first;
+        while next <= range.last {
+            // Newest first: that is where groups that keep up look.
+            if let Some(page) = self.pages.iter().rev().find(|page| page.range.contains(next)) {
+                let last = page.range.last.min(range.last);
+                each(OffsetRange::new(next, last), Some(page));
+                next = Offset(last.0 + 1);
+            } else {
+                let following =
+                    self.pages.iter().map(|page| page.range.first).filter(|first| *first > next).min();
+                let last = following.map_or(range.last, |first| Offset(first.0 - 1)).min(range.last);
+                each(OffsetRange::new(next, last), None);
+                next = Offset(last.0 + 1);
+            }
+        }
+    }
+}
+
+/// What a message weighs in memory.
+pub(crate) fn weight(message: &Message) -> usize {
+    let headers: usize = message.headers.iter().map(|(name, value)| name.len() + value.len() + 64).sum();
+    MESSAGE_BYTES + message.payload.len() + headers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(first: i64, last: i64) -> OffsetRange {
+        OffsetRange::new(Offset(first), Offset(last))
+    }
+
+    fn messages(offsets: impl IntoIterator<Item = i64>) -> Vec<Message> {
+        let message = |offset| Message {
+            offset: Offset(offset),
+            message_id: uuid::Uuid::nil(),
+            key: None,
+            message_type: None,
+            payload: bytes::Bytes::new(),
+            content_type: None,
+            headers: crate::Headers::new(),
+            correlation_id: None,
+            created_at: jiff::Timestamp::UNIX_EPOCH,
+        };
+        offsets.into_iter().map(message).collect()
+    }
+
+    fn offsets(views: &[Messages]) -> Vec<i64> {
+        views.iter().flatten().map(|message| message.offset.0).collect()
+    }
+
+    #[test]
+    fn only_what_nobody_read_is_missing_and_gaps_are_no_reason_to_read_again() {
+        let mut pages = Pages::new(usize::MAX);
+        pages.keep(range(10, 20), messages((10..=20).filter(|offset| *offset != 15)));
+        assert_eq!(pages.missing(range(12, 18)), []);
+        assert_eq!(offsets(&pages.view(range(12, 18))), [12, 13, 14, 16, 17, 18]);
+        assert_eq!(pages.missing(range(5, 25)), [range(5, 9), range(21, 25)]);
+        pages.keep(range(21, 25), messages(21..=25));
+        pages.keep(range(5, 9), messages([]));
+        assert_eq!(offsets(&pages.view(range(5, 22))), [10, 11, 12, 13, 14, 16, 17, 18, 19, 20, 21, 22]);
+    }
+
+    #[test]
+    fn the_oldest_goes_when_memory_is_used_up_and_views_live_on() {
+        let mut pages = Pages::new(3 * MESSAGE_BYTES);
+        pages.keep(range(1, 2), messages(1..=2));
+        let view = pages.view(range(1, 2));
+        pages.keep(range(3, 4), messages(3..=4));
+        assert_eq!(pages.missing(range(1, 4)), [range(1, 2)]);
+        assert_eq!(offsets(&view), [1, 2]);
+        assert!(pages.bytes <= 3 * MESSAGE_BYTES);
+    }
+}

@@ -1,0 +1,123 @@
+//! Consuming by hand: claims, fetches, waits, and hands out batches to be settled by the caller.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::error::Result;
+use crate::handle::Batch;
+use crate::lease::{ClaimRequest, Lease, Outcome, Settlement, Want};
+use crate::limits::SAFETY_POLL;
+use crate::name::Owner;
+use crate::store::Store;
+use crate::subscription::Subscription;
+
+/// Takes batches one by one, for programs that drive themselves; [`ConsumerBuilder::run`](super::ConsumerBuilder::run) does the rest.
+#[derive(Debug)]
+pub struct Consumer {
+    store: Arc<dyn Store>,
+    subscription: Arc<Subscription>,
+    request: Option<ClaimRequest>,
+    owner: Owner,
+    batch: u32,
+    lease: Option<Duration>,
+    /// Leases claimed together with the one handed out last.
+    claimed: VecDeque<Lease>,
+}
+
+impl Consumer {
+    pub(super) fn new(
+        store: Arc<dyn Store>,
+        subscription: Subscription,
+        owner: Owner,
+        batch: u32,
+        lease: Option<Duration>,
+    ) -> Self {
+        Consumer {
+            store,
+            subscription: Arc::new(subscription),
+            request: None,
+            owner,
+            batch,
+            lease,
+            claimed: VecDeque::new(),
+        }
+    }
+
+    /// The subscription it serves.
+    pub fn subscription(&self) -> &Subscription {
+        &self.subscription
+    }
+
+    /// The next batch, or `None` if nothing came in time. First reads, then waits: what is there is given at once.
+    ///
+    /// Settle a batch before taking the next one, or hold several; what is never settled is handed to another member
+    /// when its lease ends.
+    pub async fn next(&mut self, at_most: Duration) -> Result<Option<Batch>> {
+        let deadline = Instant::now() + at_most;
+        loop {
+            while let Some(lease) = self.claimed.pop_front() {
+                if let Some(batch) = self.fetch(lease).await? {
+                    return Ok(Some(batch));
+                }
+            }
+            if self.claim().await?.is_none() {
+                continue;
+            }
+            // Nothing there: say that we wait, look once more, and only then sleep.
+            let wake = self.store.arm(&[self.subscription.topic.topic_id]).await?;
+            let Some(recheck_after) = self.claim().await? else { continue };
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            wake.wait(left.min(recheck_after)).await;
+        }
+    }
+
+    /// Claims; `None` if it got something, else how long to wait at most.
+    async fn claim(&mut self) -> Result<Option<Duration>> {
+        let request = self.request.get_or_insert_with(|| ClaimRequest {
+            owner: self.owner.clone(),
+            wants: vec![Want {
+                // Said outright: the store need not look the topic's up.
+                lease: Some(self.lease.unwrap_or(self.subscription.topic.settings.lease)),
+                ..Want::new(self.subscription.subscription_id, self.batch)
+            }],
+        });
+        let claimed = self.store.claim(request).await?;
+        self.claimed.extend(claimed.leases);
+        if !self.claimed.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(claimed.recheck_after.map_or(SAFETY_POLL, |after| after.min(SAFETY_POLL))))
+    }
+
+    /// The messages of a lease; `None` if none of them exists or is this lane's: then it is settled right away.
+    async fn fetch(&self, lease: Lease) -> Result<Option<Batch>> {
+        let messages = self.store.fetch(lease.topic_id, lease.range).await?;
+        let batch =
+            Batch::new(Arc::clone(&self.store), Arc::clone(&self.subscription), lease, messages, self.lease);
+        if batch.messages().is_empty() {
+            batch.ack().await?;
+            return Ok(None);
+        }
+        Ok(Some(batch))
+    }
+
+    /// Gives back what was claimed and not handed out. The group keeps its place; others get the rest at once.
+    pub async fn close(mut self) -> Result<()> {
+        let back: Vec<Settlement> = self
+            .claimed
+            .drain(..)
+            .map(|lease| Settlement::each(lease.token, vec![(lease.range, Outcome::Release)]))
+            .collect();
+        if !back.is_empty() {
+            // A lease that was lost meanwhile is not ours to give back.
+            self.store.settle(&back).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,182 @@
+//! What waits to be handled in one group: slices of leased messages, and how many workers there are.
+//!
+//! Workers take single messages of the first slice by counting up its `next`, without the lock: a slow message holds up
+//! its own worker and nobody else. The lock is taken once per slice. Whether a worker ends and whether one is started are
+//! decided under that lock, so work is never left with nobody to do it.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use tokio::time::Instant;
+
+use super::member::Member;
+use super::work::LeaseWork;
+use crate::handler::Messages;
+
+/// Messages of one lease for one member.
+#[derive(Debug)]
+pub(crate) struct Slice {
+    pub(crate) work: Arc<LeaseWork>,
+    pub(crate) member: Arc<Member>,
+    pub(crate) messages: Messages,
+    pub(crate) kind: Kind,
+    next: AtomicUsize,
+    queued_at: Instant,
+}
+
+/// How a slice is handled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Each message for itself, by any number of workers.
+    Singles,
+    /// All of it by one worker: a batch, a transaction, or messages in strict order.
+    Whole,
+}
+
+/// A piece of work for a worker.
+#[derive(Debug)]
+pub(crate) enum Unit {
+    One(Arc<Slice>, usize),
+    Whole(Arc<Slice>),
+}
+
+impl Slice {
+    pub(crate) fn new(work: Arc<LeaseWork>, member: Arc<Member>, messages: Messages, kind: Kind) -> Self {
+        Slice { work, member, messages, kind, next: AtomicUsize::new(0), queued_at: Instant::now() }
+    }
+
+    fn take_one(self: &Arc<Self>) -> Option<Unit> {
+        // Bounded by the number of workers above the length, so it cannot wrap.
+        let at = self.next.fetch_add(1, Ordering::Relaxed);
+        (at < self.messages.len()).then(|| Unit::One(Arc::clone(self), at))
+    }
+
+    fn left(&self) -> usize {
+        self.messages.len().saturating_sub(self.next.load(Ordering::Relaxed))
+    }
+
+    /// Takes everything not started away from the workers; returns it as positions.
+    fn take_rest(&self) -> std::ops::Range<usize> {
+        let len = self.messages.len();
+        self.next.swap(len, Ordering::Relaxed).min(len)..len
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Queue {
+    inner: Mutex<Inner>,
+    workers_max: usize,
+    /// Messages queued and not started.
+    buffered: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    slices: VecDeque<Arc<Slice>>,
+    workers: usize,
+    closed: bool,
+}
+
+impl Queue {
+    pub(crate) fn new(workers_max: usize) -> Self {
+        Queue { inner: Mutex::default(), workers_max, buffered: AtomicUsize::new(0) }
+    }
+
+    /// Queues slices; returns how many workers to start for them.
+    pub(crate) fn push(&self, slices: Vec<Slice>) -> usize {
+        let mut inner = self.inner.lock().expect("no panic while held");
+        let mut units = 0;
+        for slice in slices {
+            self.buffered.fetch_add(slice.messages.len(), Ordering::Relaxed);
+            units += if slice.kind == Kind::Singles { slice.messages.len() } else { 1 };
+            inner.slices.push_back(Arc::new(slice));
+        }
+        // Queued all the same when closed: whoever stops the group takes it back from there.
+        if inner.closed {
+            return 0;
+        }
+        // A few to begin with: a worker that has to wait in a handler calls for another.
+        inner.hire(units.min(STARTED_AT_ONCE), self.workers_max)
+    }
+
+    /// One more worker if there is work for it and room; true if the caller is to start it.
+    pub(crate) fn hire_one(&self) -> bool {
+        let mut inner = self.inner.lock().expect("no panic while held");
+        let work = !inner.closed && inner.slices.iter().any(|slice| slice.left() > 0);
+        work && inner.hire(1, self.workers_max) == 1
+    }
+
+    /// The next piece of work, or `None`: then the worker is off the books and must end. Says through `started` how
+    /// many messages it begins.
+    pub(crate) fn next(&self, current: &mut Option<Arc<Slice>>) -> Option<Unit> {
+        if let Some(unit) = current.as_ref().and_then(Slice::take_one) {
+            self.buffered.fetch_sub(1, Ordering::Relaxed);
+            return Some(unit);
+        }
+        *current = None;
+        let mut inner = self.inner.lock().expect("no panic while held");
+        loop {
+            let Some(first) = inner.slices.front().cloned() else {
+                inner.workers -= 1;
+                return None;
+            };
+            if first.kind == Kind::Whole {
+                inner.slices.pop_front();
+                self.buffered.fetch_sub(first.messages.len(), Ordering::Relaxed);
+                return Some(Unit::Whole(first));
+            }
+            if let Some(unit) = first.take_one() {
+                self.buffered.fetch_sub(1, Ordering::Relaxed);
+                *current = Some(first);
+                return Some(unit);
+            }
+            inner.slices.pop_front();
+        }
+    }
+
+    /// Messages queued and not started.
+    pub(crate) fn buffered(&self) -> usize {
+        self.buffered.load(Ordering::Relaxed)
+    }
+
+    /// Workers that could be started.
+    pub(crate) fn free(&self) -> usize {
+        self.workers_max - self.inner.lock().expect("no panic while held").workers
+    }
+
+    /// No more work is given out; returns what was not started.
+    pub(crate) fn close(&self) -> Vec<(Arc<Slice>, Messages)> {
+        self.inner.lock().expect("no panic while held").closed = true;
+        self.take_stale(std::time::Duration::ZERO)
+    }
+
+    /// Takes back what has waited for that long without being started, per slice.
+    pub(crate) fn take_stale(&self, waited: std::time::Duration) -> Vec<(Arc<Slice>, Messages)> {
+        let mut inner = self.inner.lock().expect("no panic while held");
+        let mut stale = Vec::new();
+        inner.slices.retain(|slice| {
+            if slice.queued_at.elapsed() < waited {
+                return true;
+            }
+            let rest = slice.take_rest();
+            if !rest.is_empty() {
+                self.buffered.fetch_sub(rest.len(), Ordering::Relaxed);
+                stale.push((Arc::clone(slice), slice.messages.part(rest)));
+            }
+            false
+        });
+        stale
+    }
+}
+
+impl Inner {
+    fn hire(&mut self, wanted: usize, workers_max: usize) -> usize {
+        let hired = wanted.min(workers_max - self.workers);
+        self.workers += hired;
+        hired
+    }
+}
+
+/// Workers started when work arrives.
+const STARTED_AT_ONCE: usize = 2;

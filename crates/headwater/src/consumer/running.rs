@@ -1,0 +1,120 @@
+//! A consumer that runs: its members may change, its health can be asked for, and it ends in order.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::feed::Feed;
+use super::group::Group;
+use super::member::Member;
+use super::runtime::Runtime;
+use super::{Handling, check_handler, member_of};
+use crate::error::{Error, Result};
+use crate::observe::health::{Health, HealthState};
+use crate::subscription::Subscription;
+
+/// How long shutting down waits beyond the grace time for settlements to reach the database.
+const FLUSH: Duration = Duration::from_secs(10);
+
+/// A running consumer. Dropping it stops it: nothing more is claimed, and handlers that run go on to their end.
+/// [`Running::shutdown`] waits for them, and for the database to know.
+#[derive(Debug)]
+pub struct Running {
+    pub(super) runtime: Arc<Runtime>,
+    pub(super) feed: Arc<Feed>,
+    pub(super) group: Arc<Group>,
+}
+
+/// How a shutdown went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stopped {
+    /// Whether every handler that had started came to its end within the grace time.
+    pub in_time: bool,
+    /// Leases of which something was given back: others have it at once.
+    pub given_back: usize,
+}
+
+impl Running {
+    /// The subscription it serves.
+    pub fn subscription(&self) -> &Subscription {
+        &self.group.subscription
+    }
+
+    /// How it is doing.
+    pub fn health(&self) -> Health {
+        let state = if self.group.is_stopping() { HealthState::Stopping } else { HealthState::Running };
+        self.group.metrics.health("consumer", state)
+    }
+
+    /// How many messages this process has read of the topic, and how many it has handed to its groups: with several groups
+    /// each message is read once.
+    pub fn read_and_handed(&self) -> (u64, u64) {
+        self.feed.counts()
+    }
+
+    /// Adds a member. Messages handed out from now on are shared with it.
+    pub fn join(&self, name: &str, handling: Handling) -> Result<()> {
+        check_handler(&*self.runtime.store, &handling.handler)?;
+        let member = member_of(&self.group.subscription, name, handling)?;
+        self.group.change_members(|members: &mut Vec<Arc<Member>>| {
+            if members.iter().any(|other| other.identity.member == name) {
+                return Err(Error::invalid(
+                    "member",
+                    format!("{name} is there already; names are unique in a group"),
+                ));
+            }
+            members.push(Arc::new(member));
+            Ok(())
+        })
+    }
+
+    /// Takes a member out. What it has in hand it finishes; without any member nothing more is claimed.
+    pub fn leave(&self, name: &str) -> Result<()> {
+        self.group.change_members(|members: &mut Vec<Arc<Member>>| {
+            let before = members.len();
+            members.retain(|member| member.identity.member != name);
+            if members.len() == before {
+                return Err(Error::invalid("member", format!("there is no member {name} in this consumer")));
+            }
+            Ok(())
+        })
+    }
+
+    /// Stops in order: claims nothing more, gives back what was not started, lets handlers finish for `grace`, then
+    /// ends them and gives back theirs too, and returns once the database knows. Others have all of it at once.
+    pub async fn shutdown(self, grace: Duration) -> Result<Stopped> {
+        let deadline = Instant::now() + grace;
+        self.group.stop();
+        self.feed.leave(&self.group).await;
+        let in_time = self.group.workers_ended(deadline).await;
+        let mut given_back = 0;
+        for work in self.in_hand() {
+            given_back += 1;
+            self.group.give_back(&work);
+        }
+        let settled = tokio::time::timeout(FLUSH, self.runtime.settler.flush()).await;
+        self.runtime.dismiss(&self.group).await;
+        settled.map_err(|_| {
+            Error::new(
+                crate::ErrorKind::Unavailable,
+                "the last settlements did not reach the database; their messages are delivered again",
+            )
+        })?;
+        Ok(Stopped { in_time, given_back })
+    }
+
+    fn in_hand(&self) -> Vec<Arc<super::work::LeaseWork>> {
+        let mut works = self.runtime.settler.in_hand();
+        works.retain(|work| Arc::ptr_eq(&work.group, &self.group));
+        works
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.group.stop();
+        self.feed.strike_off(&self.group);
+        self.runtime.strike_off(&self.group);
+    }
+}

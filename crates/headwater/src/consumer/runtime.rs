@@ -1,0 +1,110 @@
+//! What the consumers of one process share: one owner, one settler, one feed per topic, one keeper.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use uuid::Uuid;
+
+use super::feed::Feed;
+use super::group::Group;
+use super::keeper;
+use super::settler::Settler;
+use crate::error::Result;
+use crate::name::Owner;
+use crate::store::Store;
+use crate::topic::TopicId;
+
+/// How long an owner may be silent before its leases are handed on. It beats twice in that time.
+pub(crate) const SILENT_FOR: Duration = Duration::from_secs(15);
+
+/// Shared by all consumers that run on one handle.
+#[derive(Debug)]
+pub(crate) struct Runtime {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) owner: Owner,
+    pub(crate) settler: Settler,
+    feeds: Mutex<HashMap<TopicId, Weak<Feed>>>,
+    groups: Mutex<Vec<Arc<Group>>>,
+    silent_for: Duration,
+    keeper: JoinHandle<()>,
+    heart: Mutex<Option<JoinHandle<()>>>,
+    this: Weak<Runtime>,
+}
+
+impl Runtime {
+    pub(crate) fn start(store: Arc<dyn Store>, silent_for: Duration) -> Result<Arc<Self>> {
+        let owner = Owner::new(format!("{}-{}", std::process::id(), Uuid::now_v7()))?;
+        let settler = Settler::start(Arc::clone(&store));
+        Ok(Arc::new_cyclic(|this| Runtime {
+            store,
+            owner,
+            settler,
+            feeds: Mutex::default(),
+            groups: Mutex::default(),
+            silent_for,
+            keeper: tokio::spawn(keeper::keep(Weak::clone(this))),
+            heart: Mutex::default(),
+            this: Weak::clone(this),
+        }))
+    }
+
+    /// The feed of a topic, made if there is none.
+    pub(crate) fn feed(&self, topic: TopicId) -> Arc<Feed> {
+        let mut feeds = self.feeds.lock().expect("no panic while held");
+        if let Some(feed) = feeds.get(&topic).and_then(Weak::upgrade) {
+            return feed;
+        }
+        let feed = Feed::new(Arc::clone(&self.store), topic, self.owner.clone());
+        feeds.insert(topic, Arc::downgrade(&feed));
+        feed
+    }
+
+    /// Serves a group from now on; the first one starts the heartbeat.
+    pub(crate) fn serve(&self, group: Arc<Group>) {
+        self.groups.lock().expect("no panic while held").push(group);
+        let mut heart = self.heart.lock().expect("no panic while held");
+        if heart.as_ref().is_none_or(JoinHandle::is_finished) {
+            *heart = Some(tokio::spawn(keeper::beat(Weak::clone(&self.this), self.silent_for)));
+        }
+    }
+
+    /// Serves a group no more. The last one takes its leave of the database.
+    pub(crate) async fn dismiss(&self, group: &Arc<Group>) {
+        self.strike_off(group);
+        if self.served_nobody() {
+            let heart = self.heart.lock().expect("no panic while held").take();
+            if let Some(heart) = heart {
+                heart.abort();
+                // Ended for certain, so that no beat follows the departure.
+                let _ = heart.await;
+            }
+            if let Err(error) = self.store.depart(&self.owner).await {
+                tracing::debug!(%error, "the owner's heartbeat stays until it is found silent");
+            }
+        }
+    }
+
+    /// Forgets a group, without waiting for anything.
+    pub(crate) fn strike_off(&self, group: &Arc<Group>) {
+        self.groups.lock().expect("no panic while held").retain(|other| !Arc::ptr_eq(other, group));
+    }
+
+    pub(crate) fn groups(&self) -> Vec<Arc<Group>> {
+        self.groups.lock().expect("no panic while held").clone()
+    }
+
+    pub(crate) fn served_nobody(&self) -> bool {
+        self.groups.lock().expect("no panic while held").is_empty()
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        self.keeper.abort();
+        if let Some(heart) = self.heart.lock().expect("no panic while held").take() {
+            heart.abort();
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Settling: everything that was finished while one call was under way goes into the next, in one statement.
+//!
+//! One call at a time, so that what is said of a lease first is settled first. A database that cannot be reached is asked
+//! again until the lease must have run out; whatever is lost by then is delivered again, to somebody.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::time::Instant;
+
+use super::work::LeaseWork;
+use crate::error::{ErrorKind, Result};
+use crate::lease::{LeaseToken, Parts, Settlement};
+use crate::store::Store;
+
+/// Most settlements of one call.
+const CALL_MAX: usize = 1_000;
+
+/// Where finished leases go. Clones share one queue; it also knows every lease in hand.
+#[derive(Clone, Debug)]
+pub(crate) struct Settler {
+    /// As many as there are leases in hand, which the feed bounds.
+    queue: mpsc::UnboundedSender<Order>,
+    in_hand: Arc<Mutex<HashMap<LeaseToken, Arc<LeaseWork>>>>,
+    store: Arc<dyn Store>,
+    /// Told when the first lease comes to hand.
+    first: Arc<Notify>,
+}
+
+#[derive(Debug)]
+enum Order {
+    Settle { work: Arc<LeaseWork>, settlement: Settlement, last: bool },
+    Flush(oneshot::Sender<()>),
+}
+
+impl Settler {
+    /// Starts the task; it ends when the last clone is dropped and everything is settled.
+    pub(crate) fn start(store: Arc<dyn Store>) -> Self {
+        let (queue, orders) = mpsc::unbounded_channel();
+        tokio::spawn(run(Arc::clone(&store), orders));
+        Settler { queue, in_hand: Arc::default(), store, first: Arc::default() }
+    }
+
+    pub(crate) fn store(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    /// Notes a lease as being in hand, to be extended and settled in parts.
+    pub(crate) fn remember(&self, work: &Arc<LeaseWork>) {
+        let mut in_hand = self.in_hand.lock().expect("no panic while held");
+        if in_hand.is_empty() {
+            self.first.notify_one();
+        }
+        in_hand.insert(work.token(), Arc::clone(work));
+    }
+
+    /// Whether no lease is in hand.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.in_hand.lock().expect("no panic while held").is_empty()
+    }
+
+    /// Returns once a lease comes to hand; at once if one did since this was last asked.
+    pub(crate) async fn busy(&self) {
+        self.first.notified().await;
+    }
+
+    pub(crate) fn forget(&self, token: LeaseToken) {
+        self.in_hand.lock().expect("no panic while held").remove(&token);
+    }
+
+    /// The leases in hand.
+    pub(crate) fn in_hand(&self) -> Vec<Arc<LeaseWork>> {
+        self.in_hand.lock().expect("no panic while held").values().cloned().collect()
+    }
+
+    /// Queues a settlement; `last` says that nothing of the lease is left after it.
+    pub(crate) fn settle(&self, work: Arc<LeaseWork>, settlement: Settlement, last: bool) {
+        // The task outlives every clone.
+        let _ = self.queue.send(Order::Settle { work, settlement, last });
+    }
+
+    /// Returns once everything queued before is settled.
+    pub(crate) async fn flush(&self) {
+        let (done, flushed) = oneshot::channel();
+        if self.queue.send(Order::Flush(done)).is_ok() {
+            let _ = flushed.await;
+        }
+    }
+}
+
+async fn run(store: Arc<dyn Store>, mut orders: mpsc::UnboundedReceiver<Order>) {
+    let mut taken = Vec::with_capacity(CALL_MAX);
+    while orders.recv_many(&mut taken, CALL_MAX).await > 0 {
+        let (mut works, mut settlements, mut flushes) = (Vec::new(), Vec::new(), Vec::new());
+        for order in taken.drain(..) {
+            match order {
+                Order::Settle { work, settlement, last } => {
+                    works.push((work, last));
+                    settlements.push(settlement);
+                }
+                Order::Flush(done) => flushes.push(done),
+            }
+        }
+        if !settlements.is_empty() {
+            settle(&*store, works, settlements).await;
+        }
+        for flush in flushes {
+            let _ = flush.send(());
+        }
+    }
+}
+
+async fn settle(store: &dyn Store, works: Vec<(Arc<LeaseWork>, bool)>, settlements: Vec<Settlement>) {
+    let started = Instant::now();
+    let results = settle_patiently(store, &works, &settlements).await;
+    for ((work, last), result) in works.into_iter().zip(results) {
+        work.group.metrics.settle_seconds.record(started.elapsed());
+        match result {
+            Ok(()) => {}
+            Err(error) => {
+                work.lost.store(true, std::sync::atomic::Ordering::Relaxed);
+                if error.kind() == ErrorKind::LeaseLost {
+                    work.group.metrics.lease_lost.add(1);
+                }
+                work.group
+                    .metrics
+                    .errors
+                    .record_error(&error, format!("settling offsets {}", work.lease.range));
+                tracing::warn!(
+                    topic = %work.group.subscription.topic.name, group = %work.group.subscription.group,
+                    offsets = %work.lease.range, token = %work.token(), %error, "not settled, will be delivered again"
+                );
+            }
+        }
+        if last {
+            work.group.let_go(&work);
+        }
+    }
+}
+
+/// Settles, asking again while the database cannot be reached and the leases may still be ours.
+///
+/// Whole acks go together, in one statement whatever their number; the others one by one, so that a repeat never names
+/// what was settled already. If a lease is named twice the order counts, and all go one by one.
+async fn settle_patiently(
+    store: &dyn Store,
+    works: &[(Arc<LeaseWork>, bool)],
+    settlements: &[Settlement],
+) -> Vec<Result<()>> {
+    let patience = works.iter().map(|(work, _)| work.lease_for).max().unwrap_or_default();
+    let patience = if patience.is_zero() { Duration::from_secs(3_600) } else { patience };
+    let deadline = Instant::now() + patience;
+    let tokens: HashSet<LeaseToken> = settlements.iter().map(|settlement| settlement.token).collect();
+    let once = tokens.len() == settlements.len();
+    let together = |settlement: &Settlement| once && settlement.parts == Parts::AckAll;
+    let acks: Vec<Settlement> = settlements.iter().filter(|one| together(one)).cloned().collect();
+    let mut acked =
+        if acks.is_empty() { Vec::new().into_iter() } else { ask(store, &acks, deadline).await.into_iter() };
+    let mut results = Vec::with_capacity(settlements.len());
+    for settlement in settlements {
+        let result = if together(settlement) {
+            acked.next()
+        } else {
+            ask(store, std::slice::from_ref(settlement), deadline).await.into_iter().next()
+        };
+        results.push(result.expect("the store answers for every settlement"));
+    }
+    results
+}
+
+/// One call, repeated while it cannot be made.
+async fn ask(store: &dyn Store, settlements: &[Settlement], deadline: Instant) -> Vec<Result<()>> {
+    let mut pause = Duration::from_millis(20);
+    let mut repeated = false;
+    loop {
+        match store.settle(settlements).await {
+            Ok(mut results) => {
+                if repeated {
+                    // A call whose answer was lost may have settled them: then there is nothing left to hold.
+                    for result in &mut results {
+                        if result.as_ref().is_err_and(|error| error.kind() == ErrorKind::LeaseLost) {
+                            *result = Ok(());
+                        }
+                    }
+                }
+                return results;
+            }
+            Err(error) if error.is_retryable() && Instant::now() + pause < deadline => {
+                tracing::warn!(%error, leases = settlements.len(), "settling failed, trying again");
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(Duration::from_secs(1));
+                repeated = true;
+            }
+            Err(error) => return settlements.iter().map(|_| Err(error.copy())).collect(),
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! A consumer that moves only when told to, for tests: no task of its own claims, and time is the caller's.
+
+use super::running::Running;
+use crate::error::Result;
+
+/// Claims and handles when told to.
+#[derive(Debug)]
+pub struct Stepper {
+    running: Running,
+}
+
+impl Stepper {
+    pub(super) fn new(running: Running) -> Self {
+        Stepper { running }
+    }
+
+    /// Claims once, handles what that brought and settles it. Returns how many leases it worked on: 0 means that nothing is
+    /// due now.
+    pub async fn step(&mut self) -> Result<usize> {
+        let group = std::sync::Arc::clone(&self.running.group);
+        let (got, _) = self.running.feed.claim(std::slice::from_ref(&group)).await?;
+        let leases = got.values().sum();
+        loop {
+            let settled = group.settled.notified();
+            tokio::pin!(settled);
+            settled.as_mut().enable();
+            if group.held() == 0 {
+                return Ok(leases);
+            }
+            settled.await;
+        }
+    }
+
+    /// Steps until nothing is due. Returns how many steps did something.
+    pub async fn drain(&mut self) -> Result<usize> {
+        let mut steps = 0;
+        while self.step().await? > 0 {
+            steps += 1;
+        }
+        Ok(steps)
+    }
+
+    /// The consumer below, for its health and members.
+    pub fn running(&self) -> &Running {
+        &self.running
+    }
+}

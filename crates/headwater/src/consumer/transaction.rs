@@ -1,0 +1,146 @@
+//! Exactly-once effects: the inbox entry, the handler's writes and the ack commit together.
+//!
+//! One transaction per slice, one savepoint per message, and the settlement inside it. Killed before the commit, nothing of it
+//! has happened and the lease is handed out again. Killed after it, the messages are settled and not handed out again; and
+//! should one come once more all the same (published twice with one id, or the commit's answer was lost), its inbox entry
+//! says that the effect is there. A lease lost meanwhile makes the settlement find nothing: everything is rolled back, and
+//! whoever has the messages now does it.
+
+use std::sync::Arc;
+
+use super::group::Group;
+use super::queue::Slice;
+use super::worker::{context_of, guarded};
+use crate::error::{Error, ErrorKind, Result};
+use crate::lease::{Outcome, Settlement};
+use crate::message::Offset;
+use crate::settle::{Verdict, decide, outcomes_of};
+
+/// Handles a slice in one transaction of the embedded store. True if the lease is at its end by that.
+#[cfg(feature = "sqlite")]
+pub(crate) async fn in_sqlite(
+    group: &Arc<Group>,
+    slice: &Arc<Slice>,
+    handler: &Arc<crate::handler::SqliteHandler>,
+) -> bool {
+    use crate::store::sqlite::TransactionWork;
+
+    let Some(store) = group.settler.store().as_sqlite() else {
+        unreachable!("checked when the member joined")
+    };
+    let (run, context) = (Arc::clone(handler), context_of(slice, slice.messages.clone()));
+    let (settled, ending) = (Arc::clone(group), Arc::clone(slice));
+    let work = TransactionWork {
+        handler_name: group.settings.inbox_name.clone(),
+        token: slice.work.token(),
+        messages: slice.messages.to_vec(),
+        ordered: slice.work.lease.lane.is_some(),
+        handler: Arc::new(move |connection, message| run(connection, message, &context)),
+        decide: Box::new(move |verdicts| settlement_of(&settled, &ending, verdicts)),
+    };
+    let started = tokio::time::Instant::now();
+    group.call_for_help();
+    let _in_flight = group.metrics.hold(slice.messages.len() as u64);
+    let done = store.handle_in_transaction(work).await;
+    group.metrics.handle_seconds.record(started.elapsed());
+    let done = done.map(|done| (settlement_of(group, slice, done.verdicts.clone()), done.verdicts));
+    conclude(group, slice, done)
+}
+
+/// Handles a slice in one PostgreSQL transaction. True if the lease is at its end by that.
+#[cfg(feature = "postgres")]
+pub(crate) async fn in_postgres(
+    group: &Arc<Group>,
+    slice: &Arc<Slice>,
+    handler: &Arc<dyn crate::handler::HandlePostgres>,
+) -> bool {
+    let done = try_in_postgres(group, slice, &**handler).await;
+    conclude(group, slice, done)
+}
+
+#[cfg(feature = "postgres")]
+async fn try_in_postgres(
+    group: &Arc<Group>,
+    slice: &Arc<Slice>,
+    handler: &dyn crate::handler::HandlePostgres,
+) -> Result<(Settlement, Vec<(Offset, Verdict)>)> {
+    let Some(store) = group.settler.store().as_postgres() else {
+        unreachable!("checked when the member joined")
+    };
+    let transaction = store.begin().await?;
+    let mut verdicts = Vec::new();
+    let mut waiting_keys = std::collections::HashSet::new();
+    for (at, message) in slice.messages.iter().enumerate() {
+        let key = message.key.as_ref().filter(|_| slice.work.lease.lane.is_some());
+        if key.is_some_and(|key| waiting_keys.contains(key)) {
+            continue;
+        }
+        if !transaction.savepoint_and_enter(&group.settings.inbox_name, message.message_id).await? {
+            transaction.release_savepoint().await?;
+            continue;
+        }
+        let context = context_of(slice, slice.messages.part(at..at + 1));
+        let handle = transaction.clone();
+        let verdict = guarded(group, 1, || handler.start(handle, message, context)).await;
+        let verdict = verdict.unwrap_or_else(|verdict| verdict);
+        if matches!(verdict, Verdict::Done | Verdict::Skip) {
+            transaction.release_savepoint().await?;
+        } else {
+            transaction.rollback_to_savepoint().await?;
+        }
+        if verdict == Verdict::Done {
+            continue;
+        }
+        if let (Outcome::Retry { .. } | Outcome::Release, Some(key)) =
+            (decide(verdict.clone(), slice.work.lease.attempt, &group.policy, 0.0), key)
+        {
+            waiting_keys.insert(key.clone());
+        }
+        verdicts.push((message.offset, verdict));
+    }
+    let settlement = settlement_of(group, slice, verdicts.clone());
+    if !transaction.settle(&settlement).await? {
+        transaction.rollback().await?;
+        return Err(Error::lease_lost(slice.work.token().0));
+    }
+    transaction.commit().await?;
+    Ok((settlement, verdicts))
+}
+
+fn settlement_of(group: &Group, slice: &Slice, verdicts: Vec<(Offset, Verdict)>) -> Settlement {
+    let outcomes = outcomes_of(&slice.work.lease, &slice.messages, verdicts, &group.policy);
+    slice.work.settle_apart(&slice.messages, outcomes)
+}
+
+/// Notes how a transaction ended.
+fn conclude(group: &Arc<Group>, slice: &Slice, done: Result<(Settlement, Vec<(Offset, Verdict)>)>) -> bool {
+    match done {
+        Ok((settlement, verdicts)) => {
+            let outcomes = outcomes_of(&slice.work.lease, &slice.messages, verdicts, &group.policy);
+            group.metrics.acked.add((slice.messages.len() - outcomes.len()) as u64);
+            outcomes.iter().for_each(|(_, outcome)| group.count(outcome));
+            slice.work.finish_settled(&slice.messages, &settlement)
+        }
+        Err(error) => {
+            group.metrics.errors.record_error(
+                &error,
+                format!("handling offsets {} in a transaction", slice.work.lease.range),
+            );
+            if error.kind() == ErrorKind::LeaseLost {
+                group.metrics.lease_lost.add(1);
+                slice.work.lost.store(true, std::sync::atomic::Ordering::Relaxed);
+            }
+            tracing::warn!(
+                topic = %group.subscription.topic.name, group = %group.subscription.group,
+                offsets = %slice.work.lease.range, %error, "a transaction was rolled back, its messages come again"
+            );
+            // Nothing has happened, or the inbox knows that it has. A database that was away is nobody's attempt; anything else is
+            // tried again by policy, because it may break again at once.
+            let away = error.is_retryable() || error.kind() == ErrorKind::CommitUnknown;
+            let verdict = if away { Verdict::Release } else { Verdict::Failed(error.to_string()) };
+            let verdicts = slice.messages.iter().map(|message| (message.offset, verdict.clone())).collect();
+            let outcomes = outcomes_of(&slice.work.lease, &slice.messages, verdicts, &group.policy);
+            slice.work.finish_all(&slice.messages, outcomes)
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! One lease in hand: which of its messages are done, how the others ended, and the settlement that follows.
+//!
+//! Workers finish messages in any order and from any thread, so what is done is a bitmap of atomics; everything rarer is
+//! behind a lock. An offset is named in at most one settlement: a part settled early is marked, because the store refuses
+//! a settlement that names an offset no longer held under the token.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::group::Group;
+use crate::handler::Messages;
+use crate::lease::{Lease, LeaseToken, OffsetRange, Outcome, Parts, Settlement};
+use crate::message::Offset;
+
+/// A lease and what has become of its messages so far.
+#[derive(Debug)]
+pub(crate) struct LeaseWork {
+    pub(crate) lease: Lease,
+    pub(crate) group: Arc<Group>,
+    /// How long it lasts when extended.
+    pub(crate) lease_for: Duration,
+    /// Shared with handlers: they may ask.
+    pub(crate) lost: Arc<AtomicBool>,
+    /// What was handed to workers. Offsets that are in none of them never came to be or are another lane's: nobody has to
+    /// do anything for them, and they are acked with the last settlement.
+    slices: Vec<Messages>,
+    unfinished: AtomicUsize,
+    done: Bits,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// How messages ended that were not simply handled, by offset.
+    exceptions: BTreeMap<i64, Outcome>,
+    /// Offsets named in a settlement already; made with the first early one.
+    settled: Option<Vec<bool>>,
+    held_since: Instant,
+    extended_at: Instant,
+    /// The last settlement was made: nothing more may be said of this lease.
+    closed: bool,
+}
+
+/// What a settlement covers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cover {
+    /// Everything; every message is done.
+    All,
+    /// What is done so far; the rest stays leased.
+    Done,
+    /// Everything; what is not done is given back.
+    AllGivingBack,
+}
+
+impl LeaseWork {
+    /// `parked` are messages of the lease that wait behind an older one of their key: given back unhandled.
+    pub(crate) fn new(
+        lease: Lease,
+        group: Arc<Group>,
+        lease_for: Duration,
+        slices: Vec<Messages>,
+        parked: Vec<(Offset, Outcome)>,
+    ) -> Self {
+        let span = usize::try_from(lease.range.span()).expect("a lease's span fits memory");
+        let now = Instant::now();
+        LeaseWork {
+            group,
+            lease_for,
+            lost: Arc::default(),
+            unfinished: AtomicUsize::new(slices.iter().map(|slice| slice.len()).sum()),
+            slices,
+            done: Bits::new(span),
+            state: Mutex::new(State {
+                exceptions: parked.into_iter().map(|(offset, outcome)| (offset.0, outcome)).collect(),
+                settled: None,
+                held_since: now,
+                extended_at: now,
+                closed: false,
+            }),
+            lease,
+        }
+    }
+
+    pub(crate) fn token(&self) -> LeaseToken {
+        self.lease.token
+    }
+
+    pub(crate) fn slices(&self) -> &[Messages] {
+        &self.slices
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Notes the end of one message. True if it was the last one: then the lease is to be settled.
+    pub(crate) fn finish(&self, offset: Offset, outcome: Outcome) -> bool {
+        if outcome != Outcome::Ack {
+            self.state.lock().expect("no panic while held").exceptions.insert(offset.0, outcome);
+        }
+        self.done.set(self.position(offset));
+        self.unfinished.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    /// Notes the end of several messages at once; those without an outcome are acked. True if they were the last ones.
+    pub(crate) fn finish_all(&self, messages: &Messages, outcomes: Vec<(Offset, Outcome)>) -> bool {
+        if !outcomes.is_empty() {
+            let mut state = self.state.lock().expect("no panic while held");
+            state.exceptions.extend(outcomes.into_iter().map(|(offset, outcome)| (offset.0, outcome)));
+        }
+        for message in messages {
+            self.done.set(self.position(message.offset));
+        }
+        self.unfinished.fetch_sub(messages.len(), Ordering::AcqRel) == messages.len()
+    }
+
+    /// Notes the end of messages whose settlement committed elsewhere, in a transaction. True if they were the last ones.
+    pub(crate) fn finish_settled(&self, messages: &Messages, settlement: &Settlement) -> bool {
+        {
+            let mut state = self.state.lock().expect("no panic while held");
+            let settled = state.settled.get_or_insert_with(|| vec![false; self.done.len()]);
+            match &settlement.parts {
+                Parts::AckAll => settled.fill(true),
+                Parts::Each(parts) => {
+                    for (range, _) in parts {
+                        settled[self.position(range.first)..=self.position(range.last)].fill(true);
+                    }
+                }
+            }
+        }
+        self.finish_all(messages, Vec::new())
+    }
+
+    /// The settlement of some of the messages apart from the others, for a transaction of its own. A unit that is the
+    /// whole lease covers all of its range.
+    pub(crate) fn settle_apart(&self, messages: &Messages, outcomes: Vec<(Offset, Outcome)>) -> Settlement {
+        let outcomes: BTreeMap<i64, Outcome> =
+            outcomes.into_iter().map(|(offset, outcome)| (offset.0, outcome)).collect();
+        let state = self.state.lock().expect("no panic while held");
+        let alone = self.slices.iter().map(|slice| slice.len()).sum::<usize>() == messages.len();
+        if alone && state.settled.is_none() && state.exceptions.is_empty() && outcomes.is_empty() {
+            return Settlement::ack_all(self.token());
+        }
+        let mut parts = Vec::new();
+        for message in messages {
+            let outcome = outcomes.get(&message.offset.0).cloned().unwrap_or(Outcome::Ack);
+            append(&mut parts, message.offset, outcome);
+        }
+        Settlement::each(self.token(), parts)
+    }
+
+    /// The settlement of a lease all of whose messages are done; `None` if it was made already.
+    pub(crate) fn settle_all(&self) -> Option<Settlement> {
+        self.settlement(Cover::All)
+    }
+
+    /// Settles what is done of a lease held for longer than `held_for`, so that one slow message does not keep the others
+    /// from being acked; `None` if there is nothing to say.
+    pub(crate) fn settle_done(&self, held_for: Duration) -> Option<Settlement> {
+        let held = self.state.lock().expect("no panic while held").held_since.elapsed();
+        if held < held_for || self.unfinished.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        self.settlement(Cover::Done)
+    }
+
+    /// Settles what is done and gives back the rest, for good.
+    pub(crate) fn give_back(&self) -> Option<Settlement> {
+        self.settlement(Cover::AllGivingBack)
+    }
+
+    fn settlement(&self, cover: Cover) -> Option<Settlement> {
+        let mut state = self.state.lock().expect("no panic while held");
+        if state.closed {
+            return None;
+        }
+        state.closed = cover != Cover::Done;
+        if cover == Cover::All && state.exceptions.is_empty() {
+            let all_settled = state.settled.as_ref().is_some_and(|settled| settled.iter().all(|one| *one));
+            return (!all_settled).then(|| Settlement::ack_all(self.token()));
+        }
+        let pending = match cover {
+            Cover::All => Vec::new(),
+            Cover::Done | Cover::AllGivingBack => self.delivered(),
+        };
+        let mut parts: Vec<(OffsetRange, Outcome)> = Vec::new();
+        let State { exceptions, settled, .. } = &mut *state;
+        for position in 0..self.done.len() {
+            if settled.as_ref().is_some_and(|settled| settled[position]) {
+                continue;
+            }
+            let offset = self.lease.range.first.0 + i64::try_from(position).expect("a span fits 63 bits");
+            let outcome = match cover {
+                Cover::Done if !self.done.get(position) => continue,
+                Cover::AllGivingBack if pending[position] && !self.done.get(position) => Outcome::Release,
+                Cover::All | Cover::Done | Cover::AllGivingBack => {
+                    exceptions.remove(&offset).unwrap_or(Outcome::Ack)
+                }
+            };
+            append(&mut parts, Offset(offset), outcome);
+            if cover == Cover::Done {
+                settled.get_or_insert_with(|| vec![false; self.done.len()])[position] = true;
+            }
+        }
+        (!parts.is_empty()).then(|| Settlement::each(self.token(), parts))
+    }
+
+    /// Which positions were handed to workers.
+    fn delivered(&self) -> Vec<bool> {
+        let mut delivered = vec![false; self.done.len()];
+        for message in self.slices.iter().flatten() {
+            delivered[self.position(message.offset)] = true;
+        }
+        delivered
+    }
+
+    /// Whether a third of its time has passed since it was last extended; then it counts as extended now.
+    pub(crate) fn take_extension(&self) -> bool {
+        let mut state = self.state.lock().expect("no panic while held");
+        let due = !self.lease_for.is_zero()
+            && !state.closed
+            && !self.is_lost()
+            && state.extended_at.elapsed() >= self.lease_for / 3;
+        if due {
+            state.extended_at = Instant::now();
+        }
+        due
+    }
+
+    /// The extension did not reach the store: due again at the next beat.
+    pub(crate) fn extension_failed(&self) {
+        let mut state = self.state.lock().expect("no panic while held");
+        state.extended_at = state.extended_at.checked_sub(self.lease_for / 3).unwrap_or(state.extended_at);
+    }
+
+    fn position(&self, offset: Offset) -> usize {
+        debug_assert!(self.lease.range.contains(offset), "a message lies in its lease");
+        usize::try_from(offset.0 - self.lease.range.first.0).expect("a message lies in its lease")
+    }
+}
+
+/// Adds one offset's outcome, joining runs of what needs no text.
+fn append(parts: &mut Vec<(OffsetRange, Outcome)>, offset: Offset, outcome: Outcome) {
+    if let Some((range, last)) = parts.last_mut()
+        && *last == outcome
+        && matches!(outcome, Outcome::Ack | Outcome::Release)
+        && range.last.0 + 1 == offset.0
+    {
+        range.last = offset;
+        return;
+    }
+    parts.push((OffsetRange::one(offset), outcome));
+}
+
+/// A bitmap that many threads set.
+#[derive(Debug)]
+struct Bits {
+    words: Box<[AtomicU64]>,
+    len: usize,
+}
+
+impl Bits {
+    fn new(len: usize) -> Self {
+        Bits { words: (0..len.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(), len }
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn set(&self, at: usize) {
+        self.words[at / 64].fetch_or(1 << (at % 64), Ordering::Release);
+    }
+
+    fn get(&self, at: usize) -> bool {
+        self.words[at / 64].load(Ordering::Acquire) & (1 << (at % 64)) != 0
+    }
+}

@@ -1,0 +1,242 @@
+//! A worker: takes pieces of work until there are none, runs handlers, and notes how they ended.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use tokio::time::Instant;
+use tracing::Instrument;
+
+use super::group::Group;
+use super::member::panic_text;
+use super::queue::{Slice, Unit};
+use super::transaction;
+use crate::handler::{Context, HandleBatch, HandleOne, Handler, Messages};
+use crate::lease::Outcome;
+use crate::message::{Message, Offset};
+use crate::observe::trace;
+use crate::settle::{Verdict, decide, jitter_of, outcomes_of};
+
+/// Works until the queue is empty. As many run at once as the group's concurrency allows.
+pub(crate) async fn run(group: Arc<Group>) {
+    let mut current = None;
+    while let Some(unit) = group.next(&mut current) {
+        match unit {
+            Unit::One(slice, at) => one(&group, &slice, at).await,
+            Unit::Whole(slice) => whole(&group, &slice).await,
+        }
+        // Handlers that never wait would keep the thread from everybody else.
+        tokio::task::coop::consume_budget().await;
+    }
+}
+
+/// Handles one message for itself.
+async fn one(group: &Arc<Group>, slice: &Arc<Slice>, at: usize) {
+    let message = &slice.messages[at];
+    let verdict = handle_one(group, slice, message, at).await;
+    let outcome = decide(verdict, slice.work.lease.attempt, &group.policy, jitter_of_failed(message));
+    group.count(&outcome);
+    group.pace.done(1);
+    if slice.work.finish(message.offset, outcome) {
+        group.settle_all(&slice.work);
+    }
+}
+
+/// The jitter is looked up for every message and used for few; it is one hash.
+fn jitter_of_failed(message: &Message) -> f64 {
+    jitter_of(message)
+}
+
+/// Handles all of a slice: a batch, a transaction, or a lane's messages in their order.
+async fn whole(group: &Arc<Group>, slice: &Arc<Slice>) {
+    let count = slice.messages.len();
+    let ended = match &slice.member.handler {
+        Handler::One(_) => {
+            let verdicts = in_order(group, slice).await;
+            finish(group, slice, &slice.messages, verdicts)
+        }
+        Handler::Batch(handler) => in_batches(group, slice, &**handler).await,
+        #[cfg(feature = "postgres")]
+        Handler::Postgres(handler) => transaction::in_postgres(group, slice, handler).await,
+        #[cfg(feature = "sqlite")]
+        Handler::Sqlite(handler) => transaction::in_sqlite(group, slice, handler).await,
+    };
+    group.pace.done(count);
+    if ended {
+        group.settle_all(&slice.work);
+    }
+}
+
+/// Notes verdicts on some of these messages; true if the lease is at its end by that.
+fn finish(group: &Group, slice: &Slice, messages: &Messages, verdicts: Vec<(Offset, Verdict)>) -> bool {
+    let outcomes = outcomes_of(&slice.work.lease, messages, verdicts, &group.policy);
+    group.metrics.acked.add((messages.len() - outcomes.len()) as u64);
+    outcomes.iter().for_each(|(_, outcome)| group.count(outcome));
+    slice.work.finish_all(messages, outcomes)
+}
+
+/// One after the other. Later messages of a key that failed are not handled: they come after it.
+async fn in_order(group: &Arc<Group>, slice: &Arc<Slice>) -> Vec<(Offset, Verdict)> {
+    let mut verdicts = Vec::new();
+    let mut waiting_keys = std::collections::HashSet::new();
+    for (at, message) in slice.messages.iter().enumerate() {
+        if message.key.as_ref().is_some_and(|key| waiting_keys.contains(key)) {
+            continue;
+        }
+        let verdict = handle_one(group, slice, message, at).await;
+        match decide(verdict.clone(), slice.work.lease.attempt, &group.policy, 0.0) {
+            Outcome::Ack => continue,
+            Outcome::Bury { .. } => {}
+            Outcome::Retry { .. } | Outcome::Release | Outcome::Park { .. } => {
+                waiting_keys.extend(message.key.clone());
+            }
+        }
+        verdicts.push((message.offset, verdict));
+    }
+    verdicts
+}
+
+/// A batch handler's share: all of an unordered slice at once, or a lane's in batches, one after the other.
+async fn in_batches(group: &Arc<Group>, slice: &Arc<Slice>, handler: &dyn HandleBatch) -> bool {
+    let mut verdicts = Vec::new();
+    let mut waiting = false;
+    let mut from = 0;
+    while from < slice.messages.len() {
+        let to = slice.messages.len().min(from + group.settings.batch);
+        let part = slice.messages.part(from..to);
+        from = to;
+        if waiting {
+            // An earlier batch of the lane failed: what follows must not overtake it.
+            verdicts.extend(part.iter().map(|message| (message.offset, Verdict::Release)));
+            continue;
+        }
+        let said = handle_batch(group, slice, handler, part).await;
+        waiting = slice.work.lease.lane.is_some() && !said.is_empty();
+        verdicts.extend(said);
+    }
+    finish(group, slice, &slice.messages, verdicts)
+}
+
+async fn handle_batch(
+    group: &Arc<Group>,
+    slice: &Arc<Slice>,
+    handler: &dyn HandleBatch,
+    messages: Messages,
+) -> Vec<(Offset, Verdict)> {
+    if slice.work.is_lost() {
+        return Vec::new();
+    }
+    let context = context_of(slice, messages.clone());
+    let start = || Ok(handler.start(messages.clone(), context));
+    let failed_all = |verdict: Verdict| -> Vec<(Offset, Verdict)> {
+        messages.iter().map(|message| (message.offset, verdict.clone())).collect()
+    };
+    match guarded(group, messages.len(), start).await {
+        Ok(Ok(verdicts)) => verdicts.into_inner(),
+        Ok(Err(Verdict::Skip)) => {
+            group.metrics.skipped.add(messages.len() as u64);
+            failed_all(Verdict::Skip)
+        }
+        Ok(Err(verdict)) | Err(verdict) => failed_all(verdict),
+    }
+}
+
+/// Runs a member's handler on one message. A lease that was lost is not worked on: somebody else has the message.
+async fn handle_one(group: &Arc<Group>, slice: &Arc<Slice>, message: &Message, at: usize) -> Verdict {
+    let Handler::One(handler) = &slice.member.handler else { unreachable!("only single handlers come here") };
+    if slice.work.is_lost() {
+        return Verdict::Done;
+    }
+    let context = context_of(slice, slice.messages.part(at..at + 1));
+    let handler: &dyn HandleOne = &**handler;
+    let verdict = guarded(group, 1, || {
+        let handling = handler.start(message, context)?;
+        Ok(traced(group, message, slice.work.lease.attempt, handling))
+    });
+    match verdict.await {
+        Ok(verdict) => {
+            if verdict == Verdict::Skip {
+                group.metrics.skipped.add(1);
+            }
+            verdict
+        }
+        Err(verdict) => verdict,
+    }
+}
+
+/// Runs a handling in the trace its message belongs to, if anybody wants to know.
+fn traced(
+    group: &Group,
+    message: &Message,
+    attempt: u32,
+    handling: BoxFuture<'static, Verdict>,
+) -> BoxFuture<'static, Verdict> {
+    let context = trace::of(message).map(|context| context.child());
+    let topic = &group.subscription.topic.name;
+    let span = trace::span(topic, &group.subscription.group, message, attempt, context.as_ref());
+    match context {
+        Some(context) => Box::pin(trace::within(context, handling.instrument(span))),
+        None if span.is_disabled() => handling,
+        None => Box::pin(handling.instrument(span)),
+    }
+}
+
+pub(super) fn context_of(slice: &Slice, messages: Messages) -> Context {
+    Context::new(
+        Arc::clone(&slice.member.identity),
+        messages,
+        slice.work.lease.attempt,
+        Arc::clone(&slice.work.lost),
+    )
+}
+
+/// Runs a handler: a panic, a payload that cannot be decoded and too long a time are verdicts too. While it waits,
+/// another worker is called for what is queued behind it.
+pub(super) async fn guarded<T: Send + 'static>(
+    group: &Arc<Group>,
+    messages: usize,
+    start: impl FnOnce() -> Result<BoxFuture<'static, T>, crate::codec::DecodeError>,
+) -> Result<T, Verdict> {
+    let started = Instant::now();
+    let _in_flight = group.metrics.hold(messages as u64);
+    let result = match std::panic::catch_unwind(AssertUnwindSafe(start)) {
+        Ok(Ok(handling)) => attend(group, AssertUnwindSafe(handling).catch_unwind()).await,
+        Ok(Err(error)) => {
+            group.metrics.decode_failed.add(messages as u64);
+            // It would fail the same way each time.
+            return Err(Verdict::Bury(error.to_string()));
+        }
+        Err(panic) => Ok(Err(panic)),
+    };
+    group.metrics.handle_seconds.record(started.elapsed());
+    match result {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(panic)) => {
+            group.metrics.panicked.add(1);
+            let text = format!("the handler panicked: {}", panic_text(&*panic));
+            tracing::warn!(group = %group.subscription.group, error = text, "a handler panicked");
+            Err(Verdict::Failed(text))
+        }
+        Err(TooLong(limit)) => Err(Verdict::Failed(format!(
+            "the handler took longer than its timeout of {limit:?}; raise the consumer's timeout or make it faster"
+        ))),
+    }
+}
+
+/// The handler took longer than this.
+struct TooLong(Duration);
+
+async fn attend<F: Future + Unpin>(group: &Arc<Group>, mut handling: F) -> Result<F::Output, TooLong> {
+    let started = Instant::now();
+    if let Poll::Ready(done) = futures::poll!(&mut handling) {
+        return Ok(done);
+    }
+    group.call_for_help();
+    match group.settings.timeout {
+        None => Ok(handling.await),
+        Some(limit) => tokio::time::timeout_at(started + limit, handling).await.map_err(|_| TooLong(limit)),
+    }
+}

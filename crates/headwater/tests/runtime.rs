@@ -1,0 +1,16 @@
+//! The runtime as programs use it, each case on both databases.
+
+#[path = "runtime/each.rs"]
+mod each;
+#[path = "runtime/errors.rs"]
+mod errors;
+#[path = "runtime/flow.rs"]
+mod flow;
+#[path = "runtime/members.rs"]
+mod members;
+#[path = "runtime/once.rs"]
+mod once;
+#[path = "runtime/order.rs"]
+mod order;
+#[path = "runtime/outcomes.rs"]
+mod outcomes;

@@ -1,0 +1,166 @@
+//! Where a case runs: an empty store of each kind, removed afterwards.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use headwater::{Clock, Headwater, ManualClock, OpenOptions};
+
+/// Longer than anything here takes on a busy machine; a wait that ends here has failed.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
+
+/// A store for one case.
+pub(crate) struct Place {
+    url: String,
+    _directory: Option<tempfile::TempDir>,
+}
+
+impl Place {
+    /// A file of its own.
+    pub(crate) fn sqlite() -> Option<Self> {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let url = format!("sqlite:{}", directory.path().join("runtime.db").display());
+        Some(Place { url, _directory: Some(directory) })
+    }
+
+    /// A namespace of its own on the test server, if there is one.
+    pub(crate) fn postgres() -> Option<Self> {
+        let Ok(server) = std::env::var("HEADWATER_TEST_POSTGRES") else {
+            assert!(
+                std::env::var_os("HEADWATER_TEST_REQUIRE_ALL").is_none(),
+                "HEADWATER_TEST_POSTGRES is not set"
+            );
+            println!("skipped: HEADWATER_TEST_POSTGRES is not set");
+            return None;
+        };
+        let name = format!("runtime_{}", uuid::Uuid::now_v7().simple());
+        let separator = if server.contains('?') { '&' } else { '?' };
+        Some(Place { url: format!("{server}{separator}namespace={name}"), _directory: None })
+    }
+
+    /// Another handle on it, as another process has.
+    pub(crate) async fn open(&self) -> Headwater {
+        Headwater::open_with(&self.url, OpenOptions::default().auto_create(true)).await.unwrap()
+    }
+
+    /// A handle whose time stands still until moved.
+    pub(crate) async fn open_at(&self, clock: &ManualClock) -> Headwater {
+        let options = OpenOptions::default().auto_create(true).clock(Clock::Manual(clock.clone()));
+        Headwater::open_with(&self.url, options).await.unwrap()
+    }
+
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Checks the store's invariants and removes it.
+    pub(crate) async fn leave(&self, headwater: &Headwater) {
+        assert_eq!(headwater.store().doctor().await.unwrap(), [], "the store is sound");
+        headwater.store().drop_namespace().await.unwrap();
+    }
+}
+
+/// Runs each named case on both databases.
+macro_rules! on_each {
+    ($($case:ident),* $(,)?) => {
+        mod sqlite {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                if let Some(place) = $crate::each::Place::sqlite() {
+                    super::$case(place).await;
+                }
+            })*
+        }
+        mod postgres {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                if let Some(place) = $crate::each::Place::postgres() {
+                    super::$case(place).await;
+                }
+            })*
+        }
+    };
+}
+pub(crate) use on_each;
+
+/// What handlers saw, in order of arrival.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen<T>(Arc<Mutex<Vec<T>>>);
+
+impl<T> Default for Seen<T> {
+    fn default() -> Self {
+        Seen(Arc::default())
+    }
+}
+
+impl<T: Clone> Seen<T> {
+    pub(crate) fn add(&self, value: T) {
+        self.0.lock().unwrap().push(value);
+    }
+
+    pub(crate) fn all(&self) -> Vec<T> {
+        self.0.lock().unwrap().clone()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.lock().unwrap().len()
+    }
+
+    /// Waits until there are so many.
+    pub(crate) async fn reach(&self, count: usize) -> Vec<T> {
+        eventually(&format!("{count} are seen"), async || self.len() >= count).await;
+        self.all()
+    }
+}
+
+/// Waits until something holds; fails with its name if it never does.
+pub(crate) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let until = tokio::time::Instant::now() + DEADLINE;
+    while !holds().await {
+        assert!(tokio::time::Instant::now() < until, "in {DEADLINE:?} it never came that {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Publishes `0..count` as JSON numbers.
+pub(crate) async fn publish_numbers(headwater: &Headwater, topic: &str, count: u64) {
+    let messages: Vec<_> = (0..count).map(|n| headwater::NewMessage::json(&n).unwrap()).collect();
+    for batch in messages.chunks(1_000) {
+        headwater.producer(topic).send_batch(batch).await.unwrap();
+    }
+}
+
+/// Waits until a group has nothing left to do.
+pub(crate) async fn settled(headwater: &Headwater, topic: &str, group: &str) {
+    let topic = headwater::TopicName::new(topic).unwrap();
+    eventually(&format!("{group} has settled everything"), async || {
+        // Moves the head over everything committed, so that "all" is known.
+        headwater.store().maintain().await.unwrap();
+        let groups = headwater.store().subscriptions(&topic).await.unwrap();
+        let topics = headwater.store().topics().await.unwrap();
+        let head = topics.iter().find(|status| status.topic.name == topic).unwrap().head;
+        groups
+            .iter()
+            .any(|status| status.group.as_str() == group && status.leased == 0 && status.floor >= head)
+    })
+    .await;
+}
+
+/// The dead letters of a subscription.
+pub(crate) async fn letters(
+    headwater: &Headwater,
+    id: headwater::SubscriptionId,
+) -> Vec<headwater::DeadLetter> {
+    headwater.store().dead_letters(id, 100).await.unwrap()
+}
+
+impl Place {
+    /// The test server's own URL.
+    pub(crate) fn server(&self) -> &str {
+        self.url.split(['?', '&']).next().expect("a URL has a beginning")
+    }
+
+    /// The namespace's name.
+    pub(crate) fn namespace(&self) -> &str {
+        self.url.split("namespace=").nth(1).expect("a namespace is named")
+    }
+}

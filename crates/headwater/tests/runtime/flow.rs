@@ -1,0 +1,352 @@
+//! Messages flow: all of them, once, to many groups, and come to rest when told to.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use headwater::{Handling, Json, Messages, NewMessage, TopicName};
+use tokio::sync::{Notify, Semaphore};
+
+use crate::each::{Place, Seen, eventually, on_each, publish_numbers, settled};
+
+on_each!(
+    every_message_is_handled_once,
+    a_batch_handler_gets_everything_in_batches,
+    many_groups_read_each_message_once,
+    a_slow_message_holds_nobody_up_and_the_others_are_acked,
+    what_nobody_starts_goes_to_another_process,
+    shutdown_gives_back_what_was_not_started,
+    shutdown_ends_handlers_after_the_grace_time,
+    a_lease_is_extended_while_its_handler_works,
+    a_dead_process_is_made_up_for,
+    new_messages_reach_a_waiting_consumer,
+);
+
+async fn every_message_is_handled_once(place: Place) {
+    let headwater = place.open().await;
+    publish_numbers(&headwater, "orders", 3_000).await;
+    let seen = Seen::default();
+    let add = seen.clone();
+    let running = headwater
+        .consumer("orders", "email")
+        .member("one", move |Json(n): Json<u64>, _| {
+            add.add(n);
+            async { Ok(()) }
+        })
+        .concurrency(8)
+        .run()
+        .await
+        .unwrap();
+    let mut got = seen.reach(3_000).await;
+    settled(&headwater, "orders", "email").await;
+    got.sort_unstable();
+    assert_eq!(got, (0..3_000).collect::<Vec<_>>());
+    let health = running.health();
+    assert_eq!((health.totals.delivered, health.totals.acked, health.in_flight), (3_000, 3_000, 0));
+    running.shutdown(Duration::from_secs(5)).await.unwrap();
+    assert_eq!(seen.len(), 3_000);
+    place.leave(&headwater).await;
+}
+
+async fn a_batch_handler_gets_everything_in_batches(place: Place) {
+    let headwater = place.open().await;
+    publish_numbers(&headwater, "orders", 2_500).await;
+    let seen = Seen::default();
+    let add = seen.clone();
+    let running = headwater
+        .consumer("orders", "email")
+        .handling(
+            "all",
+            Handling::batch(move |messages: Messages, _| {
+                add.add(messages.iter().map(|message| message.offset.0).collect::<Vec<_>>());
+                async { Ok(()) }
+            }),
+        )
+        .batch(100)
+        .run()
+        .await
+        .unwrap();
+    settled(&headwater, "orders", "email").await;
+    let batches: Vec<Vec<i64>> = seen.all();
+    assert!(batches.iter().all(|batch| !batch.is_empty() && batch.len() <= 100));
+    let all: HashSet<i64> = batches.iter().flatten().copied().collect();
+    assert_eq!((all.len(), batches.iter().flatten().count()), (2_500, 2_500));
+    running.shutdown(Duration::from_secs(5)).await.unwrap();
+    place.leave(&headwater).await;
+}
+
+async fn many_groups_read_each_message_once(place: Place) {
+    let headwater = place.open().await;
+    headwater.topic("orders").pub_sub().create().await.unwrap();
+    publish_numbers(&headwater, "orders", 1_000).await;
+    let seen = Seen::default();
+    let mut running = Vec::new();
+    for group in 0..20 {
+        let add = seen.clone();
+        let consumer = headwater.consumer("orders", &format!("group-{group}")).handling(
+            "all",
+            Handling::batch(move |messages: Messages, _| {
+                messages.iter().for_each(|message| add.add((group, message.offset.0)));
+                async { Ok(()) }
+            }),
+        );
+        running.push(consumer.run().await.unwrap());
+    }
+    seen.reach(20_000).await;
+    publish_numbers(&headwater, "orders", 1_000).await;
+    let got: HashSet<(i32, i64)> = seen.reach(40_000).await.into_iter().collect();
+    assert_eq!(got.len(), 40_000, "every group got every message once");
+    let (read, handed) = running[0].read_and_handed();
+    assert_eq!((read, handed), (2_000, 40_000), "each message was read from the store once");
+    for running in running {
+        running.shutdown(Duration::from_secs(5)).await.unwrap();
+    }
+    place.leave(&headwater).await;
+}
+
+async fn a_slow_message_holds_nobody_up_and_the_others_are_acked(place: Place) {
+    let headwater = place.open().await;
+    publish_numbers(&headwater, "orders", 500).await;
+    let (seen, gate) = (Seen::default(), Arc::new(Notify::new()));
+    let (add, wait) = (seen.clone(), Arc::clone(&gate));
+    let running = headwater
+        .consumer("orders", "email")
+        .member("one", move |Json(n): Json<u64>, _| {
+            let (add, wait) = (add.clone(), Arc::clone(&wait));
+            async move {
+                if n == 3 {
+                    wait.notified().await;
+                }
+                add.add(n);
+                Ok(())
+            }
+        })
+        .concurrency(4)
+        .run()
+        .await
+        .unwrap();
+    let got = seen.reach(499).await;
+    assert!(!got.contains(&3));
+    // The others are acked although their lease is not at its end: one offset stays outstanding.
+    let topic = TopicName::new("orders").unwrap();
+    eventually("only the slow message is outstanding", async || {
+        let status = headwater.store().subscriptions(&topic).await.unwrap().remove(0);
+        status.floor.0 == 3 && status.next.0 == 501 && status.leased == 1 && status.waiting == 0
+    })
+    .await;
+    gate.notify_one();
+    settled(&headwater, "orders", "email").await;
+    assert_eq!(seen.len(), 500);
+    running.shutdown(Duration::from_secs(5)).await.unwrap();
+    place.leave(&headwater).await;
+}
+
+async fn what_nobody_starts_goes_to_another_process(place: Place) {
+    let headwater = place.open().await;
+    publish_numbers(&headwater, "orders", 60).await;
+    let (gate, seen) = (Arc::new(Semaphore::new(0)), Seen::default());
+    let (wait, add) = (Arc::clone(&gate), seen.clone());
+    let stuck = headwater
+        .consumer("orders", "email")
+        .member("stuck", move |Json(n): Json<u64>, _| {
+            let (wait, add) = (Arc::clone(&wait), add.clone());
+            async move {
+                wait.acquire().await.unwrap().forget();
+                add.add(n);
+                Ok(())
+            }
+        })
+        .concurrency(2)
+        .run()
+        .await
+        .unwrap();
+    eventually("the first has its hands full", async || stuck.health().in_flight == 2).await;
+    let other = place.open().await;
+    let add = seen.clone();
+    let free = other
+        .consumer("orders", "email")
+        .member("free", move |Json(n): Json<u64>, _| {
+            add.add(n);
+            async { Ok(()) }
+        })
+        .run()
+        .await
+        .unwrap();
+    seen.reach(58).await;
+    gate.add_permits(60);
+    let got: HashSet<u64> = seen.reach(60).await.into_iter().collect();
+    assert_eq!(got.len(), 60);
+    settled(&headwater, "orders", "email").await;
+    assert_eq!(seen.len(), 60, "nothing was handled twice");
+    stuck.shutdown(Duration::from_secs(5)).await.unwrap();
+    free.shutdown(Duration::from_secs(5)).await.unwrap();
+    other.close().await.unwrap();
+    place.leave(&headwater).await;
+}
+
+async fn shutdown_gives_back_what_was_not_started(place: Place) {
+    let headwater = place.open().await;
+    publish_numbers(&headwater, "orders", 200).await;
+    let (gate, seen) = (Arc::new(Semaphore::new(0)), Seen::default());
+    let (wait, add) = (Arc::clone(&gate), seen.clone());
+    let first = headwater
+        .consumer("orders", "email")
+        .member("first", move |Json(n): Json<u64>, _| {
+            let (wait, add) = (Arc::clone(&wait), add.clone());
+            async move {
+                wait.acquire().await.unwrap().forget();
+                add.add(n);
+                Ok(())
+            }
+        })
+        .concurrency(3)
+        .run()
+        .await
+        .unwrap();
+    eventually("three are in hand", async || first.health().in_flight == 3).await;
+    let stopping = tokio::spawn(async move { first.shutdown(Duration::from_secs(20)).await.unwrap() });
+    // Others get what was not started while the three are still being handled.
+    let other = place.open().await;
+    let add = seen.clone();
+    let second = other
+        .consumer("orders", "email")
+        .member("second", move |Json(n): Json<u64>, _| {
+            add.add(n);
+            async { Ok(()) }
+        })
+        .run()
+        .await
+        .unwrap();
+    seen.reach(197).await;
+    gate.add_permits(10);
+    let stopped = stopping.await.unwrap();
+    assert!(stopped.in_time);
+    settled(&headwater, "orders", "email").await;
+    let got: HashSet<u64> = seen.all().into_iter().collect();
+    assert_eq!((got.len(), seen.len()), (200, 200), "everything once");
+    second.shutdown(Duration::from_secs(5)).await.unwrap();
+    other.close().await.unwrap();
+    place.leave(&headwater).await;
+}
+
+async fn shutdown_ends_handlers_after_the_grace_time(place: Place) {
+    let headwater = place.open().await;
+    publish_numbers(&headwater, "orders", 10).await;
+    let started = Seen::default();
+    let add = started.clone();
+    let running = headwater
+        .consumer("orders", "email")
+        .member("endless", move |Json(n): Json<u64>, _| {
+            add.add(n);
+            async {
+                std::future::pending::<()>().await;
+                Ok(())
+            }
+        })
+        .concurrency(4)
+        .run()
+        .await
+        .unwrap();
+    started.reach(4).await;
+    let stopped = running.shutdown(Duration::from_millis(50)).await.unwrap();
+    assert!(!stopped.in_time);
+    let mut consumer = headwater.consumer("orders", "email").batch(10).open().await.unwrap();
+    let mut offsets = HashSet::new();
+    while offsets.len() < 10 {
+        let batch = consumer.next(Duration::from_secs(5)).await.unwrap().expect("all of it is back at once");
+        assert_eq!(batch.attempt(), 1, "what was given back is no attempt");
+        offsets.extend(batch.messages().iter().map(|message| message.offset.0));
+        batch.ack().await.unwrap();
+    }
+    place.leave(&headwater).await;
+}
+
+async fn a_lease_is_extended_while_its_handler_works(place: Place) {
+    let headwater = place.open().await;
+    publish_numbers(&headwater, "orders", 1).await;
+    let (gate, seen) = (Arc::new(Notify::new()), Seen::default());
+    let (wait, add) = (Arc::clone(&gate), seen.clone());
+    let running = headwater
+        .consumer("orders", "email")
+        .member("slow", move |Json(n): Json<u64>, context| {
+            let (wait, add) = (Arc::clone(&wait), add.clone());
+            async move {
+                add.add((n, context.attempt()));
+                wait.notified().await;
+                assert!(!context.is_lost());
+                Ok(())
+            }
+        })
+        .lease(Duration::from_millis(900))
+        .run()
+        .await
+        .unwrap();
+    seen.reach(1).await;
+    // Three lease times: without extension another member would have it by now.
+    let mut other = headwater.consumer("orders", "email").open().await.unwrap();
+    assert!(other.next(Duration::from_millis(2_700)).await.unwrap().is_none());
+    gate.notify_one();
+    settled(&headwater, "orders", "email").await;
+    assert_eq!(seen.all(), [(0, 1)]);
+    running.shutdown(Duration::from_secs(5)).await.unwrap();
+    place.leave(&headwater).await;
+}
+
+async fn a_dead_process_is_made_up_for(place: Place) {
+    let headwater = place.open().await;
+    publish_numbers(&headwater, "orders", 5).await;
+    let dead = headwater::Owner::new("dead").unwrap();
+    let store = headwater.store();
+    store.heartbeat(&dead, Duration::from_secs(15)).await.unwrap();
+    let mut consumer = headwater.consumer("orders", "email").owner(dead).open().await.unwrap();
+    let held = consumer.next(Duration::from_secs(5)).await.unwrap().expect("five wait");
+    assert_eq!(held.messages().len(), 5);
+    // Its lease runs for five minutes, but it beats no more: whoever beats next ends it.
+    let alive = headwater::Owner::new("alive").unwrap();
+    eventually("the silent owner is noticed", async || {
+        store.heartbeat(&alive, Duration::from_millis(300)).await.unwrap() > 0
+    })
+    .await;
+    let seen = Seen::default();
+    let add = seen.clone();
+    let running = headwater
+        .consumer("orders", "email")
+        .member("one", move |Json(n): Json<u64>, _| {
+            add.add(n);
+            async { Ok(()) }
+        })
+        .run()
+        .await
+        .unwrap();
+    seen.reach(5).await;
+    settled(&headwater, "orders", "email").await;
+    assert_eq!(running.health().totals.reassigned, 5);
+    assert_eq!(held.ack().await.unwrap_err().kind(), headwater::ErrorKind::LeaseLost);
+    running.shutdown(Duration::from_secs(5)).await.unwrap();
+    place.leave(&headwater).await;
+}
+
+async fn new_messages_reach_a_waiting_consumer(place: Place) {
+    let headwater = place.open().await;
+    let other = place.open().await;
+    let seen = Seen::default();
+    let add = seen.clone();
+    headwater.topic("orders").create().await.unwrap();
+    let running = headwater
+        .consumer("orders", "email")
+        .member("one", move |message: headwater::Message, _| {
+            add.add(message.payload);
+            async { Ok(()) }
+        })
+        .run()
+        .await
+        .unwrap();
+    for n in 0..20 {
+        let from = if n % 2 == 0 { &headwater } else { &other };
+        from.producer("orders").send(NewMessage::new(format!("{n}"))).await.unwrap();
+        seen.reach(n + 1).await;
+    }
+    running.shutdown(Duration::from_secs(5)).await.unwrap();
+    other.close().await.unwrap();
+    place.leave(&headwater).await;
+}

@@ -1,0 +1,155 @@
+//! Exactly-once effects: the handler's writes, the inbox entry and the ack commit together.
+
+use std::time::Duration;
+
+use headwater::{Context, Handling, Headwater, Json, NewMessage};
+use uuid::Uuid;
+
+use crate::each::{Place, Seen, eventually, on_each, settled};
+
+on_each!(
+    effects_are_there_once_and_failed_ones_not_at_all,
+    a_second_delivery_of_the_same_id_has_no_effect,
+    a_transactional_group_in_order_keeps_it,
+);
+
+/// A member that appends the number to the table `ledger`, unless `fails` says so for this attempt, and then only after
+/// having written.
+fn ledger(engine: &str, fails: fn(u64, u32) -> bool) -> Handling {
+    if engine == "sqlite" {
+        return Handling::in_sqlite(move |connection, Json(n): Json<u64>, context: &Context| {
+            connection.execute("INSERT INTO ledger (n) VALUES (?1)", [n.cast_signed()])?;
+            if fails(n, context.attempt()) { Err("after the write".into()) } else { Ok(()) }
+        });
+    }
+    Handling::in_postgres(move |transaction, Json(n): Json<u64>, context: Context| async move {
+        let n = i64::try_from(n)?;
+        let table = table_of(&context);
+        transaction.execute(&format!("INSERT INTO {table} (n) VALUES ($1)"), &[&n]).await?;
+        if fails(n.cast_unsigned(), context.attempt()) { Err("after the write".into()) } else { Ok(()) }
+    })
+}
+
+/// The ledger lives beside the namespace; the topic's name carries it.
+fn table_of(context: &Context) -> String {
+    context.topic().replace("orders", "ledger")
+}
+
+async fn make_ledger(place: &Place, headwater: &Headwater) -> String {
+    if headwater.store().engine() == "sqlite" {
+        let connection = rusqlite::Connection::open(place.url().trim_start_matches("sqlite:")).unwrap();
+        connection.execute_batch("CREATE TABLE ledger (n INTEGER)").unwrap();
+        return "orders".into();
+    }
+    let topic = format!("orders_{}", Uuid::now_v7().simple());
+    let client = client(place).await;
+    client
+        .batch_execute(&format!("CREATE TABLE {} (n bigint)", topic.replace("orders", "ledger")))
+        .await
+        .unwrap();
+    topic
+}
+
+async fn client(place: &Place) -> tokio_postgres::Client {
+    let (client, connection) = tokio_postgres::connect(place.server(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+async fn rows(place: &Place, headwater: &Headwater, topic: &str) -> Vec<u64> {
+    if headwater.store().engine() == "sqlite" {
+        let connection = rusqlite::Connection::open(place.url().trim_start_matches("sqlite:")).unwrap();
+        let mut statement = connection.prepare("SELECT n FROM ledger ORDER BY rowid").unwrap();
+        return statement
+            .query_map([], |row| row.get::<_, i64>(0))
+            .unwrap()
+            .map(|n| n.unwrap().cast_unsigned())
+            .collect();
+    }
+    let select = format!("SELECT n FROM {}", topic.replace("orders", "ledger"));
+    let rows = client(place).await.query(&select, &[]).await.unwrap();
+    rows.iter().map(|row| row.get::<_, i64>(0).cast_unsigned()).collect()
+}
+
+async fn remove_ledger(place: &Place, headwater: &Headwater, topic: &str) {
+    if headwater.store().engine() == "postgres" {
+        let drop = format!("DROP TABLE {}", topic.replace("orders", "ledger"));
+        client(place).await.batch_execute(&drop).await.unwrap();
+    }
+}
+
+async fn effects_are_there_once_and_failed_ones_not_at_all(place: Place) {
+    let headwater = place.open().await;
+    let topic = make_ledger(&place, &headwater).await;
+    let settings = headwater::TopicSettings {
+        backoff_initial: Duration::from_millis(20),
+        backoff_max: Duration::from_millis(40),
+        ..headwater::TopicSettings::default()
+    };
+    headwater.topic(&topic).settings(settings).create().await.unwrap();
+    crate::each::publish_numbers(&headwater, &topic, 300).await;
+    let member = ledger(headwater.store().engine(), |n, attempt| n % 7 == 0 && attempt == 1);
+    let running =
+        headwater.consumer(&topic, "email").handling("ledger", member).batch(40).run().await.unwrap();
+    settled(&headwater, &topic, "email").await;
+    let mut got = rows(&place, &headwater, &topic).await;
+    got.sort_unstable();
+    assert_eq!(got, (0..300).collect::<Vec<_>>());
+    let totals = running.health().totals;
+    assert_eq!((totals.acked, totals.retried), (300, 43));
+    running.shutdown(Duration::from_secs(5)).await.unwrap();
+    remove_ledger(&place, &headwater, &topic).await;
+    place.leave(&headwater).await;
+}
+
+async fn a_second_delivery_of_the_same_id_has_no_effect(place: Place) {
+    let headwater = place.open().await;
+    let topic = make_ledger(&place, &headwater).await;
+    headwater.topic(&topic).create().await.unwrap();
+    let member = ledger(headwater.store().engine(), |_, _| false);
+    let running = headwater.consumer(&topic, "email").handling("ledger", member).run().await.unwrap();
+    let id = Uuid::now_v7();
+    for _ in 0..3 {
+        let message = NewMessage::json(&5u64).unwrap().message_id(id);
+        headwater.producer(&topic).send(message).await.unwrap();
+    }
+    headwater.producer(&topic).send(&6u64).await.unwrap();
+    eventually("all four are done", async || running.health().totals.acked == 4).await;
+    let mut got = rows(&place, &headwater, &topic).await;
+    got.sort_unstable();
+    assert_eq!(got, [5, 6]);
+    running.shutdown(Duration::from_secs(5)).await.unwrap();
+    remove_ledger(&place, &headwater, &topic).await;
+    place.leave(&headwater).await;
+}
+
+async fn a_transactional_group_in_order_keeps_it(place: Place) {
+    let headwater = place.open().await;
+    let topic = make_ledger(&place, &headwater).await;
+    let settings = headwater::TopicSettings {
+        ordering: headwater::Ordering::Key,
+        lanes: 4,
+        backoff_initial: Duration::from_millis(10),
+        backoff_max: Duration::from_millis(20),
+        ..headwater::TopicSettings::default()
+    };
+    headwater.topic(&topic).settings(settings).create().await.unwrap();
+    let seen: Seen<u64> = Seen::default();
+    for n in 0..60u64 {
+        headwater.producer(&topic).send(&n).key(n % 5).await.unwrap();
+        seen.add(n);
+    }
+    let member = ledger(headwater.store().engine(), |n, attempt| n % 11 == 0 && attempt < 3);
+    let running =
+        headwater.consumer(&topic, "email").handling("ledger", member).batch(10).run().await.unwrap();
+    settled(&headwater, &topic, "email").await;
+    let got = rows(&place, &headwater, &topic).await;
+    assert_eq!(got.len(), 60);
+    for key in 0..5 {
+        let of_key: Vec<u64> = got.iter().copied().filter(|n| n % 5 == key).collect();
+        assert!(of_key.is_sorted(), "key {key}: {of_key:?}");
+    }
+    running.shutdown(Duration::from_secs(5)).await.unwrap();
+    remove_ledger(&place, &headwater, &topic).await;
+    place.leave(&headwater).await;
+}
