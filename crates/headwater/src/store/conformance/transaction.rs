@@ -79,7 +79,7 @@ pub async fn a_second_delivery_runs_no_effect(case: &Case) {
     let scene = case.queue().await;
     let effects = Effects::new(case, &scene.store).await;
     let again = NewMessage::new("paid").message_id(Uuid::now_v7());
-    scene.publish_all(&[again.clone()]).await;
+    scene.publish_all(std::slice::from_ref(&again)).await;
     let lease = scene.claim_one("a", 1).await;
     handle(&scene, &lease, "mailer", done()).await.unwrap();
 
@@ -134,7 +134,7 @@ pub async fn two_deliveries_at_once_have_one_effect(case: &Case) {
     let effects = Effects::new(case, &scene.store).await;
     let twice = NewMessage::new("paid").message_id(Uuid::now_v7());
     for _ in 0..10 {
-        scene.publish_all(&[twice.clone()]).await;
+        scene.publish_all(std::slice::from_ref(&twice)).await;
     }
     let mut tasks = Vec::new();
     for n in 0..10 {
@@ -178,7 +178,7 @@ pub async fn upkeep_forgets_old_entries(case: &Case) {
     let scene = case.queue().await;
     let effects = Effects::new(case, &scene.store).await;
     let again = NewMessage::new("paid").message_id(Uuid::now_v7());
-    scene.publish_all(&[again.clone()]).await;
+    scene.publish_all(std::slice::from_ref(&again)).await;
     let lease = scene.claim_one("a", 1).await;
     handle(&scene, &lease, "mailer", done()).await.unwrap();
     case.advance(INBOX_RETENTION - Duration::from_millis(1));
