@@ -6,6 +6,8 @@
 mod clock;
 mod codec;
 mod consumer;
+#[allow(dead_code, reason = "jobs are made once the store knows ticks")]
+mod cron;
 mod error;
 mod handle;
 mod handler;
@@ -27,6 +29,7 @@ pub use clock::{Clock, ManualClock};
 pub use codec::Protobuf;
 pub use codec::{Decode, DecodeError, IntoMessage, Json};
 pub use consumer::{Consumer, ConsumerBuilder, Handling, Running, Stepper, Stopped};
+pub use cron::{CronBuilder, CronJob, Missed};
 pub use error::{Error, ErrorKind, Result};
 pub use handle::Batch;
 pub use handler::{Bury, Context, Failure, HandlerResult, Messages, Retry, Skip, Verdicts};

@@ -1,0 +1,197 @@
+//! The task of a job: sleeps until the next tick, asks the store to publish it, and makes up for missed ones.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use jiff::{SignedDuration, Timestamp};
+use tokio::sync::{mpsc, oneshot};
+
+use super::schedule::Schedule;
+use super::{Missed, Ticks};
+use crate::clock::Clock;
+use crate::error::Result;
+use crate::message::NewMessage;
+use crate::name::TopicName;
+use crate::observe::errors::RecentErrors;
+use crate::observe::health::{Health, HealthState, Rates, Times, Totals};
+use crate::observe::metrics::TopicMetrics;
+
+/// Longest sleep: clocks of machines jump, and sleeping processes are frozen.
+const SLEEP_MAX: Duration = Duration::from_secs(60);
+/// A tick older than this was missed: twice the longest sleep, so that no tick is missed by sleeping.
+const MISSED_AFTER: SignedDuration = SignedDuration::from_secs(120);
+/// The pause after a first failure; it doubles up to the longest sleep.
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+
+const HEADER_JOB: &str = "headwater-cron-job";
+const HEADER_TICK: &str = "headwater-cron-tick";
+
+/// What a [`CronJob`](super::CronJob) asks of its task.
+#[derive(Debug)]
+pub(super) enum Order {
+    /// Look at the clock now, and say how many ticks were published.
+    Look(oneshot::Sender<Result<u64>>),
+}
+
+/// What the task knows.
+#[derive(Debug)]
+pub(super) struct Runner {
+    pub(super) ticks: Arc<dyn Ticks>,
+    pub(super) clock: Clock,
+    pub(super) metrics: Arc<TopicMetrics>,
+    pub(super) schedule: Schedule,
+    pub(super) missed: Missed,
+    pub(super) job: String,
+    pub(super) topic: TopicName,
+    pub(super) message: NewMessage,
+    /// All ticks up to here were published, by whom ever, or given up.
+    pub(super) looked: Timestamp,
+    pub(super) state: Arc<State>,
+}
+
+/// What the task shows.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) job: String,
+    topic: TopicName,
+    published: AtomicU64,
+    failing: AtomicBool,
+    stopped: AtomicBool,
+    errors: RecentErrors,
+}
+
+/// The time by the job's clock. The store has no call for the database's time: unless a test moves it, it is this
+/// machine's, and a machine whose clock is wrong fires early or late. Never twice: the store knows each tick.
+pub(super) fn now(clock: &Clock) -> Timestamp {
+    clock.injected().unwrap_or_else(Timestamp::now)
+}
+
+/// The message of one tick.
+pub(super) fn message_of(message: &NewMessage, job: &str, tick: Timestamp) -> NewMessage {
+    message.clone().header(HEADER_JOB, job).header(HEADER_TICK, tick.to_string())
+}
+
+/// Works until the job's handle is dropped.
+pub(super) async fn run(mut runner: Runner, mut orders: mpsc::Receiver<Order>) {
+    let by_hand = matches!(runner.clock, Clock::Manual(_));
+    let mut sleep = Duration::ZERO;
+    let mut failures = 0;
+    loop {
+        let answer = tokio::select! {
+            biased;
+            order = orders.recv() => match order {
+                Some(Order::Look(answer)) => Some(answer),
+                None => break,
+            },
+            () = tokio::time::sleep(sleep), if !by_hand => None,
+        };
+        let looked = runner.look().await;
+        match &looked {
+            Ok(_) => {
+                failures = 0;
+                sleep = runner.schedule.wait(now(&runner.clock), SLEEP_MAX);
+            }
+            Err(error) => {
+                sleep = RETRY_FIRST.saturating_mul(1 << failures.min(6)).min(SLEEP_MAX);
+                failures += 1;
+                tracing::warn!(job = runner.job, %error, again_in = ?sleep, "cron tick not published yet");
+            }
+        }
+        if let Some(answer) = answer {
+            // Whoever gave up waiting does not want to know.
+            let _ = answer.send(looked);
+        }
+    }
+    runner.state.stopped.store(true, Ordering::Relaxed);
+}
+
+impl Runner {
+    /// Publishes what is due, and answers how many ticks this process published.
+    async fn look(&mut self) -> Result<u64> {
+        let now = now(&self.clock);
+        let mut published = 0;
+        for tick in due(&self.schedule, self.missed, self.looked, now) {
+            published += u64::from(self.fire(tick).await?);
+            self.looked = tick;
+        }
+        // A clock that was set back stays behind: what it shows again has been looked at.
+        self.looked = self.looked.max(now);
+        self.state.failing.store(false, Ordering::Relaxed);
+        Ok(published)
+    }
+
+    /// Whether it was this process that published the tick.
+    async fn fire(&self, tick: Timestamp) -> Result<bool> {
+        let message = message_of(&self.message, &self.job, tick);
+        let start = Instant::now();
+        let fired = self.ticks.cron_fire(&self.job, tick, &self.topic, &message).await;
+        self.metrics.publish_seconds.record(start.elapsed());
+        match fired {
+            Ok(fired) => {
+                let ours = fired.is_some();
+                tracing::debug!(job = self.job, %tick, ours, "cron tick");
+                self.metrics.succeeded(usize::from(ours));
+                self.state.published.fetch_add(u64::from(ours), Ordering::Relaxed);
+                Ok(ours)
+            }
+            Err(error) => {
+                self.metrics.failed(1, &error);
+                self.state.errors.record_error(&error, format!("tick {tick} of cron job {}", self.job));
+                self.state.failing.store(true, Ordering::Relaxed);
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Which ticks to publish now, oldest first, when all up to `looked` were dealt with.
+fn due(schedule: &Schedule, missed: Missed, looked: Timestamp, now: Timestamp) -> VecDeque<Timestamp> {
+    let prompt = now.checked_sub(MISSED_AFTER).unwrap_or(Timestamp::MIN);
+    if looked >= prompt {
+        return schedule.between(looked, now).collect();
+    }
+    match missed {
+        Missed::Skip => schedule.between(prompt, now).collect(),
+        Missed::FireOnce => schedule.last(1, looked, now),
+        Missed::FireAll { at_most } => {
+            schedule.last(usize::try_from(at_most).unwrap_or(usize::MAX), looked, now)
+        }
+    }
+}
+
+impl State {
+    pub(super) fn new(job: String, topic: TopicName) -> Self {
+        State {
+            job,
+            topic,
+            published: AtomicU64::new(0),
+            failing: AtomicBool::new(false),
+            stopped: AtomicBool::new(false),
+            errors: RecentErrors::default(),
+        }
+    }
+
+    pub(super) fn health(&self) -> Health {
+        let state = if self.stopped.load(Ordering::Relaxed) {
+            HealthState::Stopped
+        } else if self.failing.load(Ordering::Relaxed) {
+            HealthState::Failing
+        } else {
+            HealthState::Running
+        };
+        Health {
+            component: format!("cron job {}", self.job),
+            topic: self.topic.as_str().to_owned(),
+            group: None,
+            state,
+            rates: Rates::default(),
+            times: Times::default(),
+            in_flight: 0,
+            lag: None,
+            totals: Totals { published: self.published.load(Ordering::Relaxed), ..Totals::default() },
+            last_errors: self.errors.newest_first(),
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Tests of jobs: published once whoever looks, missed ticks by policy, and nothing sleeps.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::*;
+use crate::clock::ManualClock;
+use crate::message::Offset;
+use crate::observe::health::HealthState;
+
+/// A store of ticks that several processes share.
+#[derive(Debug, Default)]
+struct Shared {
+    last: Mutex<BTreeMap<String, Timestamp>>,
+    published: Mutex<Vec<NewMessage>>,
+    broken: Mutex<bool>,
+    fired: tokio::sync::Notify,
+}
+
+#[async_trait]
+impl Ticks for Shared {
+    async fn cron_last(&self, job: &str, first: Timestamp) -> Result<Timestamp> {
+        Ok(*self.last.lock().unwrap().entry(job.to_owned()).or_insert(first))
+    }
+
+    async fn cron_fire(
+        &self,
+        job: &str,
+        tick: Timestamp,
+        _: &TopicName,
+        message: &NewMessage,
+    ) -> Result<Option<Published>> {
+        if *self.broken.lock().unwrap() {
+            return Err(Error::new(ErrorKind::Unavailable, "gone for lunch"));
+        }
+        let mut last = self.last.lock().unwrap();
+        let last = last.get_mut(job).expect("the job is known");
+        if *last >= tick {
+            return Ok(None);
+        }
+        *last = tick;
+        self.published.lock().unwrap().push(message.clone());
+        self.fired.notify_one();
+        Ok(Some(Published { offset: Some(Offset(1)), message_id: Uuid::now_v7(), duplicate: false }))
+    }
+}
+
+impl Shared {
+    /// The ticks published so far, by their headers.
+    fn ticks(&self) -> Vec<String> {
+        self.published.lock().unwrap().iter().map(|m| m.headers["headwater-cron-tick"].clone()).collect()
+    }
+}
+
+struct Setting {
+    shared: Arc<Shared>,
+    clock: ManualClock,
+}
+
+impl Setting {
+    fn at(now: &str) -> Self {
+        Setting { shared: Arc::default(), clock: ManualClock::at(now.parse().unwrap()) }
+    }
+
+    /// A job of one more process.
+    fn job(&self, name: &str, expression: &str) -> CronBuilder {
+        let ticks: Arc<dyn Ticks> = Arc::clone(&self.shared) as Arc<dyn Ticks>;
+        CronBuilder::new(ticks, Clock::Manual(self.clock.clone()), Arc::default(), name, expression)
+            .topic("reports")
+    }
+
+    fn set(&self, now: &str) {
+        self.clock.set(now.parse().unwrap());
+    }
+}
+
+#[tokio::test]
+async fn tick_is_published_once_with_its_headers() {
+    let setting = Setting::at("2026-03-28T12:00:00Z");
+    let job = setting
+        .job("nightly-report", "0 2 * * *")
+        .time_zone("Europe/Berlin")
+        .message(NewMessage::new("go").key("k"))
+        .start()
+        .await
+        .unwrap();
+    assert_eq!(job.step().await.unwrap(), 0, "a new job starts from now");
+    // 02:00 is left out that night: it fires at 03:00, which is 01:00 UTC.
+    setting.set("2026-03-29T00:59:59Z");
+    assert_eq!(job.step().await.unwrap(), 0);
+    setting.set("2026-03-29T01:00:00Z");
+    assert_eq!(job.step().await.unwrap(), 1);
+    assert_eq!(job.step().await.unwrap(), 0);
+    let published = setting.shared.published.lock().unwrap().clone();
+    let expected = NewMessage::new("go")
+        .key("k")
+        .header("headwater-cron-job", "nightly-report")
+        .header("headwater-cron-tick", "2026-03-29T01:00:00Z");
+    assert_eq!(published, [expected]);
+    job.stop().await;
+}
+
+#[tokio::test]
+async fn several_processes_publish_each_tick_once() {
+    let setting = Setting::at("2026-01-01T00:00:00Z");
+    let mut jobs = Vec::new();
+    for _ in 0..3 {
+        jobs.push(setting.job("hourly", "0 * * * *").start().await.unwrap());
+    }
+    let mut published = [0, 0, 0];
+    for hour in 0..6 {
+        setting.clock.advance(Duration::from_secs(3600));
+        // Each goes first now and then.
+        for at in (0..3).map(|at| (at + hour) % 3) {
+            published[at] += jobs[at].step().await.unwrap();
+        }
+    }
+    assert_eq!(published, [2, 2, 2]);
+    assert_eq!(setting.shared.ticks().len(), 6);
+}
+
+#[tokio::test]
+async fn missed_ticks_follow_the_policy() {
+    for (missed, expected) in [
+        (Missed::Skip, &[][..]),
+        (Missed::FireOnce, &["2026-01-01T05:00:00Z"][..]),
+        (Missed::FireAll { at_most: 2 }, &["2026-01-01T04:00:00Z", "2026-01-01T05:00:00Z"][..]),
+    ] {
+        let setting = Setting::at("2026-01-01T00:30:00Z");
+        let job = setting.job("hourly", "0 * * * *").missed(missed).start().await.unwrap();
+        job.stop().await;
+        // Nobody is up for hours; then a process starts, and another one beside it.
+        setting.set("2026-01-01T05:30:00Z");
+        let job = setting.job("hourly", "0 * * * *").missed(missed).start().await.unwrap();
+        let other = setting.job("hourly", "0 * * * *").missed(missed).start().await.unwrap();
+        assert_eq!(job.step().await.unwrap(), expected.len() as u64, "{missed:?}");
+        assert_eq!(other.step().await.unwrap(), 0, "{missed:?}");
+        assert_eq!(setting.shared.ticks(), expected, "{missed:?}");
+        // What comes then is published as ever.
+        setting.set("2026-01-01T06:00:01Z");
+        assert_eq!(job.step().await.unwrap(), 1, "{missed:?}");
+        assert_eq!(setting.shared.ticks().last().unwrap(), "2026-01-01T06:00:00Z");
+    }
+}
+
+#[tokio::test]
+async fn restart_at_the_wrong_moment_misses_nothing() {
+    let setting = Setting::at("2026-01-01T00:00:00Z");
+    setting.job("nightly", "0 2 * * *").start().await.unwrap().stop().await;
+    setting.set("2026-01-01T02:01:30Z");
+    let job = setting.job("nightly", "0 2 * * *").missed(Missed::Skip).start().await.unwrap();
+    assert_eq!(job.step().await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn clock_set_back_publishes_nothing_again() {
+    let setting = Setting::at("2026-01-01T00:00:00Z");
+    let job = setting.job("minutely", "* * * * *").start().await.unwrap();
+    setting.set("2026-01-01T00:02:00Z");
+    assert_eq!(job.step().await.unwrap(), 2);
+    setting.set("2026-01-01T00:00:30Z");
+    assert_eq!(job.step().await.unwrap(), 0);
+    setting.set("2026-01-01T00:03:00Z");
+    assert_eq!(job.step().await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn failure_is_shown_and_the_tick_is_tried_again() {
+    let setting = Setting::at("2026-01-01T00:00:00Z");
+    let job = setting.job("minutely", "* * * * *").start().await.unwrap();
+    setting.set("2026-01-01T00:01:00Z");
+    *setting.shared.broken.lock().unwrap() = true;
+    assert_eq!(job.step().await.unwrap_err().kind(), ErrorKind::Unavailable);
+    let health = job.health();
+    assert_eq!(health.state, HealthState::Failing);
+    assert_eq!(health.last_errors[0].context, "tick 2026-01-01T00:01:00Z of cron job minutely");
+    *setting.shared.broken.lock().unwrap() = false;
+    assert_eq!(job.step().await.unwrap(), 1);
+    let health = job.health();
+    assert_eq!((health.state, health.totals.published), (HealthState::Running, 1));
+}
+
+#[tokio::test]
+async fn runner_looks_without_being_asked() {
+    let shared = Arc::new(Shared::default());
+    // Behind by hours when it starts.
+    let hours_ago = Timestamp::now() - jiff::SignedDuration::from_hours(3);
+    shared.last.lock().unwrap().insert("hourly".to_owned(), hours_ago);
+    let ticks: Arc<dyn Ticks> = Arc::clone(&shared) as Arc<dyn Ticks>;
+    let job = CronBuilder::new(ticks, Clock::Database, Arc::default(), "hourly", "0 * * * *")
+        .topic("reports")
+        .start()
+        .await
+        .unwrap();
+    tokio::time::timeout(Duration::from_secs(30), shared.fired.notified()).await.unwrap();
+    assert_eq!(shared.ticks().len(), 1);
+    job.stop().await;
+}
+
+#[tokio::test]
+async fn bad_input_is_refused_with_what_to_do() {
+    let setting = Setting::at("2026-01-01T00:00:00Z");
+    let job = |name: &str| setting.job(name, "* * * * *");
+    let with = |message: NewMessage| job("a").message(message);
+    for (builder, says) in [
+        (job(""), "invalid cron job: must not be empty; give it a name"),
+        (job("a\n"), "invalid cron job: control character"),
+        (setting.job("a", "61 * * * *"), "invalid cron expression: `61 * * * *`"),
+        (setting.job("a", "0 0 31 4 *"), "never comes"),
+        (job("a").time_zone("Mars/Olympus"), "invalid time zone: `Mars/Olympus`"),
+        (job("a").topic(""), "invalid topic: must not be empty"),
+        (job("a").missed(Missed::FireAll { at_most: 0 }), "use Skip"),
+        (job("a").missed(Missed::FireAll { at_most: 1_001 }), "1 to 1000"),
+        (with(NewMessage::new("a").message_id(Uuid::now_v7())), "invalid message_id: would be the same"),
+        (with(NewMessage::new("a").dedup_key("k")), "invalid dedup_key: would be the same"),
+        (with(NewMessage::new("a").key("")), "invalid key: must not be empty"),
+    ] {
+        let error = builder.start().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert!(error.to_string().contains(says), "{error}");
+    }
+    let mut nowhere = job("a");
+    nowhere.topic = None;
+    let error = nowhere.start().await.unwrap_err().to_string();
+    assert!(error.contains("say where ticks are published with `topic`"), "{error}");
+}
+
+#[tokio::test]
+async fn dropped_job_ends() {
+    let setting = Setting::at("2026-01-01T00:00:00Z");
+    let job = setting.job("a", "* * * * *").start().await.unwrap();
+    let CronJob { orders, task, state } = job;
+    drop(orders);
+    task.await.unwrap();
+    assert_eq!(state.health().state, HealthState::Stopped);
+}
