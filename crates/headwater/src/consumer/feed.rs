@@ -22,14 +22,17 @@ use crate::error::{Error, Result};
 use crate::handler::Messages;
 use crate::lease::{ClaimRequest, Lease, OffsetRange, Outcome};
 use crate::limits::SAFETY_POLL;
+use crate::message::Offset;
 use crate::name::Owner;
 use crate::settle::own_messages;
 use crate::store::Store;
 use crate::subscription::SubscriptionId;
 use crate::topic::TopicId;
 
-/// How many reads may be under way at once.
-const READS_AT_ONCE: usize = 2;
+/// How many reads may be under way at once: as many as there are processors is what pays.
+const READS_AT_ONCE: usize = 4;
+/// How many offsets one read spans at most: a large claim is read in parts at the same time.
+const READ_MAX: i64 = 1_000;
 /// Bytes of pages kept for groups that come a little later.
 const PAGES_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// The longest pause after a claim that failed.
@@ -129,6 +132,7 @@ impl Feed {
             *got.get_mut(&lease.subscription_id).expect("only what was wanted is handed out") += 1;
             self.hand_over(group, lease);
         }
+        self.pages.lock().expect("no panic while held").trim();
         Ok((got, claimed.recheck_after))
     }
 
@@ -144,7 +148,7 @@ impl Feed {
             missing.sort();
             missing
         };
-        let reads = joined(missing);
+        let reads: Vec<_> = joined(missing).into_iter().flat_map(parts).collect();
         if reads.is_empty() {
             return Ok(());
         }
@@ -222,6 +226,13 @@ fn joined(sorted: Vec<OffsetRange>) -> Vec<OffsetRange> {
         }
     }
     joined
+}
+
+/// A range cut into reads.
+fn parts(range: OffsetRange) -> impl Iterator<Item = OffsetRange> {
+    let last_of = move |first: i64| Offset(range.last.0.min(first + READ_MAX - 1));
+    let firsts = (range.first.0..=range.last.0).step_by(usize::try_from(READ_MAX).expect("it is small"));
+    firsts.map(move |first| OffsetRange::new(Offset(first), last_of(first)))
 }
 
 /// Claims for whoever wants work until nobody is served any more.

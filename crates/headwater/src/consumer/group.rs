@@ -54,6 +54,8 @@ pub(crate) struct Group {
     pub(crate) settled: Notify,
     /// Something was settled that may let the store hand out more, though nobody publishes.
     stirred: AtomicBool,
+    /// Whether anything was delivered since the lag was looked up.
+    moved: AtomicBool,
 }
 
 impl std::fmt::Debug for Group {
@@ -82,6 +84,7 @@ impl Group {
             held: AtomicUsize::new(0),
             settled: Notify::new(),
             stirred: AtomicBool::new(false),
+            moved: AtomicBool::new(true),
             subscription,
             settings,
             settler,
@@ -156,6 +159,7 @@ impl Group {
         }
         let count: usize = work.slices().iter().map(|slice| slice.len()).sum();
         self.metrics.delivered.add(count as u64);
+        self.moved.store(true, Ordering::Relaxed);
         if work.lease.suspect {
             self.metrics.reassigned.add(count as u64);
         }
@@ -345,6 +349,12 @@ impl Group {
             Outcome::Bury { .. } => self.metrics.buried.add(1),
             Outcome::Release | Outcome::Park { .. } => {}
         }
+    }
+
+    /// Whether something moved since this was last asked, or is still behind.
+    pub(crate) fn take_moved(&self) -> bool {
+        let behind = self.metrics.lag.get().is_some_and(|lag| lag > 0);
+        self.moved.swap(false, Ordering::Relaxed) || behind
     }
 
     pub(crate) fn is_stopping(&self) -> bool {

@@ -88,6 +88,9 @@ pub(crate) async fn beat(runtime: Weak<Runtime>, silent_for: Duration) {
                     tracing::warn!(leases = ended, "leases of silent owners were handed on");
                 }
                 beaten_at = Some(Instant::now());
+                if let Err(error) = alive.measure_lag().await {
+                    tracing::debug!(%error, "the lag is not known now");
+                }
                 silent_for / 2
             }
             Err(error) => {

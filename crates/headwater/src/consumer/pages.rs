@@ -39,9 +39,13 @@ impl Pages {
         let bytes = messages.iter().map(weight).sum();
         self.bytes += bytes;
         self.pages.push_back(Page { range, messages: messages.into(), bytes });
-        // The newest stays whatever its size: whoever read it is about to ask for it.
-        while self.bytes > self.bytes_max && self.pages.len() > 1 {
-            let oldest = self.pages.pop_front().expect("there are several");
+    }
+
+    /// Lets go of the oldest pages, down to what may be kept. Not part of [`Pages::keep`]: whoever has read pages for a claim
+    /// must find all of them until it has its views.
+    pub(crate) fn trim(&mut self) {
+        while self.bytes > self.bytes_max {
+            let oldest = self.pages.pop_front().expect("bytes are of pages");
             self.bytes -= oldest.bytes;
         }
     }
@@ -142,6 +146,8 @@ mod tests {
         pages.keep(range(1, 2), messages(1..=2));
         let view = pages.view(range(1, 2));
         pages.keep(range(3, 4), messages(3..=4));
+        assert_eq!(offsets(&pages.view(range(1, 4))), [1, 2, 3, 4], "nothing goes before it was looked at");
+        pages.trim();
         assert_eq!(pages.missing(range(1, 4)), [range(1, 2)]);
         assert_eq!(offsets(&view), [1, 2]);
         assert!(pages.bytes <= 3 * MESSAGE_BYTES);

@@ -88,13 +88,13 @@ impl Running {
         self.group.stop();
         self.feed.leave(&self.group).await;
         let in_time = self.group.workers_ended(deadline).await;
-        let mut given_back = 0;
-        for work in self.in_hand() {
-            given_back += 1;
-            self.group.give_back(&work);
-        }
+        let back = self.in_hand();
+        back.iter().for_each(|work| self.group.give_back(work));
         let settled = tokio::time::timeout(FLUSH, self.runtime.settler.flush()).await;
-        self.runtime.dismiss(&self.group).await;
+        // Whoever could not give something back does not take its leave: found silent, it has it taken.
+        let clean = settled.is_ok() && back.iter().all(|work| !work.is_lost());
+        self.runtime.dismiss(&self.group, clean).await;
+        let given_back = back.len();
         settled.map_err(|_| {
             Error::new(
                 crate::ErrorKind::Unavailable,

@@ -12,7 +12,7 @@ use super::group::Group;
 use super::keeper;
 use super::settler::Settler;
 use crate::error::Result;
-use crate::name::Owner;
+use crate::name::{Owner, TopicName};
 use crate::store::Store;
 use crate::topic::TopicId;
 
@@ -70,8 +70,8 @@ impl Runtime {
         }
     }
 
-    /// Serves a group no more. The last one takes its leave of the database.
-    pub(crate) async fn dismiss(&self, group: &Arc<Group>) {
+    /// Serves a group no more. The last one takes its leave of the database, if nothing is left in hand.
+    pub(crate) async fn dismiss(&self, group: &Arc<Group>, clean: bool) {
         self.strike_off(group);
         if self.served_nobody() {
             let heart = self.heart.lock().expect("no panic while held").take();
@@ -80,7 +80,7 @@ impl Runtime {
                 // Ended for certain, so that no beat follows the departure.
                 let _ = heart.await;
             }
-            if let Err(error) = self.store.depart(&self.owner).await {
+            if clean && let Err(error) = self.store.depart(&self.owner).await {
                 tracing::debug!(%error, "the owner's heartbeat stays until it is found silent");
             }
         }
@@ -93,6 +93,36 @@ impl Runtime {
 
     pub(crate) fn groups(&self) -> Vec<Arc<Group>> {
         self.groups.lock().expect("no panic while held").clone()
+    }
+
+    /// Looks up how far behind the groups are that have worked since they were last looked at.
+    pub(crate) async fn measure_lag(&self) -> Result<()> {
+        let groups: Vec<_> = self.groups().into_iter().filter(|group| group.take_moved()).collect();
+        if groups.is_empty() {
+            return Ok(());
+        }
+        let heads: HashMap<TopicId, i64> = self
+            .store
+            .topics()
+            .await?
+            .into_iter()
+            .map(|status| (status.topic.topic_id, status.head.0))
+            .collect();
+        let topics: HashMap<TopicId, &TopicName> = groups
+            .iter()
+            .map(|group| (group.subscription.topic.topic_id, &group.subscription.topic.name))
+            .collect();
+        for (topic, name) in topics {
+            let head = heads.get(&topic).copied().unwrap_or(0);
+            for status in self.store.subscriptions(name).await? {
+                let lag = u64::try_from(head - status.floor.0).unwrap_or(0);
+                let served = groups
+                    .iter()
+                    .filter(|group| group.subscription.subscription_id == status.subscription_id);
+                served.for_each(|group| group.metrics.lag.set(lag));
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn served_nobody(&self) -> bool {

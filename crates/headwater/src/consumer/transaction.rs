@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::group::Group;
 use super::queue::Slice;
-use super::worker::{context_of, guarded};
+use super::worker::{context_of, guarded, traced};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::{Outcome, Settlement};
 use crate::message::Offset;
@@ -81,7 +81,11 @@ async fn try_in_postgres(
         }
         let context = context_of(slice, slice.messages.part(at..at + 1));
         let handle = transaction.clone();
-        let verdict = guarded(group, 1, || handler.start(handle, message, context)).await;
+        let verdict = guarded(group, 1, || {
+            let handling = handler.start(handle, message, context)?;
+            Ok(traced(group, message, slice.work.lease.attempt, handling))
+        });
+        let verdict = verdict.await;
         let verdict = verdict.unwrap_or_else(|verdict| verdict);
         if matches!(verdict, Verdict::Done | Verdict::Skip) {
             transaction.release_savepoint().await?;

@@ -168,7 +168,7 @@ async fn handle_one(group: &Arc<Group>, slice: &Arc<Slice>, message: &Message, a
 }
 
 /// Runs a handling in the trace its message belongs to, if anybody wants to know.
-fn traced(
+pub(super) fn traced(
     group: &Group,
     message: &Message,
     attempt: u32,

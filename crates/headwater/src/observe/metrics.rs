@@ -139,7 +139,8 @@ impl Level {
         self.gauge.decrement(by as f64);
     }
 
-    fn get(&self) -> Option<u64> {
+    /// The value, once it was set.
+    pub(crate) fn get(&self) -> Option<u64> {
         Some(self.value.load(Ordering::Relaxed)).filter(|value| *value != UNKNOWN)
     }
 }
