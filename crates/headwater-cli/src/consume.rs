@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{ConsumeArgs, Global, Output};
+use crate::output::payload_as_json;
 
 /// How long one wait lasts; signals are heeded all the time.
 const WAIT: Duration = Duration::from_secs(3600);
@@ -97,18 +98,7 @@ fn write(global: &Global, messages: &[Message]) -> std::io::Result<()> {
 }
 
 fn as_json(message: &Message) -> Value {
-    // JSON as itself, text as text, and bytes as hexadecimal under a name that says so.
-    let is_json = message.content_type.as_deref() == Some("application/json");
-    let (name, payload) = match serde_json::from_slice::<Value>(&message.payload) {
-        Ok(value) if is_json => ("payload", value),
-        _ => match std::str::from_utf8(&message.payload) {
-            Ok(text) => ("payload", json!(text)),
-            Err(_) => (
-                "payload_hex",
-                json!(message.payload.iter().map(|byte| format!("{byte:02x}")).collect::<String>()),
-            ),
-        },
-    };
+    let (name, payload) = payload_as_json(message.content_type.as_deref(), &message.payload);
     json!({
         "offset": message.offset.0,
         "message_id": message.message_id,

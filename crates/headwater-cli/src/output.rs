@@ -51,6 +51,21 @@ impl Rows {
     }
 }
 
+/// A payload under the name that says what it is: JSON as itself, text as text, and bytes as hexadecimal.
+pub(crate) fn payload_as_json(content_type: Option<&str>, payload: &[u8]) -> (&'static str, Value) {
+    let is_json = content_type == Some("application/json");
+    match serde_json::from_slice::<Value>(payload) {
+        Ok(value) if is_json => ("payload", value),
+        _ => match std::str::from_utf8(payload) {
+            Ok(text) => ("payload", text.into()),
+            Err(_) => {
+                let hex: String = payload.iter().map(|byte| format!("{byte:02x}")).collect();
+                ("payload_hex", hex.into())
+            }
+        },
+    }
+}
+
 fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),

@@ -143,6 +143,85 @@ fn json_lines_and_mistakes(place: &Place) {
     assert!(round.contains("\"promoted\":0"), "{round}");
 }
 
+/// Consumes everything of a topic as a program that gives up on all of it, for the reason in the payload.
+fn bury_all(place: &Place, topic: &str, group: &str) {
+    let (url, options) = match &place.store {
+        Some((url, namespace)) => (url.clone(), headwater::OpenOptions::default().namespace(namespace)),
+        None => {
+            let path = place.folder.path().join("headwater.db");
+            (format!("sqlite:{}", path.display()), headwater::OpenOptions::default())
+        }
+    };
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let headwater = headwater::Headwater::open_with(&url, options).await.unwrap();
+        let mut consumer = headwater.consumer(topic, group).open().await.unwrap();
+        while let Some(batch) = consumer.next(std::time::Duration::ZERO).await.unwrap() {
+            let bury = |message: headwater::Message, _| async move {
+                headwater::settle::Verdict::Bury(format!("cannot do {:?}\nand more", message.payload))
+            };
+            batch.handle(bury).await.unwrap();
+        }
+        headwater.close().await.unwrap();
+    });
+}
+
+fn dead_letters(place: &Place) {
+    place.out(&["publish", "orders", r#"{"n":1}"#, "--key", "a", "--type", "paid", "--header", "h=v"]);
+    place.out(&["publish", "orders", "two", "--key", "b"]);
+    bury_all(place, "orders", "mail");
+    let on = |verb: &str, rest: &[&str]| {
+        let base = ["dead-letter", verb, "orders", "--group", "mail"];
+        place.run(&[&base[..], rest].concat())
+    };
+    let table = text(on("list", &[]));
+    assert!(
+        table.contains("buried_at") && table.contains("cannot do") && !table.contains("and more"),
+        "{table}"
+    );
+    let listed = text(on("list", &["--key", "a", "--output", "json"]));
+    let letter: serde_json::Value = serde_json::from_str(listed.trim()).expect("one line");
+    assert_eq!((&letter["payload"]["n"], &letter["type"]), (&1.into(), &"paid".into()));
+    assert_eq!((&letter["attempts"], &letter["headers"]["h"]), (&1.into(), &"v".into()));
+    assert!(letter["error"].as_str().unwrap().ends_with("and more"));
+
+    let id = letter["id"].as_str().unwrap();
+    let shown = text(on("show", &[id]));
+    assert!(shown.contains(&format!("id              {id}\n")), "{shown}");
+    assert!(shown.ends_with("payload         {\"n\":1}\n"), "{shown}");
+    let unknown = refusal(&on("show", &["00000000-0000-0000-0000-000000000000"]), 1);
+    assert!(unknown.contains("no such dead letter") && unknown.contains("orders"), "{unknown}");
+
+    // Nobody means all of them by naming nothing, and nothing is removed by a slip.
+    assert!(refusal(&on("redrive", &[]), 2).contains("--all"));
+    assert!(refusal(&on("redrive", &["--all", "--key", "a"]), 2).contains("cannot be used with"));
+    assert!(refusal(&on("purge", &["--all"]), 2).contains("--yes"));
+    let nobody = refusal(&place.run(&["dead-letter", "list", "orders", "--group", "other"]), 1);
+    assert!(nobody.contains("no such subscription") && nobody.contains("other"), "{nobody}");
+
+    assert_eq!(text(on("redrive", &["--id", id, "--output", "json"])), "{\"gone\":0,\"redriven\":1}\n");
+    assert_eq!(text(on("redrive", &["--id", id, "--output", "json"])), "{\"gone\":0,\"redriven\":0}\n");
+    assert_eq!(place.out(&["consume", "orders", "--group", "mail", "--wait", "0s"]), "{\"n\":1}\n");
+    assert_eq!(
+        text(on("purge", &["--error-contains", "nothing", "--yes", "--output", "json"])),
+        "{\"purged\":0}\n"
+    );
+    assert_eq!(text(on("purge", &["--all", "--yes", "--output", "json"])), "{\"purged\":1}\n");
+    assert_eq!(text(on("list", &["--output", "json"])), "");
+    assert_eq!(place.run(&["doctor"]).status.code(), Some(0));
+}
+
+#[test]
+fn dead_letters_on_sqlite() {
+    dead_letters(&Place::sqlite());
+}
+
+#[test]
+fn dead_letters_on_postgres() {
+    if let Some(place) = Place::postgres("letters") {
+        dead_letters(&place);
+    }
+}
+
 #[test]
 fn the_first_minutes_on_sqlite() {
     the_first_minutes(&Place::sqlite());

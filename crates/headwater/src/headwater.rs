@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use crate::consumer::ConsumerBuilder;
 use crate::consumer::runtime::{Runtime, SILENT_FOR};
+use crate::dead_letter::{self, DeadLetters};
 use crate::error::Result;
 use crate::lease::OffsetRange;
 use crate::message::{Message, Offset};
-use crate::name::TopicName;
+use crate::name::{GroupName, TopicName};
 use crate::observe::metrics::Registry;
 use crate::publish::Producer;
 use crate::store::{self, OpenOptions, Store};
@@ -112,6 +113,16 @@ impl Headwater {
             messages.extend(self.store.fetch(topic.topic_id, page).await?);
         }
         Ok(messages)
+    }
+
+    /// The dead letters of a group: list, show, redrive, purge.
+    pub fn dead_letters(&self, topic: &str, group: &str) -> Result<DeadLetters> {
+        Ok(DeadLetters::new(Arc::clone(&self.store), TopicName::new(topic)?, GroupName::new(group)?))
+    }
+
+    /// How many dead letters each group of a topic has, by group.
+    pub async fn dead_letter_counts(&self, topic: &str) -> Result<Vec<(GroupName, u64)>> {
+        dead_letter::counts(self.store.as_ref(), &TopicName::new(topic)?).await
     }
 
     /// Stops background work and lets go of connections.

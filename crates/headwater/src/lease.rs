@@ -4,11 +4,10 @@ use std::fmt;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use uuid::Uuid;
 
 use crate::error::{Error, Result};
 use crate::limits::{CLAIM_MESSAGES_MAX, CLAIM_SUBSCRIPTIONS_MAX, DELAY_MAX, ERROR_TEXT_BYTES_MAX};
-use crate::message::{Headers, Offset};
+use crate::message::Offset;
 use crate::name::{Owner, check_name};
 use crate::subscription::SubscriptionId;
 use crate::topic::TopicId;
@@ -285,35 +284,6 @@ fn bound_error_text(error: &mut String) {
         error.truncate(end);
         error.push_str(mark);
     }
-}
-
-/// A buried message.
-#[derive(Clone, Debug, PartialEq)]
-pub struct DeadLetter {
-    /// Its identity as a dead letter.
-    pub dead_letter_id: Uuid,
-    /// The subscription that gave up on it.
-    pub subscription_id: SubscriptionId,
-    /// Its offset in the topic.
-    pub offset: Offset,
-    /// The message's identity.
-    pub message_id: Uuid,
-    /// Its key.
-    pub key: Option<String>,
-    /// Its type.
-    pub message_type: Option<String>,
-    /// The bytes, exactly.
-    pub payload: bytes::Bytes,
-    /// The media type.
-    pub content_type: Option<String>,
-    /// Headers.
-    pub headers: Headers,
-    /// Why it was buried.
-    pub error: String,
-    /// How often it had been handed out.
-    pub attempts: u32,
-    /// When it was buried.
-    pub buried_at: Timestamp,
 }
 
 /// How much of an outstanding range to hand out, and whether to bury instead.

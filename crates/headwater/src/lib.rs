@@ -8,6 +8,7 @@ mod codec;
 mod consumer;
 #[allow(dead_code, reason = "jobs are made once the store knows ticks")]
 mod cron;
+mod dead_letter;
 mod error;
 mod handle;
 mod handler;
@@ -30,13 +31,14 @@ pub use codec::Protobuf;
 pub use codec::{Decode, DecodeError, IntoMessage, Json};
 pub use consumer::{Consumer, ConsumerBuilder, Handling, Running, Stepper, Stopped};
 pub use cron::{CronBuilder, CronJob, Missed};
+pub use dead_letter::{DeadLetter, DeadLetterSelection, DeadLetters, Redriven};
 pub use error::{Error, ErrorKind, Result};
 pub use handle::Batch;
 pub use handler::{Bury, Context, Failure, HandlerResult, Messages, Retry, Skip, Verdicts};
 pub use headwater::{Headwater, TopicBuilder};
 pub use lease::{
-    ClaimRequest, Claimed, DeadLetter, GroupLimits, HandOut, Lease, LeaseToken, OffsetRange, Outcome, Parts,
-    RateLimit, Settlement, Want, attempts_after_expiry, hand_out_again,
+    ClaimRequest, Claimed, GroupLimits, HandOut, Lease, LeaseToken, OffsetRange, Outcome, Parts, RateLimit,
+    Settlement, Want, attempts_after_expiry, hand_out_again,
 };
 pub use message::{Headers, Message, NewMessage, Offset, Published};
 pub use name::{GroupName, Owner, TopicName};

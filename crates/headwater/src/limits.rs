@@ -36,6 +36,10 @@ pub const PROMOTE_MESSAGES_MAX: i32 = 1_000;
 pub const DELAY_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 /// Longest error text kept with a retry or a dead letter; longer ones end in a marker.
 pub const ERROR_TEXT_BYTES_MAX: usize = 64 * 1024;
+/// Most identities in one selection of dead letters.
+pub const DEAD_LETTER_IDS_MAX: usize = 10_000;
+/// Most dead letters redriven or purged in one transaction; a selection may be of any size.
+pub const DEAD_LETTERS_PER_STEP: i32 = 500;
 /// How long the inbox knows that a handler has handled a message.
 pub const INBOX_RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Most inbox entries forgotten in one round of upkeep.

@@ -218,17 +218,26 @@ impl Message {
     ///
     /// XXH3 and not the database's hash: it must be the same on every engine, version and client.
     pub fn key_hash(&self) -> u64 {
-        match &self.key {
-            Some(key) => xxhash_rust::xxh3::xxh3_64(key.as_bytes()),
-            None => xxhash_rust::xxh3::xxh3_64(self.message_id.as_bytes()),
-        }
+        key_hash_of(self.key.as_deref(), self.message_id)
     }
 
     /// The lane of this message among `lanes`.
     pub fn lane(&self, lanes: u16) -> u16 {
-        let lane = self.key_hash() % u64::from(lanes.max(1));
-        u16::try_from(lane).expect("a remainder of a 16-bit number fits 16 bits")
+        lane_of(self.key.as_deref(), self.message_id, lanes)
     }
+}
+
+fn key_hash_of(key: Option<&str>, message_id: Uuid) -> u64 {
+    match key {
+        Some(key) => xxhash_rust::xxh3::xxh3_64(key.as_bytes()),
+        None => xxhash_rust::xxh3::xxh3_64(message_id.as_bytes()),
+    }
+}
+
+/// The lane of a message of which no more than this is at hand: the same as [`Message::lane`].
+pub(crate) fn lane_of(key: Option<&str>, message_id: Uuid, lanes: u16) -> u16 {
+    let lane = key_hash_of(key, message_id) % u64::from(lanes.max(1));
+    u16::try_from(lane).expect("a remainder of a 16-bit number fits 16 bits")
 }
 
 /// What became of one published message.

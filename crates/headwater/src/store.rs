@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
 use crate::error::Result;
-use crate::lease::{ClaimRequest, Claimed, DeadLetter, LeaseToken, OffsetRange, Settlement};
+use crate::lease::{ClaimRequest, Claimed, LeaseToken, OffsetRange, Settlement};
 use crate::message::{Message, NewMessage, Published};
 use crate::name::{GroupName, Owner, TopicName};
-use crate::subscription::{Start, Subscription, SubscriptionId, SubscriptionStatus};
+use crate::subscription::{Start, Subscription, SubscriptionStatus};
 use crate::topic::{Topic, TopicId, TopicSettings, TopicStatus};
 
 #[cfg(feature = "conformance")]
@@ -123,8 +124,17 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Claims do the same on demand for their own topics.
     async fn maintain(&self) -> Result<Maintained>;
 
-    /// The dead letters of a subscription, oldest first, at most `limit`.
-    async fn dead_letters(&self, subscription: SubscriptionId, limit: u32) -> Result<Vec<DeadLetter>>;
+    /// The dead letters of a selection, oldest first, at most `limit`.
+    async fn dead_letters(&self, selection: &DeadLetterSelection, limit: u32) -> Result<Vec<DeadLetter>>;
+
+    /// Hands dead letters to their subscription again, to no other: due now, without attempts, not suspect, and of an
+    /// ordered subscription before later messages of their key. A letter goes and its message becomes outstanding in
+    /// one transaction, a bounded number at a time, so redriving twice, also at once, delivers once. Those whose
+    /// message is not in the log any more stay and are counted. What is buried meanwhile is not part of it.
+    async fn redrive(&self, selection: &DeadLetterSelection) -> Result<Redriven>;
+
+    /// Removes dead letters for good, a bounded number at a time; how many.
+    async fn purge(&self, selection: &DeadLetterSelection) -> Result<u64>;
 
     /// Checks the invariants of everything stored. An empty answer means that nothing is off.
     async fn doctor(&self) -> Result<Vec<Finding>>;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use headwater::{NewMessage, TopicSettings};
+use headwater::{DeadLetterSelection, NewMessage, TopicSettings};
 use rustix::process::Signal;
 
 use super::check::MemberHistory;
@@ -75,6 +75,7 @@ pub(super) async fn poison(work: &Path, store: &str, seed: u64) -> Result<bool> 
     let subscriptions = stage.store.subscriptions(&stage.topic).await?;
     let subscription =
         subscriptions.iter().find(|status| status.group.as_str() == GROUP).context("the group is gone")?;
+    let letters = DeadLetterSelection::all(subscription.subscription_id);
     let deadline = Instant::now() + Duration::from_secs(120);
     let (mut aborts, mut buried) = (0, vec![]);
     let mut acked = 0;
@@ -86,7 +87,7 @@ pub(super) async fn poison(work: &Path, store: &str, seed: u64) -> Result<bool> 
         );
         tokio::time::sleep(Duration::from_millis(100)).await;
         aborts += children.restart_aborted()?;
-        buried = stage.store.dead_letters(subscription.subscription_id, 100).await?;
+        buried = stage.store.dead_letters(&letters, 100).await?;
         acked = acked_offsets(&children, "m")?.len();
     }
     children.stop().await?;

@@ -42,6 +42,7 @@ pub mod postgres_start;
 pub mod processes;
 pub mod publish;
 pub mod random_ops;
+pub mod redrive;
 pub mod restart;
 pub mod settle;
 pub mod subscribe;

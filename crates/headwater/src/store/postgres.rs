@@ -11,19 +11,21 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::clock::Clock;
+use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
 use crate::error::{Error, ErrorKind, Result};
-use crate::lease::{ClaimRequest, Claimed, DeadLetter, LeaseToken, OffsetRange, Settlement};
+use crate::lease::{ClaimRequest, Claimed, LeaseToken, OffsetRange, Settlement};
 use crate::message::{Message, NewMessage, Published};
 use crate::name::{GroupName, Owner, TopicName};
 use crate::namespace::Namespace;
 use crate::store::wake::Hub;
 use crate::store::{Finding, Maintained, OpenOptions, Store, Wake};
-use crate::subscription::{Start, Subscription, SubscriptionId, SubscriptionStatus};
+use crate::subscription::{Start, Subscription, SubscriptionStatus};
 use crate::topic::{Topic, TopicId, TopicSettings, TopicStatus};
 
 mod arm;
 mod claim;
 mod connect;
+mod dead_letter;
 mod doctor;
 mod fault;
 mod fetch;
@@ -188,9 +190,19 @@ impl Store for PostgresStore {
         maintain::maintain(self).await
     }
 
-    async fn dead_letters(&self, subscription: SubscriptionId, limit: u32) -> Result<Vec<DeadLetter>> {
+    async fn dead_letters(&self, selection: &DeadLetterSelection, limit: u32) -> Result<Vec<DeadLetter>> {
         self.check_open()?;
-        fetch::dead_letters(self, subscription, limit).await
+        dead_letter::list(self, selection, limit).await
+    }
+
+    async fn redrive(&self, selection: &DeadLetterSelection) -> Result<Redriven> {
+        self.check_open()?;
+        dead_letter::redrive(self, selection).await
+    }
+
+    async fn purge(&self, selection: &DeadLetterSelection) -> Result<u64> {
+        self.check_open()?;
+        dead_letter::purge(self, selection).await
     }
 
     async fn doctor(&self) -> Result<Vec<Finding>> {

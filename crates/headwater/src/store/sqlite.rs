@@ -12,13 +12,11 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use rusqlite::Connection;
 use tokio::sync::oneshot;
-use uuid::Uuid;
 
 use crate::clock::Clock;
+use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
 use crate::error::{Error, ErrorKind, Result};
-use crate::lease::{
-    ClaimRequest, Claimed, DeadLetter, LeaseToken, OffsetRange, Outcome, Settlement, check_silent_for,
-};
+use crate::lease::{ClaimRequest, Claimed, LeaseToken, OffsetRange, Settlement, check_silent_for};
 use crate::limits::DELAY_MAX;
 use crate::message::{Message, NewMessage, Published, validate_batch};
 use crate::name::{GroupName, Owner, TopicName};
@@ -26,7 +24,7 @@ use crate::namespace::SqlitePath;
 use crate::store::options::OpenOptions;
 use crate::store::wake::{Hub, Wake};
 use crate::store::{Finding, Maintained, Store};
-use crate::subscription::{Start, Subscription, SubscriptionId, SubscriptionStatus};
+use crate::subscription::{Start, Subscription, SubscriptionStatus};
 use crate::topic::{Topic, TopicId, TopicSettings, TopicStatus};
 
 use self::checkpoint::Checkpoints;
@@ -48,6 +46,7 @@ use sql;
 mod checkpoint;
 mod claim;
 mod connection;
+mod dead_letter;
 mod decode;
 mod doctor;
 mod extend;
@@ -112,22 +111,6 @@ fn until(at_ms: i64, now_ms: i64) -> Duration {
 /// A stored deadline as a time; `None` for never.
 fn deadline(due_at_ms: i64) -> Option<Timestamp> {
     Timestamp::from_millisecond(due_at_ms).ok()
-}
-
-/// The lane of a message, by the same rule as [`Message::lane`].
-fn lane_of(key: Option<&str>, message_id: Uuid, lanes: u16) -> u16 {
-    let message = Message {
-        offset: crate::message::Offset(0),
-        message_id,
-        key: key.map(str::to_owned),
-        message_type: None,
-        payload: bytes::Bytes::new(),
-        content_type: None,
-        headers: crate::message::Headers::new(),
-        correlation_id: None,
-        created_at: Timestamp::UNIX_EPOCH,
-    };
-    message.lane(lanes)
 }
 
 /// A store in one SQLite file, or in memory.
@@ -345,20 +328,6 @@ fn settle_auto_create(connection: &Connection, location: &Location, wanted: Opti
     Ok(wanted)
 }
 
-/// Gives leases back whose claimer went away before it got them: nobody would ever settle them.
-fn give_back(claimed: &Claimed) -> Option<BoxCommand> {
-    let settlements: Vec<Settlement> = claimed
-        .leases
-        .iter()
-        .map(|lease| Settlement::each(lease.token, vec![(lease.range, Outcome::Release)]))
-        .collect();
-    if settlements.is_empty() {
-        return None;
-    }
-    let (job, _) = Job::new(Kind::Consume, move |work| settle::settle(work, &settlements));
-    Some(Box::new(job.unattended()))
-}
-
 #[async_trait]
 impl Store for SqliteStore {
     fn engine(&self) -> &'static str {
@@ -418,7 +387,7 @@ impl Store for SqliteStore {
         request.validate()?;
         let request = request.clone();
         let (job, answer) = Job::new(Kind::Consume, move |work| claim::claim(work, &request));
-        self.answer(Box::new(job.undo(give_back)), answer).await
+        self.answer(Box::new(job.undo(claim::give_back)), answer).await
     }
 
     async fn fetch(&self, topic: TopicId, range: OffsetRange) -> Result<Vec<Message>> {
@@ -480,8 +449,18 @@ impl Store for SqliteStore {
         self.write(Kind::Define, maintain::maintain).await
     }
 
-    async fn dead_letters(&self, subscription: SubscriptionId, limit: u32) -> Result<Vec<DeadLetter>> {
-        self.read(move |connection| fetch::dead_letters(connection, subscription, limit)).await
+    async fn dead_letters(&self, selection: &DeadLetterSelection, limit: u32) -> Result<Vec<DeadLetter>> {
+        selection.validate()?;
+        let selection = selection.clone();
+        self.read(move |connection| dead_letter::list(connection, &selection, limit)).await
+    }
+
+    async fn redrive(&self, selection: &DeadLetterSelection) -> Result<Redriven> {
+        dead_letter::redrive(self, selection).await
+    }
+
+    async fn purge(&self, selection: &DeadLetterSelection) -> Result<u64> {
+        dead_letter::purge(self, selection).await
     }
 
     async fn doctor(&self) -> Result<Vec<Finding>> {

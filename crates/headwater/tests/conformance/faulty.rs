@@ -8,9 +8,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use headwater::store::conformance::{self, Case, ForeignPlace, Harness};
 use headwater::{
-    ClaimRequest, Claimed, DeadLetter, Finding, GroupName, LeaseToken, Maintained, Message, NewMessage,
-    OffsetRange, OpenOptions, Owner, Parts, Published, Result, Settlement, Start, Store, Subscription,
-    SubscriptionId, SubscriptionStatus, Topic, TopicId, TopicName, TopicSettings, TopicStatus, Wake,
+    ClaimRequest, Claimed, DeadLetter, DeadLetterSelection, Finding, GroupName, LeaseToken, Maintained,
+    Message, NewMessage, OffsetRange, OpenOptions, Owner, Parts, Published, Redriven, Result, Settlement,
+    Start, Store, Subscription, SubscriptionStatus, Topic, TopicId, TopicName, TopicSettings, TopicStatus,
+    Wake,
 };
 
 use crate::sqlite::SqliteHarness;
@@ -197,8 +198,16 @@ impl Store for Faulty {
         self.inner.maintain().await
     }
 
-    async fn dead_letters(&self, subscription: SubscriptionId, limit: u32) -> Result<Vec<DeadLetter>> {
-        self.inner.dead_letters(subscription, limit).await
+    async fn dead_letters(&self, selection: &DeadLetterSelection, limit: u32) -> Result<Vec<DeadLetter>> {
+        self.inner.dead_letters(selection, limit).await
+    }
+
+    async fn redrive(&self, selection: &DeadLetterSelection) -> Result<Redriven> {
+        self.inner.redrive(selection).await
+    }
+
+    async fn purge(&self, selection: &DeadLetterSelection) -> Result<u64> {
+        self.inner.purge(selection).await
     }
 
     async fn doctor(&self) -> Result<Vec<Finding>> {
@@ -273,6 +282,10 @@ impl Harness for FaultyHarness {
 
     fn unreachable_url(&self) -> String {
         self.inner.unreachable_url()
+    }
+
+    async fn remove_message(&self, offset: i64) {
+        self.inner.remove_message(offset).await;
     }
 
     async fn damage(&self) {

@@ -167,6 +167,11 @@ impl Harness for PostgresHarness {
         row.get::<_, i64>(0) > 0
     }
 
+    async fn remove_message(&self, offset: i64) {
+        let sql = format!("DELETE FROM {}.message WHERE message_offset = $1", self.namespace.quoted());
+        assert_eq!(self.connect().await.execute(&sql, &[&offset]).await.expect("removed"), 1);
+    }
+
     async fn damage(&self) {
         let sql = format!("UPDATE {}.cursor SET next_offset = 1000", self.namespace.quoted());
         self.connect().await.batch_execute(&sql).await.expect("a cursor is moved");

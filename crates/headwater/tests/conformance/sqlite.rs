@@ -186,6 +186,12 @@ impl Harness for SqliteHarness {
         Some(Box::new(connection))
     }
 
+    async fn remove_message(&self, offset: i64) {
+        let connection = Self::connect(&self.path("store.db"));
+        let sql = "DELETE FROM headwater_message WHERE row_key & 8796093022207 = ?1";
+        assert_eq!(connection.execute(sql, [offset]).expect("removed"), 1);
+    }
+
     async fn damage(&self) {
         let connection = Self::connect(&self.path("store.db"));
         connection

@@ -24,12 +24,14 @@ pub async fn a_buried_message_is_kept_whole(case: &Case) {
                 .key("k 'é'")
                 .message_type("t")
                 .content_type("application/octet-stream")
+                .correlation_id("c-1")
                 .header("h1", "v1\n\"x\"")
                 .header("h2", "🌊")
         })
         .collect();
     let published = scene.store.publish(&scene.topic, &messages).await.unwrap();
     let lease = scene.claim_one("a", 10).await;
+    let published_at = case.now();
     case.advance_ms(1_234);
     scene.settle_each(lease.token, vec![((1, 5), bury("cannot parse: 'x'"))]).await.unwrap();
 
@@ -44,8 +46,9 @@ pub async fn a_buried_message_is_kept_whole(case: &Case) {
         assert_eq!(letter.message_type, messages[index].message_type);
         assert_eq!(letter.content_type, messages[index].content_type);
         assert_eq!(letter.headers, messages[index].headers);
+        assert_eq!(letter.correlation_id, messages[index].correlation_id);
         assert_eq!((letter.error.as_str(), letter.attempts), ("cannot parse: 'x'", 1));
-        assert_eq!(letter.buried_at, case.now());
+        assert_eq!((letter.created_at, letter.buried_at), (published_at, case.now()));
     }
     let status = scene.status().await;
     assert_eq!((status.floor.0, status.leased, status.dead_letters), (5, 0, 5));
@@ -104,9 +107,8 @@ pub async fn dead_letters_are_listed_oldest_first(case: &Case) {
         scene.settle_each(lease.token, vec![((offset, offset), bury("x"))]).await.unwrap();
         case.advance_ms(10);
     }
-    let id = scene.subscription.subscription_id;
     let listed = async |limit| {
-        let letters = scene.store.dead_letters(id, limit).await.unwrap();
+        let letters = scene.store.dead_letters(&scene.letters(), limit).await.unwrap();
         letters.iter().map(|letter| letter.offset.0).collect::<Vec<_>>()
     };
     assert_eq!(listed(100).await, [5, 2, 6, 1]);

@@ -7,9 +7,10 @@ use jiff::Timestamp;
 
 use super::harness::Harness;
 use crate::clock::{Clock, ManualClock};
+use crate::dead_letter::{DeadLetter, DeadLetterSelection};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::{
-    ClaimRequest, Claimed, DeadLetter, GroupLimits, Lease, LeaseToken, OffsetRange, Outcome, Settlement, Want,
+    ClaimRequest, Claimed, GroupLimits, Lease, LeaseToken, OffsetRange, Outcome, Settlement, Want,
 };
 use crate::message::{Message, NewMessage, Offset};
 use crate::name::{GroupName, Owner, TopicName};
@@ -269,8 +270,12 @@ impl Scene {
 
     /// The group's dead letters.
     pub async fn dead_letters(&self) -> Vec<DeadLetter> {
-        let id = self.subscription.subscription_id;
-        self.store.dead_letters(id, 10_000).await.expect("the dead letters are listed")
+        self.store.dead_letters(&self.letters(), 10_000).await.expect("the dead letters are listed")
+    }
+
+    /// All of the group's dead letters, to choose from.
+    pub fn letters(&self) -> DeadLetterSelection {
+        DeadLetterSelection::all(self.subscription.subscription_id)
     }
 
     /// Claims and acks until nothing is left, and gives the messages in the order they came.

@@ -90,6 +90,9 @@ pub trait Harness: Send + Sync + 'static {
         false
     }
 
+    /// Removes the message of this offset from the log of this case's only topic, behind the store's back.
+    async fn remove_message(&self, offset: i64);
+
     /// Breaks something that the doctor must find, behind the store's back, where `orders` has a group and messages.
     async fn damage(&self);
 

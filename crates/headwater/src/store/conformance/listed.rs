@@ -22,6 +22,7 @@ fn every_case_is_listed() {
         include_str!("processes.rs"),
         include_str!("publish.rs"),
         include_str!("random_ops.rs"),
+        include_str!("redrive.rs"),
         include_str!("restart.rs"),
         include_str!("settle.rs"),
         include_str!("subscribe.rs"),

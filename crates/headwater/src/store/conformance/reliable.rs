@@ -1,6 +1,6 @@
-//! The list of cases about what is built on claims and settlements: handling in the store's transaction.
+//! The list of cases about what is built on claims and settlements: handling in the store's transaction, dead letters.
 
-/// Makes one test of every case about exactly-once effects. Part of [`conformance_cases`](crate::conformance_cases).
+/// Makes one test of every case about exactly-once effects and dead letters. Part of [`conformance_cases`](crate::conformance_cases).
 #[doc(hidden)]
 #[macro_export]
 macro_rules! conformance_reliable_cases {
@@ -19,6 +19,23 @@ macro_rules! conformance_reliable_cases {
                 a_caller_that_goes_away_leaves_nothing_open,
                 upkeep_forgets_old_entries,
                 strange_handler_names_are_harmless,
+            ]
+        );
+        $crate::conformance_group!(
+            $make,
+            redrive,
+            [
+                a_redriven_message_comes_again_as_new,
+                a_redrive_reaches_its_own_subscription_only,
+                redriving_twice_delivers_once,
+                a_selection_picks_what_fits_all_of_it,
+                a_letter_whose_message_is_gone_stays,
+                many_letters_are_redriven_in_steps,
+                a_redriven_message_may_be_buried_again,
+                a_redriven_message_keeps_the_order_of_its_key,
+                redriven_messages_go_to_their_own_lanes,
+                a_redrive_wakes_a_waiter,
+                a_selection_outside_its_limits_is_refused,
             ]
         );
     };

@@ -1,13 +1,12 @@
-//! Reading messages and dead letters.
+//! Reading messages.
 
 use bytes::Bytes;
 use tokio_postgres::Row;
 
 use super::PostgresStore;
 use crate::error::{Error, ErrorKind, Result};
-use crate::lease::{DeadLetter, OffsetRange};
+use crate::lease::OffsetRange;
 use crate::message::{Headers, Message, Offset};
-use crate::subscription::SubscriptionId;
 use crate::topic::TopicId;
 
 pub(super) async fn fetch(store: &PostgresStore, topic: TopicId, range: OffsetRange) -> Result<Vec<Message>> {
@@ -31,7 +30,7 @@ fn message_of(row: &Row) -> Result<Message> {
     })
 }
 
-fn headers_of(json: Option<&str>) -> Result<Headers> {
+pub(super) fn headers_of(json: Option<&str>) -> Result<Headers> {
     let Some(json) = json else { return Ok(Headers::new()) };
     serde_json::from_str(json).map_err(|error| {
         Error::with_source(
@@ -39,35 +38,5 @@ fn headers_of(json: Option<&str>) -> Result<Headers> {
             "stored headers are not an object of strings; run `headwater doctor`",
             error,
         )
-    })
-}
-
-pub(super) async fn dead_letters(
-    store: &PostgresStore,
-    subscription: SubscriptionId,
-    limit: u32,
-) -> Result<Vec<DeadLetter>> {
-    let rows = store
-        .connections
-        .query("listing dead letters", &store.statements.dead_letters, &[&subscription.0, &i64::from(limit)])
-        .await?;
-    rows.iter().map(dead_letter_of).collect()
-}
-
-fn dead_letter_of(row: &Row) -> Result<DeadLetter> {
-    let attempts: i32 = row.get("attempts");
-    Ok(DeadLetter {
-        dead_letter_id: row.get("dead_letter_id"),
-        subscription_id: SubscriptionId(row.get("subscription_id")),
-        offset: Offset(row.get("message_offset")),
-        message_id: row.get("message_id"),
-        key: row.get("key"),
-        message_type: row.get("message_type"),
-        payload: Bytes::copy_from_slice(row.get("payload")),
-        content_type: row.get("content_type"),
-        headers: headers_of(row.get("headers"))?,
-        error: row.get("error"),
-        attempts: u32::try_from(attempts).expect("attempts count up from 1"),
-        buried_at: row.get("buried_at"),
     })
 }

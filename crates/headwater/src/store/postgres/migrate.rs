@@ -22,6 +22,7 @@ pub(super) const MIGRATIONS: &[(i32, &str, &str)] = &[
     (9, "roles", include_str!("migrations/0009_roles.sql")),
     (10, "owners_and_limits", include_str!("migrations/0010_owners_and_limits.sql")),
     (11, "inbox", include_str!("migrations/0011_inbox.sql")),
+    (12, "redrive", include_str!("migrations/0012_redrive.sql")),
 ];
 
 /// The version this program works with.

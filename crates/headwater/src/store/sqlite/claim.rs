@@ -9,12 +9,12 @@ use self::limits::Allowance;
 use super::fault::Attempt;
 use super::promote::promote;
 use super::range::{DUE_NEVER, DUE_NOW, Part, next_token};
-use super::work::Work;
+use super::work::{BoxCommand, Job, Kind, Work};
 use super::{millis, settle};
 use crate::error::{Error, ErrorKind};
 use crate::lease::{
-    ClaimRequest, Claimed, HandOut, Lease, LeaseToken, OffsetRange, Want, attempts_after_expiry,
-    hand_out_again,
+    ClaimRequest, Claimed, HandOut, Lease, LeaseToken, OffsetRange, Outcome, Settlement, Want,
+    attempts_after_expiry, hand_out_again,
 };
 use crate::message::Offset;
 use crate::name::Owner;
@@ -334,4 +334,18 @@ impl State {
             Error::new(ErrorKind::NoSuchSubscription, text).into()
         })
     }
+}
+
+/// Gives leases back whose claimer went away before it got them: nobody would ever settle them.
+pub(super) fn give_back(claimed: &Claimed) -> Option<BoxCommand> {
+    let settlements: Vec<Settlement> = claimed
+        .leases
+        .iter()
+        .map(|lease| Settlement::each(lease.token, vec![(lease.range, Outcome::Release)]))
+        .collect();
+    if settlements.is_empty() {
+        return None;
+    }
+    let (job, _) = Job::new(Kind::Consume, move |work| settle::settle(work, &settlements));
+    Some(Box::new(job.unattended()))
 }

@@ -1,13 +1,12 @@
-//! Fetch: the messages of a closed range, and dead letters. Reads only.
+//! Fetch: the messages of a closed range. Reads only.
 
 use bytes::{Bytes, BytesMut};
-use rusqlite::{Connection, params};
+use rusqlite::Connection;
 
 use super::fault::Attempt;
 use super::{OFFSET_MAX, TOPIC_ID_MAX, decode, offset_of, row_key};
-use crate::lease::{DeadLetter, OffsetRange};
+use crate::lease::OffsetRange;
 use crate::message::{Message, Offset};
-use crate::subscription::SubscriptionId;
 use crate::topic::TopicId;
 
 /// Messages reserved for ahead at most: a range may be mostly holes.
@@ -64,29 +63,4 @@ fn share_out(messages: &mut [Message], ends: &[usize], shared: &Bytes) {
         }
         start = *end;
     }
-}
-
-/// The dead letters of a subscription, oldest first.
-pub(super) fn dead_letters(
-    connection: &Connection,
-    subscription: SubscriptionId,
-    limit: u32,
-) -> Attempt<Vec<DeadLetter>> {
-    let mut statement = connection.prepare_cached(super::sql!("dead_letters.sql"))?;
-    Ok(decode::all(&mut statement, params![subscription.0, limit], |row| {
-        Ok(DeadLetter {
-            dead_letter_id: decode::uuid(row, 0)?,
-            subscription_id: SubscriptionId(row.get(1)?),
-            offset: Offset(row.get(2)?),
-            message_id: decode::uuid(row, 3)?,
-            key: decode::text(row, 4)?,
-            message_type: decode::text(row, 5)?,
-            payload: Bytes::copy_from_slice(decode::blob(row, 6)?),
-            content_type: decode::text(row, 7)?,
-            headers: decode::headers(row, 8)?,
-            error: decode::text(row, 9)?.unwrap_or_default(),
-            attempts: row.get(10)?,
-            buried_at: decode::timestamp(row, 11)?,
-        })
-    })?)
 }

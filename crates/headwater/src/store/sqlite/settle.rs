@@ -9,9 +9,10 @@ use uuid::Uuid;
 use super::fault::Attempt;
 use super::range::{DUE_NOW, Part, next_token};
 use super::work::Work;
-use super::{decode, lane_of, millis, row_key};
+use super::{decode, millis, row_key};
 use crate::error::{Error, Result};
 use crate::lease::{LeaseToken, OffsetRange, Outcome, Parts, Settlement};
+use crate::message::lane_of;
 use crate::topic::TopicId;
 
 /// Settles leases, each for itself.

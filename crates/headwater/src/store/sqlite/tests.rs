@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::*;
-use crate::lease::Want;
+use crate::lease::{Outcome, Want};
 use crate::name::Owner;
 
 mod doctor;

@@ -41,7 +41,8 @@ const HOT: &[(&str, &str)] = &[
     ("depart", sql!("depart.sql")),
     ("subscribe/bounds", sql!("subscribe/bounds.sql")),
     ("subscribe/time_at", sql!("subscribe/time_at.sql")),
-    ("dead_letters", sql!("dead_letters.sql")),
+    ("purge", sql!("purge.sql")),
+    ("redrive/newest", sql!("redrive/newest.sql")),
 ];
 
 /// Those whose few rows are sorted or made distinct after an index found them.
@@ -86,6 +87,13 @@ fn due_ranges_are_found_through_the_partial_indexes() {
         (sql!("claim/waiting.sql"), "headwater_range_waiting (subscription_id=? AND due_at_ms<?)"),
         (sql!("claim/holds.sql"), "headwater_range_leased (subscription_id=? AND due_at_ms>?)"),
         (sql!("claim/lane_ranges.sql"), "headwater_range_lane (subscription_id=? AND lane=?)"),
+        (sql!("dead_letters.sql"), "headwater_dead_letter_of (subscription_id=?)"),
+        (
+            sql!("redrive/page.sql"),
+            "headwater_dead_letter_of (subscription_id=? AND dead_letter_key>? AND dead_letter_key<?)",
+        ),
+        (sql!("redrive/outstanding.sql"), "headwater_range_leased (subscription_id=?)"),
+        (sql!("redrive/outstanding.sql"), "headwater_range_waiting (subscription_id=?)"),
         (sql!("claim/lanes_held.sql"), "headwater_range_leased (subscription_id=? AND due_at_ms>?)"),
     ] {
         let plan = plan_of(&connection, sql);

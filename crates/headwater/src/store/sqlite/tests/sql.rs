@@ -174,7 +174,7 @@ async fn the_views_are_readable() {
     assert_eq!(text("SELECT \"next\" || '/' || head FROM headwater_subscriptions"), "4/3");
     assert_eq!(text("SELECT topic || head FROM headwater_topics"), "orders3");
     let id = text("SELECT message_id FROM headwater_messages WHERE \"offset\" = 1");
-    assert!(Uuid::parse_str(&id).is_ok() && id.len() == 36, "{id}");
+    assert!(uuid::Uuid::parse_str(&id).is_ok() && id.len() == 36, "{id}");
     assert!(text("SELECT created_at FROM headwater_messages LIMIT 1").parse::<Timestamp>().is_ok());
 }
 

@@ -140,7 +140,7 @@ async fn a_claim_whose_caller_went_away_is_given_back() {
         let _ = gate.recv();
         claim::claim(work, &wanted)
     });
-    assert!(store.commands.push(Box::new(job.undo(give_back))).await.is_ok());
+    assert!(store.commands.push(Box::new(job.undo(claim::give_back))).await.is_ok());
     runs.recv().await.unwrap();
     drop(answer);
     go.send(()).unwrap();

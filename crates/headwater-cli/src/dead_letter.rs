@@ -1,0 +1,159 @@
+//! `headwater dead-letter`.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use headwater::{DeadLetter, DeadLetterSelection, DeadLetters, Headwater};
+use serde_json::{Value, json};
+
+use crate::args::{
+    DeadLetterCommand, DeadLetterFilter, DeadLetterListArgs, DeadLetterOf, DeadLetterPurgeArgs,
+    DeadLetterRedriveArgs, DeadLetterShowArgs, Global, Output,
+};
+use crate::output::{Rows, payload_as_json};
+
+/// Of an error's first line, so much fits a table.
+const ERROR_CHARS_MAX: usize = 60;
+
+/// A letter's fields as people read them.
+const FIELDS: [&str; 14] = [
+    "id",
+    "offset",
+    "message_id",
+    "key",
+    "type",
+    "error",
+    "attempts",
+    "buried_at",
+    "created_at",
+    "content_type",
+    "headers",
+    "correlation_id",
+    "payload",
+    "payload_hex",
+];
+
+pub(crate) async fn run(global: &Global, command: &DeadLetterCommand) -> Result<ExitCode> {
+    let headwater = global.open(global.options()).await?;
+    let done = match command {
+        DeadLetterCommand::List(args) => list(global, &headwater, args).await,
+        DeadLetterCommand::Show(args) => show(global, &headwater, args).await,
+        DeadLetterCommand::Redrive(args) => redrive(global, &headwater, args).await,
+        DeadLetterCommand::Purge(args) => purge(global, &headwater, args).await,
+    };
+    headwater.close().await?;
+    done?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn list(global: &Global, headwater: &Headwater, args: &DeadLetterListArgs) -> Result<()> {
+    let letters = letters(headwater, &args.of)?;
+    let found = letters.select(args.max, |all| chosen(all, &args.filter)).await?;
+    if global.output == Output::Json {
+        let mut out = std::io::stdout().lock();
+        for letter in &found {
+            writeln!(out, "{}", as_json(letter))?;
+        }
+        return Ok(out.flush()?);
+    }
+    let mut rows = Rows::new(&["id", "offset", "key", "type", "attempts", "buried_at", "error"]);
+    for letter in found {
+        rows.push(vec![
+            json!(letter.dead_letter_id),
+            json!(letter.offset.0),
+            json!(letter.key),
+            json!(letter.message_type),
+            json!(letter.attempts),
+            json!(letter.buried_at),
+            json!(in_short(&letter.error)),
+        ]);
+    }
+    rows.print(global.output)
+}
+
+async fn show(global: &Global, headwater: &Headwater, args: &DeadLetterShowArgs) -> Result<()> {
+    let Some(letter) = letters(headwater, &args.of)?.show(args.id).await? else {
+        bail!("no such dead letter: {}, topic {}, group {}", args.id, args.of.topic, args.of.group);
+    };
+    let mut out = std::io::stdout().lock();
+    let letter = as_json(&letter);
+    match global.output {
+        Output::Json => writeln!(out, "{letter}")?,
+        Output::Table => write_fields(&mut out, &letter)?,
+    }
+    Ok(out.flush()?)
+}
+
+/// A field a line, the payload last: it may be long.
+fn write_fields(out: &mut impl Write, letter: &Value) -> Result<()> {
+    for name in FIELDS {
+        match &letter[name] {
+            Value::Null => {}
+            Value::String(text) => writeln!(out, "{name:<15} {text}")?,
+            value => writeln!(out, "{name:<15} {value}")?,
+        }
+    }
+    Ok(())
+}
+
+async fn redrive(global: &Global, headwater: &Headwater, args: &DeadLetterRedriveArgs) -> Result<()> {
+    let done = letters(headwater, &args.of)?.redrive(|all| chosen(all, &args.filter)).await?;
+    let mut rows = Rows::new(&["redriven", "gone"]);
+    rows.push(vec![json!(done.redriven), json!(done.gone)]);
+    rows.print(global.output)?;
+    if done.gone > 0 {
+        eprintln!("{} left: their messages are not in the log any more", done.gone);
+    }
+    Ok(())
+}
+
+async fn purge(global: &Global, headwater: &Headwater, args: &DeadLetterPurgeArgs) -> Result<()> {
+    let purged = letters(headwater, &args.of)?.purge(|all| chosen(all, &args.filter)).await?;
+    let mut rows = Rows::new(&["purged"]);
+    rows.push(vec![json!(purged)]);
+    rows.print(global.output)
+}
+
+fn letters(headwater: &Headwater, of: &DeadLetterOf) -> Result<DeadLetters> {
+    Ok(headwater.dead_letters(&of.topic, &of.group)?)
+}
+
+fn chosen(mut selection: DeadLetterSelection, filter: &DeadLetterFilter) -> DeadLetterSelection {
+    if !filter.ids.is_empty() {
+        selection = selection.ids(filter.ids.iter().copied());
+    }
+    selection.key.clone_from(&filter.key);
+    selection.message_type.clone_from(&filter.message_type);
+    selection.error_contains.clone_from(&filter.error_contains);
+    selection.buried_after = filter.buried_after;
+    selection.buried_before = filter.buried_before;
+    selection
+}
+
+fn in_short(error: &str) -> String {
+    let line = error.lines().next().unwrap_or_default();
+    match line.char_indices().nth(ERROR_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line.to_owned(),
+    }
+}
+
+fn as_json(letter: &DeadLetter) -> Value {
+    let (name, payload) = payload_as_json(letter.content_type.as_deref(), &letter.payload);
+    json!({
+        "id": letter.dead_letter_id,
+        "offset": letter.offset.0,
+        "message_id": letter.message_id,
+        "key": letter.key,
+        "type": letter.message_type,
+        "error": letter.error,
+        "attempts": letter.attempts,
+        "buried_at": letter.buried_at,
+        "created_at": letter.created_at,
+        "content_type": letter.content_type,
+        "headers": letter.headers,
+        "correlation_id": letter.correlation_id,
+        name: payload,
+    })
+}

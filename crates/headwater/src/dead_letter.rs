@@ -1,0 +1,246 @@
+//! Dead letters: messages a subscription gave up on, which of them is meant, and what a person does with them.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use uuid::Uuid;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::limits::{DEAD_LETTER_IDS_MAX, ERROR_TEXT_BYTES_MAX};
+use crate::message::{Headers, Offset};
+use crate::name::{GroupName, TopicName, check_name};
+use crate::store::Store;
+use crate::subscription::SubscriptionId;
+
+/// A buried message.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeadLetter {
+    /// Its identity as a dead letter.
+    pub dead_letter_id: Uuid,
+    /// The subscription that gave up on it.
+    pub subscription_id: SubscriptionId,
+    /// Its offset in the topic.
+    pub offset: Offset,
+    /// The message's identity.
+    pub message_id: Uuid,
+    /// Its key.
+    pub key: Option<String>,
+    /// Its type.
+    pub message_type: Option<String>,
+    /// The bytes, exactly.
+    pub payload: bytes::Bytes,
+    /// The media type.
+    pub content_type: Option<String>,
+    /// Headers.
+    pub headers: Headers,
+    /// The conversation it belongs to.
+    pub correlation_id: Option<String>,
+    /// When it was published.
+    pub created_at: Timestamp,
+    /// Why it was buried.
+    pub error: String,
+    /// How often it had been handed out.
+    pub attempts: u32,
+    /// When it was buried.
+    pub buried_at: Timestamp,
+}
+
+/// Which dead letters of a subscription are meant: all, or those that fit everything that is named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadLetterSelection {
+    /// Whose.
+    pub subscription_id: SubscriptionId,
+    /// Those with one of these identities.
+    pub ids: Option<Vec<Uuid>>,
+    /// Those of this key.
+    pub key: Option<String>,
+    /// Those of this type.
+    pub message_type: Option<String>,
+    /// Those whose error has this text somewhere in it, as written.
+    pub error_contains: Option<String>,
+    /// Those buried at this time or later.
+    pub buried_after: Option<Timestamp>,
+    /// Those buried earlier than this.
+    pub buried_before: Option<Timestamp>,
+}
+
+impl DeadLetterSelection {
+    /// All of a subscription's.
+    pub fn all(subscription_id: SubscriptionId) -> Self {
+        DeadLetterSelection {
+            subscription_id,
+            ids: None,
+            key: None,
+            message_type: None,
+            error_contains: None,
+            buried_after: None,
+            buried_before: None,
+        }
+    }
+
+    /// Only those with one of these identities.
+    #[must_use]
+    pub fn ids(mut self, ids: impl IntoIterator<Item = Uuid>) -> Self {
+        self.ids = Some(ids.into_iter().collect());
+        self
+    }
+
+    /// Only those of this key.
+    #[must_use]
+    pub fn key(mut self, key: impl Into<String>) -> Self {
+        self.key = Some(key.into());
+        self
+    }
+
+    /// Only those of this type.
+    #[must_use]
+    pub fn message_type(mut self, message_type: impl Into<String>) -> Self {
+        self.message_type = Some(message_type.into());
+        self
+    }
+
+    /// Only those whose error has this text somewhere in it, as written.
+    #[must_use]
+    pub fn error_contains(mut self, text: impl Into<String>) -> Self {
+        self.error_contains = Some(text.into());
+        self
+    }
+
+    /// Only those buried at this time or later.
+    #[must_use]
+    pub fn buried_after(mut self, at: Timestamp) -> Self {
+        self.buried_after = Some(at);
+        self
+    }
+
+    /// Only those buried earlier than this.
+    #[must_use]
+    pub fn buried_before(mut self, at: Timestamp) -> Self {
+        self.buried_before = Some(at);
+        self
+    }
+
+    /// Checks every field against its rule.
+    pub fn validate(&self) -> Result<()> {
+        if let Some(ids) = &self.ids
+            && ids.len() > DEAD_LETTER_IDS_MAX
+        {
+            let count = ids.len();
+            return Err(Error::invalid("ids", format!("{count}, at most {DEAD_LETTER_IDS_MAX} are allowed")));
+        }
+        self.key.as_deref().map_or(Ok(()), |key| check_name("key", key))?;
+        self.message_type.as_deref().map_or(Ok(()), |name| check_name("type", name))?;
+        match &self.error_contains {
+            Some(text) if text.is_empty() || text.len() > ERROR_TEXT_BYTES_MAX || text.contains('\0') => {
+                let rule = format!("must be 1 to {ERROR_TEXT_BYTES_MAX} bytes without NUL");
+                Err(Error::invalid("error_contains", rule))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What became of dead letters that were to be handed out again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Redriven {
+    /// Handed to their subscription again.
+    pub redriven: u64,
+    /// Left where they are, because their message is not in the log any more.
+    pub gone: u64,
+}
+
+/// The dead letters of one group on one topic.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> headwater::Result<()> {
+/// use std::time::Duration;
+/// use headwater::{Headwater, NewMessage, settle::Verdict};
+///
+/// let headwater = Headwater::open("sqlite::memory:").await?;
+/// headwater.producer("orders")?.send(NewMessage::new("?").key("o-1")).await?;
+/// let mut consumer = headwater.consumer("orders", "email").open().await?;
+/// let batch = consumer.next(Duration::from_secs(1)).await?.expect("one message waits");
+/// batch.handle(|_, _| async { Verdict::Bury("cannot be parsed".into()) }).await?;
+///
+/// let letters = headwater.dead_letters("orders", "email")?;
+/// assert_eq!(letters.list(10).await?[0].error, "cannot be parsed");
+/// let done = letters.redrive(|all| all.key("o-1").error_contains("parsed")).await?;
+/// assert_eq!((done.redriven, letters.count().await?), (1, 0));
+/// assert!(consumer.next(Duration::from_secs(1)).await?.is_some());
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct DeadLetters {
+    store: Arc<dyn Store>,
+    topic: TopicName,
+    group: GroupName,
+}
+
+impl DeadLetters {
+    pub(crate) fn new(store: Arc<dyn Store>, topic: TopicName, group: GroupName) -> Self {
+        DeadLetters { store, topic, group }
+    }
+
+    /// The oldest, at most so many.
+    pub async fn list(&self, limit: u32) -> Result<Vec<DeadLetter>> {
+        self.select(limit, |all| all).await
+    }
+
+    /// The oldest of a selection, at most so many.
+    pub async fn select(
+        &self,
+        limit: u32,
+        choose: impl FnOnce(DeadLetterSelection) -> DeadLetterSelection,
+    ) -> Result<Vec<DeadLetter>> {
+        self.store.dead_letters(&choose(self.all().await?), limit).await
+    }
+
+    /// One of them; `None` if this group has none of that identity.
+    pub async fn show(&self, id: Uuid) -> Result<Option<DeadLetter>> {
+        Ok(self.select(1, |all| all.ids([id])).await?.pop())
+    }
+
+    /// Hands a selection to this group again, as new: to nobody else, and once however often it is asked for.
+    pub async fn redrive(
+        &self,
+        choose: impl FnOnce(DeadLetterSelection) -> DeadLetterSelection,
+    ) -> Result<Redriven> {
+        self.store.redrive(&choose(self.all().await?)).await
+    }
+
+    /// Removes a selection for good; how many there were.
+    pub async fn purge(
+        &self,
+        choose: impl FnOnce(DeadLetterSelection) -> DeadLetterSelection,
+    ) -> Result<u64> {
+        self.store.purge(&choose(self.all().await?)).await
+    }
+
+    /// How many there are.
+    pub async fn count(&self) -> Result<u64> {
+        let counts = counts(self.store.as_ref(), &self.topic).await?;
+        let own = counts.into_iter().find(|(group, _)| *group == self.group);
+        own.map(|(_, count)| count).ok_or_else(|| self.no_such_subscription())
+    }
+
+    async fn all(&self) -> Result<DeadLetterSelection> {
+        let subscriptions = self.store.subscriptions(&self.topic).await?;
+        let own = subscriptions.into_iter().find(|status| status.group == self.group);
+        own.map(|status| DeadLetterSelection::all(status.subscription_id))
+            .ok_or_else(|| self.no_such_subscription())
+    }
+
+    fn no_such_subscription(&self) -> Error {
+        let (topic, group) = (&self.topic, &self.group);
+        Error::new(
+            ErrorKind::NoSuchSubscription,
+            format!("no such subscription: topic {topic}, group {group}"),
+        )
+    }
+}
+
+/// How many dead letters each group of a topic has, by group.
+pub(crate) async fn counts(store: &dyn Store, topic: &TopicName) -> Result<Vec<(GroupName, u64)>> {
+    let subscriptions = store.subscriptions(topic).await?;
+    Ok(subscriptions.into_iter().map(|status| (status.group, status.dead_letters)).collect())
+}

@@ -1,0 +1,298 @@
+//! Dead letters in a person's hands: chosen, handed out again, removed.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::case::{Case, Scene, bury, failed, payloads_of, retry, spanned};
+use super::wake::{arm, woken};
+use crate::error::ErrorKind;
+use crate::lease::Outcome;
+use crate::limits::{DEAD_LETTER_IDS_MAX, DEAD_LETTERS_PER_STEP};
+use crate::message::NewMessage;
+use crate::subscription::Start;
+use crate::topic::{Ordering, TopicSettings};
+use crate::{DeadLetterSelection, Redriven};
+
+/// Claims everything there is and buries it, each for this reason.
+async fn bury_all(scene: &Scene, error: &str) {
+    for lease in scene.claim("undertaker", 10_000).await {
+        let all = (lease.range.first.0, lease.range.last.0);
+        scene.settle_each(lease.token, vec![(all, bury(error))]).await.unwrap();
+    }
+}
+
+fn ordered(lanes: u16) -> TopicSettings {
+    TopicSettings { ordering: Ordering::Key, lanes, ..TopicSettings::default() }
+}
+
+async fn redrive(scene: &Scene, selection: &DeadLetterSelection) -> (u64, u64) {
+    let done = scene.store.redrive(selection).await.expect("redriven");
+    (done.redriven, done.gone)
+}
+
+/// As if it had never been handed out: no attempts, no suspicion, nothing left in the dead letters.
+pub async fn a_redriven_message_comes_again_as_new(case: &Case) {
+    let scene = case.queue().await;
+    scene.publish(3).await;
+    // Their worker vanished, so what is left of them is suspect and has an attempt.
+    scene.claim_one("gone", 3).await;
+    case.advance(Duration::from_secs(400));
+    let lease = scene.claim_one("a", 3).await;
+    scene.settle_each(lease.token, vec![((1, 1), retry(0, "x")), ((2, 2), Outcome::Ack)]).await.unwrap();
+    bury_all(&scene, "hopeless").await;
+    scene.drain("a").await;
+    let letter = scene.dead_letters().await.remove(0);
+    assert_eq!((letter.offset.0, letter.attempts), (3, 2));
+
+    assert_eq!(redrive(&scene, &scene.letters()).await, (1, 0));
+    assert_eq!(scene.dead_letters().await, []);
+    let status = scene.status().await;
+    assert_eq!((status.waiting, status.dead_letters), (1, 0));
+    let lease = scene.claim_one("a", 3).await;
+    assert_eq!((lease.range.first.0, lease.range.last.0), (3, 3));
+    assert_eq!((lease.attempt, lease.suspect, lease.lane), (1, false, None));
+    assert_eq!(payloads_of(&scene.fetch(&lease).await), ["3"]);
+    scene.ack(&lease).await;
+    scene.claim_nothing("a", 3).await;
+    assert_eq!(scene.status().await.floor.0, 3);
+}
+
+/// Another group of the topic, which had handled it long ago, does not see it again.
+pub async fn a_redrive_reaches_its_own_subscription_only(case: &Case) {
+    let gave_up = case.pub_sub().await;
+    let went_on = gave_up.subscribe("went-on", Start::Beginning).await;
+    gave_up.publish(2).await;
+    bury_all(&gave_up, "x").await;
+    went_on.drain("b").await;
+    assert_eq!(redrive(&went_on, &went_on.letters()).await, (0, 0), "it has none of its own");
+    let foreign = went_on.letters().ids(gave_up.dead_letters().await.iter().map(|one| one.dead_letter_id));
+    assert_eq!(redrive(&went_on, &foreign).await, (0, 0), "nor may it name another's");
+    assert_eq!(went_on.store.purge(&foreign).await.unwrap(), 0);
+    assert_eq!(redrive(&gave_up, &gave_up.letters()).await, (2, 0));
+    went_on.claim_nothing("b", 10).await;
+    assert_eq!(gave_up.drain("a").await.len(), 2);
+}
+
+/// One after the other, and both at once from two processes.
+pub async fn redriving_twice_delivers_once(case: &Case) {
+    let scene = case.queue().await;
+    scene.publish(200).await;
+    bury_all(&scene, "x").await;
+    let letters = scene.letters();
+    let one = letters.clone().ids([scene.dead_letters().await[0].dead_letter_id]);
+    assert_eq!(redrive(&scene, &one).await, (1, 0));
+    assert_eq!(redrive(&scene, &one).await, (0, 0));
+    let other = case.open().await;
+    let (here, there) = tokio::join!(scene.store.redrive(&letters), other.redrive(&letters));
+    let (here, there): (Redriven, Redriven) = (here.unwrap(), there.unwrap());
+    assert_eq!((here.redriven + there.redriven, here.gone + there.gone), (199, 0));
+    let leases = scene.claim("a", 1_000).await;
+    let mut offsets = spanned(&leases);
+    offsets.sort_unstable();
+    assert_eq!(offsets, (1..=200).collect::<Vec<_>>());
+    for lease in &leases {
+        scene.ack(lease).await;
+    }
+    assert_eq!((redrive(&scene, &letters).await, scene.status().await.floor.0), ((0, 0), 200));
+}
+
+/// Each field of a selection narrows it, for listing, redriving and purging alike.
+pub async fn a_selection_picks_what_fits_all_of_it(case: &Case) {
+    let scene = case.queue().await;
+    let message = |key: &str, kind: &str| NewMessage::new("x").key(key).message_type(kind);
+    let messages = [message("a", "paid"), message("b", "paid"), message("a", "sent"), NewMessage::new("x")];
+    scene.publish_all(&messages).await;
+    let lease = scene.claim_one("a", 4).await;
+    let errors = ["timed out: '50%_x'", "no such customer", "Timed out", "no such 'customer'"];
+    let mut times = Vec::new();
+    for (offset, error) in (1..).zip(errors) {
+        times.push(case.now());
+        scene.settle_each(lease.token, vec![((offset, offset), bury(error))]).await.unwrap();
+        case.advance_ms(10);
+    }
+    let all = || scene.letters();
+    let listed = async |selection: DeadLetterSelection| {
+        let letters = scene.store.dead_letters(&selection, 100).await.unwrap();
+        letters.iter().map(|letter| letter.offset.0).collect::<Vec<_>>()
+    };
+    let ids: Vec<Uuid> = scene.dead_letters().await.iter().map(|letter| letter.dead_letter_id).collect();
+    assert_eq!(listed(all()).await, [1, 2, 3, 4]);
+    assert_eq!(listed(all().ids([ids[2], ids[0], Uuid::now_v7()])).await, [1, 3]);
+    assert_eq!(listed(all().ids([])).await, [] as [i64; 0]);
+    assert_eq!(listed(all().key("a")).await, [1, 3]);
+    assert_eq!(listed(all().message_type("paid")).await, [1, 2]);
+    assert_eq!(listed(all().error_contains("imed out")).await, [1, 3]);
+    assert_eq!(listed(all().error_contains("'50%_x'")).await, [1]);
+    assert_eq!(listed(all().error_contains("%")).await, [1], "no pattern, just text");
+    assert_eq!(listed(all().buried_after(times[2])).await, [3, 4]);
+    assert_eq!(listed(all().buried_before(times[2])).await, [1, 2]);
+    assert_eq!(listed(all().buried_after(times[1]).buried_before(times[3]).key("a")).await, [3]);
+    assert_eq!(listed(all().key("a' OR 1=1 --")).await, [] as [i64; 0]);
+
+    assert_eq!(redrive(&scene, &all().key("a").error_contains("Timed")).await, (1, 0));
+    assert_eq!(listed(all()).await, [1, 2, 4]);
+    assert_eq!(scene.store.purge(&all().message_type("paid").key("b")).await.unwrap(), 1);
+    assert_eq!(listed(all()).await, [1, 4]);
+    assert_eq!(spanned(&scene.claim("a", 10).await), [3], "what was purged is not handed out");
+}
+
+/// A letter whose message was removed from the log cannot come again; it stays for people to see.
+pub async fn a_letter_whose_message_is_gone_stays(case: &Case) {
+    let scene = case.queue().await;
+    scene.publish(3).await;
+    bury_all(&scene, "x").await;
+    case.harness().remove_message(2).await;
+    assert_eq!(redrive(&scene, &scene.letters()).await, (2, 1));
+    let left = scene.dead_letters().await;
+    assert_eq!((left.len(), left[0].offset.0, &left[0].payload[..]), (1, 2, &b"2"[..]));
+    assert_eq!(redrive(&scene, &scene.letters()).await, (0, 1));
+    assert_eq!(scene.drain("a").await.len(), 2);
+    assert_eq!(scene.store.purge(&scene.letters()).await.unwrap(), 1);
+}
+
+/// More than one step's worth, with some that are gone among them.
+pub async fn many_letters_are_redriven_in_steps(case: &Case) {
+    let scene = case.queue().await;
+    let count = usize::try_from(DEAD_LETTERS_PER_STEP).unwrap() * 2 + 100;
+    scene.publish(count).await;
+    bury_all(&scene, "x").await;
+    for offset in [1, 2, 700] {
+        case.harness().remove_message(offset).await;
+    }
+    assert_eq!(redrive(&scene, &scene.letters()).await, (count as u64 - 3, 3));
+    assert_eq!(scene.dead_letters().await.len(), 3);
+    assert_eq!(scene.drain("a").await.len(), count - 3);
+    scene.publish(count).await;
+    bury_all(&scene, "y").await;
+    assert_eq!(scene.store.purge(&scene.letters()).await.unwrap(), count as u64 + 3);
+    assert_eq!(scene.status().await.dead_letters, 0);
+}
+
+/// What fails again is buried again, with attempts of its own; nothing of the first time is left.
+pub async fn a_redriven_message_may_be_buried_again(case: &Case) {
+    let scene = case.queue().await;
+    scene.publish(1).await;
+    bury_all(&scene, "first").await;
+    let first = scene.dead_letters().await.remove(0);
+    redrive(&scene, &scene.letters()).await;
+    case.advance_ms(5);
+    bury_all(&scene, "second").await;
+    let second = scene.dead_letters().await.remove(0);
+    assert_eq!((second.error.as_str(), second.attempts, second.offset), ("second", 1, first.offset));
+    assert_ne!(second.dead_letter_id, first.dead_letter_id);
+    assert_eq!(second.message_id, first.message_id);
+}
+
+/// In an ordered subscription a redriven message goes before later ones of its key, and in its own lane.
+pub async fn a_redriven_message_keeps_the_order_of_its_key(case: &Case) {
+    let scene = case.scene(ordered(1)).await;
+    let keyed = |text: &str, key: &str| NewMessage::new(text.to_owned()).key(key);
+    scene.publish_all(&[keyed("a1", "a"), keyed("a2", "a"), keyed("b1", "b")]).await;
+    let lease = scene.claim_one("x", 10).await;
+    let wait = Outcome::Retry { after: Duration::from_secs(1), error: "x".into(), key: Some("a".into()) };
+    scene
+        .settle_each(lease.token, vec![((1, 1), bury("x")), ((2, 2), wait), ((3, 3), Outcome::Ack)])
+        .await
+        .unwrap();
+    scene.publish_all(&[keyed("a3", "a")]).await;
+    assert_eq!(redrive(&scene, &scene.letters()).await, (1, 0));
+    case.advance(Duration::from_secs(2));
+    let lease = scene.claim_one("x", 10).await;
+    assert_eq!(
+        (lease.range.first.0, lease.range.last.0, lease.lane),
+        (1, 1, Some(0)),
+        "and not a2, though it is due"
+    );
+    scene.ack(&lease).await;
+    let lease = scene.claim_one("x", 10).await;
+    assert_eq!((lease.range.first.0, lease.range.last.0), (2, 2));
+    scene.ack(&lease).await;
+    assert_eq!(payloads_of(&scene.drain("x").await), ["a3"]);
+}
+
+/// Of many lanes each gets its own messages back, once, also where one lane buried a range that spans others' messages.
+pub async fn redriven_messages_go_to_their_own_lanes(case: &Case) {
+    const LANES: u16 = 4;
+    let scene = case.scene(ordered(LANES)).await;
+    let messages: Vec<_> = (0..40)
+        .map(|n| {
+            let message = NewMessage::new(n.to_string());
+            if n % 5 == 0 { message } else { message.key(format!("key {}", n % 7)) }
+        })
+        .collect();
+    scene.publish_all(&messages).await;
+    // Two lanes give up on all they have; the others have not begun, or are at it.
+    for _ in 0..2 {
+        let lease = scene.claim_one("undertaker", 40).await;
+        let all = (lease.range.first.0, lease.range.last.0);
+        scene.settle_each(lease.token, vec![(all, bury("x"))]).await.unwrap();
+    }
+    let held = scene.claim_one("busy", 40).await;
+    let letters = scene.dead_letters().await.len() as u64;
+    assert_eq!(redrive(&scene, &scene.letters()).await, (letters, 0));
+    let mut came = Vec::new();
+    let mut leases = vec![held];
+    while !leases.is_empty() {
+        for lease in leases {
+            let own = scene.fetch(&lease).await.into_iter().filter(|one| Some(one.lane(LANES)) == lease.lane);
+            came.extend(own.map(|one| one.offset.0));
+            scene.ack(&lease).await;
+        }
+        leases = scene.claim("a", 40).await;
+    }
+    came.sort_unstable();
+    assert_eq!(came, (1..=40).collect::<Vec<_>>(), "every message once");
+}
+
+/// Whoever waits for messages is told, in this process and in another.
+pub async fn a_redrive_wakes_a_waiter(case: &Case) {
+    let scene = case.queue().await;
+    scene.publish(1).await;
+    bury_all(&scene, "x").await;
+    let wake = arm(&scene).await;
+    redrive(&scene, &scene.letters()).await;
+    woken(&scene, wake, "1").await;
+    bury_all(&scene, "x").await;
+
+    scene.publish(1).await;
+    bury_all(&scene, "x").await;
+    let other = scene.through(&case.open().await);
+    let wake = arm(&scene).await;
+    redrive(&other, &other.letters()).await;
+    woken(&scene, wake, "1").await;
+}
+
+/// A selection outside its limits is refused by name, and one of nothing finds nothing.
+pub async fn a_selection_outside_its_limits_is_refused(case: &Case) {
+    let scene = case.queue().await;
+    scene.publish(1).await;
+    bury_all(&scene, "x").await;
+    let many = std::iter::repeat_with(Uuid::now_v7).take(DEAD_LETTER_IDS_MAX + 1);
+    for (bad, says) in [
+        (scene.letters().ids(many), "ids"),
+        (scene.letters().key(""), "key"),
+        (scene.letters().key("a\0"), "key"),
+        (scene.letters().message_type("x".repeat(256)), "type"),
+        (scene.letters().error_contains("a\0b"), "error_contains"),
+        (scene.letters().error_contains(""), "error_contains"),
+    ] {
+        let errors = [
+            failed(scene.store.dead_letters(&bad, 1).await, ErrorKind::InvalidInput),
+            failed(scene.store.redrive(&bad).await, ErrorKind::InvalidInput),
+            failed(scene.store.purge(&bad).await, ErrorKind::InvalidInput),
+        ];
+        assert!(
+            errors.iter().all(|error| error.to_string().contains(&format!("invalid {says}"))),
+            "{errors:?}"
+        );
+    }
+    let nobody = DeadLetterSelection::all(crate::SubscriptionId(4_711));
+    assert_eq!(redrive(&scene, &nobody).await, (0, 0));
+    assert_eq!(scene.store.purge(&nobody).await.unwrap(), 0);
+    let (first, last) = (jiff::Timestamp::MIN, jiff::Timestamp::MAX);
+    let ever = scene.letters().buried_after(first).buried_before(last);
+    assert_eq!(scene.store.dead_letters(&ever, 10).await.unwrap().len(), 1);
+    let never = scene.letters().buried_before(first);
+    assert_eq!(scene.store.dead_letters(&never, 10).await.unwrap(), []);
+}

@@ -1,0 +1,188 @@
+//! Dead letters: listing, handing out again, removing.
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+use uuid::Uuid;
+
+use super::PostgresStore;
+use super::fetch::headers_of;
+use super::time::holdable;
+use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
+use crate::error::Result;
+use crate::limits::DEAD_LETTERS_PER_STEP;
+use crate::message::{Offset, lane_of};
+use crate::subscription::SubscriptionId;
+use crate::topic::TopicId;
+
+pub(super) async fn list(
+    store: &PostgresStore,
+    selection: &DeadLetterSelection,
+    limit: u32,
+) -> Result<Vec<DeadLetter>> {
+    selection.validate()?;
+    let times = Times::of(selection);
+    let limit = i64::from(limit);
+    let mut params = selected(selection, &times);
+    params.push(&limit);
+    let rows =
+        store.connections.query("listing dead letters", &store.statements.dead_letters, &params).await?;
+    rows.iter().map(dead_letter_of).collect()
+}
+
+/// Page by page, each in a transaction of its own: however many there are, nobody waits for long.
+pub(super) async fn redrive(store: &PostgresStore, selection: &DeadLetterSelection) -> Result<Redriven> {
+    selection.validate()?;
+    let subscription_id = selection.subscription_id.0;
+    let lanes = store
+        .connections
+        .query("reading the subscription", &store.statements.subscribe_lanes, &[&subscription_id])
+        .await?;
+    let Some(lanes) = lanes.first() else { return Ok(Redriven::default()) };
+    let lanes = u16::try_from(lanes.get::<_, i32>("lanes")).expect("lanes fit 16 bits");
+    let mut done = Redriven::default();
+    let mut pages = Pages::new(store, selection);
+    while let Some(page) = pages.next().await? {
+        let there: Vec<&Letter> = page.iter().filter(|letter| letter.there).collect();
+        done.gone += (page.len() - there.len()) as u64;
+        if there.is_empty() {
+            continue;
+        }
+        let ids: Vec<Uuid> = there.iter().map(|letter| letter.id).collect();
+        let lane = |letter: &&Letter| {
+            (lanes > 0).then(|| i32::from(lane_of(letter.key.as_deref(), letter.message_id, lanes)))
+        };
+        let lanes: Vec<Option<i32>> = there.iter().map(lane).collect();
+        let rows = store
+            .connections
+            .query("redriving dead letters", &store.statements.redrive, &[&subscription_id, &ids, &lanes])
+            .await?;
+        done.redriven += count(&rows[0], "redriven");
+        store.hub.wake(TopicId(rows[0].get("topic_id")));
+    }
+    Ok(done)
+}
+
+pub(super) async fn purge(store: &PostgresStore, selection: &DeadLetterSelection) -> Result<u64> {
+    selection.validate()?;
+    let mut purged = 0;
+    let mut pages = Pages::new(store, selection);
+    while let Some(page) = pages.next().await? {
+        let ids: Vec<Uuid> = page.iter().map(|letter| letter.id).collect();
+        let params: [&(dyn ToSql + Sync); 2] = [&selection.subscription_id.0, &ids];
+        let rows = store.connections.query("purging dead letters", &store.statements.purge, &params).await?;
+        purged += count(&rows[0], "purged");
+    }
+    Ok(purged)
+}
+
+/// What a redrive must know of a letter.
+struct Letter {
+    id: Uuid,
+    message_id: Uuid,
+    key: Option<String>,
+    /// Whether its message is still in the log.
+    there: bool,
+}
+
+/// Where the page before ended.
+struct Place {
+    buried_at: Timestamp,
+    offset: i64,
+    id: Uuid,
+}
+
+/// The letters of a selection, a bounded number at a time, oldest first.
+struct Pages<'a> {
+    store: &'a PostgresStore,
+    selection: &'a DeadLetterSelection,
+    after: Option<Place>,
+    /// When the first page was read: a letter buried later, maybe one just redriven, is not part of it.
+    started: Option<Timestamp>,
+}
+
+impl<'a> Pages<'a> {
+    fn new(store: &'a PostgresStore, selection: &'a DeadLetterSelection) -> Self {
+        Pages { store, selection, after: None, started: store.clock.injected() }
+    }
+
+    async fn next(&mut self) -> Result<Option<Vec<Letter>>> {
+        let times = Times::of(self.selection);
+        let after = self.after.as_ref();
+        let (buried_at, offset, id) = (
+            after.map(|place| place.buried_at),
+            after.map(|place| place.offset),
+            after.map(|place| place.id),
+        );
+        let limit = i64::from(DEAD_LETTERS_PER_STEP);
+        let mut params = selected(self.selection, &times);
+        let rest: [&(dyn ToSql + Sync); 5] = [&buried_at, &offset, &id, &self.started, &limit];
+        params.extend(rest);
+        let statement = &self.store.statements.redrive_page;
+        let rows = self.store.connections.query("looking for dead letters", statement, &params).await?;
+        let Some(last) = rows.last() else { return Ok(None) };
+        self.after = Some(Place {
+            buried_at: last.get("buried_at"),
+            offset: last.get("message_offset"),
+            id: last.get("dead_letter_id"),
+        });
+        self.started = Some(last.get("started"));
+        let letter = |row: &Row| Letter {
+            id: row.get("dead_letter_id"),
+            message_id: row.get("message_id"),
+            key: row.get("key"),
+            there: row.get("there"),
+        };
+        Ok(Some(rows.iter().map(letter).collect()))
+    }
+}
+
+/// The times of a selection as PostgreSQL can hold them.
+struct Times {
+    after: Option<Timestamp>,
+    before: Option<Timestamp>,
+}
+
+impl Times {
+    fn of(selection: &DeadLetterSelection) -> Self {
+        Times { after: selection.buried_after.map(holdable), before: selection.buried_before.map(holdable) }
+    }
+}
+
+/// The parameters every statement about a selection begins with.
+fn selected<'a>(selection: &'a DeadLetterSelection, times: &'a Times) -> Vec<&'a (dyn ToSql + Sync)> {
+    vec![
+        &selection.subscription_id.0,
+        &selection.ids,
+        &selection.key,
+        &selection.message_type,
+        &selection.error_contains,
+        &times.after,
+        &times.before,
+    ]
+}
+
+fn count(row: &Row, column: &str) -> u64 {
+    u64::try_from(row.get::<_, i64>(column)).expect("a count is not negative")
+}
+
+fn dead_letter_of(row: &Row) -> Result<DeadLetter> {
+    let attempts: i32 = row.get("attempts");
+    Ok(DeadLetter {
+        dead_letter_id: row.get("dead_letter_id"),
+        subscription_id: SubscriptionId(row.get("subscription_id")),
+        offset: Offset(row.get("message_offset")),
+        message_id: row.get("message_id"),
+        key: row.get("key"),
+        message_type: row.get("message_type"),
+        payload: Bytes::copy_from_slice(row.get("payload")),
+        content_type: row.get("content_type"),
+        headers: headers_of(row.get("headers"))?,
+        correlation_id: row.get("correlation_id"),
+        created_at: row.get("created_at"),
+        error: row.get("error"),
+        attempts: u32::try_from(attempts).expect("attempts count up from 1"),
+        buried_at: row.get("buried_at"),
+    })
+}

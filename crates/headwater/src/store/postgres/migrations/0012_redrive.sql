@@ -1,0 +1,59 @@
+-- Dead letters handed out again, or removed. Which lane a message is of only the stable hash tells, so the client names it.
+
+-- Hands letters to their subscription again, as if they had never been handed out. The letter goes and its offset becomes
+-- outstanding in one transaction, so of two redrives of a letter the second finds nothing. A letter whose message is
+-- not in the log stays.
+--
+-- The cursors are locked first, as claims do: an offset that its lane has not reached yet, or that is outstanding already,
+-- comes anyhow and must not come twice. That can be: whoever buries a range of an ordered subscription whole buries what
+-- other lanes have in it too.
+CREATE FUNCTION {schema}.redrive(
+    p_subscription_id integer, p_ids uuid[], p_lanes integer[], OUT redriven bigint, OUT topic_id integer
+)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM FROM {schema}.cursor c
+    WHERE c.subscription_id = p_subscription_id AND c.lane IN (SELECT coalesce(l, 0) FROM unnest(p_lanes) l)
+    ORDER BY c.lane FOR UPDATE;
+    WITH letter AS (
+        DELETE FROM {schema}.dead_letter d USING unnest(p_ids, p_lanes) AS w (id, lane)
+        WHERE d.dead_letter_id = w.id AND d.subscription_id = p_subscription_id
+          AND EXISTS (SELECT FROM {schema}.message m WHERE m.topic_id = d.topic_id AND m.message_offset = d.message_offset)
+        RETURNING d.message_offset, d.key, w.lane
+    ), once AS (
+        SELECT DISTINCT ON (l.message_offset) l.message_offset, l.key, l.lane FROM letter l
+        JOIN {schema}.cursor c ON c.subscription_id = p_subscription_id AND c.lane = coalesce(l.lane, 0)
+        WHERE l.message_offset < c.next_offset
+        ORDER BY l.message_offset
+    ), held AS (
+        SELECT o.lane, range_agg(int8range(o.first_offset, o.last_offset, '[]')) AS offsets
+        FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_id GROUP BY o.lane
+    ), again AS (
+        INSERT INTO {schema}.outstanding (token, first_offset, last_offset, due_at, subscription_id, lane, key)
+        SELECT nextval('{schema}.lease_token'), n.message_offset, n.message_offset, '-infinity', p_subscription_id, n.lane,
+               CASE WHEN n.lane IS NOT NULL THEN n.key END
+        FROM once n LEFT JOIN held h ON h.lane IS NOT DISTINCT FROM n.lane
+        WHERE h.offsets IS NULL OR NOT h.offsets @> n.message_offset
+    )
+    SELECT count(*) INTO redriven FROM letter;
+    SELECT s.topic_id INTO redrive.topic_id FROM {schema}.subscription s WHERE s.subscription_id = p_subscription_id;
+    IF redriven > 0 THEN
+        -- Without looking for a flag: one that is raised while this runs is not seen, and a redrive is rare.
+        PERFORM {schema}.wake(redrive.topic_id, true, true);
+    END IF;
+END $$;
+COMMENT ON FUNCTION {schema}.redrive IS 'granted to consumer: hands dead letters out again';
+
+-- Removes letters for good; how many there were.
+CREATE FUNCTION {schema}.purge(p_subscription_id integer, p_ids uuid[]) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_count bigint;
+BEGIN
+    DELETE FROM {schema}.dead_letter d WHERE d.dead_letter_id = ANY (p_ids) AND d.subscription_id = p_subscription_id;
+    GET DIAGNOSTICS v_count = ROW_COUNT;
+    RETURN v_count;
+END $$;
+COMMENT ON FUNCTION {schema}.purge IS 'granted to consumer: removes dead letters';
+
+SELECT {schema}.grant_roles();

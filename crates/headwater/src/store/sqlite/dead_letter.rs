@@ -1,0 +1,291 @@
+//! Dead letters: listing, handing out again, removing.
+
+use std::collections::{BTreeMap, HashMap};
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use rusqlite::types::ToSql;
+use rusqlite::{Connection, OptionalExtension, params};
+use uuid::Uuid;
+
+use super::fault::Attempt;
+use super::range::{DUE_NOW, Part, next_token};
+use super::work::{Kind, Work};
+use super::{SqliteStore, decode, settle};
+use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
+use crate::error::Result;
+use crate::limits::DEAD_LETTERS_PER_STEP;
+use crate::message::{Offset, lane_of};
+use crate::subscription::SubscriptionId;
+use crate::topic::TopicId;
+
+/// The dead letters of a selection, oldest first.
+pub(super) fn list(
+    connection: &Connection,
+    selection: &DeadLetterSelection,
+    limit: u32,
+) -> Attempt<Vec<DeadLetter>> {
+    let mut statement = connection.prepare_cached(super::sql!("dead_letters.sql"))?;
+    let selected = Selected::of(selection);
+    let mut parameters = selected.parameters();
+    parameters.push(&limit);
+    Ok(decode::all(&mut statement, parameters.as_slice(), |row| {
+        Ok(DeadLetter {
+            dead_letter_id: decode::uuid(row, 0)?,
+            subscription_id: SubscriptionId(row.get(1)?),
+            offset: Offset(row.get(2)?),
+            message_id: decode::uuid(row, 3)?,
+            key: decode::text(row, 4)?,
+            message_type: decode::text(row, 5)?,
+            payload: Bytes::copy_from_slice(decode::blob(row, 6)?),
+            content_type: decode::text(row, 7)?,
+            headers: decode::headers(row, 8)?,
+            error: decode::text(row, 9)?.unwrap_or_default(),
+            attempts: row.get(10)?,
+            buried_at: decode::timestamp(row, 11)?,
+            correlation_id: decode::text(row, 12)?,
+            created_at: decode::timestamp(row, 13)?,
+        })
+    })?)
+}
+
+/// Hands a selection out again, page by page, each in a transaction: the writer is shared.
+pub(super) async fn redrive(store: &SqliteStore, selection: &DeadLetterSelection) -> Result<Redriven> {
+    let mut done = Redriven::default();
+    for_each_page(
+        store,
+        selection,
+        move |work, subscription, page| {
+            let gone = page.iter().filter(|letter| !letter.there).count();
+            let redriven = redrive_page(work, subscription, page)?;
+            Ok(Redriven { redriven, gone: gone as u64 })
+        },
+        |step| {
+            done.redriven += step.redriven;
+            done.gone += step.gone;
+        },
+    )
+    .await?;
+    Ok(done)
+}
+
+/// Removes a selection, page by page.
+pub(super) async fn purge(store: &SqliteStore, selection: &DeadLetterSelection) -> Result<u64> {
+    let mut purged = 0;
+    for_each_page(store, selection, |work, _, page| remove(work, page.iter()), |step| purged += step).await?;
+    Ok(purged)
+}
+
+/// Runs one step per page, each in a transaction of its own, until no letter of the selection is left.
+async fn for_each_page<T: Send + 'static>(
+    store: &SqliteStore,
+    selection: &DeadLetterSelection,
+    step: fn(&mut Work<'_>, &Of, &[Letter]) -> Attempt<T>,
+    mut done: impl FnMut(T),
+) -> Result<()> {
+    selection.validate()?;
+    let mut place = Place::default();
+    loop {
+        let selection = selection.clone();
+        let ran = store.write(Kind::Define, move |work| {
+            let Some(subscription) = Of::find(work, &selection)? else { return Ok(None) };
+            let (page, next) = page(work, &selection, &subscription, place)?;
+            if page.is_empty() { Ok(None) } else { Ok(Some((step(work, &subscription, &page)?, next))) }
+        });
+        let Some((answer, next)) = ran.await? else { return Ok(()) };
+        done(answer);
+        place = next;
+    }
+}
+
+/// How far a selection has been gone through.
+#[derive(Clone, Copy, Default)]
+struct Place {
+    after: i64,
+    /// The newest letter when it began: one that is buried later, maybe again, is not part of it.
+    until: Option<i64>,
+}
+
+/// The subscription whose letters they are.
+struct Of {
+    subscription_id: i32,
+    topic: TopicId,
+    lanes: u16,
+}
+
+impl Of {
+    fn find(work: &Work<'_>, selection: &DeadLetterSelection) -> Attempt<Option<Self>> {
+        let subscription_id = selection.subscription_id.0;
+        let mut statement = work.connection.prepare_cached(super::sql!("settle/topic.sql"))?;
+        let found = statement.query_row([subscription_id], |row| {
+            Ok(Of { subscription_id, topic: TopicId(row.get(0)?), lanes: row.get(1)? })
+        });
+        Ok(found.optional()?)
+    }
+
+    fn lane_of(&self, letter: &Letter) -> Option<u16> {
+        (self.lanes > 0).then(|| lane_of(letter.key.as_deref(), letter.message_id, self.lanes))
+    }
+}
+
+/// What a redrive must know of a letter.
+struct Letter {
+    dead_letter_key: i64,
+    offset: i64,
+    message_id: Uuid,
+    key: Option<String>,
+    /// Whether its message is still in the log.
+    there: bool,
+}
+
+fn page(
+    work: &Work<'_>,
+    selection: &DeadLetterSelection,
+    subscription: &Of,
+    place: Place,
+) -> Attempt<(Vec<Letter>, Place)> {
+    let until = match place.until {
+        Some(until) => until,
+        None => work
+            .connection
+            .prepare_cached(super::sql!("redrive/newest.sql"))?
+            .query_row([subscription.subscription_id], |row| row.get(0))?,
+    };
+    let selected = Selected::of(selection);
+    let mut parameters = selected.parameters();
+    let rest: [&dyn ToSql; 4] = [&place.after, &until, &subscription.topic.0, &DEAD_LETTERS_PER_STEP];
+    parameters.extend(rest);
+    let mut statement = work.connection.prepare_cached(super::sql!("redrive/page.sql"))?;
+    let page = decode::all(&mut statement, parameters.as_slice(), |row| {
+        Ok(Letter {
+            dead_letter_key: row.get(0)?,
+            offset: row.get(1)?,
+            message_id: decode::uuid(row, 2)?,
+            key: decode::text(row, 3)?,
+            there: row.get(4)?,
+        })
+    })?;
+    let after = page.last().map_or(place.after, |letter| letter.dead_letter_key);
+    Ok((page, Place { after, until: Some(until) }))
+}
+
+/// Makes the letters' offsets outstanding, as if they had never been handed out, and removes the letters.
+fn redrive_page(work: &mut Work<'_>, subscription: &Of, page: &[Letter]) -> Attempt<u64> {
+    let letters = || page.iter().filter(|letter| letter.there);
+    let (Some(first), Some(last)) =
+        (letters().map(|letter| letter.offset).min(), letters().map(|letter| letter.offset).max())
+    else {
+        return Ok(0);
+    };
+    let mut coming = Coming::load(work, subscription, first, last)?;
+    for letter in letters() {
+        let lane = subscription.lane_of(letter);
+        if !coming.add(lane, letter.offset) {
+            continue;
+        }
+        let part = Part {
+            token: next_token(work.connection)?,
+            first: letter.offset,
+            last: letter.offset,
+            subscription_id: subscription.subscription_id,
+            lane,
+            owner: None,
+            due_at_ms: DUE_NOW,
+            attempts: 0,
+            suspect: false,
+            parked: false,
+            key: letter.key.clone().filter(|_| lane.is_some()),
+            last_error: None,
+        };
+        part.insert(work.connection)?;
+    }
+    settle::stir(work, subscription.topic)?;
+    remove(work, letters())
+}
+
+fn remove<'a>(work: &mut Work<'_>, letters: impl Iterator<Item = &'a Letter>) -> Attempt<u64> {
+    let mut statement = work.connection.prepare_cached(super::sql!("purge.sql"))?;
+    let mut removed = 0;
+    for letter in letters {
+        removed += statement.execute([letter.dead_letter_key])? as u64;
+    }
+    Ok(removed)
+}
+
+/// What comes anyhow: offsets that are outstanding, or that the cursor of their lane has not reached.
+struct Coming {
+    next: HashMap<u16, i64>,
+    /// By lane, first to last offset.
+    held: HashMap<Option<u16>, BTreeMap<i64, i64>>,
+}
+
+impl Coming {
+    fn load(work: &Work<'_>, subscription: &Of, first: i64, last: i64) -> Attempt<Self> {
+        let subscription_id = subscription.subscription_id;
+        let mut statement = work.connection.prepare_cached(super::sql!("claim/lanes.sql"))?;
+        let next = decode::all(&mut statement, [subscription_id], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let mut statement = work.connection.prepare_cached(super::sql!("redrive/outstanding.sql"))?;
+        let mut held: HashMap<Option<u16>, BTreeMap<i64, i64>> = HashMap::new();
+        for (lane, first, last) in
+            decode::all(&mut statement, params![subscription_id, first, last], |row| {
+                Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+            })?
+        {
+            held.entry(lane).or_default().insert(first, last);
+        }
+        Ok(Coming { next: next.into_iter().collect(), held })
+    }
+
+    /// Adds an offset; false if it comes anyhow, and so must not come twice.
+    fn add(&mut self, lane: Option<u16>, offset: i64) -> bool {
+        let reached = self.next.get(&lane.unwrap_or(0)).is_some_and(|next| offset < *next);
+        let held = self.held.entry(lane).or_default();
+        let there = held.range(..=offset).next_back().is_some_and(|(_, last)| *last >= offset);
+        if reached && !there {
+            held.insert(offset, offset);
+        }
+        reached && !there
+    }
+}
+
+/// A selection as the parameters every statement about one begins with.
+struct Selected<'a> {
+    selection: &'a DeadLetterSelection,
+    ids: Option<String>,
+    after_ms: Option<i64>,
+    before_ms: Option<i64>,
+}
+
+impl<'a> Selected<'a> {
+    fn of(selection: &'a DeadLetterSelection) -> Self {
+        let hex = |ids: &Vec<Uuid>| {
+            let ids: Vec<String> = ids.iter().map(|id| id.simple().to_string()).collect();
+            serde_json::Value::from(ids).to_string()
+        };
+        Selected {
+            selection,
+            ids: selection.ids.as_ref().map(hex),
+            after_ms: selection.buried_after.map(ceil_ms),
+            before_ms: selection.buried_before.map(ceil_ms),
+        }
+    }
+
+    fn parameters(&self) -> Vec<&dyn ToSql> {
+        vec![
+            &self.selection.subscription_id.0,
+            &self.ids,
+            &self.selection.key,
+            &self.selection.message_type,
+            &self.selection.error_contains,
+            &self.after_ms,
+            &self.before_ms,
+        ]
+    }
+}
+
+/// Stored times are whole milliseconds: one of them is before a time if it is before the next whole one.
+fn ceil_ms(at: Timestamp) -> i64 {
+    let floor = at.as_nanosecond().div_euclid(1_000_000);
+    let up = i128::from(at.as_nanosecond().rem_euclid(1_000_000) != 0);
+    i64::try_from(floor + up).expect("jiff's range fits 64 bits of milliseconds")
+}
