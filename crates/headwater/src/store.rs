@@ -7,6 +7,7 @@ use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use jiff::Timestamp;
 
 use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
 use crate::error::Result;
@@ -135,6 +136,22 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Removes dead letters for good, a bounded number at a time; how many.
     async fn purge(&self, selection: &DeadLetterSelection) -> Result<u64>;
+
+    /// The last tick fired of a periodic job, to the millisecond. On first use `first` is recorded and returned: ticks
+    /// after it count.
+    async fn cron_last(&self, job: &str, first: Timestamp) -> Result<Timestamp>;
+
+    /// Fires a tick of a periodic job: publishes the message exactly once per job and tick, whichever process comes
+    /// first, and never for a tick at or before the last one. The job moves forward and the message is published in one
+    /// transaction, so a publish that fails leaves the tick to be fired. `None` if another fired it. A job that nobody
+    /// asked for begins with this tick.
+    async fn cron_fire(
+        &self,
+        job: &str,
+        tick: Timestamp,
+        topic: &TopicName,
+        message: &NewMessage,
+    ) -> Result<Option<Published>>;
 
     /// Checks the invariants of everything stored. An empty answer means that nothing is off.
     async fn doctor(&self) -> Result<Vec<Finding>>;

@@ -26,6 +26,7 @@ mod sessions;
 pub mod bury;
 pub mod claim;
 pub mod create;
+pub mod cron;
 pub mod dedup;
 pub mod delay;
 pub mod expiry;

@@ -9,13 +9,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use jiff::Timestamp;
 
 use crate::clock::Clock;
 use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::{ClaimRequest, Claimed, LeaseToken, OffsetRange, Settlement};
 use crate::message::{Message, NewMessage, Published};
-use crate::name::{GroupName, Owner, TopicName};
+use crate::name::{GroupName, Owner, TopicName, check_name};
 use crate::namespace::Namespace;
 use crate::store::wake::Hub;
 use crate::store::{Finding, Maintained, OpenOptions, Store, Wake};
@@ -25,6 +26,7 @@ use crate::topic::{Topic, TopicId, TopicSettings, TopicStatus};
 mod arm;
 mod claim;
 mod connect;
+mod cron;
 mod dead_letter;
 mod doctor;
 mod fault;
@@ -203,6 +205,24 @@ impl Store for PostgresStore {
     async fn purge(&self, selection: &DeadLetterSelection) -> Result<u64> {
         self.check_open()?;
         dead_letter::purge(self, selection).await
+    }
+
+    async fn cron_last(&self, job: &str, first: Timestamp) -> Result<Timestamp> {
+        self.check_open()?;
+        check_name("job", job)?;
+        cron::last(self, job, first).await
+    }
+
+    async fn cron_fire(
+        &self,
+        job: &str,
+        tick: Timestamp,
+        topic: &TopicName,
+        message: &NewMessage,
+    ) -> Result<Option<Published>> {
+        self.check_open()?;
+        check_name("job", job)?;
+        cron::fire(self, job, tick, topic, message).await
     }
 
     async fn doctor(&self) -> Result<Vec<Finding>> {

@@ -19,7 +19,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::lease::{ClaimRequest, Claimed, LeaseToken, OffsetRange, Settlement, check_silent_for};
 use crate::limits::DELAY_MAX;
 use crate::message::{Message, NewMessage, Published, validate_batch};
-use crate::name::{GroupName, Owner, TopicName};
+use crate::name::{GroupName, Owner, TopicName, check_name};
 use crate::namespace::SqlitePath;
 use crate::store::options::OpenOptions;
 use crate::store::wake::{Hub, Wake};
@@ -46,6 +46,7 @@ use sql;
 mod checkpoint;
 mod claim;
 mod connection;
+mod cron;
 mod dead_letter;
 mod decode;
 mod doctor;
@@ -461,6 +462,27 @@ impl Store for SqliteStore {
 
     async fn purge(&self, selection: &DeadLetterSelection) -> Result<u64> {
         dead_letter::purge(self, selection).await
+    }
+
+    async fn cron_last(&self, job: &str, first: Timestamp) -> Result<Timestamp> {
+        check_name("job", job)?;
+        let job = job.to_owned();
+        self.write(Kind::Define, move |work| cron::last(work, &job, first)).await
+    }
+
+    async fn cron_fire(
+        &self,
+        job: &str,
+        tick: Timestamp,
+        topic: &TopicName,
+        message: &NewMessage,
+    ) -> Result<Option<Published>> {
+        check_name("job", job)?;
+        validate_batch(std::slice::from_ref(message))?;
+        let (job, topic, message, auto_create) =
+            (job.to_owned(), topic.clone(), message.clone(), self.auto_create);
+        self.write(Kind::Define, move |work| cron::fire(work, &job, tick, &topic, auto_create, &message))
+            .await
     }
 
     async fn doctor(&self) -> Result<Vec<Finding>> {

@@ -13,6 +13,7 @@ use headwater::{
     Start, Store, Subscription, SubscriptionStatus, Topic, TopicId, TopicName, TopicSettings, TopicStatus,
     Wake,
 };
+use jiff::Timestamp;
 
 use crate::sqlite::SqliteHarness;
 
@@ -208,6 +209,20 @@ impl Store for Faulty {
 
     async fn purge(&self, selection: &DeadLetterSelection) -> Result<u64> {
         self.inner.purge(selection).await
+    }
+
+    async fn cron_last(&self, job: &str, first: Timestamp) -> Result<Timestamp> {
+        self.inner.cron_last(job, first).await
+    }
+
+    async fn cron_fire(
+        &self,
+        job: &str,
+        tick: Timestamp,
+        topic: &TopicName,
+        message: &NewMessage,
+    ) -> Result<Option<Published>> {
+        self.inner.cron_fire(job, tick, topic, message).await
     }
 
     async fn doctor(&self) -> Result<Vec<Finding>> {

@@ -8,6 +8,7 @@ fn every_case_is_listed() {
         include_str!("bury.rs"),
         include_str!("claim.rs"),
         include_str!("create.rs"),
+        include_str!("cron.rs"),
         include_str!("dedup.rs"),
         include_str!("delay.rs"),
         include_str!("expiry.rs"),

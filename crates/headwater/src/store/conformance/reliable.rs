@@ -1,6 +1,7 @@
-//! The list of cases about what is built on claims and settlements: handling in the store's transaction, dead letters.
+//! The list of cases about what is built on claims and settlements: handling in the store's transaction, dead
+//! letters, ticks of periodic jobs.
 
-/// Makes one test of every case about exactly-once effects and dead letters. Part of [`conformance_cases`](crate::conformance_cases).
+/// Makes one test of every case about exactly-once effects, dead letters and ticks. Part of [`conformance_cases`](crate::conformance_cases).
 #[doc(hidden)]
 #[macro_export]
 macro_rules! conformance_reliable_cases {
@@ -36,6 +37,20 @@ macro_rules! conformance_reliable_cases {
                 redriven_messages_go_to_their_own_lanes,
                 a_redrive_wakes_a_waiter,
                 a_selection_outside_its_limits_is_refused,
+            ]
+        );
+        $crate::conformance_group!(
+            $make,
+            cron,
+            [
+                a_job_begins_where_it_was_first_asked_for,
+                a_tick_fires_once_and_older_ones_never,
+                a_job_may_begin_with_a_tick,
+                of_many_at_once_one_fires,
+                a_refused_message_leaves_the_job_where_it_was,
+                an_unknown_topic_is_created_by_a_tick,
+                a_tick_publishes_as_a_publish_does,
+                strange_jobs_and_ticks_are_harmless,
             ]
         );
     };

@@ -23,6 +23,7 @@ pub(super) const MIGRATIONS: &[(i32, &str, &str)] = &[
     (10, "owners_and_limits", include_str!("migrations/0010_owners_and_limits.sql")),
     (11, "inbox", include_str!("migrations/0011_inbox.sql")),
     (12, "redrive", include_str!("migrations/0012_redrive.sql")),
+    (13, "cron", include_str!("migrations/0013_cron.sql")),
 ];
 
 /// The version this program works with.

@@ -43,6 +43,8 @@ statements! {
     redrive_page: "redrive/page.sql",
     redrive: "redrive/letters.sql",
     purge: "purge.sql",
+    cron_last: "cron/last.sql",
+    cron_fire: "cron/fire.sql",
     raise_flag: "arm/raise_flag.sql",
     news: "arm/news.sql",
     doctor: "doctor.sql",

@@ -10,6 +10,7 @@ pub(super) const MIGRATIONS: &[(i64, &str)] = &[
     (1, include_str!("migrations/0001_initial.sql")),
     (2, include_str!("migrations/0002_owners_and_limits.sql")),
     (3, include_str!("migrations/0003_inbox.sql")),
+    (4, include_str!("migrations/0004_cron.sql")),
 ];
 
 /// The version this program writes.

@@ -42,6 +42,8 @@ const HOT: &[(&str, &str)] = &[
     ("subscribe/bounds", sql!("subscribe/bounds.sql")),
     ("subscribe/time_at", sql!("subscribe/time_at.sql")),
     ("purge", sql!("purge.sql")),
+    ("cron/last", sql!("cron/last.sql")),
+    ("cron/fire", sql!("cron/fire.sql")),
     ("redrive/newest", sql!("redrive/newest.sql")),
 ];
 

@@ -1,0 +1,83 @@
+//! Cron: a tick of a periodic job fires once, whichever process comes first.
+
+use jiff::Timestamp;
+use tokio_postgres::types::ToSql;
+
+use super::PostgresStore;
+use super::publish::Columns;
+use super::time::holdable;
+use crate::error::{ErrorKind, Result};
+use crate::limits::PAYLOAD_BYTES_DEFAULT;
+use crate::message::{NewMessage, Published, validate_batch};
+use crate::name::TopicName;
+use crate::store::Store;
+use crate::topic::{TopicId, TopicSettings};
+
+pub(super) async fn last(store: &PostgresStore, job: &str, first: Timestamp) -> Result<Timestamp> {
+    let doing = format!("reading job {job}");
+    // To the millisecond, as on the other engine.
+    let params: [&(dyn ToSql + Sync); 2] = [&job, &whole_ms(first)];
+    let rows = store.connections.query(&doing, &store.statements.cron_last, &params).await?;
+    Ok(rows[0].get("last_tick"))
+}
+
+pub(super) async fn fire(
+    store: &PostgresStore,
+    job: &str,
+    tick: Timestamp,
+    topic: &TopicName,
+    message: &NewMessage,
+) -> Result<Option<Published>> {
+    validate_batch(std::slice::from_ref(message))?;
+    match fire_once(store, job, tick, topic, message).await {
+        // A message that the new topic would refuse must not leave the topic behind.
+        Err(error)
+            if error.kind() == ErrorKind::NoSuchTopic
+                && store.auto_create
+                && message.payload.len() <= PAYLOAD_BYTES_DEFAULT =>
+        {
+            store.create_topic(topic, &TopicSettings::default()).await?;
+            fire_once(store, job, tick, topic, message).await
+        }
+        result => result,
+    }
+}
+
+async fn fire_once(
+    store: &PostgresStore,
+    job: &str,
+    tick: Timestamp,
+    topic: &TopicName,
+    message: &NewMessage,
+) -> Result<Option<Published>> {
+    let columns = Columns::of(std::slice::from_ref(message), store.clock.injected(), true);
+    let rows = store
+        .connections
+        .commit(
+            &format!("firing job {job}"),
+            &store.statements.cron_fire,
+            &[
+                &job,
+                &whole_ms(tick),
+                &topic.as_str(),
+                &columns.message_ids[0],
+                &columns.payloads[0],
+                &message.key,
+                &message.message_type,
+                &message.content_type,
+                &message.headers_json(),
+                &message.correlation_id,
+                &message.dedup_key,
+                &message.deliver_at.map(holdable),
+                &columns.now,
+            ],
+        )
+        .await?;
+    let Some(row) = rows.first() else { return Ok(None) };
+    store.hub.wake(TopicId(row.get("topic_id")));
+    Ok(columns.published(row).pop())
+}
+
+fn whole_ms(at: Timestamp) -> Timestamp {
+    holdable(Timestamp::from_millisecond(at.as_millisecond()).expect("of a time within jiff's range"))
+}

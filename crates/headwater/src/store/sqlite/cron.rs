@@ -1,0 +1,37 @@
+//! Cron: a tick of a periodic job fires once, whichever process comes first.
+
+use jiff::Timestamp;
+use rusqlite::params;
+
+use super::fault::Attempt;
+use super::publish::{self, Prepared};
+use super::work::Work;
+use crate::message::{NewMessage, Published};
+use crate::name::TopicName;
+
+/// The last tick fired of a job; on first use it begins at `first`.
+pub(super) fn last(work: &mut Work<'_>, job: &str, first: Timestamp) -> Attempt<Timestamp> {
+    let mut statement = work.connection.prepare_cached(super::sql!("cron/last.sql"))?;
+    Ok(statement.query_row(params![job, first.as_millisecond()], |row| super::decode::timestamp(row, 0))?)
+}
+
+/// Moves the job to a tick and publishes its message; `None` if the tick is not ahead of the job.
+///
+/// One transaction writes at a time, so of two that fire the same tick the second finds the job moved. A publish that
+/// is refused takes the move back with it: this runs in a savepoint, or alone.
+pub(super) fn fire(
+    work: &mut Work<'_>,
+    job: &str,
+    tick: Timestamp,
+    topic: &TopicName,
+    auto_create: bool,
+    message: &NewMessage,
+) -> Attempt<Option<Published>> {
+    let mut statement = work.connection.prepare_cached(super::sql!("cron/fire.sql"))?;
+    if statement.execute(params![job, tick.as_millisecond()])? == 0 {
+        return Ok(None);
+    }
+    let messages = std::slice::from_ref(message);
+    let published = publish::run(work, topic, auto_create, messages, &Prepared::batch(messages))?;
+    Ok(published.into_iter().next())
+}
