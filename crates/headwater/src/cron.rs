@@ -19,6 +19,7 @@ use crate::message::{NewMessage, Published};
 use crate::name::{TopicName, check_name};
 use crate::observe::health::Health;
 use crate::observe::metrics::Registry;
+use crate::store::Store;
 
 mod run;
 mod schedule;
@@ -40,6 +41,27 @@ pub(crate) trait Ticks: fmt::Debug + Send + Sync + 'static {
         topic: &TopicName,
         message: &NewMessage,
     ) -> Result<Option<Published>>;
+}
+
+/// A store keeps them.
+#[derive(Debug)]
+pub(crate) struct StoreTicks(pub(crate) Arc<dyn Store>);
+
+#[async_trait]
+impl Ticks for StoreTicks {
+    async fn cron_last(&self, job: &str, first: Timestamp) -> Result<Timestamp> {
+        self.0.cron_last(job, first).await
+    }
+
+    async fn cron_fire(
+        &self,
+        job: &str,
+        tick: Timestamp,
+        topic: &TopicName,
+        message: &NewMessage,
+    ) -> Result<Option<Published>> {
+        self.0.cron_fire(job, tick, topic, message).await
+    }
 }
 
 /// What becomes of ticks that came while no process was up, or the database was not.

@@ -3,8 +3,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::clock::Clock;
 use crate::consumer::ConsumerBuilder;
 use crate::consumer::runtime::{Runtime, SILENT_FOR};
+use crate::cron::{CronBuilder, StoreTicks};
 use crate::dead_letter::{self, DeadLetters};
 use crate::error::Result;
 use crate::lease::OffsetRange;
@@ -35,6 +37,7 @@ use crate::topic::{Ordering, Semantics, Topic, TopicSettings};
 pub struct Headwater {
     store: Arc<dyn Store>,
     metrics: Arc<Registry>,
+    clock: Clock,
     /// What running consumers share; there once the first one runs.
     runtime: Arc<Mutex<Option<Arc<Runtime>>>>,
 }
@@ -54,7 +57,8 @@ impl Headwater {
     /// Opens a store with options.
     pub async fn open_with(url: &str, options: OpenOptions) -> Result<Self> {
         let metrics = Arc::new(Registry::new(options.health_window));
-        Ok(Headwater { store: store::open(url, options).await?, metrics, runtime: Arc::default() })
+        let clock = options.clock.clone();
+        Ok(Headwater { store: store::open(url, options).await?, metrics, clock, runtime: Arc::default() })
     }
 
     /// The store below, for what this handle does not wrap.
@@ -79,6 +83,25 @@ impl Headwater {
     /// Describes a consumer of a group on a topic.
     pub fn consumer(&self, topic: &str, group: &str) -> ConsumerBuilder {
         ConsumerBuilder::new(self.clone(), topic, group)
+    }
+
+    /// Describes a periodic message: a cron expression, published once per tick whichever process is up.
+    ///
+    /// ```no_run
+    /// # async fn start(headwater: headwater::Headwater) -> headwater::Result<()> {
+    /// let job = headwater
+    ///     .cron("nightly-report", "0 2 * * *")
+    ///     .time_zone("Europe/Berlin")
+    ///     .topic("reports")
+    ///     .message(&serde_json::json!({ "kind": "nightly" }))
+    ///     .start()
+    ///     .await?;
+    /// job.stop().await;
+    /// # Ok(()) }
+    /// ```
+    pub fn cron(&self, job: &str, expression: &str) -> CronBuilder {
+        let ticks = Arc::new(StoreTicks(Arc::clone(&self.store)));
+        CronBuilder::new(ticks, self.clock.clone(), Arc::clone(&self.metrics), job, expression)
     }
 
     pub(crate) fn metrics(&self) -> &Registry {

@@ -6,7 +6,6 @@
 mod clock;
 mod codec;
 mod consumer;
-#[allow(dead_code, reason = "jobs are made once the store knows ticks")]
 mod cron;
 mod dead_letter;
 mod error;

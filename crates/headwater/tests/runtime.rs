@@ -14,3 +14,5 @@ mod once;
 mod order;
 #[path = "runtime/outcomes.rs"]
 mod outcomes;
+#[path = "runtime/periodic.rs"]
+mod periodic;

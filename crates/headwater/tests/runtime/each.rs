@@ -150,7 +150,8 @@ pub(crate) async fn letters(
     headwater: &Headwater,
     id: headwater::SubscriptionId,
 ) -> Vec<headwater::DeadLetter> {
-    headwater.store().dead_letters(id, 100).await.unwrap()
+    let all = headwater::DeadLetterSelection::all(id);
+    headwater.store().dead_letters(&all, 100).await.unwrap()
 }
 
 impl Place {
