@@ -28,14 +28,17 @@ pub(crate) async fn in_sqlite(
     let Some(store) = group.settler.store().as_sqlite() else {
         unreachable!("checked when the member joined")
     };
-    let (run, context) = (Arc::clone(handler), context_of(slice, slice.messages.clone()));
+    let (run, handled) = (Arc::clone(handler), Arc::clone(slice));
     let (settled, ending) = (Arc::clone(group), Arc::clone(slice));
     let work = TransactionWork {
         handler_name: group.settings.inbox_name.clone(),
         token: slice.work.token(),
         messages: slice.messages.to_vec(),
         ordered: slice.work.lease.lane.is_some(),
-        handler: Arc::new(move |connection, message| run(connection, message, &context)),
+        handler: Arc::new(move |connection, message| {
+            let at = handled.messages.partition_point(|other| other.offset < message.offset);
+            run(connection, message, &context_of(&handled, handled.messages.part(at..at + 1)))
+        }),
         decide: Box::new(move |verdicts| settlement_of(&settled, &ending, verdicts)),
     };
     let started = tokio::time::Instant::now();

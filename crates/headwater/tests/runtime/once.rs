@@ -11,6 +11,7 @@ on_each!(
     effects_are_there_once_and_failed_ones_not_at_all,
     a_second_delivery_of_the_same_id_has_no_effect,
     a_transactional_group_in_order_keeps_it,
+    the_context_is_of_the_message_in_hand,
 );
 
 /// A member that appends the number to the table `ledger`, unless `fails` says so for this attempt, and then only after
@@ -151,5 +152,29 @@ async fn a_transactional_group_in_order_keeps_it(place: Place) {
     }
     running.shutdown(Duration::from_secs(5)).await.unwrap();
     remove_ledger(&place, &headwater, &topic).await;
+    place.leave(&headwater).await;
+}
+
+async fn the_context_is_of_the_message_in_hand(place: Place) {
+    let headwater = place.open().await;
+    crate::each::publish_numbers(&headwater, "orders", 20).await;
+    let seen: Seen<(u64, i64)> = Seen::default();
+    let add = seen.clone();
+    let member = if headwater.store().engine() == "sqlite" {
+        Handling::in_sqlite(move |_, Json(n): Json<u64>, context: &Context| {
+            add.add((n, context.message().offset.0));
+            Ok(())
+        })
+    } else {
+        Handling::in_postgres(move |_, Json(n): Json<u64>, context: Context| {
+            add.add((n, context.message().offset.0));
+            async { Ok(()) }
+        })
+    };
+    let mut stepper = headwater.consumer("orders", "email").handling("one", member).stepwise().await.unwrap();
+    stepper.drain().await.unwrap();
+    let mut got = seen.all();
+    got.sort_unstable();
+    assert_eq!(got, (0..20u64).map(|n| (n, n.cast_signed() + 1)).collect::<Vec<_>>());
     place.leave(&headwater).await;
 }
