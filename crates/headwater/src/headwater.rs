@@ -191,6 +191,24 @@ impl TopicBuilder {
         self
     }
 
+    /// How long a failed message waits before its first retry, and at most; the wait doubles with each attempt.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> headwater::Result<()> {
+    /// # use std::time::Duration;
+    /// # let headwater = headwater::Headwater::in_memory().await?;
+    /// let (initial, longest) = (Duration::from_millis(100), Duration::from_secs(30));
+    /// let topic = headwater.topic("orders").backoff(initial, longest).create().await?;
+    /// assert_eq!((topic.settings.backoff_initial, topic.settings.backoff_max), (initial, longest));
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn backoff(mut self, initial: Duration, longest: Duration) -> Self {
+        self.settings.backoff_initial = initial;
+        self.settings.backoff_max = longest;
+        self
+    }
+
     /// All settings at once.
     #[must_use]
     pub fn settings(mut self, settings: TopicSettings) -> Self {
