@@ -1,0 +1,106 @@
+//! Fan-out: every group gets every message from the one log, at its own pace and through members and filters of its own.
+//!
+//! `cargo run -p headwater --example fan_out [postgres://…]`
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use headwater::{Context, Handling, Headwater, Json, NewMessage, Start};
+use tokio::sync::mpsc;
+
+#[path = "support/place.rs"]
+mod place;
+
+/// What a member saw: its group, its own name, the key and the number.
+type Sight = (String, String, String, u64);
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    place::Place::embedded_unless_told()?.visit(fan_out).await
+}
+
+/// A member that tells what it sees.
+fn telling(sights: &mpsc::Sender<Sight>) -> Handling {
+    let sights = sights.clone();
+    Handling::one(move |Json(n): Json<u64>, context: Context| {
+        let sights = sights.clone();
+        async move {
+            let key = context.message().key.clone().unwrap_or_default();
+            sights.send((context.group().to_owned(), context.member().to_owned(), key, n)).await?;
+            Ok(())
+        }
+    })
+}
+
+async fn fan_out(url: &str) -> Result<()> {
+    let headwater = Headwater::open(url).await?;
+    // A queue, the default, has one group; a topic for many says so.
+    headwater.topic("readings").pub_sub().create().await?;
+
+    let (tell, mut told) = mpsc::channel(1_000);
+    // One member for everything.
+    let archive = headwater.consumer("readings", "archive").handling("writer", telling(&tell)).run().await?;
+    // Two members share the work: the key's hash says who gets a message, so a sensor stays with its member.
+    let averages = headwater
+        .consumer("readings", "averages")
+        .handling("left", telling(&tell))
+        .handling("right", telling(&tell))
+        .run()
+        .await?;
+    // Only some are wanted; the others are done for this group without being handled.
+    let alarms = headwater
+        .consumer("readings", "alarms")
+        .handling("pager", telling(&tell))
+        .filter(|message| message.headers.get("alarm").is_some_and(|alarm| alarm == "yes"))
+        .run()
+        .await?;
+
+    publish(&headwater, 0..60).await?;
+    // Comes late and wants no history; without `start_from` it would begin at the beginning.
+    let late = headwater
+        .consumer("readings", "late")
+        .handling("newcomer", telling(&tell))
+        .start_from(Start::Now)
+        .run()
+        .await?;
+    publish(&headwater, 60..100).await?;
+
+    let mut by_group: BTreeMap<String, Vec<Sight>> = BTreeMap::new();
+    for _ in 0..100 + 100 + 10 + 40 {
+        let sight = told.recv().await.context("the consumers stopped")?;
+        by_group.entry(sight.0.clone()).or_default().push(sight);
+    }
+    for (group, sights) in &by_group {
+        println!("{group} got {} of 100", sights.len());
+    }
+    let count = |group: &str| by_group.get(group).map_or(0, Vec::len);
+    ensure!((count("archive"), count("averages"), count("alarms"), count("late")) == (100, 100, 10, 40));
+    let member_of: BTreeMap<_, _> =
+        by_group["averages"].iter().map(|(_, member, key, _)| (key, member)).collect();
+    ensure!(by_group["averages"].iter().all(|(_, member, key, _)| member_of[key] == member));
+
+    // Groups of one process share what is read: each message came from the database once.
+    let (read, handed) = archive.read_and_handed();
+    println!("{read} messages read from the store, {handed} handed to groups");
+
+    for running in [archive, averages, alarms, late] {
+        running.shutdown(Duration::from_secs(10)).await?;
+    }
+    ensure!(told.try_recv().is_err(), "something was handled twice");
+    headwater.close().await?;
+    println!("every group got all that it asked for, once");
+    Ok(())
+}
+
+/// Ten sensors in turn; one reading in ten is an alarm.
+async fn publish(headwater: &Headwater, numbers: std::ops::Range<u64>) -> Result<()> {
+    let message = |n: u64| {
+        let message = NewMessage::json(&n)?.key(format!("sensor-{}", n % 10));
+        Ok(if n % 10 == 0 { message.header("alarm", "yes") } else { message })
+    };
+    let messages: Vec<_> = numbers.map(message).collect::<headwater::Result<_>>()?;
+    // All of them or none, in one statement.
+    headwater.producer("readings").send_batch(&messages).await?;
+    Ok(())
+}

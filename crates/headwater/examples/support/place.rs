@@ -1,0 +1,79 @@
+//! Where an example runs: a store of its own, removed afterwards whether the example succeeds or not.
+//!
+//! Nothing here is needed in a program: there it is `Headwater::open("sqlite:shop.db")` or
+//! `Headwater::open("postgres://…")`.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use headwater::Headwater;
+
+/// Longer than any example takes; one that waits for this long has failed.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// An empty store that only this run knows.
+pub(crate) struct Place {
+    url: String,
+    /// Removed with everything in it when this is dropped.
+    _directory: Option<tempfile::TempDir>,
+}
+
+// Each example takes one of the two ways in.
+#[allow(dead_code)]
+impl Place {
+    /// The embedded store, in a temporary directory; or a namespace on the PostgreSQL server that the command line names.
+    pub(crate) fn embedded_unless_told() -> Result<Self> {
+        match url_argument()? {
+            Some(server) => Self::on_server(&server),
+            None => {
+                let directory = tempfile::tempdir()?;
+                let url = format!("sqlite:{}", directory.path().join("example.db").display());
+                Ok(Place { url, _directory: Some(directory) })
+            }
+        }
+    }
+
+    /// A namespace on a PostgreSQL server: the command line's, or the environment's.
+    pub(crate) fn postgres() -> Result<Self> {
+        let from_environment = || {
+            ["HEADWATER_TEST_POSTGRES", "DATABASE_URL"].into_iter().find_map(|name| std::env::var(name).ok())
+        };
+        let server = url_argument()?.or_else(from_environment).context(
+            "this example needs PostgreSQL 15 or newer; give its URL as the first argument or in DATABASE_URL, \
+             as in postgres://user@localhost/database",
+        )?;
+        Self::on_server(&server)
+    }
+
+    fn on_server(server: &str) -> Result<Self> {
+        if !server.starts_with("postgres://") && !server.starts_with("postgresql://") {
+            bail!("give a URL of PostgreSQL, as in postgres://user@localhost/database");
+        }
+        if server.contains("namespace=") {
+            bail!("leave the namespace out of the URL; the example makes one of its own and removes it");
+        }
+        let separator = if server.contains('?') { '&' } else { '?' };
+        // The process's number is for people who look, and for the test that looks whether anything stayed.
+        let name = format!("example_{}_{}", std::process::id(), uuid::Uuid::now_v7().simple());
+        Ok(Place { url: format!("{server}{separator}namespace={name}"), _directory: None })
+    }
+
+    /// Runs an example there, with the store's URL, and removes everything it left.
+    pub(crate) async fn visit(self, example: impl AsyncFnOnce(&str) -> Result<()>) -> Result<()> {
+        let result = tokio::time::timeout(DEADLINE, example(&self.url)).await;
+        let removed = async { Headwater::open(&self.url).await?.store().drop_namespace().await };
+        let removed = removed.await.context("the example's namespace was not removed");
+        result.with_context(|| format!("not done within {DEADLINE:?}"))??;
+        removed
+    }
+}
+
+/// The URL on the command line, bare or after `--store`.
+fn url_argument() -> Result<Option<String>> {
+    let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--store");
+    let url = arguments.next();
+    if let Some(more) = arguments.next() {
+        bail!("one URL is all there is to say, and {more:?} is one word too many");
+    }
+    Ok(url)
+}
