@@ -134,6 +134,11 @@ fn run_steps(root: &Path, interrupt: &Interrupt, options: &Options) -> Result<Ex
         say("without PostgreSQL, `cargo xtask test --sqlite-only` tests the embedded engine alone");
         return Ok(steps.finish());
     }
+    if find_program(NEXTEST).is_none() {
+        // Tests run them. Of targets that are asked for by kind, `cargo test` makes tests instead of programs.
+        let examples = cargo(root, &["build", "--workspace", "--all-features", "--examples"]);
+        steps.take("examples", || succeeds(examples, None, interrupt))?;
+    }
     steps.take("tests", || succeeds(runner(root, options), url.as_deref(), interrupt))?;
     if !options.tests_only {
         let doc_tests = cargo(root, &["test", "--workspace", "--all-features", "--doc"]);
@@ -159,9 +164,11 @@ fn needs(sqlite_only: bool, must_start: bool) -> Vec<Need> {
     needs
 }
 
+const NEXTEST: &str = "cargo-nextest";
+
 /// cargo-nextest, or where that is not installed `cargo test`, which runs the same tests.
 fn runner(root: &Path, options: &Options) -> Command {
-    let mut command = if find_program("cargo-nextest").is_some() {
+    let mut command = if find_program(NEXTEST).is_some() {
         let profile = if is_ci() { "ci" } else { "default" };
         cargo(root, &["nextest", "run", "--profile", profile, "--workspace", "--all-features"])
     } else {
@@ -169,7 +176,7 @@ fn runner(root: &Path, options: &Options) -> Command {
         let arguments = ["test", "--workspace", "--all-features", "--no-fail-fast"];
         let mut command = cargo(root, &arguments);
         // As nextest does; doc tests are a step of their own.
-        command.args(["--lib", "--bins", "--tests", "--examples"]);
+        command.args(["--lib", "--bins", "--tests"]);
         command
     };
     command.args(&options.runner_arguments);
