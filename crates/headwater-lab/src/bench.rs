@@ -1,10 +1,10 @@
 //! `headwater-lab bench`: this engine on both databases beside peers and limits, in one run on one machine.
 
-mod engine;
-mod measure;
+pub(crate) mod engine;
+pub(crate) mod measure;
 mod peers;
 mod postgres;
-mod report;
+pub(crate) mod report;
 mod sqlite;
 mod svg;
 mod waiting;

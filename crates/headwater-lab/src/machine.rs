@@ -73,12 +73,21 @@ pub(crate) async fn busy_percent() -> f64 {
 
 /// Processor time used so far by this process and by others named by their ids.
 pub(crate) fn cpu_time(and_of: &[u32]) -> Result<Duration> {
-    let mut total = of_process(std::process::id())?;
-    for pid in and_of {
-        // A process that ended in between has nothing more to add.
-        total += of_process(*pid).unwrap_or_default();
-    }
-    Ok(total)
+    Ok(of_process(std::process::id())? + cpu_time_of(and_of))
+}
+
+/// Processor time used so far by these processes.
+pub(crate) fn cpu_time_of(pids: &[u32]) -> Duration {
+    // A process that ended in between has nothing more to add.
+    pids.iter().map(|pid| of_process(*pid).unwrap_or_default()).sum()
+}
+
+/// Memory of this process that is in use right now.
+pub(crate) fn resident_bytes() -> Result<u64> {
+    let text = fs::read_to_string("/proc/self/status").context("reading the memory in use")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS in it")?;
+    let kib: u64 = line.trim().trim_end_matches(" kB").parse().context("VmRSS is not a number")?;
+    Ok(kib * 1024)
 }
 
 /// The scheduler's nanoseconds, summed over threads: `/proc/pid/stat` counts in ticks of 10 ms, too coarse here.
@@ -138,6 +147,11 @@ mod tests {
             std::hint::spin_loop();
         }
         assert!(cpu_time(&[]).unwrap() > before);
+    }
+
+    #[test]
+    fn memory_in_use_is_known() {
+        assert!(resident_bytes().unwrap() > 100_000);
     }
 
     #[test]

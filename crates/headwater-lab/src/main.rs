@@ -1,7 +1,8 @@
-//! The lab: Headwater's figures beside its peers' in one run, and the soak that counts every message.
+//! The lab: figures beside peers' in one run, the soak that counts every message, and what consumers must show.
 
 mod bench;
 mod machine;
+mod runtime;
 mod server;
 mod soak;
 
@@ -9,7 +10,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Figures beside peers, and the correctness soak.
+/// Figures beside peers, the correctness soak, and the consumers' checks.
 #[derive(Debug, Parser)]
 #[command(name = "headwater-lab", version, about)]
 struct Cli {
@@ -26,6 +27,11 @@ enum Command {
     /// One consumer process of the soak.
     #[command(hide = true)]
     SoakMember(soak::MemberArgs),
+    /// Measures and judges running consumers: rates, lag, order, single effects, endings, idle cost.
+    Runtime(runtime::RuntimeArgs),
+    /// One process of a runtime check.
+    #[command(hide = true)]
+    RuntimeChild(runtime::ChildArgs),
 }
 
 #[tokio::main]
@@ -40,6 +46,8 @@ async fn main() -> ExitCode {
         Command::Bench(args) => until_interrupted(bench::run(args)).await,
         Command::Soak(args) => until_interrupted(soak::run(args)).await,
         Command::SoakMember(args) => soak::run_member(args).await.map(|()| true),
+        Command::Runtime(args) => until_interrupted(runtime::run(args)).await,
+        Command::RuntimeChild(args) => runtime::run_child(args).await.map(|()| true),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,

@@ -3,7 +3,7 @@
 mod check;
 mod children;
 mod faults;
-mod history;
+pub(crate) mod history;
 mod member;
 mod publish;
 mod publish_postgres;
@@ -23,7 +23,7 @@ use tokio::task::JoinSet;
 
 use crate::server::{PREPARED_TRANSACTIONS, Server};
 use children::{Children, MemberSpec};
-pub(crate) use member::{MemberArgs, run_member};
+pub(crate) use member::{MemberArgs, STORE_VARIABLE, run_member};
 use publish::Ledger;
 use stage::{GROUPS, Stage};
 use verdict::Verdict;
@@ -31,8 +31,8 @@ use verdict::Verdict;
 const PUBLISHERS: usize = 16;
 /// Few and slow, because every commit wakes all members: what is measured is whether anything stalls, not throughput.
 const PROBES: usize = 2;
-/// Starts a PostgreSQL of the lab's own for the soak.
-const OWN_POSTGRES: &str = "own-postgres";
+/// Names a PostgreSQL of the lab's own, started for the run.
+pub(crate) const OWN_POSTGRES: &str = "own-postgres";
 
 /// Options of `soak`.
 #[derive(Debug, Args)]

@@ -1,0 +1,180 @@
+//! `headwater-lab runtime`: what running consumers must show, measured and judged on both databases.
+//!
+//! Each check has an empty store of its own. Those about processes start real ones from this very program and end them by
+//! their ids.
+
+mod child;
+mod children;
+mod ending;
+mod groups;
+mod idle;
+mod judge;
+mod once;
+mod order;
+mod place;
+mod publish;
+mod rates;
+mod report;
+mod slow;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use rand::RngExt;
+
+use crate::machine::{Machine, busy_percent};
+use crate::soak::OWN_POSTGRES;
+pub(crate) use child::{ChildArgs, run_child};
+use place::{Ground, Place};
+use report::{Judged, Outcome, Report};
+
+/// Longer than any check takes; one that is still at it then has come to no result.
+const CHECK_MAX: Duration = Duration::from_secs(20 * 60);
+
+/// Options of `runtime`.
+#[derive(Debug, Args)]
+pub(crate) struct RuntimeArgs {
+    /// Only these checks.
+    #[arg(long, value_enum, num_args = 1.., value_name = "NAME")]
+    only: Vec<Check>,
+    /// A store to check on: own-postgres for a server of the lab's own, postgres://… (databases named headwater_lab_*
+    /// are made there and removed), sqlite:path (files whose names begin so are made and removed). Default:
+    /// own-postgres and files in the work directory.
+    #[arg(long, num_args = 1.., value_name = "STORE")]
+    store: Vec<String>,
+    /// Shorter runs: about five minutes in all.
+    #[arg(long)]
+    quick: bool,
+    /// Writes everything as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// What all randomness starts from; drawn and printed if absent.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Where data and logs go.
+    #[arg(long, value_name = "DIRECTORY", default_value = "target/lab")]
+    work: PathBuf,
+}
+
+/// What can be checked on its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Check {
+    /// Batch handlers reach 70 % of the bare verbs' rate.
+    BatchRate,
+    /// Handlers of single messages reach 100,000 a second on SQLite, 60,000 on PostgreSQL.
+    SingleRate,
+    /// A hundred groups keep up with 30,000 messages a second and read each once (PostgreSQL).
+    Groups,
+    /// Slow messages hold up nobody.
+    Slow,
+    /// Effects are there once although processes are killed.
+    Once,
+    /// SIGTERM hands work over at once, SIGKILL within two heartbeats.
+    Term,
+    /// Keys stay in order.
+    Order,
+    /// A hundred waiting consumers take less than 1 % of a core.
+    Idle,
+}
+
+impl Check {
+    fn name(self) -> &'static str {
+        match self {
+            Check::BatchRate => "batch-rate",
+            Check::SingleRate => "single-rate",
+            Check::Groups => "groups",
+            Check::Slow => "slow",
+            Check::Once => "once",
+            Check::Term => "term",
+            Check::Order => "order",
+            Check::Idle => "idle",
+        }
+    }
+
+    /// Whether it has something to say about a store.
+    fn concerns(self, ground: &Ground) -> bool {
+        self != Check::Groups || matches!(ground, Ground::Postgres(_))
+    }
+
+    async fn run(self, place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
+        match self {
+            Check::BatchRate => rates::batch(place, setting).await,
+            Check::SingleRate => rates::single(place, setting).await,
+            Check::Groups => groups::run(place, setting).await,
+            Check::Slow => slow::run(place, setting).await,
+            Check::Once => once::run(place, setting).await,
+            Check::Term => ending::run(place, setting).await,
+            Check::Order => order::run(place, setting).await,
+            Check::Idle => idle::run(place, setting).await,
+        }
+    }
+}
+
+/// What all checks of a run share.
+#[derive(Clone, Copy, Debug)]
+struct Setting {
+    quick: bool,
+    seed: u64,
+    /// On how many stores each check runs.
+    stores: usize,
+}
+
+/// Runs what was asked for; true if nothing was violated.
+pub(crate) async fn run(args: RuntimeArgs) -> Result<bool> {
+    let start = Instant::now();
+    std::fs::create_dir_all(&args.work)?;
+    let seed = args.seed.unwrap_or_else(|| rand::rng().random_range(0..1_000_000_000));
+    println!("seed {seed}");
+    let stores = match &args.store[..] {
+        [] => vec![OWN_POSTGRES.to_owned(), format!("sqlite:{}", args.work.join("runtime").display())],
+        named => named.to_vec(),
+    };
+    let setting = Setting { quick: args.quick, seed, stores: stores.len() };
+    let mut report = Report {
+        machine: Machine::read(&args.work),
+        quick: args.quick,
+        seed,
+        busy_before_percent: busy_percent().await,
+        seconds: 0.0,
+        outcomes: vec![],
+    };
+    for store in &stores {
+        let ground = Ground::prepare(store, &args.work).await?;
+        for check in Check::value_variants() {
+            let wanted = args.only.is_empty() || args.only.contains(check);
+            if wanted && check.concerns(&ground) {
+                report.outcomes.push(judge(*check, &ground, &setting).await?);
+            }
+        }
+    }
+    report.seconds = start.elapsed().as_secs_f64();
+    println!("{}", report.table());
+    if let Some(path) = &args.json {
+        let text = serde_json::to_string_pretty(&report.json())?;
+        std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
+    }
+    Ok(report.is_met())
+}
+
+/// One check in a place of its own. That it fails is a result like any other: the next one runs all the same.
+async fn judge(check: Check, ground: &Ground, setting: &Setting) -> Result<Outcome> {
+    let (name, store) = (check.name(), ground.engine());
+    eprintln!("{name} on {store}");
+    let start = Instant::now();
+    let place = ground.place(name).await?;
+    // On the heap: the checks' states are large, and only one of them is used at a time.
+    let judged = tokio::time::timeout(CHECK_MAX, Box::pin(check.run(&place, setting))).await;
+    place.clear().await?;
+    let result = judged
+        .with_context(|| format!("not done within {CHECK_MAX:?}"))
+        .and_then(|judged| judged)
+        .map_err(|error| format!("{error:#}"));
+    Ok(Outcome { check: name, store, seconds: start.elapsed().as_secs_f64(), result })
+}
+
+/// Says on standard error what is going on, so that a person sees where the time goes.
+fn progress(what: &str) {
+    eprintln!("· {what}");
+}

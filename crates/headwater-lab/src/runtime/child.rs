@@ -1,0 +1,215 @@
+//! One process of a check: consumers or a publisher, until told to end.
+//!
+//! It says `ready` once at work. SIGTERM ends it by [`Running::shutdown`], and so does the end of its input: the parent's
+//! death looks like that, so no process outlives its run.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use clap::Args;
+use headwater::{Context, Handling, Headwater, Json, Messages, OpenOptions, Running};
+use serde::{Deserialize, Serialize};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use super::publish::{self, Pace};
+use crate::machine::resident_bytes;
+use crate::soak::STORE_VARIABLE;
+use crate::soak::history::now_us;
+
+/// What a process says once it is at work.
+pub(crate) const READY: &str = "ready";
+/// How long handlers may take to finish when a process is asked to end.
+pub(crate) const GRACE: Duration = Duration::from_secs(5);
+
+/// Options of one process.
+#[derive(Debug, Args)]
+pub(crate) struct ChildArgs {
+    #[arg(long, env = STORE_VARIABLE, hide_env_values = true)]
+    store: String,
+    /// What to do, as JSON.
+    #[arg(long)]
+    job: String,
+}
+
+/// What a process does.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "job", rename_all = "snake_case")]
+pub(crate) enum Job {
+    /// Publishes at a pace and says how far it is.
+    Publish(Pace),
+    /// Serves so many groups on one topic with batch handlers that do nothing, and says each second how far they are.
+    Groups { topic: String, groups: usize },
+    /// Waits: so many groups on each of so many topics.
+    Wait { topics: usize, groups: usize },
+    /// Appends each message to a ledger, in the transaction that acks it.
+    Ledger(LedgerJob),
+    /// Says when each message is started and ended.
+    Record { topic: String, group: String, handlers: usize, handle_ms: u64 },
+}
+
+/// How a ledger is kept.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct LedgerJob {
+    pub(crate) topic: String,
+    pub(crate) group: String,
+    pub(crate) handlers: usize,
+    pub(crate) batch: u32,
+    pub(crate) handle_ms: u64,
+    pub(crate) lease_ms: u64,
+}
+
+/// How far the groups of a process are.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Progress {
+    /// Messages handled by the group that is the furthest behind.
+    pub(crate) handled_least: u64,
+    /// Messages read from the store, and handed to groups.
+    pub(crate) read: u64,
+    pub(crate) handed: u64,
+    pub(crate) resident_bytes: u64,
+}
+
+/// Does its job until it is done or told to end.
+pub(crate) async fn run_child(args: ChildArgs) -> Result<()> {
+    let job: Job = serde_json::from_str(&args.job)?;
+    let mut told = told_to_end()?;
+    let options = OpenOptions::default().connections_max(if matches!(job, Job::Publish(_)) { 4 } else { 16 });
+    let headwater = Headwater::open_with(&args.store, options).await?;
+    let running = match job {
+        Job::Publish(pace) => {
+            println!("{READY}");
+            tokio::select! {
+                published = publish::publish(&headwater, &pace) => published?,
+                _ = told.wait_for(|told| *told) => {}
+            }
+            return Ok(headwater.close().await?);
+        }
+        Job::Groups { topic, groups } => {
+            let (running, counts) = serve_groups(&headwater, &topic, groups).await?;
+            println!("{READY}");
+            report_progress(&running, &counts, &mut told).await?;
+            running
+        }
+        Job::Wait { topics, groups } => wait(&headwater, topics, groups).await?,
+        Job::Ledger(job) => vec![keep_ledger(&headwater, &job).await?],
+        Job::Record { topic, group, handlers, handle_ms } => {
+            vec![record(&headwater, &topic, &group, handlers, handle_ms).await?]
+        }
+    };
+    println!("{READY}");
+    told.wait_for(|told| *told).await?;
+    for stopped in futures::future::join_all(running.into_iter().map(|one| one.shutdown(GRACE))).await {
+        ensure!(stopped?.in_time, "a handler took longer than the grace time");
+    }
+    Ok(headwater.close().await?)
+}
+
+/// Becomes true on SIGTERM, and when the input ends.
+fn told_to_end() -> Result<watch::Receiver<bool>> {
+    let (sender, receiver) = watch::channel(false);
+    let mut terminate = signal(SignalKind::terminate())?;
+    let by_signal = sender.clone();
+    tokio::spawn(async move {
+        terminate.recv().await;
+        let _ = by_signal.send(true);
+    });
+    // On a thread of its own: a blocked read must not keep the process from ending.
+    std::thread::spawn(move || {
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        let _ = sender.send(true);
+    });
+    Ok(receiver)
+}
+
+type Counts = Vec<Arc<AtomicU64>>;
+
+async fn serve_groups(headwater: &Headwater, topic: &str, groups: usize) -> Result<(Vec<Running>, Counts)> {
+    let counts: Counts = (0..groups).map(|_| Arc::default()).collect();
+    let mut running = Vec::with_capacity(groups);
+    for (number, count) in counts.iter().enumerate() {
+        let count = Arc::clone(count);
+        let handling = Handling::batch(move |messages: Messages, _| {
+            count.fetch_add(messages.len() as u64, Ordering::Relaxed);
+            async { Ok(()) }
+        });
+        let consumer = headwater.consumer(topic, &format!("group-{number}"));
+        running.push(consumer.handling("only", handling).batch(500).run().await?);
+    }
+    Ok((running, counts))
+}
+
+/// Says each second how far the groups are, until told to end.
+async fn report_progress(
+    running: &[Running],
+    counts: &[Arc<AtomicU64>],
+    told: &mut watch::Receiver<bool>,
+) -> Result<()> {
+    let mut beat = tokio::time::interval(Duration::from_secs(1));
+    loop {
+        tokio::select! {
+            _ = beat.tick() => {}
+            _ = told.wait_for(|told| *told) => return Ok(()),
+        }
+        let handled_least =
+            counts.iter().map(|count| count.load(Ordering::Relaxed)).min().unwrap_or_default();
+        // All groups of a topic share one feed: any of them knows.
+        let (read, handed) = running.first().map(Running::read_and_handed).unwrap_or_default();
+        let progress = Progress { handled_least, read, handed, resident_bytes: resident_bytes()? };
+        println!("{}", serde_json::to_string(&progress)?);
+    }
+}
+
+async fn wait(headwater: &Headwater, topics: usize, groups: usize) -> Result<Vec<Running>> {
+    let mut running = Vec::with_capacity(topics * groups);
+    for topic in 0..topics {
+        let topic = format!("wait-{topic}");
+        headwater.topic(&topic).pub_sub().create().await?;
+        for group in 0..groups {
+            let handling = Handling::batch(|_: Messages, _| async { Ok(()) });
+            let consumer = headwater.consumer(&topic, &format!("group-{group}"));
+            running.push(consumer.handling("only", handling).run().await?);
+        }
+    }
+    Ok(running)
+}
+
+async fn keep_ledger(headwater: &Headwater, job: &LedgerJob) -> Result<Running> {
+    let pause = Duration::from_millis(job.handle_ms);
+    let handling = if headwater.store().engine() == "sqlite" {
+        Handling::in_sqlite(move |connection, Json(n): Json<i64>, context: &Context| {
+            connection.execute(super::once::INSERT_SQLITE, [n, i64::from(context.attempt())])?;
+            // After the write, so that a kill finds it written and not committed.
+            std::thread::sleep(pause);
+            Ok(())
+        })
+    } else {
+        Handling::in_postgres(move |transaction, Json(n): Json<i64>, context: Context| async move {
+            transaction.execute(super::once::INSERT_POSTGRES, &[&n, &i64::from(context.attempt())]).await?;
+            tokio::time::sleep(pause).await;
+            Ok(())
+        })
+    };
+    let consumer = headwater.consumer(&job.topic, &job.group).handling("ledger", handling);
+    let consumer = consumer.batch(job.batch).concurrency(job.handlers);
+    Ok(consumer.lease(Duration::from_millis(job.lease_ms)).run().await?)
+}
+
+async fn record(
+    headwater: &Headwater,
+    topic: &str,
+    group: &str,
+    handlers: usize,
+    handle_ms: u64,
+) -> Result<Running> {
+    let handling = Handling::one(move |Json(n): Json<u64>, _| async move {
+        // A line goes out whole, and what is in the pipe outlives the process.
+        println!("+ {n} {}", now_us());
+        tokio::time::sleep(Duration::from_millis(handle_ms)).await;
+        println!("- {n} {}", now_us());
+        Ok(())
+    });
+    Ok(headwater.consumer(topic, group).handling("recorder", handling).concurrency(handlers).run().await?)
+}

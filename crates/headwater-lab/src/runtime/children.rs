@@ -1,0 +1,114 @@
+//! The processes of a check, as their parent sees them: started from this very program, heard, signalled, ended.
+
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::child::{Job, READY};
+use crate::soak::STORE_VARIABLE;
+
+/// Longer than a process needs to start and to subscribe a hundred groups on a busy machine.
+const START_MAX: Duration = Duration::from_secs(60);
+
+/// A process of a check. Killed with its value.
+#[derive(Debug)]
+pub(crate) struct Process {
+    child: Child,
+    pid: u32,
+    ready: watch::Receiver<bool>,
+    listening: JoinHandle<()>,
+}
+
+impl Process {
+    /// Starts a process for a job; every line it says, apart from being ready, goes to `on_line`.
+    pub(crate) fn start(
+        url: &str,
+        job: &Job,
+        mut on_line: impl FnMut(&str) + Send + 'static,
+    ) -> Result<Self> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .args(["runtime-child", "--job", &serde_json::to_string(job)?])
+            .env(STORE_VARIABLE, url)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .context("starting a process")?;
+        let pid = child.id().context("a process that just started has an id")?;
+        let mut lines = BufReader::new(child.stdout.take().context("its output is piped")?).lines();
+        let (is_ready, ready) = watch::channel(false);
+        let listening = tokio::spawn(async move {
+            while let Ok(Some(line)) = lines.next_line().await {
+                if line == READY {
+                    let _ = is_ready.send(true);
+                } else {
+                    on_line(&line);
+                }
+            }
+        });
+        Ok(Process { child, pid, ready, listening })
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Waits until it is at work.
+    pub(crate) async fn ready(&mut self) -> Result<()> {
+        let ready = tokio::time::timeout(START_MAX, self.ready.wait_for(|ready| *ready)).await;
+        let ready = ready.context("a process was not ready in time")?;
+        ready.map(drop).context("a process ended before it was ready")
+    }
+
+    /// Whether it is at work already.
+    pub(crate) fn is_ready(&self) -> bool {
+        *self.ready.borrow()
+    }
+
+    /// Fails if it has ended.
+    pub(crate) fn ensure_alive(&mut self) -> Result<()> {
+        match self.child.try_wait()? {
+            None => Ok(()),
+            Some(status) => anyhow::bail!("process {} ended by itself: {status}", self.pid),
+        }
+    }
+
+    /// Asks it to end as an operator would.
+    pub(crate) fn terminate(&self) -> Result<()> {
+        let pid = self.child.id().context("the process has ended")?;
+        let pid = Pid::from_raw(i32::try_from(pid)?).context("no process has id 0")?;
+        Ok(kill_process(pid, Signal::TERM)?)
+    }
+
+    /// Kills it and hears what it said last.
+    pub(crate) async fn kill(mut self) -> Result<()> {
+        self.child.kill().await?;
+        self.heard().await
+    }
+
+    /// Waits for its end and hears what it said last.
+    pub(crate) async fn ended(mut self, at_most: Duration) -> Result<ExitStatus> {
+        let ended = tokio::time::timeout(at_most, self.child.wait()).await;
+        let status = ended.with_context(|| format!("process {} did not end in {at_most:?}", self.pid))??;
+        self.heard().await?;
+        Ok(status)
+    }
+
+    /// Lets it end in order: its input ends, as it would if this process died.
+    pub(crate) async fn stop(mut self) -> Result<()> {
+        drop(self.child.stdin.take());
+        let status = self.ended(Duration::from_secs(30)).await?;
+        ensure!(status.success(), "a process failed: {status}");
+        Ok(())
+    }
+
+    async fn heard(&mut self) -> Result<()> {
+        Ok((&mut self.listening).await?)
+    }
+}

@@ -1,0 +1,211 @@
+//! How a process ends: on SIGTERM others have its work at once and nothing twice; killed, they have it within two
+//! heartbeats although its leases last for minutes.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use headwater::{Headwater, NewMessage};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use super::child::{GRACE, Job};
+use super::children::Process;
+use super::judge::{Kill, Record};
+use super::place::{Place, settled, unsound};
+use super::report::{Floor, Judged};
+use super::{Setting, progress};
+use crate::bench::report::Unit;
+use crate::soak::history::now_us;
+
+const TOPIC: &str = "endings";
+const GROUP: &str = "workers";
+/// What waits when a process is told to end: some tenths of a second for the one that is left.
+const BURST: u64 = 2_000;
+const HANDLERS: usize = 32;
+const HANDLE_MS: u64 = 5;
+/// The longest time the rest may take once a process has ended on SIGTERM.
+const REST_MAX_MS: f64 = 1_000.0;
+/// The longest time until everything of a killed process is handled.
+const NOTICED_MAX_MS: f64 = 20_000.0;
+/// A process acks what is done of a lease after a second at the latest; this is more than it needs to get it to the
+/// store.
+const UNSETTLED_US: u64 = 3_000_000;
+
+pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
+    let headwater = place.open().await?;
+    headwater.topic(TOPIC).create().await?;
+    let mut stage = Stage {
+        url: place.url.clone(),
+        headwater,
+        record: Arc::default(),
+        started: 0,
+        published: 0,
+        random: StdRng::seed_from_u64(setting.seed),
+    };
+    let mut judged = terminate(&mut stage, if setting.quick { 2 } else { 6 }).await?;
+    // The moments differ in how long before them the killed process had beaten for the last time.
+    let moments: &[u64] = if setting.quick { &[7_700] } else { &[7_700, 10_000, 12_500] };
+    judged.extend(kill(&mut stage, moments).await?);
+    settled(&stage.headwater, TOPIC, GROUP, Duration::from_secs(30)).await?;
+    let (problems, words) = unsound(&stage.headwater).await?;
+    judged.push(Judged::none_of("problems found in the store", problems).note(words));
+    stage.headwater.close().await?;
+    Ok(judged)
+}
+
+struct Stage {
+    url: String,
+    headwater: Headwater,
+    record: Arc<Mutex<Record>>,
+    started: usize,
+    published: u64,
+    random: StdRng,
+}
+
+impl Stage {
+    /// Starts a process that records what it handles; it is known by its number.
+    async fn start(&mut self) -> Result<(usize, Process)> {
+        let (number, record) = (self.started, Arc::clone(&self.record));
+        self.started += 1;
+        let job = Job::Record {
+            topic: TOPIC.into(),
+            group: GROUP.into(),
+            handlers: HANDLERS,
+            handle_ms: HANDLE_MS,
+        };
+        let mut process = Process::start(&self.url, &job, move |line| {
+            record.lock().expect("no panic while held").note(number, line);
+        })?;
+        process.ready().await?;
+        Ok((number, process))
+    }
+
+    /// Publishes a burst, and waits until processes are in the middle of it.
+    async fn burst(&mut self) -> Result<()> {
+        let numbers = self.published..self.published + BURST;
+        let batch: Vec<NewMessage> =
+            numbers.map(|n| NewMessage::json(&n)).collect::<headwater::Result<_>>()?;
+        self.headwater.producer(TOPIC).send_batch(&batch).await?;
+        self.published += BURST;
+        tokio::time::sleep(Duration::from_millis(self.random.random_range(20..100))).await;
+        Ok(())
+    }
+
+    fn read<T>(&self, read: impl FnOnce(&Record) -> T) -> T {
+        read(&self.record.lock().expect("no panic while held"))
+    }
+
+    /// When the last message was handled; fails if that takes too long.
+    async fn handled_at_us(&self, at_most: Duration) -> Result<u64> {
+        let deadline = Instant::now() + at_most;
+        while self.read(Record::finished) < self.published {
+            let finished = self.read(Record::finished);
+            ensure!(
+                Instant::now() < deadline,
+                "{finished} of {} messages are handled after {at_most:?}",
+                self.published
+            );
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        Ok(self.read(|record| record.finished_at_us().unwrap_or_default()))
+    }
+}
+
+/// SIGTERM in the middle of a burst, again and again, beside a process that stays.
+async fn terminate(stage: &mut Stage, rounds: u64) -> Result<Vec<Judged>> {
+    let (_, other) = stage.start().await?;
+    let (mut ending, mut rest, mut failed) = (vec![], vec![], 0);
+    for round in 0..rounds {
+        progress(&format!("SIGTERM {} of {rounds}", round + 1));
+        let (_, process) = stage.start().await?;
+        stage.burst().await?;
+        let told = Instant::now();
+        process.terminate()?;
+        let status = process.ended(GRACE * 3).await?;
+        ending.push(told.elapsed().as_secs_f64() * 1_000.0);
+        failed += u64::from(!status.success());
+        let ended_us = now_us();
+        let handled_us = stage.handled_at_us(Duration::from_secs(60)).await?;
+        rest.push(handled_us.saturating_sub(ended_us) as f64 / 1_000.0);
+    }
+    other.stop().await?;
+    let grace_ms = GRACE.as_secs_f64() * 1_000.0;
+    let shares = stage.read(Record::shares);
+    let by_others = shares.iter().filter(|(process, _)| **process != 0).map(|(_, share)| share).sum::<u64>();
+    Ok(vec![
+        Judged::new(
+            "SIGTERM to exit, longest",
+            largest(&ending),
+            Unit::Milliseconds,
+            Floor::AtMost(grace_ms),
+        ),
+        Judged::none_of("processes that did not end in order", failed),
+        Judged::new(
+            "exit to all handled, longest",
+            largest(&rest),
+            Unit::Milliseconds,
+            Floor::AtMost(REST_MAX_MS),
+        )
+        .note(format!("rounds: {}", list(&rest))),
+        Judged::none_of("messages started twice", stage.read(Record::doubled))
+            .note(format!("{} messages, {by_others} of them first in hands that ended", stage.published)),
+        Judged::none_of("lines that make no sense", stage.read(|record| record.garbled)),
+    ])
+}
+
+/// SIGKILL in the middle of a burst, beside a process that stays, at these times after its start in milliseconds.
+async fn kill(stage: &mut Stage, moments: &[u64]) -> Result<Vec<Judged>> {
+    let doubled_before = stage.read(Record::doubled);
+    let (mut noticed, mut kills) = (vec![], vec![]);
+    for moment in moments {
+        progress(&format!("SIGKILL {moment} ms after the start"));
+        // The one that stays is the older one by a little, so that it beats shortly before the other does: then it
+        // takes the longest to notice.
+        let (_, other) = stage.start().await?;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let (victim, process) = stage.start().await?;
+        tokio::time::sleep(Duration::from_millis(*moment)).await;
+        stage.burst().await?;
+        let at_us = now_us();
+        process.kill().await?;
+        kills.push(Kill { process: victim, at_us });
+        let handled_us = stage.handled_at_us(Duration::from_secs(330)).await?;
+        noticed.push(handled_us.saturating_sub(at_us) as f64 / 1_000.0);
+        other.stop().await?;
+    }
+    let doubled = stage.read(Record::doubled) - doubled_before;
+    let worst = Judged::new(
+        "SIGKILL to all handled, longest",
+        largest(&noticed),
+        Unit::Milliseconds,
+        Floor::AtMost(NOTICED_MAX_MS),
+    );
+    Ok(vec![
+        worst.note(format!("rounds: {}", list(&noticed))),
+        Judged::none_of(
+            "messages repeated that were not in flight",
+            stage.read(|record| record.doubled_without_excuse(&kills, UNSETTLED_US)),
+        )
+        .note(format!("{doubled} were in flight and repeated")),
+    ])
+}
+
+fn largest(figures: &[f64]) -> f64 {
+    figures.iter().copied().fold(f64::NAN, f64::max)
+}
+
+fn list(figures: &[f64]) -> String {
+    figures.iter().map(|figure| format!("{figure:.0} ms")).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_of_nothing_meets_no_floor() {
+        assert_eq!(largest(&[1.0, 3.0, 2.0]), 3.0);
+        assert!(largest(&[]).is_nan());
+    }
+}

@@ -1,0 +1,160 @@
+//! A hundred groups in one process keep up with a publisher, in bounded memory, reading each message once.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::child::{Job, Progress};
+use super::children::Process;
+use super::judge::thirds;
+use super::place::{Place, eventually};
+use super::publish::Pace;
+use super::report::{Floor, Judged};
+use super::{Setting, progress};
+use crate::bench::report::Unit;
+
+const GROUPS: usize = 100;
+const PER_SECOND: u64 = 30_000;
+const TOPIC: &str = "groups";
+
+/// What was seen once a second while the publisher was at work.
+#[derive(Debug, Default)]
+struct Seen {
+    lag: Vec<f64>,
+    resident_bytes: Vec<f64>,
+    last: Progress,
+}
+
+pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
+    let seconds = if setting.quick { 10 } else { 60 };
+    let messages = PER_SECOND * seconds;
+    let headwater = place.open().await?;
+    headwater.topic(TOPIC).pub_sub().create().await?;
+    headwater.close().await?;
+    let published = Arc::new(AtomicU64::new(0));
+    let seen = Arc::new(Mutex::new(Seen::default()));
+    let (out, see) = (Arc::clone(&published), Arc::clone(&seen));
+    let job = Job::Groups { topic: TOPIC.into(), groups: GROUPS };
+    let mut consumers = Process::start(&place.url, &job, move |line| {
+        see.lock().expect("no panic while held").note(line, out.load(Ordering::Relaxed), messages);
+    })?;
+    consumers.ready().await?;
+    progress(&format!("{GROUPS} groups serve {PER_SECOND} messages a second for {seconds} s"));
+    let start = tokio::time::Instant::now();
+    let pace = Pace { topic: TOPIC.into(), per_second: PER_SECOND, batch: 500, tasks: 4, messages };
+    let count = Arc::clone(&published);
+    let publisher = Process::start(&place.url, &Job::Publish(pace), move |line| {
+        count.fetch_max(line.parse().unwrap_or_default(), Ordering::Relaxed);
+    })?;
+    let status = publisher.ended(Duration::from_secs(seconds * 4 + 30)).await?;
+    anyhow::ensure!(status.success(), "the publisher failed: {status}");
+    let rate = messages as f64 / start.elapsed().as_secs_f64();
+    let last = || seen.lock().expect("no panic while held").last;
+    let caught_up = eventually("all groups have all messages", Duration::from_secs(60), async || {
+        consumers.ensure_alive()?;
+        Ok(last().handled_least >= messages)
+    });
+    let caught_up = caught_up.await;
+    // One more look, so that its counts are from after the last message.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    let in_order = consumers.stop().await;
+    let seen = seen.lock().expect("no panic while held");
+    let mut judged = seen.judge(rate, messages)?;
+    judged
+        .push(Judged::none_of("groups that did not catch up within a minute", u64::from(caught_up.is_err())));
+    let note = in_order.as_ref().err().map(|error| format!("{error:#}")).unwrap_or_default();
+    judged.push(
+        Judged::none_of("processes that did not end in order", u64::from(in_order.is_err())).note(note),
+    );
+    Ok(judged)
+}
+
+impl Seen {
+    /// Notes a line of the consuming process; samples count only while the publisher is at work.
+    fn note(&mut self, line: &str, published: u64, messages: u64) {
+        let Ok(progress) = serde_json::from_str::<Progress>(line) else { return };
+        self.last = progress;
+        if published > 0 && published < messages {
+            self.lag.push(published.saturating_sub(progress.handled_least) as f64);
+            self.resident_bytes.push(progress.resident_bytes as f64);
+        }
+    }
+
+    fn judge(&self, rate: f64, messages: u64) -> Result<Vec<Judged>> {
+        let few = || format!("too few samples: {}", self.lag.len());
+        let (lag_first, lag_last) = thirds(&self.lag).with_context(few)?;
+        let (memory_first, memory_last) = thirds(&self.resident_bytes).with_context(few)?;
+        let pace = PER_SECOND as f64;
+        let list = self.lag.iter().map(|lag| format!("{lag:.0}")).collect::<Vec<_>>().join(" ");
+        let mib = |bytes: f64| bytes / (1024.0 * 1024.0);
+        let groups = GROUPS as u64;
+        Ok(vec![
+            Judged::new("published", rate, Unit::MessagesPerSecond, Floor::AtLeast(0.95 * pace)),
+            Judged::new(
+                "lag of the slowest group, last third",
+                lag_last,
+                Unit::Count,
+                Floor::AtMost(2.0 * lag_first + pace),
+            )
+            .note(format!("first third {lag_first:.0}; each second: {list}")),
+            Judged::new(
+                "memory, last third of first",
+                memory_last / memory_first * 100.0,
+                Unit::Percent,
+                Floor::AtMost(120.0),
+            )
+            .note(format!("{:.0} MiB, then {:.0} MiB", mib(memory_first), mib(memory_last))),
+            Judged::all_of("messages read", self.last.read, messages),
+            Judged::all_of("messages handed to groups", self.last.handed, groups * messages),
+        ])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(lag: &[f64], memory: &[f64], read: u64, handed: u64) -> Seen {
+        let last = Progress { read, handed, ..Progress::default() };
+        Seen { lag: lag.to_vec(), resident_bytes: memory.to_vec(), last }
+    }
+
+    fn violated(seen: &Seen, rate: f64) -> Vec<String> {
+        let judged = seen.judge(rate, 1_000).unwrap();
+        judged.into_iter().filter(|one| !one.is_met()).map(|one| one.what).collect()
+    }
+
+    #[test]
+    fn growth_repeated_reads_and_a_slow_publisher_are_violations() {
+        let flat = [1_000.0, 900.0, 1_100.0];
+        assert_eq!(violated(&seen(&flat, &flat, 1_000, 100_000), 29_900.0), [""; 0]);
+        assert_eq!(violated(&seen(&flat, &flat, 1_000, 100_000), 20_000.0), ["published"]);
+        let growing = [1_000.0, 20_000.0, 33_000.0];
+        assert_eq!(
+            violated(&seen(&growing, &flat, 1_000, 100_000), 30_000.0),
+            ["lag of the slowest group, last third"]
+        );
+        let swelling = [100.0, 110.0, 121.0];
+        assert_eq!(
+            violated(&seen(&flat, &swelling, 1_000, 100_000), 30_000.0),
+            ["memory, last third of first"]
+        );
+        assert_eq!(
+            violated(&seen(&flat, &flat, 1_001, 100_100), 30_000.0),
+            ["messages read", "messages handed to groups"]
+        );
+    }
+
+    #[test]
+    fn only_what_was_seen_while_publishing_counts() {
+        let mut seen = Seen::default();
+        let line = serde_json::to_string(&Progress { handled_least: 40, ..Progress::default() }).unwrap();
+        for published in [0, 50, 90, 100] {
+            seen.note(&line, published, 100);
+        }
+        seen.note("noise", 60, 100);
+        assert_eq!(seen.lag, [10.0, 50.0]);
+    }
+}

@@ -1,0 +1,177 @@
+//! Where checks run: a fresh database or file for each, removed with it.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use headwater::{Headwater, TopicName};
+
+use crate::server::Server;
+use crate::soak::OWN_POSTGRES;
+
+/// What kind of store checks run on.
+#[derive(Debug)]
+pub(crate) enum Ground {
+    Postgres(Server),
+    /// Files are named after this path.
+    Sqlite(PathBuf),
+}
+
+impl Ground {
+    /// Prepares what `--store` names: `own-postgres`, `postgres://…` or `sqlite:path`.
+    pub(crate) async fn prepare(named: &str, work: &Path) -> Result<Self> {
+        if named == OWN_POSTGRES {
+            return Ok(Ground::Postgres(Server::start(work, &[]).await?));
+        }
+        if named.starts_with("postgres://") || named.starts_with("postgresql://") {
+            return Ok(Ground::Postgres(Server::external(named)));
+        }
+        let path = named.strip_prefix("sqlite:").with_context(|| {
+            format!("--store {named}: use {OWN_POSTGRES}, postgres://user@host/database or sqlite:path")
+        })?;
+        ensure!(
+            !path.starts_with(':'),
+            "--store {named}: several processes share the store, so it must be a file"
+        );
+        Ok(Ground::Sqlite(PathBuf::from(path)))
+    }
+
+    pub(crate) fn engine(&self) -> &'static str {
+        match self {
+            Ground::Postgres(_) => "postgres",
+            Ground::Sqlite(_) => "sqlite",
+        }
+    }
+
+    /// An empty place for one check.
+    pub(crate) async fn place(&self, check: &str) -> Result<Place<'_>> {
+        // The process id, so that two runs on one server do not take each other's database away.
+        let name = format!("headwater_lab_{}_{}", check.replace('-', "_"), std::process::id());
+        match self {
+            Ground::Postgres(server) => {
+                let url = server.create_database(&name).await?;
+                Ok(Place { url, kind: Kind::Database { server, name } })
+            }
+            Ground::Sqlite(path) => {
+                let file = path.with_file_name(format!(
+                    "{}-{name}.db",
+                    path.file_stem().unwrap_or_default().to_string_lossy()
+                ));
+                ensure!(!file.exists(), "{} is there already; name another path", file.display());
+                Ok(Place { url: format!("sqlite:{}", file.display()), kind: Kind::File(RemovedFile(file)) })
+            }
+        }
+    }
+}
+
+/// An empty store.
+#[derive(Debug)]
+pub(crate) struct Place<'g> {
+    pub(crate) url: String,
+    kind: Kind<'g>,
+}
+
+#[derive(Debug)]
+enum Kind<'g> {
+    Database { server: &'g Server, name: String },
+    File(RemovedFile),
+}
+
+impl Place<'_> {
+    pub(crate) fn is_postgres(&self) -> bool {
+        matches!(self.kind, Kind::Database { .. })
+    }
+
+    /// The file of an embedded store.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        match &self.kind {
+            Kind::File(file) => Some(&file.0),
+            Kind::Database { .. } => None,
+        }
+    }
+
+    /// A handle of this process.
+    pub(crate) async fn open(&self) -> Result<Headwater> {
+        Ok(Headwater::open(&self.url).await?)
+    }
+
+    /// The processes that serve the store besides its users', where they can be seen.
+    pub(crate) async fn backends(&self) -> Result<Vec<u32>> {
+        match &self.kind {
+            Kind::Database { server, name } => server.backends(name).await,
+            Kind::File(_) => Ok(vec![]),
+        }
+    }
+
+    /// Removes a database; a file goes by itself.
+    pub(crate) async fn clear(self) -> Result<()> {
+        match &self.kind {
+            Kind::Database { server, name } => server.drop_database(name).await,
+            Kind::File(_) => Ok(()),
+        }
+    }
+}
+
+/// A file that goes with its value, and those SQLite puts beside it.
+#[derive(Debug)]
+struct RemovedFile(PathBuf);
+
+impl Drop for RemovedFile {
+    fn drop(&mut self) {
+        for suffix in ["", "-wal", "-shm"] {
+            let mut path = self.0.clone().into_os_string();
+            path.push(suffix);
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// What a group has not done yet, in words; `None` if nothing.
+pub(crate) async fn unsettled(headwater: &Headwater, topic: &str, group: &str) -> Result<Option<String>> {
+    let (store, topic) = (headwater.store(), TopicName::new(topic)?);
+    // Moves the head over everything committed, so that "all" is known.
+    store.maintain().await?;
+    let topics = store.topics().await?;
+    let head = topics.iter().find(|status| status.topic.name == topic).context("the topic is gone")?.head;
+    let groups = store.subscriptions(&topic).await?;
+    let status = groups.iter().find(|status| status.group.as_str() == group).context("the group is gone")?;
+    let done = status.leased == 0 && status.waiting == 0 && status.dead_letters == 0 && status.floor >= head;
+    Ok((!done).then(|| format!("head {head}, {status:?}")))
+}
+
+/// Waits until a group has done everything; fails with what is left if that takes longer.
+pub(crate) async fn settled(
+    headwater: &Headwater,
+    topic: &str,
+    group: &str,
+    at_most: Duration,
+) -> Result<()> {
+    let deadline = Instant::now() + at_most;
+    while let Some(left) = unsettled(headwater, topic, group).await? {
+        ensure!(Instant::now() < deadline, "group {group} is not done after {at_most:?}: {left}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    Ok(())
+}
+
+/// How many things the store finds wrong with itself.
+pub(crate) async fn unsound(headwater: &Headwater) -> Result<(u64, String)> {
+    let findings = headwater.store().doctor().await?;
+    let words: Vec<String> =
+        findings.iter().map(|finding| format!("{}: {}", finding.check, finding.problem)).collect();
+    Ok((words.len() as u64, words.join("; ")))
+}
+
+/// Waits until something holds; fails with its name if it does not in time.
+pub(crate) async fn eventually(
+    what: &str,
+    at_most: Duration,
+    mut holds: impl AsyncFnMut() -> Result<bool>,
+) -> Result<()> {
+    let deadline = Instant::now() + at_most;
+    while !holds().await? {
+        ensure!(Instant::now() < deadline, "in {at_most:?} it did not come that {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    Ok(())
+}

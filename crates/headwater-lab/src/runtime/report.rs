@@ -1,0 +1,234 @@
+//! What the checks say: figures with a floor and a verdict each, as a table and as JSON.
+
+use comfy_table::{ContentArrangement, Table, presets};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::bench::report::{Figure, Unit};
+use crate::machine::Machine;
+
+/// What a figure is held to.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Floor {
+    AtLeast(f64),
+    AtMost(f64),
+    Exactly(f64),
+    /// Shown, not judged.
+    None,
+}
+
+impl Floor {
+    fn is_met(self, amount: f64) -> bool {
+        // A figure that could not be computed meets nothing: comparisons with it are false.
+        match self {
+            Floor::AtLeast(least) => amount >= least,
+            Floor::AtMost(most) => amount <= most,
+            Floor::Exactly(wanted) => (amount - wanted).abs() < f64::EPSILON,
+            Floor::None => true,
+        }
+    }
+
+    fn show(self, unit: Unit) -> String {
+        let figure = |amount| Figure::new(amount, unit).show();
+        match self {
+            Floor::AtLeast(amount) => format!("at least {}", figure(amount)),
+            Floor::AtMost(amount) => format!("at most {}", figure(amount)),
+            Floor::Exactly(amount) => format!("exactly {}", figure(amount)),
+            Floor::None => String::new(),
+        }
+    }
+}
+
+/// One figure of a check.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Judged {
+    pub(crate) what: String,
+    pub(crate) figure: Figure,
+    pub(crate) floor: Floor,
+    /// Figures it stands on, for people.
+    pub(crate) note: String,
+}
+
+impl Judged {
+    pub(crate) fn new(what: &str, amount: f64, unit: Unit, floor: Floor) -> Self {
+        Judged { what: what.into(), figure: Figure::new(amount, unit), floor, note: String::new() }
+    }
+
+    /// A number of things that went wrong: there must be none.
+    pub(crate) fn none_of(what: &str, count: u64) -> Self {
+        Judged::new(what, count as f64, Unit::Count, Floor::Exactly(0.0))
+    }
+
+    /// A number of things that must be so many.
+    pub(crate) fn all_of(what: &str, count: u64, wanted: u64) -> Self {
+        Judged::new(what, count as f64, Unit::Count, Floor::Exactly(wanted as f64))
+    }
+
+    pub(crate) fn note(mut self, note: impl Into<String>) -> Self {
+        self.note = note.into();
+        self
+    }
+
+    pub(crate) fn is_met(&self) -> bool {
+        self.floor.is_met(self.figure.amount)
+    }
+}
+
+/// What became of one check on one store.
+#[derive(Clone, Debug)]
+pub(crate) struct Outcome {
+    pub(crate) check: &'static str,
+    pub(crate) store: &'static str,
+    pub(crate) seconds: f64,
+    /// Its figures, or why there are none.
+    pub(crate) result: Result<Vec<Judged>, String>,
+}
+
+impl Outcome {
+    /// Whether nothing was violated. A check that came to no result has shown nothing, and neither has an empty one.
+    pub(crate) fn is_met(&self) -> bool {
+        self.result.as_ref().is_ok_and(|judged| !judged.is_empty() && judged.iter().all(Judged::is_met))
+    }
+}
+
+/// A whole run.
+#[derive(Debug)]
+pub(crate) struct Report {
+    pub(crate) machine: Machine,
+    pub(crate) quick: bool,
+    pub(crate) seed: u64,
+    /// How busy the cores were with something else just before the run.
+    pub(crate) busy_before_percent: f64,
+    pub(crate) seconds: f64,
+    pub(crate) outcomes: Vec<Outcome>,
+}
+
+impl Report {
+    /// Whether something was checked and nothing violated.
+    pub(crate) fn is_met(&self) -> bool {
+        !self.outcomes.is_empty() && self.outcomes.iter().all(Outcome::is_met)
+    }
+
+    /// The table with a heading and a summary.
+    pub(crate) fn table(&self) -> String {
+        let mut table = Table::new();
+        table.load_style(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
+        if !table.is_tty() {
+            table.set_width(180);
+        }
+        table.set_header(["check", "store", "what", "figure", "floor", "verdict", "note"]);
+        for outcome in &self.outcomes {
+            let (check, store) = (outcome.check, outcome.store);
+            match &outcome.result {
+                Ok(judged) => {
+                    for one in judged {
+                        let floor = one.floor.show(one.figure.unit);
+                        let figure = one.figure.show();
+                        table.add_row([check, store, &one.what, &figure, &floor, verdict(one), &one.note]);
+                    }
+                }
+                Err(error) => {
+                    table.add_row([check, store, "came to no result", "", "", "VIOLATED", error]);
+                }
+            }
+        }
+        let Machine { cores, kernel, processor, memory_gib, filesystem } = &self.machine;
+        let heading = format!(
+            "{cores} cores ({processor}), {memory_gib} GiB, Linux {kernel}, {filesystem}, seed {}",
+            self.seed
+        );
+        let busy = match self.busy_before_percent {
+            busy if busy > 15.0 => {
+                format!("\nWARNING: the cores were {busy:.0} % busy with something else before this run")
+            }
+            _ => String::new(),
+        };
+        let violated = self.outcomes.iter().filter(|outcome| !outcome.is_met()).count();
+        let word = if self.is_met() { "ALL MET" } else { "VIOLATED" };
+        let checks = self.outcomes.len();
+        format!(
+            "{heading}{busy}\n{table}\n{word}: {violated} of {checks} checks violated, in {:.0} s",
+            self.seconds
+        )
+    }
+
+    /// Everything, for machines.
+    pub(crate) fn json(&self) -> serde_json::Value {
+        let outcomes = self.outcomes.iter().map(|outcome| {
+            let figures = outcome.result.iter().flatten().map(|one| {
+                let mut value = json!(one);
+                value["met"] = json!(one.is_met());
+                value
+            });
+            json!({
+                "check": outcome.check,
+                "store": outcome.store,
+                "seconds": outcome.seconds,
+                "met": outcome.is_met(),
+                "error": outcome.result.as_ref().err(),
+                "figures": figures.collect::<Vec<_>>(),
+            })
+        });
+        json!({
+            "machine": self.machine,
+            "quick": self.quick,
+            "seed": self.seed,
+            "busy_before_percent": self.busy_before_percent,
+            "seconds": self.seconds,
+            "met": self.is_met(),
+            "checks": outcomes.collect::<Vec<_>>(),
+        })
+    }
+}
+
+fn verdict(judged: &Judged) -> &'static str {
+    match (judged.floor, judged.is_met()) {
+        (Floor::None, _) => "",
+        (_, true) => "met",
+        (_, false) => "VIOLATED",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(result: Result<Vec<Judged>, String>) -> Outcome {
+        Outcome { check: "once", store: "sqlite", seconds: 1.0, result }
+    }
+
+    #[test]
+    fn floors_are_met_from_the_floor_on() {
+        let judged = |amount, floor| Judged::new("x", amount, Unit::Percent, floor).is_met();
+        assert!(judged(70.0, Floor::AtLeast(70.0)) && !judged(69.9, Floor::AtLeast(70.0)));
+        assert!(judged(1.0, Floor::AtMost(1.0)) && !judged(1.01, Floor::AtMost(1.0)));
+        assert!(judged(5.0, Floor::Exactly(5.0)) && !judged(6.0, Floor::Exactly(5.0)));
+        assert!(!judged(f64::NAN, Floor::AtLeast(0.0)) && !judged(f64::NAN, Floor::AtMost(1.0)));
+    }
+
+    #[test]
+    fn one_violation_or_a_check_without_a_result_spoils_the_run() {
+        let clean = outcome(Ok(vec![Judged::none_of("doubled", 0)]));
+        let doubled = outcome(Ok(vec![Judged::none_of("missing", 0), Judged::none_of("doubled", 1)]));
+        let stuck = outcome(Err("not done in time".into()));
+        let mut report = Report {
+            machine: Machine::read(std::path::Path::new(".")),
+            quick: true,
+            seed: 1,
+            busy_before_percent: 0.0,
+            seconds: 1.0,
+            outcomes: vec![],
+        };
+        assert!(!report.is_met(), "nothing checked is not clean");
+        for (outcomes, met) in
+            [(vec![clean.clone()], true), (vec![clean.clone(), doubled], false), (vec![clean, stuck], false)]
+        {
+            report.outcomes = outcomes;
+            assert_eq!(report.is_met(), met);
+            assert_eq!(report.table().contains("VIOLATED"), !met);
+            assert_eq!(report.json()["met"], json!(met));
+        }
+        assert!(!outcome(Ok(vec![])).is_met());
+    }
+}
