@@ -97,7 +97,7 @@ async fn fan_out(url: &str) -> Result<()> {
 async fn publish(headwater: &Headwater, numbers: std::ops::Range<u64>) -> Result<()> {
     let message = |n: u64| {
         let message = NewMessage::json(&n)?.key(format!("sensor-{}", n % 10));
-        Ok(if n % 10 == 0 { message.header("alarm", "yes") } else { message })
+        Ok(if n.is_multiple_of(10) { message.header("alarm", "yes") } else { message })
     };
     let messages: Vec<_> = numbers.map(message).collect::<headwater::Result<_>>()?;
     // All of them or none, in one statement.

@@ -261,7 +261,7 @@ mod tests {
         book.begin(2, 1);
         book.end(2, 2, true);
         book.end(2, 1, true);
-        assert_eq!((book.inversions, book.overlaps, book.repeats), (1 + 0, 1, 0));
+        assert_eq!((book.inversions, book.overlaps, book.repeats), (1, 1, 0));
         book.begin(1, 0);
         book.end(1, 0, true);
         assert_eq!((book.done, book.repeats), (5, 1));

@@ -4,6 +4,7 @@
 //! far behind does not make a hundred idle ones claim at its pace. No wake-up is missed: the wake is armed before the claim
 //! that finds nothing, and looked at after it.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -99,8 +100,13 @@ impl Feed {
         (self.read.load(Ordering::Relaxed), self.handed.load(Ordering::Relaxed))
     }
 
+    /// The groups, each time beginning with another one.
     fn groups(&self) -> Vec<Arc<Group>> {
-        self.groups.lock().expect("no panic while held").clone()
+        let mut groups = self.groups.lock().expect("no panic while held");
+        if groups.len() > 1 {
+            groups.rotate_left(1);
+        }
+        groups.clone()
     }
 
     /// One claim for these groups: how many messages each was handed, and when to look again though nobody publishes.
@@ -108,9 +114,18 @@ impl Feed {
         &self,
         groups: &[Arc<Group>],
     ) -> Result<(HashMap<SubscriptionId, usize>, Option<Duration>)> {
-        let wants: Vec<_> = groups.iter().filter_map(|group| group.want()).collect();
-        let mut got: HashMap<SubscriptionId, usize> =
-            wants.iter().map(|want| (want.subscription_id, 0)).collect();
+        // One want per subscription: where a group runs twice in this process, whoever wants first is served first.
+        let mut by_id: HashMap<SubscriptionId, &Arc<Group>> = HashMap::new();
+        let mut wants = Vec::new();
+        for group in groups {
+            if let Entry::Vacant(free) = by_id.entry(group.subscription.subscription_id)
+                && let Some(want) = group.want()
+            {
+                free.insert(group);
+                wants.push(want);
+            }
+        }
+        let mut got: HashMap<SubscriptionId, usize> = by_id.keys().map(|id| (*id, 0)).collect();
         if wants.is_empty() {
             return Ok((got, None));
         }
@@ -118,8 +133,6 @@ impl Feed {
         let started = Instant::now();
         let claimed = self.store.claim(&ClaimRequest { owner: self.owner.clone(), wants }).await?;
         let took = started.elapsed();
-        let by_id: HashMap<SubscriptionId, &Arc<Group>> =
-            groups.iter().map(|group| (group.subscription.subscription_id, group)).collect();
         for id in got.keys() {
             by_id[id].metrics.claim_seconds.record(took);
         }

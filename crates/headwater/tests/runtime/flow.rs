@@ -20,6 +20,7 @@ on_each!(
     a_lease_is_extended_while_its_handler_works,
     a_dead_process_is_made_up_for,
     new_messages_reach_a_waiting_consumer,
+    a_group_may_run_twice_in_one_process,
 );
 
 async fn every_message_is_handled_once(place: Place) {
@@ -348,5 +349,38 @@ async fn new_messages_reach_a_waiting_consumer(place: Place) {
     }
     running.shutdown(Duration::from_secs(5)).await.unwrap();
     other.close().await.unwrap();
+    place.leave(&headwater).await;
+}
+
+async fn a_group_may_run_twice_in_one_process(place: Place) {
+    let headwater = place.open().await;
+    publish_numbers(&headwater, "orders", 400).await;
+    let (seen, gate) = (Seen::default(), Arc::new(Semaphore::new(0)));
+    let mut running = Vec::new();
+    for consumer in 0..2 {
+        let (add, wait) = (seen.clone(), Arc::clone(&gate));
+        let consumer = headwater.consumer("orders", "email").concurrency(2).member(
+            "one",
+            move |Json(n): Json<u64>, _| {
+                let (add, wait) = (add.clone(), Arc::clone(&wait));
+                async move {
+                    add.add((consumer, n));
+                    wait.acquire().await.unwrap().forget();
+                    Ok(())
+                }
+            },
+        );
+        running.push(consumer.run().await.unwrap());
+    }
+    // Both have their hands full: neither keeps the other from its share.
+    let first = seen.reach(4).await;
+    assert_eq!(first.iter().filter(|(consumer, _)| *consumer == 0).count(), 2, "{first:?}");
+    gate.add_permits(1_000);
+    let got: HashSet<u64> = seen.reach(400).await.into_iter().map(|(_, n)| n).collect();
+    settled(&headwater, "orders", "email").await;
+    assert_eq!((got.len(), seen.len()), (400, 400));
+    for running in running {
+        running.shutdown(Duration::from_secs(5)).await.unwrap();
+    }
     place.leave(&headwater).await;
 }
