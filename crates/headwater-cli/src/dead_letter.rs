@@ -48,7 +48,7 @@ pub(crate) async fn run(global: &Global, command: &DeadLetterCommand) -> Result<
 }
 
 async fn list(global: &Global, headwater: &Headwater, args: &DeadLetterListArgs) -> Result<()> {
-    let letters = letters(headwater, &args.of)?;
+    let letters = letters(headwater, &args.of);
     let found = letters.select(args.max, |all| chosen(all, &args.filter)).await?;
     if global.output == Output::Json {
         let mut out = std::io::stdout().lock();
@@ -73,7 +73,7 @@ async fn list(global: &Global, headwater: &Headwater, args: &DeadLetterListArgs)
 }
 
 async fn show(global: &Global, headwater: &Headwater, args: &DeadLetterShowArgs) -> Result<()> {
-    let Some(letter) = letters(headwater, &args.of)?.show(args.id).await? else {
+    let Some(letter) = letters(headwater, &args.of).show(args.id).await? else {
         bail!("no such dead letter: {}, topic {}, group {}", args.id, args.of.topic, args.of.group);
     };
     let mut out = std::io::stdout().lock();
@@ -98,7 +98,7 @@ fn write_fields(out: &mut impl Write, letter: &Value) -> Result<()> {
 }
 
 async fn redrive(global: &Global, headwater: &Headwater, args: &DeadLetterRedriveArgs) -> Result<()> {
-    let done = letters(headwater, &args.of)?.redrive(|all| chosen(all, &args.filter)).await?;
+    let done = letters(headwater, &args.of).redrive(|all| chosen(all, &args.filter)).await?;
     let mut rows = Rows::new(&["redriven", "gone"]);
     rows.push(vec![json!(done.redriven), json!(done.gone)]);
     rows.print(global.output)?;
@@ -109,14 +109,14 @@ async fn redrive(global: &Global, headwater: &Headwater, args: &DeadLetterRedriv
 }
 
 async fn purge(global: &Global, headwater: &Headwater, args: &DeadLetterPurgeArgs) -> Result<()> {
-    let purged = letters(headwater, &args.of)?.purge(|all| chosen(all, &args.filter)).await?;
+    let purged = letters(headwater, &args.of).purge(|all| chosen(all, &args.filter)).await?;
     let mut rows = Rows::new(&["purged"]);
     rows.push(vec![json!(purged)]);
     rows.print(global.output)
 }
 
-fn letters(headwater: &Headwater, of: &DeadLetterOf) -> Result<DeadLetters> {
-    Ok(headwater.dead_letters(&of.topic, &of.group)?)
+fn letters(headwater: &Headwater, of: &DeadLetterOf) -> DeadLetters {
+    headwater.dead_letters(&of.topic, &of.group)
 }
 
 fn chosen(mut selection: DeadLetterSelection, filter: &DeadLetterFilter) -> DeadLetterSelection {

@@ -10,7 +10,7 @@ use crate::limits::{DEAD_LETTER_IDS_MAX, ERROR_TEXT_BYTES_MAX};
 use crate::message::{Headers, Offset};
 use crate::name::{GroupName, TopicName, check_name};
 use crate::store::Store;
-use crate::subscription::SubscriptionId;
+use crate::subscription::{SubscriptionId, SubscriptionStatus};
 
 /// A buried message.
 #[derive(Clone, Debug, PartialEq)]
@@ -157,12 +157,12 @@ pub struct Redriven {
 /// use headwater::{Headwater, NewMessage, settle::Verdict};
 ///
 /// let headwater = Headwater::open("sqlite::memory:").await?;
-/// headwater.producer("orders")?.send(NewMessage::new("?").key("o-1")).await?;
+/// headwater.producer("orders").send(NewMessage::new("?").key("o-1")).await?;
 /// let mut consumer = headwater.consumer("orders", "email").open().await?;
 /// let batch = consumer.next(Duration::from_secs(1)).await?.expect("one message waits");
 /// batch.handle(|_, _| async { Verdict::Bury("cannot be parsed".into()) }).await?;
 ///
-/// let letters = headwater.dead_letters("orders", "email")?;
+/// let letters = headwater.dead_letters("orders", "email");
 /// assert_eq!(letters.list(10).await?[0].error, "cannot be parsed");
 /// let done = letters.redrive(|all| all.key("o-1").error_contains("parsed")).await?;
 /// assert_eq!((done.redriven, letters.count().await?), (1, 0));
@@ -172,13 +172,13 @@ pub struct Redriven {
 #[derive(Clone, Debug)]
 pub struct DeadLetters {
     store: Arc<dyn Store>,
-    topic: TopicName,
-    group: GroupName,
+    topic: String,
+    group: String,
 }
 
 impl DeadLetters {
-    pub(crate) fn new(store: Arc<dyn Store>, topic: TopicName, group: GroupName) -> Self {
-        DeadLetters { store, topic, group }
+    pub(crate) fn new(store: Arc<dyn Store>, topic: &str, group: &str) -> Self {
+        DeadLetters { store, topic: topic.to_owned(), group: group.to_owned() }
     }
 
     /// The oldest, at most so many.
@@ -218,25 +218,24 @@ impl DeadLetters {
 
     /// How many there are.
     pub async fn count(&self) -> Result<u64> {
-        let counts = counts(self.store.as_ref(), &self.topic).await?;
-        let own = counts.into_iter().find(|(group, _)| *group == self.group);
-        own.map(|(_, count)| count).ok_or_else(|| self.no_such_subscription())
+        Ok(self.subscription().await?.dead_letters)
     }
 
     async fn all(&self) -> Result<DeadLetterSelection> {
-        let subscriptions = self.store.subscriptions(&self.topic).await?;
-        let own = subscriptions.into_iter().find(|status| status.group == self.group);
-        own.map(|status| DeadLetterSelection::all(status.subscription_id))
-            .ok_or_else(|| self.no_such_subscription())
+        Ok(DeadLetterSelection::all(self.subscription().await?.subscription_id))
     }
 
-    fn no_such_subscription(&self) -> Error {
-        let (topic, group) = (&self.topic, &self.group);
-        Error::new(
-            ErrorKind::NoSuchSubscription,
-            format!("no such subscription: topic {topic}, group {group}"),
-        )
+    /// Looked up each time: the group may come to be after this handle.
+    async fn subscription(&self) -> Result<SubscriptionStatus> {
+        let (topic, group) = (TopicName::new(&self.topic)?, GroupName::new(&self.group)?);
+        let subscriptions = self.store.subscriptions(&topic).await?;
+        let own = subscriptions.into_iter().find(|status| status.group == group);
+        own.ok_or_else(|| no_such_subscription(&topic, &group))
     }
+}
+
+fn no_such_subscription(topic: &TopicName, group: &GroupName) -> Error {
+    Error::new(ErrorKind::NoSuchSubscription, format!("no such subscription: topic {topic}, group {group}"))
 }
 
 /// How many dead letters each group of a topic has, by group.

@@ -139,8 +139,8 @@ impl Headwater {
     }
 
     /// The dead letters of a group: list, show, redrive, purge.
-    pub fn dead_letters(&self, topic: &str, group: &str) -> Result<DeadLetters> {
-        Ok(DeadLetters::new(Arc::clone(&self.store), TopicName::new(topic)?, GroupName::new(group)?))
+    pub fn dead_letters(&self, topic: &str, group: &str) -> DeadLetters {
+        DeadLetters::new(Arc::clone(&self.store), topic, group)
     }
 
     /// How many dead letters each group of a topic has, by group.

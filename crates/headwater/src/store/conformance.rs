@@ -403,6 +403,7 @@ macro_rules! conformance_cases {
                 several_processes_share_one_store,
                 what_a_killed_process_published_is_there,
                 a_killed_consumers_lease_moves_on,
+                what_killed_processes_handled_has_its_effect_once,
             ]
         );
         $crate::conformance_reliable_cases!($make);

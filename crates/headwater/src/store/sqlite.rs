@@ -27,7 +27,6 @@ use crate::store::{Finding, Maintained, Store};
 use crate::subscription::{Start, Subscription, SubscriptionStatus};
 use crate::topic::{Topic, TopicId, TopicSettings, TopicStatus};
 
-use self::checkpoint::Checkpoints;
 use self::connection::{Location, Role};
 use self::fault::Attempt;
 use self::reader::Readers;
@@ -57,6 +56,7 @@ mod heartbeat;
 mod maintain;
 mod migrate;
 mod notice;
+mod open;
 mod promote;
 mod publish;
 mod queue;
@@ -154,17 +154,17 @@ impl SqliteStore {
         connection::inspect(&location, options.adopt)?;
         let mut connection = connection::open(&location, Role::Writer)?;
         migrate::migrate(&mut connection, &location.name, options.adopt)?;
-        let auto_create = settle_auto_create(&connection, &location, options.auto_create)?;
+        let auto_create = open::settle_auto_create(&connection, &location, options.auto_create)?;
         let hub = Arc::new(Hub::default());
         let watched = Arc::new(Watched::default());
         let commands = Arc::new(Commands::new(writer::QUEUE_PLACES));
-        let (readers, mut threads) = start_readers(&location, options.connections_max)?;
+        let (readers, mut threads) = open::start_readers(&location, options.connections_max)?;
         let watch = match location.path {
             Some(_) => watch(&connection, Arc::clone(&watched)),
             None => Watch::none(),
         };
         let writer = Writer {
-            checkpoints: start_checkpoints(&connection, &location)?,
+            checkpoints: open::start_checkpoints(&connection, &location)?,
             connection,
             location: location.clone(),
             commands: Arc::clone(&commands),
@@ -177,7 +177,7 @@ impl SqliteStore {
             watch,
             full: true,
         };
-        threads.push(writer.start().map_err(|error| no_thread(&location, error))?);
+        threads.push(writer.start().map_err(|error| open::no_thread(&location, error))?);
         let clock = options.clock.clone();
         Ok(SqliteStore {
             location,
@@ -279,54 +279,6 @@ impl Drop for SqliteStore {
     fn drop(&mut self) {
         self.signal_stop();
     }
-}
-
-fn start_readers(location: &Location, wanted: usize) -> Result<(Option<Readers>, Vec<JoinHandle<()>>)> {
-    if location.path.is_none() {
-        return Ok((None, Vec::new()));
-    }
-    let count = wanted.clamp(1, reader::READERS_MAX);
-    let connections =
-        (0..count).map(|_| connection::open(location, Role::Reader)).collect::<Result<Vec<Connection>>>()?;
-    let (readers, threads) = Readers::start(connections).map_err(|error| no_thread(location, error))?;
-    Ok((Some(readers), threads))
-}
-
-fn start_checkpoints(connection: &Connection, location: &Location) -> Result<Checkpoints> {
-    if location.path.is_none() {
-        return Ok(Checkpoints::none());
-    }
-    let page_bytes = connection
-        .query_row("PRAGMA page_size", [], |row| row.get(0))
-        .map_err(|error| fault::sqlite_error(&location.name, error))?;
-    let own = connection::open(location, Role::Checkpointer)?;
-    Checkpoints::start(own, page_bytes).map_err(|error| no_thread(location, error))
-}
-
-fn no_thread(location: &Location, error: std::io::Error) -> Error {
-    Error::with_source(
-        ErrorKind::Unavailable,
-        format!("cannot start a thread: {}: {error}", location.name),
-        error,
-    )
-}
-
-/// Whether publishing creates topics. What is asked for is kept in the file, for publishes in plain SQL.
-fn settle_auto_create(connection: &Connection, location: &Location, wanted: Option<bool>) -> Result<bool> {
-    let failed = |error| fault::sqlite_error(&location.name, error);
-    let stored: String = connection
-        .query_row("SELECT value FROM headwater_meta WHERE key = 'auto_create'", [], |row| row.get(0))
-        .map_err(failed)?;
-    let wanted = wanted.unwrap_or(stored == "1");
-    if wanted != (stored == "1") {
-        connection
-            .execute(
-                "UPDATE headwater_meta SET value = ?1 WHERE key = 'auto_create'",
-                [if wanted { "1" } else { "0" }],
-            )
-            .map_err(failed)?;
-    }
-    Ok(wanted)
 }
 
 #[async_trait]

@@ -3,12 +3,16 @@
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::case::{Case, DEADLINE, Scene, group, offsets_of, owner, pause};
+use super::effects::{self, Effects, Say};
+use crate::error::ErrorKind;
 use crate::lease::{ClaimRequest, Settlement, Want};
 use crate::message::NewMessage;
 use crate::name::TopicName;
+use crate::settle::Verdict;
 use crate::store::{OpenOptions, Store};
 use crate::subscription::Start;
 use crate::topic::TopicSettings;
@@ -33,6 +37,7 @@ pub fn work() {
         match job.as_str() {
             "publish" => publish(store.as_ref(), &topic, total).await,
             "consume" => consume(store.as_ref(), &topic, total).await,
+            "handle" => handle(&store, &topic, total).await,
             "claim and hang" => claim_and_hang(store.as_ref(), &topic).await,
             other => panic!("no such job: {other}"),
         }
@@ -82,6 +87,28 @@ async fn consume(store: &dyn Store, topic: &TopicName, total: i64) {
         if leases.is_empty() {
             wake.wait(Duration::from_millis(200)).await;
         }
+    }
+}
+
+/// Handles in the store's own transaction until everything up to `total` is done; says each offset when its effect is
+/// written, in the middle of the transaction.
+async fn handle(store: &Arc<dyn Store>, topic: &TopicName, total: i64) {
+    let subscription = store.subscribe(topic, &group("workers"), Start::Beginning).await.expect("subscribed");
+    let scene = Scene { store: Arc::clone(store), topic: topic.clone(), subscription };
+    let until = Instant::now() + 2 * DEADLINE;
+    while scene.status().await.floor.0 < total {
+        assert!(Instant::now() < until, "{:?}", scene.status().await);
+        for lease in scene.claim(&format!("process {}", std::process::id()), 5).await {
+            let writes: Say = Arc::new(|message| {
+                say(&message.offset.to_string());
+                Verdict::Done
+            });
+            match effects::handle(&scene, &lease, "mailer", writes).await {
+                Err(error) => assert_eq!(error.kind(), ErrorKind::LeaseLost, "{error:?}"),
+                Ok(verdicts) => assert!(!verdicts.is_empty()),
+            }
+        }
+        pause().await;
     }
 }
 
@@ -176,6 +203,36 @@ pub async fn what_a_killed_process_published_is_there(case: &Case) {
     let stored = scene.fetch_range(1, 1_000_000).await.len();
     assert_eq!(scene.publish(5).await.len(), 5);
     assert_eq!(scene.drain_until("a", stored + 5).await.len(), stored + 5);
+}
+
+/// Consumers are killed in the middle of their transactions, again and again: every effect is there once.
+pub async fn what_killed_processes_handled_has_its_effect_once(case: &Case) {
+    const TOTAL: usize = 120;
+    let settings = TopicSettings { lease: Duration::from_millis(1_000), ..TopicSettings::default() };
+    let scene = real_scene(case, settings).await;
+    let effects = Effects::new(case, &scene.store).await;
+    scene.publish(TOTAL).await;
+    let total = i64::try_from(TOTAL).expect("a small number");
+    for round in 0..5 {
+        let Some(mut child) = spawn(case, "handle", total) else {
+            println!("skipped: this bench has no worker processes");
+            return;
+        };
+        let mut lines = said(&mut child);
+        let killed = tokio::task::spawn_blocking(move || {
+            // At another place of a transaction each time.
+            let some = lines.by_ref().take(7 + 4 * round).count();
+            child.kill().expect("the child is killed");
+            child.wait().expect("the child ends");
+            some
+        });
+        assert!(killed.await.unwrap() > 0, "it was killed at work");
+    }
+    handle(&scene.store, &scene.topic, total).await;
+    let mut expected: Vec<String> = (1..=TOTAL).map(|n| n.to_string()).collect();
+    expected.sort_unstable();
+    assert_eq!(effects.seen().await, expected);
+    assert!(scene.status().await.reassigned > 0, "somebody held a lease when it was killed");
 }
 
 /// A consumer is killed with a lease in its hands: when the lease is over, another process goes on.

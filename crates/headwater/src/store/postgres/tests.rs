@@ -19,6 +19,7 @@ use crate::topic::TopicSettings;
 use crate::{ErrorKind, NewMessage};
 
 mod handling;
+mod letters;
 mod races;
 
 /// A namespace of its own for one test, gone at its end.

@@ -1,0 +1,66 @@
+//! What opening a store starts beside the writer, and what it settles first.
+
+use std::thread::JoinHandle;
+
+use rusqlite::Connection;
+
+use super::checkpoint::Checkpoints;
+use super::connection::{self, Location, Role};
+use super::fault;
+use super::reader::{self, Readers};
+use crate::error::{Error, ErrorKind, Result};
+
+pub(super) fn start_readers(
+    location: &Location,
+    wanted: usize,
+) -> Result<(Option<Readers>, Vec<JoinHandle<()>>)> {
+    if location.path.is_none() {
+        return Ok((None, Vec::new()));
+    }
+    let count = wanted.clamp(1, reader::READERS_MAX);
+    let connections =
+        (0..count).map(|_| connection::open(location, Role::Reader)).collect::<Result<Vec<Connection>>>()?;
+    let (readers, threads) = Readers::start(connections).map_err(|error| no_thread(location, error))?;
+    Ok((Some(readers), threads))
+}
+
+pub(super) fn start_checkpoints(connection: &Connection, location: &Location) -> Result<Checkpoints> {
+    if location.path.is_none() {
+        return Ok(Checkpoints::none());
+    }
+    let page_bytes = connection
+        .query_row("PRAGMA page_size", [], |row| row.get(0))
+        .map_err(|error| fault::sqlite_error(&location.name, error))?;
+    let own = connection::open(location, Role::Checkpointer)?;
+    Checkpoints::start(own, page_bytes).map_err(|error| no_thread(location, error))
+}
+
+pub(super) fn no_thread(location: &Location, error: std::io::Error) -> Error {
+    Error::with_source(
+        ErrorKind::Unavailable,
+        format!("cannot start a thread: {}: {error}", location.name),
+        error,
+    )
+}
+
+/// Whether publishing creates topics. What is asked for is kept in the file, for publishes in plain SQL.
+pub(super) fn settle_auto_create(
+    connection: &Connection,
+    location: &Location,
+    wanted: Option<bool>,
+) -> Result<bool> {
+    let failed = |error| fault::sqlite_error(&location.name, error);
+    let stored: String = connection
+        .query_row("SELECT value FROM headwater_meta WHERE key = 'auto_create'", [], |row| row.get(0))
+        .map_err(failed)?;
+    let wanted = wanted.unwrap_or(stored == "1");
+    if wanted != (stored == "1") {
+        connection
+            .execute(
+                "UPDATE headwater_meta SET value = ?1 WHERE key = 'auto_create'",
+                [if wanted { "1" } else { "0" }],
+            )
+            .map_err(failed)?;
+    }
+    Ok(wanted)
+}
