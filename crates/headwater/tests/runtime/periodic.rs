@@ -135,7 +135,7 @@ async fn dead_letters_are_redriven_to_their_group(place: Place) {
     }
     assert_eq!(seen.len(), 6);
     mended.add(());
-    let letters = headwater.dead_letters("orders", "email").unwrap();
+    let letters = headwater.dead_letters("orders", "email");
     let redriven = letters.redrive(|all| all).await.unwrap();
     assert_eq!((redriven.redriven, redriven.gone), (1, 0));
     assert_eq!(letters.redrive(|all| all).await.unwrap().redriven, 0, "a second time there is nothing");
