@@ -94,6 +94,8 @@ impl Process {
 
     /// Waits for its end and hears what it said last.
     pub(crate) async fn ended(mut self, at_most: Duration) -> Result<ExitStatus> {
+        // Waiting would close its input, which tells it to end.
+        let _open = self.child.stdin.take();
         let ended = tokio::time::timeout(at_most, self.child.wait()).await;
         let status = ended.with_context(|| format!("process {} did not end in {at_most:?}", self.pid))??;
         self.heard().await?;

@@ -20,8 +20,10 @@ use crate::soak::history::now_us;
 
 const TOPIC: &str = "endings";
 const GROUP: &str = "workers";
-/// What waits when a process is told to end: some tenths of a second for the one that is left.
-const BURST: u64 = 2_000;
+/// Messages published shortly before a process is told to end, a portion after the other, so that both processes have
+/// their share of them; what is left are some tenths of a second for the one that stays.
+const BURST: u64 = 2_500;
+const PORTION: u64 = 500;
 const HANDLERS: usize = 32;
 const HANDLE_MS: u64 = 5;
 /// The longest time the rest may take once a process has ended on SIGTERM.
@@ -81,14 +83,16 @@ impl Stage {
         Ok((number, process))
     }
 
-    /// Publishes a burst, and waits until processes are in the middle of it.
+    /// Publishes a burst, and returns while processes are in the middle of it.
     async fn burst(&mut self) -> Result<()> {
-        let numbers = self.published..self.published + BURST;
-        let batch: Vec<NewMessage> =
-            numbers.map(|n| NewMessage::json(&n)).collect::<headwater::Result<_>>()?;
-        self.headwater.producer(TOPIC).send_batch(&batch).await?;
-        self.published += BURST;
-        tokio::time::sleep(Duration::from_millis(self.random.random_range(20..100))).await;
+        for _ in 0..BURST / PORTION {
+            let numbers = self.published..self.published + PORTION;
+            let batch: Vec<NewMessage> =
+                numbers.map(|n| NewMessage::json(&n)).collect::<headwater::Result<_>>()?;
+            self.headwater.producer(TOPIC).send_batch(&batch).await?;
+            self.published += PORTION;
+            tokio::time::sleep(Duration::from_millis(self.random.random_range(10..50))).await;
+        }
         Ok(())
     }
 

@@ -20,6 +20,8 @@ const GROUP: &str = "workers";
 const KEYS: u64 = 1_000;
 /// One message in so many fails, whichever it is and whatever attempt.
 const FAILS_ONE_IN: u64 = 50;
+/// Longest time until who serves the group changes again.
+const CHANGE_MAX: Duration = Duration::from_millis(500);
 /// Longest time without any progress.
 const STALLED: Duration = Duration::from_secs(30);
 
@@ -96,7 +98,11 @@ async fn consume(
     let mut changes = Changes::default();
     let (mut moved, mut moved_at, mut said) = (0, Instant::now(), Instant::now());
     while done() < messages {
-        tokio::time::sleep(Duration::from_millis(random.random_range(50..300))).await;
+        // Often enough on a fast store, and not only when nothing moves on a slow one.
+        let (until, next) = (Instant::now() + CHANGE_MAX, done() + random.random_range(1..=messages / 50));
+        while Instant::now() < until && done() < next.min(messages) {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
         if random.random_range(0..2) == 0 {
             changes.members += 1;
             if second {

@@ -80,9 +80,9 @@ async fn rounds(
     handling: impl Fn(Count) -> Handling,
 ) -> Result<Rounds> {
     let (backlog, rounds, during) = if setting.quick {
-        (400_000, 2, Duration::from_secs(2))
+        (1_000_000, 2, Duration::from_secs(3))
     } else {
-        (2_000_000, 4, Duration::from_secs(4))
+        (4_000_000, 4, Duration::from_secs(6))
     };
     let engine = Engine::open(&place.url).await?;
     let topic = engine.topic(TOPIC).await?;
