@@ -16,7 +16,7 @@ use crate::name::{Owner, TopicName};
 use crate::store::Store;
 use crate::topic::TopicId;
 
-/// How long an owner may be silent before its leases are handed on. It beats twice in that time.
+/// How long an owner may be silent before its leases are handed on. It beats four times in that time.
 pub(crate) const SILENT_FOR: Duration = Duration::from_secs(15);
 
 /// Shared by all consumers that run on one handle.
