@@ -2,14 +2,15 @@
 //!
 //! A thread of its own does it whenever the log has grown by some megabytes, without blocking anybody. Under load that
 //! never stops it cannot finish, because the writer is always ahead: then the writer itself copies the short rest, so
-//! that the log starts anew and cannot grow without bound.
+//! that the log starts anew. At a hard size the writer waits for its turn and copies whatever is left before it commits
+//! again: how large the log gets does not depend on which thread the machine runs, only on readers that keep the old
+//! log in use.
 
 use std::cell::Cell;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 
@@ -21,10 +22,13 @@ const BACKGROUND_BYTES: i64 = 8 * 1024 * 1024;
 const FINISH_BYTES: i64 = 64 * 1024 * 1024;
 /// What "nearly" is.
 const FINISH_REST_BYTES: i64 = 8 * 1024 * 1024;
-/// From this size on the writer copies whatever is left.
-const FORCE_BYTES: i64 = 256 * 1024 * 1024;
-/// How long the writer waits for readers of the old log and for the background thread, before it goes on and tries again later.
-const READERS_TIMEOUT: Duration = Duration::from_millis(250);
+/// From this size on the writer copies whatever is left, however long that takes.
+pub(super) const FORCE_BYTES: i64 = 256 * 1024 * 1024;
+/// How long the writer waits for readers of the old log and for checkpoints of other processes, before it goes on and tries
+/// again later.
+const OTHERS_TIMEOUT: Duration = Duration::from_millis(250);
+/// How often it looks whether another process's checkpoint has ended.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 thread_local! {
     /// Frames in the log after the last commit of this thread's write connection.
@@ -45,8 +49,9 @@ pub(super) struct Checkpoints {
     /// Asks the background thread; `None` in memory.
     ask: Option<SyncSender<()>>,
     thread: Option<JoinHandle<()>>,
-    /// Frames not yet copied, as the background thread last found.
-    rest_frames: Arc<AtomicI64>,
+    /// Held by whoever runs a checkpoint; in it the frames that the background thread last left uncopied. SQLite refuses a
+    /// second checkpoint at once instead of waiting for the first, so these two wait for each other here.
+    turn: Arc<Mutex<i64>>,
     page_bytes: i64,
     asked_at_bytes: i64,
     tried_at_bytes: i64,
@@ -55,11 +60,10 @@ pub(super) struct Checkpoints {
 impl Checkpoints {
     /// Without a background thread: the store in memory has no log.
     pub(super) fn none() -> Self {
-        let rest_frames = Arc::default();
         Checkpoints {
             ask: None,
             thread: None,
-            rest_frames,
+            turn: Arc::default(),
             page_bytes: 4096,
             asked_at_bytes: 0,
             tried_at_bytes: 0,
@@ -69,14 +73,14 @@ impl Checkpoints {
     /// With a background thread on its own connection. It ends when this is dropped.
     pub(super) fn start(connection: Connection, page_bytes: i64) -> std::io::Result<Self> {
         let (ask, asked) = sync_channel(1);
-        let rest_frames = Arc::new(AtomicI64::new(0));
+        let turn = Arc::default();
         let thread = std::thread::Builder::new().name("headwater-checkpoint".into());
-        let rest = Arc::clone(&rest_frames);
-        let thread = thread.spawn(move || background(&connection, &asked, &rest))?;
+        let own = Arc::clone(&turn);
+        let thread = thread.spawn(move || background(&connection, &asked, &own))?;
         Ok(Checkpoints {
             ask: Some(ask),
             thread: Some(thread),
-            rest_frames,
+            turn,
             page_bytes,
             asked_at_bytes: 0,
             tried_at_bytes: 0,
@@ -87,36 +91,35 @@ impl Checkpoints {
     pub(super) fn after_commit(&mut self, connection: &Connection) {
         let Some(ask) = &self.ask else { return };
         let bytes = FRAMES.get() * self.page_bytes;
-        if bytes < self.asked_at_bytes {
+        if bytes < self.asked_at_bytes.max(self.tried_at_bytes) {
             // The log has started anew.
             (self.asked_at_bytes, self.tried_at_bytes) = (0, 0);
         }
-        // Not when the writer is about to do it: two checkpoints keep each other out.
-        let background = bytes < FORCE_BYTES && bytes >= self.asked_at_bytes + BACKGROUND_BYTES;
-        if background && ask.try_send(()).is_ok() {
-            self.asked_at_bytes = bytes;
-        }
-        if bytes < FINISH_BYTES || bytes < self.tried_at_bytes + BACKGROUND_BYTES {
-            return;
-        }
-        let rest_bytes = self.rest_frames.load(Ordering::Relaxed) * self.page_bytes;
-        if rest_bytes <= FINISH_REST_BYTES || bytes >= FORCE_BYTES {
+        // One or the other: asking the background thread and restarting at the same moment, each would keep the other out.
+        if self.try_restart(bytes, connection) {
             self.tried_at_bytes = bytes;
-            self.restart(connection);
+        } else if bytes >= self.asked_at_bytes + BACKGROUND_BYTES && ask.try_send(()).is_ok() {
+            self.asked_at_bytes = bytes;
         }
     }
 
-    /// Copies the rest and makes the next transaction start the log anew.
-    fn restart(&mut self, connection: &Connection) {
-        let done = connection.busy_timeout(READERS_TIMEOUT).and_then(|()| checkpoint(connection, "RESTART"));
-        if let Err(error) = connection.busy_timeout(BUSY_TIMEOUT) {
-            tracing::warn!(%error, "setting the busy timeout back failed");
+    /// Restarts the log if it is large enough and this is the moment; whether it was tried.
+    fn try_restart(&self, bytes: i64, connection: &Connection) -> bool {
+        let forced_first = bytes >= FORCE_BYTES && self.tried_at_bytes < FORCE_BYTES;
+        if bytes < FINISH_BYTES || (bytes < self.tried_at_bytes + BACKGROUND_BYTES && !forced_first) {
+            return false;
         }
-        match done {
-            Ok((false, ..)) => {}
-            Ok((true, ..)) => tracing::debug!("a reader keeps the old write-ahead log in use"),
-            Err(error) => tracing::warn!(%error, "checkpoint failed, it is tried again"),
+        if bytes >= FORCE_BYTES {
+            // Waits for a pass of the background thread under way: giving up here is how a log grows without bound.
+            let _turn = self.turn.lock().expect("no panic while held");
+            restart(connection);
+            return true;
         }
+        match self.turn.try_lock() {
+            Ok(rest_frames) if *rest_frames * self.page_bytes <= FINISH_REST_BYTES => restart(connection),
+            _ => return false,
+        }
+        true
     }
 
     /// The last one, when the store closes: leaves an empty log if nobody else has the file open.
@@ -126,18 +129,44 @@ impl Checkpoints {
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the checkpoint thread panicked");
         }
-        let done = connection.busy_timeout(READERS_TIMEOUT).and_then(|()| checkpoint(connection, "TRUNCATE"));
+        let done = connection.busy_timeout(OTHERS_TIMEOUT).and_then(|()| checkpoint(connection, "TRUNCATE"));
         if let Err(error) = done {
             tracing::debug!(%error, "the last checkpoint failed, the next opening goes on with the log");
         }
     }
 }
 
-fn background(connection: &Connection, asked: &Receiver<()>, rest_frames: &AtomicI64) {
+fn background(connection: &Connection, asked: &Receiver<()>, turn: &Mutex<i64>) {
     while asked.recv().is_ok() {
+        let mut rest_frames = turn.lock().expect("no panic while held");
         match checkpoint(connection, "PASSIVE") {
-            Ok((_, log, copied)) => rest_frames.store(log - copied, Ordering::Relaxed),
+            Ok((_, log, copied)) => *rest_frames = log - copied,
             Err(error) => tracing::warn!(%error, "checkpoint failed, it is tried again"),
+        }
+    }
+}
+
+/// Copies the rest and makes the next transaction start the log anew.
+fn restart(connection: &Connection) {
+    let done = connection.busy_timeout(OTHERS_TIMEOUT).and_then(|()| restart_in_time(connection));
+    if let Err(error) = connection.busy_timeout(BUSY_TIMEOUT) {
+        tracing::warn!(%error, "setting the busy timeout back failed");
+    }
+    match done {
+        Ok(true) => {}
+        Ok(false) => tracing::debug!("another process or a reader keeps the old write-ahead log in use"),
+        Err(error) => tracing::warn!(%error, "checkpoint failed, it is tried again"),
+    }
+}
+
+/// Whether the log starts anew. For readers SQLite waits by itself, for another process's checkpoint it does not: then it
+/// answers that it knows nothing of the log.
+fn restart_in_time(connection: &Connection) -> rusqlite::Result<bool> {
+    let until = Instant::now() + OTHERS_TIMEOUT;
+    loop {
+        match checkpoint(connection, "RESTART")? {
+            (true, -1, _) if Instant::now() < until => std::thread::sleep(LOOK_AGAIN),
+            (kept, ..) => return Ok(!kept),
         }
     }
 }
@@ -147,4 +176,41 @@ fn checkpoint(connection: &Connection, mode: &'static str) -> rusqlite::Result<(
     connection.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |row| {
         Ok((row.get(0)?, row.get(1)?, row.get(2)?))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::connection::{Location, Role, open};
+    use super::*;
+    use crate::namespace::SqlitePath;
+
+    /// Without waiting, the log of a writer that is faster than the background thread would grow on and on.
+    #[test]
+    fn at_its_hard_size_the_log_waits_for_the_checkpoint_under_way() {
+        let folder = tempfile::tempdir().unwrap();
+        let location = Location::new(&SqlitePath::File(folder.path().join("log.db"))).unwrap();
+        let connection = open(&location, Role::Writer).unwrap();
+        count_frames(&connection);
+        connection
+            .execute_batch("CREATE TABLE t (n); INSERT INTO t VALUES (1); INSERT INTO t VALUES (2)")
+            .unwrap();
+        assert!(FRAMES.get() > 2, "{} frames", FRAMES.get());
+
+        let mut checkpoints = Checkpoints::start(open(&location, Role::Checkpointer).unwrap(), 4096).unwrap();
+        let turn = Arc::clone(&checkpoints.turn);
+        let under_way = turn.lock().unwrap();
+        let (done, is_done) = sync_channel(1);
+        let writer = std::thread::spawn(move || {
+            count_frames(&connection);
+            FRAMES.set(FORCE_BYTES / 4096);
+            checkpoints.after_commit(&connection);
+            done.send(()).unwrap();
+            connection.execute_batch("INSERT INTO t VALUES (3)").unwrap();
+            FRAMES.get()
+        });
+        assert!(is_done.recv_timeout(Duration::from_millis(20)).is_err(), "it went on without its turn");
+        drop(under_way);
+        is_done.recv().unwrap();
+        assert_eq!(writer.join().unwrap(), 1, "the log started anew");
+    }
 }

@@ -162,5 +162,7 @@ async fn the_log_stays_bounded_while_publishing_goes_on() {
         largest = largest.max(log);
     }
     let megabytes = largest / 1024 / 1024;
-    assert!(megabytes < 300, "400 MB were published and the log grew to {megabytes} MB");
+    // The hard size, its frames' headers and the one commit that passes it: no more, however the threads are scheduled.
+    let most = u64::try_from(checkpoint::FORCE_BYTES).unwrap() / 1024 / 1024 + 8;
+    assert!(megabytes < most, "400 MB were published and the log grew to {megabytes} MB, over {most}");
 }
