@@ -16,3 +16,5 @@ mod order;
 mod outcomes;
 #[path = "runtime/periodic.rs"]
 mod periodic;
+#[path = "runtime/trace.rs"]
+mod trace;

@@ -8,8 +8,6 @@ use std::fmt;
 use std::future::Future;
 use std::str::FromStr;
 
-use tracing::Instrument;
-
 use crate::limits::HEADERS_MAX;
 use crate::message::{Headers, Message, NewMessage};
 use crate::name::{GroupName, TopicName};
@@ -80,23 +78,6 @@ pub(crate) fn of(message: &Message) -> Option<TraceContext> {
         Some(state) => context.with_state(state),
         None => context,
     })
-}
-
-/// Runs a handler's call in its span, and in a child of the context the message carries, if it carries one: what the
-/// handler publishes belongs to the same trace.
-pub(crate) async fn handling<F: Future>(
-    topic: &TopicName,
-    group: &GroupName,
-    message: &Message,
-    attempt: u32,
-    handler: F,
-) -> F::Output {
-    let context = of(message).map(|parent| parent.child());
-    let handler = handler.instrument(span(topic, group, message, attempt, context.as_ref()));
-    match context {
-        Some(context) => within(context, handler).await,
-        None => handler.await,
-    }
 }
 
 /// The span of one handler's call. At INFO, although it is per message: it prints nothing by itself, and whatever
@@ -337,22 +318,6 @@ mod tests {
         within(context().with_state("a=b"), async { inject(&mut message) }).await;
         assert_eq!(message.headers["traceparent"], PARENT);
         message.validate().unwrap();
-    }
-
-    #[tokio::test]
-    async fn what_a_handler_publishes_belongs_to_the_messages_trace() {
-        let (topic, group) = (TopicName::new("orders").unwrap(), GroupName::new("email").unwrap());
-        let incoming =
-            stored(NewMessage::new("a").header("traceparent", PARENT).header("tracestate", "vendor=1"));
-        let publish = || async {
-            let mut outgoing = NewMessage::new("b");
-            inject(&mut outgoing);
-            of(&stored(outgoing))
-        };
-        let carried = handling(&topic, &group, &incoming, 1, publish()).await.unwrap();
-        assert_eq!((carried.trace_id(), carried.state()), (context().trace_id(), Some("vendor=1")));
-        assert_ne!(carried.span_id(), context().span_id(), "the handler's own span");
-        assert_eq!(handling(&topic, &group, &stored(NewMessage::new("a")), 1, publish()).await, None);
     }
 
     #[test]
