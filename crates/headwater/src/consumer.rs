@@ -13,7 +13,7 @@ use crate::codec::Decode;
 use crate::error::{Error, Result};
 use crate::handler::{self, Context, Failure, Handler, HandlerResult, Identity, Messages, Verdicts};
 use crate::lease::{GroupLimits, RateLimit};
-use crate::limits::CLAIM_MESSAGES_MAX;
+use crate::limits::{CLAIM_MESSAGES_MAX, DELAY_MAX};
 use crate::message::Message;
 use crate::name::{GroupName, Owner, TopicName, check_name};
 use crate::store::Store;
@@ -31,6 +31,8 @@ mod running;
 pub(crate) mod runtime;
 mod settler;
 mod step;
+#[cfg(all(test, feature = "sqlite"))]
+mod tests;
 mod transaction;
 mod work;
 mod worker;
@@ -291,6 +293,7 @@ impl ConsumerBuilder {
         for (name, handling) in std::mem::take(&mut self.members) {
             members.0.push(Arc::new(member_of(&subscription, &name, handling)?));
         }
+        check_lane_members(&subscription, &members.0)?;
         let feed = runtime.feed(subscription.topic.topic_id);
         let default_name = || format!("{}/{}", subscription.topic.name, subscription.group);
         let settings = GroupSettings {
@@ -336,6 +339,12 @@ impl ConsumerBuilder {
                 ));
             }
         }
+        if self.lease.is_some_and(|lease| lease > DELAY_MAX) {
+            return Err(Error::invalid(
+                "lease",
+                "longer than 366 days; use zero for one that never ends by itself",
+            ));
+        }
         if self.concurrency == 0 {
             return Err(Error::invalid("concurrency", "0 handlers could handle nothing; use 1 or more"));
         }
@@ -357,6 +366,17 @@ fn member_of(subscription: &Subscription, name: &str, handling: Handling) -> Res
         member: name.to_owned(),
     };
     Ok(Member { identity: Arc::new(identity), handler: handling.handler, filter: handling.filter })
+}
+
+/// In strict order one worker hands messages to members in turn, and a transaction cannot be shared between them.
+fn check_lane_members(subscription: &Subscription, members: &[Arc<Member>]) -> Result<()> {
+    let transactional = |member: &Arc<Member>| !matches!(member.handler, Handler::One(_) | Handler::Batch(_));
+    if subscription.lanes > 0 && members.len() > 1 && members.iter().any(transactional) {
+        let rule =
+            "a transactional one must be alone in a group that is ordered by key; give it a group of its own";
+        return Err(Error::invalid("member", rule));
+    }
+    Ok(())
 }
 
 /// A handler inside one database's transactions cannot serve a store on the other.

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use crate::lease::{Lease, Outcome};
+use crate::limits::DELAY_MAX;
 use crate::message::{Message, Offset};
 use crate::topic::TopicSettings;
 
@@ -57,7 +58,8 @@ pub fn decide(verdict: Verdict, attempt: u32, policy: &RetryPolicy, jitter: f64)
         Verdict::Failed(error) | Verdict::RetryAfter(_, error) if attempt >= policy.max_attempts => {
             Outcome::Bury { error }
         }
-        Verdict::RetryAfter(after, error) => Outcome::Retry { after, error, key: None },
+        // Bounded here: the store would refuse the whole settlement, neighbours included.
+        Verdict::RetryAfter(after, error) => Outcome::Retry { after: after.min(DELAY_MAX), error, key: None },
         Verdict::Failed(error) => {
             Outcome::Retry { after: backoff(attempt, policy, jitter), error, key: None }
         }

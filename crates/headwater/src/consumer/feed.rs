@@ -19,10 +19,10 @@ use tokio::time::Instant;
 use super::group::Group;
 use super::pages::{Pages, weight};
 use super::work::LeaseWork;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::handler::Messages;
 use crate::lease::{ClaimRequest, Lease, OffsetRange, Outcome};
-use crate::limits::SAFETY_POLL;
+use crate::limits::{CLAIM_SUBSCRIPTIONS_MAX, SAFETY_POLL};
 use crate::message::Offset;
 use crate::name::Owner;
 use crate::settle::own_messages;
@@ -36,6 +36,8 @@ const READS_AT_ONCE: usize = 4;
 const READ_MAX: i64 = 1_000;
 /// Bytes of pages kept for groups that come a little later.
 const PAGES_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// How long giving back leases of an abandoned claim is tried.
+const GIVE_BACK_FOR: Duration = Duration::from_secs(60);
 /// The longest pause after a claim that failed.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
@@ -76,7 +78,7 @@ impl Feed {
     pub(crate) fn join(self: &Arc<Self>, group: Arc<Group>) {
         self.groups.lock().expect("no panic while held").push(group);
         let mut task = self.task.lock().expect("no panic while held");
-        if task.as_ref().is_none_or(JoinHandle::is_finished) {
+        if task.is_none() {
             *task = Some(tokio::spawn(run(Arc::clone(self))));
         }
         drop(task);
@@ -143,7 +145,7 @@ impl Feed {
             let group = by_id[&lease.subscription_id];
             handed.leases.retain(|other| other.token != lease.token);
             *got.get_mut(&lease.subscription_id).expect("only what was wanted is handed out") += 1;
-            self.hand_over(group, lease);
+            self.hand_over(group, lease, started);
         }
         self.pages.lock().expect("no panic while held").trim();
         Ok((got, claimed.recheck_after))
@@ -183,7 +185,7 @@ impl Feed {
         Ok(())
     }
 
-    fn hand_over(&self, group: &Arc<Group>, lease: Lease) {
+    fn hand_over(&self, group: &Arc<Group>, lease: Lease, claimed_at: Instant) {
         let views = self.pages.lock().expect("no panic while held").view(lease.range);
         let (slices, parked) = if lease.lane.is_some() {
             let all: Vec<_> = views.iter().flatten().cloned().collect();
@@ -194,12 +196,12 @@ impl Feed {
             (views, Vec::new())
         };
         let count: usize = slices.iter().map(|slice| slice.len()).sum();
-        // A sample of each slice tells how large messages are.
-        for first in slices.iter().filter_map(|slice| slice.first()) {
-            group.pace.saw(1, weight(first));
-        }
+        // A sample tells how large messages are: every sixteenth.
+        let sample = slices.iter().flatten().step_by(16).map(weight);
+        let (sampled, bytes) = sample.fold((0, 0), |(count, bytes), weight| (count + 1, bytes + weight));
+        group.pace.saw(sampled, bytes);
         self.handed.fetch_add(count as u64, Ordering::Relaxed);
-        let work = LeaseWork::new(lease, Arc::clone(group), group.lease_for(), slices, parked);
+        let work = LeaseWork::new(lease, Arc::clone(group), group.lease_for(), slices, parked, claimed_at);
         group.take_over(work);
     }
 }
@@ -222,8 +224,13 @@ impl Drop for Hand<'_> {
             .collect();
         let store = Arc::clone(self.store);
         tokio::spawn(async move {
-            if let Err(error) = store.settle(&settlements).await {
-                tracing::debug!(%error, "leases were not given back, they run out by themselves");
+            let deadline = Instant::now() + GIVE_BACK_FOR;
+            while let Err(error) = store.settle(&settlements).await {
+                if !error.is_retryable() || Instant::now() > deadline {
+                    tracing::warn!(%error, "leases were not given back, they come back when they end");
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(200)).await;
             }
         });
     }
@@ -257,7 +264,13 @@ async fn run(feed: Arc<Feed>) {
     loop {
         let groups = feed.groups();
         if groups.is_empty() {
-            return;
+            // Under the lock that whoever joins takes after it is in the list: it finds either this task at work, or none.
+            let mut task = feed.task.lock().expect("no panic while held");
+            if feed.groups.lock().expect("no panic while held").is_empty() {
+                *task = None;
+                return;
+            }
+            continue;
         }
         if wake.as_mut().is_some_and(|wake| wake.now_or_never().is_some()) {
             wake = None;
@@ -265,9 +278,11 @@ async fn run(feed: Arc<Feed>) {
         if wake.is_none() || Instant::now() >= recheck_at {
             idle.clear();
         }
-        let stirred = |group: &Arc<Group>| group.take_stirred();
+        for group in groups.iter().filter(|group| group.take_stirred()) {
+            idle.remove(&group.subscription.subscription_id);
+        }
         let is_ready = |group: &Arc<Group>| !idle.contains(&group.subscription.subscription_id);
-        let ready: Vec<_> = groups.into_iter().filter(|group| stirred(group) || is_ready(group)).collect();
+        let ready: Vec<_> = groups.into_iter().filter(is_ready).take(CLAIM_SUBSCRIPTIONS_MAX).collect();
         match feed.step(&ready, &mut wake, &mut idle, &mut recheck_at).await {
             Ok(true) => pause = Duration::from_millis(50),
             Ok(false) => {
@@ -282,6 +297,10 @@ async fn run(feed: Arc<Feed>) {
             Err(error) => {
                 for group in &ready {
                     group.metrics.errors.record_error(&error, "claiming");
+                }
+                if error.kind() == ErrorKind::Closed {
+                    tracing::info!(topic = %feed.topic, "the store is closed, nothing more is claimed");
+                    return;
                 }
                 tracing::warn!(topic = %feed.topic, %error, ?pause, "claiming failed, trying again");
                 tokio::time::sleep(pause).await;

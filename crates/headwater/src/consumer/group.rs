@@ -21,6 +21,9 @@ use crate::observe::metrics::GroupMetrics;
 use crate::settle::{RetryPolicy, Verdict, decide, jitter_of};
 use crate::subscription::Subscription;
 
+/// With all workers busy and nothing finished for that long, a group takes nothing more.
+const STUCK: Duration = Duration::from_millis(900);
+
 /// How a group runs.
 #[derive(Clone)]
 pub(crate) struct GroupSettings {
@@ -117,6 +120,10 @@ impl Group {
         {
             return None;
         }
+        // Nobody here could start it soon; whoever gets free asks again.
+        if self.queue.free() == 0 && self.pace.idle_for() >= STUCK {
+            return None;
+        }
         let unit = self.unit();
         let messages_max = self.pace.want(self.queue.buffered(), self.queue.free(), unit)?;
         // A lane's lease spans all lanes, and a transaction settles its lease as a whole: neither is larger than a batch.
@@ -157,6 +164,12 @@ impl Group {
             self.give_back(&work);
             return;
         }
+        let members = self.members();
+        if members.0.is_empty() {
+            // The last one left while this was being claimed: it is nobody's to ack.
+            self.give_back(&work);
+            return;
+        }
         let count: usize = work.slices().iter().map(|slice| slice.len()).sum();
         self.metrics.delivered.add(count as u64);
         self.moved.store(true, Ordering::Relaxed);
@@ -167,7 +180,6 @@ impl Group {
             self.settle_all(&work);
             return;
         }
-        let members = self.members();
         let mut slices = Vec::new();
         let mut ended = false;
         for slice in work.slices() {
@@ -209,6 +221,21 @@ impl Group {
                 Route::Broken(error) => ended |= self.fail(work, message, error),
             }
         }
+        if work.lease.lane.is_some() {
+            // Order is per key and not per member: one worker handles all of them, one after the other.
+            let mut whose: Vec<(Message, usize)> = picked
+                .into_iter()
+                .enumerate()
+                .flat_map(|(at, picked)| picked.into_iter().map(move |m| (m, at)))
+                .collect();
+            whose.sort_by_key(|(message, _)| message.offset);
+            if !whose.is_empty() {
+                let each = whose.iter().map(|(_, at)| Arc::clone(&members.0[*at])).collect();
+                let messages: Vec<Message> = whose.into_iter().map(|(message, _)| message).collect();
+                slices.push(Slice::mixed(Arc::clone(work), each, messages.into()));
+            }
+            return ended;
+        }
         for (member, picked) in members.0.iter().zip(picked) {
             if !picked.is_empty() {
                 self.cut(work, member, picked.into(), slices);
@@ -235,7 +262,11 @@ impl Group {
     /// A message that failed before any handler saw it.
     fn fail(&self, work: &LeaseWork, message: &Message, error: String) -> bool {
         let verdict = Verdict::Failed(error);
-        let outcome = decide(verdict, work.lease.attempt, &self.policy, jitter_of(message));
+        let mut outcome = decide(verdict, work.lease.attempt, &self.policy, jitter_of(message));
+        if let (Outcome::Retry { key, .. }, true) = (&mut outcome, work.lease.lane.is_some()) {
+            // Later messages of the key wait for it.
+            key.clone_from(&message.key);
+        }
         self.count(&outcome);
         work.finish(message.offset, outcome)
     }
@@ -292,11 +323,14 @@ impl Group {
         }
     }
 
-    /// Settles what is done of a lease and gives back the rest.
-    pub(crate) fn give_back(&self, work: &Arc<LeaseWork>) {
-        if let Some(settlement) = work.give_back() {
+    /// Settles what is done of a lease and gives back the rest; false if its last settlement is on its way already.
+    pub(crate) fn give_back(&self, work: &Arc<LeaseWork>) -> bool {
+        let settlement = work.give_back();
+        let gives = settlement.is_some();
+        if let Some(settlement) = settlement {
             self.settler.settle(Arc::clone(work), settlement, true);
         }
+        gives
     }
 
     /// A lease is settled or lost for good.

@@ -4,9 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Weak;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
-
-use tokio::time::Instant;
+use std::time::{Duration, SystemTime};
 
 use super::runtime::Runtime;
 use crate::lease::LeaseToken;
@@ -19,10 +17,15 @@ const SLOW: Duration = Duration::from_secs(1);
 
 /// Looks after the leases of a runtime until it is gone.
 pub(crate) async fn keep(runtime: Weak<Runtime>) {
+    let mut beat = BEAT;
     loop {
-        tokio::time::sleep(BEAT).await;
+        tokio::time::sleep(beat).await;
         let Some(runtime) = runtime.upgrade() else { return };
         look_after(&runtime).await;
+        // A short lease is looked at more often: twice before a third of it has passed.
+        let leases = runtime.groups().into_iter().map(|group| group.lease_for());
+        let shortest = leases.filter(|lease| !lease.is_zero()).min().unwrap_or(BEAT * 6);
+        beat = BEAT.min(shortest / 6).max(Duration::from_millis(5));
         if runtime.settler.is_idle() {
             let settler = runtime.settler.clone();
             drop(runtime);
@@ -81,19 +84,26 @@ fn beat_every(silent_for: Duration) -> Duration {
 /// Says that the owner is alive, four times per `silent_for`, until the runtime is gone or serves nobody.
 ///
 /// Others are judged only by whoever was itself in touch with the database all the time: after an outage everybody looks
-/// silent, and gets one beat to speak up before anyone is taken for dead.
+/// silent, and gets as long to speak up as it may be silent before anyone is taken for dead.
 pub(crate) async fn beat(runtime: Weak<Runtime>, silent_for: Duration) {
-    let mut beaten_at: Option<Instant> = None;
+    // Since when every beat came in time, by a clock that also counts while the machine sleeps.
+    let mut in_touch_since: Option<SystemTime> = None;
+    let mut beaten_at = SystemTime::now();
     loop {
         let Some(alive) = runtime.upgrade() else { return };
-        let in_touch = beaten_at.is_some_and(|at| at.elapsed() < silent_for);
+        let since = |at: SystemTime| SystemTime::now().duration_since(at).unwrap_or_default();
+        if since(beaten_at) > silent_for / 2 {
+            in_touch_since = None;
+        }
+        let in_touch = in_touch_since.is_some_and(|at| since(at) >= silent_for);
         let judged = if in_touch { silent_for } else { DELAY_MAX };
         let pause = match alive.store.heartbeat(&alive.owner, judged).await {
             Ok(ended) => {
                 if ended > 0 {
                     tracing::warn!(leases = ended, "leases of silent owners were handed on");
                 }
-                beaten_at = Some(Instant::now());
+                beaten_at = SystemTime::now();
+                in_touch_since.get_or_insert(beaten_at);
                 if let Err(error) = alive.measure_lag().await {
                     tracing::debug!(%error, "the lag is not known now");
                 }
@@ -104,7 +114,8 @@ pub(crate) async fn beat(runtime: Weak<Runtime>, silent_for: Duration) {
                 (silent_for / 10).min(Duration::from_secs(1))
             }
         };
-        let settled = alive.served_nobody();
+        // Handlers of a dropped consumer go on, and so does this.
+        let settled = alive.heart_may_end();
         drop(alive);
         if settled {
             return;

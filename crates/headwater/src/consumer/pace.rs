@@ -33,6 +33,8 @@ struct Inner {
     rate: Option<f64>,
     bytes_each: f64,
     done_at: Instant,
+    /// What was done when `done_at` was last set.
+    done_seen: u64,
 }
 
 impl Pace {
@@ -48,6 +50,7 @@ impl Pace {
                 rate: None,
                 bytes_each: 0.0,
                 done_at: now,
+                done_seen: 0,
             }),
         }
     }
@@ -83,9 +86,7 @@ impl Pace {
         use std::sync::atomic::Ordering::Relaxed;
         let mut inner = self.inner.lock().expect("no panic while held");
         let (now, done) = (Instant::now(), self.done.load(Relaxed));
-        if done > inner.done_then {
-            inner.done_at = now;
-        }
+        inner.note(done);
         let elapsed = now - inner.looked_at;
         let mut goal = self.goal.load(Relaxed);
         if elapsed >= LOOK {
@@ -119,10 +120,17 @@ impl Pace {
     pub(crate) fn idle_for(&self) -> Duration {
         let mut inner = self.inner.lock().expect("no panic while held");
         let done = self.done.load(std::sync::atomic::Ordering::Relaxed);
-        if done > inner.done_then {
-            inner.done_at = Instant::now();
-        }
+        inner.note(done);
         inner.done_at.elapsed()
+    }
+}
+
+impl Inner {
+    fn note(&mut self, done: u64) {
+        if done > self.done_seen {
+            self.done_seen = done;
+            self.done_at = Instant::now();
+        }
     }
 }
 

@@ -14,6 +14,9 @@ use crate::message::{Message, Offset};
 /// Bytes a message weighs beside its payload, roughly.
 const MESSAGE_BYTES: usize = 200;
 
+/// Most pages kept: they are looked through one by one.
+const PAGES_MAX: usize = 256;
+
 /// What was read of one topic lately, newest last.
 #[derive(Debug)]
 pub(crate) struct Pages {
@@ -44,7 +47,7 @@ impl Pages {
     /// Lets go of the oldest pages, down to what may be kept. Not part of [`Pages::keep`]: whoever has read pages for a claim
     /// must find all of them until it has its views.
     pub(crate) fn trim(&mut self) {
-        while self.bytes > self.bytes_max {
+        while self.bytes > self.bytes_max || self.pages.len() > PAGES_MAX {
             let oldest = self.pages.pop_front().expect("bytes are of pages");
             self.bytes -= oldest.bytes;
         }

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use crate::error::Result;
 use crate::handle::Batch;
 use crate::lease::{ClaimRequest, Lease, Outcome, Settlement, Want};
-use crate::limits::SAFETY_POLL;
+use crate::limits::{DELAY_MAX, SAFETY_POLL};
 use crate::name::Owner;
 use crate::store::Store;
 use crate::subscription::Subscription;
@@ -56,11 +56,14 @@ impl Consumer {
     /// Settle a batch before taking the next one, or hold several; what is never settled is handed to another member
     /// when its lease ends.
     pub async fn next(&mut self, at_most: Duration) -> Result<Option<Batch>> {
-        let deadline = Instant::now() + at_most;
+        let deadline = Instant::now() + at_most.min(DELAY_MAX);
         loop {
-            while let Some(lease) = self.claimed.pop_front() {
-                if let Some(batch) = self.fetch(lease).await? {
-                    return Ok(Some(batch));
+            // Taken off the list only once its messages are here: an error or a dropped call loses no lease.
+            while let Some(lease) = self.claimed.front().cloned() {
+                let batch = self.fetch(lease).await?;
+                self.claimed.pop_front();
+                if batch.is_some() {
+                    return Ok(batch);
                 }
             }
             if self.claim().await?.is_none() {

@@ -21,6 +21,8 @@ pub(crate) struct Slice {
     pub(crate) member: Arc<Member>,
     pub(crate) messages: Messages,
     pub(crate) kind: Kind,
+    /// In a lane with several members: whose each message is. They stay in one slice, because order is across members.
+    pub(crate) each: Option<Vec<Arc<Member>>>,
     next: AtomicUsize,
     queued_at: Instant,
 }
@@ -43,7 +45,19 @@ pub(crate) enum Unit {
 
 impl Slice {
     pub(crate) fn new(work: Arc<LeaseWork>, member: Arc<Member>, messages: Messages, kind: Kind) -> Self {
-        Slice { work, member, messages, kind, next: AtomicUsize::new(0), queued_at: Instant::now() }
+        let next = AtomicUsize::new(0);
+        Slice { work, member, messages, kind, each: None, next, queued_at: Instant::now() }
+    }
+
+    /// Messages of one lane for several members, in their order.
+    pub(crate) fn mixed(work: Arc<LeaseWork>, members: Vec<Arc<Member>>, messages: Messages) -> Self {
+        let first = Arc::clone(&members[0]);
+        Slice { each: Some(members), ..Slice::new(work, first, messages, Kind::Whole) }
+    }
+
+    /// The member a message is for, by position.
+    pub(crate) fn member_of(&self, at: usize) -> &Arc<Member> {
+        self.each.as_ref().map_or(&self.member, |each| &each[at])
     }
 
     fn take_one(self: &Arc<Self>) -> Option<Unit> {

@@ -1,6 +1,7 @@
 //! A consumer that runs: its members may change, its health can be asked for, and it ends in order.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -9,8 +10,9 @@ use super::feed::Feed;
 use super::group::Group;
 use super::member::Member;
 use super::runtime::Runtime;
-use super::{Handling, check_handler, member_of};
+use super::{Handling, check_handler, check_lane_members, member_of};
 use crate::error::{Error, Result};
+use crate::limits::DELAY_MAX;
 use crate::observe::health::{Health, HealthState};
 use crate::subscription::Subscription;
 
@@ -65,7 +67,7 @@ impl Running {
                 ));
             }
             members.push(Arc::new(member));
-            Ok(())
+            check_lane_members(&self.group.subscription, members).inspect_err(|_| drop(members.pop()))
         })
     }
 
@@ -84,17 +86,17 @@ impl Running {
     /// Stops in order: claims nothing more, gives back what was not started, lets handlers finish for `grace`, then
     /// ends them and gives back theirs too, and returns once the database knows. Others have all of it at once.
     pub async fn shutdown(self, grace: Duration) -> Result<Stopped> {
-        let deadline = Instant::now() + grace;
+        let deadline = Instant::now() + grace.min(DELAY_MAX);
         self.group.stop();
-        self.feed.leave(&self.group).await;
+        // A claim under way may take longer than the grace time; whatever it still brings is given back.
+        let _ = tokio::time::timeout_at(deadline, self.feed.leave(&self.group)).await;
         let in_time = self.group.workers_ended(deadline).await;
         let back = self.in_hand();
-        back.iter().for_each(|work| self.group.give_back(work));
+        let given_back = back.iter().filter(|work| self.group.give_back(work)).count();
         let settled = tokio::time::timeout(FLUSH, self.runtime.settler.flush()).await;
         // Whoever could not give something back does not take its leave: found silent, it has it taken.
-        let clean = settled.is_ok() && back.iter().all(|work| !work.is_lost());
+        let clean = settled.is_ok() && back.iter().all(|work| !work.unsettled.load(Ordering::Relaxed));
         self.runtime.dismiss(&self.group, clean).await;
-        let given_back = back.len();
         settled.map_err(|_| {
             Error::new(
                 crate::ErrorKind::Unavailable,

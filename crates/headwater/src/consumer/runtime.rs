@@ -63,9 +63,10 @@ impl Runtime {
 
     /// Serves a group from now on; the first one starts the heartbeat.
     pub(crate) fn serve(&self, group: Arc<Group>) {
-        self.groups.lock().expect("no panic while held").push(group);
+        // In the list under the heart's lock: a heart about to end sees it, or is gone before.
         let mut heart = self.heart.lock().expect("no panic while held");
-        if heart.as_ref().is_none_or(JoinHandle::is_finished) {
+        self.groups.lock().expect("no panic while held").push(group);
+        if heart.is_none() {
             *heart = Some(tokio::spawn(keeper::beat(Weak::clone(&self.this), self.silent_for)));
         }
     }
@@ -73,8 +74,12 @@ impl Runtime {
     /// Serves a group no more. The last one takes its leave of the database, if nothing is left in hand.
     pub(crate) async fn dismiss(&self, group: &Arc<Group>, clean: bool) {
         self.strike_off(group);
-        if self.served_nobody() {
-            let heart = self.heart.lock().expect("no panic while held").take();
+        let ends = {
+            let mut heart = self.heart.lock().expect("no panic while held");
+            let last = self.groups.lock().expect("no panic while held").is_empty() && self.settler.is_idle();
+            last.then(|| heart.take())
+        };
+        if let Some(heart) = ends {
             if let Some(heart) = heart {
                 heart.abort();
                 // Ended for certain, so that no beat follows the departure.
@@ -125,8 +130,14 @@ impl Runtime {
         Ok(())
     }
 
-    pub(crate) fn served_nobody(&self) -> bool {
-        self.groups.lock().expect("no panic while held").is_empty()
+    /// Whether nobody is served and nothing is in hand; then the heart counts as ended.
+    pub(crate) fn heart_may_end(&self) -> bool {
+        let mut heart = self.heart.lock().expect("no panic while held");
+        let last = self.groups.lock().expect("no panic while held").is_empty() && self.settler.is_idle();
+        if last {
+            *heart = None;
+        }
+        last
     }
 }
 

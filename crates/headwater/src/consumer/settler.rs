@@ -4,6 +4,7 @@
 //! again until the lease must have run out; whatever is lost by then is delivered again, to somebody.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -115,14 +116,17 @@ async fn run(store: Arc<dyn Store>, mut orders: mpsc::UnboundedReceiver<Order>) 
 async fn settle(store: &dyn Store, works: Vec<(Arc<LeaseWork>, bool)>, settlements: Vec<Settlement>) {
     let started = Instant::now();
     let results = settle_patiently(store, &works, &settlements).await;
-    for ((work, last), result) in works.into_iter().zip(results) {
+    for (((work, last), settlement), result) in works.into_iter().zip(settlements).zip(results) {
         work.group.metrics.settle_seconds.record(started.elapsed());
         match result {
             Ok(()) => {}
             Err(error) => {
-                work.lost.store(true, std::sync::atomic::Ordering::Relaxed);
+                work.unsettled.store(true, Ordering::Relaxed);
                 if error.kind() == ErrorKind::LeaseLost {
+                    work.lost.store(true, Ordering::Relaxed);
                     work.group.metrics.lease_lost.add(1);
+                } else if !last {
+                    work.unsettle(settlement);
                 }
                 work.group
                     .metrics
@@ -163,6 +167,11 @@ async fn settle_patiently(
         let result = if together(settlement) {
             acked.next()
         } else {
+            let of_it = works.iter().find(|(work, _)| work.token() == settlement.token);
+            let _settling = match of_it {
+                Some((work, _)) => Some(work.settling.lock().await),
+                None => None,
+            };
             ask(store, std::slice::from_ref(settlement), deadline).await.into_iter().next()
         };
         results.push(result.expect("the store answers for every settlement"));

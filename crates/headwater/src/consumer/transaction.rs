@@ -10,11 +10,19 @@ use std::sync::Arc;
 
 use super::group::Group;
 use super::queue::Slice;
-use super::worker::{context_of, guarded, traced};
-use crate::error::{Error, ErrorKind, Result};
-use crate::lease::{Outcome, Settlement};
+use super::worker::context_of;
+#[cfg(feature = "postgres")]
+use super::worker::{guarded, traced};
+#[cfg(feature = "postgres")]
+use crate::error::Error;
+use crate::error::{ErrorKind, Result};
+#[cfg(feature = "postgres")]
+use crate::lease::Outcome;
+use crate::lease::Settlement;
 use crate::message::Offset;
-use crate::settle::{Verdict, decide, outcomes_of};
+#[cfg(feature = "postgres")]
+use crate::settle::decide;
+use crate::settle::{Verdict, outcomes_of};
 
 /// Handles a slice in one transaction of the embedded store. True if the lease is at its end by that.
 #[cfg(feature = "sqlite")]
@@ -37,7 +45,11 @@ pub(crate) async fn in_sqlite(
         ordered: slice.work.lease.lane.is_some(),
         handler: Arc::new(move |connection, message| {
             let at = handled.messages.partition_point(|other| other.offset < message.offset);
-            run(connection, message, &context_of(&handled, handled.messages.part(at..at + 1)))
+            run(
+                connection,
+                message,
+                &context_of(&handled, &handled.member, handled.messages.part(at..at + 1)),
+            )
         }),
         decide: Box::new(move |verdicts| settlement_of(&settled, &ending, verdicts)),
     };
@@ -74,6 +86,10 @@ async fn try_in_postgres(
     let mut verdicts = Vec::new();
     let mut waiting_keys = std::collections::HashSet::new();
     for (at, message) in slice.messages.iter().enumerate() {
+        if group.is_stopping() {
+            verdicts.extend(slice.messages[at..].iter().map(|rest| (rest.offset, Verdict::Release)));
+            break;
+        }
         let key = message.key.as_ref().filter(|_| slice.work.lease.lane.is_some());
         if key.is_some_and(|key| waiting_keys.contains(key)) {
             continue;
@@ -82,21 +98,26 @@ async fn try_in_postgres(
             transaction.release_savepoint().await?;
             continue;
         }
-        let context = context_of(slice, slice.messages.part(at..at + 1));
+        let context = context_of(slice, &slice.member, slice.messages.part(at..at + 1));
         let handle = transaction.clone();
         let verdict = guarded(group, 1, || {
             let handling = handler.start(handle, message, context)?;
             Ok(traced(group, message, slice.work.lease.attempt, handling))
         });
-        let verdict = verdict.await;
-        let verdict = verdict.unwrap_or_else(|verdict| verdict);
-        if matches!(verdict, Verdict::Done | Verdict::Skip) {
-            transaction.release_savepoint().await?;
-        } else {
-            transaction.rollback_to_savepoint().await?;
+        let mut verdict = verdict.await.unwrap_or_else(|verdict| verdict);
+        if matches!(verdict, Verdict::Done | Verdict::Skip)
+            && let Err(error) = transaction.release_savepoint().await
+        {
+            if error.is_retryable() {
+                return Err(error);
+            }
+            // The handler let an error pass that had broken the transaction: its message failed, and only its.
+            verdict = Verdict::Failed(format!("a statement of the handler failed: {error}"));
         }
-        if verdict == Verdict::Done {
-            continue;
+        match verdict {
+            Verdict::Done => continue,
+            Verdict::Skip => group.metrics.skipped.add(1),
+            _ => transaction.rollback_to_savepoint().await?,
         }
         if let (Outcome::Retry { .. } | Outcome::Release, Some(key)) =
             (decide(verdict.clone(), slice.work.lease.attempt, &group.policy, 0.0), key)
@@ -106,6 +127,7 @@ async fn try_in_postgres(
         verdicts.push((message.offset, verdict));
     }
     let settlement = settlement_of(group, slice, verdicts.clone());
+    let _settling = slice.work.settling.lock().await;
     if !transaction.settle(&settlement).await? {
         transaction.rollback().await?;
         return Err(Error::lease_lost(slice.work.token().0));

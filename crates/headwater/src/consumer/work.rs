@@ -29,6 +29,10 @@ pub(crate) struct LeaseWork {
     /// do anything for them, and they are acked with the last settlement.
     slices: Vec<Messages>,
     unfinished: AtomicUsize,
+    /// Held by whoever settles a part: two at once would each find the other's rows gone, and take the lease for lost.
+    pub(crate) settling: tokio::sync::Mutex<()>,
+    /// Something of it did not reach the store.
+    pub(crate) unsettled: AtomicBool,
     done: Bits,
     state: Mutex<State>,
 }
@@ -57,28 +61,30 @@ enum Cover {
 }
 
 impl LeaseWork {
-    /// `parked` are messages of the lease that wait behind an older one of their key: given back unhandled.
+    /// `claimed_at` is when its time began at the latest. `parked` are messages of the lease that wait behind an older one of their key: given back unhandled.
     pub(crate) fn new(
         lease: Lease,
         group: Arc<Group>,
         lease_for: Duration,
         slices: Vec<Messages>,
         parked: Vec<(Offset, Outcome)>,
+        claimed_at: Instant,
     ) -> Self {
         let span = usize::try_from(lease.range.span()).expect("a lease's span fits memory");
-        let now = Instant::now();
         LeaseWork {
             group,
             lease_for,
             lost: Arc::default(),
             unfinished: AtomicUsize::new(slices.iter().map(|slice| slice.len()).sum()),
             slices,
+            settling: tokio::sync::Mutex::default(),
+            unsettled: AtomicBool::new(false),
             done: Bits::new(span),
             state: Mutex::new(State {
                 exceptions: parked.into_iter().map(|(offset, outcome)| (offset.0, outcome)).collect(),
                 settled: None,
-                held_since: now,
-                extended_at: now,
+                held_since: claimed_at,
+                extended_at: claimed_at,
                 closed: false,
             }),
             lease,
@@ -168,6 +174,22 @@ impl LeaseWork {
         self.settlement(Cover::Done)
     }
 
+    /// An early settlement was refused and nothing of it happened: what it said is to be said again.
+    pub(crate) fn unsettle(&self, settlement: Settlement) {
+        let Parts::Each(parts) = settlement.parts else { return };
+        let mut state = self.state.lock().expect("no panic while held");
+        for (range, outcome) in parts {
+            for offset in range.first.0..=range.last.0 {
+                if let Some(settled) = &mut state.settled {
+                    settled[self.position(Offset(offset))] = false;
+                }
+                if outcome != Outcome::Ack {
+                    state.exceptions.insert(offset, outcome.clone());
+                }
+            }
+        }
+    }
+
     /// Settles what is done and gives back the rest, for good.
     pub(crate) fn give_back(&self) -> Option<Settlement> {
         self.settlement(Cover::AllGivingBack)
@@ -179,9 +201,9 @@ impl LeaseWork {
             return None;
         }
         state.closed = cover != Cover::Done;
-        if cover == Cover::All && state.exceptions.is_empty() {
-            let all_settled = state.settled.as_ref().is_some_and(|settled| settled.iter().all(|one| *one));
-            return (!all_settled).then(|| Settlement::ack_all(self.token()));
+        // Only while nothing was settled apart: it would take that with it, should that have failed or come later.
+        if cover == Cover::All && state.exceptions.is_empty() && state.settled.is_none() {
+            return Some(Settlement::ack_all(self.token()));
         }
         let pending = match cover {
             Cover::All => Vec::new(),
@@ -198,7 +220,7 @@ impl LeaseWork {
                 Cover::Done if !self.done.get(position) => continue,
                 Cover::AllGivingBack if pending[position] && !self.done.get(position) => Outcome::Release,
                 Cover::All | Cover::Done | Cover::AllGivingBack => {
-                    exceptions.remove(&offset).unwrap_or(Outcome::Ack)
+                    exceptions.remove(&offset).unwrap_or_else(|| self.unmentioned(position, &parts))
                 }
             };
             append(&mut parts, Offset(offset), outcome);
@@ -207,6 +229,17 @@ impl LeaseWork {
             }
         }
         (!parts.is_empty()).then(|| Settlement::each(self.token(), parts))
+    }
+
+    /// What becomes of an offset of which nothing was said: acked. Only among released messages of a lane another lane's
+    /// offset is released with them, so that one range comes back and not one per message.
+    fn unmentioned(&self, position: usize, parts: &[(OffsetRange, Outcome)]) -> Outcome {
+        let released = matches!(parts.last(), Some((_, Outcome::Release)));
+        if self.lease.lane.is_some() && released && !self.done.get(position) {
+            Outcome::Release
+        } else {
+            Outcome::Ack
+        }
     }
 
     /// Which positions were handed to workers.

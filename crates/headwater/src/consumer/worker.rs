@@ -11,11 +11,12 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::group::Group;
-use super::member::panic_text;
+use super::member::{Member, panic_text};
 use super::queue::{Slice, Unit};
 use super::transaction;
 use crate::handler::{Context, HandleBatch, HandleOne, Handler, Messages};
 use crate::lease::Outcome;
+use crate::limits::DELAY_MAX;
 use crate::message::{Message, Offset};
 use crate::observe::trace;
 use crate::settle::{Verdict, decide, jitter_of, outcomes_of};
@@ -54,6 +55,10 @@ fn jitter_of_failed(message: &Message) -> f64 {
 async fn whole(group: &Arc<Group>, slice: &Arc<Slice>) {
     let count = slice.messages.len();
     let ended = match &slice.member.handler {
+        _ if slice.each.is_some() => {
+            let verdicts = in_order(group, slice).await;
+            finish(group, slice, &slice.messages, verdicts)
+        }
         Handler::One(_) => {
             let verdicts = in_order(group, slice).await;
             finish(group, slice, &slice.messages, verdicts)
@@ -83,10 +88,21 @@ async fn in_order(group: &Arc<Group>, slice: &Arc<Slice>) -> Vec<(Offset, Verdic
     let mut verdicts = Vec::new();
     let mut waiting_keys = std::collections::HashSet::new();
     for (at, message) in slice.messages.iter().enumerate() {
+        if group.is_stopping() {
+            // What was handled so far is acked, and the rest is another's.
+            verdicts.extend(slice.messages[at..].iter().map(|rest| (rest.offset, Verdict::Release)));
+            break;
+        }
         if message.key.as_ref().is_some_and(|key| waiting_keys.contains(key)) {
             continue;
         }
-        let verdict = handle_one(group, slice, message, at).await;
+        let verdict = match &slice.member_of(at).handler {
+            Handler::Batch(handler) => {
+                let alone = handle_batch(group, slice, &**handler, slice.messages.part(at..at + 1)).await;
+                alone.into_iter().next().map_or(Verdict::Done, |(_, verdict)| verdict)
+            }
+            _ => handle_one(group, slice, message, at).await,
+        };
         match decide(verdict.clone(), slice.work.lease.attempt, &group.policy, 0.0) {
             Outcome::Ack => continue,
             Outcome::Bury { .. } => {}
@@ -108,13 +124,14 @@ async fn in_batches(group: &Arc<Group>, slice: &Arc<Slice>, handler: &dyn Handle
         let to = slice.messages.len().min(from + group.settings.batch);
         let part = slice.messages.part(from..to);
         from = to;
-        if waiting {
+        if waiting || group.is_stopping() {
             // An earlier batch of the lane failed: what follows must not overtake it.
             verdicts.extend(part.iter().map(|message| (message.offset, Verdict::Release)));
             continue;
         }
         let said = handle_batch(group, slice, handler, part).await;
-        waiting = slice.work.lease.lane.is_some() && !said.is_empty();
+        let waits = |(_, verdict): &(Offset, Verdict)| !matches!(verdict, Verdict::Done | Verdict::Skip);
+        waiting = slice.work.lease.lane.is_some() && said.iter().any(waits);
         verdicts.extend(said);
     }
     finish(group, slice, &slice.messages, verdicts)
@@ -126,14 +143,16 @@ async fn handle_batch(
     handler: &dyn HandleBatch,
     messages: Messages,
 ) -> Vec<(Offset, Verdict)> {
-    if slice.work.is_lost() {
-        return Vec::new();
-    }
-    let context = context_of(slice, messages.clone());
-    let start = || Ok(handler.start(messages.clone(), context));
     let failed_all = |verdict: Verdict| -> Vec<(Offset, Verdict)> {
         messages.iter().map(|message| (message.offset, verdict.clone())).collect()
     };
+    if slice.work.is_lost() {
+        return failed_all(Verdict::Release);
+    }
+    let member =
+        slice.member_of(slice.messages.iter().position(|m| m.offset == messages[0].offset).unwrap_or(0));
+    let context = context_of(slice, member, messages.clone());
+    let start = || Ok(handler.start(messages.clone(), context));
     match guarded(group, messages.len(), start).await {
         Ok(Ok(verdicts)) => verdicts.into_inner(),
         Ok(Err(Verdict::Skip)) => {
@@ -146,11 +165,12 @@ async fn handle_batch(
 
 /// Runs a member's handler on one message. A lease that was lost is not worked on: somebody else has the message.
 async fn handle_one(group: &Arc<Group>, slice: &Arc<Slice>, message: &Message, at: usize) -> Verdict {
-    let Handler::One(handler) = &slice.member.handler else { unreachable!("only single handlers come here") };
+    let member = slice.member_of(at);
+    let Handler::One(handler) = &member.handler else { unreachable!("only single handlers come here") };
     if slice.work.is_lost() {
-        return Verdict::Done;
+        return Verdict::Release;
     }
-    let context = context_of(slice, slice.messages.part(at..at + 1));
+    let context = context_of(slice, member, slice.messages.part(at..at + 1));
     let handler: &dyn HandleOne = &**handler;
     let verdict = guarded(group, 1, || {
         let handling = handler.start(message, context)?;
@@ -184,9 +204,9 @@ pub(super) fn traced(
     }
 }
 
-pub(super) fn context_of(slice: &Slice, messages: Messages) -> Context {
+pub(super) fn context_of(slice: &Slice, member: &Member, messages: Messages) -> Context {
     Context::new(
-        Arc::clone(&slice.member.identity),
+        Arc::clone(&member.identity),
         messages,
         slice.work.lease.attempt,
         Arc::clone(&slice.work.lost),
@@ -237,6 +257,8 @@ async fn attend<F: Future + Unpin>(group: &Arc<Group>, mut handling: F) -> Resul
     group.call_for_help();
     match group.settings.timeout {
         None => Ok(handling.await),
-        Some(limit) => tokio::time::timeout_at(started + limit, handling).await.map_err(|_| TooLong(limit)),
+        Some(limit) => tokio::time::timeout_at(started + limit.min(DELAY_MAX), handling)
+            .await
+            .map_err(|_| TooLong(limit)),
     }
 }

@@ -12,6 +12,8 @@ on_each!(
     a_second_delivery_of_the_same_id_has_no_effect,
     a_transactional_group_in_order_keeps_it,
     the_context_is_of_the_message_in_hand,
+    an_error_the_handler_ignores_fails_only_its_message,
+    several_transactional_members_share_a_lease,
 );
 
 /// A member that appends the number to the table `ledger`, unless `fails` says so for this attempt, and then only after
@@ -176,5 +178,64 @@ async fn the_context_is_of_the_message_in_hand(place: Place) {
     let mut got = seen.all();
     got.sort_unstable();
     assert_eq!(got, (0..20u64).map(|n| (n, n.cast_signed() + 1)).collect::<Vec<_>>());
+    place.leave(&headwater).await;
+}
+
+async fn an_error_the_handler_ignores_fails_only_its_message(place: Place) {
+    let headwater = place.open().await;
+    let topic = make_ledger(&place, &headwater).await;
+    let settings = headwater::TopicSettings { max_attempts: 1, ..headwater::TopicSettings::default() };
+    headwater.topic(&topic).settings(settings).create().await.unwrap();
+    crate::each::publish_numbers(&headwater, &topic, 10).await;
+    let member = if headwater.store().engine() == "sqlite" {
+        Handling::in_sqlite(|connection, Json(n): Json<u64>, _| {
+            if n == 4 {
+                connection.execute("INSERT INTO nowhere VALUES (1)", [])?;
+            }
+            connection.execute("INSERT INTO ledger (n) VALUES (?1)", [n.cast_signed()])?;
+            Ok(())
+        })
+    } else {
+        Handling::in_postgres(|transaction, Json(n): Json<u64>, context: Context| async move {
+            let n = n.cast_signed();
+            let insert = format!("INSERT INTO {} (n) VALUES ($1)", table_of(&context));
+            transaction.execute(&insert, &[&n]).await?;
+            if n == 4 {
+                // Breaks the transaction, and the handler does not mind.
+                let _ = transaction.execute("INSERT INTO nowhere VALUES (1)", &[]).await;
+            }
+            Ok(())
+        })
+    };
+    let running = headwater.consumer(&topic, "email").handling("ledger", member).run().await.unwrap();
+    settled(&headwater, &topic, "email").await;
+    let mut got = rows(&place, &headwater, &topic).await;
+    got.sort_unstable();
+    assert_eq!(got, [0, 1, 2, 3, 5, 6, 7, 8, 9]);
+    assert_eq!(running.health().totals.buried, 1);
+    running.shutdown(Duration::from_secs(5)).await.unwrap();
+    remove_ledger(&place, &headwater, &topic).await;
+    place.leave(&headwater).await;
+}
+
+async fn several_transactional_members_share_a_lease(place: Place) {
+    let headwater = place.open().await;
+    let topic = make_ledger(&place, &headwater).await;
+    headwater.topic(&topic).create().await.unwrap();
+    crate::each::publish_numbers(&headwater, &topic, 400).await;
+    let engine = headwater.store().engine();
+    let mut consumer = headwater.consumer(&topic, "email").batch(50);
+    for name in ["a", "b", "c", "d"] {
+        consumer = consumer.handling(name, ledger(engine, |_, _| false));
+    }
+    let running = consumer.run().await.unwrap();
+    settled(&headwater, &topic, "email").await;
+    let mut got = rows(&place, &headwater, &topic).await;
+    got.sort_unstable();
+    assert_eq!(got, (0..400).collect::<Vec<_>>());
+    let totals = running.health().totals;
+    assert_eq!((totals.acked, totals.lease_lost, totals.retried), (400, 0, 0));
+    running.shutdown(Duration::from_secs(5)).await.unwrap();
+    remove_ledger(&place, &headwater, &topic).await;
     place.leave(&headwater).await;
 }

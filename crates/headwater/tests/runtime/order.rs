@@ -12,6 +12,7 @@ use crate::each::{Place, Seen, eventually, on_each};
 on_each!(
     keys_stay_in_order_with_retries_while_consumers_come_and_go,
     a_batch_handler_keeps_the_order_of_a_failed_key,
+    order_holds_across_members_that_share_a_key,
 );
 
 fn ordered() -> TopicSettings {
@@ -123,6 +124,43 @@ async fn a_batch_handler_keeps_the_order_of_a_failed_key(place: Place) {
         headwater.consumer("orders", "email").handling("all", member).batch(30).run().await.unwrap();
     done.reach(200).await;
     check(&done.all(), 10, 20);
+    running.shutdown(Duration::from_secs(5)).await.unwrap();
+    place.leave(&headwater).await;
+}
+
+/// Two members with filters get messages of the same key: order is the key's and not the member's.
+async fn order_holds_across_members_that_share_a_key(place: Place) {
+    let headwater = place.open().await;
+    headwater.topic("orders").settings(ordered()).create().await.unwrap();
+    let messages: Vec<_> = (0..300u64)
+        .map(|n| {
+            NewMessage::new(format!("{}", n / 10))
+                .key(format!("key-{}", n % 10))
+                .header("n", format!("{}", n / 10 % 2))
+        })
+        .collect();
+    headwater.producer("orders").send_batch(&messages).await.unwrap();
+    let (done, calls) = (Seen::default(), Arc::new(AtomicU64::new(0)));
+    let member = |parity: &'static str| {
+        let (done, calls) = (done.clone(), Arc::clone(&calls));
+        Handling::one(move |message: Message, _| {
+            let (done, calls) = (done.clone(), Arc::clone(&calls));
+            async move {
+                if calls.fetch_add(1, Ordering::Relaxed) % 7 == 3 {
+                    return Err("now and then".into());
+                }
+                tokio::task::yield_now().await;
+                done.add((message.key.unwrap(), std::str::from_utf8(&message.payload)?.parse()?));
+                Ok(())
+            }
+        })
+        .when(move |message| message.headers["n"] == parity)
+    };
+    let consumer =
+        headwater.consumer("orders", "email").handling("even", member("0")).handling("odd", member("1"));
+    let running = consumer.batch(30).run().await.unwrap();
+    done.reach(300).await;
+    check(&done.all(), 10, 30);
     running.shutdown(Duration::from_secs(5)).await.unwrap();
     place.leave(&headwater).await;
 }

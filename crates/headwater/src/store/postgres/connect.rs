@@ -1,4 +1,4 @@
-//! Connections: the work pool, a small one for leases, and the deadline on every statement.
+//! Connections: the work pool, one for handlers' transactions, a small one for leases, and the deadline on every statement.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -25,6 +25,8 @@ const LEASE_CONNECTIONS: usize = 2;
 pub(super) struct Connections {
     work: Pool,
     leases: Pool,
+    /// Handlers hold theirs for as long as they run: claims and acks must not queue behind them.
+    transactions: Pool,
     statement_timeout: Duration,
 }
 
@@ -56,6 +58,7 @@ impl Connections {
         Ok(Connections {
             work: pool(url, options.connections_max, options.statement_timeout)?,
             leases: pool(url, LEASE_CONNECTIONS, options.statement_timeout)?,
+            transactions: pool(url, options.connections_max, options.statement_timeout)?,
             statement_timeout: options.statement_timeout,
         })
     }
@@ -67,6 +70,11 @@ impl Connections {
     /// How long a statement may go without an answer before its connection is given up.
     pub(super) fn answer_timeout(&self) -> Duration {
         self.statement_timeout + GRACE
+    }
+
+    /// A connection for a transaction that a handler will hold.
+    pub(super) async fn get_for_transaction(&self) -> Result<Object> {
+        self.transactions.get().await.map_err(fault::translate_pool)
     }
 
     /// Runs one statement on the work pool.
@@ -143,6 +151,7 @@ impl Connections {
     pub(super) fn close(&self) {
         self.work.close();
         self.leases.close();
+        self.transactions.close();
     }
 }
 

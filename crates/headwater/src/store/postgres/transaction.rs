@@ -68,7 +68,7 @@ impl PostgresStore {
     pub async fn begin(&self) -> Result<PostgresTransaction> {
         self.check_open()?;
         let shared = Shared {
-            connection: Some(self.connections.get().await?),
+            connection: Some(self.connections.get_for_transaction().await?),
             clean: AtomicBool::new(false),
             mark: Uuid::now_v7().simple().to_string(),
             woken: Mutex::default(),

@@ -106,6 +106,8 @@ fn run(open: &mut Work<'_>, todo: TransactionWork) -> Attempt<TransactionDone> {
     for message in &todo.messages {
         let key = message.key.as_deref().filter(|_| todo.ordered);
         if key.is_some_and(|key| failed_keys.contains(key)) {
+            // Waits behind its elder, or comes again at once should that one be buried.
+            done.verdicts.push((message.offset, Verdict::Release));
             continue;
         }
         let verdict = match handle_one(open, &todo, message)? {

@@ -1,0 +1,129 @@
+//! Rules of the runtime that only show inside: what becomes of a lease in hand.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::group::{Group, GroupSettings};
+use super::member::Members;
+use super::work::LeaseWork;
+use super::{BUFFER_BYTES_MAX, Handling, member_of};
+use crate::handler::Messages;
+use crate::lease::{ClaimRequest, GroupLimits, Lease, OffsetRange, Outcome, Parts, Settlement, Want};
+use crate::message::{Message, NewMessage, Offset};
+use crate::name::{GroupName, Owner};
+use crate::subscription::Start;
+use crate::{Headwater, TopicName};
+
+/// A group on an embedded store with messages, one lease over all of them claimed for it.
+struct Scene {
+    headwater: Headwater,
+    group: Arc<Group>,
+    lease: Lease,
+    messages: Vec<Message>,
+}
+
+impl Scene {
+    async fn new(messages: usize, members: bool) -> Self {
+        let headwater = Headwater::in_memory().await.unwrap();
+        let batch = vec![NewMessage::new("x"); messages];
+        headwater.producer("orders").send_batch(&batch).await.unwrap();
+        let store = headwater.store();
+        let (topic, name) = (TopicName::new("orders").unwrap(), GroupName::new("email").unwrap());
+        let subscription = store.subscribe(&topic, &name, Start::Beginning).await.unwrap();
+        let runtime = headwater.runtime().unwrap();
+        let wants = vec![Want::new(subscription.subscription_id, 1_000)];
+        let owner = Owner::new("test").unwrap();
+        let lease = store.claim(&ClaimRequest { owner, wants }).await.unwrap().leases.remove(0);
+        let messages = store.fetch(lease.topic_id, lease.range).await.unwrap();
+        let ignore = Handling::one(|_: Message, _| async { Ok(()) });
+        let member = member_of(&subscription, "one", ignore).unwrap();
+        let members = Members(if members { vec![Arc::new(member)] } else { vec![] });
+        let settings = GroupSettings {
+            concurrency: 1,
+            batch: 100,
+            lease: None,
+            timeout: None,
+            limits: GroupLimits::default(),
+            buffer_bytes_max: BUFFER_BYTES_MAX,
+            filter: None,
+            inbox_name: "test".into(),
+        };
+        let metrics = headwater.metrics().group(&topic, &name);
+        let settler = runtime.settler.clone();
+        let group = Group::new(subscription, settings, members, settler, Arc::default(), metrics);
+        Scene { headwater, group: Arc::new(group), lease, messages }
+    }
+
+    fn work(&self) -> LeaseWork {
+        let slices = vec![Messages::from(self.messages.clone())];
+        let (group, now) = (Arc::clone(&self.group), Instant::now());
+        LeaseWork::new(self.lease.clone(), group, Duration::from_secs(300), slices, vec![], now)
+    }
+}
+
+fn range(first: i64, last: i64) -> OffsetRange {
+    OffsetRange::new(Offset(first), Offset(last))
+}
+
+fn retry() -> Outcome {
+    Outcome::Retry { after: Duration::from_secs(1), error: "again".into(), key: None }
+}
+
+#[tokio::test]
+async fn a_lease_that_arrives_after_the_last_member_left_is_given_back() {
+    let scene = Scene::new(3, false).await;
+    scene.group.take_over(scene.work());
+    scene.headwater.runtime().unwrap().settler.flush().await;
+    let mut consumer = scene.headwater.consumer("orders", "email").open().await.unwrap();
+    let batch = consumer.next(Duration::from_secs(5)).await.unwrap().expect("they are back");
+    assert_eq!(batch.messages().len(), 3);
+}
+
+#[tokio::test]
+async fn what_was_settled_apart_is_never_named_again_nor_swept_along() {
+    let scene = Scene::new(6, true).await;
+    let work = scene.work();
+    assert!(!work.finish(Offset(1), Outcome::Ack));
+    assert!(!work.finish(Offset(2), retry()));
+    let early = work.settle_done(Duration::ZERO).expect("two are done");
+    assert_eq!(early.parts, Parts::Each(vec![(range(1, 1), Outcome::Ack), (range(2, 2), retry())]));
+    for offset in 3..=6 {
+        work.finish(Offset(offset), Outcome::Ack);
+    }
+    let last = work.settle_all().expect("four are left");
+    assert_eq!(last.parts, Parts::Each(vec![(range(3, 6), Outcome::Ack)]), "not everything under the token");
+    assert_eq!(work.settle_all(), None, "only once");
+}
+
+#[tokio::test]
+async fn an_early_settlement_that_was_refused_is_said_again() {
+    let scene = Scene::new(3, true).await;
+    let work = scene.work();
+    work.finish(Offset(2), retry());
+    let early = work.settle_done(Duration::ZERO).expect("one is done");
+    work.unsettle(early);
+    work.finish(Offset(1), Outcome::Ack);
+    work.finish(Offset(3), Outcome::Ack);
+    let last = work.settle_all().expect("all are left");
+    let parts = vec![(range(1, 1), Outcome::Ack), (range(2, 2), retry()), (range(3, 3), Outcome::Ack)];
+    assert_eq!(last.parts, Parts::Each(parts));
+}
+
+#[tokio::test]
+async fn giving_back_releases_only_what_is_not_done() {
+    let scene = Scene::new(4, true).await;
+    let work = scene.work();
+    work.finish(Offset(1), Outcome::Ack);
+    work.finish(Offset(3), retry());
+    let back: Settlement = work.give_back().expect("something is left");
+    let parts = vec![
+        (range(1, 1), Outcome::Ack),
+        (range(2, 2), Outcome::Release),
+        (range(3, 3), retry()),
+        (range(4, 4), Outcome::Release),
+    ];
+    assert_eq!(back.parts, Parts::Each(parts));
+    assert_eq!(work.give_back(), None);
+}
