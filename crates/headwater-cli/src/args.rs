@@ -70,6 +70,13 @@ pub(crate) enum Command {
     ///   headwater consume orders --group audit --from beginning --output json
     #[command(verbatim_doc_comment)]
     Consume(ConsumeArgs),
+    /// See how far groups are, and what they hold or wait for
+    ///
+    /// Examples:
+    ///   headwater group list orders
+    ///   headwater group show orders email --output json
+    #[command(subcommand, verbatim_doc_comment)]
+    Group(GroupCommand),
     /// List, show, redrive and purge the messages a group gave up on
     ///
     /// Examples:
@@ -192,6 +199,35 @@ pub(crate) struct ConsumeArgs {
     /// How long a hand-out lasts, if not as the topic says
     #[arg(long, value_parser = duration)]
     pub(crate) lease: Option<Duration>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum GroupCommand {
+    /// List the groups of a topic: how far each is, and how much it holds, waits for and gave up on
+    ///
+    /// Example: headwater group list orders
+    List(GroupListArgs),
+    /// Show what a group has handed out and is not done, oldest due first
+    ///
+    /// Example: headwater group show orders email
+    Show(GroupShowArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct GroupListArgs {
+    /// The topic
+    pub(crate) topic: String,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct GroupShowArgs {
+    /// The topic
+    pub(crate) topic: String,
+    /// The group
+    pub(crate) group: String,
+    /// At most so many ranges
+    #[arg(long, default_value_t = 100)]
+    pub(crate) max: u32,
 }
 
 #[derive(Debug, Subcommand)]

@@ -11,10 +11,7 @@ use crate::args::{
     DeadLetterCommand, DeadLetterFilter, DeadLetterListArgs, DeadLetterOf, DeadLetterPurgeArgs,
     DeadLetterRedriveArgs, DeadLetterShowArgs, Global, Output,
 };
-use crate::output::{Rows, payload_as_json};
-
-/// Of an error's first line, so much fits a table.
-const ERROR_CHARS_MAX: usize = 60;
+use crate::output::{Rows, in_short, payload_as_json};
 
 /// A letter's fields as people read them.
 const FIELDS: [&str; 14] = [
@@ -129,14 +126,6 @@ fn chosen(mut selection: DeadLetterSelection, filter: &DeadLetterFilter) -> Dead
     selection.buried_after = filter.buried_after;
     selection.buried_before = filter.buried_before;
     selection
-}
-
-fn in_short(error: &str) -> String {
-    let line = error.lines().next().unwrap_or_default();
-    match line.char_indices().nth(ERROR_CHARS_MAX) {
-        Some((end, _)) => format!("{}…", &line[..end]),
-        None => line.to_owned(),
-    }
 }
 
 fn as_json(letter: &DeadLetter) -> Value {

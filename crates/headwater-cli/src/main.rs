@@ -4,6 +4,7 @@ mod args;
 mod consume;
 mod dead_letter;
 mod doctor;
+mod group;
 mod maintain;
 mod migrate;
 mod output;
@@ -39,6 +40,7 @@ async fn run(args: Args) -> Result<ExitCode> {
         Command::Topic(command) => topic::run(&args.global, command).await,
         Command::Publish(command) => publish::run(&args.global, command).await,
         Command::Consume(command) => consume::run(&args.global, command).await,
+        Command::Group(command) => group::run(&args.global, command).await,
         Command::DeadLetter(command) => dead_letter::run(&args.global, command).await,
         Command::Migrate(command) => migrate::run(&args.global, command).await,
         Command::Maintain => maintain::run(&args.global).await,

@@ -8,6 +8,9 @@ use serde_json::Value;
 
 use crate::args::Output;
 
+/// Of an error's first line, so much fits a table.
+const ERROR_CHARS_MAX: usize = 60;
+
 /// Rows of named columns.
 pub(crate) struct Rows {
     columns: &'static [&'static str],
@@ -63,6 +66,15 @@ pub(crate) fn payload_as_json(content_type: Option<&str>, payload: &[u8]) -> (&'
                 ("payload_hex", hex.into())
             }
         },
+    }
+}
+
+/// The beginning of an error, for a table.
+pub(crate) fn in_short(error: &str) -> String {
+    let line = error.lines().next().unwrap_or_default();
+    match line.char_indices().nth(ERROR_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line.to_owned(),
     }
 }
 

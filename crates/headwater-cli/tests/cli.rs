@@ -3,6 +3,13 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use headwater::settle::Verdict;
+use headwater::{Headwater, Owner};
+
+#[path = "cli/groups.rs"]
+mod groups;
 
 /// A place to run the command in, and the store it uses.
 struct Place {
@@ -43,6 +50,22 @@ impl Place {
     /// What it printed, if it succeeded.
     fn out(&self, args: &[&str]) -> String {
         text(self.run(args))
+    }
+
+    /// Another program on the same store.
+    fn program(&self, work: impl AsyncFnOnce(&Headwater)) {
+        let (url, options) = match &self.store {
+            Some((url, namespace)) => (url.clone(), headwater::OpenOptions::default().namespace(namespace)),
+            None => {
+                let path = self.folder.path().join("headwater.db");
+                (format!("sqlite:{}", path.display()), headwater::OpenOptions::default())
+            }
+        };
+        tokio::runtime::Runtime::new().unwrap().block_on(async {
+            let headwater = Headwater::open_with(&url, options).await.unwrap();
+            work(&headwater).await;
+            headwater.close().await.unwrap();
+        });
     }
 
     fn with_input(&self, args: &[&str], input: &str) -> Output {
@@ -145,23 +168,14 @@ fn json_lines_and_mistakes(place: &Place) {
 
 /// Consumes everything of a topic as a program that gives up on all of it, for the reason in the payload.
 fn bury_all(place: &Place, topic: &str, group: &str) {
-    let (url, options) = match &place.store {
-        Some((url, namespace)) => (url.clone(), headwater::OpenOptions::default().namespace(namespace)),
-        None => {
-            let path = place.folder.path().join("headwater.db");
-            (format!("sqlite:{}", path.display()), headwater::OpenOptions::default())
-        }
-    };
-    tokio::runtime::Runtime::new().unwrap().block_on(async {
-        let headwater = headwater::Headwater::open_with(&url, options).await.unwrap();
+    place.program(async |headwater| {
         let mut consumer = headwater.consumer(topic, group).open().await.unwrap();
-        while let Some(batch) = consumer.next(std::time::Duration::ZERO).await.unwrap() {
+        while let Some(batch) = consumer.next(Duration::ZERO).await.unwrap() {
             let bury = |message: headwater::Message, _| async move {
-                headwater::settle::Verdict::Bury(format!("cannot do {:?}\nand more", message.payload))
+                Verdict::Bury(format!("cannot do {:?}\nand more", message.payload))
             };
             batch.handle(bury).await.unwrap();
         }
-        headwater.close().await.unwrap();
     });
 }
 
@@ -254,7 +268,8 @@ fn a_waiting_consumer_gets_what_another_process_publishes_and_heeds_sigterm() {
     place.out(&["publish", "orders", "hello"]);
     assert_eq!(text(waiting.wait_with_output().unwrap()), "hello\n");
 
-    let mut waiting = place.command(&["consume", "orders"]).stdout(Stdio::piped()).spawn().unwrap();
+    let consume = &mut place.command(&["consume", "orders"]);
+    let mut waiting = consume.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     place.out(&["publish", "orders", "again"]);
     // Once it has printed something it listens for signals.
     let mut line = String::new();

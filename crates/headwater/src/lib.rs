@@ -237,7 +237,9 @@ pub use observe::health::{Health, HealthState, Percentiles, Rates, Times, Totals
 pub use observe::trace;
 pub use publish::{Producer, Sends};
 pub use store::{Finding, Maintained, OpenOptions, Store, Wake};
-pub use subscription::{Start, Subscription, SubscriptionId, SubscriptionStatus};
+pub use subscription::{
+    Outstanding, OutstandingState, Start, Subscription, SubscriptionId, SubscriptionStatus,
+};
 pub use topic::{Ordering, Semantics, Topic, TopicId, TopicSettings, TopicStatus};
 
 /// The README's programs compile.

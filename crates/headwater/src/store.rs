@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::lease::{ClaimRequest, Claimed, LeaseToken, OffsetRange, Settlement};
 use crate::message::{Message, NewMessage, Published};
 use crate::name::{GroupName, Owner, TopicName};
-use crate::subscription::{Start, Subscription, SubscriptionStatus};
+use crate::subscription::{Outstanding, Start, Subscription, SubscriptionId, SubscriptionStatus};
 use crate::topic::{Topic, TopicId, TopicSettings, TopicStatus};
 
 #[cfg(feature = "conformance")]
@@ -78,6 +78,11 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// The subscriptions of a topic, by group.
     async fn subscriptions(&self, topic: &TopicName) -> Result<Vec<SubscriptionStatus>>;
+
+    /// What a subscription has handed out and is not done: leased, waiting for a time, parked. At most `limit`, oldest due
+    /// first; what never ends by itself comes late, and what is parked last, since it waits for others and not for a
+    /// time. Reads only, so what it tells may have changed meanwhile. Nothing for an unknown subscription.
+    async fn outstanding(&self, subscription: SubscriptionId, limit: u32) -> Result<Vec<Outstanding>>;
 
     /// Publishes all of `messages`, or nothing; answers in their order once they are durable. A topic that does not
     /// exist is created as a queue if the store was opened with `auto_create`, and is `NoSuchTopic` otherwise.

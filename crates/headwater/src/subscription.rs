@@ -4,8 +4,9 @@ use std::fmt;
 
 use jiff::Timestamp;
 
+use crate::lease::OffsetRange;
 use crate::message::Offset;
-use crate::name::GroupName;
+use crate::name::{GroupName, Owner};
 use crate::topic::{Topic, TopicId};
 
 /// The store's own number for a subscription.
@@ -60,12 +61,67 @@ pub struct SubscriptionStatus {
     pub next: Offset,
     /// Everything at or below it is done.
     pub floor: Offset,
-    /// Ranges handed out and not settled.
+    /// Ranges handed out and not settled, before their deadline.
     pub leased: u64,
-    /// Ranges that wait: for a retry time, behind a blocked key, or to be claimed again.
+    /// Ranges that wait: for a retry time, behind a blocked key, or to be claimed again, as what ran out.
     pub waiting: u64,
     /// Messages buried.
     pub dead_letters: u64,
     /// Hand-outs that expired and were given to another: `stuck_messages_reassigned`.
     pub reassigned: u64,
+}
+
+/// A range of a subscription that was handed out and is not done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outstanding {
+    /// Its offsets; in a lane only the lane's own messages among them.
+    pub range: OffsetRange,
+    /// The lane of an ordered subscription it is in.
+    pub lane: Option<u16>,
+    /// Held, waiting for its time, or waiting for another message.
+    pub state: OutstandingState,
+    /// Who holds it, or let it run out; nobody once it was settled to come again.
+    pub owner: Option<Owner>,
+    /// How often it was handed out, as far as that counts; the present time included.
+    pub attempts: u32,
+    /// Leased: the deadline, `None` if it never ends by itself. Waiting: when it may be handed out, `None` for at once.
+    /// Parked: `None`.
+    pub due_at: Option<Timestamp>,
+    /// Why it has to be tried again, if a handler said.
+    pub last_error: Option<String>,
+    /// The key it waits for, or makes others wait for; only in ordered subscriptions.
+    pub key: Option<String>,
+    /// Its holder vanished: it is handed out alone, in ever smaller parts.
+    pub suspect: bool,
+}
+
+/// What an outstanding range is waiting for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OutstandingState {
+    /// An owner has it, until its deadline.
+    Leased,
+    /// It comes again at its time, or as soon as somebody asks.
+    Waiting,
+    /// Behind an older message of its key.
+    Parked,
+}
+
+impl OutstandingState {
+    /// Of a stored range: who holds it, whether that is over, and whether it is parked.
+    pub(crate) fn of(held: bool, is_over: bool, parked: bool) -> Self {
+        match (held, is_over) {
+            (true, false) => OutstandingState::Leased,
+            _ if parked => OutstandingState::Parked,
+            _ => OutstandingState::Waiting,
+        }
+    }
+
+    /// The state as text: `leased`, `waiting` or `parked`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            OutstandingState::Leased => "leased",
+            OutstandingState::Waiting => "waiting",
+            OutstandingState::Parked => "parked",
+        }
+    }
 }

@@ -35,6 +35,7 @@ pub mod heartbeat;
 pub mod input;
 pub mod limits;
 pub mod order;
+pub mod outstanding;
 pub mod place;
 #[cfg(feature = "postgres")]
 pub mod postgres_order;
@@ -277,6 +278,18 @@ macro_rules! conformance_cases {
                 a_lane_parks_only_so_many,
                 order_per_key_survives_retries_and_crashes,
                 released_messages_keep_their_order,
+            ]
+        );
+        $crate::conformance_group!(
+            $make,
+            outstanding,
+            [
+                a_lease_shows_its_owner_and_deadline,
+                a_retry_shows_attempts_error_and_time,
+                a_parked_message_shows_its_key,
+                a_lease_that_ran_out_waits_and_shows_its_owner,
+                what_was_released_waits_for_nobody,
+                the_oldest_due_is_listed_first,
             ]
         );
         $crate::conformance_group!(

@@ -20,7 +20,7 @@ use crate::name::{GroupName, Owner, TopicName, check_name};
 use crate::namespace::Namespace;
 use crate::store::wake::Hub;
 use crate::store::{Finding, Maintained, OpenOptions, Store, Wake};
-use crate::subscription::{Start, Subscription, SubscriptionStatus};
+use crate::subscription::{Outstanding, Start, Subscription, SubscriptionId, SubscriptionStatus};
 use crate::topic::{Topic, TopicId, TopicSettings, TopicStatus};
 
 mod arm;
@@ -34,6 +34,7 @@ mod fetch;
 mod heartbeat;
 mod maintain;
 mod migrate;
+mod outstanding;
 mod publish;
 mod settle;
 #[cfg(feature = "sqlx")]
@@ -145,6 +146,11 @@ impl Store for PostgresStore {
     async fn subscriptions(&self, topic: &TopicName) -> Result<Vec<SubscriptionStatus>> {
         self.check_open()?;
         subscribe::list(self, topic).await
+    }
+
+    async fn outstanding(&self, subscription: SubscriptionId, limit: u32) -> Result<Vec<Outstanding>> {
+        self.check_open()?;
+        outstanding::list(self, subscription, limit).await
     }
 
     async fn publish(&self, topic: &TopicName, messages: &[NewMessage]) -> Result<Vec<Published>> {

@@ -24,7 +24,7 @@ use crate::namespace::SqlitePath;
 use crate::store::options::OpenOptions;
 use crate::store::wake::{Hub, Wake};
 use crate::store::{Finding, Maintained, Store};
-use crate::subscription::{Start, Subscription, SubscriptionStatus};
+use crate::subscription::{Outstanding, Start, Subscription, SubscriptionId, SubscriptionStatus};
 use crate::topic::{Topic, TopicId, TopicSettings, TopicStatus};
 
 use self::connection::{Location, Role};
@@ -57,6 +57,7 @@ mod maintain;
 mod migrate;
 mod notice;
 mod open;
+mod outstanding;
 mod promote;
 mod publish;
 mod queue;
@@ -321,8 +322,13 @@ impl Store for SqliteStore {
     }
 
     async fn subscriptions(&self, topic: &TopicName) -> Result<Vec<SubscriptionStatus>> {
-        let topic = topic.clone();
-        self.read(move |connection| subscribe::list(connection, &topic)).await
+        let (topic, now_ms) = (topic.clone(), work::now_ms(&self.clock));
+        self.read(move |connection| subscribe::list(connection, &topic, now_ms)).await
+    }
+
+    async fn outstanding(&self, subscription: SubscriptionId, limit: u32) -> Result<Vec<Outstanding>> {
+        let now_ms = work::now_ms(&self.clock);
+        self.read(move |connection| outstanding::list(connection, subscription, limit, now_ms)).await
     }
 
     async fn publish(&self, topic: &TopicName, messages: &[NewMessage]) -> Result<Vec<Published>> {

@@ -9,9 +9,9 @@ use async_trait::async_trait;
 use headwater::store::conformance::{self, Case, ForeignPlace, Harness};
 use headwater::{
     ClaimRequest, Claimed, DeadLetter, DeadLetterSelection, Finding, GroupName, LeaseToken, Maintained,
-    Message, NewMessage, OffsetRange, OpenOptions, Owner, Parts, Published, Redriven, Result, Settlement,
-    Start, Store, Subscription, SubscriptionStatus, Topic, TopicId, TopicName, TopicSettings, TopicStatus,
-    Wake,
+    Message, NewMessage, OffsetRange, OpenOptions, Outstanding, Owner, Parts, Published, Redriven, Result,
+    Settlement, Start, Store, Subscription, SubscriptionId, SubscriptionStatus, Topic, TopicId, TopicName,
+    TopicSettings, TopicStatus, Wake,
 };
 use jiff::Timestamp;
 
@@ -35,6 +35,7 @@ enum Fault {
     DepartureIsIgnored,
     InFlightIsIgnored,
     RateIsIgnored,
+    HolderIsHidden,
 }
 
 /// The cases under it fail, or the suite is worth nothing.
@@ -71,6 +72,7 @@ noticed! {
     an_ignored_departure_is_noticed: DepartureIsIgnored by heartbeat::an_owner_that_departs_is_forgotten;
     too_many_in_flight_is_noticed: InFlightIsIgnored by limits::in_flight_holds_among_competing_members;
     too_fast_a_rate_is_noticed: RateIsIgnored by limits::the_rate_holds_among_competing_members;
+    a_hidden_holder_is_noticed: HolderIsHidden by outstanding::a_lease_shows_its_owner_and_deadline;
     a_blocked_key_is_noticed: BlockedKeyIsHidden by order::a_blocked_key_parks_and_others_go_on;
 }
 
@@ -104,6 +106,14 @@ impl Store for Faulty {
 
     async fn subscriptions(&self, topic: &TopicName) -> Result<Vec<SubscriptionStatus>> {
         self.inner.subscriptions(topic).await
+    }
+
+    async fn outstanding(&self, subscription: SubscriptionId, limit: u32) -> Result<Vec<Outstanding>> {
+        let mut parts = self.inner.outstanding(subscription, limit).await?;
+        if self.fault == Fault::HolderIsHidden {
+            parts.iter_mut().for_each(|part| part.owner = None);
+        }
+        Ok(parts)
     }
 
     async fn publish(&self, topic: &TopicName, messages: &[NewMessage]) -> Result<Vec<Published>> {

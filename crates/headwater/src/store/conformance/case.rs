@@ -15,7 +15,7 @@ use crate::lease::{
 use crate::message::{Message, NewMessage, Offset};
 use crate::name::{GroupName, Owner, TopicName};
 use crate::store::{OpenOptions, Store};
-use crate::subscription::{Start, Subscription, SubscriptionStatus};
+use crate::subscription::{Outstanding, Start, Subscription, SubscriptionStatus};
 use crate::topic::{TopicSettings, TopicStatus};
 
 /// How long anything real may take before a case calls it missing. Long, because test machines stall.
@@ -259,6 +259,12 @@ impl Scene {
         let all = self.store.subscriptions(&self.topic).await.expect("the subscriptions are listed");
         let id = self.subscription.subscription_id;
         all.into_iter().find(|status| status.subscription_id == id).expect("the subscription is listed")
+    }
+
+    /// What the group has handed out and is not done.
+    pub async fn outstanding(&self) -> Vec<Outstanding> {
+        let id = self.subscription.subscription_id;
+        self.store.outstanding(id, 10_000).await.expect("outstanding ranges are listed")
     }
 
     /// How far the topic is, after a round of upkeep: an engine may advance its head only when somebody looks.

@@ -17,6 +17,7 @@ fn every_case_is_listed() {
         include_str!("input.rs"),
         include_str!("limits.rs"),
         include_str!("order.rs"),
+        include_str!("outstanding.rs"),
         include_str!("place.rs"),
         include_str!("postgres_order.rs"),
         include_str!("postgres_start.rs"),

@@ -29,6 +29,7 @@ statements! {
     subscribe: "subscribe/create.sql",
     subscribe_lanes: "subscribe/lanes.sql",
     subscription_list: "subscription_list.sql",
+    outstanding: "outstanding.sql",
     topic_create: "topic_create.sql",
     topic_get: "topic_get.sql",
     topic_list: "topic_list.sql",

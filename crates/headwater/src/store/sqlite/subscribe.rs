@@ -111,10 +111,14 @@ fn first_at(connection: &Connection, topic: TopicId, lowest: i64, last: i64, at:
 }
 
 /// The subscriptions of a topic, by group.
-pub(super) fn list(connection: &Connection, name: &TopicName) -> Attempt<Vec<SubscriptionStatus>> {
+pub(super) fn list(
+    connection: &Connection,
+    name: &TopicName,
+    now_ms: i64,
+) -> Attempt<Vec<SubscriptionStatus>> {
     let topic = topic::get(connection, name)?;
     let mut statement = connection.prepare_cached(super::sql!("subscription_list.sql"))?;
-    Ok(decode::all(&mut statement, [topic.topic_id.0], |row| {
+    Ok(decode::all(&mut statement, params![topic.topic_id.0, now_ms], |row| {
         let next: i64 = row.get(3)?;
         let lowest: [Option<i64>; 2] = [row.get(4)?, row.get(5)?];
         let floor = lowest.into_iter().flatten().fold(next, i64::min) - 1;

@@ -1,5 +1,5 @@
 -- Purpose:    How far the subscriptions of a topic are, by group.
--- Parameters: ?1 topic_id
+-- Parameters: ?1 topic_id, ?2 now_ms
 -- Index:      the unique index on (topic_id, group_name); headwater_range_leased and headwater_range_waiting per
 --             subscription; headwater_dead_letter_of for the count
 SELECT subscription.subscription_id, subscription.topic_id, subscription.group_name,
@@ -18,10 +18,15 @@ SELECT subscription.subscription_id, subscription.topic_id, subscription.group_n
     (
         SELECT count(*) FROM headwater_range AS leased
         WHERE leased.subscription_id = subscription.subscription_id AND leased.owner IS NOT NULL
+            AND leased.due_at_ms > ?2
     ),
     (
         SELECT count(*) FROM headwater_range AS waiting
         WHERE waiting.subscription_id = subscription.subscription_id AND waiting.owner IS NULL
+    ) + (
+        SELECT count(*) FROM headwater_range AS expired
+        WHERE expired.subscription_id = subscription.subscription_id AND expired.owner IS NOT NULL
+            AND expired.due_at_ms <= ?2
     ),
     (
         SELECT count(*) FROM headwater_dead_letter AS dead

@@ -97,6 +97,8 @@ fn due_ranges_are_found_through_the_partial_indexes() {
         (sql!("redrive/outstanding.sql"), "headwater_range_leased (subscription_id=?)"),
         (sql!("redrive/outstanding.sql"), "headwater_range_waiting (subscription_id=?)"),
         (sql!("claim/lanes_held.sql"), "headwater_range_leased (subscription_id=? AND due_at_ms>?)"),
+        (sql!("outstanding.sql"), "headwater_range_leased (subscription_id=?)"),
+        (sql!("outstanding.sql"), "headwater_range_waiting (subscription_id=?)"),
     ] {
         let plan = plan_of(&connection, sql);
         assert!(plan.iter().any(|step| step.contains(index)), "{index}: {plan:#?}");

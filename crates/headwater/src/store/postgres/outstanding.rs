@@ -1,0 +1,43 @@
+//! Outstanding: what a subscription has handed out and is not done, for people who look.
+
+use tokio_postgres::Row;
+
+use super::PostgresStore;
+use crate::error::Result;
+use crate::lease::OffsetRange;
+use crate::message::Offset;
+use crate::name::Owner;
+use crate::subscription::{Outstanding, OutstandingState, SubscriptionId};
+
+pub(super) async fn list(
+    store: &PostgresStore,
+    subscription: SubscriptionId,
+    limit: u32,
+) -> Result<Vec<Outstanding>> {
+    let rows = store
+        .connections
+        .query(
+            "listing outstanding ranges",
+            &store.statements.outstanding,
+            &[&subscription.0, &i64::from(limit), &store.clock.injected()],
+        )
+        .await?;
+    rows.iter().map(outstanding_of).collect()
+}
+
+fn outstanding_of(row: &Row) -> Result<Outstanding> {
+    let owner: Option<String> = row.get("owner");
+    let attempts = u32::try_from(row.get::<_, i32>("attempts")).expect("attempts count up from 0");
+    let lane: Option<i32> = row.get("lane");
+    Ok(Outstanding {
+        range: OffsetRange::new(Offset(row.get("first_offset")), Offset(row.get("last_offset"))),
+        lane: lane.map(|lane| u16::try_from(lane).expect("lanes fit 16 bits")),
+        state: OutstandingState::of(owner.is_some(), row.get("is_over"), row.get("parked")),
+        attempts: attempts + u32::from(owner.is_some()),
+        due_at: row.get("due_at"),
+        last_error: row.get("last_error"),
+        key: row.get("key"),
+        suspect: row.get("suspect"),
+        owner: owner.map(Owner::new).transpose()?,
+    })
+}
