@@ -65,6 +65,8 @@ pub(crate) enum Command {
     Publish(PublishArgs),
     /// Consume messages as a member of a group: print each, then ack it
     ///
+    /// SIGTERM and SIGINT end it in order: the batch in hand is printed and acked, the rest is given back at once.
+    ///
     /// Examples:
     ///   headwater consume orders --group email --max 1
     ///   headwater consume orders --group audit --from beginning --output json

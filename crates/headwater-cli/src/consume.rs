@@ -8,11 +8,12 @@ use anyhow::{Result, bail};
 use headwater::{Batch, Consumer, ErrorKind, Message, Offset, Start};
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 
 use crate::args::{ConsumeArgs, Global, Output};
 use crate::output::payload_as_json;
 
-/// How long one wait lasts; signals are heeded all the time.
+/// How long one wait lasts; signals end it.
 const WAIT: Duration = Duration::from_secs(3600);
 /// The longest pause between attempts to reach a database that is away.
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(5);
@@ -27,30 +28,66 @@ pub(crate) async fn run(global: &Global, args: &ConsumeArgs) -> Result<ExitCode>
         // Never claim more than will be printed.
         builder = builder.batch(args.batch.min(u32::try_from(max).unwrap_or(u32::MAX)).max(1));
     }
+    let mut stop = Stop::on_signals()?;
     let mut consumer = builder.open().await?;
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let result = tokio::select! {
-        result = drain(global, args, &mut consumer) => result,
-        _ = terminate.recv() => Ok(()),
-        _ = interrupt.recv() => Ok(()),
-    };
+    let result = drain(global, args, &mut consumer, &mut stop).await;
     consumer.close().await?;
     headwater.close().await?;
     result?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn drain(global: &Global, args: &ConsumeArgs, consumer: &mut Consumer) -> Result<()> {
+/// Whether somebody wants this to end.
+struct Stop(watch::Receiver<bool>);
+
+impl Stop {
+    /// The first SIGTERM or SIGINT asks for an end in order: the batch in hand is printed and acked, the rest given back.
+    /// That takes as long as whoever reads the output does, so a second one ends at once, and what is held comes again
+    /// when its lease runs out.
+    fn on_signals() -> Result<Self> {
+        let (mut terminate, mut interrupt) =
+            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let (tell, told) = watch::channel(false);
+        // Ends with the process; printing blocks, so it must not be the one that listens.
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    _ = terminate.recv() => {}
+                    _ = interrupt.recv() => {}
+                }
+                if tell.send_replace(true) {
+                    std::process::exit(1);
+                }
+                eprintln!("stopping after the batch in hand; again to stop at once");
+            }
+        });
+        Ok(Stop(told))
+    }
+
+    fn is_asked(&self) -> bool {
+        *self.0.borrow()
+    }
+
+    async fn asked(&mut self) {
+        // The sender lives as long as the process.
+        let _ = self.0.wait_for(|asked| *asked).await;
+    }
+}
+
+async fn drain(global: &Global, args: &ConsumeArgs, consumer: &mut Consumer, stop: &mut Stop) -> Result<()> {
     let mut left = args.max.unwrap_or(u64::MAX);
     let mut pause = Duration::from_millis(100);
-    while left > 0 {
-        match consumer.next(args.wait.unwrap_or(WAIT)).await {
+    while left > 0 && !stop.is_asked() {
+        match consumer.next_unless(args.wait.unwrap_or(WAIT), stop.asked()).await {
             Ok(Some(batch)) => left -= print(global, batch, left).await?,
             Ok(None) if args.wait.is_some() => return Ok(()),
             Ok(None) => {}
             Err(error) if error.is_retryable() => {
                 eprintln!("waiting for the store: {error}");
-                tokio::time::sleep(pause).await;
+                tokio::select! {
+                    () = stop.asked() => {}
+                    () = tokio::time::sleep(pause) => {}
+                }
                 pause = (pause * 2).min(RETRY_PAUSE_MAX);
                 continue;
             }

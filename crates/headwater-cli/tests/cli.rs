@@ -1,6 +1,6 @@
 //! The command as a person uses it, on both stores: one binary, real processes.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -10,6 +10,8 @@ use headwater::{Headwater, Owner};
 
 #[path = "cli/groups.rs"]
 mod groups;
+#[path = "cli/signals.rs"]
+mod signals;
 
 /// A place to run the command in, and the store it uses.
 struct Place {

@@ -56,8 +56,25 @@ impl Consumer {
     /// Settle a batch before taking the next one, or hold several; what is never settled is handed to another member
     /// when its lease ends.
     pub async fn next(&mut self, at_most: Duration) -> Result<Option<Batch>> {
+        self.next_unless(at_most, std::future::pending()).await
+    }
+
+    /// The same, or `None` once `stop` is there: for programs that end in order. Dropping [`Consumer::next`] instead may
+    /// leave behind a lease that nobody knows of, until its deadline; this never stops halfway through a claim. Close the
+    /// consumer afterwards, and others have the rest at once.
+    pub async fn next_unless(
+        &mut self,
+        at_most: Duration,
+        stop: impl Future<Output = ()>,
+    ) -> Result<Option<Batch>> {
+        tokio::pin!(stop);
         let deadline = Instant::now() + at_most.min(DELAY_MAX);
         loop {
+            tokio::select! {
+                biased;
+                () = &mut stop => return Ok(None),
+                () = std::future::ready(()) => {}
+            }
             // Taken off the list only once its messages are here: an error or a dropped call loses no lease.
             while let Some(lease) = self.claimed.front().cloned() {
                 let batch = self.fetch(lease).await?;
@@ -76,7 +93,10 @@ impl Consumer {
             if left.is_zero() {
                 return Ok(None);
             }
-            wake.wait(left.min(recheck_after)).await;
+            tokio::select! {
+                () = &mut stop => return Ok(None),
+                _ = wake.wait(left.min(recheck_after)) => {}
+            }
         }
     }
 
