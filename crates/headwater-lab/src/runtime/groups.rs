@@ -1,5 +1,6 @@
 //! A hundred groups in one process keep up with a publisher, in bounded memory, reading each message once.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,6 +18,8 @@ use crate::bench::report::Unit;
 
 const GROUPS: usize = 100;
 const PER_SECOND: u64 = 30_000;
+/// What is seen before counts for nothing: pages are kept up to a limit, and filling it is no growth.
+const WARM_UP_SECONDS: u64 = 5;
 const TOPIC: &str = "groups";
 
 /// What was seen once a second while the publisher was at work.
@@ -28,7 +31,7 @@ struct Seen {
 }
 
 pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
-    let seconds = if setting.quick { 10 } else { 60 };
+    let seconds = WARM_UP_SECONDS + if setting.quick { 10 } else { 60 };
     let messages = PER_SECOND * seconds;
     let headwater = place.open().await?;
     headwater.topic(TOPIC).pub_sub().create().await?;
@@ -38,7 +41,8 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     let (out, see) = (Arc::clone(&published), Arc::clone(&seen));
     let job = Job::Groups { topic: TOPIC.into(), groups: GROUPS };
     let mut consumers = Process::start(&place.url, &job, move |line| {
-        see.lock().expect("no panic while held").note(line, out.load(Ordering::Relaxed), messages);
+        let (published, warm) = (out.load(Ordering::Relaxed), WARM_UP_SECONDS * PER_SECOND);
+        see.lock().expect("no panic while held").note(line, published, warm..messages);
     })?;
     consumers.ready().await?;
     progress(&format!("{GROUPS} groups serve {PER_SECOND} messages a second for {seconds} s"));
@@ -72,11 +76,11 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
 }
 
 impl Seen {
-    /// Notes a line of the consuming process; samples count only while the publisher is at work.
-    fn note(&mut self, line: &str, published: u64, messages: u64) {
+    /// Notes a line of the consuming process; samples count only while the publisher is at work and warmed up.
+    fn note(&mut self, line: &str, published: u64, counts: Range<u64>) {
         let Ok(progress) = serde_json::from_str::<Progress>(line) else { return };
         self.last = progress;
-        if published > 0 && published < messages {
+        if counts.contains(&published) {
             self.lag.push(published.saturating_sub(progress.handled_least) as f64);
             self.resident_bytes.push(progress.resident_bytes as f64);
         }
@@ -151,10 +155,10 @@ mod tests {
     fn only_what_was_seen_while_publishing_counts() {
         let mut seen = Seen::default();
         let line = serde_json::to_string(&Progress { handled_least: 40, ..Progress::default() }).unwrap();
-        for published in [0, 50, 90, 100] {
-            seen.note(&line, published, 100);
+        for published in [0, 49, 50, 90, 100] {
+            seen.note(&line, published, 50..100);
         }
-        seen.note("noise", 60, 100);
+        seen.note("noise", 60, 50..100);
         assert_eq!(seen.lag, [10.0, 50.0]);
     }
 }

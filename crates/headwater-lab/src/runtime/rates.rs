@@ -79,10 +79,12 @@ async fn rounds(
     handlers: usize,
     handling: impl Fn(Count) -> Handling,
 ) -> Result<Rounds> {
-    let (backlog, rounds, during) = if setting.quick {
-        (1_000_000, 2, Duration::from_secs(3))
-    } else {
-        (4_000_000, 4, Duration::from_secs(6))
+    // Large enough that starting and ending are small beside it, also at a million and more a second.
+    let (backlog, rounds, during) = match (setting.quick, place.is_postgres()) {
+        (true, true) => (1_000_000, 2, Duration::from_secs(3)),
+        (true, false) => (2_000_000, 2, Duration::from_secs(3)),
+        (false, true) => (4_000_000, 4, Duration::from_secs(6)),
+        (false, false) => (8_000_000, 4, Duration::from_secs(6)),
     };
     let engine = Engine::open(&place.url).await?;
     let topic = engine.topic(TOPIC).await?;
