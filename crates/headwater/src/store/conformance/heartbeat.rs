@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 
-use super::case::{Case, Scene, failed, offsets_of, owner, range, spanned};
+use super::case::{Case, DEADLINE, Scene, failed, offsets_of, owner, range, spanned};
 use super::log_capture;
 use super::wake::{arm, woken};
 use crate::error::ErrorKind;
@@ -16,6 +16,8 @@ use crate::topic::{Ordering, TopicSettings};
 
 /// For how long an owner may be silent, unless a case says otherwise.
 const SILENT_MS: u64 = 15_000;
+/// A wait this long that nobody ends is one at rest.
+const REST: Duration = Duration::from_millis(120);
 
 /// Not a millisecond early; then to others at once, as a second attempt, alone and counted.
 pub async fn a_silent_owners_leases_come_back(case: &Case) {
@@ -178,10 +180,26 @@ async fn is_woken(case: &Case, scene: &Scene, sweeper: &Scene) {
         scene.publish_all(&[NewMessage::new(round)]).await;
         scene.beat("dies", SILENT_MS).await;
         scene.claim_one("dies", 1).await;
-        case.advance_ms(SILENT_MS + 1);
+        case.advance_ms(SILENT_MS);
+        assert_eq!(sweeper.beat("lives", SILENT_MS).await, 0);
+        at_rest(scene).await;
+        case.advance_ms(1);
         let wake = arm(scene).await;
         assert_eq!(sweeper.beat("lives", SILENT_MS).await, 1);
         woken(scene, wake, round).await;
+    }
+}
+
+/// Waits until nothing of what happened before wakes a waiter any more, so that only what comes next can.
+async fn at_rest(scene: &Scene) {
+    let until = Instant::now() + DEADLINE;
+    loop {
+        let started = Instant::now();
+        let woken = arm(scene).await.wait(REST).await;
+        if !woken && started.elapsed() >= REST {
+            return;
+        }
+        assert!(started < until, "waiters are woken for nothing, again and again");
     }
 }
 
