@@ -96,6 +96,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// A range whose holder vanished is `suspect`: it is handed out in ever smaller parts, only to an owner that holds
     /// nothing else of the subscription, and that owner gets nothing else until it is settled. So a message that kills
     /// its worker is found alone, and is buried when its attempts are used up; its neighbours go through.
+    ///
+    /// The limits of a want hold over all owners and processes that name them: no more messages are leased at any
+    /// time, and none are handed out faster, redeliveries included. A claim held back by one says when to look again.
     async fn claim(&self, request: &ClaimRequest) -> Result<Claimed>;
 
     /// The messages of a closed range, by offset. Reads only; offsets that never came to be are left out.
