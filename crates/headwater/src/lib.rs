@@ -236,10 +236,17 @@ pub use observe::errors::RecordedError;
 pub use observe::health::{Health, HealthState, Percentiles, Rates, Times, Totals};
 pub use observe::trace;
 pub use publish::{Producer, Sends};
+/// The driver whose connections handlers in SQLite transactions get: use it from here, and versions always match.
+#[cfg(feature = "sqlite")]
+pub use rusqlite;
 pub use store::{Finding, Maintained, OpenOptions, Store, Wake};
 pub use subscription::{
     Outstanding, OutstandingState, Start, Subscription, SubscriptionId, SubscriptionStatus,
 };
+/// The driver whose transactions handlers and publishers use on PostgreSQL.
+#[cfg(feature = "postgres")]
+pub use tokio_postgres;
+
 pub use topic::{Ordering, Semantics, Topic, TopicId, TopicSettings, TopicStatus};
 
 /// The README's programs compile.

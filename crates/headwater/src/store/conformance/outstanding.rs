@@ -10,7 +10,10 @@ use crate::topic::{Ordering, TopicSettings};
 
 /// Parts as first offset, state and owner.
 fn told(parts: &[Outstanding]) -> Vec<(i64, OutstandingState, Option<&str>)> {
-    parts.iter().map(|one| (one.range.first.0, one.state, one.owner.as_ref().map(crate::Owner::as_str))).collect()
+    parts
+        .iter()
+        .map(|one| (one.range.first.0, one.state, one.owner.as_ref().map(crate::Owner::as_str)))
+        .collect()
 }
 
 /// Who has it and until when, also where that is for ever; other groups and unknown ones have nothing.
