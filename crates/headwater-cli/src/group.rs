@@ -86,7 +86,7 @@ fn row_of(part: &Outstanding, output: Output) -> Vec<Value> {
         json!(part.range.last.0),
         json!(part.lane),
         json!(part.state.as_str()),
-        json!(part.owner.as_ref().map(|owner| owner.as_str())),
+        json!(part.owner.as_ref().map(headwater::Owner::as_str)),
         json!(part.attempts),
         json!(part.due_at),
         json!(part.key),
