@@ -23,6 +23,8 @@ use crate::soak::history::now_us;
 pub(crate) const READY: &str = "ready";
 /// How long handlers may take to finish when a process is asked to end.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
+/// How far the figures of a process look back whose memory is judged.
+const HEALTH_WINDOW: Duration = Duration::from_secs(5);
 
 /// Options of one process.
 #[derive(Debug, Args)]
@@ -76,7 +78,11 @@ pub(crate) struct Progress {
 pub(crate) async fn run_child(args: ChildArgs) -> Result<()> {
     let job: Job = serde_json::from_str(&args.job)?;
     let mut told = told_to_end()?;
-    let options = OpenOptions::default().connections_max(if matches!(job, Job::Publish(_)) { 4 } else { 16 });
+    let mut options = OpenOptions::default();
+    if matches!(job, Job::Groups { .. }) {
+        // Windows fill for as long as they look back. A short one is full when the warm-up ends, and is no growth.
+        options = options.health_window(HEALTH_WINDOW);
+    }
     let headwater = Headwater::open_with(&args.store, options).await?;
     let running = match job {
         Job::Publish(pace) => {

@@ -18,8 +18,9 @@ use crate::bench::report::Unit;
 
 const GROUPS: usize = 100;
 const PER_SECOND: u64 = 30_000;
-/// What is seen before counts for nothing: pages are kept up to a limit, and filling it is no growth.
-const WARM_UP_SECONDS: u64 = 5;
+/// What is seen before counts for nothing: pages are kept up to a limit, figures for a while, and filling them is no
+/// growth.
+const WARM_UP_SECONDS: u64 = 10;
 const TOPIC: &str = "groups";
 
 /// What was seen once a second while the publisher was at work.
@@ -91,8 +92,10 @@ impl Seen {
         let (lag_first, lag_last) = thirds(&self.lag).with_context(few)?;
         let (memory_first, memory_last) = thirds(&self.resident_bytes).with_context(few)?;
         let pace = PER_SECOND as f64;
-        let list = self.lag.iter().map(|lag| format!("{lag:.0}")).collect::<Vec<_>>().join(" ");
-        let mib = |bytes: f64| bytes / (1024.0 * 1024.0);
+        let list = |samples: &[f64], unit: f64| {
+            samples.iter().map(|one| format!("{:.0}", one / unit)).collect::<Vec<_>>().join(" ")
+        };
+        let mib = 1024.0 * 1024.0;
         let groups = GROUPS as u64;
         Ok(vec![
             Judged::new("published", rate, Unit::MessagesPerSecond, Floor::AtLeast(0.95 * pace)),
@@ -102,14 +105,14 @@ impl Seen {
                 Unit::Count,
                 Floor::AtMost(2.0 * lag_first + pace),
             )
-            .note(format!("first third {lag_first:.0}; each second: {list}")),
+            .note(format!("first third {lag_first:.0}; each second: {}", list(&self.lag, 1.0))),
             Judged::new(
                 "memory, last third of first",
                 memory_last / memory_first * 100.0,
                 Unit::Percent,
                 Floor::AtMost(120.0),
             )
-            .note(format!("{:.0} MiB, then {:.0} MiB", mib(memory_first), mib(memory_last))),
+            .note(format!("MiB each second: {}", list(&self.resident_bytes, mib))),
             Judged::all_of("messages read", self.last.read, messages),
             Judged::all_of("messages handed to groups", self.last.handed, groups * messages),
         ])
