@@ -105,6 +105,11 @@ impl PostgresStore {
         self.connections.state()
     }
 
+    /// The same of the pool from which handlers' transactions come.
+    pub fn transactions_state(&self) -> PoolState {
+        self.connections.transactions_state()
+    }
+
     fn check_open(&self) -> Result<()> {
         if self.closed.load(Ordering::SeqCst) {
             return Err(Error::new(ErrorKind::Closed, format!("store closed: namespace {}", self.namespace)));

@@ -177,9 +177,9 @@ pub(super) async fn give_up_half_way(scene: &Scene, lease: &Lease, handler: &str
         assert!(transaction.savepoint_and_enter(handler, messages[0].message_id).await.expect("entered"));
         let insert = postgres_sql(postgres, "INSERT INTO {effect} (payload) VALUES ($1)");
         transaction.clone().execute(&insert, &[&text(&messages[0])]).await.expect("the effect is written");
-        assert_eq!(postgres.pool_state().active, 1);
+        assert_eq!(postgres.transactions_state().active, 1);
         drop(transaction);
-        assert_eq!(postgres.pool_state().active, 0, "its connection went away with it");
+        assert_eq!(postgres.transactions_state().active, 0, "its connection went away with it");
         return;
     }
     #[cfg(feature = "sqlite")]

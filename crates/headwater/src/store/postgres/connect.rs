@@ -139,19 +139,27 @@ impl Connections {
     }
 
     pub(super) fn state(&self) -> PoolState {
-        let status = self.work.status();
-        PoolState {
-            active: status.size.saturating_sub(status.available),
-            idle: status.available,
-            waiting: status.waiting,
-            max: status.max_size,
-        }
+        state_of(&self.work)
+    }
+
+    pub(super) fn transactions_state(&self) -> PoolState {
+        state_of(&self.transactions)
     }
 
     pub(super) fn close(&self) {
         self.work.close();
         self.leases.close();
         self.transactions.close();
+    }
+}
+
+fn state_of(pool: &Pool) -> PoolState {
+    let status = pool.status();
+    PoolState {
+        active: status.size.saturating_sub(status.available),
+        idle: status.available,
+        waiting: status.waiting,
+        max: status.max_size,
     }
 }
 

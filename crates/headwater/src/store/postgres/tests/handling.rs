@@ -35,7 +35,7 @@ async fn a_handler_that_ends_the_transaction_is_found_out_before_anything_is_set
         drop(transaction);
         store.settle(&[Settlement::ack_all(token)]).await.unwrap().remove(0).unwrap();
     }
-    assert_eq!(store.pool_state().active, 0);
+    assert_eq!(store.transactions_state().active, 0);
     scene.drop().await;
 }
 
@@ -75,7 +75,7 @@ async fn the_transaction_is_read_committed_and_durable() {
     let row = transaction.query_one(settings, &[]).await.unwrap();
     assert_eq!((row.get(0), row.get(1), row.get(2)), ("on", "read committed", "off"));
     transaction.rollback().await.unwrap();
-    assert_eq!((store.pool_state().active, store.pool_state().idle), (0, 1), "given back");
+    assert_eq!((store.transactions_state().active, store.transactions_state().idle), (0, 1), "given back");
     scene.drop().await;
 }
 
@@ -85,16 +85,16 @@ async fn a_connection_goes_back_to_the_pool_only_without_a_transaction() {
     let store = scene.open().await;
     let transaction = store.begin().await.unwrap();
     transaction.commit().await.unwrap();
-    assert_eq!((store.pool_state().active, store.pool_state().idle), (0, 1));
+    assert_eq!((store.transactions_state().active, store.transactions_state().idle), (0, 1));
     // Whoever kept a clone could begin something on it.
     let transaction = store.begin().await.unwrap();
     let kept = transaction.clone();
     transaction.commit().await.unwrap();
     kept.batch_execute("BEGIN").await.unwrap();
     drop(kept);
-    assert_eq!((store.pool_state().active, store.pool_state().idle), (0, 0));
+    assert_eq!((store.transactions_state().active, store.transactions_state().idle), (0, 0));
     drop(store.begin().await.unwrap());
-    assert_eq!((store.pool_state().active, store.pool_state().idle), (0, 0));
+    assert_eq!((store.transactions_state().active, store.transactions_state().idle), (0, 0));
     scene.drop().await;
 }
 
