@@ -76,11 +76,7 @@ mod tests;
 
 pub use publish::publish;
 pub use transaction::SqliteHandler;
-#[allow(
-    unused_imports,
-    reason = "the consumer's runtime and the conformance suite use them, and neither is in every build"
-)]
-pub(crate) use transaction::{TransactionDone, TransactionWork};
+pub(crate) use transaction::TransactionWork;
 
 /// Offsets have 43 bits of the key of a message, topics the 20 above them.
 const OFFSET_BITS: u32 = 43;

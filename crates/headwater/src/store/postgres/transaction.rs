@@ -115,16 +115,7 @@ impl PostgresTransaction {
     }
 }
 
-#[allow(
-    dead_code,
-    reason = "the consumer's runtime and the conformance suite call it, and neither is in every build"
-)]
 impl PostgresTransaction {
-    /// Remembers this place: [`Self::rollback_to_savepoint`] undoes what comes after it.
-    pub(crate) async fn savepoint(&self) -> Result<()> {
-        self.execute("setting a savepoint", SAVEPOINT).await
-    }
-
     /// Keeps what came after the savepoint. Fails if a statement of it failed: then roll back to the savepoint.
     pub(crate) async fn release_savepoint(&self) -> Result<()> {
         self.execute("releasing a savepoint", RELEASE).await
@@ -135,18 +126,10 @@ impl PostgresTransaction {
         self.execute("rolling back to a savepoint", ROLLBACK_TO).await
     }
 
-    /// Enters the message into the handler's inbox; false if it is there already: the effect has happened.
+    /// Sets a savepoint and enters the message into the handler's inbox, in one round trip; false if it is there already:
+    /// the effect has happened. The savepoint stands either way.
     ///
     /// Waits while another transaction that entered the same pair is open.
-    pub(crate) async fn enter(&self, handler: &str, message_id: Uuid) -> Result<bool> {
-        check_name("handler", handler)?;
-        let now = self.shared.clock.injected();
-        let sql = &self.shared.statements.transaction_enter;
-        let rows = self.query("entering a message", sql, &[&handler, &message_id, &now]).await?;
-        Ok(rows[0].get("entered"))
-    }
-
-    /// [`Self::savepoint`] and [`Self::enter`] in one round trip.
     pub(crate) async fn savepoint_and_enter(&self, handler: &str, message_id: Uuid) -> Result<bool> {
         check_name("handler", handler)?;
         let now = self.shared.clock.injected();

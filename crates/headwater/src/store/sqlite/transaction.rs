@@ -76,10 +76,6 @@ pub(crate) struct TransactionDone {
     pub(crate) repeated: Vec<Offset>,
 }
 
-#[allow(
-    dead_code,
-    reason = "the consumer's runtime and the conformance suite call it, and neither is in every build"
-)]
 impl SqliteStore {
     /// Handles a lease's messages and settles it, in one durable transaction. `LeaseLost` if the lease is lost before
     /// it commits: then nothing of it happened. A message whose handler fails or panics leaves no effect, and the

@@ -110,7 +110,7 @@ async fn a_consumer_may_handle_and_what_it_publishes_wakes_others() {
     let refused = transaction.publish(&orders(), &[NewMessage::new("y")]).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "it may consume, not publish: {refused}");
     transaction.rollback_to_savepoint().await.unwrap();
-    assert!(transaction.enter("mailer", message_id).await.unwrap());
+    assert!(transaction.savepoint_and_enter("mailer", message_id).await.unwrap());
     assert!(transaction.settle(&Settlement::ack_all(token)).await.unwrap());
     transaction.commit().await.unwrap();
     assert_eq!(consumer.maintain().await.unwrap().inbox_forgotten, 0);

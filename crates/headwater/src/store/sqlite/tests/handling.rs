@@ -2,6 +2,7 @@
 
 use crate::settle::Verdict;
 
+use super::super::transaction::TransactionDone;
 use super::*;
 
 type Handle = fn(&Connection) -> Verdict;
