@@ -45,6 +45,6 @@ pub const INBOX_RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Most inbox entries forgotten in one round of upkeep.
 pub const INBOX_FORGET_MAX: i32 = 10_000;
 /// How often a waiting consumer looks again although nobody woke it.
-pub const SAFETY_POLL: Duration = Duration::from_secs(5);
+pub const SAFETY_POLL: Duration = Duration::from_secs(15);
 /// Most missed ticks a cron job makes up for.
 pub const CRON_CATCH_UP_MAX: u32 = 1_000;

@@ -25,9 +25,9 @@ use crate::store::wake::Hub;
 use crate::topic::TopicId;
 
 /// How long a raised flag stands. It is not lowered when work comes: it runs out.
-const FLAG: Duration = Duration::from_secs(10);
-/// A flag with less than this left is raised again before waiting.
-const FLAG_LEFT_MIN: Duration = Duration::from_secs(6);
+const FLAG: Duration = Duration::from_secs(40);
+/// A flag with less than this left is raised again before waiting: nobody waits for longer than the safety poll.
+const FLAG_LEFT_MIN: Duration = Duration::from_secs(16);
 /// After work was found, a topic is polled for this long before its flag is raised: a busy topic's publishers are
 /// spared NOTIFY, which serialises commits across the cluster.
 const BUSY: Duration = Duration::from_millis(50);
