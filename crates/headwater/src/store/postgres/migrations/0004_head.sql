@@ -181,11 +181,14 @@ END $$;
 -- Advances the heads of these topics, hands out late rows and closes gaps. A head that another process is advancing is
 -- skipped, not waited for. Idle topics cost two reads and no xid. Time here is always the server's own: it measures how
 -- long real transactions stay open.
+--
+-- Index scans only: they mark dead entries as they meet them and never visit them again, while a bitmap or sequential scan
+-- visits all that vacuum has not removed, and after a burst that is thousands of gaps.
 CREATE FUNCTION {schema}.advance(
     p_topic_ids integer[], p_rows_max integer, p_gaps_max bigint, OUT late bigint, OUT closed bigint, OUT skipped boolean
 )
 LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     v_now timestamptz := clock_timestamp();
     v_fresh boolean := pg_current_xact_id_if_assigned() IS NULL;

@@ -10,7 +10,7 @@ CREATE FUNCTION {schema}.settle_parts(
     p_keys text[], p_durable boolean, p_now timestamptz
 ) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
     v_held int8multirange;
@@ -67,7 +67,7 @@ END $$;
 -- Gives leases a new deadline; returns the tokens that were held.
 CREATE FUNCTION {schema}.extend(p_tokens bigint[], p_lease_ms bigint, p_durable boolean, p_now timestamptz) RETURNS SETOF bigint
 LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
 BEGIN
