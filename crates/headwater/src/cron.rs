@@ -27,7 +27,7 @@ mod schedule;
 use run::{Order, Runner, State};
 use schedule::Schedule;
 
-/// What the store keeps about jobs.
+/// The two calls a job makes to a store, apart from the rest of it so that tests of schedules stand in for it without one.
 #[async_trait]
 pub(crate) trait Ticks: fmt::Debug + Send + Sync + 'static {
     /// The job's last published tick; a job that is new gets `first` and starts from there.

@@ -162,6 +162,13 @@ mod tests {
     }
 
     #[test]
+    fn a_retry_beyond_what_the_store_takes_is_bounded_and_refuses_no_neighbour() {
+        let forever = Verdict::RetryAfter(Duration::MAX, "never".into());
+        let Outcome::Retry { after, .. } = decide(forever, 1, &POLICY, 1.0) else { panic!("not retried") };
+        assert_eq!(after, DELAY_MAX);
+    }
+
+    #[test]
     fn backoff_never_exceeds_its_maximum_or_overflows() {
         let policy = RetryPolicy { max_attempts: u32::MAX, ..POLICY };
         for attempt in [3, 40, 1_000_000] {

@@ -121,8 +121,7 @@ impl Queue {
         work && inner.hire(1, self.workers_max) == 1
     }
 
-    /// The next piece of work, or `None`: then the worker is off the books and must end. Says through `started` how
-    /// many messages it begins.
+    /// The next piece of work, or `None`: then the worker is off the books and must end.
     pub(crate) fn next(&self, current: &mut Option<Arc<Slice>>) -> Option<Unit> {
         if let Some(unit) = current.as_ref().and_then(Slice::take_one) {
             self.buffered.fetch_sub(1, Ordering::Relaxed);

@@ -38,17 +38,12 @@ pub(crate) async fn run(group: Arc<Group>) {
 async fn one(group: &Arc<Group>, slice: &Arc<Slice>, at: usize) {
     let message = &slice.messages[at];
     let verdict = handle_one(group, slice, message, at).await;
-    let outcome = decide(verdict, slice.work.lease.attempt, &group.policy, jitter_of_failed(message));
+    let outcome = decide(verdict, slice.work.lease.attempt, &group.policy, jitter_of(message));
     group.count(&outcome);
     group.pace.done(1);
     if slice.work.finish(message.offset, outcome) {
         group.settle_all(&slice.work);
     }
-}
-
-/// The jitter is looked up for every message and used for few; it is one hash.
-fn jitter_of_failed(message: &Message) -> f64 {
-    jitter_of(message)
 }
 
 /// Handles all of a slice: a batch, a transaction, or a lane's messages in their order.

@@ -262,6 +262,7 @@ async fn shutdown_ends_handlers_after_the_grace_time(place: Place) {
     place.leave(&headwater).await;
 }
 
+/// Three lease times pass; without extension another member would have it by then.
 async fn a_lease_is_extended_while_its_handler_works(place: Place) {
     let headwater = place.open().await;
     publish_numbers(&headwater, "orders", 1).await;
