@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use headwater::{Clock, Headwater, ManualClock, OpenOptions};
+use headwater::{Clock, Handling, Headwater, Json, ManualClock, OpenOptions};
+use tokio::sync::Semaphore;
 
 /// Longer than anything here takes on a busy machine; a wait that ends here has failed.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
@@ -164,4 +165,26 @@ impl Place {
     pub(crate) fn namespace(&self) -> &str {
         self.url.split("namespace=").nth(1).expect("a namespace is named")
     }
+}
+
+/// A member that notes each number it handles.
+pub(crate) fn noting(seen: &Seen<u64>) -> Handling {
+    let seen = seen.clone();
+    Handling::one(move |Json(n): Json<u64>, _| {
+        seen.add(n);
+        async { Ok(()) }
+    })
+}
+
+/// A member that handles nothing before the gate lets it through, and then notes the number.
+pub(crate) fn gated(seen: &Seen<u64>, gate: &Arc<Semaphore>) -> Handling {
+    let (seen, gate) = (seen.clone(), Arc::clone(gate));
+    Handling::one(move |Json(n): Json<u64>, _| {
+        let (seen, gate) = (seen.clone(), Arc::clone(&gate));
+        async move {
+            gate.acquire().await.unwrap().forget();
+            seen.add(n);
+            Ok(())
+        }
+    })
 }

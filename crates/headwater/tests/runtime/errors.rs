@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use headwater::{ErrorKind, Handling, Headwater, Json, Message, NewMessage, OpenOptions};
+use headwater::{ErrorKind, Handling, Headwater, Message, NewMessage, OpenOptions};
 
-use crate::each::{Place, Seen, eventually, on_each, publish_numbers};
+use crate::each::{Place, Seen, eventually, noting, on_each, publish_numbers};
 
 on_each!(
     a_consumer_without_a_member_is_refused,
@@ -95,17 +95,8 @@ async fn bad_names_are_said_at_the_first_use(place: Place) {
 async fn a_database_that_went_away_and_came_back_loses_nothing(place: Place) {
     let headwater = place.open().await;
     let seen = Seen::default();
-    let add = seen.clone();
     headwater.topic("orders").create().await.unwrap();
-    let running = headwater
-        .consumer("orders", "email")
-        .member("one", move |Json(n): Json<u64>, _| {
-            add.add(n);
-            async { Ok(()) }
-        })
-        .run()
-        .await
-        .unwrap();
+    let running = headwater.consumer("orders", "email").handling("one", noting(&seen)).run().await.unwrap();
     publish_numbers(&headwater, "orders", 500).await;
     seen.reach(100).await;
     for _ in 0..3 {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use headwater::{Handling, Json, Messages, NewMessage, TopicName};
 use tokio::sync::{Notify, Semaphore};
 
-use crate::each::{Place, Seen, eventually, on_each, publish_numbers, settled};
+use crate::each::{Place, Seen, eventually, gated, noting, on_each, publish_numbers, settled};
 
 on_each!(
     every_message_is_handled_once,
@@ -27,13 +27,9 @@ async fn every_message_is_handled_once(place: Place) {
     let headwater = place.open().await;
     publish_numbers(&headwater, "orders", 3_000).await;
     let seen = Seen::default();
-    let add = seen.clone();
     let running = headwater
         .consumer("orders", "email")
-        .member("one", move |Json(n): Json<u64>, _| {
-            add.add(n);
-            async { Ok(()) }
-        })
+        .handling("one", noting(&seen))
         .concurrency(8)
         .run()
         .await
@@ -146,33 +142,16 @@ async fn what_nobody_starts_goes_to_another_process(place: Place) {
     let headwater = place.open().await;
     publish_numbers(&headwater, "orders", 60).await;
     let (gate, seen) = (Arc::new(Semaphore::new(0)), Seen::default());
-    let (wait, add) = (Arc::clone(&gate), seen.clone());
     let stuck = headwater
         .consumer("orders", "email")
-        .member("stuck", move |Json(n): Json<u64>, _| {
-            let (wait, add) = (Arc::clone(&wait), add.clone());
-            async move {
-                wait.acquire().await.unwrap().forget();
-                add.add(n);
-                Ok(())
-            }
-        })
+        .handling("stuck", gated(&seen, &gate))
         .concurrency(2)
         .run()
         .await
         .unwrap();
     eventually("the first has its hands full", async || stuck.health().in_flight == 2).await;
     let other = place.open().await;
-    let add = seen.clone();
-    let free = other
-        .consumer("orders", "email")
-        .member("free", move |Json(n): Json<u64>, _| {
-            add.add(n);
-            async { Ok(()) }
-        })
-        .run()
-        .await
-        .unwrap();
+    let free = other.consumer("orders", "email").handling("free", noting(&seen)).run().await.unwrap();
     seen.reach(58).await;
     gate.add_permits(60);
     let got: HashSet<u64> = seen.reach(60).await.into_iter().collect();
@@ -189,17 +168,9 @@ async fn shutdown_gives_back_what_was_not_started(place: Place) {
     let headwater = place.open().await;
     publish_numbers(&headwater, "orders", 200).await;
     let (gate, seen) = (Arc::new(Semaphore::new(0)), Seen::default());
-    let (wait, add) = (Arc::clone(&gate), seen.clone());
     let first = headwater
         .consumer("orders", "email")
-        .member("first", move |Json(n): Json<u64>, _| {
-            let (wait, add) = (Arc::clone(&wait), add.clone());
-            async move {
-                wait.acquire().await.unwrap().forget();
-                add.add(n);
-                Ok(())
-            }
-        })
+        .handling("first", gated(&seen, &gate))
         .concurrency(3)
         .run()
         .await
@@ -208,16 +179,7 @@ async fn shutdown_gives_back_what_was_not_started(place: Place) {
     let stopping = tokio::spawn(async move { first.shutdown(Duration::from_secs(20)).await.unwrap() });
     // Others get what was not started while the three are still being handled.
     let other = place.open().await;
-    let add = seen.clone();
-    let second = other
-        .consumer("orders", "email")
-        .member("second", move |Json(n): Json<u64>, _| {
-            add.add(n);
-            async { Ok(()) }
-        })
-        .run()
-        .await
-        .unwrap();
+    let second = other.consumer("orders", "email").handling("second", noting(&seen)).run().await.unwrap();
     seen.reach(197).await;
     gate.add_permits(10);
     let stopped = stopping.await.unwrap();
@@ -310,16 +272,7 @@ async fn a_dead_process_is_made_up_for(place: Place) {
     })
     .await;
     let seen = Seen::default();
-    let add = seen.clone();
-    let running = headwater
-        .consumer("orders", "email")
-        .member("one", move |Json(n): Json<u64>, _| {
-            add.add(n);
-            async { Ok(()) }
-        })
-        .run()
-        .await
-        .unwrap();
+    let running = headwater.consumer("orders", "email").handling("one", noting(&seen)).run().await.unwrap();
     seen.reach(5).await;
     settled(&headwater, "orders", "email").await;
     assert_eq!(running.health().totals.reassigned, 5);

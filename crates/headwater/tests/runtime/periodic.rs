@@ -5,7 +5,7 @@ use std::time::Duration;
 use headwater::{Json, ManualClock, Missed, NewMessage};
 use jiff::Timestamp;
 
-use crate::each::{Place, Seen, on_each, publish_numbers};
+use crate::each::{Place, Seen, noting, on_each, publish_numbers};
 
 on_each!(
     each_tick_is_published_once_by_two_processes,
@@ -62,14 +62,8 @@ async fn a_group_keeps_its_rate_over_two_processes(place: Place) {
     let seen = Seen::default();
     let mut steppers = Vec::new();
     for headwater in [&first, &second] {
-        let add = seen.clone();
-        let consumer = headwater.consumer("orders", "email").rate_limit(10.0, 5).member(
-            "one",
-            move |Json(n): Json<u64>, _| {
-                add.add(n);
-                async { Ok(()) }
-            },
-        );
+        let consumer =
+            headwater.consumer("orders", "email").rate_limit(10.0, 5).handling("one", noting(&seen));
         steppers.push(consumer.stepwise().await.unwrap());
     }
     for second in 0..5 {
