@@ -251,7 +251,7 @@ impl Group {
                 Ok(true) => {}
                 Ok(false) => return Route::Filtered,
                 Err(panic) => {
-                    let said = super::member::panic_text(&*panic);
+                    let said = crate::error::panic_text(&*panic);
                     return Route::Broken(format!("the group's filter panicked: {said}"));
                 }
             }
@@ -339,7 +339,7 @@ impl Group {
         self.held.fetch_sub(1, Ordering::AcqRel);
         self.settled.notify_waiters();
         // A lane is free again, a suspect no longer keeps us from the rest, a limit has room.
-        if work.lease.lane.is_some() || work.lease.suspect || self.settings.limits != GroupLimits::default() {
+        if work.lease.lane.is_some() || work.lease.suspect || !self.settings.limits.is_none() {
             self.stirred.store(true, Ordering::Release);
             self.hungry.notify_one();
         }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use crate::error::panic_text;
 use crate::handler::{Handler, Identity};
 use crate::message::Message;
 
@@ -74,12 +75,6 @@ impl Members {
 fn choose(hash: u64, count: usize) -> usize {
     let count = u64::try_from(count).expect("a count fits 64 bits");
     usize::try_from(hash % count).expect("a remainder is below its divisor")
-}
-
-/// What a panic said.
-pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
 }
 
 #[cfg(test)]

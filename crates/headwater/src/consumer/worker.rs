@@ -11,9 +11,10 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::group::Group;
-use super::member::{Member, panic_text};
+use super::member::Member;
 use super::queue::{Slice, Unit};
 use super::transaction;
+use crate::error::panic_text;
 use crate::handler::{Context, HandleBatch, HandleOne, Handler, Messages};
 use crate::lease::Outcome;
 use crate::limits::DELAY_MAX;

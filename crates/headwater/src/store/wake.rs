@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 
 use crate::topic::TopicId;
 
@@ -47,8 +47,6 @@ impl Drop for Wake {
 pub(crate) struct Hub {
     topics: Mutex<HashMap<TopicId, watch::Sender<u64>>>,
     waiting: AtomicUsize,
-    /// Told when the first waiter comes, so that a watcher may sleep while nobody waits.
-    pub(crate) first_waiter: Notify,
 }
 
 impl Hub {
@@ -61,9 +59,7 @@ impl Hub {
             .map(|topic| senders.entry(*topic).or_insert_with(|| watch::channel(0).0).subscribe())
             .collect();
         drop(senders);
-        if self.waiting.fetch_add(1, Ordering::SeqCst) == 0 {
-            self.first_waiter.notify_one();
-        }
+        self.waiting.fetch_add(1, Ordering::SeqCst);
         Wake { receivers, hub: Arc::clone(self), at_most: None }
     }
 

@@ -21,7 +21,7 @@ use rusqlite::{Connection, params};
 use super::fault::{Attempt, Fault};
 use super::work::{Kind, Work};
 use super::{SqliteStore, decode, settle};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, panic_text};
 use crate::lease::{LeaseToken, Settlement};
 use crate::message::{Message, Offset};
 use crate::name::check_name;
@@ -146,7 +146,8 @@ fn handle_one(open: &Work<'_>, todo: &TransactionWork, message: &Message) -> Att
         return Ok(None);
     }
     let ran = catch_unwind(AssertUnwindSafe(|| (todo.handler)(connection, message)));
-    let verdict = ran.unwrap_or_else(|panic| Verdict::Failed(panic_text(panic.as_ref())));
+    let verdict =
+        ran.unwrap_or_else(|panic| Verdict::Failed(format!("the handler panicked: {}", panic_text(&*panic))));
     if connection.is_autocommit() {
         return Err(ended(todo).into());
     }
@@ -176,12 +177,6 @@ fn ended(todo: &TransactionWork) -> Error {
             todo.token
         ),
     )
-}
-
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-    format!("panicked: {}", text.unwrap_or_else(|| "no message".into()))
 }
 
 fn execute(connection: &Connection, sql: &'static str) -> rusqlite::Result<()> {

@@ -16,7 +16,7 @@ use super::queue::{Queue, Taken};
 use super::watch::Watch;
 use super::work::{BoxCommand, Kind, Work};
 use crate::clock::Clock;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, panic_text};
 use crate::store::wake::Hub;
 
 /// Commands waiting at most; further callers wait for a place.
@@ -262,9 +262,7 @@ fn run_one(work: &mut Work<'_>, slot: &mut Slot, alone: bool, location: &str) ->
 }
 
 fn panicked(panic: &(dyn std::any::Any + Send), location: &str) -> Error {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    let text =
-        text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into());
+    let text = panic_text(panic);
     tracing::error!(location, panic = text, "a command panicked and was rolled back");
     Error::new(ErrorKind::Database, format!("a command panicked and was rolled back: {location}: {text}"))
 }

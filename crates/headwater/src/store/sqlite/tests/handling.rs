@@ -99,7 +99,7 @@ async fn a_handler_that_begins_or_panics_only_fails() {
         panic!("on purpose")
     };
     let done = handle(&store, &subscription, panics).await.unwrap();
-    assert_eq!(done.verdicts[0].1, Verdict::Failed("panicked: on purpose".into()));
+    assert_eq!(done.verdicts[0].1, Verdict::Failed("the handler panicked: on purpose".into()));
     let count = |table: &str| -> i64 {
         let sql = format!("SELECT count(*) FROM {table}");
         place.connect().query_row(&sql, [], |row| row.get(0)).unwrap()
