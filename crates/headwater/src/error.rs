@@ -30,6 +30,10 @@ pub enum ErrorKind {
     NoSuchSubscription,
     /// It exists already, with other settings.
     Conflict,
+    /// The subscription is in a state from which that is not possible; nothing was changed.
+    InvalidTransition,
+    /// No subscription counts and the topic blocks writes then; nothing was written.
+    NoSubscriptions,
     /// The token is unknown, old, or past its deadline; nothing was changed.
     LeaseLost,
     /// The database cannot be reached now; try again.
@@ -88,6 +92,22 @@ impl Error {
             ErrorKind::PayloadTooLarge,
             format!(
                 "payload too large: {bytes} bytes, topic {topic} allows {bytes_max}; raise its payload_bytes_max or store the payload elsewhere"
+            ),
+        )
+    }
+
+    pub(crate) fn no_such_subscription(topic: &str, group: &str) -> Self {
+        Error::new(
+            ErrorKind::NoSuchSubscription,
+            format!("no such subscription: topic {topic}, group {group}; see `headwater group list {topic}`"),
+        )
+    }
+
+    pub(crate) fn no_subscriptions(topic: &str) -> Self {
+        Error::new(
+            ErrorKind::NoSubscriptions,
+            format!(
+                "no subscriptions: topic {topic} blocks writes while no group subscribes; nothing was written: subscribe a group, or change block_writes_on_zero_subscriptions"
             ),
         )
     }

@@ -10,6 +10,7 @@ use crate::cron::{CronBuilder, StoreTicks};
 use crate::dead_letter::{self, DeadLetters};
 use crate::error::Result;
 use crate::lease::OffsetRange;
+use crate::maintain::Maintenance;
 use crate::message::{Message, Offset};
 use crate::name::{GroupName, TopicName};
 use crate::observe::metrics::Registry;
@@ -102,6 +103,12 @@ impl Headwater {
     pub fn cron(&self, job: &str, expression: &str) -> CronBuilder {
         let ticks = Arc::new(StoreTicks(Arc::clone(&self.store)));
         CronBuilder::new(ticks, self.clock.clone(), Arc::clone(&self.metrics), job, expression)
+    }
+
+    /// The jobs of upkeep: deaths, retention, records, partitions, backfills. A process that runs consumers runs
+    /// them too; this is for running them by hand, or in a process of their own.
+    pub fn maintenance(&self) -> Maintenance {
+        Maintenance::new(Arc::clone(&self.store))
     }
 
     pub(crate) fn metrics(&self) -> &Registry {

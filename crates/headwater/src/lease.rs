@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::limits::{CLAIM_MESSAGES_MAX, CLAIM_SUBSCRIPTIONS_MAX, DELAY_MAX, ERROR_TEXT_BYTES_MAX};
 use crate::message::Offset;
 use crate::name::{Owner, check_name};
-use crate::subscription::SubscriptionId;
+use crate::subscription::{SubscriptionId, SubscriptionState};
 use crate::topic::TopicId;
 
 mod limits;
@@ -170,6 +170,8 @@ pub struct Claimed {
     /// comes due, a commit is under way, or a limit of the group held something back. `None` when only a publish can
     /// bring anything.
     pub recheck_after: Option<Duration>,
+    /// Subscriptions asked for that are not active, and how they are. They got nothing.
+    pub inactive: Vec<(SubscriptionId, SubscriptionState)>,
 }
 
 /// What becomes of one range of a lease.

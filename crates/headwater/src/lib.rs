@@ -193,6 +193,7 @@
 //!
 //! Programs to copy from are in `examples/`, and `docs/life-of-a-message.md` follows one message through the code.
 
+mod backfill;
 mod clock;
 mod codec;
 mod consumer;
@@ -204,6 +205,7 @@ mod handler;
 mod headwater;
 mod lease;
 pub mod limits;
+mod maintain;
 mod message;
 mod name;
 mod namespace;
@@ -214,6 +216,9 @@ pub mod store;
 mod subscription;
 mod topic;
 
+pub use backfill::{
+    BACKFILL_INLINE_MAX, BACKFILL_MESSAGES_DEFAULT, Backfill, BackfillLimits, BackfillState, BackfillStep,
+};
 pub use clock::{Clock, ManualClock};
 #[cfg(feature = "protobuf")]
 pub use codec::Protobuf;
@@ -229,6 +234,7 @@ pub use lease::{
     ClaimRequest, Claimed, GroupLimits, HandOut, Lease, LeaseToken, OffsetRange, Outcome, Parts, RateLimit,
     Settlement, Want, attempts_after_expiry, hand_out_again,
 };
+pub use maintain::{Job, JobRun, JobStatus, Maintaining, Maintenance, MaintenancePreset};
 pub use message::{Headers, Message, NewMessage, Offset, Published};
 pub use name::{GroupName, Owner, TopicName};
 pub use namespace::{Namespace, SqlitePath, StoreUrl};
@@ -239,15 +245,23 @@ pub use publish::{Producer, Sends};
 /// The driver whose connections handlers in SQLite transactions get: use it from here, and versions always match.
 #[cfg(feature = "sqlite")]
 pub use rusqlite;
-pub use store::{Finding, Maintained, OpenOptions, Store, Wake};
+pub use store::{
+    Ack, AuditEntry, Beat, CleanStep, Detected, Finding, ForceCompleted, Lifecycle, Maintained, Moved,
+    OpenOptions, PartitionStep, Pulse, Record, Resurrected, Store, Stuck, SubscriptionStep, TrackStep,
+    Upkeep, Wake,
+};
 pub use subscription::{
-    Outstanding, OutstandingState, Start, Subscription, SubscriptionId, SubscriptionStatus,
+    Activity, Ailment, DeliveryPolicy, MissedMessages, Outstanding, OutstandingState, STUCK_AFTER, Start,
+    Subscription, SubscriptionId, SubscriptionState, SubscriptionStatus, Transition,
 };
 /// The driver whose transactions handlers and publishers use on PostgreSQL.
 #[cfg(feature = "postgres")]
 pub use tokio_postgres;
 
-pub use topic::{Ordering, Semantics, Topic, TopicId, TopicSettings, TopicStatus};
+pub use topic::{
+    Ordering, Partition, Preset, Progress, Semantics, Storage, Topic, TopicId, TopicSettings, TopicStatus,
+    Tracking,
+};
 
 /// The README's programs compile.
 #[cfg(doctest)]

@@ -48,3 +48,21 @@ pub const INBOX_FORGET_MAX: i32 = 10_000;
 pub const SAFETY_POLL: Duration = Duration::from_secs(15);
 /// Most missed ticks a cron job makes up for.
 pub const CRON_CATCH_UP_MAX: u32 = 1_000;
+/// Longest retention: timestamps must hold the sum.
+pub const RETENTION_MAX: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
+/// Shortest heartbeat interval of a topic.
+pub const HEARTBEAT_INTERVAL_MIN: Duration = Duration::from_millis(100);
+/// Smallest partition by rows.
+pub const PARTITION_ROWS_MIN: u64 = 1_000;
+/// Most groups of a topic in reference counting: one bit each.
+pub const TRACKED_GROUPS_MAX: u32 = 64;
+/// Most messages one step of cleanup, tracking or backfill touches in one transaction.
+pub const UPKEEP_MESSAGES_MAX: u32 = 10_000;
+/// How long a cancelled or dead subscription is kept before it is deleted.
+pub const SUBSCRIPTION_RETENTION: Duration = Duration::from_secs(30 * 24 * 3600);
+/// How many heartbeats in a row may fail before a process stops handing out what it has.
+pub const HEARTBEAT_FAILURES_MAX: u32 = 10;
+/// A group that registers so often within [`FLAPPING_WINDOW`], beyond its living processes, without getting on, is flapping.
+pub const FLAPPING_RESTARTS: u32 = 5;
+/// How far back restarts count.
+pub const FLAPPING_WINDOW: Duration = Duration::from_secs(600);

@@ -19,14 +19,20 @@ use crate::topic::{Topic, TopicId, TopicSettings, TopicStatus};
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod lifecycle;
 pub(crate) mod options;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+mod upkeep;
 pub(crate) mod wake;
 
+pub use lifecycle::{
+    Ack, AuditEntry, Beat, ForceCompleted, Lifecycle, Moved, Pulse, Record, Resurrected, Stuck,
+};
 pub use options::OpenOptions;
+pub use upkeep::{CleanStep, Detected, Mark, PartitionStep, SubscriptionStep, TrackStep, Upkeep};
 pub use wake::Wake;
 
 /// A durable log with subscriptions, in some database.
@@ -45,7 +51,7 @@ pub use wake::Wake;
 ///
 /// Every method may be called from many tasks at once. Errors leave nothing half done.
 #[async_trait]
-pub trait Store: fmt::Debug + Send + Sync + 'static {
+pub trait Store: Lifecycle + Upkeep + fmt::Debug + Send + Sync + 'static {
     /// The engine's name: `sqlite` or `postgres`.
     fn engine(&self) -> &'static str;
 
@@ -71,12 +77,14 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// All topics by name.
     async fn topics(&self) -> Result<Vec<TopicStatus>>;
 
-    /// Subscribes a group. Idempotent: a group that exists keeps its place whatever `start` says. A queue takes one
-    /// group only: naming another is `InvalidInput`. A topic that does not exist is treated as by [`Store::publish`]. `Start::Now` is exact: what commits after this returned is
-    /// delivered, what was committed before it was called is not.
+    /// Subscribes a group. Idempotent: a group that exists keeps its place whatever `start` says; a dead one is
+    /// resurrected, a paused one stays paused, a cancelled one is left behind and a new one made. A queue takes one group
+    /// only: naming another is `InvalidInput`. A topic that does not exist is treated as by [`Store::publish`].
+    /// `Start::Now` is exact: what commits after this returned is delivered, what was committed before it was called
+    /// is not. In reference counting the 65th group is `InvalidInput`.
     async fn subscribe(&self, topic: &TopicName, group: &GroupName, start: Start) -> Result<Subscription>;
 
-    /// The subscriptions of a topic, by group.
+    /// The subscriptions of a topic, by group; cancelled ones too, until they are removed.
     async fn subscriptions(&self, topic: &TopicName) -> Result<Vec<SubscriptionStatus>>;
 
     /// What a subscription has handed out and is not done: leased, waiting for a time, parked. At most `limit`, oldest due
@@ -85,10 +93,12 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     async fn outstanding(&self, subscription: SubscriptionId, limit: u32) -> Result<Vec<Outstanding>>;
 
     /// Publishes all of `messages`, or nothing; answers in their order once they are durable. A topic that does not
-    /// exist is created as a queue if the store was opened with `auto_create`, and is `NoSuchTopic` otherwise.
+    /// exist is created as a queue if the store was opened with `auto_create`, and is `NoSuchTopic` otherwise. A pub/sub
+    /// topic that blocks writes on zero subscriptions is `NoSubscriptions` while none counts.
     async fn publish(&self, topic: &TopicName, messages: &[NewMessage]) -> Result<Vec<Published>>;
 
-    /// Hands out work: for each want, first what is due again (expired, retry due, given back, late), else the next
+    /// Hands out work, of active subscriptions only: a want of one that is not gets nothing and is named in
+    /// [`Claimed::inactive`]. For each other want, first what is due again (expired, retry due, given back, late), else the next
     /// offsets up to the head. The leases of a want span at most `messages_max` offsets together (an ordered
     /// subscription counts `messages_max` times its lanes, of which one in `lanes` is the holder's). Two claims never
     /// share an offset of a subscription while both leases live.

@@ -1,13 +1,20 @@
 //! Subscriptions: one group on one topic, where it starts, and how far it is.
 
 use std::fmt;
+use std::time::Duration;
 
 use jiff::Timestamp;
 
 use crate::lease::OffsetRange;
 use crate::message::Offset;
 use crate::name::{GroupName, Owner};
-use crate::topic::{Topic, TopicId};
+use crate::topic::Topic;
+
+mod state;
+mod status;
+
+pub use state::{SubscriptionState, Transition};
+pub use status::{Activity, Ailment, MissedMessages, STUCK_AFTER, SubscriptionStatus};
 
 /// The store's own number for a subscription.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -48,27 +55,17 @@ pub struct Subscription {
     pub lanes: u16,
 }
 
-/// How far a subscription is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SubscriptionStatus {
-    /// The store's number for it.
-    pub subscription_id: SubscriptionId,
-    /// Its topic.
-    pub topic_id: TopicId,
-    /// The group.
-    pub group: GroupName,
-    /// The first offset never handed out; of an ordered subscription, its slowest lane's.
-    pub next: Offset,
-    /// Everything at or below it is done.
-    pub floor: Offset,
-    /// Ranges handed out and not settled, before their deadline.
-    pub leased: u64,
-    /// Ranges that wait: for a retry time, behind a blocked key, or to be claimed again, as what ran out.
-    pub waiting: u64,
-    /// Messages buried.
-    pub dead_letters: u64,
-    /// Hand-outs that expired and were given to another: `stuck_messages_reassigned`.
-    pub reassigned: u64,
+/// How one group's deliveries differ from what its topic says. `None` takes the topic's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeliveryPolicy {
+    /// How long a hand-out lasts.
+    pub lease: Option<Duration>,
+    /// How often a message is handed out before it is buried.
+    pub max_attempts: Option<u32>,
+    /// The first retry delay.
+    pub backoff_initial: Option<Duration>,
+    /// The longest retry delay.
+    pub backoff_max: Option<Duration>,
 }
 
 /// A range of a subscription that was handed out and is not done.

@@ -1,12 +1,14 @@
 //! Topics: a named log and its settings.
 
 use std::fmt;
-use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::limits::{DELAY_MAX, LANES_MAX, PAYLOAD_BYTES_DEFAULT, PAYLOAD_BYTES_MAX};
 use crate::message::Offset;
 use crate::name::TopicName;
+
+mod settings;
+
+pub use settings::{Partition, Preset, Storage, TopicSettings, Tracking};
 
 /// The store's own number for a topic.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -74,85 +76,6 @@ impl Ordering {
     }
 }
 
-/// How a topic behaves. Subscriptions take lease, attempts, back-off and ordering from their topic.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TopicSettings {
-    /// Queue or pub/sub.
-    pub semantics: Semantics,
-    /// How long a hand-out lasts; zero means it is never reassigned by itself.
-    pub lease: Duration,
-    /// How often a message is handed out before it is buried.
-    pub max_attempts: u32,
-    /// The first retry delay; it doubles with each attempt.
-    pub backoff_initial: Duration,
-    /// The longest retry delay.
-    pub backoff_max: Duration,
-    /// Per-key order, or none.
-    pub ordering: Ordering,
-    /// Into how many lanes an ordered subscription is split. Fixed when a group subscribes.
-    pub lanes: u16,
-    /// The largest payload.
-    pub payload_bytes_max: usize,
-    /// How long a dedup key is remembered.
-    pub dedup_window: Duration,
-    /// How long the head waits at a missing offset before it steps over it, noting the gap (PostgreSQL; the
-    /// embedded file has one writer and no gaps).
-    pub gap_patience: Duration,
-}
-
-impl Default for TopicSettings {
-    fn default() -> Self {
-        TopicSettings {
-            semantics: Semantics::Queue,
-            lease: Duration::from_secs(300),
-            max_attempts: 10,
-            backoff_initial: Duration::from_secs(1),
-            backoff_max: Duration::from_secs(300),
-            ordering: Ordering::None,
-            lanes: 16,
-            payload_bytes_max: PAYLOAD_BYTES_DEFAULT,
-            dedup_window: Duration::from_secs(600),
-            gap_patience: Duration::from_millis(50),
-        }
-    }
-}
-
-impl TopicSettings {
-    /// The defaults of a fan-out topic.
-    pub fn pub_sub() -> Self {
-        TopicSettings { semantics: Semantics::PubSub, ..TopicSettings::default() }
-    }
-
-    /// Checks every field against its rule.
-    pub fn validate(&self) -> Result<()> {
-        let durations = [
-            ("lease", self.lease),
-            ("backoff_initial", self.backoff_initial),
-            ("backoff_max", self.backoff_max),
-            ("dedup_window", self.dedup_window),
-            ("gap_patience", self.gap_patience),
-        ];
-        for (field, value) in durations {
-            if value > DELAY_MAX {
-                return Err(Error::invalid(field, "longer than 366 days"));
-            }
-        }
-        if self.max_attempts == 0 || self.max_attempts > 1_000 {
-            return Err(Error::invalid("max_attempts", "must be from 1 to 1000"));
-        }
-        if self.lanes == 0 || self.lanes > LANES_MAX {
-            return Err(Error::invalid("lanes", format!("must be from 1 to {LANES_MAX}")));
-        }
-        if self.payload_bytes_max == 0 || self.payload_bytes_max > PAYLOAD_BYTES_MAX {
-            return Err(Error::invalid(
-                "payload_bytes_max",
-                format!("must be from 1 to {PAYLOAD_BYTES_MAX}"),
-            ));
-        }
-        Ok(())
-    }
-}
-
 /// A topic as stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topic {
@@ -175,6 +98,22 @@ pub struct TopicStatus {
     pub gaps: u64,
     /// The number of delayed messages waiting for their time.
     pub scheduled: u64,
-    /// The number of subscriptions.
+    /// The number of subscriptions that are not cancelled.
     pub subscriptions: u64,
+    /// The first offset that may still be stored: everything below was removed.
+    pub first: Offset,
+    /// The watermark: everything at or below it is done for every counting subscription; the head without one.
+    pub watermark: Offset,
+    /// How far messages have their records, while they are being made or removed because `tracking` was changed. `None`
+    /// when nothing is under way.
+    pub tracking_change: Option<Progress>,
+}
+
+/// How far some work on a log is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Offsets dealt with.
+    pub done: u64,
+    /// Of so many.
+    pub total: u64,
 }

@@ -19,6 +19,7 @@ pub struct OpenOptions {
     pub(crate) statement_timeout: Duration,
     pub(crate) listen_url: Option<String>,
     pub(crate) health_window: Duration,
+    pub(crate) actor: String,
 }
 
 impl Default for OpenOptions {
@@ -35,6 +36,7 @@ impl Default for OpenOptions {
             statement_timeout: Duration::from_secs(30),
             listen_url: None,
             health_window: WINDOW_DEFAULT,
+            actor: format!("process {}", std::process::id()),
         }
     }
 }
@@ -118,6 +120,13 @@ impl OpenOptions {
     #[must_use]
     pub fn health_window(mut self, window: Duration) -> Self {
         self.health_window = window;
+        self
+    }
+
+    /// Who the audit says did it; the process by default.
+    #[must_use]
+    pub fn actor(mut self, actor: impl Into<String>) -> Self {
+        self.actor = actor.into();
         self
     }
 }

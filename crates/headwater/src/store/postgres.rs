@@ -32,6 +32,7 @@ mod doctor;
 mod fault;
 mod fetch;
 mod heartbeat;
+mod lifecycle;
 mod maintain;
 mod migrate;
 mod outstanding;
@@ -45,6 +46,7 @@ mod time;
 mod tls;
 mod topic;
 mod transaction;
+mod upkeep;
 
 pub use connect::PoolState;
 pub use migrate::{Migration, migrate, version};

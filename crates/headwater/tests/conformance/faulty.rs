@@ -8,10 +8,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use headwater::store::conformance::{self, Case, ForeignPlace, Harness};
 use headwater::{
-    ClaimRequest, Claimed, DeadLetter, DeadLetterSelection, Finding, GroupName, LeaseToken, Maintained,
-    Message, NewMessage, OffsetRange, OpenOptions, Outstanding, Owner, Parts, Published, Redriven, Result,
-    Settlement, Start, Store, Subscription, SubscriptionId, SubscriptionStatus, Topic, TopicId, TopicName,
-    TopicSettings, TopicStatus, Wake,
+    Ack, AuditEntry, Backfill, BackfillLimits, BackfillStep, Beat, ClaimRequest, Claimed, CleanStep,
+    DeadLetter, DeadLetterSelection, DeliveryPolicy, Detected, Finding, ForceCompleted, GroupName, JobRun,
+    JobStatus, LeaseToken, Lifecycle, Maintained, Message, Moved, NewMessage, Offset, OffsetRange,
+    OpenOptions, Outstanding, Owner, PartitionStep, Parts, Published, Pulse, Record, Redriven, Result,
+    Resurrected, Settlement, Start, Store, Stuck, Subscription, SubscriptionId, SubscriptionStatus,
+    SubscriptionStep, Topic, TopicId, TopicName, TopicSettings, TopicStatus, TrackStep, Transition, Upkeep,
+    Wake,
 };
 use jiff::Timestamp;
 
@@ -80,6 +83,143 @@ noticed! {
 struct Faulty {
     inner: Arc<dyn Store>,
     fault: Fault,
+}
+
+#[async_trait]
+impl Lifecycle for Faulty {
+    async fn alter_topic(&self, name: &TopicName, settings: &TopicSettings) -> Result<Topic> {
+        self.inner.alter_topic(name, settings).await
+    }
+
+    async fn shift(&self, topic: &TopicName, group: &GroupName, transition: Transition) -> Result<()> {
+        self.inner.shift(topic, group, transition).await
+    }
+
+    async fn remove(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
+        self.inner.remove(topic, group).await
+    }
+
+    async fn resurrect(
+        &self,
+        topic: &TopicName,
+        group: &GroupName,
+        behind_max: Option<u64>,
+    ) -> Result<Resurrected> {
+        self.inner.resurrect(topic, group, behind_max).await
+    }
+
+    async fn beat(&self, owner: &Owner, beats: &[Beat]) -> Result<Vec<Pulse>> {
+        self.inner.beat(owner, beats).await
+    }
+
+    async fn seek(&self, topic: &TopicName, group: &GroupName, to: Start, dry_run: bool) -> Result<Moved> {
+        self.inner.seek(topic, group, to, dry_run).await
+    }
+
+    async fn set_policy(&self, topic: &TopicName, group: &GroupName, policy: &DeliveryPolicy) -> Result<()> {
+        self.inner.set_policy(topic, group, policy).await
+    }
+
+    async fn policy(&self, topic: &TopicName, group: &GroupName) -> Result<DeliveryPolicy> {
+        self.inner.policy(topic, group).await
+    }
+
+    async fn release_lease(&self, token: LeaseToken) -> Result<()> {
+        self.inner.release_lease(token).await
+    }
+
+    async fn force_complete(
+        &self,
+        topic: &TopicName,
+        older_than: Duration,
+        dry_run: bool,
+    ) -> Result<Vec<ForceCompleted>> {
+        self.inner.force_complete(topic, older_than, dry_run).await
+    }
+
+    async fn stuck(&self, topic: &TopicName, older_than: Duration) -> Result<Vec<Stuck>> {
+        self.inner.stuck(topic, older_than).await
+    }
+
+    async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>> {
+        self.inner.audit(limit).await
+    }
+
+    async fn acks(&self, topic: &TopicName, offset: Offset) -> Result<Vec<Ack>> {
+        self.inner.acks(topic, offset).await
+    }
+
+    async fn records(&self, topic: &TopicName, range: OffsetRange) -> Result<Vec<Record>> {
+        self.inner.records(topic, range).await
+    }
+}
+
+#[async_trait]
+impl Upkeep for Faulty {
+    async fn elect(&self, worker: &Owner, term: Duration) -> Result<bool> {
+        self.inner.elect(worker, term).await
+    }
+
+    async fn resign(&self, worker: &Owner) -> Result<()> {
+        self.inner.resign(worker).await
+    }
+
+    async fn detect_dead(&self) -> Result<Detected> {
+        self.inner.detect_dead().await
+    }
+
+    async fn track(&self, topic: TopicId, messages_max: u32) -> Result<TrackStep> {
+        self.inner.track(topic, messages_max).await
+    }
+
+    async fn clean(&self, topic: TopicId, messages_max: u32) -> Result<CleanStep> {
+        self.inner.clean(topic, messages_max).await
+    }
+
+    async fn keep_partitions(&self, topic: TopicId) -> Result<PartitionStep> {
+        self.inner.keep_partitions(topic).await
+    }
+
+    async fn clean_subscriptions(&self, older_than: Duration) -> Result<SubscriptionStep> {
+        self.inner.clean_subscriptions(older_than).await
+    }
+
+    async fn backfill(
+        &self,
+        topic: &TopicName,
+        group: &GroupName,
+        limits: &BackfillLimits,
+    ) -> Result<Backfill> {
+        self.inner.backfill(topic, group, limits).await
+    }
+
+    async fn cancel_backfill(&self, topic: &TopicName, group: &GroupName) -> Result<Backfill> {
+        self.inner.cancel_backfill(topic, group).await
+    }
+
+    async fn resume_backfill(&self, topic: &TopicName, group: &GroupName) -> Result<Backfill> {
+        self.inner.resume_backfill(topic, group).await
+    }
+
+    async fn backfills(&self) -> Result<Vec<Backfill>> {
+        self.inner.backfills().await
+    }
+
+    async fn step_backfill(&self, worker: &Owner, messages_max: u32) -> Result<Option<BackfillStep>> {
+        self.inner.step_backfill(worker, messages_max).await
+    }
+
+    async fn probe(&self) -> Result<()> {
+        self.inner.probe().await
+    }
+
+    async fn jobs(&self) -> Result<Vec<JobStatus>> {
+        self.inner.jobs().await
+    }
+
+    async fn job_ran(&self, run: &JobRun) -> Result<()> {
+        self.inner.job_ran(run).await
+    }
 }
 
 #[async_trait]

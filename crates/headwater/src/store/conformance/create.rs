@@ -7,7 +7,7 @@ use super::case::{Case, Scene, failed, group, payloads_of, topic};
 use crate::error::ErrorKind;
 use crate::message::NewMessage;
 use crate::subscription::Start;
-use crate::topic::{Ordering, Semantics, TopicSettings};
+use crate::topic::{Ordering, Partition, Semantics, Storage, TopicSettings, Tracking};
 
 fn unusual() -> TopicSettings {
     TopicSettings {
@@ -21,6 +21,16 @@ fn unusual() -> TopicSettings {
         payload_bytes_max: 64 * 1024 * 1024,
         dedup_window: Duration::ZERO,
         gap_patience: Duration::from_millis(1),
+        tracking: Tracking::ReferenceCounting,
+        message_retention: None,
+        max_retention: Some(Duration::from_secs(91)),
+        zero_subscription_retention: Duration::from_secs(92),
+        block_writes_on_zero_subscriptions: true,
+        zombie_subscription_ttl: Duration::from_secs(93),
+        storage: Storage::Dedicated(Partition::Rows(5_000)),
+        heartbeat_interval: Duration::from_secs(7),
+        heartbeat_timeout: Duration::from_secs(70),
+        ack_log: true,
     }
 }
 

@@ -24,6 +24,13 @@ pub(super) const MIGRATIONS: &[(i32, &str, &str)] = &[
     (11, "inbox", include_str!("migrations/0011_inbox.sql")),
     (12, "redrive", include_str!("migrations/0012_redrive.sql")),
     (13, "cron", include_str!("migrations/0013_cron.sql")),
+    (14, "life_cycle_tables", include_str!("migrations/0014_life_cycle_tables.sql")),
+    (15, "life_cycle", include_str!("migrations/0015_life_cycle.sql")),
+    (16, "tracking", include_str!("migrations/0016_tracking.sql")),
+    (17, "retention", include_str!("migrations/0017_retention.sql")),
+    (18, "partitions", include_str!("migrations/0018_partitions.sql")),
+    (19, "backfill", include_str!("migrations/0019_backfill.sql")),
+    (20, "upkeep_roles", include_str!("migrations/0020_upkeep_roles.sql")),
 ];
 
 /// The version this program works with.

@@ -109,5 +109,18 @@ fn status_of(row: &Row) -> Result<SubscriptionStatus> {
         waiting: count("waiting"),
         dead_letters: count("dead_letters"),
         reassigned: count("reassigned"),
+        state: crate::subscription::SubscriptionState::Active,
+        state_since: jiff::Timestamp::UNIX_EPOCH,
+        heartbeat_at: None,
+        heartbeat_age: None,
+        heartbeat_timeout: std::time::Duration::from_secs(300),
+        lag: 0,
+        oldest_pending: None,
+        in_flight: 0,
+        retrying: 0,
+        missed: crate::subscription::MissedMessages::default(),
+        activity: crate::subscription::Activity::default(),
+        processes: 0,
+        restarts: 0,
     })
 }

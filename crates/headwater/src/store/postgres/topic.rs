@@ -66,6 +66,9 @@ pub(super) async fn list(store: &PostgresStore) -> Result<Vec<TopicStatus>> {
             gaps: count(row, "gaps"),
             scheduled: count(row, "scheduled"),
             subscriptions: count(row, "subscriptions"),
+            first: Offset(1),
+            watermark: Offset(0),
+            tracking_change: None,
         })
     };
     rows.iter().map(status).collect()
@@ -90,6 +93,7 @@ fn topic_of(row: &Row) -> Result<Topic> {
             payload_bytes_max: number("payload_bytes_max") as usize,
             dedup_window: millis("dedup_window_ms"),
             gap_patience: millis("gap_patience_ms"),
+            ..TopicSettings::default()
         },
     })
 }

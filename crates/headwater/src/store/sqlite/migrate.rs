@@ -11,6 +11,7 @@ pub(super) const MIGRATIONS: &[(i64, &str)] = &[
     (2, include_str!("migrations/0002_owners_and_limits.sql")),
     (3, include_str!("migrations/0003_inbox.sql")),
     (4, include_str!("migrations/0004_cron.sql")),
+    (5, include_str!("migrations/0005_life_cycle.sql")),
 ];
 
 /// The version this program writes.

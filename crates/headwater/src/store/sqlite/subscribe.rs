@@ -135,6 +135,19 @@ pub(super) fn list(
             waiting: row.get::<_, u32>(7)?.into(),
             dead_letters: row.get::<_, u32>(8)?.into(),
             reassigned: row.get::<_, u32>(9)?.into(),
+            state: crate::subscription::SubscriptionState::Active,
+            state_since: jiff::Timestamp::UNIX_EPOCH,
+            heartbeat_at: None,
+            heartbeat_age: None,
+            heartbeat_timeout: std::time::Duration::from_secs(300),
+            lag: 0,
+            oldest_pending: None,
+            in_flight: 0,
+            retrying: 0,
+            missed: crate::subscription::MissedMessages::default(),
+            activity: crate::subscription::Activity::default(),
+            processes: 0,
+            restarts: 0,
         })
     })?)
 }

@@ -73,6 +73,9 @@ pub(super) fn list(connection: &Connection) -> Attempt<Vec<TopicStatus>> {
             gaps: 0,
             scheduled: row.get::<_, u32>(13)?.into(),
             subscriptions: row.get::<_, u32>(14)?.into(),
+            first: Offset(1),
+            watermark: Offset(0),
+            tracking_change: None,
         })
     })?)
 }
@@ -90,6 +93,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Topic> {
         payload_bytes_max: row.get::<_, i64>(9)?.try_into().unwrap_or_default(),
         dedup_window: decode::duration(row, 10)?,
         gap_patience: decode::duration(row, 11)?,
+        ..TopicSettings::default()
     };
     let name = TopicName::new(name).map_err(|error| unknown(1, error))?;
     Ok(Topic { topic_id: TopicId(row.get(0)?), name, settings })

@@ -1,0 +1,223 @@
+//! What operators and living processes do with topics and subscriptions. Part of the contract of a [`Store`](super::Store).
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+
+use crate::error::Result;
+use crate::lease::{LeaseToken, OffsetRange};
+use crate::message::Offset;
+use crate::name::{GroupName, Owner, TopicName};
+use crate::subscription::{
+    Activity, DeliveryPolicy, MissedMessages, Start, SubscriptionId, SubscriptionState, Transition,
+};
+use crate::topic::{Topic, TopicSettings};
+
+/// The life of topics and subscriptions.
+///
+/// Every act of an operator is one transaction with its line in the audit, which nobody may change.
+#[async_trait]
+pub trait Lifecycle {
+    /// Changes a topic's settings. Everything can be changed while messages flow, with two exceptions that are
+    /// `InvalidInput`: `pub_sub` becomes `queue` only with at most one group, and `storage` changes only while
+    /// no message is stored. Changed `tracking` is brought about by upkeep: see [`super::Upkeep::track`].
+    /// Groups that exist keep their lanes.
+    async fn alter_topic(&self, name: &TopicName, settings: &TopicSettings) -> Result<Topic>;
+
+    /// Pauses, resumes or cancels; `InvalidTransition` from any other state than the drawn ones, and for what only
+    /// the detector ([`Transition::Die`]) or [`Lifecycle::resurrect`] may do.
+    ///
+    /// A pause stops hand-outs in every process as soon as this returned, and wakes those who wait for the topic, so
+    /// that they give back what they have not started. It loses nothing. A cancelled subscription's leases are lost at
+    /// once, it no longer counts, and its place in the accounting is released as [`super::Upkeep::track`] describes.
+    async fn shift(&self, topic: &TopicName, group: &GroupName, transition: Transition) -> Result<()>;
+
+    /// Deletes a cancelled subscription with everything of its own: cursors, ranges, dead letters. Only once its
+    /// accounting is released; until then, and in any other state, it is `InvalidTransition`.
+    async fn remove(&self, topic: &TopicName, group: &GroupName) -> Result<()>;
+
+    /// Brings a dead subscription back: at its cursor, or at most `behind_max` messages behind the head. What retention
+    /// removed meanwhile is reported as missed. Of many at once one resurrects and the others find it active, which is
+    /// fine for them: then nothing changes and `resurrected` is false. Paused and cancelled are `InvalidTransition`.
+    async fn resurrect(
+        &self,
+        topic: &TopicName,
+        group: &GroupName,
+        behind_max: Option<u64>,
+    ) -> Result<Resurrected>;
+
+    /// A process says that it is alive and serves these subscriptions; one statement for all. Answers in their order how
+    /// each is. A dead one is resurrected. A paused one stays so, and is stamped too. Cancelled and unknown ones
+    /// are told and nothing changes.
+    ///
+    /// Hundreds of processes of one group never queue on its row: it is written only if its stamp is older than a
+    /// quarter of the topic's interval, and skipped if another is writing it. What a process tells of itself is a
+    /// row of its own. The time is the database's.
+    async fn beat(&self, owner: &Owner, beats: &[Beat]) -> Result<Vec<Pulse>>;
+
+    /// Moves a subscription's cursor. Everything it has outstanding is forgotten and its leases are lost; its dead
+    /// letters stay. What lies between is handed out again, or never. With `dry_run` nothing is changed and the
+    /// answer tells what would be. Cancelled is `InvalidTransition`.
+    async fn seek(&self, topic: &TopicName, group: &GroupName, to: Start, dry_run: bool) -> Result<Moved>;
+
+    /// Gives a group a delivery policy of its own.
+    async fn set_policy(&self, topic: &TopicName, group: &GroupName, policy: &DeliveryPolicy) -> Result<()>;
+
+    /// The delivery policy a group was given.
+    async fn policy(&self, topic: &TopicName, group: &GroupName) -> Result<DeliveryPolicy>;
+
+    /// Ends a lease by hand, whoever holds it: it is handed out again at once, without an attempt counted. `LeaseLost` if
+    /// there is none of that token.
+    async fn release_lease(&self, token: LeaseToken) -> Result<()>;
+
+    /// Gives up, for dead subscriptions, what only they have not done and what was published longer ago than
+    /// `older_than`: their cursors move past it and it is counted as missed. With `dry_run` nothing is changed.
+    async fn force_complete(
+        &self,
+        topic: &TopicName,
+        older_than: Duration,
+        dry_run: bool,
+    ) -> Result<Vec<ForceCompleted>>;
+
+    /// How many messages published longer ago than `older_than` each counting group has not done; only groups with some.
+    async fn stuck(&self, topic: &TopicName, older_than: Duration) -> Result<Vec<Stuck>>;
+
+    /// What was done by operators, newest first, at most `limit`.
+    async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>>;
+
+    /// Who acked the message at an offset, oldest first. Nothing where the topic keeps no `ack_log`.
+    async fn acks(&self, topic: &TopicName, offset: Offset) -> Result<Vec<Ack>>;
+
+    /// The records of messages in reference counting, offsets rising, at most 10,000. Messages whose record is not made yet are
+    /// shown as they will be. Nothing in offset watermark.
+    async fn records(&self, topic: &TopicName, range: OffsetRange) -> Result<Vec<Record>>;
+}
+
+/// A process's word that it serves a subscription.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Beat {
+    /// The subscription.
+    pub subscription_id: SubscriptionId,
+    /// What the process has done for it.
+    pub activity: Activity,
+}
+
+/// How a subscription is, as told to a process that serves it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pulse {
+    /// Go on.
+    Active,
+    /// It was dead and is active again since this heartbeat; this is what it missed.
+    Resurrected(MissedMessages),
+    /// Hand out nothing until further notice.
+    Paused,
+    /// Stop: it was cancelled.
+    Cancelled,
+    /// Stop: there is no such subscription.
+    Gone,
+}
+
+/// How a subscription came back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resurrected {
+    /// Whether this call did it; false if it was active already.
+    pub resurrected: bool,
+    /// Where it goes on.
+    pub next: Offset,
+    /// What retention removed before it had done it, all told.
+    pub missed: MissedMessages,
+}
+
+/// Where a cursor was moved, or would be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// The first offset never handed out, before.
+    pub from: Offset,
+    /// And after.
+    pub to: Offset,
+    /// Stored messages that are handed out again though they were done.
+    pub replayed: u64,
+    /// Stored messages that are never handed out.
+    pub skipped: u64,
+    /// Leases that are lost by it.
+    pub leases_lost: u64,
+}
+
+/// What was given up for a dead subscription.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForceCompleted {
+    /// The group.
+    pub group: GroupName,
+    /// How many messages.
+    pub messages: u64,
+    /// Everything up to here is done now.
+    pub until: Offset,
+}
+
+/// Messages of a group that are not done and old.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stuck {
+    /// The group.
+    pub group: GroupName,
+    /// How many messages.
+    pub messages: u64,
+    /// When the oldest was published.
+    pub oldest: Timestamp,
+}
+
+/// A line of the audit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditEntry {
+    /// When, by the database's clock.
+    pub at: Timestamp,
+    /// Who, as the store was opened with [`super::OpenOptions::actor`].
+    pub actor: String,
+    /// What: `pause`, `resume`, `cancel`, `resurrect`, `remove`, `seek`, `alter_topic`, `set_policy`, `release_lease`,
+    /// `force_complete`, `backfill`, `cancel_backfill`, `resume_backfill`, `redrive`, `purge`.
+    pub act: String,
+    /// The topic.
+    pub topic: Option<String>,
+    /// The group.
+    pub group: Option<String>,
+    /// The particulars, as a JSON object.
+    pub detail: String,
+}
+
+/// A line of the ack log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ack {
+    /// The group.
+    pub group: GroupName,
+    /// The offsets acked together.
+    pub range: OffsetRange,
+    /// Who held them.
+    pub owner: Owner,
+    /// When, by the database's clock.
+    pub at: Timestamp,
+}
+
+/// What is recorded about a message in reference counting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// The message.
+    pub offset: Offset,
+    /// The groups it is for, by name.
+    pub required: Vec<GroupName>,
+    /// Those of them that are done, by name.
+    pub completed: Vec<GroupName>,
+    /// When the last of them was; `None` while it is pending.
+    pub completed_at: Option<Timestamp>,
+}
+
+/// A state for the answers of processes.
+impl Pulse {
+    /// The pulse of a stored state.
+    pub(crate) fn of(state: SubscriptionState) -> Self {
+        match state {
+            SubscriptionState::Active | SubscriptionState::Dead => Pulse::Active,
+            SubscriptionState::Paused => Pulse::Paused,
+            SubscriptionState::Cancelled => Pulse::Cancelled,
+        }
+    }
+}

@@ -1,0 +1,190 @@
+-- Topics with retention, subscriptions that live, die and come back, and the records of reference counting.
+--
+-- One row per topic in "extent" is the lock of upkeep: whoever removes messages, makes records or moves a subscription's
+-- place against the log (subscribe, resurrect, seek, redrive, cancel) holds it FOR UPDATE in its transaction and looks
+-- only after it has it. Claims, settlements and publishing never touch it.
+--
+-- Order of locks: extent, head, subscription, cursor, outstanding.
+
+ALTER TABLE {schema}.topic
+    ADD COLUMN tracking text NOT NULL DEFAULT 'offset_watermark' CHECK (tracking IN ('offset_watermark', 'reference_counting')),
+    -- Null keeps for ever.
+    ADD COLUMN message_retention_ms bigint DEFAULT 86400000 CHECK (message_retention_ms >= 0),
+    ADD COLUMN max_retention_ms bigint DEFAULT 2592000000 CHECK (max_retention_ms > 0),
+    ADD COLUMN zero_subscription_retention_ms bigint NOT NULL DEFAULT 86400000 CHECK (zero_subscription_retention_ms >= 0),
+    ADD COLUMN block_writes boolean NOT NULL DEFAULT false,
+    ADD COLUMN zombie_subscription_ttl_ms bigint NOT NULL DEFAULT 604800000 CHECK (zombie_subscription_ttl_ms >= 0),
+    ADD COLUMN heartbeat_interval_ms bigint NOT NULL DEFAULT 60000 CHECK (heartbeat_interval_ms > 0),
+    ADD COLUMN heartbeat_timeout_ms bigint NOT NULL DEFAULT 300000 CHECK (heartbeat_timeout_ms > 0),
+    ADD COLUMN storage text NOT NULL DEFAULT 'shared' CHECK (storage IN ('shared', 'dedicated')),
+    ADD COLUMN partition text NOT NULL DEFAULT 'none' CHECK (partition IN ('none', 'rows', 'hour', 'day', 'month')),
+    ADD COLUMN partition_rows bigint CHECK (partition_rows > 0),
+    ADD COLUMN ack_log boolean NOT NULL DEFAULT false;
+
+ALTER TABLE {schema}.subscription
+    ADD COLUMN status text NOT NULL DEFAULT 'active' CHECK (status IN ('active', 'paused', 'dead', 'cancelled')),
+    ADD COLUMN status_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- Its own delivery policy; null takes the topic's.
+    ADD COLUMN lease_ms bigint CHECK (lease_ms >= 0),
+    ADD COLUMN max_attempts integer CHECK (max_attempts > 0),
+    ADD COLUMN backoff_initial_ms bigint CHECK (backoff_initial_ms >= 0),
+    ADD COLUMN backoff_max_ms bigint CHECK (backoff_max_ms >= 0),
+    -- Null until a process of it beats.
+    ADD COLUMN heartbeat_at timestamptz,
+    -- Past its timeout at a look before which nobody had been watching.
+    ADD COLUMN suspected_at timestamptz,
+    -- Registrations since, with the floor where it was then.
+    ADD COLUMN restarts integer NOT NULL DEFAULT 0,
+    ADD COLUMN restarts_since timestamptz,
+    ADD COLUMN restarts_floor bigint,
+    ADD COLUMN missed bigint NOT NULL DEFAULT 0,
+    ADD COLUMN missed_first bigint,
+    ADD COLUMN missed_last bigint,
+    -- Reference counting. Its bit in the records; null in offset watermark.
+    ADD COLUMN bit smallint CHECK (bit BETWEEN 0 AND 63),
+    -- Messages that get their record from now on require it from this offset on.
+    ADD COLUMN required_from bigint NOT NULL DEFAULT 1,
+    -- The offsets whose completion is set in the records.
+    ADD COLUMN applied int8multirange NOT NULL DEFAULT '{}',
+    -- It does not count any more: up to here pending records have let go of it. Null when nothing is to be released.
+    ADD COLUMN released_until bigint;
+
+ALTER TABLE {schema}.subscription DROP CONSTRAINT subscription_topic_id_group_name_key;
+-- A cancelled one stays until it is removed, and does not stand in the way of a new one.
+CREATE UNIQUE INDEX subscription_group ON {schema}.subscription (topic_id, group_name) WHERE status <> 'cancelled';
+CREATE INDEX subscription_cancelled ON {schema}.subscription (topic_id, group_name) WHERE status = 'cancelled';
+
+CREATE TABLE {schema}.extent (
+    topic_id      integer PRIMARY KEY REFERENCES {schema}.topic ON DELETE CASCADE,
+    -- Everything below was removed.
+    first_offset  bigint NOT NULL DEFAULT 1,
+    -- Everything at or below was published while no subscription counted, or before that; null while none counts.
+    zero_until    bigint,
+    -- Reference counting: everything at or below has its record, noted gaps apart.
+    tracked_until bigint NOT NULL DEFAULT 0,
+    -- Where tracking has to get to after a change of mode; null when no change is under way.
+    change_until  bigint,
+    removed       bigint NOT NULL DEFAULT 0
+);
+INSERT INTO {schema}.extent (topic_id, zero_until)
+SELECT t.topic_id, CASE WHEN EXISTS (SELECT FROM {schema}.subscription s WHERE s.topic_id = t.topic_id) THEN 0 END
+FROM {schema}.topic t;
+
+-- The watermark as it was: message retention is reckoned from when messages were done.
+CREATE TABLE {schema}.mark (
+    topic_id  integer NOT NULL REFERENCES {schema}.topic ON DELETE CASCADE,
+    marked_at timestamptz NOT NULL,
+    watermark bigint NOT NULL,
+    PRIMARY KEY (topic_id, marked_at)
+);
+
+-- Reference counting: for each message the groups it is for and those that are done, one bit each (subscription.bit).
+-- Apart from the log: a changed bit must not copy the payload, and the log stays append-only.
+CREATE TABLE {schema}.record (
+    topic_id       integer NOT NULL,
+    message_offset bigint NOT NULL,
+    required       bigint NOT NULL,
+    completed      bigint NOT NULL,
+    completed_at   timestamptz,
+    PRIMARY KEY (topic_id, message_offset)
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000);
+CREATE INDEX record_pending ON {schema}.record (topic_id, message_offset) WHERE completed_at IS NULL;
+
+CREATE TABLE {schema}.backfill (
+    subscription_id integer PRIMARY KEY REFERENCES {schema}.subscription ON DELETE CASCADE,
+    state           text NOT NULL CHECK (state IN ('not_started', 'in_progress', 'completed', 'cancelled', 'failed')),
+    first_offset    bigint NOT NULL,
+    last_offset     bigint NOT NULL,
+    checkpoint      bigint NOT NULL,
+    rate_max        integer NOT NULL CHECK (rate_max > 0),
+    created_at      timestamptz NOT NULL,
+    progressed_at   timestamptz,
+    -- Time spent on it, for the rate: it may have been cancelled and resumed.
+    ran_ms          bigint NOT NULL DEFAULT 0,
+    error           text,
+    -- The worker that has it, and until when.
+    worker          text,
+    worker_until    timestamptz
+);
+
+-- What each process of a group told of itself.
+CREATE TABLE {schema}.activity (
+    subscription_id  integer NOT NULL REFERENCES {schema}.subscription ON DELETE CASCADE,
+    owner            text COLLATE "C" NOT NULL,
+    processed        bigint NOT NULL,
+    failed           bigint NOT NULL,
+    filtered         bigint NOT NULL,
+    rate             double precision NOT NULL,
+    handling_mean_us bigint NOT NULL,
+    handling_p95_us  bigint NOT NULL,
+    told_at          timestamptz NOT NULL,
+    PRIMARY KEY (subscription_id, owner)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
+
+CREATE TABLE {schema}.ack_log (
+    topic_id     integer NOT NULL,
+    first_offset bigint NOT NULL,
+    last_offset  bigint NOT NULL,
+    group_name   text NOT NULL,
+    owner        text NOT NULL,
+    acked_at     timestamptz NOT NULL
+);
+CREATE INDEX ack_log_offsets ON {schema}.ack_log (topic_id, last_offset);
+
+CREATE TABLE {schema}.audit (
+    audit_id   bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    acted_at   timestamptz NOT NULL,
+    actor      text NOT NULL,
+    act        text NOT NULL,
+    topic      text,
+    group_name text,
+    detail     jsonb NOT NULL DEFAULT '{}'
+);
+-- Append-only, also for the owner of the schema.
+CREATE FUNCTION {schema}.refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = 'invalid change: the audit is append-only';
+END $$;
+CREATE TRIGGER audit_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON {schema}.audit
+    FOR EACH STATEMENT EXECUTE FUNCTION {schema}.refuse_change();
+
+CREATE TABLE {schema}.job (
+    job         text PRIMARY KEY,
+    runs        bigint NOT NULL DEFAULT 0,
+    failures    bigint NOT NULL DEFAULT 0,
+    rows        bigint NOT NULL DEFAULT 0,
+    backlog     bigint NOT NULL DEFAULT 0,
+    last_run_at timestamptz NOT NULL,
+    duration_us bigint NOT NULL DEFAULT 0,
+    last_error  text
+);
+
+-- The elected worker; at most one row.
+CREATE TABLE {schema}.election (
+    one    boolean PRIMARY KEY DEFAULT true CHECK (one),
+    worker text NOT NULL,
+    until  timestamptz NOT NULL
+);
+
+-- Dedicated storage: the tables of a topic, by the offsets they take.
+CREATE TABLE {schema}.partition (
+    topic_id     integer NOT NULL REFERENCES {schema}.topic ON DELETE CASCADE,
+    first_offset bigint NOT NULL,
+    last_offset  bigint NOT NULL,
+    table_name   text NOT NULL,
+    created_at   timestamptz NOT NULL,
+    PRIMARY KEY (topic_id, first_offset)
+);
+
+-- A line in the audit, in the transaction of what it tells.
+CREATE FUNCTION {schema}.note_act(
+    p_actor text, p_act text, p_topic text, p_group text, p_detail jsonb, p_now timestamptz
+) RETURNS void
+LANGUAGE sql AS $$
+    INSERT INTO {schema}.audit (acted_at, actor, act, topic, group_name, detail)
+    VALUES (coalesce(p_now, clock_timestamp()), p_actor, p_act, p_topic, p_group, p_detail)
+$$;
+
+-- Takes the lock of upkeep on a topic.
+CREATE FUNCTION {schema}.lock_extent(p_topic_id integer) RETURNS {schema}.extent
+LANGUAGE sql AS $$ SELECT e.* FROM {schema}.extent e WHERE e.topic_id = p_topic_id FOR UPDATE $$;

@@ -1,0 +1,1 @@
+-- The life of topics and subscriptions: states, heartbeats, deaths, cursors moved by hand.

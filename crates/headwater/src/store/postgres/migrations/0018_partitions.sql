@@ -1,0 +1,1 @@
+-- Dedicated storage: tables of a topic's own, created ahead and dropped behind.

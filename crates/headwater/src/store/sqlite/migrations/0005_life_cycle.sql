@@ -1,0 +1,188 @@
+-- Topics with retention, subscriptions that live, die and come back, and the records of reference counting. One writer at a
+-- time: whatever a command looks at stays as it is until it commits.
+
+ALTER TABLE headwater_topic ADD COLUMN tracking TEXT NOT NULL DEFAULT 'offset_watermark'
+    CHECK (tracking IN ('offset_watermark', 'reference_counting'));
+-- NULL keeps for ever.
+ALTER TABLE headwater_topic ADD COLUMN message_retention_ms INTEGER DEFAULT 86400000;
+ALTER TABLE headwater_topic ADD COLUMN max_retention_ms INTEGER DEFAULT 2592000000;
+ALTER TABLE headwater_topic ADD COLUMN zero_subscription_retention_ms INTEGER NOT NULL DEFAULT 86400000;
+ALTER TABLE headwater_topic ADD COLUMN block_writes INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE headwater_topic ADD COLUMN zombie_subscription_ttl_ms INTEGER NOT NULL DEFAULT 604800000;
+ALTER TABLE headwater_topic ADD COLUMN heartbeat_interval_ms INTEGER NOT NULL DEFAULT 60000;
+ALTER TABLE headwater_topic ADD COLUMN heartbeat_timeout_ms INTEGER NOT NULL DEFAULT 300000;
+ALTER TABLE headwater_topic ADD COLUMN storage TEXT NOT NULL DEFAULT 'shared';
+ALTER TABLE headwater_topic ADD COLUMN partition TEXT NOT NULL DEFAULT 'none';
+ALTER TABLE headwater_topic ADD COLUMN partition_rows INTEGER;
+ALTER TABLE headwater_topic ADD COLUMN ack_log INTEGER NOT NULL DEFAULT 0;
+-- Everything below was removed.
+ALTER TABLE headwater_topic ADD COLUMN first_offset INTEGER NOT NULL DEFAULT 1;
+-- Everything at or below was published while no subscription counted, or before that; NULL while none counts.
+ALTER TABLE headwater_topic ADD COLUMN zero_until INTEGER;
+-- Reference counting: everything at or below has its record.
+ALTER TABLE headwater_topic ADD COLUMN tracked_until INTEGER NOT NULL DEFAULT 0;
+-- Where tracking has to get to after a change of mode; NULL when no change is under way.
+ALTER TABLE headwater_topic ADD COLUMN change_until INTEGER;
+ALTER TABLE headwater_topic ADD COLUMN removed INTEGER NOT NULL DEFAULT 0;
+UPDATE headwater_topic SET zero_until = 0
+WHERE EXISTS (SELECT 1 FROM headwater_subscription AS s WHERE s.topic_id = headwater_topic.topic_id);
+
+-- A cancelled subscription stays until it is removed and does not stand in the way of a new one of its name: the table is
+-- made anew, because its unique constraint cannot be dropped.
+CREATE TABLE headwater_subscription_new (
+    subscription_id INTEGER PRIMARY KEY AUTOINCREMENT,
+    topic_id INTEGER NOT NULL,
+    group_name TEXT NOT NULL,
+    lanes INTEGER NOT NULL,
+    start_offset INTEGER NOT NULL,
+    reassigned INTEGER NOT NULL DEFAULT 0,
+    created_at_ms INTEGER NOT NULL,
+    status TEXT NOT NULL DEFAULT 'active' CHECK (status IN ('active', 'paused', 'dead', 'cancelled')),
+    status_at_ms INTEGER NOT NULL,
+    -- Its own delivery policy; NULL takes the topic's.
+    lease_ms INTEGER,
+    max_attempts INTEGER,
+    backoff_initial_ms INTEGER,
+    backoff_max_ms INTEGER,
+    -- NULL until a process of it beats.
+    heartbeat_at_ms INTEGER,
+    -- Past its timeout at a look before which nobody had been watching.
+    suspected_at_ms INTEGER,
+    -- Registrations since, with the floor where it was then.
+    restarts INTEGER NOT NULL DEFAULT 0,
+    restarts_since_ms INTEGER,
+    restarts_floor INTEGER,
+    missed INTEGER NOT NULL DEFAULT 0,
+    missed_first INTEGER,
+    missed_last INTEGER,
+    -- Reference counting. Its bit in the records; NULL in offset watermark.
+    bit INTEGER CHECK (bit BETWEEN 0 AND 63),
+    -- Messages that get their record from now on require it from this offset on.
+    required_from INTEGER NOT NULL DEFAULT 1,
+    -- It does not count any more: up to here pending records have let go of it. NULL when nothing is to be released.
+    released_until INTEGER
+) STRICT;
+INSERT INTO headwater_subscription_new (
+    subscription_id, topic_id, group_name, lanes, start_offset, reassigned, created_at_ms, status_at_ms
+)
+SELECT subscription_id, topic_id, group_name, lanes, start_offset, reassigned, created_at_ms, created_at_ms
+FROM headwater_subscription;
+-- AUTOINCREMENT goes on where it was, so that no number is used twice.
+INSERT INTO sqlite_sequence (name, seq)
+SELECT 'headwater_subscription_new', seq FROM sqlite_sequence
+WHERE name = 'headwater_subscription'
+    AND NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'headwater_subscription_new');
+UPDATE sqlite_sequence
+SET seq = (SELECT seq FROM sqlite_sequence WHERE name = 'headwater_subscription')
+WHERE name = 'headwater_subscription_new'
+    AND EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'headwater_subscription');
+DROP TABLE headwater_subscription;
+ALTER TABLE headwater_subscription_new RENAME TO headwater_subscription;
+CREATE UNIQUE INDEX headwater_subscription_group ON headwater_subscription (topic_id, group_name)
+WHERE status <> 'cancelled';
+CREATE INDEX headwater_subscription_cancelled ON headwater_subscription (topic_id, group_name)
+WHERE status = 'cancelled';
+
+-- Reference counting: the offsets of a subscription whose completion is set in the records, as ranges.
+CREATE TABLE headwater_applied (
+    subscription_id INTEGER NOT NULL,
+    first_offset INTEGER NOT NULL,
+    last_offset INTEGER NOT NULL,
+    PRIMARY KEY (subscription_id, first_offset)
+) STRICT, WITHOUT ROWID;
+
+-- The watermark as it was: message retention is reckoned from when messages were done.
+CREATE TABLE headwater_mark (
+    topic_id INTEGER NOT NULL,
+    marked_at_ms INTEGER NOT NULL,
+    watermark INTEGER NOT NULL,
+    PRIMARY KEY (topic_id, marked_at_ms)
+) STRICT, WITHOUT ROWID;
+
+-- Reference counting: for each message (row_key as in headwater_message) the groups it is for and those that are done, one
+-- bit each (headwater_subscription.bit).
+CREATE TABLE headwater_record (
+    row_key INTEGER PRIMARY KEY,
+    required INTEGER NOT NULL,
+    completed INTEGER NOT NULL,
+    completed_at_ms INTEGER
+) STRICT;
+CREATE INDEX headwater_record_pending ON headwater_record (row_key) WHERE completed_at_ms IS NULL;
+
+CREATE TABLE headwater_backfill (
+    subscription_id INTEGER PRIMARY KEY,
+    state TEXT NOT NULL CHECK (state IN ('not_started', 'in_progress', 'completed', 'cancelled', 'failed')),
+    first_offset INTEGER NOT NULL,
+    last_offset INTEGER NOT NULL,
+    checkpoint INTEGER NOT NULL,
+    rate_max INTEGER NOT NULL,
+    created_at_ms INTEGER NOT NULL,
+    progressed_at_ms INTEGER,
+    -- Time spent on it, for the rate: it may have been cancelled and resumed.
+    ran_ms INTEGER NOT NULL DEFAULT 0,
+    error TEXT,
+    -- The worker that has it, and until when.
+    worker TEXT,
+    worker_until_ms INTEGER
+) STRICT;
+
+-- What each process of a group told of itself.
+CREATE TABLE headwater_activity (
+    subscription_id INTEGER NOT NULL,
+    owner TEXT NOT NULL,
+    processed INTEGER NOT NULL,
+    failed INTEGER NOT NULL,
+    filtered INTEGER NOT NULL,
+    rate REAL NOT NULL,
+    handling_mean_us INTEGER NOT NULL,
+    handling_p95_us INTEGER NOT NULL,
+    told_at_ms INTEGER NOT NULL,
+    PRIMARY KEY (subscription_id, owner)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE headwater_ack_log (
+    ack_key INTEGER PRIMARY KEY,
+    topic_id INTEGER NOT NULL,
+    first_offset INTEGER NOT NULL,
+    last_offset INTEGER NOT NULL,
+    group_name TEXT NOT NULL,
+    owner TEXT NOT NULL,
+    acked_at_ms INTEGER NOT NULL
+) STRICT;
+CREATE INDEX headwater_ack_log_offsets ON headwater_ack_log (topic_id, last_offset);
+
+CREATE TABLE headwater_audit (
+    audit_key INTEGER PRIMARY KEY AUTOINCREMENT,
+    acted_at_ms INTEGER NOT NULL,
+    actor TEXT NOT NULL,
+    act TEXT NOT NULL,
+    topic TEXT,
+    group_name TEXT,
+    detail TEXT NOT NULL DEFAULT '{}'
+) STRICT;
+CREATE TRIGGER headwater_audit_update BEFORE UPDATE ON headwater_audit
+BEGIN
+    SELECT RAISE(ABORT, 'invalid change: the audit is append-only');
+END;
+CREATE TRIGGER headwater_audit_delete BEFORE DELETE ON headwater_audit
+BEGIN
+    SELECT RAISE(ABORT, 'invalid change: the audit is append-only');
+END;
+
+CREATE TABLE headwater_job (
+    job TEXT PRIMARY KEY NOT NULL,
+    runs INTEGER NOT NULL DEFAULT 0,
+    failures INTEGER NOT NULL DEFAULT 0,
+    rows INTEGER NOT NULL DEFAULT 0,
+    backlog INTEGER NOT NULL DEFAULT 0,
+    last_run_at_ms INTEGER NOT NULL,
+    duration_us INTEGER NOT NULL DEFAULT 0,
+    last_error TEXT
+) STRICT, WITHOUT ROWID;
+
+-- The elected worker; at most one row.
+CREATE TABLE headwater_election (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    worker TEXT NOT NULL,
+    until_ms INTEGER NOT NULL
+) STRICT;

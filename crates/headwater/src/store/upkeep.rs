@@ -1,0 +1,173 @@
+//! What keeps a store in shape: deaths, records, retention, partitions, backfills. Part of the contract of a
+//! [`Store`](super::Store).
+//!
+//! Every step is bounded, is one transaction, may be killed at any point, and may be run by any number of processes at
+//! once: it takes a lock on the topic's extent, or finds nothing left to do.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+
+use crate::backfill::{Backfill, BackfillLimits, BackfillStep};
+use crate::error::Result;
+use crate::maintain::{JobRun, JobStatus};
+use crate::message::Offset;
+use crate::name::{GroupName, Owner, TopicName};
+use crate::topic::TopicId;
+
+/// Upkeep, step by step. [`crate::Maintenance`] decides when each is due.
+#[async_trait]
+pub trait Upkeep {
+    /// Elects or confirms the worker of this namespace for a term. True if it is this one. Another is elected only once
+    /// the term has run out, by the database's clock.
+    async fn elect(&self, worker: &Owner, term: Duration) -> Result<bool>;
+
+    /// The worker gives up its term.
+    async fn resign(&self, worker: &Owner) -> Result<()>;
+
+    /// Declares dead what is active and has been silent for longer than its timeout.
+    ///
+    /// Only where somebody was watching: if the last look was longer ago than three minutes, or the server was restarted
+    /// since, everybody looks silent because nobody could speak. Then those past their timeout are suspected, and
+    /// die at the first look that comes a heartbeat interval later and still finds them silent. Groups that never
+    /// had a heartbeat are left alone. Running it twice changes nothing twice.
+    async fn detect_dead(&self) -> Result<Detected>;
+
+    /// Brings the records of a topic up to date: at most so many messages are touched.
+    ///
+    /// In reference counting: messages that have no record get one (required: the groups that count and began at or
+    /// below it); what groups have done since the last look is set on pending records, what was handed out again
+    /// is unset; groups that died or were cancelled are taken out of pending records. A record is completed
+    /// when completed covers required, and never touched again. Everything follows from cursors and outstanding
+    /// ranges, so running it twice, or after a crash, changes nothing twice. In offset watermark: removes records
+    /// that a change of mode has left.
+    async fn track(&self, topic: TopicId, messages_max: u32) -> Result<TrackStep>;
+
+    /// Removes what retention allows, at most so many messages:
+    ///
+    /// - done for every counting subscription for longer than `message_retention` (in offset watermark: at or below what
+    ///   the watermark was then; in reference counting: any message that is done, whatever is pending before it);
+    /// - and, if it was published while none counted, older than `zero_subscription_retention`;
+    /// - or older than `max_retention`, done or not. Then subscriptions that had not done it have missed it: it is
+    ///   counted, kept in their status, and logged.
+    ///
+    /// Never above the head, never in a noted gap. Never what a subscribe, seek or redrive that happens at the same
+    /// moment is promised.
+    async fn clean(&self, topic: TopicId, messages_max: u32) -> Result<CleanStep>;
+
+    /// Creates partitions of a dedicated topic ahead of its end, two at least at its rate, and drops those behind that
+    /// retention allows. Nothing to do for shared topics and on the embedded file.
+    async fn keep_partitions(&self, topic: TopicId) -> Result<PartitionStep>;
+
+    /// Moves zombies up to the watermark (`zombie_subscription_ttl`), deletes dead and cancelled subscriptions older
+    /// than `older_than` with nothing pending, forgets old marks, activities of vanished processes, and old inbox and
+    /// dedup entries.
+    async fn clean_subscriptions(&self, older_than: Duration) -> Result<SubscriptionStep>;
+
+    /// Starts a backfill for a group. In reference counting it sets the group on pending records of messages that were
+    /// there when the group came, up to an end that is fixed now. In offset watermark there is nothing to do: it is
+    /// shown how far the group is. Subscribing below the head, and coming back from the dead, start one by themselves.
+    /// `Conflict` if one of the group is under way.
+    async fn backfill(
+        &self,
+        topic: &TopicName,
+        group: &GroupName,
+        limits: &BackfillLimits,
+    ) -> Result<Backfill>;
+
+    /// Cancels a group's backfill at once; what it did stays. `InvalidTransition` unless it is not started or in progress.
+    async fn cancel_backfill(&self, topic: &TopicName, group: &GroupName) -> Result<Backfill>;
+
+    /// Lets a cancelled or failed backfill go on from its checkpoint. `InvalidTransition` otherwise.
+    async fn resume_backfill(&self, topic: &TopicName, group: &GroupName) -> Result<Backfill>;
+
+    /// The backfills of all topics, newest first.
+    async fn backfills(&self) -> Result<Vec<Backfill>>;
+
+    /// Does one batch of a backfill that is not started or in progress and that no other worker has: one transaction with
+    /// its checkpoint, so that killed workers neither lose nor repeat anything. `None` if there is nothing to do. A worker
+    /// that is silent for 15 s loses it to another.
+    async fn step_backfill(&self, worker: &Owner, messages_max: u32) -> Result<Option<BackfillStep>>;
+
+    /// A small read as applications do them, to see how busy the database is.
+    async fn probe(&self) -> Result<()>;
+
+    /// How each job of upkeep has been doing.
+    async fn jobs(&self) -> Result<Vec<JobStatus>>;
+
+    /// Records that a job was run.
+    async fn job_ran(&self, run: &JobRun) -> Result<()>;
+}
+
+/// What a look for the dead found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Detected {
+    /// Those that died now.
+    pub died: Vec<(TopicName, GroupName)>,
+    /// Those past their timeout while nobody was watching: they die at a later look, or speak up.
+    pub suspected: Vec<(TopicName, GroupName)>,
+    /// Those silent for four fifths of their timeout.
+    pub near_timeout: Vec<(TopicName, GroupName)>,
+}
+
+/// What a step of tracking did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TrackStep {
+    /// Records made.
+    pub recorded: u64,
+    /// Records changed.
+    pub changed: u64,
+    /// Records completed, among the two.
+    pub completed: u64,
+    /// Records removed, after a change of mode.
+    pub removed: u64,
+    /// Whether there is more to do.
+    pub more: bool,
+}
+
+/// What a step of cleanup did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CleanStep {
+    /// Messages removed.
+    pub removed: u64,
+    /// Of those, what counting subscriptions had not done: taken by `max_retention`.
+    pub missed: Vec<(GroupName, u64)>,
+    /// Whether there is more to do.
+    pub more: bool,
+}
+
+/// What a step over partitions did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PartitionStep {
+    /// Partitions created.
+    pub created: u64,
+    /// Partitions dropped.
+    pub dropped: u64,
+    /// Messages that went with them.
+    pub removed: u64,
+    /// Partitions that begin after the last offset taken.
+    pub ahead: u64,
+    /// Whether something had to be left for later because the table was locked.
+    pub locked: bool,
+}
+
+/// What a step over subscriptions did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SubscriptionStep {
+    /// Dead subscriptions moved up to the watermark.
+    pub zombies: Vec<(TopicName, GroupName)>,
+    /// Subscriptions deleted.
+    pub deleted: Vec<(TopicName, GroupName)>,
+    /// Rows of other things forgotten.
+    pub forgotten: u64,
+}
+
+/// A watermark seen at a time, from which message retention is reckoned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// When.
+    pub at: Timestamp,
+    /// Everything at or below it was done for every counting subscription.
+    pub watermark: Offset,
+}
