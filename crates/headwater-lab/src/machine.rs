@@ -117,6 +117,24 @@ pub(crate) fn fdatasync_per_second(directory: &Path, during: Duration) -> Result
     Ok(rate)
 }
 
+/// How many bytes a second the disk takes, written in large pieces and waited for.
+pub(crate) fn disk_bytes_per_second(directory: &Path) -> Result<f64> {
+    use std::io::Write;
+    const PIECE: usize = 1 << 20;
+    const PIECES: u32 = 256;
+    let path = directory.join("capacity.probe");
+    let mut file = fs::File::create(&path)?;
+    let piece = vec![b'x'; PIECE];
+    let start = Instant::now();
+    for _ in 0..PIECES {
+        file.write_all(&piece)?;
+    }
+    file.sync_data()?;
+    let rate = f64::from(PIECES) * PIECE as f64 / start.elapsed().as_secs_f64();
+    fs::remove_file(&path)?;
+    Ok(rate)
+}
+
 /// How long one append + fdatasync takes on a disk that had nothing to do before: the median, in milliseconds.
 pub(crate) fn fdatasync_idle_ms(directory: &Path, samples: usize) -> Result<f64> {
     use std::io::Write;

@@ -1,7 +1,9 @@
-//! The lab: figures beside peers' in one run, the soak that counts every message, and what consumers must show.
+//! The lab: figures beside peers' in one run, the soak that counts every message, what consumers must show, and the
+//! readiness of fan-out.
 
 mod bench;
 mod machine;
+mod readiness;
 mod runtime;
 mod server;
 mod soak;
@@ -10,7 +12,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Figures beside peers, the correctness soak, and the consumers' checks.
+/// Figures beside peers, the correctness soak, the consumers' checks, and the readiness of fan-out.
 #[derive(Debug, Parser)]
 #[command(name = "headwater-lab", version, about)]
 struct Cli {
@@ -29,6 +31,8 @@ enum Command {
     SoakMember(soak::MemberArgs),
     /// Measures and judges running consumers: rates, lag, order, single effects, endings, idle cost.
     Runtime(runtime::RuntimeArgs),
+    /// Judges fan-out under load: both modes, deaths, backfills, changes of mode, partitions, heartbeats.
+    Readiness(readiness::ReadinessArgs),
     /// One process of a runtime check.
     #[command(hide = true)]
     RuntimeChild(runtime::ChildArgs),
@@ -47,6 +51,7 @@ async fn main() -> ExitCode {
         Command::Soak(args) => until_interrupted(soak::run(args)).await,
         Command::SoakMember(args) => soak::run_member(args).await.map(|()| true),
         Command::Runtime(args) => until_interrupted(runtime::run(args)).await,
+        Command::Readiness(args) => until_interrupted(readiness::run(args)).await,
         Command::RuntimeChild(args) => runtime::run_child(args).await.map(|()| true),
     };
     match outcome {

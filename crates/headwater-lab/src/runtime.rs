@@ -3,18 +3,18 @@
 //! Each check has an empty store of its own. Those about processes start real ones from this very program and end them by
 //! their ids.
 
-mod child;
-mod children;
+pub(crate) mod child;
+pub(crate) mod children;
 mod ending;
 mod groups;
 mod idle;
-mod judge;
+pub(crate) mod judge;
 mod once;
 mod order;
-mod place;
-mod publish;
+pub(crate) mod place;
+pub(crate) mod publish;
 mod rates;
-mod report;
+pub(crate) mod report;
 mod slow;
 
 use std::path::PathBuf;
@@ -175,6 +175,6 @@ async fn judge(check: Check, ground: &Ground, setting: &Setting) -> Result<Outco
 }
 
 /// Says on standard error what is going on, so that a person sees where the time goes.
-fn progress(what: &str) {
+pub(crate) fn progress(what: &str) {
     eprintln!("· {what}");
 }

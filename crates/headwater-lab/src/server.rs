@@ -7,6 +7,7 @@ use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -64,6 +65,20 @@ impl Server {
         Ok(())
     }
 
+    /// Takes the server away for a while, as a fail-over or a reboot does. Only one of the lab's own.
+    pub(crate) async fn away_for(&self, time: Duration) -> Result<()> {
+        let own = self.own.as_ref().context("only the lab's own server can be taken away")?;
+        own.stop()?;
+        tokio::time::sleep(time).await;
+        own.serve_again()?;
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while let Err(error) = connect(&self.admin_url).await {
+            ensure!(Instant::now() < deadline, "the lab's PostgreSQL did not come back: {error:#}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        Ok(())
+    }
+
     /// A connection to the server's own database.
     pub(crate) async fn admin(&self) -> Result<Client> {
         connect(&self.admin_url).await
@@ -111,8 +126,9 @@ pub(crate) async fn connect(url: &str) -> Result<Client> {
 /// The child process and its files. Fields drop in order: the process ends before its files go.
 #[derive(Debug)]
 struct OwnServer {
-    _postmaster: Postmaster,
+    postmaster: Mutex<Option<Postmaster>>,
     files: Files,
+    settings: Vec<(String, String)>,
 }
 
 /// Files that go with their value.
@@ -141,15 +157,22 @@ impl OwnServer {
         let status =
             init.stdout(Stdio::null()).stderr(log.try_clone()?).status().context("running initdb")?;
         ensure!(status.success(), "initdb failed: {}", files.last_words());
-        let mut serve = as_user(&binary("postgres")?, user);
-        serve.arg("-D").arg(&files.data).arg("-k").arg(files.socket.path()).args(["-p", &PORT.to_string()]);
-        for (name, value) in SETTINGS.iter().chain(beside) {
-            serve.arg("-c").arg(format!("{name}={value}"));
-        }
-        // Nobody but this machine's own users gets in, and no port can be taken.
-        serve.args(["-c", "listen_addresses="]);
-        let child = serve.stdout(log.try_clone()?).stderr(log).spawn().context("starting postgres")?;
-        Ok(OwnServer { _postmaster: Postmaster(child), files })
+        let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        let settings: Vec<_> = SETTINGS.iter().chain(beside).map(own).collect();
+        let postmaster = Mutex::new(Some(serve(&files, &settings, user)?));
+        Ok(OwnServer { postmaster, files, settings })
+    }
+
+    /// Stops it as an administrator would, fast.
+    fn stop(&self) -> Result<()> {
+        let postmaster = self.postmaster.lock().expect("no panic while held").take();
+        postmaster.context("the server is away already")?.stop(Signal::INT)
+    }
+
+    fn serve_again(&self) -> Result<()> {
+        let postmaster = serve(&self.files, &self.settings, unprivileged_user()?)?;
+        *self.postmaster.lock().expect("no panic while held") = Some(postmaster);
+        Ok(())
     }
 
     /// The host is the socket's directory, percent-encoded as libpq's URLs want it; so the port is never taken.
@@ -157,6 +180,19 @@ impl OwnServer {
         let host = self.files.socket.path().display().to_string().replace('/', "%2F");
         format!("postgres://postgres@{host}:{PORT}/{database}")
     }
+}
+
+fn serve(files: &Files, settings: &[(String, String)], user: Option<(u32, u32)>) -> Result<Postmaster> {
+    let log = std::fs::OpenOptions::new().append(true).create(true).open(&files.log)?;
+    let mut serve = as_user(&binary("postgres")?, user);
+    serve.arg("-D").arg(&files.data).arg("-k").arg(files.socket.path()).args(["-p", &PORT.to_string()]);
+    for (name, value) in settings {
+        serve.arg("-c").arg(format!("{name}={value}"));
+    }
+    // Nobody but this machine's own users gets in, and no port can be taken.
+    serve.args(["-c", "listen_addresses="]);
+    let child = serve.stdout(log.try_clone()?).stderr(log).spawn().context("starting postgres")?;
+    Ok(Postmaster(child))
 }
 
 impl Files {
@@ -187,8 +223,21 @@ impl Drop for Files {
     }
 }
 
+impl Postmaster {
+    fn stop(mut self, signal: Signal) -> Result<()> {
+        if let Some(pid) = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw) {
+            kill_process(pid, signal)?;
+        }
+        self.0.wait()?;
+        Ok(())
+    }
+}
+
 impl Drop for Postmaster {
     fn drop(&mut self) {
+        if matches!(self.0.try_wait(), Ok(Some(_))) {
+            return;
+        }
         // Immediate shutdown: the data directory is removed right after.
         if let Some(pid) = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw) {
             let _ = kill_process(pid, Signal::QUIT);

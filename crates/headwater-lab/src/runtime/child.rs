@@ -48,6 +48,12 @@ pub(crate) enum Job {
     Wait { topics: usize, groups: usize },
     /// Appends each message to a ledger, in the transaction that acks it.
     Ledger(LedgerJob),
+    /// Runs the jobs of upkeep over and over, at so long an interval.
+    Upkeep { every_ms: u64 },
+    /// Runs backfills until there is none left.
+    Backfill,
+    /// Says the number of each message it handled.
+    Numbered { topic: String, group: String },
     /// Says when each message is started and ended.
     Record { topic: String, group: String, handlers: usize, handle_ms: u64 },
 }
@@ -74,11 +80,20 @@ pub(crate) struct Progress {
     pub(crate) resident_bytes: u64,
 }
 
+/// What a run of a job of upkeep did.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Upkept {
+    pub(crate) job: String,
+    pub(crate) rows: u64,
+    pub(crate) duration_us: u64,
+    pub(crate) error: Option<String>,
+}
+
 /// Does its job until it is done or told to end.
 pub(crate) async fn run_child(args: ChildArgs) -> Result<()> {
     let job: Job = serde_json::from_str(&args.job)?;
     let mut told = told_to_end()?;
-    let mut options = OpenOptions::default();
+    let mut options = OpenOptions::default().actor("the lab");
     if matches!(job, Job::Groups { .. }) {
         // Windows fill for as long as they look back. A short one is full when the warm-up ends, and is no growth.
         options = options.health_window(HEALTH_WINDOW);
@@ -99,8 +114,23 @@ pub(crate) async fn run_child(args: ChildArgs) -> Result<()> {
             report_progress(&running, &counts, &mut told).await?;
             running
         }
+        Job::Upkeep { every_ms } => {
+            println!("{READY}");
+            tokio::select! {
+                kept = keep_up(&headwater, Duration::from_millis(every_ms)) => kept?,
+                _ = told.wait_for(|told| *told) => {}
+            }
+            return Ok(headwater.close().await?);
+        }
+        Job::Backfill => {
+            println!("{READY}");
+            let runs = headwater.maintenance().run_once(&[headwater::Job::Backfill]).await?;
+            ensure!(runs.iter().all(|run| run.error.is_none()), "the backfill failed: {runs:?}");
+            return Ok(headwater.close().await?);
+        }
         Job::Wait { topics, groups } => wait(&headwater, topics, groups).await?,
         Job::Ledger(job) => vec![keep_ledger(&headwater, &job).await?],
+        Job::Numbered { topic, group } => vec![number(&headwater, &topic, &group).await?],
         Job::Record { topic, group, handlers, handle_ms } => {
             vec![record(&headwater, &topic, &group, handlers, handle_ms).await?]
         }
@@ -168,6 +198,24 @@ async fn report_progress(
     }
 }
 
+/// Runs all jobs, again and again; says what each run did.
+async fn keep_up(headwater: &Headwater, every: Duration) -> Result<()> {
+    let maintenance = headwater.maintenance();
+    let mut beat = tokio::time::interval(every);
+    loop {
+        beat.tick().await;
+        for run in maintenance.run_once(&headwater::Job::ALL).await? {
+            let line = Upkept {
+                job: run.job.as_str().into(),
+                rows: run.rows,
+                duration_us: u64::try_from(run.duration.as_micros()).unwrap_or(u64::MAX),
+                error: run.error,
+            };
+            println!("{}", serde_json::to_string(&line)?);
+        }
+    }
+}
+
 async fn wait(headwater: &Headwater, topics: usize, groups: usize) -> Result<Vec<Running>> {
     let mut running = Vec::with_capacity(topics * groups);
     for topic in 0..topics {
@@ -218,4 +266,13 @@ async fn record(
         Ok(())
     });
     Ok(headwater.consumer(topic, group).handling("recorder", handling).concurrency(handlers).run().await?)
+}
+
+async fn number(headwater: &Headwater, topic: &str, group: &str) -> Result<Running> {
+    let handling = Handling::one(move |payload: bytes::Bytes, _| async move {
+        let (n, _) = publish::parse(&payload).map_err(|error| error.to_string())?;
+        println!("{n}");
+        Ok(())
+    });
+    Ok(headwater.consumer(topic, group).handling("teller", handling).concurrency(4).run().await?)
 }

@@ -103,6 +103,14 @@ impl Place<'_> {
         }
     }
 
+    /// The server, if it is one.
+    pub(crate) fn server(&self) -> Option<&Server> {
+        match &self.kind {
+            Kind::Database { server, .. } => Some(server),
+            Kind::File(_) => None,
+        }
+    }
+
     /// Removes a database; a file goes by itself.
     pub(crate) async fn clear(self) -> Result<()> {
         match &self.kind {

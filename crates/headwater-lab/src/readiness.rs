@@ -1,0 +1,192 @@
+//! `headwater-lab readiness`: what fan-out must show before it carries weight, measured and judged on PostgreSQL.
+//!
+//! Each check has an empty database of its own. Those about processes start real ones from this very program and end them
+//! by their ids. Times scale with `--minutes`; one is a smoke test, sixty the real thing.
+
+mod backfill;
+mod heartbeats;
+mod kill;
+mod loads;
+mod mode;
+mod oltp;
+mod partitions;
+mod pinned;
+mod sample;
+mod tenants;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use clap::{Args, ValueEnum};
+use headwater::Tracking;
+use rand::RngExt;
+
+use crate::machine::{Machine, busy_percent};
+use crate::runtime::place::{Ground, Place};
+use crate::runtime::report::{Judged, Outcome, Report};
+use crate::soak::OWN_POSTGRES;
+use loads::Load;
+
+/// Options of `readiness`.
+#[derive(Debug, Args)]
+pub(crate) struct ReadinessArgs {
+    /// Only these checks.
+    #[arg(long, value_enum, num_args = 1.., value_name = "NAME")]
+    only: Vec<Check>,
+    /// Where: own-postgres for a server of the lab's own, or postgres://… (databases named headwater_lab_* are made there and
+    /// removed).
+    #[arg(long, value_name = "STORE", default_value = OWN_POSTGRES)]
+    store: String,
+    /// How long each load is held.
+    #[arg(long, default_value_t = 1.0)]
+    minutes: f64,
+    /// Writes everything as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Where data and logs go.
+    #[arg(long, value_name = "DIRECTORY", default_value = "target/lab")]
+    work: PathBuf,
+}
+
+/// What can be checked on its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Check {
+    /// Reference counting, 4 groups, 10,000 messages a second.
+    Lt1,
+    /// Reference counting, 8 groups, 10,000 messages a second.
+    Lt2,
+    /// Reference counting, 16 groups, 10,000 messages a second.
+    Lt3,
+    /// Reference counting, 32 groups, 10,000 messages a second: shown, not judged.
+    Lt4,
+    /// Offset watermark, 16 groups, 10,000 messages a second.
+    Lt5,
+    /// Offset watermark, 64 groups, 10,000 messages a second.
+    Lt6,
+    /// Offset watermark, 100 groups, 30,000 messages a second.
+    Lt7,
+    /// One of three groups is killed, dies, and comes back.
+    Kill,
+    /// A backfill beside somebody else's transactions, killed, cancelled and resumed.
+    Backfill,
+    /// A change of mode in both directions while three groups consume.
+    Mode,
+    /// Five hundred processes of one group beat; the server goes away and comes back.
+    Heartbeats,
+    /// A large topic and a small one.
+    Tenants,
+    /// Partitions are created ahead and dropped behind, a large one within a second.
+    Partitions,
+    /// A foreign transaction holds a snapshot all the time.
+    Pinned,
+}
+
+impl Check {
+    fn name(self) -> &'static str {
+        match self {
+            Check::Lt1 => "lt1",
+            Check::Lt2 => "lt2",
+            Check::Lt3 => "lt3",
+            Check::Lt4 => "lt4",
+            Check::Lt5 => "lt5",
+            Check::Lt6 => "lt6",
+            Check::Lt7 => "lt7",
+            Check::Kill => "kill",
+            Check::Backfill => "backfill",
+            Check::Mode => "mode",
+            Check::Heartbeats => "heartbeats",
+            Check::Tenants => "tenants",
+            Check::Partitions => "partitions",
+            Check::Pinned => "pinned",
+        }
+    }
+
+    async fn run(self, place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
+        use Tracking::{OffsetWatermark, ReferenceCounting};
+        let load = |tracking, groups, per_second, is_judged| Load { tracking, groups, per_second, is_judged };
+        match self {
+            Check::Lt1 => loads::run(place, setting, load(ReferenceCounting, 4, 10_000, true)).await,
+            Check::Lt2 => loads::run(place, setting, load(ReferenceCounting, 8, 10_000, true)).await,
+            Check::Lt3 => loads::run(place, setting, load(ReferenceCounting, 16, 10_000, true)).await,
+            Check::Lt4 => loads::run(place, setting, load(ReferenceCounting, 32, 10_000, false)).await,
+            Check::Lt5 => loads::run(place, setting, load(OffsetWatermark, 16, 10_000, true)).await,
+            Check::Lt6 => loads::run(place, setting, load(OffsetWatermark, 64, 10_000, true)).await,
+            Check::Lt7 => loads::run(place, setting, load(OffsetWatermark, 100, 30_000, true)).await,
+            Check::Kill => kill::run(place, setting).await,
+            Check::Backfill => backfill::run(place, setting).await,
+            Check::Mode => mode::run(place, setting).await,
+            Check::Heartbeats => heartbeats::run(place, setting).await,
+            Check::Tenants => tenants::run(place, setting).await,
+            Check::Partitions => partitions::run(place, setting).await,
+            Check::Pinned => pinned::run(place, setting).await,
+        }
+    }
+}
+
+/// What all checks of a run share.
+#[derive(Clone, Debug)]
+struct Setting {
+    minutes: f64,
+    work: PathBuf,
+}
+
+impl Setting {
+    /// For how long a load is held.
+    fn hold(&self) -> Duration {
+        Duration::from_secs_f64(60.0 * self.minutes)
+    }
+
+    /// So many at one minute, in proportion with more.
+    fn scaled(&self, at_a_minute: u64, at_most: u64) -> u64 {
+        ((at_a_minute as f64 * self.minutes) as u64).clamp(1_000, at_most)
+    }
+}
+
+/// Runs what was asked for; true if nothing was violated.
+pub(crate) async fn run(args: ReadinessArgs) -> Result<bool> {
+    let start = Instant::now();
+    ensure!((0.05..=600.0).contains(&args.minutes), "--minutes {}: must be from 0.05 to 600", args.minutes);
+    std::fs::create_dir_all(&args.work)?;
+    let setting = Setting { minutes: args.minutes, work: args.work.clone() };
+    let mut report = Report {
+        machine: Machine::read(&args.work),
+        quick: args.minutes < 60.0,
+        seed: rand::rng().random_range(0..1_000_000_000),
+        busy_before_percent: busy_percent().await,
+        seconds: 0.0,
+        outcomes: vec![],
+    };
+    let ground = Ground::prepare(&args.store, &args.work).await?;
+    ensure!(matches!(ground, Ground::Postgres(_)), "--store {}: readiness is about PostgreSQL", args.store);
+    let check_max = Duration::from_secs(20 * 60) + setting.hold() * 4;
+    for check in Check::value_variants() {
+        if !args.only.is_empty() && !args.only.contains(check) {
+            continue;
+        }
+        let name = check.name();
+        eprintln!("{name}");
+        let began = Instant::now();
+        let place = ground.place(name).await?;
+        // On the heap: the checks' states are large, and only one of them is used at a time.
+        let judged = tokio::time::timeout(check_max, Box::pin(check.run(&place, &setting))).await;
+        place.clear().await?;
+        let result = judged
+            .with_context(|| format!("not done within {check_max:?}"))
+            .and_then(|judged| judged)
+            .map_err(|error| format!("{error:#}"));
+        report.outcomes.push(Outcome {
+            check: name,
+            store: "postgres",
+            seconds: began.elapsed().as_secs_f64(),
+            result,
+        });
+    }
+    report.seconds = start.elapsed().as_secs_f64();
+    println!("{}", report.table());
+    if let Some(path) = &args.json {
+        let text = serde_json::to_string_pretty(&report.json())?;
+        std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
+    }
+    Ok(report.is_met())
+}

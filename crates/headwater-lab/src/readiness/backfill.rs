@@ -1,0 +1,135 @@
+//! A late joiner is brought into the records of many pending messages beside somebody else's transactions; its worker is
+//! killed twice, it is cancelled once, and nothing is lost or counted twice.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use headwater::{
+    Backfill, BackfillState, GroupName, Headwater, Job as Upkeep, NewMessage, Start, TopicName,
+    TopicSettings, Tracking,
+};
+
+use super::Setting;
+use super::oltp::Oltp;
+use crate::bench::report::Unit;
+use crate::runtime::child::Job;
+use crate::runtime::children::Process;
+use crate::runtime::place::{Place, eventually, unsound};
+use crate::runtime::progress;
+use crate::runtime::report::{Floor, Judged};
+use crate::server::connect;
+
+pub(super) const TOPIC: &str = "backfill";
+const OLTP_PER_SECOND: u64 = 500;
+
+pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
+    let messages = setting.scaled(1_000_000, 5_000_000);
+    let headwater = place.open().await?;
+    let settings = TopicSettings { tracking: Tracking::ReferenceCounting, ..TopicSettings::pub_sub() };
+    headwater.topic(TOPIC).settings(settings).create().await?;
+    let (topic, late) = (TopicName::new(TOPIC)?, GroupName::new("late")?);
+    let store = headwater.store();
+    store.subscribe(&topic, &GroupName::new("early")?, Start::Now).await?;
+    progress(&format!("publishing {messages} messages and recording them"));
+    fill(&headwater, TOPIC, messages).await?;
+    let runs = headwater.maintenance().run_once(&[Upkeep::Heads, Upkeep::Tracking]).await?;
+    ensure!(runs.iter().all(|run| run.error.is_none()), "tracking failed: {runs:?}");
+    let mut oltp = Oltp::start(&place.url, OLTP_PER_SECOND).await?;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let begin = Instant::now();
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    let (before, before_rate) = oltp.p95_since(begin)?;
+    store.subscribe(&topic, &late, Start::Beginning).await?;
+    let asked = find(&headwater).await?;
+    progress(&format!("backfilling {} beside {before_rate:.0} transactions a second", asked.total));
+    let begin = Instant::now();
+    let killed = [0.2, 0.45];
+    for share in killed {
+        let worker = Process::start(&place.url, &Job::Backfill, |_| {})?;
+        reaches(&headwater, share).await?;
+        worker.kill().await?;
+    }
+    let worker = Process::start(&place.url, &Job::Backfill, |_| {})?;
+    reaches(&headwater, 0.7).await?;
+    let cancelled = store.cancel_backfill(&topic, &late).await?;
+    // Cancelled at once: what is seen from now on does not move.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let stayed = find(&headwater).await?;
+    drop(worker.ended(Duration::from_secs(30)).await?);
+    store.resume_backfill(&topic, &late).await?;
+    let worker = Process::start(&place.url, &Job::Backfill, |_| {})?;
+    reaches(&headwater, 1.0).await?;
+    let (during, during_rate) = oltp.p95_since(begin)?;
+    drop(worker.ended(Duration::from_secs(30)).await?);
+    let done = find(&headwater).await?;
+    let took = begin.elapsed();
+    drop(oltp);
+    let client = connect(&place.url).await?;
+    let row = client
+        .query_one(
+            "SELECT count(*) FILTER (WHERE r.required & (1::bigint << s.bit) <> 0), count(*) FROM headwater.record r \
+             JOIN headwater.subscription s ON s.topic_id = r.topic_id AND s.group_name = 'late'",
+            &[],
+        )
+        .await?;
+    let (with_late, records): (i64, i64) = (row.get(0), row.get(1));
+    let (unsound, words) = unsound(&headwater).await?;
+    Ok(vec![
+        Judged::new(
+            "foreign transactions, p95 of baseline",
+            during / before * 100.0,
+            Unit::Percent,
+            Floor::AtMost(200.0),
+        )
+        .note(format!("{before:.2} ms at {before_rate:.0}/s, then {during:.2} ms at {during_rate:.0}/s")),
+        Judged::all_of("messages that wait for the late group", u64::try_from(with_late)?, messages)
+            .note(format!("{records} records")),
+        Judged::all_of("offsets dealt with", done.processed, done.total),
+        Judged::none_of("offsets dealt with after it was cancelled", stayed.processed - cancelled.processed),
+        Judged::new(
+            "rate, kills and pauses included",
+            messages as f64 / took.as_secs_f64(),
+            Unit::MessagesPerSecond,
+            Floor::None,
+        )
+        .note(format!("2 kills, 1 cancel, {:.0} s", took.as_secs_f64())),
+        Judged::none_of("things doctor finds", unsound).note(words),
+    ])
+}
+
+/// Publishes so many small messages as fast as it goes.
+pub(super) async fn fill(headwater: &Headwater, topic: &str, messages: u64) -> Result<()> {
+    let topic = TopicName::new(topic)?;
+    let mut left = usize::try_from(messages)?;
+    while left > 0 {
+        let count = left.min(10_000);
+        headwater.store().publish(&topic, &vec![NewMessage::new("an order of 24 bytes ..."); count]).await?;
+        left -= count;
+    }
+    Ok(())
+}
+
+async fn find(headwater: &Headwater) -> Result<Backfill> {
+    let backfills = headwater.store().backfills().await?;
+    backfills.into_iter().find(|backfill| backfill.group.as_str() == "late").context("there is no backfill")
+}
+
+/// Waits until so large a share is done, telling how far it is.
+async fn reaches(headwater: &Headwater, share: f64) -> Result<()> {
+    let mut told = Instant::now();
+    eventually("the backfill gets on", Duration::from_secs(600), async || {
+        let backfill = find(headwater).await?;
+        if told.elapsed() > Duration::from_secs(2) {
+            told = Instant::now();
+            let remaining = backfill.remaining().unwrap_or_default().as_secs();
+            progress(&format!(
+                "{} of {}, {:.0} a second, {remaining} s left",
+                backfill.processed, backfill.total, backfill.rate
+            ));
+        }
+        ensure!(backfill.state != BackfillState::Failed, "it failed: {:?}", backfill.error);
+        let done = backfill.state == BackfillState::Completed;
+        Ok(done || backfill.processed as f64 >= share * backfill.total as f64 && share < 1.0)
+    })
+    .await
+}

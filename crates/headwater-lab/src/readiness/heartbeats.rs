@@ -1,0 +1,148 @@
+//! Hundreds of processes of one group beat: nobody queues on its row and nobody is declared dead, not even when the server
+//! goes away and comes back.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use headwater::{
+    Activity, Beat, GroupName, Headwater, OpenOptions, Owner, Pulse, Start, SubscriptionState, TopicName,
+    TopicSettings,
+};
+use tokio::task::JoinSet;
+
+use super::Setting;
+use crate::bench::measure::percentile;
+use crate::bench::report::Unit;
+use crate::runtime::place::{Place, unsound};
+use crate::runtime::progress;
+use crate::runtime::report::{Floor, Judged};
+use crate::server::connect;
+
+const TOPIC: &str = "heartbeats";
+const INSTANCES: usize = 500;
+/// Instances share stores: a real process has one of its own, and the server would need as many connections.
+const STORES: usize = 25;
+const INTERVAL: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(8);
+
+#[derive(Debug, Default)]
+struct Seen {
+    taken: Mutex<Vec<Duration>>,
+    failed: AtomicU64,
+    not_active: AtomicU64,
+}
+
+pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
+    let headwater = place.open().await?;
+    let settings = TopicSettings {
+        heartbeat_interval: INTERVAL,
+        heartbeat_timeout: TIMEOUT,
+        ..TopicSettings::pub_sub()
+    };
+    headwater.topic(TOPIC).settings(settings).create().await?;
+    let (topic, group) = (TopicName::new(TOPIC)?, GroupName::new("workers")?);
+    let subscription = headwater.store().subscribe(&topic, &group, Start::Now).await?;
+    let seen: Arc<Seen> = Arc::default();
+    let mut tasks = JoinSet::new();
+    for store in 0..STORES {
+        let shared = Headwater::open_with(&place.url, OpenOptions::default().connections_max(2)).await?;
+        for instance in 0..INSTANCES / STORES {
+            let (shared, seen) = (shared.clone(), Arc::clone(&seen));
+            let owner = Owner::new(format!("instance-{store}-{instance}"))?;
+            let beat = Beat { subscription_id: subscription.subscription_id, activity: Activity::default() };
+            let offset = INTERVAL / 3 * u32::try_from(store * INSTANCES / STORES + instance)?
+                / u32::try_from(INSTANCES)?;
+            tasks.spawn(async move { keep_beating(&shared, &owner, beat, offset, &seen).await });
+        }
+    }
+    progress(&format!("{INSTANCES} instances of one group beat every {:?}", INTERVAL / 3));
+    let waits = watch(place, &headwater, setting.hold() / 2).await?;
+    let mut taken = std::mem::take(&mut *seen.taken.lock().expect("no panic while held"));
+    anyhow::ensure!(!taken.is_empty(), "nobody beat");
+    let (p50, p99) = (percentile(&mut taken, 0.5), percentile(&mut taken, 0.99));
+    let (failed, dead) = (seen.failed.load(Ordering::Relaxed), seen.not_active.load(Ordering::Relaxed));
+    let away = setting.hold() * 2;
+    progress(&format!("the server goes away for {away:?}"));
+    let server = place.server().context("there is a server")?;
+    server.away_for(away).await?;
+    let deaths = look_for_dead(&headwater, TIMEOUT * 3).await?;
+    let beaten: Vec<Duration> = std::mem::take(&mut *seen.taken.lock().expect("no panic while held"));
+    tasks.abort_all();
+    let states = headwater.store().subscriptions(&topic).await?;
+    let alive = states.iter().filter(|status| status.state == SubscriptionState::Active).count();
+    let (unsound, words) = unsound(&headwater).await?;
+    let ms = |time: Duration| time.as_secs_f64() * 1_000.0;
+    Ok(vec![
+        Judged::none_of("heartbeats seen waiting for a lock", waits),
+        Judged::new("a heartbeat, p99", ms(p99), Unit::Milliseconds, Floor::AtMost(100.0)).note(format!(
+            "p50 {:.2} ms, {} heartbeats",
+            ms(p50),
+            taken.len()
+        )),
+        Judged::none_of("heartbeats that failed", failed),
+        Judged::none_of("times an instance was told it is not active", dead),
+        Judged::none_of("deaths after the server was away", deaths)
+            .note(format!("away for {away:?}, timeout {TIMEOUT:?}")),
+        Judged::all_of("groups active in the end", alive as u64, 1)
+            .note(format!("{} heartbeats since", beaten.len())),
+        Judged::none_of("things doctor finds", unsound).note(words),
+    ])
+}
+
+async fn keep_beating(headwater: &Headwater, owner: &Owner, beat: Beat, offset: Duration, seen: &Seen) {
+    tokio::time::sleep(offset).await;
+    let mut every = tokio::time::interval(INTERVAL / 3);
+    every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        every.tick().await;
+        let start = Instant::now();
+        match headwater.store().beat(owner, &[beat]).await {
+            Ok(pulses) => {
+                seen.taken.lock().expect("no panic while held").push(start.elapsed());
+                if pulses != [Pulse::Active] {
+                    seen.not_active.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            Err(_) => {
+                seen.failed.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// Looks for sessions that wait for a lock, and for the dead, for a while.
+async fn watch(place: &Place<'_>, headwater: &Headwater, time: Duration) -> Result<u64> {
+    let client = connect(&place.url).await?;
+    let (begin, mut waits) = (Instant::now(), 0);
+    let mut looked = Instant::now();
+    while begin.elapsed() < time {
+        let row = client
+            .query_one(
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
+                &[],
+            )
+            .await?;
+        waits += u64::try_from(row.get::<_, i64>(0))?;
+        if looked.elapsed() > Duration::from_secs(1) {
+            looked = Instant::now();
+            headwater.store().detect_dead().await?;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    Ok(waits)
+}
+
+/// Looks for the dead every second for a while; how many died.
+async fn look_for_dead(headwater: &Headwater, time: Duration) -> Result<u64> {
+    let (begin, mut died) = (Instant::now(), 0);
+    while begin.elapsed() < time {
+        // The pool finds out on its first use that its connections are gone.
+        if let Ok(detected) = headwater.store().detect_dead().await {
+            died += detected.died.len() as u64;
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    Ok(died)
+}

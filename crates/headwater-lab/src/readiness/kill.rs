@@ -1,0 +1,153 @@
+//! Three groups in three processes; one is killed, declared dead, and comes back with a bounded backlog.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use headwater::{GroupName, Headwater, SubscriptionState, SubscriptionStatus, TopicName, TopicSettings};
+
+use super::Setting;
+use super::sample::Looker;
+use crate::bench::report::Unit;
+use crate::runtime::child::Job;
+use crate::runtime::children::Process;
+use crate::runtime::place::{Place, eventually, unsound};
+use crate::runtime::progress;
+use crate::runtime::publish::Pace;
+use crate::runtime::report::{Floor, Judged};
+
+const TOPIC: &str = "kill";
+const PER_SECOND: u64 = 1_000;
+const INTERVAL: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(4);
+const RETENTION: Duration = Duration::from_secs(3);
+/// How many messages the killed one may be behind when it comes back.
+const BEHIND_MAX: u64 = 500;
+
+/// When the processes of a group last handled something, and the longest they did not.
+#[derive(Debug)]
+struct Pulse {
+    last: Instant,
+    longest: Duration,
+    handled: u64,
+}
+
+type Heard = Arc<Mutex<Pulse>>;
+
+fn serve(place: &Place<'_>, group: &str) -> Result<(Process, Heard)> {
+    let heard = Arc::new(Mutex::new(Pulse { last: Instant::now(), longest: Duration::ZERO, handled: 0 }));
+    let hear = Arc::clone(&heard);
+    let job = Job::Numbered { topic: TOPIC.into(), group: group.into() };
+    let process = Process::start(&place.url, &job, move |_| {
+        let mut pulse = hear.lock().expect("no panic while held");
+        pulse.longest = pulse.longest.max(pulse.last.elapsed());
+        pulse.last = Instant::now();
+        pulse.handled += 1;
+    })?;
+    Ok((process, heard))
+}
+
+pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
+    let headwater = place.open().await?;
+    let settings = TopicSettings {
+        heartbeat_interval: INTERVAL,
+        heartbeat_timeout: TIMEOUT,
+        message_retention: Some(RETENTION),
+        ..TopicSettings::pub_sub()
+    };
+    headwater.topic(TOPIC).settings(settings).create().await?;
+    let topic = TopicName::new(TOPIC)?;
+    let (mut first, first_heard) = serve(place, "first")?;
+    let (mut second, second_heard) = serve(place, "second")?;
+    let (mut killed, _) = serve(place, "killed")?;
+    for process in [&mut first, &mut second, &mut killed] {
+        process.ready().await?;
+    }
+    let upkeep = Process::start(&place.url, &Job::Upkeep { every_ms: 500 }, |_| {})?;
+    let dead_for = setting.hold() / 2;
+    let seconds = (dead_for + Duration::from_secs(60)).as_secs();
+    let pace = Pace {
+        topic: TOPIC.into(),
+        per_second: PER_SECOND,
+        batch: 10,
+        tasks: 2,
+        messages: PER_SECOND * seconds,
+    };
+    let publisher = Process::start(&place.url, &Job::Publish(pace), |_| {})?;
+    progress("three groups at work");
+    tokio::time::sleep(RETENTION * 5).await;
+    let looker = Looker::new(place, &headwater, TOPIC).await?;
+    let reset = |heard: &Heard| {
+        let mut pulse = heard.lock().expect("no panic while held");
+        (pulse.last, pulse.longest) = (Instant::now(), Duration::ZERO);
+    };
+    [&first_heard, &second_heard].into_iter().for_each(reset);
+    killed.kill().await?;
+    let begin = Instant::now();
+    eventually("the killed group is dead", TIMEOUT * 4, async || {
+        Ok(status(&headwater, &topic, "killed").await?.state == SubscriptionState::Dead)
+    })
+    .await?;
+    let died_after = begin.elapsed();
+    progress(&format!("dead after {died_after:.1?}"));
+    // From here on it holds nothing back: what was kept for it goes first.
+    tokio::time::sleep(RETENTION * 2).await;
+    let before = looker.look().await?;
+    tokio::time::sleep(dead_for).await;
+    let after = looker.look().await?;
+    let longest = |heard: &Heard| heard.lock().expect("no panic while held").longest;
+    let stalled = longest(&first_heard).max(longest(&second_heard));
+    let group = GroupName::new("killed")?;
+    let back = headwater.store().resurrect(&topic, &group, Some(BEHIND_MAX)).await?;
+    let backlog = status(&headwater, &topic, "killed").await?.lag;
+    let (mut returned, heard) = serve(place, "killed")?;
+    returned.ready().await?;
+    eventually("the group that came back keeps up", Duration::from_secs(30), async || {
+        let status = status(&headwater, &topic, "killed").await?;
+        Ok(status.lag < PER_SECOND && heard.lock().expect("no panic while held").handled > PER_SECOND)
+    })
+    .await?;
+    drop(publisher);
+    for process in [first, second, returned, upkeep] {
+        process.stop().await?;
+    }
+    let (unsound, words) = unsound(&headwater).await?;
+    let growth = (after.stored as f64 / before.stored.max(1) as f64 - 1.0) * 100.0;
+    let bytes = (after.database_bytes / before.database_bytes - 1.0) * 100.0;
+    ensure!(back.resurrected, "it was not dead any more");
+    Ok(vec![
+        Judged::new(
+            "killed to dead",
+            died_after.as_secs_f64() * 1_000.0,
+            Unit::Milliseconds,
+            Floor::AtMost((TIMEOUT + INTERVAL * 2).as_secs_f64() * 1_000.0),
+        )
+        .note(format!("timeout {TIMEOUT:?}, looked for every half second")),
+        Judged::new(
+            "longest stall of the others",
+            stalled.as_secs_f64() * 1_000.0,
+            Unit::Milliseconds,
+            Floor::AtMost(1_000.0),
+        ),
+        Judged::new("growth of the database while it was dead", bytes, Unit::Percent, Floor::AtMost(10.0))
+            .note(format!(
+                "stored messages {growth:+.0} %: {} to {}, in {:.0} s",
+                before.stored,
+                after.stored,
+                dead_for.as_secs_f64()
+            )),
+        Judged::new(
+            "backlog it came back with",
+            backlog as f64,
+            Unit::Count,
+            Floor::AtMost((BEHIND_MAX + PER_SECOND) as f64),
+        )
+        .note(format!("bounded to {BEHIND_MAX}; {} missed to retention", back.missed.count)),
+        Judged::none_of("things doctor finds", unsound).note(words),
+    ])
+}
+
+async fn status(headwater: &Headwater, topic: &TopicName, group: &str) -> Result<SubscriptionStatus> {
+    let all = headwater.store().subscriptions(topic).await?;
+    all.into_iter().find(|status| status.group.as_str() == group).context("the group is gone")
+}

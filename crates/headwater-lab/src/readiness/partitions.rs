@@ -1,0 +1,164 @@
+//! Dedicated storage: ten simulated days with one dead group, and a partition of ten million rows dropped.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use headwater::{
+    Activity, Beat, ClaimRequest, Clock, GroupName, Headwater, ManualClock, NewMessage, OpenOptions, Owner,
+    Partition, Settlement, Start, Storage, SubscriptionState, Topic, TopicName, TopicSettings, TopicStatus,
+    Want,
+};
+
+use super::Setting;
+use crate::bench::report::Unit;
+use crate::runtime::place::{Place, unsound};
+use crate::runtime::progress;
+use crate::runtime::report::{Floor, Judged};
+use crate::server::connect;
+
+const HOUR: Duration = Duration::from_secs(3_600);
+const DAY: Duration = Duration::from_secs(24 * 3_600);
+const PER_HOUR: usize = 2_000;
+const DAYS: u32 = 10;
+const RETENTION_DAYS: u32 = 7;
+
+pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
+    let clock = ManualClock::at(jiff::Timestamp::now());
+    let options = OpenOptions::default().clock(Clock::Manual(clock.clone()));
+    let headwater = Headwater::open_with(&place.url, options).await?;
+    let mut judged = days(&headwater, &clock).await?;
+    judged.extend(large(place, &headwater, &clock, setting).await?);
+    let (unsound, words) = unsound(&headwater).await?;
+    judged.push(Judged::none_of("things doctor finds", unsound).note(words));
+    Ok(judged)
+}
+
+async fn status(headwater: &Headwater, topic: &Topic) -> Result<TopicStatus> {
+    let topics = headwater.store().topics().await?;
+    topics.into_iter().find(|status| status.topic.topic_id == topic.topic_id).context("the topic is gone")
+}
+
+/// Ten days, hour by hour, with a group that consumes and one that died on the first day.
+async fn days(headwater: &Headwater, clock: &ManualClock) -> Result<Vec<Judged>> {
+    let store = headwater.store();
+    let settings = TopicSettings {
+        storage: Storage::Dedicated(Partition::Day),
+        message_retention: Some(DAY * RETENTION_DAYS),
+        heartbeat_interval: Duration::from_secs(60),
+        heartbeat_timeout: Duration::from_secs(300),
+        ..TopicSettings::pub_sub()
+    };
+    let name = TopicName::new("days")?;
+    let topic = headwater.topic("days").settings(settings).create().await?;
+    let living = store.subscribe(&name, &GroupName::new("living")?, Start::Now).await?;
+    let dead = store.subscribe(&name, &GroupName::new("dead")?, Start::Now).await?;
+    let owner = Owner::new("the lab")?;
+    let beat = |subscription_id| Beat { subscription_id, activity: Activity::default() };
+    store.beat(&owner, &[beat(living.subscription_id), beat(dead.subscription_id)]).await?;
+    progress("ten simulated days");
+    let (mut ahead_least, mut created, mut dropped, mut stored_most) = (u64::MAX, 0, 0, 0);
+    for hour in 0..DAYS * 24 {
+        store.publish(&name, &vec![NewMessage::new(vec![b'x'; 64]); PER_HOUR]).await?;
+        store.maintain().await?;
+        loop {
+            let want = Want::new(living.subscription_id, 10_000);
+            let claimed = store.claim(&ClaimRequest { owner: owner.clone(), wants: vec![want] }).await?;
+            if claimed.leases.is_empty() {
+                break;
+            }
+            for lease in claimed.leases {
+                store.settle(&[Settlement::ack_all(lease.token)]).await?.remove(0)?;
+            }
+        }
+        store.beat(&owner, &[beat(living.subscription_id)]).await?;
+        store.detect_dead().await?;
+        while store.clean(topic.topic_id, 10_000).await?.more {}
+        let kept = store.keep_partitions(topic.topic_id).await?;
+        ensure!(!kept.locked, "the table was locked though nobody uses it");
+        (created, dropped) = (created + kept.created, dropped + kept.dropped);
+        ahead_least = ahead_least.min(kept.ahead);
+        let status = status(headwater, &topic).await?;
+        if hour > (RETENTION_DAYS + 2) * 24 {
+            stored_most = stored_most.max(status.head.0 - status.first.0 + 1);
+        }
+        clock.advance(HOUR / 2);
+        store.beat(&owner, &[beat(living.subscription_id)]).await?;
+        store.detect_dead().await?;
+        clock.advance(HOUR / 2);
+        store.beat(&owner, &[beat(living.subscription_id)]).await?;
+    }
+    let groups = store.subscriptions(&name).await?;
+    let states = |group: &str| groups.iter().find(|one| one.group.as_str() == group).map(|one| one.state);
+    ensure!(states("dead") == Some(SubscriptionState::Dead), "the silent group is {:?}", states("dead"));
+    ensure!(
+        states("living") == Some(SubscriptionState::Active),
+        "the living group is {:?}",
+        states("living")
+    );
+    let day = (PER_HOUR * 24) as f64;
+    Ok(vec![
+        Judged::new("partitions ahead, at least", ahead_least as f64, Unit::Count, Floor::AtLeast(2.0))
+            .note(format!("{created} created")),
+        Judged::new("partitions dropped", dropped as f64, Unit::Count, Floor::AtLeast(1.0)),
+        Judged::new(
+            "days of messages stored at most",
+            stored_most as f64 / day,
+            Unit::Count,
+            Floor::AtMost(f64::from(RETENTION_DAYS + 2)),
+        )
+        .note(format!(
+            "retention of {RETENTION_DAYS} days, partitions of about one, one group dead all the time"
+        )),
+    ])
+}
+
+/// A partition of many rows is dropped within a second.
+async fn large(
+    place: &Place<'_>,
+    headwater: &Headwater,
+    clock: &ManualClock,
+    setting: &Setting,
+) -> Result<Vec<Judged>> {
+    let store = headwater.store();
+    let rows = setting.scaled(10_000_000, 10_000_000);
+    let settings = TopicSettings {
+        storage: Storage::Dedicated(Partition::Rows(rows)),
+        message_retention: Some(Duration::from_secs(60)),
+        zero_subscription_retention: Duration::from_secs(60),
+        ..TopicSettings::pub_sub()
+    };
+    let topic = headwater.topic("large").settings(settings).create().await?;
+    store.keep_partitions(topic.topic_id).await?;
+    progress(&format!("filling a partition with {rows} rows"));
+    let client = connect(&place.url).await?;
+    // Through the log's own sequence, but without a call for each: it is the drop that is measured.
+    client
+        .batch_execute(&format!(
+            "INSERT INTO headwater.message (message_offset, created_at, topic_id, message_id, payload) \
+             SELECT nextval(t.offsets), '{}'::timestamptz, t.topic_id, gen_random_uuid(), '\\x00' \
+             FROM headwater.topic t, generate_series(1, {rows}) WHERE t.name = 'large'",
+            clock.now()
+        ))
+        .await?;
+    while status(headwater, &topic).await?.head.0 < i64::try_from(rows)? {
+        store.maintain().await?;
+    }
+    // A mark of now, then the time after which it counts.
+    store.clean(topic.topic_id, 10_000).await?;
+    store.publish(&topic.name, &[NewMessage::new("the next one")]).await?;
+    clock.advance(Duration::from_secs(120));
+    store.maintain().await?;
+    let start = Instant::now();
+    let kept = store.keep_partitions(topic.topic_id).await?;
+    let took = start.elapsed();
+    ensure!(kept.dropped == 1, "nothing was dropped: {kept:?}");
+    Ok(vec![
+        Judged::new(
+            "a large partition dropped",
+            took.as_secs_f64() * 1_000.0,
+            Unit::Milliseconds,
+            Floor::AtMost(1_000.0),
+        )
+        .note(format!("{rows} rows, {} counted as removed", kept.removed)),
+    ])
+}

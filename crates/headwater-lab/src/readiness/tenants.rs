@@ -1,0 +1,77 @@
+//! A large topic and a small one: the small one hardly notices.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use headwater::{ClaimRequest, GroupName, Owner, Settlement, Start, TopicName, TopicSettings, Want};
+
+use super::Setting;
+use crate::bench::measure::percentile;
+use crate::bench::report::Unit;
+use crate::runtime::child::Job;
+use crate::runtime::children::Process;
+use crate::runtime::place::Place;
+use crate::runtime::progress;
+use crate::runtime::publish::{self, Pace};
+use crate::runtime::report::{Floor, Judged};
+use crate::soak::history::now_us;
+
+const GROUPS: usize = 4;
+
+pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
+    let headwater = place.open().await?;
+    headwater.topic("large").settings(TopicSettings::pub_sub()).create().await?;
+    headwater.topic("small").settings(TopicSettings::pub_sub()).create().await?;
+    let mut large =
+        Process::start(&place.url, &Job::Groups { topic: "large".into(), groups: GROUPS }, |_| {})?;
+    large.ready().await?;
+    let store = headwater.store();
+    let group = GroupName::new("small")?;
+    let subscription = store.subscribe(&TopicName::new("small")?, &group, Start::Now).await?;
+    let seconds = setting.hold().as_secs().max(5);
+    let pace = |topic: &str, per_second: u64, batch: u64| Pace {
+        topic: topic.into(),
+        per_second,
+        batch,
+        tasks: 4,
+        messages: per_second * seconds,
+    };
+    progress("10,000 messages a second on one topic, 10 on the other");
+    let publishers = [pace("large", 10_000, 500), pace("small", 10, 1)]
+        .map(|pace| Process::start(&place.url, &Job::Publish(pace), |_| {}));
+    let want = Want::new(subscription.subscription_id, 100);
+    let request = ClaimRequest { owner: Owner::new("the small one")?, wants: vec![want] };
+    let (mut fetched, mut behind) = (Vec::new(), Vec::new());
+    let end = Instant::now() + Duration::from_secs(seconds + 5);
+    while Instant::now() < end {
+        let start = Instant::now();
+        let claimed = store.claim(&request).await?;
+        for lease in &claimed.leases {
+            for message in store.fetch(lease.topic_id, lease.range).await? {
+                let (_, at_us) = publish::parse(&message.payload)?;
+                behind.push(Duration::from_micros(now_us().saturating_sub(at_us)));
+            }
+            fetched.push(start.elapsed());
+            store.settle(&[Settlement::ack_all(lease.token)]).await?.remove(0)?;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    for publisher in publishers {
+        let status = publisher?.ended(Duration::from_secs(60)).await?;
+        ensure!(status.success(), "a publisher failed: {status}");
+    }
+    large.stop().await?;
+    let ms = |time: Duration| time.as_secs_f64() * 1_000.0;
+    let longest = behind.iter().max().copied().context("the small topic got nothing")?;
+    Ok(vec![
+        Judged::new(
+            "claim and fetch of the small topic, p95",
+            ms(percentile(&mut fetched, 0.95)),
+            Unit::Milliseconds,
+            Floor::AtMost(50.0),
+        )
+        .note(format!("{} samples", fetched.len())),
+        Judged::new("its longest lag", ms(longest), Unit::Milliseconds, Floor::AtMost(10_000.0)),
+        Judged::all_of("its messages", behind.len() as u64, 10 * seconds),
+    ])
+}
