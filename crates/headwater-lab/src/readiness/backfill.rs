@@ -24,16 +24,8 @@ const OLTP_PER_SECOND: u64 = 500;
 
 pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
     let messages = setting.scaled(1_000_000, 5_000_000);
-    let headwater = place.open().await?;
-    let settings = TopicSettings { tracking: Tracking::ReferenceCounting, ..TopicSettings::pub_sub() };
-    headwater.topic(TOPIC).settings(settings).create().await?;
-    let (topic, late) = (TopicName::new(TOPIC)?, GroupName::new("late")?);
-    let store = headwater.store();
-    store.subscribe(&topic, &GroupName::new("early")?, Start::Now).await?;
-    progress(&format!("publishing {messages} messages and recording them"));
-    fill(&headwater, TOPIC, messages).await?;
-    let runs = headwater.maintenance().run_once(&[Upkeep::Heads, Upkeep::Tracking]).await?;
-    ensure!(runs.iter().all(|run| run.error.is_none()), "tracking failed: {runs:?}");
+    let headwater = prepare(place, messages).await?;
+    let (topic, late, store) = (TopicName::new(TOPIC)?, GroupName::new("late")?, headwater.store());
     let mut oltp = Oltp::start(&place.url, OLTP_PER_SECOND).await?;
     tokio::time::sleep(Duration::from_secs(3)).await;
     let begin = Instant::now();
@@ -55,24 +47,16 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     // Cancelled at once: what is seen from now on does not move.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let stayed = find(&headwater).await?;
-    drop(worker.ended(Duration::from_secs(30)).await?);
+    worker.ended(Duration::from_secs(30)).await?;
     store.resume_backfill(&topic, &late).await?;
     let worker = Process::start(&place.url, &Job::Backfill, |_| {})?;
     reaches(&headwater, 1.0).await?;
     let (during, during_rate) = oltp.p95_since(begin)?;
-    drop(worker.ended(Duration::from_secs(30)).await?);
+    worker.ended(Duration::from_secs(30)).await?;
     let done = find(&headwater).await?;
     let took = begin.elapsed();
     drop(oltp);
-    let client = connect(&place.url).await?;
-    let row = client
-        .query_one(
-            "SELECT count(*) FILTER (WHERE r.required & (1::bigint << s.bit) <> 0), count(*) FROM headwater.record r \
-             JOIN headwater.subscription s ON s.topic_id = r.topic_id AND s.group_name = 'late'",
-            &[],
-        )
-        .await?;
-    let (with_late, records): (i64, i64) = (row.get(0), row.get(1));
+    let (with_late, records) = waiting_for_late(place).await?;
     let (unsound, words) = unsound(&headwater).await?;
     Ok(vec![
         Judged::new(
@@ -82,7 +66,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
             Floor::AtMost(200.0),
         )
         .note(format!("{before:.2} ms at {before_rate:.0}/s, then {during:.2} ms at {during_rate:.0}/s")),
-        Judged::all_of("messages that wait for the late group", u64::try_from(with_late)?, messages)
+        Judged::all_of("messages that wait for the late group", with_late, messages)
             .note(format!("{records} records")),
         Judged::all_of("offsets dealt with", done.processed, done.total),
         Judged::none_of("offsets dealt with after it was cancelled", stayed.processed - cancelled.processed),
@@ -95,6 +79,32 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
         .note(format!("2 kills, 1 cancel, {:.0} s", took.as_secs_f64())),
         Judged::none_of("things doctor finds", unsound).note(words),
     ])
+}
+
+/// A topic in reference counting with so many messages that all wait for one group.
+async fn prepare(place: &Place<'_>, messages: u64) -> Result<Headwater> {
+    let headwater = place.open().await?;
+    let settings = TopicSettings { tracking: Tracking::ReferenceCounting, ..TopicSettings::pub_sub() };
+    headwater.topic(TOPIC).settings(settings).create().await?;
+    headwater.store().subscribe(&TopicName::new(TOPIC)?, &GroupName::new("early")?, Start::Now).await?;
+    progress(&format!("publishing {messages} messages and recording them"));
+    fill(&headwater, TOPIC, messages).await?;
+    let runs = headwater.maintenance().run_once(&[Upkeep::Heads, Upkeep::Tracking]).await?;
+    ensure!(runs.iter().all(|run| run.error.is_none()), "tracking failed: {runs:?}");
+    Ok(headwater)
+}
+
+/// How many records wait for the late group, and how many there are.
+async fn waiting_for_late(place: &Place<'_>) -> Result<(u64, u64)> {
+    let row = connect(&place.url)
+        .await?
+        .query_one(
+            "SELECT count(*) FILTER (WHERE r.required & (1::bigint << s.bit) <> 0), count(*) FROM headwater.record r \
+             JOIN headwater.subscription s ON s.topic_id = r.topic_id AND s.group_name = 'late'",
+            &[],
+        )
+        .await?;
+    Ok((u64::try_from(row.get::<_, i64>(0))?, u64::try_from(row.get::<_, i64>(1))?))
 }
 
 /// Publishes so many small messages as fast as it goes.

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use headwater::{GroupName, Headwater, SubscriptionState, SubscriptionStatus, TopicName, TopicSettings};
 
 use super::Setting;
-use super::sample::Looker;
+use super::sample::{Looker, Sample};
 use crate::bench::report::Unit;
 use crate::runtime::child::Job;
 use crate::runtime::children::Process;
@@ -48,14 +48,7 @@ fn serve(place: &Place<'_>, group: &str) -> Result<(Process, Heard)> {
 }
 
 pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
-    let headwater = place.open().await?;
-    let settings = TopicSettings {
-        heartbeat_interval: INTERVAL,
-        heartbeat_timeout: TIMEOUT,
-        message_retention: Some(RETENTION),
-        ..TopicSettings::pub_sub()
-    };
-    headwater.topic(TOPIC).settings(settings).create().await?;
+    let headwater = prepare(place).await?;
     let topic = TopicName::new(TOPIC)?;
     let (mut first, first_heard) = serve(place, "first")?;
     let (mut second, second_heard) = serve(place, "second")?;
@@ -111,31 +104,10 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     for process in [first, second, returned, upkeep] {
         process.stop().await?;
     }
-    let (unsound, words) = unsound(&headwater).await?;
-    let growth = (after.stored as f64 / before.stored.max(1) as f64 - 1.0) * 100.0;
-    let bytes = (after.database_bytes / before.database_bytes - 1.0) * 100.0;
     ensure!(back.resurrected, "it was not dead any more");
-    Ok(vec![
-        Judged::new(
-            "killed to dead",
-            died_after.as_secs_f64() * 1_000.0,
-            Unit::Milliseconds,
-            Floor::AtMost((TIMEOUT + INTERVAL * 2).as_secs_f64() * 1_000.0),
-        )
-        .note(format!("timeout {TIMEOUT:?}, looked for every half second")),
-        Judged::new(
-            "longest stall of the others",
-            stalled.as_secs_f64() * 1_000.0,
-            Unit::Milliseconds,
-            Floor::AtMost(1_000.0),
-        ),
-        Judged::new("growth of the database while it was dead", bytes, Unit::Percent, Floor::AtMost(10.0))
-            .note(format!(
-                "stored messages {growth:+.0} %: {} to {}, in {:.0} s",
-                before.stored,
-                after.stored,
-                dead_for.as_secs_f64()
-            )),
+    let (unsound, words) = unsound(&headwater).await?;
+    let mut judged = judge(died_after, stalled, (&before, &after));
+    judged.push(
         Judged::new(
             "backlog it came back with",
             backlog as f64,
@@ -143,8 +115,34 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
             Floor::AtMost((BEHIND_MAX + PER_SECOND) as f64),
         )
         .note(format!("bounded to {BEHIND_MAX}; {} missed to retention", back.missed.count)),
-        Judged::none_of("things doctor finds", unsound).note(words),
-    ])
+    );
+    judged.push(Judged::none_of("things doctor finds", unsound).note(words));
+    Ok(judged)
+}
+
+async fn prepare(place: &Place<'_>) -> Result<Headwater> {
+    let headwater = place.open().await?;
+    let settings = TopicSettings {
+        heartbeat_interval: INTERVAL,
+        heartbeat_timeout: TIMEOUT,
+        message_retention: Some(RETENTION),
+        ..TopicSettings::pub_sub()
+    };
+    headwater.topic(TOPIC).settings(settings).create().await?;
+    Ok(headwater)
+}
+
+fn judge(died_after: Duration, stalled: Duration, (before, after): (&Sample, &Sample)) -> Vec<Judged> {
+    let growth = (after.database_bytes / before.database_bytes - 1.0) * 100.0;
+    let ms = |time: Duration| time.as_secs_f64() * 1_000.0;
+    let in_time = Floor::AtMost(ms(TIMEOUT + INTERVAL * 2));
+    vec![
+        Judged::new("killed to dead", ms(died_after), Unit::Milliseconds, in_time)
+            .note(format!("timeout {TIMEOUT:?}, looked for every half second")),
+        Judged::new("longest stall of the others", ms(stalled), Unit::Milliseconds, Floor::AtMost(1_000.0)),
+        Judged::new("growth of the database while it was dead", growth, Unit::Percent, Floor::AtMost(10.0))
+            .note(format!("{} messages stored, then {}", before.stored, after.stored)),
+    ]
 }
 
 async fn status(headwater: &Headwater, topic: &TopicName, group: &str) -> Result<SubscriptionStatus> {

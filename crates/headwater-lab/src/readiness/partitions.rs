@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use headwater::{
     Activity, Beat, ClaimRequest, Clock, GroupName, Headwater, ManualClock, NewMessage, OpenOptions, Owner,
-    Partition, Settlement, Start, Storage, SubscriptionState, Topic, TopicName, TopicSettings, TopicStatus,
-    Want,
+    Partition, Settlement, Start, Storage, SubscriptionId, SubscriptionState, Topic, TopicName,
+    TopicSettings, TopicStatus, Want,
 };
 
 use super::Setting;
@@ -60,16 +60,7 @@ async fn days(headwater: &Headwater, clock: &ManualClock) -> Result<Vec<Judged>>
     for hour in 0..DAYS * 24 {
         store.publish(&name, &vec![NewMessage::new(vec![b'x'; 64]); PER_HOUR]).await?;
         store.maintain().await?;
-        loop {
-            let want = Want::new(living.subscription_id, 10_000);
-            let claimed = store.claim(&ClaimRequest { owner: owner.clone(), wants: vec![want] }).await?;
-            if claimed.leases.is_empty() {
-                break;
-            }
-            for lease in claimed.leases {
-                store.settle(&[Settlement::ack_all(lease.token)]).await?.remove(0)?;
-            }
-        }
+        consume(headwater, living.subscription_id, &owner).await?;
         store.beat(&owner, &[beat(living.subscription_id)]).await?;
         store.detect_dead().await?;
         while store.clean(topic.topic_id, 10_000).await?.more {}
@@ -110,6 +101,21 @@ async fn days(headwater: &Headwater, clock: &ManualClock) -> Result<Vec<Judged>>
             "retention of {RETENTION_DAYS} days, partitions of about one, one group dead all the time"
         )),
     ])
+}
+
+/// Acks all there is.
+async fn consume(headwater: &Headwater, subscription: SubscriptionId, owner: &Owner) -> Result<()> {
+    let store = headwater.store();
+    let request = ClaimRequest { owner: owner.clone(), wants: vec![Want::new(subscription, 10_000)] };
+    loop {
+        let claimed = store.claim(&request).await?;
+        if claimed.leases.is_empty() {
+            return Ok(());
+        }
+        for lease in claimed.leases {
+            store.settle(&[Settlement::ack_all(lease.token)]).await?.remove(0)?;
+        }
+    }
 }
 
 /// A partition of many rows is dropped within a second.
