@@ -53,9 +53,9 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     let (mut first, first_heard) = serve(place, "first")?;
     let (mut second, second_heard) = serve(place, "second")?;
     let (mut killed, _) = serve(place, "killed")?;
-    for process in [&mut first, &mut second, &mut killed] {
-        process.ready().await?;
-    }
+    first.ready().await?;
+    second.ready().await?;
+    killed.ready().await?;
     let upkeep = Process::start(&place.url, &Job::Upkeep { every_ms: 500 }, |_| {})?;
     let dead_for = setting.hold() / 2;
     let seconds = (dead_for + Duration::from_secs(60)).as_secs();
