@@ -42,6 +42,9 @@ macro_rules! sql {
 }
 use sql;
 
+mod acks;
+mod audit;
+mod beat;
 mod checkpoint;
 mod claim;
 mod connection;
@@ -52,6 +55,7 @@ mod doctor;
 mod extend;
 mod fault;
 mod fetch;
+mod group;
 mod heartbeat;
 mod lifecycle;
 mod maintain;
@@ -59,14 +63,22 @@ mod migrate;
 mod notice;
 mod open;
 mod outstanding;
+mod pending;
+mod policy;
 mod promote;
 mod publish;
 mod queue;
 mod range;
 mod reader;
+mod resurrect;
+mod seek;
 mod settle;
+mod shift;
+mod status;
+mod stuck;
 mod subscribe;
 mod topic;
+mod tracking;
 mod transaction;
 mod upkeep;
 mod watch;
@@ -119,6 +131,8 @@ pub struct SqliteStore {
     location: Location,
     clock: Clock,
     auto_create: bool,
+    /// Who the audit says did it.
+    actor: Arc<str>,
     hub: Arc<Hub>,
     watched: Arc<Watched>,
     commands: Arc<Commands>,
@@ -182,6 +196,7 @@ impl SqliteStore {
             location,
             clock,
             auto_create,
+            actor: Arc::from(options.actor.as_str()),
             hub,
             watched,
             commands,
@@ -321,7 +336,10 @@ impl Store for SqliteStore {
 
     async fn subscriptions(&self, topic: &TopicName) -> Result<Vec<SubscriptionStatus>> {
         let (topic, now_ms) = (topic.clone(), work::now_ms(&self.clock));
-        self.read(move |connection| subscribe::list(connection, &topic, now_ms)).await
+        self.read(move |connection| {
+            reader::at_once(connection, |connection| status::list(connection, &topic, now_ms))
+        })
+        .await
     }
 
     async fn outstanding(&self, subscription: SubscriptionId, limit: u32) -> Result<Vec<Outstanding>> {

@@ -10,7 +10,7 @@ use super::fault::Attempt;
 use super::promote::promote;
 use super::range::{DUE_NEVER, DUE_NOW, Part, next_token};
 use super::work::{BoxCommand, Job, Kind, Work};
-use super::{millis, settle};
+use super::{decode, millis, settle};
 use crate::error::{Error, ErrorKind};
 use crate::lease::{
     ClaimRequest, Claimed, HandOut, Lease, LeaseToken, OffsetRange, Outcome, Settlement, Want,
@@ -18,7 +18,7 @@ use crate::lease::{
 };
 use crate::message::Offset;
 use crate::name::Owner;
-use crate::subscription::SubscriptionId;
+use crate::subscription::{SubscriptionId, SubscriptionState};
 use crate::topic::TopicId;
 
 mod limits;
@@ -38,7 +38,12 @@ pub(super) fn claim(work: &mut Work<'_>, request: &ClaimRequest) -> Attempt<Clai
     let mut claimed = Claimed::default();
     let mut recheck_at_ms: Option<i64> = None;
     for want in wants {
-        let mut claim = Claim::begin(work, &request.owner, want, now_ms)?;
+        let state = State::load(work, &request.owner, want, now_ms)?;
+        if state.status != SubscriptionState::Active {
+            claimed.inactive.push((want.subscription_id, state.status));
+            continue;
+        }
+        let mut claim = Claim::begin(work, &request.owner, want, now_ms, state)?;
         if claim.budget() == 0 {
             // A limit of the group is reached.
             claim.recheck_at_next_due()?;
@@ -86,11 +91,18 @@ struct State {
     deliver_at_ms: Option<i64>,
     /// The deadline of a suspect range this owner holds.
     suspect_until_ms: Option<i64>,
+    /// Only an active one is handed anything.
+    status: SubscriptionState,
 }
 
 impl<'w, 'c> Claim<'w, 'c> {
-    fn begin(work: &'w mut Work<'c>, owner: &'w Owner, want: &'w Want, now_ms: i64) -> Attempt<Self> {
-        let mut state = State::load(work, owner, want, now_ms)?;
+    fn begin(
+        work: &'w mut Work<'c>,
+        owner: &'w Owner,
+        want: &'w Want,
+        now_ms: i64,
+        mut state: State,
+    ) -> Attempt<Self> {
         if state.deliver_at_ms.is_some_and(|at_ms| at_ms <= now_ms) {
             promote(work, state.topic_id, state.head, now_ms)?;
             state = State::load(work, owner, want, now_ms)?;
@@ -326,6 +338,7 @@ impl State {
                     waiting_due_ms: row.get(7)?,
                     deliver_at_ms: row.get(8)?,
                     suspect_until_ms: row.get(9)?,
+                    status: decode::parsed(row, 10, SubscriptionState::parse)?,
                 })
             })
             .optional()?;

@@ -1,6 +1,7 @@
 //! Dead letters: listing, handing out again, removing.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -11,12 +12,12 @@ use uuid::Uuid;
 use super::fault::Attempt;
 use super::range::{DUE_NOW, Part, next_token};
 use super::work::{Kind, Work};
-use super::{SqliteStore, decode, settle};
+use super::{SqliteStore, audit, decode, group, settle};
 use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
 use crate::error::Result;
 use crate::limits::DEAD_LETTERS_PER_STEP;
 use crate::message::{Offset, lane_of};
-use crate::subscription::SubscriptionId;
+use crate::subscription::{SubscriptionId, SubscriptionState};
 use crate::topic::TopicId;
 
 /// The dead letters of a selection, oldest first.
@@ -51,50 +52,58 @@ pub(super) fn list(
 
 /// Hands a selection out again, page by page, each in a transaction: the writer is shared.
 pub(super) async fn redrive(store: &SqliteStore, selection: &DeadLetterSelection) -> Result<Redriven> {
-    let mut done = Redriven::default();
-    for_each_page(
-        store,
-        selection,
-        move |work, subscription, page| {
-            let gone = page.iter().filter(|letter| !letter.there).count();
-            let redriven = redrive_page(work, subscription, page)?;
-            Ok(Redriven { redriven, gone: gone as u64 })
-        },
-        |step| {
-            done.redriven += step.redriven;
-            done.gone += step.gone;
-        },
-    )
-    .await?;
-    Ok(done)
+    for_each_page(store, selection, "redrive", |work, subscription, page, done: &mut Redriven| {
+        if subscription.state == SubscriptionState::Cancelled {
+            return Err(group::cancelled(&subscription.topic, &subscription.group, "redrive").into());
+        }
+        done.gone += page.iter().filter(|letter| !letter.there).count() as u64;
+        done.redriven += redrive_page(work, subscription, page)?;
+        Ok(serde_json::json!({ "redriven": done.redriven, "gone": done.gone }))
+    })
+    .await
 }
 
 /// Removes a selection, page by page.
 pub(super) async fn purge(store: &SqliteStore, selection: &DeadLetterSelection) -> Result<u64> {
-    let mut purged = 0;
-    for_each_page(store, selection, |work, _, page| remove(work, page.iter()), |step| purged += step).await?;
-    Ok(purged)
+    for_each_page(store, selection, "purge", |work, _, page, done: &mut u64| {
+        *done += remove(work, page.iter())?;
+        Ok(serde_json::json!({ "purged": *done }))
+    })
+    .await
 }
 
-/// Runs one step per page, each in a transaction of its own, until no letter of the selection is left.
-async fn for_each_page<T: Send + 'static>(
+/// Does one page, adds it to what was done, and tells that for the audit.
+type Step<T> = fn(&mut Work<'_>, &Of, &[Letter], &mut T) -> Attempt<serde_json::Value>;
+
+/// Runs one step per page, each in a transaction of its own, until no letter of the selection is left. The last one, mostly
+/// the only one, also adds the line to the audit.
+async fn for_each_page<T: Clone + Default + Send + 'static>(
     store: &SqliteStore,
     selection: &DeadLetterSelection,
-    step: fn(&mut Work<'_>, &Of, &[Letter]) -> Attempt<T>,
-    mut done: impl FnMut(T),
-) -> Result<()> {
+    act: &'static str,
+    step: Step<T>,
+) -> Result<T> {
     selection.validate()?;
-    let mut place = Place::default();
+    let (mut place, mut done) = (Place::default(), T::default());
     loop {
-        let selection = selection.clone();
+        let (selection, before, actor) = (selection.clone(), done.clone(), Arc::clone(&store.actor));
         let ran = store.write(Kind::Define, move |work| {
-            let Some(subscription) = Of::find(work, &selection)? else { return Ok(None) };
-            let (page, next) = page(work, &selection, &subscription, place)?;
-            if page.is_empty() { Ok(None) } else { Ok(Some((step(work, &subscription, &page)?, next))) }
+            let Some(of) = Of::find(work, &selection)? else { return Ok((before.clone(), None)) };
+            let (page, next) = page(work, &selection, &of, place)?;
+            let mut done = before.clone();
+            let told = step(work, &of, &page, &mut done)?;
+            if page.len() >= usize::try_from(DEAD_LETTERS_PER_STEP).unwrap_or(usize::MAX) {
+                return Ok((done, Some(next)));
+            }
+            audit::note(work, &actor, act, Some(&of.topic), Some(&of.group), &told)?;
+            Ok((done, None))
         });
-        let Some((answer, next)) = ran.await? else { return Ok(()) };
-        done(answer);
-        place = next;
+        let next;
+        (done, next) = ran.await?;
+        match next {
+            Some(next) => place = next,
+            None => return Ok(done),
+        }
     }
 }
 
@@ -109,16 +118,26 @@ struct Place {
 /// The subscription whose letters they are.
 struct Of {
     subscription_id: i32,
-    topic: TopicId,
+    topic_id: TopicId,
     lanes: u16,
+    state: SubscriptionState,
+    topic: String,
+    group: String,
 }
 
 impl Of {
     fn find(work: &Work<'_>, selection: &DeadLetterSelection) -> Attempt<Option<Self>> {
         let subscription_id = selection.subscription_id.0;
-        let mut statement = work.connection.prepare_cached(super::sql!("settle/topic.sql"))?;
+        let mut statement = work.connection.prepare_cached(super::sql!("redrive/of.sql"))?;
         let found = statement.query_row([subscription_id], |row| {
-            Ok(Of { subscription_id, topic: TopicId(row.get(0)?), lanes: row.get(1)? })
+            Ok(Of {
+                subscription_id,
+                topic_id: TopicId(row.get(0)?),
+                lanes: row.get(1)?,
+                state: decode::parsed(row, 2, SubscriptionState::parse)?,
+                topic: row.get(3)?,
+                group: row.get(4)?,
+            })
         });
         Ok(found.optional()?)
     }
@@ -153,7 +172,7 @@ fn page(
     };
     let selected = Selected::of(selection);
     let mut parameters = selected.parameters();
-    let rest: [&dyn ToSql; 4] = [&place.after, &until, &subscription.topic.0, &DEAD_LETTERS_PER_STEP];
+    let rest: [&dyn ToSql; 4] = [&place.after, &until, &subscription.topic_id.0, &DEAD_LETTERS_PER_STEP];
     parameters.extend(rest);
     let mut statement = work.connection.prepare_cached(super::sql!("redrive/page.sql"))?;
     let page = decode::all(&mut statement, parameters.as_slice(), |row| {
@@ -199,7 +218,7 @@ fn redrive_page(work: &mut Work<'_>, subscription: &Of, page: &[Letter]) -> Atte
         };
         part.insert(work.connection)?;
     }
-    settle::stir(work, subscription.topic)?;
+    settle::stir(work, subscription.topic_id)?;
     remove(work, letters())
 }
 

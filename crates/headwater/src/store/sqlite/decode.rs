@@ -9,6 +9,7 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Row, Statement};
 use uuid::Uuid;
 
+use crate::error::Result;
 use crate::message::Headers;
 
 /// A 16-byte blob.
@@ -57,6 +58,33 @@ pub(super) fn timestamp(row: &Row<'_>, at: usize) -> rusqlite::Result<Timestamp>
 pub(super) fn duration(row: &Row<'_>, at: usize) -> rusqlite::Result<Duration> {
     let millis: i64 = row.get(at)?;
     Ok(Duration::from_millis(u64::try_from(millis).unwrap_or_default()))
+}
+
+/// Milliseconds since 1970, or NULL.
+pub(super) fn optional_timestamp(row: &Row<'_>, at: usize) -> rusqlite::Result<Option<Timestamp>> {
+    let millis: Option<i64> = row.get(at)?;
+    millis.map(Timestamp::from_millisecond).transpose().map_err(|error| unreadable(at, error))
+}
+
+/// Milliseconds of time, or NULL.
+pub(super) fn optional_duration(row: &Row<'_>, at: usize) -> rusqlite::Result<Option<Duration>> {
+    let millis: Option<i64> = row.get(at)?;
+    Ok(millis.map(|millis| Duration::from_millis(u64::try_from(millis).unwrap_or_default())))
+}
+
+/// How many.
+pub(super) fn count(row: &Row<'_>, at: usize) -> rusqlite::Result<u64> {
+    Ok(u64::try_from(row.get::<_, i64>(at)?).unwrap_or_default())
+}
+
+/// Text with a meaning.
+pub(super) fn parsed<T>(
+    row: &Row<'_>,
+    at: usize,
+    parse: impl FnOnce(&str) -> Result<T>,
+) -> rusqlite::Result<T> {
+    let text = row.get_ref(at)?.as_str().map_err(|error| unreadable(at, error))?;
+    parse(text).map_err(|error| unreadable(at, error))
 }
 
 /// All rows of a statement through one function.

@@ -46,8 +46,12 @@ fn end_leases(work: &mut Work<'_>, owner: &str, now_ms: i64) -> Attempt<u64> {
     Ok(leases)
 }
 
-/// Forgets an owner that leaves on purpose.
+/// Forgets an owner that leaves on purpose. What it has done for its groups is kept, added to what others have that left.
 pub(super) fn depart(work: &mut Work<'_>, owner: &Owner) -> Attempt<()> {
+    let connection = work.connection;
+    for sql in [super::sql!("heartbeat/fold_activity.sql"), super::sql!("heartbeat/forget_activity.sql")] {
+        connection.prepare_cached(sql)?.execute([owner.as_str()])?;
+    }
     forget(work, owner.as_str())
 }
 

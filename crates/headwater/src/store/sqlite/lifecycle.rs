@@ -1,10 +1,13 @@
-//! The life of topics and subscriptions.
+//! The life of topics and subscriptions: each verb is a transaction of the writer's, or a look of a reader's.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::SqliteStore;
+use super::reader::at_once;
+use super::work::{Kind, now_ms};
+use super::{SqliteStore, acks, audit, beat, policy, resurrect, seek, settle, shift, stuck, topic, tracking};
 use crate::error::Result;
 use crate::lease::{LeaseToken, OffsetRange};
 use crate::message::Offset;
@@ -17,80 +20,111 @@ use crate::topic::{Topic, TopicSettings};
 
 #[async_trait]
 impl Lifecycle for SqliteStore {
-    async fn alter_topic(&self, _name: &TopicName, _settings: &TopicSettings) -> Result<Topic> {
-        todo!()
+    async fn alter_topic(&self, name: &TopicName, settings: &TopicSettings) -> Result<Topic> {
+        settings.validate()?;
+        let (name, settings, actor) = (name.clone(), settings.clone(), Arc::clone(&self.actor));
+        self.write(Kind::Define, move |work| topic::alter(work, &name, &settings, &actor)).await
     }
 
-    async fn shift(&self, _topic: &TopicName, _group: &GroupName, _transition: Transition) -> Result<()> {
-        todo!()
+    async fn shift(&self, topic: &TopicName, group: &GroupName, transition: Transition) -> Result<()> {
+        shift::check(topic, group, transition)?;
+        let (topic, group, actor) = (topic.clone(), group.clone(), Arc::clone(&self.actor));
+        self.write(Kind::Define, move |work| shift::shift(work, &topic, &group, transition, &actor)).await
     }
 
-    async fn remove(&self, _topic: &TopicName, _group: &GroupName) -> Result<()> {
-        todo!()
+    async fn remove(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
+        let (topic, group, actor) = (topic.clone(), group.clone(), Arc::clone(&self.actor));
+        self.write(Kind::Define, move |work| shift::remove(work, &topic, &group, &actor)).await
     }
 
     async fn resurrect(
         &self,
-        _topic: &TopicName,
-        _group: &GroupName,
-        _behind_max: Option<u64>,
+        topic: &TopicName,
+        group: &GroupName,
+        behind_max: Option<u64>,
     ) -> Result<Resurrected> {
-        todo!()
+        let (topic, group, actor) = (topic.clone(), group.clone(), Arc::clone(&self.actor));
+        self.write(Kind::Define, move |work| resurrect::resurrect(work, &topic, &group, behind_max, &actor))
+            .await
     }
 
-    async fn beat(&self, _owner: &Owner, _beats: &[Beat]) -> Result<Vec<Pulse>> {
-        todo!()
+    async fn beat(&self, owner: &Owner, beats: &[Beat]) -> Result<Vec<Pulse>> {
+        let (owner, beats) = (owner.clone(), beats.to_vec());
+        // Losing one in a power cut costs nothing: the next says the same.
+        self.write(Kind::Consume, move |work| beat::beat(work, &owner, &beats)).await
     }
 
-    async fn seek(
-        &self,
-        _topic: &TopicName,
-        _group: &GroupName,
-        _to: Start,
-        _dry_run: bool,
-    ) -> Result<Moved> {
-        todo!()
+    async fn seek(&self, topic: &TopicName, group: &GroupName, to: Start, dry_run: bool) -> Result<Moved> {
+        let (topic, group, actor) = (topic.clone(), group.clone(), Arc::clone(&self.actor));
+        if dry_run {
+            let now_ms = now_ms(&self.clock);
+            let look = move |connection: &_| {
+                at_once(connection, |look| Ok(seek::plan(look, &topic, &group, to, now_ms)?.moved))
+            };
+            return self.read(look).await;
+        }
+        self.write(Kind::Define, move |work| seek::seek(work, &topic, &group, to, &actor)).await
     }
 
-    async fn set_policy(
-        &self,
-        _topic: &TopicName,
-        _group: &GroupName,
-        _policy: &DeliveryPolicy,
-    ) -> Result<()> {
-        todo!()
+    async fn set_policy(&self, topic: &TopicName, group: &GroupName, policy: &DeliveryPolicy) -> Result<()> {
+        let (topic, group, policy) = (topic.clone(), group.clone(), *policy);
+        let actor = Arc::clone(&self.actor);
+        self.write(Kind::Define, move |work| policy::set(work, &topic, &group, &policy, &actor)).await
     }
 
-    async fn policy(&self, _topic: &TopicName, _group: &GroupName) -> Result<DeliveryPolicy> {
-        todo!()
+    async fn policy(&self, topic: &TopicName, group: &GroupName) -> Result<DeliveryPolicy> {
+        let (topic, group) = (topic.clone(), group.clone());
+        self.read(move |connection| at_once(connection, |look| policy::get(look, &topic, &group))).await
     }
 
-    async fn release_lease(&self, _token: LeaseToken) -> Result<()> {
-        todo!()
+    async fn release_lease(&self, token: LeaseToken) -> Result<()> {
+        let actor = Arc::clone(&self.actor);
+        self.write(Kind::Define, move |work| settle::release(work, token, &actor)).await
     }
 
     async fn force_complete(
         &self,
-        _topic: &TopicName,
-        _older_than: Duration,
-        _dry_run: bool,
+        topic: &TopicName,
+        older_than: Duration,
+        dry_run: bool,
     ) -> Result<Vec<ForceCompleted>> {
-        todo!()
+        let (topic, actor) = (topic.clone(), Arc::clone(&self.actor));
+        if dry_run {
+            let now_ms = now_ms(&self.clock);
+            let look = move |connection: &_| {
+                let (_, plan) = at_once(connection, |look| stuck::plan(look, &topic, older_than, now_ms))?;
+                Ok(plan.into_iter().map(|given_up| given_up.told).collect())
+            };
+            return self.read(look).await;
+        }
+        self.write(Kind::Define, move |work| stuck::force_complete(work, &topic, older_than, &actor)).await
     }
 
-    async fn stuck(&self, _topic: &TopicName, _older_than: Duration) -> Result<Vec<Stuck>> {
-        todo!()
+    async fn stuck(&self, topic: &TopicName, older_than: Duration) -> Result<Vec<Stuck>> {
+        let (topic, now_ms) = (topic.clone(), now_ms(&self.clock));
+        self.read(move |connection| {
+            at_once(connection, |look| stuck::stuck(look, &topic, older_than, now_ms))
+        })
+        .await
     }
 
-    async fn audit(&self, _limit: u32) -> Result<Vec<AuditEntry>> {
-        todo!()
+    async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>> {
+        self.read(move |connection| audit::list(connection, limit)).await
     }
 
-    async fn acks(&self, _topic: &TopicName, _offset: Offset) -> Result<Vec<Ack>> {
-        todo!()
+    async fn acks(&self, topic: &TopicName, offset: Offset) -> Result<Vec<Ack>> {
+        let topic = topic.clone();
+        self.read(move |connection| at_once(connection, |look| acks::list(look, &topic, offset))).await
     }
 
-    async fn records(&self, _topic: &TopicName, _range: OffsetRange) -> Result<Vec<Record>> {
-        todo!()
+    async fn records(&self, topic: &TopicName, range: OffsetRange) -> Result<Vec<Record>> {
+        let topic = topic.clone();
+        self.read(move |connection| {
+            at_once(connection, |look| {
+                let topic_id = topic::get(look, &topic)?.topic_id;
+                tracking::records(look, topic_id, range)
+            })
+        })
+        .await
     }
 }

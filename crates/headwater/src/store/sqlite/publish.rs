@@ -185,6 +185,9 @@ fn append(
 }
 
 fn check(log: &Log, now_ms: i64, messages: &[NewMessage]) -> Result<()> {
+    if log.blocked {
+        return Err(Error::no_subscriptions(&log.name));
+    }
     let latest_ms = now_ms.saturating_add(super::millis(DELAY_MAX));
     for message in messages {
         if message.payload.len() > log.payload_bytes_max {
@@ -268,6 +271,8 @@ pub(super) struct Log {
     stirs: i64,
     payload_bytes_max: usize,
     dedup_window_ms: i64,
+    /// No subscription counts, and the topic takes nothing then. Read anew after every command that may change it.
+    blocked: bool,
 }
 
 /// The logs a transaction has appended to. Heads are written back once per transaction, not once per command.
@@ -347,6 +352,7 @@ fn load(connection: &Connection, topic: &TopicName) -> Attempt<Option<Log>> {
                 stirs: 0,
                 payload_bytes_max: row.get::<_, i64>(2)?.try_into().unwrap_or_default(),
                 dedup_window_ms: row.get(3)?,
+                blocked: row.get(4)?,
             })
         })
         .optional()?;

@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 
 use rusqlite::Connection;
 
+use super::fault::Attempt;
 use super::queue::{Queue, Sleep, Taken};
 
 /// Reads waiting at most; further callers wait for a place.
@@ -44,6 +45,20 @@ impl Readers {
     pub(super) fn close(&self) {
         self.reads.close();
     }
+}
+
+/// Runs several reads as one look, so that what they find belongs together.
+pub(super) fn at_once<T>(
+    connection: &Connection,
+    read: impl FnOnce(&Connection) -> Attempt<T>,
+) -> Attempt<T> {
+    if !connection.is_autocommit() {
+        // In memory this runs inside the writer's own transaction.
+        return read(connection);
+    }
+    // Ends when it is dropped, also by a panic: the reader is used again.
+    let transaction = connection.unchecked_transaction()?;
+    read(&transaction)
 }
 
 fn serve(connection: &Connection, reads: &Queue<Read>) {

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::fault::Attempt;
 use super::range::{DUE_NOW, Part, next_token};
 use super::work::Work;
-use super::{decode, millis, row_key};
+use super::{acks, audit, decode, millis, row_key};
 use crate::error::{Error, Result};
 use crate::lease::{LeaseToken, OffsetRange, Outcome, Parts, Settlement};
 use crate::message::lane_of;
@@ -18,20 +18,52 @@ use crate::topic::TopicId;
 /// Settles leases, each for itself.
 pub(super) fn settle(work: &mut Work<'_>, settlements: &[Settlement]) -> Attempt<Vec<Result<()>>> {
     let now_ms = work.now_ms();
+    let logged = acks::any(work)?;
     settlements
         .iter()
         .map(|settlement| match &settlement.parts {
-            Parts::AckAll => ack_all(work, settlement.token, now_ms),
-            Parts::Each(parts) => settle_parts(work, settlement.token, parts, now_ms),
+            Parts::AckAll => ack_all(work, settlement.token, logged, now_ms),
+            Parts::Each(parts) => settle_parts(work, settlement.token, parts, logged, now_ms),
         })
         .collect()
+}
+
+/// Ends a lease by hand, whoever holds it and whatever its deadline: it comes again at once, as if never handed out.
+pub(super) fn release(work: &mut Work<'_>, token: LeaseToken, actor: &str) -> Attempt<()> {
+    let held = held(work, token, i64::MIN)?;
+    let Some(model) = held.first() else { return Err(Error::lease_lost(token.0).into()) };
+    work.connection.prepare_cached(super::sql!("settle/remove.sql"))?.execute([token.0])?;
+    for part in &held {
+        wait(work, part, part.range(), &Outcome::Release, work.now_ms())?;
+    }
+    let (topic_id, topic, group) = work
+        .connection
+        .prepare_cached(super::sql!("redrive/of.sql"))?
+        .query_row([model.subscription_id], |row| {
+            Ok((TopicId(row.get(0)?), row.get::<_, String>(3)?, row.get::<_, String>(4)?))
+        })?;
+    let offsets: Vec<String> = held.iter().map(|part| part.range().to_string()).collect();
+    let detail = serde_json::json!({ "token": token.0, "owner": model.owner, "offsets": offsets });
+    audit::note(work, actor, "release_lease", Some(&topic), Some(&group), &detail)?;
+    stir(work, topic_id)
+}
+
+/// The ranges held under a token, with a deadline after a time.
+fn held(work: &Work<'_>, token: LeaseToken, now_ms: i64) -> Attempt<Vec<Part>> {
+    let mut statement = work.connection.prepare_cached(super::sql!("settle/held.sql"))?;
+    Ok(decode::all(&mut statement, params![token.0, now_ms], Part::read)?)
 }
 
 fn lost(token: LeaseToken) -> Result<()> {
     Err(Error::lease_lost(token.0))
 }
 
-fn ack_all(work: &mut Work<'_>, token: LeaseToken, now_ms: i64) -> Attempt<Result<()>> {
+fn ack_all(work: &mut Work<'_>, token: LeaseToken, logged: bool, now_ms: i64) -> Attempt<Result<()>> {
+    if logged {
+        for part in held(work, token, now_ms)? {
+            acks::note(work, &part, part.range(), now_ms)?;
+        }
+    }
     let ended = {
         let mut statement = work.connection.prepare_cached(super::sql!("settle/ack_all.sql"))?;
         decode::all(&mut statement, params![token.0, now_ms], |row| {
@@ -54,12 +86,10 @@ fn settle_parts(
     work: &mut Work<'_>,
     token: LeaseToken,
     parts: &[(OffsetRange, Outcome)],
+    logged: bool,
     now_ms: i64,
 ) -> Attempt<Result<()>> {
-    let held = {
-        let mut statement = work.connection.prepare_cached(super::sql!("settle/held.sql"))?;
-        decode::all(&mut statement, params![token.0, now_ms], Part::read)?
-    };
+    let held = held(work, token, now_ms)?;
     let ranges: Vec<(i64, i64)> = held.iter().map(|part| (part.first, part.last)).collect();
     let settled: Vec<(i64, i64)> = parts.iter().map(|(range, _)| (range.first.0, range.last.0)).collect();
     let Some(left) = without(&ranges, &settled) else {
@@ -75,6 +105,7 @@ fn settle_parts(
     for (range, outcome) in parts {
         claimable |= !matches!(outcome, Outcome::Ack | Outcome::Bury { .. });
         match outcome {
+            Outcome::Ack if logged => acks::note(work, model, *range, now_ms)?,
             Outcome::Ack => {}
             Outcome::Bury { error } => {
                 bury(work, topic, lanes, model, *range, error, model.attempts + 1, now_ms)?;

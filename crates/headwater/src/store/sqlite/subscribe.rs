@@ -1,15 +1,17 @@
-//! Subscribe: one group on one topic, and how far the groups are.
+//! Subscribe: one group on one topic, new or come back.
 
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::fault::Attempt;
+use super::group::{self, Group};
 use super::work::Work;
-use super::{OFFSET_MAX, decode, offset_of, row_key, topic};
+use super::{OFFSET_MAX, millis, offset_of, policy, resurrect, row_key, topic, tracking};
 use crate::error::Error;
+use crate::limits::FLAPPING_WINDOW;
 use crate::message::Offset;
 use crate::name::{GroupName, TopicName};
-use crate::subscription::{Start, Subscription, SubscriptionId, SubscriptionStatus};
+use crate::subscription::{Start, Subscription, SubscriptionId, SubscriptionState};
 use crate::topic::{Ordering, Semantics, Topic, TopicId};
 
 /// Subscribes a group; one that exists keeps its place.
@@ -22,20 +24,47 @@ pub(super) fn subscribe(
     group: &GroupName,
     start: Start,
 ) -> Attempt<Subscription> {
-    let connection = work.connection;
-    let topic = topic::get(connection, name)?;
-    let found: Option<(i32, u16)> = connection
-        .prepare_cached(super::sql!("subscribe/find.sql"))?
-        .query_row(params![topic.topic_id.0, group.as_str()], |row| Ok((row.get(0)?, row.get(1)?)))
-        .optional()?;
-    if let Some((subscription_id, lanes)) = found {
-        let subscription_id = SubscriptionId(subscription_id);
-        return Ok(Subscription { subscription_id, group: group.clone(), topic, lanes });
+    let topic = topic::get(work.connection, name)?;
+    match group::find(work.connection, topic.topic_id, group)? {
+        // A cancelled one is left behind.
+        Some(found) if found.state != SubscriptionState::Cancelled => return_to(work, topic, group, &found),
+        _ => begin(work, topic, group, start),
     }
+}
+
+/// Registers a process of a group that exists. A dead one comes back; one that keeps registering without getting on is
+/// noticed by its restarts.
+fn return_to(work: &mut Work<'_>, topic: Topic, group: &GroupName, found: &Group) -> Attempt<Subscription> {
+    let (subscription_id, now_ms) = (found.subscription_id, work.now_ms());
+    if found.state == SubscriptionState::Dead {
+        resurrect::revive(work, topic.topic_id, subscription_id, None)?;
+    } else {
+        let floor = group::place(work.connection, subscription_id, now_ms)?.floor;
+        let counted_from_ms = now_ms.saturating_sub(millis(FLAPPING_WINDOW));
+        work.connection.prepare_cached(super::sql!("subscribe/restart.sql"))?.execute(params![
+            subscription_id,
+            now_ms,
+            floor,
+            counted_from_ms
+        ])?;
+    }
+    let policy = policy::of(work.connection, subscription_id)?;
+    let topic = Topic { settings: policy::applied(&topic.settings, &policy), ..topic };
+    Ok(Subscription {
+        subscription_id: SubscriptionId(subscription_id),
+        group: group.clone(),
+        topic,
+        lanes: found.lanes,
+    })
+}
+
+/// Makes a new subscription.
+fn begin(work: &mut Work<'_>, topic: Topic, group: &GroupName, start: Start) -> Attempt<Subscription> {
+    let connection = work.connection;
     if topic.settings.semantics == Semantics::Queue {
         check_only_group(connection, &topic)?;
     }
-    let next = first_offset(connection, topic.topic_id, start)?;
+    let next = start_offset(connection, topic.topic_id, start)?;
     let lanes = if topic.settings.ordering == Ordering::Key { topic.settings.lanes } else { 0 };
     connection.prepare_cached(super::sql!("subscribe/insert.sql"))?.execute(params![
         topic.topic_id.0,
@@ -50,12 +79,14 @@ pub(super) fn subscribe(
     for lane in 0..lanes.max(1) {
         cursor.execute(params![subscription_id, lane, next])?;
     }
+    tracking::begin_accounting(work, subscription_id)?;
+    group::counting_changed(work, topic.topic_id)?;
     Ok(Subscription { subscription_id: SubscriptionId(subscription_id), group: group.clone(), topic, lanes })
 }
 
 fn check_only_group(connection: &Connection, topic: &Topic) -> Attempt<()> {
     let other: Option<String> = connection
-        .prepare_cached(super::sql!("subscribe/other.sql"))?
+        .prepare_cached(super::sql!("subscribe/others.sql"))?
         .query_row([topic.topic_id.0], |row| row.get(0))
         .optional()?;
     let Some(other) = other else { return Ok(()) };
@@ -67,11 +98,17 @@ fn check_only_group(connection: &Connection, topic: &Topic) -> Attempt<()> {
     Err(Error::invalid("group", rule).into())
 }
 
-fn first_offset(connection: &Connection, topic: TopicId, start: Start) -> Attempt<i64> {
-    let (lowest, last): (Option<i64>, i64) = connection
+/// The first offset that may be stored, the lowest that is (the one after the head if none), and the head.
+pub(super) fn bounds(connection: &Connection, topic: TopicId) -> Attempt<(i64, i64, i64)> {
+    let (first, lowest, head): (i64, Option<i64>, i64) = connection
         .prepare_cached(super::sql!("subscribe/bounds.sql"))?
-        .query_row([topic.0], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    let lowest = lowest.unwrap_or(last + 1);
+        .query_row([topic.0], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    Ok((first, lowest.unwrap_or(head + 1).max(first), head))
+}
+
+/// Where a start is in the log.
+pub(super) fn start_offset(connection: &Connection, topic: TopicId, start: Start) -> Attempt<i64> {
+    let (first, lowest, last) = bounds(connection, topic)?;
     Ok(match start {
         Start::Beginning => lowest,
         Start::Now => last + 1,
@@ -80,13 +117,18 @@ fn first_offset(connection: &Connection, topic: TopicId, start: Start) -> Attemp
                 Error::invalid("start offset", format!("{offset}, at most {OFFSET_MAX} is allowed")).into()
             );
         }
-        Start::Offset(Offset(offset)) => offset.max(1),
+        Start::Offset(Offset(offset)) => offset.max(first),
         Start::Timestamp(at) => first_at(connection, topic, lowest, last, at)?,
         Start::BeginningBounded(count) => {
             let count = i64::try_from(count).unwrap_or(OFFSET_MAX);
             lowest.max(last.saturating_sub(count) + 1)
         }
     })
+}
+
+/// The first offset stored at or after a time, else the one after the last.
+pub(super) fn start_at(connection: &Connection, topic: TopicId, at: Timestamp) -> Attempt<i64> {
+    start_offset(connection, topic, Start::Timestamp(at))
 }
 
 /// The first offset stored at or after a time, else the one after the last. A binary search: one writer at a time
@@ -108,46 +150,4 @@ fn first_at(connection: &Connection, topic: TopicId, lowest: i64, last: i64, at:
         }
     }
     Ok(low)
-}
-
-/// The subscriptions of a topic, by group.
-pub(super) fn list(
-    connection: &Connection,
-    name: &TopicName,
-    now_ms: i64,
-) -> Attempt<Vec<SubscriptionStatus>> {
-    let topic = topic::get(connection, name)?;
-    let mut statement = connection.prepare_cached(super::sql!("subscription_list.sql"))?;
-    Ok(decode::all(&mut statement, params![topic.topic_id.0, now_ms], |row| {
-        let next: i64 = row.get(3)?;
-        let lowest: [Option<i64>; 2] = [row.get(4)?, row.get(5)?];
-        let floor = lowest.into_iter().flatten().fold(next, i64::min) - 1;
-        let group = GroupName::new(row.get::<_, String>(2)?).map_err(|error| {
-            rusqlite::Error::FromSqlConversionFailure(2, rusqlite::types::Type::Text, Box::new(error))
-        })?;
-        Ok(SubscriptionStatus {
-            subscription_id: SubscriptionId(row.get(0)?),
-            topic_id: TopicId(row.get(1)?),
-            group,
-            next: Offset(next),
-            floor: Offset(floor),
-            leased: row.get::<_, u32>(6)?.into(),
-            waiting: row.get::<_, u32>(7)?.into(),
-            dead_letters: row.get::<_, u32>(8)?.into(),
-            reassigned: row.get::<_, u32>(9)?.into(),
-            state: crate::subscription::SubscriptionState::Active,
-            state_since: jiff::Timestamp::UNIX_EPOCH,
-            heartbeat_at: None,
-            heartbeat_age: None,
-            heartbeat_timeout: std::time::Duration::from_secs(300),
-            lag: 0,
-            oldest_pending: None,
-            in_flight: 0,
-            retrying: 0,
-            missed: crate::subscription::MissedMessages::default(),
-            activity: crate::subscription::Activity::default(),
-            processes: 0,
-            restarts: 0,
-        })
-    })?)
 }

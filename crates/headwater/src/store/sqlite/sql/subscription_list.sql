@@ -1,38 +1,24 @@
--- Purpose:    How far the subscriptions of a topic are, by group.
--- Parameters: ?1 topic_id, ?2 now_ms
--- Index:      the unique index on (topic_id, group_name); headwater_range_leased and headwater_range_waiting per
---             subscription; headwater_dead_letter_of for the count
-SELECT subscription.subscription_id, subscription.topic_id, subscription.group_name,
-    (
-        SELECT min(next_offset) FROM headwater_cursor AS cursor
-        WHERE cursor.subscription_id = subscription.subscription_id
-    ),
-    (
-        SELECT min(first_offset) FROM headwater_range AS leased
-        WHERE leased.subscription_id = subscription.subscription_id AND leased.owner IS NOT NULL
-    ),
-    (
-        SELECT min(first_offset) FROM headwater_range AS waiting
-        WHERE waiting.subscription_id = subscription.subscription_id AND waiting.owner IS NULL
-    ),
-    (
-        SELECT count(*) FROM headwater_range AS leased
-        WHERE leased.subscription_id = subscription.subscription_id AND leased.owner IS NOT NULL
-            AND leased.due_at_ms > ?2
-    ),
-    (
-        SELECT count(*) FROM headwater_range AS waiting
-        WHERE waiting.subscription_id = subscription.subscription_id AND waiting.owner IS NULL
-    ) + (
-        SELECT count(*) FROM headwater_range AS expired
-        WHERE expired.subscription_id = subscription.subscription_id AND expired.owner IS NOT NULL
-            AND expired.due_at_ms <= ?2
-    ),
+-- Purpose:    The subscriptions of a topic, by group; cancelled ones after the one that lives.
+-- Parameters: ?1 topic_id
+-- Index:      headwater_subscription_group, headwater_subscription_cancelled; headwater_dead_letter_of for the count;
+--             sorted, for people only
+SELECT subscription_id, group_name, lanes, status, status_at_ms, heartbeat_at_ms, reassigned, missed, missed_first,
+    missed_last, restarts, restarts_since_ms, restarts_floor,
     (
         SELECT count(*) FROM headwater_dead_letter AS dead
-        WHERE dead.subscription_id = subscription.subscription_id
+        WHERE dead.subscription_id = headwater_subscription.subscription_id
     ),
-    subscription.reassigned
-FROM headwater_subscription AS subscription
-WHERE subscription.topic_id = ?1
-ORDER BY subscription.group_name
+    0 AS cancelled
+FROM headwater_subscription
+WHERE topic_id = ?1 AND status <> 'cancelled'
+UNION ALL
+SELECT subscription_id, group_name, lanes, status, status_at_ms, heartbeat_at_ms, reassigned, missed, missed_first,
+    missed_last, restarts, restarts_since_ms, restarts_floor,
+    (
+        SELECT count(*) FROM headwater_dead_letter AS dead
+        WHERE dead.subscription_id = headwater_subscription.subscription_id
+    ),
+    1 AS cancelled
+FROM headwater_subscription
+WHERE topic_id = ?1 AND status = 'cancelled'
+ORDER BY group_name, cancelled, subscription_id DESC

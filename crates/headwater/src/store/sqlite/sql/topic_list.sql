@@ -1,11 +1,53 @@
--- Purpose:    All topics by name, with what can be seen of their logs.
+-- Purpose:    All topics by name, with what can be seen of their logs. The watermark is the lowest floor of those
+--             that count.
 -- Parameters: none
--- Index:      the unique index on name for the order; headwater_schedule_due and the unique index on
---             (topic_id, group_name) for the counts
+-- Index:      the unique index on name for the order; headwater_schedule_due and headwater_subscription_group for the
+--             counts; the primary key of the records; headwater_range_leased and headwater_range_waiting for the
+--             floors
 SELECT topic.topic_id, topic.name, topic.semantics, topic.lease_ms, topic.max_attempts, topic.backoff_initial_ms,
     topic.backoff_max_ms, topic.ordering, topic.lanes, topic.payload_bytes_max, topic.dedup_window_ms,
-    topic.gap_patience_ms, topic.last_offset,
+    topic.gap_patience_ms, topic.tracking, topic.message_retention_ms, topic.max_retention_ms,
+    topic.zero_subscription_retention_ms, topic.block_writes, topic.zombie_subscription_ttl_ms,
+    topic.heartbeat_interval_ms, topic.heartbeat_timeout_ms, topic.storage, topic.partition, topic.partition_rows,
+    topic.ack_log, topic.last_offset,
     (SELECT count(*) FROM headwater_schedule AS schedule WHERE schedule.topic_id = topic.topic_id),
-    (SELECT count(*) FROM headwater_subscription AS subscription WHERE subscription.topic_id = topic.topic_id)
+    (
+        SELECT count(*) FROM headwater_subscription AS subscription
+        WHERE subscription.topic_id = topic.topic_id AND subscription.status <> 'cancelled'
+    ),
+    topic.first_offset,
+    (
+        SELECT min(min(
+            (
+                SELECT min(cursor.next_offset) FROM headwater_cursor AS cursor
+                WHERE cursor.subscription_id = subscription.subscription_id
+            ),
+            coalesce(
+                (
+                    SELECT min(leased.first_offset) FROM headwater_range AS leased
+                    WHERE leased.subscription_id = subscription.subscription_id AND leased.owner IS NOT NULL
+                ),
+                9223372036854775807
+            ),
+            coalesce(
+                (
+                    SELECT min(waiting.first_offset) FROM headwater_range AS waiting
+                    WHERE waiting.subscription_id = subscription.subscription_id AND waiting.owner IS NULL
+                ),
+                9223372036854775807
+            )
+        )) - 1
+        FROM headwater_subscription AS subscription
+        WHERE subscription.topic_id = topic.topic_id AND subscription.status <> 'cancelled'
+            AND subscription.status IN ('active', 'paused')
+    ),
+    topic.tracked_until, topic.change_until,
+    (
+        SELECT record.row_key & 8796093022207 FROM headwater_record AS record
+        WHERE topic.change_until IS NOT NULL
+            AND record.row_key BETWEEN topic.topic_id << 43 AND (topic.topic_id << 43) | 8796093022207
+        ORDER BY record.row_key
+        LIMIT 1
+    )
 FROM headwater_topic AS topic
 ORDER BY topic.name

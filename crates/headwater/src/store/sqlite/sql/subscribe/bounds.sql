@@ -1,7 +1,7 @@
--- Purpose:    The lowest offset still stored (NULL if none) and the head.
+-- Purpose:    The first offset that may be stored, the lowest that is (NULL if none), and the head.
 -- Parameters: ?1 topic_id
 -- Index:      the primary key of the log, from the topic's first possible key
-SELECT
+SELECT topic.first_offset,
     (
         SELECT message.row_key & 8796093022207 FROM headwater_message AS message
         WHERE message.row_key BETWEEN topic.topic_id << 43 AND (topic.topic_id << 43) | 8796093022207

@@ -1,0 +1,58 @@
+//! The ack log of topics that keep one: who acked which offsets, when.
+
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::fault::Attempt;
+use super::range::Part;
+use super::work::Work;
+use super::{decode, row_key, topic};
+use crate::lease::OffsetRange;
+use crate::message::{Offset, lane_of};
+use crate::name::{GroupName, Owner, TopicName};
+use crate::store::Ack;
+
+/// Whether any topic keeps a log: asked once for many settlements, because almost none does.
+pub(super) fn any(work: &Work<'_>) -> Attempt<bool> {
+    let mut statement = work.connection.prepare_cached(super::sql!("settle/any_ack_log.sql"))?;
+    Ok(statement.query_row([], |row| row.get(0))?)
+}
+
+/// Notes that a range of a lease was acked, if its topic keeps a log.
+pub(super) fn note(work: &Work<'_>, held: &Part, range: OffsetRange, now_ms: i64) -> Attempt<()> {
+    work.connection.prepare_cached(super::sql!("settle/ack_log.sql"))?.execute(params![
+        held.subscription_id,
+        range.first.0,
+        range.last.0,
+        held.lane,
+        held.owner,
+        now_ms
+    ])?;
+    Ok(())
+}
+
+/// Who acked the message at an offset, oldest first.
+pub(super) fn list(connection: &Connection, name: &TopicName, offset: Offset) -> Attempt<Vec<Ack>> {
+    let topic = topic::get(connection, name)?.topic_id;
+    let key = row_key(topic, offset.0);
+    let message = connection
+        .prepare_cached(super::sql!("settle/buried.sql"))?
+        .query_row([key, key], |row| Ok((decode::uuid(row, 1)?, decode::text(row, 2)?)))
+        .optional()?;
+    let mut statement = connection.prepare_cached(super::sql!("acks.sql"))?;
+    let found = decode::all(&mut statement, params![topic.0, offset.0], |row| {
+        let (lane, lanes): (Option<u16>, u16) = (row.get(5)?, row.get(6)?);
+        // A lane's range spans messages of other lanes, which others acked.
+        let mine = match (lane, &message) {
+            (Some(lane), Some((message_id, key))) => lane_of(key.as_deref(), *message_id, lanes) == lane,
+            _ => true,
+        };
+        let ack = Ack {
+            group: decode::parsed(row, 0, |name| GroupName::new(name))?,
+            range: OffsetRange::new(Offset(row.get(1)?), Offset(row.get(2)?)),
+            owner: decode::parsed(row, 3, |name| Owner::new(name))?,
+            at: decode::timestamp(row, 4)?,
+        };
+        Ok((ack, mine))
+    })?;
+    Ok(found.into_iter().filter_map(|(ack, mine)| mine.then_some(ack)).collect())
+}

@@ -1,0 +1,43 @@
+//! The audit: who did what, in the transaction that did it.
+
+use rusqlite::{Connection, params};
+
+use super::decode;
+use super::fault::Attempt;
+use super::work::Work;
+use crate::store::AuditEntry;
+
+/// Adds a line; `detail` is a JSON object.
+pub(super) fn note(
+    work: &Work<'_>,
+    actor: &str,
+    act: &str,
+    topic: Option<&str>,
+    group: Option<&str>,
+    detail: &serde_json::Value,
+) -> Attempt<()> {
+    work.connection.prepare_cached(super::sql!("shift/audit.sql"))?.execute(params![
+        work.now_ms(),
+        actor,
+        act,
+        topic,
+        group,
+        detail.to_string()
+    ])?;
+    Ok(())
+}
+
+/// The lines, newest first.
+pub(super) fn list(connection: &Connection, limit: u32) -> Attempt<Vec<AuditEntry>> {
+    let mut statement = connection.prepare_cached(super::sql!("audit_list.sql"))?;
+    Ok(decode::all(&mut statement, [limit], |row| {
+        Ok(AuditEntry {
+            at: decode::timestamp(row, 0)?,
+            actor: row.get(1)?,
+            act: row.get(2)?,
+            topic: row.get(3)?,
+            group: row.get(4)?,
+            detail: row.get(5)?,
+        })
+    })?)
+}

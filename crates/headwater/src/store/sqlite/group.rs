@@ -1,0 +1,127 @@
+//! A group's subscription as operators and upkeep look at it: found by name, with its state and how far it is.
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::fault::Attempt;
+use super::work::Work;
+use super::{decode, topic};
+use crate::error::{Error, ErrorKind};
+use crate::message::Offset;
+use crate::name::{GroupName, TopicName};
+use crate::subscription::{MissedMessages, SubscriptionState};
+use crate::topic::{Topic, TopicId};
+
+/// A subscription as found by its group's name.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Group {
+    pub(super) subscription_id: i32,
+    pub(super) lanes: u16,
+    pub(super) state: SubscriptionState,
+    pub(super) missed: MissedMessages,
+}
+
+/// The subscription of a group: the one that lives, else the youngest cancelled one.
+pub(super) fn find(connection: &Connection, topic: TopicId, group: &GroupName) -> Attempt<Option<Group>> {
+    let found = connection
+        .prepare_cached(super::sql!("subscribe/group.sql"))?
+        .query_row(params![topic.0, group.as_str()], |row| {
+            Ok(Group {
+                subscription_id: row.get(0)?,
+                lanes: row.get(1)?,
+                state: decode::parsed(row, 2, SubscriptionState::parse)?,
+                missed: read_missed(row, 3)?,
+            })
+        })
+        .optional()?;
+    Ok(found)
+}
+
+/// The same, with its topic; `NoSuchTopic` or `NoSuchSubscription` without.
+pub(super) fn get(connection: &Connection, name: &TopicName, group: &GroupName) -> Attempt<(Topic, Group)> {
+    let topic = topic::get(connection, name)?;
+    match find(connection, topic.topic_id, group)? {
+        Some(found) => Ok((topic, found)),
+        None => Err(Error::no_such_subscription(name.as_str(), group.as_str()).into()),
+    }
+}
+
+/// The same, unless it is cancelled: that is for good.
+pub(super) fn get_alive(
+    connection: &Connection,
+    name: &TopicName,
+    group: &GroupName,
+    act: &str,
+) -> Attempt<(Topic, Group)> {
+    let (topic, found) = get(connection, name, group)?;
+    if found.state == SubscriptionState::Cancelled {
+        return Err(cancelled(name.as_str(), group.as_str(), act).into());
+    }
+    Ok((topic, found))
+}
+
+/// Why something cannot be done with a cancelled subscription.
+pub(super) fn cancelled(topic: &str, group: &str, act: &str) -> Error {
+    let text = format!(
+        "invalid transition: topic {topic}, group {group} is cancelled for good; {act} needs one that is not, \
+         subscribing makes a new one; nothing was changed"
+    );
+    Error::new(ErrorKind::InvalidTransition, text)
+}
+
+/// Three columns: how many messages were missed, the first and the last.
+pub(super) fn read_missed(row: &Row<'_>, at: usize) -> rusqlite::Result<MissedMessages> {
+    let range: (Option<i64>, Option<i64>) = (row.get(at + 1)?, row.get(at + 2)?);
+    Ok(MissedMessages {
+        count: decode::count(row, at)?,
+        range: range.0.zip(range.1).map(|(first, last)| (Offset(first), Offset(last))),
+    })
+}
+
+/// How far a subscription is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    /// The first offset never handed out, of the slowest lane.
+    pub(super) next: i64,
+    /// Everything at or below it is done.
+    pub(super) floor: i64,
+    /// Offsets handed out and not done.
+    pub(super) outstanding: u64,
+    pub(super) leased: u64,
+    pub(super) waiting: u64,
+    pub(super) in_flight: u64,
+    pub(super) retrying: u64,
+}
+
+/// How far a subscription is: its cursors, and what is outstanding below them.
+pub(super) fn place(connection: &Connection, subscription_id: i32, now_ms: i64) -> Attempt<Place> {
+    let next: i64 = connection
+        .prepare_cached(super::sql!("subscribe/next.sql"))?
+        .query_row([subscription_id], |row| row.get(0))?;
+    let mut statement = connection.prepare_cached(super::sql!("subscribe/held.sql"))?;
+    Ok(statement.query_row(params![subscription_id, now_ms], |row| {
+        let lowest: Option<i64> = row.get(0)?;
+        Ok(Place {
+            next,
+            floor: lowest.map_or(next, |lowest| lowest.min(next)) - 1,
+            outstanding: decode::count(row, 1)?,
+            leased: decode::count(row, 2)?,
+            waiting: decode::count(row, 3)?,
+            in_flight: decode::count(row, 4)?,
+            retrying: decode::count(row, 5)?,
+        })
+    })?)
+}
+
+/// The subscriptions a statement lists for a topic, with their groups.
+pub(super) fn listed(connection: &Connection, sql: &str, topic: TopicId) -> Attempt<Vec<(i32, GroupName)>> {
+    let mut statement = connection.prepare_cached(sql)?;
+    Ok(decode::all(&mut statement, [topic.0], |row| {
+        Ok((row.get(0)?, decode::parsed(row, 1, |name| GroupName::new(name))?))
+    })?)
+}
+
+/// Minds the rule of messages published while nobody counted; to be called when who counts has changed.
+pub(super) fn counting_changed(work: &Work<'_>, topic: TopicId) -> Attempt<()> {
+    work.connection.prepare_cached(super::sql!("shift/zero.sql"))?.execute([topic.0])?;
+    Ok(())
+}

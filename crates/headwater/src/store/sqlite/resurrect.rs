@@ -1,0 +1,89 @@
+//! Resurrect: a dead subscription comes back, at its cursor or a bounded way behind the head.
+
+use rusqlite::params;
+
+use super::fault::Attempt;
+use super::range::DUE_NEVER;
+use super::work::Work;
+use super::{audit, group, settle, subscribe, tracking};
+use crate::message::Offset;
+use crate::name::{GroupName, TopicName};
+use crate::store::Resurrected;
+use crate::subscription::{SubscriptionState, Transition};
+use crate::topic::TopicId;
+
+/// Brings a group back as an operator says.
+pub(super) fn resurrect(
+    work: &mut Work<'_>,
+    name: &TopicName,
+    group: &GroupName,
+    behind_max: Option<u64>,
+    actor: &str,
+) -> Attempt<Resurrected> {
+    let (topic, found) = group::get(work.connection, name, group)?;
+    let resurrected = match found.state {
+        SubscriptionState::Active => false,
+        SubscriptionState::Dead => true,
+        other => return Err(Transition::Resurrect.refused(name.as_str(), group.as_str(), other).into()),
+    };
+    if resurrected {
+        revive(work, topic.topic_id, found.subscription_id, behind_max)?;
+    }
+    let next = group::place(work.connection, found.subscription_id, work.now_ms())?.next;
+    if resurrected {
+        let detail =
+            serde_json::json!({ "behind_max": behind_max, "next": next, "missed": found.missed.count });
+        audit::note(work, actor, "resurrect", Some(name.as_str()), Some(group.as_str()), &detail)?;
+    }
+    Ok(Resurrected { resurrected, next: Offset(next), missed: found.missed })
+}
+
+/// Makes a dead subscription active. What retention removed is behind it; what it gives up to be no further behind
+/// than `behind_max` is not missed, but left out on purpose.
+pub(super) fn revive(
+    work: &mut Work<'_>,
+    topic: TopicId,
+    subscription_id: i32,
+    behind_max: Option<u64>,
+) -> Attempt<()> {
+    let now_ms = work.now_ms();
+    let (first, _, head) = subscribe::bounds(work.connection, topic)?;
+    leave_behind(work, subscription_id, first, now_ms)?;
+    if let Some(behind_max) = behind_max {
+        let behind_max = i64::try_from(behind_max).unwrap_or(i64::MAX);
+        let from = head.saturating_sub(behind_max).saturating_add(1);
+        leave_behind(work, subscription_id, from, DUE_NEVER)?;
+        work.connection
+            .prepare_cached(super::sql!("resurrect/cut_below.sql"))?
+            .execute(params![subscription_id, from])?;
+    }
+    let floor = group::place(work.connection, subscription_id, now_ms)?.floor;
+    work.connection.prepare_cached(super::sql!("resurrect/revive.sql"))?.execute(params![
+        subscription_id,
+        now_ms,
+        floor + 1
+    ])?;
+    tracking::begin_accounting(work, subscription_id)?;
+    group::counting_changed(work, topic)?;
+    settle::stir(work, topic)
+}
+
+/// Moves a subscription's cursors up to an offset and forgets what it has outstanding below: what waits, and leases
+/// with a deadline up to `due_until_ms`.
+pub(super) fn leave_behind(
+    work: &Work<'_>,
+    subscription_id: i32,
+    offset: i64,
+    due_until_ms: i64,
+) -> Attempt<()> {
+    let connection = work.connection;
+    connection
+        .prepare_cached(super::sql!("resurrect/advance.sql"))?
+        .execute(params![subscription_id, offset])?;
+    connection.prepare_cached(super::sql!("resurrect/forget_below.sql"))?.execute(params![
+        subscription_id,
+        offset,
+        due_until_ms
+    ])?;
+    Ok(())
+}

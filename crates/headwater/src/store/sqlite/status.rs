@@ -1,0 +1,131 @@
+//! How the subscriptions of a topic are. Every number comes from an index or from what is outstanding: the log is not read,
+//! but for the one message that waits longest.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::fault::Attempt;
+use super::group::{self, Place};
+use super::{decode, millis, row_key, subscribe, topic};
+use crate::limits::FLAPPING_WINDOW;
+use crate::message::Offset;
+use crate::name::{GroupName, TopicName};
+use crate::subscription::{Activity, SubscriptionId, SubscriptionState, SubscriptionStatus};
+use crate::topic::{Topic, TopicId};
+
+/// The subscriptions of a topic, by group.
+pub(super) fn list(
+    connection: &Connection,
+    name: &TopicName,
+    now_ms: i64,
+) -> Attempt<Vec<SubscriptionStatus>> {
+    let topic = topic::get(connection, name)?;
+    let (_, _, head) = subscribe::bounds(connection, topic.topic_id)?;
+    let mut statement = connection.prepare_cached(super::sql!("subscription_list.sql"))?;
+    let rows = decode::all(&mut statement, [topic.topic_id.0], |row| Listed::read(row, &topic, now_ms))?;
+    let mut all = Vec::with_capacity(rows.len());
+    for Listed { mut status, lanes, restarts_floor } in rows {
+        let place = group::place(connection, status.subscription_id.0, now_ms)?;
+        fill_place(&mut status, &place, lanes, head);
+        if restarts_floor.is_none_or(|floor| place.floor > floor) {
+            status.restarts = 0;
+        }
+        if status.lag > 0 {
+            status.oldest_pending = oldest_pending(connection, topic.topic_id, place.floor, head)?;
+        }
+        let timeout_ms = millis(topic.settings.heartbeat_timeout);
+        let living_from_ms = now_ms.saturating_sub(timeout_ms);
+        (status.activity, status.processes) = activity(connection, status.subscription_id, living_from_ms)?;
+        all.push(status);
+    }
+    Ok(all)
+}
+
+/// A subscription's own row, and what is needed to fill in the rest.
+struct Listed {
+    status: SubscriptionStatus,
+    lanes: u16,
+    restarts_floor: Option<i64>,
+}
+
+impl Listed {
+    fn read(row: &Row<'_>, topic: &Topic, now_ms: i64) -> rusqlite::Result<Self> {
+        let heartbeat_at_ms: Option<i64> = row.get(5)?;
+        let restarts_since_ms: Option<i64> = row.get(11)?;
+        let counted_from_ms = now_ms.saturating_sub(millis(FLAPPING_WINDOW));
+        let counted = restarts_since_ms.is_some_and(|since_ms| since_ms >= counted_from_ms);
+        let status = SubscriptionStatus {
+            subscription_id: SubscriptionId(row.get(0)?),
+            topic_id: topic.topic_id,
+            group: decode::parsed(row, 1, |name| GroupName::new(name))?,
+            state: decode::parsed(row, 3, SubscriptionState::parse)?,
+            state_since: decode::timestamp(row, 4)?,
+            heartbeat_at: decode::optional_timestamp(row, 5)?,
+            heartbeat_age: heartbeat_at_ms.map(|at_ms| super::until(now_ms, at_ms)),
+            heartbeat_timeout: topic.settings.heartbeat_timeout,
+            next: Offset(0),
+            floor: Offset(0),
+            lag: 0,
+            oldest_pending: None,
+            leased: 0,
+            waiting: 0,
+            in_flight: 0,
+            retrying: 0,
+            dead_letters: decode::count(row, 13)?,
+            reassigned: decode::count(row, 6)?,
+            missed: group::read_missed(row, 7)?,
+            activity: Activity::default(),
+            processes: 0,
+            restarts: if counted { row.get(10)? } else { 0 },
+        };
+        Ok(Listed { status, lanes: row.get(2)?, restarts_floor: row.get(12)? })
+    }
+}
+
+fn fill_place(status: &mut SubscriptionStatus, place: &Place, lanes: u16, head: i64) {
+    let not_handed_out = u64::try_from(head - place.next + 1).unwrap_or_default();
+    status.next = Offset(place.next);
+    status.floor = Offset(place.floor);
+    status.lag = match lanes {
+        0 => not_handed_out + place.outstanding,
+        _ => u64::try_from(head - place.floor).unwrap_or_default(),
+    };
+    status.leased = place.leased;
+    status.waiting = place.waiting;
+    status.in_flight = place.in_flight;
+    status.retrying = place.retrying;
+}
+
+/// When the first message above a floor was published.
+fn oldest_pending(
+    connection: &Connection,
+    topic: TopicId,
+    floor: i64,
+    head: i64,
+) -> Attempt<Option<Timestamp>> {
+    let bounds = [row_key(topic, floor + 1), row_key(topic, head)];
+    let mut statement = connection.prepare_cached(super::sql!("subscribe/time_at.sql"))?;
+    Ok(statement.query_row(bounds, |row| decode::timestamp(row, 1)).optional()?)
+}
+
+fn activity(
+    connection: &Connection,
+    subscription: SubscriptionId,
+    living_from_ms: i64,
+) -> Attempt<(Activity, u32)> {
+    let mut statement = connection.prepare_cached(super::sql!("subscribe/activity.sql"))?;
+    Ok(statement.query_row(params![subscription.0, living_from_ms], |row| {
+        let mean: f64 = row.get(4)?;
+        let activity = Activity {
+            processed: decode::count(row, 0)?,
+            failed: decode::count(row, 1)?,
+            filtered: decode::count(row, 2)?,
+            rate: row.get(3)?,
+            handling_mean: Duration::from_secs_f64((mean / 1e6).clamp(0.0, 1e9)),
+            handling_p95: Duration::from_micros(decode::count(row, 5)?),
+        };
+        Ok((activity, row.get(6)?))
+    })?)
+}
