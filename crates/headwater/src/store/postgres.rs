@@ -24,6 +24,8 @@ use crate::subscription::{Outstanding, Start, Subscription, SubscriptionId, Subs
 use crate::topic::{Topic, TopicId, TopicSettings, TopicStatus};
 
 mod arm;
+mod audit;
+mod beat;
 mod claim;
 mod connect;
 mod cron;
@@ -36,11 +38,15 @@ mod lifecycle;
 mod maintain;
 mod migrate;
 mod outstanding;
+mod policy;
 mod publish;
+mod seek;
 mod settle;
+mod shift;
 #[cfg(feature = "sqlx")]
 pub mod sqlx;
 mod statements;
+mod status;
 mod subscribe;
 mod time;
 mod tls;
@@ -64,6 +70,8 @@ pub struct PostgresStore {
     clock: Clock,
     auto_create: bool,
     durable_settlements: bool,
+    /// Who the audit says did it.
+    actor: String,
     hub: Arc<Hub>,
     flags: arm::Flags,
     listener: arm::Listener,
@@ -92,6 +100,7 @@ impl PostgresStore {
             clock: options.clock,
             auto_create: options.auto_create.unwrap_or(false),
             durable_settlements: options.durable_settlements,
+            actor: options.actor,
             hub,
             closed: AtomicBool::new(false),
         })
@@ -152,7 +161,7 @@ impl Store for PostgresStore {
 
     async fn subscriptions(&self, topic: &TopicName) -> Result<Vec<SubscriptionStatus>> {
         self.check_open()?;
-        subscribe::list(self, topic).await
+        status::list(self, topic).await
     }
 
     async fn outstanding(&self, subscription: SubscriptionId, limit: u32) -> Result<Vec<Outstanding>> {

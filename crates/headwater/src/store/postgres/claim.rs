@@ -13,7 +13,7 @@ use crate::lease::{
 use crate::limits::{ADVANCE_ROWS_MAX, GAPS_NOTED_MAX, PARKED_PER_LANE_MAX, PROMOTE_MESSAGES_MAX};
 use crate::message::Offset;
 use crate::store::Store;
-use crate::subscription::SubscriptionId;
+use crate::subscription::{SubscriptionId, SubscriptionState};
 use crate::topic::TopicId;
 
 pub(super) async fn claim(store: &PostgresStore, request: &ClaimRequest) -> Result<Claimed> {
@@ -49,7 +49,7 @@ pub(super) async fn claim(store: &PostgresStore, request: &ClaimRequest) -> Resu
         .await?;
     let mut claimed = Claimed::default();
     for row in &rows {
-        take(row, &mut claimed);
+        take(row, &mut claimed)?;
     }
     for row in rows.iter().filter(|row| row.get::<_, &str>("kind") == "used_up") {
         bury_if_ours(store, row).await?;
@@ -105,11 +105,14 @@ async fn bury_if_ours(store: &PostgresStore, row: &Row) -> Result<()> {
     store.settle(&[settlement]).await.map(drop)
 }
 
-fn take(row: &Row, claimed: &mut Claimed) {
+fn take(row: &Row, claimed: &mut Claimed) -> Result<()> {
     let subscription_id = SubscriptionId(row.get("subscription_id"));
     let topic_id = TopicId(row.get("topic_id"));
     match row.get::<_, &str>("kind") {
         "lease" => claimed.leases.push(lease_of(row, subscription_id, topic_id)),
+        "inactive" => {
+            claimed.inactive.push((subscription_id, SubscriptionState::parse(row.get("owner"))?));
+        }
         "expired" => {
             let names: Vec<&str> = row.get("blocked_keys");
             tracing::warn!(
@@ -134,6 +137,7 @@ fn take(row: &Row, claimed: &mut Claimed) {
             };
         }
     }
+    Ok(())
 }
 
 fn lease_of(row: &Row, subscription_id: SubscriptionId, topic_id: TopicId) -> Lease {

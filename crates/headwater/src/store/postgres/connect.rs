@@ -110,8 +110,35 @@ impl Connections {
         self.query_on(client, doing, sql, params, false).await
     }
 
+    /// The same, waiting so long at most: for a connection and for the answer.
+    pub(super) async fn query_leases_within(
+        &self,
+        limit: Duration,
+        doing: &str,
+        sql: &str,
+        params: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>> {
+        let started = tokio::time::Instant::now();
+        let late = || Error::new(ErrorKind::Unavailable, format!("no answer in time while {doing}"));
+        let client = tokio::time::timeout(limit, self.leases.get()).await.map_err(|_| late())?;
+        let left = limit.saturating_sub(started.elapsed()).min(self.answer_timeout());
+        self.query_within(left, client.map_err(fault::translate_pool)?, doing, sql, params, false).await
+    }
+
     async fn query_on(
         &self,
+        client: Object,
+        doing: &str,
+        sql: &str,
+        params: &[&(dyn ToSql + Sync)],
+        commits: bool,
+    ) -> Result<Vec<Row>> {
+        self.query_within(self.answer_timeout(), client, doing, sql, params, commits).await
+    }
+
+    async fn query_within(
+        &self,
+        limit: Duration,
         client: Object,
         doing: &str,
         sql: &str,
@@ -125,7 +152,7 @@ impl Connections {
             let translate = if commits { fault::translate_commit } else { fault::translate };
             client.query(&statement, params).await.map_err(|error| translate(doing, error))
         };
-        match tokio::time::timeout(self.answer_timeout(), run).await {
+        match tokio::time::timeout(limit, run).await {
             Ok(result) => result,
             Err(_) => {
                 // The connection is in an unknown state: it is dropped, not given back.

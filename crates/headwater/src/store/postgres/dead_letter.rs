@@ -43,38 +43,60 @@ pub(super) async fn redrive(store: &PostgresStore, selection: &DeadLetterSelecti
     let lanes = u16::try_from(lanes.get::<_, i32>("lanes")).expect("lanes fit 16 bits");
     let mut done = Redriven::default();
     let mut pages = Pages::new(store, selection);
-    while let Some(page) = pages.next().await? {
+    loop {
+        let page = pages.next().await?;
         let there: Vec<&Letter> = page.iter().filter(|letter| letter.there).collect();
-        done.gone += (page.len() - there.len()) as u64;
-        if there.is_empty() {
-            continue;
-        }
         let ids: Vec<Uuid> = there.iter().map(|letter| letter.id).collect();
         let lane = |letter: &&Letter| {
             (lanes > 0).then(|| i32::from(lane_of(letter.key.as_deref(), letter.message_id, lanes)))
         };
-        let lanes: Vec<Option<i32>> = there.iter().map(lane).collect();
-        let rows = store
-            .connections
-            .query("redriving dead letters", &store.statements.redrive, &[&subscription_id, &ids, &lanes])
-            .await?;
-        done.redriven += count(&rows[0], "redriven");
-        store.hub.wake(TopicId(rows[0].get("topic_id")));
+        let of_lanes: Vec<Option<i32>> = there.iter().map(lane).collect();
+        let before = done.redriven.cast_signed();
+        let params: [&(dyn ToSql + Sync); 7] = [
+            &subscription_id,
+            &ids,
+            &of_lanes,
+            &before,
+            &pages.is_last,
+            &store.actor,
+            &store.clock.injected(),
+        ];
+        let rows =
+            store.connections.query("redriving dead letters", &store.statements.redrive, &params).await?;
+        let redriven = count(&rows[0], "redriven");
+        done.gone += (page.len() - there.len()) as u64;
+        done.redriven += redriven;
+        if redriven > 0 {
+            store.hub.wake(TopicId(rows[0].get("topic_id")));
+        }
+        if pages.is_last {
+            return Ok(done);
+        }
     }
-    Ok(done)
 }
 
 pub(super) async fn purge(store: &PostgresStore, selection: &DeadLetterSelection) -> Result<u64> {
     selection.validate()?;
-    let mut purged = 0;
+    let mut purged: u64 = 0;
     let mut pages = Pages::new(store, selection);
-    while let Some(page) = pages.next().await? {
+    loop {
+        let page = pages.next().await?;
         let ids: Vec<Uuid> = page.iter().map(|letter| letter.id).collect();
-        let params: [&(dyn ToSql + Sync); 2] = [&selection.subscription_id.0, &ids];
+        let before = purged.cast_signed();
+        let params: [&(dyn ToSql + Sync); 6] = [
+            &selection.subscription_id.0,
+            &ids,
+            &before,
+            &pages.is_last,
+            &store.actor,
+            &store.clock.injected(),
+        ];
         let rows = store.connections.query("purging dead letters", &store.statements.purge, &params).await?;
         purged += count(&rows[0], "purged");
+        if pages.is_last {
+            return Ok(purged);
+        }
     }
-    Ok(purged)
 }
 
 /// What a redrive must know of a letter.
@@ -100,14 +122,16 @@ struct Pages<'a> {
     after: Option<Place>,
     /// When the first page was read: a letter buried later, maybe one just redriven, is not part of it.
     started: Option<Timestamp>,
+    /// Whether the page read last is the last one: its transaction also writes the line of the audit.
+    is_last: bool,
 }
 
 impl<'a> Pages<'a> {
     fn new(store: &'a PostgresStore, selection: &'a DeadLetterSelection) -> Self {
-        Pages { store, selection, after: None, started: store.clock.injected() }
+        Pages { store, selection, after: None, started: store.clock.injected(), is_last: false }
     }
 
-    async fn next(&mut self) -> Result<Option<Vec<Letter>>> {
+    async fn next(&mut self) -> Result<Vec<Letter>> {
         let times = Times::of(self.selection);
         let after = self.after.as_ref();
         let (buried_at, offset, id) = (
@@ -121,7 +145,8 @@ impl<'a> Pages<'a> {
         params.extend(rest);
         let statement = &self.store.statements.redrive_page;
         let rows = self.store.connections.query("looking for dead letters", statement, &params).await?;
-        let Some(last) = rows.last() else { return Ok(None) };
+        self.is_last = rows.len() < DEAD_LETTERS_PER_STEP as usize;
+        let Some(last) = rows.last() else { return Ok(Vec::new()) };
         self.after = Some(Place {
             buried_at: last.get("buried_at"),
             offset: last.get("message_offset"),
@@ -134,7 +159,7 @@ impl<'a> Pages<'a> {
             key: row.get("key"),
             there: row.get("there"),
         };
-        Ok(Some(rows.iter().map(letter).collect()))
+        Ok(rows.iter().map(letter).collect())
     }
 }
 

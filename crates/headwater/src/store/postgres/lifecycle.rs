@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::PostgresStore;
+use super::{PostgresStore, audit, beat, policy, seek, settle, shift, topic};
 use crate::error::Result;
 use crate::lease::{LeaseToken, OffsetRange};
 use crate::message::Offset;
@@ -17,79 +17,82 @@ use crate::topic::{Topic, TopicSettings};
 
 #[async_trait]
 impl Lifecycle for PostgresStore {
-    async fn alter_topic(&self, _name: &TopicName, _settings: &TopicSettings) -> Result<Topic> {
-        todo!()
+    async fn alter_topic(&self, name: &TopicName, settings: &TopicSettings) -> Result<Topic> {
+        self.check_open()?;
+        topic::alter(self, name, settings).await
     }
 
-    async fn shift(&self, _topic: &TopicName, _group: &GroupName, _transition: Transition) -> Result<()> {
-        todo!()
+    async fn shift(&self, topic: &TopicName, group: &GroupName, transition: Transition) -> Result<()> {
+        self.check_open()?;
+        shift::shift(self, topic, group, transition).await
     }
 
-    async fn remove(&self, _topic: &TopicName, _group: &GroupName) -> Result<()> {
-        todo!()
+    async fn remove(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
+        self.check_open()?;
+        shift::remove(self, topic, group).await
     }
 
     async fn resurrect(
         &self,
-        _topic: &TopicName,
-        _group: &GroupName,
-        _behind_max: Option<u64>,
+        topic: &TopicName,
+        group: &GroupName,
+        behind_max: Option<u64>,
     ) -> Result<Resurrected> {
-        todo!()
+        self.check_open()?;
+        shift::resurrect(self, topic, group, behind_max).await
     }
 
-    async fn beat(&self, _owner: &Owner, _beats: &[Beat]) -> Result<Vec<Pulse>> {
-        todo!()
+    async fn beat(&self, owner: &Owner, beats: &[Beat]) -> Result<Vec<Pulse>> {
+        self.check_open()?;
+        beat::beat(self, owner, beats).await
     }
 
-    async fn seek(
-        &self,
-        _topic: &TopicName,
-        _group: &GroupName,
-        _to: Start,
-        _dry_run: bool,
-    ) -> Result<Moved> {
-        todo!()
+    async fn seek(&self, topic: &TopicName, group: &GroupName, to: Start, dry_run: bool) -> Result<Moved> {
+        self.check_open()?;
+        seek::seek(self, topic, group, to, dry_run).await
     }
 
-    async fn set_policy(
-        &self,
-        _topic: &TopicName,
-        _group: &GroupName,
-        _policy: &DeliveryPolicy,
-    ) -> Result<()> {
-        todo!()
+    async fn set_policy(&self, topic: &TopicName, group: &GroupName, policy: &DeliveryPolicy) -> Result<()> {
+        self.check_open()?;
+        policy::set(self, topic, group, policy).await
     }
 
-    async fn policy(&self, _topic: &TopicName, _group: &GroupName) -> Result<DeliveryPolicy> {
-        todo!()
+    async fn policy(&self, topic: &TopicName, group: &GroupName) -> Result<DeliveryPolicy> {
+        self.check_open()?;
+        policy::get(self, topic, group).await
     }
 
-    async fn release_lease(&self, _token: LeaseToken) -> Result<()> {
-        todo!()
+    async fn release_lease(&self, token: LeaseToken) -> Result<()> {
+        self.check_open()?;
+        settle::release_by_hand(self, token).await
     }
 
     async fn force_complete(
         &self,
-        _topic: &TopicName,
-        _older_than: Duration,
-        _dry_run: bool,
+        topic: &TopicName,
+        older_than: Duration,
+        dry_run: bool,
     ) -> Result<Vec<ForceCompleted>> {
-        todo!()
+        self.check_open()?;
+        seek::force_complete(self, topic, older_than, dry_run).await
     }
 
-    async fn stuck(&self, _topic: &TopicName, _older_than: Duration) -> Result<Vec<Stuck>> {
-        todo!()
+    async fn stuck(&self, topic: &TopicName, older_than: Duration) -> Result<Vec<Stuck>> {
+        self.check_open()?;
+        seek::stuck(self, topic, older_than).await
     }
 
-    async fn audit(&self, _limit: u32) -> Result<Vec<AuditEntry>> {
-        todo!()
+    async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>> {
+        self.check_open()?;
+        audit::audit(self, limit).await
     }
 
-    async fn acks(&self, _topic: &TopicName, _offset: Offset) -> Result<Vec<Ack>> {
-        todo!()
+    async fn acks(&self, topic: &TopicName, offset: Offset) -> Result<Vec<Ack>> {
+        self.check_open()?;
+        audit::acks(self, topic, offset).await
     }
 
+    // MERGE: super::records::list(self, topic, range) comes with the records of reference counting.
     async fn records(&self, _topic: &TopicName, _range: OffsetRange) -> Result<Vec<Record>> {
         todo!()
     }

@@ -161,6 +161,21 @@ fn key(outcome: &Outcome) -> Option<&str> {
     }
 }
 
+/// Ends a lease by hand, for an operator.
+pub(super) async fn release_by_hand(store: &PostgresStore, token: LeaseToken) -> Result<()> {
+    let rows = store
+        .connections
+        .query(
+            &format!("releasing lease {token}"),
+            &store.statements.release_lease,
+            &[&token.0, &store.actor, &store.clock.injected()],
+        )
+        .await?;
+    let topic: i32 = rows[0].get::<_, Option<i32>>("topic_id").ok_or_else(|| Error::lease_lost(token.0))?;
+    store.hub.wake(TopicId(topic));
+    Ok(())
+}
+
 pub(super) async fn extend(
     store: &PostgresStore,
     tokens: &[LeaseToken],

@@ -67,6 +67,7 @@ fn translate(topic: &TopicName, error: ::sqlx::Error) -> Error {
     let kind = database.code().map_or(ErrorKind::Database, |code| super::fault::kind_of_code(&code));
     match kind {
         ErrorKind::NoSuchTopic => Error::no_such_topic(topic.as_str()),
+        ErrorKind::NoSubscriptions => Error::no_subscriptions(topic.as_str()),
         ErrorKind::InvalidInput | ErrorKind::PayloadTooLarge => Error::with_source(kind, said, error),
         _ => Error::with_source(kind, format!("database error while {doing}: {said}"), error),
     }

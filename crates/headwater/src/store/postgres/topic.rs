@@ -1,7 +1,8 @@
-//! Creating and listing topics.
+//! Creating, changing and listing topics.
 
 use std::time::Duration;
 
+use serde_json::json;
 use tokio_postgres::Row;
 
 use super::PostgresStore;
@@ -9,7 +10,9 @@ use super::time::millis;
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::Offset;
 use crate::name::TopicName;
-use crate::topic::{Ordering, Semantics, Topic, TopicId, TopicSettings, TopicStatus};
+use crate::topic::{
+    Ordering, Progress, Semantics, Storage, Topic, TopicId, TopicSettings, TopicStatus, Tracking,
+};
 
 pub(super) async fn create(
     store: &PostgresStore,
@@ -17,26 +20,12 @@ pub(super) async fn create(
     settings: &TopicSettings,
 ) -> Result<Topic> {
     settings.validate()?;
-    let bytes_max = i32::try_from(settings.payload_bytes_max).expect("validated to be at most 64 MiB");
     store
         .connections
         .query(
             &format!("creating topic {name}"),
             &store.statements.topic_create,
-            &[
-                &name.as_str(),
-                &settings.semantics.as_str(),
-                &millis(settings.lease),
-                &settings.max_attempts.cast_signed(),
-                &millis(settings.backoff_initial),
-                &millis(settings.backoff_max),
-                &settings.ordering.as_str(),
-                &i32::from(settings.lanes),
-                &bytes_max,
-                &millis(settings.dedup_window),
-                &millis(settings.gap_patience),
-                &store.clock.injected(),
-            ],
+            &[&name.as_str(), &columns_of(settings), &store.clock.injected()],
         )
         .await?;
     let topic = get(store, name).await?;
@@ -49,6 +38,23 @@ pub(super) async fn create(
     Ok(topic)
 }
 
+pub(super) async fn alter(
+    store: &PostgresStore,
+    name: &TopicName,
+    settings: &TopicSettings,
+) -> Result<Topic> {
+    settings.validate()?;
+    store
+        .connections
+        .query(
+            &format!("changing topic {name}"),
+            &store.statements.alter_topic,
+            &[&name.as_str(), &columns_of(settings), &store.actor, &store.clock.injected()],
+        )
+        .await?;
+    get(store, name).await
+}
+
 pub(super) async fn get(store: &PostgresStore, name: &TopicName) -> Result<Topic> {
     let doing = format!("reading topic {name}");
     let rows = store.connections.query(&doing, &store.statements.topic_get, &[&name.as_str()]).await?;
@@ -57,43 +63,85 @@ pub(super) async fn get(store: &PostgresStore, name: &TopicName) -> Result<Topic
 
 pub(super) async fn list(store: &PostgresStore) -> Result<Vec<TopicStatus>> {
     let rows = store.connections.query("listing topics", &store.statements.topic_list, &[]).await?;
-    let count =
-        |row: &Row, column: &str| u64::try_from(row.get::<_, i64>(column)).expect("a count is not negative");
-    let status = |row: &Row| {
-        Ok(TopicStatus {
-            topic: topic_of(row)?,
-            head: Offset(row.get("head")),
-            gaps: count(row, "gaps"),
-            scheduled: count(row, "scheduled"),
-            subscriptions: count(row, "subscriptions"),
-            first: Offset(1),
-            watermark: Offset(0),
-            tracking_change: None,
-        })
-    };
-    rows.iter().map(status).collect()
+    rows.iter().map(status_of).collect()
+}
+
+fn status_of(row: &Row) -> Result<TopicStatus> {
+    let count = |number: i64| u64::try_from(number).expect("a count is not negative");
+    let (done, total): (Option<i64>, Option<i64>) = (row.get("change_done"), row.get("change_total"));
+    let progress = |(done, total): (i64, i64)| Progress { done: count(done.min(total)), total: count(total) };
+    Ok(TopicStatus {
+        topic: topic_of(row)?,
+        head: Offset(row.get("head")),
+        gaps: count(row.get("gaps")),
+        scheduled: count(row.get("scheduled")),
+        subscriptions: count(row.get("subscriptions")),
+        first: Offset(row.get("first_offset")),
+        watermark: Offset(row.get("watermark")),
+        tracking_change: done.zip(total).map(progress),
+    })
+}
+
+/// Settings as the columns of the table `topic`, in JSON.
+fn columns_of(settings: &TopicSettings) -> String {
+    let (storage, partition, partition_rows) = settings.storage.words();
+    json!({
+        "semantics": settings.semantics.as_str(),
+        "tracking": settings.tracking.as_str(),
+        "message_retention_ms": settings.message_retention.map(millis),
+        "max_retention_ms": settings.max_retention.map(millis),
+        "zero_subscription_retention_ms": millis(settings.zero_subscription_retention),
+        "block_writes": settings.block_writes_on_zero_subscriptions,
+        "zombie_subscription_ttl_ms": millis(settings.zombie_subscription_ttl),
+        "lease_ms": millis(settings.lease),
+        "max_attempts": settings.max_attempts,
+        "backoff_initial_ms": millis(settings.backoff_initial),
+        "backoff_max_ms": millis(settings.backoff_max),
+        "ordering": settings.ordering.as_str(),
+        "lanes": settings.lanes,
+        "storage": storage,
+        "partition": partition,
+        "partition_rows": partition_rows,
+        "payload_bytes_max": settings.payload_bytes_max,
+        "dedup_window_ms": millis(settings.dedup_window),
+        "heartbeat_interval_ms": millis(settings.heartbeat_interval),
+        "heartbeat_timeout_ms": millis(settings.heartbeat_timeout),
+        "ack_log": settings.ack_log,
+        "gap_patience_ms": millis(settings.gap_patience),
+    })
+    .to_string()
 }
 
 fn topic_of(row: &Row) -> Result<Topic> {
-    let millis = |column: &str| {
-        Duration::from_millis(u64::try_from(row.get::<_, i64>(column)).expect("the schema checks durations"))
-    };
+    let duration =
+        |millis: i64| Duration::from_millis(u64::try_from(millis).expect("the schema checks durations"));
+    let millis = |column: &str| duration(row.get(column));
+    let maybe = |column: &str| row.get::<_, Option<i64>>(column).map(duration);
     let number = |column: &str| u32::try_from(row.get::<_, i32>(column)).expect("the schema checks numbers");
     Ok(Topic {
         topic_id: TopicId(row.get("topic_id")),
         name: TopicName::new(row.get::<_, String>("name"))?,
         settings: TopicSettings {
             semantics: Semantics::parse(row.get("semantics"))?,
+            tracking: Tracking::parse(row.get("tracking"))?,
+            message_retention: maybe("message_retention_ms"),
+            max_retention: maybe("max_retention_ms"),
+            zero_subscription_retention: millis("zero_subscription_retention_ms"),
+            block_writes_on_zero_subscriptions: row.get("block_writes"),
+            zombie_subscription_ttl: millis("zombie_subscription_ttl_ms"),
             lease: millis("lease_ms"),
             max_attempts: number("max_attempts"),
             backoff_initial: millis("backoff_initial_ms"),
             backoff_max: millis("backoff_max_ms"),
             ordering: Ordering::parse(row.get("ordering"))?,
             lanes: u16::try_from(number("lanes")).expect("lanes fit 16 bits"),
+            storage: Storage::parse(row.get("storage"), row.get("partition"), row.get("partition_rows"))?,
             payload_bytes_max: number("payload_bytes_max") as usize,
             dedup_window: millis("dedup_window_ms"),
+            heartbeat_interval: millis("heartbeat_interval_ms"),
+            heartbeat_timeout: millis("heartbeat_timeout_ms"),
+            ack_log: row.get("ack_log"),
             gap_patience: millis("gap_patience_ms"),
-            ..TopicSettings::default()
         },
     })
 }

@@ -15,23 +15,26 @@ BEGIN
 END $$;
 
 -- Creates a topic or returns the one that is there. Concurrent creators meet at the unique name: one wins, the others
--- wait for its commit and then read its row.
-CREATE FUNCTION {schema}.create_topic(
-    p_name text, p_semantics text, p_lease_ms bigint, p_max_attempts integer, p_backoff_initial_ms bigint,
-    p_backoff_max_ms bigint, p_ordering text, p_lanes integer, p_payload_bytes_max integer, p_dedup_window_ms bigint,
-    p_gap_patience_ms bigint, p_now timestamptz
-) RETURNS integer
+-- wait for its commit and then read its row. p_settings has the columns of "topic" by name.
+CREATE FUNCTION {schema}.create_topic(p_name text, p_settings jsonb, p_now timestamptz) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v_topic integer;
+    v_storage text;
 BEGIN
     PERFORM {schema}.check_name('topic', p_name);
-    INSERT INTO {schema}.topic (name, semantics, lease_ms, max_attempts, backoff_initial_ms, backoff_max_ms, ordering,
-                                lanes, payload_bytes_max, dedup_window_ms, gap_patience_ms, created_at)
-    VALUES (p_name, p_semantics, p_lease_ms, p_max_attempts, p_backoff_initial_ms, p_backoff_max_ms, p_ordering,
-            p_lanes, p_payload_bytes_max, p_dedup_window_ms, p_gap_patience_ms, coalesce(p_now, clock_timestamp()))
+    INSERT INTO {schema}.topic AS t (
+        name, semantics, tracking, message_retention_ms, max_retention_ms, zero_subscription_retention_ms, block_writes,
+        zombie_subscription_ttl_ms, lease_ms, max_attempts, backoff_initial_ms, backoff_max_ms, ordering, lanes, storage,
+        partition, partition_rows, payload_bytes_max, dedup_window_ms, heartbeat_interval_ms, heartbeat_timeout_ms, ack_log,
+        gap_patience_ms, created_at)
+    SELECT p_name, n.semantics, n.tracking, n.message_retention_ms, n.max_retention_ms, n.zero_subscription_retention_ms,
+           n.block_writes, n.zombie_subscription_ttl_ms, n.lease_ms, n.max_attempts, n.backoff_initial_ms, n.backoff_max_ms,
+           n.ordering, n.lanes, n.storage, n.partition, n.partition_rows, n.payload_bytes_max, n.dedup_window_ms,
+           n.heartbeat_interval_ms, n.heartbeat_timeout_ms, n.ack_log, n.gap_patience_ms, coalesce(p_now, clock_timestamp())
+    FROM jsonb_populate_record(NULL::{schema}.topic, p_settings) n
     ON CONFLICT (name) DO NOTHING
-    RETURNING topic_id INTO v_topic;
+    RETURNING t.topic_id, t.storage INTO v_topic, v_storage;
     IF v_topic IS NULL THEN
         SELECT topic_id INTO STRICT v_topic FROM {schema}.topic WHERE name = p_name;
         RETURN v_topic;
@@ -40,5 +43,59 @@ BEGIN
     UPDATE {schema}.topic SET offsets = format('{schema}.%I', 'topic_' || v_topic || '_offset')::regclass
     WHERE topic_id = v_topic;
     INSERT INTO {schema}.head (topic_id) VALUES (v_topic);
+    INSERT INTO {schema}.extent (topic_id) VALUES (v_topic);
+    IF v_storage = 'dedicated' THEN
+        PERFORM {schema}.make_storage(v_topic);
+    END IF;
     RETURN v_topic;
+END $$;
+
+-- Changes a topic's settings; p_settings as in create_topic. Under the extent's lock, so no group comes meanwhile.
+CREATE FUNCTION {schema}.alter_topic(p_name text, p_settings jsonb, p_actor text, p_now timestamptz) RETURNS integer
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    t {schema}.topic;
+    n {schema}.topic := jsonb_populate_record(NULL::{schema}.topic, p_settings);
+BEGIN
+    SELECT * INTO t FROM {schema}.topic x WHERE x.name = p_name;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW001', MESSAGE = format('no such topic: %s', p_name);
+    END IF;
+    PERFORM {schema}.lock_extent(t.topic_id);
+    SELECT * INTO STRICT t FROM {schema}.topic x WHERE x.topic_id = t.topic_id FOR NO KEY UPDATE;
+    IF t.semantics = 'pub_sub' AND n.semantics = 'queue' AND 1 < (
+            SELECT count(*) FROM {schema}.subscription s WHERE s.topic_id = t.topic_id AND s.status <> 'cancelled') THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = format(
+            'invalid semantics: topic %s has more than one group, and a queue has one; cancel the others first', p_name);
+    END IF;
+    IF (t.storage, t.partition, t.partition_rows) IS DISTINCT FROM (n.storage, n.partition, n.partition_rows) THEN
+        -- Whoever has published and not committed holds the log: only once they ended is it known whether it is empty.
+        PERFORM set_config('lock_timeout', '3s', true);
+        LOCK TABLE {schema}.message IN ACCESS EXCLUSIVE MODE;
+        PERFORM set_config('lock_timeout', '0', true);
+        IF EXISTS (SELECT FROM {schema}.message m WHERE m.topic_id = t.topic_id) THEN
+            RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = format(
+                'invalid storage: topic %s has messages, and they are not moved; change it while it is empty', p_name);
+        END IF;
+    END IF;
+    UPDATE {schema}.topic x
+    SET semantics = n.semantics, message_retention_ms = n.message_retention_ms, max_retention_ms = n.max_retention_ms,
+        zero_subscription_retention_ms = n.zero_subscription_retention_ms, block_writes = n.block_writes,
+        zombie_subscription_ttl_ms = n.zombie_subscription_ttl_ms, lease_ms = n.lease_ms, max_attempts = n.max_attempts,
+        backoff_initial_ms = n.backoff_initial_ms, backoff_max_ms = n.backoff_max_ms, ordering = n.ordering, lanes = n.lanes,
+        storage = n.storage, partition = n.partition, partition_rows = n.partition_rows,
+        payload_bytes_max = n.payload_bytes_max, dedup_window_ms = n.dedup_window_ms,
+        heartbeat_interval_ms = n.heartbeat_interval_ms, heartbeat_timeout_ms = n.heartbeat_timeout_ms, ack_log = n.ack_log,
+        gap_patience_ms = n.gap_patience_ms
+    WHERE x.topic_id = t.topic_id;
+    IF (t.storage, t.partition, t.partition_rows) IS DISTINCT FROM (n.storage, n.partition, n.partition_rows) THEN
+        PERFORM {schema}.make_storage(t.topic_id);
+    END IF;
+    IF t.tracking <> n.tracking THEN
+        PERFORM {schema}.change_tracking(t.topic_id, n.tracking, coalesce(p_now, clock_timestamp()));
+    END IF;
+    PERFORM {schema}.note_act(p_actor, 'alter_topic', p_name, NULL, (
+        SELECT coalesce(jsonb_object_agg(e.key, jsonb_build_object('from', to_jsonb(t) -> e.key, 'to', e.value)), '{}')
+        FROM jsonb_each(p_settings) e WHERE to_jsonb(t) -> e.key IS DISTINCT FROM e.value), p_now);
+    RETURN t.topic_id;
 END $$;

@@ -53,15 +53,23 @@ DECLARE
     v_sequence regclass;
     v_bytes_max integer;
     v_bytes integer;
+    v_blocks boolean;
     v_now timestamptz := coalesce(p_now, clock_timestamp());
 BEGIN
     -- The transaction owns its xid before it owns an offset: "advance" relies on it to tell which transactions may own
     -- a missing offset.
     PERFORM pg_current_xact_id();
-    SELECT t.topic_id, t.offsets, t.payload_bytes_max INTO topic_id, v_sequence, v_bytes_max
+    SELECT t.topic_id, t.offsets, t.payload_bytes_max, t.block_writes INTO topic_id, v_sequence, v_bytes_max, v_blocks
     FROM {schema}.topic t WHERE t.name = p_topic;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING ERRCODE = 'HW001', MESSAGE = format('no such topic: %s', p_topic);
+    END IF;
+    -- Nested, so that topics that do not block never look.
+    IF v_blocks THEN
+        IF NOT EXISTS (SELECT FROM {schema}.subscription s
+                       WHERE s.topic_id = publish_batch.topic_id AND s.status IN ('active', 'paused')) THEN
+            RAISE EXCEPTION USING ERRCODE = 'HW006', MESSAGE = format('no subscriptions: %s', p_topic);
+        END IF;
     END IF;
     SELECT max(octet_length(p)) INTO v_bytes FROM unnest(p_payloads) p;
     IF v_bytes > v_bytes_max THEN

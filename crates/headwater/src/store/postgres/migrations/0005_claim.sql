@@ -1,7 +1,7 @@
 -- Claiming: first what is due again, else the next offsets up to the head.
 
 -- What a claim returns. kind: lease; expired (for the log: owner and range that ran out); buried (likewise); recheck
--- (recheck_ms until claiming again may find something though nobody publishes).
+-- (recheck_ms until claiming again may find something though nobody publishes); inactive (owner is the state).
 CREATE TYPE {schema}.claimed AS (
     kind text, subscription_id integer, topic_id integer, token bigint, first_offset bigint, last_offset bigint,
     attempt integer, deadline timestamptz, suspect boolean, lane integer, blocked_keys text[], owner text, recheck_ms bigint

@@ -196,6 +196,7 @@ DECLARE
     v_skipped boolean := false;
     v_needs_head boolean;
     v_scheduled boolean;
+    v_status text;
     v_row {schema}.claimed;
     v_deadline timestamptz;
     v_found boolean;
@@ -208,12 +209,15 @@ BEGIN
     END IF;
     IF v_count = 1 AND p_in_flight_max IS NULL THEN
         -- The common case in one statement: a full range is there, nothing is due again, no gap may be in the way. It
-        -- locks nothing, and gives this transaction no xid, unless all of that holds.
+        -- locks nothing, and gives this transaction no xid, unless all of that holds. Whether the subscription is active
+        -- is asked of the cursor: what is locked is looked at again, in its newest version, after a pause let go of it.
         WITH was AS (
-            SELECT c.next_offset, c.topic_id, coalesce(p_lease_ms[1], t.lease_ms) AS lease_ms
+            SELECT c.next_offset, c.topic_id,
+                   coalesce(p_lease_ms[1], (SELECT s.lease_ms FROM {schema}.subscription s
+                                            WHERE s.subscription_id = c.subscription_id), t.lease_ms) AS lease_ms
             FROM {schema}.cursor c JOIN {schema}.head h ON h.topic_id = c.topic_id
             JOIN {schema}.topic t ON t.topic_id = c.topic_id
-            WHERE c.subscription_id = p_subscription_ids[1] AND c.lane = 0 AND NOT c.ordered
+            WHERE c.subscription_id = p_subscription_ids[1] AND c.lane = 0 AND NOT c.ordered AND c.active
               AND c.next_offset + p_messages_max[1] <= h.head + 1 AND c.next_offset > h.gaps_until
               AND (h.gaps_until = 0 OR h.gaps_checked_at >= clock_timestamp() - interval '20 milliseconds')
               AND NOT EXISTS (SELECT FROM {schema}.outstanding o
@@ -241,8 +245,11 @@ BEGIN
             RETURN;
         END IF;
     END IF;
+    -- Before the state is read, and until the end: see 0015_life_cycle.
+    PERFORM {schema}.hold_claims(p_subscription_ids, false);
     FOR i IN 1..v_count LOOP
-        SELECT s.subscription_id, p_messages_max[i], coalesce(p_lease_ms[i], t.lease_ms), s.topic_id, s.lanes, t.max_attempts,
+        SELECT s.status, s.subscription_id, p_messages_max[i], coalesce(p_lease_ms[i], s.lease_ms, t.lease_ms), s.topic_id,
+               s.lanes, coalesce(s.max_attempts, t.max_attempts),
                EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = s.subscription_id AND o.due_at <= v_now),
                EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = s.subscription_id AND o.suspect
                        AND o.owner = p_owner AND o.due_at > v_now),
@@ -251,8 +258,9 @@ BEGIN
                           AND c.next_offset + p_messages_max[i] * greatest(s.lanes, 1) > h.head + 1),
                EXISTS (SELECT FROM {schema}.schedule d WHERE d.topic_id = s.topic_id AND d.deliver_at <= v_now),
                p_in_flight_max[i], p_rates[i], p_bursts[i]
-        INTO v_want.subscription_id, v_want.messages_max, v_want.lease_ms, v_want.topic_id, v_want.lanes, v_want.max_attempts,
-             v_want.has_due, v_want.quarantined, v_needs_head, v_scheduled, v_want.in_flight_max, v_want.rate, v_want.burst
+        INTO v_status, v_want.subscription_id, v_want.messages_max, v_want.lease_ms, v_want.topic_id, v_want.lanes,
+             v_want.max_attempts, v_want.has_due, v_want.quarantined, v_needs_head, v_scheduled, v_want.in_flight_max,
+             v_want.rate, v_want.burst
         FROM {schema}.subscription s
         JOIN {schema}.topic t ON t.topic_id = s.topic_id
         JOIN {schema}.head h ON h.topic_id = s.topic_id
@@ -260,14 +268,22 @@ BEGIN
         IF NOT FOUND THEN
             RAISE EXCEPTION USING ERRCODE = 'HW005', MESSAGE = format('no such subscription: %s', p_subscription_ids[i]);
         END IF;
+        IF v_status <> 'active' THEN
+            RETURN NEXT ROW('inactive', v_want.subscription_id, v_want.topic_id, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+                            NULL, v_status, NULL)::{schema}.claimed;
+            CONTINUE;
+        END IF;
         IF v_scheduled THEN
             PERFORM {schema}.promote(v_want.topic_id, p_promote_max, v_now);
         END IF;
         IF v_scheduled OR v_needs_head THEN
             v_topics := v_topics || v_want.topic_id;
         END IF;
-        v_wants[i] := v_want;
+        v_wants := array_append(v_wants, v_want);
     END LOOP;
+    IF v_wants IS NULL THEN
+        RETURN;
+    END IF;
     IF v_topics IS NOT NULL THEN
         SELECT a.skipped INTO v_skipped FROM {schema}.advance(v_topics, p_rows_max, p_gaps_max) a;
     END IF;

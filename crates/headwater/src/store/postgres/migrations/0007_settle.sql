@@ -1,7 +1,22 @@
 -- Settling and extending, fenced by token: a slow worker may wake after its lease moved on. A lease whose deadline has
 -- passed is lost even if nobody took it yet, so that "held" means one thing to every process.
 
--- Whole leases are acked by a plain DELETE (sql/settle/all.sql): a function around it would cost more than it does.
+-- Whole leases are acked by a plain DELETE (sql/settle/all.sql): a function around it would cost more than it does. It calls
+-- log_ack only where some topic of the namespace keeps an ack log.
+
+-- Writes down who acked a range, if the topic wants to know. Part of the transaction that acks.
+CREATE FUNCTION {schema}.log_ack(
+    p_subscription_id integer, p_first bigint, p_last bigint, p_lane integer, p_owner text, p_now timestamptz
+) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    INSERT INTO {schema}.ack_log (topic_id, first_offset, last_offset, group_name, owner, acked_at, lane, lanes)
+    SELECT s.topic_id, p_first, p_last, s.group_name, p_owner, coalesce(p_now, clock_timestamp()), p_lane, s.lanes
+    FROM {schema}.subscription s JOIN {schema}.topic t ON t.topic_id = s.topic_id
+    WHERE s.subscription_id = p_subscription_id AND t.ack_log;
+    RETURN FOUND;
+END $$;
+COMMENT ON FUNCTION {schema}.log_ack IS 'granted to consumer: the line of an ack in the ack log';
 
 -- Settles parts of one lease, all or nothing. Outcomes: ack, retry, bury, release, park. Returns the topic, or null if
 -- the lease is lost or a part is not held under the token; then nothing has changed.
@@ -16,6 +31,7 @@ DECLARE
     v_held int8multirange;
     v_settled int8multirange;
     v_topic integer;
+    v_logs boolean;
     v_part record;
     r {schema}.outstanding;
 BEGIN
@@ -33,7 +49,13 @@ BEGIN
         RETURN NULL;
     END IF;
     SELECT * INTO r FROM {schema}.outstanding o WHERE o.token = p_token LIMIT 1;
-    SELECT s.topic_id INTO STRICT v_topic FROM {schema}.subscription s WHERE s.subscription_id = r.subscription_id;
+    SELECT s.topic_id, t.ack_log INTO STRICT v_topic, v_logs
+    FROM {schema}.subscription s JOIN {schema}.topic t ON t.topic_id = s.topic_id
+    WHERE s.subscription_id = r.subscription_id;
+    IF v_logs THEN
+        PERFORM {schema}.log_ack(r.subscription_id, u.a, u.b, r.lane, r.owner, v_now)
+        FROM unnest(p_firsts, p_lasts, p_outcomes) AS u (a, b, outcome) WHERE u.outcome = 'ack';
+    END IF;
     DELETE FROM {schema}.outstanding o WHERE o.token = p_token;
     INSERT INTO {schema}.outstanding (token, first_offset, last_offset, due_at, subscription_id, attempts, lane, suspect,
                                       owner, key, last_error)

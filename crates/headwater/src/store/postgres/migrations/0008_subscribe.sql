@@ -1,42 +1,24 @@
 -- Subscribing, upkeep, and the flag of those who wait.
 
--- Subscribes a group. The head row's lock serialises it with other subscribers of the topic, with the hand-out of late
--- rows and with claims that meet a gap.
-CREATE FUNCTION {schema}.subscribe(
-    p_topic text, p_group text, p_start text, p_offset bigint, p_at timestamptz, p_now timestamptz,
-    OUT subscription_id integer, OUT topic_id integer
+-- Where a group that starts so begins, and from where on late rows are its: everything of theirs commits later. Takes the
+-- lock of the head, after that of the extent, which serialises it with the hand-out of late rows and with claims that meet a
+-- gap. With p_dry nothing is changed.
+CREATE FUNCTION {schema}.find_start(
+    p_topic_id integer, p_start text, p_offset bigint, p_at timestamptz, p_dry boolean,
+    OUT next_offset bigint, OUT start_offset bigint
 )
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql AS $$
 DECLARE
-    t {schema}.topic;
     h {schema}.head;
-    v_other text;
+    v_first bigint;
     v_top bigint;
     v_missing int8multirange;
-    v_next bigint;
-    v_start bigint;
 BEGIN
-    PERFORM {schema}.check_name('topic', p_topic), {schema}.check_name('group', p_group);
-    SELECT * INTO t FROM {schema}.topic q WHERE q.name = p_topic;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION USING ERRCODE = 'HW001', MESSAGE = format('no such topic: %s', p_topic);
-    END IF;
-    topic_id := t.topic_id;
-    SELECT * INTO STRICT h FROM {schema}.head e WHERE e.topic_id = t.topic_id FOR UPDATE;
-    SELECT s.subscription_id INTO subscription_id FROM {schema}.subscription s
-    WHERE s.topic_id = t.topic_id AND s.group_name = p_group;
-    IF FOUND THEN
-        RETURN;
-    END IF;
-    SELECT s.group_name INTO v_other FROM {schema}.subscription s WHERE s.topic_id = t.topic_id LIMIT 1;
-    IF FOUND AND t.semantics = 'queue' THEN
-        RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = format(
-            'invalid group: topic %s is a queue and its group is %s; a second group would compete for its messages: create the topic as pub_sub for fan-out',
-            p_topic, v_other);
-    END IF;
-    -- Rows that came in noted gaps before this call are handed out before this group exists: they are not its.
-    IF h.gaps_until > 0 THEN
-        PERFORM {schema}.watch_gaps(t.topic_id, 0, NULL, NULL);
+    SELECT * INTO STRICT h FROM {schema}.head e WHERE e.topic_id = p_topic_id FOR UPDATE;
+    SELECT x.first_offset INTO STRICT v_first FROM {schema}.extent x WHERE x.topic_id = p_topic_id;
+    -- Rows that came in noted gaps before this call are handed out before this group is there: they are not its.
+    IF h.gaps_until > 0 AND NOT p_dry THEN
+        PERFORM {schema}.watch_gaps(p_topic_id, 0, NULL, NULL);
     END IF;
     -- What is visible now was committed before; what is not is delivered when it comes. So for a start by time the head moves to
     -- the last visible row and everything missing below it is noted: if it comes it comes late, also for this group.
@@ -45,34 +27,122 @@ BEGIN
     INTO v_missing, v_top
     FROM (SELECT m.message_offset, lag(m.message_offset, 1, h.head) OVER (ORDER BY m.message_offset) AS before
           FROM {schema}.message m
-          WHERE m.topic_id = t.topic_id AND m.message_offset > h.head AND p_start IN ('now', 'timestamp')) s;
-    IF v_top IS NOT NULL THEN
+          WHERE m.topic_id = p_topic_id AND m.message_offset > h.head AND p_start IN ('now', 'timestamp')) s;
+    IF v_top IS NOT NULL AND NOT p_dry THEN
         INSERT INTO {schema}.gap (topic_id, first_offset, last_offset, bound, noted_at)
-        SELECT t.topic_id, lower(r), upper(r) - 1, NULL, clock_timestamp() FROM unnest(v_missing) r;
+        SELECT p_topic_id, lower(r), upper(r) - 1, NULL, clock_timestamp() FROM unnest(v_missing) r;
         UPDATE {schema}.head e
         SET head = v_top, stuck_at = NULL,
             gaps_until = greatest(e.gaps_until, CASE WHEN isempty(v_missing) THEN 0 ELSE upper(v_missing) - 1 END)
-        WHERE e.topic_id = t.topic_id
-        RETURNING e.* INTO h;
+        WHERE e.topic_id = p_topic_id;
     END IF;
-    v_next := CASE p_start
+    h.head := coalesce(v_top, h.head);
+    -- Below the first offset stored nothing ever comes: cleanup passes no noted gap.
+    next_offset := greatest(v_first, CASE p_start
         WHEN 'now' THEN h.head + 1
         -- Far enough for anybody, and room to add to.
-        WHEN 'offset' THEN least(greatest(p_offset, 1), 4611686018427387904)
-        WHEN 'bounded' THEN greatest(h.head - p_offset + 1, 1)
+        WHEN 'offset' THEN least(p_offset, 4611686018427387904)
+        WHEN 'bounded' THEN h.head - p_offset + 1
         WHEN 'timestamp' THEN coalesce(
-            (SELECT min(m.message_offset) FROM {schema}.message m WHERE m.topic_id = t.topic_id AND m.created_at >= p_at),
-            h.head + 1)
-        ELSE 1 END;
+            (SELECT min(m.message_offset) FROM {schema}.message m WHERE m.topic_id = p_topic_id AND m.created_at >= p_at),
+            h.head + 1) END);
     -- Late rows below the start belong to it only if it started by time: they commit after that.
-    v_start := CASE WHEN p_start IN ('now', 'timestamp') THEN 1 ELSE v_next END;
-    INSERT INTO {schema}.subscription AS s (topic_id, group_name, lanes, start_offset, created_at)
-    VALUES (t.topic_id, p_group, CASE t.ordering WHEN 'key' THEN t.lanes ELSE 0 END, v_start,
-            coalesce(p_now, clock_timestamp()))
-    RETURNING s.subscription_id INTO subscription_id;
+    start_offset := CASE WHEN p_start IN ('now', 'timestamp') THEN 1 ELSE next_offset END;
+END $$;
+
+-- The floor of a subscription: everything at or below it is done.
+CREATE FUNCTION {schema}.floor_of(p_subscription_id integer) RETURNS bigint
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN least((SELECT min(c.next_offset) FROM {schema}.cursor c WHERE c.subscription_id = p_subscription_id),
+                 (SELECT min(o.first_offset) FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_id)) - 1;
+END $$;
+
+-- Counts a registration of a group that is there: many without its floor moving mean that it is flapping. False if it does
+-- not count any more.
+CREATE FUNCTION {schema}.note_restart(p_subscription_id integer, p_window_ms bigint, p_now timestamptz) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_floor bigint := {schema}.floor_of(p_subscription_id);
+BEGIN
+    UPDATE {schema}.subscription s
+    SET restarts = CASE WHEN g.goes_on THEN s.restarts + 1 ELSE 1 END,
+        restarts_since = CASE WHEN g.goes_on THEN s.restarts_since ELSE p_now END,
+        restarts_floor = CASE WHEN g.goes_on THEN s.restarts_floor ELSE v_floor END
+    FROM (SELECT coalesce(x.restarts_since >= p_now - make_interval(secs => p_window_ms / 1000.0)
+                          AND x.restarts_floor >= v_floor, false) AS goes_on
+          FROM {schema}.subscription x WHERE x.subscription_id = p_subscription_id FOR NO KEY UPDATE) g
+    WHERE s.subscription_id = p_subscription_id AND s.status IN ('active', 'paused');
+    RETURN FOUND;
+END $$;
+
+-- Subscribes a group, or finds it. The extent's lock serialises those that create or resurrect: of ten at once one does, and
+-- the others find it done. A group that is there and counts is found without it.
+CREATE FUNCTION {schema}.subscribe(
+    p_topic text, p_group text, p_start text, p_offset bigint, p_at timestamptz, p_window_ms bigint, p_now timestamptz,
+    OUT subscription_id integer, OUT topic_id integer, OUT lanes integer, OUT lease_ms bigint, OUT max_attempts integer,
+    OUT backoff_initial_ms bigint, OUT backoff_max_ms bigint, OUT resurrected boolean, OUT missed bigint
+)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    v_status text;
+BEGIN
+    PERFORM {schema}.check_name('topic', p_topic), {schema}.check_name('group', p_group);
+    SELECT t.topic_id INTO topic_id FROM {schema}.topic t WHERE t.name = p_topic;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW001', MESSAGE = format('no such topic: %s', p_topic);
+    END IF;
+    resurrected := false;
+    -- Twice at most: what dies or is cancelled between a look and the next line is looked at again, then under the lock.
+    FOR i IN 1..2 LOOP
+        SELECT s.subscription_id, s.status INTO subscription_id, v_status FROM {schema}.subscription s
+        WHERE s.topic_id = subscribe.topic_id AND s.group_name = p_group AND s.status <> 'cancelled';
+        EXIT WHEN v_status IN ('active', 'paused') AND {schema}.note_restart(subscription_id, p_window_ms, v_now);
+        IF i = 1 THEN
+            PERFORM {schema}.lock_extent(topic_id);
+        ELSIF v_status = 'dead' THEN
+            resurrected := {schema}.revive(subscription_id, NULL, v_now);
+        ELSE
+            subscription_id := {schema}.begin_subscription(topic_id, p_group, p_start, p_offset, p_at, v_now);
+        END IF;
+    END LOOP;
+    SELECT s.lanes, s.lease_ms, s.max_attempts, s.backoff_initial_ms, s.backoff_max_ms, s.missed
+    INTO lanes, lease_ms, max_attempts, backoff_initial_ms, backoff_max_ms, missed
+    FROM {schema}.subscription s WHERE s.subscription_id = subscribe.subscription_id;
+END $$;
+
+-- Creates a subscription. Runs under the lock of the extent.
+CREATE FUNCTION {schema}.begin_subscription(
+    p_topic_id integer, p_group text, p_start text, p_offset bigint, p_at timestamptz, p_now timestamptz
+) RETURNS integer
+LANGUAGE plpgsql AS $$
+DECLARE
+    t {schema}.topic;
+    v_other text;
+    v_next bigint;
+    v_start bigint;
+    v_id integer;
+BEGIN
+    SELECT * INTO STRICT t FROM {schema}.topic q WHERE q.topic_id = p_topic_id;
+    SELECT s.group_name INTO v_other FROM {schema}.subscription s
+    WHERE s.topic_id = p_topic_id AND s.status <> 'cancelled' LIMIT 1;
+    IF FOUND AND t.semantics = 'queue' THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = format(
+            'invalid group: topic %s is a queue and its group is %s; a second group would compete for its messages: create the topic as pub_sub for fan-out',
+            t.name, v_other);
+    END IF;
+    SELECT f.next_offset, f.start_offset INTO v_next, v_start
+    FROM {schema}.find_start(p_topic_id, p_start, p_offset, p_at, false) f;
+    INSERT INTO {schema}.subscription AS s (topic_id, group_name, lanes, start_offset, status_at, created_at)
+    VALUES (p_topic_id, p_group, CASE t.ordering WHEN 'key' THEN t.lanes ELSE 0 END, v_start, p_now, p_now)
+    RETURNING s.subscription_id INTO v_id;
     INSERT INTO {schema}.cursor (subscription_id, lane, topic_id, next_offset, ordered)
-    SELECT subscribe.subscription_id, l, t.topic_id, v_next, t.ordering = 'key'
+    SELECT v_id, l, p_topic_id, v_next, t.ordering = 'key'
     FROM generate_series(0, CASE t.ordering WHEN 'key' THEN t.lanes - 1 ELSE 0 END) l;
+    PERFORM {schema}.count_again(p_topic_id);
+    PERFORM {schema}.begin_accounting(v_id, p_now);
+    RETURN v_id;
 END $$;
 
 -- Says that a process waits for these topics, for so many milliseconds of the server's time.

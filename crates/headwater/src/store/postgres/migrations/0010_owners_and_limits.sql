@@ -57,12 +57,24 @@ BEGIN
     END LOOP;
 END $$;
 
--- Forgets an owner that leaves on purpose.
+-- Forgets an owner that leaves on purpose. What it did stays in the sums: it is added to the row of nobody.
 CREATE FUNCTION {schema}.depart(p_owner text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM set_config('synchronous_commit', 'off', true);
     DELETE FROM {schema}.owner w WHERE w.owner = p_owner;
+    WITH gone AS (
+        DELETE FROM {schema}.activity a WHERE a.owner = p_owner
+        RETURNING a.subscription_id, a.processed, a.failed, a.filtered
+    )
+    INSERT INTO {schema}.activity AS a (subscription_id, owner, processed, failed, filtered, rate, handling_mean_us,
+                                        handling_p95_us, told_at)
+    SELECT g.subscription_id, '', g.processed, g.failed, g.filtered, 0, 0, 0, '-infinity' FROM gone g
+    -- In one order, so that two that leave at once wait for each other and never deadlock.
+    ORDER BY g.subscription_id
+    ON CONFLICT (subscription_id, owner) DO UPDATE
+        SET processed = a.processed + excluded.processed, failed = a.failed + excluded.failed,
+            filtered = a.filtered + excluded.filtered;
 END $$;
 
 -- Limits of a group, over all processes. A claim without limits comes by none of this, and settlements never do: what

@@ -10,8 +10,15 @@ CREATE FUNCTION {schema}.grant_role(p_role text, p_kind text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v_function text;
+    v_table text;
 BEGIN
     PERFORM {schema}.grant_role_by_name(p_role, p_kind);
+    -- What consumers see of topics and groups; of a later version, and so maybe not there yet.
+    FOREACH v_table IN ARRAY ARRAY['extent', 'mark', 'record', 'backfill', 'activity', 'ack_log'] LOOP
+        IF p_kind = 'consumer' AND to_regclass(format('{schema}.%I', v_table)) IS NOT NULL THEN
+            EXECUTE format('GRANT SELECT ON {schema}.%I TO %I', v_table, p_role);
+        END IF;
+    END LOOP;
     FOR v_function IN
         SELECT p.oid::regprocedure::text FROM pg_proc p
         WHERE p.pronamespace = '{schema}'::regnamespace AND p.prosecdef
@@ -74,10 +81,13 @@ BEGIN
     WITH ended AS (
         DELETE FROM {schema}.outstanding o
         WHERE o.token = p_token AND o.owner IS NOT NULL AND o.due_at > coalesce(p_now, clock_timestamp())
-        RETURNING o.subscription_id, o.lane
+        RETURNING o.subscription_id, o.lane, o.first_offset, o.last_offset, o.owner
     )
-    SELECT s.topic_id, e.lane INTO v_topic, v_lane
-    FROM ended e JOIN {schema}.subscription s ON s.subscription_id = e.subscription_id LIMIT 1;
+    SELECT max(s.topic_id), max(e.lane),
+           bool_or(CASE WHEN t.ack_log THEN {schema}.log_ack(e.subscription_id, e.first_offset, e.last_offset, e.lane, e.owner, p_now) END)
+    INTO v_topic, v_lane
+    FROM ended e JOIN {schema}.subscription s ON s.subscription_id = e.subscription_id
+    JOIN {schema}.topic t ON t.topic_id = s.topic_id;
     IF v_lane IS NOT NULL THEN
         -- The lane is free for another holder.
         PERFORM {schema}.wake(v_topic, true, false);

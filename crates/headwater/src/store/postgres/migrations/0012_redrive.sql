@@ -7,11 +7,31 @@
 -- The cursors are locked first, as claims do: an offset that its lane has not reached yet, or that is outstanding already,
 -- comes anyhow and must not come twice. That can be: whoever buries a range of an ordered subscription whole buries what
 -- other lanes have in it too.
+--
+-- The extent is locked before the letters' messages are looked for, so that cleanup does not take one that is about to be
+-- outstanding; shared, because redrives do not mind each other.
+--
+-- A call may take many steps. Its last one writes the line of the audit, with what the ones before it have redriven.
 CREATE FUNCTION {schema}.redrive(
-    p_subscription_id integer, p_ids uuid[], p_lanes integer[], OUT redriven bigint, OUT topic_id integer
+    p_subscription_id integer, p_ids uuid[], p_lanes integer[], p_before bigint, p_is_last boolean, p_actor text,
+    p_now timestamptz, OUT redriven bigint, OUT topic_id integer
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_status text;
+    v_topic text;
+    v_group text;
 BEGIN
+    SELECT s.topic_id INTO STRICT redrive.topic_id FROM {schema}.subscription s WHERE s.subscription_id = p_subscription_id;
+    PERFORM FROM {schema}.extent e WHERE e.topic_id = redrive.topic_id FOR SHARE;
+    SELECT s.status, t.name, s.group_name INTO STRICT v_status, v_topic, v_group
+    FROM {schema}.subscription s JOIN {schema}.topic t ON t.topic_id = s.topic_id
+    WHERE s.subscription_id = p_subscription_id;
+    IF v_status = 'cancelled' THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW007', MESSAGE = format(
+            'invalid transition: topic %s, group %s is cancelled; its dead letters can be read and purged, not handed out; nothing was changed',
+            v_topic, v_group);
+    END IF;
     PERFORM FROM {schema}.cursor c
     WHERE c.subscription_id = p_subscription_id AND c.lane IN (SELECT coalesce(l, 0) FROM unnest(p_lanes) l)
     ORDER BY c.lane FOR UPDATE;
@@ -36,7 +56,10 @@ BEGIN
         WHERE h.offsets IS NULL OR NOT h.offsets @> n.message_offset
     )
     SELECT count(*) INTO redriven FROM letter;
-    SELECT s.topic_id INTO redrive.topic_id FROM {schema}.subscription s WHERE s.subscription_id = p_subscription_id;
+    IF p_is_last THEN
+        PERFORM {schema}.note_act(p_actor, 'redrive', v_topic, v_group,
+                                  jsonb_build_object('redriven', p_before + redriven), p_now);
+    END IF;
     IF redriven > 0 THEN
         -- Without looking for a flag: one that is raised while this runs is not seen, and a redrive is rare.
         PERFORM {schema}.wake(redrive.topic_id, true, true);
@@ -44,14 +67,21 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION {schema}.redrive IS 'granted to consumer: hands dead letters out again';
 
--- Removes letters for good; how many there were.
-CREATE FUNCTION {schema}.purge(p_subscription_id integer, p_ids uuid[]) RETURNS bigint
+-- Removes letters for good; how many there were. The last step of a call writes the line of the audit.
+CREATE FUNCTION {schema}.purge(
+    p_subscription_id integer, p_ids uuid[], p_before bigint, p_is_last boolean, p_actor text, p_now timestamptz
+) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v_count bigint;
 BEGIN
     DELETE FROM {schema}.dead_letter d WHERE d.dead_letter_id = ANY (p_ids) AND d.subscription_id = p_subscription_id;
     GET DIAGNOSTICS v_count = ROW_COUNT;
+    IF p_is_last THEN
+        PERFORM {schema}.note_act(p_actor, 'purge', t.name, s.group_name, jsonb_build_object('purged', p_before + v_count), p_now)
+        FROM {schema}.subscription s JOIN {schema}.topic t ON t.topic_id = s.topic_id
+        WHERE s.subscription_id = p_subscription_id;
+    END IF;
     RETURN v_count;
 END $$;
 COMMENT ON FUNCTION {schema}.purge IS 'granted to consumer: removes dead letters';

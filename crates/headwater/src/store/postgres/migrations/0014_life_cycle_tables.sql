@@ -54,6 +54,9 @@ ALTER TABLE {schema}.subscription DROP CONSTRAINT subscription_topic_id_group_na
 CREATE UNIQUE INDEX subscription_group ON {schema}.subscription (topic_id, group_name) WHERE status <> 'cancelled';
 CREATE INDEX subscription_cancelled ON {schema}.subscription (topic_id, group_name) WHERE status = 'cancelled';
 
+-- Whether the subscription is active, where claims lock anyway: see 0015_life_cycle.
+ALTER TABLE {schema}.cursor ADD COLUMN active boolean NOT NULL DEFAULT true;
+
 CREATE TABLE {schema}.extent (
     topic_id      integer PRIMARY KEY REFERENCES {schema}.topic ON DELETE CASCADE,
     -- Everything below was removed.
@@ -127,7 +130,10 @@ CREATE TABLE {schema}.ack_log (
     last_offset  bigint NOT NULL,
     group_name   text NOT NULL,
     owner        text NOT NULL,
-    acked_at     timestamptz NOT NULL
+    acked_at     timestamptz NOT NULL,
+    -- Of an ordered subscription: the ranges of its lanes overlap, and only the lane's own messages are acked by it.
+    lane         integer,
+    lanes        integer NOT NULL
 );
 CREATE INDEX ack_log_offsets ON {schema}.ack_log (topic_id, last_offset);
 

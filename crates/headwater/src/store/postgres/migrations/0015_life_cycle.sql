@@ -1,1 +1,498 @@
--- The life of topics and subscriptions: states, heartbeats, deaths, cursors moved by hand.
+-- The life of topics and subscriptions: states, heartbeats, cursors moved by hand.
+--
+-- Who hands out and who changes a subscription's state or place meet in two ways:
+--
+--   1. The short way of a claim (one statement) locks the cursor and looks at it again, in its newest version, once it has
+--      it. Therefore a state is also on the cursor (cursor.active), and whoever changes it waits for claims that hold the
+--      cursor: afterwards none is under way that saw it active, and none begins.
+--   2. The long way locks outstanding ranges first, then maybe the subscription, then a cursor. Operators lock in
+--      another order. So it holds an advisory lock, shared, from before it reads the state until its end, and operators
+--      hold it alone before they lock anything of the subscription: no claim of that kind is under way then, and none waits in
+--      a circle with them. It costs a claim no write. Locks are by subscription_id modulo 16: a claim that serves a thousand
+--      subscriptions must not fill the server's lock table.
+--
+-- The detector does without 2: it declares dead what has not claimed for minutes.
+
+-- Keeps operators (p_alone) or long claims away from subscriptions until the transaction ends. In one order.
+CREATE FUNCTION {schema}.hold_claims(p_subscription_ids integer[], p_alone boolean) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_bucket integer;
+BEGIN
+    FOR v_bucket IN SELECT DISTINCT u % 16 FROM unnest(p_subscription_ids) u ORDER BY 1 LOOP
+        IF p_alone THEN
+            PERFORM pg_advisory_xact_lock(hashtext('headwater claims {name}'), v_bucket);
+        ELSE
+            PERFORM pg_advisory_xact_lock_shared(hashtext('headwater claims {name}'), v_bucket);
+        END IF;
+    END LOOP;
+END $$;
+
+-- The cursors follow the state, whoever changes it.
+CREATE FUNCTION {schema}.follow_state() RETURNS trigger
+LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE {schema}.cursor c SET active = NEW.status = 'active' WHERE c.subscription_id = NEW.subscription_id;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER cursor_follows AFTER UPDATE OF status ON {schema}.subscription
+    FOR EACH ROW WHEN (OLD.status IS DISTINCT FROM NEW.status) EXECUTE FUNCTION {schema}.follow_state();
+
+-- Small or empty: whether any topic keeps an ack log is asked by every ack.
+CREATE INDEX topic_ack_log ON {schema}.topic (topic_id) WHERE ack_log;
+
+-- The subscription of a group: the living one, or else the last that was cancelled.
+CREATE FUNCTION {schema}.find_subscription(p_topic text, p_group text) RETURNS {schema}.subscription
+LANGUAGE plpgsql AS $$
+DECLARE
+    s {schema}.subscription;
+    v_topic integer;
+BEGIN
+    SELECT t.topic_id INTO v_topic FROM {schema}.topic t WHERE t.name = p_topic;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW001', MESSAGE = format('no such topic: %s', p_topic);
+    END IF;
+    SELECT * INTO s FROM {schema}.subscription x WHERE x.topic_id = v_topic AND x.group_name = p_group
+    ORDER BY x.status = 'cancelled', x.subscription_id DESC LIMIT 1;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW005', MESSAGE = format(
+            'no such subscription: topic %s, group %s; see `headwater group list %1$s`', p_topic, p_group);
+    END IF;
+    RETURN s;
+END $$;
+
+-- What was published while no subscription counted has a least life of its own: see extent.zero_until.
+CREATE FUNCTION {schema}.count_again(p_topic_id integer) RETURNS void
+LANGUAGE sql AS $$
+    UPDATE {schema}.extent e SET zero_until = {schema}.last_taken(p_topic_id) WHERE e.topic_id = p_topic_id AND e.zero_until IS NULL
+$$;
+
+CREATE FUNCTION {schema}.count_no_more(p_topic_id integer) RETURNS void
+LANGUAGE sql AS $$
+    UPDATE {schema}.extent e SET zero_until = NULL
+    WHERE e.topic_id = p_topic_id AND e.zero_until IS NOT NULL AND NOT EXISTS (
+        SELECT FROM {schema}.subscription s WHERE s.topic_id = p_topic_id AND s.status IN ('active', 'paused'))
+$$;
+
+-- What a subscription has not done, without end.
+CREATE FUNCTION {schema}.pending_of(p_subscription_id integer) RETURNS int8multirange
+LANGUAGE sql STABLE AS $$
+    SELECT int8multirange(int8range(min(c.next_offset), NULL)) + coalesce(
+        (SELECT range_agg(int8range(o.first_offset, o.last_offset, '[]')) FROM {schema}.outstanding o
+         WHERE o.subscription_id = p_subscription_id), '{}')
+    FROM {schema}.cursor c WHERE c.subscription_id = p_subscription_id
+$$;
+
+-- Everything at or below is done for every subscription that counts; the head without one.
+CREATE FUNCTION {schema}.watermark_of(p_topic_id integer) RETURNS bigint
+LANGUAGE sql STABLE AS $$
+    SELECT least(h.head, (SELECT min({schema}.floor_of(s.subscription_id)) FROM {schema}.subscription s
+                          WHERE s.topic_id = p_topic_id AND s.status IN ('active', 'paused')))
+    FROM {schema}.head h WHERE h.topic_id = p_topic_id
+$$;
+
+-- How many messages of a set of offsets are stored, the first and the last of them.
+CREATE FUNCTION {schema}.stored_in(
+    p_topic_id integer, p_offsets int8multirange, OUT messages bigint, OUT first_offset bigint, OUT last_offset bigint
+)
+LANGUAGE sql STABLE AS $$
+    SELECT count(*), min(m.message_offset), max(m.message_offset)
+    FROM unnest(p_offsets) r
+    -- Range by range, by the log's index.
+    CROSS JOIN LATERAL (SELECT x.message_offset FROM {schema}.message x WHERE x.topic_id = p_topic_id
+                        AND x.message_offset >= lower(r) AND (upper_inf(r) OR x.message_offset < upper(r)) OFFSET 0) m
+$$;
+
+-- Forgets what a subscription has outstanding below an offset; how many leases were lost. The caller holds its cursors, the
+-- topic's head, and claims apart (hold_claims): nobody else inserts rows but a settlement that splits a row it holds.
+-- What it inserts is seen by the statement after the one that waited for it; and as long as it has not
+-- committed, the row it splits is seen. So when nothing is found there is nothing.
+CREATE FUNCTION {schema}.forget_outstanding(p_subscription_id integer, p_below bigint, p_now timestamptz) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_lost bigint[] := '{}';
+    v_tokens bigint[];
+    v_cut bigint;
+BEGIN
+    LOOP
+        WITH gone AS (
+            DELETE FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_id AND o.last_offset < p_below
+            RETURNING o.token, o.owner, o.due_at
+        )
+        SELECT array_agg(CASE WHEN g.owner IS NOT NULL AND g.due_at > p_now THEN g.token END) INTO v_tokens FROM gone g;
+        UPDATE {schema}.outstanding o SET first_offset = p_below
+        WHERE o.subscription_id = p_subscription_id AND o.first_offset < p_below;
+        GET DIAGNOSTICS v_cut = ROW_COUNT;
+        EXIT WHEN v_tokens IS NULL AND v_cut = 0;
+        v_lost := v_lost || v_tokens;
+    END LOOP;
+    RETURN (SELECT count(DISTINCT t) FROM unnest(v_lost) t);
+END $$;
+
+-- Moves a subscription up to an offset: what is below is given up. Runs under the locks of extent and head.
+CREATE FUNCTION {schema}.give_up_below(p_subscription_id integer, p_next bigint, p_now timestamptz) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE {schema}.cursor c SET next_offset = greatest(c.next_offset, p_next) WHERE c.subscription_id = p_subscription_id;
+    PERFORM {schema}.forget_outstanding(p_subscription_id, p_next, p_now);
+END $$;
+
+-- Pauses, resumes or cancels. Compare and set: if the state is none of p_from nothing changes and the state is told.
+--
+-- Cancelling takes the lock of the head too: a late row is not handed to it any more once its ranges are removed.
+CREATE FUNCTION {schema}.shift(
+    p_topic text, p_group text, p_act text, p_from text[], p_to text, p_actor text, p_now timestamptz,
+    OUT topic_id integer, OUT state text, OUT shifted boolean
+)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    s {schema}.subscription := {schema}.find_subscription(p_topic, p_group);
+    v_lost bigint := 0;
+BEGIN
+    topic_id := s.topic_id;
+    IF p_to = 'cancelled' THEN
+        PERFORM {schema}.lock_extent(s.topic_id);
+        PERFORM FROM {schema}.head h WHERE h.topic_id = s.topic_id FOR UPDATE;
+    END IF;
+    PERFORM {schema}.hold_claims(ARRAY[s.subscription_id], true);
+    UPDATE {schema}.subscription x SET status = p_to, status_at = v_now
+    WHERE x.subscription_id = s.subscription_id AND x.status = ANY (p_from);
+    shifted := FOUND;
+    IF NOT shifted THEN
+        SELECT x.status INTO state FROM {schema}.find_subscription(p_topic, p_group) x;
+        RETURN;
+    END IF;
+    state := p_to;
+    IF p_to = 'cancelled' THEN
+        v_lost := {schema}.forget_outstanding(s.subscription_id, 9223372036854775807, v_now);
+        PERFORM {schema}.end_accounting(s.subscription_id), {schema}.count_no_more(s.topic_id);
+    END IF;
+    PERFORM {schema}.note_act(p_actor, p_act, p_topic, p_group, jsonb_build_object('from', s.status, 'leases_lost', v_lost), v_now);
+    -- Without looking for a flag: one that is raised while this runs is not seen, and operators are rare.
+    PERFORM {schema}.wake(s.topic_id, true, true);
+END $$;
+
+-- Deletes what was cancelled under a group's name and is released from the records. Returns the state it found and how
+-- many it deleted.
+CREATE FUNCTION {schema}.remove_subscription(
+    p_topic text, p_group text, p_actor text, p_now timestamptz, OUT state text, OUT removed bigint
+)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    s {schema}.subscription := {schema}.find_subscription(p_topic, p_group);
+    v_ids integer[];
+BEGIN
+    PERFORM {schema}.lock_extent(s.topic_id);
+    SELECT array_agg(x.subscription_id) INTO v_ids FROM {schema}.subscription x
+    WHERE x.topic_id = s.topic_id AND x.group_name = p_group AND x.status = 'cancelled' AND x.released_until IS NULL;
+    removed := coalesce(cardinality(v_ids), 0);
+    IF removed = 0 THEN
+        SELECT CASE WHEN bool_or(x.status = 'cancelled') THEN 'cancelled' ELSE max(x.status) END INTO state
+        FROM {schema}.subscription x WHERE x.topic_id = s.topic_id AND x.group_name = p_group;
+        RETURN;
+    END IF;
+    state := 'cancelled';
+    PERFORM {schema}.note_act(p_actor, 'remove', p_topic, p_group, jsonb_build_object('dead_letters',
+        (SELECT count(*) FROM {schema}.dead_letter d WHERE d.subscription_id = ANY (v_ids))), p_now);
+    DELETE FROM {schema}.dead_letter d WHERE d.subscription_id = ANY (v_ids);
+    DELETE FROM {schema}.outstanding o WHERE o.subscription_id = ANY (v_ids);
+    DELETE FROM {schema}.subscription x WHERE x.subscription_id = ANY (v_ids);
+END $$;
+
+-- Brings a dead subscription back; false if it is not dead. Runs under the lock of the extent, so one of many does it. Its
+-- heartbeat begins anew: a process has its full timeout to speak.
+CREATE FUNCTION {schema}.revive(p_subscription_id integer, p_behind_max bigint, p_now timestamptz) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_topic integer;
+    v_next bigint;
+BEGIN
+    SELECT s.topic_id INTO v_topic FROM {schema}.subscription s WHERE s.subscription_id = p_subscription_id AND s.status = 'dead';
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    SELECT greatest(e.first_offset, h.head - p_behind_max + 1) INTO STRICT v_next
+    FROM {schema}.head h JOIN {schema}.extent e ON e.topic_id = h.topic_id WHERE h.topic_id = v_topic FOR UPDATE OF h;
+    PERFORM {schema}.hold_claims(ARRAY[p_subscription_id], true);
+    UPDATE {schema}.subscription s
+    SET status = 'active', status_at = p_now, heartbeat_at = p_now, suspected_at = NULL,
+        -- What is given up so does not come late either.
+        start_offset = CASE WHEN p_behind_max IS NULL THEN s.start_offset ELSE greatest(s.start_offset, v_next) END
+    WHERE s.subscription_id = p_subscription_id AND s.status = 'dead';
+    IF p_behind_max IS NULL THEN
+        -- Ranges below the first offset stored are left alone: they may be leased, and are found empty.
+        UPDATE {schema}.cursor c SET next_offset = greatest(c.next_offset, v_next) WHERE c.subscription_id = p_subscription_id;
+    ELSE
+        PERFORM {schema}.give_up_below(p_subscription_id, v_next, p_now);
+    END IF;
+    PERFORM {schema}.count_again(v_topic);
+    PERFORM {schema}.begin_accounting(p_subscription_id, p_now);
+    PERFORM {schema}.wake(v_topic, true, true);
+    RETURN true;
+END $$;
+
+-- An operator brings a dead subscription back.
+CREATE FUNCTION {schema}.resurrect(
+    p_topic text, p_group text, p_behind_max bigint, p_actor text, p_now timestamptz,
+    OUT topic_id integer, OUT state text, OUT resurrected boolean, OUT next_offset bigint, OUT missed bigint,
+    OUT missed_first bigint, OUT missed_last bigint
+)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    s {schema}.subscription := {schema}.find_subscription(p_topic, p_group);
+BEGIN
+    PERFORM {schema}.lock_extent(s.topic_id);
+    -- Looked up anew under the lock: another may have brought it back, or cancelled it.
+    s := {schema}.find_subscription(p_topic, p_group);
+    topic_id := s.topic_id;
+    state := s.status;
+    missed := s.missed;
+    missed_first := s.missed_first;
+    missed_last := s.missed_last;
+    resurrected := {schema}.revive(s.subscription_id, p_behind_max, v_now);
+    SELECT min(c.next_offset) INTO next_offset FROM {schema}.cursor c WHERE c.subscription_id = s.subscription_id;
+    IF resurrected THEN
+        PERFORM {schema}.note_act(p_actor, 'resurrect', p_topic, p_group,
+            jsonb_build_object('behind_max', p_behind_max, 'next', next_offset, 'missed', missed), v_now);
+    END IF;
+END $$;
+
+-- A process says that it is alive and serves these subscriptions. One row for each, in their order.
+--
+-- First the dead, because their extents are locked before anything else; then the stamps. Those are written only where they
+-- are older than a quarter of the interval, and what somebody else has locked is skipped: mostly it is another process's
+-- stamp. Only a stamp older than the whole interval is waited for, a little: then it is not heartbeats that hold the row
+-- but claims with limits, and a busy group must not die of that.
+CREATE FUNCTION {schema}.beat(
+    p_owner text, p_ids integer[], p_processed bigint[], p_failed bigint[], p_filtered bigint[], p_rates double precision[],
+    p_means_us bigint[], p_p95s_us bigint[], p_now timestamptz
+) RETURNS TABLE (topic_id integer, state text, resurrected boolean, missed bigint, missed_first bigint, missed_last bigint)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    v_dead integer[];
+    v_topics integer[];
+    v_revived integer[] := '{}';
+BEGIN
+    SELECT array_agg(s.subscription_id), array_agg(DISTINCT s.topic_id ORDER BY s.topic_id) INTO v_dead, v_topics
+    FROM {schema}.subscription s WHERE s.subscription_id = ANY (p_ids) AND s.status = 'dead';
+    IF v_dead IS NOT NULL THEN
+        FOR i IN 1..cardinality(v_topics) LOOP
+            PERFORM {schema}.lock_extent(v_topics[i]);
+        END LOOP;
+        PERFORM {schema}.hold_claims(v_dead, true);
+        FOR i IN 1..cardinality(v_dead) LOOP
+            IF {schema}.revive(v_dead[i], NULL, v_now) THEN
+                v_revived := array_append(v_revived, v_dead[i]);
+            END IF;
+        END LOOP;
+    END IF;
+    IF cardinality(v_revived) = 0 THEN
+        -- A beat lost in a power cut is made up for by the next one.
+        PERFORM set_config('synchronous_commit', 'off', true);
+    END IF;
+    WITH due AS MATERIALIZED (
+        SELECT s.subscription_id FROM {schema}.subscription s JOIN {schema}.topic t ON t.topic_id = s.topic_id
+        WHERE s.subscription_id = ANY (p_ids) AND s.status IN ('active', 'paused')
+          AND (s.suspected_at IS NOT NULL OR coalesce({schema}.stamp_age_ms(s.heartbeat_at, v_now) * 4 >= t.heartbeat_interval_ms, true))
+        ORDER BY s.subscription_id FOR NO KEY UPDATE OF s SKIP LOCKED
+    )
+    UPDATE {schema}.subscription s SET heartbeat_at = v_now, suspected_at = NULL FROM due WHERE s.subscription_id = due.subscription_id;
+    IF EXISTS (SELECT FROM {schema}.subscription s JOIN {schema}.topic t ON t.topic_id = s.topic_id
+               WHERE s.subscription_id = ANY (p_ids) AND s.status IN ('active', 'paused')
+                 AND {schema}.stamp_age_ms(s.heartbeat_at, v_now) > t.heartbeat_interval_ms) THEN
+        PERFORM {schema}.stamp_overdue(p_ids, v_now);
+    END IF;
+    INSERT INTO {schema}.activity AS a (subscription_id, owner, processed, failed, filtered, rate, handling_mean_us,
+                                        handling_p95_us, told_at)
+    SELECT DISTINCT ON (s.subscription_id)
+           s.subscription_id, p_owner, u.processed, u.failed, u.filtered, u.rate, u.mean_us, u.p95_us, v_now
+    FROM unnest(p_ids, p_processed, p_failed, p_filtered, p_rates, p_means_us, p_p95s_us) WITH ORDINALITY
+        AS u (id, processed, failed, filtered, rate, mean_us, p95_us, i)
+    JOIN {schema}.subscription s ON s.subscription_id = u.id AND s.status <> 'cancelled'
+    ORDER BY s.subscription_id, u.i DESC
+    ON CONFLICT (subscription_id, owner) DO UPDATE
+        SET processed = excluded.processed, failed = excluded.failed, filtered = excluded.filtered, rate = excluded.rate,
+            handling_mean_us = excluded.handling_mean_us, handling_p95_us = excluded.handling_p95_us, told_at = excluded.told_at;
+    RETURN QUERY
+        SELECT s.topic_id, s.status, u.id = ANY (v_revived), s.missed, s.missed_first, s.missed_last
+        FROM unnest(p_ids) WITH ORDINALITY AS u (id, i) LEFT JOIN {schema}.subscription s ON s.subscription_id = u.id
+        ORDER BY u.i;
+END $$;
+COMMENT ON FUNCTION {schema}.beat IS 'granted to consumer: the heartbeat of a process for its subscriptions';
+
+-- How old a stamp is; one from the future, of a clock that jumped back, is as old as can be.
+CREATE FUNCTION {schema}.stamp_age_ms(p_at timestamptz, p_now timestamptz) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN p_at > p_now THEN 1000000000000000 ELSE (extract(epoch FROM p_now - p_at) * 1000)::bigint END
+$$;
+
+-- Writes stamps that are overdue, waiting for whoever holds the row, but not for long: the next beat tries again.
+CREATE FUNCTION {schema}.stamp_overdue(p_ids integer[], p_now timestamptz) RETURNS void
+LANGUAGE plpgsql SET lock_timeout = '500ms' AS $$
+BEGIN
+    UPDATE {schema}.subscription s SET heartbeat_at = p_now, suspected_at = NULL FROM {schema}.topic t
+    WHERE s.subscription_id = ANY (p_ids) AND s.status IN ('active', 'paused') AND t.topic_id = s.topic_id
+      AND {schema}.stamp_age_ms(s.heartbeat_at, p_now) > t.heartbeat_interval_ms;
+EXCEPTION
+    WHEN lock_not_available THEN NULL;
+END $$;
+
+-- Moves a subscription's cursor, or tells what that would do.
+CREATE FUNCTION {schema}.seek(
+    p_topic text, p_group text, p_start text, p_offset bigint, p_at timestamptz, p_dry boolean, p_actor text, p_now timestamptz,
+    OUT topic_id integer, OUT from_offset bigint, OUT to_offset bigint, OUT replayed bigint, OUT skipped bigint,
+    OUT leases_lost bigint
+)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    s {schema}.subscription := {schema}.find_subscription(p_topic, p_group);
+    v_start bigint;
+    v_before int8multirange;
+    v_after int8multirange;
+BEGIN
+    PERFORM {schema}.lock_extent(s.topic_id);
+    s := {schema}.find_subscription(p_topic, p_group);
+    topic_id := s.topic_id;
+    IF s.status = 'cancelled' THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW007', MESSAGE = format(
+            'invalid transition: topic %s, group %s is cancelled; seek needs active or paused or dead; nothing was changed',
+            p_topic, p_group);
+    END IF;
+    SELECT f.next_offset, f.start_offset INTO to_offset, v_start
+    FROM {schema}.find_start(s.topic_id, p_start, p_offset, p_at, p_dry) f;
+    IF NOT p_dry THEN
+        PERFORM {schema}.hold_claims(ARRAY[s.subscription_id], true);
+        PERFORM FROM {schema}.cursor c WHERE c.subscription_id = s.subscription_id ORDER BY c.lane FOR UPDATE;
+    END IF;
+    SELECT min(c.next_offset), {schema}.pending_of(s.subscription_id) INTO from_offset, v_before
+    FROM {schema}.cursor c WHERE c.subscription_id = s.subscription_id;
+    v_after := int8multirange(int8range(to_offset, NULL));
+    replayed := (SELECT n.messages FROM {schema}.stored_in(s.topic_id, v_after - v_before) n);
+    skipped := (SELECT n.messages FROM {schema}.stored_in(s.topic_id, v_before - v_after) n);
+    IF p_dry THEN
+        SELECT count(DISTINCT o.token) INTO leases_lost FROM {schema}.outstanding o
+        WHERE o.subscription_id = s.subscription_id AND o.owner IS NOT NULL AND o.due_at > v_now;
+        RETURN;
+    END IF;
+    leases_lost := {schema}.forget_outstanding(s.subscription_id, 9223372036854775807, v_now);
+    UPDATE {schema}.cursor c SET next_offset = to_offset WHERE c.subscription_id = s.subscription_id;
+    -- What it has not got on with since it restarted is measured from here.
+    UPDATE {schema}.subscription x
+    SET start_offset = v_start, required_from = least(x.required_from, to_offset), restarts = 0, restarts_since = NULL
+    WHERE x.subscription_id = s.subscription_id;
+    PERFORM {schema}.note_act(p_actor, 'seek', p_topic, p_group, jsonb_build_object('from', from_offset, 'to', to_offset,
+        'replayed', replayed, 'skipped', skipped, 'leases_lost', leases_lost), v_now);
+    PERFORM {schema}.wake(s.topic_id, true, true);
+END $$;
+
+-- Gives a group a delivery policy of its own; nulls take the topic's.
+CREATE FUNCTION {schema}.set_policy(
+    p_topic text, p_group text, p_lease_ms bigint, p_max_attempts integer, p_backoff_initial_ms bigint, p_backoff_max_ms bigint,
+    p_actor text, p_now timestamptz
+) RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    s {schema}.subscription := {schema}.find_subscription(p_topic, p_group);
+BEGIN
+    UPDATE {schema}.subscription x
+    SET lease_ms = p_lease_ms, max_attempts = p_max_attempts, backoff_initial_ms = p_backoff_initial_ms, backoff_max_ms = p_backoff_max_ms
+    WHERE x.subscription_id = s.subscription_id AND x.status <> 'cancelled';
+    IF NOT FOUND THEN
+        RETURN 'cancelled';
+    END IF;
+    PERFORM {schema}.note_act(p_actor, 'set_policy', p_topic, p_group, jsonb_build_object('lease_ms', p_lease_ms, 'max_attempts',
+        p_max_attempts, 'backoff_initial_ms', p_backoff_initial_ms, 'backoff_max_ms', p_backoff_max_ms), p_now);
+    RETURN s.status;
+END $$;
+
+-- Ends a lease by hand, as if its holder had given it back. Returns the topic, or null if there is no such lease.
+CREATE FUNCTION {schema}.release_lease(p_token bigint, p_actor text, p_now timestamptz) RETURNS integer
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    v_subscription integer;
+    v_owner text;
+    v_first bigint;
+    v_last bigint;
+    v_topic {schema}.topic;
+    v_group text;
+BEGIN
+    -- In the order in which a settlement locks them.
+    PERFORM FROM {schema}.outstanding o WHERE o.token = p_token ORDER BY o.first_offset FOR UPDATE;
+    SELECT max(o.subscription_id), max(o.owner), min(o.first_offset), max(o.last_offset)
+    INTO v_subscription, v_owner, v_first, v_last
+    FROM {schema}.outstanding o WHERE o.token = p_token AND o.owner IS NOT NULL AND o.due_at > v_now;
+    IF v_subscription IS NULL THEN
+        RETURN NULL;
+    END IF;
+    UPDATE {schema}.outstanding o SET token = nextval('{schema}.lease_token'), owner = NULL, due_at = '-infinity'
+    WHERE o.token = p_token;
+    SELECT s.group_name INTO STRICT v_group FROM {schema}.subscription s WHERE s.subscription_id = v_subscription;
+    SELECT t.* INTO STRICT v_topic FROM {schema}.subscription s JOIN {schema}.topic t ON t.topic_id = s.topic_id
+    WHERE s.subscription_id = v_subscription;
+    PERFORM {schema}.note_act(p_actor, 'release_lease', v_topic.name, v_group,
+        jsonb_build_object('token', p_token, 'owner', v_owner, 'first', v_first, 'last', v_last), v_now);
+    PERFORM {schema}.wake(v_topic.topic_id, true, true);
+    RETURN v_topic.topic_id;
+END $$;
+
+-- Gives up for dead subscriptions what is done for every counting one and was published at least so long ago: a row for each that
+-- had some. Up to the first message that is younger, because a cursor is one offset. With p_dry nothing is changed.
+CREATE FUNCTION {schema}.force_complete(p_topic text, p_older_than_ms bigint, p_dry boolean, p_actor text, p_now timestamptz)
+RETURNS TABLE (group_name text, messages bigint, until bigint)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    v_topic integer;
+    v_dead integer[];
+    v_until bigint;
+    v_floor bigint;
+    v_all bigint := 0;
+    v_first bigint;
+    v_last bigint;
+    v_names text[] := '{}';
+    s record;
+BEGIN
+    SELECT t.topic_id INTO v_topic FROM {schema}.topic t WHERE t.name = p_topic;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW001', MESSAGE = format('no such topic: %s', p_topic);
+    END IF;
+    PERFORM {schema}.lock_extent(v_topic);
+    PERFORM FROM {schema}.head h WHERE h.topic_id = v_topic FOR UPDATE;
+    SELECT array_agg(x.subscription_id), min({schema}.floor_of(x.subscription_id)) INTO v_dead, v_floor
+    FROM {schema}.subscription x WHERE x.topic_id = v_topic AND x.status = 'dead';
+    IF v_dead IS NOT NULL THEN
+        PERFORM {schema}.hold_claims(v_dead, true);
+        v_until := {schema}.watermark_of(v_topic);
+        v_until := least(v_until, (SELECT min(m.message_offset) - 1 FROM {schema}.message m
+            WHERE m.topic_id = v_topic AND m.message_offset > v_floor AND m.message_offset <= v_until
+              AND m.created_at > v_now - make_interval(secs => p_older_than_ms / 1000.0)));
+    END IF;
+    FOR s IN SELECT x.subscription_id, x.group_name AS name FROM {schema}.subscription x
+             WHERE x.subscription_id = ANY (v_dead) ORDER BY x.group_name
+    LOOP
+        SELECT n.messages, n.first_offset, n.last_offset INTO messages, v_first, v_last
+        FROM {schema}.stored_in(v_topic, {schema}.pending_of(s.subscription_id) * int8multirange(int8range(NULL, v_until, '(]'))) n;
+        CONTINUE WHEN messages = 0;
+        IF NOT p_dry THEN
+            PERFORM {schema}.give_up_below(s.subscription_id, v_until + 1, v_now);
+            UPDATE {schema}.subscription x
+            SET missed = x.missed + force_complete.messages, missed_first = least(x.missed_first, v_first),
+                missed_last = greatest(x.missed_last, v_last)
+            WHERE x.subscription_id = s.subscription_id;
+        END IF;
+        group_name := s.name;
+        until := v_until;
+        v_all := v_all + messages;
+        v_names := array_append(v_names, s.name);
+        RETURN NEXT;
+    END LOOP;
+    IF NOT p_dry THEN
+        PERFORM {schema}.note_act(p_actor, 'force_complete', p_topic, NULL, jsonb_build_object('older_than_ms', p_older_than_ms,
+            'groups', to_jsonb(v_names), 'messages', v_all, 'until', v_until), v_now);
+    END IF;
+END $$;

@@ -1,17 +1,51 @@
--- Purpose: the subscriptions of a topic and how far each is.
--- Parameters: topic id, injected time.
--- Index: subscription_topic_id_group_name_key, outstanding_due.
-SELECT s.subscription_id, s.topic_id, s.group_name, s.reassigned, c.next_offset,
-       least(c.next_offset, o.lowest) - 1 AS floor, coalesce(o.leased, 0) AS leased, coalesce(o.waiting, 0) AS waiting,
-       (SELECT count(*) FROM {schema}.dead_letter d WHERE d.subscription_id = s.subscription_id) AS dead_letters
-FROM {schema}.subscription s
-JOIN (SELECT subscription_id, min(next_offset) AS next_offset FROM {schema}.cursor GROUP BY subscription_id) c
-    ON c.subscription_id = s.subscription_id
-LEFT JOIN LATERAL (
-    SELECT min(q.first_offset) AS lowest,
-           count(*) FILTER (WHERE q.owner IS NOT NULL AND q.due_at > coalesce($2, clock_timestamp())) AS leased,
-           count(*) FILTER (WHERE q.owner IS NULL OR q.due_at <= coalesce($2, clock_timestamp())) AS waiting
+-- Purpose: the subscriptions of a topic, how far each is and how it is doing.
+-- Parameters: topic id, how far back restarts count in ms, injected time.
+-- Index: subscription_group, cursor_pkey, outstanding_due, dead_letter_subscription, activity_pkey, message primary key.
+SELECT s.subscription_id, s.topic_id, s.group_name, s.status, s.status_at, s.heartbeat_at, t.heartbeat_timeout_ms,
+       greatest(extract(epoch FROM now.at - s.heartbeat_at) * 1000, 0)::bigint AS heartbeat_age_ms,
+       c.next_offset, f.floor, f.lag,
+       CASE WHEN f.lag > 0 THEN (
+           SELECT m.created_at FROM {schema}.message m
+           WHERE m.topic_id = s.topic_id AND m.message_offset > f.floor AND m.message_offset <= h.head
+           ORDER BY m.message_offset LIMIT 1) END AS oldest_pending,
+       o.leased, o.waiting, o.in_flight, o.retrying, s.reassigned, s.missed, s.missed_first, s.missed_last,
+       (SELECT count(*) FROM {schema}.dead_letter d WHERE d.subscription_id = s.subscription_id) AS dead_letters,
+       a.processed, a.failed, a.filtered, a.rate, a.handling_mean_us, a.handling_p95_us, a.processes,
+       CASE WHEN s.restarts_since >= now.at - make_interval(secs => $2::bigint / 1000.0) AND f.floor <= s.restarts_floor
+            THEN s.restarts ELSE 0 END AS restarts
+FROM (SELECT coalesce($3::timestamptz, clock_timestamp()) AS at) now
+CROSS JOIN {schema}.subscription s
+JOIN {schema}.topic t ON t.topic_id = s.topic_id
+JOIN {schema}.head h ON h.topic_id = s.topic_id
+CROSS JOIN LATERAL (
+    SELECT min(q.next_offset) AS next_offset FROM {schema}.cursor q WHERE q.subscription_id = s.subscription_id
+) c
+CROSS JOIN LATERAL (
+    SELECT min(q.first_offset) AS lowest, coalesce(sum(q.last_offset - q.first_offset + 1), 0)::bigint AS offsets,
+           count(*) FILTER (WHERE q.owner IS NOT NULL AND q.due_at > now.at) AS leased,
+           count(*) FILTER (WHERE q.owner IS NULL OR q.due_at <= now.at) AS waiting,
+           coalesce(sum(q.last_offset - q.first_offset + 1) FILTER (WHERE q.owner IS NOT NULL AND q.due_at > now.at), 0)::bigint
+               AS in_flight,
+           coalesce(sum(q.last_offset - q.first_offset + 1) FILTER (
+               WHERE q.owner IS NULL AND q.attempts > 0 AND NOT q.parked AND q.due_at > now.at), 0)::bigint AS retrying
     FROM {schema}.outstanding q WHERE q.subscription_id = s.subscription_id
-) o ON true
+) o
+CROSS JOIN LATERAL (
+    SELECT least(c.next_offset, o.lowest) - 1 AS floor,
+           CASE WHEN s.lanes > 0 THEN greatest(h.head - least(c.next_offset, o.lowest) + 1, 0)
+                ELSE greatest(h.head - c.next_offset + 1, 0) + o.offsets END AS lag
+) f
+CROSS JOIN LATERAL (
+    -- Totals are everybody's, also of those that left; what is lately is of those that speak.
+    SELECT coalesce(sum(q.processed), 0)::bigint AS processed, coalesce(sum(q.failed), 0)::bigint AS failed,
+           coalesce(sum(q.filtered), 0)::bigint AS filtered, coalesce(sum(q.rate) FILTER (WHERE l.lives), 0) AS rate,
+           coalesce(sum(q.handling_mean_us * q.rate) FILTER (WHERE l.lives) / nullif(sum(q.rate) FILTER (WHERE l.lives), 0),
+                    avg(q.handling_mean_us) FILTER (WHERE l.lives), 0)::bigint AS handling_mean_us,
+           coalesce(max(q.handling_p95_us) FILTER (WHERE l.lives), 0) AS handling_p95_us,
+           count(*) FILTER (WHERE l.lives) AS processes
+    FROM {schema}.activity q
+    CROSS JOIN LATERAL (SELECT q.told_at > now.at - make_interval(secs => t.heartbeat_timeout_ms / 1000.0) AS lives) l
+    WHERE q.subscription_id = s.subscription_id
+) a
 WHERE s.topic_id = $1
-ORDER BY s.group_name
+ORDER BY s.group_name, s.status = 'cancelled', s.subscription_id

@@ -1,10 +1,27 @@
 -- Purpose: all topics with what can be seen of their logs.
 -- Parameters: none.
--- Index: topic_name_key, head_pkey, gap_pkey, schedule_due.
-SELECT t.topic_id, t.name, t.semantics, t.lease_ms, t.max_attempts, t.backoff_initial_ms, t.backoff_max_ms, t.ordering,
-       t.lanes, t.payload_bytes_max, t.dedup_window_ms, t.gap_patience_ms, h.head,
+-- Index: topic_name_key, head_pkey, extent_pkey, gap_pkey, schedule_due, cursor_pkey, outstanding_due; record_pkey while a
+-- change of mode is under way.
+SELECT t.topic_id, t.name, t.semantics, t.tracking, t.message_retention_ms, t.max_retention_ms,
+       t.zero_subscription_retention_ms, t.block_writes, t.zombie_subscription_ttl_ms, t.lease_ms, t.max_attempts,
+       t.backoff_initial_ms, t.backoff_max_ms, t.ordering, t.lanes, t.storage, t.partition, t.partition_rows,
+       t.payload_bytes_max, t.dedup_window_ms, t.heartbeat_interval_ms, t.heartbeat_timeout_ms, t.ack_log, t.gap_patience_ms,
+       h.head, e.first_offset, least(h.head, w.floor) AS watermark,
        (SELECT count(*) FROM {schema}.gap g WHERE g.topic_id = t.topic_id) AS gaps,
        (SELECT count(*) FROM {schema}.schedule d WHERE d.topic_id = t.topic_id) AS scheduled,
-       (SELECT count(*) FROM {schema}.subscription s WHERE s.topic_id = t.topic_id) AS subscriptions
-FROM {schema}.topic t JOIN {schema}.head h ON h.topic_id = t.topic_id
+       (SELECT count(*) FROM {schema}.subscription s WHERE s.topic_id = t.topic_id AND s.status <> 'cancelled') AS subscriptions,
+       -- Records are made from below up to change_until, or removed from below up to it.
+       CASE WHEN e.change_until IS NOT NULL THEN greatest(e.change_until - e.first_offset + 1, 0) END AS change_total,
+       CASE WHEN e.change_until IS NULL THEN NULL
+            WHEN t.tracking = 'reference_counting' THEN greatest(e.tracked_until - e.first_offset + 1, 0)
+            ELSE greatest(coalesce((SELECT min(r.message_offset) FROM {schema}.record r WHERE r.topic_id = t.topic_id),
+                                   e.change_until + 1) - e.first_offset, 0) END AS change_done
+FROM {schema}.topic t
+JOIN {schema}.head h ON h.topic_id = t.topic_id
+JOIN {schema}.extent e ON e.topic_id = t.topic_id
+CROSS JOIN LATERAL (
+    SELECT min(least((SELECT min(c.next_offset) FROM {schema}.cursor c WHERE c.subscription_id = s.subscription_id),
+                     (SELECT min(o.first_offset) FROM {schema}.outstanding o WHERE o.subscription_id = s.subscription_id)) - 1) AS floor
+    FROM {schema}.subscription s WHERE s.topic_id = t.topic_id AND s.status IN ('active', 'paused')
+) w
 ORDER BY t.name

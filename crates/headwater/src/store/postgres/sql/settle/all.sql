@@ -1,10 +1,13 @@
 -- Purpose: ack whole leases; returns the tokens that were held, and the topic of those whose lane became free.
 -- Parameters: tokens, durable, injected time.
--- Index: outstanding_pkey (token, first_offset).
+-- Index: outstanding_pkey (token, first_offset); topic_ack_log, once.
 DELETE FROM {schema}.outstanding o
 WHERE o.token = ANY ($1) AND o.owner IS NOT NULL AND o.due_at > coalesce($3, clock_timestamp())
   -- Evaluated once: an ack lost in a power cut only means a redelivery.
   AND (SELECT $2 OR set_config('synchronous_commit', 'off', true) IS NOT NULL)
 RETURNING o.token,
     CASE WHEN o.lane IS NOT NULL
-         THEN (SELECT s.topic_id FROM {schema}.subscription s WHERE s.subscription_id = o.subscription_id) END AS freed_topic_id
+         THEN (SELECT s.topic_id FROM {schema}.subscription s WHERE s.subscription_id = o.subscription_id) END AS freed_topic_id,
+    -- Evaluated once as well: where no topic keeps an ack log, none is called for.
+    CASE WHEN (SELECT EXISTS (SELECT FROM {schema}.topic t WHERE t.ack_log))
+         THEN {schema}.log_ack(o.subscription_id, o.first_offset, o.last_offset, o.lane, o.owner, $3) END AS logged

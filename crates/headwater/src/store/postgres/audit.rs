@@ -1,0 +1,60 @@
+//! What was done by operators, and who acked what.
+
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use super::{PostgresStore, topic};
+use crate::error::Result;
+use crate::lease::OffsetRange;
+use crate::limits::{CLAIM_MESSAGES_MAX, LANES_MAX};
+use crate::message::{Offset, lane_of};
+use crate::name::{GroupName, Owner, TopicName};
+use crate::store::{Ack, AuditEntry};
+
+pub(super) async fn audit(store: &PostgresStore, limit: u32) -> Result<Vec<AuditEntry>> {
+    let rows =
+        store.connections.query("reading the audit", &store.statements.audit, &[&i64::from(limit)]).await?;
+    let entry = |row: &Row| AuditEntry {
+        at: row.get("acted_at"),
+        actor: row.get("actor"),
+        act: row.get("act"),
+        topic: row.get("topic"),
+        group: row.get("group_name"),
+        detail: row.get("detail"),
+    };
+    Ok(rows.iter().map(entry).collect())
+}
+
+pub(super) async fn acks(store: &PostgresStore, name: &TopicName, offset: Offset) -> Result<Vec<Ack>> {
+    let topic = topic::get(store, name).await?;
+    let span_max = i64::from(CLAIM_MESSAGES_MAX) * i64::from(LANES_MAX);
+    // Far enough from the end that the span can be added.
+    let offset = offset.0.min(i64::MAX - span_max);
+    let rows = store
+        .connections
+        .query(
+            &format!("reading the acks of topic {name}"),
+            &store.statements.acks,
+            &[&topic.topic_id.0, &offset, &span_max],
+        )
+        .await?;
+    rows.iter().filter(|row| is_of_its_lane(row)).map(ack_of).collect()
+}
+
+/// The lanes' ranges overlap: an ack is a message's own if it is of the lane the message belongs to.
+fn is_of_its_lane(row: &Row) -> bool {
+    let lane: Option<i32> = row.get("lane");
+    let message_id: Option<Uuid> = row.get("message_id");
+    let Some((lane, message_id)) = lane.zip(message_id) else { return true };
+    let lanes = u16::try_from(row.get::<_, i32>("lanes")).expect("lanes fit 16 bits");
+    i32::from(lane_of(row.get("key"), message_id, lanes)) == lane
+}
+
+fn ack_of(row: &Row) -> Result<Ack> {
+    Ok(Ack {
+        group: GroupName::new(row.get::<_, String>("group_name"))?,
+        range: OffsetRange::new(Offset(row.get("first_offset")), Offset(row.get("last_offset"))),
+        owner: Owner::new(row.get::<_, String>("owner"))?,
+        at: row.get("acked_at"),
+    })
+}

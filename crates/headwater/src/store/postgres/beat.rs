@@ -1,0 +1,65 @@
+//! Heartbeats of processes for the subscriptions they serve.
+
+use std::time::Duration;
+
+use tokio_postgres::Row;
+
+use super::PostgresStore;
+use super::status::missed_of;
+use crate::error::Result;
+use crate::name::Owner;
+use crate::store::{Beat, Pulse};
+use crate::subscription::{Activity, SubscriptionState};
+use crate::topic::TopicId;
+
+/// A heartbeat that takes longer has failed: the next one is due soon, and many failures mean that the process is cut off.
+const BEAT_TIMEOUT: Duration = Duration::from_secs(5);
+
+pub(super) async fn beat(store: &PostgresStore, owner: &Owner, beats: &[Beat]) -> Result<Vec<Pulse>> {
+    if beats.is_empty() {
+        return Ok(Vec::new());
+    }
+    let ids: Vec<i32> = beats.iter().map(|beat| beat.subscription_id.0).collect();
+    let column = |get: fn(&Activity) -> u64| -> Vec<i64> {
+        beats.iter().map(|beat| i64::try_from(get(&beat.activity)).unwrap_or(i64::MAX)).collect()
+    };
+    let rates: Vec<f64> = beats.iter().map(|beat| beat.activity.rate).collect();
+    // On the leases' own pool: a process whose work pool is busy is not dead.
+    let rows = store
+        .connections
+        .query_leases_within(
+            BEAT_TIMEOUT,
+            "beating for subscriptions",
+            &store.statements.beat,
+            &[
+                &owner.as_str(),
+                &ids,
+                &column(|activity| activity.processed),
+                &column(|activity| activity.failed),
+                &column(|activity| activity.filtered),
+                &rates,
+                &column(|activity| micros(activity.handling_mean)),
+                &column(|activity| micros(activity.handling_p95)),
+                &store.clock.injected(),
+            ],
+        )
+        .await?;
+    assert_eq!(rows.len(), beats.len(), "the store answers for every subscription");
+    rows.iter().zip(beats).map(|(row, beat)| pulse_of(store, row, beat)).collect()
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn pulse_of(store: &PostgresStore, row: &Row, beat: &Beat) -> Result<Pulse> {
+    let Some(state) = row.get::<_, Option<&str>>("state") else { return Ok(Pulse::Gone) };
+    if row.get("resurrected") {
+        let missed = missed_of(row);
+        let (subscription, count) = (beat.subscription_id.0, missed.count);
+        tracing::info!(subscription, missed = count, "dead subscription resurrected by a heartbeat");
+        store.hub.wake(TopicId(row.get("topic_id")));
+        return Ok(Pulse::Resurrected(missed));
+    }
+    Ok(Pulse::of(SubscriptionState::parse(state)?))
+}

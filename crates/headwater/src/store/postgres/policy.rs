@@ -1,0 +1,85 @@
+//! Delivery policies that groups have of their own.
+
+use std::time::Duration;
+
+use tokio_postgres::Row;
+
+use super::time::millis;
+use super::{PostgresStore, topic};
+use crate::error::{Error, Result};
+use crate::name::{GroupName, TopicName};
+use crate::subscription::DeliveryPolicy;
+use crate::topic::TopicSettings;
+
+pub(super) async fn set(
+    store: &PostgresStore,
+    name: &TopicName,
+    group: &GroupName,
+    policy: &DeliveryPolicy,
+) -> Result<()> {
+    // What holds for a topic holds for a group.
+    let mut settings = topic::get(store, name).await?.settings;
+    put_into(policy, &mut settings);
+    settings.validate()?;
+    let rows = store
+        .connections
+        .query(
+            &format!("giving group {group} of topic {name} a policy"),
+            &store.statements.policy_set,
+            &[
+                &name.as_str(),
+                &group.as_str(),
+                &policy.lease.map(millis),
+                &policy.max_attempts.map(u32::cast_signed),
+                &policy.backoff_initial.map(millis),
+                &policy.backoff_max.map(millis),
+                &store.actor,
+                &store.clock.injected(),
+            ],
+        )
+        .await?;
+    match rows[0].get("state") {
+        "cancelled" => Err(Error::no_such_subscription(name.as_str(), group.as_str())),
+        _ => Ok(()),
+    }
+}
+
+pub(super) async fn get(
+    store: &PostgresStore,
+    name: &TopicName,
+    group: &GroupName,
+) -> Result<DeliveryPolicy> {
+    let topic = topic::get(store, name).await?;
+    let rows = store
+        .connections
+        .query(
+            &format!("reading the policy of group {group} of topic {name}"),
+            &store.statements.policy_get,
+            &[&topic.topic_id.0, &group.as_str()],
+        )
+        .await?;
+    let row = rows.first().ok_or_else(|| Error::no_such_subscription(name.as_str(), group.as_str()))?;
+    Ok(policy_of(row))
+}
+
+pub(super) fn policy_of(row: &Row) -> DeliveryPolicy {
+    let millis = |column: &str| {
+        let millis: Option<i64> = row.get(column);
+        millis.map(|ms| Duration::from_millis(u64::try_from(ms).expect("the schema checks durations")))
+    };
+    let attempts: Option<i32> = row.get("max_attempts");
+    DeliveryPolicy {
+        lease: millis("lease_ms"),
+        max_attempts: attempts.map(|count| u32::try_from(count).expect("the schema checks numbers")),
+        backoff_initial: millis("backoff_initial_ms"),
+        backoff_max: millis("backoff_max_ms"),
+    }
+}
+
+/// Settings as a group with this policy has them.
+pub(super) fn put_into(policy: &DeliveryPolicy, settings: &mut TopicSettings) {
+    settings.lease = policy.lease.unwrap_or(settings.lease);
+    settings.max_attempts = policy.max_attempts.unwrap_or(settings.max_attempts);
+    settings.backoff_initial = policy.backoff_initial.unwrap_or(settings.backoff_initial);
+    settings.backoff_max = policy.backoff_max.unwrap_or(settings.backoff_max);
+}

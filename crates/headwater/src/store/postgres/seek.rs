@@ -1,0 +1,114 @@
+//! Cursors moved by hand: seeking, and giving up what only the dead wait for.
+
+use std::time::Duration;
+
+use tokio_postgres::Row;
+
+use super::status::counted;
+use super::subscribe::{catch_up, words};
+use super::time::millis;
+use super::{PostgresStore, topic};
+use crate::error::{Error, Result};
+use crate::limits::RETENTION_MAX;
+use crate::message::Offset;
+use crate::name::{GroupName, TopicName};
+use crate::store::{ForceCompleted, Moved, Stuck};
+use crate::subscription::Start;
+use crate::topic::TopicId;
+
+pub(super) async fn seek(
+    store: &PostgresStore,
+    name: &TopicName,
+    group: &GroupName,
+    to: Start,
+    dry_run: bool,
+) -> Result<Moved> {
+    let topic = topic::get(store, name).await?;
+    catch_up(store, topic.topic_id, to).await?;
+    let (word, number, time) = words(to);
+    let rows = store
+        .connections
+        .query(
+            &format!("moving group {group} of topic {name}"),
+            &store.statements.seek,
+            &[
+                &name.as_str(),
+                &group.as_str(),
+                &word,
+                &number,
+                &time,
+                &dry_run,
+                &store.actor,
+                &store.clock.injected(),
+            ],
+        )
+        .await?;
+    let row = &rows[0];
+    if !dry_run {
+        store.hub.wake(TopicId(row.get("topic_id")));
+    }
+    Ok(Moved {
+        from: Offset(row.get("from_offset")),
+        to: Offset(row.get("to_offset")),
+        replayed: counted(row.get("replayed")),
+        skipped: counted(row.get("skipped")),
+        leases_lost: counted(row.get("leases_lost")),
+    })
+}
+
+pub(super) async fn force_complete(
+    store: &PostgresStore,
+    topic: &TopicName,
+    older_than: Duration,
+    dry_run: bool,
+) -> Result<Vec<ForceCompleted>> {
+    check_age(older_than)?;
+    let rows = store
+        .connections
+        .query(
+            &format!("completing what only dead groups of topic {topic} wait for"),
+            &store.statements.force_complete,
+            &[&topic.as_str(), &millis(older_than), &dry_run, &store.actor, &store.clock.injected()],
+        )
+        .await?;
+    let completed = |row: &Row| {
+        Ok(ForceCompleted {
+            group: GroupName::new(row.get::<_, String>("group_name"))?,
+            messages: counted(row.get("messages")),
+            until: Offset(row.get("until")),
+        })
+    };
+    rows.iter().map(completed).collect()
+}
+
+pub(super) async fn stuck(
+    store: &PostgresStore,
+    name: &TopicName,
+    older_than: Duration,
+) -> Result<Vec<Stuck>> {
+    check_age(older_than)?;
+    let topic = topic::get(store, name).await?;
+    let rows = store
+        .connections
+        .query(
+            &format!("looking for stuck messages of topic {name}"),
+            &store.statements.stuck,
+            &[&topic.topic_id.0, &millis(older_than), &store.clock.injected()],
+        )
+        .await?;
+    let stuck = |row: &Row| {
+        Ok(Stuck {
+            group: GroupName::new(row.get::<_, String>("group_name"))?,
+            messages: counted(row.get("messages")),
+            oldest: row.get("oldest"),
+        })
+    };
+    rows.iter().map(stuck).collect()
+}
+
+fn check_age(older_than: Duration) -> Result<()> {
+    if older_than > RETENTION_MAX {
+        return Err(Error::invalid("older_than", "longer than 100 years"));
+    }
+    Ok(())
+}

@@ -1,0 +1,75 @@
+//! How far subscriptions are and how they are doing.
+
+use std::time::Duration;
+
+use tokio_postgres::Row;
+
+use super::time::millis;
+use super::{PostgresStore, topic};
+use crate::error::Result;
+use crate::limits::FLAPPING_WINDOW;
+use crate::message::Offset;
+use crate::name::{GroupName, TopicName};
+use crate::subscription::{Activity, MissedMessages, SubscriptionId, SubscriptionState, SubscriptionStatus};
+use crate::topic::TopicId;
+
+pub(super) async fn list(store: &PostgresStore, name: &TopicName) -> Result<Vec<SubscriptionStatus>> {
+    let topic = topic::get(store, name).await?;
+    let rows = store
+        .connections
+        .query(
+            &format!("listing subscriptions of topic {name}"),
+            &store.statements.subscription_list,
+            &[&topic.topic_id.0, &millis(FLAPPING_WINDOW), &store.clock.injected()],
+        )
+        .await?;
+    rows.iter().map(status_of).collect()
+}
+
+fn status_of(row: &Row) -> Result<SubscriptionStatus> {
+    let count = |column: &str| counted(row.get(column));
+    let age_ms: Option<i64> = row.get("heartbeat_age_ms");
+    Ok(SubscriptionStatus {
+        subscription_id: SubscriptionId(row.get("subscription_id")),
+        topic_id: TopicId(row.get("topic_id")),
+        group: GroupName::new(row.get::<_, String>("group_name"))?,
+        state: SubscriptionState::parse(row.get("status"))?,
+        state_since: row.get("status_at"),
+        heartbeat_at: row.get("heartbeat_at"),
+        heartbeat_age: age_ms.map(|ms| Duration::from_millis(counted(ms))),
+        heartbeat_timeout: Duration::from_millis(count("heartbeat_timeout_ms")),
+        next: Offset(row.get("next_offset")),
+        floor: Offset(row.get("floor")),
+        lag: count("lag"),
+        oldest_pending: row.get("oldest_pending"),
+        leased: count("leased"),
+        waiting: count("waiting"),
+        in_flight: count("in_flight"),
+        retrying: count("retrying"),
+        dead_letters: count("dead_letters"),
+        reassigned: count("reassigned"),
+        missed: missed_of(row),
+        activity: Activity {
+            processed: count("processed"),
+            failed: count("failed"),
+            filtered: count("filtered"),
+            rate: row.get("rate"),
+            handling_mean: Duration::from_micros(count("handling_mean_us")),
+            handling_p95: Duration::from_micros(count("handling_p95_us")),
+        },
+        processes: u32::try_from(count("processes")).unwrap_or(u32::MAX),
+        restarts: u32::try_from(row.get::<_, i32>("restarts")).expect("a count is not negative"),
+    })
+}
+
+pub(super) fn missed_of(row: &Row) -> MissedMessages {
+    let (first, last): (Option<i64>, Option<i64>) = (row.get("missed_first"), row.get("missed_last"));
+    MissedMessages {
+        count: counted(row.get("missed")),
+        range: first.zip(last).map(|(first, last)| (Offset(first), Offset(last))),
+    }
+}
+
+pub(super) fn counted(number: i64) -> u64 {
+    u64::try_from(number).expect("a count is not negative")
+}
