@@ -9,6 +9,7 @@ use crate::name::Owner;
 
 mod doctor;
 mod handling;
+mod life;
 mod open;
 mod plans;
 mod sql;
