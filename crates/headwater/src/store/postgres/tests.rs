@@ -13,13 +13,15 @@ use super::{PostgresStore, migrate, version};
 use crate::lease::{ClaimRequest, Settlement, Want};
 use crate::name::{GroupName, Owner, TopicName};
 use crate::namespace::Namespace;
-use crate::store::{OpenOptions, Store};
+use crate::store::{Lifecycle, OpenOptions, Store};
 use crate::subscription::{Start, Subscription};
 use crate::topic::TopicSettings;
 use crate::{ErrorKind, NewMessage};
 
 mod handling;
 mod letters;
+mod lives;
+mod operators;
 mod races;
 
 /// A namespace of its own for one test, gone at its end.

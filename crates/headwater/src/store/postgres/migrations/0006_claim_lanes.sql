@@ -246,7 +246,12 @@ BEGIN
         END IF;
     END IF;
     -- Before the state is read, and until the end: see 0015_life_cycle.
-    PERFORM {schema}.hold_claims(p_subscription_ids, false);
+    IF NOT {schema}.hold_claims(p_subscription_ids, false) THEN
+        RETURN QUERY SELECT r.* FROM {schema}.subscription s
+            CROSS JOIN LATERAL {schema}.recheck(s.subscription_id, s.topic_id, 2) r
+            WHERE s.subscription_id = ANY (p_subscription_ids);
+        RETURN;
+    END IF;
     FOR i IN 1..v_count LOOP
         SELECT s.status, s.subscription_id, p_messages_max[i], coalesce(p_lease_ms[i], s.lease_ms, t.lease_ms), s.topic_id,
                s.lanes, coalesce(s.max_attempts, t.max_attempts),

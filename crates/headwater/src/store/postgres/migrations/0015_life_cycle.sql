@@ -8,24 +8,33 @@
 --   2. The long way locks outstanding ranges first, then maybe the subscription, then a cursor. Operators lock in
 --      another order. So it holds an advisory lock, shared, from before it reads the state until its end, and operators
 --      hold it alone before they lock anything of the subscription: no claim of that kind is under way then, and none waits in
---      a circle with them. It costs a claim no write. Locks are by subscription_id modulo 16: a claim that serves a thousand
+--      a circle with them. It costs a claim no write. Locks are by subscription_id modulo 64: a claim that serves a thousand
 --      subscriptions must not fill the server's lock table.
+--
+--      The short way may have locked the cursor and then found that it is not active. A claim that has locked anything
+--      does not wait for an operator who may want just that: it comes back a little later.
 --
 -- The detector does without 2: it declares dead what has not claimed for minutes.
 
--- Keeps operators (p_alone) or long claims away from subscriptions until the transaction ends. In one order.
-CREATE FUNCTION {schema}.hold_claims(p_subscription_ids integer[], p_alone boolean) RETURNS void
+-- Keeps operators (p_alone) or long claims away from subscriptions until the transaction ends. In one order. False if this is
+-- a claim that must not wait and would have to.
+CREATE FUNCTION {schema}.hold_claims(p_subscription_ids integer[], p_alone boolean) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
+    -- Whoever has locked a row has an xid.
+    v_may_wait boolean := p_alone OR pg_current_xact_id_if_assigned() IS NULL;
     v_bucket integer;
 BEGIN
-    FOR v_bucket IN SELECT DISTINCT u % 16 FROM unnest(p_subscription_ids) u ORDER BY 1 LOOP
+    FOR v_bucket IN SELECT DISTINCT u % 64 FROM unnest(p_subscription_ids) u ORDER BY 1 LOOP
         IF p_alone THEN
             PERFORM pg_advisory_xact_lock(hashtext('headwater claims {name}'), v_bucket);
-        ELSE
+        ELSIF v_may_wait THEN
             PERFORM pg_advisory_xact_lock_shared(hashtext('headwater claims {name}'), v_bucket);
+        ELSIF NOT pg_try_advisory_xact_lock_shared(hashtext('headwater claims {name}'), v_bucket) THEN
+            RETURN false;
         END IF;
     END LOOP;
+    RETURN true;
 END $$;
 
 -- The cursors follow the state, whoever changes it.
@@ -105,26 +114,23 @@ $$;
 
 -- Forgets what a subscription has outstanding below an offset; how many leases were lost. The caller holds its cursors, the
 -- topic's head, and claims apart (hold_claims): nobody else inserts rows but a settlement that splits a row it holds.
--- What it inserts is seen by the statement after the one that waited for it; and as long as it has not
--- committed, the row it splits is seen. So when nothing is found there is nothing.
+-- As long as that has not committed, the row it splits is there for a new look; afterwards what it inserted is. So when
+-- a look finds nothing there is nothing. What was removed does not tell: the row that was waited for may be gone.
 CREATE FUNCTION {schema}.forget_outstanding(p_subscription_id integer, p_below bigint, p_now timestamptz) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
     v_lost bigint[] := '{}';
     v_tokens bigint[];
-    v_cut bigint;
 BEGIN
-    LOOP
+    WHILE EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_id AND o.first_offset < p_below) LOOP
         WITH gone AS (
             DELETE FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_id AND o.last_offset < p_below
             RETURNING o.token, o.owner, o.due_at
         )
-        SELECT array_agg(CASE WHEN g.owner IS NOT NULL AND g.due_at > p_now THEN g.token END) INTO v_tokens FROM gone g;
-        UPDATE {schema}.outstanding o SET first_offset = p_below
-        WHERE o.subscription_id = p_subscription_id AND o.first_offset < p_below;
-        GET DIAGNOSTICS v_cut = ROW_COUNT;
-        EXIT WHEN v_tokens IS NULL AND v_cut = 0;
+        SELECT array_agg(g.token) INTO v_tokens FROM gone g WHERE g.owner IS NOT NULL AND g.due_at > p_now;
         v_lost := v_lost || v_tokens;
+        UPDATE {schema}.outstanding o SET first_offset = p_below
+        WHERE o.subscription_id = p_subscription_id AND o.first_offset < p_below AND o.last_offset >= p_below;
     END LOOP;
     RETURN (SELECT count(DISTINCT t) FROM unnest(v_lost) t);
 END $$;

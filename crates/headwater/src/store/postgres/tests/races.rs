@@ -12,14 +12,14 @@ use crate::{Clock, ManualClock};
 const SOON: Duration = Duration::from_secs(20);
 
 impl Scene {
-    async fn open_at(&self, clock: &ManualClock) -> PostgresStore {
+    pub(super) async fn open_at(&self, clock: &ManualClock) -> PostgresStore {
         let options = OpenOptions::default().clock(Clock::Manual(clock.clone()));
         PostgresStore::open(&self.url, self.namespace.clone(), options).await.expect("the store opens")
     }
 }
 
 /// Looks until it is so, or panics.
-async fn until_true(what: &str, mut look: impl AsyncFnMut() -> bool) {
+pub(super) async fn until_true(what: &str, mut look: impl AsyncFnMut() -> bool) {
     let until = Instant::now() + SOON;
     while !look().await {
         assert!(Instant::now() < until, "never: {what}");
@@ -27,11 +27,11 @@ async fn until_true(what: &str, mut look: impl AsyncFnMut() -> bool) {
     }
 }
 
-async fn in_time<T>(what: &str, run: impl Future<Output = T>) -> T {
+pub(super) async fn in_time<T>(what: &str, run: impl Future<Output = T>) -> T {
     tokio::time::timeout(SOON, run).await.unwrap_or_else(|_| panic!("in vain: {what}"))
 }
 
-fn claim_of(subscription: &Subscription, owner: &str) -> ClaimRequest {
+pub(super) fn claim_of(subscription: &Subscription, owner: &str) -> ClaimRequest {
     ClaimRequest { owner: Owner::new(owner).unwrap(), ..request(subscription) }
 }
 

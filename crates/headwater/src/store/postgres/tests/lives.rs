@@ -1,0 +1,269 @@
+//! States that change under the hands of those who claim, settle and beat.
+
+use super::races::{claim_of, in_time, until_true};
+use super::*;
+use crate::lease::{GroupLimits, Outcome};
+use crate::store::{Beat, Pulse};
+use crate::subscription::{Activity, SubscriptionState, Transition};
+use crate::{ManualClock, OffsetRange};
+
+fn group() -> GroupName {
+    GroupName::new("a").expect("a valid name")
+}
+
+fn owner(name: &str) -> Owner {
+    Owner::new(name).expect("a valid name")
+}
+
+fn beat_of(subscription: &Subscription) -> Vec<Beat> {
+    vec![Beat { subscription_id: subscription.subscription_id, activity: Activity::default() }]
+}
+
+async fn state_of(store: &PostgresStore) -> SubscriptionState {
+    store.subscriptions(&orders()).await.unwrap()[0].state
+}
+
+/// As the detector does it.
+async fn kill(scene: &Scene) {
+    let killed = "UPDATE {schema}.subscription SET status = 'dead', heartbeat_at = '2000-01-01';
+        SELECT {schema}.count_no_more(topic_id) FROM {schema}.topic";
+    scene.client().await.batch_execute(&scene.sql(killed)).await.unwrap();
+}
+
+/// Waits until a session of this namespace's functions waits for a lock.
+async fn until_somebody_waits(scene: &Scene) {
+    let client = scene.client().await;
+    let like = format!("%{}%", scene.namespace);
+    let waits = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE $1";
+    until_true("somebody waits", async || !client.query(waits, &[&like]).await.unwrap().is_empty()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_at_once_are_one_resurrection() {
+    let Some(scene) = Scene::new() else { return };
+    let store = Arc::new(scene.open().await);
+    let subscription = subscribed(&store).await;
+    kill(&scene).await;
+    // All of them wait at the extent, and go on together.
+    let gate = scene.client().await;
+    gate.batch_execute(&scene.sql("BEGIN; SELECT FROM {schema}.extent FOR UPDATE")).await.unwrap();
+    let tasks: Vec<_> = (0..10)
+        .map(|n| {
+            let (store, beats) = (Arc::clone(&store), beat_of(&subscription));
+            tokio::spawn(async move {
+                match n % 2 {
+                    0 => store.resurrect(&orders(), &group(), None).await.unwrap().resurrected,
+                    _ => {
+                        let pulses = store.beat(&owner(&format!("process-{n}")), &beats).await.unwrap();
+                        matches!(pulses[0], Pulse::Resurrected(_))
+                    }
+                }
+            })
+        })
+        .collect();
+    let subscribing = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.subscribe(&orders(), &group(), Start::Now).await.unwrap().subscription_id }
+    });
+    until_somebody_waits(&scene).await;
+    gate.batch_execute("COMMIT").await.unwrap();
+    let mut resurrections = 0;
+    for task in tasks {
+        resurrections += usize::from(in_time("a resurrection", task).await.unwrap());
+    }
+    assert_eq!(subscribing.await.unwrap(), subscription.subscription_id);
+    // The subscribe may have been the one.
+    assert!(resurrections <= 1, "{resurrections} resurrections");
+    let audited = store.audit(100).await.unwrap().iter().filter(|line| line.act == "resurrect").count();
+    assert!(audited <= 1, "{audited} lines");
+    assert_eq!(state_of(&store).await, SubscriptionState::Active);
+    let age = store.subscriptions(&orders()).await.unwrap()[0].heartbeat_age.unwrap();
+    assert!(age < Duration::from_secs(60), "the heartbeat begins anew");
+    scene.drop().await;
+}
+
+#[tokio::test]
+async fn a_beat_waits_for_nobody_and_writes_rarely() {
+    let Some(scene) = Scene::new() else { return };
+    let clock = ManualClock::at(jiff::Timestamp::now());
+    let store = scene.open_at(&clock).await;
+    let subscription = subscribed(&store).await;
+    let (other, beats) = (scene.client().await, beat_of(&subscription));
+    let stamp = async || store.subscriptions(&orders()).await.unwrap()[0].heartbeat_at;
+    let lock = scene.sql("BEGIN; SELECT FROM {schema}.subscription FOR NO KEY UPDATE");
+    other.batch_execute(&lock).await.unwrap();
+    let pulses = in_time("a beat beside another", store.beat(&owner("a"), &beats)).await.unwrap();
+    assert_eq!((pulses, stamp().await), (vec![Pulse::Active], None), "left to the other");
+    other.batch_execute("COMMIT").await.unwrap();
+    store.beat(&owner("a"), &beats).await.unwrap();
+    let first = stamp().await.expect("it is stamped");
+    // A quarter of the interval of 60 s.
+    clock.advance(Duration::from_millis(14_999));
+    store.beat(&owner("b"), &beats).await.unwrap();
+    assert_eq!(stamp().await, Some(first), "fresh enough");
+    assert_eq!(store.subscriptions(&orders()).await.unwrap()[0].processes, 2, "each has a row of its own");
+    clock.advance(Duration::from_millis(1));
+    store.beat(&owner("b"), &beats).await.unwrap();
+    assert_eq!(stamp().await, Some(clock.now()));
+    // What is overdue is waited for, but not for good: then no heartbeat holds the row.
+    clock.advance(Duration::from_secs(61));
+    other.batch_execute(&lock).await.unwrap();
+    let pulses = in_time("an overdue beat", store.beat(&owner("a"), &beats)).await.unwrap();
+    assert_eq!(pulses, [Pulse::Active]);
+    assert!(stamp().await.unwrap() < clock.now());
+    let overdue = tokio::spawn(async move {
+        // Until the holder lets go.
+        while store.beat(&owner("a"), &beats).await.is_ok() && {
+            let status = store.subscriptions(&orders()).await.unwrap().remove(0);
+            status.heartbeat_at != Some(clock.now())
+        } {}
+    });
+    until_somebody_waits(&scene).await;
+    other.batch_execute("COMMIT").await.unwrap();
+    in_time("the stamp of an overdue beat", overdue).await.unwrap();
+    scene.drop().await;
+}
+
+/// A claim that is under way when a pause comes is waited for; one that comes while the pause is under way sees it.
+#[tokio::test]
+async fn after_a_pause_nothing_is_handed_out_whatever_was_under_way() {
+    let Some(scene) = Scene::new() else { return };
+    let store = Arc::new(scene.open().await);
+    let subscription = subscribed(&store).await;
+    let held = async || store.subscriptions(&orders()).await.unwrap()[0].in_flight;
+    // A full range is claimed the short way, a part of one the long way.
+    for count in [10, 3] {
+        store.publish(&orders(), &vec![NewMessage::new("x"); count]).await.unwrap();
+        store.maintain().await.unwrap();
+        let claimer = scene.client().await;
+        let claim = format!(
+            "BEGIN; SELECT {{schema}}.claim('open', ARRAY[{}], ARRAY[{}], ARRAY[60000::bigint], NULL, NULL, NULL, true,
+             100, 1000, 1000, 1000, NULL)",
+            subscription.subscription_id, 2
+        );
+        claimer.batch_execute(&scene.sql(&claim)).await.unwrap();
+        let pausing = tokio::spawn({
+            let store = Arc::clone(&store);
+            async move { store.shift(&orders(), &group(), Transition::Pause).await }
+        });
+        until_somebody_waits(&scene).await;
+        assert!(!pausing.is_finished());
+        let before = held().await;
+        claimer.batch_execute("COMMIT").await.unwrap();
+        in_time("the pause", pausing).await.unwrap().unwrap();
+        let after = held().await;
+        assert_eq!(after, before + 2, "the claim came before the pause");
+        let refused = store.claim(&request(&subscription)).await.unwrap();
+        assert_eq!(refused.leases, []);
+        assert_eq!(refused.inactive, [(subscription.subscription_id, SubscriptionState::Paused)]);
+        store.shift(&orders(), &group(), Transition::Resume).await.unwrap();
+
+        let pauser = scene.client().await;
+        let pause =
+            "BEGIN; SELECT {schema}.shift('orders', 'a', 'pause', ARRAY['active'], 'paused', 'test', NULL)";
+        pauser.batch_execute(&scene.sql(pause)).await.unwrap();
+        let claiming = tokio::spawn({
+            let (store, request) = (Arc::clone(&store), claim_of(&subscription, "late"));
+            let wants = vec![Want::new(subscription.subscription_id, 2)];
+            async move { store.claim(&ClaimRequest { wants, ..request }).await }
+        });
+        until_somebody_waits(&scene).await;
+        pauser.batch_execute("COMMIT").await.unwrap();
+        let claimed = in_time("the claim", claiming).await.unwrap().unwrap();
+        assert_eq!(claimed.leases, [], "it saw the pause");
+        assert_eq!(claimed.inactive, [(subscription.subscription_id, SubscriptionState::Paused)]);
+        assert_eq!(held().await, after);
+        store.shift(&orders(), &group(), Transition::Resume).await.unwrap();
+    }
+    assert_eq!(store.doctor().await.unwrap(), []);
+    scene.drop().await;
+}
+
+/// Settlements and claims split rows: what they insert while a seek or cancel waits for them goes too.
+#[tokio::test]
+async fn nothing_outstanding_survives_a_seek_or_a_cancel() {
+    let Some(scene) = Scene::new() else { return };
+    let store = Arc::new(scene.open().await);
+    let subscription = subscribed(&store).await;
+    store.publish(&orders(), &vec![NewMessage::new("x"); 10]).await.unwrap();
+    for cancels in [false, true] {
+        let lease = store.claim(&request(&subscription)).await.unwrap().leases.remove(0);
+        assert_eq!(lease.range, OffsetRange::new(crate::Offset(1), crate::Offset(10)));
+        let settler = scene.client().await;
+        let settle = format!(
+            "BEGIN; SELECT {{schema}}.settle_parts({}, ARRAY[3, 7]::bigint[], ARRAY[4, 8]::bigint[],
+             ARRAY['retry', 'ack'], ARRAY[0, NULL]::bigint[], ARRAY['no', NULL], ARRAY[NULL, NULL]::text[], true, NULL)",
+            lease.token.0
+        );
+        settler.batch_execute(&scene.sql(&settle)).await.unwrap();
+        let moving = tokio::spawn({
+            let store = Arc::clone(&store);
+            async move {
+                if cancels {
+                    return store.shift(&orders(), &group(), Transition::Cancel).await.map(|()| None);
+                }
+                store.seek(&orders(), &group(), Start::Beginning, false).await.map(Some)
+            }
+        });
+        until_somebody_waits(&scene).await;
+        settler.batch_execute("COMMIT").await.unwrap();
+        let moved = in_time("the operator", moving).await.unwrap().unwrap();
+        if let Some(moved) = moved {
+            assert_eq!((moved.to.0, moved.leases_lost), (1, 1));
+        }
+        assert_eq!(store.outstanding(subscription.subscription_id, 100).await.unwrap(), []);
+        let lost = store.settle(&[Settlement::ack_all(lease.token)]).await.unwrap().remove(0).unwrap_err();
+        assert_eq!(lost.kind(), ErrorKind::LeaseLost);
+        assert_eq!(store.doctor().await.unwrap(), []);
+    }
+    let listed = store.subscriptions(&orders()).await.unwrap().remove(0);
+    assert_eq!((listed.state, listed.leased, listed.waiting), (SubscriptionState::Cancelled, 0, 0));
+    scene.drop().await;
+}
+
+/// Claims of all kinds, settlements and beats beside operators that pause, resume and move: none waits in a circle.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn operators_and_members_never_deadlock() {
+    let Some(scene) = Scene::new() else { return };
+    let clock = ManualClock::at(jiff::Timestamp::now());
+    let store = Arc::new(scene.open_at(&clock).await);
+    let settings = TopicSettings { lease: Duration::from_secs(1), ..TopicSettings::pub_sub() };
+    store.create_topic(&orders(), &settings).await.unwrap();
+    let subscription = store.subscribe(&orders(), &group(), Start::Beginning).await.unwrap();
+    store.publish(&orders(), &vec![NewMessage::new("x"); 200]).await.unwrap();
+    let members = (0..6).map(|n| {
+        let limits = GroupLimits { in_flight_max: (n % 2 == 0).then_some(1_000), rate: None };
+        let wants = vec![Want { limits, ..Want::new(subscription.subscription_id, 3) }];
+        let request = ClaimRequest { wants, ..claim_of(&subscription, &format!("member-{n}")) };
+        let (store, beats) = (Arc::clone(&store), beat_of(&subscription));
+        tokio::spawn(async move {
+            for round in 0..40_u32 {
+                for lease in store.claim(&request).await.expect("no deadlock").leases {
+                    let again = Outcome::Retry { after: Duration::ZERO, error: "no".into(), key: None };
+                    let parts = vec![(OffsetRange::one(lease.range.first), again)];
+                    let settlement = match round % 3 {
+                        0 => Settlement::ack_all(lease.token),
+                        1 => Settlement::each(lease.token, parts),
+                        _ => continue,
+                    };
+                    // Lost where it was moved meanwhile.
+                    store.settle(&[settlement]).await.expect("no deadlock").remove(0).ok();
+                }
+                store.beat(&owner(&format!("member-{n}")), &beats).await.expect("no deadlock");
+            }
+        })
+    });
+    let members: Vec<_> = members.collect();
+    for round in 0..25 {
+        store.shift(&orders(), &group(), Transition::Pause).await.expect("no deadlock");
+        clock.advance(Duration::from_millis(700));
+        store.shift(&orders(), &group(), Transition::Resume).await.expect("no deadlock");
+        let to = if round % 2 == 0 { Start::Beginning } else { Start::BeginningBounded(50) };
+        store.seek(&orders(), &group(), to, false).await.expect("no deadlock");
+    }
+    for member in members {
+        in_time("a member", member).await.expect("the member claims");
+    }
+    assert_eq!(store.doctor().await.unwrap(), []);
+    scene.drop().await;
+}
