@@ -200,6 +200,7 @@ mod consumer;
 mod cron;
 mod dead_letter;
 mod error;
+mod groups;
 mod handle;
 mod handler;
 mod headwater;
@@ -217,16 +218,18 @@ mod subscription;
 mod topic;
 
 pub use backfill::{
-    BACKFILL_INLINE_MAX, BACKFILL_MESSAGES_DEFAULT, Backfill, BackfillLimits, BackfillState, BackfillStep,
+    BACKFILL_INLINE_MAX, BACKFILL_MESSAGES_DEFAULT, Backfill, BackfillLimits, BackfillPace, BackfillState,
+    BackfillStep,
 };
 pub use clock::{Clock, ManualClock};
 #[cfg(feature = "protobuf")]
 pub use codec::Protobuf;
 pub use codec::{Decode, DecodeError, IntoMessage, Json};
-pub use consumer::{Consumer, ConsumerBuilder, Handling, Running, Stepper, Stopped};
+pub use consumer::{Consumer, ConsumerBuilder, EndReason, Handling, Running, Stepper, Stopped};
 pub use cron::{CronBuilder, CronJob, Missed};
 pub use dead_letter::{DeadLetter, DeadLetterSelection, DeadLetters, Redriven};
 pub use error::{Error, ErrorKind, Result};
+pub use groups::{GroupHealth, Groups, Removed};
 pub use handle::Batch;
 pub use handler::{Bury, Context, Failure, HandlerResult, Messages, Retry, Skip, Verdicts};
 pub use headwater::{Headwater, TopicBuilder};
