@@ -225,9 +225,9 @@ fn interval_of(groups: &[Arc<Group>]) -> Duration {
     intervals.min().unwrap_or(INTERVAL_MAX).min(INTERVAL_MAX) / 3
 }
 
-#[cfg(test)]
-#[cfg(feature = "sqlite")]
+#[cfg(all(test, feature = "sqlite"))]
 mod tests;
+
 #[cfg(test)]
 mod rules {
     use super::*;

@@ -17,15 +17,15 @@ use crate::subscription::Start;
 use crate::{Headwater, TopicName};
 
 /// A group on an embedded store with messages, one lease over all of them claimed for it.
-struct Scene {
+pub(super) struct Scene {
     headwater: Headwater,
-    group: Arc<Group>,
-    lease: Lease,
+    pub(super) group: Arc<Group>,
+    pub(super) lease: Lease,
     messages: Vec<Message>,
 }
 
 impl Scene {
-    async fn new(messages: usize) -> Self {
+    pub(super) async fn new(messages: usize) -> Self {
         let headwater = Headwater::in_memory().await.unwrap();
         let batch = vec![NewMessage::new("x"); messages];
         headwater.producer("orders").send_batch(&batch).await.unwrap();
@@ -54,6 +54,23 @@ impl Scene {
         let settler = runtime.settler.clone();
         let group = Group::new(subscription, settings, members, settler, Arc::default(), metrics);
         Scene { headwater, group: Arc::new(group), lease, messages }
+    }
+
+    /// Hands the lease to the group. Its only member has not begun when this returns: workers are tasks of this thread.
+    pub(super) fn fill(&self) {
+        self.group.take_over(self.work());
+    }
+
+    /// Returns once what was said of leases is in the store.
+    pub(super) async fn settle(&self) {
+        self.headwater.runtime().unwrap().settler.flush().await;
+    }
+
+    /// What another owner gets.
+    pub(super) async fn claim(&self, owner: &str) -> Option<Lease> {
+        let wants = vec![Want::new(self.group.subscription.subscription_id, 1_000)];
+        let request = ClaimRequest { owner: Owner::new(owner).unwrap(), wants };
+        self.headwater.store().claim(&request).await.unwrap().leases.into_iter().next()
     }
 
     fn work(&self) -> LeaseWork {
