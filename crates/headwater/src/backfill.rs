@@ -8,6 +8,11 @@ use crate::error::{Error, Result};
 use crate::message::Offset;
 use crate::name::{GroupName, TopicName};
 
+pub(crate) mod drive;
+mod pace;
+
+pub use pace::BackfillPace;
+
 /// Above so many messages a backfill is left to maintenance; below, whoever subscribes does it.
 pub const BACKFILL_INLINE_MAX: u64 = 100_000;
 /// The most messages a backfill covers unless told otherwise.

@@ -1,7 +1,7 @@
 //! The consumer: describes how a group is served, and wires claim, handle and settle together.
 //!
 //! `feed` claims and reads for all groups of a topic, `group` routes messages to members and queues them, `worker` runs
-//! handlers, `settler` settles, `keeper` extends leases and beats. `pull` is for programs that drive themselves.
+//! handlers, `settler` settles, `keeper` extends leases, `heart` beats. `pull` is for programs that drive themselves.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +9,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::Headwater;
+use crate::backfill::drive;
 use crate::codec::Decode;
 use crate::error::{Error, Result};
 use crate::handler::{self, Context, Failure, Handler, HandlerResult, Identity, Messages, Verdicts};
@@ -18,9 +19,11 @@ use crate::message::Message;
 use crate::name::{GroupName, Owner, TopicName, check_name};
 use crate::store::Store;
 use crate::subscription::{Start, Subscription};
+use crate::topic::Tracking;
 
 mod feed;
 mod group;
+mod heart;
 mod keeper;
 mod member;
 mod pace;
@@ -30,6 +33,7 @@ mod queue;
 mod running;
 pub(crate) mod runtime;
 mod settler;
+mod standing;
 mod step;
 #[cfg(all(test, feature = "sqlite"))]
 mod tests;
@@ -41,6 +45,7 @@ use group::{Group, GroupSettings};
 use member::{Filter, Member, Members};
 pub use pull::Consumer;
 pub use running::{Running, Stopped};
+pub use standing::EndReason;
 pub use step::Stepper;
 
 /// Messages buffered and in hand, in bytes, unless told otherwise.
@@ -232,6 +237,8 @@ impl ConsumerBuilder {
     }
 
     /// How many messages a second the group takes, over all processes; after a rest up to `burst` at once.
+    ///
+    /// It also paces a group that has a long backlog to catch up with: a replay at a known rate never starves the rest.
     #[must_use]
     pub fn rate_limit(mut self, per_second: f64, burst: u32) -> Self {
         self.limits.rate = Some(RateLimit { per_second, burst });
@@ -315,7 +322,15 @@ impl ConsumerBuilder {
 
     async fn subscribe(&self) -> Result<Subscription> {
         let (topic, group) = (TopicName::new(&self.topic)?, GroupName::new(&self.group)?);
-        self.headwater.store().subscribe(&topic, &group, self.start).await
+        let store = self.headwater.store();
+        let subscription = store.subscribe(&topic, &group, self.start).await?;
+        if subscription.topic.settings.tracking == Tracking::ReferenceCounting
+            && let Err(error) = drive::inline(&**store, &topic, &group).await
+        {
+            // Maintenance does it: what the group is handed does not depend on it.
+            tracing::warn!(%topic, %group, %error, "the group's backfill is left to maintenance");
+        }
+        Ok(subscription)
     }
 
     fn check(&self) -> Result<()> {

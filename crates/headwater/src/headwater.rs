@@ -1,7 +1,6 @@
 //! The handle a program holds: opens a store, makes topics, producers and consumers.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::consumer::ConsumerBuilder;
@@ -10,13 +9,18 @@ use crate::cron::{CronBuilder, StoreTicks};
 use crate::dead_letter::{self, DeadLetters};
 use crate::error::Result;
 use crate::lease::OffsetRange;
-use crate::maintain::Maintenance;
+use crate::groups::Groups;
+use crate::maintain::{Maintenance, MaintenancePreset};
 use crate::message::{Message, Offset};
 use crate::name::{GroupName, TopicName};
 use crate::observe::metrics::Registry;
 use crate::publish::Producer;
 use crate::store::{self, OpenOptions, Store};
-use crate::topic::{Ordering, Semantics, Topic, TopicSettings};
+use crate::topic::{Topic, TopicSettings};
+
+mod builder;
+
+pub use builder::TopicBuilder;
 
 /// A namespace of topics in a database. Cheap to clone.
 ///
@@ -39,6 +43,8 @@ pub struct Headwater {
     store: Arc<dyn Store>,
     metrics: Arc<Registry>,
     clock: Clock,
+    /// How the upkeep is done while consumers run; not at all without.
+    maintenance: Option<MaintenancePreset>,
     /// What running consumers share; there once the first one runs.
     runtime: Arc<Mutex<Option<Arc<Runtime>>>>,
 }
@@ -59,7 +65,10 @@ impl Headwater {
     pub async fn open_with(url: &str, options: OpenOptions) -> Result<Self> {
         let metrics = Arc::new(Registry::new(options.health_window));
         let clock = options.clock.clone();
-        Ok(Headwater { store: store::open(url, options).await?, metrics, clock, runtime: Arc::default() })
+        // With a clock moved by hand nothing moves by itself.
+        let maintenance = options.maintenance.filter(|_| clock.injected().is_none());
+        let store = store::open(url, options).await?;
+        Ok(Headwater { store, metrics, clock, maintenance, runtime: Arc::default() })
     }
 
     /// The store below, for what this handle does not wrap.
@@ -69,11 +78,30 @@ impl Headwater {
 
     /// Describes a topic to create.
     pub fn topic(&self, name: &str) -> TopicBuilder {
-        TopicBuilder {
-            store: Arc::clone(&self.store),
-            name: name.to_owned(),
-            settings: TopicSettings::default(),
-        }
+        TopicBuilder::new(Arc::clone(&self.store), name)
+    }
+
+    /// Changes a topic's settings while messages flow; what cannot be changed then is in
+    /// [`Lifecycle::alter_topic`](store::Lifecycle::alter_topic).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> headwater::Result<()> {
+    /// # use std::time::Duration;
+    /// # let headwater = headwater::Headwater::in_memory().await?;
+    /// use headwater::TopicSettings;
+    /// let topic = headwater.topic("orders").create().await?;
+    /// let longer = TopicSettings { message_retention: Some(Duration::from_secs(7 * 86_400)), ..topic.settings };
+    /// let topic = headwater.alter_topic("orders", &longer).await?;
+    /// assert_eq!(topic.settings, longer);
+    /// # headwater.close().await }
+    /// ```
+    pub async fn alter_topic(&self, name: &str, settings: &TopicSettings) -> Result<Topic> {
+        self.store.alter_topic(&TopicName::new(name)?, settings).await
+    }
+
+    /// The groups of a topic: how they are, pause, resume, cancel, remove, resurrect, move.
+    pub fn groups(&self, topic: &str) -> Groups {
+        Groups::new(Arc::clone(&self.store), self.clock.clone(), topic)
     }
 
     /// A producer for a topic: groups concurrent sends into few statements.
@@ -106,7 +134,8 @@ impl Headwater {
     }
 
     /// The jobs of upkeep: deaths, retention, records, partitions, backfills. A process that runs consumers runs
-    /// them too; this is for running them by hand, or in a process of their own.
+    /// them too, unless it was opened with [`OpenOptions::maintenance`] off; this is for running them by hand, or in a
+    /// process of their own.
     pub fn maintenance(&self) -> Maintenance {
         Maintenance::new(Arc::clone(&self.store))
     }
@@ -121,7 +150,7 @@ impl Headwater {
         match &*runtime {
             Some(runtime) => Ok(Arc::clone(runtime)),
             None => {
-                let started = Runtime::start(Arc::clone(&self.store), SILENT_FOR)?;
+                let started = Runtime::start(Arc::clone(&self.store), SILENT_FOR, self.maintenance)?;
                 *runtime = Some(Arc::clone(&started));
                 Ok(started)
             }
@@ -158,73 +187,5 @@ impl Headwater {
     /// Stops background work and lets go of connections.
     pub async fn close(&self) -> Result<()> {
         self.store.close().await
-    }
-}
-
-/// A topic about to be created.
-#[derive(Debug)]
-pub struct TopicBuilder {
-    store: Arc<dyn Store>,
-    name: String,
-    settings: TopicSettings,
-}
-
-impl TopicBuilder {
-    /// Every subscription gets every message.
-    #[must_use]
-    pub fn pub_sub(mut self) -> Self {
-        self.settings.semantics = Semantics::PubSub;
-        self
-    }
-
-    /// Strict order among messages of one key.
-    #[must_use]
-    pub fn ordered_by_key(mut self) -> Self {
-        self.settings.ordering = Ordering::Key;
-        self
-    }
-
-    /// How long a hand-out lasts; zero means it is never reassigned by itself.
-    #[must_use]
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.settings.lease = lease;
-        self
-    }
-
-    /// How often a message is handed out before it is buried.
-    #[must_use]
-    pub fn max_attempts(mut self, attempts: u32) -> Self {
-        self.settings.max_attempts = attempts;
-        self
-    }
-
-    /// How long a failed message waits before its first retry, and at most; the wait doubles with each attempt.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> headwater::Result<()> {
-    /// # use std::time::Duration;
-    /// # let headwater = headwater::Headwater::in_memory().await?;
-    /// let (initial, longest) = (Duration::from_millis(100), Duration::from_secs(30));
-    /// let topic = headwater.topic("orders").backoff(initial, longest).create().await?;
-    /// assert_eq!((topic.settings.backoff_initial, topic.settings.backoff_max), (initial, longest));
-    /// # Ok(()) }
-    /// ```
-    #[must_use]
-    pub fn backoff(mut self, initial: Duration, longest: Duration) -> Self {
-        self.settings.backoff_initial = initial;
-        self.settings.backoff_max = longest;
-        self
-    }
-
-    /// All settings at once.
-    #[must_use]
-    pub fn settings(mut self, settings: TopicSettings) -> Self {
-        self.settings = settings;
-        self
-    }
-
-    /// Creates it, or returns the one that is there with the same settings.
-    pub async fn create(self) -> Result<Topic> {
-        self.store.create_topic(&TopicName::new(&self.name)?, &self.settings).await
     }
 }

@@ -111,7 +111,8 @@
 //!
 //! # Members and filters
 //! Members of a group share its messages: the stable hash of the key (else of the id) picks one among those that want the
-//! message. What nobody wants is done unseen. Members may [join](Running::join) and [leave](Running::leave) while it runs.
+//! message. What nobody wants is done unseen. Members may [join](Running::join) and [leave](Running::leave) while it runs;
+//! the last one stays.
 //!
 //! ```
 //! # #[tokio::main] async fn main() -> headwater::Result<()> {
@@ -141,6 +142,46 @@
 //! ```
 //!
 //! Every group of a [`pub_sub`](TopicBuilder::pub_sub) topic gets every message; a queue, the default, has one group.
+//!
+//! # Groups that come and go
+//! A group is there from its first subscription until it is cancelled, whether anybody serves it or not. Running consumers
+//! say for it that it lives; one that is silent for longer than its topic's `heartbeat_timeout` is dead: messages are not
+//! kept for it any more, its place stays, and it is back with its next heartbeat or subscription. A pause, in contrast,
+//! loses nothing. [`Headwater::groups`] is for whoever looks after them:
+//!
+//! ```
+//! # #[tokio::main] async fn main() -> headwater::Result<()> {
+//! # use std::time::Duration;
+//! use headwater::{Context, EndReason, Headwater, HealthState, Json, Preset, SubscriptionState};
+//!
+//! let headwater = Headwater::in_memory().await?;
+//! headwater.topic("orders").preset(Preset::Standard).create().await?; // kept for a day after all are done
+//! let running = headwater
+//!     .consumer("orders", "email")
+//!     .member("mailer", |Json(_): Json<u64>, _: Context| async { Ok(()) })
+//!     .run()
+//!     .await?;
+//!
+//! let groups = headwater.groups("orders");
+//! groups.pause("email").await?; // in every process, at once
+//! assert_eq!(groups.get("email").await?.status.state, SubscriptionState::Paused);
+//! groups.resume("email").await?;
+//! for group in groups.list().await? {
+//!     println!("{}: {} behind, {:?}", group.status.group, group.status.lag, group.ailments);
+//! }
+//!
+//! groups.cancel("email").await?; // for good: subscribing again makes a new one
+//! assert_eq!(running.until_ended().await, EndReason::Cancelled);
+//! assert_eq!(running.health().state, HealthState::Stopped);
+//! # headwater.close().await }
+//! ```
+//!
+//! Heartbeats that fail ten times in a row hold a process back until one succeeds: cut off from the database it does not
+//! go on with what others have by then. Graceful shutdown cancels nothing.
+//!
+//! Messages go by the topic's retention ([`TopicSettings`]), groups long dead or cancelled by themselves. That and the rest
+//! of the upkeep is done by one elected process among those that run consumers; see [`Headwater::maintenance`] for doing it
+//! elsewhere or by hand, and [`OpenOptions::maintenance`] for switching it off.
 //!
 //! # Order
 //! With [`TopicBuilder::ordered_by_key`] messages of one key are handled strictly in order, in all processes together: those
@@ -200,6 +241,7 @@ mod consumer;
 mod cron;
 mod dead_letter;
 mod error;
+mod groups;
 mod handle;
 mod handler;
 mod headwater;
@@ -217,16 +259,18 @@ mod subscription;
 mod topic;
 
 pub use backfill::{
-    BACKFILL_INLINE_MAX, BACKFILL_MESSAGES_DEFAULT, Backfill, BackfillLimits, BackfillState, BackfillStep,
+    BACKFILL_INLINE_MAX, BACKFILL_MESSAGES_DEFAULT, Backfill, BackfillLimits, BackfillPace, BackfillState,
+    BackfillStep,
 };
 pub use clock::{Clock, ManualClock};
 #[cfg(feature = "protobuf")]
 pub use codec::Protobuf;
 pub use codec::{Decode, DecodeError, IntoMessage, Json};
-pub use consumer::{Consumer, ConsumerBuilder, Handling, Running, Stepper, Stopped};
+pub use consumer::{Consumer, ConsumerBuilder, EndReason, Handling, Running, Stepper, Stopped};
 pub use cron::{CronBuilder, CronJob, Missed};
 pub use dead_letter::{DeadLetter, DeadLetterSelection, DeadLetters, Redriven};
 pub use error::{Error, ErrorKind, Result};
+pub use groups::{GroupHealth, Groups, Removed};
 pub use handle::Batch;
 pub use handler::{Bury, Context, Failure, HandlerResult, Messages, Retry, Skip, Verdicts};
 pub use headwater::{Headwater, TopicBuilder};

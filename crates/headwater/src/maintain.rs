@@ -4,26 +4,33 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+mod chores;
+pub(crate) mod going;
+mod jobs;
+mod plan;
 mod runner;
+mod term;
+#[cfg(test)]
+pub(crate) mod tests;
 
 pub use runner::{Maintaining, Maintenance, MaintenancePreset};
 
 /// A job of upkeep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Job {
-    /// Advances heads, closes gaps, hands out late rows, promotes due messages.
+    /// Advances heads, closes gaps, hands out late rows, promotes due messages. Every second.
     Heads,
-    /// Looks for dead subscriptions.
+    /// Looks for dead subscriptions. Every minute; more often where a topic has a heartbeat timeout under two.
     DeadDetection,
-    /// Keeps the records of reference counting.
+    /// Keeps the records of reference counting. Every second.
     Tracking,
-    /// Removes messages that retention allows.
+    /// Removes messages that retention allows. Every five minutes, in batches, with rests between them.
     MessageCleanup,
-    /// Creates partitions ahead, drops those behind.
+    /// Creates partitions ahead, drops those behind. Every minute.
     Partitions,
-    /// Removes subscriptions and small things past their time.
+    /// Removes subscriptions and small things past their time. Every day.
     SubscriptionCleanup,
-    /// Runs backfills.
+    /// Runs backfills, at their pace. Looked for every five seconds.
     Backfill,
 }
 
@@ -62,7 +69,7 @@ pub struct JobRun {
     pub duration: Duration,
     /// Rows it removed, made or changed.
     pub rows: u64,
-    /// Rows it knows to be left.
+    /// Rows that had to be left for the next run, as far as that is known; 0 if nothing was.
     pub backlog: u64,
     /// Why it failed, if it did.
     pub error: Option<String>,
@@ -73,7 +80,8 @@ pub struct JobRun {
 pub struct JobStatus {
     /// The job.
     pub job: Job,
-    /// How often it ran.
+    /// How often it is recorded to have run. Of the frequent jobs not every run is: those that did something every ten
+    /// seconds, with all rows since, and those that found nothing to do once a minute.
     pub runs: u64,
     /// How often it failed.
     pub failures: u64,

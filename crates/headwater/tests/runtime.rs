@@ -6,6 +6,8 @@ mod each;
 mod errors;
 #[path = "runtime/flow.rs"]
 mod flow;
+#[path = "runtime/life.rs"]
+mod life;
 #[path = "runtime/members.rs"]
 mod members;
 #[path = "runtime/once.rs"]

@@ -17,11 +17,12 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::group::Group;
+use super::heart::LOOK_AGAIN;
 use super::pages::{Pages, weight};
 use super::work::LeaseWork;
 use crate::error::{Error, ErrorKind, Result};
 use crate::handler::Messages;
-use crate::lease::{ClaimRequest, Lease, OffsetRange, Outcome};
+use crate::lease::{ClaimRequest, Claimed, Lease, OffsetRange, Outcome};
 use crate::limits::{CLAIM_SUBSCRIPTIONS_MAX, SAFETY_POLL};
 use crate::message::Offset;
 use crate::name::Owner;
@@ -51,6 +52,8 @@ pub(crate) struct Feed {
     pages: Mutex<Pages>,
     /// Told when a group joins, leaves or wants more.
     pub(crate) changed: Arc<Notify>,
+    /// Told when somebody wants to know how a subscription is.
+    look: Arc<Notify>,
     read: AtomicU64,
     handed: AtomicU64,
     task: Mutex<Option<JoinHandle<()>>>,
@@ -59,7 +62,7 @@ pub(crate) struct Feed {
 }
 
 impl Feed {
-    pub(crate) fn new(store: Arc<dyn Store>, topic: TopicId, owner: Owner) -> Arc<Self> {
+    pub(crate) fn new(store: Arc<dyn Store>, topic: TopicId, owner: Owner, look: Arc<Notify>) -> Arc<Self> {
         Arc::new(Feed {
             store,
             topic,
@@ -67,6 +70,7 @@ impl Feed {
             groups: Mutex::default(),
             pages: Mutex::new(Pages::new(PAGES_BYTES_MAX)),
             changed: Arc::default(),
+            look,
             read: AtomicU64::new(0),
             handed: AtomicU64::new(0),
             task: Mutex::default(),
@@ -102,9 +106,10 @@ impl Feed {
         (self.read.load(Ordering::Relaxed), self.handed.load(Ordering::Relaxed))
     }
 
-    /// The groups, each time beginning with another one.
+    /// The groups that are not at their end, each time beginning with another one.
     fn groups(&self) -> Vec<Arc<Group>> {
         let mut groups = self.groups.lock().expect("no panic while held");
+        groups.retain(|group| group.standing.ended().is_none());
         if groups.len() > 1 {
             groups.rotate_left(1);
         }
@@ -138,6 +143,7 @@ impl Feed {
         for id in got.keys() {
             by_id[id].metrics.claim_seconds.record(took);
         }
+        self.hear(groups, &got, &claimed);
         // Whatever happens from here on, the leases are known and are extended or given back.
         let mut handed = Hand { store: &self.store, leases: claimed.leases.clone() };
         self.read_missing(&claimed.leases, &by_id).await?;
@@ -149,6 +155,28 @@ impl Feed {
         }
         self.pages.lock().expect("no panic while held").trim();
         Ok((got, claimed.recheck_after))
+    }
+
+    /// Tells the groups that were asked for how their subscriptions are.
+    fn hear(&self, groups: &[Arc<Group>], asked: &HashMap<SubscriptionId, usize>, claimed: &Claimed) {
+        let inactive: HashMap<_, _> = claimed.inactive.iter().copied().collect();
+        for group in groups.iter().filter(|group| asked.contains_key(&group.subscription.subscription_id)) {
+            let state = inactive.get(&group.subscription.subscription_id).copied().unwrap_or_default();
+            group.hear(state);
+            if group.standing.is_dead() {
+                // A heartbeat brings it back.
+                self.look.notify_one();
+            }
+        }
+    }
+
+    /// Somebody was woken, perhaps by a pause. Claims tell those who took part in one; whoever has messages in hand and wants
+    /// none has to ask.
+    fn look_after_wake(&self, groups: &[Arc<Group>]) {
+        let in_the_dark = |group: &Arc<Group>| group.held() > 0 && group.standing.unheard_for() >= LOOK_AGAIN;
+        if groups.iter().any(in_the_dark) {
+            self.look.notify_one();
+        }
     }
 
     /// Reads what the leases span and no page holds: ranges that touch are read together.
@@ -275,7 +303,8 @@ async fn run(feed: Arc<Feed>) {
         if wake.as_mut().is_some_and(|wake| wake.now_or_never().is_some()) {
             wake = None;
         }
-        if wake.is_none() || Instant::now() >= recheck_at {
+        let woken = wake.is_none();
+        if woken || Instant::now() >= recheck_at {
             idle.clear();
         }
         for group in groups.iter().filter(|group| group.take_stirred()) {
@@ -283,7 +312,11 @@ async fn run(feed: Arc<Feed>) {
         }
         let is_ready = |group: &Arc<Group>| !idle.contains(&group.subscription.subscription_id);
         let ready: Vec<_> = groups.into_iter().filter(is_ready).take(CLAIM_SUBSCRIPTIONS_MAX).collect();
-        match feed.step(&ready, &mut wake, &mut idle, &mut recheck_at).await {
+        let stepped = feed.step(&ready, &mut wake, &mut idle, &mut recheck_at).await;
+        if woken {
+            feed.look_after_wake(&ready);
+        }
+        match stepped {
             Ok(true) => pause = Duration::from_millis(50),
             Ok(false) => {
                 pause = Duration::from_millis(50);
@@ -301,6 +334,10 @@ async fn run(feed: Arc<Feed>) {
                 if error.kind() == ErrorKind::Closed {
                     tracing::info!(topic = %feed.topic, "the store is closed, nothing more is claimed");
                     return;
+                }
+                if error.kind() == ErrorKind::NoSuchSubscription {
+                    // One of them was removed: a heartbeat says which.
+                    feed.look.notify_one();
                 }
                 tracing::warn!(topic = %feed.topic, %error, ?pause, "claiming failed, trying again");
                 tokio::time::sleep(pause).await;

@@ -12,14 +12,15 @@ use super::member::{Filter, Member, Members, Route};
 use super::pace::Pace;
 use super::queue::{Kind, Queue, Slice};
 use super::settler::Settler;
+use super::standing::{EndReason, Standing};
 use super::work::LeaseWork;
 use super::worker;
 use crate::handler::{Handler, Messages};
-use crate::lease::{GroupLimits, Outcome, Want};
+use crate::lease::{GroupLimits, Outcome, Settlement, Want};
 use crate::message::{Message, Offset};
 use crate::observe::metrics::GroupMetrics;
 use crate::settle::{RetryPolicy, Verdict, decide, jitter_of};
-use crate::subscription::Subscription;
+use crate::subscription::{Subscription, SubscriptionState};
 
 /// With all workers busy and nothing finished for that long, a group takes nothing more.
 const STUCK: Duration = Duration::from_millis(900);
@@ -46,6 +47,8 @@ pub(crate) struct Group {
     pub(crate) metrics: Arc<GroupMetrics>,
     pub(crate) settler: Settler,
     pub(crate) pace: Pace,
+    /// Whether it may be served.
+    pub(crate) standing: Standing,
     /// Told when the group wants more, or nothing any more.
     pub(crate) hungry: Arc<Notify>,
     members: RwLock<Arc<Members>>,
@@ -83,6 +86,7 @@ impl Group {
             queue: Queue::new(settings.concurrency),
             members: RwLock::new(Arc::new(members)),
             workers: Mutex::default(),
+            standing: Standing::new(),
             stopping: AtomicBool::new(false),
             held: AtomicUsize::new(0),
             settled: Notify::new(),
@@ -115,9 +119,8 @@ impl Group {
 
     /// What to claim for it now, if anything.
     pub(crate) fn want(&self) -> Option<Want> {
-        if self.stopping.load(Ordering::Relaxed)
-            || self.members.read().expect("no panic while held").0.is_empty()
-        {
+        // A paused one goes on asking: that is how it learns that it is not paused any more.
+        if self.stopping.load(Ordering::Relaxed) || self.standing.is_suspended() {
             return None;
         }
         // Nobody here could start it soon; whoever gets free asks again.
@@ -165,11 +168,6 @@ impl Group {
             return;
         }
         let members = self.members();
-        if members.0.is_empty() {
-            // The last one left while this was being claimed: it is nobody's to ack.
-            self.give_back(&work);
-            return;
-        }
         let count: usize = work.slices().iter().map(|slice| slice.len()).sum();
         self.metrics.delivered.add(count as u64);
         self.moved.store(true, Ordering::Relaxed);
@@ -190,8 +188,11 @@ impl Group {
         }
         let workers = self.queue.push(slices);
         self.start_workers(workers);
+        // Queued first: whoever holds the group back either finds it there, or is seen here.
         if self.stopping.load(Ordering::SeqCst) {
             self.release(self.queue.close());
+        } else if self.standing.holds_back() {
+            self.release(self.queue.take_stale(Duration::ZERO));
         }
     }
 
@@ -318,7 +319,7 @@ impl Group {
     /// All messages of a lease are done: settles it.
     pub(crate) fn settle_all(&self, work: &Arc<LeaseWork>) {
         match work.settle_all() {
-            Some(settlement) => self.settler.settle(Arc::clone(work), settlement, true),
+            Some(settlement) => self.settle(work, settlement, true),
             None => self.let_go(work),
         }
     }
@@ -328,9 +329,18 @@ impl Group {
         let settlement = work.give_back();
         let gives = settlement.is_some();
         if let Some(settlement) = settlement {
-            self.settler.settle(Arc::clone(work), settlement, true);
+            self.settle(work, settlement, true);
         }
         gives
+    }
+
+    fn settle(&self, work: &Arc<LeaseWork>, settlement: Settlement, last: bool) {
+        if self.standing.ended().is_none() {
+            self.settler.settle(Arc::clone(work), settlement, last);
+        } else if last {
+            // The subscription is over and all its leases with it: there is nothing to be said.
+            self.let_go(work);
+        }
     }
 
     /// A lease is settled or lost for good.
@@ -340,8 +350,7 @@ impl Group {
         self.settled.notify_waiters();
         // A lane is free again, a suspect no longer keeps us from the rest, a limit has room.
         if work.lease.lane.is_some() || work.lease.suspect || !self.settings.limits.is_none() {
-            self.stirred.store(true, Ordering::Release);
-            self.hungry.notify_one();
+            self.stir();
         }
     }
 
@@ -370,7 +379,7 @@ impl Group {
             if slice.work.finish_all(&messages, released) {
                 self.settle_all(&slice.work);
             } else if let Some(settlement) = slice.work.settle_done(Duration::ZERO) {
-                self.settler.settle(Arc::clone(&slice.work), settlement, false);
+                self.settle(&slice.work, settlement, false);
             }
         }
     }
@@ -393,6 +402,74 @@ impl Group {
 
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// Whether nothing more is to be handed to members now, not even what a worker has taken and not begun.
+    pub(crate) fn is_held_back(&self) -> bool {
+        self.is_stopping() || self.standing.holds_back()
+    }
+
+    /// Hears from the store how its subscription is; true if it is held back from now on.
+    pub(crate) fn hear(&self, state: SubscriptionState) -> bool {
+        self.standing.heard();
+        let (topic, group) = (&self.subscription.topic.name, &self.subscription.group);
+        match state {
+            SubscriptionState::Active => {
+                self.standing.set_dead(false);
+                if self.standing.set_paused(false) {
+                    tracing::info!(%topic, %group, "the group goes on");
+                }
+            }
+            SubscriptionState::Paused => {
+                if self.standing.set_paused(true) {
+                    tracing::info!(%topic, %group, "the group is paused: what was not begun is given back");
+                    self.release(self.queue.take_stale(Duration::ZERO));
+                    return true;
+                }
+            }
+            SubscriptionState::Dead => {
+                self.standing.set_dead(true);
+            }
+            SubscriptionState::Cancelled => self.end(EndReason::Cancelled),
+        }
+        false
+    }
+
+    /// Out of touch with the database: hands out nothing, and gives back what was not begun. True if that is news.
+    pub(crate) fn suspend(&self) -> bool {
+        let news = self.standing.set_suspended(true);
+        if news {
+            self.release(self.queue.take_stale(Duration::ZERO));
+        }
+        news
+    }
+
+    /// In touch again.
+    pub(crate) fn unsuspend(&self) {
+        if self.standing.set_suspended(false) {
+            self.stir();
+        }
+    }
+
+    /// The subscription is over: nothing more is handed to members, and what they have is nobody's any more.
+    pub(crate) fn end(&self, reason: EndReason) {
+        if !self.standing.set_ended(reason) {
+            return;
+        }
+        let (topic, group) = (&self.subscription.topic.name, &self.subscription.group);
+        tracing::warn!(%topic, %group, %reason, "the consumer ends");
+        let ours = |work: &Arc<LeaseWork>| std::ptr::eq(&raw const *work.group, self);
+        for work in self.settler.in_hand().into_iter().filter(ours) {
+            work.lost.store(true, Ordering::Relaxed);
+        }
+        self.stop();
+        self.standing.ending.notify_waiters();
+    }
+
+    /// Lets the feed claim for it again although nobody published.
+    pub(crate) fn stir(&self) {
+        self.stirred.store(true, Ordering::Release);
+        self.hungry.notify_one();
     }
 
     /// Takes no more work, and gives back what is queued and not started. Handlers that run go on.

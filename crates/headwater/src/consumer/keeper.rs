@@ -1,14 +1,13 @@
 //! What a process does for the leases it holds: extends them, acks early what is done of slow ones, gives back what
-//! nobody starts, and says that it is alive.
+//! nobody starts.
 
 use std::collections::HashMap;
 use std::sync::Weak;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use super::runtime::Runtime;
 use crate::lease::LeaseToken;
-use crate::limits::DELAY_MAX;
 
 /// How often leases are looked at.
 const BEAT: Duration = Duration::from_millis(200);
@@ -72,67 +71,5 @@ async fn look_after(runtime: &Runtime) {
                 );
             }
         }
-    }
-}
-
-/// How often an owner beats. It is also how often others are looked at, so that a dead one is noticed within
-/// `silent_for` and one beat: four, because with two that were 22 s by default.
-fn beat_every(silent_for: Duration) -> Duration {
-    silent_for / 4
-}
-
-/// Says that the owner is alive, four times per `silent_for`, until the runtime is gone or serves nobody.
-///
-/// Others are judged only by whoever was itself in touch with the database all the time: after an outage everybody looks
-/// silent, and gets as long to speak up as it may be silent before anyone is taken for dead.
-pub(crate) async fn beat(runtime: Weak<Runtime>, silent_for: Duration) {
-    // Since when every beat came in time, by a clock that also counts while the machine sleeps.
-    let mut in_touch_since: Option<SystemTime> = None;
-    let mut beaten_at = SystemTime::now();
-    loop {
-        let Some(alive) = runtime.upgrade() else { return };
-        let since = |at: SystemTime| SystemTime::now().duration_since(at).unwrap_or_default();
-        if since(beaten_at) > silent_for / 2 {
-            in_touch_since = None;
-        }
-        let in_touch = in_touch_since.is_some_and(|at| since(at) >= silent_for);
-        let judged = if in_touch { silent_for } else { DELAY_MAX };
-        let pause = match alive.store.heartbeat(&alive.owner, judged).await {
-            Ok(ended) => {
-                if ended > 0 {
-                    tracing::warn!(leases = ended, "leases of silent owners were handed on");
-                }
-                beaten_at = SystemTime::now();
-                in_touch_since.get_or_insert(beaten_at);
-                if let Err(error) = alive.measure_lag().await {
-                    tracing::debug!(%error, "the lag is not known now");
-                }
-                beat_every(silent_for)
-            }
-            Err(error) => {
-                tracing::warn!(%error, "the heartbeat failed, trying again");
-                (silent_for / 10).min(Duration::from_secs(1))
-            }
-        };
-        // Handlers of a dropped consumer go on, and so does this.
-        let settled = alive.heart_may_end();
-        drop(alive);
-        if settled {
-            return;
-        }
-        tokio::time::sleep(pause).await;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::consumer::runtime::SILENT_FOR;
-
-    #[test]
-    fn a_dead_process_is_noticed_within_twenty_seconds_and_three_lost_beats_are_no_death() {
-        let longest = SILENT_FOR + beat_every(SILENT_FOR);
-        assert!(longest < Duration::from_secs(20), "{longest:?}");
-        assert!(beat_every(SILENT_FOR) * 3 < SILENT_FOR);
     }
 }

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::handle::Batch;
 use crate::lease::{ClaimRequest, Lease, Outcome, Settlement, Want};
 use crate::limits::{DELAY_MAX, SAFETY_POLL};
 use crate::name::Owner;
-use crate::store::Store;
-use crate::subscription::Subscription;
+use crate::store::{Beat, Pulse, Store};
+use crate::subscription::{Activity, Subscription, SubscriptionState};
 
 /// Takes batches one by one, for programs that drive themselves; [`ConsumerBuilder::run`](super::ConsumerBuilder::run) does the rest.
 #[derive(Debug)]
@@ -55,6 +55,9 @@ impl Consumer {
     ///
     /// Settle a batch before taking the next one, or hold several; what is never settled is handed to another member
     /// when its lease ends.
+    ///
+    /// While the subscription is paused nothing comes, and this goes on waiting. A dead one is brought back by asking. One
+    /// that was cancelled is `InvalidTransition`, one that was removed `NoSuchSubscription`: open another consumer.
     pub async fn next(&mut self, at_most: Duration) -> Result<Option<Batch>> {
         self.next_unless(at_most, std::future::pending()).await
     }
@@ -100,7 +103,7 @@ impl Consumer {
         }
     }
 
-    /// Claims; `None` if it got something, else how long to wait at most.
+    /// Claims; `None` if it got something or may now, else how long to wait at most.
     async fn claim(&mut self) -> Result<Option<Duration>> {
         let request = self.request.get_or_insert_with(|| ClaimRequest {
             owner: self.owner.clone(),
@@ -114,6 +117,16 @@ impl Consumer {
         self.claimed.extend(claimed.leases);
         if !self.claimed.is_empty() {
             return Ok(None);
+        }
+        for (_, state) in claimed.inactive {
+            match state {
+                SubscriptionState::Active | SubscriptionState::Paused => {}
+                SubscriptionState::Dead => {
+                    revive(&*self.store, &self.owner, &self.subscription).await?;
+                    return Ok(None);
+                }
+                SubscriptionState::Cancelled => return Err(cancelled(&self.subscription)),
+            }
         }
         Ok(Some(claimed.recheck_after.map_or(SAFETY_POLL, |after| after.min(SAFETY_POLL))))
     }
@@ -143,4 +156,27 @@ impl Consumer {
         }
         Ok(())
     }
+}
+
+/// Says that a dead subscription is served, which brings it back.
+pub(super) async fn revive(store: &dyn Store, owner: &Owner, subscription: &Subscription) -> Result<()> {
+    let beat = Beat { subscription_id: subscription.subscription_id, activity: Activity::default() };
+    let (topic, group) = (&subscription.topic.name, &subscription.group);
+    match store.beat(owner, &[beat]).await?.pop() {
+        Some(Pulse::Cancelled) => Err(cancelled(subscription)),
+        Some(Pulse::Gone) => Err(Error::no_such_subscription(topic.as_str(), group.as_str())),
+        Some(Pulse::Resurrected(missed)) => {
+            tracing::warn!(%topic, %group, missed = missed.count, "the group was dead and lives again");
+            Ok(())
+        }
+        Some(Pulse::Active | Pulse::Paused) | None => Ok(()),
+    }
+}
+
+fn cancelled(subscription: &Subscription) -> Error {
+    let (topic, group) = (&subscription.topic.name, &subscription.group);
+    Error::new(
+        ErrorKind::InvalidTransition,
+        format!("topic {topic}, group {group} was cancelled; open another consumer to make a new subscription"),
+    )
 }

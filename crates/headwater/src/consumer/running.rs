@@ -10,6 +10,7 @@ use super::feed::Feed;
 use super::group::Group;
 use super::member::Member;
 use super::runtime::Runtime;
+use super::standing::EndReason;
 use super::{Handling, check_handler, check_lane_members, member_of};
 use crate::error::{Error, Result};
 use crate::limits::DELAY_MAX;
@@ -45,8 +46,39 @@ impl Running {
 
     /// How it is doing.
     pub fn health(&self) -> Health {
-        let state = if self.group.is_stopping() { HealthState::Stopping } else { HealthState::Running };
-        self.group.metrics.health("consumer", state)
+        let standing = &self.group.standing;
+        let (state, reason) = match standing.ended() {
+            Some(reason) => (HealthState::Stopped, Some(reason.to_string())),
+            None if self.group.is_stopping() => (HealthState::Stopping, None),
+            None if standing.is_suspended() => {
+                let why = "heartbeats fail: nothing is handed out until one succeeds";
+                (HealthState::Failing, Some(why.to_owned()))
+            }
+            None if standing.is_paused() => {
+                (HealthState::Paused, Some("the subscription is paused".to_owned()))
+            }
+            None => (HealthState::Running, None),
+        };
+        Health { reason, ..self.group.metrics.health("consumer", state) }
+    }
+
+    /// Why it has ended by itself, if it has: its subscription was cancelled or removed. A pause does not end it.
+    pub fn ended(&self) -> Option<EndReason> {
+        self.group.standing.ended()
+    }
+
+    /// Waits until it ends by itself, and says why. Shutting it down is not that.
+    pub async fn until_ended(&self) -> EndReason {
+        loop {
+            let ending = self.group.standing.ending.notified();
+            tokio::pin!(ending);
+            // Listening first: an end between the look and the wait is not missed.
+            ending.as_mut().enable();
+            if let Some(reason) = self.ended() {
+                return reason;
+            }
+            ending.await;
+        }
     }
 
     /// How many messages this process has read of the topic, and how many it has handed to its groups: with several groups
@@ -71,14 +103,19 @@ impl Running {
         })
     }
 
-    /// Takes a member out. What it has in hand it finishes; without any member nothing more is claimed.
+    /// Takes a member out. What it has in hand it finishes. The last one cannot leave: a group that is served needs somebody
+    /// to handle its messages; shut the consumer down, or pause the group, instead.
     pub fn leave(&self, name: &str) -> Result<()> {
         self.group.change_members(|members: &mut Vec<Arc<Member>>| {
-            let before = members.len();
-            members.retain(|member| member.identity.member != name);
-            if members.len() == before {
+            let Some(at) = members.iter().position(|member| member.identity.member == name) else {
                 return Err(Error::invalid("member", format!("there is no member {name} in this consumer")));
+            };
+            if members.len() == 1 {
+                let rule =
+                    format!("{name} is the last one; shut the consumer down instead, or pause the group");
+                return Err(Error::invalid("member", rule));
             }
+            members.remove(at);
             Ok(())
         })
     }

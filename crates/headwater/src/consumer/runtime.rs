@@ -1,23 +1,28 @@
-//! What the consumers of one process share: one owner, one settler, one feed per topic, one keeper.
+//! What the consumers of one process share: one owner, one settler, one feed per topic, one keeper, one heart, and upkeep.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 use super::feed::Feed;
 use super::group::Group;
-use super::keeper;
+use super::{heart, keeper};
 use super::settler::Settler;
 use crate::error::Result;
+use crate::maintain::{Maintaining, Maintenance, MaintenancePreset};
 use crate::name::{Owner, TopicName};
 use crate::store::Store;
 use crate::topic::TopicId;
 
 /// How long an owner may be silent before its leases are handed on. It beats four times in that time.
 pub(crate) const SILENT_FOR: Duration = Duration::from_secs(15);
+
+/// How long the last consumer's end waits for a step of upkeep that is under way.
+const UPKEEP_ENDS_WITHIN: Duration = Duration::from_secs(2);
 
 /// Shared by all consumers that run on one handle.
 #[derive(Debug)]
@@ -30,11 +35,21 @@ pub(crate) struct Runtime {
     silent_for: Duration,
     keeper: JoinHandle<()>,
     heart: Mutex<Option<JoinHandle<()>>>,
+    /// Told when a heartbeat is wanted out of turn.
+    pub(crate) look: Arc<Notify>,
+    /// How upkeep is done by processes that serve groups; not at all without.
+    maintenance: Option<MaintenancePreset>,
+    /// There while groups are served.
+    maintaining: Mutex<Option<Maintaining>>,
     this: Weak<Runtime>,
 }
 
 impl Runtime {
-    pub(crate) fn start(store: Arc<dyn Store>, silent_for: Duration) -> Result<Arc<Self>> {
+    pub(crate) fn start(
+        store: Arc<dyn Store>,
+        silent_for: Duration,
+        maintenance: Option<MaintenancePreset>,
+    ) -> Result<Arc<Self>> {
         let owner = Owner::new(format!("{}-{}", std::process::id(), Uuid::now_v7()))?;
         let settler = Settler::start(Arc::clone(&store));
         Ok(Arc::new_cyclic(|this| Runtime {
@@ -46,6 +61,9 @@ impl Runtime {
             silent_for,
             keeper: tokio::spawn(keeper::keep(Weak::clone(this))),
             heart: Mutex::default(),
+            look: Arc::default(),
+            maintenance,
+            maintaining: Mutex::default(),
             this: Weak::clone(this),
         }))
     }
@@ -56,19 +74,27 @@ impl Runtime {
         if let Some(feed) = feeds.get(&topic).and_then(Weak::upgrade) {
             return feed;
         }
-        let feed = Feed::new(Arc::clone(&self.store), topic, self.owner.clone());
+        let look = Arc::clone(&self.look);
+        let feed = Feed::new(Arc::clone(&self.store), topic, self.owner.clone(), look);
         feeds.insert(topic, Arc::downgrade(&feed));
         feed
     }
 
-    /// Serves a group from now on; the first one starts the heartbeat.
+    /// Serves a group from now on; the first one starts the heartbeat and upkeep.
     pub(crate) fn serve(&self, group: Arc<Group>) {
         // In the list under the heart's lock: a heart about to end sees it, or is gone before.
         let mut heart = self.heart.lock().expect("no panic while held");
         self.groups.lock().expect("no panic while held").push(group);
         if heart.is_none() {
-            *heart = Some(tokio::spawn(keeper::beat(Weak::clone(&self.this), self.silent_for)));
+            *heart = Some(tokio::spawn(heart::beat(Weak::clone(&self.this), self.silent_for)));
         }
+        let mut maintaining = self.maintaining.lock().expect("no panic while held");
+        if let (None, Some(preset)) = (&*maintaining, self.maintenance) {
+            let maintenance = Maintenance::new(Arc::clone(&self.store)).preset(preset);
+            *maintaining = Some(maintenance.start());
+        }
+        drop(maintaining);
+        self.look.notify_one();
     }
 
     /// Serves a group no more. The last one takes its leave of the database, if nothing is left in hand.
@@ -76,10 +102,14 @@ impl Runtime {
         self.strike_off(group);
         let ends = {
             let mut heart = self.heart.lock().expect("no panic while held");
-            let last = self.groups.lock().expect("no panic while held").is_empty() && self.settler.is_idle();
-            last.then(|| heart.take())
+            let last = self.groups().is_empty() && self.settler.is_idle();
+            last.then(|| (heart.take(), self.take_maintaining()))
         };
-        if let Some(heart) = ends {
+        if let Some((heart, maintaining)) = ends {
+            if let Some(maintaining) = maintaining {
+                // Another takes over at once. Told to stop it ends by itself, should its step take longer.
+                let _ = tokio::time::timeout(UPKEEP_ENDS_WITHIN, maintaining.stop()).await;
+            }
             if let Some(heart) = heart {
                 heart.abort();
                 // Ended for certain, so that no beat follows the departure.
@@ -96,8 +126,15 @@ impl Runtime {
         self.groups.lock().expect("no panic while held").retain(|other| !Arc::ptr_eq(other, group));
     }
 
+    /// The groups that are served. Those at their end are served no more.
     pub(crate) fn groups(&self) -> Vec<Arc<Group>> {
-        self.groups.lock().expect("no panic while held").clone()
+        let mut groups = self.groups.lock().expect("no panic while held");
+        groups.retain(|group| group.standing.ended().is_none());
+        groups.clone()
+    }
+
+    fn take_maintaining(&self) -> Option<Maintaining> {
+        self.maintaining.lock().expect("no panic while held").take()
     }
 
     /// Looks up how far behind the groups are that have worked since they were last looked at.
@@ -133,9 +170,11 @@ impl Runtime {
     /// Whether nobody is served and nothing is in hand; then the heart counts as ended.
     pub(crate) fn heart_may_end(&self) -> bool {
         let mut heart = self.heart.lock().expect("no panic while held");
-        let last = self.groups.lock().expect("no panic while held").is_empty() && self.settler.is_idle();
+        let last = self.groups().is_empty() && self.settler.is_idle();
         if last {
             *heart = None;
+            // Dropped, it stops by itself.
+            drop(self.take_maintaining());
         }
         last
     }

@@ -120,6 +120,8 @@ async fn settle(store: &dyn Store, works: Vec<(Arc<LeaseWork>, bool)>, settlemen
         work.group.metrics.settle_seconds.record(started.elapsed());
         match result {
             Ok(()) => {}
+            // Its subscription is over: that it has no leases any more is no news.
+            Err(_) if work.group.standing.ended().is_some() => {}
             Err(error) => {
                 work.unsettled.store(true, Ordering::Relaxed);
                 if error.kind() == ErrorKind::LeaseLost {

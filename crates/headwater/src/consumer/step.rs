@@ -1,5 +1,6 @@
 //! A consumer that moves only when told to, for tests: no task of its own claims, and time is the caller's.
 
+use super::pull::revive;
 use super::running::Running;
 use crate::error::Result;
 
@@ -18,7 +19,13 @@ impl Stepper {
     /// due now.
     pub async fn step(&mut self) -> Result<usize> {
         let group = std::sync::Arc::clone(&self.running.group);
-        let (got, _) = self.running.feed.claim(std::slice::from_ref(&group)).await?;
+        let (mut got, _) = self.running.feed.claim(std::slice::from_ref(&group)).await?;
+        if group.standing.is_dead() {
+            // Nothing beats for it but this.
+            let runtime = &self.running.runtime;
+            revive(&*runtime.store, &runtime.owner, &group.subscription).await?;
+            (got, _) = self.running.feed.claim(std::slice::from_ref(&group)).await?;
+        }
         let leases = got.values().sum();
         loop {
             let settled = group.settled.notified();

@@ -86,7 +86,7 @@ async fn try_in_postgres(
     let mut verdicts = Vec::new();
     let mut waiting_keys = std::collections::HashSet::new();
     for (at, message) in slice.messages.iter().enumerate() {
-        if group.is_stopping() {
+        if group.is_held_back() {
             verdicts.extend(slice.messages[at..].iter().map(|rest| (rest.offset, Verdict::Release)));
             break;
         }

@@ -84,7 +84,7 @@ async fn in_order(group: &Arc<Group>, slice: &Arc<Slice>) -> Vec<(Offset, Verdic
     let mut verdicts = Vec::new();
     let mut waiting_keys = std::collections::HashSet::new();
     for (at, message) in slice.messages.iter().enumerate() {
-        if group.is_stopping() {
+        if group.is_held_back() {
             // What was handled so far is acked, and the rest is another's.
             verdicts.extend(slice.messages[at..].iter().map(|rest| (rest.offset, Verdict::Release)));
             break;
@@ -120,7 +120,7 @@ async fn in_batches(group: &Arc<Group>, slice: &Arc<Slice>, handler: &dyn Handle
         let to = slice.messages.len().min(from + group.settings.batch);
         let part = slice.messages.part(from..to);
         from = to;
-        if waiting || group.is_stopping() {
+        if waiting || group.is_held_back() {
             // An earlier batch of the lane failed: what follows must not overtake it.
             verdicts.extend(part.iter().map(|message| (message.offset, Verdict::Release)));
             continue;

@@ -186,6 +186,7 @@ impl State {
             topic: self.topic.as_str().to_owned(),
             group: None,
             state,
+            reason: None,
             rates: Rates::default(),
             times: Times::default(),
             in_flight: 0,

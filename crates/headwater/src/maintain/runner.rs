@@ -2,8 +2,18 @@
 
 use std::sync::Arc;
 
-use super::{Job, JobRun};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use uuid::Uuid;
+
+use super::chores::{Chores, StoreChores};
+use super::going::Going;
+use super::jobs::Worker;
+use super::plan::Plan;
+use super::{Job, JobRun, term};
+use crate::backfill::BackfillPace;
 use crate::error::Result;
+use crate::name::Owner;
 use crate::store::Store;
 
 /// How often jobs run and how much they do at a time.
@@ -12,28 +22,55 @@ pub enum MaintenancePreset {
     /// What suits most: the intervals in [`Job`].
     #[default]
     Standard,
-    /// Longer intervals, smaller batches.
+    /// Longer intervals, smaller batches, longer rests between them.
     LowThroughput,
-    /// Cleanup every minute, larger batches.
+    /// Cleanup every minute, next to no rest between batches.
     HighThroughput,
     /// Deaths and cleanup are noticed soonest.
     Critical,
 }
 
 /// Maintenance about to be run; from [`crate::Headwater::maintenance`].
+///
+/// Any number of processes may run it: one of them is elected and does the jobs, the others ask every few seconds whether
+/// its place is free. A worker that is killed is replaced within 15 s, one that stops in order at once.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> headwater::Result<()> {
+/// # let headwater = headwater::Headwater::in_memory().await?;
+/// use headwater::Job;
+///
+/// // By hand: each job until it has nothing left, elected or not.
+/// for run in headwater.maintenance().run_once(&[Job::Heads, Job::MessageCleanup]).await? {
+///     assert_eq!(run.error, None);
+/// }
+/// // Or for as long as the process lives.
+/// let maintaining = headwater.maintenance().start();
+/// maintaining.stop().await;
+/// # headwater.close().await }
+/// ```
 #[derive(Debug)]
 pub struct Maintenance {
-    store: Arc<dyn Store>,
+    chores: Arc<dyn Chores>,
     preset: MaintenancePreset,
+    pace: Option<BackfillPace>,
 }
 
 /// Maintenance that runs in the background; stops when dropped.
+#[must_use = "maintenance stops when this is dropped"]
 #[derive(Debug)]
-pub struct Maintaining {}
+pub struct Maintaining {
+    on: watch::Sender<bool>,
+    task: JoinHandle<()>,
+}
 
 impl Maintenance {
     pub(crate) fn new(store: Arc<dyn Store>) -> Self {
-        Maintenance { store, preset: MaintenancePreset::default() }
+        Maintenance::with(Arc::new(StoreChores(store)))
+    }
+
+    pub(super) fn with(chores: Arc<dyn Chores>) -> Self {
+        Maintenance { chores, preset: MaintenancePreset::default(), pace: None }
     }
 
     /// How often and how much.
@@ -43,22 +80,50 @@ impl Maintenance {
         self
     }
 
+    /// How much of the database backfills may take, if not as the preset says.
+    #[must_use]
+    pub fn backfill_pace(mut self, pace: BackfillPace) -> Self {
+        self.pace = Some(pace);
+        self
+    }
+
     /// Runs each of these jobs once, until it has nothing left to do, elected or not. A job that fails does not stop the
     /// others; its run carries the error.
     pub async fn run_once(&self, jobs: &[Job]) -> Result<Vec<JobRun>> {
-        let _ = (&self.store, self.preset, jobs);
-        todo!()
+        let worker = self.worker();
+        let mut runs = Vec::with_capacity(jobs.len());
+        for job in jobs {
+            let mut run = worker.run(*job, &Going::always()).await.run;
+            if let Err(error) = self.chores.upkeep().job_ran(&run).await {
+                run.error.get_or_insert_with(|| format!("the run was not recorded: {error}"));
+            }
+            runs.push(run);
+        }
+        Ok(runs)
     }
 
     /// Runs all jobs when they are due, whenever this process is the elected worker.
     pub fn start(self) -> Maintaining {
-        todo!()
+        let (on, going) = watch::channel(true);
+        let task = tokio::spawn(term::run(self.worker(), Going::while_true(going)));
+        Maintaining { on, task }
+    }
+
+    fn worker(&self) -> Worker {
+        let plan = Plan::of(self.preset);
+        let plan = Plan { pace: self.pace.unwrap_or(plan.pace), ..plan };
+        let owner = Owner::new(format!("upkeep-{}-{}", std::process::id(), Uuid::now_v7()))
+            .expect("the name is short and plain");
+        Worker::new(Arc::clone(&self.chores), plan, owner)
     }
 }
 
 impl Maintaining {
     /// Stops: what is under way ends, and the election is given up so that another takes over at once.
     pub async fn stop(self) {
-        todo!()
+        self.on.send_replace(false);
+        if let Err(error) = self.task.await {
+            tracing::error!(%error, "maintenance ended by itself");
+        }
     }
 }

@@ -21,6 +21,8 @@ pub struct Health {
     pub group: Option<String>,
     /// What it is doing.
     pub state: HealthState,
+    /// Why it is in that state, where the state alone does not say.
+    pub reason: Option<String>,
     /// How much per second, over the window.
     pub rates: Rates,
     /// How long things took, over the window.
@@ -151,7 +153,10 @@ impl fmt::Display for Health {
         if let Some(group) = &self.group {
             write!(f, ", group {group}")?;
         }
-        writeln!(f, ": {}", self.state)?;
+        match &self.reason {
+            Some(reason) => writeln!(f, ": {}, {reason}", self.state)?,
+            None => writeln!(f, ": {}", self.state)?,
+        }
         let (rates, totals, times) = (&self.rates, &self.totals, &self.times);
         if self.group.is_some() {
             let lag = self.lag.map_or_else(|| "unknown".to_owned(), |lag| lag.to_string());

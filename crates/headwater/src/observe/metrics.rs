@@ -15,6 +15,7 @@ use super::health::{Health, HealthState, Rates, Times, Totals};
 use super::window::{DurationWindow, RateWindow, WINDOW_DEFAULT, now_ms};
 use crate::error::Error;
 use crate::name::{GroupName, TopicName};
+use crate::subscription::Activity;
 
 /// The metrics of one open store: each topic's and each group's are made once and shared by all who work on it.
 #[derive(Debug)]
@@ -201,6 +202,7 @@ impl TopicMetrics {
             topic: self.topic.as_str().to_owned(),
             group: None,
             state,
+            reason: None,
             rates: Rates { published: self.published.per_second(now_ms), ..Rates::default() },
             times: Times { publish: self.publish_seconds.window.percentiles(now_ms), ..Times::default() },
             in_flight: 0,
@@ -298,6 +300,7 @@ impl GroupMetrics {
             topic: self.topic.as_str().to_owned(),
             group: Some(self.group.as_str().to_owned()),
             state,
+            reason: None,
             rates: Rates {
                 delivered: self.delivered.per_second(now_ms),
                 acked: self.acked.per_second(now_ms),
@@ -316,6 +319,20 @@ impl GroupMetrics {
             lag: self.lag.get(),
             totals: self.totals(),
             last_errors: self.errors.newest_first(),
+        }
+    }
+
+    /// What a heartbeat tells of the group in this process.
+    pub(crate) fn activity(&self) -> Activity {
+        let now_ms = now_ms();
+        let (times, mean) = (&self.handle_seconds.window, self.handle_seconds.window.mean(now_ms));
+        Activity {
+            processed: self.acked.total(),
+            failed: self.retried.total() + self.buried.total(),
+            filtered: self.filtered.total(),
+            rate: self.acked.per_second(now_ms),
+            handling_mean: mean.unwrap_or_default(),
+            handling_p95: times.percentiles(now_ms).map_or(Duration::ZERO, |times| times.p95),
         }
     }
 
@@ -390,5 +407,8 @@ fn describe() {
     metrics::describe_gauge!(LAG, Unit::Count, "Messages between a group's place and the end of its topic");
 }
 
+mod jobs;
 #[cfg(test)]
 mod tests;
+
+pub(crate) use jobs::JobMetrics;

@@ -178,6 +178,19 @@ impl DurationWindow {
         Some(Percentiles { count: total, p50: quantile(50), p95: quantile(95), p99: quantile(99) })
     }
 
+    /// The mean over the window, as near as percentiles are; `None` if nothing was recorded in it.
+    pub(crate) fn mean(&self, now_ms: u64) -> Option<Duration> {
+        let counts = self.merged(now_ms);
+        let (mut total, mut seconds) = (0, 0.0);
+        for (doubling, steps) in counts.iter().enumerate() {
+            for (step, count) in steps.iter().enumerate().filter(|(_, count)| **count > 0) {
+                total += count;
+                seconds += *count as f64 * middle_of(doubling, step).as_secs_f64();
+            }
+        }
+        (total > 0).then(|| Duration::from_secs_f64(seconds / total as f64))
+    }
+
     fn merged(&self, now_ms: u64) -> [[u64; STEPS]; DOUBLINGS] {
         let mut counts = [[0; STEPS]; DOUBLINGS];
         let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
@@ -237,6 +250,9 @@ mod tests {
             sorted.sort();
             let exact = |percent: usize| sorted[(sorted.len() * percent).div_ceil(100) - 1];
             prop_assert_eq!(found.count, durations.len() as u64);
+            let mean = durations.iter().sum::<Duration>() / u32::try_from(durations.len()).unwrap();
+            let near = window.mean(start_ms + durations.len() as u64 * 100).unwrap();
+            prop_assert!(close(near, mean), "mean {:?} {:?}", near, mean);
             prop_assert!(close(found.p50, exact(50)), "p50 {:?} {:?}", found.p50, exact(50));
             prop_assert!(close(found.p95, exact(95)), "p95 {:?} {:?}", found.p95, exact(95));
             prop_assert!(close(found.p99, exact(99)), "p99 {:?} {:?}", found.p99, exact(99));

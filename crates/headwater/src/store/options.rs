@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::Clock;
+use crate::maintain::MaintenancePreset;
 use crate::observe::window::WINDOW_DEFAULT;
 
 /// Options for opening a store. The defaults suit production.
@@ -20,6 +21,7 @@ pub struct OpenOptions {
     pub(crate) listen_url: Option<String>,
     pub(crate) health_window: Duration,
     pub(crate) actor: String,
+    pub(crate) maintenance: Option<MaintenancePreset>,
 }
 
 impl Default for OpenOptions {
@@ -37,6 +39,7 @@ impl Default for OpenOptions {
             listen_url: None,
             health_window: WINDOW_DEFAULT,
             actor: format!("process {}", std::process::id()),
+            maintenance: Some(MaintenancePreset::Standard),
         }
     }
 }
@@ -116,6 +119,7 @@ impl OpenOptions {
         self.listen_url = Some(url.into());
         self
     }
+
     /// How far rates and percentiles of a component's health look back: a second to an hour, a minute by default.
     #[must_use]
     pub fn health_window(mut self, window: Duration) -> Self {
@@ -127,6 +131,32 @@ impl OpenOptions {
     #[must_use]
     pub fn actor(mut self, actor: impl Into<String>) -> Self {
         self.actor = actor.into();
+        self
+    }
+
+    /// Whether a handle that runs consumers also does the upkeep: retention, deaths, records, partitions, backfills. On by
+    /// default: one process of all that do is elected, the others only ask now and then whether it still lives.
+    ///
+    /// Switch it off where a process of its own runs [`Headwater::maintenance`](crate::Headwater::maintenance), or where
+    /// somebody runs it by hand. With a [manual clock](crate::ManualClock) it is always by hand: nothing moves by itself.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> headwater::Result<()> {
+    /// use headwater::{Headwater, OpenOptions};
+    /// let headwater =
+    ///     Headwater::open_with("sqlite::memory:", OpenOptions::default().maintenance(false)).await?;
+    /// # headwater.close().await }
+    /// ```
+    #[must_use]
+    pub fn maintenance(mut self, maintenance: bool) -> Self {
+        self.maintenance = maintenance.then(|| self.maintenance.unwrap_or_default());
+        self
+    }
+
+    /// How often a handle that runs consumers does the upkeep, and how much at a time; switches it on.
+    #[must_use]
+    pub fn maintenance_preset(mut self, preset: MaintenancePreset) -> Self {
+        self.maintenance = Some(preset);
         self
     }
 }

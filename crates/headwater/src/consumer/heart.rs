@@ -1,0 +1,242 @@
+//! What a process says of itself, over and over: that it lives, so that its leases are its own, and which subscriptions it
+//! serves, so that they live.
+//!
+//! Each is one call for everything in the process. The answer to the second says how each subscription is. Ten failures in
+//! a row hold everything back until one succeeds: a process that is cut off from the database must not go on with
+//! messages that others have by then.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, SystemTime};
+
+use tokio::time::Instant;
+
+use super::group::Group;
+use super::runtime::Runtime;
+use super::standing::EndReason;
+use crate::error::{Error, ErrorKind, Result};
+use crate::limits::{DELAY_MAX, HEARTBEAT_FAILURES_MAX};
+use crate::store::{Beat, Pulse};
+use crate::subscription::{SubscriptionId, SubscriptionState};
+
+/// How long a heartbeat may take.
+const BEAT_MAX: Duration = Duration::from_secs(5);
+/// How soon after one heartbeat another may be asked for out of turn.
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// The longest interval: a process that serves nobody waits for somebody.
+const INTERVAL_MAX: Duration = Duration::from_secs(300);
+
+/// How often an owner beats. It is also how often others are looked at, so that a dead one is noticed within
+/// `silent_for` and one beat: four, because with two that were 22 s by default.
+fn beat_every(silent_for: Duration) -> Duration {
+    silent_for / 4
+}
+
+/// Beats until the runtime is gone or serves nobody.
+pub(crate) async fn beat(runtime: Weak<Runtime>, silent_for: Duration) {
+    let mut owner = OwnerBeat::new(silent_for);
+    let mut groups = GroupBeat::new();
+    loop {
+        let Some(alive) = runtime.upgrade() else { return };
+        if Instant::now() >= owner.due_at {
+            owner.beat(&alive).await;
+        }
+        if Instant::now() >= groups.due_at {
+            groups.beat(&alive).await;
+        }
+        // Handlers of a dropped consumer go on, and so does this.
+        let (ends, look) = (alive.heart_may_end(), Arc::clone(&alive.look));
+        drop(alive);
+        if ends {
+            return;
+        }
+        tokio::select! {
+            () = tokio::time::sleep_until(owner.due_at.min(groups.due_at)) => {}
+            () = look.notified() => groups.look_soon(),
+        }
+    }
+}
+
+/// Says that the owner is alive, four times per `silent_for`.
+///
+/// Others are judged only by whoever was itself in touch with the database all the time: after an outage everybody looks
+/// silent, and gets as long to speak up as it may be silent before anyone is taken for dead.
+struct OwnerBeat {
+    silent_for: Duration,
+    due_at: Instant,
+    /// Since when every beat came in time, by a clock that also counts while the machine sleeps.
+    in_touch_since: Option<SystemTime>,
+    beaten_at: SystemTime,
+}
+
+impl OwnerBeat {
+    fn new(silent_for: Duration) -> Self {
+        OwnerBeat { silent_for, due_at: Instant::now(), in_touch_since: None, beaten_at: SystemTime::now() }
+    }
+
+    async fn beat(&mut self, runtime: &Runtime) {
+        let silent_for = self.silent_for;
+        let since = |at: SystemTime| SystemTime::now().duration_since(at).unwrap_or_default();
+        if since(self.beaten_at) > silent_for / 2 {
+            self.in_touch_since = None;
+        }
+        let in_touch = self.in_touch_since.is_some_and(|at| since(at) >= silent_for);
+        let judged = if in_touch { silent_for } else { DELAY_MAX };
+        let pause = match in_time(runtime.store.heartbeat(&runtime.owner, judged)).await {
+            Ok(ended) => {
+                if ended > 0 {
+                    tracing::warn!(leases = ended, "leases of silent owners were handed on");
+                }
+                self.beaten_at = SystemTime::now();
+                self.in_touch_since.get_or_insert(self.beaten_at);
+                if let Err(error) = runtime.measure_lag().await {
+                    tracing::debug!(%error, "the lag is not known now");
+                }
+                beat_every(silent_for)
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the heartbeat failed, trying again");
+                retry_after(silent_for)
+            }
+        };
+        self.due_at = Instant::now() + pause;
+    }
+}
+
+/// A heartbeat that takes too long has failed: the other must not wait for it.
+async fn in_time<T>(beat: impl Future<Output = Result<T>>) -> Result<T> {
+    let late = |_| Err(Error::new(ErrorKind::Unavailable, format!("no answer in {BEAT_MAX:?}")));
+    tokio::time::timeout(BEAT_MAX, beat).await.unwrap_or_else(late)
+}
+
+/// How soon a heartbeat that failed is tried again.
+fn retry_after(interval: Duration) -> Duration {
+    (interval / 10).min(Duration::from_secs(1))
+}
+
+/// Says which subscriptions are served, and hears how they are.
+struct GroupBeat {
+    due_at: Instant,
+    beaten_at: Option<Instant>,
+    failures: u32,
+}
+
+impl GroupBeat {
+    fn new() -> Self {
+        GroupBeat { due_at: Instant::now(), beaten_at: None, failures: 0 }
+    }
+
+    /// Somebody wants to know how a subscription is, or a new one is served.
+    fn look_soon(&mut self) {
+        let soonest = self.beaten_at.map_or_else(Instant::now, |at| at + LOOK_AGAIN);
+        self.due_at = self.due_at.min(soonest);
+    }
+
+    async fn beat(&mut self, runtime: &Runtime) {
+        let groups = runtime.groups();
+        let beats = beats_of(&groups);
+        self.beaten_at = Some(Instant::now());
+        if !beats.is_empty() {
+            let answer = in_time(runtime.store.beat(&runtime.owner, &beats)).await;
+            self.hear(answer, &beats, &groups);
+        }
+        let interval = interval_of(&groups);
+        let pause = if self.failures == 0 { interval } else { retry_after(interval * 3) };
+        // Never later than said: a third of the interval leaves room for two that fail.
+        self.due_at = Instant::now() + pause.mul_f64(0.8 + 0.2 * rand::random::<f64>());
+    }
+
+    /// Acts on the answer: each group hears how its subscription is; failures in a row hold all of them back.
+    fn hear(&mut self, answer: Result<Vec<Pulse>>, beats: &[Beat], groups: &[Arc<Group>]) {
+        let pulses = match answer {
+            Ok(pulses) => pulses,
+            Err(error) => {
+                self.failures = self.failures.saturating_add(1);
+                tracing::warn!(%error, failures = self.failures, "telling which groups live failed, trying again");
+                if self.failures >= HEARTBEAT_FAILURES_MAX {
+                    let news = groups.iter().filter(|group| group.suspend()).count();
+                    if news > 0 {
+                        tracing::warn!(
+                            groups = news,
+                            "out of touch with the database: handing out nothing until a heartbeat succeeds"
+                        );
+                    }
+                }
+                return;
+            }
+        };
+        self.failures = 0;
+        let pulses: HashMap<SubscriptionId, Pulse> =
+            beats.iter().map(|beat| beat.subscription_id).zip(pulses).collect();
+        for group in groups {
+            group.unsuspend();
+            if let Some(pulse) = pulses.get(&group.subscription.subscription_id) {
+                hear_pulse(group, pulse);
+            }
+        }
+    }
+}
+
+fn hear_pulse(group: &Group, pulse: &Pulse) {
+    match pulse {
+        Pulse::Active => {
+            if group.standing.set_dead(false) | group.standing.is_paused() {
+                // A claim says whether that is still so: this answer may be older than a pause.
+                group.stir();
+            }
+            group.standing.heard();
+        }
+        Pulse::Resurrected(missed) => {
+            let (topic, name) = (&group.subscription.topic.name, &group.subscription.group);
+            let range = missed.range.map(|(first, last)| format!("{first}..={last}"));
+            tracing::warn!(
+                %topic, group = %name, missed = missed.count, offsets = range,
+                "the group was dead and lives again; retention took what it missed"
+            );
+            group.standing.set_dead(false);
+            group.standing.heard();
+            group.stir();
+        }
+        Pulse::Paused => {
+            if group.hear(SubscriptionState::Paused) {
+                group.stir();
+            }
+        }
+        Pulse::Cancelled => group.end(EndReason::Cancelled),
+        Pulse::Gone => group.end(EndReason::Gone),
+    }
+}
+
+/// One word per subscription: a group may run twice in one process, and counts once.
+fn beats_of(groups: &[Arc<Group>]) -> Vec<Beat> {
+    let mut beats: Vec<Beat> = Vec::new();
+    for group in groups.iter().filter(|group| group.standing.ended().is_none()) {
+        let subscription_id = group.subscription.subscription_id;
+        if beats.iter().all(|beat| beat.subscription_id != subscription_id) {
+            beats.push(Beat { subscription_id, activity: group.metrics.activity() });
+        }
+    }
+    beats
+}
+
+/// A third of the shortest interval its topics ask for.
+fn interval_of(groups: &[Arc<Group>]) -> Duration {
+    let intervals = groups.iter().map(|group| group.subscription.topic.settings.heartbeat_interval);
+    intervals.min().unwrap_or(INTERVAL_MAX).min(INTERVAL_MAX) / 3
+}
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests;
+
+#[cfg(test)]
+mod rules {
+    use super::*;
+    use crate::consumer::runtime::SILENT_FOR;
+
+    #[test]
+    fn a_dead_process_is_noticed_within_twenty_seconds_and_three_lost_beats_are_no_death() {
+        let longest = SILENT_FOR + beat_every(SILENT_FOR);
+        assert!(longest < Duration::from_secs(20), "{longest:?}");
+        assert!(beat_every(SILENT_FOR) * 3 < SILENT_FOR);
+    }
+}

@@ -1,0 +1,119 @@
+//! How groups of a process hear of their subscriptions: what a pulse does, and what silence does.
+
+use super::*;
+use crate::consumer::tests::Scene;
+use crate::message::Offset;
+use crate::subscription::MissedMessages;
+
+fn heard(scene: &Scene, beating: &mut GroupBeat, pulse: Pulse) {
+    let groups = [Arc::clone(&scene.group)];
+    let beats = beats_of(&groups);
+    beating.hear(Ok(vec![pulse; beats.len()]), &beats, &groups);
+}
+
+fn failed(scene: &Scene, beating: &mut GroupBeat) {
+    let groups = [Arc::clone(&scene.group)];
+    beating.hear(Err(Error::new(ErrorKind::Unavailable, "cut off")), &beats_of(&groups), &groups);
+}
+
+/// Whether the lease was given back: another can have all of it.
+async fn is_back(scene: &Scene) -> bool {
+    scene.settle().await;
+    scene.claim("another").await.is_some_and(|lease| lease.range == scene.lease.range)
+}
+
+#[tokio::test]
+async fn ten_failures_hold_everything_back_until_one_succeeds() {
+    let scene = Scene::new(3).await;
+    scene.fill();
+    let mut beating = GroupBeat::new();
+    for _ in 1..HEARTBEAT_FAILURES_MAX {
+        failed(&scene, &mut beating);
+    }
+    assert!(!scene.group.is_held_back(), "nine may be bad luck");
+    assert_eq!(scene.group.held(), 1);
+    failed(&scene, &mut beating);
+    assert!(scene.group.is_held_back());
+    assert!(scene.group.want().is_none(), "nothing more is asked for");
+    assert!(is_back(&scene).await, "what was not begun is given back");
+    heard(&scene, &mut beating, Pulse::Active);
+    assert!(!scene.group.is_held_back());
+    assert!(scene.group.want().is_some());
+    assert!(scene.group.take_stirred(), "the feed is told");
+    failed(&scene, &mut beating);
+    assert!(!scene.group.is_held_back(), "counted from the last success");
+}
+
+#[tokio::test]
+async fn a_pause_gives_back_what_was_not_begun_and_goes_on_asking() {
+    let scene = Scene::new(3).await;
+    scene.fill();
+    let mut beating = GroupBeat::new();
+    heard(&scene, &mut beating, Pulse::Paused);
+    assert!(scene.group.is_held_back());
+    assert!(is_back(&scene).await);
+    assert!(scene.group.want().is_some(), "that is how it learns of its end");
+    assert!(scene.group.take_stirred(), "a claim says whether it is still so");
+    heard(&scene, &mut beating, Pulse::Paused);
+    assert!(!scene.group.take_stirred(), "but only once");
+    heard(&scene, &mut beating, Pulse::Active);
+    assert!(scene.group.is_held_back(), "an answer may be older than a pause");
+    assert!(scene.group.take_stirred());
+    scene.group.hear(SubscriptionState::Active);
+    assert!(!scene.group.is_held_back(), "a claim is not");
+}
+
+#[tokio::test]
+async fn what_is_handed_over_while_held_back_is_given_back() {
+    let scene = Scene::new(3).await;
+    scene.group.hear(SubscriptionState::Paused);
+    scene.fill();
+    assert!(is_back(&scene).await);
+}
+
+#[tokio::test]
+async fn a_cancelled_group_ends_with_its_reason_and_its_leases_are_nobodys() {
+    let scene = Scene::new(3).await;
+    scene.fill();
+    let work = scene.group.settler.in_hand().remove(0);
+    let mut beating = GroupBeat::new();
+    heard(&scene, &mut beating, Pulse::Cancelled);
+    assert_eq!(scene.group.standing.ended(), Some(EndReason::Cancelled));
+    assert!(work.is_lost(), "handlers may ask");
+    assert!(scene.group.is_stopping() && scene.group.want().is_none());
+    assert_eq!(scene.group.held(), 0, "nothing is left to be settled");
+    heard(&scene, &mut beating, Pulse::Gone);
+    assert_eq!(scene.group.standing.ended(), Some(EndReason::Cancelled), "the first reason stays");
+    assert_eq!(beats_of(&[Arc::clone(&scene.group)]), [], "and nobody beats for it");
+}
+
+#[tokio::test]
+async fn a_group_that_lives_again_claims_at_once() {
+    let scene = Scene::new(3).await;
+    scene.group.hear(SubscriptionState::Dead);
+    assert!(scene.group.standing.is_dead());
+    let missed = MissedMessages { count: 2, range: Some((Offset(1), Offset(2))) };
+    heard(&scene, &mut GroupBeat::new(), Pulse::Resurrected(missed));
+    assert!(!scene.group.standing.is_dead() && scene.group.take_stirred());
+}
+
+#[tokio::test]
+async fn a_group_that_runs_twice_counts_once_and_the_shortest_interval_holds() {
+    let scene = Scene::new(1).await;
+    let twice = [Arc::clone(&scene.group), Arc::clone(&scene.group)];
+    assert_eq!(beats_of(&twice).len(), 1);
+    assert_eq!(interval_of(&twice), Duration::from_secs(20), "a third of a minute");
+    assert_eq!(interval_of(&[]), INTERVAL_MAX / 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn out_of_turn_is_bounded_too() {
+    let mut beating = GroupBeat::new();
+    beating.beaten_at = Some(Instant::now());
+    beating.due_at = Instant::now() + Duration::from_secs(20);
+    beating.look_soon();
+    assert_eq!(beating.due_at, Instant::now() + LOOK_AGAIN);
+    tokio::time::advance(Duration::from_secs(5)).await;
+    beating.look_soon();
+    assert!(beating.due_at <= Instant::now());
+}

@@ -1,0 +1,105 @@
+//! Whether a group may be served in this process, and if not, why.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// Why a consumer ended by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum EndReason {
+    /// Its subscription was cancelled.
+    Cancelled,
+    /// Its subscription is not there any more.
+    Gone,
+}
+
+impl fmt::Display for EndReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            EndReason::Cancelled => "the subscription was cancelled; subscribing again makes a new one",
+            EndReason::Gone => "the subscription is not there any more; subscribing again makes a new one",
+        })
+    }
+}
+
+/// What holds a group back.
+#[derive(Debug)]
+pub(crate) struct Standing {
+    /// The subscription is paused.
+    paused: AtomicBool,
+    /// The subscription is dead, and a heartbeat is to bring it back.
+    dead: AtomicBool,
+    /// This process has lost touch with the database.
+    suspended: AtomicBool,
+    ended: OnceLock<EndReason>,
+    /// Told when it has ended.
+    pub(super) ending: Notify,
+    /// When the store last said how the subscription is.
+    heard_at: Mutex<Instant>,
+}
+
+impl Standing {
+    pub(super) fn new() -> Self {
+        Standing {
+            paused: AtomicBool::new(false),
+            dead: AtomicBool::new(false),
+            suspended: AtomicBool::new(false),
+            ended: OnceLock::new(),
+            ending: Notify::new(),
+            heard_at: Mutex::new(Instant::now()),
+        }
+    }
+
+    /// Whether nothing is to be handed to members now.
+    pub(super) fn holds_back(&self) -> bool {
+        self.is_paused() || self.is_suspended()
+    }
+
+    pub(crate) fn is_paused(&self) -> bool {
+        self.paused.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn is_suspended(&self) -> bool {
+        self.suspended.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn ended(&self) -> Option<EndReason> {
+        self.ended.get().copied()
+    }
+
+    /// Answers whether that is news; so do the others.
+    pub(super) fn set_paused(&self, paused: bool) -> bool {
+        self.paused.swap(paused, Ordering::SeqCst) != paused
+    }
+
+    pub(super) fn set_dead(&self, dead: bool) -> bool {
+        self.dead.swap(dead, Ordering::SeqCst) != dead
+    }
+
+    pub(super) fn set_suspended(&self, suspended: bool) -> bool {
+        self.suspended.swap(suspended, Ordering::SeqCst) != suspended
+    }
+
+    pub(super) fn set_ended(&self, reason: EndReason) -> bool {
+        self.ended.set(reason).is_ok()
+    }
+
+    /// The store has said how the subscription is.
+    pub(super) fn heard(&self) {
+        *self.heard_at.lock().expect("no panic while held") = Instant::now();
+    }
+
+    /// For how long the store has said nothing of the subscription.
+    pub(super) fn unheard_for(&self) -> Duration {
+        self.heard_at.lock().expect("no panic while held").elapsed()
+    }
+}

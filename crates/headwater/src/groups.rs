@@ -1,0 +1,283 @@
+//! The groups of a topic, for operators: how they are, and what can be done with them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::time::Instant;
+
+use crate::backfill::{Backfill, BackfillLimits, drive};
+use crate::clock::Clock;
+use crate::error::{Error, ErrorKind, Result};
+use crate::limits::{DELAY_MAX, UPKEEP_MESSAGES_MAX};
+use crate::name::{GroupName, TopicName};
+use crate::store::{ForceCompleted, Moved, Resurrected, Store, Stuck};
+use crate::subscription::{
+    Ailment, DeliveryPolicy, Start, SubscriptionState, SubscriptionStatus, Transition,
+};
+use crate::topic::{TopicId, Tracking};
+
+/// The first pause between two looks at what is in flight; it doubles up to the longest.
+const LOOK_FIRST: Duration = Duration::from_millis(10);
+const LOOK_LONGEST: Duration = Duration::from_millis(500);
+/// How long removing waits for the accounting of a cancelled group to be released.
+const RELEASE_WITHIN: Duration = Duration::from_secs(60);
+
+/// The groups of one topic; from [`crate::Headwater::groups`]. Every act is a line in the audit.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> headwater::Result<()> {
+/// # use std::time::Duration;
+/// use headwater::{Headwater, Start, SubscriptionState};
+///
+/// let headwater = Headwater::in_memory().await?;
+/// let orders = headwater.producer("orders");
+/// orders.send(&1).await?;
+/// orders.send(&2).await?;
+/// let mut consumer = headwater.consumer("orders", "email").open().await?;
+/// let groups = headwater.groups("orders");
+///
+/// // A pause stops hand-outs in every process, and loses nothing.
+/// groups.pause("email").await?;
+/// assert!(consumer.next(Duration::ZERO).await?.is_none());
+/// assert_eq!(groups.list().await?[0].status.state, SubscriptionState::Paused);
+/// groups.resume("email").await?;
+///
+/// let batch = consumer.next(Duration::from_secs(5)).await?.expect("two wait");
+/// batch.ack().await?;
+/// // Back to the beginning: first see what that would do.
+/// assert_eq!(groups.seek("email", Start::Beginning, true).await?.replayed, 2);
+/// groups.seek("email", Start::Beginning, false).await?;
+/// assert_eq!(consumer.next(Duration::from_secs(5)).await?.expect("again").messages().len(), 2);
+///
+/// // Gone, with what it had in hand.
+/// let removed = groups.remove("email", Duration::ZERO).await?;
+/// assert_eq!(removed.in_flight, 2);
+/// assert!(groups.list().await?.is_empty());
+/// # headwater.close().await }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Groups {
+    store: Arc<dyn Store>,
+    clock: Clock,
+    topic: String,
+}
+
+/// How a group is, and why it is not healthy.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GroupHealth {
+    /// How far it is and how it is doing.
+    pub status: SubscriptionStatus,
+    /// Why it is not healthy; empty if it is.
+    pub ailments: Vec<Ailment>,
+}
+
+impl GroupHealth {
+    /// Whether nothing ails it.
+    pub fn is_healthy(&self) -> bool {
+        self.ailments.is_empty()
+    }
+}
+
+/// How a group was removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Removed {
+    /// Messages that were in hand when the wait was over: whoever had them cannot settle them any more.
+    pub in_flight: u64,
+}
+
+impl Groups {
+    pub(crate) fn new(store: Arc<dyn Store>, clock: Clock, topic: &str) -> Self {
+        Groups { store, clock, topic: topic.to_owned() }
+    }
+
+    /// All groups by name, cancelled ones too until they are removed, with what ails them.
+    pub async fn list(&self) -> Result<Vec<GroupHealth>> {
+        let statuses = self.store.subscriptions(&self.topic()?).await?;
+        let with_ailments = |status: SubscriptionStatus| {
+            let ailments = status.ailments(self.database_time(&status));
+            GroupHealth { status, ailments }
+        };
+        Ok(statuses.into_iter().map(with_ailments).collect())
+    }
+
+    /// One group; `NoSuchSubscription` if it is not there. Of a name that was cancelled and taken again, the living one.
+    pub async fn get(&self, group: &str) -> Result<GroupHealth> {
+        let (topic, group) = self.names(group)?;
+        let of_name = self.list().await?.into_iter().filter(|one| one.status.group == group);
+        of_name
+            .min_by_key(|one| one.status.state == SubscriptionState::Cancelled)
+            .ok_or_else(|| Error::no_such_subscription(topic.as_str(), group.as_str()))
+    }
+
+    /// Stops hand-outs in every process; loses nothing, and retention goes on waiting for the group.
+    pub async fn pause(&self, group: &str) -> Result<()> {
+        self.shift(group, Transition::Pause).await
+    }
+
+    /// Lets a paused group go on.
+    pub async fn resume(&self, group: &str) -> Result<()> {
+        self.shift(group, Transition::Resume).await
+    }
+
+    /// Gives a group up: nothing waits for it any more, its leases are lost at once, and its consumers end. It stays to be
+    /// seen until it is removed, by [`Groups::remove`] or after its time. Subscribing again makes a new one.
+    pub async fn cancel(&self, group: &str) -> Result<()> {
+        self.shift(group, Transition::Cancel).await
+    }
+
+    /// Removes a group in order: pauses it, waits at most so long for what is in hand, cancels it, releases its place in the
+    /// accounting, and deletes it with its dead letters.
+    pub async fn remove(&self, group: &str, wait: Duration) -> Result<Removed> {
+        let (topic, name) = self.names(group)?;
+        let mut status = self.get(group).await?.status;
+        if status.state == SubscriptionState::Active {
+            match self.store.shift(&topic, &name, Transition::Pause).await {
+                Ok(()) => {}
+                // Another did something with it meanwhile; the cancel says if that matters.
+                Err(error) if error.kind() == ErrorKind::InvalidTransition => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if matches!(status.state, SubscriptionState::Active | SubscriptionState::Paused) {
+            status = self.wait_for_in_flight(group, status, wait).await?;
+        }
+        let in_flight = if status.state == SubscriptionState::Cancelled { 0 } else { status.in_flight };
+        if status.state != SubscriptionState::Cancelled {
+            self.store.shift(&topic, &name, Transition::Cancel).await?;
+        }
+        self.delete(&topic, &name, status.topic_id).await?;
+        Ok(Removed { in_flight })
+    }
+
+    /// Looks until nothing is in hand, or the time is over: soon after the topic was stirred, else ever more rarely.
+    async fn wait_for_in_flight(
+        &self,
+        group: &str,
+        mut status: SubscriptionStatus,
+        wait: Duration,
+    ) -> Result<SubscriptionStatus> {
+        let deadline = Instant::now() + wait.min(DELAY_MAX);
+        let mut pause = LOOK_FIRST;
+        loop {
+            let wake = self.store.arm(&[status.topic_id]).await?;
+            status = self.get(group).await?.status;
+            let left = deadline.saturating_duration_since(Instant::now());
+            if status.in_flight == 0 || status.state == SubscriptionState::Cancelled || left.is_zero() {
+                return Ok(status);
+            }
+            if wake.wait(pause.min(left)).await {
+                // Publishers wake too: a busy topic is not looked at more often than this.
+                tokio::time::sleep(LOOK_FIRST.min(left)).await;
+            }
+            pause = (pause * 2).min(LOOK_LONGEST);
+        }
+    }
+
+    /// Deletes a cancelled group, releasing its place in the records first.
+    async fn delete(&self, topic: &TopicName, group: &GroupName, topic_id: TopicId) -> Result<()> {
+        let tracking = self.store.topic(topic).await?.settings.tracking;
+        let deadline = Instant::now() + RELEASE_WITHIN;
+        let mut pause = LOOK_FIRST;
+        loop {
+            if tracking == Tracking::ReferenceCounting {
+                while self.store.track(topic_id, UPKEEP_MESSAGES_MAX).await?.more && Instant::now() < deadline {
+                }
+            }
+            match self.store.remove(topic, group).await {
+                // Another worker may have the accounting in hand at this moment.
+                Err(error) if error.kind() == ErrorKind::InvalidTransition && Instant::now() < deadline => {
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(LOOK_LONGEST);
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// Brings a dead group back: at its place, or at most `behind_max` messages behind the head. Says what it missed.
+    pub async fn resurrect(&self, group: &str, behind_max: Option<u64>) -> Result<Resurrected> {
+        let (topic, name) = self.names(group)?;
+        let back = self.store.resurrect(&topic, &name, behind_max).await?;
+        drive::inline(&*self.store, &topic, &name).await?;
+        Ok(back)
+    }
+
+    /// Moves a group's place. What it has outstanding is forgotten. With `dry_run` nothing is changed: the answer tells
+    /// what would be.
+    pub async fn seek(&self, group: &str, to: Start, dry_run: bool) -> Result<Moved> {
+        let (topic, name) = self.names(group)?;
+        self.store.seek(&topic, &name, to, dry_run).await
+    }
+
+    /// Gives a group a delivery policy of its own. Consumers that run take it over when they start again.
+    pub async fn set_policy(&self, group: &str, policy: &DeliveryPolicy) -> Result<()> {
+        let (topic, name) = self.names(group)?;
+        self.store.set_policy(&topic, &name, policy).await
+    }
+
+    /// The delivery policy a group was given.
+    pub async fn policy(&self, group: &str) -> Result<DeliveryPolicy> {
+        let (topic, name) = self.names(group)?;
+        self.store.policy(&topic, &name).await
+    }
+
+    /// How many messages published longer ago than this each counting group has not done; only groups with some.
+    pub async fn stuck(&self, older_than: Duration) -> Result<Vec<Stuck>> {
+        self.store.stuck(&self.topic()?, older_than).await
+    }
+
+    /// Gives up what only dead groups wait for and what is older than this. With `dry_run` nothing is changed.
+    pub async fn force_complete(&self, older_than: Duration, dry_run: bool) -> Result<Vec<ForceCompleted>> {
+        self.store.force_complete(&self.topic()?, older_than, dry_run).await
+    }
+
+    /// Starts a backfill of a group; a small one is done at once, a large one by maintenance. Answers how far it is.
+    pub async fn backfill(&self, group: &str, limits: &BackfillLimits) -> Result<Backfill> {
+        let (topic, name) = self.names(group)?;
+        let started = self.store.backfill(&topic, &name, limits).await?;
+        drive::inline(&*self.store, &topic, &name).await?;
+        let now = self.backfills().await?.into_iter().find(|backfill| backfill.group == name);
+        Ok(now.unwrap_or(started))
+    }
+
+    /// Cancels a group's backfill at once; what it did stays.
+    pub async fn cancel_backfill(&self, group: &str) -> Result<Backfill> {
+        let (topic, name) = self.names(group)?;
+        self.store.cancel_backfill(&topic, &name).await
+    }
+
+    /// Lets a cancelled or failed backfill go on from its checkpoint; maintenance does it.
+    pub async fn resume_backfill(&self, group: &str) -> Result<Backfill> {
+        let (topic, name) = self.names(group)?;
+        self.store.resume_backfill(&topic, &name).await
+    }
+
+    /// The backfills of the topic, newest first.
+    pub async fn backfills(&self) -> Result<Vec<Backfill>> {
+        let topic = self.topic()?;
+        let mut backfills = self.store.backfills().await?;
+        backfills.retain(|backfill| backfill.topic == topic);
+        Ok(backfills)
+    }
+
+    async fn shift(&self, group: &str, transition: Transition) -> Result<()> {
+        let (topic, name) = self.names(group)?;
+        self.store.shift(&topic, &name, transition).await
+    }
+
+    /// The database's time as near as a status tells it: this machine's clock may be wrong.
+    fn database_time(&self, status: &SubscriptionStatus) -> Timestamp {
+        let by_heartbeat =
+            status.heartbeat_at.zip(status.heartbeat_age).and_then(|(at, age)| at.checked_add(age).ok());
+        by_heartbeat.or_else(|| self.clock.injected()).unwrap_or_else(Timestamp::now)
+    }
+
+    fn topic(&self) -> Result<TopicName> {
+        TopicName::new(&self.topic)
+    }
+
+    fn names(&self, group: &str) -> Result<(TopicName, GroupName)> {
+        Ok((self.topic()?, GroupName::new(group)?))
+    }
+}

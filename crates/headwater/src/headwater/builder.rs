@@ -1,0 +1,198 @@
+//! A topic about to be created: every setting has its word.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::Result;
+use crate::name::TopicName;
+use crate::store::Store;
+use crate::topic::{Ordering, Partition, Preset, Semantics, Storage, Topic, TopicSettings, Tracking};
+
+/// A topic about to be created.
+#[derive(Debug)]
+pub struct TopicBuilder {
+    store: Arc<dyn Store>,
+    name: String,
+    settings: TopicSettings,
+}
+
+impl TopicBuilder {
+    pub(crate) fn new(store: Arc<dyn Store>, name: &str) -> Self {
+        TopicBuilder { store, name: name.to_owned(), settings: TopicSettings::default() }
+    }
+
+    /// The settings of a preset, instead of everything said before.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> headwater::Result<()> {
+    /// # use std::time::Duration;
+    /// # let headwater = headwater::Headwater::in_memory().await?;
+    /// use headwater::Preset;
+    /// let topic = headwater.topic("payments").preset(Preset::Critical).create().await?;
+    /// assert_eq!(topic.settings.message_retention, Some(Duration::from_secs(7 * 86_400)));
+    /// assert!(topic.settings.block_writes_on_zero_subscriptions);
+    /// # headwater.close().await }
+    /// ```
+    #[must_use]
+    pub fn preset(mut self, preset: Preset) -> Self {
+        self.settings = TopicSettings::preset(preset);
+        self
+    }
+
+    /// Every subscription gets every message.
+    #[must_use]
+    pub fn pub_sub(mut self) -> Self {
+        self.settings.semantics = Semantics::PubSub;
+        self
+    }
+
+    /// Strict order among messages of one key.
+    #[must_use]
+    pub fn ordered_by_key(mut self) -> Self {
+        self.settings.ordering = Ordering::Key;
+        self
+    }
+
+    /// Into how many lanes an ordered subscription is split: how many keys may be handled side by side.
+    #[must_use]
+    pub fn lanes(mut self, lanes: u16) -> Self {
+        self.settings.lanes = lanes;
+        self
+    }
+
+    /// How it is recorded that a message is done.
+    #[must_use]
+    pub fn tracking(mut self, tracking: Tracking) -> Self {
+        self.settings.tracking = tracking;
+        self
+    }
+
+    /// How long a message stays after every counting subscription is done with it.
+    #[must_use]
+    pub fn message_retention(mut self, retention: Duration) -> Self {
+        self.settings.message_retention = Some(retention);
+        self
+    }
+
+    /// Keeps every message, for replay; [`TopicBuilder::max_retention`] still holds.
+    #[must_use]
+    pub fn keep_forever(mut self) -> Self {
+        self.settings.message_retention = None;
+        self
+    }
+
+    /// The age at which a message goes whatever the subscriptions do; `None` for never.
+    #[must_use]
+    pub fn max_retention(mut self, retention: Option<Duration>) -> Self {
+        self.settings.max_retention = retention;
+        self
+    }
+
+    /// The least life of a message published while no subscription counted.
+    #[must_use]
+    pub fn zero_subscription_retention(mut self, retention: Duration) -> Self {
+        self.settings.zero_subscription_retention = retention;
+        self
+    }
+
+    /// Whether publishing fails while no subscription counts; only where every subscription gets every message.
+    #[must_use]
+    pub fn block_writes_on_zero_subscriptions(mut self, block: bool) -> Self {
+        self.settings.block_writes_on_zero_subscriptions = block;
+        self
+    }
+
+    /// A subscription that has been dead for longer is moved up to the watermark.
+    #[must_use]
+    pub fn zombie_subscription_ttl(mut self, ttl: Duration) -> Self {
+        self.settings.zombie_subscription_ttl = ttl;
+        self
+    }
+
+    /// Tables of its own, cut like this (PostgreSQL).
+    #[must_use]
+    pub fn dedicated(mut self, partition: Partition) -> Self {
+        self.settings.storage = Storage::Dedicated(partition);
+        self
+    }
+
+    /// The largest payload.
+    #[must_use]
+    pub fn payload_bytes_max(mut self, bytes: usize) -> Self {
+        self.settings.payload_bytes_max = bytes;
+        self
+    }
+
+    /// How long a dedup key is remembered.
+    #[must_use]
+    pub fn dedup_window(mut self, window: Duration) -> Self {
+        self.settings.dedup_window = window;
+        self
+    }
+
+    /// How often the processes of a group say that it is alive, and for how long it may be silent before it is dead.
+    #[must_use]
+    pub fn heartbeats(mut self, interval: Duration, timeout: Duration) -> Self {
+        self.settings.heartbeat_interval = interval;
+        self.settings.heartbeat_timeout = timeout;
+        self
+    }
+
+    /// Whether it is recorded who acked which offsets, when.
+    #[must_use]
+    pub fn ack_log(mut self, ack_log: bool) -> Self {
+        self.settings.ack_log = ack_log;
+        self
+    }
+
+    /// How long the head waits at a missing offset before it steps over it, noting the gap (PostgreSQL).
+    #[must_use]
+    pub fn gap_patience(mut self, patience: Duration) -> Self {
+        self.settings.gap_patience = patience;
+        self
+    }
+
+    /// How long a hand-out lasts; zero means it is never reassigned by itself.
+    #[must_use]
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.settings.lease = lease;
+        self
+    }
+
+    /// How often a message is handed out before it is buried.
+    #[must_use]
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.settings.max_attempts = attempts;
+        self
+    }
+
+    /// How long a failed message waits before its first retry, and at most; the wait doubles with each attempt.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> headwater::Result<()> {
+    /// # use std::time::Duration;
+    /// # let headwater = headwater::Headwater::in_memory().await?;
+    /// let (initial, longest) = (Duration::from_millis(100), Duration::from_secs(30));
+    /// let topic = headwater.topic("orders").backoff(initial, longest).create().await?;
+    /// assert_eq!((topic.settings.backoff_initial, topic.settings.backoff_max), (initial, longest));
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn backoff(mut self, initial: Duration, longest: Duration) -> Self {
+        self.settings.backoff_initial = initial;
+        self.settings.backoff_max = longest;
+        self
+    }
+
+    /// All settings at once.
+    #[must_use]
+    pub fn settings(mut self, settings: TopicSettings) -> Self {
+        self.settings = settings;
+        self
+    }
+
+    /// Creates it, or returns the one that is there with the same settings.
+    pub async fn create(self) -> Result<Topic> {
+        self.store.create_topic(&TopicName::new(&self.name)?, &self.settings).await
+    }
+}

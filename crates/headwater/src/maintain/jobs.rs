@@ -1,0 +1,325 @@
+//! One run of each job: step by step until nothing is left, it is told to stop, or its time is over.
+
+use std::collections::{HashMap, VecDeque};
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::FutureExt;
+use tokio::time::Instant;
+
+use super::chores::Chores;
+use super::going::Going;
+use super::plan::{self, Plan, TOPICS_KEPT};
+use super::{Job, JobRun};
+use crate::backfill::drive;
+use crate::error::{Error, ErrorKind, Result, panic_text};
+use crate::limits::SUBSCRIPTION_RETENTION;
+use crate::name::Owner;
+use crate::observe::metrics::JobMetrics;
+use crate::store::Maintained;
+use crate::topic::{TopicId, TopicStatus};
+
+/// A round of heads that did so much may have left some: its statements are bounded.
+const HEADS_FULL: u64 = 1_000;
+
+/// Who does the jobs of this process.
+#[derive(Debug)]
+pub(super) struct Worker {
+    pub(super) chores: Arc<dyn Chores>,
+    pub(super) plan: Plan,
+    pub(super) owner: Owner,
+    pub(super) metrics: JobMetrics,
+    /// The topics as last read, for all jobs.
+    topics: tokio::sync::Mutex<Option<(Instant, Arc<[TopicStatus]>)>>,
+    /// The heads when messages were last cleaned up.
+    heads: Mutex<Option<HashMap<TopicId, i64>>>,
+}
+
+/// What a run did so far.
+#[derive(Debug, Default)]
+struct Tally {
+    rows: u64,
+    backlog: u64,
+}
+
+/// A run, and what the error was if there was one.
+#[derive(Debug)]
+pub(super) struct Ran {
+    pub(super) run: JobRun,
+    pub(super) kind: Option<ErrorKind>,
+}
+
+/// Up to when a run goes on.
+#[derive(Debug)]
+struct Bounds<'a> {
+    going: &'a Going,
+    deadline: Instant,
+}
+
+impl Bounds<'_> {
+    fn hold(&self) -> bool {
+        self.going.is_on() && Instant::now() < self.deadline
+    }
+}
+
+impl Worker {
+    pub(super) fn new(chores: Arc<dyn Chores>, plan: Plan, owner: Owner) -> Self {
+        let (topics, heads) = (tokio::sync::Mutex::default(), Mutex::default());
+        Worker { chores, plan, owner, metrics: JobMetrics::default(), topics, heads }
+    }
+
+    /// Runs a job. Whatever goes wrong is in the answer, a panic too: other jobs go on.
+    pub(super) async fn run(&self, job: Job, going: &Going) -> Ran {
+        let started = Instant::now();
+        let bounds = Bounds { going, deadline: started + self.plan.run_max };
+        let mut tally = Tally::default();
+        let worked = AssertUnwindSafe(self.work(job, &mut tally, &bounds)).catch_unwind().await;
+        let error = match worked {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some((error.kind(), error.to_string())),
+            Err(panic) => Some((ErrorKind::Database, format!("it panicked: {}", panic_text(&*panic)))),
+        };
+        let kind = error.as_ref().map(|(kind, _)| *kind);
+        let Tally { rows, backlog } = tally;
+        let run =
+            JobRun { job, duration: started.elapsed(), rows, backlog, error: error.map(|(_, text)| text) };
+        self.metrics.ran(&run);
+        Ran { run, kind }
+    }
+
+    async fn work(&self, job: Job, tally: &mut Tally, bounds: &Bounds<'_>) -> Result<()> {
+        match job {
+            Job::Heads => self.heads(tally, bounds).await,
+            Job::DeadDetection => self.detect_dead(tally).await,
+            Job::Tracking => self.track(tally, bounds).await,
+            Job::MessageCleanup => self.clean(tally, bounds).await,
+            Job::Partitions => self.keep_partitions(tally, bounds).await,
+            Job::SubscriptionCleanup => self.clean_subscriptions(tally, bounds).await,
+            Job::Backfill => self.backfill(tally, bounds).await,
+        }
+    }
+
+    /// The topics, read again when what is known is too old.
+    pub(super) async fn topics(&self) -> Result<Arc<[TopicStatus]>> {
+        let mut kept = self.topics.lock().await;
+        match &*kept {
+            Some((read_at, topics)) if read_at.elapsed() < TOPICS_KEPT => Ok(Arc::clone(topics)),
+            _ => {
+                let topics: Arc<[TopicStatus]> = self.chores.topics().await?.into();
+                *kept = Some((Instant::now(), Arc::clone(&topics)));
+                Ok(topics)
+            }
+        }
+    }
+
+    async fn heads(&self, tally: &mut Tally, bounds: &Bounds<'_>) -> Result<()> {
+        loop {
+            let Maintained { promoted, late, gaps_closed, dedup_forgotten, inbox_forgotten } =
+                self.chores.maintain().await?;
+            let rows = promoted + late + gaps_closed + dedup_forgotten + inbox_forgotten;
+            tally.rows += rows;
+            if rows < HEADS_FULL {
+                return Ok(());
+            }
+            if !bounds.hold() {
+                tally.backlog = rows;
+                return Ok(());
+            }
+        }
+    }
+
+    async fn detect_dead(&self, tally: &mut Tally) -> Result<()> {
+        let detected = self.chores.upkeep().detect_dead().await?;
+        for (topic, group) in &detected.died {
+            tracing::warn!(%topic, %group, "the group is dead: silent for longer than its heartbeat timeout");
+        }
+        for (topic, group) in &detected.suspected {
+            tracing::info!(%topic, %group, "the group is silent, and nobody was watching: it may speak up yet");
+        }
+        for (topic, group) in &detected.near_timeout {
+            tracing::debug!(%topic, %group, "the group is near its heartbeat timeout");
+        }
+        tally.rows += detected.died.len() as u64;
+        Ok(())
+    }
+
+    async fn track(&self, tally: &mut Tally, bounds: &Bounds<'_>) -> Result<()> {
+        let topics = self.topics().await?;
+        let turns = self.in_turn(Job::Tracking, ids(&topics, plan::is_tracked), bounds).await;
+        tally.rows = turns.rows();
+        // What is left lies between the watermark and the head, mostly: known to be some, not how much.
+        tally.backlog = turns.left.len() as u64 * u64::from(self.plan.messages_max);
+        turns.failed.map_or(Ok(()), Err)
+    }
+
+    async fn clean(&self, tally: &mut Tally, bounds: &Bounds<'_>) -> Result<()> {
+        let topics = self.topics().await?;
+        let turns = self.in_turn(Job::MessageCleanup, ids(&topics, plan::is_cleanable), bounds).await;
+        tally.rows = turns.rows();
+        let Turns { left, done: removed, failed } = turns;
+        let of_left = topics.iter().filter(|status| left.contains(&status.topic.topic_id));
+        tally.backlog = of_left
+            .map(|status| {
+                let done = u64::try_from(status.watermark.0 - status.first.0 + 1).unwrap_or(0);
+                let gone = removed.get(&status.topic.topic_id).copied().unwrap_or(0);
+                done.saturating_sub(gone).max(1)
+            })
+            .sum();
+        self.compare_with_publishing(&topics, tally);
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Shows whether cleanup is slower than publishing, since it last ran.
+    fn compare_with_publishing(&self, topics: &[TopicStatus], tally: &Tally) {
+        let heads: HashMap<TopicId, i64> =
+            topics.iter().map(|status| (status.topic.topic_id, status.head.0)).collect();
+        let mut then = self.heads.lock().expect("no panic while held");
+        let grown = |then: &HashMap<TopicId, i64>| -> u64 {
+            let grown = |(topic, head): (&TopicId, &i64)| head - then.get(topic).unwrap_or(&0);
+            heads.iter().map(grown).map(|grown| u64::try_from(grown).unwrap_or(0)).sum()
+        };
+        // Before a first look nothing is known of how much came.
+        let published = then.as_ref().map_or(0, grown);
+        *then = Some(heads);
+        drop(then);
+        let behind = plan::is_behind(tally.rows, published, tally.backlog);
+        let news = self.metrics.set_behind(behind);
+        if behind {
+            let (removed, backlog) = (tally.rows, tally.backlog);
+            tracing::warn!(removed, published, backlog, "cleanup is slower than publishing");
+        } else if news {
+            tracing::info!("cleanup keeps up with publishing again");
+        }
+    }
+
+    async fn keep_partitions(&self, tally: &mut Tally, bounds: &Bounds<'_>) -> Result<()> {
+        let topics = self.topics().await?;
+        let turns = self.in_turn(Job::Partitions, ids(&topics, plan::is_partitioned), bounds).await;
+        tally.rows = turns.rows();
+        turns.failed.map_or(Ok(()), Err)
+    }
+
+    async fn clean_subscriptions(&self, tally: &mut Tally, bounds: &Bounds<'_>) -> Result<()> {
+        loop {
+            let step = self.chores.upkeep().clean_subscriptions(SUBSCRIPTION_RETENTION).await?;
+            for (topic, group) in &step.zombies {
+                tracing::info!(%topic, %group, "the dead group was moved up to the watermark");
+            }
+            for (topic, group) in &step.deleted {
+                tracing::info!(%topic, %group, "the subscription was deleted, long after its end");
+            }
+            let went = step.deleted.len() as u64 + step.forgotten;
+            tally.rows += went + step.zombies.len() as u64;
+            if went == 0 {
+                return Ok(());
+            }
+            if !bounds.hold() {
+                tally.backlog = 1;
+                return Ok(());
+            }
+        }
+    }
+
+    async fn backfill(&self, tally: &mut Tally, bounds: &Bounds<'_>) -> Result<()> {
+        let until = bounds.deadline;
+        let driven =
+            drive::run(self.chores.upkeep(), &self.owner, self.plan.pace, bounds.going, until, |step| {
+                tally.rows += step.changed;
+                tally.backlog = step.backfill.total.saturating_sub(step.backfill.processed);
+            });
+        driven.await
+    }
+
+    /// Takes a step for each topic in turn until none has more, so that a large one does not keep others waiting. Rests
+    /// between steps. A topic that fails does not stop the others.
+    async fn in_turn(&self, job: Job, left: VecDeque<TopicId>, bounds: &Bounds<'_>) -> Turns {
+        let mut turns = Turns { left, done: HashMap::new(), failed: None };
+        while bounds.hold()
+            && let Some(topic) = turns.left.pop_front()
+        {
+            let started = Instant::now();
+            match self.step(job, topic).await {
+                Ok((rows, more)) => {
+                    *turns.done.entry(topic).or_default() += rows;
+                    turns.left.extend(more.then_some(topic));
+                }
+                Err(error) => {
+                    tracing::debug!(job = job.as_str(), %topic, %error, "a step of upkeep failed");
+                    let closed = error.kind() == ErrorKind::Closed;
+                    turns.failed.get_or_insert(error);
+                    if closed {
+                        return turns;
+                    }
+                }
+            }
+            if !turns.left.is_empty() {
+                bounds.going.rest(self.plan.rest(started.elapsed())).await;
+            }
+        }
+        turns
+    }
+
+    /// One step for one topic: how many rows, and whether there is more.
+    async fn step(&self, job: Job, topic: TopicId) -> Result<(u64, bool)> {
+        let (upkeep, messages_max) = (self.chores.upkeep(), self.plan.messages_max);
+        match job {
+            Job::Tracking => {
+                let step = upkeep.track(topic, messages_max).await?;
+                Ok((step.recorded + step.changed + step.removed, step.more))
+            }
+            Job::MessageCleanup => {
+                let step = upkeep.clean(topic, messages_max).await?;
+                Ok((step.removed, step.more))
+            }
+            Job::Partitions => {
+                let step = upkeep.keep_partitions(topic).await?;
+                if step.locked {
+                    // The next run tries again; meanwhile messages go where they always fit.
+                    tracing::debug!(%topic, ahead = step.ahead, "partitions were locked and are left for later");
+                }
+                Ok((step.created + step.dropped + step.removed, false))
+            }
+            Job::Heads | Job::DeadDetection | Job::SubscriptionCleanup | Job::Backfill => {
+                unreachable!("{job:?} does not go by topics")
+            }
+        }
+    }
+
+    /// Elects or confirms this worker.
+    pub(super) async fn elect(&self) -> Result<bool> {
+        self.chores.upkeep().elect(&self.owner, plan::TERM).await
+    }
+
+    /// Gives up the election.
+    pub(super) async fn resign(&self) {
+        let resigned = tokio::time::timeout(Duration::from_secs(5), self.chores.upkeep().resign(&self.owner));
+        if let Ok(Err(error)) = resigned.await
+            && error.kind() != ErrorKind::Closed
+        {
+            tracing::debug!(%error, "the election was not given up: it ends by itself");
+        }
+    }
+}
+
+/// What became of topics that took turns.
+#[derive(Debug)]
+struct Turns {
+    /// Those that have more.
+    left: VecDeque<TopicId>,
+    /// Rows of each.
+    done: HashMap<TopicId, u64>,
+    /// The first thing that went wrong.
+    failed: Option<Error>,
+}
+
+impl Turns {
+    fn rows(&self) -> u64 {
+        self.done.values().sum()
+    }
+}
+
+/// The topics that a job is for.
+fn ids(topics: &[TopicStatus], is_for: impl Fn(&TopicStatus) -> bool) -> VecDeque<TopicId> {
+    topics.iter().filter(|status| is_for(status)).map(|status| status.topic.topic_id).collect()
+}

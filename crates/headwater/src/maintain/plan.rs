@@ -1,0 +1,253 @@
+//! When each job is due and how much it does at a time: pure rules, from a preset.
+
+use std::time::Duration;
+
+use super::{Job, MaintenancePreset};
+use crate::backfill::BackfillPace;
+use crate::limits::UPKEEP_MESSAGES_MAX;
+use crate::topic::{Storage, TopicSettings, TopicStatus, Tracking};
+
+/// How long an elected worker has, by the database's clock.
+pub(super) const TERM: Duration = Duration::from_secs(10);
+/// How often it is confirmed: two confirmations may fail.
+pub(super) const RENEW: Duration = Duration::from_secs(3);
+/// How often others ask whether the place is free. With the term it is under the 15 s in which a killed worker is replaced.
+pub(super) const CANDIDATE: Duration = Duration::from_millis(4_500);
+/// For how long what was read of topics is good enough: settings change rarely, and a new topic can wait.
+pub(super) const TOPICS_KEPT: Duration = Duration::from_secs(5);
+/// After an election each job runs soon, whatever its interval: the worker before may not have lived that long.
+const FIRST_WITHIN: Duration = Duration::from_secs(10);
+/// Runs that did nothing are recorded that often.
+pub(super) const QUIET_RECORDED: Duration = Duration::from_secs(60);
+/// Runs that did something are recorded that often.
+pub(super) const BUSY_RECORDED: Duration = Duration::from_secs(10);
+/// The shortest interval of dead detection.
+const DETECTION_MIN: Duration = Duration::from_millis(200);
+/// The longest wait after failures.
+const BACKOFF_MAX: Duration = Duration::from_secs(300);
+/// The longest rest between two batches.
+const REST_MAX: Duration = Duration::from_secs(2);
+/// How soon a job with work left comes again.
+const SOON: Duration = Duration::from_secs(1);
+
+/// How often jobs run and how much they do at a time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Plan {
+    pub(super) heads: Duration,
+    pub(super) tracking: Duration,
+    /// At most; less where a topic has a short heartbeat timeout.
+    pub(super) dead_detection: Duration,
+    pub(super) message_cleanup: Duration,
+    pub(super) partitions: Duration,
+    pub(super) subscription_cleanup: Duration,
+    /// While none is open.
+    pub(super) backfill: Duration,
+    /// Messages of one step.
+    pub(super) messages_max: u32,
+    /// How long to rest after a step, as a part of what it took.
+    pub(super) rest: f64,
+    /// When a run ends although there is more to do.
+    pub(super) run_max: Duration,
+    pub(super) pace: BackfillPace,
+}
+
+impl Plan {
+    pub(super) fn of(preset: MaintenancePreset) -> Self {
+        let (second, minute) = (Duration::from_secs(1), Duration::from_secs(60));
+        let standard = Plan {
+            heads: second,
+            tracking: second,
+            dead_detection: minute,
+            message_cleanup: minute * 5,
+            partitions: minute,
+            subscription_cleanup: minute * 60 * 24,
+            backfill: second * 5,
+            messages_max: UPKEEP_MESSAGES_MAX,
+            rest: 1.0,
+            run_max: minute * 10,
+            pace: BackfillPace::Standard,
+        };
+        match preset {
+            MaintenancePreset::Standard => standard,
+            MaintenancePreset::LowThroughput => Plan {
+                heads: second * 5,
+                tracking: second * 5,
+                message_cleanup: minute * 15,
+                partitions: minute * 5,
+                backfill: second * 10,
+                messages_max: UPKEEP_MESSAGES_MAX / 10,
+                rest: 2.0,
+                pace: BackfillPace::Conservative,
+                ..standard
+            },
+            MaintenancePreset::HighThroughput => Plan {
+                message_cleanup: minute,
+                partitions: minute / 2,
+                rest: 0.1,
+                pace: BackfillPace::Aggressive,
+                ..standard
+            },
+            MaintenancePreset::Critical => Plan {
+                dead_detection: second * 10,
+                message_cleanup: minute,
+                partitions: minute / 2,
+                backfill: second,
+                messages_max: UPKEEP_MESSAGES_MAX / 2,
+                rest: 0.5,
+                ..standard
+            },
+        }
+    }
+
+    /// How long after a run that went well the next is due; `left` says that there was more to do.
+    pub(super) fn interval(&self, job: Job, topics: &[TopicStatus], left: bool) -> Duration {
+        match job {
+            Job::Heads => self.heads,
+            Job::Tracking => self.tracking,
+            Job::DeadDetection => self.detection(topics),
+            Job::MessageCleanup => self.message_cleanup,
+            Job::Partitions => self.partitions,
+            Job::SubscriptionCleanup => self.subscription_cleanup,
+            Job::Backfill if left => SOON.min(self.backfill),
+            Job::Backfill => self.backfill,
+        }
+    }
+
+    /// Half the shortest timeout, so that a death is noticed in one and a half times its timeout.
+    fn detection(&self, topics: &[TopicStatus]) -> Duration {
+        let timeouts = topics.iter().map(|status| status.topic.settings.heartbeat_timeout);
+        let shortest = timeouts.min().unwrap_or(Duration::MAX);
+        self.dead_detection.min((shortest / 2).max(DETECTION_MIN))
+    }
+
+    /// When a job first runs after an election; `chance` is from 0 to 1.
+    pub(super) fn first(&self, job: Job, topics: &[TopicStatus], chance: f64) -> Duration {
+        self.interval(job, topics, true).min(FIRST_WITHIN).mul_f64(chance.clamp(0.0, 1.0))
+    }
+
+    /// How long to wait after so many failures in a row: the interval, doubled with each.
+    pub(super) fn backoff(&self, job: Job, failures: u32) -> Duration {
+        let first = self.interval(job, &[], true).clamp(SOON, BACKOFF_MAX);
+        first.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(BACKOFF_MAX)
+    }
+
+    /// How long to leave the database to others after a step that took so long.
+    pub(super) fn rest(&self, took: Duration) -> Duration {
+        took.mul_f64(self.rest).min(REST_MAX)
+    }
+}
+
+/// A little less than a duration, so that processes do not keep step, and never more: bounds hold. `chance` is from 0 to 1.
+pub(super) fn jittered(duration: Duration, chance: f64) -> Duration {
+    duration.mul_f64(0.9 + 0.1 * chance.clamp(0.0, 1.0))
+}
+
+/// Whether a topic has records to be kept, or removed after a change.
+pub(super) fn is_tracked(status: &TopicStatus) -> bool {
+    status.topic.settings.tracking == Tracking::ReferenceCounting || status.tracking_change.is_some()
+}
+
+/// Whether retention may have something to remove: something is stored, and not all of it for ever.
+pub(super) fn is_cleanable(status: &TopicStatus) -> bool {
+    let TopicSettings { message_retention, max_retention, .. } = &status.topic.settings;
+    status.first <= status.head && (message_retention.is_some() || max_retention.is_some())
+}
+
+/// Whether a topic has tables of its own to be made and dropped.
+pub(super) fn is_partitioned(status: &TopicStatus) -> bool {
+    status.topic.settings.storage != Storage::Shared
+}
+
+/// Whether cleanup is slower than publishing: it was cut short with work left, and removed less than came meanwhile.
+pub(super) fn is_behind(removed: u64, published: u64, backlog: u64) -> bool {
+    backlog > 0 && removed < published
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::maintain::tests::topic;
+
+    const PRESETS: [MaintenancePreset; 4] = [
+        MaintenancePreset::Standard,
+        MaintenancePreset::LowThroughput,
+        MaintenancePreset::HighThroughput,
+        MaintenancePreset::Critical,
+    ];
+
+    #[test]
+    fn the_standard_is_what_is_written_and_presets_are_what_they_are_called() {
+        let seconds = |plan: Plan| Job::ALL.map(|job| plan.interval(job, &[], false).as_secs());
+        let plan = Plan::of(MaintenancePreset::Standard);
+        assert_eq!(seconds(plan), [1, 60, 1, 5, 300, 60, 86_400]);
+        assert_eq!(plan.messages_max, 10_000);
+        let [_, low, high, critical] = PRESETS.map(Plan::of);
+        assert!(low.message_cleanup > plan.message_cleanup && low.messages_max < plan.messages_max);
+        assert!(high.message_cleanup == Duration::from_secs(60) && high.rest < plan.rest);
+        assert!(critical.dead_detection < plan.dead_detection);
+        assert!(critical.message_cleanup < plan.message_cleanup);
+        for plan in PRESETS.map(Plan::of) {
+            assert!(plan.messages_max <= UPKEEP_MESSAGES_MAX && plan.messages_max > 0);
+        }
+    }
+
+    #[test]
+    fn a_short_timeout_is_watched_closely_and_a_tiny_one_not_madly() {
+        let plan = Plan::of(MaintenancePreset::Standard);
+        let with = |timeout_ms: u64| {
+            let mut status = topic(1);
+            status.topic.settings.heartbeat_timeout = Duration::from_millis(timeout_ms);
+            plan.interval(Job::DeadDetection, &[topic(2), status], false)
+        };
+        assert_eq!(with(300_000), Duration::from_secs(60));
+        assert_eq!(with(2_000), Duration::from_secs(1));
+        assert_eq!(with(200), Duration::from_millis(200));
+    }
+
+    #[test]
+    fn a_killed_worker_is_replaced_within_fifteen_seconds() {
+        assert!(TERM + CANDIDATE < Duration::from_secs(15));
+        assert!(RENEW * 3 < TERM, "two confirmations may be lost");
+    }
+
+    #[test]
+    fn only_what_is_left_while_more_comes_is_falling_behind() {
+        assert!(is_behind(100, 200, 1));
+        assert!(!is_behind(100, 200, 0), "everything that may go is gone: the rest is kept on purpose");
+        assert!(!is_behind(200, 100, 50), "it catches up");
+    }
+
+    #[test]
+    fn nothing_stored_and_everything_for_ever_are_not_asked_about() {
+        assert!(is_cleanable(&topic(1)));
+        let mut empty = topic(1);
+        empty.first = crate::Offset(empty.head.0 + 1);
+        assert!(!is_cleanable(&empty));
+        let mut forever = topic(1);
+        forever.topic.settings.message_retention = None;
+        assert!(is_cleanable(&forever), "the cap still holds");
+        forever.topic.settings.max_retention = None;
+        assert!(!is_cleanable(&forever));
+    }
+
+    proptest! {
+        #[test]
+        fn backing_off_rises_and_is_bounded(failures in 1u32..100) {
+            for plan in PRESETS.map(Plan::of) {
+                for job in Job::ALL {
+                    let (now, then) = (plan.backoff(job, failures), plan.backoff(job, failures + 1));
+                    prop_assert!(now <= then && then <= BACKOFF_MAX && now >= SOON);
+                }
+            }
+        }
+
+        #[test]
+        fn jitter_never_lengthens(ms in 0u64..100_000, chance in 0.0f64..=1.0) {
+            let duration = Duration::from_millis(ms);
+            let shorter = jittered(duration, chance);
+            prop_assert!(shorter <= duration && shorter >= duration.mul_f64(0.899));
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! The life of a worker of upkeep: a candidate, elected for a term, confirmed while it lives, and out of office at the end.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::going::Going;
+use super::jobs::{Ran, Worker};
+use super::plan::{BUSY_RECORDED, CANDIDATE, QUIET_RECORDED, RENEW, TERM, TOPICS_KEPT, jittered};
+use super::{Job, JobRun};
+use crate::error::ErrorKind;
+
+/// How an elected worker's time ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// Told to stop.
+    Stopped,
+    /// Another is elected, or may be.
+    Lost,
+    /// The store was closed.
+    Closed,
+}
+
+/// Works until told to stop, or until the store is closed.
+pub(super) async fn run(worker: Worker, going: Going) {
+    let mut failing = false;
+    while going.is_on() {
+        let elected = worker.elect().await;
+        match elected {
+            Ok(true) => {
+                failing = false;
+                tracing::info!(worker = %worker.owner, "elected to do the upkeep");
+                worker.metrics.set_elected(true);
+                let end = serve(&worker, &going).await;
+                worker.metrics.set_elected(false);
+                match end {
+                    End::Stopped => worker.resign().await,
+                    End::Lost => tracing::info!(worker = %worker.owner, "another does the upkeep now"),
+                    End::Closed => return,
+                }
+            }
+            Ok(false) => failing = false,
+            Err(error) if error.kind() == ErrorKind::Closed => return,
+            Err(error) => {
+                // Once per outage: consumers say it often enough.
+                if !std::mem::replace(&mut failing, true) {
+                    tracing::warn!(%error, "asking to be elected failed, trying again");
+                }
+            }
+        }
+        going.rest(jittered(CANDIDATE, rand::random())).await;
+    }
+}
+
+/// Runs all jobs when they are due, for as long as the election is confirmed.
+async fn serve(worker: &Worker, going: &Going) -> End {
+    let (on, elected) = watch::channel(true);
+    let elected = Going::while_true(elected);
+    let jobs = Job::ALL.map(|job| keep(worker, job, &elected));
+    let confirming = async {
+        let end = confirm(worker, going).await;
+        // Seen by jobs at their next step; what is under way ends first.
+        on.send_replace(false);
+        end
+    };
+    let (end, _) = tokio::join!(confirming, join_all(jobs));
+    end
+}
+
+/// Confirms the election until told to stop, or until it is lost.
+async fn confirm(worker: &Worker, going: &Going) -> End {
+    let mut until = Instant::now() + TERM;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if !going.rest(RENEW.min(left)).await {
+            return End::Stopped;
+        }
+        // From before the call: the database's term begins later, so this one never outlasts it.
+        let asked_at = Instant::now();
+        match tokio::time::timeout(TERM, worker.elect()).await {
+            Ok(Ok(true)) => until = asked_at + TERM,
+            Ok(Ok(false)) => return End::Lost,
+            Ok(Err(error)) if error.kind() == ErrorKind::Closed => return End::Closed,
+            Ok(Err(error)) => tracing::debug!(%error, "the election was not confirmed, trying again"),
+            Err(_) => tracing::debug!("the election was not confirmed in time"),
+        }
+        if Instant::now() >= until {
+            return End::Lost;
+        }
+    }
+}
+
+/// Runs one job whenever it is due.
+async fn keep(worker: &Worker, job: Job, elected: &Going) {
+    let mut failures = 0;
+    let mut left = false;
+    let mut record = Record::new(job);
+    let mut since = Instant::now();
+    let mut chance: f64 = rand::random();
+    let mut first = true;
+    loop {
+        // Looked at again every few seconds: a topic with a short timeout may have come.
+        loop {
+            let topics = worker.topics().await.unwrap_or_default();
+            let pause = match failures {
+                0 if first => worker.plan.first(job, &topics, chance),
+                0 => jittered(worker.plan.interval(job, &topics, left), chance),
+                failures => jittered(worker.plan.backoff(job, failures), chance),
+            };
+            let due_in = (since + pause).saturating_duration_since(Instant::now());
+            if due_in.is_zero() {
+                break;
+            }
+            if !elected.rest(due_in.min(TOPICS_KEPT)).await {
+                return;
+            }
+        }
+        let Ran { run, kind } = worker.run(job, elected).await;
+        if kind == Some(ErrorKind::Closed) {
+            return;
+        }
+        (first, left, since, chance) = (false, run.backlog > 0, Instant::now(), rand::random());
+        failures = if let Some(error) = &run.error {
+            let again_in = worker.plan.backoff(job, failures + 1);
+            tracing::warn!(job = job.as_str(), error, ?again_in, "a job of upkeep failed");
+            failures + 1
+        } else {
+            0
+        };
+        if let Some(run) = record.add(run)
+            && let Err(error) = worker.chores.upkeep().job_ran(&run).await
+        {
+            tracing::debug!(job = job.as_str(), %error, "a run was not recorded");
+        }
+    }
+}
+
+/// Which runs are written down. A frequent job that finds nothing to do must not cost a write each second: such runs are
+/// recorded once a minute, those that did something every ten seconds, with all rows since; failures always.
+#[derive(Debug)]
+struct Record {
+    rows: u64,
+    recorded_at: Option<Instant>,
+    failed: bool,
+}
+
+impl Record {
+    fn new(_job: Job) -> Self {
+        Record { rows: 0, recorded_at: None, failed: false }
+    }
+
+    /// What to write down now that this run has ended, if anything.
+    fn add(&mut self, run: JobRun) -> Option<JobRun> {
+        self.rows += run.rows;
+        let age = self.recorded_at.map_or(Duration::MAX, |at| at.elapsed());
+        let after = if self.rows > 0 { BUSY_RECORDED } else { QUIET_RECORDED };
+        let news = run.error.is_some() || self.failed;
+        if age < after && !news {
+            return None;
+        }
+        (self.recorded_at, self.failed) = (Some(Instant::now()), run.error.is_some());
+        Some(JobRun { rows: std::mem::take(&mut self.rows), ..run })
+    }
+}

@@ -1,0 +1,456 @@
+//! Maintenance against a store that only remembers what was asked of it, in a time that is moved by hand.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use tokio::time::Instant;
+
+use super::chores::Chores;
+use super::*;
+use crate::backfill::{Backfill, BackfillLimits, BackfillState, BackfillStep};
+use crate::error::{Error, ErrorKind, Result};
+use crate::message::Offset;
+use crate::name::{GroupName, Owner, TopicName};
+use crate::store::{
+    CleanStep, Detected, Maintained, PartitionStep, SubscriptionStep, TrackStep, Upkeep,
+};
+use crate::topic::{Partition, Storage, Topic, TopicId, TopicSettings, TopicStatus, Tracking};
+
+/// A topic with a hundred messages, all done.
+pub(crate) fn topic(id: i32) -> TopicStatus {
+    TopicStatus {
+        topic: Topic {
+            topic_id: TopicId(id),
+            name: TopicName::new(format!("topic-{id}")).unwrap(),
+            settings: TopicSettings::default(),
+        },
+        head: Offset(100),
+        gaps: 0,
+        scheduled: 0,
+        subscriptions: 1,
+        first: Offset(1),
+        watermark: Offset(100),
+        tracking_change: None,
+    }
+}
+
+/// What several processes share.
+#[derive(Debug, Default)]
+pub(crate) struct Fake {
+    topics: Mutex<Vec<TopicStatus>>,
+    /// Steps that cleanup still has to do, per topic.
+    to_clean: Mutex<HashMap<TopicId, u64>>,
+    backfills: Mutex<Vec<Backfill>>,
+    elected: Mutex<Option<(Owner, Instant)>>,
+    /// Verbs that fail.
+    broken: Mutex<HashSet<&'static str>>,
+    /// Verbs that panic.
+    cursed: Mutex<HashSet<&'static str>>,
+    asked: Mutex<Vec<(Instant, &'static str)>>,
+    recorded: Mutex<Vec<JobRun>>,
+    batches: Mutex<Vec<u32>>,
+    probe_takes: Mutex<Duration>,
+    step_takes: Mutex<Duration>,
+}
+
+impl Fake {
+    fn note(&self, verb: &'static str) -> Result<()> {
+        self.asked.lock().unwrap().push((Instant::now(), verb));
+        assert!(!self.cursed.lock().unwrap().contains(verb), "{verb} is cursed");
+        if self.broken.lock().unwrap().contains(verb) {
+            return Err(Error::new(ErrorKind::Unavailable, format!("{verb} is broken")));
+        }
+        Ok(())
+    }
+
+    fn count(&self, verb: &str) -> usize {
+        self.asked.lock().unwrap().iter().filter(|(_, asked)| *asked == verb).count()
+    }
+
+    fn times(&self, verb: &str) -> Vec<Instant> {
+        let asked = self.asked.lock().unwrap();
+        asked.iter().filter(|(_, asked)| *asked == verb).map(|(at, _)| *at).collect()
+    }
+
+    fn forget(&self) {
+        self.asked.lock().unwrap().clear();
+    }
+
+    fn worker(&self) -> Option<Owner> {
+        let elected = self.elected.lock().unwrap();
+        elected.as_ref().filter(|(_, until)| *until > Instant::now()).map(|(worker, _)| worker.clone())
+    }
+
+    fn backfill(&self, total: u64, rate_max: u32) {
+        self.backfills.lock().unwrap().push(Backfill {
+            topic: TopicName::new("orders").unwrap(),
+            group: GroupName::new("late").unwrap(),
+            state: BackfillState::NotStarted,
+            first: Offset(1),
+            last: Offset(i64::try_from(total).unwrap()),
+            checkpoint: Offset(0),
+            processed: 0,
+            total,
+            created_at: Timestamp::UNIX_EPOCH,
+            progressed_at: None,
+            rate: 0.0,
+            rate_max,
+            error: None,
+        });
+    }
+}
+
+#[async_trait]
+impl Chores for Fake {
+    fn upkeep(&self) -> &(dyn Upkeep + Send + Sync) {
+        self
+    }
+
+    async fn maintain(&self) -> Result<Maintained> {
+        self.note("maintain").map(|()| Maintained::default())
+    }
+
+    async fn topics(&self) -> Result<Vec<TopicStatus>> {
+        self.note("topics").map(|()| self.topics.lock().unwrap().clone())
+    }
+}
+
+#[async_trait]
+impl Upkeep for Fake {
+    async fn elect(&self, worker: &Owner, term: Duration) -> Result<bool> {
+        self.note("elect")?;
+        let mut elected = self.elected.lock().unwrap();
+        let free = elected.as_ref().is_none_or(|(holder, until)| holder == worker || *until <= Instant::now());
+        if free {
+            *elected = Some((worker.clone(), Instant::now() + term));
+        }
+        Ok(free)
+    }
+
+    async fn resign(&self, worker: &Owner) -> Result<()> {
+        self.note("resign")?;
+        self.elected.lock().unwrap().take_if(|(holder, _)| holder == worker);
+        Ok(())
+    }
+
+    async fn detect_dead(&self) -> Result<Detected> {
+        self.note("detect_dead").map(|()| Detected::default())
+    }
+
+    async fn track(&self, _: TopicId, _: u32) -> Result<TrackStep> {
+        self.note("track").map(|()| TrackStep::default())
+    }
+
+    async fn clean(&self, topic: TopicId, messages_max: u32) -> Result<CleanStep> {
+        self.note("clean")?;
+        let takes = *self.step_takes.lock().unwrap();
+        tokio::time::sleep(takes).await;
+        let mut to_clean = self.to_clean.lock().unwrap();
+        let left = to_clean.entry(topic).or_default();
+        let removed = if *left > 0 { u64::from(messages_max) } else { 0 };
+        *left = left.saturating_sub(1);
+        Ok(CleanStep { removed, missed: vec![], more: *left > 0 })
+    }
+
+    async fn keep_partitions(&self, _: TopicId) -> Result<PartitionStep> {
+        self.note("keep_partitions").map(|()| PartitionStep { created: 1, ..PartitionStep::default() })
+    }
+
+    async fn clean_subscriptions(&self, _: Duration) -> Result<SubscriptionStep> {
+        self.note("clean_subscriptions").map(|()| SubscriptionStep::default())
+    }
+
+    async fn backfill(&self, _: &TopicName, _: &GroupName, _: &BackfillLimits) -> Result<Backfill> {
+        unreachable!("maintenance starts none")
+    }
+
+    async fn cancel_backfill(&self, _: &TopicName, _: &GroupName) -> Result<Backfill> {
+        unreachable!("maintenance cancels none")
+    }
+
+    async fn resume_backfill(&self, _: &TopicName, _: &GroupName) -> Result<Backfill> {
+        unreachable!("maintenance resumes none")
+    }
+
+    async fn backfills(&self) -> Result<Vec<Backfill>> {
+        self.note("backfills").map(|()| self.backfills.lock().unwrap().clone())
+    }
+
+    async fn step_backfill(&self, _: &Owner, messages_max: u32) -> Result<Option<BackfillStep>> {
+        self.note("step_backfill")?;
+        self.batches.lock().unwrap().push(messages_max);
+        let mut backfills = self.backfills.lock().unwrap();
+        let Some(open) = backfills.iter_mut().find(|backfill| backfill.state.is_open()) else {
+            return Ok(None);
+        };
+        let processed = u64::from(messages_max).min(open.total - open.processed);
+        open.processed += processed;
+        open.state = if open.processed == open.total {
+            BackfillState::Completed
+        } else {
+            BackfillState::InProgress
+        };
+        Ok(Some(BackfillStep { backfill: open.clone(), processed, changed: processed }))
+    }
+
+    async fn probe(&self) -> Result<()> {
+        self.note("probe")?;
+        let takes = *self.probe_takes.lock().unwrap();
+        tokio::time::sleep(takes).await;
+        Ok(())
+    }
+
+    async fn jobs(&self) -> Result<Vec<JobStatus>> {
+        unreachable!("maintenance does not ask")
+    }
+
+    async fn job_ran(&self, run: &JobRun) -> Result<()> {
+        self.note("job_ran")?;
+        self.recorded.lock().unwrap().push(run.clone());
+        Ok(())
+    }
+}
+
+fn fake(topics: Vec<TopicStatus>) -> Arc<Fake> {
+    Arc::new(Fake { topics: Mutex::new(topics), ..Fake::default() })
+}
+
+fn maintenance(fake: &Arc<Fake>) -> Maintenance {
+    Maintenance::with(Arc::clone(fake) as Arc<dyn Chores>)
+}
+
+async fn pass(seconds: u64) {
+    tokio::time::sleep(Duration::from_secs(seconds)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn by_hand_each_job_runs_until_nothing_is_left_and_is_recorded() {
+    let fake = fake(vec![topic(1), topic(2)]);
+    *fake.to_clean.lock().unwrap() = HashMap::from([(TopicId(1), 3), (TopicId(2), 1)]);
+    let runs = maintenance(&fake).run_once(&[Job::MessageCleanup, Job::Heads]).await.unwrap();
+    assert_eq!((runs[0].rows, runs[0].backlog, runs[0].error.as_deref()), (40_000, 0, None));
+    assert_eq!(fake.count("clean"), 4);
+    assert_eq!(*fake.recorded.lock().unwrap(), runs);
+    assert_eq!(fake.count("elect"), 0, "elected or not");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_fails_or_panics_does_not_stop_the_others() {
+    let fake = fake(vec![topic(1)]);
+    fake.broken.lock().unwrap().insert("detect_dead");
+    fake.cursed.lock().unwrap().insert("clean");
+    let runs = maintenance(&fake).run_once(&Job::ALL).await.unwrap();
+    let failed: Vec<_> = runs.iter().filter(|run| run.error.is_some()).map(|run| run.job).collect();
+    assert_eq!(failed, [Job::DeadDetection, Job::MessageCleanup]);
+    assert!(runs[1].error.as_ref().unwrap().contains("detect_dead is broken"));
+    assert!(runs[4].error.as_ref().unwrap().contains("it panicked"), "{:?}", runs[4].error);
+    assert_eq!(runs.len(), Job::ALL.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_topic_that_fails_does_not_stop_the_others_and_the_large_one_does_not_starve_them() {
+    let mut first = topic(1);
+    first.topic.settings.storage = Storage::Dedicated(Partition::Day);
+    let fake = fake(vec![first, topic(2)]);
+    *fake.to_clean.lock().unwrap() = HashMap::from([(TopicId(1), 1_000_000), (TopicId(2), 2)]);
+    *fake.step_takes.lock().unwrap() = Duration::from_secs(1);
+    let run = maintenance(&fake).run_once(&[Job::MessageCleanup]).await.unwrap().remove(0);
+    assert_eq!(fake.to_clean.lock().unwrap()[&TopicId(2)], 0, "it had its turn");
+    assert!(run.backlog > 0 && run.error.is_none(), "{run:?}");
+    assert!(run.duration >= Duration::from_secs(600) && run.duration < Duration::from_secs(610));
+    // As long a rest as the step took: half of the time is the applications'.
+    assert!((290..=310).contains(&fake.count("clean")), "{}", fake.count("clean"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_topics_that_can_have_something_are_asked_about() {
+    let (plain, mut empty, mut tracked, mut dedicated) = (topic(1), topic(2), topic(3), topic(4));
+    empty.first = Offset(101);
+    tracked.topic.settings.tracking = Tracking::ReferenceCounting;
+    dedicated.topic.settings.storage = Storage::Dedicated(Partition::Hour);
+    let fake = fake(vec![plain, empty, tracked, dedicated]);
+    maintenance(&fake).run_once(&Job::ALL).await.unwrap();
+    let counts = ["track", "clean", "keep_partitions", "topics"].map(|verb| fake.count(verb));
+    assert_eq!(counts, [1, 3, 1, 1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn jobs_run_when_they_are_due_and_an_idle_store_is_left_alone() {
+    let fake = fake(vec![topic(1)]);
+    let maintaining = maintenance(&fake).start();
+    pass(60).await;
+    fake.forget();
+    pass(3_600).await;
+    let about = |verb: &str, expected: usize| {
+        let (count, slack) = (fake.count(verb), expected / 8 + 1);
+        assert!(count >= expected.saturating_sub(1) && count <= expected + slack, "{verb}: {count}");
+    };
+    about("maintain", 3_600);
+    about("detect_dead", 60);
+    about("clean", 12);
+    about("elect", 1_200);
+    about("topics", 720);
+    about("step_backfill", 720);
+    assert_eq!([fake.count("track"), fake.count("keep_partitions")], [0, 0]);
+    // Heads, tracking and backfills find nothing: a write a minute each, not one a second.
+    let recorded = fake.count("job_ran");
+    assert!(recorded < 60 * 6 + 60, "{recorded}");
+    maintaining.stop().await;
+    assert_eq!(fake.count("resign"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_topic_with_a_short_timeout_is_watched_as_soon_as_it_is_seen() {
+    let fake = fake(vec![topic(1)]);
+    let maintaining = maintenance(&fake).start();
+    pass(30).await;
+    let mut hasty = topic(2);
+    hasty.topic.settings.heartbeat_timeout = Duration::from_secs(2);
+    fake.topics.lock().unwrap().push(hasty);
+    pass(12).await;
+    fake.forget();
+    pass(60).await;
+    let gaps: Vec<_> = fake.times("detect_dead").windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(gaps.len() > 50 && gaps.iter().all(|gap| *gap <= Duration::from_millis(1_001)), "{gaps:?}");
+    maintaining.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_of_many_is_elected_and_a_killed_one_is_replaced_within_fifteen_seconds() {
+    let fake = fake(vec![]);
+    let dead = Owner::new("killed without a word").unwrap();
+    assert!(fake.elect(&dead, super::plan::TERM).await.unwrap());
+    let killed_at = Instant::now();
+    let others: Vec<_> = (0..5).map(|_| maintenance(&fake).start()).collect();
+    pass(9).await;
+    assert_eq!(fake.worker(), Some(dead));
+    assert_eq!(fake.count("maintain"), 0, "nobody else works meanwhile");
+    while fake.worker().is_none_or(|worker| worker.as_str().starts_with("killed")) {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(killed_at.elapsed() < Duration::from_secs(15), "{:?}", killed_at.elapsed());
+    let elected = fake.worker();
+    pass(100).await;
+    assert_eq!(fake.worker(), elected, "confirmed, and so nobody else");
+    for other in others {
+        other.stop().await;
+    }
+    assert_eq!(fake.worker(), None, "given up in order");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_not_elected_asks_every_few_seconds_and_does_nothing_else() {
+    let fake = fake(vec![topic(1)]);
+    fake.elect(&Owner::new("other").unwrap(), Duration::from_secs(1_000_000)).await.unwrap();
+    fake.forget();
+    let maintaining = maintenance(&fake).start();
+    pass(900).await;
+    let asked = fake.asked.lock().unwrap().len();
+    assert_eq!(asked, fake.count("elect"));
+    assert!((200..=225).contains(&asked), "{asked}");
+    maintaining.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn losing_the_election_stops_the_jobs_at_their_next_step() {
+    let fake = fake(vec![topic(1)]);
+    fake.to_clean.lock().unwrap().insert(TopicId(1), 1_000_000);
+    *fake.step_takes.lock().unwrap() = Duration::from_millis(100);
+    let maintaining = maintenance(&fake).start();
+    pass(30).await;
+    assert!(fake.count("clean") > 10);
+    let usurper = Owner::new("usurper").unwrap();
+    *fake.elected.lock().unwrap() = Some((usurper, Instant::now() + Duration::from_secs(1_000)));
+    pass(4).await;
+    fake.forget();
+    pass(100).await;
+    assert_eq!([fake.count("clean"), fake.count("maintain")], [0, 0]);
+    maintaining.stop().await;
+    assert_eq!(fake.count("resign"), 0, "it is not ours to give up");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_cut_off_from_the_database_stops_when_its_term_is_over() {
+    let fake = fake(vec![topic(1)]);
+    let maintaining = maintenance(&fake).start();
+    pass(20).await;
+    fake.broken.lock().unwrap().insert("elect");
+    pass(11).await;
+    fake.forget();
+    pass(60).await;
+    assert_eq!(fake.count("maintain"), 0);
+    fake.broken.lock().unwrap().clear();
+    pass(10).await;
+    assert!(fake.count("maintain") > 0, "it comes back by itself");
+    maintaining.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failing_job_backs_off_and_the_others_keep_their_time() {
+    let fake = fake(vec![topic(1)]);
+    let maintaining = maintenance(&fake).start();
+    pass(20).await;
+    fake.broken.lock().unwrap().insert("maintain");
+    fake.forget();
+    pass(600).await;
+    let failed = fake.count("maintain");
+    assert!((8..=14).contains(&failed), "{failed} tries: a second, doubled each time up to five minutes");
+    assert!(fake.count("detect_dead") >= 9);
+    let errors = fake.recorded.lock().unwrap().iter().filter(|run| run.error.is_some()).count();
+    assert_eq!(errors, failed, "failures are always recorded");
+    fake.broken.lock().unwrap().clear();
+    pass(320).await;
+    fake.forget();
+    pass(10).await;
+    assert!(fake.count("maintain") >= 9, "back at its interval");
+    maintaining.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_it_stops_and_gives_up_its_place() {
+    let fake = fake(vec![]);
+    let maintaining = maintenance(&fake).start();
+    pass(20).await;
+    assert!(fake.worker().is_some());
+    drop(maintaining);
+    pass(1).await;
+    assert_eq!(fake.worker(), None);
+    fake.forget();
+    pass(60).await;
+    assert!(fake.asked.lock().unwrap().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backfill_goes_at_its_rate_and_gives_way_to_load() {
+    let fake = fake(vec![]);
+    fake.backfill(200_000, 10_000);
+    let started = Instant::now();
+    let run = maintenance(&fake).run_once(&[Job::Backfill]).await.unwrap().remove(0);
+    assert_eq!((run.rows, run.backlog), (200_000, 0));
+    let took = started.elapsed();
+    assert!(took >= Duration::from_secs(19) && took < Duration::from_secs(30), "{took:?}");
+    fake.batches.lock().unwrap().clear();
+    *fake.probe_takes.lock().unwrap() = Duration::from_millis(40);
+    fake.backfill(1_000, 10_000);
+    maintenance(&fake).run_once(&[Job::Backfill]).await.unwrap();
+    assert!(fake.batches.lock().unwrap().iter().all(|batch| *batch <= 100));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_small_backfill_is_done_at_once_and_a_large_one_left_to_maintenance() {
+    let (topic, group) = (TopicName::new("orders").unwrap(), GroupName::new("late").unwrap());
+    for (total, steps) in [(100_000, 10), (100_001, 0)] {
+        let fake = fake(vec![]);
+        fake.backfill(total, 50_000);
+        crate::backfill::drive::inline(&*fake, &topic, &group).await.unwrap();
+        assert_eq!(fake.count("step_backfill"), steps, "{total}");
+    }
+    let other = GroupName::new("another").unwrap();
+    let fake = fake(vec![]);
+    fake.backfill(10, 50_000);
+    crate::backfill::drive::inline(&*fake, &topic, &other).await.unwrap();
+    assert_eq!(fake.count("step_backfill"), 0, "it has none");
+}

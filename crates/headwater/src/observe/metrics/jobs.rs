@@ -1,0 +1,99 @@
+//! What the jobs of upkeep count and time in this process.
+
+use std::sync::Mutex;
+
+use metrics::{Counter, Gauge, Histogram, Unit};
+
+use crate::maintain::{Job, JobRun};
+
+const RUNS: &str = "headwater_job_runs_total";
+const FAILURES: &str = "headwater_job_failures_total";
+const ROWS: &str = "headwater_job_rows_total";
+const SECONDS: &str = "headwater_job_seconds";
+const BACKLOG: &str = "headwater_job_backlog";
+const BEHIND: &str = "headwater_cleanup_behind";
+const ELECTED: &str = "headwater_maintenance_elected";
+
+/// The series of all jobs.
+#[derive(Debug)]
+pub(crate) struct JobMetrics {
+    jobs: Vec<(Job, Series)>,
+    behind: Gauge,
+    elected: Gauge,
+    /// What is shown, for those who ask without an exporter.
+    is_behind: Mutex<bool>,
+}
+
+#[derive(Debug)]
+struct Series {
+    runs: Counter,
+    failures: Counter,
+    rows: Counter,
+    seconds: Histogram,
+    backlog: Gauge,
+}
+
+impl Default for JobMetrics {
+    fn default() -> Self {
+        describe();
+        let series = |job: Job| {
+            let label = [("job", job.as_str())];
+            Series {
+                runs: metrics::counter!(RUNS, &label),
+                failures: metrics::counter!(FAILURES, &label),
+                rows: metrics::counter!(ROWS, &label),
+                seconds: metrics::histogram!(SECONDS, &label),
+                backlog: metrics::gauge!(BACKLOG, &label),
+            }
+        };
+        JobMetrics {
+            jobs: Job::ALL.into_iter().map(|job| (job, series(job))).collect(),
+            behind: metrics::gauge!(BEHIND),
+            elected: metrics::gauge!(ELECTED),
+            is_behind: Mutex::new(false),
+        }
+    }
+}
+
+impl JobMetrics {
+    /// Counts a run.
+    pub(crate) fn ran(&self, run: &JobRun) {
+        let (_, series) = self.jobs.iter().find(|(job, _)| *job == run.job).expect("every job has its series");
+        series.runs.increment(1);
+        series.failures.increment(u64::from(run.error.is_some()));
+        series.rows.increment(run.rows);
+        series.seconds.record(run.duration.as_secs_f64());
+        // Exact up to 2^53 rows.
+        series.backlog.set(run.backlog as f64);
+    }
+
+    /// Shows whether cleanup is slower than publishing; answers whether that is news.
+    pub(crate) fn set_behind(&self, behind: bool) -> bool {
+        self.behind.set(f64::from(u8::from(behind)));
+        let mut shown = self.is_behind.lock().expect("no panic while held");
+        std::mem::replace(&mut *shown, behind) != behind
+    }
+
+    /// Shows whether this process is the elected worker.
+    pub(crate) fn set_elected(&self, elected: bool) {
+        self.elected.set(f64::from(u8::from(elected)));
+    }
+}
+
+fn describe() {
+    for (name, text) in [
+        (RUNS, "Runs of a job of upkeep"),
+        (FAILURES, "Runs of a job of upkeep that failed"),
+        (ROWS, "Rows a job of upkeep removed, made or changed"),
+    ] {
+        metrics::describe_counter!(name, Unit::Count, text);
+    }
+    metrics::describe_histogram!(SECONDS, Unit::Seconds, "Time of a run of a job of upkeep");
+    for (name, text) in [
+        (BACKLOG, "Rows a job of upkeep had to leave for its next run"),
+        (BEHIND, "1 while cleanup is slower than publishing"),
+        (ELECTED, "1 while this process is the elected worker of upkeep"),
+    ] {
+        metrics::describe_gauge!(name, Unit::Count, text);
+    }
+}
