@@ -3,7 +3,10 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use headwater::{Backfill, BackfillLimits, BackfillState, GroupName, Headwater, Job, TopicName};
+use headwater::{
+    BACKFILL_INLINE_MAX, Backfill, BackfillLimits, BackfillState, GroupName, Headwater, Job, TopicName,
+    Tracking,
+};
 use serde_json::json;
 
 use crate::args::{BackfillCommand, BackfillListArgs, BackfillWatchArgs, Global, Output};
@@ -60,14 +63,14 @@ async fn watch(global: &Global, headwater: &Headwater, args: &BackfillWatchArgs)
     Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Does a group's backfill here, as `group resurrect --backfill` promises.
+/// Does a group's backfill here. In offset watermark there is no work to do: it is done when the group has consumed.
 pub(crate) async fn run_to_the_end(
     headwater: &Headwater,
     topic: &TopicName,
     group: &GroupName,
 ) -> Result<()> {
-    if find(headwater, topic, group).await?.is_none() {
-        // It came back at the end, or before anybody had records: there is nothing to do.
+    let tracking = headwater.store().topic(topic).await?.settings.tracking;
+    if tracking == Tracking::OffsetWatermark || find(headwater, topic, group).await?.is_none() {
         return Ok(());
     }
     let ended = until_ended(headwater, topic, group, true).await?;
@@ -76,6 +79,16 @@ pub(crate) async fn run_to_the_end(
         state => {
             bail!("the backfill of group {group} is {}: {}", state.as_str(), ended.error.unwrap_or_default())
         }
+    }
+}
+
+/// Does a group's backfill here if it is small, as the library does for whoever subscribes.
+pub(crate) async fn run_if_small(headwater: &Headwater, topic: &TopicName, group: &GroupName) -> Result<()> {
+    match find(headwater, topic, group).await? {
+        Some(backfill) if backfill.state.is_open() && backfill.total <= BACKFILL_INLINE_MAX => {
+            run_to_the_end(headwater, topic, group).await
+        }
+        _ => Ok(()),
     }
 }
 

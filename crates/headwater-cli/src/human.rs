@@ -14,7 +14,7 @@ pub(crate) fn duration(duration: Duration) -> String {
         0 if duration.is_zero() => return "0s".into(),
         0 => return format!("{}us", duration.as_micros()),
         1..1_000 => return format!("{ms}ms"),
-        1_000..60_000 if ms % 1_000 != 0 => {
+        1_000..60_000 if !ms.is_multiple_of(1_000) => {
             return format!("{}.{:03}", ms / 1_000, ms % 1_000).trim_end_matches('0').to_owned() + "s";
         }
         _ => {}
@@ -46,7 +46,7 @@ pub(crate) fn ms_f64(duration: Duration) -> Value {
 /// A rate, with a decimal where it matters.
 pub(crate) fn rate(per_second: f64) -> String {
     match per_second {
-        rate if rate == 0.0 => "0/s".into(),
+        0.0 => "0/s".into(),
         rate if rate < 10.0 => format!("{rate:.1}/s"),
         rate => format!("{}/s", group(&format!("{rate:.0}"))),
     }
@@ -60,7 +60,7 @@ pub(crate) fn count(number: u64) -> String {
 fn group(digits: &str) -> String {
     let mut grouped = String::new();
     for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at) % 3 == 0 {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
             grouped.push(',');
         }
         grouped.push(digit);

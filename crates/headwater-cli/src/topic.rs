@@ -34,7 +34,7 @@ pub(crate) async fn run(global: &Global, command: &TopicCommand) -> Result<ExitC
 
 async fn create(global: &Global, headwater: &Headwater, args: &TopicCreateArgs) -> Result<()> {
     let base = args.preset.map_or_else(TopicSettings::default, TopicSettings::preset);
-    let mut settings = settings::changed(base, &args.settings)?;
+    let mut settings = settings::changed(&base, &args.settings)?;
     if args.pub_sub {
         settings.semantics = headwater::Semantics::PubSub;
     }
@@ -49,7 +49,7 @@ async fn alter(global: &Global, headwater: &Headwater, args: &TopicAlterArgs) ->
     let name = TopicName::new(&args.name)?;
     let mut topic = headwater.store().topic(&name).await?;
     if !settings::names_nothing(&args.settings) {
-        let settings = settings::changed(topic.settings, &args.settings)?;
+        let settings = settings::changed(&topic.settings, &args.settings)?;
         topic = headwater.store().alter_topic(&name, &settings).await?;
     }
     if args.wait {

@@ -139,7 +139,7 @@ pub(crate) struct ResurrectArgs {
     /// Go on at most so many messages behind the end; what lies before is skipped
     #[arg(long, value_name = "MESSAGES")]
     pub(crate) behind_max: Option<u64>,
-    /// Do its backfill here and now, instead of leaving it to maintenance
+    /// Do its backfill here however large it is; above 100,000 messages it is otherwise left to maintenance
     #[arg(long)]
     pub(crate) backfill: bool,
 }

@@ -93,33 +93,33 @@ pub(crate) fn partition(text: &str) -> Result<Partition, String> {
 fn one_of<T: Copy + Send + Sync + 'static>(
     choices: &'static [T],
     word: fn(T) -> &'static str,
-) -> impl TypedValueParser<Value = T> + Clone {
+) -> impl TypedValueParser<Value = T> {
     PossibleValuesParser::new(choices.iter().map(move |choice| word(*choice))).map(move |text| {
         *choices.iter().find(|choice| word(**choice) == text).expect("only these words are possible")
     })
 }
 
-pub(crate) fn semantics() -> impl TypedValueParser<Value = Semantics> + Clone {
+pub(crate) fn semantics() -> impl TypedValueParser<Value = Semantics> {
     one_of(&[Semantics::Queue, Semantics::PubSub], Semantics::as_str)
 }
 
-pub(crate) fn tracking() -> impl TypedValueParser<Value = Tracking> + Clone {
+pub(crate) fn tracking() -> impl TypedValueParser<Value = Tracking> {
     one_of(&[Tracking::OffsetWatermark, Tracking::ReferenceCounting], Tracking::as_str)
 }
 
-pub(crate) fn ordering() -> impl TypedValueParser<Value = Ordering> + Clone {
+pub(crate) fn ordering() -> impl TypedValueParser<Value = Ordering> {
     one_of(&[Ordering::None, Ordering::Key], Ordering::as_str)
 }
 
-pub(crate) fn preset() -> impl TypedValueParser<Value = Preset> + Clone {
+pub(crate) fn preset() -> impl TypedValueParser<Value = Preset> {
     one_of(&Preset::ALL, Preset::as_str)
 }
 
-pub(crate) fn job() -> impl TypedValueParser<Value = Job> + Clone {
+pub(crate) fn job() -> impl TypedValueParser<Value = Job> {
     one_of(&Job::ALL, Job::as_str)
 }
 
-pub(crate) fn maintenance_preset() -> impl TypedValueParser<Value = MaintenancePreset> + Clone {
+pub(crate) fn maintenance_preset() -> impl TypedValueParser<Value = MaintenancePreset> {
     const ALL: [MaintenancePreset; 4] = [
         MaintenancePreset::Standard,
         MaintenancePreset::LowThroughput,

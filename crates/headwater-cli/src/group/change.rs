@@ -19,6 +19,7 @@ pub(super) async fn subscribe(global: &Global, headwater: &Headwater, args: &Sub
     headwater.store().topic(&topic).await?;
     let before = find(headwater, &topic, &group).await?;
     headwater.store().subscribe(&topic, &group, args.from).await?;
+    backfill::run_if_small(headwater, &topic, &group).await?;
     let now = status_of(headwater, &topic, &group).await?;
     let created = before.is_none_or(|before| before.subscription_id != now.subscription_id);
     let mut rows = Rows::new(&["group", "state", "created", "next", "lag"]);
@@ -54,6 +55,8 @@ pub(super) async fn resurrect(global: &Global, headwater: &Headwater, args: &Res
     let back = headwater.store().resurrect(&topic, &group, args.behind_max).await?;
     if args.backfill {
         backfill::run_to_the_end(headwater, &topic, &group).await?;
+    } else {
+        backfill::run_if_small(headwater, &topic, &group).await?;
     }
     let mut rows = Rows::new(&["group", "resurrected", "next", "missed", "missed_first", "missed_last"]);
     rows.push(vec![

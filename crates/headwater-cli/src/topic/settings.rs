@@ -10,8 +10,7 @@ use crate::human;
 use crate::output::{Fields, Usage};
 
 /// The settings with those changed that are named.
-pub(super) fn changed(base: TopicSettings, args: &SettingsArgs) -> Result<TopicSettings> {
-    let base_storage = base.storage;
+pub(super) fn changed(base: &TopicSettings, args: &SettingsArgs) -> Result<TopicSettings> {
     Ok(TopicSettings {
         semantics: args.semantics.unwrap_or(base.semantics),
         tracking: args.tracking.unwrap_or(base.tracking),
@@ -30,7 +29,7 @@ pub(super) fn changed(base: TopicSettings, args: &SettingsArgs) -> Result<TopicS
         backoff_max: args.backoff_max.unwrap_or(base.backoff_max),
         ordering: args.ordering.unwrap_or(base.ordering),
         lanes: args.lanes.unwrap_or(base.lanes),
-        storage: chosen_storage(base_storage, args)?,
+        storage: chosen_storage(base.storage, args)?,
         payload_bytes_max: args.payload_bytes_max.unwrap_or(base.payload_bytes_max),
         dedup_window: args.dedup_window.unwrap_or(base.dedup_window),
         heartbeat_interval: args.heartbeat_interval.unwrap_or(base.heartbeat_interval),
