@@ -148,7 +148,9 @@ fn questions(place: &Place) {
     assert!(refusal(&place.run(&["group", "stuck", "nowhere"]), 1).contains("no such topic"));
 }
 
-const CASES: [(&str, fn(&Place)); 5] = [
+type Case = (&'static str, fn(&Place));
+
+const CASES: [Case; 5] = [
     ("states", states),
     ("removal", removal),
     ("seeking", seeking),
