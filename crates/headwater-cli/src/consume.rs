@@ -5,13 +5,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use headwater::{Batch, Consumer, ErrorKind, Message, Offset, Start};
+use headwater::{Batch, Consumer, ErrorKind, Message, Offset};
 use serde_json::{Value, json};
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
 
 use crate::args::{ConsumeArgs, Global, Output};
 use crate::output::payload_as_json;
+use crate::stop::Stop;
 
 /// How long one wait lasts; signals end it.
 const WAIT: Duration = Duration::from_secs(3600);
@@ -28,50 +27,15 @@ pub(crate) async fn run(global: &Global, args: &ConsumeArgs) -> Result<ExitCode>
         // Never claim more than will be printed.
         builder = builder.batch(args.batch.min(u32::try_from(max).unwrap_or(u32::MAX)).max(1));
     }
-    let mut stop = Stop::on_signals()?;
+    // The batch in hand is printed and acked, the rest given back; whoever is stopped at once leaves what it holds to come
+    // again when its lease runs out.
+    let mut stop = Stop::on_signals("stopping after the batch in hand; again to stop at once")?;
     let mut consumer = builder.open().await?;
     let result = drain(global, args, &mut consumer, &mut stop).await;
     consumer.close().await?;
     headwater.close().await?;
     result?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Whether somebody wants this to end.
-struct Stop(watch::Receiver<bool>);
-
-impl Stop {
-    /// The first SIGTERM or SIGINT asks for an end in order: the batch in hand is printed and acked, the rest given back.
-    /// That takes as long as whoever reads the output does, so a second one ends at once, and what is held comes again
-    /// when its lease runs out.
-    fn on_signals() -> Result<Self> {
-        let (mut terminate, mut interrupt) =
-            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        let (tell, told) = watch::channel(false);
-        // Ends with the process; printing blocks, so it must not be the one that listens.
-        tokio::spawn(async move {
-            loop {
-                tokio::select! {
-                    _ = terminate.recv() => {}
-                    _ = interrupt.recv() => {}
-                }
-                if tell.send_replace(true) {
-                    std::process::exit(1);
-                }
-                eprintln!("stopping after the batch in hand; again to stop at once");
-            }
-        });
-        Ok(Stop(told))
-    }
-
-    fn is_asked(&self) -> bool {
-        *self.0.borrow()
-    }
-
-    async fn asked(&mut self) {
-        // The sender lives as long as the process.
-        let _ = self.0.wait_for(|asked| *asked).await;
-    }
 }
 
 async fn drain(global: &Global, args: &ConsumeArgs, consumer: &mut Consumer, stop: &mut Stop) -> Result<()> {
@@ -147,20 +111,4 @@ fn as_json(message: &Message) -> Value {
         "correlation_id": message.correlation_id,
         "created_at": message.created_at,
     })
-}
-
-/// Where a new group starts, as written on the command line.
-pub(crate) fn start(text: &str) -> Result<Start, String> {
-    let (word, value) = text.split_once(':').unwrap_or((text, ""));
-    let number = || value.parse().map_err(|_| format!("{value:?} is not a number"));
-    match word {
-        "beginning" => Ok(Start::Beginning),
-        "now" => Ok(Start::Now),
-        "offset" => Ok(Start::Offset(Offset(number()?))),
-        "last" => {
-            Ok(Start::BeginningBounded(value.parse().map_err(|_| format!("{value:?} is not a number"))?))
-        }
-        "time" => value.parse().map(Start::Timestamp).map_err(|error: jiff::Error| error.to_string()),
-        _ => Err("write beginning, now, offset:N, time:2026-01-31T12:00:00Z or last:N".into()),
-    }
 }

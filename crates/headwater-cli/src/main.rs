@@ -1,14 +1,20 @@
 //! The `headwater` command. One match shows the program; each command has a file of its name.
 
 mod args;
+mod audit;
+mod backfill;
 mod consume;
 mod dead_letter;
+mod demo;
 mod doctor;
 mod group;
+mod human;
 mod maintain;
 mod migrate;
 mod output;
+mod progress;
 mod publish;
+mod stop;
 mod topic;
 
 use std::process::ExitCode;
@@ -30,7 +36,7 @@ async fn main() -> ExitCode {
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {}", output::explain(&error));
-            ExitCode::FAILURE
+            if error.is::<output::Usage>() { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }
 }
@@ -43,7 +49,11 @@ async fn run(args: Args) -> Result<ExitCode> {
         Command::Group(command) => group::run(&args.global, command).await,
         Command::DeadLetter(command) => dead_letter::run(&args.global, command).await,
         Command::Migrate(command) => migrate::run(&args.global, command).await,
-        Command::Maintain => maintain::run(&args.global).await,
+        Command::Backfill(command) => backfill::run(&args.global, command).await,
+        Command::Maintain(command) => maintain::run(&args.global, command).await,
+        Command::Audit(command) => audit::run(&args.global, command).await,
         Command::Doctor => doctor::run(&args.global).await,
+        Command::Demo(command) => demo::run(&args.global, command).await,
+        Command::DemoWorker(command) => demo::worker::run(command).await,
     }
 }

@@ -3,23 +3,85 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
+use headwater::{Headwater, Job, JobRun};
 use serde_json::json;
 
-use crate::args::Global;
-use crate::output::Rows;
+use crate::args::{Global, MaintainArgs, Output};
+use crate::human;
+use crate::output::{Rows, in_short};
+use crate::stop::Stop;
 
-pub(crate) async fn run(global: &Global) -> Result<ExitCode> {
+pub(crate) async fn run(global: &Global, args: &MaintainArgs) -> Result<ExitCode> {
     let headwater = global.open(global.options()).await?;
-    let done = headwater.store().maintain().await?;
-    let mut rows = Rows::new(&["promoted", "late", "gaps_closed", "dedup_forgotten", "inbox_forgotten"]);
-    rows.push(vec![
-        json!(done.promoted),
-        json!(done.late),
-        json!(done.gaps_closed),
-        json!(done.dedup_forgotten),
-        json!(done.inbox_forgotten),
-    ]);
-    rows.print(global.output)?;
+    let done = match args {
+        MaintainArgs { status: true, .. } => status(global, &headwater).await,
+        MaintainArgs { watch: true, .. } => watch(&headwater, args).await,
+        _ => once(global, &headwater, args).await,
+    };
     headwater.close().await?;
+    done
+}
+
+async fn once(global: &Global, headwater: &Headwater, args: &MaintainArgs) -> Result<ExitCode> {
+    let jobs = if args.only.is_empty() { &Job::ALL[..] } else { &args.only };
+    let runs = headwater.maintenance().preset(args.preset).run_once(jobs).await?;
+    let mut rows = Rows::new(match global.output {
+        Output::Table => &["job", "rows", "backlog", "took", "error"],
+        Output::Json => &["job", "rows", "backlog", "duration_ms", "error"],
+    });
+    for run in &runs {
+        let (took, error) = match global.output {
+            Output::Table => {
+                (json!(human::duration(run.duration)), json!(run.error.as_deref().map(in_short)))
+            }
+            Output::Json => (human::ms_f64(run.duration), json!(run.error)),
+        };
+        rows.push(vec![json!(run.job.as_str()), json!(run.rows), json!(run.backlog), took, error]);
+    }
+    rows.print(global.output)?;
+    Ok(code_of(&runs))
+}
+
+/// A job that failed must be seen by whoever runs this from a timer.
+fn code_of(runs: &[JobRun]) -> ExitCode {
+    let failed = runs.iter().any(|run| run.error.is_some());
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+async fn watch(headwater: &Headwater, args: &MaintainArgs) -> Result<ExitCode> {
+    let mut stop = Stop::on_signals("stopping after what is under way; again to stop at once")?;
+    let maintaining = headwater.maintenance().preset(args.preset).start();
+    eprintln!("maintaining whenever this process is the elected one, until SIGTERM or SIGINT");
+    stop.asked().await;
+    maintaining.stop().await;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn status(global: &Global, headwater: &Headwater) -> Result<ExitCode> {
+    let mut rows = Rows::new(match global.output {
+        Output::Table => &["job", "runs", "failures", "rows", "backlog", "last_run_at", "took", "last_error"],
+        Output::Json => {
+            &["job", "runs", "failures", "rows", "backlog", "last_run_at", "last_duration_ms", "last_error"]
+        }
+    });
+    for job in headwater.store().jobs().await? {
+        let (took, error) = match global.output {
+            Output::Table => {
+                (json!(human::duration(job.last_duration)), json!(job.last_error.as_deref().map(in_short)))
+            }
+            Output::Json => (human::ms_f64(job.last_duration), json!(job.last_error)),
+        };
+        rows.push(vec![
+            json!(job.job.as_str()),
+            json!(job.runs),
+            json!(job.failures),
+            json!(job.rows),
+            json!(job.backlog),
+            json!(job.last_run_at),
+            took,
+            error,
+        ]);
+    }
+    rows.print(global.output)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -54,6 +54,70 @@ impl Rows {
     }
 }
 
+/// One thing with many fields: a field a line for people, one object for pipes.
+#[derive(Default)]
+pub(crate) struct Fields(Vec<Field>);
+
+struct Field {
+    name: &'static str,
+    value: Value,
+    /// How people read it, if not as it is.
+    said: Option<String>,
+}
+
+impl Fields {
+    pub(crate) fn push(&mut self, name: &'static str, value: Value) {
+        self.0.push(Field { name, value, said: None });
+    }
+
+    /// A field that people read otherwise than programs.
+    pub(crate) fn said(&mut self, name: &'static str, value: Value, said: impl Into<String>) {
+        self.0.push(Field { name, value, said: Some(said.into()) });
+    }
+
+    pub(crate) fn object(self) -> Value {
+        self.0.into_iter().map(|field| (field.name.to_owned(), field.value)).collect()
+    }
+
+    pub(crate) fn print(self, output: Output) -> Result<()> {
+        let mut out = std::io::stdout().lock();
+        match output {
+            Output::Json => writeln!(out, "{}", self.object())?,
+            Output::Table => {
+                // People read `lease 30s`, programs `lease_ms 30000`.
+                let label = |field: &Field| field.name.trim_end_matches("_ms").to_owned();
+                let width = self.0.iter().map(|field| label(field).len()).max().unwrap_or(0);
+                for field in self.0 {
+                    let said = field.said.clone().unwrap_or_else(|| plain(&field.value));
+                    writeln!(out, "{:<width$}  {said}", label(&field))?;
+                }
+            }
+        }
+        Ok(out.flush()?)
+    }
+}
+
+/// Objects, one a line.
+pub(crate) fn print_objects(objects: impl IntoIterator<Item = Value>) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    for object in objects {
+        writeln!(out, "{object}")?;
+    }
+    Ok(out.flush()?)
+}
+
+/// What was asked for is not how this command is used: exit code 2.
+#[derive(Debug)]
+pub(crate) struct Usage(pub(crate) String);
+
+impl std::fmt::Display for Usage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
 /// A payload under the name that says what it is: JSON as itself, text as text, and bytes as hexadecimal.
 pub(crate) fn payload_as_json(content_type: Option<&str>, payload: &[u8]) -> (&'static str, Value) {
     let is_json = content_type == Some("application/json");

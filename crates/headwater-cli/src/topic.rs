@@ -1,70 +1,200 @@
 //! `headwater topic`.
 
+mod settings;
+
 use std::process::ExitCode;
 
-use anyhow::Result;
-use headwater::{Ordering, Semantics, TopicSettings};
-use serde_json::json;
+use anyhow::{Result, bail};
+use headwater::{Headwater, Job, Progress, Topic, TopicName, TopicSettings, TopicStatus};
+use serde_json::{Value, json};
 
-use crate::args::{Global, TopicCommand, TopicCreateArgs};
-use crate::output::Rows;
+use crate::args::{Global, Output, TopicAlterArgs, TopicCommand, TopicCreateArgs};
+use crate::human;
+use crate::output::{Fields, Rows, Usage, print_objects};
+use crate::progress::{LOOK_EVERY, Shown};
 
 pub(crate) async fn run(global: &Global, command: &TopicCommand) -> Result<ExitCode> {
-    match command {
-        TopicCommand::Create(args) => create(global, args).await,
-        TopicCommand::List => list(global).await,
+    if let TopicCommand::Alter(args) = command
+        && !args.wait
+        && settings::names_nothing(&args.settings)
+    {
+        return Err(Usage("name a setting to change; see `headwater topic alter --help`".into()).into());
     }
-}
-
-async fn create(global: &Global, args: &TopicCreateArgs) -> Result<ExitCode> {
     let headwater = global.open(global.options()).await?;
-    let settings = TopicSettings {
-        semantics: if args.pub_sub { Semantics::PubSub } else { Semantics::Queue },
-        ordering: if args.ordered { Ordering::Key } else { Ordering::None },
-        lanes: args.lanes,
-        lease: args.lease,
-        max_attempts: args.max_attempts,
-        payload_bytes_max: args.payload_bytes_max,
-        dedup_window: args.dedup_window,
-        ..TopicSettings::default()
+    let done = match command {
+        TopicCommand::Create(args) => create(global, &headwater, args).await,
+        TopicCommand::Alter(args) => alter(global, &headwater, args).await,
+        TopicCommand::Show(args) => show(global, &headwater, &TopicName::new(&args.name)?).await,
+        TopicCommand::List => list(global, &headwater).await,
     };
-    let topic = headwater.topic(&args.name).settings(settings).create().await?;
-    let mut rows = Rows::new(&["topic", "semantics", "ordering"]);
-    rows.push(vec![
-        json!(topic.name.as_str()),
-        json!(topic.settings.semantics.as_str()),
-        json!(topic.settings.ordering.as_str()),
-    ]);
-    rows.print(global.output)?;
     headwater.close().await?;
+    done?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn list(global: &Global) -> Result<ExitCode> {
-    let headwater = global.open(global.options()).await?;
+async fn create(global: &Global, headwater: &Headwater, args: &TopicCreateArgs) -> Result<()> {
+    let base = args.preset.map_or_else(TopicSettings::default, TopicSettings::preset);
+    let mut settings = settings::changed(&base, &args.settings)?;
+    if args.pub_sub {
+        settings.semantics = headwater::Semantics::PubSub;
+    }
+    if args.ordered {
+        settings.ordering = headwater::Ordering::Key;
+    }
+    let topic = headwater.topic(&args.name).settings(settings).create().await?;
+    print_topic(global, &topic)
+}
+
+async fn alter(global: &Global, headwater: &Headwater, args: &TopicAlterArgs) -> Result<()> {
+    let name = TopicName::new(&args.name)?;
+    let mut topic = headwater.store().topic(&name).await?;
+    if !settings::names_nothing(&args.settings) {
+        let settings = settings::changed(&topic.settings, &args.settings)?;
+        topic = headwater.store().alter_topic(&name, &settings).await?;
+    }
+    if args.wait {
+        wait_for_tracking(headwater, &name).await?;
+    } else if status_of(headwater, &name).await?.tracking_change.is_some() {
+        eprintln!("the change of tracking is under way; see `headwater topic show {name}`, or add --wait");
+    }
+    print_topic(global, &topic)
+}
+
+/// Does the work of a change of tracking and shows how far it is, until there is nothing left. Others may do it too: each
+/// step finds what is left.
+async fn wait_for_tracking(headwater: &Headwater, name: &TopicName) -> Result<()> {
+    let mut shown = Shown::new(format!("tracking of {name}"));
+    let mut total = 0;
+    let maintenance = headwater.maintenance();
+    while let Some(progress) = status_of(headwater, name).await?.tracking_change {
+        total = progress.total;
+        shown.at(progress.done, progress.total, "");
+        let work = maintenance.run_once(&[Job::Tracking]);
+        tokio::pin!(work);
+        loop {
+            tokio::select! {
+                runs = &mut work => {
+                    if let Some(error) = runs?.into_iter().find_map(|run| run.error) {
+                        bail!("the change is not done, and goes on when this is run again: {error}");
+                    }
+                    break;
+                }
+                () = tokio::time::sleep(LOOK_EVERY) => {
+                    if let Some(progress) = status_of(headwater, name).await?.tracking_change {
+                        shown.at(progress.done, progress.total, "");
+                    }
+                }
+            }
+        }
+    }
+    shown.end(total, total, "done");
+    Ok(())
+}
+
+async fn status_of(headwater: &Headwater, name: &TopicName) -> Result<TopicStatus> {
+    let topics = headwater.store().topics().await?;
+    match topics.into_iter().find(|status| status.topic.name == *name) {
+        Some(status) => Ok(status),
+        // Says what to do about it.
+        None => Err(headwater.store().topic(name).await.map_or_else(Into::into, |_| {
+            anyhow::anyhow!("topic {name} came to be at this moment; try again")
+        })),
+    }
+}
+
+fn print_topic(global: &Global, topic: &Topic) -> Result<()> {
+    if global.output == Output::Json {
+        let mut fields = Fields::default();
+        fields.push("topic", json!(topic.name.as_str()));
+        settings::push(&mut fields, &topic.settings);
+        return fields.print(global.output);
+    }
+    let settings = &topic.settings;
+    let mut rows =
+        Rows::new(&["topic", "semantics", "ordering", "tracking", "message_retention", "max_retention"]);
+    rows.push(vec![
+        json!(topic.name.as_str()),
+        json!(settings.semantics.as_str()),
+        json!(settings.ordering.as_str()),
+        json!(settings.tracking.as_str()),
+        json!(human::limit(settings.message_retention, "forever")),
+        json!(human::limit(settings.max_retention, "none")),
+    ]);
+    rows.print(global.output)
+}
+
+async fn show(global: &Global, headwater: &Headwater, name: &TopicName) -> Result<()> {
+    look_for_the_end(headwater).await;
+    fields_of(&status_of(headwater, name).await?).print(global.output)
+}
+
+/// Where nobody consumes, PostgreSQL has not looked at what came last: so it is told to.
+pub(crate) async fn look_for_the_end(headwater: &Headwater) {
+    if let Err(error) = headwater.store().maintain().await {
+        eprintln!("figures may be too low, the end of the log could not be looked for: {error}");
+    }
+}
+
+async fn list(global: &Global, headwater: &Headwater) -> Result<()> {
+    let topics = headwater.store().topics().await?;
+    if global.output == Output::Json {
+        return print_objects(topics.iter().map(|status| fields_of(status).object()));
+    }
     let mut rows = Rows::new(&[
         "topic",
         "semantics",
+        "tracking",
         "ordering",
+        "storage",
+        "groups",
+        "first",
         "head",
+        "watermark",
         "scheduled",
         "gaps",
-        "subscriptions",
-        "lease_ms",
+        "kept",
+        "at_most",
     ]);
-    for status in headwater.store().topics().await? {
+    for status in topics {
+        let settings = &status.topic.settings;
         rows.push(vec![
             json!(status.topic.name.as_str()),
-            json!(status.topic.settings.semantics.as_str()),
-            json!(status.topic.settings.ordering.as_str()),
+            json!(settings.semantics.as_str()),
+            json!(settings.tracking.as_str()),
+            json!(settings.ordering.as_str()),
+            json!(settings::storage(settings.storage)),
+            json!(status.subscriptions),
+            json!(status.first.0),
             json!(status.head.0),
+            json!(status.watermark.0),
             json!(status.scheduled),
             json!(status.gaps),
-            json!(status.subscriptions),
-            json!(u64::try_from(status.topic.settings.lease.as_millis())?),
+            json!(human::limit(settings.message_retention, "forever")),
+            json!(human::limit(settings.max_retention, "none")),
         ]);
     }
-    rows.print(global.output)?;
-    headwater.close().await?;
-    Ok(ExitCode::SUCCESS)
+    rows.print(global.output)
+}
+
+fn fields_of(status: &TopicStatus) -> Fields {
+    let mut fields = Fields::default();
+    fields.push("topic", json!(status.topic.name.as_str()));
+    fields.push("head", json!(status.head.0));
+    fields.push("first", json!(status.first.0));
+    fields.push("watermark", json!(status.watermark.0));
+    // Offsets that may be stored: some may never have come to be, or be gone already.
+    fields.push("retained", json!((status.head.0 - status.first.0 + 1).max(0)));
+    fields.push("scheduled", json!(status.scheduled));
+    fields.push("gaps", json!(status.gaps));
+    fields.push("subscriptions", json!(status.subscriptions));
+    let (change, said) = match status.tracking_change {
+        Some(Progress { done, total }) => (
+            json!({ "done": done, "total": total }),
+            format!("under way: {} of {}", human::count(done), human::count(total)),
+        ),
+        None => (Value::Null, "none under way".into()),
+    };
+    fields.said("tracking_change", change, said);
+    settings::push(&mut fields, &status.topic.settings);
+    fields
 }

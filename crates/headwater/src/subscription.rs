@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::lease::OffsetRange;
+use crate::lease::{LeaseToken, OffsetRange};
 use crate::message::Offset;
 use crate::name::{GroupName, Owner};
 use crate::topic::Topic;
@@ -77,6 +77,8 @@ pub struct Outstanding {
     pub lane: Option<u16>,
     /// Held, waiting for its time, or waiting for another message.
     pub state: OutstandingState,
+    /// The token of its lease, while it is leased: what [`crate::store::Lifecycle::release_lease`] takes.
+    pub token: Option<LeaseToken>,
     /// Who holds it, or let it run out; nobody once it was settled to come again.
     pub owner: Option<Owner>,
     /// How often it was handed out, as far as that counts; the present time included.

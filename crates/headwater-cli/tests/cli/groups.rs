@@ -1,6 +1,6 @@
 //! `headwater group`: how far groups are, and what they hold or wait for.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::*;
 
@@ -19,33 +19,48 @@ fn groups(place: &Place) {
         mail.next(Duration::ZERO).await.unwrap().unwrap();
         headwater.consumer("events", "audit").open().await.unwrap();
     });
-    let lines = |args: &[&str]| {
-        let printed = place.out(&[args, &["--output", "json"]].concat());
-        printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<Value>>()
-    };
-    let nothing = json!({ "group": "audit", "next": 1, "floor": 0, "lag": 3, "leased": 0, "waiting": 0,
-        "dead_letters": 0, "reassigned": 0 });
-    let some = json!({ "group": "mail", "next": 3, "floor": 0, "lag": 3, "leased": 1, "waiting": 1,
-        "dead_letters": 0, "reassigned": 0 });
-    assert_eq!(lines(&["group", "list", "events"]), [nothing, some]);
-    assert!(place.out(&["group", "list", "events"]).contains("reassigned"));
-
-    let shown = lines(&["group", "show", "events", "mail"]);
-    assert_eq!(shown.len(), 2);
-    let (held, waits) = (&shown[0], &shown[1]);
-    assert_eq!((&held["first"], &held["last"], &held["state"]), (&json!(2), &json!(2), &json!("leased")));
-    assert_eq!((&held["owner"], &held["attempts"]), (&json!("worker-1"), &json!(1)));
+    let listed = place.json(&["group", "list", "events"]);
+    let told =
+        ["group", "state", "healthy", "next", "floor", "lag", "leased", "waiting", "in_flight", "retrying"];
+    assert_eq!(listed.len(), 2);
     assert_eq!(
-        (&waits["first"], &waits["state"], &waits["owner"]),
-        (&json!(1), &json!("waiting"), &Value::Null)
+        json!(fields(&listed[0], told)),
+        json!(["audit", "active", true, 1, 0, 3, 0, 0, 0, 0]),
+        "{listed:?}"
     );
+    assert_eq!(
+        json!(fields(&listed[1], told)),
+        json!(["mail", "active", true, 3, 0, 3, 1, 1, 1, 1]),
+        "{listed:?}"
+    );
+    let rest = ["dead_letters", "reassigned", "missed", "missed_first", "missed_last", "ailments"];
+    assert_eq!(json!(fields(&listed[1], rest)), json!([0, 0, 0, null, null, []]));
+    for measured in
+        ["processed", "failed", "filtered", "rate", "handling_mean_ms", "handling_p95_ms", "lag_ms"]
+    {
+        assert!(listed[1][measured].is_number(), "{measured}: {}", listed[1]);
+    }
+    let table = place.out(&["group", "list", "events"]);
+    assert!(table.contains("healthy") && table.contains("retrying") && table.contains("p95"), "{table}");
+
+    let shown = place.one(&["group", "show", "events", "mail"]);
+    assert_eq!(json!(fields(&shown, ["group", "floor", "lag"])), json!(["mail", 0, 3]));
+    let parts = shown["outstanding"].as_array().unwrap();
+    assert_eq!(parts.len(), 2);
+    let (held, waits) = (&parts[0], &parts[1]);
+    let of_range = ["first", "last", "state", "owner", "attempts"];
+    assert_eq!(json!(fields(held, of_range)), json!([2, 2, "leased", "worker-1", 1]));
+    assert_eq!(json!(fields(waits, of_range)), json!([1, 1, "waiting", null, 1]));
+    assert!(held["token"].is_i64() && waits["token"].is_null(), "{parts:?}");
     assert_eq!(waits["last_error"], "mail server away\nand more");
-    assert!(held["due_at"].as_str() < waits["due_at"].as_str(), "{shown:?}");
-    assert_eq!(lines(&["group", "show", "events", "mail", "--max", "1"]).len(), 1);
-    assert_eq!(lines(&["group", "show", "events", "audit"]).len(), 0);
+    assert!(held["due_at"].as_str() < waits["due_at"].as_str(), "{parts:?}");
+    let outstanding = |args: &[&str]| place.one(args)["outstanding"].as_array().unwrap().len();
+    assert_eq!(outstanding(&["group", "show", "events", "mail", "--max", "1"]), 1);
+    assert_eq!(outstanding(&["group", "show", "events", "audit"]), 0);
     let table = place.out(&["group", "show", "events", "mail"]);
     assert!(table.contains("worker-1") && table.contains("mail server away"), "{table}");
     assert!(!table.contains("and more"), "one line each: {table}");
+    assert!(table.contains("heartbeat_timeout   5m\n"), "durations are for people: {table}");
 
     let nobody = refusal(&place.run(&["group", "show", "events", "nobody"]), 1);
     assert!(nobody.contains("no such subscription") && nobody.contains("nobody"), "{nobody}");

@@ -28,6 +28,7 @@ pub async fn a_lease_shows_its_owner_and_deadline(case: &Case) {
         range: range(1, 3),
         lane: None,
         state: OutstandingState::Leased,
+        token: Some(lease.token),
         owner: Some(owner("a")),
         attempts: 1,
         due_at: lease.deadline,
@@ -36,7 +37,13 @@ pub async fn a_lease_shows_its_owner_and_deadline(case: &Case) {
         suspect: false,
     };
     assert!(held.due_at.is_some_and(|at| at > case.now()), "{held:?}");
-    let last = Outstanding { range: range(4, 5), owner: Some(owner("b")), due_at: None, ..held.clone() };
+    let last = Outstanding {
+        range: range(4, 5),
+        token: Some(for_ever.token),
+        owner: Some(owner("b")),
+        due_at: None,
+        ..held.clone()
+    };
     assert_eq!(scene.outstanding().await, [held, last]);
     assert_eq!(other.outstanding().await, []);
     assert_eq!(scene.store.outstanding(SubscriptionId(999_999), 10).await.unwrap(), []);
@@ -64,6 +71,7 @@ pub async fn a_retry_shows_attempts_error_and_time(case: &Case) {
         range: range(2, 2),
         lane: None,
         state: OutstandingState::Waiting,
+        token: None,
         owner: None,
         attempts: 2,
         due_at,

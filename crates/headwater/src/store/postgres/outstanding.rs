@@ -4,7 +4,7 @@ use tokio_postgres::Row;
 
 use super::PostgresStore;
 use crate::error::Result;
-use crate::lease::OffsetRange;
+use crate::lease::{LeaseToken, OffsetRange};
 use crate::message::Offset;
 use crate::name::Owner;
 use crate::subscription::{Outstanding, OutstandingState, SubscriptionId};
@@ -29,10 +29,12 @@ fn outstanding_of(row: &Row) -> Result<Outstanding> {
     let owner: Option<String> = row.get("owner");
     let attempts = u32::try_from(row.get::<_, i32>("attempts")).expect("attempts count up from 0");
     let lane: Option<i32> = row.get("lane");
+    let state = OutstandingState::of(owner.is_some(), row.get("is_over"), row.get("parked"));
     Ok(Outstanding {
         range: OffsetRange::new(Offset(row.get("first_offset")), Offset(row.get("last_offset"))),
         lane: lane.map(|lane| u16::try_from(lane).expect("lanes fit 16 bits")),
-        state: OutstandingState::of(owner.is_some(), row.get("is_over"), row.get("parked")),
+        state,
+        token: (state == OutstandingState::Leased).then(|| LeaseToken(row.get("token"))),
         attempts: attempts + u32::from(owner.is_some()),
         due_at: row.get("due_at"),
         last_error: row.get("last_error"),

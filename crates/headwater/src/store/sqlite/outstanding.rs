@@ -6,6 +6,7 @@ use super::decode;
 use super::fault::Attempt;
 use super::range::{DUE_NOW, Part};
 use crate::error::Result;
+use crate::lease::LeaseToken;
 use crate::name::Owner;
 use crate::subscription::{Outstanding, OutstandingState, SubscriptionId};
 
@@ -23,10 +24,12 @@ pub(super) fn list(
 
 fn outstanding_of(part: Part, now_ms: i64) -> Result<Outstanding> {
     let held = part.owner.is_some();
+    let state = OutstandingState::of(held, part.has_expired(now_ms), part.parked);
     Ok(Outstanding {
         range: part.range(),
         lane: part.lane,
-        state: OutstandingState::of(held, part.has_expired(now_ms), part.parked),
+        state,
+        token: (state == OutstandingState::Leased).then_some(LeaseToken(part.token)),
         attempts: part.attempts + u32::from(held),
         due_at: if part.due_at_ms == DUE_NOW { None } else { super::deadline(part.due_at_ms) },
         last_error: part.last_error,

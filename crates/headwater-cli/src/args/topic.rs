@@ -1,0 +1,150 @@
+//! What `topic` takes.
+
+use std::time::Duration;
+
+use clap::{Subcommand, ValueEnum};
+use headwater::{Ordering, Partition, Preset, Semantics, Tracking};
+
+use super::words::{Retention, duration, ordering, partition, preset, retention, semantics, tracking};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum TopicCommand {
+    /// Create a topic; fine if it is there with the same settings
+    ///
+    /// Examples:
+    ///   headwater topic create orders --pub-sub --lease 30s
+    ///   headwater topic create payments --preset critical --message-retention 14d
+    #[command(verbatim_doc_comment)]
+    Create(TopicCreateArgs),
+    /// Change settings of a topic while messages flow; those not named stay
+    ///
+    /// storage can be changed only while no message is stored, and a topic becomes a queue only with at most one group.
+    /// tracking is changed by upkeep, step by step, while consumers go on: --wait does the work here and shows how far it is.
+    ///
+    /// Examples:
+    ///   headwater topic alter orders --message-retention forever --max-retention 90d
+    ///   headwater topic alter orders --tracking reference_counting --wait
+    #[command(verbatim_doc_comment)]
+    Alter(TopicAlterArgs),
+    /// Show a topic: its settings, how far it is, and a change that is under way
+    ///
+    /// Example: headwater topic show orders
+    Show(TopicShowArgs),
+    /// List topics
+    ///
+    /// Example: headwater topic list --output json
+    List,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct TopicShowArgs {
+    /// Its name
+    pub(crate) name: String,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct TopicCreateArgs {
+    /// Its name
+    pub(crate) name: String,
+    /// Settings that suit a purpose; other flags win over it [critical: kept 7 d, publishing fails while nobody
+    /// subscribes; audit: the same for 90 d; standard: 24 h; ephemeral: 1 h; queue: work for one group]
+    #[arg(long, value_parser = preset())]
+    pub(crate) preset: Option<Preset>,
+    /// Every group gets every message; the same as --semantics pub_sub
+    #[arg(long, conflicts_with = "semantics")]
+    pub(crate) pub_sub: bool,
+    /// Keep strict order among messages of one key; the same as --ordering key
+    #[arg(long, conflicts_with = "ordering")]
+    pub(crate) ordered: bool,
+    #[command(flatten)]
+    pub(crate) settings: SettingsArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct TopicAlterArgs {
+    /// Its name
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) settings: SettingsArgs,
+    /// Stay until a change of tracking is done, and do the work if nobody else does
+    #[arg(long)]
+    pub(crate) wait: bool,
+}
+
+/// Where a topic's messages are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum StorageWord {
+    /// With other topics in one table
+    Shared,
+    /// In tables of its own
+    Dedicated,
+}
+
+/// Every setting of a topic. What is not named stays as it is, or as the preset or default says.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Settings")]
+pub(crate) struct SettingsArgs {
+    /// queue: each message to one member of the one group; pub_sub: to every group [default: queue]
+    #[arg(long, value_parser = semantics(), hide_possible_values = true)]
+    pub(crate) semantics: Option<Semantics>,
+    /// How it is recorded that a message is done: offset_watermark or reference_counting [default: offset_watermark]
+    #[arg(long, value_parser = tracking(), hide_possible_values = true)]
+    pub(crate) tracking: Option<Tracking>,
+    /// How long a message stays after every group is done with it, or forever [default: 24h]
+    #[arg(long, value_name = "DURATION", value_parser = retention)]
+    pub(crate) message_retention: Option<Retention>,
+    /// The age at which a message goes whatever the groups do, or none [default: 30d]
+    #[arg(long, value_name = "DURATION", value_parser = retention)]
+    pub(crate) max_retention: Option<Retention>,
+    /// The least life of a message published while no group counted [default: 24h]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) zero_subscription_retention: Option<Duration>,
+    /// Publishing fails while no group subscribes; pub_sub only [default: false]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(crate) block_writes_on_zero_subscriptions: Option<bool>,
+    /// A group that has been dead for longer is moved up to the watermark [default: 7d]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) zombie_subscription_ttl: Option<Duration>,
+    /// How long a hand-out lasts; 0s means it is never reassigned by itself [default: 300s]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) lease: Option<Duration>,
+    /// How often a message is handed out before it is buried [default: 10]
+    #[arg(long)]
+    pub(crate) max_attempts: Option<u32>,
+    /// The first retry delay; it doubles with each attempt [default: 1s]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) backoff_initial: Option<Duration>,
+    /// The longest retry delay [default: 5m]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) backoff_max: Option<Duration>,
+    /// none, or key for strict order among messages of one key [default: none]
+    #[arg(long, value_parser = ordering(), hide_possible_values = true)]
+    pub(crate) ordering: Option<Ordering>,
+    /// Into how many lanes ordered groups are split that subscribe from now on [default: 16]
+    #[arg(long)]
+    pub(crate) lanes: Option<u16>,
+    /// Where messages are stored on PostgreSQL [default: shared]
+    #[arg(long, value_enum, hide_possible_values = true, value_name = "shared|dedicated")]
+    pub(crate) storage: Option<StorageWord>,
+    /// How dedicated storage is cut: none, rows:N, hour, day, month; implies --storage dedicated [default: none]
+    #[arg(long, value_parser = partition)]
+    pub(crate) partition: Option<Partition>,
+    /// The largest payload, in bytes [default: 1048576]
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) payload_bytes_max: Option<usize>,
+    /// How long a dedup key is remembered [default: 10m]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) dedup_window: Option<Duration>,
+    /// How often processes of a group say that it is alive [default: 60s]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) heartbeat_interval: Option<Duration>,
+    /// For how long a group may be silent before it is dead [default: 300s]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) heartbeat_timeout: Option<Duration>,
+    /// Record who acked which offsets, when: see `group acks` [default: false]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(crate) ack_log: Option<bool>,
+    /// How long the head waits at a missing offset before it steps over it (PostgreSQL) [default: 50ms]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) gap_patience: Option<Duration>,
+}

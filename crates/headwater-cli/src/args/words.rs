@@ -1,0 +1,181 @@
+//! How values are written on the command line: durations, retentions, places in a log, ranges and names of choices.
+
+use std::time::Duration;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use headwater::{
+    Job, MaintenancePreset, Offset, OffsetRange, Ordering, Partition, Preset, Semantics, Start, Tracking,
+};
+use jiff::{SignedDuration, Span, SpanRelativeTo};
+
+/// Durations as people write them: 500ms, 30s, 5m, 2h, 7d.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let hint = |error: jiff::Error| format!("{error}; write it like 30s, 5m, 24h or 7d");
+    // A signed duration knows no days, and a span no decimal fractions beyond its units.
+    let signed = match text.parse::<SignedDuration>() {
+        Ok(signed) => signed,
+        Err(_) => {
+            let span: Span = text.parse().map_err(hint)?;
+            span.to_duration(SpanRelativeTo::days_are_24_hours()).map_err(hint)?
+        }
+    };
+    Duration::try_from(signed).map_err(|_| "must not be negative".into())
+}
+
+/// A duration that may be without end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Retention {
+    For(Duration),
+    Endless,
+}
+
+impl Retention {
+    pub(crate) fn limit(self) -> Option<Duration> {
+        match self {
+            Retention::For(limit) => Some(limit),
+            Retention::Endless => None,
+        }
+    }
+}
+
+/// A duration, `forever` or `none`.
+pub(crate) fn retention(text: &str) -> Result<Retention, String> {
+    match text {
+        "forever" | "none" => Ok(Retention::Endless),
+        _ => match duration(text) {
+            Ok(limit) => Ok(Retention::For(limit)),
+            Err(error) => Err(format!("{error}; or forever or none")),
+        },
+    }
+}
+
+/// A place in a log.
+pub(crate) fn start(text: &str) -> Result<Start, String> {
+    let (word, value) = text.split_once(':').unwrap_or((text, ""));
+    let wrong = |_| format!("{value:?} is not a number");
+    match word {
+        "beginning" if value.is_empty() => Ok(Start::Beginning),
+        "now" if value.is_empty() => Ok(Start::Now),
+        "offset" => Ok(Start::Offset(Offset(value.parse().map_err(wrong)?))),
+        "bounded" | "last" => Ok(Start::BeginningBounded(value.parse().map_err(wrong)?)),
+        "time" => value.parse().map(Start::Timestamp).map_err(|error: jiff::Error| error.to_string()),
+        _ => Err("write beginning, now, offset:N, time:2026-01-31T12:00:00Z or bounded:N".into()),
+    }
+}
+
+/// Offsets: `7`, or `1..100` with both ends in it.
+pub(crate) fn offsets(text: &str) -> Result<OffsetRange, String> {
+    let hint = || format!("{text:?} is no range of offsets; write it like 1..100, or 7 for one");
+    let (first, last) = text.split_once("..").unwrap_or((text, text));
+    let first: i64 = first.parse().map_err(|_| hint())?;
+    let last: i64 = last.trim_start_matches('=').parse().map_err(|_| hint())?;
+    if first < 1 || last < first {
+        return Err(format!("{text:?}: a range runs upwards, from 1 at least"));
+    }
+    Ok(OffsetRange::new(Offset(first), Offset(last)))
+}
+
+/// How dedicated storage is cut: `none`, `rows:N`, `hour`, `day` or `month`.
+pub(crate) fn partition(text: &str) -> Result<Partition, String> {
+    match text.split_once(':') {
+        None if text == "none" => Ok(Partition::None),
+        None if text == "hour" => Ok(Partition::Hour),
+        None if text == "day" => Ok(Partition::Day),
+        None if text == "month" => Ok(Partition::Month),
+        Some(("rows", rows)) => {
+            rows.parse().map(Partition::Rows).map_err(|_| format!("{rows:?} is not a number of rows"))
+        }
+        _ => Err("write none, rows:N, hour, day or month".into()),
+    }
+}
+
+/// One of these, by its word.
+fn one_of<T: Copy + Send + Sync + 'static>(
+    choices: &'static [T],
+    word: fn(T) -> &'static str,
+) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(choices.iter().map(move |choice| word(*choice))).map(move |text| {
+        *choices.iter().find(|choice| word(**choice) == text).expect("only these words are possible")
+    })
+}
+
+pub(crate) fn semantics() -> impl TypedValueParser<Value = Semantics> {
+    one_of(&[Semantics::Queue, Semantics::PubSub], Semantics::as_str)
+}
+
+pub(crate) fn tracking() -> impl TypedValueParser<Value = Tracking> {
+    one_of(&[Tracking::OffsetWatermark, Tracking::ReferenceCounting], Tracking::as_str)
+}
+
+pub(crate) fn ordering() -> impl TypedValueParser<Value = Ordering> {
+    one_of(&[Ordering::None, Ordering::Key], Ordering::as_str)
+}
+
+pub(crate) fn preset() -> impl TypedValueParser<Value = Preset> {
+    one_of(&Preset::ALL, Preset::as_str)
+}
+
+pub(crate) fn job() -> impl TypedValueParser<Value = Job> {
+    one_of(&Job::ALL, Job::as_str)
+}
+
+pub(crate) fn maintenance_preset() -> impl TypedValueParser<Value = MaintenancePreset> {
+    const ALL: [MaintenancePreset; 4] = [
+        MaintenancePreset::Standard,
+        MaintenancePreset::LowThroughput,
+        MaintenancePreset::HighThroughput,
+        MaintenancePreset::Critical,
+    ];
+    one_of(&ALL, |preset| match preset {
+        MaintenancePreset::Standard => "standard",
+        MaintenancePreset::LowThroughput => "low_throughput",
+        MaintenancePreset::HighThroughput => "high_throughput",
+        MaintenancePreset::Critical => "critical",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_written_as_people_do() {
+        let seconds = |text: &str| duration(text).map(|duration| duration.as_secs_f64());
+        let written = ["500ms", "0s", "30s", "5m", "24h", "7d", "1w", "1d 12h", "1h30m"];
+        let meant = [0.5, 0.0, 30.0, 300.0, 86_400.0, 604_800.0, 604_800.0, 129_600.0, 5_400.0];
+        for (written, meant) in written.into_iter().zip(meant) {
+            assert_eq!(seconds(written), Ok(meant), "{written}");
+        }
+        for wrong in ["", "soon", "-5s", "5", "1 month"] {
+            assert!(duration(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_retention_may_be_without_end() {
+        assert_eq!(retention("forever").map(Retention::limit), Ok(None));
+        assert_eq!(retention("none").map(Retention::limit), Ok(None));
+        assert_eq!(retention("7d").map(Retention::limit), Ok(Some(Duration::from_secs(604_800))));
+        assert!(retention("never").unwrap_err().contains("forever"));
+    }
+
+    #[test]
+    fn places_and_ranges() {
+        assert_eq!(start("bounded:5"), Ok(Start::BeginningBounded(5)));
+        assert_eq!(start("last:5"), Ok(Start::BeginningBounded(5)));
+        assert_eq!(start("offset:7"), Ok(Start::Offset(Offset(7))));
+        assert_eq!(start("now"), Ok(Start::Now));
+        assert!(start("time:2026-01-31T12:00:00Z").is_ok());
+        for wrong in ["yesterday", "offset:x", "bounded:-1", "time:noon", "now:5"] {
+            assert!(start(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(offsets("3..5"), Ok(OffsetRange::new(Offset(3), Offset(5))));
+        assert_eq!(offsets("3..=5"), Ok(OffsetRange::new(Offset(3), Offset(5))));
+        assert_eq!(offsets("7"), Ok(OffsetRange::one(Offset(7))));
+        for wrong in ["", "0..3", "5..3", "a..b", "1.."] {
+            assert!(offsets(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(partition("rows:5000"), Ok(Partition::Rows(5_000)));
+        assert!(partition("rows").is_err() && partition("week").is_err());
+    }
+}

@@ -1,0 +1,200 @@
+//! `headwater backfill`.
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use headwater::{
+    BACKFILL_INLINE_MAX, Backfill, BackfillLimits, BackfillState, GroupName, Headwater, Job, TopicName,
+    Tracking,
+};
+use serde_json::json;
+
+use crate::args::{BackfillCommand, BackfillListArgs, BackfillWatchArgs, Global, Output};
+use crate::group::names;
+use crate::human;
+use crate::output::{Fields, Rows, in_short, print_objects};
+use crate::progress::{LOOK_EVERY, Shown};
+
+pub(crate) async fn run(global: &Global, command: &BackfillCommand) -> Result<ExitCode> {
+    let headwater = global.open(global.options()).await?;
+    let done = act(global, &headwater, command).await;
+    headwater.close().await?;
+    done
+}
+
+async fn act(global: &Global, headwater: &Headwater, command: &BackfillCommand) -> Result<ExitCode> {
+    let store = headwater.store();
+    let changed = match command {
+        BackfillCommand::List(args) => return list(global, headwater, args).await,
+        BackfillCommand::Watch(args) => return watch(global, headwater, args).await,
+        BackfillCommand::Start(args) => {
+            let (topic, group) = names(&args.of)?;
+            let limits = BackfillLimits { messages_max: args.messages_max, rate_max: args.rate_max };
+            store.backfill(&topic, &group, &limits).await?
+        }
+        BackfillCommand::Cancel(args) => {
+            let (topic, group) = names(args)?;
+            store.cancel_backfill(&topic, &group).await?
+        }
+        BackfillCommand::Resume(args) => {
+            let (topic, group) = names(args)?;
+            store.resume_backfill(&topic, &group).await?
+        }
+    };
+    print(global, &[changed])?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn list(global: &Global, headwater: &Headwater, args: &BackfillListArgs) -> Result<ExitCode> {
+    let mut backfills = headwater.store().backfills().await?;
+    if let Some(topic) = &args.topic {
+        let topic = headwater.store().topic(&TopicName::new(topic)?).await?;
+        backfills.retain(|backfill| backfill.topic == topic.name);
+    }
+    print(global, &backfills)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn watch(global: &Global, headwater: &Headwater, args: &BackfillWatchArgs) -> Result<ExitCode> {
+    let (topic, group) = names(&args.of)?;
+    let ended = until_ended(headwater, &topic, &group, args.run).await?;
+    let is_done = ended.state == BackfillState::Completed;
+    print(global, &[ended])?;
+    Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Does a group's backfill here. In offset watermark there is no work to do: it is done when the group has consumed.
+pub(crate) async fn run_to_the_end(
+    headwater: &Headwater,
+    topic: &TopicName,
+    group: &GroupName,
+) -> Result<()> {
+    let tracking = headwater.store().topic(topic).await?.settings.tracking;
+    if tracking == Tracking::OffsetWatermark || find(headwater, topic, group).await?.is_none() {
+        return Ok(());
+    }
+    let ended = until_ended(headwater, topic, group, true).await?;
+    match ended.state {
+        BackfillState::Completed => Ok(()),
+        state => {
+            bail!("the backfill of group {group} is {}: {}", state.as_str(), ended.error.unwrap_or_default())
+        }
+    }
+}
+
+/// Does a group's backfill here if it is small, as the library does for whoever subscribes.
+pub(crate) async fn run_if_small(headwater: &Headwater, topic: &TopicName, group: &GroupName) -> Result<()> {
+    match find(headwater, topic, group).await? {
+        Some(backfill) if backfill.state.is_open() && backfill.total <= BACKFILL_INLINE_MAX => {
+            run_to_the_end(headwater, topic, group).await
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Shows how far a backfill is until it is not under way any more, and does its work meanwhile if asked to.
+async fn until_ended(
+    headwater: &Headwater,
+    topic: &TopicName,
+    group: &GroupName,
+    run: bool,
+) -> Result<Backfill> {
+    let mut shown = Shown::new(format!("backfill of {group} on {topic}"));
+    let maintenance = headwater.maintenance();
+    loop {
+        // Its own pace and limits hold: the job knows them. It ends when another worker has what is left.
+        let work =
+            async { if run { maintenance.run_once(&[Job::Backfill]).await.map(Some) } else { Ok(None) } };
+        tokio::pin!(work);
+        let mut working = true;
+        loop {
+            let Some(backfill) = find(headwater, topic, group).await? else {
+                bail!("no backfill: topic {topic}, group {group}; see `headwater backfill list`");
+            };
+            let more = more(&backfill);
+            if !backfill.state.is_open() {
+                shown.end(backfill.processed, backfill.total, &more);
+                return Ok(backfill);
+            }
+            shown.at(backfill.processed, backfill.total, &more);
+            tokio::select! {
+                runs = &mut work, if working => {
+                    let error = runs?.into_iter().flatten().find_map(|run| run.error);
+                    if let Some(error) = error {
+                        bail!("the backfill stays at its checkpoint and goes on when this is run again: {error}");
+                    }
+                    working = false;
+                }
+                () = tokio::time::sleep(LOOK_EVERY) => {
+                    if run && !working {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn more(backfill: &Backfill) -> String {
+    let mut words = vec![backfill.state.as_str().to_owned(), human::rate(backfill.rate)];
+    words.extend(backfill.remaining().map(|left| format!("{} left", human::duration(left))));
+    words.extend(backfill.error.as_deref().map(in_short));
+    words.join(", ")
+}
+
+async fn find(headwater: &Headwater, topic: &TopicName, group: &GroupName) -> Result<Option<Backfill>> {
+    let backfills = headwater.store().backfills().await?;
+    Ok(backfills.into_iter().find(|backfill| backfill.topic == *topic && backfill.group == *group))
+}
+
+fn print(global: &Global, backfills: &[Backfill]) -> Result<()> {
+    if global.output == Output::Json {
+        return print_objects(backfills.iter().map(|backfill| fields_of(backfill).object()));
+    }
+    let mut rows = Rows::new(&[
+        "topic",
+        "group",
+        "state",
+        "processed",
+        "total",
+        "checkpoint",
+        "rate",
+        "left",
+        "started",
+        "error",
+    ]);
+    for backfill in backfills {
+        rows.push(vec![
+            json!(backfill.topic.as_str()),
+            json!(backfill.group.as_str()),
+            json!(backfill.state.as_str()),
+            json!(backfill.processed),
+            json!(backfill.total),
+            json!(backfill.checkpoint.0),
+            json!(human::rate(backfill.rate)),
+            json!(backfill.remaining().map(human::duration)),
+            json!(backfill.created_at),
+            json!(backfill.error.as_deref().map(in_short)),
+        ]);
+    }
+    rows.print(global.output)
+}
+
+fn fields_of(backfill: &Backfill) -> Fields {
+    let mut fields = Fields::default();
+    fields.push("topic", json!(backfill.topic.as_str()));
+    fields.push("group", json!(backfill.group.as_str()));
+    fields.push("state", json!(backfill.state.as_str()));
+    fields.push("first", json!(backfill.first.0));
+    fields.push("last", json!(backfill.last.0));
+    fields.push("checkpoint", json!(backfill.checkpoint.0));
+    fields.push("processed", json!(backfill.processed));
+    fields.push("total", json!(backfill.total));
+    fields.push("created_at", json!(backfill.created_at));
+    fields.push("progressed_at", json!(backfill.progressed_at));
+    fields.push("rate", json!(backfill.rate));
+    fields.push("rate_max", json!(backfill.rate_max));
+    fields.push("remaining_ms", json!(backfill.remaining().map(human::ms)));
+    fields.push("error", json!(backfill.error));
+    fields
+}

@@ -1,0 +1,149 @@
+//! `headwater demo`: a minute of Headwater at work, with nothing to set up and nothing left behind.
+//!
+//! Everything is real: processes, a SIGKILL, the store in a temporary directory. Every number shown is read from that store,
+//! and what is claimed is checked there.
+
+mod cast;
+mod ledger;
+mod publish;
+mod stage;
+mod story;
+pub(crate) mod worker;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use headwater::{Headwater, Job, TopicSettings};
+
+use crate::args::{DemoArgs, Global};
+use crate::stop::Stop;
+use cast::Cast;
+use stage::Stage;
+use story::Story;
+
+/// The topic of the story.
+pub(crate) const TOPIC: &str = "orders";
+/// How often the demo looks for the dead: maintenance by itself looks every minute, which suits heartbeats of minutes.
+const DETECT_EVERY: Duration = Duration::from_millis(250);
+/// How often what is shown is read again.
+const SHOW_EVERY: Duration = Duration::from_millis(250);
+
+/// How long things take in the story.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tempo {
+    /// Messages published a second.
+    pub(crate) per_second: u32,
+    /// How long a calm stretch lasts.
+    pub(crate) calm: Duration,
+    /// How long a dead group stays dead.
+    pub(crate) dead_for: Duration,
+}
+
+impl Tempo {
+    fn of(args: &DemoArgs) -> Self {
+        if args.fast {
+            Tempo { per_second: 400, calm: Duration::from_millis(700), dead_for: Duration::from_millis(500) }
+        } else {
+            Tempo { per_second: 1_000, calm: Duration::from_secs(8), dead_for: Duration::from_secs(8) }
+        }
+    }
+}
+
+/// Heartbeats of seconds, so that a death is seen while one watches; few attempts, so that a poison message is given up soon.
+fn settings() -> TopicSettings {
+    TopicSettings {
+        heartbeat_interval: Duration::from_millis(500),
+        heartbeat_timeout: Duration::from_secs(2),
+        lease: Duration::from_secs(2),
+        max_attempts: 3,
+        backoff_initial: Duration::from_millis(100),
+        backoff_max: Duration::from_millis(400),
+        ..TopicSettings::pub_sub()
+    }
+}
+
+pub(crate) async fn run(global: &Global, args: &DemoArgs) -> Result<ExitCode> {
+    let mut stop = Stop::on_signals("ending the demo and cleaning up; again to stop at once")?;
+    // Removed when dropped, so also when something fails or panics.
+    let folder = tempfile::Builder::new().prefix("headwater-demo-").tempdir()?;
+    let stage = Arc::new(Stage::new(global.output));
+    let mut cast = Cast::new(folder.path())?;
+    let headwater = Headwater::open(&cast.store()).await?;
+    let done = tokio::select! {
+        done = perform(global, args, &headwater, &stage, &mut cast) => done,
+        () = stop.asked() => Err(anyhow::anyhow!("interrupted")),
+    };
+    stage.clear();
+    if done.is_err() {
+        cast.tell_troubles();
+    }
+    cast.end_all().await;
+    headwater.close().await?;
+    folder.close().context("removing the demo's temporary directory")?;
+    stage.say("the processes have ended and the temporary directory is removed");
+    let held = done?;
+    Ok(if held { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Plays the story with everything that runs beside it; whether every claim held.
+async fn perform(
+    global: &Global,
+    args: &DemoArgs,
+    headwater: &Headwater,
+    stage: &Arc<Stage>,
+    cast: &mut Cast,
+) -> Result<bool> {
+    headwater.topic(TOPIC).settings(settings()).create().await?;
+    ledger::create(cast.file())?;
+    let maintaining = headwater.maintenance().start();
+    let beside = Beside::start(headwater, stage);
+    let mut story = Story::new(headwater, stage, cast, Tempo::of(args));
+    let played = story.play().await;
+    let held = match played {
+        Ok(()) => story.curtain(global.output).await,
+        Err(error) => Err(error),
+    };
+    drop(beside);
+    maintaining.stop().await;
+    held
+}
+
+/// What runs beside the story; ends with it.
+struct Beside(Vec<tokio::task::JoinHandle<()>>);
+
+impl Beside {
+    fn start(headwater: &Headwater, stage: &Arc<Stage>) -> Self {
+        let detecting = {
+            let headwater = headwater.clone();
+            tokio::spawn(async move {
+                let mut beat = tokio::time::interval(DETECT_EVERY);
+                loop {
+                    beat.tick().await;
+                    // A look that fails is followed by another; if none succeeds, nobody dies and the story says so.
+                    let _ = headwater.maintenance().run_once(&[Job::DeadDetection]).await;
+                }
+            })
+        };
+        let showing = {
+            let (headwater, stage) = (headwater.clone(), Arc::clone(stage));
+            tokio::spawn(async move {
+                let mut beat = tokio::time::interval(SHOW_EVERY);
+                loop {
+                    beat.tick().await;
+                    if let Ok(groups) = story::groups(&headwater).await {
+                        stage.show(&groups);
+                    }
+                }
+            })
+        };
+        Beside(vec![detecting, showing])
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        self.0.iter().for_each(tokio::task::JoinHandle::abort);
+    }
+}

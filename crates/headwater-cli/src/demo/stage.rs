@@ -1,0 +1,136 @@
+//! How the demo is shown: bars that move on a terminal, plain lines elsewhere. With `--output json` the story goes to stderr.
+
+use std::io::{IsTerminal, Write};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use headwater::{SubscriptionState, SubscriptionStatus};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::args::Output;
+use crate::human;
+
+/// Off a terminal, how groups are doing is told so often.
+const LINE_EVERY: Duration = Duration::from_secs(2);
+
+pub(super) struct Stage {
+    output: Output,
+    began: Instant,
+    live: Option<MultiProgress>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    bars: Vec<(String, ProgressBar)>,
+    act: Option<(usize, Instant)>,
+    last_line: Option<Instant>,
+}
+
+impl Stage {
+    pub(super) fn new(output: Output) -> Self {
+        let terminal = output == Output::Table && std::io::stdout().is_terminal();
+        let live = terminal.then(|| MultiProgress::with_draw_target(ProgressDrawTarget::stdout()));
+        Stage { output, began: Instant::now(), live, inner: Mutex::default() }
+    }
+
+    /// A line. Nobody has to read it: the story goes on all the same.
+    pub(super) fn say(&self, line: &str) {
+        let written = match (&self.live, self.output) {
+            (Some(live), _) => live.println(line),
+            (None, Output::Table) => writeln!(std::io::stdout(), "{line}"),
+            (None, Output::Json) => writeln!(std::io::stderr(), "{line}"),
+        };
+        drop(written);
+    }
+
+    /// What happens, with the time of the story.
+    pub(super) fn tell(&self, what: &str) {
+        self.say(&format!("  {:>5.1}s  {what}", self.began.elapsed().as_secs_f64()));
+    }
+
+    /// A new act begins, and the one before it ends.
+    pub(super) fn act(&self, title: &str) {
+        self.end_act();
+        let number = {
+            let mut inner = self.inner.lock().expect("no panic while held");
+            let number = inner.act.map_or(1, |(number, _)| number + 1);
+            inner.act = Some((number, Instant::now()));
+            number
+        };
+        self.say(&format!("\n{number}. {title}"));
+    }
+
+    /// The act ends: how long it took.
+    pub(super) fn end_act(&self) {
+        let act = self.inner.lock().expect("no panic while held").act;
+        if let Some((number, began)) = act {
+            self.say(&format!("  act {number} took {:.1}s", began.elapsed().as_secs_f64()));
+        }
+    }
+
+    /// How long the whole took so far.
+    pub(super) fn elapsed(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// How the groups are now.
+    pub(super) fn show(&self, groups: &[SubscriptionStatus]) {
+        let mut inner = self.inner.lock().expect("no panic while held");
+        let Some(live) = &self.live else {
+            if inner.last_line.is_none_or(|last| last.elapsed() >= LINE_EVERY) {
+                inner.last_line = Some(Instant::now());
+                drop(inner);
+                let states: Vec<String> =
+                    groups.iter().map(|group| format!("{} {}", group.group, at(group))).collect();
+                self.tell(&states.join(" | "));
+            }
+            return;
+        };
+        for group in groups {
+            let name = group.group.as_str();
+            let known = inner.bars.iter().position(|(of, _)| of == name);
+            let known = known.unwrap_or_else(|| {
+                inner.bars.push((name.to_owned(), live.add(bar(name))));
+                inner.bars.len() - 1
+            });
+            let bar = &inner.bars[known].1;
+            bar.set_length(position(group) + group.lag);
+            bar.set_position(position(group));
+            bar.set_message(word(group));
+        }
+    }
+
+    /// Takes the bars away; what was said stays.
+    pub(super) fn clear(&self) {
+        let mut inner = self.inner.lock().expect("no panic while held");
+        inner.bars.drain(..).for_each(|(_, bar)| bar.finish_and_clear());
+    }
+}
+
+fn bar(name: &str) -> ProgressBar {
+    let style = ProgressStyle::with_template("  {prefix:<10} {bar:40} {human_pos}/{human_len} {msg}");
+    let bar = ProgressBar::new(0).with_prefix(name.to_owned());
+    bar.set_style(style.expect("the template is a constant"));
+    bar
+}
+
+fn position(group: &SubscriptionStatus) -> u64 {
+    u64::try_from(group.floor.0).unwrap_or(0)
+}
+
+fn word(group: &SubscriptionStatus) -> String {
+    match group.state {
+        SubscriptionState::Active => human::rate(group.activity.rate),
+        state => state.as_str().to_uppercase(),
+    }
+}
+
+fn at(group: &SubscriptionStatus) -> String {
+    let done = human::count(position(group));
+    match (group.state, group.lag) {
+        (SubscriptionState::Active, 0) => done,
+        (SubscriptionState::Active, lag) => format!("{done} (-{})", human::count(lag)),
+        (state, lag) => format!("{} at {done} (-{})", state.as_str().to_uppercase(), human::count(lag)),
+    }
+}

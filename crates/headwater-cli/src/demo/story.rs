@@ -1,0 +1,329 @@
+//! What happens in the demo, act by act, and what is claimed of it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use headwater::{DeadLetter, Headwater, Offset, SubscriptionState, SubscriptionStatus, TopicName};
+use serde_json::json;
+
+use super::cast::Cast;
+use super::ledger::{self, Account};
+use super::publish::{Published, Publishing};
+use super::stage::Stage;
+use super::worker::PICKY;
+use super::{TOPIC, Tempo};
+use crate::args::Output;
+use crate::human;
+use crate::output::{Rows, print_objects};
+
+/// The groups that are there from the beginning: the first is the one that dies.
+const GROUPS: [&str; 3] = ["shipping", "email", PICKY];
+const MORTAL: &str = GROUPS[0];
+const STEADY: &str = GROUPS[1];
+const LATE: &str = "analytics";
+/// How long something may take before the story breaks off.
+const PATIENCE: Duration = Duration::from_secs(60);
+const LOOK_EVERY: Duration = Duration::from_millis(25);
+
+pub(super) struct Story<'a> {
+    headwater: &'a Headwater,
+    stage: &'a Arc<Stage>,
+    cast: &'a mut Cast,
+    tempo: Tempo,
+    claims: Vec<Claim>,
+    caught_up: Vec<CaughtUp>,
+    published: Option<Published>,
+}
+
+/// Something that was shown, and whether the store agrees.
+struct Claim {
+    text: String,
+    holds: bool,
+}
+
+/// How fast a group that was behind came up.
+struct CaughtUp {
+    group: &'static str,
+    messages: u64,
+    took: Duration,
+}
+
+impl CaughtUp {
+    fn rate(&self) -> f64 {
+        #[expect(clippy::cast_precision_loss, reason = "for people")]
+        let messages = self.messages as f64;
+        messages / self.took.as_secs_f64().max(0.001)
+    }
+}
+
+impl<'a> Story<'a> {
+    pub(super) fn new(
+        headwater: &'a Headwater,
+        stage: &'a Arc<Stage>,
+        cast: &'a mut Cast,
+        tempo: Tempo,
+    ) -> Self {
+        let (claims, caught_up) = (Vec::new(), Vec::new());
+        Story { headwater, stage, cast, tempo, claims, caught_up, published: None }
+    }
+
+    pub(super) async fn play(&mut self) -> Result<()> {
+        let publishing = self.three_groups().await?;
+        self.a_death().await?;
+        self.a_poison_message(&publishing).await?;
+        self.a_late_joiner().await?;
+        self.the_end(publishing).await
+    }
+
+    async fn three_groups(&mut self) -> Result<Publishing> {
+        self.stage.act("Three groups, each in a process of its own; every one gets every order");
+        for group in GROUPS {
+            let id = self.cast.start(group, false)?;
+            self.stage.tell(&format!("{group} is served by process {id}"));
+        }
+        for group in GROUPS {
+            // One that never had a heartbeat is never declared dead.
+            self.until(group, "its first heartbeat", |status| status.heartbeat_at.is_some()).await?;
+        }
+        let publishing = Publishing::start(self.headwater, self.tempo.per_second);
+        self.stage.tell(&format!("publishing {}", human::rate(f64::from(self.tempo.per_second))));
+        tokio::time::sleep(self.tempo.calm).await;
+        for group in GROUPS {
+            let done = self.status(group).await?.floor;
+            self.claim(done > Offset(0), format!("{group} keeps up: done up to offset {done}"));
+        }
+        Ok(publishing)
+    }
+
+    async fn a_death(&mut self) -> Result<()> {
+        self.stage.act("A process is killed with SIGKILL; its group dies, and comes back with its process");
+        let others = self.status(STEADY).await?.floor;
+        self.cast.kill(MORTAL).await?;
+        let killed = Instant::now();
+        self.stage.tell(&format!("the process of {MORTAL} is killed: no goodbye, leases and all"));
+        let dead = self.until(MORTAL, "its death", |status| status.state == SubscriptionState::Dead).await?;
+        let silent = killed.elapsed();
+        self.claim(
+            silent >= dead.heartbeat_timeout / 2,
+            format!("{MORTAL} is declared dead {:.1}s after it was killed", silent.as_secs_f64()),
+        );
+        tokio::time::sleep(self.tempo.dead_for).await;
+        let dead = self.status(MORTAL).await?;
+        self.stage.tell(&format!("meanwhile {} messages wait for {MORTAL}", human::count(dead.lag)));
+        let on = self.status(STEADY).await?.floor.0 - others.0;
+        self.claim(on > 0, format!("{STEADY} went on meanwhile: {on} messages done"));
+
+        let id = self.cast.start(MORTAL, false)?;
+        self.stage.tell(&format!("process {id} serves {MORTAL} again"));
+        let back =
+            self.until(MORTAL, "its return", |status| status.state == SubscriptionState::Active).await?;
+        self.claim(
+            back.next >= dead.next && back.missed.count == 0,
+            format!("{MORTAL} came back where it was, at offset {}, and missed nothing", dead.next),
+        );
+        self.catch_up(MORTAL).await
+    }
+
+    async fn a_poison_message(&mut self, publishing: &Publishing) -> Result<()> {
+        self.stage.act(
+            "A message that one group cannot cope with is buried, and redriven once the group is mended",
+        );
+        let poison = publishing.poison().await?;
+        self.stage.tell(&format!("order p-1 at offset {poison} has the amount \"twelve\""));
+        self.until(PICKY, "the burial", |status| status.dead_letters > 0).await?;
+        let letters = self.headwater.dead_letters(TOPIC, PICKY);
+        let buried = letters.list(2).await?;
+        let [DeadLetter { offset, error, attempts, .. }] = &buried[..] else {
+            bail!("{} dead letters instead of one", buried.len());
+        };
+        self.stage.tell(&format!("{PICKY} said: {error}"));
+        self.claim(*offset == poison, format!("{PICKY} buried offset {offset} after {attempts} attempts"));
+        let (file, steady) = (self.cast.file(), poison);
+        until("the other groups", async || {
+            let others = [MORTAL, STEADY].map(|group| ledger::has(&file, group, steady));
+            Ok(others.into_iter().all(|has| has.unwrap_or(false)).then_some(()))
+        })
+        .await?;
+        self.claim(
+            true,
+            format!("{MORTAL} and {STEADY} have handled it, and {PICKY} goes on with the others"),
+        );
+
+        self.cast.retire(PICKY).await;
+        let id = self.cast.start(PICKY, true)?;
+        self.stage.tell(&format!("a mended {PICKY} is deployed: process {id}"));
+        let redriven = letters.redrive(|all| all.error_contains("no number")).await?.redriven;
+        self.stage.tell(&format!("{redriven} dead letter redriven, to {PICKY} alone"));
+        until("the redriven message", async || Ok(ledger::has(&file, PICKY, poison)?.then_some(()))).await?;
+        let left = letters.count().await?;
+        self.claim(redriven == 1 && left == 0, format!("{PICKY} has handled offset {poison} after all"));
+        Ok(())
+    }
+
+    async fn a_late_joiner(&mut self) -> Result<()> {
+        self.stage.act("A group joins late and replays everything from the beginning");
+        tokio::time::sleep(self.tempo.calm / 2).await;
+        let id = self.cast.start(LATE, false)?;
+        self.stage.tell(&format!("process {id} serves {LATE}, which nobody had heard of"));
+        let joined = self.until(LATE, "its subscription", |_| true).await?;
+        self.claim(joined.state == SubscriptionState::Active, format!("{LATE} is there and active"));
+        self.catch_up(LATE).await
+    }
+
+    async fn the_end(&mut self, publishing: Publishing) -> Result<()> {
+        self.stage.act("The shop closes; everything is looked at once more");
+        let published = publishing.stop().await?;
+        // The poison is one more.
+        let total = published.messages + 1;
+        for group in GROUPS.into_iter().chain([LATE]) {
+            self.until(group, "its last message", |status| {
+                status.lag == 0 && u64::try_from(status.floor.0).is_ok_and(|floor| floor == total)
+            })
+            .await?;
+        }
+        let stored = self.headwater.published(TOPIC).await?.len() as u64;
+        self.claim(stored == total, format!("{} orders were published and are stored", human::count(stored)));
+        for group in GROUPS.into_iter().chain([LATE]) {
+            let account = ledger::account(self.cast.file(), group)?;
+            let every =
+                account.messages == total && u64::try_from(account.last).is_ok_and(|last| last == total);
+            let once = account.lines == account.messages;
+            let text = format!("{group} has handled {} of them, each once", human::count(account.messages));
+            self.claim(every && once, text);
+        }
+        let findings = self.headwater.store().doctor().await?;
+        self.claim(findings.is_empty(), format!("doctor has {} findings", findings.len()));
+        self.published = Some(published);
+        self.stage.end_act();
+        Ok(())
+    }
+
+    /// The summary; whether every claim holds.
+    pub(super) async fn curtain(&self, output: Output) -> Result<bool> {
+        self.stage.clear();
+        let published = self.published.context("the story came to its end")?;
+        let seconds = published.took.as_secs_f64();
+        #[expect(clippy::cast_precision_loss, reason = "for people")]
+        let rate = published.messages as f64 / seconds;
+        let held = self.claims.iter().filter(|claim| claim.holds).count();
+        let groups = groups(self.headwater).await?;
+        if output == Output::Json {
+            let claims = self.claims.iter().map(|claim| json!({ "claim": claim.text, "holds": claim.holds }));
+            let groups = groups.iter().map(|group| self.group_object(group)).collect::<Result<Vec<_>>>()?;
+            print_objects([json!({ "published": published.messages + 1, "rate": rate, "groups": groups,
+                "claims": claims.collect::<Vec<_>>(), "took_ms": human::ms(self.stage.elapsed()) })])?;
+        } else {
+            let mut rows =
+                Rows::new(&["group", "handled", "rate", "caught_up", "missed", "dead_letters", "reassigned"]);
+            for group in &groups {
+                let object = self.group_object(group)?;
+                let said = |name: &str| object[name].as_f64().map(human::rate);
+                rows.push(vec![
+                    object["group"].clone(),
+                    object["handled"].clone(),
+                    json!(said("rate")),
+                    json!(said("catch_up_rate")),
+                    object["missed"].clone(),
+                    object["dead_letters"].clone(),
+                    object["reassigned"].clone(),
+                ]);
+            }
+            self.stage.say(&format!(
+                "\n{} published, {}",
+                human::count(published.messages + 1),
+                human::rate(rate)
+            ));
+            rows.print(output)?;
+        }
+        let took = human::duration(Duration::from_millis(100) * tenths(self.stage.elapsed()));
+        self.stage.say(&format!("{held} of {} claims hold; it took {took}", self.claims.len()));
+        Ok(held == self.claims.len())
+    }
+
+    fn group_object(&self, status: &SubscriptionStatus) -> Result<serde_json::Value> {
+        let name = status.group.as_str();
+        let Account { lines, rate, .. } = ledger::account(self.cast.file(), name)?;
+        let caught_up = self.caught_up.iter().find(|caught_up| caught_up.group == name);
+        Ok(json!({
+            "group": name,
+            "handled": lines,
+            "rate": rate,
+            "caught_up": caught_up.map(|caught_up| caught_up.messages),
+            "catch_up_rate": caught_up.map(CaughtUp::rate),
+            "missed": status.missed.count,
+            "dead_letters": status.dead_letters,
+            "reassigned": status.reassigned,
+        }))
+    }
+
+    /// Waits until a group has everything that was there when it began, and notes how fast it was.
+    async fn catch_up(&mut self, group: &'static str) -> Result<()> {
+        let (behind, began) = (self.status(group).await?, Instant::now());
+        let end = self.head().await?;
+        let done = self.until(group, "catching up", |status| status.floor >= end).await?;
+        let messages = u64::try_from(done.floor.0 - behind.floor.0).unwrap_or(0);
+        let caught_up = CaughtUp { group, messages, took: began.elapsed() };
+        let rate = human::rate(caught_up.rate());
+        let (count, took) = (human::count(messages), caught_up.took.as_secs_f64());
+        self.claim(
+            true,
+            format!("{group} has caught up to offset {end}: {count} messages in {took:.1}s, {rate}"),
+        );
+        self.caught_up.push(caught_up);
+        Ok(())
+    }
+
+    fn claim(&mut self, holds: bool, text: String) {
+        self.stage.tell(&format!("{} {text}", if holds { "✓" } else { "✗" }));
+        self.claims.push(Claim { text, holds });
+    }
+
+    async fn head(&self) -> Result<Offset> {
+        let topics = self.headwater.store().topics().await?;
+        let orders = topics.into_iter().find(|status| status.topic.name.as_str() == TOPIC);
+        Ok(orders.context("the topic of the demo is there")?.head)
+    }
+
+    async fn status(&self, group: &str) -> Result<SubscriptionStatus> {
+        let found = groups(self.headwater).await?.into_iter().find(|status| status.group.as_str() == group);
+        found.with_context(|| format!("group {group} is there"))
+    }
+
+    /// Waits until a group is as described.
+    async fn until(
+        &self,
+        group: &str,
+        what: &str,
+        is_so: impl Fn(&SubscriptionStatus) -> bool,
+    ) -> Result<SubscriptionStatus> {
+        until(&format!("{group}: {what}"), async || {
+            let groups = groups(self.headwater).await?;
+            Ok(groups.into_iter().find(|status| status.group.as_str() == group && is_so(status)))
+        })
+        .await
+    }
+}
+
+/// Looks until there is an answer, or for so long.
+async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Result<Option<T>>) -> Result<T> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look().await? {
+            return Ok(found);
+        }
+        if Instant::now() >= deadline {
+            bail!("{what} did not come within {}", human::duration(PATIENCE));
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// The groups of the story, as the store has them.
+pub(super) async fn groups(headwater: &Headwater) -> Result<Vec<SubscriptionStatus>> {
+    Ok(headwater.store().subscriptions(&TopicName::new(TOPIC)?).await?)
+}
+
+fn tenths(duration: Duration) -> u32 {
+    u32::try_from(duration.as_millis() / 100).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,193 @@
+//! How groups are doing: the list for an overview, and everything about one.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use headwater::{Ailment, Headwater, Outstanding, SubscriptionState, SubscriptionStatus, TopicName};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::{names, status_of};
+use crate::args::{Global, GroupShowArgs, Output, TopicArgs};
+use crate::human;
+use crate::output::{Fields, Rows, in_short, print_objects};
+use crate::topic::look_for_the_end;
+
+pub(super) async fn list(global: &Global, headwater: &Headwater, args: &TopicArgs) -> Result<()> {
+    let topic = TopicName::new(&args.topic)?;
+    look_for_the_end(headwater).await;
+    let groups = headwater.store().subscriptions(&topic).await?;
+    let now = now(&groups);
+    if global.output == Output::Json {
+        return print_objects(groups.iter().map(|group| fields_of(group, now).object()));
+    }
+    let mut rows = Rows::new(&[
+        "group",
+        "state",
+        "health",
+        "heartbeat",
+        "lag",
+        "behind",
+        "in_flight",
+        "retrying",
+        "dead_letters",
+        "processed",
+        "failed",
+        "rate",
+        "p95",
+        "missed",
+    ]);
+    for group in &groups {
+        rows.push(vec![
+            json!(group.group.as_str()),
+            json!(group.state.as_str()),
+            json!(verdict(group, now)),
+            json!(group.heartbeat_age.map(ago)),
+            json!(group.lag),
+            json!(behind(group, now).map(human::duration)),
+            json!(group.in_flight),
+            json!(group.retrying),
+            json!(group.dead_letters),
+            json!(group.activity.processed),
+            json!(group.activity.failed),
+            json!(human::rate(group.activity.rate)),
+            json!(human::duration(group.activity.handling_p95)),
+            json!(group.missed.count),
+        ]);
+    }
+    rows.print(global.output)
+}
+
+pub(super) async fn show(global: &Global, headwater: &Headwater, args: &GroupShowArgs) -> Result<()> {
+    let (topic, name) = names(&args.of)?;
+    look_for_the_end(headwater).await;
+    let group = status_of(headwater, &topic, &name).await?;
+    let parts = headwater.store().outstanding(group.subscription_id, args.max).await?;
+    let now = now(std::slice::from_ref(&group));
+    let mut fields = fields_of(&group, now);
+    if global.output == Output::Json {
+        let parts = parts.iter().map(part_object).collect::<Vec<_>>();
+        fields.push("outstanding", json!(parts));
+        return fields.print(global.output);
+    }
+    fields.print(global.output)?;
+    if parts.is_empty() {
+        return Ok(());
+    }
+    let mut rows = Rows::new(&PART_COLUMNS);
+    for part in &parts {
+        let mut object = part_object(part);
+        object["last_error"] = json!(part.last_error.as_deref().map(in_short));
+        rows.push(PART_COLUMNS.iter().map(|column| object[*column].take()).collect());
+    }
+    rows.print(global.output)
+}
+
+/// The database's time where a heartbeat tells it; a program's own clock may be wrong by hours, and is taken only where there is
+/// nothing better.
+fn now(groups: &[SubscriptionStatus]) -> Timestamp {
+    let told = |group: &SubscriptionStatus| {
+        let age = group.heartbeat_age?.try_into().ok()?;
+        group.heartbeat_at?.checked_add::<jiff::SignedDuration>(age).ok()
+    };
+    groups.iter().find_map(told).unwrap_or_else(Timestamp::now)
+}
+
+/// How far behind in time.
+fn behind(group: &SubscriptionStatus, now: Timestamp) -> Option<Duration> {
+    let oldest = group.oldest_pending?;
+    Some(Duration::try_from(now.duration_since(oldest)).unwrap_or_default())
+}
+
+fn ago(age: Duration) -> String {
+    // Milliseconds are noise in what a person compares with a timeout.
+    let age = if age >= Duration::from_secs(10) { Duration::from_secs(age.as_secs()) } else { age };
+    format!("{} ago", human::duration(age))
+}
+
+/// Healthy, or why not.
+fn verdict(group: &SubscriptionStatus, now: Timestamp) -> String {
+    let ailments: Vec<&str> = group.ailments(now).into_iter().map(Ailment::as_str).collect();
+    match group.state {
+        _ if !ailments.is_empty() => ailments.join(", "),
+        SubscriptionState::Active => "healthy".into(),
+        // Neither ill nor at work: its state says it.
+        _ => "-".into(),
+    }
+}
+
+fn fields_of(group: &SubscriptionStatus, now: Timestamp) -> Fields {
+    let mut fields = Fields::default();
+    let ailments: Vec<&str> = group.ailments(now).into_iter().map(Ailment::as_str).collect();
+    fields.push("group", json!(group.group.as_str()));
+    fields.push("state", json!(group.state.as_str()));
+    fields.push("state_since", json!(group.state_since));
+    fields.said("healthy", json!(ailments.is_empty()), verdict(group, now));
+    fields.said("ailments", json!(ailments), ailments.join(", "));
+    fields.push("heartbeat_at", json!(group.heartbeat_at));
+    let age = group.heartbeat_age;
+    fields.said(
+        "heartbeat_age_ms",
+        json!(age.map(human::ms)),
+        age.map(ago).unwrap_or_else(|| "never".into()),
+    );
+    let timeout = group.heartbeat_timeout;
+    fields.said("heartbeat_timeout_ms", human::ms(timeout), human::duration(timeout));
+    fields.push("processes", json!(group.processes));
+    fields.push("restarts", json!(group.restarts));
+    fields.push("next", json!(group.next.0));
+    fields.push("floor", json!(group.floor.0));
+    fields.push("lag", json!(group.lag));
+    let late = behind(group, now);
+    fields.said("lag_ms", json!(late.map(human::ms)), late.map(human::duration).unwrap_or_default());
+    fields.push("oldest_pending", json!(group.oldest_pending));
+    fields.push("leased", json!(group.leased));
+    fields.push("waiting", json!(group.waiting));
+    fields.push("in_flight", json!(group.in_flight));
+    fields.push("retrying", json!(group.retrying));
+    fields.push("dead_letters", json!(group.dead_letters));
+    fields.push("reassigned", json!(group.reassigned));
+    fields.push("missed", json!(group.missed.count));
+    fields.push("missed_first", json!(group.missed.range.map(|(first, _)| first.0)));
+    fields.push("missed_last", json!(group.missed.range.map(|(_, last)| last.0)));
+    let activity = &group.activity;
+    fields.push("processed", json!(activity.processed));
+    fields.push("failed", json!(activity.failed));
+    fields.push("filtered", json!(activity.filtered));
+    fields.said("rate", json!(activity.rate), human::rate(activity.rate));
+    let mean = activity.handling_mean;
+    fields.said("handling_mean_ms", human::ms_f64(mean), human::duration(mean));
+    let p95 = activity.handling_p95;
+    fields.said("handling_p95_ms", human::ms_f64(p95), human::duration(p95));
+    fields
+}
+
+const PART_COLUMNS: [&str; 11] = [
+    "first",
+    "last",
+    "lane",
+    "state",
+    "token",
+    "owner",
+    "attempts",
+    "due_at",
+    "key",
+    "suspect",
+    "last_error",
+];
+
+fn part_object(part: &Outstanding) -> Value {
+    json!({
+        "first": part.range.first.0,
+        "last": part.range.last.0,
+        "lane": part.lane,
+        "state": part.state.as_str(),
+        "token": part.token.map(|token| token.0),
+        "owner": part.owner.as_ref().map(headwater::Owner::as_str),
+        "attempts": part.attempts,
+        "due_at": part.due_at,
+        "key": part.key,
+        "suspect": part.suspect,
+        "last_error": part.last_error,
+    })
+}

@@ -1,0 +1,70 @@
+//! Questions about single messages: which are stuck, who acked one, whom they wait for.
+
+use anyhow::Result;
+use headwater::{GroupName, Headwater, Offset, TopicName};
+use serde_json::{Value, json};
+
+use crate::args::{AcksArgs, Global, Output, RecordsArgs, StuckArgs};
+use crate::output::Rows;
+
+pub(super) async fn stuck(global: &Global, headwater: &Headwater, args: &StuckArgs) -> Result<()> {
+    let topic = TopicName::new(&args.topic)?;
+    let mut rows = Rows::new(&["group", "messages", "oldest"]);
+    for stuck in headwater.store().stuck(&topic, args.older_than).await? {
+        rows.push(vec![json!(stuck.group.as_str()), json!(stuck.messages), json!(stuck.oldest)]);
+    }
+    rows.print(global.output)
+}
+
+pub(super) async fn acks(global: &Global, headwater: &Headwater, args: &AcksArgs) -> Result<()> {
+    let topic = TopicName::new(&args.topic)?;
+    let keeps = headwater.store().topic(&topic).await?.settings.ack_log;
+    let acks = headwater.store().acks(&topic, Offset(args.offset)).await?;
+    let mut rows = Rows::new(&["group", "owner", "first", "last", "at"]);
+    for ack in &acks {
+        rows.push(vec![
+            json!(ack.group.as_str()),
+            json!(ack.owner.as_str()),
+            json!(ack.range.first.0),
+            json!(ack.range.last.0),
+            json!(ack.at),
+        ]);
+    }
+    rows.print(global.output)?;
+    if acks.is_empty() && !keeps {
+        eprintln!(
+            "topic {topic} keeps no ack_log: `headwater topic alter {topic} --ack-log` records acks from now on"
+        );
+    }
+    Ok(())
+}
+
+pub(super) async fn records(global: &Global, headwater: &Headwater, args: &RecordsArgs) -> Result<()> {
+    let topic = TopicName::new(&args.topic)?;
+    let tracking = headwater.store().topic(&topic).await?.settings.tracking;
+    let records = headwater.store().records(&topic, args.range).await?;
+    let groups = |groups: Vec<&GroupName>| -> Value {
+        let names: Vec<&str> = groups.into_iter().map(GroupName::as_str).collect();
+        match global.output {
+            Output::Table => json!(names.join(" ")),
+            Output::Json => json!(names),
+        }
+    };
+    let mut rows = Rows::new(&["offset", "status", "required", "completed", "waiting_for", "completed_at"]);
+    for record in &records {
+        let waiting = record.required.iter().filter(|group| !record.completed.contains(group));
+        rows.push(vec![
+            json!(record.offset.0),
+            json!(if record.completed_at.is_some() { "completed" } else { "pending" }),
+            groups(record.required.iter().collect()),
+            groups(record.completed.iter().collect()),
+            groups(waiting.collect()),
+            json!(record.completed_at),
+        ]);
+    }
+    rows.print(global.output)?;
+    if records.is_empty() && tracking == headwater::Tracking::OffsetWatermark {
+        eprintln!("topic {topic} is in offset_watermark, which has no records of messages");
+    }
+    Ok(())
+}

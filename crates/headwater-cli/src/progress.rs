@@ -1,0 +1,63 @@
+//! Work that is under way, live: a bar on a terminal, a line now and then elsewhere. On stderr: it is no data.
+
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::human;
+
+/// How often whoever watches looks again.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// Off a terminal, a line so often is enough.
+const LINE_EVERY: Duration = Duration::from_secs(2);
+
+/// How far something is, as shown.
+pub(crate) struct Shown {
+    what: String,
+    bar: Option<ProgressBar>,
+    last: Option<(Instant, u64)>,
+}
+
+impl Shown {
+    pub(crate) fn new(what: impl Into<String>) -> Self {
+        let what = what.into();
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::new(0);
+            let style = ProgressStyle::with_template("{prefix}  {wide_bar}  {human_pos}/{human_len}  {msg}");
+            bar.set_style(style.expect("the template is a constant"));
+            bar.set_prefix(what.clone());
+            bar
+        });
+        Shown { what, bar, last: None }
+    }
+
+    /// Shows where it is now; `more` is what else is known, such as how long it will take.
+    pub(crate) fn at(&mut self, done: u64, total: u64, more: &str) {
+        if let Some(bar) = &self.bar {
+            bar.set_length(total);
+            bar.set_position(done);
+            bar.set_message(more.to_owned());
+            return;
+        }
+        let due = self.last.is_none_or(|(at, shown)| shown != done && at.elapsed() >= LINE_EVERY);
+        if due {
+            self.last = Some((Instant::now(), done));
+            self.line(done, total, more);
+        }
+    }
+
+    /// It has ended: the last line stays.
+    pub(crate) fn end(&mut self, done: u64, total: u64, more: &str) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+        self.line(done, total, more);
+    }
+
+    fn line(&self, done: u64, total: u64, more: &str) {
+        let (what, done, total) = (&self.what, human::count(done), human::count(total));
+        let more = if more.is_empty() { String::new() } else { format!(", {more}") };
+        eprintln!("{what}: {done} of {total}{more}");
+    }
+}

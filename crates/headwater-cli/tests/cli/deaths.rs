@@ -1,0 +1,103 @@
+//! Groups that die: how they are shown, brought back, and given up on.
+
+use std::time::Instant;
+
+use headwater::{Activity, Beat, GroupName, TopicName};
+use serde_json::{Value, json};
+
+use super::*;
+
+/// A process of the group says once that it is alive, and never again.
+fn speak_once(place: &Place, topic: &str, group: &str) {
+    place.program(async |headwater| {
+        let (topic, group) = (TopicName::new(topic).unwrap(), GroupName::new(group).unwrap());
+        let groups = headwater.store().subscriptions(&topic).await.unwrap();
+        let own = groups.iter().find(|status| status.group == group).unwrap();
+        let beat = Beat { subscription_id: own.subscription_id, activity: Activity::default() };
+        headwater.store().beat(&Owner::new("worker-1").unwrap(), &[beat]).await.unwrap();
+    });
+}
+
+fn group(place: &Place, topic: &str, name: &str) -> Value {
+    let listed = place.json(&["group", "list", topic]);
+    listed.into_iter().find(|group| group["group"] == name).unwrap()
+}
+
+/// Maintenance looks until it is dead: where nobody was watching before, the first look only suspects.
+fn die(place: &Place, topic: &str, name: &str) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while group(place, topic, name)["state"] != "dead" {
+        assert!(Instant::now() < deadline, "it does not die: {}", group(place, topic, name));
+        place.out(&["maintain", "--only", "dead_detection"]);
+    }
+}
+
+fn deaths(place: &Place) {
+    let heartbeats = ["--heartbeat-interval", "100ms", "--heartbeat-timeout", "200ms"];
+    place.out(&[&["topic", "create", "orders", "--pub-sub"], &heartbeats[..]].concat());
+    for name in ["mail", "audit"] {
+        place.out(&["group", "subscribe", "orders", name]);
+    }
+    text(place.with_input(&["publish", "orders"], "1\n2\n3\n4\n"));
+    place.out(&["consume", "orders", "--group", "audit", "--max", "4"]);
+    place.out(&["consume", "orders", "--group", "mail", "--max", "1"]);
+    speak_once(place, "orders", "mail");
+    die(place, "orders", "mail");
+    let dead = group(place, "orders", "mail");
+    assert_eq!(json!(fields(&dead, ["healthy", "ailments", "lag"])), json!([false, ["dead"], 3]));
+    assert_eq!(group(place, "orders", "audit")["state"], "active", "one that never beat is left alone");
+    assert!(place.out(&["group", "list", "orders"]).contains("dead"));
+    assert!(refusal(&place.run(&["group", "resume", "orders", "mail"]), 1).contains("is dead"));
+
+    let back = place.one(&["group", "resurrect", "orders", "mail"]);
+    assert_eq!(
+        json!(fields(&back, ["resurrected", "next", "missed", "missed_first"])),
+        json!([true, 2, 0, null])
+    );
+    let again = place.run(&["group", "resurrect", "orders", "mail", "--output", "json"]);
+    assert!(refusal(&again, 0).contains("active already"));
+    assert!(refusal(&place.run(&["group", "resurrect", "orders", "x"]), 1).contains("no such subscription"));
+
+    speak_once(place, "orders", "mail");
+    die(place, "orders", "mail");
+    let back = place.one(&["group", "resurrect", "orders", "mail", "--behind-max", "1", "--backfill"]);
+    assert_eq!(json!(fields(&back, ["resurrected", "next"])), json!([true, 4]));
+    give_up(place);
+    assert_eq!(place.run(&["doctor"]).status.code(), Some(0));
+}
+
+/// What only dead groups wait for.
+fn give_up(place: &Place) {
+    place.out(&["group", "seek", "orders", "mail", "--to", "offset:2", "--yes"]);
+    speak_once(place, "orders", "mail");
+    die(place, "orders", "mail");
+    let force =
+        |rest: &[&'static str]| [&["group", "force-complete", "orders", "--older-than"], rest].concat();
+    assert_eq!(place.json(&force(&["1h", "--dry-run"])).len(), 0, "none is an hour old");
+    let told = ["group", "dry_run", "messages", "until"];
+    let would = place.one(&force(&["0s", "--dry-run"]));
+    assert_eq!(json!(fields(&would, told)), json!(["mail", true, 3, 4]));
+    assert_eq!(group(place, "orders", "mail")["lag"], 3, "a dry run changes nothing");
+    assert!(refusal(&place.run(&force(&["0s"])), 2).contains("--yes"));
+    assert!(refusal(&place.run(&["group", "force-complete", "orders", "--yes"]), 2).contains("--older-than"));
+    let done = place.one(&force(&["0s", "--yes"]));
+    assert_eq!(json!(fields(&done, told)), json!(["mail", false, 3, 4]));
+    let given_up = group(place, "orders", "mail");
+    let missed = ["floor", "missed", "missed_first", "missed_last"];
+    assert_eq!(json!(fields(&given_up, missed)), json!([4, 3, 2, 4]));
+    let acts = place.json(&["audit"]);
+    let counted = |act: &str| acts.iter().filter(|entry| entry["act"] == act).count();
+    assert_eq!((counted("force_complete"), counted("resurrect")), (1, 2), "{acts:?}");
+}
+
+#[test]
+fn deaths_on_sqlite() {
+    deaths(&Place::sqlite());
+}
+
+#[test]
+fn deaths_on_postgres() {
+    if let Some(place) = Place::postgres("deaths") {
+        deaths(&place);
+    }
+}

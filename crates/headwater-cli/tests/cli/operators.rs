@@ -1,0 +1,175 @@
+//! What operators do with groups: subscribe, pause, move, remove, and what is refused.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+fn publish(place: &Place, topic: &str, count: usize) {
+    let lines: String = (1..=count).map(|n| format!("{n}\n")).collect();
+    text(place.with_input(&["publish", topic], &lines));
+}
+
+fn states(place: &Place) {
+    place.out(&["topic", "create", "orders", "--pub-sub"]);
+    publish(place, "orders", 5);
+    let subscribed = place.one(&["group", "subscribe", "orders", "mail", "--from", "bounded:3"]);
+    assert_eq!(json!(fields(&subscribed, ["state", "created", "next"])), json!(["active", true, 3]));
+    let again = place.one(&["group", "subscribe", "orders", "mail", "--from", "now"]);
+    assert_eq!(json!(fields(&again, ["created", "next"])), json!([false, 3]), "it keeps its place");
+
+    let consume = ["consume", "orders", "--group", "mail", "--wait", "0s"];
+    assert_eq!(place.one(&["group", "pause", "orders", "mail"])["state"], "paused");
+    assert_eq!(place.out(&consume), "", "a pause stops hand-outs");
+    let twice = refusal(&place.run(&["group", "pause", "orders", "mail"]), 1);
+    assert!(twice.contains("is paused") && twice.contains("nothing was changed"), "{twice}");
+    assert_eq!(place.one(&["group", "list", "orders"])["state"], "paused");
+    assert_eq!(place.one(&["group", "resume", "orders", "mail"])["state"], "active");
+    assert_eq!(place.out(&consume), "3\n4\n5\n");
+
+    assert_eq!(place.one(&["group", "cancel", "orders", "mail"])["state"], "cancelled");
+    assert!(refusal(&place.run(&["group", "resume", "orders", "mail"]), 1).contains("is cancelled"));
+    let refused = refusal(&place.run(&["group", "pause", "orders", "nobody"]), 1);
+    assert!(refused.contains("no such subscription") && refused.contains("nobody"), "{refused}");
+    let unknown = refusal(&place.run(&["group", "subscribe", "nowhere", "mail"]), 1);
+    assert!(unknown.contains("no such topic: nowhere"), "{unknown}");
+    assert!(
+        refusal(&place.run(&["group", "subscribe", "orders", "x", "--from", "noon"]), 2)
+            .contains("bounded:N")
+    );
+}
+
+fn removal(place: &Place) {
+    place.out(&["topic", "create", "orders", "--pub-sub", "--tracking", "reference_counting"]);
+    for group in ["idle", "busy"] {
+        place.out(&["group", "subscribe", "orders", group]);
+    }
+    publish(place, "orders", 5);
+    place.out(&["maintain"]);
+    place.program(async |headwater| {
+        let mut busy = headwater.consumer("orders", "busy").batch(2).open().await.unwrap();
+        busy.next(Duration::ZERO).await.unwrap().unwrap();
+    });
+    let removed = place.one(&["group", "remove", "orders", "idle"]);
+    assert_eq!(json!(fields(&removed, ["state", "in_flight_lost"])), json!(["removed", 0]));
+    let removed = place.one(&["group", "remove", "orders", "busy", "--wait", "0s"]);
+    assert_eq!(removed["in_flight_lost"], 2, "nobody finished what it held");
+    assert_eq!(place.json(&["group", "list", "orders"]).len(), 0);
+    let gone = refusal(&place.run(&["group", "remove", "orders", "busy"]), 1);
+    assert!(gone.contains("no such subscription"), "{gone}");
+    assert_eq!(place.run(&["doctor"]).status.code(), Some(0));
+}
+
+fn seeking(place: &Place) {
+    place.out(&["topic", "create", "orders", "--pub-sub"]);
+    publish(place, "orders", 10);
+    let consume = ["consume", "orders", "--group", "mail", "--wait", "0s"];
+    assert_eq!(place.out(&consume).lines().count(), 10);
+    let seek = |rest: &[&'static str]| [&["group", "seek", "orders", "mail", "--to"], rest].concat();
+
+    let would = place.one(&seek(&["beginning", "--dry-run"]));
+    let told = ["dry_run", "from", "to", "replayed", "skipped", "leases_lost"];
+    assert_eq!(json!(fields(&would, told)), json!([true, 11, 1, 10, 0, 0]));
+    // Nobody is there to be asked, so nothing happens.
+    let refused = refusal(&place.run(&seek(&["beginning"])), 2);
+    assert!(
+        refused.contains("--yes") && refused.contains("--dry-run") && refused.contains("nothing was changed")
+    );
+    assert_eq!(place.out(&consume), "");
+
+    let moved = place.one(&seek(&["offset:8", "--yes"]));
+    assert_eq!(json!(fields(&moved, told)), json!([false, 11, 8, 3, 0, 0]));
+    assert_eq!(place.out(&consume), "8\n9\n10\n");
+    place.out(&seek(&["bounded:2", "--yes"]));
+    assert_eq!(place.one(&seek(&["now", "--yes"]))["skipped"], 2);
+    assert_eq!(place.out(&consume), "");
+    place.out(&seek(&["time:2020-01-01T00:00:00Z", "--yes"]));
+    assert_eq!(place.out(&consume).lines().count(), 10);
+    assert!(refusal(&place.run(&seek(&["now", "--yes", "--dry-run"])), 2).contains("cannot be used with"));
+    assert!(refusal(&place.run(&seek(&["sometime", "--yes"])), 2).contains("offset:N"));
+    let nobody = ["group", "seek", "orders", "nobody", "--to", "now", "--yes"];
+    assert!(refusal(&place.run(&nobody), 1).contains("no such subscription"));
+
+    let acts = place.json(&["audit"]);
+    let seeks: Vec<&Value> = acts.iter().filter(|entry| entry["act"] == "seek").collect();
+    assert_eq!(seeks.len(), 4, "a dry run leaves no line: {acts:?}");
+    assert_eq!(json!(fields(seeks[0], ["topic", "group"])), json!(["orders", "mail"]));
+    assert!(seeks[0]["actor"].as_str().unwrap().starts_with("cli "), "{:?}", seeks[0]);
+    assert!(seeks[0]["detail"].is_object() && seeks[0]["at"].is_string());
+    assert!(place.out(&["audit", "--max", "1"]).contains("seek"));
+    assert_eq!(place.json(&["audit", "--max", "2"]).len(), 2);
+}
+
+fn policies_and_leases(place: &Place) {
+    place.out(&["topic", "create", "orders", "--pub-sub", "--lease", "1h"]);
+    place.out(&["group", "subscribe", "orders", "mail"]);
+    let policy = |rest: &[&str]| place.one(&[&["group", "policy", "orders", "mail"], rest].concat());
+    let told = ["lease_ms", "max_attempts", "backoff_initial_ms", "backoff_max_ms"];
+    assert_eq!(json!(fields(&policy(&[]), told)), json!([null, null, null, null]));
+    let own = policy(&["--lease", "2h", "--max-attempts", "3"]);
+    assert_eq!(json!(fields(&own, told)), json!([7_200_000, 3, null, null]));
+    let back = policy(&["--lease", "topic", "--backoff-max", "1m"]);
+    assert_eq!(json!(fields(&back, told)), json!([null, 3, null, 60_000]));
+    let table = place.out(&["group", "policy", "orders", "mail"]);
+    assert!(table.contains("1h (the topic's)"), "{table}");
+    let many = ["group", "policy", "orders", "mail", "--max-attempts", "many"];
+    assert!(refusal(&place.run(&many), 2).contains("neither a number nor topic"));
+    assert!(refusal(&place.run(&["group", "policy", "orders", "x"]), 1).contains("no such subscription"));
+
+    publish(place, "orders", 1);
+    place.program(async |headwater| {
+        let mut mail = headwater.consumer("orders", "mail").open().await.unwrap();
+        mail.next(Duration::ZERO).await.unwrap().unwrap();
+    });
+    let shown = place.one(&["group", "show", "orders", "mail"]);
+    let token = shown["outstanding"][0]["token"].to_string();
+    assert_eq!(place.out(&["consume", "orders", "--group", "mail", "--wait", "0s"]), "", "another holds it");
+    place.out(&["group", "release-lease", &token]);
+    assert_eq!(place.out(&["consume", "orders", "--group", "mail", "--wait", "0s"]), "1\n");
+    assert!(refusal(&place.run(&["group", "release-lease", &token]), 1).contains("lease lost"));
+    assert!(refusal(&place.run(&["group", "release-lease", "x"]), 2).contains("invalid value"));
+}
+
+fn questions(place: &Place) {
+    place.out(&["topic", "create", "orders", "--pub-sub", "--ack-log"]);
+    publish(place, "orders", 4);
+    place.out(&["consume", "orders", "--group", "mail", "--max", "3"]);
+    let acks = place.json(&["group", "acks", "orders", "2"]);
+    assert_eq!(json!(fields(&acks[0], ["group", "first", "last"])), json!(["mail", 1, 3]));
+    assert!(acks.len() == 1 && acks[0]["owner"].is_string() && acks[0]["at"].is_string(), "{acks:?}");
+    assert_eq!(place.json(&["group", "acks", "orders", "4"]).len(), 0);
+    assert!(refusal(&place.run(&["group", "acks", "orders", "0"]), 2).contains("invalid value"));
+    place.out(&["topic", "create", "silent"]);
+    assert!(refusal(&place.run(&["group", "acks", "silent", "1"]), 0).contains("--ack-log"));
+
+    let stuck = place.one(&["group", "stuck", "orders", "--older-than", "0s"]);
+    assert_eq!(json!(fields(&stuck, ["group", "messages"])), json!(["mail", 1]));
+    assert!(stuck["oldest"].is_string());
+    assert_eq!(place.json(&["group", "stuck", "orders"]).len(), 0, "none is an hour old");
+    assert!(refusal(&place.run(&["group", "stuck", "nowhere"]), 1).contains("no such topic"));
+}
+
+type Case = (&'static str, fn(&Place));
+
+const CASES: [Case; 5] = [
+    ("states", states),
+    ("removal", removal),
+    ("seeking", seeking),
+    ("policies", policies_and_leases),
+    ("questions", questions),
+];
+
+#[test]
+fn operators_on_sqlite() {
+    for (_, case) in CASES {
+        case(&Place::sqlite());
+    }
+}
+
+#[test]
+fn operators_on_postgres() {
+    for (name, case) in CASES {
+        if let Some(place) = Place::postgres(name) {
+            case(&place);
+        }
+    }
+}

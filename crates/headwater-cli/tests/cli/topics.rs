@@ -1,0 +1,155 @@
+//! `headwater topic`: every setting, presets, changes while messages flow, and a change of tracking with its progress.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+const DAY_MS: u64 = 24 * 3_600 * 1_000;
+
+fn settings(place: &Place) {
+    place.out(&["topic", "create", "payments", "--preset", "critical", "--message-retention", "14d"]);
+    let shown = place.one(&["topic", "show", "payments"]);
+    let told =
+        ["semantics", "message_retention_ms", "max_retention_ms", "block_writes_on_zero_subscriptions"];
+    assert_eq!(json!(fields(&shown, told)), json!(["pub_sub", 14 * DAY_MS, 30 * DAY_MS, true]));
+    assert_eq!(json!(fields(&shown, ["head", "first", "watermark", "retained"])), json!([0, 1, 0, 0]));
+    assert_eq!(json!(fields(&shown, ["subscriptions", "scheduled", "gaps"])), json!([0, 0, 0]));
+    assert_eq!(shown["tracking_change"], Value::Null);
+
+    // Only what is named is changed.
+    place.out(&["topic", "alter", "payments", "--message-retention", "forever", "--max-retention", "none"]);
+    place.out(&["topic", "alter", "payments", "--block-writes-on-zero-subscriptions=false", "--ack-log"]);
+    let altered = place.one(&["topic", "show", "payments"]);
+    assert_eq!(json!(fields(&altered, told)), json!(["pub_sub", null, null, false]));
+    assert_eq!(altered["ack_log"], true);
+    assert_eq!(fields(&altered, ["lease_ms", "lanes"]), fields(&shown, ["lease_ms", "lanes"]));
+    let table = place.out(&["topic", "show", "payments"]);
+    let line =
+        |name: &str| table.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{table}"));
+    assert!(line("message_retention ").ends_with("  forever") && line("max_retention ").ends_with("  none"));
+    assert!(line("zero_subscription_retention ").ends_with("  7d") && line("lease ").ends_with("  5m"));
+
+    // Publishing says why it cannot, and does nothing.
+    place.out(&["topic", "create", "audited", "--preset", "audit"]);
+    let blocked = refusal(&place.run(&["publish", "audited", "x"]), 1);
+    assert!(blocked.contains("no subscriptions") && blocked.contains("audited"), "{blocked}");
+    place.out(&["group", "subscribe", "audited", "reader"]);
+    assert_eq!(place.out(&["publish", "audited", "x"]), "audited 1\n");
+}
+
+fn every_flag(place: &Place) {
+    let flags = "--semantics pub_sub --tracking reference_counting --message-retention 2h --max-retention 3d \
+                 --zero-subscription-retention 4h --block-writes-on-zero-subscriptions --zombie-subscription-ttl 5d \
+                 --lease 6s --max-attempts 7 --backoff-initial 8ms --backoff-max 9s --ordering key --lanes 10 \
+                 --storage dedicated --partition rows:1100 --payload-bytes-max 1200 --dedup-window 13s \
+                 --heartbeat-interval 14s --heartbeat-timeout 150s --ack-log --gap-patience 16ms";
+    let flags: Vec<&str> = flags.split_whitespace().collect();
+    place.out(&[&["topic", "create", "all"], &flags[..]].concat());
+    let shown = place.one(&["topic", "show", "all"]);
+    let expected = json!({
+        "semantics": "pub_sub", "tracking": "reference_counting", "message_retention_ms": 7_200_000,
+        "max_retention_ms": 3 * DAY_MS, "zero_subscription_retention_ms": 14_400_000,
+        "block_writes_on_zero_subscriptions": true, "zombie_subscription_ttl_ms": 5 * DAY_MS, "lease_ms": 6_000,
+        "max_attempts": 7, "backoff_initial_ms": 8, "backoff_max_ms": 9_000, "ordering": "key", "lanes": 10,
+        "storage": "dedicated, rows:1100", "payload_bytes_max": 1200, "dedup_window_ms": 13_000,
+        "heartbeat_interval_ms": 14_000, "heartbeat_timeout_ms": 150_000, "ack_log": true, "gap_patience_ms": 16,
+    });
+    for (name, value) in expected.as_object().unwrap() {
+        assert_eq!(&shown[name], value, "{name}");
+    }
+    // Each can be changed; this topic has no messages, so storage too.
+    place.out(&["topic", "alter", "all", "--storage", "shared", "--ordering", "none", "--lease", "0s"]);
+    let shown = place.one(&["topic", "show", "all"]);
+    assert_eq!(json!(fields(&shown, ["storage", "ordering", "lease_ms"])), json!(["shared", "none", 0]));
+    assert_eq!(shown["tracking"], "reference_counting");
+    let listed = place.json(&["topic", "list"]);
+    assert_eq!(listed.iter().filter(|topic| topic["topic"] == "all").count(), 1);
+    assert!(place.out(&["topic", "list"]).contains("reference_counting"));
+}
+
+fn mistakes(place: &Place) {
+    place.out(&["topic", "create", "orders"]);
+    let usage = |args: &[&str], word: &str| {
+        let said = refusal(&place.run(args), 2);
+        assert!(said.contains(word), "{args:?}: {said}");
+    };
+    usage(&["topic", "create", "x", "--preset", "important"], "critical");
+    usage(&["topic", "create", "x", "--message-retention", "long"], "forever");
+    usage(&["topic", "create", "x", "--lease", "-5s"], "negative");
+    usage(&["topic", "create", "x", "--storage", "shared", "--partition", "day"], "--storage dedicated");
+    usage(&["topic", "create", "x", "--partition", "week"], "rows:N");
+    usage(&["topic", "create", "x", "--pub-sub", "--semantics", "queue"], "cannot be used with");
+    usage(&["topic", "alter", "orders"], "name a setting");
+    usage(&["topic", "alter", "orders", "--tracking", "guessing"], "reference_counting");
+    let refused = |args: &[&str], word: &str| {
+        let said = refusal(&place.run(args), 1);
+        assert!(said.contains(word), "{args:?}: {said}");
+    };
+    refused(&["topic", "create", "x", "--block-writes-on-zero-subscriptions"], "a queue never blocks");
+    refused(&["topic", "create", "x", "--heartbeat-timeout", "61s"], "twice heartbeat_interval");
+    refused(&["topic", "alter", "orders", "--max-attempts", "0"], "max_attempts");
+    refused(&["topic", "alter", "nowhere", "--lanes", "2"], "no such topic: nowhere");
+    refused(&["topic", "show", "nowhere"], "no such topic: nowhere");
+    // Nothing of all that was done.
+    assert_eq!(place.json(&["topic", "list"]).len(), 1);
+    assert_eq!(place.one(&["topic", "show", "orders"])["max_attempts"], 10);
+}
+
+/// To records and back, while a group is half way.
+fn tracking(place: &Place) {
+    place.out(&["topic", "create", "events", "--pub-sub"]);
+    place.out(&["group", "subscribe", "events", "mail"]);
+    let many: String = (1..=40).map(|n| format!("{n}\n")).collect();
+    text(place.with_input(&["publish", "events"], &many));
+    place.out(&["consume", "events", "--group", "mail", "--max", "15"]);
+    let none = place.run(&["group", "records", "events", "1..3", "--output", "json"]);
+    assert!(none.stdout.is_empty() && refusal(&none, 0).contains("offset_watermark"));
+
+    let waited = place.run(&["topic", "alter", "events", "--tracking", "reference_counting", "--wait"]);
+    assert!(refusal(&waited, 0).contains("40 of 40, done"), "{waited:?}");
+    let shown = place.one(&["topic", "show", "events"]);
+    assert_eq!(json!(fields(&shown, ["tracking", "tracking_change"])), json!(["reference_counting", null]));
+    let records = place.json(&["group", "records", "events", "15..16"]);
+    let told = ["offset", "status", "required", "completed", "waiting_for"];
+    assert_eq!(json!(fields(&records[0], told)), json!([15, "completed", ["mail"], ["mail"], []]));
+    assert_eq!(json!(fields(&records[1], told)), json!([16, "pending", ["mail"], [], ["mail"]]));
+    assert!(place.out(&["group", "records", "events", "16"]).contains("pending"));
+    assert_eq!(place.run(&["doctor"]).status.code(), Some(0));
+
+    place.out(&["topic", "alter", "events", "--tracking", "offset_watermark", "--wait"]);
+    assert_eq!(place.json(&["group", "records", "events", "1..40"]).len(), 0);
+    assert_eq!(place.one(&["topic", "show", "events"])["tracking_change"], Value::Null);
+    assert_eq!(place.run(&["doctor"]).status.code(), Some(0));
+    // Waiting where nothing is under way is no mistake.
+    place.out(&["topic", "alter", "events", "--wait"]);
+    assert!(refusal(&place.run(&["group", "records", "events", "9..3"]), 2).contains("upwards"));
+}
+
+#[test]
+fn topics_on_sqlite() {
+    settings(&Place::sqlite());
+    every_flag(&Place::sqlite());
+    mistakes(&Place::sqlite());
+}
+
+#[test]
+fn topics_on_postgres() {
+    for (name, case) in [("settings", settings as fn(&Place)), ("flags", every_flag), ("mistakes", mistakes)]
+    {
+        if let Some(place) = Place::postgres(name) {
+            case(&place);
+        }
+    }
+}
+
+#[test]
+fn tracking_on_sqlite() {
+    tracking(&Place::sqlite());
+}
+
+#[test]
+fn tracking_on_postgres() {
+    if let Some(place) = Place::postgres("tracking") {
+        tracking(&place);
+    }
+}

@@ -1,0 +1,118 @@
+//! `headwater maintain`, `headwater backfill`.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+fn maintenance(place: &Place) {
+    place.out(&["publish", "orders", "x"]);
+    let runs = place.json(&["maintain"]);
+    let jobs: Vec<&str> = headwater::Job::ALL.iter().map(|job| job.as_str()).collect();
+    assert_eq!(runs.iter().map(|run| run["job"].as_str().unwrap()).collect::<Vec<_>>(), jobs);
+    assert!(runs.iter().all(|run| run["error"].is_null() && run["duration_ms"].is_number()), "{runs:?}");
+    let some = place.json(&["maintain", "--only", "tracking,message_cleanup"]);
+    assert_eq!(some.len(), 2);
+    assert!(place.out(&["maintain", "--only", "heads"]).contains("backlog"));
+
+    let status = place.json(&["maintain", "--status"]);
+    let of =
+        |job: &str| status.iter().find(|status| status["job"] == job).unwrap_or_else(|| panic!("{status:?}"));
+    assert_eq!(of("tracking")["runs"], 2);
+    assert_eq!(json!(fields(of("heads"), ["runs", "failures", "last_error"])), json!([2, 0, null]));
+    assert!(place.out(&["maintain", "--status"]).contains("last_run_at"));
+
+    assert!(refusal(&place.run(&["maintain", "--only", "sweeping"]), 2).contains("message_cleanup"));
+    assert!(
+        refusal(&place.run(&["maintain", "--only", "heads", "--watch"]), 2).contains("cannot be used with")
+    );
+    assert!(refusal(&place.run(&["maintain", "--preset", "huge"]), 2).contains("high_throughput"));
+}
+
+/// It runs until told to stop, does its work, and ends in order.
+fn watching(place: &Place, signal: &str) {
+    place.out(&["publish", "orders", "x"]);
+    let maintain = &mut place.command(&["maintain", "--watch", "--preset", "critical"]);
+    let mut child = maintain.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    said.read_line(&mut line).unwrap();
+    assert!(line.contains("maintaining"), "{line}");
+    let deadline = std::time::Instant::now() + Duration::from_secs(30);
+    while place.json(&["maintain", "--status"]).is_empty() {
+        assert!(std::time::Instant::now() < deadline, "no job was run");
+    }
+    assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
+    line.clear();
+    said.read_line(&mut line).unwrap();
+    assert!(line.contains("stopping"), "{line}");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+fn backfills(place: &Place) {
+    place.out(&["topic", "create", "orders", "--pub-sub", "--tracking", "reference_counting"]);
+    place.out(&["group", "subscribe", "orders", "first"]);
+    let many: String = (1..=20).map(|n| format!("{n}\n")).collect();
+    text(place.with_input(&["publish", "orders"], &many));
+    place.out(&["maintain"]);
+    // Small: whoever subscribes does it.
+    place.out(&["group", "subscribe", "orders", "late", "--from", "offset:11"]);
+    let listed = place.one(&["backfill", "list"]);
+    let told = ["topic", "group", "state", "processed", "total"];
+    assert_eq!(json!(fields(&listed, told)), json!(["orders", "late", "completed", 10, 10]));
+    let record = &place.json(&["group", "records", "orders", "10..11"]);
+    assert_eq!(json!([record[0]["required"], record[1]["required"]]), json!([["first"], ["first", "late"]]));
+
+    let on = |verb: &str, rest: &[&str]| place.run(&[&["backfill", verb, "orders", "late"], rest].concat());
+    let state = |output: Output| {
+        let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
+        printed["state"].as_str().unwrap().to_owned()
+    };
+    assert!(refusal(&on("cancel", &[]), 1).contains("late"), "there is nothing to cancel");
+    let started = on("start", &["--messages-max", "5", "--rate-max", "1000", "--output", "json"]);
+    let started: Value = serde_json::from_str(&text(started)).unwrap();
+    assert_eq!(json!(fields(&started, ["state", "total", "rate_max"])), json!(["not_started", 5, 1_000]));
+    assert!(refusal(&on("start", &[]), 1).contains("under way"), "one at a time");
+    assert_eq!(state(on("cancel", &["--output", "json"])), "cancelled");
+    let watched = on("watch", &["--output", "json"]);
+    assert_eq!((watched.status.code(), state(watched)), (Some(1), "cancelled".to_owned()));
+    assert_eq!(state(on("resume", &["--output", "json"])), "not_started");
+    let watched = on("watch", &["--run", "--output", "json"]);
+    assert!(refusal(&watched, 0).contains("5 of 5, completed"), "{watched:?}");
+    assert_eq!(state(watched), "completed");
+
+    assert!(place.out(&["backfill", "list", "--topic", "orders"]).contains("completed"));
+    assert!(refusal(&place.run(&["backfill", "list", "--topic", "nowhere"]), 1).contains("no such topic"));
+    assert!(refusal(&place.run(&["backfill", "watch", "orders", "first"]), 1).contains("no backfill"));
+    assert!(refusal(&place.run(&["backfill", "start", "orders", "x"]), 1).contains("no such subscription"));
+    assert_eq!(place.run(&["doctor"]).status.code(), Some(0));
+}
+
+#[test]
+fn maintenance_on_sqlite() {
+    maintenance(&Place::sqlite());
+    watching(&Place::sqlite(), "-INT");
+}
+
+#[test]
+fn maintenance_on_postgres() {
+    if let Some(place) = Place::postgres("maintenance") {
+        place.out(&["topic", "create", "orders"]);
+        maintenance(&place);
+    }
+    if let Some(place) = Place::postgres("watching") {
+        place.out(&["topic", "create", "orders"]);
+        watching(&place, "-TERM");
+    }
+}
+
+#[test]
+fn backfills_on_sqlite() {
+    backfills(&Place::sqlite());
+}
+
+#[test]
+fn backfills_on_postgres() {
+    if let Some(place) = Place::postgres("backfills") {
+        backfills(&place);
+    }
+}
