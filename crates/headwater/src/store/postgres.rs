@@ -24,19 +24,25 @@ use crate::subscription::{Outstanding, Start, Subscription, SubscriptionId, Subs
 use crate::topic::{Topic, TopicId, TopicSettings, TopicStatus};
 
 mod arm;
+mod backfill;
 mod claim;
+mod clean;
 mod connect;
 mod cron;
 mod dead_letter;
+mod detect;
 mod doctor;
 mod fault;
 mod fetch;
 mod heartbeat;
+mod jobs;
 mod lifecycle;
 mod maintain;
 mod migrate;
 mod outstanding;
+mod partitions;
 mod publish;
+mod records;
 mod settle;
 #[cfg(feature = "sqlx")]
 pub mod sqlx;
@@ -45,6 +51,7 @@ mod subscribe;
 mod time;
 mod tls;
 mod topic;
+mod track;
 mod transaction;
 mod upkeep;
 
@@ -68,6 +75,8 @@ pub struct PostgresStore {
     flags: arm::Flags,
     listener: arm::Listener,
     closed: AtomicBool,
+    /// Who acts, for the audit.
+    actor: String,
 }
 
 impl std::fmt::Debug for PostgresStore {
@@ -94,6 +103,7 @@ impl PostgresStore {
             durable_settlements: options.durable_settlements,
             hub,
             closed: AtomicBool::new(false),
+            actor: options.actor,
         })
     }
 

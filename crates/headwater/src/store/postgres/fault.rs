@@ -20,9 +20,11 @@ pub(super) fn translate(doing: &str, error: tokio_postgres::Error) -> Error {
             return Error::no_such_topic(said.strip_prefix("no such topic: ").unwrap_or(said));
         }
         // The functions of the schema write these themselves, with the field and the rule.
-        ErrorKind::InvalidInput | ErrorKind::PayloadTooLarge | ErrorKind::NoSuchSubscription => {
-            said.to_owned()
-        }
+        ErrorKind::InvalidInput
+        | ErrorKind::PayloadTooLarge
+        | ErrorKind::NoSuchSubscription
+        | ErrorKind::InvalidTransition
+        | ErrorKind::Conflict => said.to_owned(),
         ErrorKind::SchemaOutdated => {
             format!("schema missing or outdated while {doing}: {said}; run `headwater migrate`")
         }
@@ -87,6 +89,8 @@ pub(super) fn kind_of_code(code: &str) -> ErrorKind {
         "HW002" => ErrorKind::PayloadTooLarge,
         "HW003" => ErrorKind::InvalidInput,
         "HW005" => ErrorKind::NoSuchSubscription,
+        "HW007" => ErrorKind::InvalidTransition,
+        "HW008" => ErrorKind::Conflict,
         // disk_full, and the file system's word for a quota or a full disk.
         "53100" | "58030" => ErrorKind::StorageFull,
         "25006" => ErrorKind::ReadOnly,

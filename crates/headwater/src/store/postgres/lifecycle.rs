@@ -90,7 +90,8 @@ impl Lifecycle for PostgresStore {
         todo!()
     }
 
-    async fn records(&self, _topic: &TopicName, _range: OffsetRange) -> Result<Vec<Record>> {
-        todo!()
+    async fn records(&self, topic: &TopicName, range: OffsetRange) -> Result<Vec<Record>> {
+        self.check_open()?;
+        super::records::list(self, topic, range).await
     }
 }

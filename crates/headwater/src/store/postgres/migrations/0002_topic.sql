@@ -40,5 +40,6 @@ BEGIN
     UPDATE {schema}.topic SET offsets = format('{schema}.%I', 'topic_' || v_topic || '_offset')::regclass
     WHERE topic_id = v_topic;
     INSERT INTO {schema}.head (topic_id) VALUES (v_topic);
+    INSERT INTO {schema}.extent (topic_id) VALUES (v_topic);
     RETURN v_topic;
 END $$;
