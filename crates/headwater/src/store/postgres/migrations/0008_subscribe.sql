@@ -22,6 +22,7 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = 'HW001', MESSAGE = format('no such topic: %s', p_topic);
     END IF;
     topic_id := t.topic_id;
+    PERFORM {schema}.lock_extent(t.topic_id);
     SELECT * INTO STRICT h FROM {schema}.head e WHERE e.topic_id = t.topic_id FOR UPDATE;
     SELECT s.subscription_id INTO subscription_id FROM {schema}.subscription s
     WHERE s.topic_id = t.topic_id AND s.group_name = p_group;
@@ -63,7 +64,7 @@ BEGIN
         WHEN 'timestamp' THEN coalesce(
             (SELECT min(m.message_offset) FROM {schema}.message m WHERE m.topic_id = t.topic_id AND m.created_at >= p_at),
             h.head + 1)
-        ELSE 1 END;
+        ELSE (SELECT e.first_offset FROM {schema}.extent e WHERE e.topic_id = t.topic_id) END;
     -- Late rows below the start belong to it only if it started by time: they commit after that.
     v_start := CASE WHEN p_start IN ('now', 'timestamp') THEN 1 ELSE v_next END;
     INSERT INTO {schema}.subscription AS s (topic_id, group_name, lanes, start_offset, created_at)
@@ -73,6 +74,7 @@ BEGIN
     INSERT INTO {schema}.cursor (subscription_id, lane, topic_id, next_offset, ordered)
     SELECT subscribe.subscription_id, l, t.topic_id, v_next, t.ordering = 'key'
     FROM generate_series(0, CASE t.ordering WHEN 'key' THEN t.lanes - 1 ELSE 0 END) l;
+    PERFORM {schema}.begin_accounting(subscription_id, p_now);
 END $$;
 
 -- Says that a process waits for these topics, for so many milliseconds of the server's time.

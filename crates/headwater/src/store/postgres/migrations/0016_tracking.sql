@@ -106,39 +106,47 @@ LANGUAGE sql IMMUTABLE AS $$
     SELECT at, last, one::bigint, two::bigint FROM segment WHERE inside > 0 ORDER BY at
 $$;
 
--- Makes records for the offsets of a span that have none. A record made for a late row (record_late) is there already: it
--- gets the groups that came since. Returns how many were made and how many of them are complete.
+-- Makes records for the offsets of a span, in which no noted gap lies. Only what came late out of a gap may have one already
+-- (record_late), and no further can come to have one while this runs: so a look is enough, and the rest is inserted without
+-- the price of conflicts. Those that are there get the groups that came since. Returns how many were made and
+-- how many of the span are complete by it.
 CREATE FUNCTION {schema}.make_records(
     p_topic_id integer, p_span int8multirange, p_places {schema}.place[], p_now timestamptz, OUT made bigint, OUT completed bigint
 )
 LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
-SET enable_mergejoin = off AS $$
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     v_bits smallint[];
     v_required int8multirange[];
     v_done int8multirange[];
+    v_there int8multirange;
+    s record;
+    v_count bigint;
 BEGIN
+    made := 0;
+    completed := 0;
     -- Required from where the group began, and of what was handed to it from before: rows that came late.
     SELECT array_agg(p.bit), array_agg(q.required), array_agg(q.required - p.pending)
     INTO v_bits, v_required, v_done
     FROM unnest(p_places) p
     CROSS JOIN LATERAL (SELECT int8multirange(int8range(p.required_from, NULL)) + p.held AS required) q
     WHERE p.bit IS NOT NULL AND p.status IN ('active', 'paused');
-    WITH new AS (
-        INSERT INTO {schema}.record AS r (topic_id, message_offset, required, completed, completed_at)
-        SELECT p_topic_id, m.message_offset, s.one, s.two, CASE WHEN s.one = s.two THEN p_now END
-        FROM {schema}.segments(p_span, v_bits, v_required, v_done) s
-        -- Segment by segment, by the log's index alone.
-        CROSS JOIN LATERAL (SELECT x.message_offset FROM {schema}.message x
-                            WHERE x.topic_id = p_topic_id AND x.message_offset BETWEEN s.first_offset AND s.last_offset OFFSET 0) m
-        ON CONFLICT (topic_id, message_offset) DO UPDATE
-            SET required = r.required | excluded.required, completed = r.completed | excluded.completed,
-                completed_at = CASE WHEN r.required | excluded.required = r.completed | excluded.completed THEN p_now END
-            WHERE r.completed_at IS NULL
-        RETURNING r.completed_at
-    )
-    SELECT count(*), count(new.completed_at) INTO made, make_records.completed FROM new;
+    SELECT coalesce(range_agg(int8range(r.message_offset, r.message_offset, '[]')), '{}') INTO v_there FROM {schema}.record r
+    WHERE r.topic_id = p_topic_id AND r.message_offset >= lower(p_span) AND r.message_offset < upper(p_span);
+    FOR s IN SELECT * FROM {schema}.segments(p_span - v_there, v_bits, v_required, v_done) LOOP
+        INSERT INTO {schema}.record (topic_id, message_offset, required, completed, completed_at)
+        SELECT p_topic_id, m.message_offset, s.one, s.two, CASE WHEN s.one = s.two THEN p_now END FROM {schema}.message m
+        WHERE m.topic_id = p_topic_id AND m.message_offset BETWEEN s.first_offset AND s.last_offset;
+        GET DIAGNOSTICS v_count = ROW_COUNT;
+        made := made + v_count;
+        completed := completed + CASE WHEN s.one = s.two THEN v_count ELSE 0 END;
+    END LOOP;
+    FOR s IN SELECT * FROM {schema}.segments(p_span * v_there, v_bits, v_required, v_done) LOOP
+        UPDATE {schema}.record r
+        SET required = r.required | s.one, completed = r.completed | s.two,
+            completed_at = CASE WHEN r.required | s.one = r.completed | s.two THEN p_now END
+        WHERE r.topic_id = p_topic_id AND r.message_offset BETWEEN s.first_offset AND s.last_offset AND r.completed_at IS NULL;
+    END LOOP;
 END $$;
 
 -- Records of rows that came late out of noted gaps, in the transaction that hands them out (watch_gaps), under the lock of

@@ -87,32 +87,54 @@ LANGUAGE sql IMMUTABLE AS $$
                 ELSE 'message_t' || p_topic.topic_id || '_rest' END
 $$;
 
--- Counts for each subscription what it had not done of offsets that go (in order): kept in its status, and returned for the
--- log. And moves it over what is gone: its cursors up to the first offset, and ranges that wait for nothing away. Leased
--- ones are left to their holders. No noted gap lies below the first offset, so no cursor crosses one.
+-- What a subscription had not done of what goes.
+CREATE TYPE {schema}.miss AS (subscription_id integer, messages bigint, first_offset bigint, last_offset bigint);
+
+-- Counts it, for all that had not done some of it, before it goes.
+CREATE FUNCTION {schema}.misses(p_table text, p_topic_id integer, p_places {schema}.place[], p_gone int8multirange) RETURNS {schema}.miss[]
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+    p {schema}.place;
+    v_miss {schema}.miss;
+    v_misses {schema}.miss[] := '{}';
+BEGIN
+    FOREACH p IN ARRAY p_places LOOP
+        CONTINUE WHEN NOT p.pending && p_gone;
+        EXECUTE format('SELECT $1, count(*), min(m.message_offset), max(m.message_offset) FROM unnest($2) r
+            CROSS JOIN LATERAL (SELECT x.message_offset FROM {schema}.%I x
+                WHERE x.topic_id = $3 AND x.message_offset >= lower(r) AND x.message_offset < upper(r) OFFSET 0) m', p_table)
+            INTO v_miss USING p.subscription_id, p.pending * p_gone, p_topic_id;
+        IF v_miss.messages > 0 THEN
+            v_misses := v_misses || v_miss;
+        END IF;
+    END LOOP;
+    RETURN v_misses;
+END $$;
+
+-- Keeps in the status of subscriptions what they missed, and returns it for the log. And moves them over what is gone: cursors
+-- up to the first offset, and ranges that wait for nothing away. Leased ones are left to their holders. No noted gap lies
+-- below the first offset, so no cursor crosses one.
 --
 -- Subscription by subscription, its row before its cursors, in the order of their ids, and never waiting for an outstanding
 -- row: claims lock in that order, so they and this do not wait for each other in a circle.
-CREATE FUNCTION {schema}.follow_log(p_places {schema}.place[], p_gone bigint[], p_first bigint)
+CREATE FUNCTION {schema}.follow_log(p_places {schema}.place[], p_misses {schema}.miss[], p_first bigint)
 RETURNS TABLE (group_name text, status text, missed bigint)
 LANGUAGE plpgsql AS $$
 DECLARE
     p {schema}.place;
-    v_missed record;
+    v_miss {schema}.miss;
 BEGIN
     FOREACH p IN ARRAY p_places LOOP
-        IF lower(p.pending) <= p_gone[cardinality(p_gone)] THEN
-            SELECT count(*) AS count, min(o) AS first, max(o) AS last INTO v_missed FROM unnest(p_gone) o WHERE p.pending @> o;
-            IF v_missed.count > 0 THEN
-                UPDATE {schema}.subscription s
-                SET missed = s.missed + v_missed.count, missed_first = least(s.missed_first, v_missed.first),
-                    missed_last = greatest(s.missed_last, v_missed.last)
-                WHERE s.subscription_id = p.subscription_id;
-                group_name := p.group_name;
-                status := p.status;
-                missed := v_missed.count;
-                RETURN NEXT;
-            END IF;
+        SELECT m.* INTO v_miss FROM unnest(p_misses) m WHERE m.subscription_id = p.subscription_id;
+        IF FOUND THEN
+            UPDATE {schema}.subscription s
+            SET missed = s.missed + v_miss.messages, missed_first = least(s.missed_first, v_miss.first_offset),
+                missed_last = greatest(s.missed_last, v_miss.last_offset)
+            WHERE s.subscription_id = p.subscription_id;
+            group_name := p.group_name;
+            status := p.status;
+            missed := v_miss.messages;
+            RETURN NEXT;
         END IF;
         IF lower(p.pending) < p_first THEN
             PERFORM FROM {schema}.cursor c WHERE c.subscription_id = p.subscription_id AND c.next_offset < p_first
@@ -148,39 +170,45 @@ END $$;
 -- (and old enough, if it was published while nobody counted), or older than max_retention whatever is done.
 CREATE FUNCTION {schema}.candidates(
     p_topic {schema}.topic, p_extent {schema}.extent, r {schema}.reach, p_from bigint, p_max integer,
-    -- Looked at: how many, the last, when that was published. Of them: what goes, and the lowest that stays.
-    OUT seen bigint, OUT seen_last bigint, OUT seen_at timestamptz, OUT gone bigint[], OUT kept bigint, OUT until bigint
+    -- Looked at: how many, the last, when the youngest of them was published.
+    OUT seen bigint, OUT seen_last bigint, OUT seen_at timestamptz,
+    -- What goes, in stretches without what stays and without gaps; how far all messages were looked at.
+    OUT gone int8multirange, OUT kept bigint, OUT until bigint
 )
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     v_counting boolean := p_topic.tracking = 'reference_counting';
+    v_table text := {schema}.loose_table(p_topic);
     v_pending int8multirange;
+    v_kept int8multirange;
     v_oldest timestamptz;
 BEGIN
     EXECUTE format('SELECT m.created_at FROM {schema}.%I m WHERE m.topic_id = $1 AND m.message_offset >= $2 ORDER BY m.message_offset LIMIT 1',
-                   {schema}.loose_table(p_topic)) INTO v_oldest USING p_topic.topic_id, p_from;
+                   v_table) INTO v_oldest USING p_topic.topic_id, p_from;
     -- Times rise with offsets, but for publishers that overlap: if the first is not too old, none has to be looked at for that.
     until := CASE WHEN v_oldest <= r.aged_since OR v_counting THEN r.head ELSE least(r.done_until, r.head) END;
     SELECT coalesce(range_agg(p.pending), '{}') INTO v_pending FROM unnest(r.places) p WHERE p.status IN ('active', 'paused');
     EXECUTE format($q$
-        SELECT count(*), max(c.message_offset), (array_agg(c.created_at ORDER BY c.message_offset DESC))[1],
-               coalesce(array_agg(c.message_offset ORDER BY c.message_offset) FILTER (WHERE c.gone), '{}'),
-               min(c.message_offset) FILTER (WHERE NOT c.gone)
-        FROM (SELECT q.message_offset, q.created_at, NOT $4::int8multirange @> q.message_offset AND (
-                  q.created_at <= $5
-                  OR (q.message_offset > $6 OR q.created_at <= $7) AND %s) IS TRUE AS gone
+        SELECT count(*), max(c.message_offset), max(c.created_at), min(c.message_offset) FILTER (WHERE NOT c.gone),
+               coalesce(range_agg(int8range(c.message_offset, c.message_offset, '[]')) FILTER (WHERE NOT c.gone), '{}')
+        FROM (SELECT q.message_offset, q.created_at,
+                     (q.created_at <= $4 OR (q.message_offset > $5 OR q.created_at <= $6) AND %s) IS TRUE AS gone
               FROM (SELECT m.message_offset, m.created_at FROM {schema}.%I m
-                    WHERE m.topic_id = $1 AND m.message_offset BETWEEN $2 AND $3 ORDER BY m.message_offset LIMIT $8) q) c
+                    WHERE m.topic_id = $1 AND m.message_offset BETWEEN $2 AND $3 ORDER BY m.message_offset LIMIT $7) q) c
         $q$,
         -- In reference counting any message that is done, whatever is pending before it: recorded as completed for long
         -- enough, and done for everybody who counts by now, who may have come later.
-        CASE WHEN v_counting THEN 'NOT $10::int8multirange @> q.message_offset AND (SELECT r.completed_at <= $9
-             FROM {schema}.record r WHERE r.topic_id = $1 AND r.message_offset = q.message_offset)'
-             ELSE 'q.message_offset <= $11' END,
-        {schema}.loose_table(p_topic))
-    INTO seen, seen_last, seen_at, gone, kept
-    USING p_topic.topic_id, p_from, until, r.gaps, r.aged_since, p_extent.zero_until, r.zero_since, p_max, r.kept_since, v_pending,
+        CASE WHEN v_counting THEN 'NOT $9::int8multirange @> q.message_offset AND (SELECT x.completed_at <= $8
+             FROM {schema}.record x WHERE x.topic_id = $1 AND x.message_offset = q.message_offset)'
+             ELSE 'q.message_offset <= $10' END, v_table)
+    INTO seen, seen_last, seen_at, kept, v_kept
+    USING p_topic.topic_id, p_from, until, r.aged_since, p_extent.zero_until, r.zero_since, p_max, r.kept_since, v_pending,
           r.done_until;
+    IF seen = p_max THEN
+        until := seen_last;
+    END IF;
+    gone := int8multirange(int8range(p_from, greatest(seen_last + 1, p_from))) - v_kept - r.gaps;
+    kept := least(kept, lower(int8multirange(int8range(p_from, NULL)) * r.gaps));
 END $$;
 
 -- One step: at most p_max messages. Groups are those that counted and had not done what was removed.
@@ -188,7 +216,8 @@ CREATE FUNCTION {schema}.clean(
     p_topic_id integer, p_max integer, p_now timestamptz,
     OUT topic text, OUT removed bigint, OUT missed_groups text[], OUT missed bigint[], OUT more boolean
 )
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 DECLARE
     e {schema}.extent := {schema}.begin_upkeep(p_topic_id);
     t {schema}.topic;
@@ -198,6 +227,9 @@ DECLARE
     v_first bigint;
     v_next bigint;
     v_full boolean;
+    v_range record;
+    v_count bigint;
+    v_misses {schema}.miss[] := '{}';
 BEGIN
     SELECT x.* INTO STRICT t FROM {schema}.topic x WHERE x.topic_id = p_topic_id;
     r := {schema}.reach_of(t, p_now);
@@ -205,11 +237,19 @@ BEGIN
     removed := 0;
     v_from := greatest(e.first_offset, e.clean_from);
     SELECT * INTO c FROM {schema}.candidates(t, e, r, v_from, p_max);
-    IF cardinality(c.gone) > 0 THEN
-        EXECUTE format('DELETE FROM {schema}.%I m WHERE m.topic_id = $1 AND m.message_offset = ANY ($2)', {schema}.loose_table(t))
-            USING p_topic_id, c.gone;
-        GET DIAGNOSTICS removed = ROW_COUNT;
-        DELETE FROM {schema}.record x WHERE x.topic_id = p_topic_id AND x.message_offset = ANY (c.gone);
+    IF NOT isempty(c.gone) THEN
+        v_misses := {schema}.misses({schema}.loose_table(t), p_topic_id, r.places, c.gone);
+        FOR v_range IN SELECT lower(q) AS first, upper(q) - 1 AS last FROM unnest(c.gone) q LOOP
+            EXECUTE format('DELETE FROM {schema}.%I m WHERE m.topic_id = $1 AND m.message_offset BETWEEN $2 AND $3', {schema}.loose_table(t))
+                USING p_topic_id, v_range.first, v_range.last;
+            GET DIAGNOSTICS v_count = ROW_COUNT;
+            removed := removed + v_count;
+            DELETE FROM {schema}.record x
+            WHERE x.topic_id = p_topic_id AND x.message_offset BETWEEN v_range.first AND v_range.last
+              -- What lies in partitions keeps its record until its partition goes.
+              AND (t.partition = 'none' OR NOT EXISTS (SELECT FROM {schema}.partition y WHERE y.topic_id = p_topic_id
+                              AND x.message_offset BETWEEN y.first_offset AND y.last_offset));
+        END LOOP;
     END IF;
     -- Whether this run goes on. Where messages are done in order, those behind a full look that found nothing are younger
     -- still. In reference counting what is pending may hide what is done, up to what was published too lately for that.
@@ -221,11 +261,11 @@ BEGIN
     v_first := e.first_offset;
     IF v_from = e.first_offset THEN
         v_first := greatest(e.first_offset, least(
-            coalesce(c.kept, CASE WHEN v_full THEN c.seen_last ELSE c.until END + 1), r.head + 1, lower(r.gaps),
+            coalesce(c.kept, c.until + 1), r.head + 1,
             (SELECT min(x.first_offset) FROM {schema}.partition x WHERE x.topic_id = p_topic_id)));
     END IF;
     SELECT array_agg(m.group_name) FILTER (WHERE m.status <> 'dead'), array_agg(m.missed) FILTER (WHERE m.status <> 'dead')
-    INTO missed_groups, missed FROM {schema}.follow_log(r.places, c.gone, v_first) m;
+    INTO missed_groups, missed FROM {schema}.follow_log(r.places, v_misses, v_first) m;
     v_next := CASE WHEN more THEN c.seen_last + 1 ELSE 0 END;
     IF {schema}.forget_below(p_topic_id, v_first, p_max) = p_max THEN
         more := true;

@@ -136,21 +136,20 @@ BEGIN
     END LOOP;
 END $$;
 
--- How many messages are in a range of a partition. A large one that goes whole is not counted row by row: it is what the
--- statistics say, and within its offsets.
-CREATE FUNCTION {schema}.count_in(p_partition {schema}.partition, p_range int8range) RETURNS bigint
+-- How many messages are in a partition. A large one is not counted row by row: it is what the statistics say, within its
+-- offsets, or all of these if there are none yet.
+CREATE FUNCTION {schema}.count_in(x {schema}.partition) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
     v_count bigint;
-    v_span bigint := p_partition.last_offset - p_partition.first_offset + 1;
+    v_span bigint := x.last_offset - x.first_offset + 1;
 BEGIN
-    IF v_span > 100000 AND p_range @> int8range(p_partition.first_offset, p_partition.last_offset, '[]') THEN
+    IF v_span > 100000 THEN
         SELECT CASE WHEN c.reltuples < 0 THEN v_span ELSE least(c.reltuples::bigint, v_span) END INTO v_count
-        FROM pg_class c WHERE c.oid = format('{schema}.%I', p_partition.table_name)::regclass;
-        RETURN v_count;
+        FROM pg_class c WHERE c.oid = format('{schema}.%I', x.table_name)::regclass;
+    ELSE
+        EXECUTE format('SELECT count(*) FROM {schema}.%I', x.table_name) INTO v_count;
     END IF;
-    EXECUTE format('SELECT count(*) FROM {schema}.%I m WHERE m.topic_id = $1 AND m.message_offset >= $2 AND ($3 IS NULL OR m.message_offset < $3)',
-                   p_partition.table_name) INTO v_count USING p_partition.topic_id, lower(p_range), upper(p_range);
     RETURN v_count;
 END $$;
 
@@ -182,27 +181,18 @@ CREATE FUNCTION {schema}.drop_partition(
 )
 LANGUAGE plpgsql AS $$
 DECLARE
-    p {schema}.place;
     v_range int8range := int8range(x.first_offset, x.last_offset, '[]');
-    v_missed record;
+    v_misses {schema}.miss[];
     v_first bigint;
 BEGIN
     EXECUTE format('LOCK TABLE ONLY {schema}.%I, ONLY {schema}.%I, ONLY {schema}.%I IN ACCESS EXCLUSIVE MODE', 'message_t' || x.topic_id,
                    {schema}.loose_table(p_topic), x.table_name);
-    removed := {schema}.count_in(x, v_range);
-    FOREACH p IN ARRAY r.places LOOP
-        SELECT sum({schema}.count_in(x, q)) AS count, min(lower(q)) AS first, max(upper(q) - 1) AS last INTO v_missed
-        FROM unnest(p.pending * int8multirange(v_range)) q;
-        CONTINUE WHEN v_missed.count IS NULL OR v_missed.count = 0;
-        UPDATE {schema}.subscription s
-        SET missed = s.missed + v_missed.count, missed_first = least(s.missed_first, v_missed.first),
-            missed_last = greatest(s.missed_last, v_missed.last)
-        WHERE s.subscription_id = p.subscription_id;
-        IF p.status <> 'dead' THEN
-            missed_groups := missed_groups || p.group_name;
-            missed := missed || v_missed.count::bigint;
-        END IF;
-    END LOOP;
+    removed := {schema}.count_in(x);
+    -- What is pending of a partition that is whole, is as many as go.
+    SELECT coalesce(array_agg(ROW(p.subscription_id, removed, x.first_offset, x.last_offset)::{schema}.miss), '{}')
+           || {schema}.misses(x.table_name, x.topic_id,
+                              ARRAY(SELECT q FROM unnest(r.places) q WHERE NOT q.pending @> v_range), int8multirange(v_range))
+    INTO v_misses FROM unnest(r.places) p WHERE p.pending @> v_range AND removed > 0;
     EXECUTE format('DROP TABLE {schema}.%I', x.table_name);
     DELETE FROM {schema}.partition q WHERE q.topic_id = x.topic_id AND q.first_offset = x.first_offset;
     EXECUTE format('SELECT min(m.message_offset) FROM {schema}.%I m WHERE m.topic_id = $1', {schema}.loose_table(p_topic))
@@ -210,7 +200,8 @@ BEGIN
     v_first := least(v_first, r.head + 1, lower(r.gaps), (SELECT min(q.first_offset) FROM {schema}.partition q WHERE q.topic_id = x.topic_id));
     UPDATE {schema}.extent e SET first_offset = greatest(e.first_offset, v_first), removed = e.removed + drop_partition.removed
     WHERE e.topic_id = x.topic_id RETURNING e.first_offset INTO v_first;
-    PERFORM {schema}.follow_log(r.places, '{}', v_first);
+    SELECT array_agg(m.group_name) FILTER (WHERE m.status <> 'dead'), array_agg(m.missed) FILTER (WHERE m.status <> 'dead')
+    INTO missed_groups, missed FROM {schema}.follow_log(r.places, v_misses, v_first) m;
 END $$;
 
 -- Drops partitions behind, lowest first, as long as they may go. One whose locks are not to be had soon, or that somebody waits
@@ -281,3 +272,16 @@ BEGIN
     PERFORM set_config('lock_timeout', '0', true);
 END $$;
 COMMENT ON FUNCTION {schema}.keep_partitions IS 'granted to consumer: creates partitions ahead and drops those behind';
+
+-- Whether rows of a topic went past its partitions; for those who may look.
+CREATE FUNCTION {schema}.went_past(p_topic_id integer) RETURNS boolean
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_found boolean := false;
+BEGIN
+    IF to_regclass('{schema}.message_t' || p_topic_id || '_rest') IS NOT NULL THEN
+        EXECUTE format('SELECT EXISTS (SELECT FROM {schema}.%I)', 'message_t' || p_topic_id || '_rest') INTO v_found;
+    END IF;
+    RETURN v_found;
+END $$;
+COMMENT ON FUNCTION {schema}.went_past IS 'granted to consumer, reader: whether rows went past the partitions';

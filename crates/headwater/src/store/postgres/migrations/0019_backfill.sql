@@ -64,10 +64,13 @@ BEGIN
         v_last := e.tracked_until;
         v_first := greatest(v_first, v_last - 1000000 + 1);
         v_bit := coalesce(p.bit, {schema}.free_bit(t.topic_id));
-        -- Nothing has to be set for what is done already: a backfill sets the bit together with what it finds done.
+        -- Nothing has to be set for what is done already: no pending record has its bit, and a backfill sets it together with
+        -- what it finds done. But if it comes back before the records have let go of it, some have: then all is applied anew.
         UPDATE {schema}.subscription s
         SET bit = v_bit, required_from = p.next_offset, released_until = NULL,
-            applied = int8multirange(int8range(e.first_offset, greatest(e.tracked_until + 1, e.first_offset))) - p.pending - v_gaps
+            applied = CASE WHEN s.released_until IS NULL
+                THEN int8multirange(int8range(e.first_offset, greatest(e.tracked_until + 1, e.first_offset))) - p.pending - v_gaps
+                ELSE '{}' END
         WHERE s.subscription_id = p_subscription_id;
     END IF;
     DELETE FROM {schema}.backfill b WHERE b.subscription_id = p_subscription_id;
@@ -322,6 +325,11 @@ BEGIN
         GET DIAGNOSTICS v_count = ROW_COUNT;
         changed := changed + v_count;
     END LOOP;
+    -- What is now required and not done must be a difference once it is done, whatever was applied before.
+    UPDATE {schema}.subscription s
+    SET applied = s.applied - int8multirange(int8range(b.checkpoint + 1, v_to + 1)) * (v_place.pending + v_place.gaps)
+    WHERE s.subscription_id = p_subscription_id
+      AND s.applied && (int8multirange(int8range(b.checkpoint + 1, v_to + 1)) * (v_place.pending + v_place.gaps));
     processed := v_to - b.checkpoint;
     UPDATE {schema}.backfill x
     SET checkpoint = v_to, state = CASE WHEN v_to >= b.last_offset THEN 'completed' ELSE 'in_progress' END,
