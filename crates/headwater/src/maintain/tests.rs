@@ -14,9 +14,7 @@ use crate::backfill::{Backfill, BackfillLimits, BackfillState, BackfillStep};
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::Offset;
 use crate::name::{GroupName, Owner, TopicName};
-use crate::store::{
-    CleanStep, Detected, Maintained, PartitionStep, SubscriptionStep, TrackStep, Upkeep,
-};
+use crate::store::{CleanStep, Detected, Maintained, PartitionStep, SubscriptionStep, TrackStep, Upkeep};
 use crate::topic::{Partition, Storage, Topic, TopicId, TopicSettings, TopicStatus, Tracking};
 
 /// A topic with a hundred messages, all done.
@@ -123,7 +121,8 @@ impl Upkeep for Fake {
     async fn elect(&self, worker: &Owner, term: Duration) -> Result<bool> {
         self.note("elect")?;
         let mut elected = self.elected.lock().unwrap();
-        let free = elected.as_ref().is_none_or(|(holder, until)| holder == worker || *until <= Instant::now());
+        let free =
+            elected.as_ref().is_none_or(|(holder, until)| holder == worker || *until <= Instant::now());
         if free {
             *elected = Some((worker.clone(), Instant::now() + term));
         }
@@ -188,11 +187,8 @@ impl Upkeep for Fake {
         };
         let processed = u64::from(messages_max).min(open.total - open.processed);
         open.processed += processed;
-        open.state = if open.processed == open.total {
-            BackfillState::Completed
-        } else {
-            BackfillState::InProgress
-        };
+        open.state =
+            if open.processed == open.total { BackfillState::Completed } else { BackfillState::InProgress };
         Ok(Some(BackfillStep { backfill: open.clone(), processed, changed: processed }))
     }
 

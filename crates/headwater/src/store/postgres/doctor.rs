@@ -4,7 +4,7 @@ use super::PostgresStore;
 use crate::error::Result;
 use crate::store::Finding;
 
-/// Every check of `sql/doctor.sql` with what would mend it.
+/// Every check of `sql/doctor/` with what would mend it.
 const REMEDIES: &[(&str, &str)] = &[
     ("outstanding_overlap", "stop the group's consumers, delete one of the two rows in outstanding"),
     ("outstanding_beyond_cursor", "stop the group's consumers, set the cursor's next_offset above the range"),
@@ -23,18 +23,58 @@ const REMEDIES: &[(&str, &str)] = &[
         "gaps_many",
         "end the transaction that stays open after publishing: see pg_stat_activity, pg_prepared_xacts",
     ),
+    ("extent_missing", "insert a row of the topic into extent, with first_offset at its lowest message"),
+    (
+        "message_below_first",
+        "set the topic's first_offset in extent to that offset; cleanup then looks at it",
+    ),
+    ("first_beyond_head", "run `headwater maintain`; if it stays, set first_offset in extent to head + 1"),
+    ("gap_below_first", "set the topic's first_offset in extent to the gap's first offset"),
+    ("cursor_below_first", "set next_offset of its cursors to the topic's first_offset: below is nothing"),
+    ("outstanding_cancelled", "delete the rows of that subscription in outstanding"),
+    ("zero_until_wrong", "set zero_until in extent to the last offset taken, or to null if no group counts"),
+    ("tracked_beyond_head", "run `headwater maintain`; if it stays, set tracked_until in extent to the head"),
+    ("bit_missing", "change the topic's tracking to offset_watermark and, once that is done, back"),
+    ("bit_twice", "change the topic's tracking to offset_watermark and, once that is done, back"),
+    ("record_stuck", "set completed_at of that record to now"),
+    ("record_uncovered", "set completed to required in that record: a completed one is never changed"),
+    ("record_bit_unknown", "clear those bits in required and completed of that record"),
+    (
+        "record_not_applied",
+        "set applied of that group in subscription to '{}'; tracking then applies all anew",
+    ),
+    ("record_orphan", "delete that row in record"),
+    ("record_missing", "change the topic's tracking to offset_watermark and, once that is done, back"),
+    ("pending_below", "set the topic's pending_from in extent to its first_offset"),
+    (
+        "storage_missing",
+        "restore the table from a backup, or make the topic shared in table topic if it was empty",
+    ),
+    ("partition_missing", "delete that row in partition, and restore the table from a backup if it was lost"),
+    ("partitions_behind", "run `headwater maintain`: it creates partitions; run it all the time from now on"),
+    (
+        "rows_past_partitions",
+        "nothing if it was one burst: retention removes them row by row; else run maintenance, or larger partitions",
+    ),
+    ("backfill_abandoned", "run `headwater maintain`: another worker goes on from its checkpoint"),
+    ("backfill_failed", "mend what the error says, then resume the backfill"),
+    ("job_failing", "mend what the error says; the job is tried again by itself"),
+    ("job_overdue", "see that a process with maintenance runs, or run `headwater maintain`"),
 ];
 
 pub(super) async fn doctor(store: &PostgresStore) -> Result<Vec<Finding>> {
     let now = store.clock.injected();
-    let rows = store.connections.query("examining the store", &store.statements.doctor, &[&now]).await?;
-    let finding = |row: &tokio_postgres::Row| {
-        let found: &str = row.get("finding");
-        let (check, remedy) = REMEDIES
-            .iter()
-            .find(|(check, _)| *check == found)
-            .expect("every check of doctor.sql has a remedy");
-        Finding { check, problem: row.get("problem"), remedy: (*remedy).to_owned() }
-    };
-    Ok(rows.iter().map(finding).collect())
+    let mut findings = Vec::new();
+    for statement in [&store.statements.doctor_delivery, &store.statements.doctor_upkeep] {
+        let rows = store.connections.query("examining the store", statement, &[&now]).await?;
+        findings.extend(rows.iter().map(|row| {
+            let found: &str = row.get("finding");
+            let (check, remedy) = REMEDIES
+                .iter()
+                .find(|(check, _)| *check == found)
+                .expect("every check of sql/doctor has a remedy");
+            Finding { check, problem: row.get("problem"), remedy: (*remedy).to_owned() }
+        }));
+    }
+    Ok(findings)
 }

@@ -92,8 +92,8 @@ impl Lifecycle for PostgresStore {
         audit::acks(self, topic, offset).await
     }
 
-    // MERGE: super::records::list(self, topic, range) comes with the records of reference counting.
-    async fn records(&self, _topic: &TopicName, _range: OffsetRange) -> Result<Vec<Record>> {
-        todo!()
+    async fn records(&self, topic: &TopicName, range: OffsetRange) -> Result<Vec<Record>> {
+        self.check_open()?;
+        super::records::list(self, topic, range).await
     }
 }

@@ -1,10 +1,10 @@
-//! Upkeep, step by step.
+//! Upkeep, step by step: each verb is in the file of its name.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::PostgresStore;
+use super::{PostgresStore, backfill, clean, detect, jobs, partitions, track};
 use crate::backfill::{Backfill, BackfillLimits, BackfillStep};
 use crate::error::Result;
 use crate::maintain::{JobRun, JobStatus};
@@ -14,68 +14,83 @@ use crate::topic::TopicId;
 
 #[async_trait]
 impl Upkeep for PostgresStore {
-    async fn elect(&self, _worker: &Owner, _term: Duration) -> Result<bool> {
-        todo!()
+    async fn elect(&self, worker: &Owner, term: Duration) -> Result<bool> {
+        self.check_open()?;
+        detect::elect(self, worker, term).await
     }
 
-    async fn resign(&self, _worker: &Owner) -> Result<()> {
-        todo!()
+    async fn resign(&self, worker: &Owner) -> Result<()> {
+        self.check_open()?;
+        detect::resign(self, worker).await
     }
 
     async fn detect_dead(&self) -> Result<Detected> {
-        todo!()
+        self.check_open()?;
+        detect::detect_dead(self).await
     }
 
-    async fn track(&self, _topic: TopicId, _messages_max: u32) -> Result<TrackStep> {
-        todo!()
+    async fn track(&self, topic: TopicId, messages_max: u32) -> Result<TrackStep> {
+        self.check_open()?;
+        track::track(self, topic, messages_max).await
     }
 
-    async fn clean(&self, _topic: TopicId, _messages_max: u32) -> Result<CleanStep> {
-        todo!()
+    async fn clean(&self, topic: TopicId, messages_max: u32) -> Result<CleanStep> {
+        self.check_open()?;
+        clean::clean(self, topic, messages_max).await
     }
 
-    async fn keep_partitions(&self, _topic: TopicId) -> Result<PartitionStep> {
-        todo!()
+    async fn keep_partitions(&self, topic: TopicId) -> Result<PartitionStep> {
+        self.check_open()?;
+        partitions::keep_partitions(self, topic).await
     }
 
-    async fn clean_subscriptions(&self, _older_than: Duration) -> Result<SubscriptionStep> {
-        todo!()
+    async fn clean_subscriptions(&self, older_than: Duration) -> Result<SubscriptionStep> {
+        self.check_open()?;
+        clean::clean_subscriptions(self, older_than).await
     }
 
     async fn backfill(
         &self,
-        _topic: &TopicName,
-        _group: &GroupName,
-        _limits: &BackfillLimits,
+        topic: &TopicName,
+        group: &GroupName,
+        limits: &BackfillLimits,
     ) -> Result<Backfill> {
-        todo!()
+        self.check_open()?;
+        backfill::start(self, topic, group, limits).await
     }
 
-    async fn cancel_backfill(&self, _topic: &TopicName, _group: &GroupName) -> Result<Backfill> {
-        todo!()
+    async fn cancel_backfill(&self, topic: &TopicName, group: &GroupName) -> Result<Backfill> {
+        self.check_open()?;
+        backfill::turn(self, topic, group, false).await
     }
 
-    async fn resume_backfill(&self, _topic: &TopicName, _group: &GroupName) -> Result<Backfill> {
-        todo!()
+    async fn resume_backfill(&self, topic: &TopicName, group: &GroupName) -> Result<Backfill> {
+        self.check_open()?;
+        backfill::turn(self, topic, group, true).await
     }
 
     async fn backfills(&self) -> Result<Vec<Backfill>> {
-        todo!()
+        self.check_open()?;
+        backfill::list(self).await
     }
 
-    async fn step_backfill(&self, _worker: &Owner, _messages_max: u32) -> Result<Option<BackfillStep>> {
-        todo!()
+    async fn step_backfill(&self, worker: &Owner, messages_max: u32) -> Result<Option<BackfillStep>> {
+        self.check_open()?;
+        backfill::step(self, worker, messages_max).await
     }
 
     async fn probe(&self) -> Result<()> {
-        todo!()
+        self.check_open()?;
+        jobs::probe(self).await
     }
 
     async fn jobs(&self) -> Result<Vec<JobStatus>> {
-        todo!()
+        self.check_open()?;
+        jobs::list(self).await
     }
 
-    async fn job_ran(&self, _run: &JobRun) -> Result<()> {
-        todo!()
+    async fn job_ran(&self, run: &JobRun) -> Result<()> {
+        self.check_open()?;
+        jobs::ran(self, run).await
     }
 }

@@ -81,7 +81,9 @@ BEGIN
         FROM unnest(v_late) r
         JOIN {schema}.cursor c ON c.topic_id = p_topic_id AND c.next_offset > lower(r)
         JOIN {schema}.subscription s ON s.subscription_id = c.subscription_id
-        WHERE greatest(lower(r), s.start_offset) < least(upper(r), c.next_offset);
+        -- A cancelled one holds nothing, ever: whoever cancels has waited for the head's lock first.
+        WHERE greatest(lower(r), s.start_offset) < least(upper(r), c.next_offset) AND s.status <> 'cancelled';
+        PERFORM {schema}.record_late(p_topic_id, v_late);
         SELECT sum(upper(r) - lower(r)) INTO late FROM unnest(v_late) r;
         -- What is left of the gaps they came from.
         WITH hit AS (

@@ -90,8 +90,10 @@ CREATE TABLE {schema}.record (
     completed      bigint NOT NULL,
     completed_at   timestamptz,
     PRIMARY KEY (topic_id, message_offset)
-) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000);
-CREATE INDEX record_pending ON {schema}.record (topic_id, message_offset) WHERE completed_at IS NULL;
+) WITH (fillfactor = 45, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000);
+-- No index but the key, and room in the page for a second version of every row: whatever changes in a record, completed_at
+-- included, is then a heap-only update that the next visitor of the page prunes. A partial index on what is pending
+-- would make each completion write the key's index too; extent.pending_from says where to begin instead.
 
 CREATE TABLE {schema}.backfill (
     subscription_id integer PRIMARY KEY REFERENCES {schema}.subscription ON DELETE CASCADE,

@@ -1,5 +1,287 @@
 -- Dedicated storage: tables of a topic's own, created ahead and dropped behind.
+--
+-- message_t<id> takes all rows of the topic. Cut into partitions by offset it has message_t<id>_o<first> for each range, and
+-- message_t<id>_rest for offsets that are in none: publishing never fails for want of a partition, and retention
+-- deletes there row by row, as from the shared table.
+--
+-- Creating and dropping need locks that a publisher or reader with an open transaction can hold up, and that hold up others
+-- while they are waited for. So they are waited for briefly, left for the next run otherwise, and everything else goes on.
 
--- Makes a topic's storage what its row says. The topic has no messages.
+ALTER TABLE {schema}.extent
+    -- How many offsets were taken at some time lately: the rate.
+    ADD COLUMN rate_offset bigint,
+    ADD COLUMN rate_at timestamptz,
+    -- Offsets a second, as last measured.
+    ADD COLUMN rate double precision;
+
+-- Vacuumed as the shared table is.
+CREATE FUNCTION {schema}.log_table_settings() RETURNS text
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT 'autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_insert_scale_factor = 0.1'
+$$;
+
+-- Creates the table for a range of offsets. It is made apart and attached: that does not hold up publishers, unless rows
+-- went past the partitions in a transaction that is still open.
+CREATE FUNCTION {schema}.create_partition(p_topic_id integer, p_first bigint, p_last bigint, p_now timestamptz) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_parent text := 'message_t' || p_topic_id;
+    v_table text := 'message_t' || p_topic_id || '_o' || p_first;
+BEGIN
+    EXECUTE format('CREATE TABLE {schema}.%I (LIKE {schema}.%I INCLUDING DEFAULTS INCLUDING STORAGE, PRIMARY KEY (topic_id, message_offset)) WITH (%s)',
+                   v_table, v_parent, {schema}.log_table_settings());
+    EXECUTE format('ALTER TABLE {schema}.%I ATTACH PARTITION {schema}.%I FOR VALUES FROM (%s) TO (%s)',
+                   v_parent, v_table, p_first, p_last + 1);
+    INSERT INTO {schema}.partition (topic_id, first_offset, last_offset, table_name, created_at)
+    VALUES (p_topic_id, p_first, p_last, v_table, p_now);
+END $$;
+
+-- Offsets a partition takes. By time: as many as come in that time at the present rate, within reason.
+CREATE FUNCTION {schema}.partition_size(p_topic {schema}.topic, p_rate double precision) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE p_topic.partition
+        WHEN 'rows' THEN p_topic.partition_rows
+        ELSE least(greatest(ceil(coalesce(p_rate * CASE p_topic.partition WHEN 'hour' THEN 3600 WHEN 'day' THEN 86400 ELSE 2592000 END,
+                                          100000)), 1000), 100000000)::bigint
+    END
+$$;
+
+-- Gives a topic that has no messages the storage its settings name, and takes away what it had. Runs under the lock of the
+-- extent, or in the transaction that creates the topic. The new table is made apart and attached, so publishers of other
+-- topics go on; the shared table is locked while it is made sure that it has none of the topic's rows. Who has
+-- an open transaction on it can hold that up: then this fails as busy, and is tried again.
 CREATE FUNCTION {schema}.make_storage(p_topic_id integer) RETURNS void
-LANGUAGE plpgsql AS $$ BEGIN END $$;
+LANGUAGE plpgsql AS $$
+DECLARE
+    t {schema}.topic;
+    v_table text := 'message_t' || p_topic_id;
+    v_first bigint := {schema}.last_taken(p_topic_id) + 1;
+    v_size bigint;
+    v_timeout text := current_setting('lock_timeout');
+BEGIN
+    SELECT x.* INTO STRICT t FROM {schema}.topic x WHERE x.topic_id = p_topic_id;
+    IF EXISTS (SELECT FROM {schema}.message m WHERE m.topic_id = p_topic_id) THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = format(
+            'invalid storage: topic %s has messages, and storage changes only while it has none', t.name);
+    END IF;
+    PERFORM set_config('lock_timeout', '3s', true);
+    EXECUTE format('DROP TABLE IF EXISTS {schema}.%I', v_table);
+    DELETE FROM {schema}.partition x WHERE x.topic_id = p_topic_id;
+    IF t.storage = 'dedicated' THEN
+        EXECUTE format('CREATE TABLE {schema}.%I (LIKE {schema}.message INCLUDING DEFAULTS INCLUDING STORAGE, PRIMARY KEY (topic_id, message_offset)) %s',
+                       v_table, CASE t.partition WHEN 'none' THEN format('WITH (%s)', {schema}.log_table_settings())
+                                ELSE 'PARTITION BY RANGE (message_offset)' END);
+        IF t.partition <> 'none' THEN
+            EXECUTE format('CREATE TABLE {schema}.%I PARTITION OF {schema}.%I DEFAULT WITH (%s)', v_table || '_rest', v_table,
+                           {schema}.log_table_settings());
+            v_size := {schema}.partition_size(t, NULL);
+            FOR i IN 0..2 LOOP
+                PERFORM {schema}.create_partition(p_topic_id, v_first + i * v_size, v_first + (i + 1) * v_size - 1, clock_timestamp());
+            END LOOP;
+        END IF;
+        EXECUTE format('ALTER TABLE {schema}.message ATTACH PARTITION {schema}.%I FOR VALUES IN (%s)', v_table, p_topic_id);
+    END IF;
+    PERFORM set_config('lock_timeout', v_timeout, true);
+END $$;
+
+-- Measures the rate: over a minute at least, so that it is one.
+CREATE FUNCTION {schema}.measure_rate(p_extent {schema}.extent, p_taken bigint, p_now timestamptz) RETURNS double precision
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_seconds double precision := extract(epoch FROM p_now - p_extent.rate_at);
+    v_rate double precision := p_extent.rate;
+BEGIN
+    IF v_seconds IS NOT NULL AND v_seconds BETWEEN 0 AND 59 THEN
+        -- A burst counts at once; a lull only when it lasts.
+        RETURN greatest(v_rate, (p_taken - p_extent.rate_offset) / 60.0);
+    END IF;
+    IF v_seconds > 0 THEN
+        v_rate := (p_taken - p_extent.rate_offset) / v_seconds;
+    END IF;
+    UPDATE {schema}.extent e SET rate_offset = p_taken, rate_at = p_now, rate = v_rate WHERE e.topic_id = p_extent.topic_id;
+    RETURN v_rate;
+END $$;
+
+-- Creates partitions until two are ahead, and two of the size that the present rate asks for would fit. A range that rows
+-- may be in already, past the partitions, is left out: the new ones begin beyond the last offset taken, with room for
+-- what is taken meanwhile.
+CREATE FUNCTION {schema}.create_ahead(p_topic {schema}.topic, p_extent {schema}.extent, p_now timestamptz, OUT created bigint, OUT locked boolean)
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_taken bigint := {schema}.last_taken(p_topic.topic_id);
+    v_rate double precision := {schema}.measure_rate(p_extent, v_taken, p_now);
+    v_size bigint := {schema}.partition_size(p_topic, v_rate);
+    v_needed bigint := greatest(2 * v_size, least(ceil(v_rate * 120), 100000000)::bigint);
+    v_first bigint;
+BEGIN
+    created := 0;
+    locked := false;
+    FOR i IN 1..16 LOOP
+        SELECT coalesce(max(x.last_offset), 0) + 1 INTO v_first FROM {schema}.partition x WHERE x.topic_id = p_topic.topic_id;
+        EXIT WHEN v_first - 1 - v_taken >= v_needed
+            AND (SELECT count(*) FROM {schema}.partition x WHERE x.topic_id = p_topic.topic_id AND x.first_offset > v_taken) >= 2;
+        IF v_first <= v_taken + 1 THEN
+            v_first := v_taken + greatest(1000, ceil(coalesce(v_rate, 0) * 10)::bigint);
+            v_first := (v_first / 1000 + 1) * 1000 + 1;
+        END IF;
+        BEGIN
+            PERFORM {schema}.create_partition(p_topic.topic_id, v_first, v_first + v_size - 1, p_now);
+            created := created + 1;
+        EXCEPTION
+            -- Somebody holds what is past the partitions, or has just put rows there that would belong into this one.
+            WHEN lock_not_available OR deadlock_detected OR check_violation THEN
+                locked := true;
+                RETURN;
+        END;
+    END LOOP;
+END $$;
+
+-- How many messages are in a partition. A large one is not counted row by row: it is what the statistics say, within its
+-- offsets, or all of these if there are none yet.
+CREATE FUNCTION {schema}.count_in(x {schema}.partition) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_count bigint;
+    v_span bigint := x.last_offset - x.first_offset + 1;
+BEGIN
+    IF v_span > 100000 THEN
+        SELECT CASE WHEN c.reltuples < 0 THEN v_span ELSE least(c.reltuples::bigint, v_span) END INTO v_count
+        FROM pg_class c WHERE c.oid = format('{schema}.%I', x.table_name)::regclass;
+    ELSE
+        EXECUTE format('SELECT count(*) FROM {schema}.%I', x.table_name) INTO v_count;
+    END IF;
+    RETURN v_count;
+END $$;
+
+-- Whether a partition may go whole, by the rules of "clean": by its last offset, and where age matters by its youngest rows.
+-- Times rise with offsets but for publishers that overlap, so those are among the last thousand.
+CREATE FUNCTION {schema}.may_drop(p_topic {schema}.topic, p_extent {schema}.extent, r {schema}.reach, x {schema}.partition) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_youngest timestamptz;
+    v_done boolean;
+BEGIN
+    IF x.last_offset > r.head OR r.gaps && int8range(x.first_offset, x.last_offset, '[]') THEN
+        RETURN false;
+    END IF;
+    v_done := x.last_offset <= r.done_until
+        AND (p_topic.tracking = 'offset_watermark' OR x.last_offset < p_extent.pending_from);
+    IF v_done AND x.first_offset > p_extent.zero_until THEN
+        RETURN true;
+    END IF;
+    EXECUTE format('SELECT max(q.created_at) FROM (SELECT m.created_at FROM {schema}.%I m ORDER BY m.topic_id DESC, m.message_offset DESC LIMIT 1000) q',
+                   x.table_name) INTO v_youngest;
+    RETURN v_youngest IS NULL OR coalesce(v_youngest <= r.aged_since, false) OR v_done AND v_youngest <= r.zero_since;
+END $$;
+
+-- Drops a partition: what subscriptions had not done of it is counted first. Returns how many messages went, and of the groups
+-- that count what they missed.
+CREATE FUNCTION {schema}.drop_partition(
+    p_topic {schema}.topic, r {schema}.reach, x {schema}.partition, OUT removed bigint, OUT missed_groups text[], OUT missed bigint[]
+)
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_range int8range := int8range(x.first_offset, x.last_offset, '[]');
+    v_misses {schema}.miss[];
+    v_first bigint;
+BEGIN
+    EXECUTE format('LOCK TABLE ONLY {schema}.%I, ONLY {schema}.%I, ONLY {schema}.%I IN ACCESS EXCLUSIVE MODE', 'message_t' || x.topic_id,
+                   {schema}.loose_table(p_topic), x.table_name);
+    removed := {schema}.count_in(x);
+    -- What is pending of a partition that is whole, is as many as go.
+    SELECT coalesce(array_agg(ROW(p.subscription_id, removed, x.first_offset, x.last_offset)::{schema}.miss), '{}')
+           || {schema}.misses(x.table_name, x.topic_id,
+                              ARRAY(SELECT q FROM unnest(r.places) q WHERE NOT q.pending @> v_range), int8multirange(v_range))
+    INTO v_misses FROM unnest(r.places) p WHERE p.pending @> v_range AND removed > 0;
+    EXECUTE format('DROP TABLE {schema}.%I', x.table_name);
+    DELETE FROM {schema}.partition q WHERE q.topic_id = x.topic_id AND q.first_offset = x.first_offset;
+    EXECUTE format('SELECT min(m.message_offset) FROM {schema}.%I m WHERE m.topic_id = $1', {schema}.loose_table(p_topic))
+        INTO v_first USING p_topic.topic_id;
+    v_first := least(v_first, r.head + 1, lower(r.gaps), (SELECT min(q.first_offset) FROM {schema}.partition q WHERE q.topic_id = x.topic_id));
+    UPDATE {schema}.extent e SET first_offset = greatest(e.first_offset, v_first), removed = e.removed + drop_partition.removed
+    WHERE e.topic_id = x.topic_id RETURNING e.first_offset INTO v_first;
+    SELECT array_agg(m.group_name) FILTER (WHERE m.status <> 'dead'), array_agg(m.missed) FILTER (WHERE m.status <> 'dead')
+    INTO missed_groups, missed FROM {schema}.follow_log(r.places, v_misses, v_first) m;
+END $$;
+
+-- Drops partitions behind, lowest first, as long as they may go. One whose locks are not to be had soon, or that somebody waits
+-- for who has what this needs, stays for the next run: nothing of it has happened then.
+CREATE FUNCTION {schema}.drop_behind(
+    p_topic {schema}.topic, p_extent {schema}.extent, p_now timestamptz,
+    OUT dropped bigint, OUT removed bigint, OUT locked boolean, OUT missed_groups text[], OUT missed bigint[]
+)
+LANGUAGE plpgsql AS $$
+DECLARE
+    r {schema}.reach := {schema}.reach_of(p_topic, p_now);
+    x {schema}.partition;
+    v_gone record;
+BEGIN
+    dropped := 0;
+    removed := 0;
+    locked := false;
+    FOR x IN SELECT q.* FROM {schema}.partition q WHERE q.topic_id = p_topic.topic_id ORDER BY q.first_offset LIMIT 16 LOOP
+        EXIT WHEN NOT {schema}.may_drop(p_topic, p_extent, r, x);
+        BEGIN
+            SELECT * INTO v_gone FROM {schema}.drop_partition(p_topic, r, x);
+        EXCEPTION
+            WHEN lock_not_available OR deadlock_detected THEN
+                locked := true;
+                EXIT;
+        END;
+        dropped := dropped + 1;
+        removed := removed + v_gone.removed;
+        missed_groups := missed_groups || v_gone.missed_groups;
+        missed := missed || v_gone.missed;
+    END LOOP;
+END $$;
+
+-- One run over the partitions of a topic.
+CREATE FUNCTION {schema}.keep_partitions(
+    p_topic_id integer, p_lock_ms integer, p_now timestamptz,
+    OUT topic text, OUT created bigint, OUT dropped bigint, OUT removed bigint, OUT ahead bigint, OUT locked boolean,
+    OUT missed_groups text[], OUT missed bigint[]
+)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    e {schema}.extent;
+    t {schema}.topic;
+    v_step record;
+BEGIN
+    SELECT x.* INTO t FROM {schema}.topic x WHERE x.topic_id = p_topic_id;
+    topic := t.name;
+    SELECT 0, 0, 0, 0, false INTO created, dropped, removed, ahead, locked;
+    IF t.storage = 'shared' OR t.partition = 'none' THEN
+        RETURN;
+    END IF;
+    e := {schema}.begin_upkeep(p_topic_id);
+    -- Only now: the extent's lock is waited for as anybody waits for it.
+    PERFORM set_config('lock_timeout', p_lock_ms::text, true);
+    SELECT x.* INTO STRICT t FROM {schema}.topic x WHERE x.topic_id = p_topic_id;
+    SELECT * INTO v_step FROM {schema}.create_ahead(t, e, v_now);
+    created := v_step.created;
+    locked := v_step.locked;
+    SELECT * INTO v_step FROM {schema}.drop_behind(t, e, p_now);
+    dropped := v_step.dropped;
+    removed := v_step.removed;
+    locked := locked OR v_step.locked;
+    missed_groups := v_step.missed_groups;
+    missed := v_step.missed;
+    SELECT count(*) INTO ahead FROM {schema}.partition x
+    WHERE x.topic_id = p_topic_id AND x.first_offset > {schema}.last_taken(p_topic_id);
+    PERFORM set_config('lock_timeout', '0', true);
+END $$;
+COMMENT ON FUNCTION {schema}.keep_partitions IS 'granted to consumer: creates partitions ahead and drops those behind';
+
+-- Whether rows of a topic went past its partitions; for those who may look.
+CREATE FUNCTION {schema}.went_past(p_topic_id integer) RETURNS boolean
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_found boolean := false;
+BEGIN
+    IF to_regclass('{schema}.message_t' || p_topic_id || '_rest') IS NOT NULL THEN
+        EXECUTE format('SELECT EXISTS (SELECT FROM {schema}.%I)', 'message_t' || p_topic_id || '_rest') INTO v_found;
+    END IF;
+    RETURN v_found;
+END $$;
+COMMENT ON FUNCTION {schema}.went_past IS 'granted to consumer, reader: whether rows went past the partitions';

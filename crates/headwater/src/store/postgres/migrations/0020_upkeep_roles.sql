@@ -1,4 +1,206 @@
--- Rights for what is new: see grant_role.
+-- Who dies, who watches, and small things past their time. And rights for what is new: see grant_role.
+
+-- Elects or confirms the worker of the namespace. Whoever has the term keeps it until it has run out.
+CREATE FUNCTION {schema}.elect(p_worker text, p_term_ms bigint, p_now timestamptz) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+BEGIN
+    INSERT INTO {schema}.election AS e (worker, until) VALUES (p_worker, v_now + make_interval(secs => p_term_ms / 1000.0))
+    ON CONFLICT (one) DO UPDATE SET worker = excluded.worker, until = excluded.until
+        WHERE e.worker = excluded.worker OR e.until <= v_now;
+    RETURN FOUND;
+END $$;
+COMMENT ON FUNCTION {schema}.elect IS 'granted to consumer: elects the worker of upkeep';
+
+CREATE FUNCTION {schema}.resign(p_worker text) RETURNS void
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    DELETE FROM {schema}.election e WHERE e.worker = p_worker
+$$;
+COMMENT ON FUNCTION {schema}.resign IS 'granted to consumer: gives up the term of the worker of upkeep';
+
+-- Looks for the dead. One look at a time: they meet at the job's row. Under the extent's lock the silence is checked again in
+-- the update itself: a heartbeat that came between is seen, and one that comes later finds a dead one and resurrects it.
+--
+-- Where nobody was watching (the last look is more than three minutes ago, or older than the server's start), everybody looks
+-- silent because nobody could speak. They are suspected, and die at a look that comes an interval later and finds them silent
+-- still. A suspicion is void once its subject has spoken, or the server was restarted again.
+CREATE FUNCTION {schema}.detect_dead(p_now timestamptz) RETURNS TABLE (kind text, topic text, group_name text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    -- An injected time has nothing to do with when the server was started.
+    v_started timestamptz := CASE WHEN p_now IS NULL THEN pg_postmaster_start_time() ELSE '-infinity' END;
+    v_last timestamptz;
+    v_watched boolean;
+    s record;
+    v_suspected timestamptz;
+BEGIN
+    INSERT INTO {schema}.job (job, last_run_at) VALUES ('dead_detection', 'epoch') ON CONFLICT (job) DO NOTHING;
+    SELECT j.last_run_at INTO v_last FROM {schema}.job j WHERE j.job = 'dead_detection' FOR UPDATE;
+    v_watched := v_last >= v_now - interval '3 minutes' AND v_last >= v_started;
+    FOR s IN
+        SELECT x.subscription_id, x.topic_id, t.name, x.group_name, x.heartbeat_at, x.suspected_at,
+               {schema}.before(v_now, t.heartbeat_timeout_ms) AS silent_since, make_interval(secs => t.heartbeat_interval_ms / 1000.0) AS beat,
+               {schema}.before(v_now, t.heartbeat_timeout_ms * 4 / 5) AS near
+        FROM {schema}.subscription x JOIN {schema}.topic t ON t.topic_id = x.topic_id
+        WHERE x.status = 'active' AND x.heartbeat_at <= {schema}.before(v_now, t.heartbeat_timeout_ms * 4 / 5)
+        ORDER BY x.topic_id, x.subscription_id
+    LOOP
+        topic := s.name;
+        group_name := s.group_name;
+        v_suspected := CASE WHEN s.suspected_at > s.heartbeat_at AND s.suspected_at >= v_started THEN s.suspected_at END;
+        IF s.heartbeat_at >= s.silent_since THEN
+            kind := 'near_timeout';
+        ELSIF v_suspected + s.beat <= v_now OR v_suspected IS NULL AND v_watched THEN
+            CONTINUE WHEN NOT {schema}.die(s.subscription_id, s.topic_id, s.silent_since, v_now);
+            kind := 'died';
+        ELSE
+            UPDATE {schema}.subscription x SET suspected_at = coalesce(v_suspected, v_now)
+            WHERE x.subscription_id = s.subscription_id AND x.suspected_at IS DISTINCT FROM coalesce(v_suspected, v_now);
+            kind := 'suspected';
+        END IF;
+        RETURN NEXT;
+    END LOOP;
+    UPDATE {schema}.job j SET last_run_at = greatest(v_now, j.last_run_at) WHERE j.job = 'dead_detection';
+END $$;
+COMMENT ON FUNCTION {schema}.detect_dead IS 'granted to consumer: finds subscriptions that fell silent';
+
+-- Declares one dead, if it is active and silent still.
+CREATE FUNCTION {schema}.die(p_subscription_id integer, p_topic_id integer, p_silent_since timestamptz, p_now timestamptz) RETURNS boolean
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM {schema}.begin_upkeep(p_topic_id);
+    PERFORM FROM {schema}.head h WHERE h.topic_id = p_topic_id FOR SHARE;
+    UPDATE {schema}.subscription s SET status = 'dead', status_at = p_now, suspected_at = NULL
+    WHERE s.subscription_id = p_subscription_id AND s.status = 'active' AND s.heartbeat_at < p_silent_since;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    PERFORM {schema}.end_accounting(p_subscription_id);
+    RETURN true;
+END $$;
+
+-- Moves a subscription that has been dead for too long up to the watermark; what is stored of what it skips it has missed.
+-- Under the lock of the extent; the head's too, because cursors may cross noted gaps. False if it is there already.
+CREATE FUNCTION {schema}.move_zombie(p_subscription_id integer, p_topic_id integer) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_to bigint;
+    p {schema}.place;
+    v_missed record;
+BEGIN
+    PERFORM FROM {schema}.head h WHERE h.topic_id = p_topic_id FOR UPDATE;
+    SELECT least(h.head, (SELECT min(lower(q.pending) - 1) FROM {schema}.places(p_topic_id) q WHERE q.status IN ('active', 'paused')))
+    INTO v_to FROM {schema}.head h WHERE h.topic_id = p_topic_id;
+    SELECT q.* INTO p FROM {schema}.places(p_topic_id) q WHERE q.subscription_id = p_subscription_id AND q.status = 'dead';
+    IF NOT FOUND OR lower(p.pending) > v_to THEN
+        RETURN false;
+    END IF;
+    SELECT count(*) AS count, min(m.message_offset) AS first, max(m.message_offset) AS last INTO v_missed
+    FROM unnest(p.pending * int8multirange(int8range(1, v_to + 1))) r
+    JOIN {schema}.message m ON m.topic_id = p_topic_id AND m.message_offset >= lower(r) AND m.message_offset < upper(r);
+    UPDATE {schema}.subscription s
+    SET missed = s.missed + v_missed.count, missed_first = least(s.missed_first, v_missed.first),
+        missed_last = greatest(s.missed_last, v_missed.last)
+    WHERE s.subscription_id = p_subscription_id;
+    UPDATE {schema}.cursor c SET next_offset = v_to + 1 WHERE c.subscription_id = p_subscription_id AND c.next_offset <= v_to;
+    DELETE FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_id AND o.last_offset <= v_to;
+    UPDATE {schema}.outstanding o SET first_offset = v_to + 1 WHERE o.subscription_id = p_subscription_id AND o.first_offset <= v_to;
+    RETURN true;
+END $$;
+
+-- Moves zombies, and deletes what has been dead or cancelled for long, with nothing pending: its accounting is released; a dead
+-- one holds nothing, has come to the watermark, and left no letters, which a person may still want.
+CREATE FUNCTION {schema}.clean_subscriptions(p_older_than_ms bigint, p_now timestamptz) RETURNS TABLE (kind text, topic text, group_name text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    s record;
+BEGIN
+    FOR s IN
+        SELECT x.subscription_id, x.topic_id, t.name, x.group_name, x.status,
+               x.status = 'dead' AND x.status_at < {schema}.before(v_now, t.zombie_subscription_ttl_ms) AS zombie,
+               x.status_at < {schema}.before(v_now, p_older_than_ms) AS old
+        FROM {schema}.subscription x JOIN {schema}.topic t ON t.topic_id = x.topic_id
+        WHERE x.status IN ('dead', 'cancelled') ORDER BY x.topic_id, x.subscription_id
+    LOOP
+        CONTINUE WHEN NOT s.zombie AND NOT s.old;
+        topic := s.name;
+        group_name := s.group_name;
+        PERFORM {schema}.begin_upkeep(s.topic_id);
+        IF s.zombie AND {schema}.move_zombie(s.subscription_id, s.topic_id) THEN
+            kind := 'zombie';
+            RETURN NEXT;
+        END IF;
+        IF s.old AND {schema}.delete_subscription(s.subscription_id, s.topic_id) THEN
+            kind := 'deleted';
+            RETURN NEXT;
+        END IF;
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION {schema}.clean_subscriptions IS 'granted to consumer: removes subscriptions past their time';
+
+CREATE FUNCTION {schema}.delete_subscription(p_subscription_id integer, p_topic_id integer) RETURNS boolean
+LANGUAGE plpgsql AS $$
+BEGIN
+    -- Looked at anew, under the lock: it may have come back.
+    PERFORM FROM {schema}.places(p_topic_id) p JOIN {schema}.subscription s ON s.subscription_id = p.subscription_id
+    WHERE p.subscription_id = p_subscription_id AND s.released_until IS NULL
+      AND (p.status = 'cancelled'
+           OR p.status = 'dead' AND isempty(p.held)
+              AND p.next_offset > (SELECT least(h.head, (SELECT min(lower(q.pending) - 1) FROM {schema}.places(p_topic_id) q
+                                                         WHERE q.status IN ('active', 'paused')))
+                                   FROM {schema}.head h WHERE h.topic_id = p_topic_id)
+              AND NOT EXISTS (SELECT FROM {schema}.dead_letter d WHERE d.subscription_id = p_subscription_id));
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    DELETE FROM {schema}.dead_letter d WHERE d.subscription_id = p_subscription_id;
+    DELETE FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_id;
+    DELETE FROM {schema}.subscription s WHERE s.subscription_id = p_subscription_id;
+    RETURN true;
+END $$;
+
+-- Forgets what processes told that have not been heard of for a day, and expired dedup keys; a bounded number.
+CREATE FUNCTION {schema}.forget_old(p_max integer, p_now timestamptz) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    v_activities bigint;
+    v_keys bigint;
+BEGIN
+    DELETE FROM {schema}.activity a WHERE a.ctid = ANY (ARRAY(
+        SELECT x.ctid FROM {schema}.activity x WHERE x.told_at < v_now - interval '1 day' LIMIT p_max FOR UPDATE SKIP LOCKED));
+    GET DIAGNOSTICS v_activities = ROW_COUNT;
+    DELETE FROM {schema}.dedup d WHERE d.ctid = ANY (ARRAY(
+        SELECT x.ctid FROM {schema}.dedup x WHERE x.expires_at <= v_now ORDER BY x.expires_at LIMIT p_max FOR UPDATE SKIP LOCKED));
+    GET DIAGNOSTICS v_keys = ROW_COUNT;
+    RETURN v_activities + v_keys;
+END $$;
+COMMENT ON FUNCTION {schema}.forget_old IS 'granted to consumer: forgets small things past their time';
+
+-- Notes that a job was run. A look for the dead that failed was no look.
+CREATE FUNCTION {schema}.job_ran(
+    p_job text, p_duration_us bigint, p_rows bigint, p_backlog bigint, p_error text, p_now timestamptz
+) RETURNS void
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    INSERT INTO {schema}.job AS j (job, runs, failures, rows, backlog, last_run_at, duration_us, last_error)
+    VALUES (p_job, 1, (p_error IS NOT NULL)::integer, p_rows, p_backlog,
+            CASE WHEN p_job = 'dead_detection' AND p_error IS NOT NULL THEN 'epoch' ELSE coalesce(p_now, clock_timestamp()) END,
+            p_duration_us, p_error)
+    ON CONFLICT (job) DO UPDATE
+        SET runs = j.runs + 1, failures = j.failures + excluded.failures, rows = j.rows + excluded.rows, backlog = excluded.backlog,
+            last_run_at = greatest(j.last_run_at, excluded.last_run_at), duration_us = excluded.duration_us, last_error = excluded.last_error
+$$;
+COMMENT ON FUNCTION {schema}.job_ran IS 'granted to consumer: notes runs of jobs';
+
+CREATE FUNCTION {schema}.jobs() RETURNS SETOF {schema}.job
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    SELECT j.* FROM {schema}.job j WHERE j.runs > 0 ORDER BY j.job
+$$;
+COMMENT ON FUNCTION {schema}.jobs IS 'granted to consumer, reader: how jobs have been doing';
+
 REVOKE ALL ON ALL TABLES IN SCHEMA {schema} FROM PUBLIC;
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA {schema} FROM PUBLIC;
 SELECT {schema}.grant_roles();

@@ -1,0 +1,158 @@
+//! Backfills: see `migrations/0019_backfill.sql`.
+
+use tokio_postgres::Row;
+
+use super::PostgresStore;
+use super::clean::count;
+use super::track::{advance, batch};
+use crate::backfill::{Backfill, BackfillLimits, BackfillState, BackfillStep};
+use crate::error::{Error, Result};
+use crate::message::Offset;
+use crate::name::{GroupName, Owner, TopicName};
+
+/// For how long a backfill is a worker's that says nothing.
+const WORKER_MS: i64 = 15_000;
+
+pub(super) async fn start(
+    store: &PostgresStore,
+    topic: &TopicName,
+    group: &GroupName,
+    limits: &BackfillLimits,
+) -> Result<Backfill> {
+    if limits.messages_max == 0 || limits.rate_max == 0 {
+        return Err(Error::invalid("backfill limits", "messages_max and rate_max must be at least 1"));
+    }
+    let named = super::topic::get(store, topic).await?;
+    advance(store, named.topic_id).await?;
+    let messages_max = i64::try_from(limits.messages_max).unwrap_or(i64::MAX);
+    let rows = store
+        .connections
+        .query(
+            &format!("starting a backfill of topic {topic}, group {group}"),
+            &store.statements.backfill_start,
+            &[
+                &topic.as_str(),
+                &group.as_str(),
+                &messages_max,
+                &batch(limits.rate_max),
+                &store.actor,
+                &store.clock.injected(),
+            ],
+        )
+        .await?;
+    of_subscription(store, rows[0].get("subscription_id")).await
+}
+
+/// Cancels one that is under way, or lets a stopped one go on.
+pub(super) async fn turn(
+    store: &PostgresStore,
+    topic: &TopicName,
+    group: &GroupName,
+    resume: bool,
+) -> Result<Backfill> {
+    let rows = store
+        .connections
+        .query(
+            &format!("changing the backfill of topic {topic}, group {group}"),
+            &store.statements.backfill_turn,
+            &[&topic.as_str(), &group.as_str(), &resume, &store.actor, &store.clock.injected()],
+        )
+        .await?;
+    of_subscription(store, rows[0].get("subscription_id")).await
+}
+
+pub(super) async fn list(store: &PostgresStore) -> Result<Vec<Backfill>> {
+    let all: Option<i32> = None;
+    let rows = store.connections.query("listing backfills", &store.statements.backfill_list, &[&all]).await?;
+    rows.iter().map(backfill_of).collect()
+}
+
+pub(super) async fn step(
+    store: &PostgresStore,
+    worker: &Owner,
+    messages_max: u32,
+) -> Result<Option<BackfillStep>> {
+    let now = store.clock.injected();
+    let rows = store
+        .connections
+        .query("taking a backfill", &store.statements.backfill_take, &[&worker.as_str(), &WORKER_MS, &now])
+        .await?;
+    let Some(subscription_id) = rows[0].get::<_, Option<i32>>("subscription_id") else {
+        return Ok(None);
+    };
+    let stepped = store
+        .connections
+        .query(
+            "backfilling",
+            &store.statements.backfill_step,
+            &[&subscription_id, &worker.as_str(), &batch(messages_max), &WORKER_MS, &now],
+        )
+        .await;
+    let rows = match stepped {
+        // What passes by itself is tried again, by this worker or the next.
+        Err(error) if error.is_retryable() => return Err(error),
+        Err(error) => {
+            fail(store, subscription_id, worker, &error).await;
+            return Err(error);
+        }
+        Ok(rows) => rows,
+    };
+    if rows[0].get::<_, Option<i64>>("processed").is_none() {
+        // Cancelled, or given to another, between the two statements.
+        return Ok(None);
+    }
+    let backfill = of_subscription(store, subscription_id).await?;
+    Ok(Some(BackfillStep {
+        backfill,
+        processed: count(&rows[0], "processed"),
+        changed: count(&rows[0], "changed"),
+    }))
+}
+
+async fn fail(store: &PostgresStore, subscription_id: i32, worker: &Owner, error: &Error) {
+    let text = error.to_string();
+    let noted = store
+        .connections
+        .query(
+            "noting a failed backfill",
+            &store.statements.backfill_fail,
+            &[&subscription_id, &worker.as_str(), &text],
+        )
+        .await;
+    if let Err(error) = noted {
+        tracing::warn!(%error, "a failed backfill could not be noted; another worker will try it");
+    }
+}
+
+async fn of_subscription(store: &PostgresStore, subscription_id: i32) -> Result<Backfill> {
+    let rows = store
+        .connections
+        .query("reading a backfill", &store.statements.backfill_list, &[&Some(subscription_id)])
+        .await?;
+    rows.first().map_or_else(|| Err(Error::no_such_subscription("?", "?")), backfill_of)
+}
+
+fn backfill_of(row: &Row) -> Result<Backfill> {
+    let (first, last): (i64, i64) = (row.get("first_offset"), row.get("last_offset"));
+    let checkpoint: i64 = row.get("checkpoint");
+    let span = |from: i64, to: i64| u64::try_from(to - from + 1).unwrap_or(0);
+    let ran_ms: i64 = row.get("ran_ms");
+    let processed = span(first, checkpoint);
+    #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+    let rate = if ran_ms > 0 { processed as f64 / (ran_ms as f64 / 1_000.0) } else { 0.0 };
+    Ok(Backfill {
+        topic: TopicName::new(row.get::<_, String>("topic"))?,
+        group: GroupName::new(row.get::<_, String>("group_name"))?,
+        state: BackfillState::parse(row.get("state"))?,
+        first: Offset(first),
+        last: Offset(last),
+        checkpoint: Offset(checkpoint),
+        processed,
+        total: span(first, last),
+        created_at: row.get("created_at"),
+        progressed_at: row.get("progressed_at"),
+        rate,
+        rate_max: u32::try_from(row.get::<_, i32>("rate_max")).expect("the schema checks rates"),
+        error: row.get("error"),
+    })
+}

@@ -1,0 +1,53 @@
+//! Elections, and looking for the dead: see `migrations/0020_upkeep_roles.sql`.
+
+use std::time::Duration;
+
+use tokio_postgres::Row;
+
+use super::PostgresStore;
+use super::time::millis;
+use crate::error::Result;
+use crate::name::{GroupName, Owner, TopicName};
+use crate::store::Detected;
+
+pub(super) async fn elect(store: &PostgresStore, worker: &Owner, term: Duration) -> Result<bool> {
+    let rows = store
+        .connections
+        .query_leases(
+            "electing a worker",
+            &store.statements.elect,
+            &[&worker.as_str(), &millis(term), &store.clock.injected()],
+        )
+        .await?;
+    Ok(rows[0].get("elected"))
+}
+
+pub(super) async fn resign(store: &PostgresStore, worker: &Owner) -> Result<()> {
+    store.connections.query_leases("resigning", &store.statements.resign, &[&worker.as_str()]).await.map(drop)
+}
+
+pub(super) async fn detect_dead(store: &PostgresStore) -> Result<Detected> {
+    let rows = store
+        .connections
+        .query("looking for the dead", &store.statements.detect, &[&store.clock.injected()])
+        .await?;
+    let mut detected = Detected::default();
+    for row in &rows {
+        let named = name_of(row)?;
+        match row.get::<_, &str>("kind") {
+            "died" => {
+                tracing::warn!(topic = %named.0, group = %named.1, "subscription fell silent, it is dead");
+                detected.died.push(named);
+            }
+            "suspected" => detected.suspected.push(named),
+            _ => detected.near_timeout.push(named),
+        }
+    }
+    Ok(detected)
+}
+
+/// The topic and group a row names.
+pub(super) fn name_of(row: &Row) -> Result<(TopicName, GroupName)> {
+    let topic = TopicName::new(row.get::<_, String>("topic"))?;
+    Ok((topic, GroupName::new(row.get::<_, String>("group_name"))?))
+}

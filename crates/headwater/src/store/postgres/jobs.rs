@@ -1,0 +1,55 @@
+//! How the jobs of upkeep have been doing.
+
+use std::time::Duration;
+
+use tokio_postgres::Row;
+
+use super::PostgresStore;
+use super::clean::count;
+use crate::error::Result;
+use crate::maintain::{Job, JobRun, JobStatus};
+
+pub(super) async fn probe(store: &PostgresStore) -> Result<()> {
+    store.connections.query("probing", &store.statements.probe, &[]).await.map(drop)
+}
+
+pub(super) async fn list(store: &PostgresStore) -> Result<Vec<JobStatus>> {
+    let rows = store.connections.query("listing jobs", &store.statements.jobs, &[]).await?;
+    // Jobs of a later version are not this program's.
+    Ok(rows.iter().filter_map(status_of).collect())
+}
+
+fn status_of(row: &Row) -> Option<JobStatus> {
+    let name: &str = row.get("job");
+    Some(JobStatus {
+        job: Job::ALL.into_iter().find(|job| job.as_str() == name)?,
+        runs: count(row, "runs"),
+        failures: count(row, "failures"),
+        rows: count(row, "rows"),
+        backlog: count(row, "backlog"),
+        last_run_at: row.get("last_run_at"),
+        last_duration: Duration::from_micros(count(row, "duration_us")),
+        last_error: row.get("last_error"),
+    })
+}
+
+pub(super) async fn ran(store: &PostgresStore, run: &JobRun) -> Result<()> {
+    let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+    let duration_us = i64::try_from(run.duration.as_micros()).unwrap_or(i64::MAX);
+    store
+        .connections
+        .query(
+            &format!("noting a run of job {}", run.job.as_str()),
+            &store.statements.job_ran,
+            &[
+                &run.job.as_str(),
+                &duration_us,
+                &number(run.rows),
+                &number(run.backlog),
+                &run.error,
+                &store.clock.injected(),
+            ],
+        )
+        .await
+        .map(drop)
+}

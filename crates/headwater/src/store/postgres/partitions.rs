@@ -1,0 +1,32 @@
+//! Partitions of dedicated topics: see `migrations/0018_partitions.sql`.
+
+use super::PostgresStore;
+use super::clean::{count, missed_of};
+use super::track::advance;
+use crate::error::Result;
+use crate::store::PartitionStep;
+use crate::topic::TopicId;
+
+/// How long a lock is waited for. Whoever publishes to the topic waits behind it for as long.
+const LOCK_MS: i32 = 100;
+
+pub(super) async fn keep_partitions(store: &PostgresStore, topic: TopicId) -> Result<PartitionStep> {
+    advance(store, topic).await?;
+    let rows = store
+        .connections
+        .query(
+            &format!("keeping the partitions of topic {topic}"),
+            &store.statements.clean_partitions,
+            &[&topic.0, &LOCK_MS, &store.clock.injected()],
+        )
+        .await?;
+    let row = &rows[0];
+    missed_of(row)?;
+    Ok(PartitionStep {
+        created: count(row, "created"),
+        dropped: count(row, "dropped"),
+        removed: count(row, "removed"),
+        ahead: count(row, "ahead"),
+        locked: row.get("locked"),
+    })
+}

@@ -1,0 +1,40 @@
+//! Keeping the records of reference counting: see `migrations/0016_tracking.sql`.
+
+use super::PostgresStore;
+use crate::error::Result;
+use crate::limits::{ADVANCE_ROWS_MAX, GAPS_NOTED_MAX};
+use crate::store::TrackStep;
+use crate::topic::TopicId;
+
+pub(super) async fn track(store: &PostgresStore, topic: TopicId, messages_max: u32) -> Result<TrackStep> {
+    advance(store, topic).await?;
+    let rows = store
+        .connections
+        .query(
+            &format!("tracking topic {topic}"),
+            &store.statements.track,
+            &[&topic.0, &batch(messages_max), &store.clock.injected()],
+        )
+        .await?;
+    let count = |column: &str| u64::try_from(rows[0].get::<_, i64>(column)).expect("a count is not negative");
+    Ok(TrackStep {
+        recorded: count("recorded"),
+        changed: count("changed"),
+        completed: count("completed"),
+        removed: count("removed"),
+        more: rows[0].get("more"),
+    })
+}
+
+/// Upkeep goes up to the head, which moves when somebody looks. In a transaction of its own: nothing of upkeep may keep
+/// the head locked.
+pub(super) async fn advance(store: &PostgresStore, topic: TopicId) -> Result<()> {
+    let bounds: [&(dyn tokio_postgres::types::ToSql + Sync); 3] =
+        [&topic.0, &ADVANCE_ROWS_MAX, &GAPS_NOTED_MAX];
+    store.connections.query("advancing the head", &store.statements.advance, &bounds).await.map(drop)
+}
+
+/// A number of messages as the functions take it: at least one, or nothing would ever be done.
+pub(super) fn batch(messages_max: u32) -> i32 {
+    i32::try_from(messages_max.max(1)).unwrap_or(i32::MAX)
+}
