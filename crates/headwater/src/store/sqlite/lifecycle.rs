@@ -119,12 +119,6 @@ impl Lifecycle for SqliteStore {
 
     async fn records(&self, topic: &TopicName, range: OffsetRange) -> Result<Vec<Record>> {
         let topic = topic.clone();
-        self.read(move |connection| {
-            at_once(connection, |look| {
-                let topic_id = topic::get(look, &topic)?.topic_id;
-                tracking::records(look, topic_id, range)
-            })
-        })
-        .await
+        self.read(move |connection| at_once(connection, |look| tracking::records(look, &topic, range))).await
     }
 }

@@ -11,7 +11,7 @@ use crate::topic::TopicSettings;
 
 /// The policy of a subscription.
 pub(super) fn of(connection: &Connection, subscription_id: i32) -> Attempt<DeliveryPolicy> {
-    let mut statement = connection.prepare_cached(super::sql!("policy_get.sql"))?;
+    let mut statement = connection.prepare_cached(super::sql!("policy/get.sql"))?;
     Ok(statement.query_row([subscription_id], |row| {
         Ok(DeliveryPolicy {
             lease: decode::optional_duration(row, 0)?,
@@ -52,7 +52,7 @@ pub(super) fn set(
     applied(&topic.settings, policy).validate()?;
     let lease_ms = policy.lease.map(millis);
     let backoff_ms = [policy.backoff_initial, policy.backoff_max].map(|time| time.map(millis));
-    work.connection.prepare_cached(super::sql!("policy_set.sql"))?.execute(params![
+    work.connection.prepare_cached(super::sql!("policy/set.sql"))?.execute(params![
         found.subscription_id,
         lease_ms,
         policy.max_attempts,

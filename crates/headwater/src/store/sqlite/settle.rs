@@ -30,7 +30,10 @@ pub(super) fn settle(work: &mut Work<'_>, settlements: &[Settlement]) -> Attempt
 
 /// Ends a lease by hand, whoever holds it and whatever its deadline: it comes again at once, as if never handed out.
 pub(super) fn release(work: &mut Work<'_>, token: LeaseToken, actor: &str) -> Attempt<()> {
-    let held = held(work, token, i64::MIN)?;
+    let held = {
+        let mut statement = work.connection.prepare_cached(super::sql!("release_lease.sql"))?;
+        decode::all(&mut statement, [token.0], Part::read)?
+    };
     let Some(model) = held.first() else { return Err(Error::lease_lost(token.0).into()) };
     work.connection.prepare_cached(super::sql!("settle/remove.sql"))?.execute([token.0])?;
     for part in &held {
@@ -48,7 +51,7 @@ pub(super) fn release(work: &mut Work<'_>, token: LeaseToken, actor: &str) -> At
     stir(work, topic_id)
 }
 
-/// The ranges held under a token, with a deadline after a time.
+/// The ranges held under a token, before their deadline.
 fn held(work: &Work<'_>, token: LeaseToken, now_ms: i64) -> Attempt<Vec<Part>> {
     let mut statement = work.connection.prepare_cached(super::sql!("settle/held.sql"))?;
     Ok(decode::all(&mut statement, params![token.0, now_ms], Part::read)?)

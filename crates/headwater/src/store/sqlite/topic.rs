@@ -59,7 +59,7 @@ pub(super) fn alter(
     let mut parameters = vec![Value::from(before.topic_id.0)];
     parameters.extend(values(&settings));
     work.connection
-        .prepare_cached(super::sql!("topic_alter.sql"))?
+        .prepare_cached(super::sql!("alter_topic.sql"))?
         .execute(rusqlite::params_from_iter(parameters))?;
     if before.settings.tracking != settings.tracking {
         tracking::change_tracking(work, before.topic_id, settings.tracking)?;

@@ -3,8 +3,10 @@
 use rusqlite::{Connection, params};
 
 use super::fault::Attempt;
+use super::topic;
 use super::work::Work;
 use crate::lease::OffsetRange;
+use crate::name::TopicName;
 use crate::store::Record;
 use crate::topic::{TopicId, Tracking};
 
@@ -29,9 +31,10 @@ pub(super) fn change_tracking(work: &mut Work<'_>, topic: TopicId, target: Track
 
 /// The records of messages, offsets rising.
 pub(super) fn records(
-    _connection: &Connection,
-    _topic: TopicId,
+    connection: &Connection,
+    name: &TopicName,
     _range: OffsetRange,
 ) -> Attempt<Vec<Record>> {
+    topic::get(connection, name)?;
     Ok(Vec::new())
 }
