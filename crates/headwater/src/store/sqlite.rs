@@ -42,17 +42,21 @@ macro_rules! sql {
 }
 use sql;
 
+mod backfill;
 mod checkpoint;
 mod claim;
+mod clean;
 mod connection;
 mod cron;
 mod dead_letter;
 mod decode;
+mod detect;
 mod doctor;
 mod extend;
 mod fault;
 mod fetch;
 mod heartbeat;
+mod jobs;
 mod lifecycle;
 mod maintain;
 mod migrate;
@@ -64,9 +68,12 @@ mod publish;
 mod queue;
 mod range;
 mod reader;
+mod retire;
 mod settle;
+mod standing;
 mod subscribe;
 mod topic;
+mod tracking;
 mod transaction;
 mod upkeep;
 mod watch;
@@ -119,6 +126,8 @@ pub struct SqliteStore {
     location: Location,
     clock: Clock,
     auto_create: bool,
+    /// Who the audit says did it.
+    actor: String,
     hub: Arc<Hub>,
     watched: Arc<Watched>,
     commands: Arc<Commands>,
@@ -182,6 +191,7 @@ impl SqliteStore {
             location,
             clock,
             auto_create,
+            actor: options.actor.clone(),
             hub,
             watched,
             commands,

@@ -4,7 +4,7 @@ use rusqlite::{Connection, Row};
 
 use super::decode;
 use super::fault::Attempt;
-use super::millis;
+use super::{millis, reader};
 use crate::limits::DELAY_MAX;
 use crate::store::Finding;
 
@@ -129,16 +129,7 @@ fn four(row: &Row<'_>) -> rusqlite::Result<[i64; 4]> {
 
 /// Checks everything. One read transaction, so that what is compared belongs together.
 pub(super) fn doctor(connection: &Connection, now_ms: i64) -> Attempt<Vec<Finding>> {
-    // In memory this runs inside the writer's own transaction.
-    let begun = connection.is_autocommit();
-    if begun {
-        connection.execute_batch("BEGIN")?;
-    }
-    let findings = check_all(connection, now_ms);
-    if begun {
-        connection.execute_batch("COMMIT")?;
-    }
-    findings
+    reader::snapshot(connection, |connection| check_all(connection, now_ms))
 }
 
 fn check_all(connection: &Connection, now_ms: i64) -> Attempt<Vec<Finding>> {

@@ -90,7 +90,8 @@ impl Lifecycle for SqliteStore {
         todo!()
     }
 
-    async fn records(&self, _topic: &TopicName, _range: OffsetRange) -> Result<Vec<Record>> {
-        todo!()
+    async fn records(&self, topic: &TopicName, range: OffsetRange) -> Result<Vec<Record>> {
+        let topic = topic.clone();
+        self.read(move |connection| super::tracking::records(connection, &topic, range)).await
     }
 }

@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 
 use rusqlite::Connection;
 
+use super::fault::Attempt;
 use super::queue::{Queue, Sleep, Taken};
 
 /// Reads waiting at most; further callers wait for a place.
@@ -44,6 +45,20 @@ impl Readers {
     pub(super) fn close(&self) {
         self.reads.close();
     }
+}
+
+/// Runs several reads on one snapshot, so that what is compared belongs together. A transaction that is open already, as
+/// in the writer, is one.
+pub(super) fn snapshot<T>(
+    connection: &Connection,
+    run: impl FnOnce(&Connection) -> Attempt<T>,
+) -> Attempt<T> {
+    if !connection.is_autocommit() {
+        return run(connection);
+    }
+    // Rolled back when dropped, also by a panic: it has only read.
+    let _transaction = connection.unchecked_transaction()?;
+    run(connection)
 }
 
 fn serve(connection: &Connection, reads: &Queue<Read>) {

@@ -5,7 +5,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::fault::Attempt;
 use super::work::Work;
-use super::{OFFSET_MAX, decode, offset_of, row_key, topic};
+use super::{OFFSET_MAX, decode, offset_of, row_key, topic, tracking};
 use crate::error::Error;
 use crate::message::Offset;
 use crate::name::{GroupName, TopicName};
@@ -50,6 +50,7 @@ pub(super) fn subscribe(
     for lane in 0..lanes.max(1) {
         cursor.execute(params![subscription_id, lane, next])?;
     }
+    tracking::begin_accounting(work, subscription_id)?;
     Ok(Subscription { subscription_id: SubscriptionId(subscription_id), group: group.clone(), topic, lanes })
 }
 
