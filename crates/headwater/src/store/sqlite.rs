@@ -127,7 +127,7 @@ pub struct SqliteStore {
     clock: Clock,
     auto_create: bool,
     /// Who the audit says did it.
-    actor: String,
+    actor: Arc<str>,
     hub: Arc<Hub>,
     watched: Arc<Watched>,
     commands: Arc<Commands>,
@@ -191,7 +191,7 @@ impl SqliteStore {
             location,
             clock,
             auto_create,
-            actor: options.actor.clone(),
+            actor: Arc::from(options.actor.as_str()),
             hub,
             watched,
             commands,

@@ -80,7 +80,7 @@ impl Rule {
                 done.within(extent.first, created_until(connection, extent, until_ms)?.min(extent.tracked_until))
             }
             (Some(retention_ms), None) => {
-                let marked = marks::at(connection, extent.topic, before(retention_ms))?;
+                let marked = marks::since(connection, extent.topic, before(retention_ms))?;
                 done.within(extent.first, marked.min(watermark(extent, standings)))
             }
         };

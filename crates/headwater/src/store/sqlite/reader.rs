@@ -47,18 +47,18 @@ impl Readers {
     }
 }
 
-/// Runs several reads on one snapshot, so that what is compared belongs together. A transaction that is open already, as
-/// in the writer, is one.
-pub(super) fn snapshot<T>(
+/// Runs several reads as one look, so that what they find belongs together.
+pub(super) fn at_once<T>(
     connection: &Connection,
-    run: impl FnOnce(&Connection) -> Attempt<T>,
+    read: impl FnOnce(&Connection) -> Attempt<T>,
 ) -> Attempt<T> {
     if !connection.is_autocommit() {
-        return run(connection);
+        // In memory this runs inside the writer's own transaction.
+        return read(connection);
     }
-    // Rolled back when dropped, also by a panic: it has only read.
-    let _transaction = connection.unchecked_transaction()?;
-    run(connection)
+    // Ends when it is dropped, also by a panic: the reader is used again.
+    let transaction = connection.unchecked_transaction()?;
+    read(&transaction)
 }
 
 fn serve(connection: &Connection, reads: &Queue<Read>) {

@@ -49,7 +49,8 @@ pub(super) async fn clean_subscriptions(
         }
     }
     step.forgotten = store.write(Kind::Consume, clean::forget_marks).await?;
-    for forget in [forget_activities, forget_dedup, forget_inbox] {
+    step.forgotten += store.write(Kind::Consume, forget_activities).await?;
+    for forget in [forget_dedup, forget_inbox] {
         loop {
             let forgotten = store.write(Kind::Consume, forget).await?;
             step.forgotten += forgotten;
@@ -189,10 +190,11 @@ fn is_behind(work: &Work<'_>, topic: TopicId, standing: &Standing) -> Attempt<bo
     Ok(!standing.pending().within(extent.first, goal).is_empty())
 }
 
+/// Forgets processes that vanished; what they did for their groups is kept, added up.
 fn forget_activities(work: &mut Work<'_>) -> Attempt<u64> {
     let before_ms = work.now_ms().saturating_sub(millis(ACTIVITY_RETENTION));
-    let mut forget = work.connection.prepare_cached(super::sql!("clean/forget_activities.sql"))?;
-    Ok(forget.execute(params![before_ms, UPKEEP_MESSAGES_MAX])? as u64)
+    work.connection.prepare_cached(super::sql!("clean/fold_activities.sql"))?.execute([before_ms])?;
+    Ok(work.connection.prepare_cached(super::sql!("clean/forget_activities.sql"))?.execute([before_ms])? as u64)
 }
 
 fn forget_dedup(work: &mut Work<'_>) -> Attempt<u64> {

@@ -12,6 +12,7 @@ mod handling;
 mod open;
 mod plans;
 mod sql;
+mod upkeep;
 mod waking;
 mod writing;
 

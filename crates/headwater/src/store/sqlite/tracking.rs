@@ -15,7 +15,7 @@ use crate::backfill::BackfillLimits;
 use crate::error::{Error, ErrorKind};
 use crate::lease::ranges::Ranges;
 use crate::limits::TRACKED_GROUPS_MAX;
-use crate::topic::{Progress, TopicId, Tracking};
+use crate::topic::{TopicId, Tracking};
 
 mod records;
 mod step;
@@ -92,29 +92,16 @@ pub(super) fn change_tracking(work: &mut Work<'_>, topic: TopicId, target: Track
         tracked_until,
         change_until
     ])?;
-    if target == Tracking::OffsetWatermark && lowest_record(connection, &extent)?.is_none() {
+    if target == Tracking::OffsetWatermark && !has_records(connection, &extent)? {
         forget_bits(connection, topic)?;
     }
     Ok(())
 }
 
-/// How far a change of mode is; nothing if none is under way.
-pub(super) fn tracking_change(connection: &Connection, topic: TopicId) -> Attempt<Option<Progress>> {
-    let extent = Extent::load(connection, topic)?;
-    let Some(until) = extent.change_until else { return Ok(None) };
-    let reached = match extent.tracking {
-        Tracking::ReferenceCounting => extent.tracked_until,
-        Tracking::OffsetWatermark => lowest_record(connection, &extent)?.map_or(until, |lowest| lowest - 1),
-    };
-    let since_first = |offset: i64| u64::try_from(offset - extent.first + 1).unwrap_or_default();
-    Ok(Some(Progress { done: since_first(reached.min(until)), total: since_first(until) }))
-}
-
-fn lowest_record(connection: &Connection, extent: &Extent) -> Attempt<Option<i64>> {
-    let mut statement = connection.prepare_cached(super::sql!("track/lowest.sql"))?;
+fn has_records(connection: &Connection, extent: &Extent) -> Attempt<bool> {
+    let mut statement = connection.prepare_cached(super::sql!("track/any.sql"))?;
     let bounds = [row_key(extent.topic, 0), row_key(extent.topic, OFFSET_MAX)];
-    let lowest: Option<i64> = statement.query_row(bounds, |row| row.get(0))?;
-    Ok(lowest.map(super::offset_of))
+    Ok(statement.query_row(bounds, |row| row.get(0))?)
 }
 
 /// The topic has no records any more: nobody needs a bit.

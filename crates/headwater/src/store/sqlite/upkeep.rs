@@ -83,7 +83,7 @@ impl Upkeep for SqliteStore {
     async fn backfills(&self) -> Result<Vec<Backfill>> {
         let now_ms = work::now_ms(&self.clock);
         self.read(move |connection| {
-            reader::snapshot(connection, |connection| backfill::list(connection, now_ms))
+            reader::at_once(connection, |connection| backfill::list(connection, now_ms))
         })
         .await
     }

@@ -30,10 +30,12 @@ pub(super) fn write(connection: &Connection, extent: &Extent, watermark: i64, no
     prune(connection, extent, now_ms).map(drop)
 }
 
-/// What the watermark was at a time; nothing was done yet if nobody looked.
-pub(super) fn at(connection: &Connection, topic: TopicId, at_ms: i64) -> Attempt<i64> {
-    let mut statement = connection.prepare_cached(sql!("clean/mark_at.sql"))?;
-    Ok(statement.query_row(params![topic.0, at_ms], |row| row.get(0)).optional()?.unwrap_or(0))
+/// What has been done ever since a time; nothing if nobody looked by then. A watermark that fell and rose again counts from
+/// when it fell: a group that comes late is done late, and retention is reckoned from the last that is done.
+pub(super) fn since(connection: &Connection, topic: TopicId, since_ms: i64) -> Attempt<i64> {
+    let mut statement = connection.prepare_cached(sql!("clean/mark_since.sql"))?;
+    let lowest: Option<i64> = statement.query_row(params![topic.0, since_ms], |row| row.get(0))?;
+    Ok(lowest.unwrap_or(0))
 }
 
 /// Forgets marks older than the newest one that is old enough, or all where messages are kept for ever.

@@ -27,9 +27,14 @@ ALTER TABLE headwater_topic ADD COLUMN removed INTEGER NOT NULL DEFAULT 0;
 UPDATE headwater_topic SET zero_until = 0
 WHERE EXISTS (SELECT 1 FROM headwater_subscription AS s WHERE s.topic_id = headwater_topic.topic_id);
 
--- A cancelled subscription stays until it is removed and does not stand in the way of a new one of its name: the table is
--- made anew, because its unique constraint cannot be dropped.
-CREATE TABLE headwater_subscription_new (
+-- A cancelled subscription stays until it is removed and does not stand in the way of a new one of its name. The table is
+-- made anew, because its unique constraint cannot be dropped, and under its own name: a rename would check the views, which
+-- name it while it is not there.
+CREATE TABLE headwater_moving AS
+SELECT subscription_id, topic_id, group_name, lanes, start_offset, reassigned, created_at_ms FROM headwater_subscription;
+CREATE TABLE headwater_moving_sequence AS SELECT seq FROM sqlite_sequence WHERE name = 'headwater_subscription';
+DROP TABLE headwater_subscription;
+CREATE TABLE headwater_subscription (
     subscription_id INTEGER PRIMARY KEY AUTOINCREMENT,
     topic_id INTEGER NOT NULL,
     group_name TEXT NOT NULL,
@@ -62,26 +67,75 @@ CREATE TABLE headwater_subscription_new (
     -- It does not count any more: up to here pending records have let go of it. NULL when nothing is to be released.
     released_until INTEGER
 ) STRICT;
-INSERT INTO headwater_subscription_new (
+INSERT INTO headwater_subscription (
     subscription_id, topic_id, group_name, lanes, start_offset, reassigned, created_at_ms, status_at_ms
 )
 SELECT subscription_id, topic_id, group_name, lanes, start_offset, reassigned, created_at_ms, created_at_ms
-FROM headwater_subscription;
+FROM headwater_moving;
 -- AUTOINCREMENT goes on where it was, so that no number is used twice.
-INSERT INTO sqlite_sequence (name, seq)
-SELECT 'headwater_subscription_new', seq FROM sqlite_sequence
-WHERE name = 'headwater_subscription'
-    AND NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'headwater_subscription_new');
-UPDATE sqlite_sequence
-SET seq = (SELECT seq FROM sqlite_sequence WHERE name = 'headwater_subscription')
-WHERE name = 'headwater_subscription_new'
-    AND EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'headwater_subscription');
-DROP TABLE headwater_subscription;
-ALTER TABLE headwater_subscription_new RENAME TO headwater_subscription;
+DELETE FROM sqlite_sequence WHERE name = 'headwater_subscription';
+INSERT INTO sqlite_sequence (name, seq) SELECT 'headwater_subscription', seq FROM headwater_moving_sequence;
+DROP TABLE headwater_moving;
+DROP TABLE headwater_moving_sequence;
 CREATE UNIQUE INDEX headwater_subscription_group ON headwater_subscription (topic_id, group_name)
 WHERE status <> 'cancelled';
 CREATE INDEX headwater_subscription_cancelled ON headwater_subscription (topic_id, group_name)
 WHERE status = 'cancelled';
+-- A settlement asks whether any topic keeps an ack log; none does, mostly, and then this is empty.
+CREATE INDEX headwater_topic_ack_log ON headwater_topic (topic_id) WHERE ack_log = 1;
+
+-- Plain SQL is refused as the library is. Beside the trigger that publishes: whichever runs first, both are undone.
+CREATE TRIGGER headwater_publish_blocked INSTEAD OF INSERT ON headwater_publish
+BEGIN
+    SELECT RAISE(ABORT, 'no subscriptions: this topic blocks writes while no group subscribes; subscribe a group, or change block_writes_on_zero_subscriptions')
+    FROM headwater_topic AS topic
+    WHERE topic.name = NEW.topic AND topic.block_writes = 1 AND topic.semantics = 'pub_sub'
+        AND NOT EXISTS (
+            SELECT 1 FROM headwater_subscription AS subscription
+            WHERE subscription.topic_id = topic.topic_id AND subscription.status <> 'cancelled'
+                AND subscription.status IN ('active', 'paused')
+        );
+END;
+
+-- The views for people, with what topics and subscriptions have become.
+DROP VIEW headwater_topics;
+CREATE VIEW headwater_topics AS
+SELECT topic.topic_id, topic.name AS topic, topic.semantics, topic.tracking, topic.ordering, topic.lanes,
+    topic.first_offset AS "first", topic.last_offset AS head,
+    (SELECT count(*) FROM headwater_subscription AS subscription
+        WHERE subscription.topic_id = topic.topic_id AND subscription.status <> 'cancelled') AS subscriptions,
+    (SELECT count(*) FROM headwater_schedule AS schedule WHERE schedule.topic_id = topic.topic_id) AS scheduled,
+    topic.message_retention_ms, topic.max_retention_ms, topic.zero_subscription_retention_ms,
+    topic.block_writes AS block_writes_on_zero_subscriptions, topic.zombie_subscription_ttl_ms,
+    topic.lease_ms, topic.max_attempts, topic.backoff_initial_ms, topic.backoff_max_ms,
+    topic.storage, topic.partition, topic.partition_rows, topic.payload_bytes_max, topic.dedup_window_ms,
+    topic.heartbeat_interval_ms, topic.heartbeat_timeout_ms, topic.ack_log, topic.removed,
+    strftime('%Y-%m-%dT%H:%M:%fZ', topic.created_at_ms / 1000.0, 'unixepoch') AS created_at
+FROM headwater_topic AS topic;
+
+DROP VIEW headwater_subscriptions;
+CREATE VIEW headwater_subscriptions AS
+SELECT subscription.subscription_id, topic.name AS topic, subscription.group_name AS "group", subscription.status,
+    strftime('%Y-%m-%dT%H:%M:%fZ', subscription.status_at_ms / 1000.0, 'unixepoch') AS status_at,
+    strftime('%Y-%m-%dT%H:%M:%fZ', subscription.heartbeat_at_ms / 1000.0, 'unixepoch') AS heartbeat_at,
+    subscription.lanes,
+    (SELECT min(next_offset) FROM headwater_cursor AS cursor
+        WHERE cursor.subscription_id = subscription.subscription_id) AS "next",
+    topic.last_offset AS head,
+    (SELECT count(*) FROM headwater_range AS leased
+        WHERE leased.subscription_id = subscription.subscription_id AND leased.owner IS NOT NULL) AS leased,
+    (SELECT count(*) FROM headwater_range AS waiting
+        WHERE waiting.subscription_id = subscription.subscription_id AND waiting.owner IS NULL) AS waiting,
+    (SELECT count(*) FROM headwater_dead_letter AS dead
+        WHERE dead.subscription_id = subscription.subscription_id) AS dead_letters,
+    subscription.reassigned, subscription.missed, subscription.missed_first, subscription.missed_last,
+    coalesce(subscription.lease_ms, topic.lease_ms) AS lease_ms,
+    coalesce(subscription.max_attempts, topic.max_attempts) AS max_attempts,
+    coalesce(subscription.backoff_initial_ms, topic.backoff_initial_ms) AS backoff_initial_ms,
+    coalesce(subscription.backoff_max_ms, topic.backoff_max_ms) AS backoff_max_ms,
+    strftime('%Y-%m-%dT%H:%M:%fZ', subscription.created_at_ms / 1000.0, 'unixepoch') AS created_at
+FROM headwater_subscription AS subscription
+JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id;
 
 -- Reference counting: the offsets of a subscription whose completion is set in the records, as ranges.
 CREATE TABLE headwater_applied (
@@ -145,6 +199,9 @@ CREATE TABLE headwater_ack_log (
     topic_id INTEGER NOT NULL,
     first_offset INTEGER NOT NULL,
     last_offset INTEGER NOT NULL,
+    -- In an ordered subscription only the lane's own messages among them, of so many lanes.
+    lane INTEGER,
+    lanes INTEGER NOT NULL,
     group_name TEXT NOT NULL,
     owner TEXT NOT NULL,
     acked_at_ms INTEGER NOT NULL
@@ -186,3 +243,80 @@ CREATE TABLE headwater_election (
     worker TEXT NOT NULL,
     until_ms INTEGER NOT NULL
 ) STRICT;
+
+-- Reference counting for people with plain SQL: whom each message is for, who is done, and whom it still waits for, as JSON
+-- arrays of group names. Messages whose record is not made yet are shown as they will be, without completed_at.
+--   SELECT * FROM headwater_message_status WHERE topic = 'orders' AND status = 'PENDING';
+CREATE VIEW headwater_message_status (
+    topic, message_offset, status, required_groups, completed_groups, waiting_for, completed_at
+) AS
+WITH reached (topic_id, subscription_id, bit, required_from, next_offset) AS (
+    SELECT subscription.topic_id, subscription.subscription_id, subscription.bit, subscription.required_from,
+        (
+            SELECT min(cursor.next_offset) FROM headwater_cursor AS cursor
+            WHERE cursor.subscription_id = subscription.subscription_id
+        )
+    FROM headwater_subscription AS subscription
+    WHERE subscription.status IN ('active', 'paused') AND subscription.bit IS NOT NULL
+),
+coming (row_key, topic_id, message_offset, bit, required_from, done) AS (
+    SELECT message.row_key, topic.topic_id, message.row_key & 8796093022207, reached.bit, reached.required_from,
+        message.row_key & 8796093022207 < reached.next_offset
+            AND NOT EXISTS (
+                SELECT 1 FROM headwater_range AS leased
+                WHERE leased.subscription_id = reached.subscription_id AND leased.owner IS NOT NULL
+                    AND message.row_key & 8796093022207 BETWEEN leased.first_offset AND leased.last_offset
+            )
+            AND NOT EXISTS (
+                SELECT 1 FROM headwater_range AS waiting
+                WHERE waiting.subscription_id = reached.subscription_id AND waiting.owner IS NULL
+                    AND message.row_key & 8796093022207 BETWEEN waiting.first_offset AND waiting.last_offset
+            )
+    FROM headwater_topic AS topic
+    JOIN headwater_message AS message
+        ON message.row_key BETWEEN (topic.topic_id << 43) | (topic.tracked_until + 1)
+            AND (topic.topic_id << 43) | 8796093022207
+    LEFT JOIN reached ON reached.topic_id = topic.topic_id
+    WHERE topic.tracking = 'reference_counting'
+),
+state (topic_id, message_offset, required, completed, completed_at_ms) AS (
+    SELECT topic.topic_id, record.row_key & 8796093022207, record.required, record.completed, record.completed_at_ms
+    FROM headwater_topic AS topic
+    JOIN headwater_record AS record
+        ON record.row_key BETWEEN topic.topic_id << 43 AND (topic.topic_id << 43) | 8796093022207
+    WHERE topic.tracking = 'reference_counting'
+    UNION ALL
+    SELECT topic_id, message_offset,
+        coalesce(sum(CASE WHEN NOT done OR required_from <= message_offset THEN 1 << bit END), 0),
+        coalesce(sum(CASE WHEN done AND required_from <= message_offset THEN 1 << bit END), 0),
+        NULL
+    FROM coming
+    GROUP BY row_key
+)
+SELECT topic.name, state.message_offset,
+    CASE WHEN state.required & ~state.completed = 0 THEN 'COMPLETED' ELSE 'PENDING' END,
+    (
+        SELECT json_group_array(named.group_name) FROM (
+            SELECT subscription.group_name FROM headwater_subscription AS subscription
+            WHERE subscription.topic_id = state.topic_id AND (state.required >> subscription.bit) & 1
+            ORDER BY subscription.group_name
+        ) AS named
+    ),
+    (
+        SELECT json_group_array(named.group_name) FROM (
+            SELECT subscription.group_name FROM headwater_subscription AS subscription
+            WHERE subscription.topic_id = state.topic_id AND (state.completed >> subscription.bit) & 1
+            ORDER BY subscription.group_name
+        ) AS named
+    ),
+    (
+        SELECT json_group_array(named.group_name) FROM (
+            SELECT subscription.group_name FROM headwater_subscription AS subscription
+            WHERE subscription.topic_id = state.topic_id
+                AND ((state.required & ~state.completed) >> subscription.bit) & 1
+            ORDER BY subscription.group_name
+        ) AS named
+    ),
+    strftime('%Y-%m-%dT%H:%M:%fZ', state.completed_at_ms / 1000.0, 'unixepoch')
+FROM state
+JOIN headwater_topic AS topic ON topic.topic_id = state.topic_id;

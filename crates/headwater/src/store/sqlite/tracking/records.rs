@@ -25,7 +25,7 @@ pub(in crate::store::sqlite) fn records(
     name: &TopicName,
     range: OffsetRange,
 ) -> Attempt<Vec<Record>> {
-    reader::snapshot(connection, |connection| look(connection, name, range))
+    reader::at_once(connection, |connection| look(connection, name, range))
 }
 
 fn look(connection: &Connection, name: &TopicName, range: OffsetRange) -> Attempt<Vec<Record>> {

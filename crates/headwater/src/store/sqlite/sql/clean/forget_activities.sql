@@ -1,9 +1,5 @@
--- Purpose:    Forgets what processes told that have been silent since a time.
--- Parameters: ?1 since_ms, ?2 at most
+-- Purpose:    Forgets processes that have been silent since a time; what they did is kept in one sum.
+-- Parameters: ?1 since_ms
 -- Index:      a scan: as many rows as processes
 DELETE FROM headwater_activity
-WHERE (subscription_id, owner) IN (
-    SELECT subscription_id, owner FROM headwater_activity
-    WHERE told_at_ms <= ?1
-    LIMIT ?2
-)
+WHERE told_at_ms <= ?1 AND owner <> ''
