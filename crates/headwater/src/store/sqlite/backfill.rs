@@ -181,7 +181,6 @@ pub(super) fn step(work: &mut Work<'_>, worker: &Owner, messages_max: u32) -> At
             work.connection.execute_batch("ROLLBACK TO batch")?;
             work.connection.execute_batch("RELEASE batch")?;
             let error = lasting(fault)?;
-            tracing::error!(topic = stored.topic_name, group = stored.group, %error, "a backfill failed");
             stored.set(work.connection, BackfillState::Failed, Some(&error.to_string()))?;
             let backfill = stored_again(work.connection, subscription_id)?.show(work.connection, now_ms)?;
             return Ok(Some(BackfillStep { backfill, processed: 0, changed: 0 }));

@@ -10,7 +10,6 @@ use super::fault::Attempt;
 use super::standing::{Extent, Standing, watermark};
 use super::work::Work;
 use super::{OFFSET_MAX, decode, offset_of, row_key, settle};
-use crate::error::Error;
 use crate::lease::ranges::Ranges;
 use crate::name::GroupName;
 use crate::store::CleanStep;
@@ -26,9 +25,6 @@ const ACKS_PER_REMOVED: i64 = 16;
 
 /// Removes what retention allows: see [`crate::store::Upkeep::clean`].
 pub(super) fn clean(work: &mut Work<'_>, topic: TopicId, messages_max: u32) -> Attempt<CleanStep> {
-    if messages_max == 0 {
-        return Err(Error::invalid("messages_max", "must be above zero").into());
-    }
     let (connection, now_ms) = (work.connection, work.now_ms());
     let extent = Extent::load(connection, topic)?;
     let standings = Standing::all(connection, topic)?;
@@ -207,9 +203,7 @@ fn miss(
             extent.topic.0
         ])?;
         if standing.state.counts() {
-            let (topic, group, count) = (&extent.name, &standing.group, lost.count());
-            tracing::warn!(topic, group, count, first, last, "max_retention removed what a group had not done");
-            missed.push((GroupName::new(group.clone())?, count));
+            missed.push((GroupName::new(standing.group.clone())?, lost.count()));
         }
     }
     if unblocked > 0 {

@@ -118,16 +118,11 @@ impl Pulse {
     }
 
     fn die(&self, work: &mut Work<'_>, now_ms: i64) -> Attempt<()> {
-        let Pulse { subscription_id, topic_name: topic, group, .. } = self;
-        let silent_ms = now_ms - self.heartbeat_at_ms;
-        work.connection.prepare_cached(super::sql!("detect/die.sql"))?.execute(params![
-            subscription_id,
-            now_ms
-        ])?;
-        tracking::end_accounting(work, *subscription_id)?;
-        settle::stir(work, self.topic)?;
-        tracing::warn!(topic, group, silent_ms, "a group fell silent and is dead");
-        Ok(())
+        work.connection
+            .prepare_cached(super::sql!("detect/die.sql"))?
+            .execute(params![self.subscription_id, now_ms])?;
+        tracking::end_accounting(work, self.subscription_id)?;
+        settle::stir(work, self.topic)
     }
 }
 

@@ -38,7 +38,11 @@ impl Upkeep for SqliteStore {
     }
 
     async fn detect_dead(&self) -> Result<Detected> {
-        self.write(Kind::Define, detect::detect_dead).await
+        let found = self.write(Kind::Define, detect::detect_dead).await?;
+        for (topic, group) in &found.died {
+            tracing::warn!(%topic, %group, "a group fell silent and is dead");
+        }
+        Ok(found)
     }
 
     async fn track(&self, topic: TopicId, messages_max: u32) -> Result<TrackStep> {
@@ -48,7 +52,11 @@ impl Upkeep for SqliteStore {
 
     async fn clean(&self, topic: TopicId, messages_max: u32) -> Result<CleanStep> {
         let messages_max = bounded(messages_max)?;
-        self.write(Kind::Consume, move |work| clean::clean(work, topic, messages_max)).await
+        let step = self.write(Kind::Consume, move |work| clean::clean(work, topic, messages_max)).await?;
+        for (group, messages) in &step.missed {
+            tracing::warn!(%topic, %group, messages, "max_retention removed what a group had not done");
+        }
+        Ok(step)
     }
 
     /// One file holds everything, clustered by topic: there is nothing to cut.
@@ -90,7 +98,12 @@ impl Upkeep for SqliteStore {
 
     async fn step_backfill(&self, worker: &Owner, messages_max: u32) -> Result<Option<BackfillStep>> {
         let (worker, messages_max) = (worker.clone(), bounded(messages_max)?);
-        self.write(Kind::Consume, move |work| backfill::step(work, &worker, messages_max)).await
+        let step =
+            self.write(Kind::Consume, move |work| backfill::step(work, &worker, messages_max)).await?;
+        if let Some(BackfillStep { backfill: Backfill { topic, group, error: Some(error), .. }, .. }) = &step {
+            tracing::error!(%topic, %group, error, "a backfill failed");
+        }
+        Ok(step)
     }
 
     async fn probe(&self) -> Result<()> {

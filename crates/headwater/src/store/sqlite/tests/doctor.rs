@@ -113,7 +113,7 @@ async fn every_check_of_the_accounting_finds_its_damage() {
         (format!("UPDATE headwater_record SET completed_at_ms = 1 WHERE row_key = {record}"), vec!["malformed_record"]),
         (format!("DELETE FROM headwater_message WHERE row_key = {record}"), vec!["orphan_record"]),
         (format!("DELETE FROM headwater_record WHERE row_key = {record}"), vec!["missing_record"]),
-        (format!("UPDATE headwater_record SET completed = 0 WHERE row_key = {record}"), vec!["applied_differs"]),
+        (format!("UPDATE headwater_record SET completed = completed | 1 WHERE row_key = {record}"), vec!["applied_differs"]),
         ("INSERT INTO headwater_applied VALUES (7, 1, 2)".into(), vec!["malformed_applied"]),
         ("UPDATE headwater_backfill SET checkpoint = 99".into(), vec!["backfill"]),
         ("UPDATE headwater_backfill SET state = 'failed', error = 'no'".into(), vec!["backfill"]),

@@ -3,7 +3,6 @@
 use rusqlite::params;
 
 use super::{forget_bits, load_applied, signed, store_applied};
-use crate::error::Error;
 use crate::lease::ranges::{Masks, Ranges, segments};
 use crate::store::TrackStep;
 use crate::store::sqlite::fault::Attempt;
@@ -19,9 +18,6 @@ pub(in crate::store::sqlite) fn track(
     topic: TopicId,
     messages_max: u32,
 ) -> Attempt<TrackStep> {
-    if messages_max == 0 {
-        return Err(Error::invalid("messages_max", "must be above zero").into());
-    }
     let extent = Extent::load(work.connection, topic)?;
     if !extent.counts_references() {
         return remove_records(work, &extent, messages_max);
@@ -31,10 +27,8 @@ pub(in crate::store::sqlite) fn track(
         .filter(|standing| standing.state.counts() && standing.bit.is_some())
         .map(|standing| Group::load(work, standing))
         .collect::<Attempt<Vec<Group>>>()?;
-    let step = TrackStep::default();
-    let mut tracking =
-        Tracking { work, extent, groups, left: i64::from(messages_max), now_ms: 0, step };
-    tracking.now_ms = tracking.work.now_ms();
+    let (left, now_ms, step) = (i64::from(messages_max), work.now_ms(), TrackStep::default());
+    let mut tracking = Tracking { work, extent, groups, left, now_ms, step };
     tracking.record_new()?;
     tracking.apply_changes()?;
     tracking.release()?;

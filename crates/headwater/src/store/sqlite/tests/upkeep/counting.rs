@@ -14,8 +14,15 @@ async fn records_show_whom_each_message_waits_for() {
     scene.consume(&a, 1).await;
     let expected = ["1:a/a", "2:/a", "3:/ab"];
     assert_eq!(scene.told().await, expected, "as they will be");
+    let shown = "SELECT group_concat(line, ' ') FROM (SELECT message_offset || status || required_groups || completed_groups
+        || waiting_for || (completed_at IS NOT NULL) AS line FROM headwater_message_status WHERE topic = 'orders'
+        ORDER BY message_offset)";
+    let shown = || scene.place.connect().query_row(shown, [], |row| row.get::<_, String>(0)).unwrap();
+    let seen = r#"1COMPLETED["a"]["a"][]0 2PENDING["a"][]["a"]0 3PENDING["a","b"][]["a","b"]0"#;
+    assert_eq!(shown(), seen);
     scene.track().await;
     assert_eq!(scene.told().await, ["1:a/a!", "2:/a", "3:/ab"]);
+    assert_eq!(shown(), seen.replace("[]0 2", "[]1 2"));
     scene.consume(&b, 9).await;
     scene.consume(&a, 9).await;
     let step = scene.store.track(scene.topic, 100).await.unwrap();
