@@ -13,6 +13,8 @@ use crate::subscription::{SubscriptionId, SubscriptionState};
 use crate::topic::TopicId;
 
 mod limits;
+#[cfg(feature = "sqlite")]
+pub(crate) mod ranges;
 
 #[cfg(feature = "sqlite")]
 pub(crate) use limits::Bucket;

@@ -4,9 +4,11 @@ use rusqlite::{Connection, Row};
 
 use super::decode;
 use super::fault::Attempt;
-use super::millis;
+use super::{millis, reader};
 use crate::limits::DELAY_MAX;
 use crate::store::Finding;
+
+mod accounting;
 
 /// Problems listed per check at most: a broken store may have millions.
 const FINDINGS_PER_CHECK_MAX: usize = 100;
@@ -129,21 +131,12 @@ fn four(row: &Row<'_>) -> rusqlite::Result<[i64; 4]> {
 
 /// Checks everything. One read transaction, so that what is compared belongs together.
 pub(super) fn doctor(connection: &Connection, now_ms: i64) -> Attempt<Vec<Finding>> {
-    // In memory this runs inside the writer's own transaction.
-    let begun = connection.is_autocommit();
-    if begun {
-        connection.execute_batch("BEGIN")?;
-    }
-    let findings = check_all(connection, now_ms);
-    if begun {
-        connection.execute_batch("COMMIT")?;
-    }
-    findings
+    reader::at_once(connection, |connection| check_all(connection, now_ms))
 }
 
 fn check_all(connection: &Connection, now_ms: i64) -> Attempt<Vec<Finding>> {
     let mut findings = integrity(connection)?;
-    for check in CHECKS {
+    for check in CHECKS.iter().chain(accounting::CHECKS) {
         let mut statement = connection.prepare(check.sql)?;
         let mut rows = statement.query([])?;
         let mut count = 0;
@@ -157,6 +150,7 @@ fn check_all(connection: &Connection, now_ms: i64) -> Attempt<Vec<Finding>> {
         }
     }
     findings.append(&mut far_leases(connection, now_ms)?);
+    findings.append(&mut accounting::overdue_jobs(connection, now_ms)?);
     Ok(findings)
 }
 

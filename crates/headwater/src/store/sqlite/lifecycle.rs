@@ -7,7 +7,7 @@ use async_trait::async_trait;
 
 use super::reader::at_once;
 use super::work::{Kind, now_ms};
-use super::{SqliteStore, acks, audit, beat, policy, resurrect, seek, settle, shift, stuck, topic, tracking};
+use super::{SqliteStore, acks, audit, beat, policy, resurrect, seek, settle, shift, stuck, topic};
 use crate::error::Result;
 use crate::lease::{LeaseToken, OffsetRange};
 use crate::message::Offset;
@@ -119,6 +119,6 @@ impl Lifecycle for SqliteStore {
 
     async fn records(&self, topic: &TopicName, range: OffsetRange) -> Result<Vec<Record>> {
         let topic = topic.clone();
-        self.read(move |connection| at_once(connection, |look| tracking::records(look, &topic, range))).await
+        self.read(move |connection| super::tracking::records(connection, &topic, range)).await
     }
 }

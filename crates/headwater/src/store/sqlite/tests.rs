@@ -13,6 +13,7 @@ mod life;
 mod open;
 mod plans;
 mod sql;
+mod upkeep;
 mod waking;
 mod writing;
 

@@ -1,40 +1,194 @@
-//! Records of reference counting.
+//! The accounting of subscriptions: who counts, whose bit is whose, and how a topic changes between its two modes.
+//!
+//! In reference counting every message has a record: whom it is for (`required`) and who is done (`completed`). Nothing is
+//! counted when messages are published or acked: [`step`] derives it all from cursors and outstanding ranges. What was
+//! derived is kept per subscription as `applied`, and this always holds: a pending record that is for a group is marked
+//! done for it exactly if its offset is in the group's `applied`.
 
 use rusqlite::{Connection, params};
 
 use super::fault::Attempt;
-use super::topic;
+use super::standing::{Extent, Standing};
 use super::work::Work;
-use crate::lease::OffsetRange;
-use crate::name::TopicName;
-use crate::store::Record;
+use super::{OFFSET_MAX, backfill, decode, row_key};
+use crate::backfill::BackfillLimits;
+use crate::error::{Error, ErrorKind};
+use crate::lease::ranges::Ranges;
+use crate::limits::TRACKED_GROUPS_MAX;
 use crate::topic::{TopicId, Tracking};
 
-/// A subscription begins to count.
-pub(super) fn begin_accounting(_work: &mut Work<'_>, _subscription_id: i32) -> Attempt<()> {
-    Ok(())
+mod records;
+mod step;
+
+pub(super) use records::records;
+pub(super) use step::track;
+
+/// A subscription was created or came back from the dead: from now on it counts. Its cursor is where it goes on.
+pub(super) fn begin_accounting(work: &mut Work<'_>, subscription_id: i32) -> Attempt<()> {
+    let connection = work.connection;
+    let (topic, standing) = Standing::one(connection, subscription_id)?;
+    let extent = Extent::load(connection, topic)?;
+    connection.prepare_cached(super::sql!("track/counted.sql"))?.execute([topic.0])?;
+    let bit = match standing.bit {
+        // One that came back has kept its bit, and what is applied still tells how it stands in records that have it.
+        Some(bit) => Some(bit),
+        None if extent.counts_references() => {
+            store_applied(connection, subscription_id, &standing.done.within(1, extent.tracked_until))?;
+            Some(free_bit(connection, &extent)?)
+        }
+        None => None,
+    };
+    connection.prepare_cached(super::sql!("track/begin.sql"))?.execute(params![
+        subscription_id,
+        bit,
+        standing.floor() + 1
+    ])?;
+    backfill::begin(connection, &extent, &standing, &BackfillLimits::default(), work.now_ms())
 }
 
-/// A subscription counts no more.
-pub(super) fn end_accounting(_work: &mut Work<'_>, _subscription_id: i32) -> Attempt<()> {
-    Ok(())
+/// A subscription died or was cancelled: it no longer counts. Pending records let go of it step by step.
+pub(super) fn end_accounting(work: &mut Work<'_>, subscription_id: i32) -> Attempt<()> {
+    let connection = work.connection;
+    let (topic, standing) = Standing::one(connection, subscription_id)?;
+    let extent = Extent::load(connection, topic)?;
+    let counting = Standing::all(connection, topic)?
+        .iter()
+        .any(|other| other.state.counts() && other.subscription_id != subscription_id);
+    if !counting {
+        connection.prepare_cached(super::sql!("track/uncounted.sql"))?.execute([topic.0])?;
+    }
+    let released_until = (extent.counts_references() && standing.bit.is_some()).then_some(0);
+    connection
+        .prepare_cached(super::sql!("track/release_begin.sql"))?
+        .execute(params![subscription_id, released_until])?;
+    backfill::end(connection, subscription_id)
 }
 
-/// A topic changes its mode.
+/// Changes how a topic records completion. The records are made, or removed, by the steps of [`track`].
 pub(super) fn change_tracking(work: &mut Work<'_>, topic: TopicId, target: Tracking) -> Attempt<()> {
-    work.connection.execute(
-        "UPDATE headwater_topic SET tracking = ?2 WHERE topic_id = ?1",
-        params![topic.0, target.as_str()],
-    )?;
+    let connection = work.connection;
+    let extent = Extent::load(connection, topic)?;
+    if extent.tracking == target {
+        return Ok(());
+    }
+    if extent.change_until.is_some() {
+        let text = format!(
+            "topic {}: a change of tracking to {} is under way; see how far it is with `headwater topic show`",
+            extent.name,
+            extent.tracking.as_str()
+        );
+        return Err(Error::new(ErrorKind::Conflict, text).into());
+    }
+    let (tracked_until, change_until) = match target {
+        Tracking::ReferenceCounting => {
+            give_bits(connection, &extent)?;
+            (extent.first - 1, (extent.head >= extent.first).then_some(extent.head))
+        }
+        Tracking::OffsetWatermark => (extent.tracked_until, Some(extent.tracked_until)),
+    };
+    connection.prepare_cached(super::sql!("track/change.sql"))?.execute(params![
+        topic.0,
+        target.as_str(),
+        tracked_until,
+        change_until
+    ])?;
+    if target == Tracking::OffsetWatermark && !has_records(connection, &extent)? {
+        forget_bits(connection, topic)?;
+    }
     Ok(())
 }
 
-/// The records of messages, offsets rising.
-pub(super) fn records(
+fn has_records(connection: &Connection, extent: &Extent) -> Attempt<bool> {
+    let mut statement = connection.prepare_cached(super::sql!("track/any.sql"))?;
+    let bounds = [row_key(extent.topic, 0), row_key(extent.topic, OFFSET_MAX)];
+    Ok(statement.query_row(bounds, |row| row.get(0))?)
+}
+
+/// The topic has no records any more: nobody needs a bit.
+fn forget_bits(connection: &Connection, topic: TopicId) -> Attempt<()> {
+    connection.prepare_cached(super::sql!("track/forget_applied.sql"))?.execute([topic.0])?;
+    connection.prepare_cached(super::sql!("track/forget_bits.sql"))?.execute([topic.0])?;
+    connection.prepare_cached(super::sql!("track/forget_change.sql"))?.execute([topic.0])?;
+    Ok(())
+}
+
+/// Gives every subscription of a topic without records its bit. Records are made from where each group began.
+fn give_bits(connection: &Connection, extent: &Extent) -> Attempt<()> {
+    let standings = Standing::all(connection, extent.topic)?;
+    if u32::try_from(standings.len()).is_ok_and(|groups| groups > TRACKED_GROUPS_MAX) {
+        return Err(too_many_groups(extent).into());
+    }
+    let mut statement = connection.prepare_cached(super::sql!("track/begin.sql"))?;
+    for (bit, standing) in (0..TRACKED_GROUPS_MAX).zip(&standings) {
+        store_applied(connection, standing.subscription_id, &Ranges::default())?;
+        statement.execute(params![standing.subscription_id, bit, standing.start])?;
+    }
+    Ok(())
+}
+
+/// A bit that no subscription of the topic has, also no cancelled one, and that no stored record carries. Above the
+/// highest one held first: those were most likely never used.
+fn free_bit(connection: &Connection, extent: &Extent) -> Attempt<u32> {
+    let held: Vec<u32> = {
+        let mut statement = connection.prepare_cached(super::sql!("track/bits.sql"))?;
+        decode::all(&mut statement, [extent.topic.0], |row| row.get(0))?
+    };
+    let above = held.iter().max().map_or(0, |highest| highest + 1);
+    let mut carried = connection.prepare_cached(super::sql!("track/carried.sql"))?;
+    for bit in (above..TRACKED_GROUPS_MAX).chain(0..above).filter(|bit| !held.contains(bit)) {
+        let bounds = params![row_key(extent.topic, 0), row_key(extent.topic, OFFSET_MAX), signed(1 << bit)];
+        if !carried.query_row(bounds, |row| row.get(0))? {
+            return Ok(bit);
+        }
+    }
+    Err(too_many_groups(extent).into())
+}
+
+fn too_many_groups(extent: &Extent) -> Error {
+    let rule = format!(
+        "topic {} would have more than the {TRACKED_GROUPS_MAX} groups that reference_counting can tell apart (those \
+         cancelled count until they are removed and no stored message names them); any number is possible with \
+         tracking offset_watermark",
+        extent.name
+    );
+    Error::invalid("group", rule)
+}
+
+/// A set of groups as SQLite stores it: bit 63 is the sign there.
+fn signed(mask: u64) -> i64 {
+    mask.cast_signed()
+}
+
+/// The offsets of a subscription whose completion is set in the records.
+fn load_applied(connection: &Connection, subscription_id: i32) -> Attempt<Ranges> {
+    let mut statement = connection.prepare_cached(super::sql!("track/applied.sql"))?;
+    let ranges = decode::all(&mut statement, [subscription_id], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    Ok(Ranges::covering(ranges))
+}
+
+/// Stores them: only rows that changed are written.
+fn store_applied(connection: &Connection, subscription_id: i32, applied: &Ranges) -> Attempt<()> {
+    let mut statement = connection.prepare_cached(super::sql!("track/applied.sql"))?;
+    let stored: Vec<(i64, i64)> =
+        decode::all(&mut statement, [subscription_id], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let wanted: Vec<(i64, i64)> = applied.iter().collect();
+    let mut remove = connection.prepare_cached(super::sql!("track/applied_remove.sql"))?;
+    for (first, _) in stored.iter().filter(|range| wanted.binary_search(range).is_err()) {
+        remove.execute(params![subscription_id, first])?;
+    }
+    let mut insert = connection.prepare_cached(super::sql!("track/applied_insert.sql"))?;
+    for (first, last) in wanted.iter().filter(|range| stored.binary_search(range).is_err()) {
+        insert.execute(params![subscription_id, first, last])?;
+    }
+    Ok(())
+}
+
+/// Whether an offset's completion is set in its record, for whoever sets the group on it later.
+pub(super) fn applied_within(
     connection: &Connection,
-    name: &TopicName,
-    _range: OffsetRange,
-) -> Attempt<Vec<Record>> {
-    topic::get(connection, name)?;
-    Ok(Vec::new())
+    subscription_id: i32,
+    first: i64,
+    last: i64,
+) -> Attempt<Ranges> {
+    Ok(load_applied(connection, subscription_id)?.within(first, last))
 }

@@ -1,81 +1,121 @@
-//! Upkeep, step by step.
+//! Upkeep, step by step. Each step is a write command of its own, so that publishers and consumers get in between.
+//!
+//! Steps do not wait for the disk: one that a power cut takes back is done again, and whatever is on the disk is
+//! consistent. What operators ask for does.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::SqliteStore;
+use super::work::Kind;
+use super::{SqliteStore, backfill, clean, detect, jobs, reader, retire, tracking, work};
 use crate::backfill::{Backfill, BackfillLimits, BackfillStep};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::limits::UPKEEP_MESSAGES_MAX;
 use crate::maintain::{JobRun, JobStatus};
 use crate::name::{GroupName, Owner, TopicName};
 use crate::store::{CleanStep, Detected, PartitionStep, SubscriptionStep, TrackStep, Upkeep};
 use crate::topic::TopicId;
 
+/// How many messages a step touches: what was asked for, and no more than the writer can spare.
+fn bounded(messages_max: u32) -> Result<u32> {
+    if messages_max == 0 {
+        return Err(Error::invalid("messages_max", "must be above zero"));
+    }
+    Ok(messages_max.min(UPKEEP_MESSAGES_MAX))
+}
+
 #[async_trait]
 impl Upkeep for SqliteStore {
-    async fn elect(&self, _worker: &Owner, _term: Duration) -> Result<bool> {
-        todo!()
+    async fn elect(&self, worker: &Owner, term: Duration) -> Result<bool> {
+        let worker = worker.clone();
+        self.write(Kind::Consume, move |work| jobs::elect(work, &worker, term)).await
     }
 
-    async fn resign(&self, _worker: &Owner) -> Result<()> {
-        todo!()
+    async fn resign(&self, worker: &Owner) -> Result<()> {
+        let worker = worker.clone();
+        self.write(Kind::Consume, move |work| jobs::resign(work, &worker)).await
     }
 
     async fn detect_dead(&self) -> Result<Detected> {
-        todo!()
+        let found = self.write(Kind::Define, detect::detect_dead).await?;
+        for (topic, group) in &found.died {
+            tracing::warn!(%topic, %group, "a group fell silent and is dead");
+        }
+        Ok(found)
     }
 
-    async fn track(&self, _topic: TopicId, _messages_max: u32) -> Result<TrackStep> {
-        todo!()
+    async fn track(&self, topic: TopicId, messages_max: u32) -> Result<TrackStep> {
+        let messages_max = bounded(messages_max)?;
+        self.write(Kind::Consume, move |work| tracking::track(work, topic, messages_max)).await
     }
 
-    async fn clean(&self, _topic: TopicId, _messages_max: u32) -> Result<CleanStep> {
-        todo!()
+    async fn clean(&self, topic: TopicId, messages_max: u32) -> Result<CleanStep> {
+        let messages_max = bounded(messages_max)?;
+        let step = self.write(Kind::Consume, move |work| clean::clean(work, topic, messages_max)).await?;
+        for (group, messages) in &step.missed {
+            tracing::warn!(%topic, %group, messages, "max_retention removed what a group had not done");
+        }
+        Ok(step)
     }
 
+    /// One file holds everything, clustered by topic: there is nothing to cut.
     async fn keep_partitions(&self, _topic: TopicId) -> Result<PartitionStep> {
-        todo!()
+        Ok(PartitionStep::default())
     }
 
-    async fn clean_subscriptions(&self, _older_than: Duration) -> Result<SubscriptionStep> {
-        todo!()
+    async fn clean_subscriptions(&self, older_than: Duration) -> Result<SubscriptionStep> {
+        retire::clean_subscriptions(self, older_than).await
     }
 
     async fn backfill(
         &self,
-        _topic: &TopicName,
-        _group: &GroupName,
-        _limits: &BackfillLimits,
+        topic: &TopicName,
+        group: &GroupName,
+        limits: &BackfillLimits,
     ) -> Result<Backfill> {
-        todo!()
+        let (topic, group, limits, actor) = (topic.clone(), group.clone(), *limits, self.actor.clone());
+        self.write(Kind::Define, move |work| backfill::start(work, &actor, &topic, &group, &limits)).await
     }
 
-    async fn cancel_backfill(&self, _topic: &TopicName, _group: &GroupName) -> Result<Backfill> {
-        todo!()
+    async fn cancel_backfill(&self, topic: &TopicName, group: &GroupName) -> Result<Backfill> {
+        let (topic, group, actor) = (topic.clone(), group.clone(), self.actor.clone());
+        self.write(Kind::Define, move |work| backfill::cancel(work, &actor, &topic, &group)).await
     }
 
-    async fn resume_backfill(&self, _topic: &TopicName, _group: &GroupName) -> Result<Backfill> {
-        todo!()
+    async fn resume_backfill(&self, topic: &TopicName, group: &GroupName) -> Result<Backfill> {
+        let (topic, group, actor) = (topic.clone(), group.clone(), self.actor.clone());
+        self.write(Kind::Define, move |work| backfill::resume(work, &actor, &topic, &group)).await
     }
 
     async fn backfills(&self) -> Result<Vec<Backfill>> {
-        todo!()
+        let now_ms = work::now_ms(&self.clock);
+        self.read(move |connection| {
+            reader::at_once(connection, |connection| backfill::list(connection, now_ms))
+        })
+        .await
     }
 
-    async fn step_backfill(&self, _worker: &Owner, _messages_max: u32) -> Result<Option<BackfillStep>> {
-        todo!()
+    async fn step_backfill(&self, worker: &Owner, messages_max: u32) -> Result<Option<BackfillStep>> {
+        let (worker, messages_max) = (worker.clone(), bounded(messages_max)?);
+        let step = self.write(Kind::Consume, move |work| backfill::step(work, &worker, messages_max)).await?;
+        if let Some(BackfillStep { backfill: Backfill { topic, group, error: Some(error), .. }, .. }) = &step
+        {
+            tracing::error!(%topic, %group, error, "a backfill failed");
+        }
+        Ok(step)
     }
 
     async fn probe(&self) -> Result<()> {
-        todo!()
+        self.read(jobs::probe).await
     }
 
     async fn jobs(&self) -> Result<Vec<JobStatus>> {
-        todo!()
+        self.read(jobs::list).await
     }
 
-    async fn job_ran(&self, _run: &JobRun) -> Result<()> {
-        todo!()
+    async fn job_ran(&self, run: &JobRun) -> Result<()> {
+        let run = run.clone();
+        self.write(Kind::Consume, move |work| jobs::ran(work, &run)).await
     }
 }

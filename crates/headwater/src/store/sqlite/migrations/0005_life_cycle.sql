@@ -243,3 +243,80 @@ CREATE TABLE headwater_election (
     worker TEXT NOT NULL,
     until_ms INTEGER NOT NULL
 ) STRICT;
+
+-- Reference counting for people with plain SQL: whom each message is for, who is done, and whom it still waits for, as JSON
+-- arrays of group names. Messages whose record is not made yet are shown as they will be, without completed_at.
+--   SELECT * FROM headwater_message_status WHERE topic = 'orders' AND status = 'PENDING';
+CREATE VIEW headwater_message_status (
+    topic, message_offset, status, required_groups, completed_groups, waiting_for, completed_at
+) AS
+WITH reached (topic_id, subscription_id, bit, required_from, next_offset) AS (
+    SELECT subscription.topic_id, subscription.subscription_id, subscription.bit, subscription.required_from,
+        (
+            SELECT min(cursor.next_offset) FROM headwater_cursor AS cursor
+            WHERE cursor.subscription_id = subscription.subscription_id
+        )
+    FROM headwater_subscription AS subscription
+    WHERE subscription.status IN ('active', 'paused') AND subscription.bit IS NOT NULL
+),
+coming (row_key, topic_id, message_offset, bit, required_from, done) AS (
+    SELECT message.row_key, topic.topic_id, message.row_key & 8796093022207, reached.bit, reached.required_from,
+        message.row_key & 8796093022207 < reached.next_offset
+            AND NOT EXISTS (
+                SELECT 1 FROM headwater_range AS leased
+                WHERE leased.subscription_id = reached.subscription_id AND leased.owner IS NOT NULL
+                    AND message.row_key & 8796093022207 BETWEEN leased.first_offset AND leased.last_offset
+            )
+            AND NOT EXISTS (
+                SELECT 1 FROM headwater_range AS waiting
+                WHERE waiting.subscription_id = reached.subscription_id AND waiting.owner IS NULL
+                    AND message.row_key & 8796093022207 BETWEEN waiting.first_offset AND waiting.last_offset
+            )
+    FROM headwater_topic AS topic
+    JOIN headwater_message AS message
+        ON message.row_key BETWEEN (topic.topic_id << 43) | (topic.tracked_until + 1)
+            AND (topic.topic_id << 43) | 8796093022207
+    LEFT JOIN reached ON reached.topic_id = topic.topic_id
+    WHERE topic.tracking = 'reference_counting'
+),
+state (topic_id, message_offset, required, completed, completed_at_ms) AS (
+    SELECT topic.topic_id, record.row_key & 8796093022207, record.required, record.completed, record.completed_at_ms
+    FROM headwater_topic AS topic
+    JOIN headwater_record AS record
+        ON record.row_key BETWEEN topic.topic_id << 43 AND (topic.topic_id << 43) | 8796093022207
+    WHERE topic.tracking = 'reference_counting'
+    UNION ALL
+    SELECT topic_id, message_offset,
+        coalesce(sum(CASE WHEN NOT done OR required_from <= message_offset THEN 1 << bit END), 0),
+        coalesce(sum(CASE WHEN done AND required_from <= message_offset THEN 1 << bit END), 0),
+        NULL
+    FROM coming
+    GROUP BY row_key
+)
+SELECT topic.name, state.message_offset,
+    CASE WHEN state.required & ~state.completed = 0 THEN 'COMPLETED' ELSE 'PENDING' END,
+    (
+        SELECT json_group_array(named.group_name) FROM (
+            SELECT subscription.group_name FROM headwater_subscription AS subscription
+            WHERE subscription.topic_id = state.topic_id AND (state.required >> subscription.bit) & 1
+            ORDER BY subscription.group_name
+        ) AS named
+    ),
+    (
+        SELECT json_group_array(named.group_name) FROM (
+            SELECT subscription.group_name FROM headwater_subscription AS subscription
+            WHERE subscription.topic_id = state.topic_id AND (state.completed >> subscription.bit) & 1
+            ORDER BY subscription.group_name
+        ) AS named
+    ),
+    (
+        SELECT json_group_array(named.group_name) FROM (
+            SELECT subscription.group_name FROM headwater_subscription AS subscription
+            WHERE subscription.topic_id = state.topic_id
+                AND ((state.required & ~state.completed) >> subscription.bit) & 1
+            ORDER BY subscription.group_name
+        ) AS named
+    ),
+    strftime('%Y-%m-%dT%H:%M:%fZ', state.completed_at_ms / 1000.0, 'unixepoch')
+FROM state
+JOIN headwater_topic AS topic ON topic.topic_id = state.topic_id;

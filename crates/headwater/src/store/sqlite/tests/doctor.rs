@@ -1,6 +1,7 @@
 //! The doctor finds every kind of damage it knows, and nothing in a sound store.
 
 use super::*;
+use crate::store::Upkeep;
 
 /// Breaks a store with a statement, and gives the names of the checks that notice.
 async fn found_after(sql: &str) -> Vec<&'static str> {
@@ -34,7 +35,10 @@ async fn every_check_finds_its_damage() {
         ("INSERT INTO headwater_cursor VALUES (7, 0, 1, 0)", "orphan_cursor"),
         ("INSERT INTO headwater_cursor VALUES (1, 1, 1, 0)", "missing_cursor"),
         (
-            "INSERT INTO headwater_subscription (subscription_id, topic_id, group_name, lanes, start_offset, created_at_ms, status_at_ms) VALUES (7, 9, 'g', 0, 1, 0, 0); INSERT INTO headwater_cursor VALUES (7, 0, 1, 0)",
+            "INSERT INTO headwater_subscription
+                (subscription_id, topic_id, group_name, lanes, start_offset, created_at_ms, status_at_ms)
+             VALUES (7, 9, 'g', 0, 1, 0, 0);
+             INSERT INTO headwater_cursor VALUES (7, 0, 1, 0)",
             "orphan_subscription",
         ),
         ("UPDATE headwater_topic SET last_offset = 25", "head_behind"),
@@ -56,4 +60,67 @@ async fn a_group_that_starts_in_the_future_is_sound() {
     store.publish(&topic("orders"), &messages(10)).await.unwrap();
     assert_eq!(drain(&store, &subscription).await.len(), 0);
     assert_eq!(store.doctor().await.unwrap(), []);
+}
+
+/// Breaks a store that counts references, in the middle of work, and gives the names of the checks that notice.
+async fn found_in_counted(sql: &str) -> Vec<&'static str> {
+    let place = Place::new();
+    let store = place.open().await;
+    store.create_topic(&topic("orders"), &TopicSettings::pub_sub()).await.unwrap();
+    place.connect().execute_batch("UPDATE headwater_topic SET tracking = 'reference_counting'").unwrap();
+    let group = |name: &str| GroupName::new(name).unwrap();
+    let a = store.subscribe(&topic("orders"), &group("a"), Start::Beginning).await.unwrap();
+    store.subscribe(&topic("orders"), &group("b"), Start::Beginning).await.unwrap();
+    store.publish(&topic("orders"), &messages(30)).await.unwrap();
+    store.track(a.topic.topic_id, 20).await.unwrap();
+    let lease = store.claim(&request(&a, 10)).await.unwrap().leases.remove(0);
+    store.settle(&[Settlement::ack_all(lease.token)]).await.unwrap().remove(0).unwrap();
+    store.subscribe(&topic("orders"), &group("late"), Start::Beginning).await.unwrap();
+    store.step_backfill(&Owner::new("w").unwrap(), 5).await.unwrap();
+    store.track(a.topic.topic_id, 15).await.unwrap();
+    assert_eq!(store.doctor().await.unwrap(), [], "sound in the middle of work");
+    place.connect().execute_batch(sql).unwrap();
+    let findings = store.doctor().await.unwrap();
+    for finding in &findings {
+        assert!(!finding.problem.is_empty() && !finding.remedy.is_empty(), "{finding:?}");
+    }
+    let mut checks: Vec<&str> = findings.into_iter().map(|finding| finding.check).collect();
+    checks.dedup();
+    checks
+}
+
+#[tokio::test]
+async fn every_check_of_the_accounting_finds_its_damage() {
+    let record = "(1 << 43) + 7";
+    for (sql, checks) in [
+        (
+            "INSERT INTO headwater_range VALUES (1, 1, 2, 3, NULL, NULL, 0, 0, 0, 0, NULL, NULL);
+             UPDATE headwater_cursor SET next_offset = 3 WHERE subscription_id = 3;
+             UPDATE headwater_subscription SET status = 'cancelled', released_until = 0 WHERE subscription_id = 3;
+             DELETE FROM headwater_backfill"
+                .to_owned(),
+            vec!["cancelled_range"],
+        ),
+        ("UPDATE headwater_topic SET zero_until = NULL".into(), vec!["zero_until"]),
+        ("UPDATE headwater_topic SET zero_until = 31".into(), vec!["zero_until"]),
+        ("UPDATE headwater_topic SET first_offset = 2".into(), vec!["first_offset"]),
+        ("INSERT INTO headwater_mark VALUES (1, 5, 31)".into(), vec!["tracked_until"]),
+        ("UPDATE headwater_subscription SET bit = 0 WHERE subscription_id = 3".into(), vec!["shared_bit", "stray_bit", "applied_differs"]),
+        ("UPDATE headwater_subscription SET bit = NULL WHERE subscription_id = 3".into(), vec!["missing_bit", "stray_bit"]),
+        ("UPDATE headwater_topic SET tracking = 'offset_watermark'".into(), vec!["idle_bit"]),
+        ("UPDATE headwater_subscription SET released_until = 0 WHERE subscription_id = 2".into(), vec!["unreleased"]),
+        (format!("UPDATE headwater_record SET required = required | (1 << 63) WHERE row_key = {record}"), vec!["stray_bit"]),
+        (format!("UPDATE headwater_record SET completed_at_ms = 1 WHERE row_key = {record}"), vec!["malformed_record"]),
+        (format!("DELETE FROM headwater_message WHERE row_key = {record}"), vec!["orphan_record"]),
+        (format!("DELETE FROM headwater_record WHERE row_key = {record}"), vec!["missing_record"]),
+        (format!("UPDATE headwater_record SET completed = completed | 1 WHERE row_key = {record}"), vec!["applied_differs"]),
+        ("INSERT INTO headwater_applied VALUES (7, 1, 2)".into(), vec!["malformed_applied"]),
+        ("UPDATE headwater_backfill SET checkpoint = 99".into(), vec!["backfill"]),
+        ("UPDATE headwater_backfill SET state = 'failed', error = 'no'".into(), vec!["backfill"]),
+        ("INSERT INTO headwater_job (job, last_run_at_ms, last_error) VALUES ('tracking', 1, 'no')".into(), vec!["job_failing"]),
+        ("INSERT INTO headwater_job (job, runs, last_run_at_ms) VALUES ('dead_detection', 1, 1)".into(), vec!["job_overdue"]),
+        ("INSERT INTO headwater_job (job, last_run_at_ms) VALUES ('dead_detection', 1)".into(), vec![]),
+    ] {
+        assert_eq!(found_in_counted(&sql).await, checks, "{sql}");
+    }
 }

@@ -50,6 +50,26 @@ const HOT: &[(&str, &str)] = &[
     ("cron/last", sql!("cron/last.sql")),
     ("cron/fire", sql!("cron/fire.sql")),
     ("redrive/newest", sql!("redrive/newest.sql")),
+    ("track/extent", sql!("track/extent.sql")),
+    ("track/outstanding", sql!("track/outstanding.sql")),
+    ("track/record", sql!("track/record.sql")),
+    ("track/apply", sql!("track/apply.sql")),
+    ("track/release", sql!("track/release.sql")),
+    ("track/records", sql!("track/records.sql")),
+    ("track/stored", sql!("track/stored.sql")),
+    ("track/applied", sql!("track/applied.sql")),
+    ("track/any", sql!("track/any.sql")),
+    ("backfill/set", sql!("backfill/set.sql")),
+    ("clean/look", sql!("clean/look.sql")),
+    ("clean/remove", sql!("clean/remove.sql")),
+    ("clean/remove_records", sql!("clean/remove_records.sql")),
+    ("clean/raise_first", sql!("clean/raise_first.sql")),
+    ("clean/raise_cursor", sql!("clean/raise_cursor.sql")),
+    ("clean/mark_newest", sql!("clean/mark_newest.sql")),
+    ("clean/mark_since", sql!("clean/mark_since.sql")),
+    ("clean/mark_prune", sql!("clean/mark_prune.sql")),
+    ("clean/forget_acks", sql!("clean/forget_acks.sql")),
+    ("election/elect", sql!("election/elect.sql")),
 ];
 
 /// Those whose few rows are sorted or made distinct after an index found them.
@@ -59,6 +79,8 @@ const SORTED: &[(&str, &str)] = &[
     ("claim/lanes_held", sql!("claim/lanes_held.sql")),
     ("maintain/forget_dedup", sql!("maintain/forget_dedup.sql")),
     ("maintain/forget_inbox", sql!("maintain/forget_inbox.sql")),
+    ("track/subscriptions", sql!("track/subscriptions.sql")),
+    ("clean/forget_ranges", sql!("clean/forget_ranges.sql")),
 ];
 
 fn plan_of(connection: &Connection, sql: &str) -> Vec<String> {

@@ -1,0 +1,458 @@
+//! Backfills: begun when a group comes late, shown, steered, and done batch by batch.
+//!
+//! In offset watermark there is nothing to do: how far the group is follows from its floor, whatever the row says. In
+//! reference counting a batch sets the group on pending records; where the group is done already, it is set as done.
+
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::fault::{Attempt, Fault};
+use super::standing::{Extent, Standing};
+use super::work::Work;
+use super::{decode, fault, millis, row_key, topic, tracking};
+use crate::backfill::{Backfill, BackfillLimits, BackfillState, BackfillStep};
+use crate::error::{Error, ErrorKind};
+use crate::lease::ranges::{Masks, segments};
+use crate::message::Offset;
+use crate::name::{GroupName, Owner, TopicName};
+use crate::topic::{TopicId, Tracking};
+
+/// A worker that is silent for longer loses its backfill to another.
+const WORKER_SILENT_MAX: Duration = Duration::from_secs(15);
+
+/// Notes what a subscription has before it when it begins, or comes back; nothing at the end of the log.
+pub(super) fn begin(
+    connection: &Connection,
+    extent: &Extent,
+    standing: &Standing,
+    limits: &BackfillLimits,
+    now_ms: i64,
+) -> Attempt<()> {
+    let first = extent.first.max(standing.floor() + 1);
+    if first > extent.head {
+        connection.prepare_cached(super::sql!("backfill/forget.sql"))?.execute([standing.subscription_id])?;
+        return Ok(());
+    }
+    let (first, last) = match extent.tracking {
+        Tracking::OffsetWatermark => (first, extent.head),
+        Tracking::ReferenceCounting => {
+            let messages_max = i64::try_from(limits.messages_max).unwrap_or(i64::MAX);
+            let first = first.max(extent.tracked_until.saturating_sub(messages_max) + 1);
+            // What has no record yet gets one that is for the group: nothing may be left to do.
+            (first, extent.tracked_until.max(first - 1))
+        }
+    };
+    let state = if first > last { BackfillState::Completed } else { BackfillState::NotStarted };
+    connection.prepare_cached(super::sql!("backfill/begin.sql"))?.execute(params![
+        standing.subscription_id,
+        state.as_str(),
+        first,
+        last,
+        limits.rate_max,
+        now_ms
+    ])?;
+    Ok(())
+}
+
+/// A subscription does not count any more: what is under way for it stops.
+pub(super) fn end(connection: &Connection, subscription_id: i32) -> Attempt<()> {
+    let Some(stored) = Stored::find(connection, subscription_id)? else { return Ok(()) };
+    let shown = stored.shown(connection)?;
+    let state = if shown.state.is_open() { BackfillState::Cancelled } else { shown.state };
+    stored.set(connection, state, None)
+}
+
+/// Starts a backfill by hand.
+pub(super) fn start(
+    work: &mut Work<'_>,
+    actor: &str,
+    name: &TopicName,
+    group: &GroupName,
+    limits: &BackfillLimits,
+) -> Attempt<Backfill> {
+    if limits.rate_max == 0 || limits.messages_max == 0 {
+        return Err(Error::invalid("backfill", "rate_max and messages_max must be above zero").into());
+    }
+    let connection = work.connection;
+    let subscription_id = find(connection, name, group)?;
+    let (topic, standing) = Standing::one(connection, subscription_id)?;
+    check_counts(&standing, name)?;
+    if let Some(stored) = Stored::find(connection, subscription_id)?
+        && stored.shown(connection)?.state.is_open()
+    {
+        let text = format!("topic {name}, group {group}: a backfill is under way; wait for it or cancel it");
+        return Err(Error::new(ErrorKind::Conflict, text).into());
+    }
+    let (extent, now_ms) = (Extent::load(connection, topic)?, work.now_ms());
+    begin(connection, &extent, &standing, limits, now_ms)?;
+    let stored = match Stored::find(connection, subscription_id)? {
+        Some(stored) => stored,
+        None => {
+            // The group is at the end of the log: a backfill of nothing, done.
+            let state = BackfillState::Completed.as_str();
+            let (first, last) = (extent.head + 1, extent.head);
+            connection.prepare_cached(super::sql!("backfill/begin.sql"))?.execute(params![
+                subscription_id,
+                state,
+                first,
+                last,
+                limits.rate_max,
+                now_ms
+            ])?;
+            stored_again(connection, subscription_id)?
+        }
+    };
+    let detail = serde_json::json!({
+        "first": stored.first, "last": stored.last, "messages_max": limits.messages_max, "rate_max": limits.rate_max,
+    });
+    note_act(work, actor, "backfill", name, group, &detail)?;
+    stored.show(work.connection, now_ms)
+}
+
+/// Cancels a backfill; what it did stays.
+pub(super) fn cancel(
+    work: &mut Work<'_>,
+    actor: &str,
+    name: &TopicName,
+    group: &GroupName,
+) -> Attempt<Backfill> {
+    let connection = work.connection;
+    let subscription_id = find(connection, name, group)?;
+    let stored = existing(connection, subscription_id, name, group, "cancel_backfill")?;
+    let shown = stored.shown(connection)?;
+    if !shown.state.is_open() {
+        return Err(refused(name, group, shown.state, "cancel_backfill", "not_started or in_progress"));
+    }
+    stored.set(connection, BackfillState::Cancelled, None)?;
+    note_act(
+        work,
+        actor,
+        "cancel_backfill",
+        name,
+        group,
+        &serde_json::json!({ "checkpoint": shown.checkpoint }),
+    )?;
+    stored_again(work.connection, subscription_id)?.show(work.connection, work.now_ms())
+}
+
+/// Lets a cancelled or failed backfill go on from its checkpoint.
+pub(super) fn resume(
+    work: &mut Work<'_>,
+    actor: &str,
+    name: &TopicName,
+    group: &GroupName,
+) -> Attempt<Backfill> {
+    let connection = work.connection;
+    let subscription_id = find(connection, name, group)?;
+    let stored = existing(connection, subscription_id, name, group, "resume_backfill")?;
+    let shown = stored.shown(connection)?;
+    if !matches!(shown.state, BackfillState::Cancelled | BackfillState::Failed) {
+        return Err(refused(name, group, shown.state, "resume_backfill", "cancelled or failed"));
+    }
+    check_counts(&Standing::one(connection, subscription_id)?.1, name)?;
+    let begun = stored.checkpoint >= stored.first;
+    let state = if begun { BackfillState::InProgress } else { BackfillState::NotStarted };
+    stored.set(connection, state, None)?;
+    note_act(
+        work,
+        actor,
+        "resume_backfill",
+        name,
+        group,
+        &serde_json::json!({ "checkpoint": shown.checkpoint }),
+    )?;
+    stored_again(work.connection, subscription_id)?.show(work.connection, work.now_ms())
+}
+
+/// All backfills, newest first.
+pub(super) fn list(connection: &Connection, now_ms: i64) -> Attempt<Vec<Backfill>> {
+    let mut statement = connection.prepare_cached(super::sql!("backfill/list.sql"))?;
+    let stored = decode::all(&mut statement, [None::<i32>], Stored::read)?;
+    stored.into_iter().map(|stored| stored.show(connection, now_ms)).collect()
+}
+
+/// Does one batch of a backfill that no other worker has.
+///
+/// A batch that fails is taken back whole, and the backfill says why; only what may pass by itself (a lock, a full disk) is
+/// the caller's to try again.
+pub(super) fn step(work: &mut Work<'_>, worker: &Owner, messages_max: u32) -> Attempt<Option<BackfillStep>> {
+    let (began, now_ms) = (Instant::now(), work.now_ms());
+    let found: Option<i32> = work
+        .connection
+        .prepare_cached(super::sql!("backfill/open.sql"))?
+        .query_row(params![worker.as_str(), now_ms], |row| row.get(0))
+        .optional()?;
+    let Some(subscription_id) = found else { return Ok(None) };
+    let stored = stored_again(work.connection, subscription_id)?;
+    work.connection.execute_batch("SAVEPOINT batch")?;
+    let ran = batch(work.connection, &stored, worker, messages_max, now_ms, began);
+    let (processed, changed) = match ran {
+        Ok(done) => done,
+        Err(fault) if work.connection.is_autocommit() => return Err(fault),
+        Err(fault) => {
+            work.connection.execute_batch("ROLLBACK TO batch")?;
+            work.connection.execute_batch("RELEASE batch")?;
+            let error = lasting(fault)?;
+            stored.set(work.connection, BackfillState::Failed, Some(&error.to_string()))?;
+            let backfill = stored_again(work.connection, subscription_id)?.show(work.connection, now_ms)?;
+            return Ok(Some(BackfillStep { backfill, processed: 0, changed: 0 }));
+        }
+    };
+    work.connection.execute_batch("RELEASE batch")?;
+    let backfill = stored_again(work.connection, subscription_id)?.show(work.connection, now_ms)?;
+    Ok(Some(BackfillStep { backfill, processed, changed }))
+}
+
+/// The error of a fault that trying again would meet again; any other fault stays one.
+fn lasting(fault: Fault) -> Attempt<Error> {
+    match fault {
+        Fault::NeedsSync => Err(Fault::NeedsSync),
+        Fault::Refused(error) => Ok(error),
+        Fault::Sqlite(sqlite) => {
+            let passing = [
+                rusqlite::ErrorCode::DatabaseBusy,
+                rusqlite::ErrorCode::DatabaseLocked,
+                rusqlite::ErrorCode::DiskFull,
+                rusqlite::ErrorCode::SystemIoFailure,
+                rusqlite::ErrorCode::OutOfMemory,
+            ];
+            if sqlite.sqlite_error_code().is_some_and(|code| passing.contains(&code)) {
+                return Err(Fault::Sqlite(sqlite));
+            }
+            Ok(fault::sqlite_error("backfill", sqlite))
+        }
+    }
+}
+
+/// Sets the group on the pending records of the next offsets, and moves the checkpoint past them.
+fn batch(
+    connection: &Connection,
+    stored: &Stored,
+    worker: &Owner,
+    messages_max: u32,
+    now_ms: i64,
+    began: Instant,
+) -> Attempt<(u64, u64)> {
+    let extent = Extent::load(connection, stored.topic)?;
+    let (_, standing) = Standing::one(connection, stored.subscription_id)?;
+    // What was removed meanwhile needs nothing.
+    let first = extent.first.max(stored.checkpoint + 1);
+    let last = stored.last.min(first + i64::from(messages_max) - 1);
+    let mut changed = 0;
+    if first <= last {
+        let applied = tracking::applied_within(connection, stored.subscription_id, first, last)?;
+        let layers = [(applied, Masks { one: standing.mask(), two: 0 })];
+        let mut statement = connection.prepare_cached(super::sql!("backfill/set.sql"))?;
+        for segment in segments(&layers, first, last) {
+            changed += statement.execute(params![
+                row_key(extent.topic, segment.first),
+                row_key(extent.topic, segment.last),
+                standing.mask().cast_signed(),
+                segment.masks.one.cast_signed()
+            ])? as u64;
+        }
+    }
+    let checkpoint = last.max(stored.checkpoint).min(stored.last);
+    let complete = checkpoint >= stored.last || first > stored.last;
+    let (checkpoint, state) = match complete {
+        true => (stored.last, BackfillState::Completed),
+        false => (checkpoint, BackfillState::InProgress),
+    };
+    connection.prepare_cached(super::sql!("backfill/progress.sql"))?.execute(params![
+        stored.subscription_id,
+        state.as_str(),
+        checkpoint,
+        now_ms,
+        stored.ran_since_ms(worker, now_ms).unwrap_or_else(|| millis(began.elapsed()).max(1)),
+        (!complete).then_some(worker.as_str()),
+        (!complete).then_some(now_ms + millis(WORKER_SILENT_MAX)),
+    ])?;
+    Ok((u64::try_from(checkpoint - stored.checkpoint).unwrap_or_default(), changed))
+}
+
+/// A backfill as stored.
+struct Stored {
+    subscription_id: i32,
+    topic: TopicId,
+    topic_name: String,
+    group: String,
+    tracking: Tracking,
+    state: BackfillState,
+    first: i64,
+    last: i64,
+    checkpoint: i64,
+    rate_max: u32,
+    created_at_ms: i64,
+    progressed_at_ms: Option<i64>,
+    ran_ms: i64,
+    error: Option<String>,
+    worker: Option<String>,
+    worker_until_ms: Option<i64>,
+}
+
+/// Where a backfill is, by what is stored of its group.
+struct Shown {
+    state: BackfillState,
+    checkpoint: i64,
+}
+
+impl Stored {
+    fn find(connection: &Connection, subscription_id: i32) -> Attempt<Option<Self>> {
+        let mut statement = connection.prepare_cached(super::sql!("backfill/list.sql"))?;
+        Ok(statement.query_row([Some(subscription_id)], Self::read).optional()?)
+    }
+
+    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        let unknown = |at, error: Error| {
+            rusqlite::Error::FromSqlConversionFailure(at, rusqlite::types::Type::Text, Box::new(error))
+        };
+        Ok(Stored {
+            subscription_id: row.get(0)?,
+            topic: TopicId(row.get(1)?),
+            topic_name: row.get(2)?,
+            group: row.get(3)?,
+            tracking: Tracking::parse(&row.get::<_, String>(4)?).map_err(|error| unknown(4, error))?,
+            state: BackfillState::parse(&row.get::<_, String>(5)?).map_err(|error| unknown(5, error))?,
+            first: row.get(6)?,
+            last: row.get(7)?,
+            checkpoint: row.get(8)?,
+            rate_max: row.get(9)?,
+            created_at_ms: row.get(10)?,
+            progressed_at_ms: row.get(11)?,
+            ran_ms: row.get(12)?,
+            error: decode::text(row, 13)?,
+            worker: decode::text(row, 14)?,
+            worker_until_ms: row.get(15)?,
+        })
+    }
+
+    fn set(&self, connection: &Connection, state: BackfillState, error: Option<&str>) -> Attempt<()> {
+        connection.prepare_cached(super::sql!("backfill/set_state.sql"))?.execute(params![
+            self.subscription_id,
+            state.as_str(),
+            error
+        ])?;
+        Ok(())
+    }
+
+    /// How long this worker has been at it since the last batch; nothing if it takes over only now.
+    fn ran_since_ms(&self, worker: &Owner, now_ms: i64) -> Option<i64> {
+        let mine = self.worker.as_deref() == Some(worker.as_str());
+        let going_on = mine && self.worker_until_ms.is_some_and(|until_ms| until_ms > now_ms);
+        self.progressed_at_ms.filter(|_| going_on).map(|at_ms| (now_ms - at_ms).max(0))
+    }
+
+    fn shown(&self, connection: &Connection) -> Attempt<Shown> {
+        if self.tracking == Tracking::ReferenceCounting {
+            return Ok(Shown { state: self.state, checkpoint: self.checkpoint });
+        }
+        let floor = Standing::one(connection, self.subscription_id)?.1.floor();
+        let state = match self.state {
+            open if open.is_open() && floor >= self.last => BackfillState::Completed,
+            open if open.is_open() => BackfillState::InProgress,
+            ended => ended,
+        };
+        Ok(Shown { state, checkpoint: floor.min(self.last).max(self.first - 1) })
+    }
+
+    fn show(&self, connection: &Connection, now_ms: i64) -> Attempt<Backfill> {
+        let Shown { state, checkpoint } = self.shown(connection)?;
+        let time = |at_ms: i64| {
+            Timestamp::from_millisecond(at_ms)
+                .map_err(|_| Error::new(ErrorKind::Database, format!("a backfill has time {at_ms}")))
+        };
+        let offsets = |until: i64| u64::try_from(until - self.first + 1).unwrap_or_default();
+        let processed = offsets(checkpoint);
+        let ran_ms = match self.tracking {
+            Tracking::ReferenceCounting => self.ran_ms,
+            Tracking::OffsetWatermark if state.is_open() => now_ms - self.created_at_ms,
+            Tracking::OffsetWatermark => 0,
+        };
+        #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+        let rate = if ran_ms > 0 { processed as f64 * 1_000.0 / ran_ms as f64 } else { 0.0 };
+        Ok(Backfill {
+            topic: TopicName::new(self.topic_name.clone())?,
+            group: GroupName::new(self.group.clone())?,
+            state,
+            first: Offset(self.first),
+            last: Offset(self.last),
+            checkpoint: Offset(checkpoint),
+            processed,
+            total: offsets(self.last),
+            created_at: time(self.created_at_ms)?,
+            progressed_at: self.progressed_at_ms.map(time).transpose()?,
+            rate,
+            rate_max: self.rate_max,
+            error: self.error.clone(),
+        })
+    }
+}
+
+fn stored_again(connection: &Connection, subscription_id: i32) -> Attempt<Stored> {
+    let mut statement = connection.prepare_cached(super::sql!("backfill/list.sql"))?;
+    Ok(statement.query_row([Some(subscription_id)], Stored::read)?)
+}
+
+fn find(connection: &Connection, name: &TopicName, group: &GroupName) -> Attempt<i32> {
+    let topic = topic::get(connection, name)?;
+    let found: Option<i32> = connection
+        .prepare_cached(super::sql!("backfill/subscription.sql"))?
+        .query_row(params![topic.topic_id.0, group.as_str()], |row| row.get(0))
+        .optional()?;
+    found.ok_or_else(|| Error::no_such_subscription(name.as_str(), group.as_str()).into())
+}
+
+fn existing(
+    connection: &Connection,
+    subscription_id: i32,
+    name: &TopicName,
+    group: &GroupName,
+    act: &str,
+) -> Attempt<Stored> {
+    let missing = || {
+        let text = format!("invalid transition: topic {name}, group {group} has no backfill to {act}");
+        Error::new(ErrorKind::InvalidTransition, text).into()
+    };
+    Stored::find(connection, subscription_id)?.ok_or_else(missing)
+}
+
+fn refused(name: &TopicName, group: &GroupName, state: BackfillState, act: &str, needs: &str) -> Fault {
+    let text = format!(
+        "invalid transition: the backfill of topic {name}, group {group} is {}; {act} needs {needs}; nothing was changed",
+        state.as_str()
+    );
+    Error::new(ErrorKind::InvalidTransition, text).into()
+}
+
+/// Messages wait for nobody who does not count, so there is nothing to set.
+fn check_counts(standing: &Standing, name: &TopicName) -> Attempt<()> {
+    if standing.state.counts() {
+        return Ok(());
+    }
+    let text = format!(
+        "invalid transition: topic {name}, group {} is {}; a backfill needs active or paused; nothing was changed",
+        standing.group, standing.state
+    );
+    Err(Error::new(ErrorKind::InvalidTransition, text).into())
+}
+
+fn note_act(
+    work: &Work<'_>,
+    actor: &str,
+    act: &str,
+    topic: &TopicName,
+    group: &GroupName,
+    detail: &serde_json::Value,
+) -> Attempt<()> {
+    work.connection.prepare_cached(super::sql!("backfill/note_act.sql"))?.execute(params![
+        work.now_ms(),
+        actor,
+        act,
+        topic.as_str(),
+        group.as_str(),
+        detail.to_string()
+    ])?;
+    Ok(())
+}

@@ -1,0 +1,244 @@
+//! Retention: removes messages that are done for long enough, or too old, in bounded steps.
+//!
+//! Pages that become free are used again by later messages: the file does not grow while cleanup keeps up. It does not
+//! shrink either, because the store keeps SQLite's default of no `auto_vacuum`; whoever wants the space back runs `VACUUM`
+//! while nothing else is open.
+
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::fault::Attempt;
+use super::standing::{Extent, Standing, watermark};
+use super::work::Work;
+use super::{OFFSET_MAX, decode, offset_of, row_key, settle};
+use crate::lease::ranges::Ranges;
+use crate::name::GroupName;
+use crate::store::CleanStep;
+use crate::topic::TopicId;
+
+mod marks;
+
+/// For each message a step may remove it looks at so many at most: those that must stay do not stop the others for ever,
+/// and do not hold the writer either.
+const LOOKED_AT_PER_REMOVED: usize = 10;
+/// Lines of the ack log that go with each message removed, at most.
+const ACKS_PER_REMOVED: i64 = 16;
+
+/// Removes what retention allows: see [`crate::store::Upkeep::clean`].
+pub(super) fn clean(work: &mut Work<'_>, topic: TopicId, messages_max: u32) -> Attempt<CleanStep> {
+    let (connection, now_ms) = (work.connection, work.now_ms());
+    let extent = Extent::load(connection, topic)?;
+    let standings = Standing::all(connection, topic)?;
+    marks::write(connection, &extent, watermark(&extent, &standings), now_ms)?;
+    let rule = Rule::of(connection, &extent, &standings, now_ms)?;
+    let picked = rule.pick(connection, &extent, messages_max as usize)?;
+    let mut step = CleanStep { more: picked.more, ..CleanStep::default() };
+    if !picked.offsets.is_empty() {
+        step.removed = remove(connection, &extent, &picked.offsets)?;
+        let first = raise_first(connection, &extent, step.removed)?;
+        step.missed = miss(work, &extent, &standings, &picked.offsets)?;
+        for standing in standings.iter().filter(|standing| standing.next < first) {
+            work.connection
+                .prepare_cached(super::sql!("clean/raise_cursor.sql"))?
+                .execute(params![standing.subscription_id, first])?;
+        }
+    }
+    step.more |= forget_acks(work.connection, topic, messages_max)?;
+    Ok(step)
+}
+
+/// What may go, by the state of things now.
+struct Rule {
+    /// Created at or before: goes whatever the subscriptions did.
+    forced_until_ms: Option<i64>,
+    /// Done for every counting subscription, as far as ranges can tell.
+    done: Ranges,
+    /// In reference counting, the record must have been completed at or before.
+    completed_until_ms: Option<i64>,
+    /// At or below this offset messages must also have been created at or before the time.
+    zero_until: i64,
+    zero_until_ms: i64,
+    /// Where such messages can be: found by time, so that what must stay is not looked at.
+    region: Ranges,
+}
+
+impl Rule {
+    fn of(connection: &Connection, extent: &Extent, standings: &[Standing], now_ms: i64) -> Attempt<Self> {
+        let before = |retention_ms: i64| now_ms.saturating_sub(retention_ms);
+        let stored = Ranges::of(extent.first, extent.head);
+        let counting = standings.iter().filter(|standing| standing.state.counts());
+        let done = counting.fold(stored.clone(), |done, standing| done.intersection(&standing.done));
+        let completed_until_ms =
+            extent.message_retention_ms.filter(|_| extent.counts_references()).map(before);
+        let done = match (extent.message_retention_ms, completed_until_ms) {
+            (None, _) => Ranges::default(),
+            // Nothing is completed before it is created.
+            (_, Some(until_ms)) => done
+                .within(extent.first, created_until(connection, extent, until_ms)?.min(extent.tracked_until)),
+            (Some(retention_ms), None) => {
+                let marked = marks::since(connection, extent.topic, before(retention_ms))?;
+                done.within(extent.first, marked.min(watermark(extent, standings)))
+            }
+        };
+        let forced_until_ms = extent.max_retention_ms.map(before);
+        let (zero_until, zero_until_ms) =
+            (extent.zero_until.unwrap_or(OFFSET_MAX), before(extent.zero_subscription_retention_ms));
+        let old_enough = Ranges::of(1, created_until(connection, extent, zero_until_ms)?)
+            .union(&Ranges::of(zero_until.saturating_add(1), OFFSET_MAX));
+        let forced = match forced_until_ms {
+            Some(until_ms) => stored.within(1, created_until(connection, extent, until_ms)?),
+            None => Ranges::default(),
+        };
+        let region = done.intersection(&old_enough).union(&forced);
+        Ok(Rule { forced_until_ms, done, completed_until_ms, zero_until, zero_until_ms, region })
+    }
+
+    fn allows(&self, offset: i64, created_at_ms: i64, completed_at_ms: Option<i64>) -> bool {
+        let by = |at_ms: i64, until_ms: Option<i64>| until_ms.is_some_and(|until_ms| at_ms <= until_ms);
+        let completed = self
+            .completed_until_ms
+            .is_none_or(|_| completed_at_ms.is_some_and(|at_ms| by(at_ms, self.completed_until_ms)));
+        let seasoned = offset > self.zero_until || created_at_ms <= self.zero_until_ms;
+        by(created_at_ms, self.forced_until_ms) || (self.done.contains(offset) && completed && seasoned)
+    }
+
+    /// The lowest messages that may go.
+    fn pick(&self, connection: &Connection, extent: &Extent, at_most: usize) -> Attempt<Picked> {
+        let mut statement = connection.prepare_cached(super::sql!("clean/look.sql"))?;
+        let (mut offsets, mut looked_at) = (Vec::new(), 0);
+        for (first, last) in self.region.iter() {
+            let mut rows = statement.query([row_key(extent.topic, first), row_key(extent.topic, last)])?;
+            while let Some(row) = rows.next()? {
+                if offsets.len() == at_most || looked_at == at_most * LOOKED_AT_PER_REMOVED {
+                    // Those that stay come again at every look: only removals promise that another step gets on.
+                    let more = !offsets.is_empty();
+                    return Ok(Picked { offsets: covering(&offsets), more });
+                }
+                looked_at += 1;
+                let offset = offset_of(row.get(0)?);
+                if self.allows(offset, row.get(1)?, row.get(2)?) {
+                    offsets.push(offset);
+                }
+            }
+        }
+        Ok(Picked { offsets: covering(&offsets), more: false })
+    }
+}
+
+/// What a step removes, and whether there is more.
+struct Picked {
+    offsets: Ranges,
+    more: bool,
+}
+
+fn covering(offsets: &[i64]) -> Ranges {
+    Ranges::covering(offsets.iter().map(|offset| (*offset, *offset)))
+}
+
+/// The last offset created at or before a time, by a binary search: one writer at a time stamps messages as it appends
+/// them, so times rise with offsets as long as the clock does. Whoever removes something looks at its own time too.
+fn created_until(connection: &Connection, extent: &Extent, until_ms: i64) -> Attempt<i64> {
+    let mut look = connection.prepare_cached(super::sql!("subscribe/time_at.sql"))?;
+    // Everything below `low` is old enough; `high` and everything above is not, or is past the end.
+    let (mut low, mut high) = (extent.first, extent.head + 1);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        let bounds = [row_key(extent.topic, middle), row_key(extent.topic, high - 1)];
+        let found: Option<(i64, i64)> =
+            look.query_row(bounds, |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+        match found {
+            Some((key, created_at_ms)) if created_at_ms <= until_ms => low = offset_of(key) + 1,
+            _ => high = middle,
+        }
+    }
+    Ok(low - 1)
+}
+
+/// Removes messages with their records, range by range.
+fn remove(connection: &Connection, extent: &Extent, offsets: &Ranges) -> Attempt<u64> {
+    let mut messages = connection.prepare_cached(super::sql!("clean/remove.sql"))?;
+    let mut records = connection.prepare_cached(super::sql!("clean/remove_records.sql"))?;
+    let mut removed = 0;
+    for (first, last) in offsets.iter() {
+        let bounds = [row_key(extent.topic, first), row_key(extent.topic, last)];
+        removed += messages.execute(bounds)? as u64;
+        records.execute(bounds)?;
+    }
+    debug_assert_eq!(removed, offsets.count(), "only what was looked at is removed");
+    Ok(removed)
+}
+
+/// Moves the topic's first offset up to the lowest message that is left.
+fn raise_first(connection: &Connection, extent: &Extent, removed: u64) -> Attempt<i64> {
+    let mut statement = connection.prepare_cached(super::sql!("clean/raise_first.sql"))?;
+    let removed = i64::try_from(removed).unwrap_or(i64::MAX);
+    let bounds = params![
+        extent.topic.0,
+        row_key(extent.topic, extent.first),
+        row_key(extent.topic, OFFSET_MAX),
+        removed
+    ];
+    Ok(statement.query_row(bounds, |row| row.get(0))?)
+}
+
+/// Counts what was removed before subscriptions had done it, and forgets the ranges that wait for it. Answers with those
+/// that count.
+fn miss(
+    work: &mut Work<'_>,
+    extent: &Extent,
+    standings: &[Standing],
+    removed: &Ranges,
+) -> Attempt<Vec<(GroupName, u64)>> {
+    let mut missed = Vec::new();
+    let mut unblocked = 0;
+    for standing in standings {
+        let lost = removed.without(&standing.done);
+        let (Some(first), Some(last)) = (lost.first(), lost.last()) else { continue };
+        note_missed(work.connection, standing.subscription_id, &lost)?;
+        unblocked += work
+            .connection
+            .prepare_cached(super::sql!("clean/forget_ranges.sql"))?
+            .execute(params![standing.subscription_id, first, last, extent.topic.0])?;
+        if standing.state.counts() {
+            missed.push((GroupName::new(standing.group.clone())?, lost.count()));
+        }
+    }
+    if unblocked > 0 {
+        // In a lane something may have waited behind them.
+        settle::stir(work, extent.topic)?;
+    }
+    Ok(missed)
+}
+
+/// Adds messages that a subscription will never see to what it has missed.
+pub(super) fn note_missed(connection: &Connection, subscription_id: i32, lost: &Ranges) -> Attempt<()> {
+    let count = i64::try_from(lost.count()).unwrap_or(i64::MAX);
+    connection.prepare_cached(super::sql!("clean/missed.sql"))?.execute(params![
+        subscription_id,
+        count,
+        lost.first(),
+        lost.last()
+    ])?;
+    Ok(())
+}
+
+/// Forgets who acked messages that are gone; true if there is more of it.
+fn forget_acks(connection: &Connection, topic: TopicId, messages_max: u32) -> Attempt<bool> {
+    let at_most = i64::from(messages_max) * ACKS_PER_REMOVED;
+    let mut statement = connection.prepare_cached(super::sql!("clean/forget_acks.sql"))?;
+    let forgotten = statement.execute(params![topic.0, at_most])?;
+    Ok(i64::try_from(forgotten).is_ok_and(|forgotten| forgotten == at_most))
+}
+
+/// Forgets marks that no retention needs any more; answers how many.
+pub(super) fn forget_marks(work: &mut Work<'_>) -> Attempt<u64> {
+    let (connection, now_ms) = (work.connection, work.now_ms());
+    let topics: Vec<i32> = {
+        let mut statement = connection.prepare_cached(super::sql!("clean/topics.sql"))?;
+        decode::all(&mut statement, [], |row| row.get(0))?
+    };
+    let mut forgotten = 0;
+    for topic in topics {
+        forgotten += marks::prune(connection, &Extent::load(connection, TopicId(topic))?, now_ms)?;
+    }
+    Ok(forgotten)
+}

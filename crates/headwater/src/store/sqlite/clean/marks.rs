@@ -1,0 +1,46 @@
+//! The watermark as it was: message retention is reckoned from when messages were done.
+
+use rusqlite::{Connection, OptionalExtension, params};
+
+use crate::store::sqlite::fault::Attempt;
+use crate::store::sqlite::standing::Extent;
+use crate::topic::TopicId;
+
+/// Marks kept per topic, about: the watermark's rise is noted this often within the retention.
+const MARKS_PER_RETENTION: i64 = 1_000;
+
+/// Notes where the watermark is, if it moved, and forgets marks that are superseded.
+pub(super) fn write(connection: &Connection, extent: &Extent, watermark: i64, now_ms: i64) -> Attempt<()> {
+    if let Some(retention_ms) = extent.message_retention_ms {
+        let newest: Option<(i64, i64)> = connection
+            .prepare_cached(sql!("clean/mark_newest.sql"))?
+            .query_row([extent.topic.0], |row| Ok((row.get(0)?, row.get(1)?)))
+            .optional()?;
+        let (marked_at_ms, marked) = newest.unwrap_or((i64::MIN, 0));
+        let thinned = now_ms.saturating_sub(marked_at_ms) < retention_ms / MARKS_PER_RETENTION;
+        // A fall is noted at once: what is to be done again is done later than it was.
+        if watermark < marked || (watermark > marked && !thinned) {
+            connection.prepare_cached(sql!("clean/mark.sql"))?.execute(params![
+                extent.topic.0,
+                now_ms,
+                watermark
+            ])?;
+        }
+    }
+    prune(connection, extent, now_ms).map(drop)
+}
+
+/// What has been done ever since a time; nothing if nobody looked by then. A watermark that fell and rose again counts from
+/// when it fell: a group that comes late is done late, and retention is reckoned from the last that is done.
+pub(super) fn since(connection: &Connection, topic: TopicId, since_ms: i64) -> Attempt<i64> {
+    let mut statement = connection.prepare_cached(sql!("clean/mark_since.sql"))?;
+    let lowest: Option<i64> = statement.query_row(params![topic.0, since_ms], |row| row.get(0))?;
+    Ok(lowest.unwrap_or(0))
+}
+
+/// Forgets marks older than the newest one that is old enough, or all where messages are kept for ever.
+pub(super) fn prune(connection: &Connection, extent: &Extent, now_ms: i64) -> Attempt<u64> {
+    let until_ms = extent.message_retention_ms.map(|retention_ms| now_ms.saturating_sub(retention_ms));
+    let mut statement = connection.prepare_cached(sql!("clean/mark_prune.sql"))?;
+    Ok(statement.execute(params![extent.topic.0, until_ms])? as u64)
+}

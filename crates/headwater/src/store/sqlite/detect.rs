@@ -1,0 +1,167 @@
+//! The detector: declares dead what is active and has been silent for longer than its timeout.
+
+use std::time::Duration;
+
+use rusqlite::{OptionalExtension, params};
+
+use super::fault::Attempt;
+use super::work::Work;
+use super::{decode, millis, settle, tracking};
+use crate::error::Result;
+use crate::maintain::Job;
+use crate::name::{GroupName, TopicName};
+use crate::store::Detected;
+use crate::topic::TopicId;
+
+/// If the last look was longer ago, nobody was watching: everybody may look silent because nobody could speak.
+const WATCHING_MAX: Duration = Duration::from_secs(180);
+
+/// Looks once: see [`crate::store::Upkeep::detect_dead`].
+pub(super) fn detect_dead(work: &mut Work<'_>) -> Attempt<Detected> {
+    let (connection, now_ms) = (work.connection, work.now_ms());
+    let looked_at_ms: Option<i64> = connection
+        .prepare_cached(super::sql!("detect/last_look.sql"))?
+        .query_row([Job::DeadDetection.as_str()], |row| row.get(0))
+        .optional()?;
+    let watched = looked_at_ms.is_some_and(|at_ms| now_ms.saturating_sub(at_ms) <= millis(WATCHING_MAX));
+    let mut found = Detected::default();
+    for pulse in pulses(work)? {
+        let names = || -> Result<(TopicName, GroupName)> {
+            Ok((TopicName::new(pulse.topic_name.clone())?, GroupName::new(pulse.group.clone())?))
+        };
+        match pulse.verdict(now_ms, watched) {
+            Verdict::Alive => pulse.suspect(work, None)?,
+            Verdict::NearTimeout => {
+                pulse.suspect(work, None)?;
+                found.near_timeout.push(names()?);
+            }
+            Verdict::Suspected(since_ms) => {
+                pulse.suspect(work, Some(since_ms))?;
+                found.suspected.push(names()?);
+            }
+            Verdict::Dead => {
+                pulse.die(work, now_ms)?;
+                found.died.push(names()?);
+            }
+        }
+    }
+    work.connection
+        .prepare_cached(super::sql!("detect/look.sql"))?
+        .execute(params![Job::DeadDetection.as_str(), now_ms])?;
+    Ok(found)
+}
+
+/// An active subscription that has been heard of.
+struct Pulse {
+    subscription_id: i32,
+    topic: TopicId,
+    topic_name: String,
+    group: String,
+    heartbeat_at_ms: i64,
+    suspected_at_ms: Option<i64>,
+    interval_ms: i64,
+    timeout_ms: i64,
+}
+
+/// What a look makes of a subscription.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    Alive,
+    /// Silent for four fifths of its timeout.
+    NearTimeout,
+    /// Silent for too long, but first seen so when nobody had been watching, then.
+    Suspected(i64),
+    Dead,
+}
+
+fn pulses(work: &Work<'_>) -> Attempt<Vec<Pulse>> {
+    let mut statement = work.connection.prepare_cached(super::sql!("detect/pulses.sql"))?;
+    Ok(decode::all(&mut statement, [], |row| {
+        Ok(Pulse {
+            subscription_id: row.get(0)?,
+            topic: TopicId(row.get(1)?),
+            topic_name: row.get(2)?,
+            group: row.get(3)?,
+            heartbeat_at_ms: row.get(4)?,
+            suspected_at_ms: row.get(5)?,
+            interval_ms: row.get(6)?,
+            timeout_ms: row.get(7)?,
+        })
+    })?)
+}
+
+impl Pulse {
+    fn verdict(&self, now_ms: i64, watched: bool) -> Verdict {
+        let silent_ms = now_ms.saturating_sub(self.heartbeat_at_ms);
+        if silent_ms <= self.timeout_ms {
+            let near = silent_ms.saturating_mul(5) >= self.timeout_ms.saturating_mul(4);
+            return if near { Verdict::NearTimeout } else { Verdict::Alive };
+        }
+        // It has spoken since: whatever was suspected is void.
+        let suspected = self.suspected_at_ms.filter(|at_ms| *at_ms >= self.heartbeat_at_ms);
+        match suspected {
+            Some(at_ms) if now_ms.saturating_sub(at_ms) < self.interval_ms => Verdict::Suspected(at_ms),
+            Some(_) => Verdict::Dead,
+            None if watched => Verdict::Dead,
+            None => Verdict::Suspected(now_ms),
+        }
+    }
+
+    /// Stores since when it is suspected, if that is news.
+    fn suspect(&self, work: &Work<'_>, since_ms: Option<i64>) -> Attempt<()> {
+        if self.suspected_at_ms != since_ms {
+            work.connection
+                .prepare_cached(super::sql!("detect/suspect.sql"))?
+                .execute(params![self.subscription_id, since_ms])?;
+        }
+        Ok(())
+    }
+
+    fn die(&self, work: &mut Work<'_>, now_ms: i64) -> Attempt<()> {
+        work.connection
+            .prepare_cached(super::sql!("detect/die.sql"))?
+            .execute(params![self.subscription_id, now_ms])?;
+        tracking::end_accounting(work, self.subscription_id)?;
+        settle::stir(work, self.topic)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pulse(suspected_at_ms: Option<i64>) -> Pulse {
+        Pulse {
+            subscription_id: 1,
+            topic: TopicId(1),
+            topic_name: "t".into(),
+            group: "g".into(),
+            heartbeat_at_ms: 1_000,
+            suspected_at_ms,
+            interval_ms: 60,
+            timeout_ms: 300,
+        }
+    }
+
+    #[test]
+    fn silence_is_death_only_where_somebody_watched() {
+        assert_eq!(pulse(None).verdict(1_239, true), Verdict::Alive);
+        assert_eq!(pulse(None).verdict(1_240, true), Verdict::NearTimeout);
+        assert_eq!(pulse(None).verdict(1_300, true), Verdict::NearTimeout);
+        assert_eq!(pulse(None).verdict(1_301, true), Verdict::Dead);
+        assert_eq!(pulse(None).verdict(1_301, false), Verdict::Suspected(1_301));
+    }
+
+    #[test]
+    fn a_suspect_dies_an_interval_later_unless_it_spoke() {
+        assert_eq!(pulse(Some(2_000)).verdict(2_059, true), Verdict::Suspected(2_000));
+        assert_eq!(pulse(Some(2_000)).verdict(2_060, true), Verdict::Dead);
+        assert_eq!(pulse(Some(900)).verdict(2_000, false), Verdict::Suspected(2_000), "it spoke after that");
+        assert_eq!(pulse(Some(1_100)).verdict(1_100, true), Verdict::Alive);
+    }
+
+    #[test]
+    fn a_clock_that_jumps_back_kills_nobody() {
+        assert_eq!(pulse(None).verdict(0, true), Verdict::Alive);
+    }
+}

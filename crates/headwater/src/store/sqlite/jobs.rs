@@ -1,0 +1,71 @@
+//! Who runs upkeep, and how its jobs have been doing.
+
+use std::time::Duration;
+
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::fault::Attempt;
+use super::work::Work;
+use super::{decode, millis};
+use crate::maintain::{Job, JobRun, JobStatus};
+use crate::name::Owner;
+
+/// Elects or confirms a worker for a term; true if it is this one.
+pub(super) fn elect(work: &mut Work<'_>, worker: &Owner, term: Duration) -> Attempt<bool> {
+    let now_ms = work.now_ms();
+    let until_ms = now_ms.saturating_add(millis(term));
+    let mut statement = work.connection.prepare_cached(super::sql!("election/elect.sql"))?;
+    Ok(statement.execute(params![worker.as_str(), until_ms, now_ms])? == 1)
+}
+
+/// A worker gives up its term.
+pub(super) fn resign(work: &mut Work<'_>, worker: &Owner) -> Attempt<()> {
+    work.connection.prepare_cached(super::sql!("election/resign.sql"))?.execute([worker.as_str()])?;
+    Ok(())
+}
+
+/// Records a run. When the detector last looked it says itself: a run of it that failed has not looked.
+pub(super) fn ran(work: &mut Work<'_>, run: &JobRun) -> Attempt<()> {
+    let whole = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+    work.connection.prepare_cached(super::sql!("jobs/ran.sql"))?.execute(params![
+        run.job.as_str(),
+        whole(run.rows),
+        whole(run.backlog),
+        work.now_ms(),
+        i64::try_from(run.duration.as_micros()).unwrap_or(i64::MAX),
+        run.error,
+        run.job == Job::DeadDetection
+    ])?;
+    Ok(())
+}
+
+/// How each job has been doing, in the order of a round; those that never ran are left out.
+pub(super) fn list(connection: &Connection) -> Attempt<Vec<JobStatus>> {
+    let mut statement = connection.prepare_cached(super::sql!("jobs/get.sql"))?;
+    let mut jobs = Vec::new();
+    for job in Job::ALL {
+        let status = statement.query_row([job.as_str()], |row| {
+            let count =
+                |at: usize| Ok::<u64, rusqlite::Error>(row.get::<_, i64>(at)?.try_into().unwrap_or(0));
+            Ok(JobStatus {
+                job,
+                runs: count(0)?,
+                failures: count(1)?,
+                rows: count(2)?,
+                backlog: count(3)?,
+                last_run_at: decode::timestamp(row, 4)?,
+                last_duration: Duration::from_micros(count(5)?),
+                last_error: decode::text(row, 6)?,
+            })
+        });
+        jobs.extend(status.optional()?);
+    }
+    Ok(jobs)
+}
+
+/// A small read as applications do them: the newest message of the store.
+pub(super) fn probe(connection: &Connection) -> Attempt<()> {
+    let mut statement = connection.prepare_cached(super::sql!("jobs/probe.sql"))?;
+    statement.query_row([], |row| row.get::<_, i64>(0)).optional()?;
+    Ok(())
+}

@@ -1,0 +1,13 @@
+-- Purpose:    The oldest backfill with work to do that no other worker has.
+-- Parameters: ?1 worker, ?2 now_ms
+-- Index:      the primary keys; there are as many as subscriptions at most
+SELECT backfill.subscription_id
+FROM headwater_backfill AS backfill
+JOIN headwater_subscription AS subscription ON subscription.subscription_id = backfill.subscription_id
+JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
+WHERE backfill.state IN ('not_started', 'in_progress')
+    AND topic.tracking = 'reference_counting'
+    AND subscription.status IN ('active', 'paused')
+    AND (backfill.worker IS NULL OR backfill.worker = ?1 OR backfill.worker_until_ms <= ?2)
+ORDER BY backfill.created_at_ms, backfill.subscription_id
+LIMIT 1

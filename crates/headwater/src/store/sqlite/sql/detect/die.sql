@@ -1,0 +1,6 @@
+-- Purpose:    Declares an active subscription dead.
+-- Parameters: ?1 subscription_id, ?2 now_ms
+-- Index:      the primary key
+UPDATE headwater_subscription
+SET status = 'dead', status_at_ms = ?2, suspected_at_ms = NULL
+WHERE subscription_id = ?1 AND status = 'active'

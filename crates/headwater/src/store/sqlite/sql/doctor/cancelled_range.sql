@@ -1,0 +1,7 @@
+-- Purpose:    Outstanding ranges of cancelled subscriptions.
+-- Parameters: none
+-- Index:      a scan of outstanding ranges; the primary key
+SELECT range.subscription_id, range.token, range.first_offset, range.last_offset
+FROM headwater_range AS range
+JOIN headwater_subscription AS subscription ON subscription.subscription_id = range.subscription_id
+WHERE subscription.status = 'cancelled'

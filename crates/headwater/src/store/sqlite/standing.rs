@@ -1,0 +1,151 @@
+//! Where a topic and its subscriptions stand: what upkeep decides from.
+
+use rusqlite::{Connection, OptionalExtension, Row};
+
+use super::fault::Attempt;
+use super::{OFFSET_MAX, decode};
+use crate::error::Error;
+use crate::lease::ranges::Ranges;
+use crate::subscription::SubscriptionState;
+use crate::topic::{TopicId, Tracking};
+
+/// A topic as upkeep sees it.
+#[derive(Clone, Debug)]
+pub(super) struct Extent {
+    pub(super) topic: TopicId,
+    pub(super) name: String,
+    pub(super) tracking: Tracking,
+    /// The last offset taken: one transaction writes at a time, so it is the head too.
+    pub(super) head: i64,
+    /// Everything below was removed.
+    pub(super) first: i64,
+    pub(super) zero_until: Option<i64>,
+    pub(super) tracked_until: i64,
+    pub(super) change_until: Option<i64>,
+    pub(super) message_retention_ms: Option<i64>,
+    pub(super) max_retention_ms: Option<i64>,
+    pub(super) zero_subscription_retention_ms: i64,
+}
+
+impl Extent {
+    pub(super) fn load(connection: &Connection, topic: TopicId) -> Attempt<Self> {
+        let mut statement = connection.prepare_cached(super::sql!("track/extent.sql"))?;
+        let found = statement.query_row([topic.0], |row| Self::read(topic, row)).optional()?;
+        found.ok_or_else(|| Error::no_such_topic(&format!("number {topic}")).into())
+    }
+
+    fn read(topic: TopicId, row: &Row<'_>) -> rusqlite::Result<Self> {
+        Ok(Extent {
+            topic,
+            name: row.get(0)?,
+            tracking: Tracking::parse(&row.get::<_, String>(1)?).map_err(|error| unknown(1, error))?,
+            head: row.get(2)?,
+            first: row.get(3)?,
+            zero_until: row.get(4)?,
+            tracked_until: row.get(5)?,
+            change_until: row.get(6)?,
+            message_retention_ms: row.get(7)?,
+            max_retention_ms: row.get(8)?,
+            zero_subscription_retention_ms: row.get(9)?,
+        })
+    }
+
+    /// Whether messages have records.
+    pub(super) fn counts_references(&self) -> bool {
+        self.tracking == Tracking::ReferenceCounting
+    }
+}
+
+/// A subscription and how far it is.
+#[derive(Clone, Debug)]
+pub(super) struct Standing {
+    pub(super) subscription_id: i32,
+    pub(super) group: String,
+    pub(super) state: SubscriptionState,
+    /// Where the group began.
+    pub(super) start: i64,
+    /// Its bit in the records.
+    pub(super) bit: Option<u32>,
+    pub(super) required_from: i64,
+    /// The first offset never handed out; of an ordered one, its slowest lane's.
+    pub(super) next: i64,
+    /// What it has done: below `next` and in no outstanding range.
+    pub(super) done: Ranges,
+}
+
+impl Standing {
+    /// All subscriptions of a topic that are not cancelled.
+    pub(super) fn all(connection: &Connection, topic: TopicId) -> Attempt<Vec<Self>> {
+        let mut statement = connection.prepare_cached(super::sql!("track/subscriptions.sql"))?;
+        let mut found = decode::all(&mut statement, [topic.0], Self::read)?;
+        for standing in &mut found {
+            standing.look(connection)?;
+        }
+        Ok(found)
+    }
+
+    /// One subscription, whatever its state, and its topic.
+    pub(super) fn one(connection: &Connection, subscription_id: i32) -> Attempt<(TopicId, Self)> {
+        let mut statement = connection.prepare_cached(super::sql!("track/subscription.sql"))?;
+        let found = statement
+            .query_row([subscription_id], |row| Ok((TopicId(row.get(7)?), Self::read(row)?)))
+            .optional()?;
+        let Some((topic, mut standing)) = found else {
+            return Err(Error::no_such_subscription("", &format!("number {subscription_id}")).into());
+        };
+        standing.look(connection)?;
+        Ok((topic, standing))
+    }
+
+    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        Ok(Standing {
+            subscription_id: row.get(0)?,
+            group: row.get(1)?,
+            state: SubscriptionState::parse(&row.get::<_, String>(2)?).map_err(|error| unknown(2, error))?,
+            start: row.get(3)?,
+            bit: row.get(4)?,
+            required_from: row.get(5)?,
+            next: row.get(6)?,
+            done: Ranges::default(),
+        })
+    }
+
+    fn look(&mut self, connection: &Connection) -> Attempt<()> {
+        let mut statement = connection.prepare_cached(super::sql!("track/outstanding.sql"))?;
+        let outstanding =
+            decode::all(&mut statement, [self.subscription_id], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        self.done = Ranges::of(1, self.next - 1).without(&Ranges::covering(outstanding));
+        Ok(())
+    }
+
+    /// Everything at or below it is done.
+    pub(super) fn floor(&self) -> i64 {
+        self.done.iter().next().filter(|(first, _)| *first == 1).map_or(0, |(_, last)| last)
+    }
+
+    /// What it has not done.
+    pub(super) fn pending(&self) -> Ranges {
+        Ranges::of(1, OFFSET_MAX).without(&self.done)
+    }
+
+    /// The offsets whose records are for it: from where it began on, and whatever it has not done.
+    pub(super) fn required(&self) -> Ranges {
+        Ranges::of(self.required_from.max(1), OFFSET_MAX).union(&self.pending())
+    }
+
+    /// Its bit as a mask; none without a bit.
+    pub(super) fn mask(&self) -> u64 {
+        self.bit.map_or(0, |bit| 1 << bit)
+    }
+}
+
+/// Everything at or below it is done for every counting subscription; without one, the head.
+pub(super) fn watermark(extent: &Extent, standings: &[Standing]) -> i64 {
+    let counting = standings.iter().filter(|standing| standing.state.counts());
+    counting.map(Standing::floor).fold(extent.head, i64::min)
+}
+
+/// A stored word that is none of ours.
+fn unknown(at: usize, error: Error) -> rusqlite::Error {
+    rusqlite::Error::FromSqlConversionFailure(at, rusqlite::types::Type::Text, Box::new(error))
+}

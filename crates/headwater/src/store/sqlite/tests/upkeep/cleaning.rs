@@ -1,0 +1,249 @@
+//! Retention: what may go goes, what somebody still needs stays, and the space is used again.
+
+use super::*;
+
+/// Messages stay for an hour after they are done, and at most a day.
+const KEPT: &str =
+    "message_retention_ms = 3600000, max_retention_ms = 86400000, zero_subscription_retention_ms = 0";
+
+#[tokio::test]
+async fn messages_go_an_hour_after_everybody_was_done() {
+    let scene = Scene::new(KEPT).await;
+    let (a, b) = (scene.group("a", Start::Beginning).await, scene.group("b", Start::Beginning).await);
+    scene.publish(10).await;
+    scene.consume(&a, 10).await;
+    scene.consume(&b, 4).await;
+    assert_eq!(scene.clean().await, 0);
+    scene.clock.advance(Duration::from_secs(1_800));
+    scene.consume(&b, 2).await;
+    assert_eq!(scene.clean().await, 0);
+    scene.clock.advance(Duration::from_secs(1_799));
+    assert_eq!(scene.clean().await, 0);
+    scene.clock.advance(Duration::from_secs(1));
+    assert_eq!(scene.clean().await, 4);
+    assert_eq!(scene.stored().await, [5, 6, 7, 8, 9, 10]);
+    assert_eq!(scene.number("SELECT first_offset FROM headwater_topic"), Some(5));
+    scene.clock.advance(HOUR);
+    assert_eq!(scene.clean().await, 2, "b has not done the rest");
+    assert_eq!(scene.number("SELECT removed FROM headwater_topic"), Some(6));
+    assert_eq!(
+        scene.number("SELECT count(*) FROM headwater_mark"),
+        Some(1),
+        "superseded marks are forgotten"
+    );
+    scene.assert_sound().await;
+}
+
+#[tokio::test]
+async fn what_is_to_be_done_again_is_done_later_than_it_was() {
+    let scene = Scene::new(KEPT).await;
+    let a = scene.group("a", Start::Beginning).await;
+    scene.publish(3).await;
+    scene.consume(&a, 3).await;
+    scene.clean().await;
+    scene.clock.advance(HOUR / 2);
+    scene.sql("UPDATE headwater_cursor SET next_offset = 1 WHERE subscription_id > 0");
+    scene.clean().await;
+    scene.consume(&a, 3).await;
+    scene.clean().await;
+    scene.clock.advance(HOUR / 2);
+    assert_eq!(scene.clean().await, 0, "it is only half an hour");
+    scene.clock.advance(HOUR);
+    assert_eq!(scene.clean().await, 3);
+}
+
+#[tokio::test]
+async fn marks_are_few_however_often_one_looks() {
+    let scene = Scene::new(KEPT).await;
+    let a = scene.group("a", Start::Beginning).await;
+    for _ in 0..50 {
+        scene.publish(1).await;
+        scene.consume(&a, 1).await;
+        scene.clock.advance(Duration::from_millis(360));
+        scene.clean().await;
+    }
+    assert_eq!(
+        scene.number("SELECT count(*) FROM headwater_mark"),
+        Some(5),
+        "one in a thousandth of an hour"
+    );
+}
+
+#[tokio::test]
+async fn what_max_retention_takes_unread_is_told() {
+    let scene = Scene::new(KEPT).await;
+    let slow = scene.group("slow", Start::Beginning).await;
+    let dead = scene.group("dead", Start::Beginning).await;
+    scene.publish(10).await;
+    scene.consume(&slow, 2).await;
+    let lease = scene.store.claim(&request(&slow, 2)).await.unwrap().leases.remove(0);
+    let retried = scene.store.claim(&request(&slow, 2)).await.unwrap().leases.remove(0);
+    let retry = Outcome::Retry { after: HOUR * 99, error: "later".into(), key: None };
+    scene.store.settle(&[Settlement::each(retried.token, vec![(retried.range, retry)])]).await.unwrap();
+    scene.consume(&dead, 9).await;
+    scene.shift(&dead, "dead").await;
+    scene.clock.advance(HOUR * 24 - Duration::from_millis(1));
+    scene.publish(1).await;
+    assert_eq!(scene.clean().await, 0, "two are done, but for a moment only");
+    scene.clock.advance(Duration::from_millis(1));
+    let step = scene.store.clean(scene.topic, 10_000).await.unwrap();
+    assert_eq!((step.removed, step.missed, step.more), (10, vec![(group("slow"), 8)], false));
+    let missed = |name: &str| {
+        let sql = format!(
+            "SELECT missed || ' ' || missed_first || ' ' || missed_last FROM headwater_subscription WHERE group_name = '{name}'"
+        );
+        scene.place.connect().query_row(&sql, [], |row| row.get::<_, String>(0)).unwrap()
+    };
+    assert_eq!((missed("slow"), missed("dead")), ("8 3 10".into(), "1 10 10".into()));
+    let cursors = "SELECT sum(next_offset) FROM headwater_cursor WHERE subscription_id > 0";
+    assert_eq!(scene.number(cursors), Some(22), "both go on at what is left");
+    let held = "SELECT group_concat(token) FROM headwater_range";
+    let held: String = scene.place.connect().query_row(held, [], |row| row.get(0)).unwrap();
+    assert_eq!(held, lease.token.to_string(), "what is leased stays, what waits for nothing goes");
+    scene.assert_sound().await;
+}
+
+#[tokio::test]
+async fn what_was_published_while_nobody_counted_lives_its_time() {
+    let settings =
+        "message_retention_ms = 0, max_retention_ms = NULL, zero_subscription_retention_ms = 3600000";
+    let scene = Scene::new(settings).await;
+    scene.publish(2).await;
+    scene.clock.advance(HOUR / 2);
+    scene.publish(2).await;
+    assert_eq!(scene.clean().await, 0);
+    let a = scene.group("a", Start::Beginning).await;
+    scene.publish(2).await;
+    scene.consume(&a, 6).await;
+    assert_eq!(
+        scene.clean().await,
+        2,
+        "what came while a counted is done; the rest is for whoever joins late"
+    );
+    assert_eq!(scene.stored().await, [1, 2, 3, 4]);
+    scene.clock.advance(HOUR / 2);
+    assert_eq!(scene.clean().await, 2);
+    scene.shift(&a, "cancelled").await;
+    scene.publish(1).await;
+    scene.clock.advance(HOUR / 2);
+    assert_eq!(scene.clean().await, 2);
+    assert_eq!(scene.stored().await, [7]);
+    scene.clock.advance(HOUR / 2);
+    assert_eq!(scene.clean().await, 1);
+    assert_eq!(scene.number("SELECT first_offset FROM headwater_topic"), Some(8));
+    scene.assert_sound().await;
+}
+
+#[tokio::test]
+async fn with_records_any_message_that_is_done_goes_whatever_is_pending_before_it() {
+    let scene = Scene::new(&format!("{KEPT}, tracking = 'reference_counting', ack_log = 1")).await;
+    let a = scene.group("a", Start::Beginning).await;
+    scene.publish(6).await;
+    scene.store.claim(&request(&a, 2)).await.unwrap();
+    scene.consume(&a, 3).await;
+    scene.track().await;
+    scene.sql("INSERT INTO headwater_ack_log (topic_id, first_offset, last_offset, lanes, group_name, owner, acked_at_ms)
+        VALUES (1, 3, 5, 0, 'a', 'me', 0), (1, 1, 1, 0, 'a', 'me', 0)");
+    scene.clock.advance(HOUR);
+    let late = scene.group("late", Start::Offset(Offset(4))).await;
+    assert_eq!(scene.clean().await, 1, "a late joiner may still need what is completed");
+    assert_eq!(scene.stored().await, [1, 2, 4, 5, 6]);
+    scene.consume(&late, 2).await;
+    assert_eq!(scene.clean().await, 2);
+    assert_eq!(scene.stored().await, [1, 2, 6]);
+    assert_eq!(scene.told().await, ["1:/a", "2:/a", "6:/a"]);
+    assert_eq!(scene.number("SELECT first_offset FROM headwater_topic"), Some(1));
+    assert_eq!(scene.number("SELECT count(*) FROM headwater_ack_log"), Some(2), "it may still be asked for");
+    scene.assert_sound().await;
+    scene.clock.advance(HOUR);
+    for _ in 0..4 {
+        // What expired comes again in ever smaller parts.
+        scene.consume(&a, 9).await;
+    }
+    scene.track().await;
+    scene.clock.advance(HOUR);
+    assert_eq!(scene.clean().await, 2, "the last one waits for the late joiner");
+    assert_eq!(scene.number("SELECT count(*) FROM headwater_ack_log"), Some(0));
+    scene.assert_sound().await;
+}
+
+#[tokio::test]
+async fn a_step_that_fails_half_way_leaves_nothing() {
+    let settings = "message_retention_ms = 0, zero_subscription_retention_ms = 0";
+    let scene = Scene::new(settings).await;
+    let a = scene.group("a", Start::Beginning).await;
+    scene.publish(10).await;
+    scene.consume(&a, 10).await;
+    break_at(&scene, "headwater_message", "DELETE", 7);
+    let error = scene.store.clean(scene.topic, 100).await.unwrap_err();
+    assert!(error.to_string().contains("broken on purpose"), "{error}");
+    assert_eq!(scene.stored().await.len(), 10);
+    assert_eq!(scene.number("SELECT removed + first_offset FROM headwater_topic"), Some(1));
+    assert_eq!(scene.number("SELECT count(*) FROM headwater_mark"), Some(0));
+    scene.sql("DROP TRIGGER broken");
+    assert_eq!(scene.clean().await, 10);
+    scene.assert_sound().await;
+}
+
+#[tokio::test]
+async fn the_space_of_removed_messages_is_used_again() {
+    let settings = "message_retention_ms = 0, zero_subscription_retention_ms = 0";
+    let scene = Scene::new(settings).await;
+    let a = scene.group("a", Start::Beginning).await;
+    let batch: Vec<NewMessage> = (0..500).map(|_| NewMessage::new(vec![7; 1_000])).collect();
+    let fill = || async {
+        scene.store.publish(&topic("orders"), &batch).await.unwrap();
+        scene.consume(&a, 500).await;
+    };
+    fill().await;
+    let pages = scene.number("PRAGMA page_count").unwrap();
+    assert_eq!(scene.clean().await, 500);
+    let free = scene.number("PRAGMA freelist_count").unwrap();
+    assert!(free > 100, "{free} of {pages} pages are free");
+    for _ in 0..5 {
+        fill().await;
+        scene.clean().await;
+    }
+    let grown = scene.number("PRAGMA page_count").unwrap() - pages;
+    assert!(grown < 20, "{grown} pages more than {pages}");
+}
+
+#[tokio::test]
+async fn a_step_is_bounded_and_others_get_in_between() {
+    let settings = "message_retention_ms = 0, zero_subscription_retention_ms = 0";
+    let scene = Scene::new(settings).await;
+    let a = scene.group("a", Start::Beginning).await;
+    scene.publish(100).await;
+    scene.consume(&a, 100).await;
+    let step = scene.store.clean(scene.topic, 30).await.unwrap();
+    assert_eq!((step.removed, step.more), (30, true));
+    let error = scene.store.clean(scene.topic, 0).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert_eq!(scene.clean().await, 70);
+    let gone = scene.store.clean(TopicId(99), 1).await.unwrap_err();
+    assert_eq!(gone.kind(), ErrorKind::NoSuchTopic);
+}
+
+#[tokio::test]
+async fn a_clock_that_was_wrong_costs_time_but_no_message() {
+    let scene = Scene::new("message_retention_ms = NULL, max_retention_ms = 3600000").await;
+    scene.group("a", Start::Beginning).await;
+    scene.publish(3).await;
+    let ahead = scene.clock.now() + jiff::Span::new().hours(10);
+    scene.sql(&format!(
+        "UPDATE headwater_message SET created_at_ms = {} WHERE row_key = {}",
+        ahead.as_millisecond(),
+        row_key(scene.topic, 2)
+    ));
+    scene.clock.advance(HOUR);
+    let mut removed = 0;
+    for _ in 0..3 {
+        removed += scene.clean().await;
+    }
+    assert!(removed <= 2, "{removed}");
+    assert!(scene.stored().await.contains(&2), "it is not an hour old by any clock");
+    scene.clock.advance(HOUR * 10);
+    scene.clean().await;
+    assert_eq!(scene.stored().await, [0; 0]);
+    scene.assert_sound().await;
+}

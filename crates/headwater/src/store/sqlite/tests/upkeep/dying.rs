@@ -1,0 +1,128 @@
+//! Dead subscriptions: found, moved up, deleted.
+
+use super::*;
+
+async fn heard_of(scene: &Scene, name: &str) -> Subscription {
+    let subscription = scene.group(name, Start::Beginning).await;
+    let (now_ms, id) = (scene.clock.now().as_millisecond(), subscription.subscription_id.0);
+    scene.sql(&format!(
+        "UPDATE headwater_subscription SET heartbeat_at_ms = {now_ms} WHERE subscription_id = {id}"
+    ));
+    subscription
+}
+
+fn names(found: &[(TopicName, GroupName)]) -> Vec<&str> {
+    found.iter().map(|(_, group)| group.as_str()).collect()
+}
+
+#[tokio::test]
+async fn silence_is_death_only_while_somebody_watches() {
+    let scene = Scene::new("heartbeat_interval_ms = 60000, heartbeat_timeout_ms = 300000").await;
+    heard_of(&scene, "a").await;
+    scene.group("never-heard-of", Start::Beginning).await;
+    scene.clock.advance(Duration::from_secs(301));
+    let look = || async { scene.store.detect_dead().await.unwrap() };
+    let first = look().await;
+    assert_eq!((names(&first.died), names(&first.suspected)), (vec![], vec!["a"]), "nobody was watching");
+    let again = look().await;
+    assert_eq!(names(&again.suspected), ["a"], "an interval has not passed");
+    scene.clock.advance(Duration::from_secs(60));
+    assert_eq!(names(&look().await.died), ["a"]);
+    assert_eq!(look().await, crate::store::Detected::default(), "nobody dies twice");
+
+    heard_of(&scene, "b").await;
+    for _ in 0..4 {
+        scene.clock.advance(Duration::from_secs(60));
+        assert_eq!(names(&look().await.died), [""; 0]);
+    }
+    assert_eq!(names(&look().await.near_timeout), ["b"]);
+    scene.clock.advance(Duration::from_secs(60));
+    assert_eq!(names(&look().await.near_timeout), ["b"]);
+    scene.clock.advance(Duration::from_secs(1));
+    assert_eq!(names(&look().await.died), ["b"], "somebody was watching");
+    assert_eq!(scene.number("SELECT zero_until FROM headwater_topic"), Some(0), "one still counts");
+    scene.assert_sound().await;
+}
+
+#[tokio::test]
+async fn the_last_death_lets_go_of_the_topic() {
+    let scene = Scene::new("tracking = 'reference_counting'").await;
+    let a = heard_of(&scene, "a").await;
+    scene.publish(3).await;
+    scene.track().await;
+    scene.store.detect_dead().await.unwrap();
+    scene.clock.advance(Duration::from_secs(170));
+    scene.store.detect_dead().await.unwrap();
+    scene.clock.advance(Duration::from_secs(170));
+    assert_eq!(names(&scene.store.detect_dead().await.unwrap().died), ["a"]);
+    assert_eq!(scene.number("SELECT zero_until FROM headwater_topic"), None);
+    scene.assert_sound().await;
+    scene.track().await;
+    assert_eq!(scene.told().await, ["1:/!", "2:/!", "3:/!"]);
+    scene.publish(1).await;
+    scene.shift(&a, "active").await;
+    assert_eq!(scene.number("SELECT zero_until FROM headwater_topic"), Some(4));
+    scene.assert_sound().await;
+}
+
+#[tokio::test]
+async fn a_zombie_is_moved_up_to_the_watermark_and_has_missed_what_it_passed() {
+    let scene = Scene::new("zombie_subscription_ttl_ms = 3600000").await;
+    let (zombie, alive) =
+        (scene.group("zombie", Start::Beginning).await, scene.group("alive", Start::Beginning).await);
+    scene.publish(30).await;
+    scene.consume(&zombie, 3).await;
+    scene.store.claim(&request(&zombie, 10)).await.unwrap();
+    scene.consume(&alive, 8).await;
+    scene.shift(&zombie, "dead").await;
+    scene.clock.advance(HOUR - Duration::from_millis(1));
+    let clean = || async { scene.store.clean_subscriptions(HOUR * 24).await.unwrap() };
+    assert_eq!(names(&clean().await.zombies), [""; 0]);
+    scene.clock.advance(Duration::from_millis(1));
+    assert_eq!(names(&clean().await.zombies), ["zombie"]);
+    let missed = "SELECT missed || ' ' || missed_first || ' ' || missed_last FROM headwater_subscription WHERE missed > 0";
+    let missed: String = scene.place.connect().query_row(missed, [], |row| row.get(0)).unwrap();
+    assert_eq!(missed, "5 4 8", "what it had not done up to the watermark");
+    let ranges = "SELECT min(first_offset) * 100 + max(last_offset) FROM headwater_range";
+    assert_eq!(scene.number(ranges), Some(913), "the rest of its lease waits for the day it comes back");
+    assert_eq!(names(&clean().await.zombies), [""; 0], "once");
+    scene.consume(&alive, 30).await;
+    scene.clock.advance(HOUR * 24);
+    let last = clean().await;
+    assert_eq!((names(&last.zombies), names(&last.deleted)), (vec!["zombie"], vec!["zombie"]));
+    assert_eq!(scene.number("SELECT count(*) FROM headwater_cursor"), Some(2), "its own and the counter");
+    scene.assert_sound().await;
+}
+
+#[tokio::test]
+async fn only_what_holds_nothing_is_deleted() {
+    let scene = Scene::new("tracking = 'reference_counting', zombie_subscription_ttl_ms = 99999999999").await;
+    let behind = scene.group("behind", Start::Beginning).await;
+    let cancelled = scene.group("cancelled", Start::Beginning).await;
+    let with_letter = scene.group("with-letter", Start::Beginning).await;
+    scene.group("alive", Start::Beginning).await;
+    scene.publish(3).await;
+    scene.track().await;
+    let lease = scene.store.claim(&request(&with_letter, 3)).await.unwrap().leases.remove(0);
+    let bury = (lease.range, Outcome::Bury { error: "no".into() });
+    scene.store.settle(&[Settlement::each(lease.token, vec![bury])]).await.unwrap().remove(0).unwrap();
+    let alive = scene.group("alive", Start::Beginning).await;
+    scene.consume(&alive, 3).await;
+    for gone in [&behind, &with_letter] {
+        scene.shift(gone, "dead").await;
+    }
+    scene.shift(&cancelled, "cancelled").await;
+    scene.clock.advance(HOUR);
+    let clean = || async { names_of(scene.store.clean_subscriptions(HOUR).await.unwrap().deleted) };
+    assert_eq!(clean().await, [""; 0], "records have not let go of them yet");
+    scene.track().await;
+    assert_eq!(clean().await, ["cancelled"]);
+    let purged = scene.store.purge(&DeadLetterSelection::all(with_letter.subscription_id)).await.unwrap();
+    assert_eq!(purged, 3);
+    assert_eq!(clean().await, ["with-letter"]);
+    scene.assert_sound().await;
+}
+
+fn names_of(found: Vec<(TopicName, GroupName)>) -> Vec<String> {
+    found.into_iter().map(|(_, group)| group.as_str().to_owned()).collect()
+}
