@@ -22,11 +22,16 @@ DECLARE
     v_topic text;
     v_group text;
 BEGIN
-    SELECT s.topic_id INTO STRICT redrive.topic_id FROM {schema}.subscription s WHERE s.subscription_id = p_subscription_id;
+    redriven := 0;
+    SELECT s.topic_id INTO redrive.topic_id FROM {schema}.subscription s WHERE s.subscription_id = p_subscription_id;
     PERFORM FROM {schema}.extent e WHERE e.topic_id = redrive.topic_id FOR SHARE;
-    SELECT s.status, t.name, s.group_name INTO STRICT v_status, v_topic, v_group
+    SELECT s.status, t.name, s.group_name INTO v_status, v_topic, v_group
     FROM {schema}.subscription s JOIN {schema}.topic t ON t.topic_id = s.topic_id
     WHERE s.subscription_id = p_subscription_id;
+    IF NOT FOUND THEN
+        -- Removed a moment ago, its letters with it.
+        RETURN;
+    END IF;
     IF v_status = 'cancelled' THEN
         RAISE EXCEPTION USING ERRCODE = 'HW007', MESSAGE = format(
             'invalid transition: topic %s, group %s is cancelled; its dead letters can be read and purged, not handed out; nothing was changed',

@@ -446,8 +446,8 @@ BEGIN
     RETURN v_topic.topic_id;
 END $$;
 
--- Gives up for dead subscriptions what is done for every counting one and was published at least so long ago: a row for each that
--- had some. Up to the first message that is younger, because a cursor is one offset. With p_dry nothing is changed.
+-- Gives up for dead subscriptions what is done for every counting one and was published longer ago than that: a row for each that
+-- had some. Up to the first message that is not so old, because a cursor is one offset. With p_dry nothing is changed.
 CREATE FUNCTION {schema}.force_complete(p_topic text, p_older_than_ms bigint, p_dry boolean, p_actor text, p_now timestamptz)
 RETURNS TABLE (group_name text, messages bigint, until bigint)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -476,7 +476,7 @@ BEGIN
         v_until := {schema}.watermark_of(v_topic);
         v_until := least(v_until, (SELECT min(m.message_offset) - 1 FROM {schema}.message m
             WHERE m.topic_id = v_topic AND m.message_offset > v_floor AND m.message_offset <= v_until
-              AND m.created_at > v_now - make_interval(secs => p_older_than_ms / 1000.0)));
+              AND m.created_at >= v_now - make_interval(secs => p_older_than_ms / 1000.0)));
     END IF;
     FOR s IN SELECT x.subscription_id, x.group_name AS name FROM {schema}.subscription x
              WHERE x.subscription_id = ANY (v_dead) ORDER BY x.group_name

@@ -2,7 +2,8 @@
 -- Parameters: topic id, how far back restarts count in ms, injected time.
 -- Index: subscription_group, cursor_pkey, outstanding_due, dead_letter_subscription, activity_pkey, message primary key.
 SELECT s.subscription_id, s.topic_id, s.group_name, s.status, s.status_at, s.heartbeat_at, t.heartbeat_timeout_ms,
-       greatest(extract(epoch FROM now.at - s.heartbeat_at) * 1000, 0)::bigint AS heartbeat_age_ms,
+       CASE WHEN s.heartbeat_at <= now.at THEN (extract(epoch FROM now.at - s.heartbeat_at) * 1000)::bigint
+            WHEN s.heartbeat_at IS NOT NULL THEN 0 END AS heartbeat_age_ms,
        c.next_offset, f.floor, f.lag,
        CASE WHEN f.lag > 0 THEN (
            SELECT m.created_at FROM {schema}.message m

@@ -115,10 +115,16 @@ async fn the_ack_log_tells_the_lane_that_acked_and_nobody_else() {
         let owner = Owner::new(format!("lane-holder-{n}")).unwrap();
         let claim = ClaimRequest { owner: owner.clone(), ..request(&subscription) };
         let lease = store.claim(&claim).await.unwrap().leases.remove(0);
-        // One of them by parts.
+        // One of them by parts, one of them in the transaction of its handlers.
         let all = Settlement::each(lease.token, vec![(lease.range, Outcome::Ack)]);
         let settlement = if n == 0 { all } else { Settlement::ack_all(lease.token) };
-        store.settle(&[settlement]).await.unwrap().remove(0).unwrap();
+        if n == 1 {
+            let transaction = store.begin().await.unwrap();
+            assert!(transaction.settle(&settlement).await.unwrap());
+            transaction.commit().await.unwrap();
+        } else {
+            store.settle(&[settlement]).await.unwrap().remove(0).unwrap();
+        }
         holders.push((lease.lane.unwrap(), owner));
     }
     for message in
@@ -242,5 +248,40 @@ async fn a_group_is_cancelled_removed_and_made_anew() {
     let gone = store.claim(&request(&subscription)).await.unwrap_err();
     assert_eq!(gone.kind(), ErrorKind::NoSuchSubscription);
     assert_eq!(acts(&store).await, ["set_policy", "cancel", "remove"]);
+    scene.drop().await;
+}
+
+#[tokio::test]
+async fn what_a_process_did_stays_when_it_leaves() {
+    let Some(scene) = Scene::new() else { return };
+    let store = scene.open().await;
+    let subscription = subscribed(&store).await;
+    let activity = |processed: u64, rate: f64, mean_ms: u64| Activity {
+        processed,
+        failed: 1,
+        filtered: 2,
+        rate,
+        handling_mean: Duration::from_millis(mean_ms),
+        handling_p95: Duration::from_millis(mean_ms * 2),
+    };
+    let owners = ["one", "two"].map(|name| Owner::new(name).unwrap());
+    for (owner, activity) in owners.iter().zip([activity(10, 1.0, 10), activity(30, 3.0, 50)]) {
+        let beat = Beat { subscription_id: subscription.subscription_id, activity };
+        assert_eq!(store.beat(owner, &[beat, beat]).await.unwrap(), [Pulse::Active, Pulse::Active]);
+    }
+    let both = store.subscriptions(&orders()).await.unwrap().remove(0);
+    let sums = Activity {
+        failed: 2,
+        filtered: 4,
+        handling_p95: Duration::from_millis(100),
+        ..activity(40, 4.0, 40)
+    };
+    assert_eq!((both.activity, both.processes), (sums, 2));
+    for owner in &owners {
+        store.depart(owner).await.unwrap();
+    }
+    let none = store.subscriptions(&orders()).await.unwrap().remove(0);
+    let totals = Activity { processed: 40, failed: 2, filtered: 4, ..Activity::default() };
+    assert_eq!((none.activity, none.processes), (totals, 0));
     scene.drop().await;
 }
