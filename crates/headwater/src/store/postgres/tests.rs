@@ -21,6 +21,7 @@ use crate::{ErrorKind, NewMessage};
 mod handling;
 mod letters;
 mod races;
+mod upkeep;
 
 /// A namespace of its own for one test, gone at its end.
 struct Scene {
