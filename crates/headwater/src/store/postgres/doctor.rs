@@ -78,3 +78,8 @@ pub(super) async fn doctor(store: &PostgresStore) -> Result<Vec<Finding>> {
     }
     Ok(findings)
 }
+
+#[cfg(test)]
+pub(super) fn has_remedy(check: &str) -> bool {
+    REMEDIES.iter().any(|(known, _)| *known == check)
+}

@@ -23,6 +23,7 @@ mod letters;
 mod lives;
 mod operators;
 mod races;
+mod upkeep;
 
 /// A namespace of its own for one test, gone at its end.
 struct Scene {

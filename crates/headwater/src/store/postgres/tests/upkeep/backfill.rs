@@ -1,0 +1,108 @@
+//! Backfills: checkpointed, leased to a worker, and only on what is pending.
+
+use super::*;
+use crate::backfill::{BackfillLimits, BackfillState};
+
+async fn staged() -> Option<(Stage, Subscription)> {
+    let stage = Stage::set("tracking = 'reference_counting', message_retention_ms = NULL").await?;
+    let a = stage.subscribe("a").await;
+    stage.publish(20).await;
+    stage.handle(&a, 5).await;
+    stage.track().await;
+    let b = stage.subscribe("b").await;
+    Some((stage, b))
+}
+
+fn worker(name: &str) -> Owner {
+    Owner::new(name).unwrap()
+}
+
+#[tokio::test]
+async fn a_batch_rolled_back_is_done_again_and_a_silent_worker_loses_it() {
+    let Some((stage, b)) = staged().await else { return };
+    let first = stage.store.backfills().await.unwrap().remove(0);
+    assert_eq!((first.state, first.first, first.last, first.total), (BackfillState::NotStarted, Offset(1), Offset(20), 20));
+    let step = stage.store.step_backfill(&worker("one"), 8).await.unwrap().unwrap();
+    // The first five are completed: never touched, and skipped without being counted as a batch.
+    assert_eq!((step.changed, step.backfill.checkpoint), (8, Offset(13)));
+    // Killed in its batch.
+    stage.run(&format!("BEGIN; SELECT {{schema}}.step_backfill(2, 'one', 8, 15000, {}); ROLLBACK", stage.now())).await;
+    assert_eq!(stage.store.backfills().await.unwrap()[0].checkpoint, Offset(13));
+    stage.clock.advance(Duration::from_millis(14_999));
+    assert!(stage.store.step_backfill(&worker("two"), 8).await.unwrap().is_none(), "it is another's");
+    stage.clock.advance(Duration::from_millis(1));
+    let step = stage.store.step_backfill(&worker("two"), 8).await.unwrap().unwrap();
+    assert_eq!((step.processed, step.changed, step.backfill.state), (7, 7, BackfillState::Completed));
+    assert!(step.backfill.rate > 0.0 && step.backfill.remaining().is_none());
+    assert!(stage.store.step_backfill(&worker("one"), 8).await.unwrap().is_none());
+    assert_eq!(stage.records().await[4..6], ["5: a, a*", "6: a+b, "]);
+    // What it did on the way, before or after its bit was set, is applied.
+    stage.handle(&b, 20).await;
+    stage.track().await;
+    assert_eq!(stage.records().await[5], "6: a+b, b");
+    stage.strike().await;
+}
+
+#[tokio::test]
+async fn two_workers_never_have_the_same_one() {
+    let Some((stage, _)) = staged().await else { return };
+    let (one, two) = (worker("one"), worker("two"));
+    let (one, two) = tokio::join!(stage.store.step_backfill(&one, 5), stage.store.step_backfill(&two, 5));
+    assert_eq!([one.unwrap(), two.unwrap()].iter().flatten().count(), 1);
+    stage.strike().await;
+}
+
+#[tokio::test]
+async fn a_backfill_is_cancelled_at_once_and_goes_on_from_its_checkpoint() {
+    let Some((stage, _)) = staged().await else { return };
+    let group = GroupName::new("b").unwrap();
+    let again = stage.store.backfill(&orders(), &group, &BackfillLimits::default()).await.unwrap_err();
+    assert_eq!(again.kind(), ErrorKind::Conflict, "{again}");
+    stage.store.step_backfill(&worker("w"), 2).await.unwrap().unwrap();
+    assert_eq!(stage.store.cancel_backfill(&orders(), &group).await.unwrap().state, BackfillState::Cancelled);
+    let twice = stage.store.cancel_backfill(&orders(), &group).await.unwrap_err();
+    assert_eq!(twice.kind(), ErrorKind::InvalidTransition, "{twice}");
+    assert!(stage.store.step_backfill(&worker("w"), 2).await.unwrap().is_none());
+    let resumed = stage.store.resume_backfill(&orders(), &group).await.unwrap();
+    assert_eq!((resumed.state, resumed.checkpoint), (BackfillState::InProgress, Offset(7)));
+    while stage.store.step_backfill(&worker("w"), 4).await.unwrap().is_some() {}
+    assert_eq!(stage.records().await[19], "20: a+b, ");
+    let limits = BackfillLimits { messages_max: 3, rate_max: 10 };
+    let bounded = stage.store.backfill(&orders(), &group, &limits).await.unwrap();
+    assert_eq!((bounded.first, bounded.last, bounded.rate_max), (Offset(18), Offset(20), 10));
+    let acts = stage.text("SELECT string_agg(act, ' ' ORDER BY audit_id) FROM {schema}.audit").await;
+    assert_eq!(acts, "cancel_backfill resume_backfill backfill");
+    stage.strike().await;
+}
+
+#[tokio::test]
+async fn an_error_stops_it_with_its_reason() {
+    let Some((stage, _)) = staged().await else { return };
+    stage.run("ALTER TABLE {schema}.record ADD CONSTRAINT test CHECK (message_offset <> 9 OR required < 2)").await;
+    let failed = stage.store.step_backfill(&worker("w"), 100).await.unwrap_err();
+    assert_eq!(failed.kind(), ErrorKind::Database);
+    let backfill = stage.store.backfills().await.unwrap().remove(0);
+    assert_eq!((backfill.state, backfill.checkpoint), (BackfillState::Failed, Offset(0)));
+    assert!(backfill.error.unwrap().contains("test"));
+    stage.run("ALTER TABLE {schema}.record DROP CONSTRAINT test").await;
+    stage.store.resume_backfill(&orders(), &GroupName::new("b").unwrap()).await.unwrap();
+    assert_eq!(stage.store.step_backfill(&worker("w"), 100).await.unwrap().unwrap().changed, 15);
+    stage.strike().await;
+}
+
+/// In offset watermark there is nothing to do: it is as far as the group.
+#[tokio::test]
+async fn in_offset_watermark_it_shows_how_far_the_group_is() {
+    let Some(stage) = Stage::set("message_retention_ms = NULL").await else { return };
+    stage.publish(10).await;
+    stage.store.maintain().await.unwrap();
+    let a = stage.subscribe("a").await;
+    stage.handle(&a, 4).await;
+    let shown = stage.store.backfills().await.unwrap().remove(0);
+    assert_eq!((shown.state, shown.checkpoint, shown.last), (BackfillState::InProgress, Offset(4), Offset(10)));
+    assert!(stage.store.step_backfill(&worker("w"), 4).await.unwrap().is_none());
+    stage.handle(&a, 10).await;
+    let shown = stage.store.backfills().await.unwrap().remove(0);
+    assert_eq!((shown.state, shown.processed), (BackfillState::Completed, 10));
+    stage.strike().await;
+}

@@ -1,0 +1,148 @@
+//! Partitions: made ahead, dropped behind, and never waited for long.
+
+use super::*;
+
+async fn staged() -> Option<Stage> {
+    let settings = "storage = 'dedicated', partition = 'rows', partition_rows = 1000, message_retention_ms = 0,
+        zero_subscription_retention_ms = 0";
+    let stage = Stage::set(settings).await?;
+    stage.run("SELECT {schema}.make_storage(1)").await;
+    Some(stage)
+}
+
+/// Takes offsets without messages, as transactions that roll back do.
+async fn take(stage: &Stage, count: i64) {
+    stage.run(&format!("SELECT count(nextval('{{schema}}.topic_1_offset')) FROM generate_series(1, {count})")).await;
+}
+
+#[tokio::test]
+async fn partitions_are_made_ahead_and_dropped_behind() {
+    let Some(stage) = staged().await else { return };
+    let a = stage.subscribe("a").await;
+    let first = stage.store.keep_partitions(stage.topic).await.unwrap();
+    assert_eq!((first.created, first.ahead, first.locked), (0, 3, false), "made with the topic");
+    for _ in 0..3 {
+        stage.publish(500).await;
+    }
+    let step = stage.store.keep_partitions(stage.topic).await.unwrap();
+    assert_eq!((step.created, step.dropped, step.ahead), (1, 0, 2));
+    assert_eq!(stage.handle(&a, 1_200).await.len(), 1_200);
+    assert_eq!(stage.clean().await, 0, "what is in a partition goes with it");
+    // Rolled back half way, nothing has happened.
+    stage.run(&format!("BEGIN; SELECT {{schema}}.keep_partitions(1, 100, {}); ROLLBACK", stage.now())).await;
+    let step = stage.store.keep_partitions(stage.topic).await.unwrap();
+    assert_eq!((step.dropped, step.removed), (1, 1_000));
+    assert_eq!(stage.number("SELECT first_offset FROM {schema}.extent").await, 1_001);
+    assert_eq!(stage.number("SELECT count(*) FROM {schema}.message").await, 500);
+    assert_eq!(stage.handle(&a, 1_000).await.len(), 300);
+    stage.strike().await;
+}
+
+#[tokio::test]
+async fn a_burst_past_the_partitions_is_stored_delivered_and_cleaned() {
+    let Some(stage) = staged().await else { return };
+    let a = stage.subscribe("a").await;
+    take(&stage, 3_000).await;
+    stage.publish(5).await;
+    assert_eq!(stage.number("SELECT count(*) FROM {schema}.message_t1_rest").await, 5);
+    let found: Vec<&str> = stage.store.doctor().await.unwrap().iter().map(|finding| finding.check).collect();
+    assert!(found.contains(&"rows_past_partitions") && found.contains(&"partitions_behind"), "{found:?}");
+    let step = stage.store.keep_partitions(stage.topic).await.unwrap();
+    assert!(step.created >= 2 && step.ahead >= 2 && !step.locked, "{step:?}");
+    let mut offsets = Vec::new();
+    until_true("the burst is delivered", async || {
+        offsets.extend(stage.handle(&a, 10_000).await);
+        offsets.last() == Some(&3_005)
+    })
+    .await;
+    assert_eq!(stage.clean().await, 5);
+    stage.store.keep_partitions(stage.topic).await.unwrap();
+    assert_eq!(stage.number("SELECT first_offset FROM {schema}.extent").await, 3_006);
+    stage.strike().await;
+}
+
+/// Whoever published past the partitions and has not committed holds up new ones, and is not waited for.
+#[tokio::test]
+async fn an_open_publisher_holds_up_creation_until_the_next_run() {
+    let Some(stage) = staged().await else { return };
+    stage.subscribe("a").await;
+    take(&stage, 3_000).await;
+    let open = stage.scene.client().await;
+    open.batch_execute(&stage.scene.sql("BEGIN; SELECT {schema}.publish('orders', '1')")).await.unwrap();
+    let begun = Instant::now();
+    let step = stage.store.keep_partitions(stage.topic).await.unwrap();
+    assert_eq!((step.created, step.ahead, step.locked), (0, 0, true));
+    assert!(begun.elapsed() < Duration::from_secs(10), "it waited for {:?}", begun.elapsed());
+    stage.publish(1).await;
+    open.batch_execute("COMMIT").await.unwrap();
+    let step = stage.store.keep_partitions(stage.topic).await.unwrap();
+    assert!(step.ahead >= 2 && !step.locked, "{step:?}");
+    stage.scene.drop().await;
+}
+
+/// One whose rows went into a partition holds up nothing ahead, and a drop behind only for as long as a lock is waited for.
+#[tokio::test]
+async fn a_drop_waits_for_an_open_publisher_no_longer_than_it_may() {
+    let Some(stage) = staged().await else { return };
+    let a = stage.subscribe("a").await;
+    stage.publish(1_500).await;
+    stage.handle(&a, 1_500).await;
+    let open = stage.scene.client().await;
+    open.batch_execute(&stage.scene.sql("BEGIN; SELECT {schema}.publish('orders', '1')")).await.unwrap();
+    let step = stage.store.keep_partitions(stage.topic).await.unwrap();
+    assert_eq!((step.created, step.dropped, step.removed, step.locked), (1, 0, 0, true));
+    assert_eq!(stage.number("SELECT first_offset FROM {schema}.extent").await, 1);
+    assert_eq!(stage.number("SELECT count(*) FROM {schema}.partition").await, 4);
+    open.batch_execute("COMMIT").await.unwrap();
+    let step = stage.store.keep_partitions(stage.topic).await.unwrap();
+    assert_eq!((step.dropped, step.removed, step.locked), (1, 1_000, false));
+    stage.strike().await;
+}
+
+#[tokio::test]
+async fn what_goes_with_a_partition_unread_is_counted() {
+    let Some(stage) = staged().await else { return };
+    stage.run("UPDATE {schema}.topic SET max_retention_ms = 60000").await;
+    let a = stage.subscribe("a").await;
+    stage.subscribe("b").await;
+    stage.publish(1_500).await;
+    stage.handle(&a, 300).await;
+    stage.clock.advance(Duration::from_secs(61));
+    stage.publish(1).await;
+    let step = stage.store.keep_partitions(stage.topic).await.unwrap();
+    assert_eq!((step.dropped, step.removed), (1, 1_000));
+    let kept = "SELECT string_agg(format('%s %s', group_name, missed), ', ' ORDER BY group_name) FROM {schema}.subscription";
+    assert_eq!(stage.text(kept).await, "a 700, b 1000");
+    assert_eq!(stage.number("SELECT min(next_offset) FROM {schema}.cursor").await, 1_001);
+    stage.strike().await;
+}
+
+#[tokio::test]
+async fn partitions_by_time_are_as_large_as_the_rate_asks_for() {
+    let Some(stage) = Stage::set("storage = 'dedicated', partition = 'hour'").await else { return };
+    stage.run("SELECT {schema}.make_storage(1)").await;
+    stage.store.keep_partitions(stage.topic).await.unwrap();
+    take(&stage, 300_000).await;
+    stage.clock.advance(Duration::from_secs(60));
+    let step = stage.store.keep_partitions(stage.topic).await.unwrap();
+    assert!(step.ahead >= 2, "{step:?}");
+    let size = "SELECT last_offset - first_offset + 1 FROM {schema}.partition ORDER BY first_offset DESC LIMIT 1";
+    assert_eq!(stage.number(size).await, 5_000 * 3_600);
+    stage.scene.drop().await;
+}
+
+/// Records go with their partition, a step later.
+#[tokio::test]
+async fn records_of_a_dropped_partition_are_forgotten() {
+    let Some(stage) = staged().await else { return };
+    stage.run("UPDATE {schema}.topic SET tracking = 'reference_counting'").await;
+    let a = stage.subscribe("a").await;
+    stage.publish(1_500).await;
+    stage.handle(&a, 1_500).await;
+    while stage.store.track(stage.topic, 1_000).await.unwrap().more {}
+    assert_eq!(stage.store.keep_partitions(stage.topic).await.unwrap().dropped, 1);
+    assert_eq!(stage.store.doctor().await.unwrap(), []);
+    stage.clean().await;
+    assert_eq!(stage.number("SELECT count(*) FROM {schema}.record").await, 500);
+    stage.strike().await;
+}

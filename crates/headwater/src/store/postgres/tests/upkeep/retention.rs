@@ -1,0 +1,173 @@
+//! Retention: what is promised stays, whoever comes at the same moment.
+
+use super::*;
+
+const AT_ONCE: &str = "message_retention_ms = 0, zero_subscription_retention_ms = 0";
+
+#[tokio::test]
+async fn a_step_rolled_back_removes_nothing_and_two_at_once_remove_each_message_once() {
+    let Some(stage) = Stage::set(AT_ONCE).await else { return };
+    let a = stage.subscribe("a").await;
+    stage.publish(1_000).await;
+    stage.handle(&a, 900).await;
+    let step = format!("BEGIN; SELECT {{schema}}.clean({}, 100, {}); ROLLBACK", stage.topic.0, stage.now());
+    stage.run(&step).await;
+    assert_eq!(stage.number("SELECT count(*) FROM {schema}.message").await, 1_000);
+    let (one, two) = tokio::join!(stage.clean(), stage.clean());
+    assert_eq!(one + two, 900);
+    assert_eq!(stage.number("SELECT min(message_offset) FROM {schema}.message").await, 901);
+    assert_eq!(stage.number("SELECT first_offset FROM {schema}.extent").await, 901);
+    assert_eq!(stage.number("SELECT removed FROM {schema}.extent").await, 900);
+    assert_eq!(stage.handle(&a, 1_000).await.len(), 100);
+    stage.strike().await;
+}
+
+/// Whoever has the extent's lock first is seen by the other.
+#[tokio::test]
+async fn a_subscribe_at_the_same_moment_gets_all_that_is_left() {
+    let Some(stage) = Stage::set(AT_ONCE).await else { return };
+    let a = stage.subscribe("a").await;
+    stage.publish(10).await;
+    stage.handle(&a, 6).await;
+    // A cleanup that has decided and not committed.
+    stage.run(&format!("BEGIN; SELECT {{schema}}.clean({}, 4, {})", stage.topic.0, stage.now())).await;
+    let store = Arc::clone(&stage.store);
+    let joining = tokio::spawn(async move {
+        store.subscribe(&orders(), &GroupName::new("b").unwrap(), Start::Beginning).await
+    });
+    until_waiting(&stage).await;
+    stage.run("COMMIT").await;
+    let b = joining.await.unwrap().unwrap();
+    assert_eq!(stage.clean().await, 0, "the rest is the new group's");
+    // The other way round: a subscribe that has not committed.
+    stage.run("BEGIN; SELECT {schema}.subscribe('orders', 'c', 'beginning', NULL, NULL, NULL)").await;
+    stage.handle(&a, 10).await;
+    assert_eq!(stage.handle(&b, 10).await, [5, 6, 7, 8, 9, 10]);
+    let (store, topic) = (Arc::clone(&stage.store), stage.topic);
+    let cleaning = tokio::spawn(async move { store.clean(topic, 100).await });
+    until_waiting(&stage).await;
+    stage.run("COMMIT").await;
+    assert_eq!(cleaning.await.unwrap().unwrap().removed, 0);
+    let c = stage.subscribe("c").await;
+    assert_eq!(stage.handle(&c, 10).await, [5, 6, 7, 8, 9, 10]);
+    assert_eq!(stage.clean().await, 6);
+    stage.strike().await;
+}
+
+#[tokio::test]
+async fn a_noted_gap_is_kept_for_what_comes_late() {
+    let Some(stage) = Stage::set(AT_ONCE).await else { return };
+    let a = stage.subscribe("a").await;
+    let open = stage.scene.client().await;
+    stage.publish(2).await;
+    open.batch_execute(&stage.scene.sql("BEGIN; SELECT {schema}.publish('orders', '3')")).await.unwrap();
+    stage.publish(2).await;
+    let mut offsets = Vec::new();
+    until_true("the others come", async || {
+        offsets.extend(stage.handle(&a, 10).await);
+        offsets == [1, 2, 4, 5]
+    })
+    .await;
+    // The late row is committed, but not handed out, when cleanup decides: it has seen the gap.
+    stage.run(&format!("BEGIN; SELECT {{schema}}.clean({}, 100, {})", stage.topic.0, stage.now())).await;
+    assert_eq!(stage.number("SELECT first_offset FROM {schema}.extent").await, 3);
+    open.batch_execute("COMMIT").await.unwrap();
+    stage.run("COMMIT").await;
+    assert_eq!(stage.number("SELECT count(*) FROM {schema}.message").await, 1);
+    until_true("it comes late", async || stage.handle(&a, 10).await == [3]).await;
+    assert_eq!(stage.clean().await, 1);
+    assert_eq!(stage.number("SELECT first_offset FROM {schema}.extent").await, 6);
+    stage.strike().await;
+}
+
+#[tokio::test]
+async fn what_max_retention_takes_is_counted_for_who_had_not_done_it() {
+    let Some(stage) = Stage::set("max_retention_ms = 60000").await else { return };
+    let (a, b) = (stage.subscribe("a").await, stage.subscribe("b").await);
+    stage.publish(10).await;
+    stage.handle(&a, 4).await;
+    // b: 1 to 3 leased, 4 and 5 waiting.
+    let lease = ClaimRequest { wants: vec![Want::new(b.subscription_id, 3)], ..request(&b) };
+    let held = stage.store.claim(&lease).await.unwrap().leases.remove(0);
+    let wait = ClaimRequest { wants: vec![Want::new(b.subscription_id, 2)], ..request(&b) };
+    let given = stage.store.claim(&wait).await.unwrap().leases.remove(0);
+    let back = Settlement::each(given.token, vec![(given.range, crate::Outcome::Release)]);
+    stage.store.settle(&[back]).await.unwrap().remove(0).unwrap();
+    stage.clock.advance(Duration::from_secs(61));
+    stage.publish(2).await;
+    let step = stage.store.clean(stage.topic, 100).await.unwrap();
+    let missed: Vec<(&str, u64)> = step.missed.iter().map(|(group, count)| (group.as_str(), *count)).collect();
+    assert_eq!((step.removed, missed), (10, vec![("a", 6), ("b", 10)]));
+    let kept = "SELECT string_agg(format('%s %s %s..=%s', group_name, missed, missed_first, missed_last), ', ' ORDER BY group_name)
+                FROM {schema}.subscription";
+    assert_eq!(stage.text(kept).await, "a 6 5..=10, b 10 1..=10");
+    assert_eq!(stage.number("SELECT min(next_offset) FROM {schema}.cursor").await, 11);
+    assert_eq!(stage.number("SELECT count(*) FROM {schema}.outstanding").await, 1, "the leased one");
+    stage.store.settle(&[Settlement::ack_all(held.token)]).await.unwrap().remove(0).unwrap();
+    assert_eq!(stage.handle(&a, 10).await, [11, 12]);
+    assert_eq!(stage.handle(&b, 10).await, [11, 12]);
+    stage.strike().await;
+}
+
+#[tokio::test]
+async fn retention_is_reckoned_from_when_all_were_done_and_marks_stay_few() {
+    let Some(stage) = Stage::set("message_retention_ms = 100000").await else { return };
+    let a = stage.subscribe("a").await;
+    stage.publish(3_000).await;
+    stage.clock.advance(Duration::from_secs(3_600));
+    assert_eq!(stage.clean().await, 0, "old, but not done");
+    for _ in 0..300 {
+        stage.handle(&a, 1).await;
+        stage.store.clean(stage.topic, 100).await.unwrap();
+        stage.clock.advance(Duration::from_millis(10));
+    }
+    assert!(stage.number("SELECT count(*) FROM {schema}.mark").await <= 40, "a thousandth apart");
+    stage.clock.advance(Duration::from_millis(100_000 - 3_000 - 1));
+    assert_eq!(stage.clean().await, 0);
+    stage.clock.advance(Duration::from_secs(3));
+    assert_eq!(stage.clean().await, 300);
+    assert!(stage.number("SELECT count(*) FROM {schema}.mark").await <= 2, "superseded ones go");
+    stage.strike().await;
+}
+
+#[tokio::test]
+async fn what_was_published_while_nobody_counted_has_a_life_of_its_own() {
+    let settings = "message_retention_ms = 0, zero_subscription_retention_ms = 60000";
+    let Some(stage) = Stage::set(settings).await else { return };
+    stage.publish(5).await;
+    assert_eq!(stage.clean().await, 0);
+    let a = stage.subscribe("a").await;
+    stage.publish(5).await;
+    stage.handle(&a, 10).await;
+    assert_eq!(stage.clean().await, 5, "those published to a group are done");
+    assert_eq!(stage.number("SELECT max(message_offset) FROM {schema}.message").await, 5);
+    stage.clock.advance(Duration::from_secs(60));
+    assert_eq!(stage.clean().await, 5);
+    stage.strike().await;
+}
+
+#[tokio::test]
+async fn zombies_are_moved_and_old_subscriptions_deleted_with_nothing_pending() {
+    let Some(stage) = Stage::set("message_retention_ms = NULL, zombie_subscription_ttl_ms = 1000").await else { return };
+    let (a, _b) = (stage.subscribe("a").await, stage.subscribe("b").await);
+    stage.publish(10).await;
+    stage.handle(&a, 8).await;
+    let dies = format!(
+        "BEGIN; SELECT {{schema}}.lock_extent(1); UPDATE {{schema}}.subscription SET status = 'dead', status_at = {}
+         WHERE group_name = 'b'; SELECT {{schema}}.end_accounting(2); COMMIT",
+        stage.now()
+    );
+    stage.run(&dies).await;
+    let month = Duration::from_secs(30 * 24 * 3600);
+    assert_eq!(stage.store.clean_subscriptions(month).await.unwrap().zombies, vec![]);
+    stage.clock.advance(Duration::from_millis(1_001));
+    let moved = stage.store.clean_subscriptions(month).await.unwrap();
+    assert_eq!(moved.zombies, vec![(orders(), GroupName::new("b").unwrap())]);
+    assert_eq!(stage.text("SELECT format('%s %s', missed, missed_last) FROM {schema}.subscription WHERE group_name = 'b'").await, "8 8");
+    assert_eq!(stage.store.clean_subscriptions(month).await.unwrap().zombies, vec![], "it is there");
+    stage.clock.advance(month);
+    let deleted = stage.store.clean_subscriptions(month).await.unwrap().deleted;
+    assert_eq!(deleted, vec![(orders(), GroupName::new("b").unwrap())]);
+    assert_eq!(stage.number("SELECT count(*) FROM {schema}.cursor").await, 1);
+    stage.strike().await;
+}
