@@ -181,7 +181,8 @@ impl Groups {
         let mut pause = LOOK_FIRST;
         loop {
             if tracking == Tracking::ReferenceCounting {
-                while self.store.track(topic_id, UPKEEP_MESSAGES_MAX).await?.more && Instant::now() < deadline {
+                while self.store.track(topic_id, UPKEEP_MESSAGES_MAX).await?.more && Instant::now() < deadline
+                {
                 }
             }
             match self.store.remove(topic, group).await {

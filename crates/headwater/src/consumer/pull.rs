@@ -177,6 +177,8 @@ fn cancelled(subscription: &Subscription) -> Error {
     let (topic, group) = (&subscription.topic.name, &subscription.group);
     Error::new(
         ErrorKind::InvalidTransition,
-        format!("topic {topic}, group {group} was cancelled; open another consumer to make a new subscription"),
+        format!(
+            "topic {topic}, group {group} was cancelled; open another consumer to make a new subscription"
+        ),
     )
 }

@@ -10,8 +10,8 @@ use uuid::Uuid;
 
 use super::feed::Feed;
 use super::group::Group;
-use super::{heart, keeper};
 use super::settler::Settler;
+use super::{heart, keeper};
 use crate::error::Result;
 use crate::maintain::{Maintaining, Maintenance, MaintenancePreset};
 use crate::name::{Owner, TopicName};

@@ -58,7 +58,8 @@ impl Default for JobMetrics {
 impl JobMetrics {
     /// Counts a run.
     pub(crate) fn ran(&self, run: &JobRun) {
-        let (_, series) = self.jobs.iter().find(|(job, _)| *job == run.job).expect("every job has its series");
+        let (_, series) =
+            self.jobs.iter().find(|(job, _)| *job == run.job).expect("every job has its series");
         series.runs.increment(1);
         series.failures.increment(u64::from(run.error.is_some()));
         series.rows.increment(run.rows);
