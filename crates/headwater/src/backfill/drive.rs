@@ -56,12 +56,11 @@ pub(crate) async fn inline(
     }
     let worker = Owner::new(format!("inline-{}-{}", std::process::id(), Uuid::now_v7()))?;
     let until = Instant::now() + INLINE_FOR;
-    // The store hands out whichever is open: another's step is as welcome, and time bounds them.
     while Instant::now() < until {
         match upkeep.step_backfill(&worker, UPKEEP_MESSAGES_MAX).await? {
-            Some(step) if is_ours(&step.backfill) && !step.backfill.state.is_open() => return Ok(()),
-            Some(_) => {}
-            None => return Ok(()),
+            Some(step) if is_ours(&step.backfill) && step.backfill.state.is_open() => {}
+            // It is done; or another's came first, which is for maintenance to pace, and ours after it.
+            Some(_) | None => break,
         }
     }
     Ok(())

@@ -86,7 +86,7 @@ impl Group {
             queue: Queue::new(settings.concurrency),
             members: RwLock::new(Arc::new(members)),
             workers: Mutex::default(),
-            standing: Standing::new(),
+            standing: Standing::new(subscription.topic.settings.heartbeat_interval),
             stopping: AtomicBool::new(false),
             held: AtomicUsize::new(0),
             settled: Notify::new(),

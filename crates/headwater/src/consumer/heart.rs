@@ -138,7 +138,8 @@ impl GroupBeat {
         self.beaten_at = Some(Instant::now());
         if !beats.is_empty() {
             let answer = in_time(runtime.store.beat(&runtime.owner, &beats)).await;
-            self.hear(answer, &beats, &groups);
+            let died = self.hear(answer, &beats, &groups);
+            learn_intervals(runtime, &died).await;
         }
         let interval = interval_of(&groups);
         let pause = if self.failures == 0 { interval } else { retry_after(interval * 3) };
@@ -146,8 +147,9 @@ impl GroupBeat {
         self.due_at = Instant::now() + pause.mul_f64(0.8 + 0.2 * rand::random::<f64>());
     }
 
-    /// Acts on the answer: each group hears how its subscription is; failures in a row hold all of them back.
-    fn hear(&mut self, answer: Result<Vec<Pulse>>, beats: &[Beat], groups: &[Arc<Group>]) {
+    /// Acts on the answer: each group hears how its subscription is; failures in a row hold all of them back. Answers who had
+    /// died.
+    fn hear(&mut self, answer: Result<Vec<Pulse>>, beats: &[Beat], groups: &[Arc<Group>]) -> Vec<Arc<Group>> {
         let pulses = match answer {
             Ok(pulses) => pulses,
             Err(error) => {
@@ -162,17 +164,30 @@ impl GroupBeat {
                         );
                     }
                 }
-                return;
+                return Vec::new();
             }
         };
         self.failures = 0;
         let pulses: HashMap<SubscriptionId, Pulse> =
             beats.iter().map(|beat| beat.subscription_id).zip(pulses).collect();
+        let mut died = Vec::new();
         for group in groups {
             group.unsuspend();
             if let Some(pulse) = pulses.get(&group.subscription.subscription_id) {
                 hear_pulse(group, pulse);
+                died.extend(matches!(pulse, Pulse::Resurrected(_)).then(|| Arc::clone(group)));
             }
+        }
+        died
+    }
+}
+
+/// A group that died though it was served may have a topic that was altered: it wants to hear more often now.
+async fn learn_intervals(runtime: &Runtime, died: &[Arc<Group>]) {
+    for group in died {
+        match runtime.store.topic(&group.subscription.topic.name).await {
+            Ok(topic) => group.standing.set_heartbeat_interval(topic.settings.heartbeat_interval),
+            Err(error) => tracing::debug!(%error, "the heartbeat interval is not known now"),
         }
     }
 }
@@ -221,7 +236,7 @@ fn beats_of(groups: &[Arc<Group>]) -> Vec<Beat> {
 
 /// A third of the shortest interval its topics ask for.
 fn interval_of(groups: &[Arc<Group>]) -> Duration {
-    let intervals = groups.iter().map(|group| group.subscription.topic.settings.heartbeat_interval);
+    let intervals = groups.iter().map(|group| group.standing.heartbeat_interval());
     intervals.min().unwrap_or(INTERVAL_MAX).min(INTERVAL_MAX) / 3
 }
 

@@ -41,10 +41,12 @@ pub(crate) struct Standing {
     pub(super) ending: Notify,
     /// When the store last said how the subscription is.
     heard_at: Mutex<Instant>,
+    /// How often its topic wants to hear that it lives.
+    heartbeat_interval: Mutex<Duration>,
 }
 
 impl Standing {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(heartbeat_interval: Duration) -> Self {
         Standing {
             paused: AtomicBool::new(false),
             dead: AtomicBool::new(false),
@@ -52,6 +54,7 @@ impl Standing {
             ended: OnceLock::new(),
             ending: Notify::new(),
             heard_at: Mutex::new(Instant::now()),
+            heartbeat_interval: Mutex::new(heartbeat_interval),
         }
     }
 
@@ -101,5 +104,14 @@ impl Standing {
     /// For how long the store has said nothing of the subscription.
     pub(super) fn unheard_for(&self) -> Duration {
         self.heard_at.lock().expect("no panic while held").elapsed()
+    }
+
+    pub(super) fn heartbeat_interval(&self) -> Duration {
+        *self.heartbeat_interval.lock().expect("no panic while held")
+    }
+
+    /// The topic was altered.
+    pub(super) fn set_heartbeat_interval(&self, interval: Duration) {
+        *self.heartbeat_interval.lock().expect("no panic while held") = interval;
     }
 }

@@ -96,7 +96,7 @@ async fn confirm(worker: &Worker, going: &Going) -> End {
 async fn keep(worker: &Worker, job: Job, elected: &Going) {
     let mut failures = 0;
     let mut left = false;
-    let mut record = Record::new(job);
+    let mut record = Record::default();
     let mut since = Instant::now();
     let mut chance: f64 = rand::random();
     let mut first = true;
@@ -139,7 +139,7 @@ async fn keep(worker: &Worker, job: Job, elected: &Going) {
 
 /// Which runs are written down. A frequent job that finds nothing to do must not cost a write each second: such runs are
 /// recorded once a minute, those that did something every ten seconds, with all rows since; failures always.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Record {
     rows: u64,
     recorded_at: Option<Instant>,
@@ -147,10 +147,6 @@ struct Record {
 }
 
 impl Record {
-    fn new(_job: Job) -> Self {
-        Record { rows: 0, recorded_at: None, failed: false }
-    }
-
     /// What to write down now that this run has ended, if anything.
     fn add(&mut self, run: JobRun) -> Option<JobRun> {
         self.rows += run.rows;

@@ -9,6 +9,9 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::chores::Chores;
+use super::going::Going;
+use super::jobs::Worker;
+use super::plan::Plan;
 use super::*;
 use crate::backfill::{Backfill, BackfillLimits, BackfillState, BackfillStep};
 use crate::error::{Error, ErrorKind, Result};
@@ -417,6 +420,32 @@ async fn dropped_it_stops_and_gives_up_its_place() {
     fake.forget();
     pass(60).await;
     assert!(fake.asked.lock().unwrap().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn cleanup_that_falls_behind_is_shown_until_it_keeps_up() {
+    let fake = fake(vec![topic(1)]);
+    fake.to_clean.lock().unwrap().insert(TopicId(1), 1_000_000);
+    *fake.step_takes.lock().unwrap() = Duration::from_millis(100);
+    let plan = Plan { run_max: Duration::from_secs(2), ..Plan::of(MaintenancePreset::Standard) };
+    let worker = Worker::new(Arc::clone(&fake) as Arc<dyn Chores>, plan, Owner::new("worker").unwrap());
+    let clean = async |published: i64| {
+        pass(60).await;
+        fake.topics.lock().unwrap()[0].head.0 += published;
+        let run = worker.run(Job::MessageCleanup, &Going::always()).await.run;
+        assert_eq!(run.error, None);
+        run.rows
+    };
+    clean(50_000_000).await;
+    assert!(!worker.metrics.set_behind(false), "how much came is not known at first");
+    let removed = clean(50_000_000).await;
+    assert!(removed > 0 && !worker.metrics.set_behind(true), "it is shown");
+    clean(1_000).await;
+    assert!(!worker.metrics.set_behind(false), "it catches up");
+    clean(50_000_000).await;
+    fake.to_clean.lock().unwrap().clear();
+    clean(50_000_000).await;
+    assert!(!worker.metrics.set_behind(false), "nothing may go: that is no fault of cleanup's");
 }
 
 #[tokio::test(start_paused = true)]

@@ -93,7 +93,10 @@ async fn a_group_that_lives_again_claims_at_once() {
     scene.group.hear(SubscriptionState::Dead);
     assert!(scene.group.standing.is_dead());
     let missed = MissedMessages { count: 2, range: Some((Offset(1), Offset(2))) };
-    heard(&scene, &mut GroupBeat::new(), Pulse::Resurrected(missed));
+    let groups = [Arc::clone(&scene.group)];
+    let beats = beats_of(&groups);
+    let died = GroupBeat::new().hear(Ok(vec![Pulse::Resurrected(missed)]), &beats, &groups);
+    assert_eq!(died.len(), 1, "whose interval may have changed");
     assert!(!scene.group.standing.is_dead() && scene.group.take_stirred());
 }
 
@@ -104,6 +107,9 @@ async fn a_group_that_runs_twice_counts_once_and_the_shortest_interval_holds() {
     assert_eq!(beats_of(&twice).len(), 1);
     assert_eq!(interval_of(&twice), Duration::from_secs(20), "a third of a minute");
     assert_eq!(interval_of(&[]), INTERVAL_MAX / 3);
+    // Its topic was altered.
+    scene.group.standing.set_heartbeat_interval(Duration::from_secs(3));
+    assert_eq!(interval_of(&twice), Duration::from_secs(1));
 }
 
 #[tokio::test(start_paused = true)]
