@@ -78,7 +78,8 @@ impl Stage {
     pub(super) fn show(&self, groups: &[SubscriptionStatus]) {
         let mut inner = self.inner.lock().expect("no panic while held");
         let Some(live) = &self.live else {
-            if inner.last_line.is_none_or(|last| last.elapsed() >= LINE_EVERY) {
+            let due = inner.last_line.is_none_or(|last| last.elapsed() >= LINE_EVERY);
+            if due && !groups.is_empty() {
                 inner.last_line = Some(Instant::now());
                 drop(inner);
                 let states: Vec<String> =
