@@ -100,6 +100,7 @@ impl<'a> Story<'a> {
         self.stage.act("A process is killed with SIGKILL; its group dies, and comes back with its process");
         let others = self.status(STEADY).await?.floor;
         publishing.burst(self.tempo.burst).await?;
+        self.stage.tell(&format!("{} orders come in at once", human::count(u64::from(self.tempo.burst))));
         // In the middle of it, if it can be caught there.
         self.until(MORTAL, "its work", |status| status.in_flight > 0 || status.lag == 0).await?;
         self.cast.kill(MORTAL).await?;
