@@ -35,6 +35,8 @@ const SHOW_EVERY: Duration = Duration::from_millis(250);
 pub(crate) struct Tempo {
     /// Messages published a second.
     pub(crate) per_second: u32,
+    /// Messages published at once before the crash.
+    pub(crate) burst: u32,
     /// How long a calm stretch lasts.
     pub(crate) calm: Duration,
     /// How long a dead group stays dead.
@@ -43,10 +45,11 @@ pub(crate) struct Tempo {
 
 impl Tempo {
     fn of(args: &DemoArgs) -> Self {
+        let seconds = Duration::from_secs_f64;
         if args.fast {
-            Tempo { per_second: 400, calm: Duration::from_millis(700), dead_for: Duration::from_millis(500) }
+            Tempo { per_second: 400, burst: 1_000, calm: seconds(0.7), dead_for: seconds(0.5) }
         } else {
-            Tempo { per_second: 1_000, calm: Duration::from_secs(8), dead_for: Duration::from_secs(8) }
+            Tempo { per_second: 1_000, burst: 5_000, calm: seconds(20.0), dead_for: seconds(12.0) }
         }
     }
 }

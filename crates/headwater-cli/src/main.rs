@@ -27,9 +27,11 @@ use args::{Args, Command};
 #[tokio::main]
 async fn main() -> ExitCode {
     let args = Args::parse();
-    // Logs go to stderr and are quiet unless something recovers by itself or needs a person.
+    // Logs go to stderr and are quiet unless something recovers by itself or needs a person. The demo brings about itself what
+    // is warned of, and shows it.
+    let level = if matches!(args.command, Command::Demo(_)) { "error" } else { "warn" };
     let filter = tracing_subscriber::EnvFilter::try_from_env("HEADWATER_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     match run(args).await {
         Ok(code) => code,

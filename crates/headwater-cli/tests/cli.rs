@@ -18,6 +18,8 @@ mod groups;
 mod operators;
 #[path = "cli/signals.rs"]
 mod signals;
+#[path = "cli/terminal.rs"]
+mod terminal;
 #[path = "cli/topics.rs"]
 mod topics;
 #[path = "cli/upkeep.rs"]

@@ -1,5 +1,6 @@
 //! The shop of the demo: publishes orders at a steady rate until it is told to stop.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -18,6 +19,8 @@ pub(super) struct Publishing {
     producer: Producer,
     stop: watch::Sender<bool>,
     task: JoinHandle<headwater::Result<u64>>,
+    /// What was published beside the steady rate.
+    extra: AtomicU64,
     began: Instant,
 }
 
@@ -33,20 +36,30 @@ impl Publishing {
         let producer = headwater.producer(TOPIC);
         let (stop, stopped) = watch::channel(false);
         let task = tokio::spawn(publish(producer.clone(), per_second, stopped));
-        Publishing { producer, stop, task, began: Instant::now() }
+        Publishing { producer, stop, task, extra: AtomicU64::new(0), began: Instant::now() }
     }
 
     /// One order among the others that not everybody can cope with.
     pub(super) async fn poison(&self) -> Result<Offset> {
         let order = json!({ "order": "p-1", "customer": "c-13", "amount": "twelve" });
         let published = self.producer.send(&order).key("c-13").await?;
+        self.extra.fetch_add(1, Ordering::Relaxed);
         published.offset.context("it is not delayed, so it has an offset")
     }
 
-    /// Stops; what was published without the poison.
+    /// Many orders at once, numbered beyond the others.
+    pub(super) async fn burst(&self, orders: u32) -> Result<()> {
+        let orders: Vec<NewMessage> =
+            (0..orders).map(|number| order(1_000_000 + u64::from(number))).collect();
+        self.producer.send_batch(&orders).await?;
+        self.extra.fetch_add(orders.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Stops; what was published in all.
     pub(super) async fn stop(self) -> Result<Published> {
         self.stop.send_replace(true);
-        let messages = self.task.await??;
+        let messages = self.task.await?? + self.extra.load(Ordering::Relaxed);
         Ok(Published { messages, took: self.began.elapsed() })
     }
 }

@@ -24,6 +24,8 @@ pub(super) struct Stage {
 struct Inner {
     bars: Vec<(String, ProgressBar)>,
     act: Option<(usize, Instant)>,
+    /// The curtain has fallen: nothing moves any more.
+    over: bool,
     last_line: Option<Instant>,
 }
 
@@ -36,10 +38,11 @@ impl Stage {
 
     /// A line. Nobody has to read it: the story goes on all the same.
     pub(super) fn say(&self, line: &str) {
+        let over = self.inner.lock().expect("no panic while held").over;
         let written = match (&self.live, self.output) {
-            (Some(live), _) => live.println(line),
-            (None, Output::Table) => writeln!(std::io::stdout(), "{line}"),
-            (None, Output::Json) => writeln!(std::io::stderr(), "{line}"),
+            (Some(live), _) if !over => live.println(line),
+            (_, Output::Table) => writeln!(std::io::stdout(), "{line}"),
+            (_, Output::Json) => writeln!(std::io::stderr(), "{line}"),
         };
         drop(written);
     }
@@ -77,8 +80,12 @@ impl Stage {
     /// How the groups are now.
     pub(super) fn show(&self, groups: &[SubscriptionStatus]) {
         let mut inner = self.inner.lock().expect("no panic while held");
+        if inner.over {
+            return;
+        }
         let Some(live) = &self.live else {
-            if inner.last_line.is_none_or(|last| last.elapsed() >= LINE_EVERY) {
+            let due = inner.last_line.is_none_or(|last| last.elapsed() >= LINE_EVERY);
+            if due && !groups.is_empty() {
                 inner.last_line = Some(Instant::now());
                 drop(inner);
                 let states: Vec<String> =
@@ -101,9 +108,10 @@ impl Stage {
         }
     }
 
-    /// Takes the bars away; what was said stays.
+    /// Takes the bars away for good; what was said stays.
     pub(super) fn clear(&self) {
         let mut inner = self.inner.lock().expect("no panic while held");
+        inner.over = true;
         inner.bars.drain(..).for_each(|(_, bar)| bar.finish_and_clear());
     }
 }

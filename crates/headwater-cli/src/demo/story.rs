@@ -24,7 +24,7 @@ const STEADY: &str = GROUPS[1];
 const LATE: &str = "analytics";
 /// How long something may take before the story breaks off.
 const PATIENCE: Duration = Duration::from_secs(60);
-const LOOK_EVERY: Duration = Duration::from_millis(25);
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 pub(super) struct Story<'a> {
     headwater: &'a Headwater,
@@ -70,7 +70,7 @@ impl<'a> Story<'a> {
 
     pub(super) async fn play(&mut self) -> Result<()> {
         let publishing = self.three_groups().await?;
-        self.a_death().await?;
+        self.a_death(&publishing).await?;
         self.a_poison_message(&publishing).await?;
         self.a_late_joiner().await?;
         self.the_end(publishing).await
@@ -96,12 +96,17 @@ impl<'a> Story<'a> {
         Ok(publishing)
     }
 
-    async fn a_death(&mut self) -> Result<()> {
+    async fn a_death(&mut self, publishing: &Publishing) -> Result<()> {
         self.stage.act("A process is killed with SIGKILL; its group dies, and comes back with its process");
         let others = self.status(STEADY).await?.floor;
+        publishing.burst(self.tempo.burst).await?;
+        self.stage.tell(&format!("{} orders come in at once", human::count(u64::from(self.tempo.burst))));
+        // In the middle of it, if it can be caught there.
+        self.until(MORTAL, "its work", |status| status.in_flight > 0 || status.lag == 0).await?;
         self.cast.kill(MORTAL).await?;
         let killed = Instant::now();
-        self.stage.tell(&format!("the process of {MORTAL} is killed: no goodbye, leases and all"));
+        let held = human::count(self.status(MORTAL).await?.in_flight);
+        self.stage.tell(&format!("the process of {MORTAL} is killed with {held} messages in flight"));
         let dead = self.until(MORTAL, "its death", |status| status.state == SubscriptionState::Dead).await?;
         let silent = killed.elapsed();
         self.claim(
@@ -174,8 +179,7 @@ impl<'a> Story<'a> {
     async fn the_end(&mut self, publishing: Publishing) -> Result<()> {
         self.stage.act("The shop closes; everything is looked at once more");
         let published = publishing.stop().await?;
-        // The poison is one more.
-        let total = published.messages + 1;
+        let total = published.messages;
         for group in GROUPS.into_iter().chain([LATE]) {
             self.until(group, "its last message", |status| {
                 status.lag == 0 && u64::try_from(status.floor.0).is_ok_and(|floor| floor == total)
@@ -211,7 +215,7 @@ impl<'a> Story<'a> {
         if output == Output::Json {
             let claims = self.claims.iter().map(|claim| json!({ "claim": claim.text, "holds": claim.holds }));
             let groups = groups.iter().map(|group| self.group_object(group)).collect::<Result<Vec<_>>>()?;
-            print_objects([json!({ "published": published.messages + 1, "rate": rate, "groups": groups,
+            print_objects([json!({ "published": published.messages, "rate": rate, "groups": groups,
                 "claims": claims.collect::<Vec<_>>(), "took_ms": human::ms(self.stage.elapsed()) })])?;
         } else {
             let mut rows =
@@ -231,7 +235,7 @@ impl<'a> Story<'a> {
             }
             self.stage.say(&format!(
                 "\n{} published, {}",
-                human::count(published.messages + 1),
+                human::count(published.messages),
                 human::rate(rate)
             ));
             rows.print(output)?;

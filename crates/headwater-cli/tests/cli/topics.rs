@@ -75,7 +75,7 @@ fn mistakes(place: &Place) {
     };
     usage(&["topic", "create", "x", "--preset", "important"], "critical");
     usage(&["topic", "create", "x", "--message-retention", "long"], "forever");
-    usage(&["topic", "create", "x", "--lease", "-5s"], "negative");
+    usage(&["topic", "create", "x", "--lease=-5s"], "negative");
     usage(&["topic", "create", "x", "--storage", "shared", "--partition", "day"], "--storage dedicated");
     usage(&["topic", "create", "x", "--partition", "week"], "rows:N");
     usage(&["topic", "create", "x", "--pub-sub", "--semantics", "queue"], "cannot be used with");
