@@ -457,6 +457,14 @@ impl Harness for FaultyHarness {
         self.inner.damage().await;
     }
 
+    async fn sql(&self, sqlite: &str, postgres: &str) -> std::result::Result<u64, String> {
+        self.inner.sql(sqlite, postgres).await
+    }
+
+    async fn number(&self, sqlite: &str, postgres: &str) -> i64 {
+        self.inner.number(sqlite, postgres).await
+    }
+
     async fn cleanup(&self) {
         self.inner.cleanup().await;
     }
