@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::case::{Case, Scene, group, owner, range, topic};
 use crate::error::Result;
 use crate::message::Offset;
+use crate::name::GroupName;
 use crate::store::{Beat, CleanStep, Detected, Pulse, Record, TrackStep};
 use crate::subscription::{Activity, Start, SubscriptionState, Transition};
 use crate::topic::{Semantics, TopicSettings, Tracking};
@@ -42,8 +43,8 @@ pub(super) fn counted() -> TopicSettings {
 
 /// What a record says, with its groups sorted: required, completed, and whether it is done.
 pub(super) fn told(record: &Record) -> (Vec<&str>, Vec<&str>, bool) {
-    let mut required: Vec<_> = record.required.iter().map(|name| name.as_str()).collect();
-    let mut completed: Vec<_> = record.completed.iter().map(|name| name.as_str()).collect();
+    let mut required: Vec<_> = record.required.iter().map(GroupName::as_str).collect();
+    let mut completed: Vec<_> = record.completed.iter().map(GroupName::as_str).collect();
     required.sort_unstable();
     completed.sort_unstable();
     (required, completed, record.completed_at.is_some())

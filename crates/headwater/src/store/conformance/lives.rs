@@ -96,6 +96,7 @@ macro_rules! conformance_life_cases {
                 scheduled_messages_are_left_alone,
                 cleanup_goes_in_bounded_steps,
                 the_ack_log_tells_who_processed_what,
+                an_ack_in_a_transaction_is_in_the_ack_log,
                 subscribing_among_cleanups_loses_nothing,
             ]
         );

@@ -9,6 +9,7 @@ use super::log_capture;
 use crate::error::ErrorKind;
 use crate::lease::Outcome;
 use crate::message::{NewMessage, Offset};
+use crate::name::Owner;
 use crate::settle::Verdict;
 use crate::subscription::{MissedMessages, Start, SubscriptionState, Transition};
 use crate::topic::{Semantics, TopicSettings, Tracking};
@@ -370,35 +371,26 @@ pub async fn cleanup_goes_in_bounded_steps(case: &Case) {
     }
 }
 
-/// Who processed a message, and when: one line per ack, whole or in part, also of handlers in transactions; gone with
-/// its message.
+/// Who processed a message, and when: one line per ack, whole or in part; gone with its message.
 pub async fn the_ack_log_tells_who_processed_what(case: &Case) {
-    let settings = TopicSettings { ack_log: true, ..lively() };
-    let scene = case.scene(settings).await;
+    let scene = case.scene(TopicSettings { ack_log: true, ..lively() }).await;
     let other = scene.subscribe("other", Start::Beginning).await;
-    let _effects = Effects::new(case, &scene.store).await;
     scene.publish(5).await;
     let lease = scene.claim_one("whole", 2).await;
     let acked_at = case.now();
     scene.ack(&lease).await;
-    let parts = scene.claim_one("parts", 2).await;
     case.advance_ms(500);
+    let parts = scene.claim_one("parts", 2).await;
     let outcomes = vec![((3, 3), Outcome::Release), ((4, 4), Outcome::Ack)];
     scene.settle_each(parts.token, outcomes).await.unwrap();
     case.advance_ms(500);
-    let whole = other.claim_one("handler", 5).await;
-    handle(&other, &whole, "mailer", std::sync::Arc::new(|_| Verdict::Done)).await.unwrap();
-    let told = async |offset: i64| {
-        let acks = scene.store.acks(&scene.topic, Offset(offset)).await.unwrap();
-        assert!(acks.iter().all(|ack| ack.range.contains(Offset(offset))), "{acks:?}");
-        acks.into_iter().map(|ack| (ack.group.as_str().to_owned(), ack.owner)).collect::<Vec<_>>()
-    };
-    let (workers, others) = ("workers".to_owned(), "other".to_owned());
-    let by_handler = (others, owner("handler"));
-    assert_eq!(told(1).await, [(workers.clone(), owner("whole")), by_handler.clone()]);
-    assert_eq!(told(2).await, [(workers.clone(), owner("whole")), by_handler.clone()]);
-    assert_eq!(told(3).await, [by_handler.clone()], "given back is not done");
-    assert_eq!(told(4).await, [(workers, owner("parts")), by_handler]);
+    let all = other.claim_one("all", 5).await;
+    other.ack(&all).await;
+    let (by_all, workers) = (("other".to_owned(), owner("all")), "workers".to_owned());
+    assert_eq!(acked_by(&scene, 1).await, [(workers.clone(), owner("whole")), by_all.clone()]);
+    assert_eq!(acked_by(&scene, 2).await, [(workers.clone(), owner("whole")), by_all.clone()]);
+    assert_eq!(acked_by(&scene, 3).await, std::slice::from_ref(&by_all), "given back is not done");
+    assert_eq!(acked_by(&scene, 4).await, [(workers, owner("parts")), by_all]);
     let ack = scene.store.acks(&scene.topic, Offset(1)).await.unwrap().remove(0);
     assert_eq!((ack.range, ack.at), (lease.range, acked_at));
     assert_eq!(scene.store.acks(&scene.topic, Offset(99)).await.unwrap(), []);
@@ -416,6 +408,25 @@ pub async fn the_ack_log_tells_who_processed_what(case: &Case) {
     plain.publish(1).await;
     plain.reads().await;
     assert_eq!(plain.store.acks(&plain.topic, Offset(1)).await.unwrap(), []);
+}
+
+/// The groups and owners that acked a message, oldest first.
+async fn acked_by(scene: &Scene, offset: i64) -> Vec<(String, Owner)> {
+    let acks = scene.store.acks(&scene.topic, Offset(offset)).await.unwrap();
+    assert!(acks.iter().all(|ack| ack.range.contains(Offset(offset))), "{acks:?}");
+    acks.into_iter().map(|ack| (ack.group.as_str().to_owned(), ack.owner)).collect()
+}
+
+/// A handler that acks in the store's own transaction is logged with it.
+pub async fn an_ack_in_a_transaction_is_in_the_ack_log(case: &Case) {
+    let scene = case.scene(TopicSettings { ack_log: true, ..lively() }).await;
+    let _effects = Effects::new(case, &scene.store).await;
+    scene.publish(2).await;
+    let lease = scene.claim_one("handler", 2).await;
+    handle(&scene, &lease, "mailer", std::sync::Arc::new(|_| Verdict::Done)).await.unwrap();
+    for offset in 1..=2 {
+        assert_eq!(acked_by(&scene, offset).await, [("workers".to_owned(), owner("handler"))]);
+    }
 }
 
 /// A group that subscribes while messages are being removed gets all that is left, whole: nothing it was promised goes.

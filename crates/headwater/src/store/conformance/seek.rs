@@ -327,27 +327,7 @@ pub async fn every_act_is_in_the_audit_once(case: &Case) {
     scene.backfill_all().await;
     assert_eq!(store.audit(100).await.unwrap(), []);
 
-    let altered = TopicSettings { max_attempts: 9, ..counted() };
-    store.alter_topic(topic, &altered).await.unwrap();
-    store.set_policy(topic, &name, &DeliveryPolicy::default()).await.unwrap();
-    store.release_lease(held.token).await.unwrap();
-    assert_eq!(store.redrive(&scene.letters().ids([letters[0].dead_letter_id])).await.unwrap().redriven, 1);
-    assert_eq!(store.purge(&scene.letters()).await.unwrap(), 1);
-    scene.shift(Transition::Pause).await;
-    scene.shift(Transition::Resume).await;
-    store.seek(topic, &name, Start::Beginning, false).await.unwrap();
-    scene.track_all().await;
-    store.backfill(topic, &name, &BackfillLimits::default()).await.unwrap();
-    store.cancel_backfill(topic, &name).await.unwrap();
-    store.resume_backfill(topic, &name).await.unwrap();
-    scene.backfill_all().await;
-    scene.let_die(case).await;
-    case.advance(HOUR);
-    assert_eq!(store.force_complete(topic, HOUR, false).await.unwrap().len(), 1);
-    assert!(store.resurrect(topic, &name, None).await.unwrap().resurrected);
-    scene.shift(Transition::Cancel).await;
-    scene.track_all().await;
-    store.remove(topic, &name).await.unwrap();
+    act_in_every_way(case, &scene, held.token, letters[0].dead_letter_id).await;
     let lines = store.audit(100).await.unwrap();
     let acts: Vec<_> = lines.iter().rev().map(|line| line.act.as_str()).collect();
     assert_eq!(
@@ -380,6 +360,32 @@ pub async fn every_act_is_in_the_audit_once(case: &Case) {
     }
     assert_eq!(lines[0].at, case.now());
     assert_eq!(store.audit(3).await.unwrap(), lines[..3]);
+}
+
+/// Does everything an operator can do to a topic and its group, each once.
+async fn act_in_every_way(case: &Case, scene: &Scene, held: LeaseToken, letter: uuid::Uuid) {
+    let (store, topic, name) = (&scene.store, &scene.topic, group("workers"));
+    let altered = TopicSettings { max_attempts: 9, ..counted() };
+    store.alter_topic(topic, &altered).await.unwrap();
+    store.set_policy(topic, &name, &DeliveryPolicy::default()).await.unwrap();
+    store.release_lease(held).await.unwrap();
+    assert_eq!(store.redrive(&scene.letters().ids([letter])).await.unwrap().redriven, 1);
+    assert_eq!(store.purge(&scene.letters()).await.unwrap(), 1);
+    scene.shift(Transition::Pause).await;
+    scene.shift(Transition::Resume).await;
+    store.seek(topic, &name, Start::Beginning, false).await.unwrap();
+    scene.track_all().await;
+    store.backfill(topic, &name, &BackfillLimits::default()).await.unwrap();
+    store.cancel_backfill(topic, &name).await.unwrap();
+    store.resume_backfill(topic, &name).await.unwrap();
+    scene.backfill_all().await;
+    scene.let_die(case).await;
+    case.advance(HOUR);
+    assert_eq!(store.force_complete(topic, HOUR, false).await.unwrap().len(), 1);
+    assert!(store.resurrect(topic, &name, None).await.unwrap().resurrected);
+    scene.shift(Transition::Cancel).await;
+    scene.track_all().await;
+    store.remove(topic, &name).await.unwrap();
 }
 
 /// Nobody changes what is written there, not even with plain SQL.
