@@ -16,17 +16,24 @@ pub mod case;
 mod effects;
 mod harness;
 pub mod lane_consumer;
+mod life;
+mod lives;
 mod log_capture;
 mod model;
+#[cfg(feature = "postgres")]
+mod postgres_lists;
 mod reliable;
 pub mod rng;
 #[cfg(feature = "postgres")]
 mod sessions;
 
+pub mod backfill;
+pub mod beat;
 pub mod bury;
 pub mod claim;
 pub mod create;
 pub mod cron;
+pub mod dead;
 pub mod dedup;
 pub mod delay;
 pub mod expiry;
@@ -36,7 +43,10 @@ pub mod input;
 pub mod limits;
 pub mod order;
 pub mod outstanding;
+pub mod pitfalls;
 pub mod place;
+#[cfg(feature = "postgres")]
+pub mod postgres_life;
 #[cfg(feature = "postgres")]
 pub mod postgres_order;
 #[cfg(feature = "postgres")]
@@ -46,9 +56,17 @@ pub mod publish;
 pub mod random_ops;
 pub mod redrive;
 pub mod restart;
+pub mod retention;
+pub mod retention_model;
+pub mod seek;
+pub mod settings;
 pub mod settle;
+pub mod shift;
+pub mod start;
 pub mod subscribe;
+pub mod tracking;
 pub mod transaction;
+pub mod upkeep;
 pub mod wake;
 
 use std::panic::AssertUnwindSafe;
@@ -420,48 +438,12 @@ macro_rules! conformance_cases {
             ]
         );
         $crate::conformance_reliable_cases!($make);
+        $crate::conformance_life_cases!($make);
         $crate::conformance_group!($make, random_ops, [random_ops_agree_with_the_model]);
     };
 }
 
-/// Makes one test of every case about commits that land out of order, which only PostgreSQL has.
-#[cfg(feature = "postgres")]
-#[macro_export]
-macro_rules! conformance_postgres_cases {
-    ($make:path) => {
-        $crate::conformance_group!(
-            $make,
-            postgres_order,
-            [
-                an_open_transaction_does_not_stall_others,
-                within_patience_the_order_is_kept,
-                a_rolled_back_transaction_leaves_no_gap,
-                a_rolled_back_savepoint_leaves_no_gap,
-                a_savepoint_does_not_hide_an_open_publisher,
-                a_prepared_transaction_is_delivered_when_it_commits,
-                a_prepared_transaction_that_rolls_back_is_never_seen,
-                an_early_transaction_id_with_a_late_publish_skips_nothing,
-                a_foreign_long_transaction_does_not_stall,
-                a_late_message_reaches_every_group_once,
-                a_late_message_reaches_an_ordered_group,
-                a_late_message_is_found_by_a_waiter,
-                out_of_order_commits_never_skip_nor_double,
-            ]
-        );
-        $crate::conformance_group!(
-            $make,
-            postgres_start,
-            [
-                now_is_exact_with_an_open_transaction,
-                beginning_waits_for_an_open_transaction,
-                offset_and_bounded_starts_wait_for_an_open_transaction,
-                now_is_exact_at_every_interleaving,
-            ]
-        );
-    };
-}
-
-/// The tests of one verb. Only the lists above use it.
+/// The tests of one verb. Only the lists use it.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! conformance_group {

@@ -2,23 +2,23 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use headwater::store::conformance::{self, Case, ForeignPlace, Harness};
 use headwater::{
-    Ack, AuditEntry, Backfill, BackfillLimits, BackfillStep, Beat, ClaimRequest, Claimed, CleanStep,
-    DeadLetter, DeadLetterSelection, DeliveryPolicy, Detected, Finding, ForceCompleted, GroupName, JobRun,
-    JobStatus, LeaseToken, Lifecycle, Maintained, Message, Moved, NewMessage, Offset, OffsetRange,
-    OpenOptions, Outstanding, Owner, PartitionStep, Parts, Published, Pulse, Record, Redriven, Result,
-    Resurrected, Settlement, Start, Store, Stuck, Subscription, SubscriptionId, SubscriptionStatus,
-    SubscriptionStep, Topic, TopicId, TopicName, TopicSettings, TopicStatus, TrackStep, Transition, Upkeep,
-    Wake,
+    BackfillStep, ClaimRequest, Claimed, DeadLetter, DeadLetterSelection, ErrorKind, Finding, GroupName,
+    LeaseToken, Maintained, Message, MissedMessages, NewMessage, OffsetRange, OpenOptions, Outstanding,
+    Owner, Parts, Published, Redriven, Result, Settlement, Start, Store, Subscription, SubscriptionId,
+    SubscriptionStatus, Topic, TopicId, TopicName, TopicSettings, TopicStatus, Wake,
 };
 use jiff::Timestamp;
 
 use crate::sqlite::SqliteHarness;
+
+#[path = "faulty_life.rs"]
+mod life;
 
 /// The one way in which a store lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +39,28 @@ enum Fault {
     InFlightIsIgnored,
     RateIsIgnored,
     HolderIsHidden,
+    SettingIsForgotten,
+    PauseIsIgnored,
+    TransitionIsAccepted,
+    CancelledStillCounts,
+    BeatIsForgotten,
+    RestartsAreHidden,
+    SuspectsDieAtOnce,
+    DeadStillCount,
+    ZombiesStay,
+    CleanupTakesUnread,
+    CleanupNeverRuns,
+    MissedIsHidden,
+    BlockedWriteIsSwallowed,
+    AckLogIsEmpty,
+    CompletionIsHidden,
+    BackfillRepeatsABatch,
+    DryRunIsReal,
+    PolicyIsForgotten,
+    StuckIsHidden,
+    AuditForgetsOne,
+    NowIsEarly,
+    EverybodyIsElected,
 }
 
 /// The cases under it fail, or the suite is worth nothing.
@@ -77,149 +99,39 @@ noticed! {
     too_fast_a_rate_is_noticed: RateIsIgnored by limits::the_rate_holds_among_competing_members;
     a_hidden_holder_is_noticed: HolderIsHidden by outstanding::a_lease_shows_its_owner_and_deadline;
     a_blocked_key_is_noticed: BlockedKeyIsHidden by order::a_blocked_key_parks_and_others_go_on;
+    a_forgotten_setting_is_noticed: SettingIsForgotten by settings::every_setting_can_be_altered;
+    an_ignored_pause_is_noticed: PauseIsIgnored by shift::a_pause_stops_hand_outs_and_loses_nothing;
+    an_accepted_transition_is_noticed: TransitionIsAccepted by shift::only_the_drawn_transitions_exist;
+    a_counting_cancelled_group_is_noticed: CancelledStillCounts by shift::a_cancelled_group_holds_and_counts_for_nothing;
+    a_forgotten_beat_is_noticed: BeatIsForgotten by beat::a_beat_is_stamped_by_the_databases_clock;
+    hidden_restarts_are_noticed: RestartsAreHidden by beat::a_group_that_only_restarts_is_flapping;
+    a_rash_death_is_noticed: SuspectsDieAtOnce by dead::nobody_dies_at_the_first_look_after_a_pause_in_watching;
+    counting_dead_are_noticed: DeadStillCount by dead::the_dead_do_not_count;
+    zombies_that_stay_are_noticed: ZombiesStay by dead::a_zombie_is_moved_to_the_watermark;
+    removed_unread_messages_are_noticed: CleanupTakesUnread by retention::what_a_slow_group_has_not_done_is_never_removed;
+    what_is_removed_unread_is_noticed_by_the_model: CleanupTakesUnread by retention_model::random_lives_keep_every_rule_of_retention;
+    a_cleanup_that_never_runs_is_noticed: CleanupNeverRuns by retention_model::random_lives_keep_every_rule_of_retention;
+    a_hidden_miss_is_noticed: MissedIsHidden by retention::max_retention_takes_the_unread_and_tells;
+    a_hidden_miss_is_noticed_by_the_model: MissedIsHidden by retention_model::random_lives_keep_every_rule_of_retention;
+    a_swallowed_blocked_write_is_noticed: BlockedWriteIsSwallowed by retention::writes_are_blocked_while_nobody_counts;
+    an_empty_ack_log_is_noticed: AckLogIsEmpty by retention::the_ack_log_tells_who_processed_what;
+    a_hidden_completion_is_noticed: CompletionIsHidden by tracking::a_record_shows_required_and_completed_groups;
+    a_repeated_batch_is_noticed: BackfillRepeatsABatch by backfill::nothing_is_counted_twice;
+    a_real_dry_run_is_noticed: DryRunIsReal by seek::a_cursor_is_moved_to_every_kind_of_place;
+    a_forgotten_policy_is_noticed: PolicyIsForgotten by seek::a_groups_own_policy_wins;
+    hidden_stuck_messages_are_noticed: StuckIsHidden by seek::stuck_messages_are_counted_per_group;
+    a_forgetful_audit_is_noticed: AuditForgetsOne by seek::every_act_is_in_the_audit_once;
+    an_early_now_is_noticed: NowIsEarly by start::now_is_exact_whatever_races;
+    two_elected_workers_are_noticed: EverybodyIsElected by upkeep::one_of_many_is_elected;
 }
 
+/// A store that keeps all promises but one.
 #[derive(Debug)]
 struct Faulty {
     inner: Arc<dyn Store>,
     fault: Fault,
-}
-
-#[async_trait]
-impl Lifecycle for Faulty {
-    async fn alter_topic(&self, name: &TopicName, settings: &TopicSettings) -> Result<Topic> {
-        self.inner.alter_topic(name, settings).await
-    }
-
-    async fn shift(&self, topic: &TopicName, group: &GroupName, transition: Transition) -> Result<()> {
-        self.inner.shift(topic, group, transition).await
-    }
-
-    async fn remove(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
-        self.inner.remove(topic, group).await
-    }
-
-    async fn resurrect(
-        &self,
-        topic: &TopicName,
-        group: &GroupName,
-        behind_max: Option<u64>,
-    ) -> Result<Resurrected> {
-        self.inner.resurrect(topic, group, behind_max).await
-    }
-
-    async fn beat(&self, owner: &Owner, beats: &[Beat]) -> Result<Vec<Pulse>> {
-        self.inner.beat(owner, beats).await
-    }
-
-    async fn seek(&self, topic: &TopicName, group: &GroupName, to: Start, dry_run: bool) -> Result<Moved> {
-        self.inner.seek(topic, group, to, dry_run).await
-    }
-
-    async fn set_policy(&self, topic: &TopicName, group: &GroupName, policy: &DeliveryPolicy) -> Result<()> {
-        self.inner.set_policy(topic, group, policy).await
-    }
-
-    async fn policy(&self, topic: &TopicName, group: &GroupName) -> Result<DeliveryPolicy> {
-        self.inner.policy(topic, group).await
-    }
-
-    async fn release_lease(&self, token: LeaseToken) -> Result<()> {
-        self.inner.release_lease(token).await
-    }
-
-    async fn force_complete(
-        &self,
-        topic: &TopicName,
-        older_than: Duration,
-        dry_run: bool,
-    ) -> Result<Vec<ForceCompleted>> {
-        self.inner.force_complete(topic, older_than, dry_run).await
-    }
-
-    async fn stuck(&self, topic: &TopicName, older_than: Duration) -> Result<Vec<Stuck>> {
-        self.inner.stuck(topic, older_than).await
-    }
-
-    async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>> {
-        self.inner.audit(limit).await
-    }
-
-    async fn acks(&self, topic: &TopicName, offset: Offset) -> Result<Vec<Ack>> {
-        self.inner.acks(topic, offset).await
-    }
-
-    async fn records(&self, topic: &TopicName, range: OffsetRange) -> Result<Vec<Record>> {
-        self.inner.records(topic, range).await
-    }
-}
-
-#[async_trait]
-impl Upkeep for Faulty {
-    async fn elect(&self, worker: &Owner, term: Duration) -> Result<bool> {
-        self.inner.elect(worker, term).await
-    }
-
-    async fn resign(&self, worker: &Owner) -> Result<()> {
-        self.inner.resign(worker).await
-    }
-
-    async fn detect_dead(&self) -> Result<Detected> {
-        self.inner.detect_dead().await
-    }
-
-    async fn track(&self, topic: TopicId, messages_max: u32) -> Result<TrackStep> {
-        self.inner.track(topic, messages_max).await
-    }
-
-    async fn clean(&self, topic: TopicId, messages_max: u32) -> Result<CleanStep> {
-        self.inner.clean(topic, messages_max).await
-    }
-
-    async fn keep_partitions(&self, topic: TopicId) -> Result<PartitionStep> {
-        self.inner.keep_partitions(topic).await
-    }
-
-    async fn clean_subscriptions(&self, older_than: Duration) -> Result<SubscriptionStep> {
-        self.inner.clean_subscriptions(older_than).await
-    }
-
-    async fn backfill(
-        &self,
-        topic: &TopicName,
-        group: &GroupName,
-        limits: &BackfillLimits,
-    ) -> Result<Backfill> {
-        self.inner.backfill(topic, group, limits).await
-    }
-
-    async fn cancel_backfill(&self, topic: &TopicName, group: &GroupName) -> Result<Backfill> {
-        self.inner.cancel_backfill(topic, group).await
-    }
-
-    async fn resume_backfill(&self, topic: &TopicName, group: &GroupName) -> Result<Backfill> {
-        self.inner.resume_backfill(topic, group).await
-    }
-
-    async fn backfills(&self) -> Result<Vec<Backfill>> {
-        self.inner.backfills().await
-    }
-
-    async fn step_backfill(&self, worker: &Owner, messages_max: u32) -> Result<Option<BackfillStep>> {
-        self.inner.step_backfill(worker, messages_max).await
-    }
-
-    async fn probe(&self) -> Result<()> {
-        self.inner.probe().await
-    }
-
-    async fn jobs(&self) -> Result<Vec<JobStatus>> {
-        self.inner.jobs().await
-    }
-
-    async fn job_ran(&self, run: &JobRun) -> Result<()> {
-        self.inner.job_ran(run).await
-    }
+    /// The last batch of a backfill, for the store that tells it twice.
+    batch: Mutex<Option<BackfillStep>>,
 }
 
 #[async_trait]
@@ -241,11 +153,21 @@ impl Store for Faulty {
     }
 
     async fn subscribe(&self, topic: &TopicName, group: &GroupName, start: Start) -> Result<Subscription> {
+        let early = self.fault == Fault::NowIsEarly && start == Start::Now;
+        let start = if early { Start::BeginningBounded(2) } else { start };
         self.inner.subscribe(topic, group, start).await
     }
 
     async fn subscriptions(&self, topic: &TopicName) -> Result<Vec<SubscriptionStatus>> {
-        self.inner.subscriptions(topic).await
+        let mut all = self.inner.subscriptions(topic).await?;
+        for status in &mut all {
+            match self.fault {
+                Fault::MissedIsHidden => status.missed = MissedMessages::default(),
+                Fault::RestartsAreHidden => status.restarts = 0,
+                _ => {}
+            }
+        }
+        Ok(all)
     }
 
     async fn outstanding(&self, subscription: SubscriptionId, limit: u32) -> Result<Vec<Outstanding>> {
@@ -265,7 +187,15 @@ impl Store for Faulty {
                 _ => {}
             }
         }
-        self.inner.publish(topic, &messages).await
+        match self.inner.publish(topic, &messages).await {
+            Err(error)
+                if self.fault == Fault::BlockedWriteIsSwallowed
+                    && error.kind() == ErrorKind::NoSubscriptions =>
+            {
+                Ok(Vec::new())
+            }
+            answer => answer,
+        }
     }
 
     async fn claim(&self, request: &ClaimRequest) -> Result<Claimed> {
@@ -411,7 +341,7 @@ impl Harness for FaultyHarness {
 
     async fn open_at(&self, url: &str, options: OpenOptions) -> Result<Arc<dyn Store>> {
         let inner = self.inner.open_at(url, options).await?;
-        Ok(Arc::new(Faulty { inner, fault: self.fault }))
+        Ok(Arc::new(Faulty { inner, fault: self.fault, batch: Mutex::default() }))
     }
 
     async fn publish_in_transaction(
@@ -455,6 +385,14 @@ impl Harness for FaultyHarness {
 
     async fn damage(&self) {
         self.inner.damage().await;
+    }
+
+    async fn sql(&self, sqlite: &str, postgres: &str) -> std::result::Result<u64, String> {
+        self.inner.sql(sqlite, postgres).await
+    }
+
+    async fn number(&self, sqlite: &str, postgres: &str) -> i64 {
+        self.inner.number(sqlite, postgres).await
     }
 
     async fn cleanup(&self) {

@@ -177,6 +177,17 @@ impl Harness for PostgresHarness {
         self.connect().await.batch_execute(&sql).await.expect("a cursor is moved");
     }
 
+    async fn sql(&self, _: &str, postgres: &str) -> std::result::Result<u64, String> {
+        let sql = postgres.replace("{schema}", &self.namespace.quoted());
+        let changed = self.connect().await.execute(&sql, &[]).await;
+        changed.map_err(|error| error.as_db_error().map_or(error.to_string(), |db| db.message().to_owned()))
+    }
+
+    async fn number(&self, _: &str, postgres: &str) -> i64 {
+        let sql = postgres.replace("{schema}", &self.namespace.quoted());
+        self.connect().await.query_one(&sql, &[]).await.expect("a number").get(0)
+    }
+
     async fn cleanup(&self) {
         let client = self.connect().await;
         let listed = [

@@ -199,5 +199,15 @@ impl Harness for SqliteHarness {
             .expect("a cursor is moved");
     }
 
+    async fn sql(&self, sqlite: &str, _: &str) -> std::result::Result<u64, String> {
+        let changed = Self::connect(&self.path("store.db")).execute(sqlite, []);
+        changed.map(|rows| rows as u64).map_err(|error| error.to_string())
+    }
+
+    async fn number(&self, sqlite: &str, _: &str) -> i64 {
+        let connection = Self::connect(&self.path("store.db"));
+        connection.query_row(sqlite, [], |row| row.get(0)).expect("a number")
+    }
+
     async fn cleanup(&self) {}
 }

@@ -61,6 +61,14 @@ pub async fn other_settings_are_a_conflict(case: &Case) {
         TopicSettings { ordering: Ordering::Key, ..TopicSettings::default() },
         TopicSettings { payload_bytes_max: 1, ..TopicSettings::default() },
         TopicSettings { dedup_window: Duration::from_secs(1), ..TopicSettings::default() },
+        TopicSettings { tracking: Tracking::ReferenceCounting, ..TopicSettings::default() },
+        TopicSettings { message_retention: None, ..TopicSettings::default() },
+        TopicSettings { max_retention: None, ..TopicSettings::default() },
+        TopicSettings { zero_subscription_retention: Duration::ZERO, ..TopicSettings::default() },
+        TopicSettings { zombie_subscription_ttl: Duration::ZERO, ..TopicSettings::default() },
+        TopicSettings { storage: Storage::Dedicated(Partition::None), ..TopicSettings::default() },
+        TopicSettings { heartbeat_timeout: Duration::from_secs(301), ..TopicSettings::default() },
+        TopicSettings { ack_log: true, ..TopicSettings::default() },
     ];
     for other in others {
         let error = failed(store.create_topic(&name, &other).await, ErrorKind::Conflict);

@@ -96,6 +96,13 @@ pub trait Harness: Send + Sync + 'static {
     /// Breaks something that the doctor must find, behind the store's back, where `orders` has a group and messages.
     async fn damage(&self);
 
+    /// Runs a statement beside the store, in the words of its engine (`{schema}` is this case's), and gives how many rows it
+    /// changed. An error is what the database said.
+    async fn sql(&self, sqlite: &str, postgres: &str) -> std::result::Result<u64, String>;
+
+    /// Reads one number beside the store, in the words of its engine.
+    async fn number(&self, sqlite: &str, postgres: &str) -> i64;
+
     /// Removes everything this case made.
     async fn cleanup(&self);
 }

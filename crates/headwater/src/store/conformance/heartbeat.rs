@@ -191,7 +191,7 @@ async fn is_woken(case: &Case, scene: &Scene, sweeper: &Scene) {
 }
 
 /// Waits until nothing of what happened before wakes a waiter any more, so that only what comes next can.
-async fn at_rest(scene: &Scene) {
+pub(super) async fn at_rest(scene: &Scene) {
     let until = Instant::now() + DEADLINE;
     loop {
         let started = Instant::now();

@@ -3,12 +3,16 @@
 /// A case that nobody lists never runs.
 #[test]
 fn every_case_is_listed() {
-    let list = [include_str!("../conformance.rs"), include_str!("reliable.rs")].concat();
+    let list =
+        [include_str!("../conformance.rs"), include_str!("lives.rs"), include_str!("reliable.rs")].concat();
     let files = [
+        include_str!("backfill.rs"),
+        include_str!("beat.rs"),
         include_str!("bury.rs"),
         include_str!("claim.rs"),
         include_str!("create.rs"),
         include_str!("cron.rs"),
+        include_str!("dead.rs"),
         include_str!("dedup.rs"),
         include_str!("delay.rs"),
         include_str!("expiry.rs"),
@@ -18,7 +22,9 @@ fn every_case_is_listed() {
         include_str!("limits.rs"),
         include_str!("order.rs"),
         include_str!("outstanding.rs"),
+        include_str!("pitfalls.rs"),
         include_str!("place.rs"),
+        include_str!("postgres_life.rs"),
         include_str!("postgres_order.rs"),
         include_str!("postgres_start.rs"),
         include_str!("processes.rs"),
@@ -26,9 +32,17 @@ fn every_case_is_listed() {
         include_str!("random_ops.rs"),
         include_str!("redrive.rs"),
         include_str!("restart.rs"),
+        include_str!("retention.rs"),
+        include_str!("retention_model.rs"),
+        include_str!("seek.rs"),
+        include_str!("settings.rs"),
         include_str!("settle.rs"),
+        include_str!("shift.rs"),
+        include_str!("start.rs"),
         include_str!("subscribe.rs"),
+        include_str!("tracking.rs"),
         include_str!("transaction.rs"),
+        include_str!("upkeep.rs"),
         include_str!("wake.rs"),
     ];
     let mut cases = 0;
@@ -39,5 +53,5 @@ fn every_case_is_listed() {
             cases += 1;
         }
     }
-    assert!(cases > 150, "only {cases} cases were found");
+    assert!(cases > 300, "only {cases} cases were found");
 }

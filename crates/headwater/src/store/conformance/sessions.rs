@@ -26,9 +26,10 @@ impl Session {
         Session { client, schema: namespace.quoted(), gid }
     }
 
-    /// Runs statements as they are.
+    /// Runs statements as they are, but for `{schema}`, which is this case's.
     pub(super) async fn run(&self, sql: &str) {
-        self.client.batch_execute(sql).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+        let sql = sql.replace("{schema}", &self.schema);
+        self.client.batch_execute(&sql).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
     }
 
     pub(super) async fn begin(&self) {

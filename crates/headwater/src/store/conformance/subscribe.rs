@@ -165,7 +165,7 @@ pub async fn subscribing_again_keeps_the_place(case: &Case) {
     for start in [Start::Beginning, Start::Now, Start::Offset(Offset(1)), Start::BeginningBounded(1)] {
         let again = scene.store.subscribe(&scene.topic, &group("workers"), start).await.unwrap();
         assert_eq!(again, scene.subscription);
-        // That somebody registered again is counted; everything else is as it was.
+        // Registering again is counted, and is all that changes.
         let after = scene.status().await;
         assert_eq!(SubscriptionStatus { restarts: before.restarts, ..after }, before);
     }

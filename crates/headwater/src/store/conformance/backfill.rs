@@ -1,0 +1,246 @@
+//! Backfills: a late joiner is brought into the records of what was there before it, in steps that nobody repeats.
+
+use std::time::Duration;
+
+use super::case::{Case, Scene, failed, group, owner};
+use super::life::{MOMENT, counted, lively, told};
+use crate::backfill::{Backfill, BackfillLimits, BackfillState, BackfillStep};
+use crate::error::ErrorKind;
+use crate::subscription::{Start, Transition};
+use crate::topic::TopicSettings;
+
+/// A worker that is silent for so long loses its backfill.
+const WORKER_LEASE: Duration = Duration::from_secs(15);
+
+/// A counted topic with so many recorded, pending messages, and a late joiner at their beginning.
+async fn late_joiner(case: &Case, count: usize) -> (Scene, Scene) {
+    let scene = case.scene(counted()).await;
+    scene.publish(count).await;
+    scene.track_all().await;
+    let late = scene.subscribe("late", Start::Beginning).await;
+    (scene, late)
+}
+
+async fn shown(scene: &Scene) -> Backfill {
+    let all = scene.store.backfills().await.unwrap();
+    let of_group = |one: &&Backfill| one.group == scene.subscription.group && one.topic == scene.topic;
+    all.iter().find(of_group).unwrap_or_else(|| panic!("no backfill of the group in {all:?}")).clone()
+}
+
+async fn step(scene: &Scene, worker: &str, count: u32) -> Option<BackfillStep> {
+    scene.store.step_backfill(&owner(worker), count).await.unwrap()
+}
+
+/// Not started, in progress with a checkpoint after every batch, completed: and then it is in every pending record.
+pub async fn a_late_joiner_is_set_on_pending_records(case: &Case) {
+    let scene = case.scene(counted()).await;
+    scene.publish(25).await;
+    scene.ack_next(4).await;
+    scene.track_all().await;
+    let completed: Vec<_> = scene.records().await.into_iter().take(4).collect();
+    let late = scene.subscribe("late", Start::Beginning).await;
+    let begun = shown(&late).await;
+    assert_eq!((begun.state, begun.first.0, begun.last.0), (BackfillState::NotStarted, 1, 25));
+    assert_eq!((begun.processed, begun.total, begun.created_at), (0, 25, case.now()));
+    for (processed, changed, checkpoint, state) in [
+        (10, 6, 10, BackfillState::InProgress),
+        (10, 10, 20, BackfillState::InProgress),
+        (5, 5, 25, BackfillState::Completed),
+    ] {
+        case.advance_ms(100);
+        let step = step(&late, "w", 10).await.expect("there is more");
+        assert_eq!((step.processed, step.changed), (processed, changed));
+        assert_eq!((step.backfill.checkpoint.0, step.backfill.state), (checkpoint, state));
+        assert_eq!(step.backfill.processed, u64::try_from(checkpoint).unwrap());
+        assert_eq!(step.backfill.progressed_at, Some(case.now()));
+        assert_eq!(shown(&late).await, step.backfill);
+    }
+    assert_eq!(step(&late, "w", 10).await, None, "nothing is left");
+    let records = scene.records().await;
+    assert_eq!(records[..4], completed[..], "completed ones are never modified");
+    for record in &records[4..] {
+        assert_eq!(told(record), (vec!["late", "workers"], vec![], false));
+    }
+    assert_eq!(late.reads().await.len(), 25);
+}
+
+/// Only what is under way is cancelled, only what was stopped goes on; anything else changes nothing.
+pub async fn only_the_possible_is_done_with_a_backfill(case: &Case) {
+    let (scene, late) = late_joiner(case, 10).await;
+    let (topic, name) = (&scene.topic, group("late"));
+    let cancel = async || scene.store.cancel_backfill(topic, &name).await;
+    let resume = async || scene.store.resume_backfill(topic, &name).await;
+    let start = async || scene.store.backfill(topic, &name, &BackfillLimits::default()).await;
+    failed(resume().await, ErrorKind::InvalidTransition);
+    failed(start().await, ErrorKind::Conflict);
+    assert_eq!(cancel().await.unwrap().state, BackfillState::Cancelled, "before it started");
+    failed(cancel().await, ErrorKind::InvalidTransition);
+    assert_eq!(step(&late, "w", 5).await, None, "cancelled at once");
+    assert!(resume().await.unwrap().state.is_open());
+    step(&late, "w", 4).await.expect("it goes on");
+    failed(resume().await, ErrorKind::InvalidTransition);
+    failed(start().await, ErrorKind::Conflict);
+    let cancelled = cancel().await.unwrap();
+    assert_eq!((cancelled.state, cancelled.checkpoint.0), (BackfillState::Cancelled, 4), "what it did stays");
+    assert_eq!(step(&late, "w", 5).await, None);
+    assert_eq!(resume().await.unwrap().checkpoint.0, 4, "from its checkpoint");
+    let mut left = 0;
+    while let Some(step) = step(&late, "w", 5).await {
+        left += step.processed;
+    }
+    assert_eq!(left, 6);
+    assert_eq!(shown(&late).await.state, BackfillState::Completed);
+    failed(cancel().await, ErrorKind::InvalidTransition);
+    failed(resume().await, ErrorKind::InvalidTransition);
+    let nobody = group("nobody");
+    failed(scene.store.cancel_backfill(topic, &nobody).await, ErrorKind::NoSuchSubscription);
+    failed(
+        scene.store.backfill(topic, &nobody, &BackfillLimits::default()).await,
+        ErrorKind::NoSuchSubscription,
+    );
+    assert!(start().await.is_ok(), "after it was completed another may be asked for");
+}
+
+/// Two never run the same one; a worker that is silent for fifteen seconds loses it, and the next goes on at its checkpoint.
+pub async fn a_silent_worker_loses_it_to_another(case: &Case) {
+    let (_, late) = late_joiner(case, 30).await;
+    let first = step(&late, "first", 10).await.expect("it starts");
+    assert_eq!(first.backfill.checkpoint.0, 10);
+    assert_eq!(step(&late, "second", 10).await, None, "the first has it");
+    case.advance(WORKER_LEASE - MOMENT);
+    assert_eq!(step(&late, "second", 10).await, None);
+    case.advance(MOMENT * 2);
+    let second = step(&late, "second", 10).await.expect("the first was silent");
+    assert_eq!((second.processed, second.changed, second.backfill.checkpoint.0), (10, 10, 20));
+    assert_eq!(step(&late, "first", 10).await, None, "it is the second's now");
+    // Each step keeps it for as long again.
+    case.advance(WORKER_LEASE - MOMENT);
+    let last = step(&late, "second", 100).await.expect("it is still its own");
+    assert_eq!((last.processed, last.backfill.state), (10, BackfillState::Completed));
+}
+
+/// At most so many, the last ones before the group came; as fast as it may, which is shown.
+pub async fn a_bounded_backfill_covers_the_last_ones(case: &Case) {
+    let (scene, late) = late_joiner(case, 20).await;
+    assert_eq!(shown(&late).await.rate_max, BackfillLimits::default().rate_max);
+    scene.store.cancel_backfill(&scene.topic, &group("late")).await.unwrap();
+    let limits = BackfillLimits { messages_max: 7, rate_max: 1_234 };
+    let begun = scene.store.backfill(&scene.topic, &group("late"), &limits).await.unwrap();
+    assert_eq!((begun.first.0, begun.last.0, begun.total, begun.rate_max), (14, 20, 7, 1_234));
+    let mut done = (0, 0);
+    while let Some(step) = step(&late, "w", 3).await {
+        assert!(step.processed <= 3, "{step:?}");
+        done = (done.0 + step.processed, done.1 + step.changed);
+    }
+    assert_eq!(done, (7, 7));
+    for record in scene.records().await {
+        let has_late = told(&record).0.contains(&"late");
+        assert_eq!(has_late, record.offset.0 >= 14, "{record:?}");
+    }
+}
+
+/// Its end is fixed when it starts: what comes later has the group from the start, and the backfill does not grow.
+pub async fn the_end_is_fixed_when_it_starts(case: &Case) {
+    let (scene, late) = late_joiner(case, 6).await;
+    step(&late, "w", 2).await.expect("it starts");
+    scene.publish(5).await;
+    scene.track_all().await;
+    assert_eq!((shown(&late).await.last.0, shown(&late).await.total), (6, 6));
+    for record in &scene.records().await[6..] {
+        assert_eq!(told(record).0, ["late", "workers"], "{record:?}");
+    }
+    let mut left = 0;
+    while let Some(step) = step(&late, "w", 2).await {
+        left += step.processed;
+    }
+    assert_eq!(left, 4);
+}
+
+/// Workers of two processes at once, one after another taking it over: every offset is dealt with once.
+pub async fn nothing_is_counted_twice(case: &Case) {
+    let (scene, late) = late_joiner(case, 60).await;
+    let stores = [late.clone(), late.through(&case.open().await)];
+    let (mut processed, mut changed) = (0, 0);
+    for round in 0..40 {
+        let workers: Vec<_> = (0..4)
+            .map(|n| {
+                let scene = stores[n % 2].clone();
+                tokio::spawn(async move { step(&scene, &format!("worker-{n}-{round}"), 4).await })
+            })
+            .collect();
+        for worker in workers {
+            if let Some(step) = worker.await.unwrap() {
+                processed += step.processed;
+                changed += step.changed;
+            }
+        }
+        case.advance(WORKER_LEASE + MOMENT);
+    }
+    assert_eq!((processed, changed), (60, 60));
+    assert_eq!(shown(&late).await.processed, 60);
+    assert_eq!(shown(&late).await.state, BackfillState::Completed);
+    assert!(scene.records().await.iter().all(|record| told(record).0 == ["late", "workers"]));
+}
+
+/// The checkpoint is in the database: a restart loses nothing and repeats nothing.
+pub async fn a_restart_goes_on_at_the_checkpoint(case: &Case) {
+    let (scene, late) = late_joiner(case, 12).await;
+    step(&late, "w", 5).await.expect("it starts");
+    let before = shown(&late).await;
+    scene.store.close().await.unwrap();
+    let late = late.through(&case.open().await);
+    assert_eq!(shown(&late).await, before);
+    case.advance(WORKER_LEASE + MOMENT);
+    let next = step(&late, "another", 100).await.expect("it goes on");
+    assert_eq!((next.processed, next.changed), (7, 7));
+}
+
+/// In offset watermark there is nothing to set: it is shown how far the group has caught up with what was there.
+pub async fn in_offset_watermark_it_is_the_groups_own_progress(case: &Case) {
+    let scene = case.scene(TopicSettings { message_retention: None, ..lively() }).await;
+    scene.publish(10).await;
+    scene.store.maintain().await.unwrap();
+    let late = scene.subscribe("late", Start::Beginning).await;
+    let begun = shown(&late).await;
+    assert!(begun.state.is_open(), "{begun:?}");
+    assert_eq!((begun.first.0, begun.last.0, begun.total, begun.processed), (1, 10, 10, 0));
+    assert_eq!(step(&late, "w", 10).await, None, "there is no work");
+    late.ack_next(4).await;
+    scene.publish(3).await;
+    let under_way = shown(&late).await;
+    assert_eq!((under_way.state, under_way.checkpoint.0), (BackfillState::InProgress, 4));
+    assert_eq!((under_way.processed, under_way.total, under_way.last.0), (4, 10, 10));
+    late.reads().await;
+    let done = shown(&late).await;
+    assert_eq!((done.state, done.processed, done.checkpoint.0), (BackfillState::Completed, 10, 10));
+    // Whoever starts at the end has nothing to catch up with.
+    let now = scene.subscribe("now", Start::Now).await;
+    let open = scene
+        .store
+        .backfills()
+        .await
+        .unwrap()
+        .into_iter()
+        .filter(|one| one.group == now.subscription.group && one.state.is_open());
+    assert_eq!(open.count(), 0);
+}
+
+/// Coming back from the dead starts one by itself; of a group that is cancelled nothing goes on.
+pub async fn a_resurrection_starts_one_and_a_cancellation_ends_it(case: &Case) {
+    let scene = case.scene(counted()).await;
+    let dies = scene.subscribe("dies", Start::Beginning).await;
+    scene.publish(8).await;
+    scene.track_all().await;
+    dies.let_die(case).await;
+    scene.track_all().await;
+    assert!(scene.records().await.iter().all(|record| told(record).0 == ["workers"]));
+    dies.pulse("a").await;
+    assert!(shown(&dies).await.state.is_open());
+    let first = step(&dies, "w", 3).await.expect("it starts");
+    assert_eq!((first.processed, first.changed), (3, 3));
+    dies.shift(Transition::Cancel).await;
+    case.advance(WORKER_LEASE + MOMENT);
+    assert_eq!(step(&dies, "w", 3).await, None);
+    scene.track_all().await;
+    assert!(scene.records().await.iter().all(|record| told(record).0 == ["workers"]));
+}

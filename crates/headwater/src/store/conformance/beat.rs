@@ -1,0 +1,330 @@
+//! Heartbeats of groups: who is alive, who comes back, and what each process tells of itself.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::case::{Case, Scene, group, owner};
+use super::life::{INTERVAL, MOMENT, TIMEOUT, lively, missed};
+use crate::limits::{FLAPPING_RESTARTS, FLAPPING_WINDOW};
+use crate::store::{Beat, Pulse};
+use crate::subscription::{Activity, MissedMessages, Start, SubscriptionId, SubscriptionState, Transition};
+
+/// The stamp is the database's time, and its age is reckoned by it.
+pub async fn a_beat_is_stamped_by_the_databases_clock(case: &Case) {
+    let scene = case.scene(lively()).await;
+    let status = scene.status().await;
+    assert_eq!((status.heartbeat_at, status.heartbeat_age), (None, None), "it never beat");
+    assert_eq!(status.heartbeat_timeout, TIMEOUT);
+    assert_eq!(scene.pulse("a").await, Pulse::Active);
+    let beaten_at = case.now();
+    case.advance(INTERVAL);
+    let status = scene.status().await;
+    assert_eq!((status.heartbeat_at, status.heartbeat_age), (Some(beaten_at), Some(INTERVAL)));
+    let elsewhere = scene.through(&case.open().await);
+    assert_eq!(elsewhere.pulse("b").await, Pulse::Active);
+    assert_eq!(scene.status().await.heartbeat_at, Some(case.now()));
+}
+
+/// Not every beat is written, but the stamp is never older than a quarter of the interval.
+pub async fn the_stamp_is_fresh_to_a_quarter_of_the_interval(case: &Case) {
+    let scene = case.scene(lively()).await;
+    for step in 0..40_u32 {
+        scene.pulse(&format!("owner-{}", step % 7)).await;
+        let age = scene.status().await.heartbeat_age.expect("it has beaten");
+        assert!(age <= INTERVAL / 4, "{age:?} after a beat");
+        case.advance_ms(u64::from(step) * 97);
+    }
+}
+
+/// A clock that is turned back, or jumps forward between two beats, kills nobody who beats.
+pub async fn a_clock_that_jumps_kills_nobody_who_beats(case: &Case) {
+    let scene = case.scene(lively()).await;
+    assert_eq!(scene.pulse("a").await, Pulse::Active);
+    scene.detect().await;
+    case.turn_back(Duration::from_secs(3_600));
+    for _ in 0..8 {
+        assert_eq!(scene.detect().await.died, []);
+        assert_eq!(scene.pulse("a").await, Pulse::Active);
+        case.advance(INTERVAL);
+    }
+    // Forward, by far more than any timeout, with nobody looking meanwhile: they are asked, not buried.
+    case.advance(Duration::from_secs(24 * 3_600));
+    assert_eq!(scene.detect().await.died, []);
+    assert_eq!(scene.pulse("a").await, Pulse::Active);
+    for _ in 0..8 {
+        case.advance(INTERVAL);
+        assert_eq!(scene.pulse("a").await, Pulse::Active);
+        let found = scene.detect().await;
+        assert_eq!((found.died, found.suspected), (vec![], vec![]));
+    }
+}
+
+/// At its cursor, with what retention took meanwhile.
+pub async fn a_beat_resurrects_the_dead(case: &Case) {
+    let scene = case.scene(lively()).await;
+    let other = scene.subscribe("other", Start::Beginning).await;
+    scene.publish(6).await;
+    scene.ack_next(2).await;
+    scene.let_die(case).await;
+    other.ack_next(4).await;
+    assert_eq!(scene.clean_all().await.removed, 4);
+    assert_eq!(scene.pulse("a").await, Pulse::Resurrected(missed(2, 3, 4)));
+    let status = scene.status().await;
+    assert_eq!((status.state, status.state_since), (SubscriptionState::Active, case.now()));
+    assert_eq!((status.heartbeat_at, status.missed), (Some(case.now()), missed(2, 3, 4)));
+    assert_eq!(scene.pulse("a").await, Pulse::Active, "once");
+    assert_eq!(scene.reads().await, [5, 6]);
+}
+
+/// A process that starts subscribes before it beats: that is a sign of life, whatever start it names.
+pub async fn subscribing_resurrects_the_dead(case: &Case) {
+    let scene = case.scene(lively()).await;
+    scene.publish(4).await;
+    scene.ack_next(1).await;
+    for start in [Start::Now, Start::Beginning] {
+        scene.let_die(case).await;
+        let back = scene.subscribe("workers", start).await;
+        assert_eq!(back.subscription.subscription_id, scene.subscription.subscription_id);
+        assert_eq!(back.state().await, SubscriptionState::Active);
+    }
+    assert_eq!(scene.reads().await, [2, 3, 4], "at its own place");
+    case.advance(MOMENT);
+    assert_eq!(scene.detect().await.died, [], "it does not die again at once");
+}
+
+/// A herd of instances comes back at once: one of them resurrects the group, the others find it alive.
+pub async fn ten_at_once_are_one_resurrection(case: &Case) {
+    let scene = case.scene(lively()).await;
+    let stores = [scene.clone(), scene.through(&case.open().await)];
+    scene.publish(5).await;
+    for round in 0..3 {
+        scene.let_die(case).await;
+        let beats: Vec<_> = (0..10)
+            .map(|n| {
+                let scene = stores[n % 2].clone();
+                tokio::spawn(async move { scene.pulse(&format!("instance-{n}")).await })
+            })
+            .collect();
+        let mut came_back = 0;
+        for beat in beats {
+            match beat.await.unwrap() {
+                Pulse::Resurrected(missed) => {
+                    assert_eq!(missed, MissedMessages::default());
+                    came_back += 1;
+                }
+                other => assert_eq!(other, Pulse::Active),
+            }
+        }
+        assert_eq!(came_back, 1, "in round {round}");
+        scene.let_die(case).await;
+        let calls: Vec<_> = (0..10)
+            .map(|n| {
+                let scene = stores[n % 2].clone();
+                let call = async move { scene.store.resurrect(&scene.topic, &group("workers"), None).await };
+                tokio::spawn(call)
+            })
+            .collect();
+        let mut came_back = 0;
+        for call in calls {
+            came_back += u32::from(call.await.unwrap().expect("active already is fine").resurrected);
+        }
+        assert_eq!(came_back, 1, "by hand, in round {round}");
+    }
+    assert_eq!(scene.reads().await, [1, 2, 3, 4, 5]);
+}
+
+/// One call for all of a process's groups, answered in their order; who is cancelled or gone is told, nothing changes.
+pub async fn the_cancelled_and_the_gone_are_told(case: &Case) {
+    let scene = case.scene(lively()).await;
+    let cancelled = scene.subscribe("cancelled", Start::Beginning).await;
+    let paused = scene.subscribe("paused", Start::Beginning).await;
+    let removed = scene.subscribe("removed", Start::Beginning).await;
+    let dead = scene.subscribe("dead", Start::Beginning).await;
+    dead.let_die(case).await;
+    paused.shift(Transition::Pause).await;
+    for one in [&cancelled, &removed] {
+        one.shift(Transition::Cancel).await;
+    }
+    scene.track_all().await;
+    scene.store.remove(&scene.topic, &group("removed")).await.unwrap();
+    let before = cancelled.status().await;
+    let ids = [&cancelled, &removed, &scene, &paused, &dead].map(|one| one.subscription.subscription_id);
+    let ids = ids.into_iter().chain([SubscriptionId(999_999)]);
+    let beats: Vec<_> =
+        ids.map(|subscription_id| Beat { subscription_id, activity: Activity::default() }).collect();
+    let answers = scene.store.beat(&owner("a"), &beats).await.unwrap();
+    assert_eq!(
+        answers,
+        [
+            Pulse::Cancelled,
+            Pulse::Gone,
+            Pulse::Active,
+            Pulse::Paused,
+            Pulse::Resurrected(MissedMessages::default()),
+            Pulse::Gone
+        ]
+    );
+    assert_eq!(cancelled.status().await, before, "a cancelled one is left alone");
+    assert_eq!(scene.store.beat(&owner("a"), &[]).await.unwrap(), []);
+}
+
+/// A pause is somebody's decision: a beat does not undo it, and a paused group that goes silent does not die.
+pub async fn a_paused_group_stays_paused_and_is_stamped(case: &Case) {
+    let scene = case.scene(lively()).await;
+    scene.shift(Transition::Pause).await;
+    assert_eq!(scene.pulse("a").await, Pulse::Paused);
+    let status = scene.status().await;
+    assert_eq!((status.state, status.heartbeat_at), (SubscriptionState::Paused, Some(case.now())));
+    scene.detect().await;
+    for _ in 0..5 {
+        case.advance(TIMEOUT + MOMENT);
+        let found = scene.detect().await;
+        assert_eq!((found.died, found.suspected), (vec![], vec![]));
+    }
+    assert_eq!(scene.state().await, SubscriptionState::Paused);
+    assert_eq!(scene.subscribe("workers", Start::Now).await.state().await, SubscriptionState::Paused);
+}
+
+fn activity(processed: u64, rate: f64, mean_ms: u64, p95_ms: u64) -> Activity {
+    Activity {
+        processed,
+        failed: processed / 10,
+        filtered: processed / 100,
+        rate,
+        handling_mean: Duration::from_millis(mean_ms),
+        handling_p95: Duration::from_millis(p95_ms),
+    }
+}
+
+/// Sums, the mean weighted by the rates, the worst percentile; a process that tells again replaces what it told, and one
+/// that leaves takes nothing away from what was done.
+pub async fn what_processes_tell_is_added_up(case: &Case) {
+    let scene = case.scene(lively()).await;
+    let other = scene.subscribe("other", Start::Beginning).await;
+    scene.pulse_with("a", activity(500, 9.0, 90, 900)).await;
+    scene.pulse_with("a", activity(1_000, 1.0, 10, 40)).await;
+    scene.pulse_with("b", activity(2_000, 3.0, 30, 35)).await;
+    other.pulse_with("a", activity(7, 1.0, 1, 1)).await;
+    let status = scene.status().await;
+    assert_eq!(status.processes, 2);
+    let told = status.activity;
+    assert_eq!((told.processed, told.failed, told.filtered), (3_000, 300, 30));
+    assert!((told.rate - 4.0).abs() < 1e-9, "{told:?}");
+    let off = told.handling_mean.abs_diff(Duration::from_millis(25));
+    assert!(off < Duration::from_micros(2), "(10 x 1 + 30 x 3) / 4 is 25 ms: {told:?}");
+    assert_eq!(told.handling_p95, Duration::from_millis(40));
+    assert_eq!(other.status().await.activity.processed, 7);
+    scene.store.depart(&owner("b")).await.unwrap();
+    assert_eq!(scene.status().await.activity.processed, 3_000, "what b did was done");
+    // One falls silent: it is no living process any more.
+    scene.pulse_with("c", activity(100, 1.0, 1, 1)).await;
+    case.advance(TIMEOUT + MOMENT);
+    scene.pulse_with("c", activity(200, 1.0, 1, 1)).await;
+    let status = scene.status().await;
+    assert_eq!((status.processes, status.activity.processed), (1, 3_200));
+}
+
+/// Many processes of one group beat at the same moment, through two stores: all are answered and all are counted.
+pub async fn many_processes_of_one_group_beat_at_once(case: &Case) {
+    const PROCESSES: usize = 50;
+    let scene = case.scene(lively()).await;
+    let stores = [scene.clone(), scene.through(&case.open().await)];
+    for round in 0..3_u64 {
+        let beats: Vec<_> = (0..PROCESSES)
+            .map(|n| {
+                let scene = stores[n % 2].clone();
+                let told = activity(100 * (round + 1), 1.0, 1, 1);
+                tokio::spawn(async move { scene.pulse_with(&format!("process-{n}"), told).await })
+            })
+            .collect();
+        for beat in beats {
+            assert_eq!(beat.await.unwrap(), Pulse::Active);
+        }
+        let status = scene.status().await;
+        assert_eq!(status.processes as usize, PROCESSES);
+        assert_eq!(status.activity.processed, 100 * (round + 1) * PROCESSES as u64, "round {round}");
+        assert_eq!(status.heartbeat_at, Some(case.now()));
+        case.advance(INTERVAL);
+    }
+}
+
+/// At four fifths of its timeout a group is listed before it is too late, and not a moment earlier.
+pub async fn four_fifths_of_the_timeout_is_near(case: &Case) {
+    let scene = case.scene(lively()).await;
+    let never = scene.subscribe("never beat", Start::Beginning).await;
+    scene.pulse("a").await;
+    scene.detect().await;
+    case.advance(TIMEOUT * 4 / 5 - MOMENT);
+    assert_eq!(scene.detect().await.near_timeout, []);
+    assert!(!scene.status().await.is_near_timeout());
+    case.advance(MOMENT);
+    let name = (scene.topic.clone(), scene.subscription.group.clone());
+    assert_eq!(scene.detect().await.near_timeout, [name]);
+    assert!(scene.status().await.is_near_timeout());
+    assert!(!never.status().await.is_near_timeout());
+    scene.pulse("a").await;
+    assert_eq!(scene.detect().await.near_timeout, []);
+}
+
+async fn registers(scene: &Scene, process: &str) {
+    scene.subscribe("workers", Start::Beginning).await;
+    assert_eq!(scene.pulse(process).await, Pulse::Active);
+}
+
+/// Each restart beats, so no timeout ever sees it: a group that registers over and over and does not get on is flapping,
+/// until it gets on or the window is over.
+pub async fn a_group_that_only_restarts_is_flapping(case: &Case) {
+    let scene = case.scene(lively()).await;
+    scene.publish(3).await;
+    let rounds = FLAPPING_RESTARTS + 4;
+    let apart = TIMEOUT + MOMENT;
+    assert!(apart * rounds < FLAPPING_WINDOW, "all restarts are in one window");
+    for _ in 0..rounds {
+        case.advance(apart);
+        registers(&scene, "pod").await;
+    }
+    let status = scene.status().await;
+    assert!(status.restarts >= rounds - 1, "{status:?}");
+    assert!(status.is_flapping(), "{status:?}");
+    assert!(status.ailments(case.now()).contains(&crate::Ailment::Flapping));
+    // It gets on.
+    scene.ack_next(1).await;
+    assert!(!scene.status().await.is_flapping(), "{:?}", scene.status().await);
+    // It crashes again, and again is noticed; and long after the last restart it is not.
+    for _ in 0..rounds {
+        case.advance(apart);
+        registers(&scene, "pod").await;
+    }
+    assert!(scene.status().await.is_flapping());
+    case.advance(FLAPPING_WINDOW + MOMENT);
+    assert!(!scene.status().await.is_flapping());
+}
+
+/// A deployment of fifty, all registering in the same moment, is no restart loop.
+pub async fn fifty_processes_starting_at_once_are_not_flapping(case: &Case) {
+    let scene = case.scene(lively()).await;
+    scene.publish(3).await;
+    let stores = [scene.clone(), scene.through(&case.open().await)];
+    let tasks: Vec<_> = (0..50)
+        .map(|n| {
+            let scene = stores[n % 2].clone();
+            tokio::spawn(async move { registers(&scene, &format!("process-{n}")).await })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let status = scene.status().await;
+    assert_eq!(status.processes, 50);
+    assert!(!status.is_flapping(), "{status:?}");
+    assert_eq!(status.lag, 3, "flapping is about those who do not get on");
+    let ids: BTreeSet<_> = scene
+        .store
+        .subscriptions(&scene.topic)
+        .await
+        .unwrap()
+        .iter()
+        .map(|one| one.subscription_id)
+        .collect();
+    assert_eq!(ids.len(), 1);
+}

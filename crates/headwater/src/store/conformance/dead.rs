@@ -1,0 +1,305 @@
+//! Dead groups: who is declared dead and when, what that means for others, and how they come back.
+
+use std::time::Duration;
+
+use super::case::{Case, Scene, failed, group, retry};
+use super::life::{HOUR, INTERVAL, MODES, MOMENT, TIMEOUT, lively, missed};
+use crate::error::ErrorKind;
+use crate::lease::{Outcome, Settlement};
+use crate::name::{GroupName, TopicName};
+use crate::store::{Detected, Pulse};
+use crate::subscription::{MissedMessages, Start, SubscriptionState, Transition};
+use crate::topic::{Semantics, TopicSettings};
+
+fn named(scene: &Scene) -> (TopicName, GroupName) {
+    (scene.topic.clone(), scene.subscription.group.clone())
+}
+
+/// Watched, it dies at the first look after its timeout, not a moment before, and once.
+pub async fn a_silent_group_dies_when_somebody_watches(case: &Case) {
+    let scene = case.scene(lively()).await;
+    let living = scene.subscribe("living", Start::Beginning).await;
+    scene.pulse("a").await;
+    living.pulse("b").await;
+    assert_eq!(scene.detect().await, Detected::default());
+    case.advance(TIMEOUT);
+    living.pulse("b").await;
+    assert_eq!(scene.detect().await.died, [], "silent for so long, but not for longer");
+    case.advance(MOMENT);
+    assert_eq!(scene.detect().await.died, [named(&scene)]);
+    let status = scene.status().await;
+    assert_eq!((status.state, status.state_since), (SubscriptionState::Dead, case.now()));
+    assert_eq!(living.state().await, SubscriptionState::Active);
+    assert!(status.ailments(case.now()).contains(&crate::Ailment::Dead));
+}
+
+/// Each topic says for how long its groups may be silent.
+pub async fn every_topic_has_its_own_timeout(case: &Case) {
+    let soon = case.scene(lively()).await;
+    let late = soon.beside("late", TopicSettings::pub_sub()).await;
+    for scene in [&soon, &late] {
+        scene.pulse("a").await;
+    }
+    soon.detect().await;
+    case.advance(TIMEOUT + MOMENT);
+    assert_eq!(soon.detect().await.died, [named(&soon)]);
+    for _ in 0..3 {
+        case.advance(Duration::from_secs(90) - MOMENT);
+        assert_eq!(soon.detect().await.died, []);
+    }
+    case.advance(MOMENT * 4);
+    assert_eq!(soon.detect().await.died, [named(&late)]);
+}
+
+/// After a time in which nobody looked everybody looks silent: the silent are asked first, and die only if they stay silent
+/// for an interval more.
+pub async fn nobody_dies_at_the_first_look_after_a_pause_in_watching(case: &Case) {
+    for first_ever in [true, false] {
+        let name = if first_ever { "first" } else { "later" };
+        let speaks = Scene::new(case.open().await, name, lively()).await;
+        let silent = speaks.subscribe("silent", Start::Beginning).await;
+        if !first_ever {
+            speaks.detect().await;
+        }
+        for scene in [&speaks, &silent] {
+            scene.pulse("a").await;
+        }
+        case.advance(Duration::from_secs(600));
+        let found = speaks.detect().await;
+        assert_eq!(found.died, [], "first look ever: {first_ever}");
+        let mut suspected = found.suspected;
+        suspected.sort();
+        assert_eq!(suspected, [named(&silent), named(&speaks)]);
+        assert_eq!(silent.state().await, SubscriptionState::Active);
+        // A look soon after is no proof of anything either.
+        case.advance(INTERVAL / 2);
+        assert_eq!(speaks.detect().await.died, []);
+        assert_eq!(speaks.pulse("a").await, Pulse::Active);
+        case.advance(INTERVAL / 2 + MOMENT);
+        assert_eq!(speaks.detect().await.died, [named(&silent)]);
+        assert_eq!(speaks.state().await, SubscriptionState::Active);
+        speaks.shift(Transition::Cancel).await;
+    }
+}
+
+/// A group that was read by hand, or by a program that does not beat, is nobody's to declare dead.
+pub async fn a_group_that_never_beat_is_left_alone(case: &Case) {
+    let scene = case.scene(lively()).await;
+    scene.publish(2).await;
+    scene.detect().await;
+    for _ in 0..20 {
+        case.advance(TIMEOUT * 3);
+        assert_eq!(scene.detect().await, Detected::default());
+    }
+    case.advance(HOUR * 24 * 365);
+    assert_eq!(scene.detect().await, Detected::default());
+    assert_eq!(scene.reads().await, [1, 2]);
+}
+
+/// Looking again, or from two places at once, changes nothing twice.
+pub async fn looking_twice_changes_nothing_twice(case: &Case) {
+    for tracking in MODES {
+        let scene = Scene::new(
+            case.open().await,
+            tracking.as_str(),
+            TopicSettings { tracking, message_retention: None, ..lively() },
+        )
+        .await;
+        let other = scene.subscribe("other", Start::Beginning).await;
+        scene.publish(3).await;
+        scene.track_all().await;
+        scene.pulse("a").await;
+        scene.detect().await;
+        case.advance(TIMEOUT + MOMENT);
+        let elsewhere = case.open().await;
+        let (here, there) = tokio::join!(scene.store.detect_dead(), elsewhere.detect_dead());
+        let died = [here.unwrap().died, there.unwrap().died].concat();
+        assert_eq!(died, [named(&scene)], "one of two finds it");
+        let (before, records) = (scene.status().await, scene.records().await);
+        for _ in 0..3 {
+            assert_eq!(scene.detect().await, Detected::default());
+        }
+        assert_eq!((scene.status().await, scene.records().await), (before, records));
+        assert_eq!(other.reads().await, [1, 2, 3]);
+        other.shift(Transition::Cancel).await;
+        scene.shift(Transition::Cancel).await;
+    }
+}
+
+/// Nobody waits for the dead: the watermark passes them and retention takes what they have not done.
+pub async fn the_dead_do_not_count(case: &Case) {
+    for tracking in MODES {
+        let settings = TopicSettings { tracking, ..lively() };
+        let scene = Scene::new(case.open().await, tracking.as_str(), settings).await;
+        let other = scene.subscribe("other", Start::Beginning).await;
+        scene.publish(5).await;
+        assert_eq!(other.reads().await, [1, 2, 3, 4, 5]);
+        assert_eq!(scene.topic_status().await.watermark.0, 0);
+        assert_eq!(scene.clean_all().await.removed, 0);
+        scene.let_die(case).await;
+        assert_eq!(scene.topic_status().await.watermark.0, 5);
+        let step = scene.clean_all().await;
+        assert_eq!((step.removed, step.missed), (5, vec![]), "the dead are not among those that count");
+        assert_eq!(scene.status().await.missed, missed(5, 1, 5));
+        assert_eq!(other.status().await.missed, MissedMessages::default());
+    }
+}
+
+/// The count and the range are of what it had not done, to the message: what it acked out of order is not among it.
+pub async fn a_resurrection_reports_exactly_what_was_missed(case: &Case) {
+    for tracking in MODES {
+        let settings = TopicSettings { tracking, ..lively() };
+        let scene = Scene::new(case.open().await, tracking.as_str(), settings).await;
+        let other = scene.subscribe("other", Start::Beginning).await;
+        scene.publish(8).await;
+        let lease = scene.claim_one("a", 5).await;
+        let parts = vec![((1, 1), Outcome::Ack), ((2, 2), retry(0, "again")), ((3, 4), Outcome::Ack)];
+        scene.settle_each(lease.token, parts).await.unwrap();
+        scene.settle_each(lease.token, vec![((5, 5), Outcome::Release)]).await.unwrap();
+        scene.let_die(case).await;
+        other.ack_next(7).await;
+        assert_eq!(scene.clean_all().await.removed, 7);
+        // Not done were 2, 5, 6 and 7; 8 is still there.
+        let back = scene.store.resurrect(&scene.topic, &group("workers"), None).await.unwrap();
+        assert_eq!((back.resurrected, back.missed), (true, missed(4, 2, 7)), "{tracking:?}");
+        assert_eq!(scene.status().await.missed, missed(4, 2, 7));
+        scene.publish(1).await;
+        assert_eq!(scene.reads().await, [8, 9]);
+        // What it missed stays known; what it did since is not added.
+        other.reads().await;
+        assert_eq!(scene.clean_all().await.removed, 2);
+        assert_eq!(scene.status().await.missed, missed(4, 2, 7));
+    }
+}
+
+/// With a bound it comes back at most so far behind, whatever it had outstanding; without one at its cursor.
+pub async fn a_bounded_resurrection_is_at_most_so_far_behind(case: &Case) {
+    let store = case.open().await;
+    for (bound, next, reads) in [
+        (3, 8, vec![8, 9, 10]),
+        (0, 11, vec![]),
+        (100, 6, vec![4, 5, 6, 7, 8, 9, 10]),
+        (5, 6, vec![6, 7, 8, 9, 10]),
+    ] {
+        let scene = Scene::new(store.clone(), &format!("bound-{bound}"), lively()).await;
+        scene.publish(10).await;
+        scene.ack_next(3).await;
+        let held = scene.claim_one("a", 2).await;
+        scene.settle_each(held.token, vec![((4, 5), Outcome::Release)]).await.unwrap();
+        scene.let_die(case).await;
+        let back = scene.store.resurrect(&scene.topic, &group("workers"), Some(bound)).await.unwrap();
+        assert_eq!((back.resurrected, back.next.0), (true, next), "bound {bound}");
+        let status = scene.status().await;
+        assert!(status.lag <= bound, "at most {bound} behind: {status:?}");
+        let mut got = scene.reads().await;
+        got.sort_unstable();
+        assert_eq!(got, reads, "bound {bound}");
+    }
+}
+
+/// Its cursor and what it had in hand stay for the day it comes back.
+pub async fn what_the_dead_held_is_there_when_they_come_back(case: &Case) {
+    let scene = case.scene(lively()).await;
+    scene.publish(5).await;
+    let lease = scene.claim_one("a", 2).await;
+    let waiting = scene.claim_one("a", 1).await;
+    scene.settle_each(waiting.token, vec![((3, 3), retry(1_000, "again"))]).await.unwrap();
+    let before = scene.outstanding().await;
+    scene.let_die(case).await;
+    assert_eq!(scene.outstanding().await, before);
+    assert_eq!(scene.status().await.next.0, 4);
+    assert_eq!(scene.pulse("a").await, Pulse::Resurrected(MissedMessages::default()));
+    scene.ack(&lease).await;
+    let mut got = scene.reads().await;
+    got.sort_unstable();
+    assert_eq!(got, [3, 4, 5]);
+    failed(scene.settle(Settlement::ack_all(lease.token)).await, ErrorKind::LeaseLost);
+}
+
+/// Dead for too long, it is moved up to the watermark, once: whoever comes back after that begins there.
+pub async fn a_zombie_is_moved_to_the_watermark(case: &Case) {
+    let settings = TopicSettings { zombie_subscription_ttl: HOUR, message_retention: None, ..lively() };
+    let scene = case.scene(settings).await;
+    let other = scene.subscribe("other", Start::Beginning).await;
+    scene.publish(8).await;
+    other.ack_next(5).await;
+    scene.ack_next(1).await;
+    scene.claim_one("a", 1).await;
+    scene.let_die(case).await;
+    let keep = HOUR * 24 * 365;
+    case.advance(HOUR - MOMENT);
+    assert_eq!(scene.store.clean_subscriptions(keep).await.unwrap().zombies, []);
+    case.advance(MOMENT * 2);
+    assert_eq!(scene.store.clean_subscriptions(keep).await.unwrap().zombies, [named(&scene)]);
+    let status = scene.status().await;
+    assert_eq!((status.state, status.floor.0, status.next.0), (SubscriptionState::Dead, 5, 6));
+    assert_eq!(scene.outstanding().await, []);
+    assert_eq!(scene.store.clean_subscriptions(keep).await.unwrap().zombies, [], "nothing is left to move");
+    assert!(matches!(scene.pulse("a").await, Pulse::Resurrected(_)));
+    assert_eq!(scene.reads().await, [6, 7, 8]);
+}
+
+/// Subscriptions that are dead or cancelled and done are deleted after their time, others never.
+pub async fn old_dead_and_cancelled_groups_are_deleted(case: &Case) {
+    let scene = case.scene(lively()).await;
+    let dead = scene.subscribe("dead", Start::Beginning).await;
+    let cancelled = scene.subscribe("cancelled", Start::Beginning).await;
+    let paused = scene.subscribe("paused", Start::Beginning).await;
+    scene.publish(2).await;
+    for one in [&scene, &dead, &cancelled] {
+        assert_eq!(one.reads().await, [1, 2]);
+    }
+    paused.shift(Transition::Pause).await;
+    cancelled.shift(Transition::Cancel).await;
+    dead.let_die(case).await;
+    scene.track_all().await;
+    let older_than = HOUR * 48;
+    case.advance(older_than - TIMEOUT * 2);
+    assert_eq!(scene.store.clean_subscriptions(older_than).await.unwrap().deleted, []);
+    case.advance(TIMEOUT * 2 + MOMENT);
+    let mut deleted = scene.store.clean_subscriptions(older_than).await.unwrap().deleted;
+    deleted.sort();
+    assert_eq!(deleted, [named(&cancelled), named(&dead)]);
+    let left = scene.store.subscriptions(&scene.topic).await.unwrap();
+    assert_eq!(left.iter().map(|one| one.group.as_str()).collect::<Vec<_>>(), ["paused", "workers"]);
+    assert_eq!(dead.pulse("a").await, Pulse::Gone);
+    assert_eq!(scene.store.clean_subscriptions(older_than).await.unwrap().deleted, []);
+}
+
+/// The database was away: no beat could be stored and nobody looked. When it is back all beat again, and nobody is dead.
+pub async fn a_database_that_was_away_kills_nobody(case: &Case) {
+    for (away, name) in [(Duration::from_secs(120), "two minutes"), (HOUR, "an hour")] {
+        let settings = TopicSettings { semantics: Semantics::PubSub, ..TopicSettings::default() };
+        let first = Scene::new(case.open().await, name, settings).await;
+        let groups = [
+            first.clone(),
+            first.subscribe("second", Start::Beginning).await,
+            first.subscribe("third", Start::Beginning).await,
+        ];
+        let beat_all = async || {
+            let mut answers = Vec::new();
+            for one in &groups {
+                answers.push(one.pulse("a").await);
+            }
+            answers
+        };
+        for _ in 0..5 {
+            assert_eq!(beat_all().await, [Pulse::Active, Pulse::Active, Pulse::Active]);
+            first.detect().await;
+            case.advance(Duration::from_secs(60));
+        }
+        case.advance(away);
+        // The detector is the first to get through.
+        assert_eq!(first.detect().await.died, [], "away for {name}");
+        assert_eq!(beat_all().await, [Pulse::Active, Pulse::Active, Pulse::Active]);
+        for _ in 0..8 {
+            case.advance(Duration::from_secs(60));
+            let found = first.detect().await;
+            assert_eq!((found.died, found.suspected), (vec![], vec![]), "away for {name}");
+            assert_eq!(beat_all().await, [Pulse::Active, Pulse::Active, Pulse::Active]);
+        }
+        for one in &groups {
+            one.shift(Transition::Cancel).await;
+        }
+    }
+}

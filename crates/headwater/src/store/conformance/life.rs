@@ -1,0 +1,264 @@
+//! What cases about the life of topics and groups do over and over: shift, beat, die, clean, track.
+
+use std::time::Duration;
+
+use super::case::{Case, Scene, group, owner, range, topic};
+use crate::error::Result;
+use crate::message::Offset;
+use crate::name::GroupName;
+use crate::store::{Beat, CleanStep, Detected, Pulse, Record, TrackStep};
+use crate::subscription::{Activity, Start, SubscriptionState, Transition};
+use crate::topic::{Semantics, TopicSettings, Tracking};
+
+/// How often the groups of [`lively`] topics beat.
+pub(super) const INTERVAL: Duration = Duration::from_secs(10);
+/// For how long they may be silent.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
+/// The least the clock can move.
+pub(super) const MOMENT: Duration = Duration::from_millis(1);
+/// An hour, the unit of most retentions here.
+pub(super) const HOUR: Duration = Duration::from_secs(3_600);
+/// Both modes, for cases whose promise is the same in both.
+pub(super) const MODES: [Tracking; 2] = [Tracking::OffsetWatermark, Tracking::ReferenceCounting];
+/// Far more steps than any case needs: work that never ends is a bug to be told, not to hang in.
+const STEPS_MAX: usize = 20_000;
+
+/// A fan-out topic whose groups die soon, and which keeps nothing longer than it must.
+pub(super) fn lively() -> TopicSettings {
+    TopicSettings {
+        semantics: Semantics::PubSub,
+        message_retention: Some(Duration::ZERO),
+        max_retention: None,
+        zero_subscription_retention: Duration::ZERO,
+        heartbeat_interval: INTERVAL,
+        heartbeat_timeout: TIMEOUT,
+        ..TopicSettings::default()
+    }
+}
+
+/// The same in reference counting, with an hour to look at records before they go.
+pub(super) fn counted() -> TopicSettings {
+    TopicSettings { tracking: Tracking::ReferenceCounting, message_retention: Some(HOUR), ..lively() }
+}
+
+/// What a record says, with its groups sorted: required, completed, and whether it is done.
+pub(super) fn told(record: &Record) -> (Vec<&str>, Vec<&str>, bool) {
+    let mut required: Vec<_> = record.required.iter().map(GroupName::as_str).collect();
+    let mut completed: Vec<_> = record.completed.iter().map(GroupName::as_str).collect();
+    required.sort_unstable();
+    completed.sort_unstable();
+    (required, completed, record.completed_at.is_some())
+}
+
+impl Scene {
+    /// A topic of this name in the same store, with the group `workers`.
+    pub(super) async fn beside(&self, name: &str, settings: TopicSettings) -> Self {
+        Scene::new(self.store.clone(), name, settings).await
+    }
+
+    /// Asks for a transition of the group.
+    pub(super) async fn try_shift(&self, transition: Transition) -> Result<()> {
+        self.store.shift(&self.topic, &self.subscription.group, transition).await
+    }
+
+    /// A transition that must be possible.
+    pub(super) async fn shift(&self, transition: Transition) {
+        self.try_shift(transition).await.unwrap_or_else(|error| panic!("{transition:?}: {error:?}"));
+    }
+
+    /// Where the group is in its life.
+    pub(super) async fn state(&self) -> SubscriptionState {
+        self.status().await.state
+    }
+
+    /// A process of the group says that it is alive.
+    pub(super) async fn pulse(&self, owner_name: &str) -> Pulse {
+        self.pulse_with(owner_name, Activity::default()).await
+    }
+
+    /// A process of the group says that it is alive, and what it did.
+    pub(super) async fn pulse_with(&self, owner_name: &str, activity: Activity) -> Pulse {
+        let beat = Beat { subscription_id: self.subscription.subscription_id, activity };
+        let mut answers = self.store.beat(&owner(owner_name), &[beat]).await.expect("the beat is answered");
+        assert_eq!(answers.len(), 1, "one answer per subscription");
+        answers.remove(0)
+    }
+
+    /// A look for the dead.
+    pub(super) async fn detect(&self) -> Detected {
+        self.store.detect_dead().await.expect("the dead are looked for")
+    }
+
+    /// Lets the group die as it should: it has beaten, somebody watches, and it is silent for a moment too long. Groups
+    /// that never beat live on.
+    pub(super) async fn let_die(&self, case: &Case) {
+        assert_eq!(self.pulse("dying").await, Pulse::Active, "only an active group dies");
+        self.detect().await;
+        case.advance(self.subscription.topic.settings.heartbeat_timeout + MOMENT);
+        let died = self.detect().await.died;
+        let name = (self.topic.clone(), self.subscription.group.clone());
+        assert!(died.contains(&name), "{name:?} is not among the dead: {died:?}");
+        assert_eq!(self.state().await, SubscriptionState::Dead);
+    }
+
+    /// Brings the group into a state, from active.
+    pub(super) async fn bring_to(&self, case: &Case, state: SubscriptionState) {
+        match state {
+            SubscriptionState::Active => {}
+            SubscriptionState::Paused => self.shift(Transition::Pause).await,
+            SubscriptionState::Dead => self.let_die(case).await,
+            SubscriptionState::Cancelled => self.shift(Transition::Cancel).await,
+        }
+        assert_eq!(self.state().await, state);
+    }
+
+    /// One step of cleanup, after a round of upkeep: an engine may advance its head only when somebody looks.
+    pub(super) async fn clean(&self, messages_max: u32) -> CleanStep {
+        self.store.maintain().await.expect("upkeep runs");
+        let step = self.store.clean(self.subscription.topic.topic_id, messages_max).await;
+        let step = step.expect("cleanup runs");
+        assert!(step.removed <= u64::from(messages_max), "{step:?} is more than {messages_max}");
+        step
+    }
+
+    /// Tracks and cleans until nothing is left to do, in steps of this size; gives what was done in all.
+    pub(super) async fn clean_in_steps_of(&self, messages_max: u32) -> CleanStep {
+        self.track_all().await;
+        let mut all = CleanStep::default();
+        for _ in 0..STEPS_MAX {
+            let step = self.clean(messages_max).await;
+            all.removed += step.removed;
+            for (name, count) in step.missed {
+                match all.missed.iter_mut().find(|(known, _)| *known == name) {
+                    Some((_, so_far)) => *so_far += count,
+                    None => all.missed.push((name, count)),
+                }
+            }
+            if !step.more {
+                return all;
+            }
+        }
+        panic!("cleanup of {} never ends", self.topic)
+    }
+
+    /// Tracks and cleans until nothing is left to do.
+    pub(super) async fn clean_all(&self) -> CleanStep {
+        self.clean_in_steps_of(1_000).await
+    }
+
+    /// One step of tracking.
+    pub(super) async fn track(&self, messages_max: u32) -> TrackStep {
+        self.store.maintain().await.expect("upkeep runs");
+        let step = self.store.track(self.subscription.topic.topic_id, messages_max).await;
+        step.expect("tracking runs")
+    }
+
+    /// Tracks until nothing is left to do; gives what was done in all.
+    pub(super) async fn track_all(&self) -> TrackStep {
+        let mut all = TrackStep::default();
+        for _ in 0..STEPS_MAX {
+            let step = self.track(1_000).await;
+            all.recorded += step.recorded;
+            all.changed += step.changed;
+            all.completed += step.completed;
+            all.removed += step.removed;
+            if !step.more {
+                return all;
+            }
+        }
+        panic!("tracking of {} never ends", self.topic)
+    }
+
+    /// Runs backfills until there is none; gives offsets dealt with and records changed.
+    pub(super) async fn backfill_all(&self) -> (u64, u64) {
+        let mut all = (0, 0);
+        for _ in 0..STEPS_MAX {
+            let step = self.store.step_backfill(&owner("backfiller"), 1_000).await;
+            let Some(step) = step.expect("the backfill goes on") else { return all };
+            all = (all.0 + step.processed, all.1 + step.changed);
+        }
+        panic!("the backfills never end")
+    }
+
+    /// The offsets that are stored.
+    pub(super) async fn stored(&self) -> Vec<i64> {
+        super::case::offsets_of(&self.fetch_range(1, 100_000).await)
+    }
+
+    /// The offsets the group gets and acks until nothing is left.
+    pub(super) async fn reads(&self) -> Vec<i64> {
+        super::case::offsets_of(&self.drain("reader").await)
+    }
+
+    /// The records of the topic.
+    pub(super) async fn records(&self) -> Vec<Record> {
+        self.store.records(&self.topic, range(1, 100_000)).await.expect("the records are listed")
+    }
+
+    /// The record of one message.
+    pub(super) async fn record(&self, offset: i64) -> Record {
+        let mut records =
+            self.store.records(&self.topic, range(offset, offset)).await.expect("the records are listed");
+        assert_eq!(records.len(), 1, "one record of {offset}: {records:?}");
+        records.remove(0)
+    }
+
+    /// Claims and acks exactly these many messages of a group that has them.
+    pub(super) async fn ack_next(&self, count: u32) {
+        let lease = self.claim_one("reader", count).await;
+        assert_eq!(lease.range.span(), u64::from(count), "{lease:?}");
+        self.ack(&lease).await;
+    }
+}
+
+/// A topic without any group, in a store of the case's.
+pub(super) async fn without_groups(case: &Case, settings: &TopicSettings) -> Unread {
+    let store = case.open().await;
+    let name = topic("orders");
+    store.create_topic(&name, settings).await.expect("the topic is created");
+    Unread { store, name }
+}
+
+/// A topic nobody has subscribed to yet.
+pub(super) struct Unread {
+    /// The store.
+    pub(super) store: std::sync::Arc<dyn crate::store::Store>,
+    /// The topic.
+    pub(super) name: crate::name::TopicName,
+}
+
+impl Unread {
+    /// The scene of a first group.
+    pub(super) async fn subscribe(&self, start: Start) -> Scene {
+        let subscription =
+            self.store.subscribe(&self.name, &group("workers"), start).await.expect("the group subscribes");
+        Scene { store: self.store.clone(), topic: self.name.clone(), subscription }
+    }
+
+    /// Cleans until nothing is left to do; gives how many messages went.
+    pub(super) async fn clean_all(&self) -> u64 {
+        let topic_id = self.store.topic(&self.name).await.expect("the topic is there").topic_id;
+        self.store.maintain().await.expect("upkeep runs");
+        let mut removed = 0;
+        for _ in 0..STEPS_MAX {
+            let tracked = self.store.track(topic_id, 1_000).await.expect("tracking runs");
+            let step = self.store.clean(topic_id, 1_000).await.expect("cleanup runs");
+            removed += step.removed;
+            if !step.more && !tracked.more {
+                return removed;
+            }
+        }
+        panic!("cleanup never ends")
+    }
+
+    /// The offsets that are stored.
+    pub(super) async fn stored(&self) -> Vec<i64> {
+        let topic_id = self.store.topic(&self.name).await.expect("the topic is there").topic_id;
+        super::case::offsets_of(&self.store.fetch(topic_id, range(1, 100_000)).await.expect("fetched"))
+    }
+}
+
+/// A count and a range of what was missed.
+pub(super) fn missed(count: u64, first: i64, last: i64) -> crate::subscription::MissedMessages {
+    crate::subscription::MissedMessages { count, range: Some((Offset(first), Offset(last))) }
+}

@@ -1,0 +1,455 @@
+//! Retention: how long messages stay, what may be taken unread, and that it is never silent.
+
+use uuid::Uuid;
+
+use super::case::{Case, Scene, bury, failed, group, offsets_of, owner, payloads_of, retry};
+use super::effects::{Effects, handle};
+use super::life::{HOUR, MODES, MOMENT, lively, missed, without_groups};
+use super::log_capture;
+use crate::error::ErrorKind;
+use crate::lease::Outcome;
+use crate::message::{NewMessage, Offset};
+use crate::name::Owner;
+use crate::settle::Verdict;
+use crate::subscription::{MissedMessages, Start, SubscriptionState, Transition};
+use crate::topic::{Semantics, TopicSettings, Tracking};
+
+/// A scene of its own for a mode.
+async fn scene_in(case: &Case, tracking: Tracking, settings: TopicSettings) -> Scene {
+    Scene::new(case.open().await, tracking.as_str(), TopicSettings { tracking, ..settings }).await
+}
+
+/// Reckoned from when the last group was done with it, not from when it was published, to the millisecond.
+pub async fn a_message_stays_for_its_time_after_it_was_done(case: &Case) {
+    for tracking in MODES {
+        let settings = TopicSettings { message_retention: Some(HOUR), ..lively() };
+        let scene = scene_in(case, tracking, settings).await;
+        let slow = scene.subscribe("slow", Start::Beginning).await;
+        scene.publish(4).await;
+        assert_eq!(scene.reads().await, [1, 2, 3, 4]);
+        assert_eq!(scene.clean_all().await.removed, 0);
+        case.advance(HOUR * 10);
+        assert_eq!(scene.clean_all().await.removed, 0, "one group is not done");
+        slow.ack_next(3).await;
+        assert_eq!(scene.clean_all().await.removed, 0, "it was done only now");
+        case.advance(HOUR - MOMENT);
+        assert_eq!(scene.clean_all().await.removed, 0);
+        case.advance(MOMENT);
+        let step = scene.clean_all().await;
+        assert_eq!((step.removed, step.missed), (3, vec![]), "{tracking:?}");
+        assert_eq!(scene.stored().await, [4]);
+        assert_eq!(scene.topic_status().await.first.0, 4);
+        assert_eq!(slow.reads().await, [4]);
+    }
+}
+
+/// For ever is for ever: everything can be replayed.
+pub async fn for_ever_keeps_everything(case: &Case) {
+    for tracking in MODES {
+        let scene = scene_in(case, tracking, TopicSettings { message_retention: None, ..lively() }).await;
+        scene.publish(3).await;
+        assert_eq!(scene.reads().await, [1, 2, 3]);
+        scene.clean_all().await;
+        case.advance(HOUR * 24 * 3_650);
+        assert_eq!(scene.clean_all().await.removed, 0);
+        let replay = scene.subscribe("replay", Start::Beginning).await;
+        assert_eq!(replay.reads().await, [1, 2, 3]);
+    }
+}
+
+/// Published while nobody subscribed, a message lives for its least life, for whoever comes in that time.
+pub async fn what_nobody_subscribed_to_lives_its_least_life(case: &Case) {
+    let settings = TopicSettings { zero_subscription_retention: HOUR, ..lively() };
+    let unread = without_groups(case, &settings).await;
+    let publish = async |count: usize| {
+        let batch = vec![NewMessage::new("x"); count];
+        unread.store.publish(&unread.name, &batch).await.unwrap();
+    };
+    publish(3).await;
+    assert_eq!(unread.clean_all().await, 0);
+    case.advance(HOUR - MOMENT);
+    assert_eq!(unread.clean_all().await, 0);
+    case.advance(MOMENT);
+    assert_eq!(unread.clean_all().await, 3, "nobody came");
+    publish(3).await;
+    assert_eq!(unread.clean_all().await, 0);
+    // Somebody comes and is done with them at once: they still live their least life, for others.
+    let scene = unread.subscribe(Start::Beginning).await;
+    assert_eq!(scene.reads().await, [4, 5, 6]);
+    scene.clean_all().await;
+    assert_eq!(unread.stored().await, [4, 5, 6]);
+    case.advance(HOUR - MOMENT);
+    scene.clean_all().await;
+    assert_eq!(unread.stored().await, [4, 5, 6]);
+    case.advance(MOMENT);
+    assert_eq!(scene.clean_all().await.removed, 3);
+    // With a group that counts the rule is off.
+    scene.publish(2).await;
+    assert_eq!(scene.reads().await, [7, 8]);
+    assert_eq!(scene.clean_all().await.removed, 2);
+    // The last one gives up: it is on again.
+    scene.shift(Transition::Cancel).await;
+    publish(1).await;
+    assert_eq!(unread.clean_all().await, 0);
+    case.advance(HOUR);
+    assert_eq!(unread.clean_all().await, 1);
+}
+
+/// By whatever way one publishes: refused with a reason while no group counts, nothing is written.
+pub async fn writes_are_blocked_while_nobody_counts(case: &Case) {
+    let settings = TopicSettings { block_writes_on_zero_subscriptions: true, ..lively() };
+    let unread = without_groups(case, &settings).await;
+    let refused = async |when: &str| {
+        let batch = [NewMessage::new("1")];
+        let error = failed(unread.store.publish(&unread.name, &batch).await, ErrorKind::NoSubscriptions);
+        assert!(error.to_string().contains("orders"), "{when}: {error}");
+        let answer = case.harness().publish_in_transaction(&unread.name, &batch, true).await;
+        failed(answer, ErrorKind::NoSubscriptions);
+        let answer = case.harness().publish_by_sql(&unread.name, "1", None, true).await;
+        assert!(answer.is_err(), "{when}: plain SQL was not refused");
+        let tick = unread.store.cron_fire("job", case.now(), &unread.name, &batch[0]).await;
+        failed(tick, ErrorKind::NoSubscriptions);
+        assert_eq!(unread.stored().await, [] as [i64; 0], "{when}");
+    };
+    let accepted = async |scene: &Scene, when: &str| {
+        let batch = [NewMessage::new("1")];
+        scene.publish_all(&batch).await;
+        case.harness().publish_in_transaction(&unread.name, &batch, true).await.unwrap();
+        case.harness().publish_by_sql(&unread.name, "1", None, true).await.unwrap();
+        assert_eq!(scene.stored().await.len(), 3, "{when}");
+        if scene.state().await == SubscriptionState::Active {
+            assert_eq!(scene.drain_until("a", 3).await.len(), 3, "{when}");
+            assert_eq!(scene.clean_all().await.removed, 3, "{when}");
+        }
+    };
+    refused("nobody ever subscribed").await;
+    let scene = unread.subscribe(Start::Beginning).await;
+    accepted(&scene, "subscribed").await;
+    scene.shift(Transition::Pause).await;
+    accepted(&scene, "paused").await;
+    scene.shift(Transition::Resume).await;
+    assert_eq!(scene.drain_until("a", 3).await.len(), 3, "resumed");
+    scene.let_die(case).await;
+    assert_eq!(scene.clean_all().await.removed, 3);
+    refused("dead").await;
+    scene.pulse("a").await;
+    accepted(&scene, "resurrected").await;
+    scene.shift(Transition::Cancel).await;
+    refused("cancelled").await;
+}
+
+/// A queue waits for its workers: it never blocks, with or without a group.
+pub async fn a_queue_never_blocks(case: &Case) {
+    let settings = TopicSettings { semantics: Semantics::Queue, ..lively() };
+    let unread = without_groups(case, &settings).await;
+    unread.store.publish(&unread.name, &[NewMessage::new("1")]).await.unwrap();
+    case.harness().publish_by_sql(&unread.name, "2", None, true).await.unwrap();
+    let scene = unread.subscribe(Start::Beginning).await;
+    assert_eq!(scene.drain_until("a", 2).await.len(), 2);
+    scene.shift(Transition::Cancel).await;
+    unread.store.publish(&unread.name, &[NewMessage::new("3")]).await.unwrap();
+}
+
+/// The cap takes what is too old whatever the groups do: to the millisecond, counted, logged, and the group goes on.
+pub async fn max_retention_takes_the_unread_and_tells(case: &Case) {
+    for tracking in MODES {
+        let name = format!("capped-{}", Uuid::now_v7());
+        let settings =
+            TopicSettings { tracking, max_retention: Some(HOUR), message_retention: None, ..lively() };
+        let scene = Scene::new(case.open().await, &name, settings).await;
+        let done = scene.subscribe("done", Start::Beginning).await;
+        scene.publish(5).await;
+        scene.ack_next(2).await;
+        assert_eq!(done.reads().await, [1, 2, 3, 4, 5]);
+        case.advance(HOUR - MOMENT);
+        assert_eq!(scene.clean_all().await.removed, 0);
+        scene.publish(1).await;
+        case.advance(MOMENT);
+        let step = scene.clean_all().await;
+        assert_eq!((step.removed, step.missed), (5, vec![(group("workers"), 3)]), "{tracking:?}");
+        assert_eq!(scene.status().await.missed, missed(3, 3, 5));
+        assert_eq!(done.status().await.missed, MissedMessages::default());
+        let lines = log_capture::lines_with(&name);
+        assert!(!lines.is_empty() && lines.iter().all(|line| line.contains("WARN")), "{lines:?}");
+        let status = scene.status().await;
+        assert_eq!((status.next.0, status.floor.0, status.lag), (6, 5, 1), "it goes on after them");
+        assert!(status.ailments(case.now()).contains(&crate::Ailment::Missed));
+        assert_eq!(scene.reads().await, [6]);
+        // A second time adds to it.
+        scene.publish(2).await;
+        case.advance(HOUR);
+        let step = scene.clean_all().await;
+        let mut told = step.missed;
+        told.sort();
+        assert_eq!(told, [(group("done"), 3), (group("workers"), 2)], "{tracking:?}");
+        assert_eq!(scene.status().await.missed, missed(5, 3, 8));
+        assert_eq!(scene.publish(1).await, [9]);
+        assert_eq!(scene.reads().await, [9]);
+    }
+}
+
+/// What is in hand or waits for a retry when the cap takes it is missed too; whoever holds it may still say so.
+pub async fn max_retention_takes_what_is_in_hand(case: &Case) {
+    let settings =
+        TopicSettings { max_retention: Some(HOUR), message_retention: None, lease: HOUR * 5, ..lively() };
+    let scene = case.scene(settings).await;
+    scene.publish(6).await;
+    let held = scene.claim_one("a", 2).await;
+    let waiting = scene.claim_one("a", 2).await;
+    let parts = vec![((3, 3), Outcome::Ack), ((4, 4), retry(10_000_000, "later"))];
+    scene.settle_each(waiting.token, parts).await.unwrap();
+    case.advance(HOUR);
+    let step = scene.clean_all().await;
+    assert_eq!((step.removed, step.missed), (6, vec![(group("workers"), 5)]), "all but the third");
+    assert_eq!(scene.status().await.missed, missed(5, 1, 6));
+    assert_eq!(scene.status().await.waiting, 0, "what waited is not waited for");
+    scene.ack(&held).await;
+    let status = scene.status().await;
+    assert_eq!((status.floor.0, status.leased, status.lag), (6, 0, 0));
+    scene.publish(1).await;
+    assert_eq!(scene.reads().await, [7]);
+}
+
+/// However often and in however small steps: what a counting group has not done stays. In reference counting what is done
+/// may go from the middle.
+pub async fn what_a_slow_group_has_not_done_is_never_removed(case: &Case) {
+    for tracking in MODES {
+        let scene = scene_in(case, tracking, lively()).await;
+        let slow = scene.subscribe("slow", Start::Beginning).await;
+        scene.publish(10).await;
+        assert_eq!(scene.reads().await.len(), 10);
+        slow.ack_next(2).await;
+        let held = slow.claim_one("a", 5).await;
+        slow.settle_each(held.token, vec![((5, 6), Outcome::Ack)]).await.unwrap();
+        for _ in 0..3 {
+            case.advance(HOUR * 24);
+            scene.clean_in_steps_of(1).await;
+        }
+        let kept = scene.stored().await;
+        let not_done = [3, 4, 7, 8, 9, 10];
+        assert!(not_done.iter().all(|offset| kept.contains(offset)), "{tracking:?}: {kept:?}");
+        assert!(!kept.contains(&1) && !kept.contains(&2), "{tracking:?}: {kept:?}");
+        if tracking == Tracking::ReferenceCounting {
+            assert_eq!(kept, not_done, "what is done goes from the middle");
+        }
+        assert_eq!(slow.status().await.missed, MissedMessages::default());
+        let mut got = slow.reads().await;
+        got.sort_unstable();
+        assert_eq!(got, not_done, "what ran out comes again");
+        scene.clean_in_steps_of(1).await;
+        assert_eq!(scene.stored().await, [] as [i64; 0]);
+    }
+}
+
+/// Whoever comes after a cleanup starts at the first that is stored, wherever it wants to start, and has missed nothing.
+pub async fn a_late_subscriber_starts_at_the_first_stored(case: &Case) {
+    let began = case.now();
+    let scene = case.scene(lively()).await;
+    scene.publish(6).await;
+    scene.ack_next(4).await;
+    assert_eq!(scene.clean_all().await.removed, 4);
+    assert_eq!(scene.topic_status().await.first.0, 5);
+    for (name, start) in [
+        ("beginning", Start::Beginning),
+        ("offset", Start::Offset(Offset(2))),
+        ("bounded", Start::BeginningBounded(100)),
+        ("time", Start::Timestamp(began)),
+    ] {
+        let late = scene.subscribe(name, start).await;
+        assert_eq!(late.status().await.lag, 2, "{name}");
+        assert_eq!(late.reads().await, [5, 6], "{name}");
+        assert_eq!(late.status().await.missed, MissedMessages::default(), "{name}");
+    }
+}
+
+/// Rising and never reused, also when nothing is left and after restarts.
+pub async fn offsets_are_not_reused_after_everything_was_removed(case: &Case) {
+    let mut scene = case.scene(lively()).await;
+    for round in 0..4_i64 {
+        assert_eq!(scene.publish(3).await, [round * 3 + 1, round * 3 + 2, round * 3 + 3]);
+        assert_eq!(scene.reads().await.len(), 3);
+        assert_eq!(scene.clean_all().await.removed, 3);
+        assert_eq!(scene.stored().await, [] as [i64; 0]);
+        let status = scene.topic_status().await;
+        assert_eq!((status.first.0, status.watermark.0), (round * 3 + 4, round * 3 + 3));
+        scene.store.close().await.unwrap();
+        scene = scene.through(&case.open().await);
+    }
+    let late = scene.subscribe("late", Start::Beginning).await;
+    assert_eq!(late.status().await.lag, 0);
+    scene.publish(1).await;
+    assert_eq!(late.reads().await, [13]);
+}
+
+/// A dead letter is a copy: it outlives its message, and redriving it then says that the message is gone.
+pub async fn dead_letters_survive_cleanup(case: &Case) {
+    let scene = case.scene(lively()).await;
+    scene.publish_all(&[NewMessage::new("hopeless").key("k"), NewMessage::new("fine")]).await;
+    let lease = scene.claim_one("a", 2).await;
+    scene.settle_each(lease.token, vec![((1, 1), bury("no")), ((2, 2), Outcome::Ack)]).await.unwrap();
+    let letters = scene.dead_letters().await;
+    assert_eq!(scene.clean_all().await.removed, 2);
+    assert_eq!(scene.dead_letters().await, letters);
+    assert_eq!((letters[0].payload.as_ref(), letters[0].key.as_deref()), (&b"hopeless"[..], Some("k")));
+    let redriven = scene.store.redrive(&scene.letters()).await.unwrap();
+    assert_eq!((redriven.redriven, redriven.gone), (0, 1));
+    assert_eq!(scene.dead_letters().await, letters, "it stays where it is");
+    assert_eq!(scene.store.purge(&scene.letters()).await.unwrap(), 1);
+}
+
+/// Handed out again, it is not done any more: it stays until it is.
+pub async fn a_redriven_message_stays_until_it_is_done(case: &Case) {
+    for tracking in MODES {
+        let settings = TopicSettings { message_retention: Some(HOUR), ..lively() };
+        let scene = scene_in(case, tracking, settings).await;
+        scene.publish(3).await;
+        let lease = scene.claim_one("a", 3).await;
+        let parts = vec![((1, 1), Outcome::Ack), ((2, 2), bury("no")), ((3, 3), Outcome::Ack)];
+        scene.settle_each(lease.token, parts).await.unwrap();
+        assert_eq!(scene.clean_all().await.removed, 0);
+        case.advance(HOUR - MOMENT);
+        assert_eq!(scene.store.redrive(&scene.letters()).await.unwrap().redriven, 1);
+        case.advance(MOMENT);
+        scene.clean_all().await;
+        assert!(scene.stored().await.contains(&2), "{tracking:?}");
+        assert_eq!(payloads_of(&scene.drain("a").await), ["2"]);
+        scene.clean_all().await;
+        case.advance(HOUR);
+        scene.clean_all().await;
+        assert_eq!(scene.stored().await, [] as [i64; 0], "{tracking:?}");
+    }
+}
+
+/// What waits for its time is not in the log yet: no retention touches it.
+pub async fn scheduled_messages_are_left_alone(case: &Case) {
+    let scene = case.scene(lively()).await;
+    let later = NewMessage::new("later").deliver_at(case.now() + HOUR * 100);
+    scene.store.publish(&scene.topic, &[NewMessage::new("now"), later]).await.unwrap();
+    assert_eq!(scene.reads().await, [1]);
+    assert_eq!(scene.clean_all().await.removed, 1);
+    case.advance(HOUR * 99);
+    assert_eq!(scene.clean_all().await.removed, 0);
+    assert_eq!(scene.topic_status().await.scheduled, 1);
+    case.advance(HOUR);
+    assert_eq!(payloads_of(&scene.drain("a").await), ["later"]);
+    assert_eq!(scene.clean_all().await.removed, 1);
+}
+
+/// A step touches no more than it was told, says whether there is more, and of many at once each message goes once.
+pub async fn cleanup_goes_in_bounded_steps(case: &Case) {
+    for tracking in MODES {
+        let scene = scene_in(case, tracking, lively()).await;
+        scene.publish(20).await;
+        assert_eq!(scene.reads().await.len(), 20);
+        scene.track_all().await;
+        let step = scene.clean(7).await;
+        assert_eq!((step.removed, step.more), (7, true));
+        assert_eq!(scene.stored().await.len(), 13);
+        let stores = [scene.clone(), scene.through(&case.open().await)];
+        let tasks: Vec<_> = (0..6)
+            .map(|n| {
+                let scene = stores[n % 2].clone();
+                tokio::spawn(async move {
+                    let mut removed = 0;
+                    loop {
+                        let step = scene.clean(2).await;
+                        removed += step.removed;
+                        if !step.more {
+                            return removed;
+                        }
+                    }
+                })
+            })
+            .collect();
+        let mut removed = 0;
+        for task in tasks {
+            removed += task.await.unwrap();
+        }
+        removed += scene.clean_all().await.removed;
+        assert_eq!(removed, 13, "{tracking:?}");
+        assert_eq!(scene.stored().await, [] as [i64; 0]);
+    }
+}
+
+/// Who processed a message, and when: one line per ack, whole or in part; gone with its message.
+pub async fn the_ack_log_tells_who_processed_what(case: &Case) {
+    let scene = case.scene(TopicSettings { ack_log: true, ..lively() }).await;
+    let other = scene.subscribe("other", Start::Beginning).await;
+    scene.publish(5).await;
+    let lease = scene.claim_one("whole", 2).await;
+    let acked_at = case.now();
+    scene.ack(&lease).await;
+    case.advance_ms(500);
+    let parts = scene.claim_one("parts", 2).await;
+    let outcomes = vec![((3, 3), Outcome::Release), ((4, 4), Outcome::Ack)];
+    scene.settle_each(parts.token, outcomes).await.unwrap();
+    case.advance_ms(500);
+    let all = other.claim_one("all", 5).await;
+    other.ack(&all).await;
+    let (by_all, workers) = (("other".to_owned(), owner("all")), "workers".to_owned());
+    assert_eq!(acked_by(&scene, 1).await, [(workers.clone(), owner("whole")), by_all.clone()]);
+    assert_eq!(acked_by(&scene, 2).await, [(workers.clone(), owner("whole")), by_all.clone()]);
+    assert_eq!(acked_by(&scene, 3).await, std::slice::from_ref(&by_all), "given back is not done");
+    assert_eq!(acked_by(&scene, 4).await, [(workers, owner("parts")), by_all]);
+    let ack = scene.store.acks(&scene.topic, Offset(1)).await.unwrap().remove(0);
+    assert_eq!((ack.range, ack.at), (lease.range, acked_at));
+    assert_eq!(scene.store.acks(&scene.topic, Offset(99)).await.unwrap(), []);
+    assert_eq!(scene.reads().await, [3, 5]);
+    assert_eq!(scene.clean_all().await.removed, 5);
+    for offset in 1..=5 {
+        assert_eq!(
+            scene.store.acks(&scene.topic, Offset(offset)).await.unwrap(),
+            [],
+            "gone with its message"
+        );
+    }
+    // Where no log is kept there is none.
+    let plain = scene.beside("plain", lively()).await;
+    plain.publish(1).await;
+    plain.reads().await;
+    assert_eq!(plain.store.acks(&plain.topic, Offset(1)).await.unwrap(), []);
+}
+
+/// The groups and owners that acked a message, oldest first.
+async fn acked_by(scene: &Scene, offset: i64) -> Vec<(String, Owner)> {
+    let acks = scene.store.acks(&scene.topic, Offset(offset)).await.unwrap();
+    assert!(acks.iter().all(|ack| ack.range.contains(Offset(offset))), "{acks:?}");
+    acks.into_iter().map(|ack| (ack.group.as_str().to_owned(), ack.owner)).collect()
+}
+
+/// A handler that acks in the store's own transaction is logged with it.
+pub async fn an_ack_in_a_transaction_is_in_the_ack_log(case: &Case) {
+    let scene = case.scene(TopicSettings { ack_log: true, ..lively() }).await;
+    let _effects = Effects::new(case, &scene.store).await;
+    scene.publish(2).await;
+    let lease = scene.claim_one("handler", 2).await;
+    handle(&scene, &lease, "mailer", std::sync::Arc::new(|_| Verdict::Done)).await.unwrap();
+    for offset in 1..=2 {
+        assert_eq!(acked_by(&scene, offset).await, [("workers".to_owned(), owner("handler"))]);
+    }
+}
+
+/// A group that subscribes while messages are being removed gets all that is left, whole: nothing it was promised goes.
+pub async fn subscribing_among_cleanups_loses_nothing(case: &Case) {
+    for tracking in MODES {
+        let scene = scene_in(case, tracking, lively()).await;
+        for round in 0..10 {
+            let first = scene.publish(30).await[0];
+            scene.reads().await;
+            scene.track_all().await;
+            let cleaner = {
+                let scene = scene.through(&case.open().await);
+                tokio::spawn(async move { while scene.clean(3).await.more {} })
+            };
+            let late = scene.subscribe(&format!("late-{round}"), Start::Beginning).await;
+            let next = late.status().await.next.0;
+            cleaner.await.unwrap();
+            let got = offsets_of(&late.drain("a").await);
+            let expected: Vec<_> = (next.max(first)..first + 30).collect();
+            assert_eq!(got, expected, "round {round}, {tracking:?}: from where it began, without a hole");
+            assert_eq!(late.status().await.missed, MissedMessages::default());
+            late.shift(Transition::Cancel).await;
+            scene.clean_all().await;
+        }
+    }
+}

@@ -1,0 +1,484 @@
+//! Random lives of topics and groups against a small model: nothing a group is owed is ever taken unseen, and nothing that
+//! may go stays.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::case::{Case, Scene, bury, group, owner, range, retry};
+use super::life::{INTERVAL, MODES, MOMENT, TIMEOUT, lively};
+use super::rng::{Rng, seeds};
+use crate::lease::{LeaseToken, Outcome, Settlement};
+use crate::message::Offset;
+use crate::store::Pulse;
+use crate::subscription::{MissedMessages, Start, SubscriptionId, SubscriptionState, Transition};
+use crate::topic::{TopicSettings, Tracking};
+
+/// Seeds that once found a bug.
+const REGRESSIONS: &[u64] = &[];
+const SEEDS: u64 = 40;
+const STEPS: u32 = 90;
+const GROUPS_MAX: usize = 5;
+
+/// Whatever is done in whatever order: a message not done for a counting group is stored, unless the cap took it and then
+/// it is counted; and what is done and past its time is gone once cleanup has nothing left to do.
+pub async fn random_lives_keep_every_rule_of_retention(case: &Case) {
+    for seed in seeds(REGRESSIONS, SEEDS) {
+        println!("retention_model seed {seed} (HEADWATER_SEED={seed} runs it alone)");
+        let mut play = Play::new(case, seed).await;
+        for _ in 0..STEPS {
+            play.step().await;
+        }
+        play.finish().await;
+    }
+}
+
+/// What the model knows of a message.
+#[derive(Debug)]
+struct Known {
+    created_at: Timestamp,
+    /// The groups that counted when it was published.
+    listeners: BTreeSet<SubscriptionId>,
+    /// When it was first done: in offset watermark for every group that counted then; in reference counting for those of
+    /// its listeners that did, since a late joiner is not among the groups its record waits for.
+    done_at: Option<Timestamp>,
+}
+
+/// What the model knows of a group.
+struct Member {
+    scene: Scene,
+    state: SubscriptionState,
+    /// Messages published from now on are its own from this offset on.
+    start: i64,
+    /// What is stored, its own, and not done.
+    pending: BTreeSet<i64>,
+    letters: BTreeSet<i64>,
+    held: Vec<(LeaseToken, BTreeSet<i64>)>,
+    missed: MissedMessages,
+}
+
+struct Play<'a> {
+    case: &'a Case,
+    seed: u64,
+    rng: Rng,
+    settings: TopicSettings,
+    scene: Scene,
+    members: Vec<Member>,
+    stored: BTreeMap<i64, Known>,
+    named: u32,
+    last: i64,
+}
+
+impl<'a> Play<'a> {
+    async fn new(case: &'a Case, seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        let secs = Duration::from_secs;
+        let settings = TopicSettings {
+            tracking: MODES[usize::from(seed.is_multiple_of(2))],
+            message_retention: [Some(Duration::ZERO), Some(secs(20)), None][rng.index(3)],
+            max_retention: [None, Some(secs(60)), Some(secs(300))][rng.index(3)],
+            zero_subscription_retention: [Duration::ZERO, secs(10)][rng.index(2)],
+            lease: secs(100_000),
+            ..lively()
+        };
+        let store = case.open().await;
+        let scene = Scene::new(store, &format!("life-{seed}"), settings.clone()).await;
+        let first = Member::new(scene.clone(), 1, BTreeSet::new());
+        let members = vec![first];
+        Play { case, seed, rng, settings, scene, members, stored: BTreeMap::new(), named: 0, last: 0 }
+    }
+
+    async fn step(&mut self) {
+        match self.rng.below(100) {
+            0..18 => self.publish().await,
+            18..38 => self.claim().await,
+            38..58 => self.settle().await,
+            58..63 => self.case.advance_ms(self.rng.between(1, 25_000)),
+            63..67 => self.subscribe().await,
+            67..72 => self.pause_or_resume().await,
+            72..75 => self.die().await,
+            75..78 => self.resurrect().await,
+            78..80 => self.cancel().await,
+            80..83 => self.redrive().await,
+            83..85 => self.seek().await,
+            85..92 => self.clean().await,
+            92..97 => {
+                let count = u32::try_from(self.rng.between(1, 9)).expect("small");
+                self.scene.track(count).await;
+            }
+            _ => {
+                let count = u32::try_from(self.rng.between(1, 9)).expect("small");
+                self.scene.store.step_backfill(&owner("backfiller"), count).await.expect("it goes on");
+            }
+        }
+        self.note_done();
+    }
+
+    fn counting(&self) -> impl Iterator<Item = &Member> {
+        self.members.iter().filter(|member| member.state.counts())
+    }
+
+    /// Remembers when a message was first done for everybody.
+    fn note_done(&mut self) {
+        let now = self.case.now();
+        let all = self.settings.tracking == Tracking::OffsetWatermark;
+        let counting: Vec<_> = self.members.iter().filter(|member| member.state.counts()).collect();
+        for (offset, known) in &mut self.stored {
+            let owes = |member: &&Member| {
+                let id = member.scene.subscription.subscription_id;
+                (all || known.listeners.contains(&id)) && member.pending.contains(offset)
+            };
+            if known.done_at.is_none() && !counting.iter().any(owes) {
+                known.done_at = Some(now);
+            }
+        }
+    }
+
+    async fn publish(&mut self) {
+        let listeners: BTreeSet<_> =
+            self.counting().map(|member| member.scene.subscription.subscription_id).collect();
+        let offsets = self.scene.publish(self.rng.index(6) + 1).await;
+        for offset in offsets {
+            assert_eq!(offset, self.last + 1, "offsets rise and are never reused");
+            self.last = offset;
+            let known = Known { created_at: self.case.now(), listeners: listeners.clone(), done_at: None };
+            self.stored.insert(offset, known);
+            for member in &mut self.members {
+                if offset >= member.start {
+                    member.pending.insert(offset);
+                }
+            }
+        }
+    }
+
+    fn any(&mut self) -> Option<usize> {
+        (!self.members.is_empty()).then(|| self.rng.index(self.members.len()))
+    }
+
+    async fn claim(&mut self) {
+        let Some(which) = self.any() else { return };
+        let count = u32::try_from(self.rng.between(1, 8)).expect("small");
+        let name = format!("owner-{}", self.rng.below(3));
+        let member = &mut self.members[which];
+        let claimed = member.scene.claimed(&name, count).await;
+        if member.state != SubscriptionState::Active {
+            assert_eq!(claimed.leases, [], "{} is {}", member.scene.subscription.group, member.state);
+            assert_eq!(claimed.inactive, [(member.scene.subscription.subscription_id, member.state)]);
+            return;
+        }
+        for lease in claimed.leases {
+            let there: BTreeSet<_> = member.scene.fetch(&lease).await.iter().map(|m| m.offset.0).collect();
+            let held: BTreeSet<_> = (lease.range.first.0..=lease.range.last.0).collect();
+            for offset in &held {
+                let doubled = member.held.iter().any(|(_, other)| other.contains(offset));
+                assert!(!doubled, "{offset} is in two hands");
+                let owed = member.pending.contains(offset);
+                assert_eq!(there.contains(offset), self.stored.contains_key(offset), "{offset} is stored");
+                assert!(owed || !there.contains(offset), "{offset} was done and is handed out");
+            }
+            member.held.push((lease.token, held));
+        }
+    }
+
+    async fn settle(&mut self) {
+        let Some(which) = self.any() else { return };
+        let member = &mut self.members[which];
+        if member.held.is_empty() {
+            return;
+        }
+        let index = self.rng.index(member.held.len());
+        let (token, offsets) = member.held.remove(index);
+        if self.rng.percent(50) {
+            member.scene.settle(Settlement::ack_all(token)).await.expect("the lease is held");
+            for offset in offsets {
+                member.pending.remove(&offset);
+            }
+            return;
+        }
+        let parts: Vec<_> = offsets
+            .iter()
+            .map(|offset| match self.rng.below(5) {
+                0 | 1 => (*offset, Outcome::Ack),
+                2 => (*offset, bury("random")),
+                3 => (*offset, retry(self.rng.below(3_000), "random")),
+                _ => (*offset, Outcome::Release),
+            })
+            .collect();
+        let settlement: Vec<_> =
+            parts.iter().map(|(offset, outcome)| (range(*offset, *offset), outcome.clone())).collect();
+        member.scene.settle(Settlement::each(token, settlement)).await.expect("the lease is held");
+        for (offset, outcome) in parts {
+            match outcome {
+                Outcome::Ack => {
+                    member.pending.remove(&offset);
+                }
+                Outcome::Bury { .. } => {
+                    member.pending.remove(&offset);
+                    if self.stored.contains_key(&offset) {
+                        member.letters.insert(offset);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    async fn subscribe(&mut self) {
+        if self.members.len() >= GROUPS_MAX {
+            return;
+        }
+        let back = Duration::from_millis(self.rng.below(60_000));
+        let start = match self.rng.below(5) {
+            0 => Start::Now,
+            1 => Start::Beginning,
+            2 => Start::Timestamp(self.case.now() - back),
+            3 => Start::BeginningBounded(self.rng.below(12)),
+            _ => Start::Offset(Offset(self.last - 5)),
+        };
+        self.named += 1;
+        let scene = self.scene.subscribe(&format!("group-{}", self.named), start).await;
+        let next = scene.status().await.next.0;
+        match start {
+            Start::Now => assert!(next > self.last, "now is after {}", self.last),
+            Start::Beginning => {
+                let first = self.stored.keys().next().copied().unwrap_or(self.last + 1);
+                assert!(next <= first, "{next} is after the first stored, {first}");
+            }
+            _ => {}
+        }
+        let pending = self.stored.range(next..).map(|(offset, _)| *offset).collect();
+        self.members.push(Member::new(scene, next, pending));
+    }
+
+    async fn pause_or_resume(&mut self) {
+        let Some(which) = self.any() else { return };
+        let member = &mut self.members[which];
+        let transition = match member.state {
+            SubscriptionState::Active => Transition::Pause,
+            SubscriptionState::Paused => Transition::Resume,
+            _ => return,
+        };
+        member.scene.shift(transition).await;
+        member.state = transition.to();
+    }
+
+    /// One group beats and falls silent; whoever else is silent dies with it.
+    async fn die(&mut self) {
+        let Some(which) = self.any() else { return };
+        if self.members[which].state != SubscriptionState::Active {
+            return;
+        }
+        assert_eq!(self.members[which].scene.pulse("a").await, Pulse::Active);
+        self.detect().await;
+        self.case.advance(TIMEOUT + MOMENT);
+        self.detect().await;
+        assert_eq!(self.members[which].state, SubscriptionState::Dead, "it was silent and watched");
+    }
+
+    async fn detect(&mut self) {
+        let found = self.scene.detect().await;
+        for (_, name) in found.died.iter().filter(|(topic, _)| *topic == self.scene.topic) {
+            let member = self.members.iter_mut().find(|member| member.scene.subscription.group == *name);
+            let member = member.expect("only groups that live die");
+            assert_eq!(member.state, SubscriptionState::Active, "{name} dies once");
+            member.state = SubscriptionState::Dead;
+        }
+    }
+
+    async fn resurrect(&mut self) {
+        let Some(which) = self.any() else { return };
+        let member = &mut self.members[which];
+        if member.state != SubscriptionState::Dead {
+            return;
+        }
+        match self.rng.below(3) {
+            0 => assert_eq!(member.scene.pulse("b").await, Pulse::Resurrected(member.missed)),
+            1 => drop(member.scene.subscribe(member.scene.subscription.group.as_str(), Start::Now).await),
+            _ => {
+                let name = &member.scene.subscription.group;
+                let back = member.scene.store.resurrect(&member.scene.topic, name, None).await.expect("dead");
+                assert_eq!((back.resurrected, back.missed), (true, member.missed));
+            }
+        }
+        member.state = SubscriptionState::Active;
+    }
+
+    async fn cancel(&mut self) {
+        let Some(which) = self.any() else { return };
+        let member = self.members.remove(which);
+        member.scene.shift(Transition::Cancel).await;
+    }
+
+    async fn redrive(&mut self) {
+        let Some(which) = self.any() else { return };
+        let member = &mut self.members[which];
+        let (there, gone): (BTreeSet<i64>, BTreeSet<i64>) =
+            member.letters.iter().partition(|offset| self.stored.contains_key(offset));
+        let redriven = member.scene.store.redrive(&member.scene.letters()).await.expect("redriven");
+        assert_eq!((redriven.redriven, redriven.gone), (there.len() as u64, gone.len() as u64));
+        member.pending.extend(there);
+        member.letters = gone;
+    }
+
+    async fn seek(&mut self) {
+        let Some(which) = self.any() else { return };
+        let to =
+            Offset(i64::try_from(self.rng.below(u64::try_from(self.last).unwrap_or(0) + 1)).expect("small"));
+        let member = &mut self.members[which];
+        // What is replayed and redriven too is a case of its own.
+        member.scene.store.purge(&member.scene.letters()).await.expect("purged");
+        member.letters.clear();
+        let (store, topic) = (&member.scene.store, &member.scene.topic);
+        let moved = store.seek(topic, &member.scene.subscription.group, Start::Offset(to), false).await;
+        let moved = moved.expect("the cursor is moved");
+        assert_eq!(moved.leases_lost, member.held.len() as u64);
+        assert!(moved.to >= to, "{moved:?}");
+        member.held.clear();
+        member.start = moved.to.0;
+        let replay = self.stored.range(moved.to.0..).map(|(offset, _)| *offset);
+        member.pending = replay.collect();
+    }
+
+    async fn clean(&mut self) {
+        let count = u32::try_from(self.rng.between(1, 9)).expect("small");
+        let step = self.scene.clean(count).await;
+        self.check_removed(step.removed).await;
+    }
+
+    /// Looks at what is gone: whether each may be, and whether those who were owed it know.
+    async fn check_removed(&mut self, removed: u64) {
+        let now = self.case.now();
+        let there: BTreeSet<i64> = self.scene.stored().await.into_iter().collect();
+        let gone: Vec<i64> = self.stored.keys().filter(|offset| !there.contains(offset)).copied().collect();
+        assert_eq!(gone.len() as u64, removed, "seed {}: said and done: {gone:?}", self.seed);
+        for offset in gone {
+            let known = self.stored.remove(&offset).expect("it was stored");
+            let age = now.duration_since(known.created_at).unsigned_abs();
+            let capped = self.settings.max_retention.is_some_and(|max| age >= max);
+            let owed = self.counting().any(|member| member.pending.contains(&offset));
+            assert!(capped || !owed, "seed {}: {offset} was not done and is gone", self.seed);
+            let kept_for = known.done_at.map(|at| now.duration_since(at).unsigned_abs());
+            let retention = self.settings.message_retention;
+            let in_time = retention.zip(kept_for).is_some_and(|(least, kept)| kept >= least);
+            let heard = !known.listeners.is_empty() || age >= self.settings.zero_subscription_retention;
+            assert!(capped || in_time && heard, "seed {}: {offset} is gone too early: {known:?}", self.seed);
+            for member in &mut self.members {
+                member.lose(offset);
+            }
+        }
+        assert!(there.iter().all(|offset| self.stored.contains_key(offset)), "nothing comes back");
+        for member in &self.members {
+            let told = member.scene.status().await.missed;
+            assert_eq!(told, member.missed, "seed {}: {}", self.seed, member.scene.subscription.group);
+        }
+        let first = self.scene.topic_status().await.first.0;
+        assert!(there.first().is_none_or(|lowest| first <= *lowest), "{first} is above {there:?}");
+    }
+
+    async fn clean_all(&mut self) {
+        while self.scene.store.step_backfill(&owner("finisher"), 50).await.expect("it goes on").is_some() {}
+        self.scene.track_all().await;
+        loop {
+            let step = self.scene.clean(7).await;
+            self.check_removed(step.removed).await;
+            if !step.more {
+                return;
+            }
+        }
+    }
+
+    /// Everything that may go is gone, everything owed is delivered, and the doctor finds nothing.
+    async fn finish(mut self) {
+        // A worker of the steps above may still have a backfill.
+        self.case.advance(Duration::from_secs(16));
+        self.note_done();
+        self.clean_all().await;
+        self.case.advance(Duration::from_secs(1));
+        self.clean_all().await;
+        let done = self.done();
+        let retention = self.settings.message_retention.unwrap_or_default();
+        self.case.advance(retention.max(self.settings.zero_subscription_retention) + MOMENT);
+        self.note_done();
+        self.clean_all().await;
+        self.check_gone(&done);
+        self.deliver_the_rest().await;
+        let findings = self.scene.store.doctor().await.expect("the doctor looks");
+        assert_eq!(findings, [], "seed {}", self.seed);
+        for member in &self.members {
+            member.scene.shift(Transition::Cancel).await;
+        }
+        self.scene.track_all().await;
+        self.scene.store.close().await.expect("closes");
+    }
+
+    /// The stored messages that are done as far as cleanup is concerned.
+    fn done(&self) -> BTreeSet<i64> {
+        let owed: BTreeSet<i64> = self.counting().flat_map(|member| member.pending.iter().copied()).collect();
+        let lowest = owed.first().copied().unwrap_or(i64::MAX);
+        let is_done = |offset: &&i64| match self.settings.tracking {
+            Tracking::OffsetWatermark => **offset < lowest,
+            Tracking::ReferenceCounting => !owed.contains(offset),
+        };
+        self.stored.keys().filter(is_done).copied().collect()
+    }
+
+    /// What was done when cleanup last looked, a retention ago, does not stay; nor does what is too old.
+    fn check_gone(&self, done: &BTreeSet<i64>) {
+        let now = self.case.now();
+        for (offset, known) in &self.stored {
+            let age = now.duration_since(known.created_at).unsigned_abs();
+            let capped = self.settings.max_retention.is_some_and(|max| age >= max);
+            let over = done.contains(offset) && self.settings.message_retention.is_some();
+            assert!(!capped && !over, "seed {}: {offset} stays though it may go: {known:?}", self.seed);
+        }
+    }
+
+    async fn deliver_the_rest(&mut self) {
+        self.case.advance(INTERVAL);
+        for member in &mut self.members {
+            let name = group(member.scene.subscription.group.as_str());
+            match member.state {
+                SubscriptionState::Paused => member.scene.shift(Transition::Resume).await,
+                SubscriptionState::Dead => {
+                    member.scene.store.resurrect(&member.scene.topic, &name, None).await.expect("dead");
+                }
+                _ => {}
+            }
+            for (token, offsets) in member.held.drain(..) {
+                member.scene.settle(Settlement::ack_all(token)).await.expect("the lease is held");
+                for offset in offsets {
+                    member.pending.remove(&offset);
+                }
+            }
+            let mut got = member.scene.reads().await;
+            got.sort_unstable();
+            let owed: Vec<_> = member.pending.iter().copied().collect();
+            assert_eq!(got, owed, "seed {}: {name} gets what it is owed, once", self.seed);
+        }
+    }
+}
+
+impl Member {
+    fn new(scene: Scene, start: i64, pending: BTreeSet<i64>) -> Self {
+        Member {
+            scene,
+            state: SubscriptionState::Active,
+            start,
+            pending,
+            letters: BTreeSet::new(),
+            held: Vec::new(),
+            missed: MissedMessages::default(),
+        }
+    }
+
+    /// A message was removed: if it was owed, it is missed.
+    fn lose(&mut self, offset: i64) {
+        if !self.pending.remove(&offset) {
+            return;
+        }
+        let (first, last) = self.missed.range.unwrap_or((Offset(offset), Offset(offset)));
+        let range = (first.min(Offset(offset)), last.max(Offset(offset)));
+        self.missed = MissedMessages { count: self.missed.count + 1, range: Some(range) };
+    }
+}

@@ -1,0 +1,438 @@
+//! What operators do with a group: move its cursor, free a lease, give up for the dead, set its policy; and the audit.
+
+use std::time::Duration;
+
+use super::case::{Case, Scene, bury, failed, group, offsets_of, owner, range, retry};
+use super::heartbeat::at_rest;
+use super::life::{HOUR, MODES, MOMENT, counted, lively, missed};
+use super::wake::arm;
+use crate::backfill::BackfillLimits;
+use crate::error::ErrorKind;
+use crate::lease::{LeaseToken, Outcome, Settlement};
+use crate::limits::SAFETY_POLL;
+use crate::message::{NewMessage, Offset};
+use crate::store::{ForceCompleted, Moved, Pulse, Stuck};
+use crate::subscription::{DeliveryPolicy, MissedMessages, Start, SubscriptionState, Transition};
+use crate::topic::TopicSettings;
+
+/// Keeps everything, so that cursors can be moved anywhere.
+fn kept() -> TopicSettings {
+    TopicSettings { message_retention: None, ..lively() }
+}
+
+fn moved(from: i64, to: i64, replayed: u64, skipped: u64, leases_lost: u64) -> Moved {
+    Moved { from: Offset(from), to: Offset(to), replayed, skipped, leases_lost }
+}
+
+/// Ten messages, one a second.
+async fn ten_messages(case: &Case) -> Scene {
+    let scene = case.scene(kept()).await;
+    for n in 1..=10 {
+        scene.publish_all(&[NewMessage::new(n.to_string())]).await;
+        case.advance_ms(1_000);
+    }
+    scene
+}
+
+/// To every kind of place: the dry run says exactly what the real thing does and changes nothing, and afterwards the
+/// group gets what it was promised.
+pub async fn a_cursor_is_moved_to_every_kind_of_place(case: &Case) {
+    let began = case.now();
+    let scene = ten_messages(case).await;
+    let at = |ms| Start::Timestamp(began + Duration::from_millis(ms));
+    for (name, to, expected) in [
+        ("beginning", Start::Beginning, moved(6, 1, 5, 0, 0)),
+        ("now", Start::Now, moved(6, 11, 0, 5, 0)),
+        ("back", Start::Offset(Offset(3)), moved(6, 3, 3, 0, 0)),
+        ("ahead", Start::Offset(Offset(8)), moved(6, 8, 0, 2, 0)),
+        ("here", Start::Offset(Offset(6)), moved(6, 6, 0, 0, 0)),
+        ("time back", at(1_500), moved(6, 3, 3, 0, 0)),
+        ("time ahead", at(8_000), moved(6, 9, 0, 3, 0)),
+        ("last two", Start::BeginningBounded(2), moved(6, 9, 0, 3, 0)),
+        ("last seven", Start::BeginningBounded(7), moved(6, 4, 2, 0, 0)),
+        ("last hundred", Start::BeginningBounded(100), moved(6, 1, 5, 0, 0)),
+    ] {
+        let reader = scene.subscribe(name, Start::Beginning).await;
+        reader.ack_next(5).await;
+        let before = reader.status().await;
+        for _ in 0..2 {
+            let dry = reader.store.seek(&reader.topic, &group(name), to, true).await.unwrap();
+            assert_eq!(dry, expected, "{name}, dry");
+            assert_eq!(reader.status().await, before, "{name}: a dry run changed something");
+        }
+        let real = reader.store.seek(&reader.topic, &group(name), to, false).await.unwrap();
+        assert_eq!(real, expected, "{name}");
+        let status = reader.status().await;
+        assert_eq!((status.next, status.floor.0), (real.to, real.to.0 - 1), "{name}");
+        let left: Vec<_> = (expected.to.0..=10).collect();
+        assert_eq!(reader.reads().await, left, "{name}");
+    }
+}
+
+/// What was outstanding is forgotten: leases are lost at once, retries do not come, dead letters stay; and each message
+/// is counted as what becomes of it.
+pub async fn seeking_forgets_what_is_outstanding(case: &Case) {
+    let scene = ten_messages(case).await;
+    for (name, to, expected) in [
+        ("ahead", 9, moved(7, 9, 0, 5, 1)),
+        ("between", 4, moved(7, 4, 1, 1, 1)),
+        ("back", 1, moved(7, 1, 3, 0, 1)),
+    ] {
+        let reader = scene.subscribe(name, Start::Beginning).await;
+        // Done: 1, 2 and, buried, 6. In hand: 3 and 4. To be retried: 5.
+        reader.ack_next(2).await;
+        let held = reader.claim_one("a", 2).await;
+        let others = reader.claim_one("a", 2).await;
+        let parts = vec![((5, 5), retry(0, "again")), ((6, 6), bury("no"))];
+        reader.settle_each(others.token, parts).await.unwrap();
+        let to = Start::Offset(Offset(to));
+        assert_eq!(
+            reader.store.seek(&reader.topic, &group(name), to, true).await.unwrap(),
+            expected,
+            "{name}"
+        );
+        reader.extend(held.token, HOUR).await.unwrap();
+        assert_eq!(
+            reader.store.seek(&reader.topic, &group(name), to, false).await.unwrap(),
+            expected,
+            "{name}"
+        );
+        failed(reader.settle(Settlement::ack_all(held.token)).await, ErrorKind::LeaseLost);
+        failed(reader.extend(held.token, HOUR).await, ErrorKind::LeaseLost);
+        assert_eq!(reader.outstanding().await, [], "{name}");
+        assert_eq!(reader.dead_letters().await.len(), 1, "{name}");
+        let left: Vec<_> = (expected.to.0..=10).collect();
+        assert_eq!(reader.reads().await, left, "{name}: each once, as new");
+    }
+}
+
+/// Moved back before what it once buried, and the letter redriven too: the message comes, and once.
+pub async fn a_letter_redriven_after_a_seek_comes_once(case: &Case) {
+    let scene = case.scene(kept()).await;
+    scene.publish(3).await;
+    let lease = scene.claim_one("a", 3).await;
+    let parts = vec![((1, 1), Outcome::Ack), ((2, 2), bury("no")), ((3, 3), Outcome::Ack)];
+    scene.settle_each(lease.token, parts).await.unwrap();
+    scene.store.seek(&scene.topic, &group("workers"), Start::Beginning, false).await.unwrap();
+    scene.store.redrive(&scene.letters()).await.unwrap();
+    assert_eq!(scene.dead_letters().await, []);
+    let mut got = scene.reads().await;
+    got.sort_unstable();
+    assert_eq!(got, [1, 2, 3]);
+    assert_eq!(scene.store.doctor().await.unwrap(), []);
+}
+
+/// A paused group can be moved and stays paused, a dead one stays dead; a cancelled one is nobody's to move.
+pub async fn seeking_changes_no_state(case: &Case) {
+    let store = case.open().await;
+    for state in SubscriptionState::ALL {
+        let scene = Scene::new(store.clone(), state.as_str(), kept()).await;
+        scene.publish(4).await;
+        scene.ack_next(2).await;
+        scene.bring_to(case, state).await;
+        let before = scene.status().await;
+        let answer = store.seek(&scene.topic, &group("workers"), Start::Beginning, false).await;
+        if state == SubscriptionState::Cancelled {
+            failed(answer, ErrorKind::InvalidTransition);
+            assert_eq!(scene.status().await, before);
+            continue;
+        }
+        assert_eq!(answer.unwrap(), moved(3, 1, 2, 0, 0), "{state}");
+        let after = scene.status().await;
+        assert_eq!((after.state, after.next.0), (state, 1));
+    }
+}
+
+/// Moved back, what lies between is not done: cleanup leaves it. Waiters learn of it at once.
+pub async fn what_is_replayed_is_kept_and_waiters_are_woken(case: &Case) {
+    for tracking in MODES {
+        let settings = TopicSettings { tracking, message_retention: Some(HOUR), ..lively() };
+        let scene = Scene::new(case.open().await, tracking.as_str(), settings).await;
+        scene.publish(4).await;
+        assert_eq!(scene.reads().await, [1, 2, 3, 4]);
+        scene.clean_all().await;
+        case.advance(HOUR);
+        at_rest(&scene).await;
+        let wake = arm(&scene).await;
+        let elsewhere = case.open().await;
+        elsewhere.seek(&scene.topic, &group("workers"), Start::Offset(Offset(3)), false).await.unwrap();
+        assert!(wake.wait(SAFETY_POLL / 2).await, "nobody was woken");
+        scene.clean_all().await;
+        assert_eq!(scene.stored().await, [3, 4], "{tracking:?}");
+        assert_eq!(scene.reads().await, [3, 4]);
+        assert_eq!(scene.status().await.missed, MissedMessages::default());
+    }
+}
+
+/// A lease ended by hand is handed out again at once, without an attempt counted and without suspicion.
+pub async fn a_lease_is_released_by_hand(case: &Case) {
+    let settings = TopicSettings { lease: Duration::ZERO, ..kept() };
+    let scene = case.scene(settings).await;
+    scene.publish(3).await;
+    let stuck = scene.claim_one("stuck", 2).await;
+    assert_eq!(stuck.deadline, None, "it never ends by itself");
+    scene.store.release_lease(stuck.token).await.unwrap();
+    failed(scene.settle(Settlement::ack_all(stuck.token)).await, ErrorKind::LeaseLost);
+    let again = scene.claim_one("b", 2).await;
+    assert_eq!((again.range, again.attempt, again.suspect), (range(1, 2), 1, false));
+    for token in [stuck.token, LeaseToken(i64::MAX), LeaseToken(-1)] {
+        failed(scene.store.release_lease(token).await, ErrorKind::LeaseLost);
+    }
+    scene.ack(&again).await;
+    assert_eq!(scene.reads().await, [3]);
+}
+
+/// What only dead groups wait for is given up, if it is old enough: said first, done then, counted as missed.
+pub async fn what_only_the_dead_wait_for_is_given_up(case: &Case) {
+    for tracking in MODES {
+        let settings = TopicSettings { tracking, ..kept() };
+        let scene = Scene::new(case.open().await, tracking.as_str(), settings).await;
+        let dead = scene.subscribe("dead", Start::Beginning).await;
+        let done = scene.subscribe("done", Start::Beginning).await;
+        scene.publish(6).await;
+        scene.ack_next(4).await;
+        done.ack_next(6).await;
+        dead.ack_next(1).await;
+        let force = async |dry: bool| scene.store.force_complete(&scene.topic, HOUR, dry).await.unwrap();
+        case.advance(HOUR + MOMENT);
+        assert_eq!(force(false).await, [], "nobody is dead");
+        dead.let_die(case).await;
+        scene.publish(2).await;
+        let given_up = [ForceCompleted { group: group("dead"), messages: 3, until: Offset(4) }];
+        let before = dead.status().await;
+        assert_eq!(force(true).await, given_up, "5 and 6 the workers have yet to do, 7 and 8 are young");
+        assert_eq!(dead.status().await, before, "a dry run changed something");
+        assert_eq!(force(false).await, given_up);
+        let status = dead.status().await;
+        assert_eq!((status.state, status.next.0, status.floor.0), (SubscriptionState::Dead, 5, 4));
+        assert_eq!(status.missed, missed(3, 2, 4), "{tracking:?}");
+        assert_eq!(force(false).await, [], "once");
+        assert_eq!(dead.pulse("a").await, Pulse::Resurrected(missed(3, 2, 4)));
+        assert_eq!(dead.reads().await, [5, 6, 7, 8]);
+        assert_eq!(scene.reads().await, [5, 6, 7, 8], "the living lose nothing");
+        for one in [&scene, &dead, &done] {
+            one.shift(Transition::Cancel).await;
+        }
+    }
+}
+
+/// Old and unfinished, per counting group: in hand, to be retried or never handed out.
+pub async fn stuck_messages_are_counted_per_group(case: &Case) {
+    let began = case.now();
+    let scene = case.scene(kept()).await;
+    let held = scene.subscribe("held", Start::Beginning).await;
+    let paused = scene.subscribe("paused", Start::Beginning).await;
+    let done = scene.subscribe("done", Start::Beginning).await;
+    let dead = scene.subscribe("dead", Start::Beginning).await;
+    scene.publish(2).await;
+    case.advance_ms(1_000);
+    scene.publish(1).await;
+    scene.ack_next(1).await;
+    held.ack_next(2).await;
+    held.claimed_for("a", 1, Some(Duration::ZERO)).await;
+    paused.shift(Transition::Pause).await;
+    assert_eq!(done.reads().await, [1, 2, 3]);
+    dead.let_die(case).await;
+    case.advance(HOUR + MOMENT);
+    scene.publish(5).await;
+    let stuck = |name: &str, messages: u64, after_ms: u64| Stuck {
+        group: group(name),
+        messages,
+        oldest: began + Duration::from_millis(after_ms),
+    };
+    let mut listed = scene.store.stuck(&scene.topic, HOUR).await.unwrap();
+    listed.sort_by(|a, b| a.group.cmp(&b.group));
+    assert_eq!(listed, [stuck("held", 1, 1_000), stuck("paused", 3, 0), stuck("workers", 2, 0)]);
+    assert_eq!(scene.store.stuck(&scene.topic, HOUR * 2).await.unwrap(), []);
+    let ailments = scene.status().await.ailments(case.now());
+    assert!(ailments.contains(&crate::Ailment::Stuck), "{ailments:?}");
+}
+
+/// A group's own lease and attempts win over its topic's, for it alone, and can be taken back.
+pub async fn a_groups_own_policy_wins(case: &Case) {
+    let scene = case.scene(TopicSettings { max_attempts: 5, ..kept() }).await;
+    let other = scene.subscribe("other", Start::Beginning).await;
+    let name = group("workers");
+    assert_eq!(scene.store.policy(&scene.topic, &name).await.unwrap(), DeliveryPolicy::default());
+    let own = DeliveryPolicy {
+        lease: Some(Duration::from_secs(7)),
+        max_attempts: Some(2),
+        backoff_initial: Some(Duration::from_millis(20)),
+        backoff_max: Some(Duration::from_millis(30)),
+    };
+    scene.store.set_policy(&scene.topic, &name, &own).await.unwrap();
+    assert_eq!(scene.store.policy(&scene.topic, &name).await.unwrap(), own);
+    let settings = scene.subscribe("workers", Start::Beginning).await.subscription.topic.settings;
+    assert_eq!((settings.lease, settings.max_attempts), (Duration::from_secs(7), 2));
+    assert_eq!(settings.backoff_initial, Duration::from_millis(20));
+    assert_eq!(settings.backoff_max, Duration::from_millis(30));
+    let others = other.subscribe("other", Start::Beginning).await.subscription.topic.settings;
+    assert_eq!((others.lease, others.max_attempts), (Duration::from_secs(300), 5));
+    scene.publish(1).await;
+    for attempt in 1..=2 {
+        let lease = scene.claim_one(&format!("dies-{attempt}"), 1).await;
+        assert_eq!((lease.attempt, lease.deadline), (attempt, Some(case.now() + Duration::from_secs(7))));
+        case.advance(Duration::from_secs(7) + MOMENT);
+    }
+    scene.claim_nothing("next", 1).await;
+    assert_eq!(scene.dead_letters().await.len(), 1, "buried after two attempts");
+    let lease = other.claim_one("a", 1).await;
+    assert_eq!(lease.deadline, Some(case.now() + Duration::from_secs(300)));
+    scene.store.set_policy(&scene.topic, &name, &DeliveryPolicy::default()).await.unwrap();
+    scene.publish(1).await;
+    let lease = scene.claim_one("a", 1).await;
+    assert_eq!(lease.deadline, Some(case.now() + Duration::from_secs(300)), "the topic's again");
+}
+
+/// A policy outside the rules of the topic's settings is refused by name.
+pub async fn bad_policies_are_refused(case: &Case) {
+    let scene = case.scene(kept()).await;
+    let (good, too_long) = (DeliveryPolicy::default(), Duration::from_secs(367 * 24 * 3_600));
+    for (field, bad) in [
+        ("lease", DeliveryPolicy { lease: Some(too_long), ..good }),
+        ("max_attempts", DeliveryPolicy { max_attempts: Some(0), ..good }),
+        ("max_attempts", DeliveryPolicy { max_attempts: Some(1_001), ..good }),
+        ("backoff_initial", DeliveryPolicy { backoff_initial: Some(too_long), ..good }),
+        ("backoff_max", DeliveryPolicy { backoff_max: Some(too_long), ..good }),
+    ] {
+        let answer = scene.store.set_policy(&scene.topic, &group("workers"), &bad).await;
+        let error = failed(answer, ErrorKind::InvalidInput);
+        assert!(error.to_string().contains(field), "{field} is not named: {error}");
+    }
+    assert_eq!(scene.store.policy(&scene.topic, &group("workers")).await.unwrap(), good);
+}
+
+/// One line per act of an operator, newest first, with who, what and where; none for what was refused or only tried, and
+/// none for heartbeats and the detector.
+pub async fn every_act_is_in_the_audit_once(case: &Case) {
+    let store = case.open_with(case.options().actor("ada")).await.unwrap();
+    let scene = Scene::new(store.clone(), "orders", counted()).await;
+    let (topic, name) = (&scene.topic, group("workers"));
+    assert_eq!(store.audit(100).await.unwrap(), [], "topics and groups that come are no acts");
+    scene.publish(5).await;
+    scene.track_all().await;
+    let lease = scene.claim_one("a", 2).await;
+    scene.settle_each(lease.token, vec![((1, 2), bury("no"))]).await.unwrap();
+    let letters = scene.dead_letters().await;
+    assert_eq!(letters.len(), 2);
+    let held = scene.claim_one("a", 1).await;
+    // What is no act.
+    scene.let_die(case).await;
+    scene.pulse("a").await;
+    scene.subscribe("workers", Start::Now).await;
+    store.seek(topic, &name, Start::Now, true).await.unwrap();
+    store.force_complete(topic, HOUR, true).await.unwrap();
+    failed(scene.try_shift(Transition::Resume).await, ErrorKind::InvalidTransition);
+    failed(store.remove(topic, &name).await, ErrorKind::InvalidTransition);
+    scene.backfill_all().await;
+    assert_eq!(store.audit(100).await.unwrap(), []);
+
+    act_in_every_way(case, &scene, held.token, letters[0].dead_letter_id).await;
+    let lines = store.audit(100).await.unwrap();
+    let acts: Vec<_> = lines.iter().rev().map(|line| line.act.as_str()).collect();
+    assert_eq!(
+        acts,
+        [
+            "alter_topic",
+            "set_policy",
+            "release_lease",
+            "redrive",
+            "purge",
+            "pause",
+            "resume",
+            "seek",
+            "backfill",
+            "cancel_backfill",
+            "resume_backfill",
+            "force_complete",
+            "resurrect",
+            "cancel",
+            "remove"
+        ]
+    );
+    for line in &lines {
+        assert_eq!(line.actor, "ada", "{line:?}");
+        assert_eq!(line.topic.as_deref(), Some("orders"), "{line:?}");
+        let of_group = !["alter_topic", "force_complete"].contains(&line.act.as_str());
+        assert!(!of_group || line.group.as_deref() == Some("workers"), "{line:?}");
+        let detail: serde_json::Value = serde_json::from_str(&line.detail).expect("the particulars are JSON");
+        assert!(detail.is_object(), "{line:?}");
+    }
+    assert_eq!(lines[0].at, case.now());
+    assert_eq!(store.audit(3).await.unwrap(), lines[..3]);
+}
+
+/// Does everything an operator can do to a topic and its group, each once.
+async fn act_in_every_way(case: &Case, scene: &Scene, held: LeaseToken, letter: uuid::Uuid) {
+    let (store, topic, name) = (&scene.store, &scene.topic, group("workers"));
+    let altered = TopicSettings { max_attempts: 9, ..counted() };
+    store.alter_topic(topic, &altered).await.unwrap();
+    store.set_policy(topic, &name, &DeliveryPolicy::default()).await.unwrap();
+    store.release_lease(held).await.unwrap();
+    assert_eq!(store.redrive(&scene.letters().ids([letter])).await.unwrap().redriven, 1);
+    assert_eq!(store.purge(&scene.letters()).await.unwrap(), 1);
+    scene.shift(Transition::Pause).await;
+    scene.shift(Transition::Resume).await;
+    store.seek(topic, &name, Start::Beginning, false).await.unwrap();
+    scene.track_all().await;
+    store.backfill(topic, &name, &BackfillLimits::default()).await.unwrap();
+    store.cancel_backfill(topic, &name).await.unwrap();
+    store.resume_backfill(topic, &name).await.unwrap();
+    scene.backfill_all().await;
+    scene.let_die(case).await;
+    case.advance(HOUR);
+    assert_eq!(store.force_complete(topic, HOUR, false).await.unwrap().len(), 1);
+    assert!(store.resurrect(topic, &name, None).await.unwrap().resurrected);
+    scene.shift(Transition::Cancel).await;
+    scene.track_all().await;
+    store.remove(topic, &name).await.unwrap();
+}
+
+/// Nobody changes what is written there, not even with plain SQL.
+pub async fn the_audit_is_append_only(case: &Case) {
+    let scene = case.scene(kept()).await;
+    scene.shift(Transition::Pause).await;
+    let before = scene.store.audit(10).await.unwrap();
+    assert_eq!(before.len(), 1);
+    for (sqlite, postgres) in [
+        ("UPDATE headwater_audit SET actor = 'nobody'", "UPDATE {schema}.audit SET actor = 'nobody'"),
+        ("DELETE FROM headwater_audit", "DELETE FROM {schema}.audit"),
+    ] {
+        let error = case.harness().sql(sqlite, postgres).await.expect_err("the audit was changed");
+        assert!(error.contains("append-only"), "{error}");
+    }
+    assert_eq!(scene.store.audit(10).await.unwrap(), before);
+}
+
+/// A seek among members that claim: whatever they held is lost or was done before, and what is promised comes.
+pub async fn a_seek_among_claims_replays_everything(case: &Case) {
+    let scene = case.scene(kept()).await;
+    scene.publish(40).await;
+    let members: Vec<_> = (0..3)
+        .map(|n| {
+            let scene = scene.clone();
+            tokio::spawn(async move {
+                for _ in 0..15 {
+                    for lease in scene.claim(&format!("member-{n}"), 4).await {
+                        tokio::task::yield_now().await;
+                        match scene.settle(Settlement::ack_all(lease.token)).await {
+                            Ok(()) => {}
+                            Err(error) => assert_eq!(error.kind(), ErrorKind::LeaseLost, "{error:?}"),
+                        }
+                    }
+                }
+            })
+        })
+        .collect();
+    scene.store.seek(&scene.topic, &group("workers"), Start::Beginning, false).await.unwrap();
+    for member in members {
+        member.await.unwrap();
+    }
+    scene.store.seek(&scene.topic, &group("workers"), Start::Beginning, false).await.unwrap();
+    let lease = scene.claim_one("last", 5).await;
+    let parts = vec![((1, 2), Outcome::Release), ((3, 5), Outcome::Ack)];
+    scene.settle_each(lease.token, parts).await.unwrap();
+    let mut got = offsets_of(&scene.drain(owner("reader").as_str()).await);
+    got.sort_unstable();
+    assert!(got.iter().copied().eq([1, 2].into_iter().chain(6..=40)), "{got:?}");
+}

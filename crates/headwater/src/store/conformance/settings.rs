@@ -1,0 +1,244 @@
+//! Altering a topic: every setting while messages flow, and the few rules about what may not be.
+
+use std::time::Duration;
+
+use super::case::{Case, Scene, failed, group, topic};
+use super::life::{HOUR, lively};
+use crate::error::ErrorKind;
+use crate::message::NewMessage;
+use crate::subscription::{Start, Transition};
+use crate::topic::{Ordering, Partition, Preset, Semantics, Storage, TopicSettings, Tracking};
+
+const CENTURY: Duration = Duration::from_secs(101 * 366 * 24 * 3_600);
+
+/// One change of each setting, on top of the defaults of a fan-out topic.
+fn changes() -> Vec<(&'static str, TopicSettings)> {
+    let base = TopicSettings::pub_sub;
+    let secs = Duration::from_secs;
+    vec![
+        ("semantics", TopicSettings::default()),
+        ("tracking", TopicSettings { tracking: Tracking::ReferenceCounting, ..base() }),
+        ("message_retention", TopicSettings { message_retention: Some(secs(7)), ..base() }),
+        ("message_retention for ever", TopicSettings { message_retention: None, ..base() }),
+        ("message_retention of zero", TopicSettings { message_retention: Some(Duration::ZERO), ..base() }),
+        ("max_retention", TopicSettings { max_retention: Some(Duration::from_millis(1)), ..base() }),
+        ("max_retention none", TopicSettings { max_retention: None, ..base() }),
+        ("zero_subscription_retention", TopicSettings { zero_subscription_retention: secs(8), ..base() }),
+        ("block_writes", TopicSettings { block_writes_on_zero_subscriptions: true, ..base() }),
+        ("zombie_subscription_ttl", TopicSettings { zombie_subscription_ttl: secs(9), ..base() }),
+        ("lease", TopicSettings { lease: Duration::ZERO, ..base() }),
+        ("max_attempts", TopicSettings { max_attempts: 1_000, ..base() }),
+        ("backoff_initial", TopicSettings { backoff_initial: secs(11), ..base() }),
+        ("backoff_max", TopicSettings { backoff_max: secs(12), ..base() }),
+        ("ordering", TopicSettings { ordering: Ordering::Key, ..base() }),
+        ("lanes", TopicSettings { lanes: 256, ..base() }),
+        ("storage", TopicSettings { storage: Storage::Dedicated(Partition::None), ..base() }),
+        ("rows", TopicSettings { storage: Storage::Dedicated(Partition::Rows(1_000)), ..base() }),
+        ("hour", TopicSettings { storage: Storage::Dedicated(Partition::Hour), ..base() }),
+        ("day", TopicSettings { storage: Storage::Dedicated(Partition::Day), ..base() }),
+        ("month", TopicSettings { storage: Storage::Dedicated(Partition::Month), ..base() }),
+        ("payload_bytes_max", TopicSettings { payload_bytes_max: 17, ..base() }),
+        ("dedup_window", TopicSettings { dedup_window: Duration::ZERO, ..base() }),
+        ("heartbeat_interval", TopicSettings { heartbeat_interval: Duration::from_millis(100), ..base() }),
+        ("heartbeat_timeout", TopicSettings { heartbeat_timeout: secs(120), ..base() }),
+        ("ack_log", TopicSettings { ack_log: true, ..base() }),
+        ("gap_patience", TopicSettings { gap_patience: secs(2), ..base() }),
+    ]
+}
+
+/// Altered one by one, each is as it was given, also for others and after a restart, and can be altered back.
+pub async fn every_setting_can_be_altered(case: &Case) {
+    let store = case.open().await;
+    for (index, (what, settings)) in changes().into_iter().enumerate() {
+        let name = topic(&format!("topic-{index}"));
+        let created = store.create_topic(&name, &TopicSettings::pub_sub()).await.unwrap();
+        let altered = store.alter_topic(&name, &settings).await.unwrap_or_else(|e| panic!("{what}: {e:?}"));
+        assert_eq!(altered.settings, settings, "{what}");
+        assert_eq!(altered.topic_id, created.topic_id, "{what}");
+        assert_eq!(store.topic(&name).await.unwrap(), altered, "{what}");
+    }
+    store.close().await.unwrap();
+    let store = case.open().await;
+    for (index, (what, settings)) in changes().into_iter().enumerate() {
+        let name = topic(&format!("topic-{index}"));
+        assert_eq!(store.topic(&name).await.unwrap().settings, settings, "{what} after a restart");
+        if settings.tracking == Tracking::OffsetWatermark {
+            store.alter_topic(&name, &TopicSettings::pub_sub()).await.unwrap();
+            assert_eq!(store.topic(&name).await.unwrap().settings, TopicSettings::pub_sub(), "{what} back");
+        }
+    }
+}
+
+/// What is altered holds for the next message and the next hand-out, without a new subscription.
+pub async fn an_altered_topic_behaves_so_at_once(case: &Case) {
+    let scene = case.pub_sub().await;
+    scene.publish(2).await;
+    let lease = scene.claim_one("a", 1).await;
+    assert_eq!(lease.deadline, Some(case.now() + Duration::from_secs(300)));
+    let settings =
+        TopicSettings { lease: Duration::from_secs(7), payload_bytes_max: 3, ..TopicSettings::pub_sub() };
+    let other = case.open().await;
+    other.alter_topic(&scene.topic, &settings).await.unwrap();
+    let lease = scene.claim_one("a", 1).await;
+    assert_eq!(lease.deadline, Some(case.now() + Duration::from_secs(7)));
+    let long = [NewMessage::new("four")];
+    failed(scene.store.publish(&scene.topic, &long).await, ErrorKind::PayloadTooLarge);
+    scene.publish_all(&[NewMessage::new("3 b")]).await;
+}
+
+/// Two groups of a fan-out topic would compete for a queue's messages: refused until one of them is gone.
+pub async fn pub_sub_becomes_a_queue_only_with_one_group(case: &Case) {
+    let scene = case.scene(lively()).await;
+    let second = scene.subscribe("second", Start::Beginning).await;
+    let queue = TopicSettings { semantics: Semantics::Queue, ..lively() };
+    let error = failed(scene.store.alter_topic(&scene.topic, &queue).await, ErrorKind::InvalidInput);
+    assert!(error.to_string().contains("orders"), "{error}");
+    assert_eq!(scene.store.topic(&scene.topic).await.unwrap().settings, lively(), "nothing was changed");
+    second.shift(Transition::Cancel).await;
+    scene.track_all().await;
+    scene.store.remove(&scene.topic, &group("second")).await.unwrap();
+    scene.store.alter_topic(&scene.topic, &queue).await.unwrap();
+    let third = scene.store.subscribe(&scene.topic, &group("third"), Start::Beginning).await;
+    failed(third, ErrorKind::InvalidInput);
+}
+
+/// A queue that becomes a fan-out topic takes a second group, and the first goes on.
+pub async fn a_queue_becomes_pub_sub(case: &Case) {
+    let scene = case.queue().await;
+    scene.publish(3).await;
+    scene.ack_next(1).await;
+    scene.store.alter_topic(&scene.topic, &TopicSettings::pub_sub()).await.unwrap();
+    let second = scene.subscribe("second", Start::Beginning).await;
+    assert_eq!(second.reads().await, [1, 2, 3]);
+    assert_eq!(scene.reads().await, [2, 3]);
+}
+
+/// Where messages lie cannot be changed under them; before the first and after the last it can.
+pub async fn storage_changes_only_while_nothing_is_stored(case: &Case) {
+    let scene = case.scene(lively()).await;
+    let dedicated = TopicSettings { storage: Storage::Dedicated(Partition::None), ..lively() };
+    scene.store.alter_topic(&scene.topic, &dedicated).await.unwrap();
+    scene.publish(2).await;
+    let error = failed(scene.store.alter_topic(&scene.topic, &lively()).await, ErrorKind::InvalidInput);
+    assert!(error.to_string().contains("storage"), "{error}");
+    let rows = TopicSettings { storage: Storage::Dedicated(Partition::Rows(1_000)), ..lively() };
+    failed(scene.store.alter_topic(&scene.topic, &rows).await, ErrorKind::InvalidInput);
+    assert_eq!(scene.store.topic(&scene.topic).await.unwrap().settings, dedicated, "nothing was changed");
+    // Other settings can be changed meanwhile.
+    let other = TopicSettings { max_attempts: 3, ..dedicated };
+    scene.store.alter_topic(&scene.topic, &other).await.unwrap();
+    assert_eq!(scene.reads().await, [1, 2]);
+    assert_eq!(scene.clean_all().await.removed, 2);
+    scene.store.alter_topic(&scene.topic, &lively()).await.unwrap();
+    assert_eq!(scene.publish(1).await, [3], "the offsets go on");
+    assert_eq!(scene.reads().await, [3]);
+}
+
+/// Lanes and order are a group's from its first day.
+pub async fn groups_that_exist_keep_their_lanes(case: &Case) {
+    let ordered = |lanes| TopicSettings { ordering: Ordering::Key, lanes, ..TopicSettings::pub_sub() };
+    let scene = case.scene(ordered(4)).await;
+    scene.store.alter_topic(&scene.topic, &ordered(8)).await.unwrap();
+    let again = scene.subscribe("workers", Start::Beginning).await;
+    assert_eq!((again.subscription.lanes, again.subscription.topic.settings.lanes), (4, 8));
+    assert_eq!(scene.subscribe("new", Start::Beginning).await.subscription.lanes, 8);
+    scene.store.alter_topic(&scene.topic, &TopicSettings::pub_sub()).await.unwrap();
+    assert_eq!(scene.subscribe("plain", Start::Beginning).await.subscription.lanes, 0);
+    let keyed = NewMessage::new("1").key("k");
+    scene.publish_all(&[keyed]).await;
+    let leases = again.claim("a", 10).await;
+    assert!(leases.iter().all(|lease| lease.lane.is_some_and(|lane| lane < 4)), "{leases:?}");
+}
+
+/// The names a person understands: each has the retention and blocking that suit it.
+pub async fn presets_keep_and_block_as_they_say(case: &Case) {
+    let store = case.open().await;
+    let day = HOUR * 24;
+    for (preset, retention, blocks) in [
+        (Preset::Critical, day * 7, true),
+        (Preset::Audit, day * 90, true),
+        (Preset::Standard, day, false),
+        (Preset::Ephemeral, HOUR, false),
+        (Preset::Queue, day, false),
+    ] {
+        let name = topic(preset.as_str());
+        let settings = TopicSettings::preset(preset);
+        let created = store.create_topic(&name, &settings).await.unwrap();
+        assert_eq!(created.settings, settings, "{preset:?}");
+        assert_eq!(settings.message_retention, Some(retention), "{preset:?}");
+        assert_eq!(settings.semantics == Semantics::Queue, preset == Preset::Queue);
+        let published = store.publish(&name, &[NewMessage::new("1")]).await;
+        assert_eq!(published.is_err(), blocks, "{preset:?}: {published:?}");
+        if blocks {
+            failed(published, ErrorKind::NoSubscriptions);
+        }
+    }
+}
+
+/// Refused by name when it is made and when it is altered, and nothing is changed.
+pub async fn bad_settings_are_refused_by_name(case: &Case) {
+    let scene = case.pub_sub().await;
+    let good = TopicSettings::pub_sub;
+    let secs = Duration::from_secs;
+    for (field, bad) in [
+        ("message_retention", TopicSettings { message_retention: Some(CENTURY), ..good() }),
+        ("max_retention", TopicSettings { max_retention: Some(CENTURY), ..good() }),
+        ("max_retention", TopicSettings { max_retention: Some(Duration::ZERO), ..good() }),
+        ("zero_subscription_retention", TopicSettings { zero_subscription_retention: CENTURY, ..good() }),
+        ("zombie_subscription_ttl", TopicSettings { zombie_subscription_ttl: CENTURY, ..good() }),
+        (
+            "block_writes_on_zero_subscriptions",
+            TopicSettings { block_writes_on_zero_subscriptions: true, ..TopicSettings::default() },
+        ),
+        ("heartbeat_interval", TopicSettings { heartbeat_interval: Duration::from_millis(99), ..good() }),
+        ("heartbeat_timeout", TopicSettings { heartbeat_timeout: secs(119), ..good() }),
+        ("heartbeat_timeout", TopicSettings { heartbeat_timeout: CENTURY, ..good() }),
+        ("partition rows", TopicSettings { storage: Storage::Dedicated(Partition::Rows(999)), ..good() }),
+        ("max_attempts", TopicSettings { max_attempts: 0, ..good() }),
+        ("lanes", TopicSettings { lanes: 257, ..good() }),
+    ] {
+        for answer in [
+            scene.store.create_topic(&topic("bad"), &bad).await,
+            scene.store.alter_topic(&scene.topic, &bad).await,
+        ] {
+            let error = failed(answer, ErrorKind::InvalidInput);
+            assert!(error.to_string().contains(field), "{field} is not named: {error}");
+        }
+    }
+    assert_eq!(scene.store.topics().await.unwrap().len(), 1);
+    assert_eq!(scene.store.topic(&scene.topic).await.unwrap().settings, good());
+}
+
+/// There is nothing to alter.
+pub async fn an_unknown_topic_cannot_be_altered(case: &Case) {
+    let store = case.open().await;
+    let answer = store.alter_topic(&topic("nowhere"), &TopicSettings::default()).await;
+    let error = failed(answer, ErrorKind::NoSuchTopic);
+    assert!(error.to_string().contains("nowhere"), "{error}");
+    assert_eq!(store.topics().await.unwrap(), []);
+}
+
+/// Altered while others publish and consume: nothing is lost, nothing doubled.
+pub async fn a_topic_is_altered_while_messages_flow(case: &Case) {
+    let scene = case.pub_sub().await;
+    let publisher = {
+        let scene: Scene = scene.through(&case.open().await);
+        tokio::spawn(async move {
+            for _ in 0..30 {
+                scene.publish(3).await;
+            }
+        })
+    };
+    let mut got = Vec::new();
+    for round in 0..30_u32 {
+        let settings = TopicSettings { max_attempts: round + 1, ..TopicSettings::pub_sub() };
+        scene.store.alter_topic(&scene.topic, &settings).await.unwrap();
+        got.extend(scene.reads().await);
+    }
+    publisher.await.unwrap();
+    while got.len() < 90 {
+        got.extend(super::case::offsets_of(&scene.drain_until("reader", 1).await));
+    }
+    got.sort_unstable();
+    assert!(got.iter().copied().eq(1..=90), "{got:?}");
+}

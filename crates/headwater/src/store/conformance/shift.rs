@@ -1,0 +1,337 @@
+//! The states of a subscription: the drawn arrows exist, no other does, and what each means for its messages.
+
+use std::time::Duration;
+
+use super::case::{Case, DEADLINE, Scene, bury, failed, group, offsets_of, retry, topic};
+use super::heartbeat::at_rest;
+use super::life::{TIMEOUT, lively};
+use super::wake::arm;
+use crate::error::ErrorKind;
+use crate::lease::{Outcome, Settlement};
+use crate::limits::SAFETY_POLL;
+use crate::store::Pulse;
+use crate::subscription::{Start, SubscriptionState, Transition};
+use crate::topic::TopicSettings;
+
+/// From every state by every transition: the drawn ones lead where they lead, all others change nothing and say so. Only
+/// the detector kills, and only resurrecting resurrects.
+pub async fn only_the_drawn_transitions_exist(case: &Case) {
+    let store = case.open().await;
+    for state in SubscriptionState::ALL {
+        for transition in Transition::ALL {
+            let name = format!("{state}-{}", transition.as_str());
+            let scene = Scene::new(store.clone(), &name, lively()).await;
+            scene.publish(3).await;
+            scene.claim_one("a", 1).await;
+            scene.bring_to(case, state).await;
+            let before = scene.status().await;
+            let by_operators = !matches!(transition, Transition::Die | Transition::Resurrect);
+            let answer = scene.try_shift(transition).await;
+            if by_operators && transition.from().contains(&state) {
+                assert!(answer.is_ok(), "{name}: {answer:?}");
+                let after = scene.status().await;
+                assert_eq!((after.state, after.state_since), (transition.to(), case.now()), "{name}");
+            } else {
+                let error = failed(answer, ErrorKind::InvalidTransition);
+                let text = error.to_string();
+                assert!(text.contains(&name) && text.contains("workers"), "{name}: {text}");
+                assert_eq!(scene.status().await, before, "{name} changed something");
+            }
+        }
+    }
+}
+
+/// Only a dead one is resurrected by hand: active it is already, and paused and cancelled are somebody's decision.
+pub async fn only_the_dead_are_resurrected(case: &Case) {
+    let store = case.open().await;
+    for state in SubscriptionState::ALL {
+        let scene = Scene::new(store.clone(), state.as_str(), lively()).await;
+        scene.publish(4).await;
+        scene.ack_next(2).await;
+        scene.bring_to(case, state).await;
+        let before = scene.status().await;
+        let answer = scene.store.resurrect(&scene.topic, &group("workers"), None).await;
+        match state {
+            SubscriptionState::Active | SubscriptionState::Dead => {
+                let answer = answer.unwrap();
+                assert_eq!(answer.resurrected, state == SubscriptionState::Dead);
+                assert_eq!((answer.next.0, answer.missed.count), (3, 0));
+                assert_eq!(scene.state().await, SubscriptionState::Active);
+                assert_eq!(scene.reads().await, [3, 4]);
+            }
+            _ => {
+                failed(answer, ErrorKind::InvalidTransition);
+                assert_eq!(scene.status().await, before);
+            }
+        }
+    }
+    let nobody = store.resurrect(&topic("active"), &group("nobody"), None).await;
+    failed(nobody, ErrorKind::NoSuchSubscription);
+}
+
+/// As soon as the pause returned, in every process; what comes meanwhile waits, and all of it comes after the resume.
+pub async fn a_pause_stops_hand_outs_and_loses_nothing(case: &Case) {
+    let scene = case.scene(lively()).await;
+    let elsewhere = scene.through(&case.open().await);
+    scene.publish(5).await;
+    assert_eq!(elsewhere.claim_one("b", 1).await.range.first.0, 1);
+    scene.shift(Transition::Pause).await;
+    scene.publish(2).await;
+    let id = scene.subscription.subscription_id;
+    for one in [&scene, &elsewhere] {
+        let claimed = one.claimed("a", 10).await;
+        assert_eq!(claimed.leases, []);
+        assert_eq!(claimed.inactive, [(id, SubscriptionState::Paused)]);
+    }
+    // Not even what ran out meanwhile.
+    case.advance(Duration::from_secs(301));
+    elsewhere.claim_nothing("a", 10).await;
+    let status = scene.status().await;
+    assert_eq!((status.state, status.lag), (SubscriptionState::Paused, 7));
+    scene.shift(Transition::Resume).await;
+    let mut got = elsewhere.reads().await;
+    got.sort_unstable();
+    assert_eq!(got, [1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(elsewhere.claimed("a", 10).await.inactive, []);
+}
+
+/// A claim for several serves the active ones and names the others.
+pub async fn a_claim_names_who_is_not_active(case: &Case) {
+    let scene = case.scene(lively()).await;
+    let mut others = Vec::new();
+    for state in [SubscriptionState::Paused, SubscriptionState::Dead, SubscriptionState::Cancelled] {
+        others.push((scene.subscribe(state.as_str(), Start::Beginning).await, state));
+    }
+    scene.publish(2).await;
+    for (other, state) in &others {
+        other.bring_to(case, *state).await;
+    }
+    let mut wants = vec![scene.want(5)];
+    wants.extend(others.iter().map(|(other, _)| other.want(5)));
+    let request = crate::ClaimRequest { owner: super::case::owner("a"), wants };
+    let claimed = scene.store.claim(&request).await.unwrap();
+    let served: Vec<_> = claimed.leases.iter().map(|lease| lease.subscription_id).collect();
+    assert_eq!(served, [scene.subscription.subscription_id]);
+    let mut inactive = claimed.inactive;
+    inactive.sort_by_key(|(id, _)| *id);
+    let expected: Vec<_> =
+        others.iter().map(|(other, state)| (other.subscription.subscription_id, *state)).collect();
+    assert_eq!(inactive, expected);
+}
+
+/// Somebody paused it for a reason and will want its messages: they stay.
+pub async fn a_paused_group_still_counts(case: &Case) {
+    let scene = case.scene(lively()).await;
+    let other = scene.subscribe("other", Start::Beginning).await;
+    scene.publish(4).await;
+    scene.ack_next(1).await;
+    scene.shift(Transition::Pause).await;
+    assert_eq!(other.reads().await, [1, 2, 3, 4]);
+    assert_eq!(scene.topic_status().await.watermark.0, 1);
+    assert_eq!(scene.clean_all().await.removed, 1);
+    assert_eq!(scene.stored().await, [2, 3, 4]);
+    scene.shift(Transition::Resume).await;
+    assert_eq!(scene.reads().await, [2, 3, 4]);
+    assert_eq!(scene.clean_all().await.removed, 3);
+}
+
+/// What was started before a pause or a death may be finished: acked, retried, buried, extended.
+pub async fn what_was_started_is_settled_under_pause_and_death(case: &Case) {
+    for state in [SubscriptionState::Paused, SubscriptionState::Dead] {
+        let scene = Scene::new(case.open().await, state.as_str(), lively()).await;
+        scene.publish(6).await;
+        let whole = scene.claim_one("a", 2).await;
+        let parts = scene.claim_one("a", 3).await;
+        scene.bring_to(case, state).await;
+        scene.extend(whole.token, Duration::from_secs(600)).await.unwrap();
+        scene.ack(&whole).await;
+        let outcomes = vec![((3, 3), Outcome::Ack), ((4, 4), retry(0, "again")), ((5, 5), bury("hopeless"))];
+        scene.settle_each(parts.token, outcomes).await.unwrap();
+        let status = scene.status().await;
+        assert_eq!((status.floor.0, status.waiting, status.dead_letters), (3, 1, 1), "{state}");
+        assert_eq!(status.state, state, "settling brings nobody back");
+        scene.claim_nothing("a", 10).await;
+        match state {
+            SubscriptionState::Paused => scene.shift(Transition::Resume).await,
+            _ => {
+                scene.store.resurrect(&scene.topic, &group("workers"), None).await.unwrap();
+            }
+        }
+        let mut got = scene.reads().await;
+        got.sort_unstable();
+        assert_eq!(got, [4, 6], "{state}");
+    }
+}
+
+/// Its leases are lost at once, nothing of it is outstanding, and nobody waits for it any more.
+pub async fn a_cancelled_group_holds_and_counts_for_nothing(case: &Case) {
+    for from in [SubscriptionState::Active, SubscriptionState::Paused, SubscriptionState::Dead] {
+        let scene = Scene::new(case.open().await, from.as_str(), lively()).await;
+        let other = scene.subscribe("other", Start::Beginning).await;
+        scene.publish(6).await;
+        let lease = scene.claim_one("a", 2).await;
+        let again = scene.claim_one("a", 1).await;
+        scene.settle_each(again.token, vec![((3, 3), retry(0, "again"))]).await.unwrap();
+        scene.bring_to(case, from).await;
+        assert_eq!(other.reads().await, [1, 2, 3, 4, 5, 6]);
+        scene.shift(Transition::Cancel).await;
+        failed(scene.settle(Settlement::ack_all(lease.token)).await, ErrorKind::LeaseLost);
+        failed(scene.extend(lease.token, TIMEOUT).await, ErrorKind::LeaseLost);
+        assert_eq!(scene.outstanding().await, []);
+        let claimed = scene.claimed("a", 10).await;
+        let id = scene.subscription.subscription_id;
+        assert_eq!((claimed.leases, claimed.inactive), (vec![], vec![(id, SubscriptionState::Cancelled)]));
+        let status = scene.topic_status().await;
+        assert_eq!((status.watermark.0, status.subscriptions), (6, 1), "{from}");
+        assert_eq!(other.clean_all().await.removed, 6);
+    }
+}
+
+/// Terminal: the same name again is a new subscription, from its own start, with nothing of the old one's.
+pub async fn subscribing_after_a_cancel_makes_a_new_one(case: &Case) {
+    let scene = case.scene(TopicSettings { message_retention: None, ..lively() }).await;
+    scene.publish(4).await;
+    let lease = scene.claim_one("a", 1).await;
+    scene.settle_each(lease.token, vec![((1, 1), bury("hopeless"))]).await.unwrap();
+    scene.ack_next(1).await;
+    scene.shift(Transition::Cancel).await;
+    let new = scene.subscribe("workers", Start::Offset(crate::Offset(2))).await;
+    assert_ne!(new.subscription.subscription_id, scene.subscription.subscription_id);
+    let status = new.status().await;
+    assert_eq!((status.state, status.next.0, status.dead_letters), (SubscriptionState::Active, 2, 0));
+    assert_eq!(new.reads().await, [2, 3, 4]);
+    assert_eq!(scene.state().await, SubscriptionState::Cancelled);
+    let listed = scene.store.subscriptions(&scene.topic).await.unwrap();
+    assert_eq!(listed.len(), 2, "the cancelled one is listed until it is removed: {listed:?}");
+    assert_eq!(scene.topic_status().await.subscriptions, 1);
+    // Acts name the group that lives.
+    new.shift(Transition::Pause).await;
+    assert_eq!(
+        (new.state().await, scene.state().await),
+        (SubscriptionState::Paused, SubscriptionState::Cancelled)
+    );
+}
+
+/// Its one group was given up: another may come, and gets the queue's messages.
+pub async fn a_cancelled_queue_group_leaves_room_for_another(case: &Case) {
+    let queue = TopicSettings { semantics: crate::Semantics::Queue, ..lively() };
+    let scene = case.scene(queue).await;
+    scene.publish(3).await;
+    scene.ack_next(1).await;
+    let others = scene.store.subscribe(&scene.topic, &group("others"), Start::Beginning).await;
+    failed(others, ErrorKind::InvalidInput);
+    scene.shift(Transition::Cancel).await;
+    let others = scene.subscribe("others", Start::Beginning).await;
+    assert_eq!(others.reads().await, [1, 2, 3]);
+    let third = scene.store.subscribe(&scene.topic, &group("workers"), Start::Beginning).await;
+    failed(third, ErrorKind::InvalidInput);
+}
+
+/// Only what is cancelled is removed, with everything of its own and nothing of others'.
+pub async fn only_a_cancelled_group_is_removed(case: &Case) {
+    let store = case.open().await;
+    for state in SubscriptionState::ALL {
+        let scene = Scene::new(store.clone(), state.as_str(), lively()).await;
+        let other = scene.subscribe("other", Start::Beginning).await;
+        scene.publish(2).await;
+        for one in [&scene, &other] {
+            let lease = one.claim_one("a", 1).await;
+            one.settle_each(lease.token, vec![((1, 1), bury("hopeless"))]).await.unwrap();
+        }
+        scene.bring_to(case, state).await;
+        scene.track_all().await;
+        let answer = store.remove(&scene.topic, &group("workers")).await;
+        if state != SubscriptionState::Cancelled {
+            failed(answer, ErrorKind::InvalidTransition);
+            assert_eq!(scene.state().await, state);
+            continue;
+        }
+        answer.unwrap();
+        let listed = store.subscriptions(&scene.topic).await.unwrap();
+        assert_eq!(listed.iter().map(|one| one.group.as_str()).collect::<Vec<_>>(), ["other"]);
+        assert_eq!(scene.dead_letters().await, []);
+        assert_eq!(other.dead_letters().await.len(), 1);
+        assert_eq!(scene.pulse("a").await, Pulse::Gone);
+        let again = store.remove(&scene.topic, &group("workers")).await;
+        failed(again, ErrorKind::NoSuchSubscription);
+        assert_eq!(other.reads().await, [2]);
+    }
+}
+
+/// Whoever waits for the topic learns of a pause, a resume and a cancellation at once, also in another process.
+pub async fn a_shift_wakes_a_waiter(case: &Case) {
+    let scene = case.scene(lively()).await;
+    let elsewhere = scene.through(&case.open().await);
+    for transition in [Transition::Pause, Transition::Resume, Transition::Cancel] {
+        for (actor, place) in [(&scene, "here"), (&elsewhere, "elsewhere")] {
+            let waiter = scene.subscribe(&format!("{}-{place}", transition.as_str()), Start::Now).await;
+            if transition == Transition::Resume {
+                waiter.shift(Transition::Pause).await;
+            }
+            at_rest(&waiter).await;
+            let wake = arm(&waiter).await;
+            actor.store.shift(&waiter.topic, &waiter.subscription.group, transition).await.unwrap();
+            assert!(wake.wait(SAFETY_POLL / 2).await, "{transition:?} {place} woke nobody");
+        }
+    }
+}
+
+/// Members claim as fast as they can while others pause and resume: after a pause returned no claim begins to give
+/// anything, and in the end everything came exactly once.
+pub async fn a_pause_among_claims_is_a_clean_cut(case: &Case) {
+    const MESSAGES: usize = 120;
+    let scene = case.scene(lively()).await;
+    scene.publish(MESSAGES).await;
+    let stores = [scene.clone(), scene.through(&case.open().await)];
+    let members: Vec<_> = (0..4)
+        .map(|n| {
+            let scene = stores[n % 2].clone();
+            tokio::spawn(async move {
+                let (mut got, until) = (Vec::new(), std::time::Instant::now() + DEADLINE);
+                while std::time::Instant::now() < until {
+                    for lease in scene.claim(&format!("member-{n}"), 3).await {
+                        got.extend(offsets_of(&scene.fetch(&lease).await));
+                        scene.ack(&lease).await;
+                    }
+                    if scene.status().await.floor.0 == MESSAGES as i64 {
+                        return got;
+                    }
+                    tokio::task::yield_now().await;
+                }
+                panic!("{:?} never ends", scene.status().await)
+            })
+        })
+        .collect();
+    for _ in 0..8 {
+        scene.shift(Transition::Pause).await;
+        let next = scene.status().await.next;
+        for store in &stores {
+            store.claim_nothing("late", 3).await;
+        }
+        assert_eq!(scene.status().await.next, next, "something was handed out under a pause");
+        scene.shift(Transition::Resume).await;
+        super::case::pause().await;
+    }
+    let mut got = Vec::new();
+    for member in members {
+        got.extend(member.await.unwrap());
+    }
+    got.sort_unstable();
+    assert!(got.iter().copied().eq(1..=MESSAGES as i64), "{got:?}");
+}
+
+/// Unknown names are told apart: the topic, or the group.
+pub async fn unknown_groups_and_topics_are_named(case: &Case) {
+    let scene = case.scene(lively()).await;
+    let (nobody, nowhere, workers) = (group("nobody"), topic("nowhere"), group("workers"));
+    for transition in [Transition::Pause, Transition::Resume, Transition::Cancel] {
+        let answer = scene.store.shift(&scene.topic, &nobody, transition).await;
+        let error = failed(answer, ErrorKind::NoSuchSubscription);
+        assert!(error.to_string().contains("nobody"), "{error}");
+        failed(scene.store.shift(&nowhere, &workers, transition).await, ErrorKind::NoSuchTopic);
+    }
+    failed(scene.store.remove(&scene.topic, &nobody).await, ErrorKind::NoSuchSubscription);
+    failed(scene.store.seek(&scene.topic, &nobody, Start::Now, false).await, ErrorKind::NoSuchSubscription);
+    failed(scene.store.policy(&scene.topic, &nobody).await, ErrorKind::NoSuchSubscription);
+    assert_eq!(scene.state().await, SubscriptionState::Active);
+}

@@ -1,0 +1,409 @@
+//! Reference counting: what a record says of a message, and changing between the two ways of recording.
+
+use std::collections::BTreeMap;
+
+use super::case::{Case, Scene, bury, failed, group, range};
+use super::life::{HOUR, MOMENT, counted, lively, told};
+use crate::error::ErrorKind;
+use crate::lease::Outcome;
+use crate::limits::TRACKED_GROUPS_MAX;
+use crate::store::TrackStep;
+use crate::subscription::{Start, Transition};
+use crate::topic::{Progress, TopicSettings, Tracking};
+
+/// The names and state of a record, as owned text.
+async fn record(scene: &Scene, offset: i64) -> (Vec<String>, Vec<String>, bool) {
+    let record = scene.record(offset).await;
+    let (required, completed, done) = told(&record);
+    let owned = |names: Vec<&str>| names.into_iter().map(str::to_owned).collect();
+    (owned(required), owned(completed), done)
+}
+
+fn says(required: &[&str], completed: &[&str], done: bool) -> (Vec<String>, Vec<String>, bool) {
+    let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    (owned(required), owned(completed), done)
+}
+
+/// The groups it waits for, those that are done, and when the last one was: completed by the last ack.
+pub async fn a_record_shows_required_and_completed_groups(case: &Case) {
+    let scene = case.scene(counted()).await;
+    let second = scene.subscribe("second", Start::Beginning).await;
+    scene.publish(3).await;
+    scene.store.maintain().await.unwrap();
+    let both = ["second", "workers"];
+    assert_eq!(record(&scene, 1).await, says(&both, &[], false), "shown as it will be");
+    assert_eq!(scene.track_all().await.recorded, 3);
+    assert_eq!(record(&scene, 1).await, says(&both, &[], false));
+    second.ack_next(2).await;
+    scene.track_all().await;
+    assert_eq!(record(&scene, 2).await, says(&both, &["second"], false));
+    assert_eq!(record(&scene, 3).await, says(&both, &[], false));
+    case.advance(HOUR / 2);
+    let lease = scene.claim_one("a", 3).await;
+    scene.settle_each(lease.token, vec![((2, 2), Outcome::Ack), ((3, 3), bury("no"))]).await.unwrap();
+    let step = scene.track_all().await;
+    assert_eq!(step.completed, 1, "{step:?}");
+    assert_eq!(record(&scene, 1).await, says(&both, &["second"], false), "held is not done");
+    assert_eq!(record(&scene, 2).await, says(&both, &both, true));
+    assert_eq!(scene.record(2).await.completed_at, Some(case.now()));
+    assert_eq!(record(&scene, 3).await, says(&both, &["workers"], false), "buried is done");
+    let offsets: Vec<_> = scene.records().await.iter().map(|record| record.offset.0).collect();
+    assert_eq!(offsets, [1, 2, 3]);
+    assert_eq!(scene.store.records(&scene.topic, range(2, 2)).await.unwrap().len(), 1);
+}
+
+/// Only groups that began at or below a message are asked for it.
+pub async fn a_message_is_for_those_who_began_before_it(case: &Case) {
+    let scene = case.scene(counted()).await;
+    scene.publish(2).await;
+    scene.subscribe("late", Start::Now).await;
+    scene.publish(1).await;
+    scene.track_all().await;
+    assert_eq!(record(&scene, 2).await, says(&["workers"], &[], false));
+    assert_eq!(record(&scene, 3).await, says(&["late", "workers"], &[], false));
+}
+
+/// A message nobody is to get is complete as soon as it is recorded.
+pub async fn a_message_for_nobody_is_complete(case: &Case) {
+    let scene = case.scene(counted()).await;
+    scene.shift(Transition::Cancel).await;
+    scene.publish(2).await;
+    let step = scene.track_all().await;
+    assert_eq!((step.recorded, step.completed), (2, 2));
+    assert_eq!(record(&scene, 1).await, says(&[], &[], true));
+}
+
+/// Nobody waits for those who died or were cancelled: they are taken out of what is pending, which may complete it.
+pub async fn the_dead_and_the_cancelled_are_taken_out(case: &Case) {
+    let scene = case.scene(counted()).await;
+    let dies = scene.subscribe("dies", Start::Beginning).await;
+    let quits = scene.subscribe("quits", Start::Beginning).await;
+    scene.publish(4).await;
+    scene.ack_next(3).await;
+    dies.ack_next(1).await;
+    quits.ack_next(1).await;
+    scene.track_all().await;
+    let all = ["dies", "quits", "workers"];
+    assert_eq!(record(&scene, 1).await, says(&all, &all, true));
+    let before = scene.record(1).await;
+    assert_eq!(record(&scene, 2).await, says(&all, &["workers"], false));
+    dies.let_die(case).await;
+    scene.track_all().await;
+    assert_eq!(record(&scene, 2).await, says(&["quits", "workers"], &["workers"], false));
+    quits.shift(Transition::Cancel).await;
+    scene.track_all().await;
+    assert_eq!(record(&scene, 2).await, says(&["workers"], &["workers"], true));
+    assert_eq!(record(&scene, 3).await, says(&["workers"], &["workers"], true));
+    assert_eq!(scene.record(3).await.completed_at, Some(case.now()));
+    assert_eq!(record(&scene, 4).await, says(&["workers"], &[], false));
+    assert_eq!(scene.record(1).await, before, "what is complete is never changed");
+}
+
+/// Its accounting is released in steps, and until that is done a cancelled group cannot be removed.
+pub async fn a_group_is_removed_only_once_it_is_released(case: &Case) {
+    let scene = case.scene(counted()).await;
+    let quits = scene.subscribe("quits", Start::Beginning).await;
+    scene.publish(9).await;
+    scene.track_all().await;
+    quits.shift(Transition::Cancel).await;
+    let too_early = scene.store.remove(&scene.topic, &group("quits")).await;
+    failed(too_early, ErrorKind::InvalidTransition);
+    let mut steps = 0;
+    while scene.track(2).await.more {
+        steps += 1;
+        assert!(steps < 100, "the release never ends");
+    }
+    assert!(steps >= 4, "nine messages, two at a time: {steps} steps");
+    scene.store.remove(&scene.topic, &group("quits")).await.unwrap();
+    for record in scene.records().await {
+        assert_eq!(told(&record), (vec!["workers"], vec![], false));
+    }
+}
+
+/// Back from the dead, a group is set on pending messages only; what was completed without it stays as it was.
+pub async fn a_resurrection_touches_pending_records_only(case: &Case) {
+    let scene = case.scene(counted()).await;
+    let dies = scene.subscribe("dies", Start::Beginning).await;
+    scene.publish(6).await;
+    scene.ack_next(4).await;
+    dies.ack_next(1).await;
+    dies.let_die(case).await;
+    scene.track_all().await;
+    let completed: Vec<_> = scene.records().await.into_iter().take(4).collect();
+    assert!(completed.iter().all(|record| record.completed_at.is_some()), "{completed:?}");
+    case.advance(MOMENT);
+    dies.pulse("a").await;
+    dies.backfill_all().await;
+    scene.track_all().await;
+    let records = scene.records().await;
+    assert_eq!(records[..4], completed[..], "completed ones are never modified");
+    for record in &records[4..] {
+        assert_eq!(told(record), (vec!["dies", "workers"], vec![], false));
+    }
+    assert_eq!(dies.reads().await, [2, 3, 4, 5, 6], "what it gets is another matter");
+    assert_eq!(scene.reads().await, [5, 6]);
+    scene.track_all().await;
+    assert!(scene.records().await.iter().all(|record| record.completed_at.is_some()));
+}
+
+/// Whatever was handed out again is not done: its completion is taken back while the message is pending.
+pub async fn what_is_handed_out_again_is_unset(case: &Case) {
+    let scene = case.scene(counted()).await;
+    let slow = scene.subscribe("slow", Start::Beginning).await;
+    scene.publish(4).await;
+    let lease = scene.claim_one("a", 4).await;
+    scene.settle_each(lease.token, vec![((1, 1), bury("no")), ((2, 4), Outcome::Ack)]).await.unwrap();
+    slow.ack_next(2).await;
+    scene.track_all().await;
+    let both = ["slow", "workers"];
+    assert_eq!(record(&scene, 1).await, says(&both, &both, true));
+    assert_eq!(record(&scene, 3).await, says(&both, &["workers"], false));
+    scene.store.seek(&scene.topic, &group("workers"), Start::Beginning, false).await.unwrap();
+    scene.track_all().await;
+    assert_eq!(record(&scene, 1).await, says(&both, &both, true), "what is complete stays so");
+    assert_eq!(record(&scene, 3).await, says(&both, &[], false));
+    assert_eq!(record(&scene, 4).await, says(&both, &[], false));
+    assert_eq!(scene.reads().await, [1, 2, 3, 4]);
+    assert_eq!(slow.reads().await, [3, 4]);
+    scene.track_all().await;
+    assert_eq!(record(&scene, 4).await, says(&both, &both, true));
+}
+
+/// A record has room for so many groups: one more is refused, with the way out. A place is free again only when no
+/// stored record carries it.
+pub async fn the_sixty_fifth_group_is_refused(case: &Case) {
+    let scene = case.scene(counted()).await;
+    let mut groups = vec![scene.clone()];
+    for n in 1..TRACKED_GROUPS_MAX {
+        groups.push(scene.subscribe(&format!("group-{n}"), Start::Beginning).await);
+    }
+    scene.publish(1).await;
+    for one in &groups {
+        assert_eq!(one.reads().await, [1]);
+    }
+    scene.track_all().await;
+    assert_eq!(scene.record(1).await.required.len(), groups.len());
+    assert!(scene.record(1).await.completed_at.is_some());
+    let one_more = async || scene.store.subscribe(&scene.topic, &group("more"), Start::Now).await;
+    let error = failed(one_more().await, ErrorKind::InvalidInput).to_string();
+    for part in ["orders", "offset_watermark"] {
+        assert!(error.contains(part), "{part} is missing in: {error}");
+    }
+    let last = groups.last().expect("there are groups");
+    last.shift(Transition::Cancel).await;
+    scene.track_all().await;
+    scene.store.remove(&scene.topic, &last.subscription.group).await.unwrap();
+    failed(one_more().await, ErrorKind::InvalidInput);
+    case.advance(HOUR);
+    assert_eq!(scene.clean_all().await.removed, 1);
+    one_more().await.unwrap();
+    scene.publish(1).await;
+    scene.track_all().await;
+    let required = scene.record(2).await.required;
+    assert!(required.contains(&group("more")) && required.len() == groups.len(), "{required:?}");
+}
+
+/// What is done goes, though older messages wait: with its record, and the rest stays right.
+pub async fn cleanup_works_in_the_middle_of_pending(case: &Case) {
+    let scene = case.scene(counted()).await;
+    scene.publish(7).await;
+    let lease = scene.claim_one("a", 7).await;
+    let acked = vec![((3, 4), Outcome::Ack), ((6, 6), Outcome::Ack)];
+    scene.settle_each(lease.token, acked).await.unwrap();
+    scene.track_all().await;
+    case.advance(HOUR);
+    assert_eq!(scene.clean_in_steps_of(1).await.removed, 3);
+    assert_eq!(scene.stored().await, [1, 2, 5, 7]);
+    let offsets: Vec<_> = scene.records().await.iter().map(|record| record.offset.0).collect();
+    assert_eq!(offsets, [1, 2, 5, 7]);
+    let mut got = scene.reads().await;
+    got.sort_unstable();
+    assert_eq!(got, [1, 2, 5, 7]);
+    scene.track_all().await;
+    case.advance(HOUR);
+    assert_eq!(scene.clean_all().await.removed, 4);
+    assert_eq!(scene.records().await, []);
+}
+
+/// Everything follows from cursors and ranges: looking again changes nothing, and steps are as small as they are told.
+pub async fn tracking_twice_changes_nothing_twice(case: &Case) {
+    let scene = case.scene(counted()).await;
+    let second = scene.subscribe("second", Start::Beginning).await;
+    scene.publish(10).await;
+    let mut recorded = 0;
+    for _ in 0..100 {
+        let step = scene.track(3).await;
+        assert!(step.recorded + step.changed <= 3, "{step:?}");
+        recorded += step.recorded;
+        if !step.more {
+            break;
+        }
+    }
+    assert_eq!(recorded, 10);
+    second.ack_next(6).await;
+    scene.ack_next(4).await;
+    let all = scene.track_all().await;
+    assert_eq!((all.recorded, all.changed, all.completed), (0, 6, 4), "each message is written once");
+    let records = scene.records().await;
+    for _ in 0..3 {
+        assert_eq!(scene.track(1_000).await, TrackStep::default());
+    }
+    scene.store.close().await.unwrap();
+    let scene = scene.through(&case.open().await);
+    assert_eq!(scene.track(1_000).await, TrackStep::default(), "after a restart too");
+    assert_eq!(scene.records().await, records);
+}
+
+/// Trackers of two processes at once, while groups ack: each change is made once, and in the end all is complete.
+pub async fn trackers_at_once_count_once(case: &Case) {
+    let scene = case.scene(counted()).await;
+    let second = scene.subscribe("second", Start::Beginning).await;
+    scene.publish(60).await;
+    let stores = [scene.clone(), scene.through(&case.open().await)];
+    let trackers: Vec<_> = (0..4)
+        .map(|n| {
+            let scene = stores[n % 2].clone();
+            tokio::spawn(async move {
+                let mut all = TrackStep::default();
+                for _ in 0..25 {
+                    let step = scene.track(7).await;
+                    all.recorded += step.recorded;
+                    all.completed += step.completed;
+                }
+                all
+            })
+        })
+        .collect();
+    for _ in 0..20 {
+        scene.ack_next(3).await;
+        second.ack_next(3).await;
+    }
+    let mut all = TrackStep::default();
+    for tracker in trackers {
+        let one = tracker.await.unwrap();
+        all.recorded += one.recorded;
+        all.completed += one.completed;
+    }
+    let rest = scene.track_all().await;
+    assert_eq!((all.recorded + rest.recorded, all.completed + rest.completed), (60, 60));
+    assert!(scene.records().await.iter().all(|record| record.completed_at.is_some()));
+}
+
+/// What each of some groups got so far.
+struct Readers {
+    groups: Vec<Scene>,
+    got: Vec<BTreeMap<i64, u32>>,
+}
+
+impl Readers {
+    async fn three(scene: &Scene) -> Self {
+        let groups = vec![
+            scene.clone(),
+            scene.subscribe("second", Start::Beginning).await,
+            scene.subscribe("third", Start::Beginning).await,
+        ];
+        Readers { got: vec![BTreeMap::new(); groups.len()], groups }
+    }
+
+    /// One group takes a few and acks them; returns whether there were any.
+    async fn read(&mut self, which: usize, count: u32) -> bool {
+        let scene = &self.groups[which];
+        let leases = scene.claim("reader", count).await;
+        for lease in &leases {
+            for message in scene.fetch(lease).await {
+                *self.got[which].entry(message.offset.0).or_default() += 1;
+            }
+            scene.ack(lease).await;
+        }
+        !leases.is_empty()
+    }
+
+    async fn finish(&mut self, last: i64) {
+        for which in 0..self.groups.len() {
+            while self.read(which, 50).await {}
+            let got = &self.got[which];
+            assert!(got.keys().copied().eq(1..=last), "group {which} lost something: {got:?}");
+            assert!(got.values().all(|times| *times == 1), "group {which} got something twice: {got:?}");
+        }
+    }
+}
+
+async fn progress(scene: &Scene) -> Option<Progress> {
+    scene.topic_status().await.tracking_change
+}
+
+/// While three groups consume and others publish, step by step, in both directions: nothing is lost, nothing doubled, the
+/// progress is told, and in the end the records are exactly what the groups did.
+pub async fn the_mode_is_changed_while_groups_consume(case: &Case) {
+    let keep = TopicSettings { message_retention: None, ..lively() };
+    let scene = case.scene(keep.clone()).await;
+    let mut readers = Readers::three(&scene).await;
+    scene.publish(40).await;
+    readers.read(0, 20).await;
+    readers.read(1, 10).await;
+    let counting = TopicSettings { tracking: Tracking::ReferenceCounting, ..keep.clone() };
+    scene.store.alter_topic(&scene.topic, &counting).await.unwrap();
+    let begun = progress(&scene).await.expect("a change is under way");
+    assert_eq!(begun.total, 40);
+    let (mut last, mut rounds, mut done_before) = (40, 0, begun.done);
+    while let Some(now) = progress(&scene).await {
+        assert!(now.done >= done_before && now.done <= now.total, "{now:?} after {done_before}");
+        done_before = now.done;
+        rounds += 1;
+        assert!(rounds < 200, "the change never ends: {now:?}");
+        scene.track(4).await;
+        readers.read(rounds % 3, 2).await;
+        last = scene.publish(1).await[0];
+    }
+    assert!(rounds >= 10, "four at a time of forty: {rounds} rounds");
+    scene.track_all().await;
+    for record in scene.records().await {
+        let (required, completed, done) = told(&record);
+        for (one, got) in readers.groups.iter().zip(&readers.got) {
+            let (name, acked) = (one.subscription.group.as_str(), got.contains_key(&record.offset.0));
+            assert!(acked || required.contains(&name), "{name} has yet to do {record:?}");
+            assert_eq!(completed.contains(&name), acked && required.contains(&name), "{name} in {record:?}");
+        }
+        assert_eq!(done, required == completed, "{record:?}");
+    }
+    scene.store.alter_topic(&scene.topic, &keep).await.unwrap();
+    assert_eq!(scene.records().await, [], "nothing in offset watermark");
+    rounds = 0;
+    while progress(&scene).await.is_some() {
+        rounds += 1;
+        assert!(rounds < 200, "the change never ends");
+        scene.track(4).await;
+        readers.read(rounds % 3, 2).await;
+        last = scene.publish(1).await[0];
+    }
+    assert!(rounds >= 5, "four at a time: {rounds} rounds");
+    readers.finish(last).await;
+    assert_eq!(scene.topic_status().await.watermark.0, last);
+    assert_eq!(scene.track_all().await, TrackStep::default());
+    // And once more from the start: nothing of the first time is left in the way.
+    scene.store.alter_topic(&scene.topic, &counting).await.unwrap();
+    scene.track_all().await;
+    assert_eq!(progress(&scene).await, None);
+    assert!(scene.records().await.iter().all(|record| record.completed_at.is_some()));
+}
+
+/// A change of mode that stops half way, because the worker died, goes on where it was.
+pub async fn a_change_of_mode_survives_a_restart(case: &Case) {
+    let scene = case.scene(TopicSettings { message_retention: None, ..lively() }).await;
+    scene.publish(20).await;
+    scene.ack_next(5).await;
+    let counting =
+        TopicSettings { tracking: Tracking::ReferenceCounting, message_retention: None, ..lively() };
+    scene.store.alter_topic(&scene.topic, &counting).await.unwrap();
+    scene.track(6).await;
+    let before = progress(&scene).await.expect("under way");
+    scene.store.close().await.unwrap();
+    let scene = scene.through(&case.open().await);
+    assert_eq!(progress(&scene).await, Some(before));
+    let all = scene.track_all().await;
+    assert_eq!(before.done + all.recorded, 20, "nothing is recorded twice");
+    assert_eq!(progress(&scene).await, None);
+    let done = scene.records().await.iter().filter(|record| record.completed_at.is_some()).count();
+    assert_eq!(done, 5);
+    assert_eq!(scene.reads().await.len(), 15);
+}

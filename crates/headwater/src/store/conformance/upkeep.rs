@@ -1,0 +1,131 @@
+//! Upkeep: one worker is elected, another takes over, and what each job did is known.
+
+use std::time::Duration;
+
+use super::case::{Case, owner};
+use super::life::{MOMENT, lively};
+use crate::maintain::{Job, JobRun};
+
+const TERM: Duration = Duration::from_secs(15);
+
+async fn elect(store: &std::sync::Arc<dyn crate::store::Store>, name: &str) -> bool {
+    store.elect(&owner(name), TERM).await.expect("the election is held")
+}
+
+/// Of many at once, in two processes, exactly one.
+pub async fn one_of_many_is_elected(case: &Case) {
+    let stores = [case.open().await, case.open().await];
+    for term in 0..5 {
+        let workers: Vec<_> = (0..10)
+            .map(|n| {
+                let store = stores[n % 2].clone();
+                tokio::spawn(async move { elect(&store, &format!("worker-{n}")).await })
+            })
+            .collect();
+        let mut elected = 0;
+        for worker in workers {
+            elected += u32::from(worker.await.unwrap());
+        }
+        assert_eq!(elected, 1, "in term {term}");
+        case.advance(TERM + MOMENT);
+    }
+}
+
+/// For its term and no longer; confirmed, for another from then; whoever lost it is told.
+pub async fn the_elected_stays_for_its_term(case: &Case) {
+    let store = case.open().await;
+    let other = case.open().await;
+    assert!(elect(&store, "first").await);
+    assert!(elect(&store, "first").await, "confirmed");
+    assert!(!elect(&other, "second").await);
+    case.advance(TERM - MOMENT);
+    assert!(!elect(&other, "second").await);
+    assert!(elect(&store, "first").await, "confirmed for another term");
+    case.advance(TERM - MOMENT);
+    assert!(!elect(&other, "second").await);
+    case.advance(MOMENT * 2);
+    assert!(elect(&other, "second").await, "the term has run out");
+    assert!(!elect(&store, "first").await, "it is the second's now");
+    case.advance(TERM + MOMENT);
+    assert!(elect(&other, "second").await, "nobody else wanted it");
+}
+
+/// Given up, it goes to another at once; whoever is not elected gives up nothing.
+pub async fn whoever_resigns_is_followed_at_once(case: &Case) {
+    let store = case.open().await;
+    assert!(elect(&store, "first").await);
+    store.resign(&owner("second")).await.unwrap();
+    assert!(!elect(&store, "second").await, "the first did not resign");
+    store.resign(&owner("first")).await.unwrap();
+    assert!(elect(&store, "second").await);
+    store.resign(&owner("first")).await.unwrap();
+    assert!(!elect(&store, "first").await);
+}
+
+/// Killed without a word, the elected worker is replaced within its term, and what it left half done is finished.
+pub async fn a_dead_worker_is_replaced_and_its_work_finished(case: &Case) {
+    let scene = case.scene(lively()).await;
+    let successor = scene.through(&case.open().await);
+    assert!(elect(&scene.store, "dies").await);
+    scene.publish(10).await;
+    scene.reads().await;
+    scene.store.job_ran(&ran(Job::MessageCleanup, 4, None)).await.unwrap();
+    assert_eq!(scene.clean(4).await.removed, 4);
+    scene.store.close().await.unwrap();
+    assert!(!elect(&successor.store, "lives").await);
+    case.advance(TERM + MOMENT);
+    assert!(elect(&successor.store, "lives").await);
+    assert_eq!(successor.clean_all().await.removed, 6);
+    assert_eq!(successor.stored().await, [] as [i64; 0]);
+    let jobs = successor.store.jobs().await.unwrap();
+    let cleanup = jobs.iter().find(|one| one.job == Job::MessageCleanup).expect("it is known");
+    assert_eq!((cleanup.runs, cleanup.rows), (1, 4), "what the dead worker did is known");
+}
+
+fn ran(job: Job, rows: u64, error: Option<&str>) -> JobRun {
+    JobRun { job, duration: Duration::from_millis(12), rows, backlog: 7, error: error.map(str::to_owned) }
+}
+
+/// Runs, failures, rows, backlog, when and for how long; an error is shown until the job succeeds again.
+pub async fn what_each_job_did_is_known(case: &Case) {
+    let store = case.open().await;
+    for job in Job::ALL {
+        store.job_ran(&ran(job, 5, None)).await.unwrap();
+    }
+    case.advance_ms(1_000);
+    store.job_ran(&ran(Job::Tracking, 0, Some("no luck"))).await.unwrap();
+    let of = async |job: Job| {
+        let jobs = store.jobs().await.unwrap();
+        assert_eq!(jobs.len(), Job::ALL.len(), "{jobs:?}");
+        jobs.into_iter().find(|one| one.job == job).expect("every job is listed")
+    };
+    let failed = of(Job::Tracking).await;
+    assert_eq!((failed.runs, failed.failures, failed.rows, failed.backlog), (2, 1, 5, 7));
+    assert_eq!(failed.last_error.as_deref(), Some("no luck"));
+    assert_eq!((failed.last_run_at, failed.last_duration), (case.now(), Duration::from_millis(12)));
+    let fine = of(Job::Heads).await;
+    assert_eq!((fine.runs, fine.failures, fine.last_error), (1, 0, None));
+    assert_eq!(fine.last_run_at, case.now() - Duration::from_secs(1));
+    let more = JobRun { backlog: 0, ..ran(Job::Tracking, 3, None) };
+    store.job_ran(&more).await.unwrap();
+    let again = of(Job::Tracking).await;
+    assert_eq!((again.runs, again.failures, again.rows, again.backlog), (3, 1, 8, 0));
+    assert_eq!(again.last_error, None);
+}
+
+/// Recorded from many places at once, none is lost.
+pub async fn runs_recorded_at_once_are_all_counted(case: &Case) {
+    let stores = [case.open().await, case.open().await];
+    let tasks: Vec<_> = (0..20)
+        .map(|n| {
+            let store = stores[n % 2].clone();
+            tokio::spawn(async move { store.job_ran(&ran(Job::Heads, 2, None)).await })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap().unwrap();
+    }
+    let jobs = stores[0].jobs().await.unwrap();
+    assert_eq!((jobs[0].job, jobs[0].runs, jobs[0].rows), (Job::Heads, 20, 40));
+    stores[0].probe().await.unwrap();
+}

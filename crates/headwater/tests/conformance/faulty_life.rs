@@ -1,0 +1,238 @@
+//! How the lying stores lie about lives and upkeep.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use headwater::{
+    Ack, AuditEntry, Backfill, BackfillLimits, BackfillStep, Beat, CleanStep, DeliveryPolicy, Detected,
+    ErrorKind, ForceCompleted, GroupName, JobRun, JobStatus, LeaseToken, Lifecycle, Moved, Offset,
+    OffsetRange, Owner, PartitionStep, Pulse, Record, Result, Resurrected, Start, Stuck, SubscriptionState,
+    SubscriptionStatus, SubscriptionStep, Topic, TopicId, TopicName, TopicSettings, TrackStep, Transition,
+    Upkeep,
+};
+
+use super::{Fault, Faulty};
+
+impl Faulty {
+    /// The groups of a topic, with its name.
+    async fn groups(&self, topic: TopicId) -> Result<(TopicName, Vec<SubscriptionStatus>)> {
+        let topics = self.inner.topics().await?;
+        let status = topics.into_iter().find(|status| status.topic.topic_id == topic);
+        let name = status.expect("the topic is there").topic.name;
+        let groups = self.inner.subscriptions(&name).await?;
+        Ok((name, groups))
+    }
+
+    async fn states(&self, topic: TopicId) -> Result<Vec<SubscriptionState>> {
+        Ok(self.groups(topic).await?.1.iter().map(|status| status.state).collect())
+    }
+
+    /// Moves every group that counts past everything.
+    async fn skip_all(&self, topic: TopicId) -> Result<()> {
+        let (name, groups) = self.groups(topic).await?;
+        for status in groups.iter().filter(|status| status.state.counts()) {
+            self.inner.seek(&name, &status.group, Start::Now, false).await?;
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Lifecycle for Faulty {
+    async fn alter_topic(&self, name: &TopicName, settings: &TopicSettings) -> Result<Topic> {
+        let kept = self.fault == Fault::SettingIsForgotten;
+        let settings = TopicSettings {
+            zombie_subscription_ttl: if kept {
+                TopicSettings::default().zombie_subscription_ttl
+            } else {
+                settings.zombie_subscription_ttl
+            },
+            ..settings.clone()
+        };
+        self.inner.alter_topic(name, &settings).await
+    }
+
+    async fn shift(&self, topic: &TopicName, group: &GroupName, transition: Transition) -> Result<()> {
+        let transition = match (self.fault, transition) {
+            (Fault::PauseIsIgnored, Transition::Pause | Transition::Resume) => return Ok(()),
+            (Fault::CancelledStillCounts, Transition::Cancel) => Transition::Pause,
+            _ => transition,
+        };
+        match self.inner.shift(topic, group, transition).await {
+            Err(error)
+                if self.fault == Fault::TransitionIsAccepted
+                    && error.kind() == ErrorKind::InvalidTransition =>
+            {
+                Ok(())
+            }
+            answer => answer,
+        }
+    }
+
+    async fn remove(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
+        self.inner.remove(topic, group).await
+    }
+
+    async fn resurrect(
+        &self,
+        topic: &TopicName,
+        group: &GroupName,
+        behind_max: Option<u64>,
+    ) -> Result<Resurrected> {
+        self.inner.resurrect(topic, group, behind_max).await
+    }
+
+    async fn beat(&self, owner: &Owner, beats: &[Beat]) -> Result<Vec<Pulse>> {
+        if self.fault == Fault::BeatIsForgotten {
+            return Ok(vec![Pulse::Active; beats.len()]);
+        }
+        self.inner.beat(owner, beats).await
+    }
+
+    async fn seek(&self, topic: &TopicName, group: &GroupName, to: Start, dry_run: bool) -> Result<Moved> {
+        self.inner.seek(topic, group, to, dry_run && self.fault != Fault::DryRunIsReal).await
+    }
+
+    async fn set_policy(&self, topic: &TopicName, group: &GroupName, policy: &DeliveryPolicy) -> Result<()> {
+        if self.fault == Fault::PolicyIsForgotten {
+            return Ok(());
+        }
+        self.inner.set_policy(topic, group, policy).await
+    }
+
+    async fn policy(&self, topic: &TopicName, group: &GroupName) -> Result<DeliveryPolicy> {
+        self.inner.policy(topic, group).await
+    }
+
+    async fn release_lease(&self, token: LeaseToken) -> Result<()> {
+        self.inner.release_lease(token).await
+    }
+
+    async fn force_complete(
+        &self,
+        topic: &TopicName,
+        older_than: Duration,
+        dry_run: bool,
+    ) -> Result<Vec<ForceCompleted>> {
+        self.inner.force_complete(topic, older_than, dry_run).await
+    }
+
+    async fn stuck(&self, topic: &TopicName, older_than: Duration) -> Result<Vec<Stuck>> {
+        if self.fault == Fault::StuckIsHidden {
+            return Ok(Vec::new());
+        }
+        self.inner.stuck(topic, older_than).await
+    }
+
+    async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>> {
+        let mut lines = self.inner.audit(limit).await?;
+        if self.fault == Fault::AuditForgetsOne {
+            lines.retain(|line| line.act != "seek");
+        }
+        Ok(lines)
+    }
+
+    async fn acks(&self, topic: &TopicName, offset: Offset) -> Result<Vec<Ack>> {
+        if self.fault == Fault::AckLogIsEmpty {
+            return Ok(Vec::new());
+        }
+        self.inner.acks(topic, offset).await
+    }
+
+    async fn records(&self, topic: &TopicName, range: OffsetRange) -> Result<Vec<Record>> {
+        let mut records = self.inner.records(topic, range).await?;
+        if self.fault == Fault::CompletionIsHidden {
+            records.iter_mut().for_each(|record| record.completed.clear());
+        }
+        Ok(records)
+    }
+}
+
+#[async_trait]
+impl Upkeep for Faulty {
+    async fn elect(&self, worker: &Owner, term: Duration) -> Result<bool> {
+        Ok(self.inner.elect(worker, term).await? || self.fault == Fault::EverybodyIsElected)
+    }
+
+    async fn resign(&self, worker: &Owner) -> Result<()> {
+        self.inner.resign(worker).await
+    }
+
+    async fn detect_dead(&self) -> Result<Detected> {
+        let mut found = self.inner.detect_dead().await?;
+        if self.fault == Fault::SuspectsDieAtOnce {
+            found.died.append(&mut found.suspected);
+        }
+        Ok(found)
+    }
+
+    async fn track(&self, topic: TopicId, messages_max: u32) -> Result<TrackStep> {
+        self.inner.track(topic, messages_max).await
+    }
+
+    async fn clean(&self, topic: TopicId, messages_max: u32) -> Result<CleanStep> {
+        match self.fault {
+            Fault::CleanupNeverRuns => return Ok(CleanStep::default()),
+            Fault::DeadStillCount if self.states(topic).await?.contains(&SubscriptionState::Dead) => {
+                return Ok(CleanStep::default());
+            }
+            // As if everything had been read.
+            Fault::CleanupTakesUnread => self.skip_all(topic).await?,
+            _ => {}
+        }
+        self.inner.clean(topic, messages_max).await
+    }
+
+    async fn keep_partitions(&self, topic: TopicId) -> Result<PartitionStep> {
+        self.inner.keep_partitions(topic).await
+    }
+
+    async fn clean_subscriptions(&self, older_than: Duration) -> Result<SubscriptionStep> {
+        if self.fault == Fault::ZombiesStay {
+            return Ok(SubscriptionStep::default());
+        }
+        self.inner.clean_subscriptions(older_than).await
+    }
+
+    async fn backfill(
+        &self,
+        topic: &TopicName,
+        group: &GroupName,
+        limits: &BackfillLimits,
+    ) -> Result<Backfill> {
+        self.inner.backfill(topic, group, limits).await
+    }
+
+    async fn cancel_backfill(&self, topic: &TopicName, group: &GroupName) -> Result<Backfill> {
+        self.inner.cancel_backfill(topic, group).await
+    }
+
+    async fn resume_backfill(&self, topic: &TopicName, group: &GroupName) -> Result<Backfill> {
+        self.inner.resume_backfill(topic, group).await
+    }
+
+    async fn backfills(&self) -> Result<Vec<Backfill>> {
+        self.inner.backfills().await
+    }
+
+    async fn step_backfill(&self, worker: &Owner, messages_max: u32) -> Result<Option<BackfillStep>> {
+        let step = self.inner.step_backfill(worker, messages_max).await?;
+        if self.fault != Fault::BackfillRepeatsABatch {
+            return Ok(step);
+        }
+        let mut batch = self.batch.lock().expect("no panic while held");
+        Ok(step.inspect(|step| *batch = Some(step.clone())).or_else(|| batch.take()))
+    }
+
+    async fn probe(&self) -> Result<()> {
+        self.inner.probe().await
+    }
+
+    async fn jobs(&self) -> Result<Vec<JobStatus>> {
+        self.inner.jobs().await
+    }
+
+    async fn job_ran(&self, run: &JobRun) -> Result<()> {
+        self.inner.job_ran(run).await
+    }
+}
