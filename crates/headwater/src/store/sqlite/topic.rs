@@ -282,3 +282,29 @@ fn stored_form(settings: &TopicSettings) -> TopicSettings {
         ..settings.clone()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_of_mode_shows_how_far_it_is_until_it_is_through() {
+        let change = |tracked_until, change_until, lowest_record| Change {
+            first: 11,
+            tracked_until,
+            change_until,
+            lowest_record,
+        };
+        let (counting, watermark) = (Tracking::ReferenceCounting, Tracking::OffsetWatermark);
+        let some = |done, total| Some(Progress { done, total });
+        assert_eq!(change(10, Some(20), None).progress(counting), some(0, 10));
+        assert_eq!(change(14, Some(20), Some(11)).progress(counting), some(4, 10));
+        assert_eq!(change(20, Some(20), Some(11)).progress(counting), None);
+        assert_eq!(change(20, None, Some(11)).progress(counting), None);
+        assert_eq!(change(20, Some(20), Some(11)).progress(watermark), some(0, 10));
+        assert_eq!(change(20, Some(20), Some(16)).progress(watermark), some(5, 10));
+        assert_eq!(change(20, Some(20), None).progress(watermark), some(10, 10));
+        assert_eq!(change(0, None, None).progress(watermark), None);
+        assert_eq!(change(10, Some(10), None).progress(watermark), None, "everything was removed meanwhile");
+    }
+}
