@@ -69,7 +69,11 @@ impl Ranges {
             if first <= last {
                 common.push((first, last));
             }
-            if a.1 < b.1 { mine.next() } else { theirs.next() };
+            if a.1 < b.1 {
+                mine.next()
+            } else {
+                theirs.next()
+            };
         }
         Ranges(common)
     }

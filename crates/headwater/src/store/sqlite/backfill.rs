@@ -126,7 +126,14 @@ pub(super) fn cancel(
         return Err(refused(name, group, shown.state, "cancel_backfill", "not_started or in_progress"));
     }
     stored.set(connection, BackfillState::Cancelled, None)?;
-    note_act(work, actor, "cancel_backfill", name, group, &serde_json::json!({ "checkpoint": shown.checkpoint }))?;
+    note_act(
+        work,
+        actor,
+        "cancel_backfill",
+        name,
+        group,
+        &serde_json::json!({ "checkpoint": shown.checkpoint }),
+    )?;
     stored_again(work.connection, subscription_id)?.show(work.connection, work.now_ms())
 }
 
@@ -148,7 +155,14 @@ pub(super) fn resume(
     let begun = stored.checkpoint >= stored.first;
     let state = if begun { BackfillState::InProgress } else { BackfillState::NotStarted };
     stored.set(connection, state, None)?;
-    note_act(work, actor, "resume_backfill", name, group, &serde_json::json!({ "checkpoint": shown.checkpoint }))?;
+    note_act(
+        work,
+        actor,
+        "resume_backfill",
+        name,
+        group,
+        &serde_json::json!({ "checkpoint": shown.checkpoint }),
+    )?;
     stored_again(work.connection, subscription_id)?.show(work.connection, work.now_ms())
 }
 

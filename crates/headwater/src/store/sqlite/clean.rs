@@ -72,9 +72,8 @@ impl Rule {
         let done = match (extent.message_retention_ms, completed_until_ms) {
             (None, _) => Ranges::default(),
             // Nothing is completed before it is created.
-            (_, Some(until_ms)) => {
-                done.within(extent.first, created_until(connection, extent, until_ms)?.min(extent.tracked_until))
-            }
+            (_, Some(until_ms)) => done
+                .within(extent.first, created_until(connection, extent, until_ms)?.min(extent.tracked_until)),
             (Some(retention_ms), None) => {
                 let marked = marks::since(connection, extent.topic, before(retention_ms))?;
                 done.within(extent.first, marked.min(watermark(extent, standings)))
@@ -95,9 +94,9 @@ impl Rule {
 
     fn allows(&self, offset: i64, created_at_ms: i64, completed_at_ms: Option<i64>) -> bool {
         let by = |at_ms: i64, until_ms: Option<i64>| until_ms.is_some_and(|until_ms| at_ms <= until_ms);
-        let completed = self.completed_until_ms.is_none_or(|_| {
-            completed_at_ms.is_some_and(|at_ms| by(at_ms, self.completed_until_ms))
-        });
+        let completed = self
+            .completed_until_ms
+            .is_none_or(|_| completed_at_ms.is_some_and(|at_ms| by(at_ms, self.completed_until_ms)));
         let seasoned = offset > self.zero_until || created_at_ms <= self.zero_until_ms;
         by(created_at_ms, self.forced_until_ms) || (self.done.contains(offset) && completed && seasoned)
     }
@@ -107,8 +106,7 @@ impl Rule {
         let mut statement = connection.prepare_cached(super::sql!("clean/look.sql"))?;
         let (mut offsets, mut looked_at) = (Vec::new(), 0);
         for (first, last) in self.region.iter() {
-            let mut rows =
-                statement.query([row_key(extent.topic, first), row_key(extent.topic, last)])?;
+            let mut rows = statement.query([row_key(extent.topic, first), row_key(extent.topic, last)])?;
             while let Some(row) = rows.next()? {
                 if offsets.len() == at_most || looked_at == at_most * LOOKED_AT_PER_REMOVED {
                     // Those that stay come again at every look: only removals promise that another step gets on.
@@ -196,12 +194,10 @@ fn miss(
         let lost = removed.without(&standing.done);
         let (Some(first), Some(last)) = (lost.first(), lost.last()) else { continue };
         note_missed(work.connection, standing.subscription_id, &lost)?;
-        unblocked += work.connection.prepare_cached(super::sql!("clean/forget_ranges.sql"))?.execute(params![
-            standing.subscription_id,
-            first,
-            last,
-            extent.topic.0
-        ])?;
+        unblocked += work
+            .connection
+            .prepare_cached(super::sql!("clean/forget_ranges.sql"))?
+            .execute(params![standing.subscription_id, first, last, extent.topic.0])?;
         if standing.state.counts() {
             missed.push((GroupName::new(standing.group.clone())?, lost.count()));
         }

@@ -45,7 +45,8 @@ pub(super) fn list(connection: &Connection) -> Attempt<Vec<JobStatus>> {
     let mut jobs = Vec::new();
     for job in Job::ALL {
         let status = statement.query_row([job.as_str()], |row| {
-            let count = |at: usize| Ok::<u64, rusqlite::Error>(row.get::<_, i64>(at)?.try_into().unwrap_or(0));
+            let count =
+                |at: usize| Ok::<u64, rusqlite::Error>(row.get::<_, i64>(at)?.try_into().unwrap_or(0));
             Ok(JobStatus {
                 job,
                 runs: count(0)?,

@@ -98,9 +98,9 @@ impl Upkeep for SqliteStore {
 
     async fn step_backfill(&self, worker: &Owner, messages_max: u32) -> Result<Option<BackfillStep>> {
         let (worker, messages_max) = (worker.clone(), bounded(messages_max)?);
-        let step =
-            self.write(Kind::Consume, move |work| backfill::step(work, &worker, messages_max)).await?;
-        if let Some(BackfillStep { backfill: Backfill { topic, group, error: Some(error), .. }, .. }) = &step {
+        let step = self.write(Kind::Consume, move |work| backfill::step(work, &worker, messages_max)).await?;
+        if let Some(BackfillStep { backfill: Backfill { topic, group, error: Some(error), .. }, .. }) = &step
+        {
             tracing::error!(%topic, %group, error, "a backfill failed");
         }
         Ok(step)

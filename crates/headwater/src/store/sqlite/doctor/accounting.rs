@@ -13,7 +13,9 @@ pub(super) const CHECKS: &[Check] = &[
         sql: crate::store::sqlite::sql!("doctor/cancelled_range.sql"),
         describe: |row| {
             let [subscription, token, first, last] = super::four(row)?;
-            Ok(format!("subscription {subscription} is cancelled but has outstanding {first}..={last}, token {token}"))
+            Ok(format!(
+                "subscription {subscription} is cancelled but has outstanding {first}..={last}, token {token}"
+            ))
         },
         remedy: "nobody will ever settle it; delete the row from headwater_range",
     },
@@ -24,7 +26,9 @@ pub(super) const CHECKS: &[Check] = &[
             let (topic, zero_until): (i64, Option<i64>) = (row.get(0)?, row.get(1)?);
             let (last, counting): (i64, bool) = (row.get(2)?, row.get(3)?);
             let counts = if counting { "some subscription counts" } else { "no subscription counts" };
-            Ok(format!("topic {topic}: {counts}, its last offset is {last}, but its zero_until is {zero_until:?}"))
+            Ok(format!(
+                "topic {topic}: {counts}, its last offset is {last}, but its zero_until is {zero_until:?}"
+            ))
         },
         remedy: "retention reckons wrongly; set zero_until in headwater_topic to NULL where no subscription is active or \
                  paused, to 0 elsewhere",
@@ -35,7 +39,9 @@ pub(super) const CHECKS: &[Check] = &[
         describe: |row| {
             let (topic, first, lowest): (i64, i64, Option<i64>) = (row.get(0)?, row.get(1)?, row.get(2)?);
             let last: i64 = row.get(3)?;
-            Ok(format!("topic {topic}: first offset {first}, lowest stored message {lowest:?}, last offset {last}"))
+            Ok(format!(
+                "topic {topic}: first offset {first}, lowest stored message {lowest:?}, last offset {last}"
+            ))
         },
         remedy: "messages below it are never removed; set first_offset in headwater_topic to the lowest stored offset",
     },
@@ -45,7 +51,9 @@ pub(super) const CHECKS: &[Check] = &[
         describe: |row| {
             let (topic, tracked, last): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
             let marked: Option<i64> = row.get(3)?;
-            Ok(format!("topic {topic}: last offset {last}, but records up to {tracked} and marks up to {marked:?}"))
+            Ok(format!(
+                "topic {topic}: last offset {last}, but records up to {tracked} and marks up to {marked:?}"
+            ))
         },
         remedy: "new messages would have no record or go too early; set tracked_until in headwater_topic to last_offset \
                  and delete the marks beyond it from headwater_mark",
@@ -124,7 +132,9 @@ pub(super) const CHECKS: &[Check] = &[
         sql: crate::store::sqlite::sql!("doctor/malformed_applied.sql"),
         describe: |row| {
             let (subscription, first, last): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
-            Ok(format!("subscription {subscription}: malformed or ownerless range {first}..={last} of what is recorded"))
+            Ok(format!(
+                "subscription {subscription}: malformed or ownerless range {first}..={last} of what is recorded"
+            ))
         },
         remedy: "delete the row from headwater_applied; if the subscription exists, change the topic's tracking to \
                  offset_watermark and back",
@@ -160,7 +170,9 @@ fn subscription(row: &Row<'_>) -> rusqlite::Result<String> {
 
 fn record(row: &Row<'_>) -> rusqlite::Result<String> {
     let [topic, offset, required, completed] = super::four(row)?;
-    Ok(format!("topic {topic}: the record of offset {offset} has required {required:#x}, completed {completed:#x}"))
+    Ok(format!(
+        "topic {topic}: the record of offset {offset} has required {required:#x}, completed {completed:#x}"
+    ))
 }
 
 /// Jobs that have run and have not for long.
@@ -175,7 +187,8 @@ pub(super) fn overdue_jobs(connection: &Connection, now_ms: i64) -> Attempt<Vec<
         .map(|problem| Finding {
             check: "job_overdue",
             problem,
-            remedy: "nobody runs maintenance; run it in a process, or by hand with `headwater maintain`".into(),
+            remedy: "nobody runs maintenance; run it in a process, or by hand with `headwater maintain`"
+                .into(),
         })
         .collect())
 }

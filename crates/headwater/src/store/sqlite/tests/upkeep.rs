@@ -69,7 +69,8 @@ impl Scene {
     async fn shift(&self, subscription: &Subscription, status: &'static str) {
         let subscription_id = subscription.subscription_id.0;
         let shifted = self.store.write(Kind::Define, move |work| {
-            let sql = "UPDATE headwater_subscription SET status = ?2, status_at_ms = ?3 WHERE subscription_id = ?1";
+            let sql =
+                "UPDATE headwater_subscription SET status = ?2, status_at_ms = ?3 WHERE subscription_id = ?1";
             work.connection.execute(sql, rusqlite::params![subscription_id, status, work.now_ms()])?;
             match status {
                 "active" => tracking::begin_accounting(work, subscription_id),
@@ -189,7 +190,10 @@ async fn runs_of_jobs_add_up_and_a_failed_look_is_none() {
     scene.store.job_ran(&run(Job::MessageCleanup, None)).await.unwrap();
     scene.store.job_ran(&run(Job::DeadDetection, Some("no"))).await.unwrap();
     let jobs = scene.store.jobs().await.unwrap();
-    assert_eq!(jobs.iter().map(|status| status.job).collect::<Vec<_>>(), [Job::DeadDetection, Job::MessageCleanup]);
+    assert_eq!(
+        jobs.iter().map(|status| status.job).collect::<Vec<_>>(),
+        [Job::DeadDetection, Job::MessageCleanup]
+    );
     assert_eq!(jobs[0].last_run_at, Timestamp::UNIX_EPOCH, "it failed, so nobody has looked");
     let cleanup = &jobs[1];
     assert_eq!((cleanup.runs, cleanup.failures, cleanup.rows, cleanup.backlog), (2, 1, 10, 7));

@@ -96,8 +96,7 @@ impl Tracking<'_, '_> {
         for group in &mut self.groups {
             let done = group.standing.done.within(1, last);
             // What was removed has no record to be changed.
-            group.applied =
-                group.applied.within(first, last).union(&done.within(1, first - 1));
+            group.applied = group.applied.within(first, last).union(&done.within(1, first - 1));
             let mask = group.standing.mask();
             layers.push((done.without(&group.applied), Masks { one: mask, two: 0 }));
             layers.push((group.applied.without(&done), Masks { one: 0, two: mask }));

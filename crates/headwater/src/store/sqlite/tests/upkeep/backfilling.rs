@@ -109,7 +109,10 @@ async fn without_records_a_backfill_only_shows_how_far_the_group_is() {
     let late = scene.group("late", Start::Beginning).await;
     let shown = || async { scene.store.backfills().await.unwrap().remove(0) };
     let backfill = shown().await;
-    assert_eq!((backfill.state, backfill.first, backfill.last), (BackfillState::InProgress, Offset(1), Offset(10)));
+    assert_eq!(
+        (backfill.state, backfill.first, backfill.last),
+        (BackfillState::InProgress, Offset(1), Offset(10))
+    );
     assert_eq!(scene.store.step_backfill(&worker("w"), 5).await.unwrap(), None, "there is nothing to do");
     scene.consume(&late, 4).await;
     scene.clock.advance(Duration::from_secs(2));

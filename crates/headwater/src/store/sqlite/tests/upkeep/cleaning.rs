@@ -3,7 +3,8 @@
 use super::*;
 
 /// Messages stay for an hour after they are done, and at most a day.
-const KEPT: &str = "message_retention_ms = 3600000, max_retention_ms = 86400000, zero_subscription_retention_ms = 0";
+const KEPT: &str =
+    "message_retention_ms = 3600000, max_retention_ms = 86400000, zero_subscription_retention_ms = 0";
 
 #[tokio::test]
 async fn messages_go_an_hour_after_everybody_was_done() {
@@ -25,7 +26,11 @@ async fn messages_go_an_hour_after_everybody_was_done() {
     scene.clock.advance(HOUR);
     assert_eq!(scene.clean().await, 2, "b has not done the rest");
     assert_eq!(scene.number("SELECT removed FROM headwater_topic"), Some(6));
-    assert_eq!(scene.number("SELECT count(*) FROM headwater_mark"), Some(1), "superseded marks are forgotten");
+    assert_eq!(
+        scene.number("SELECT count(*) FROM headwater_mark"),
+        Some(1),
+        "superseded marks are forgotten"
+    );
     scene.assert_sound().await;
 }
 
@@ -57,7 +62,11 @@ async fn marks_are_few_however_often_one_looks() {
         scene.clock.advance(Duration::from_millis(360));
         scene.clean().await;
     }
-    assert_eq!(scene.number("SELECT count(*) FROM headwater_mark"), Some(5), "one in a thousandth of an hour");
+    assert_eq!(
+        scene.number("SELECT count(*) FROM headwater_mark"),
+        Some(5),
+        "one in a thousandth of an hour"
+    );
 }
 
 #[tokio::test]
@@ -96,7 +105,8 @@ async fn what_max_retention_takes_unread_is_told() {
 
 #[tokio::test]
 async fn what_was_published_while_nobody_counted_lives_its_time() {
-    let settings = "message_retention_ms = 0, max_retention_ms = NULL, zero_subscription_retention_ms = 3600000";
+    let settings =
+        "message_retention_ms = 0, max_retention_ms = NULL, zero_subscription_retention_ms = 3600000";
     let scene = Scene::new(settings).await;
     scene.publish(2).await;
     scene.clock.advance(HOUR / 2);
@@ -105,7 +115,11 @@ async fn what_was_published_while_nobody_counted_lives_its_time() {
     let a = scene.group("a", Start::Beginning).await;
     scene.publish(2).await;
     scene.consume(&a, 6).await;
-    assert_eq!(scene.clean().await, 2, "what came while a counted is done; the rest is for whoever joins late");
+    assert_eq!(
+        scene.clean().await,
+        2,
+        "what came while a counted is done; the rest is for whoever joins late"
+    );
     assert_eq!(scene.stored().await, [1, 2, 3, 4]);
     scene.clock.advance(HOUR / 2);
     assert_eq!(scene.clean().await, 2);

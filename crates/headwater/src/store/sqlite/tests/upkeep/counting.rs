@@ -46,7 +46,8 @@ async fn the_sixty_fourth_group_counts_like_any_other() {
     assert!(error.to_string().contains("offset_watermark"), "{error}");
     assert_eq!(scene.store.subscriptions(&topic("orders")).await.unwrap().len(), 64, "nothing was created");
     let last = &groups[63];
-    let bit = format!("SELECT bit FROM headwater_subscription WHERE subscription_id = {}", last.subscription_id.0);
+    let bit =
+        format!("SELECT bit FROM headwater_subscription WHERE subscription_id = {}", last.subscription_id.0);
     assert_eq!(scene.number(&bit), Some(63));
     scene.publish(3).await;
     scene.track().await;
@@ -85,8 +86,15 @@ async fn a_group_that_is_gone_is_let_go_step_by_step_and_its_bit_is_not_taken_to
     assert_eq!(scene.told().await[2..8], ["3:a/a!", "4:a/a!", "5:a/a!", "6:a/a!", "7:a/a!", "8:a/ab"]);
     scene.assert_sound().await;
     scene.track().await;
-    assert_eq!(scene.told().await[0..3], ["1:ab/ab!", "2:ab/ab!", "3:a/a!"], "completed ones are never changed");
-    assert_eq!(scene.number("SELECT count(*) FROM headwater_subscription WHERE released_until IS NOT NULL"), Some(0));
+    assert_eq!(
+        scene.told().await[0..3],
+        ["1:ab/ab!", "2:ab/ab!", "3:a/a!"],
+        "completed ones are never changed"
+    );
+    assert_eq!(
+        scene.number("SELECT count(*) FROM headwater_subscription WHERE released_until IS NOT NULL"),
+        Some(0)
+    );
     scene.sql("DELETE FROM headwater_subscription WHERE group_name = 'b';
         DELETE FROM headwater_cursor WHERE subscription_id = 2; DELETE FROM headwater_applied WHERE subscription_id = 2;
         DELETE FROM headwater_backfill WHERE subscription_id = 2;");
@@ -207,7 +215,8 @@ async fn a_topic_changes_its_mode_and_back_while_messages_flow() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_stores_on_one_file_may_step_at_once() {
-    let scene = Scene::new(&format!("{COUNTED}, message_retention_ms = 0, zero_subscription_retention_ms = 0")).await;
+    let scene =
+        Scene::new(&format!("{COUNTED}, message_retention_ms = 0, zero_subscription_retention_ms = 0")).await;
     let other = Arc::new(scene.open_again().await);
     let a = scene.group("a", Start::Beginning).await;
     scene.publish(200).await;

@@ -68,7 +68,8 @@ async fn the_last_death_lets_go_of_the_topic() {
 #[tokio::test]
 async fn a_zombie_is_moved_up_to_the_watermark_and_has_missed_what_it_passed() {
     let scene = Scene::new("zombie_subscription_ttl_ms = 3600000").await;
-    let (zombie, alive) = (scene.group("zombie", Start::Beginning).await, scene.group("alive", Start::Beginning).await);
+    let (zombie, alive) =
+        (scene.group("zombie", Start::Beginning).await, scene.group("alive", Start::Beginning).await);
     scene.publish(30).await;
     scene.consume(&zombie, 3).await;
     scene.store.claim(&request(&zombie, 10)).await.unwrap();

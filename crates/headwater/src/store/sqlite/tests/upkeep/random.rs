@@ -25,7 +25,8 @@ struct Play {
 #[tokio::test]
 async fn records_and_retention_follow_from_the_delivery_state() {
     for seed in 1..=12 {
-        let settings = "message_retention_ms = 5000, max_retention_ms = 60000, zero_subscription_retention_ms = 2000";
+        let settings =
+            "message_retention_ms = 5000, max_retention_ms = 60000, zero_subscription_retention_ms = 2000";
         let scene = Scene::new(settings).await;
         let mut play = Play { scene, dice: Dice(seed), groups: Vec::new(), acts: Vec::new() };
         for _ in 0..120 {
@@ -48,7 +49,8 @@ impl Play {
                 format!("publish {small}")
             }
             20..28 if self.groups.len() < 6 => {
-                let start = [Start::Beginning, Start::Now, Start::Offset(Offset(7))][self.dice.below(3) as usize];
+                let start =
+                    [Start::Beginning, Start::Now, Start::Offset(Offset(7))][self.dice.below(3) as usize];
                 let name = format!("g{}", self.groups.len());
                 self.groups.push(self.scene.group(&name, start).await);
                 format!("subscribe {name} {start:?}")
@@ -65,8 +67,12 @@ impl Play {
                 format!("advance {by:?}")
             }
             _ => {
-                let target = [Tracking::ReferenceCounting, Tracking::OffsetWatermark][self.dice.below(2) as usize];
-                format!("change {target:?} {:?}", self.scene.change(target).await.map_err(|error| error.kind()))
+                let target =
+                    [Tracking::ReferenceCounting, Tracking::OffsetWatermark][self.dice.below(2) as usize];
+                format!(
+                    "change {target:?} {:?}",
+                    self.scene.change(target).await.map_err(|error| error.kind())
+                )
             }
         };
         self.acts.push(said);
@@ -172,7 +178,8 @@ impl Play {
                  AND (message.completed >> s.bit) & 1 <> ({DONE})"
         );
         assert_eq!(self.scene.number(&wrong), Some(0), "seed {seed}: {:#?}", self.acts);
-        let stuck = "SELECT count(*) FROM headwater_record AS message WHERE completed_at_ms IS NULL AND NOT EXISTS (
+        let stuck =
+            "SELECT count(*) FROM headwater_record AS message WHERE completed_at_ms IS NULL AND NOT EXISTS (
             SELECT 1 FROM headwater_subscription AS s WHERE s.status IN ('active', 'paused')
                 AND ((message.required & ~message.completed) >> s.bit) & 1)";
         assert_eq!(self.scene.number(stuck), Some(0), "seed {seed}: {:#?}", self.acts);
