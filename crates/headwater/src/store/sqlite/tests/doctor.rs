@@ -35,10 +35,7 @@ async fn every_check_finds_its_damage() {
         ("INSERT INTO headwater_cursor VALUES (7, 0, 1, 0)", "orphan_cursor"),
         ("INSERT INTO headwater_cursor VALUES (1, 1, 1, 0)", "missing_cursor"),
         (
-            "INSERT INTO headwater_subscription
-                (subscription_id, topic_id, group_name, lanes, start_offset, created_at_ms, status_at_ms)
-             VALUES (7, 9, 'g', 0, 1, 0, 0);
-             INSERT INTO headwater_cursor VALUES (7, 0, 1, 0)",
+            "INSERT INTO headwater_subscription (subscription_id, topic_id, group_name, lanes, start_offset, created_at_ms, status_at_ms) VALUES (7, 9, 'g', 0, 1, 0, 0); INSERT INTO headwater_cursor VALUES (7, 0, 1, 0)",
             "orphan_subscription",
         ),
         ("UPDATE headwater_topic SET last_offset = 25", "head_behind"),
