@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use headwater::{Headwater, Job, TopicSettings};
+use headwater::{Headwater, TopicSettings};
 
 use crate::args::{DemoArgs, Global};
 use crate::stop::Stop;
@@ -25,8 +25,6 @@ use story::Story;
 
 /// The topic of the story.
 pub(crate) const TOPIC: &str = "orders";
-/// How often the demo looks for the dead: maintenance by itself looks every minute, which suits heartbeats of minutes.
-const DETECT_EVERY: Duration = Duration::from_millis(250);
 /// How often what is shown is read again.
 const SHOW_EVERY: Duration = Duration::from_millis(250);
 
@@ -100,53 +98,40 @@ async fn perform(
 ) -> Result<bool> {
     headwater.topic(TOPIC).settings(settings()).create().await?;
     ledger::create(cast.file())?;
+    // Before any other process: so it is the elected one, and not one that is killed.
     let maintaining = headwater.maintenance().start();
-    let beside = Beside::start(headwater, stage);
+    let showing = Showing::start(headwater, stage);
     let mut story = Story::new(headwater, stage, cast, Tempo::of(args));
     let played = story.play().await;
     let held = match played {
         Ok(()) => story.curtain(global.output).await,
         Err(error) => Err(error),
     };
-    drop(beside);
+    drop(showing);
     maintaining.stop().await;
     held
 }
 
-/// What runs beside the story; ends with it.
-struct Beside(Vec<tokio::task::JoinHandle<()>>);
+/// Shows how the groups are while the story goes on; ends with it.
+struct Showing(tokio::task::JoinHandle<()>);
 
-impl Beside {
+impl Showing {
     fn start(headwater: &Headwater, stage: &Arc<Stage>) -> Self {
-        let detecting = {
-            let headwater = headwater.clone();
-            tokio::spawn(async move {
-                let mut beat = tokio::time::interval(DETECT_EVERY);
-                loop {
-                    beat.tick().await;
-                    // A look that fails is followed by another; if none succeeds, nobody dies and the story says so.
-                    let _ = headwater.maintenance().run_once(&[Job::DeadDetection]).await;
+        let (headwater, stage) = (headwater.clone(), Arc::clone(stage));
+        Showing(tokio::spawn(async move {
+            let mut beat = tokio::time::interval(SHOW_EVERY);
+            loop {
+                beat.tick().await;
+                if let Ok(groups) = story::groups(&headwater).await {
+                    stage.show(&groups);
                 }
-            })
-        };
-        let showing = {
-            let (headwater, stage) = (headwater.clone(), Arc::clone(stage));
-            tokio::spawn(async move {
-                let mut beat = tokio::time::interval(SHOW_EVERY);
-                loop {
-                    beat.tick().await;
-                    if let Ok(groups) = story::groups(&headwater).await {
-                        stage.show(&groups);
-                    }
-                }
-            })
-        };
-        Beside(vec![detecting, showing])
+            }
+        }))
     }
 }
 
-impl Drop for Beside {
+impl Drop for Showing {
     fn drop(&mut self) {
-        self.0.iter().for_each(tokio::task::JoinHandle::abort);
+        self.0.abort();
     }
 }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use headwater::{Headwater, Job, JobRun};
+use headwater::{Headwater, Job};
 use serde_json::json;
 
 use crate::args::{Global, MaintainArgs, Output};
@@ -39,13 +39,9 @@ async fn once(global: &Global, headwater: &Headwater, args: &MaintainArgs) -> Re
         rows.push(vec![json!(run.job.as_str()), json!(run.rows), json!(run.backlog), took, error]);
     }
     rows.print(global.output)?;
-    Ok(code_of(&runs))
-}
-
-/// A job that failed must be seen by whoever runs this from a timer.
-fn code_of(runs: &[JobRun]) -> ExitCode {
+    // A job that failed must be seen by whoever runs this from a timer.
     let failed = runs.iter().any(|run| run.error.is_some());
-    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 async fn watch(headwater: &Headwater, args: &MaintainArgs) -> Result<ExitCode> {

@@ -64,10 +64,14 @@ async fn alter(global: &Global, headwater: &Headwater, args: &TopicAlterArgs) ->
 /// step finds what is left.
 async fn wait_for_tracking(headwater: &Headwater, name: &TopicName) -> Result<()> {
     let mut shown = Shown::new(format!("tracking of {name}"));
-    let mut total = 0;
+    let mut last = None;
     let maintenance = headwater.maintenance();
     while let Some(progress) = status_of(headwater, name).await?.tracking_change {
-        total = progress.total;
+        if last == Some(progress) {
+            // Another has it in hand.
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        last = Some(progress);
         shown.at(progress.done, progress.total, "");
         let work = maintenance.run_once(&[Job::Tracking]);
         tokio::pin!(work);
@@ -87,6 +91,7 @@ async fn wait_for_tracking(headwater: &Headwater, name: &TopicName) -> Result<()
             }
         }
     }
+    let total = last.map_or(0, |progress| progress.total);
     shown.end(total, total, "done");
     Ok(())
 }

@@ -108,10 +108,13 @@ impl<'a> Story<'a> {
         let held = human::count(self.status(MORTAL).await?.in_flight);
         self.stage.tell(&format!("the process of {MORTAL} is killed with {held} messages in flight"));
         let dead = self.until(MORTAL, "its death", |status| status.state == SubscriptionState::Dead).await?;
-        let silent = killed.elapsed();
+        let (after, silence) = (killed.elapsed().as_secs_f64(), dead.heartbeat_age.unwrap_or_default());
         self.claim(
-            silent >= dead.heartbeat_timeout / 2,
-            format!("{MORTAL} is declared dead {:.1}s after it was killed", silent.as_secs_f64()),
+            silence >= dead.heartbeat_timeout,
+            format!(
+                "{MORTAL} is declared dead {after:.1}s after it was killed, silent for {:.1}s",
+                silence.as_secs_f64()
+            ),
         );
         tokio::time::sleep(self.tempo.dead_for).await;
         let dead = self.status(MORTAL).await?;

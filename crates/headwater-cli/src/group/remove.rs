@@ -13,8 +13,8 @@ use crate::output::Rows;
 
 /// How often it is looked whether what was in flight has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How long the accounting may take to be released: each round deals with a bounded number of messages.
-const RELEASE_ROUNDS_MAX: u32 = 1_000;
+/// How long the accounting may take to be released, before it is left to another call.
+const RELEASE_WITHIN: Duration = Duration::from_secs(600);
 
 pub(super) async fn run(global: &Global, headwater: &Headwater, args: &RemoveArgs) -> Result<()> {
     let (topic, group) = names(&args.of)?;
@@ -51,15 +51,21 @@ async fn finished(
 
 /// Deletes it once its accounting is released, doing the releasing here if nobody else does.
 async fn delete(headwater: &Headwater, topic: &TopicName, group: &GroupName) -> Result<()> {
-    for _ in 0..RELEASE_ROUNDS_MAX {
-        match headwater.store().remove(topic, group).await {
-            Err(error) if error.kind() == ErrorKind::InvalidTransition => {}
+    let deadline = Instant::now() + RELEASE_WITHIN;
+    loop {
+        let refused = match headwater.store().remove(topic, group).await {
+            Err(error) if error.kind() == ErrorKind::InvalidTransition => error,
             done => return Ok(done?),
+        };
+        // Whoever subscribed again meanwhile made a new one, and that is not the one to be removed.
+        let is_new = status_of(headwater, topic, group).await?.state != SubscriptionState::Cancelled;
+        if is_new || Instant::now() >= deadline {
+            bail!("group {group} was cancelled, but not removed; run this again: {refused}");
         }
         let runs = headwater.maintenance().run_once(&[Job::Tracking]).await?;
         if let Some(error) = runs.into_iter().find_map(|run| run.error) {
-            bail!("group {group} is cancelled, but not removed yet; run this again: {error}");
+            bail!("group {group} was cancelled, but not removed; run this again: {error}");
         }
+        tokio::time::sleep(LOOK_EVERY).await;
     }
-    bail!("group {group} is cancelled, but its accounting is not released yet; run this again later");
 }

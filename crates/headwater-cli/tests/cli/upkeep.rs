@@ -106,6 +106,24 @@ fn maintenance_on_postgres() {
     }
 }
 
+/// A store that was meddled with: what is off, and what would mend it.
+#[test]
+fn doctor_says_what_is_off_and_what_would_mend_it() {
+    let place = Place::sqlite();
+    place.out(&["publish", "orders", "x"]);
+    place.out(&["consume", "orders", "--wait", "0s"]);
+    assert!(refusal(&place.run(&["doctor"]), 0).contains("nothing is off"));
+    let connection = rusqlite::Connection::open(place.folder.path().join("headwater.db")).unwrap();
+    connection.execute("UPDATE headwater_cursor SET next_offset = 100", []).unwrap();
+    let found = place.run(&["doctor", "--output", "json"]);
+    assert_eq!(found.status.code(), Some(1));
+    let finding: Value = serde_json::from_slice(&found.stdout).expect("one line");
+    assert_eq!(finding["check"], "next_beyond_head");
+    assert!(finding["problem"].as_str().unwrap().contains("100"), "{finding}");
+    assert!(finding["remedy"].as_str().unwrap().contains("next_offset"), "{finding}");
+    assert!(String::from_utf8_lossy(&place.run(&["doctor"]).stdout).contains("remedy"));
+}
+
 #[test]
 fn backfills_on_sqlite() {
     backfills(&Place::sqlite());
