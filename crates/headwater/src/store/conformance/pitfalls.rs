@@ -220,8 +220,8 @@ pub async fn pitfall_8_a_group_deleted_in_flight_tells_its_consumers(case: &Case
     scene.store.remove(&scene.topic, &group("workers")).await.unwrap();
     assert_eq!(scene.pulse("running").await, Pulse::Gone);
     failed(scene.settle(Settlement::ack_all(lease.token)).await, ErrorKind::LeaseLost);
-    let claimed = scene.claimed("running", 5).await;
-    assert_eq!(claimed.leases, []);
+    let request = crate::ClaimRequest { owner: owner("running"), wants: vec![scene.want(5)] };
+    failed(scene.store.claim(&request).await, ErrorKind::NoSuchSubscription);
     assert_eq!(other.reads().await, [1, 2, 3, 4, 5]);
     other.track_all().await;
     assert!(other.records().await.iter().all(|record| record.completed_at.is_some()), "nobody waits");
