@@ -212,9 +212,7 @@ BEGIN
         -- locks nothing, and gives this transaction no xid, unless all of that holds. Whether the subscription is active
         -- is asked of the cursor: what is locked is looked at again, in its newest version, after a pause let go of it.
         WITH was AS (
-            SELECT c.next_offset, c.topic_id,
-                   coalesce(p_lease_ms[1], (SELECT s.lease_ms FROM {schema}.subscription s
-                                            WHERE s.subscription_id = c.subscription_id), t.lease_ms) AS lease_ms
+            SELECT c.next_offset, c.topic_id, coalesce(p_lease_ms[1], c.lease_ms, t.lease_ms) AS lease_ms
             FROM {schema}.cursor c JOIN {schema}.head h ON h.topic_id = c.topic_id
             JOIN {schema}.topic t ON t.topic_id = c.topic_id
             WHERE c.subscription_id = p_subscription_ids[1] AND c.lane = 0 AND NOT c.ordered AND c.active

@@ -102,3 +102,34 @@ BEGIN
         WHERE o.token = ANY (p_tokens) AND o.owner IS NOT NULL AND o.due_at > v_now
         RETURNING o.token;
 END $$;
+
+-- Ends a lease by hand, as if its holder had given it back. Returns the topic, or null if there is no such lease.
+CREATE FUNCTION {schema}.release_lease(p_token bigint, p_actor text, p_now timestamptz) RETURNS integer
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    v_subscription integer;
+    v_owner text;
+    v_first bigint;
+    v_last bigint;
+    v_topic {schema}.topic;
+    v_group text;
+BEGIN
+    -- In the order in which a settlement locks them.
+    PERFORM FROM {schema}.outstanding o WHERE o.token = p_token ORDER BY o.first_offset FOR UPDATE;
+    SELECT max(o.subscription_id), max(o.owner), min(o.first_offset), max(o.last_offset)
+    INTO v_subscription, v_owner, v_first, v_last
+    FROM {schema}.outstanding o WHERE o.token = p_token AND o.owner IS NOT NULL AND o.due_at > v_now;
+    IF v_subscription IS NULL THEN
+        RETURN NULL;
+    END IF;
+    UPDATE {schema}.outstanding o SET token = nextval('{schema}.lease_token'), owner = NULL, due_at = '-infinity'
+    WHERE o.token = p_token;
+    SELECT s.group_name INTO STRICT v_group FROM {schema}.subscription s WHERE s.subscription_id = v_subscription;
+    SELECT t.* INTO STRICT v_topic FROM {schema}.subscription s JOIN {schema}.topic t ON t.topic_id = s.topic_id
+    WHERE s.subscription_id = v_subscription;
+    PERFORM {schema}.note_act(p_actor, 'release_lease', v_topic.name, v_group,
+        jsonb_build_object('token', p_token, 'owner', v_owner, 'first', v_first, 'last', v_last), v_now);
+    PERFORM {schema}.wake(v_topic.topic_id, true, true);
+    RETURN v_topic.topic_id;
+END $$;

@@ -54,8 +54,9 @@ ALTER TABLE {schema}.subscription DROP CONSTRAINT subscription_topic_id_group_na
 CREATE UNIQUE INDEX subscription_group ON {schema}.subscription (topic_id, group_name) WHERE status <> 'cancelled';
 CREATE INDEX subscription_cancelled ON {schema}.subscription (topic_id, group_name) WHERE status = 'cancelled';
 
--- Whether the subscription is active, where claims lock anyway: see 0015_life_cycle.
-ALTER TABLE {schema}.cursor ADD COLUMN active boolean NOT NULL DEFAULT true;
+-- Whether the subscription is active, where claims lock anyway, and its own lease, which spares them a look: see
+-- 0015_life_cycle.
+ALTER TABLE {schema}.cursor ADD COLUMN active boolean NOT NULL DEFAULT true, ADD COLUMN lease_ms bigint;
 
 CREATE TABLE {schema}.extent (
     topic_id      integer PRIMARY KEY REFERENCES {schema}.topic ON DELETE CASCADE,

@@ -37,15 +37,17 @@ BEGIN
     RETURN true;
 END $$;
 
--- The cursors follow the state, whoever changes it.
-CREATE FUNCTION {schema}.follow_state() RETURNS trigger
+-- The cursors follow the subscription, whoever changes it.
+CREATE FUNCTION {schema}.follow_subscription() RETURNS trigger
 LANGUAGE plpgsql AS $$
 BEGIN
-    UPDATE {schema}.cursor c SET active = NEW.status = 'active' WHERE c.subscription_id = NEW.subscription_id;
+    UPDATE {schema}.cursor c SET active = NEW.status = 'active', lease_ms = NEW.lease_ms
+    WHERE c.subscription_id = NEW.subscription_id;
     RETURN NULL;
 END $$;
-CREATE TRIGGER cursor_follows AFTER UPDATE OF status ON {schema}.subscription
-    FOR EACH ROW WHEN (OLD.status IS DISTINCT FROM NEW.status) EXECUTE FUNCTION {schema}.follow_state();
+CREATE TRIGGER cursor_follows AFTER UPDATE OF status, lease_ms ON {schema}.subscription
+    FOR EACH ROW WHEN ((OLD.status, OLD.lease_ms) IS DISTINCT FROM (NEW.status, NEW.lease_ms))
+    EXECUTE FUNCTION {schema}.follow_subscription();
 
 -- Small or empty: whether any topic keeps an ack log is asked by every ack.
 CREATE INDEX topic_ack_log ON {schema}.topic (topic_id) WHERE ack_log;
@@ -269,8 +271,8 @@ END $$;
 --
 -- First the dead, because their extents are locked before anything else; then the stamps. Those are written only where they
 -- are older than a quarter of the interval, and what somebody else has locked is skipped: mostly it is another process's
--- stamp. Only a stamp older than the whole interval is waited for, a little: then it is not heartbeats that hold the row
--- but claims with limits, and a busy group must not die of that.
+-- stamp. Only a stamp older than half the timeout is waited for, a little: then it is not heartbeats that hold the row but
+-- claims with limits, and a busy group must not die of that.
 CREATE FUNCTION {schema}.beat(
     p_owner text, p_ids integer[], p_processed bigint[], p_failed bigint[], p_filtered bigint[], p_rates double precision[],
     p_means_us bigint[], p_p95s_us bigint[], p_now timestamptz
@@ -308,20 +310,31 @@ BEGIN
     UPDATE {schema}.subscription s SET heartbeat_at = v_now, suspected_at = NULL FROM due WHERE s.subscription_id = due.subscription_id;
     IF EXISTS (SELECT FROM {schema}.subscription s JOIN {schema}.topic t ON t.topic_id = s.topic_id
                WHERE s.subscription_id = ANY (p_ids) AND s.status IN ('active', 'paused')
-                 AND {schema}.stamp_age_ms(s.heartbeat_at, v_now) > t.heartbeat_interval_ms) THEN
+                 AND {schema}.stamp_age_ms(s.heartbeat_at, v_now) * 2 > t.heartbeat_timeout_ms) THEN
         PERFORM {schema}.stamp_overdue(p_ids, v_now);
     END IF;
-    INSERT INTO {schema}.activity AS a (subscription_id, owner, processed, failed, filtered, rate, handling_mean_us,
-                                        handling_p95_us, told_at)
-    SELECT DISTINCT ON (s.subscription_id)
-           s.subscription_id, p_owner, u.processed, u.failed, u.filtered, u.rate, u.mean_us, u.p95_us, v_now
-    FROM unnest(p_ids, p_processed, p_failed, p_filtered, p_rates, p_means_us, p_p95s_us) WITH ORDINALITY
-        AS u (id, processed, failed, filtered, rate, mean_us, p95_us, i)
+    UPDATE {schema}.activity a
+    SET processed = u.processed, failed = u.failed, filtered = u.filtered, rate = u.rate, handling_mean_us = u.mean_us,
+        handling_p95_us = u.p95_us, told_at = v_now
+    FROM unnest(p_ids, p_processed, p_failed, p_filtered, p_rates, p_means_us, p_p95s_us)
+        AS u (id, processed, failed, filtered, rate, mean_us, p95_us)
     JOIN {schema}.subscription s ON s.subscription_id = u.id AND s.status <> 'cancelled'
-    ORDER BY s.subscription_id, u.i DESC
-    ON CONFLICT (subscription_id, owner) DO UPDATE
-        SET processed = excluded.processed, failed = excluded.failed, filtered = excluded.filtered, rate = excluded.rate,
-            handling_mean_us = excluded.handling_mean_us, handling_p95_us = excluded.handling_p95_us, told_at = excluded.told_at;
+    WHERE a.subscription_id = u.id AND a.owner = p_owner;
+    -- A new row refers to its subscription, which must not be waited for either: if it is locked whole, the next beat tells.
+    WITH free AS MATERIALIZED (
+        SELECT s.subscription_id FROM {schema}.subscription s
+        WHERE s.subscription_id = ANY (p_ids) AND s.status <> 'cancelled' AND NOT EXISTS (
+            SELECT FROM {schema}.activity a WHERE a.subscription_id = s.subscription_id AND a.owner = p_owner)
+        FOR KEY SHARE OF s SKIP LOCKED
+    )
+    INSERT INTO {schema}.activity (subscription_id, owner, processed, failed, filtered, rate, handling_mean_us,
+                                   handling_p95_us, told_at)
+    SELECT DISTINCT ON (u.id) u.id, p_owner, u.processed, u.failed, u.filtered, u.rate, u.mean_us, u.p95_us, v_now
+    FROM unnest(p_ids, p_processed, p_failed, p_filtered, p_rates, p_means_us, p_p95s_us)
+        AS u (id, processed, failed, filtered, rate, mean_us, p95_us)
+    JOIN free ON free.subscription_id = u.id
+    ORDER BY u.id
+    ON CONFLICT (subscription_id, owner) DO NOTHING;
     RETURN QUERY
         SELECT s.topic_id, s.status, u.id = ANY (v_revived), s.missed, s.missed_first, s.missed_last
         FROM unnest(p_ids) WITH ORDINALITY AS u (id, i) LEFT JOIN {schema}.subscription s ON s.subscription_id = u.id
@@ -341,7 +354,7 @@ LANGUAGE plpgsql SET lock_timeout = '500ms' AS $$
 BEGIN
     UPDATE {schema}.subscription s SET heartbeat_at = p_now, suspected_at = NULL FROM {schema}.topic t
     WHERE s.subscription_id = ANY (p_ids) AND s.status IN ('active', 'paused') AND t.topic_id = s.topic_id
-      AND {schema}.stamp_age_ms(s.heartbeat_at, p_now) > t.heartbeat_interval_ms;
+      AND {schema}.stamp_age_ms(s.heartbeat_at, p_now) * 2 > t.heartbeat_timeout_ms;
 EXCEPTION
     WHEN lock_not_available THEN NULL;
 END $$;
@@ -404,6 +417,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     s {schema}.subscription := {schema}.find_subscription(p_topic, p_group);
 BEGIN
+    PERFORM {schema}.hold_claims(ARRAY[s.subscription_id], true);
     UPDATE {schema}.subscription x
     SET lease_ms = p_lease_ms, max_attempts = p_max_attempts, backoff_initial_ms = p_backoff_initial_ms, backoff_max_ms = p_backoff_max_ms
     WHERE x.subscription_id = s.subscription_id AND x.status <> 'cancelled';
@@ -413,37 +427,6 @@ BEGIN
     PERFORM {schema}.note_act(p_actor, 'set_policy', p_topic, p_group, jsonb_build_object('lease_ms', p_lease_ms, 'max_attempts',
         p_max_attempts, 'backoff_initial_ms', p_backoff_initial_ms, 'backoff_max_ms', p_backoff_max_ms), p_now);
     RETURN s.status;
-END $$;
-
--- Ends a lease by hand, as if its holder had given it back. Returns the topic, or null if there is no such lease.
-CREATE FUNCTION {schema}.release_lease(p_token bigint, p_actor text, p_now timestamptz) RETURNS integer
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    v_now timestamptz := coalesce(p_now, clock_timestamp());
-    v_subscription integer;
-    v_owner text;
-    v_first bigint;
-    v_last bigint;
-    v_topic {schema}.topic;
-    v_group text;
-BEGIN
-    -- In the order in which a settlement locks them.
-    PERFORM FROM {schema}.outstanding o WHERE o.token = p_token ORDER BY o.first_offset FOR UPDATE;
-    SELECT max(o.subscription_id), max(o.owner), min(o.first_offset), max(o.last_offset)
-    INTO v_subscription, v_owner, v_first, v_last
-    FROM {schema}.outstanding o WHERE o.token = p_token AND o.owner IS NOT NULL AND o.due_at > v_now;
-    IF v_subscription IS NULL THEN
-        RETURN NULL;
-    END IF;
-    UPDATE {schema}.outstanding o SET token = nextval('{schema}.lease_token'), owner = NULL, due_at = '-infinity'
-    WHERE o.token = p_token;
-    SELECT s.group_name INTO STRICT v_group FROM {schema}.subscription s WHERE s.subscription_id = v_subscription;
-    SELECT t.* INTO STRICT v_topic FROM {schema}.subscription s JOIN {schema}.topic t ON t.topic_id = s.topic_id
-    WHERE s.subscription_id = v_subscription;
-    PERFORM {schema}.note_act(p_actor, 'release_lease', v_topic.name, v_group,
-        jsonb_build_object('token', p_token, 'owner', v_owner, 'first', v_first, 'last', v_last), v_now);
-    PERFORM {schema}.wake(v_topic.topic_id, true, true);
-    RETURN v_topic.topic_id;
 END $$;
 
 -- Gives up for dead subscriptions what is done for every counting one and was published longer ago than that: a row for each that

@@ -7,7 +7,7 @@ SELECT s.subscription_id, s.topic_id, s.group_name, s.status, s.status_at, s.hea
        c.next_offset, f.floor, f.lag,
        CASE WHEN f.lag > 0 THEN (
            SELECT m.created_at FROM {schema}.message m
-           WHERE m.topic_id = s.topic_id AND m.message_offset > f.floor AND m.message_offset <= h.head
+           WHERE m.topic_id = s.topic_id AND m.message_offset > f.floor
            ORDER BY m.message_offset LIMIT 1) END AS oldest_pending,
        o.leased, o.waiting, o.in_flight, o.retrying, s.reassigned, s.missed, s.missed_first, s.missed_last,
        (SELECT count(*) FROM {schema}.dead_letter d WHERE d.subscription_id = s.subscription_id) AS dead_letters,
@@ -17,7 +17,13 @@ SELECT s.subscription_id, s.topic_id, s.group_name, s.status, s.status_at, s.hea
 FROM (SELECT coalesce($3::timestamptz, clock_timestamp()) AS at) now
 CROSS JOIN {schema}.subscription s
 JOIN {schema}.topic t ON t.topic_id = s.topic_id
-JOIN {schema}.head h ON h.topic_id = s.topic_id
+-- Where the head will be when somebody looks: a group that nobody serves lags behind what was published, not behind a head
+-- that stands still for want of claims.
+CROSS JOIN LATERAL (
+    SELECT greatest((SELECT e.head FROM {schema}.head e WHERE e.topic_id = t.topic_id),
+                    (SELECT m.message_offset FROM {schema}.message m WHERE m.topic_id = t.topic_id
+                     ORDER BY m.message_offset DESC LIMIT 1)) AS head
+) h
 CROSS JOIN LATERAL (
     SELECT min(q.next_offset) AS next_offset FROM {schema}.cursor q WHERE q.subscription_id = s.subscription_id
 ) c

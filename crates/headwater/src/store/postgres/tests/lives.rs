@@ -90,7 +90,7 @@ async fn a_beat_waits_for_nobody_and_writes_rarely() {
     let subscription = subscribed(&store).await;
     let (other, beats) = (scene.client().await, beat_of(&subscription));
     let stamp = async || store.subscriptions(&orders()).await.unwrap()[0].heartbeat_at;
-    let lock = scene.sql("BEGIN; SELECT FROM {schema}.subscription FOR NO KEY UPDATE");
+    let lock = scene.sql("BEGIN; SELECT FROM {schema}.subscription FOR UPDATE");
     other.batch_execute(&lock).await.unwrap();
     let pulses = in_time("a beat beside another", store.beat(&owner("a"), &beats)).await.unwrap();
     assert_eq!((pulses, stamp().await), (vec![Pulse::Active], None), "left to the other");
@@ -106,7 +106,7 @@ async fn a_beat_waits_for_nobody_and_writes_rarely() {
     store.beat(&owner("b"), &beats).await.unwrap();
     assert_eq!(stamp().await, Some(clock.now()));
     // What is overdue is waited for, but not for good: then no heartbeat holds the row.
-    clock.advance(Duration::from_secs(61));
+    clock.advance(Duration::from_secs(151));
     other.batch_execute(&lock).await.unwrap();
     let pulses = in_time("an overdue beat", store.beat(&owner("a"), &beats)).await.unwrap();
     assert_eq!(pulses, [Pulse::Active]);

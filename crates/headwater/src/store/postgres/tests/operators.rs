@@ -228,6 +228,12 @@ async fn a_group_is_cancelled_removed_and_made_anew() {
     store.set_policy(&orders(), &group(), &policy).await.unwrap();
     let again = store.subscribe(&orders(), &group(), Start::Now).await.unwrap();
     assert_eq!((again.topic.settings.lease, again.topic.settings.max_attempts), (Duration::from_secs(7), 3));
+    let wants = vec![Want::new(subscription.subscription_id, 1)];
+    store.maintain().await.unwrap();
+    let lease =
+        store.claim(&ClaimRequest { wants, ..request(&subscription) }).await.unwrap().leases.remove(0);
+    let left = lease.deadline.unwrap().duration_since(jiff::Timestamp::now());
+    assert!(left <= jiff::SignedDuration::from_secs(7), "the short way knows the policy too: {left}");
     let early = store.remove(&orders(), &group()).await.unwrap_err();
     assert_eq!(early.kind(), ErrorKind::InvalidTransition, "{early}");
     store.shift(&orders(), &group(), Transition::Cancel).await.unwrap();
