@@ -63,8 +63,7 @@ pub(super) async fn turn(
 
 pub(super) async fn list(store: &PostgresStore) -> Result<Vec<Backfill>> {
     let all: Option<i32> = None;
-    let rows =
-        store.connections.query("listing backfills", &store.statements.backfill_list, &[&all]).await?;
+    let rows = store.connections.query("listing backfills", &store.statements.backfill_list, &[&all]).await?;
     rows.iter().map(backfill_of).collect()
 }
 

@@ -54,11 +54,7 @@ pub(super) async fn clean_subscriptions(
     let now = store.clock.injected();
     let rows = store
         .connections
-        .query(
-            "cleaning subscriptions",
-            &store.statements.clean_subscriptions,
-            &[&millis(older_than), &now],
-        )
+        .query("cleaning subscriptions", &store.statements.clean_subscriptions, &[&millis(older_than), &now])
         .await?;
     let mut step = SubscriptionStep::default();
     for row in &rows {

@@ -24,7 +24,10 @@ const REMEDIES: &[(&str, &str)] = &[
         "end the transaction that stays open after publishing: see pg_stat_activity, pg_prepared_xacts",
     ),
     ("extent_missing", "insert a row of the topic into extent, with first_offset at its lowest message"),
-    ("message_below_first", "set the topic's first_offset in extent to that offset; cleanup then looks at it"),
+    (
+        "message_below_first",
+        "set the topic's first_offset in extent to that offset; cleanup then looks at it",
+    ),
     ("first_beyond_head", "run `headwater maintain`; if it stays, set first_offset in extent to head + 1"),
     ("gap_below_first", "set the topic's first_offset in extent to the gap's first offset"),
     ("cursor_below_first", "set next_offset of its cursors to the topic's first_offset: below is nothing"),
@@ -36,11 +39,17 @@ const REMEDIES: &[(&str, &str)] = &[
     ("record_stuck", "set completed_at of that record to now"),
     ("record_uncovered", "set completed to required in that record: a completed one is never changed"),
     ("record_bit_unknown", "clear those bits in required and completed of that record"),
-    ("record_not_applied", "set applied of that group in subscription to '{}'; tracking then applies all anew"),
+    (
+        "record_not_applied",
+        "set applied of that group in subscription to '{}'; tracking then applies all anew",
+    ),
     ("record_orphan", "delete that row in record"),
     ("record_missing", "change the topic's tracking to offset_watermark and, once that is done, back"),
     ("pending_below", "set the topic's pending_from in extent to its first_offset"),
-    ("storage_missing", "restore the table from a backup, or make the topic shared in table topic if it was empty"),
+    (
+        "storage_missing",
+        "restore the table from a backup, or make the topic shared in table topic if it was empty",
+    ),
     ("partition_missing", "delete that row in partition, and restore the table from a backup if it was lost"),
     ("partitions_behind", "run `headwater maintain`: it creates partitions; run it all the time from now on"),
     (

@@ -16,8 +16,7 @@ pub(super) async fn track(store: &PostgresStore, topic: TopicId, messages_max: u
             &[&topic.0, &batch(messages_max), &store.clock.injected()],
         )
         .await?;
-    let count =
-        |column: &str| u64::try_from(rows[0].get::<_, i64>(column)).expect("a count is not negative");
+    let count = |column: &str| u64::try_from(rows[0].get::<_, i64>(column)).expect("a count is not negative");
     Ok(TrackStep {
         recorded: count("recorded"),
         changed: count("changed"),
