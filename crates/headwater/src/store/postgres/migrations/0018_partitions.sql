@@ -65,7 +65,9 @@ BEGIN
             'invalid storage: topic %s has messages, and storage changes only while it has none', t.name);
     END IF;
     PERFORM set_config('lock_timeout', '3s', true);
-    EXECUTE format('DROP TABLE IF EXISTS {schema}.%I', v_table);
+    IF to_regclass('{schema}.' || v_table) IS NOT NULL THEN
+        EXECUTE format('DROP TABLE {schema}.%I', v_table);
+    END IF;
     DELETE FROM {schema}.partition x WHERE x.topic_id = p_topic_id;
     IF t.storage = 'dedicated' THEN
         EXECUTE format('CREATE TABLE {schema}.%I (LIKE {schema}.message INCLUDING DEFAULTS INCLUDING STORAGE, PRIMARY KEY (topic_id, message_offset)) %s',
@@ -111,7 +113,7 @@ DECLARE
     v_taken bigint := {schema}.last_taken(p_topic.topic_id);
     v_rate double precision := {schema}.measure_rate(p_extent, v_taken, p_now);
     v_size bigint := {schema}.partition_size(p_topic, v_rate);
-    v_needed bigint := greatest(2 * v_size, least(ceil(v_rate * 120), 100000000)::bigint);
+    v_needed bigint := greatest(2 * v_size, least(ceil(coalesce(v_rate, 0) * 120), 100000000)::bigint);
     v_first bigint;
 BEGIN
     created := 0;

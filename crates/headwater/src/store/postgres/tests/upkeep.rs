@@ -148,7 +148,8 @@ async fn upkeep_refuses_a_snapshot_older_than_its_lock() {
     let Some(stage) = Stage::set("message_retention_ms = 0").await else { return };
     for step in ["track(1, 10, NULL)", "clean(1, 10, NULL)"] {
         stage.run("BEGIN ISOLATION LEVEL REPEATABLE READ").await;
-        let refused = stage.client.batch_execute(&stage.scene.sql(&format!("SELECT {{schema}}.{step}"))).await;
+        let refused =
+            stage.client.batch_execute(&stage.scene.sql(&format!("SELECT {{schema}}.{step}"))).await;
         assert_eq!(refused.unwrap_err().code().unwrap().code(), "HW003", "{step}");
         stage.run("ROLLBACK").await;
     }
@@ -197,7 +198,8 @@ async fn the_doctor_finds_what_is_broken() {
         // The doctor's own statement, inside a transaction that is rolled back.
         stage.run("BEGIN").await;
         stage.run(breakage).await;
-        let found = stage.client.query(&stage.store.statements.doctor_upkeep, &[&stage.clock.now()]).await.unwrap();
+        let found =
+            stage.client.query(&stage.store.statements.doctor_upkeep, &[&stage.clock.now()]).await.unwrap();
         stage.run("ROLLBACK").await;
         let found: Vec<String> = found.iter().map(|row| row.get("finding")).collect();
         assert!(found.iter().any(|finding| finding == check), "{check} is not among {found:?}");
@@ -210,11 +212,18 @@ async fn the_doctor_finds_what_is_broken() {
 /// Silence counts only where somebody was watching, and heartbeats beside a look save their group.
 #[tokio::test]
 async fn a_group_dies_once_and_only_when_somebody_watched() {
-    let Some(stage) = Stage::set("heartbeat_interval_ms = 60000, heartbeat_timeout_ms = 300000").await else { return };
+    let Some(stage) = Stage::set("heartbeat_interval_ms = 60000, heartbeat_timeout_ms = 300000").await else {
+        return;
+    };
     stage.subscribe("a").await;
     stage.subscribe("never_beat").await;
     let group = (orders(), GroupName::new("a").unwrap());
-    stage.run(&format!("UPDATE {{schema}}.subscription SET heartbeat_at = {} WHERE group_name = 'a'", stage.now())).await;
+    stage
+        .run(&format!(
+            "UPDATE {{schema}}.subscription SET heartbeat_at = {} WHERE group_name = 'a'",
+            stage.now()
+        ))
+        .await;
     stage.clock.advance(Duration::from_secs(301));
     let look = stage.store.detect_dead().await.unwrap();
     assert_eq!((look.died, look.suspected), (vec![], vec![group.clone()]), "nobody was watching before");
@@ -222,7 +231,12 @@ async fn a_group_dies_once_and_only_when_somebody_watched() {
     let look = stage.store.detect_dead().await.unwrap();
     assert_eq!((look.died, look.suspected), (vec![], vec![group.clone()]), "an interval has not passed");
     // A heartbeat whose transaction is open while the look decides: the look waits, and sees it.
-    stage.run(&format!("BEGIN; UPDATE {{schema}}.subscription SET heartbeat_at = {} WHERE group_name = 'a'", stage.now())).await;
+    stage
+        .run(&format!(
+            "BEGIN; UPDATE {{schema}}.subscription SET heartbeat_at = {} WHERE group_name = 'a'",
+            stage.now()
+        ))
+        .await;
     stage.clock.advance(Duration::from_secs(1));
     let store = Arc::clone(&stage.store);
     let looking = tokio::spawn(async move { store.detect_dead().await });
@@ -248,7 +262,12 @@ async fn a_death_beside_open_publishers_loses_none_of_their_messages() {
     let Some(stage) = Stage::set("tracking = 'reference_counting'").await else { return };
     stage.subscribe("a").await;
     let b = stage.subscribe("b").await;
-    stage.run(&format!("UPDATE {{schema}}.subscription SET heartbeat_at = {} WHERE group_name = 'a'", stage.now())).await;
+    stage
+        .run(&format!(
+            "UPDATE {{schema}}.subscription SET heartbeat_at = {} WHERE group_name = 'a'",
+            stage.now()
+        ))
+        .await;
     stage.store.detect_dead().await.unwrap();
     stage.publish(5).await;
     stage.track().await;

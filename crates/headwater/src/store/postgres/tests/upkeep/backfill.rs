@@ -21,12 +21,20 @@ fn worker(name: &str) -> Owner {
 async fn a_batch_rolled_back_is_done_again_and_a_silent_worker_loses_it() {
     let Some((stage, b)) = staged().await else { return };
     let first = stage.store.backfills().await.unwrap().remove(0);
-    assert_eq!((first.state, first.first, first.last, first.total), (BackfillState::NotStarted, Offset(1), Offset(20), 20));
+    assert_eq!(
+        (first.state, first.first, first.last, first.total),
+        (BackfillState::NotStarted, Offset(1), Offset(20), 20)
+    );
     let step = stage.store.step_backfill(&worker("one"), 8).await.unwrap().unwrap();
     // The first five are completed: never touched, and skipped without being counted as a batch.
     assert_eq!((step.changed, step.backfill.checkpoint), (8, Offset(13)));
     // Killed in its batch.
-    stage.run(&format!("BEGIN; SELECT {{schema}}.step_backfill(2, 'one', 8, 15000, {}); ROLLBACK", stage.now())).await;
+    stage
+        .run(&format!(
+            "BEGIN; SELECT {{schema}}.step_backfill(2, 'one', 8, 15000, {}); ROLLBACK",
+            stage.now()
+        ))
+        .await;
     assert_eq!(stage.store.backfills().await.unwrap()[0].checkpoint, Offset(13));
     stage.clock.advance(Duration::from_millis(14_999));
     assert!(stage.store.step_backfill(&worker("two"), 8).await.unwrap().is_none(), "it is another's");
@@ -78,7 +86,9 @@ async fn a_backfill_is_cancelled_at_once_and_goes_on_from_its_checkpoint() {
 #[tokio::test]
 async fn an_error_stops_it_with_its_reason() {
     let Some((stage, _)) = staged().await else { return };
-    stage.run("ALTER TABLE {schema}.record ADD CONSTRAINT test CHECK (message_offset <> 9 OR required < 2)").await;
+    stage
+        .run("ALTER TABLE {schema}.record ADD CONSTRAINT test CHECK (message_offset <> 9 OR required < 2)")
+        .await;
     let failed = stage.store.step_backfill(&worker("w"), 100).await.unwrap_err();
     assert_eq!(failed.kind(), ErrorKind::Database);
     let backfill = stage.store.backfills().await.unwrap().remove(0);
@@ -99,7 +109,10 @@ async fn in_offset_watermark_it_shows_how_far_the_group_is() {
     let a = stage.subscribe("a").await;
     stage.handle(&a, 4).await;
     let shown = stage.store.backfills().await.unwrap().remove(0);
-    assert_eq!((shown.state, shown.checkpoint, shown.last), (BackfillState::InProgress, Offset(4), Offset(10)));
+    assert_eq!(
+        (shown.state, shown.checkpoint, shown.last),
+        (BackfillState::InProgress, Offset(4), Offset(10))
+    );
     assert!(stage.store.step_backfill(&worker("w"), 4).await.unwrap().is_none());
     stage.handle(&a, 10).await;
     let shown = stage.store.backfills().await.unwrap().remove(0);

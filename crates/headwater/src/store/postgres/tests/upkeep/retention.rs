@@ -96,7 +96,8 @@ async fn what_max_retention_takes_is_counted_for_who_had_not_done_it() {
     stage.clock.advance(Duration::from_secs(61));
     stage.publish(2).await;
     let step = stage.store.clean(stage.topic, 100).await.unwrap();
-    let missed: Vec<(&str, u64)> = step.missed.iter().map(|(group, count)| (group.as_str(), *count)).collect();
+    let missed: Vec<(&str, u64)> =
+        step.missed.iter().map(|(group, count)| (group.as_str(), *count)).collect();
     assert_eq!((step.removed, missed), (10, vec![("a", 6), ("b", 10)]));
     let kept = "SELECT string_agg(format('%s %s %s..=%s', group_name, missed, missed_first, missed_last), ', ' ORDER BY group_name)
                 FROM {schema}.subscription";
@@ -148,7 +149,10 @@ async fn what_was_published_while_nobody_counted_has_a_life_of_its_own() {
 
 #[tokio::test]
 async fn zombies_are_moved_and_old_subscriptions_deleted_with_nothing_pending() {
-    let Some(stage) = Stage::set("message_retention_ms = NULL, zombie_subscription_ttl_ms = 1000").await else { return };
+    let Some(stage) = Stage::set("message_retention_ms = NULL, zombie_subscription_ttl_ms = 1000").await
+    else {
+        return;
+    };
     let (a, _b) = (stage.subscribe("a").await, stage.subscribe("b").await);
     stage.publish(10).await;
     stage.handle(&a, 8).await;

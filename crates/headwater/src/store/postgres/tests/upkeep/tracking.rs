@@ -57,7 +57,8 @@ async fn two_trackers_and_a_consumer_at_once_end_with_every_record_complete() {
     while !stage.handle(&a, 1_000).await.is_empty() || !stage.handle(&b, 1_000).await.is_empty() {}
     recorded += stage.track().await.recorded;
     assert_eq!(recorded, 1_000, "each once");
-    let left = "SELECT count(*) FROM {schema}.record WHERE completed_at IS NULL OR required <> 3 OR completed <> 3";
+    let left =
+        "SELECT count(*) FROM {schema}.record WHERE completed_at IS NULL OR required <> 3 OR completed <> 3";
     assert_eq!(stage.number(left).await, 0);
     assert_eq!(stage.number("SELECT pending_from FROM {schema}.extent").await, 1_001);
     let ranges = "SELECT max(cardinality(ARRAY(SELECT unnest(applied))))::bigint FROM {schema}.subscription";
@@ -156,7 +157,10 @@ async fn the_dead_are_released_step_by_step_and_come_back_at_any_point() {
     stage.track().await;
     while stage.store.step_backfill(&Owner::new("w").unwrap(), 2).await.unwrap().is_some() {}
     stage.track().await;
-    assert_eq!(stage.records().await, ["1: a, a*", "2: a, a*", "3: a, ", "4: a+b, b", "5: a+b, ", "6: a+b, "]);
+    assert_eq!(
+        stage.records().await,
+        ["1: a, a*", "2: a, a*", "3: a, ", "4: a+b, b", "5: a+b, ", "6: a+b, "]
+    );
     stage.run(DIES).await;
     stage.track().await;
     let released = "SELECT count(*) FROM {schema}.subscription WHERE released_until IS NOT NULL";
@@ -179,7 +183,9 @@ async fn a_change_of_mode_goes_both_ways_while_groups_go_on() {
     stage.publish(250).await;
     stage.handle(&a, 200).await;
     let change = |target: &str| {
-        format!("BEGIN; SELECT {{schema}}.lock_extent(1); SELECT {{schema}}.change_tracking(1, '{target}', NULL); COMMIT")
+        format!(
+            "BEGIN; SELECT {{schema}}.lock_extent(1); SELECT {{schema}}.change_tracking(1, '{target}', NULL); COMMIT"
+        )
     };
     let progress = "SELECT format('%s of %s', done, total) FROM {schema}.tracking_change(1)";
     stage.store.maintain().await.unwrap();
