@@ -117,7 +117,8 @@ impl Lifecycle for SqliteStore {
         self.read(move |connection| at_once(connection, |look| acks::list(look, &topic, offset))).await
     }
 
-    async fn records(&self, _topic: &TopicName, _range: OffsetRange) -> Result<Vec<Record>> {
-        todo!()
+    async fn records(&self, topic: &TopicName, range: OffsetRange) -> Result<Vec<Record>> {
+        let topic = topic.clone();
+        self.read(move |connection| super::tracking::records(connection, &topic, range)).await
     }
 }

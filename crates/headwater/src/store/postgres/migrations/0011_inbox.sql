@@ -22,6 +22,7 @@ BEGIN
     FOR v_function IN
         SELECT p.oid::regprocedure::text FROM pg_proc p
         WHERE p.pronamespace = '{schema}'::regnamespace AND p.prosecdef
+          AND NOT has_function_privilege(p_role, p.oid, 'EXECUTE')
           AND starts_with(obj_description(p.oid, 'pg_proc'), 'granted to ')
           AND split_part(obj_description(p.oid, 'pg_proc'), ':', 1) ~ ('\m' || p_kind || '\M')
     LOOP

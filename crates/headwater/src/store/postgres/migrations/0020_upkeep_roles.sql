@@ -170,9 +170,10 @@ DECLARE
     v_activities bigint;
     v_keys bigint;
 BEGIN
-    DELETE FROM {schema}.activity a WHERE a.ctid = ANY (ARRAY(
-        SELECT x.ctid FROM {schema}.activity x WHERE x.told_at < v_now - interval '1 day' LIMIT p_max FOR UPDATE SKIP LOCKED));
-    GET DIAGNOSTICS v_activities = ROW_COUNT;
+    -- Their totals stay, in the row that has no owner.
+    SELECT count({schema}.depart(g.owner)) INTO v_activities
+    FROM (SELECT DISTINCT x.owner FROM {schema}.activity x
+          WHERE x.owner <> '' AND x.told_at < v_now - interval '1 day' ORDER BY x.owner LIMIT p_max) g;
     DELETE FROM {schema}.dedup d WHERE d.ctid = ANY (ARRAY(
         SELECT x.ctid FROM {schema}.dedup x WHERE x.expires_at <= v_now ORDER BY x.expires_at LIMIT p_max FOR UPDATE SKIP LOCKED));
     GET DIAGNOSTICS v_keys = ROW_COUNT;
@@ -201,6 +202,14 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 $$;
 COMMENT ON FUNCTION {schema}.jobs IS 'granted to consumer, reader: how jobs have been doing';
 
-REVOKE ALL ON ALL TABLES IN SCHEMA {schema} FROM PUBLIC;
-REVOKE ALL ON ALL FUNCTIONS IN SCHEMA {schema} FROM PUBLIC;
+-- Functions are everybody's when they are made. Only those that still are: a revocation writes a function's row anew.
+DO $$
+DECLARE
+    v_function text;
+BEGIN
+    FOR v_function IN SELECT p.oid::regprocedure::text FROM pg_proc p
+                      WHERE p.pronamespace = '{schema}'::regnamespace AND p.proacl IS NULL LOOP
+        EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', v_function);
+    END LOOP;
+END $$;
 SELECT {schema}.grant_roles();
