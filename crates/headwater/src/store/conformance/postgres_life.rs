@@ -145,14 +145,14 @@ pub async fn now_is_exact_among_cleanups_and_open_transactions(case: &Case) {
     }
 }
 
-/// Somebody holds the group's row: a heartbeat is answered all the same, and at once.
+/// Somebody is writing the group's row: a heartbeat is answered all the same, and at once.
 pub async fn a_heartbeat_does_not_wait_for_a_locked_row(case: &Case) {
     let scene = case.scene(lively()).await;
     assert_eq!(scene.pulse("a").await, Pulse::Active);
     case.advance(INTERVAL);
     let session = Session::open(case).await;
     session.begin().await;
-    session.run("SELECT FROM {schema}.subscription FOR UPDATE").await;
+    session.run("SELECT FROM {schema}.subscription FOR NO KEY UPDATE").await;
     let started = Instant::now();
     for n in 0..20 {
         assert_eq!(scene.pulse(&format!("process-{n}")).await, Pulse::Active);
