@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::group::Group;
-use super::heart::LOOK_AGAIN;
+use super::heart::Look;
 use super::pages::{Pages, weight};
 use super::work::LeaseWork;
 use crate::error::{Error, ErrorKind, Result};
@@ -52,8 +52,8 @@ pub(crate) struct Feed {
     pages: Mutex<Pages>,
     /// Told when a group joins, leaves or wants more.
     pub(crate) changed: Arc<Notify>,
-    /// Told when somebody wants to know how a subscription is.
-    look: Arc<Notify>,
+    /// Asked when somebody wants to know how a subscription is.
+    look: Arc<Look>,
     read: AtomicU64,
     handed: AtomicU64,
     task: Mutex<Option<JoinHandle<()>>>,
@@ -62,7 +62,7 @@ pub(crate) struct Feed {
 }
 
 impl Feed {
-    pub(crate) fn new(store: Arc<dyn Store>, topic: TopicId, owner: Owner, look: Arc<Notify>) -> Arc<Self> {
+    pub(crate) fn new(store: Arc<dyn Store>, topic: TopicId, owner: Owner, look: Arc<Look>) -> Arc<Self> {
         Arc::new(Feed {
             store,
             topic,
@@ -165,17 +165,17 @@ impl Feed {
             group.hear(state);
             if group.standing.is_dead() {
                 // A heartbeat brings it back.
-                self.look.notify_one();
+                self.look.ask_urgently();
             }
         }
     }
 
-    /// Somebody was woken, perhaps by a pause. Claims tell those who took part in one; whoever has messages in hand and wants
-    /// none has to ask.
-    fn look_after_wake(&self, groups: &[Arc<Group>]) {
-        let in_the_dark = |group: &Arc<Group>| group.held() > 0 && group.standing.unheard_for() >= LOOK_AGAIN;
+    /// Somebody was woken, perhaps by a pause. Claims tell those who took part in one since; whoever has messages in hand and
+    /// wanted none has to ask.
+    fn look_after_wake(&self, groups: &[Arc<Group>], woken_at: Instant) {
+        let in_the_dark = |group: &Arc<Group>| group.held() > 0 && !group.standing.has_heard_since(woken_at);
         if groups.iter().any(in_the_dark) {
-            self.look.notify_one();
+            self.look.ask();
         }
     }
 
@@ -303,8 +303,8 @@ async fn run(feed: Arc<Feed>) {
         if wake.as_mut().is_some_and(|wake| wake.now_or_never().is_some()) {
             wake = None;
         }
-        let woken = wake.is_none();
-        if woken || Instant::now() >= recheck_at {
+        let woken_at = wake.is_none().then(Instant::now);
+        if woken_at.is_some() || Instant::now() >= recheck_at {
             idle.clear();
         }
         for group in groups.iter().filter(|group| group.take_stirred()) {
@@ -313,8 +313,8 @@ async fn run(feed: Arc<Feed>) {
         let is_ready = |group: &Arc<Group>| !idle.contains(&group.subscription.subscription_id);
         let ready: Vec<_> = groups.into_iter().filter(is_ready).take(CLAIM_SUBSCRIPTIONS_MAX).collect();
         let stepped = feed.step(&ready, &mut wake, &mut idle, &mut recheck_at).await;
-        if woken {
-            feed.look_after_wake(&ready);
+        if let Some(woken_at) = woken_at {
+            feed.look_after_wake(&ready, woken_at);
         }
         match stepped {
             Ok(true) => pause = Duration::from_millis(50),
@@ -337,7 +337,7 @@ async fn run(feed: Arc<Feed>) {
                 }
                 if error.kind() == ErrorKind::NoSuchSubscription {
                     // One of them was removed: a heartbeat says which.
-                    feed.look.notify_one();
+                    feed.look.ask_urgently();
                 }
                 tracing::warn!(topic = %feed.topic, %error, ?pause, "claiming failed, trying again");
                 tokio::time::sleep(pause).await;

@@ -6,9 +6,11 @@
 //! messages that others have by then.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::group::Group;
@@ -22,9 +24,29 @@ use crate::subscription::{SubscriptionId, SubscriptionState};
 /// How long a heartbeat may take.
 const BEAT_MAX: Duration = Duration::from_secs(5);
 /// How soon after one heartbeat another may be asked for out of turn.
-pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// The longest interval: a process that serves nobody waits for somebody.
 const INTERVAL_MAX: Duration = Duration::from_secs(300);
+
+/// How others ask for a heartbeat out of turn.
+#[derive(Debug, Default)]
+pub(crate) struct Look {
+    asked: Notify,
+    urgent: AtomicBool,
+}
+
+impl Look {
+    /// Wants to know how subscriptions are, unless a claim says it before.
+    pub(crate) fn ask(&self) {
+        self.asked.notify_one();
+    }
+
+    /// Wants a heartbeat in any case.
+    pub(crate) fn ask_urgently(&self) {
+        self.urgent.store(true, Ordering::SeqCst);
+        self.asked.notify_one();
+    }
+}
 
 /// How often an owner beats. It is also how often others are looked at, so that a dead one is noticed within
 /// `silent_for` and one beat: four, because with two that were 22 s by default.
@@ -41,7 +63,7 @@ pub(crate) async fn beat(runtime: Weak<Runtime>, silent_for: Duration) {
         if Instant::now() >= owner.due_at {
             owner.beat(&alive).await;
         }
-        if Instant::now() >= groups.due_at {
+        if groups.is_due(&alive.groups()) {
             groups.beat(&alive).await;
         }
         // Handlers of a dropped consumer go on, and so does this.
@@ -51,8 +73,8 @@ pub(crate) async fn beat(runtime: Weak<Runtime>, silent_for: Duration) {
             return;
         }
         tokio::select! {
-            () = tokio::time::sleep_until(owner.due_at.min(groups.due_at)) => {}
-            () = look.notified() => groups.look_soon(),
+            () = tokio::time::sleep_until(owner.due_at.min(groups.next_at())) => {}
+            () = look.asked.notified() => groups.asked(look.urgent.swap(false, Ordering::SeqCst)),
         }
     }
 }
@@ -118,24 +140,44 @@ fn retry_after(interval: Duration) -> Duration {
 struct GroupBeat {
     due_at: Instant,
     beaten_at: Option<Instant>,
+    /// Somebody asked out of turn: since when, and whether in any case.
+    asked: Option<(Instant, bool)>,
     failures: u32,
 }
 
 impl GroupBeat {
     fn new() -> Self {
-        GroupBeat { due_at: Instant::now(), beaten_at: None, failures: 0 }
+        GroupBeat { due_at: Instant::now(), beaten_at: None, asked: None, failures: 0 }
     }
 
     /// Somebody wants to know how a subscription is, or a new one is served.
-    fn look_soon(&mut self) {
+    fn asked(&mut self, urgent: bool) {
+        let urgent_before = self.asked.is_some_and(|(_, urgent)| urgent);
+        self.asked = Some((Instant::now(), urgent || urgent_before));
+    }
+
+    /// When to look whether it is due.
+    fn next_at(&self) -> Instant {
         let soonest = self.beaten_at.map_or_else(Instant::now, |at| at + LOOK_AGAIN);
-        self.due_at = self.due_at.min(soonest);
+        self.asked.map_or(self.due_at, |_| self.due_at.min(soonest))
+    }
+
+    /// Whether it is time. Whoever asked may know by now: claims say how subscriptions are, too.
+    fn is_due(&mut self, groups: &[Arc<Group>]) -> bool {
+        let now = Instant::now();
+        if now < self.next_at() {
+            return false;
+        }
+        let Some((since, urgent)) = self.asked.take() else { return true };
+        let in_the_dark = |group: &Arc<Group>| group.held() > 0 && !group.standing.has_heard_since(since);
+        urgent || now >= self.due_at || groups.iter().any(in_the_dark)
     }
 
     async fn beat(&mut self, runtime: &Runtime) {
         let groups = runtime.groups();
         let beats = beats_of(&groups);
-        self.beaten_at = Some(Instant::now());
+        // Whatever is asked from here on is asked again.
+        (self.beaten_at, self.asked) = (Some(Instant::now()), None);
         if !beats.is_empty() {
             let answer = in_time(runtime.store.beat(&runtime.owner, &beats)).await;
             let died = self.hear(answer, &beats, &groups);

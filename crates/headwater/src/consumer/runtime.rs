@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 use super::feed::Feed;
 use super::group::Group;
+use super::heart::Look;
 use super::settler::Settler;
 use super::{heart, keeper};
 use crate::error::Result;
@@ -35,8 +35,8 @@ pub(crate) struct Runtime {
     silent_for: Duration,
     keeper: JoinHandle<()>,
     heart: Mutex<Option<JoinHandle<()>>>,
-    /// Told when a heartbeat is wanted out of turn.
-    pub(crate) look: Arc<Notify>,
+    /// Asked when a heartbeat is wanted out of turn.
+    pub(crate) look: Arc<Look>,
     /// How upkeep is done by processes that serve groups; not at all without.
     maintenance: Option<MaintenancePreset>,
     /// There while groups are served.
@@ -94,7 +94,7 @@ impl Runtime {
             *maintaining = Some(maintenance.start());
         }
         drop(maintaining);
-        self.look.notify_one();
+        self.look.ask_urgently();
     }
 
     /// Serves a group no more. The last one takes its leave of the database, if nothing is left in hand.

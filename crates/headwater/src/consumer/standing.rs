@@ -101,9 +101,9 @@ impl Standing {
         *self.heard_at.lock().expect("no panic while held") = Instant::now();
     }
 
-    /// For how long the store has said nothing of the subscription.
-    pub(super) fn unheard_for(&self) -> Duration {
-        self.heard_at.lock().expect("no panic while held").elapsed()
+    /// Whether the store has said something of the subscription since then.
+    pub(super) fn has_heard_since(&self, since: Instant) -> bool {
+        *self.heard_at.lock().expect("no panic while held") >= since
     }
 
     pub(super) fn heartbeat_interval(&self) -> Duration {
