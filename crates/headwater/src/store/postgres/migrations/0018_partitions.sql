@@ -162,9 +162,18 @@ LANGUAGE plpgsql AS $$
 DECLARE
     v_youngest timestamptz;
     v_done boolean;
+    v_below boolean;
 BEGIN
     IF x.last_offset > r.head OR r.gaps && int8range(x.first_offset, x.last_offset, '[]') THEN
         RETURN false;
+    END IF;
+    IF p_topic.tracking = 'reference_counting' THEN
+        -- Records go by the first offset that is left: so nothing may be left below, past the partitions.
+        EXECUTE format('SELECT EXISTS (SELECT FROM {schema}.%I m WHERE m.topic_id = $1 AND m.message_offset < $2)', {schema}.loose_table(p_topic))
+            INTO v_below USING p_topic.topic_id, x.first_offset;
+        IF v_below THEN
+            RETURN false;
+        END IF;
     END IF;
     v_done := x.last_offset <= r.done_until
         AND (p_topic.tracking = 'offset_watermark' OR x.last_offset < p_extent.pending_from);
