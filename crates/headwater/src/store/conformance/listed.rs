@@ -3,8 +3,13 @@
 /// A case that nobody lists never runs.
 #[test]
 fn every_case_is_listed() {
-    let list =
-        [include_str!("../conformance.rs"), include_str!("lives.rs"), include_str!("reliable.rs")].concat();
+    let list = [
+        include_str!("../conformance.rs"),
+        include_str!("lives.rs"),
+        include_str!("postgres_lists.rs"),
+        include_str!("reliable.rs"),
+    ]
+    .concat();
     let files = [
         include_str!("backfill.rs"),
         include_str!("beat.rs"),
