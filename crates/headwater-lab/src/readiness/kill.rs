@@ -88,7 +88,6 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     let before = looker.look().await?;
     tokio::time::sleep(dead_for).await;
     let after = looker.look().await?;
-    let longest = |heard: &Heard| heard.lock().expect("no panic while held").longest;
     let stalled = longest(&first_heard).max(longest(&second_heard));
     let group = GroupName::new("killed")?;
     let back = headwater.store().resurrect(&topic, &group, Some(BEHIND_MAX)).await?;
@@ -130,6 +129,10 @@ async fn prepare(place: &Place<'_>) -> Result<Headwater> {
     };
     headwater.topic(TOPIC).settings(settings).create().await?;
     Ok(headwater)
+}
+
+fn longest(heard: &Heard) -> Duration {
+    heard.lock().expect("no panic while held").longest
 }
 
 fn judge(died_after: Duration, stalled: Duration, (before, after): (&Sample, &Sample)) -> Vec<Judged> {

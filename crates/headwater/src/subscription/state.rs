@@ -109,13 +109,13 @@ impl Transition {
     }
 
     /// The words of the states it may start from, for statements.
-    pub(crate) fn from_words(self) -> Vec<&'static str> {
+    pub(crate) fn starts(self) -> Vec<&'static str> {
         self.from().iter().map(|state| state.as_str()).collect()
     }
 
     /// Why it is not possible from where the subscription is.
     pub(crate) fn refused(self, topic: &str, group: &str, state: SubscriptionState) -> Error {
-        let from = self.from_words().join(" or ");
+        let from = self.starts().join(" or ");
         Error::new(
             ErrorKind::InvalidTransition,
             format!(

@@ -34,7 +34,7 @@ pub(super) async fn shift(
                 &topic.as_str(),
                 &group.as_str(),
                 &transition.as_str(),
-                &transition.from_words(),
+                &transition.starts(),
                 &transition.to().as_str(),
                 &store.actor,
                 &store.clock.injected(),

@@ -261,7 +261,7 @@ BEGIN
     v_first := e.first_offset;
     IF v_from = e.first_offset THEN
         v_first := greatest(e.first_offset, least(
-            coalesce(c.kept, c.until + 1), r.head + 1,
+            c.kept, c.until + 1, r.head + 1,
             (SELECT min(x.first_offset) FROM {schema}.partition x WHERE x.topic_id = p_topic_id)));
     END IF;
     SELECT array_agg(m.group_name) FILTER (WHERE m.status <> 'dead'), array_agg(m.missed) FILTER (WHERE m.status <> 'dead')

@@ -104,9 +104,7 @@ BEGIN
     SET missed = s.missed + v_missed.count, missed_first = least(s.missed_first, v_missed.first),
         missed_last = greatest(s.missed_last, v_missed.last)
     WHERE s.subscription_id = p_subscription_id;
-    UPDATE {schema}.cursor c SET next_offset = v_to + 1 WHERE c.subscription_id = p_subscription_id AND c.next_offset <= v_to;
-    DELETE FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_id AND o.last_offset <= v_to;
-    UPDATE {schema}.outstanding o SET first_offset = v_to + 1 WHERE o.subscription_id = p_subscription_id AND o.first_offset <= v_to;
+    PERFORM {schema}.give_up_below(p_subscription_id, v_to + 1, clock_timestamp());
     RETURN true;
 END $$;
 

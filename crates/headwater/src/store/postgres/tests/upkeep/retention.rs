@@ -40,7 +40,7 @@ async fn a_subscribe_at_the_same_moment_gets_all_that_is_left() {
     let b = joining.await.unwrap().unwrap();
     assert_eq!(stage.clean().await, 0, "the rest is the new group's");
     // The other way round: a subscribe that has not committed.
-    stage.run("BEGIN; SELECT {schema}.subscribe('orders', 'c', 'beginning', NULL, NULL, NULL)").await;
+    stage.run("BEGIN; SELECT {schema}.subscribe('orders', 'c', 'beginning', NULL, NULL, 600000, NULL)").await;
     stage.handle(&a, 10).await;
     assert_eq!(stage.handle(&b, 10).await, [5, 6, 7, 8, 9, 10]);
     let (store, topic) = (Arc::clone(&stage.store), stage.topic);
