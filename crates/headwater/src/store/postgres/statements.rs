@@ -61,6 +61,7 @@ statements! {
     cron_fire: "cron/fire.sql",
     raise_flag: "arm/raise_flag.sql",
     news: "arm/news.sql",
+    clean_worn: "clean/worn.sql",
     doctor_delivery: "doctor/delivery.sql",
     doctor_upkeep: "doctor/upkeep.sql",
     elect: "election/elect.sql",
