@@ -124,8 +124,7 @@ pub(crate) async fn run_child(args: ChildArgs) -> Result<()> {
         }
         Job::Backfill => {
             println!("{READY}");
-            let runs = headwater.maintenance().run_once(&[headwater::Job::Backfill]).await?;
-            ensure!(runs.iter().all(|run| run.error.is_none()), "the backfill failed: {runs:?}");
+            backfill(&headwater).await?;
             return Ok(headwater.close().await?);
         }
         Job::Wait { topics, groups } => wait(&headwater, topics, groups).await?,
@@ -214,6 +213,16 @@ async fn keep_up(headwater: &Headwater, every: Duration) -> Result<()> {
             println!("{}", serde_json::to_string(&line)?);
         }
     }
+}
+
+/// Runs backfills until none is open. One that a killed process had is free only after its time.
+async fn backfill(headwater: &Headwater) -> Result<()> {
+    while headwater.store().backfills().await?.iter().any(|backfill| backfill.state.is_open()) {
+        let runs = headwater.maintenance().run_once(&[headwater::Job::Backfill]).await?;
+        ensure!(runs.iter().all(|run| run.error.is_none()), "the backfill failed: {runs:?}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    Ok(())
 }
 
 async fn wait(headwater: &Headwater, topics: usize, groups: usize) -> Result<Vec<Running>> {

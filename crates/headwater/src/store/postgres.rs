@@ -36,6 +36,7 @@ mod detect;
 mod doctor;
 mod fault;
 mod fetch;
+mod freshen;
 mod heartbeat;
 mod jobs;
 mod lifecycle;

@@ -6,7 +6,7 @@ use tokio_postgres::Row;
 
 use super::PostgresStore;
 use super::detect::name_of;
-use super::fault::translate;
+use super::freshen::freshen;
 use super::time::millis;
 use super::track::{advance, batch};
 use crate::error::Result;
@@ -27,38 +27,10 @@ pub(super) async fn clean(store: &PostgresStore, topic: TopicId, messages_max: u
         .await?;
     let row = &rows[0];
     if !row.get::<_, bool>("more") {
-        freshen(store, topic).await;
+        let own = [format!("message_t{topic}"), format!("message_t{topic}_rest")];
+        freshen(store, &["record", "ack_log", "message_shared", &own[0], &own[1]], 5_000).await;
     }
     Ok(CleanStep { removed: count(row, "removed"), missed: missed_of(row)?, more: row.get("more") })
-}
-
-/// Vacuums what cleanup has left full of dead rows. The server would do it too, but looks only once a minute, and a busy topic
-/// has by then more dead rows than living ones. Whoever may not vacuum, or finds the table in use, leaves it to the server.
-async fn freshen(store: &PostgresStore, topic: TopicId) {
-    let tables = [
-        "record".into(),
-        "ack_log".into(),
-        "message_shared".into(),
-        format!("message_t{topic}"),
-        format!("message_t{topic}_rest"),
-    ];
-    let done = async {
-        let worn = store
-            .connections
-            .query("looking for worn tables", &store.statements.clean_worn, &[&&tables[..]])
-            .await?;
-        for row in worn {
-            // One of the names above: nothing else is ever pasted.
-            let table: String = row.get("table_name");
-            let vacuum = format!("VACUUM (SKIP_LOCKED, TRUNCATE false) {}.{table}", store.namespace.quoted());
-            let client = store.connections.get().await?;
-            client.batch_execute(&vacuum).await.map_err(|error| translate("vacuuming", error))?;
-        }
-        Ok::<(), crate::Error>(())
-    };
-    if let Err(error) = done.await {
-        tracing::debug!(%error, "vacuuming is left to the server");
-    }
 }
 
 /// What counting groups missed of what went; said to the log, because it is never silent.

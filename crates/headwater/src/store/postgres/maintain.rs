@@ -3,6 +3,7 @@
 use tokio_postgres::Row;
 
 use super::PostgresStore;
+use super::freshen::freshen;
 use super::time::millis;
 use crate::error::Result;
 use crate::limits::{
@@ -37,6 +38,8 @@ pub(super) async fn maintain(store: &PostgresStore) -> Result<Maintained> {
         dedup_forgotten: count(&rest[0], "dedup_forgotten"),
         inbox_forgotten: count(&inbox[0], "forgotten"),
     };
+    // Small tables of which every batch replaces rows: claims are quick as long as they stay small.
+    freshen(store, &["outstanding", "cursor", "head", "gap"], 20_000).await;
     if done.promoted + done.late > 0 {
         store.hub.wake_all();
     }
