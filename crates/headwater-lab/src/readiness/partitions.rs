@@ -149,7 +149,8 @@ async fn large(
     while status(headwater, &topic).await?.head.0 < i64::try_from(rows)? {
         store.maintain().await?;
     }
-    // A mark of now, then the time after which it counts.
+    // A mark of now, which is later than the first one, then the time after which it counts.
+    clock.advance(Duration::from_secs(1));
     store.clean(topic.topic_id, 10_000).await?;
     store.publish(&topic.name, &[NewMessage::new("the next one")]).await?;
     clock.advance(Duration::from_secs(120));
