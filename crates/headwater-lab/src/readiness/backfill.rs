@@ -10,7 +10,7 @@ use headwater::{
 };
 
 use super::Setting;
-use super::oltp::Oltp;
+use super::oltp::{Oltp, Span};
 use crate::bench::report::Unit;
 use crate::runtime::child::Job;
 use crate::runtime::children::Process;
@@ -30,19 +30,21 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     tokio::time::sleep(Duration::from_secs(3)).await;
     let begin = Instant::now();
     tokio::time::sleep(Duration::from_secs(15)).await;
-    let (before, before_rate) = oltp.p95_since(begin)?;
+    let (before, before_rate) = oltp.p95_within(&[(begin, Instant::now())])?;
     store.subscribe(&topic, &late, Start::Beginning).await?;
     let asked = find(&headwater).await?;
     progress(&format!("backfilling {} beside {before_rate:.0} transactions a second", asked.total));
     let begin = Instant::now();
+    // While it is at work: not the time until a killed worker's term is over.
+    let mut at_work = Vec::new();
     let killed = [0.2, 0.45];
     for share in killed {
         let worker = Process::start(&place.url, &Job::Backfill, |_| {})?;
-        reaches(&headwater, share).await?;
+        at_work.push(reaches(&headwater, share).await?);
         worker.kill().await?;
     }
     let worker = Process::start(&place.url, &Job::Backfill, |_| {})?;
-    reaches(&headwater, 0.7).await?;
+    at_work.push(reaches(&headwater, 0.7).await?);
     let cancelled = store.cancel_backfill(&topic, &late).await?;
     // Cancelled at once: what is seen from now on does not move.
     tokio::time::sleep(Duration::from_secs(2)).await;
@@ -50,8 +52,8 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     worker.ended(Duration::from_secs(30)).await?;
     store.resume_backfill(&topic, &late).await?;
     let worker = Process::start(&place.url, &Job::Backfill, |_| {})?;
-    reaches(&headwater, 1.0).await?;
-    let (during, during_rate) = oltp.p95_since(begin)?;
+    at_work.push(reaches(&headwater, 1.0).await?);
+    let (during, during_rate) = oltp.p95_within(&at_work)?;
     worker.ended(Duration::from_secs(30)).await?;
     let done = find(&headwater).await?;
     let took = begin.elapsed();
@@ -124,11 +126,16 @@ async fn find(headwater: &Headwater) -> Result<Backfill> {
     backfills.into_iter().find(|backfill| backfill.group.as_str() == "late").context("there is no backfill")
 }
 
-/// Waits until so large a share is done, telling how far it is.
-async fn reaches(headwater: &Headwater, share: f64) -> Result<()> {
+/// Waits until so large a share is done, telling how far it is. Answers from when to when there was progress.
+async fn reaches(headwater: &Headwater, share: f64) -> Result<Span> {
     let mut told = Instant::now();
+    let first = find(headwater).await?.processed;
+    let mut began = None;
     eventually("the backfill gets on", Duration::from_secs(600), async || {
         let backfill = find(headwater).await?;
+        if began.is_none() && backfill.processed > first {
+            began = Some(Instant::now());
+        }
         if told.elapsed() > Duration::from_secs(2) {
             told = Instant::now();
             let remaining = backfill.remaining().unwrap_or_default().as_secs();
@@ -141,5 +148,6 @@ async fn reaches(headwater: &Headwater, share: f64) -> Result<()> {
         let done = backfill.state == BackfillState::Completed;
         Ok(done || backfill.processed as f64 >= share * backfill.total as f64 && share < 1.0)
     })
-    .await
+    .await?;
+    Ok((began.context("nothing was done")?, Instant::now()))
 }

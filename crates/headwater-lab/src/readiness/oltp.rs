@@ -13,6 +13,9 @@ use crate::server::connect;
 const CONNECTIONS: u64 = 4;
 const ROWS: i32 = 100_000;
 
+/// From when to when.
+pub(super) type Span = (Instant, Instant);
+
 /// A foreign application at work; stops with its value.
 pub(super) struct Oltp {
     taken: Arc<Mutex<Vec<(Instant, Duration)>>>,
@@ -56,16 +59,18 @@ impl Oltp {
         Ok(Oltp { taken, tasks })
     }
 
-    /// The p95 of transactions begun since a moment, in milliseconds, and how many there were a second.
-    pub(super) fn p95_since(&mut self, since: Instant) -> Result<(f64, f64)> {
+    /// The p95 of transactions begun within some spans, in milliseconds, and how many there were a second.
+    pub(super) fn p95_within(&mut self, spans: &[Span]) -> Result<(f64, f64)> {
         if let Some(ended) = self.tasks.try_join_next() {
             ended?.context("the foreign application failed")?;
         }
         let taken = self.taken.lock().expect("no panic while held");
+        let within = |at: &Instant| spans.iter().any(|(from, to)| (from..to).contains(&at));
         let mut times: Vec<Duration> =
-            taken.iter().filter(|(at, _)| *at >= since).map(|(_, took)| *took).collect();
+            taken.iter().filter(|(at, _)| within(at)).map(|(_, took)| *took).collect();
         anyhow::ensure!(!times.is_empty(), "the foreign application did nothing");
-        let rate = times.len() as f64 / since.elapsed().as_secs_f64();
+        let long: Duration = spans.iter().map(|(from, to)| *to - *from).sum();
+        let rate = times.len() as f64 / long.as_secs_f64();
         Ok((percentile(&mut times, 0.95).as_secs_f64() * 1_000.0, rate))
     }
 }

@@ -90,7 +90,8 @@ pub trait Upkeep {
     /// that is silent for 15 s loses it to another.
     async fn step_backfill(&self, worker: &Owner, messages_max: u32) -> Result<Option<BackfillStep>>;
 
-    /// A small read as applications do them, to see how busy the database is.
+    /// A small piece of work as applications do them, to see how busy the database is: a read, and where it does not
+    /// queue behind upkeep itself, a commit.
     async fn probe(&self) -> Result<()>;
 
     /// How each job of upkeep has been doing.

@@ -53,5 +53,6 @@ pub fn seeds(regressions: &[u64], count: u64) -> Vec<u64> {
         return vec![seed];
     }
     let count = number("HEADWATER_SEEDS").unwrap_or(count);
-    regressions.iter().copied().chain(1..=count).collect()
+    let others = (1..=count).filter(|seed| !regressions.contains(seed));
+    regressions.iter().copied().chain(others).collect()
 }
