@@ -183,6 +183,8 @@ impl Upkeep for Fake {
 
     async fn step_backfill(&self, _: &Owner, messages_max: u32) -> Result<Option<BackfillStep>> {
         self.note("step_backfill")?;
+        let takes = *self.step_takes.lock().unwrap();
+        tokio::time::sleep(takes).await;
         self.batches.lock().unwrap().push(messages_max);
         let mut backfills = self.backfills.lock().unwrap();
         let Some(open) = backfills.iter_mut().find(|backfill| backfill.state.is_open()) else {
@@ -459,6 +461,7 @@ async fn a_backfill_goes_at_its_rate_and_gives_way_to_load() {
     assert!(took >= Duration::from_secs(19) && took < Duration::from_secs(30), "{took:?}");
     fake.batches.lock().unwrap().clear();
     *fake.probe_takes.lock().unwrap() = Duration::from_millis(40);
+    *fake.step_takes.lock().unwrap() = Duration::from_millis(5);
     fake.backfill(1_000, 10_000);
     maintenance(&fake).run_once(&[Job::Backfill]).await.unwrap();
     assert!(fake.batches.lock().unwrap().iter().all(|batch| *batch <= 100));
