@@ -34,7 +34,8 @@ pub enum Start {
     Beginning,
     /// After everything committed before the call; everything that commits after it returned is delivered.
     Now,
-    /// At this offset.
+    /// At this offset, at the first stored if that is above it. An offset beyond the next one is refused: what is published
+    /// until then would be passed over.
     Offset(Offset),
     /// At the first message published at or after this time.
     Timestamp(Timestamp),

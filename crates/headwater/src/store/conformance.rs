@@ -160,6 +160,7 @@ macro_rules! conformance_cases {
                 now_on_an_empty_topic_reads_all_that_comes,
                 now_is_exact_among_publishers,
                 offset_starts_there,
+                a_start_beyond_the_end_is_refused,
                 timestamp_starts_at_the_first_at_or_after,
                 beginning_bounded_goes_back_so_far,
                 the_widest_starts_are_harmless,

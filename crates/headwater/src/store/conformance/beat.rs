@@ -301,6 +301,24 @@ pub async fn a_group_that_only_restarts_is_flapping(case: &Case) {
     assert!(!scene.status().await.is_flapping());
 }
 
+/// A group that is asked for now and then and finds nothing to do is well, also when something comes at last.
+pub async fn restarts_with_nothing_to_do_are_no_flapping(case: &Case) {
+    let scene = case.scene(lively()).await;
+    scene.publish(1).await;
+    assert_eq!(scene.reads().await, [1]);
+    for _ in 0..FLAPPING_RESTARTS + 4 {
+        case.advance(MOMENT);
+        registers(&scene, "pod").await;
+    }
+    scene.publish(1).await;
+    scene.store.maintain().await.unwrap();
+    let status = scene.status().await;
+    assert_eq!((status.lag, status.restarts), (1, 0));
+    registers(&scene, "pod").await;
+    let status = scene.status().await;
+    assert_eq!((status.restarts, status.is_flapping()), (1, false), "from now on they count");
+}
+
 /// A deployment of fifty, all registering in the same moment, is no restart loop.
 pub async fn fifty_processes_starting_at_once_are_not_flapping(case: &Case) {
     let scene = case.scene(lively()).await;

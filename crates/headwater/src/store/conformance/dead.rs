@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::case::{Case, Scene, failed, group, retry};
+use super::case::{Case, Scene, bury, failed, group, retry};
 use super::life::{HOUR, INTERVAL, MODES, MOMENT, TIMEOUT, lively, missed};
 use crate::error::ErrorKind;
 use crate::lease::{Outcome, Settlement};
@@ -237,6 +237,48 @@ pub async fn a_zombie_is_moved_to_the_watermark(case: &Case) {
     assert_eq!(scene.store.clean_subscriptions(keep).await.unwrap().zombies, [], "nothing is left to move");
     assert!(matches!(scene.pulse("a").await, Pulse::Resurrected(_)));
     assert_eq!(scene.reads().await, [6, 7, 8]);
+}
+
+/// While a group is paused nobody expects it to beat: resumed, it has a whole timeout to come back.
+pub async fn a_resumed_group_has_the_time_to_come_back(case: &Case) {
+    let scene = case.scene(lively()).await;
+    let other = scene.subscribe("other", Start::Beginning).await;
+    assert_eq!(scene.pulse("a").await, Pulse::Active);
+    scene.shift(Transition::Pause).await;
+    let watch = async |time: Duration| {
+        let until = case.now() + time;
+        while case.now() < until {
+            assert_eq!(other.pulse("b").await, Pulse::Active);
+            assert_eq!(scene.detect().await.died, []);
+            case.advance(TIMEOUT / 4);
+        }
+    };
+    watch(TIMEOUT * 3).await;
+    scene.shift(Transition::Resume).await;
+    watch(TIMEOUT - MOMENT).await;
+    case.advance(MOMENT);
+    assert_eq!(scene.detect().await.died, [named(&scene)], "it did not");
+}
+
+/// The letters of a cancelled group are there to be read: it is not deleted before they are purged.
+pub async fn letters_keep_a_cancelled_group(case: &Case) {
+    for tracking in MODES {
+        let scene =
+            Scene::new(case.open().await, tracking.as_str(), TopicSettings { tracking, ..lively() }).await;
+        let other = scene.subscribe("other", Start::Beginning).await;
+        scene.publish(1).await;
+        let lease = other.claim_one("a", 1).await;
+        other.settle(Settlement::each(lease.token, vec![(lease.range, bury("why not"))])).await.unwrap();
+        other.shift(Transition::Cancel).await;
+        scene.track_all().await;
+        case.advance(HOUR);
+        let clean = async || scene.store.clean_subscriptions(MOMENT).await.unwrap().deleted;
+        assert_eq!(clean().await, [], "{tracking:?}");
+        let letters = scene.store.dead_letters(&other.letters(), 10).await.unwrap();
+        assert_eq!(letters.len(), 1, "{tracking:?}");
+        scene.store.purge(&other.letters()).await.unwrap();
+        assert_eq!(clean().await, [named(&other)], "{tracking:?}");
+    }
 }
 
 /// Subscriptions that are dead or cancelled and done are deleted after their time, others never.

@@ -56,6 +56,7 @@ macro_rules! conformance_life_cases {
                 many_processes_of_one_group_beat_at_once,
                 four_fifths_of_the_timeout_is_near,
                 a_group_that_only_restarts_is_flapping,
+                restarts_with_nothing_to_do_are_no_flapping,
                 fifty_processes_starting_at_once_are_not_flapping,
             ]
         );
@@ -74,6 +75,8 @@ macro_rules! conformance_life_cases {
                 what_the_dead_held_is_there_when_they_come_back,
                 a_zombie_is_moved_to_the_watermark,
                 old_dead_and_cancelled_groups_are_deleted,
+                a_resumed_group_has_the_time_to_come_back,
+                letters_keep_a_cancelled_group,
                 a_database_that_was_away_kills_nobody,
             ]
         );

@@ -246,7 +246,8 @@ impl<'a> Play<'a> {
             0 => (Start::Beginning, Some(1)),
             1 => (Start::Now, None),
             _ => {
-                let offset = i64::try_from(self.rng.between(1, 40)).expect("small");
+                let end = self.scene.topic_status().await.head.0 + 1;
+                let offset = i64::try_from(self.rng.between(1, 40)).expect("small").min(end);
                 (Start::Offset(Offset(offset)), Some(offset))
             }
         };

@@ -90,16 +90,42 @@ pub async fn now_is_exact_among_publishers(case: &Case) {
     }
 }
 
-/// From a given offset; one that is not there yet is waited for; nonsense below the first is the first.
+/// From a given offset, at most the next that comes; nonsense below the first is the first.
 pub async fn offset_starts_there(case: &Case) {
     let scene = five_messages(case).await;
     assert_eq!(reads(&scene, "three", Start::Offset(Offset(3))).await, [3, 4, 5]);
     assert_eq!(reads(&scene, "zero", Start::Offset(Offset(0))).await, [1, 2, 3, 4, 5]);
     assert_eq!(reads(&scene, "minus", Start::Offset(Offset(-7))).await, [1, 2, 3, 4, 5]);
-    let future = scene.subscribe("future", Start::Offset(Offset(7))).await;
-    future.claim_nothing("a", 10).await;
-    scene.publish(3).await;
-    assert_eq!(offsets_of(&future.drain("a").await), [7, 8]);
+    let next = scene.subscribe("next", Start::Offset(Offset(6))).await;
+    next.claim_nothing("a", 10).await;
+    scene.publish(2).await;
+    assert_eq!(offsets_of(&next.drain("a").await), [6, 7]);
+}
+
+/// A place beyond the end would pass over what is published next, and nobody would miss it: it is refused, whether a
+/// group is new or moved, and nothing is changed.
+pub async fn a_start_beyond_the_end_is_refused(case: &Case) {
+    let scene = five_messages(case).await;
+    let before = scene.status().await;
+    for beyond in [7, 99_999, i64::MAX] {
+        let start = Start::Offset(Offset(beyond));
+        let workers = &scene.subscription.group;
+        let answers = [
+            scene.store.subscribe(&scene.topic, &group("late"), start).await.map(drop),
+            scene.store.seek(&scene.topic, workers, start, true).await.map(drop),
+            scene.store.seek(&scene.topic, workers, start, false).await.map(drop),
+        ];
+        for answer in answers {
+            let error = answer.expect_err("it is beyond the end");
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error:?}");
+            let words = error.to_string();
+            assert!(words.contains("start offset") && words.contains(&beyond.to_string()), "{words}");
+        }
+    }
+    assert_eq!(scene.status().await, before);
+    assert_eq!(scene.store.subscriptions(&scene.topic).await.unwrap().len(), 1);
+    scene.publish(1).await;
+    assert_eq!(offsets_of(&scene.drain("a").await), [1, 2, 3, 4, 5, 6]);
 }
 
 /// From the first message at or after a time.

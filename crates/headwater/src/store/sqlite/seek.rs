@@ -16,7 +16,6 @@ use crate::topic::TopicId;
 pub(super) struct Plan {
     subscription_id: i32,
     topic: TopicId,
-    head: i64,
     pub(super) moved: Moved,
 }
 
@@ -45,7 +44,7 @@ pub(super) fn plan(
         skipped: pending::stored(connection, topic, &never)?.messages,
         leases_lost,
     };
-    Ok(Plan { subscription_id, topic, head, moved })
+    Ok(Plan { subscription_id, topic, moved })
 }
 
 /// Moves the cursor. Those who wait for the topic are woken: there may be something for them.
@@ -56,17 +55,15 @@ pub(super) fn seek(
     to: Start,
     actor: &str,
 ) -> Attempt<Moved> {
-    let Plan { subscription_id, topic, head, moved } = plan(work.connection, name, group, to, work.now_ms())?;
+    let Plan { subscription_id, topic, moved } = plan(work.connection, name, group, to, work.now_ms())?;
     let connection = work.connection;
     connection.prepare_cached(super::sql!("shift/forget_ranges.sql"))?.execute([subscription_id])?;
     connection
         .prepare_cached(super::sql!("seek/cursor.sql"))?
         .execute(params![subscription_id, moved.to.0])?;
-    connection.prepare_cached(super::sql!("seek/subscription.sql"))?.execute(params![
-        subscription_id,
-        moved.to.0,
-        head
-    ])?;
+    connection
+        .prepare_cached(super::sql!("seek/subscription.sql"))?
+        .execute(params![subscription_id, moved.to.0])?;
     let detail = serde_json::json!({
         "from": moved.from.0,
         "to": moved.to.0,

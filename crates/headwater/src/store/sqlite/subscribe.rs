@@ -40,12 +40,14 @@ fn return_to(work: &mut Work<'_>, topic: Topic, group: &GroupName, found: &Group
         resurrect::revive(work, topic.topic_id, subscription_id, None)?;
     } else {
         let floor = group::place(work.connection, subscription_id, now_ms)?.floor;
+        let (_, _, head) = bounds(work.connection, topic.topic_id)?;
         let counted_from_ms = now_ms.saturating_sub(millis(FLAPPING_WINDOW));
         work.connection.prepare_cached(super::sql!("subscribe/restart.sql"))?.execute(params![
             subscription_id,
             now_ms,
             floor,
-            counted_from_ms
+            counted_from_ms,
+            head
         ])?;
     }
     let policy = policy::of(work.connection, subscription_id)?;
@@ -112,10 +114,11 @@ pub(super) fn start_offset(connection: &Connection, topic: TopicId, start: Start
     Ok(match start {
         Start::Beginning => lowest,
         Start::Now => last + 1,
-        Start::Offset(Offset(offset)) if offset > OFFSET_MAX => {
-            return Err(
-                Error::invalid("start offset", format!("{offset}, at most {OFFSET_MAX} is allowed")).into()
+        Start::Offset(Offset(offset)) if offset > last + 1 => {
+            let rule = format!(
+                "{offset} is beyond the end, {last} is the last offset taken: start at now for what comes next"
             );
+            return Err(Error::invalid("start offset", rule).into());
         }
         Start::Offset(Offset(offset)) => offset.max(first),
         Start::Timestamp(at) => first_at(connection, topic, lowest, last, at)?,

@@ -16,6 +16,11 @@ DECLARE
 BEGIN
     SELECT * INTO STRICT h FROM {schema}.head e WHERE e.topic_id = p_topic_id FOR UPDATE;
     SELECT x.first_offset INTO STRICT v_first FROM {schema}.extent x WHERE x.topic_id = p_topic_id;
+    IF p_start = 'offset' AND p_offset > {schema}.last_taken(p_topic_id) + 1 THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = format(
+            'invalid start offset: %s is beyond the end, %s is the last offset taken: start at now for what comes next',
+            p_offset, {schema}.last_taken(p_topic_id));
+    END IF;
     -- Rows that came in noted gaps before this call are handed out before this group is there: they are not its.
     IF h.gaps_until > 0 AND NOT p_dry THEN
         PERFORM {schema}.watch_gaps(p_topic_id, 0, NULL, NULL);
@@ -40,8 +45,7 @@ BEGIN
     -- Below the first offset stored nothing ever comes: cleanup passes no noted gap.
     next_offset := greatest(v_first, CASE p_start
         WHEN 'now' THEN h.head + 1
-        -- Far enough for anybody, and room to add to.
-        WHEN 'offset' THEN least(p_offset, 4611686018427387904)
+        WHEN 'offset' THEN p_offset
         WHEN 'bounded' THEN h.head - p_offset + 1
         WHEN 'timestamp' THEN coalesce(
             (SELECT min(m.message_offset) FROM {schema}.message m WHERE m.topic_id = p_topic_id AND m.created_at >= p_at),
@@ -58,19 +62,20 @@ BEGIN
                  (SELECT min(o.first_offset) FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_id)) - 1;
 END $$;
 
--- Counts a registration of a group that is there: many without its floor moving mean that it is flapping. False if it does
--- not count any more.
+-- Counts a registration of a group that is there: many without its floor moving, though there is something to do, mean that
+-- it is flapping. False if it does not count any more.
 CREATE FUNCTION {schema}.note_restart(p_subscription_id integer, p_window_ms bigint, p_now timestamptz) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
     v_floor bigint := {schema}.floor_of(p_subscription_id);
 BEGIN
     UPDATE {schema}.subscription s
-    SET restarts = CASE WHEN g.goes_on THEN s.restarts + 1 ELSE 1 END,
+    SET restarts = CASE WHEN g.idle THEN 0 WHEN g.goes_on THEN s.restarts + 1 ELSE 1 END,
         restarts_since = CASE WHEN g.goes_on THEN s.restarts_since ELSE p_now END,
         restarts_floor = CASE WHEN g.goes_on THEN s.restarts_floor ELSE v_floor END
     FROM (SELECT coalesce(x.restarts_since >= p_now - make_interval(secs => p_window_ms / 1000.0)
-                          AND x.restarts_floor >= v_floor, false) AS goes_on
+                          AND x.restarts_floor >= v_floor, false) AS goes_on,
+                 v_floor >= (SELECT h.head FROM {schema}.head h WHERE h.topic_id = x.topic_id) AS idle
           FROM {schema}.subscription x WHERE x.subscription_id = p_subscription_id FOR NO KEY UPDATE) g
     WHERE s.subscription_id = p_subscription_id AND s.status IN ('active', 'paused');
     RETURN FOUND;

@@ -142,19 +142,18 @@ COMMENT ON FUNCTION {schema}.clean_subscriptions IS 'granted to consumer: remove
 CREATE FUNCTION {schema}.delete_subscription(p_subscription_id integer, p_topic_id integer) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN
-    -- Looked at anew, under the lock: it may have come back.
+    -- Looked at anew, under the lock: it may have come back. Letters are there to be read until they are purged.
     PERFORM FROM {schema}.places(p_topic_id) p JOIN {schema}.subscription s ON s.subscription_id = p.subscription_id
     WHERE p.subscription_id = p_subscription_id AND s.released_until IS NULL
       AND (p.status = 'cancelled'
            OR p.status = 'dead' AND isempty(p.held)
               AND p.next_offset > (SELECT least(h.head, (SELECT min(lower(q.pending) - 1) FROM {schema}.places(p_topic_id) q
                                                          WHERE q.status IN ('active', 'paused')))
-                                   FROM {schema}.head h WHERE h.topic_id = p_topic_id)
-              AND NOT EXISTS (SELECT FROM {schema}.dead_letter d WHERE d.subscription_id = p_subscription_id));
+                                   FROM {schema}.head h WHERE h.topic_id = p_topic_id))
+      AND NOT EXISTS (SELECT FROM {schema}.dead_letter d WHERE d.subscription_id = p_subscription_id);
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    DELETE FROM {schema}.dead_letter d WHERE d.subscription_id = p_subscription_id;
     DELETE FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_id;
     DELETE FROM {schema}.subscription s WHERE s.subscription_id = p_subscription_id;
     RETURN true;

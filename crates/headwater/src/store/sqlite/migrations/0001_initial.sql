@@ -71,7 +71,7 @@ CREATE TABLE headwater_dedup (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX headwater_dedup_expiry ON headwater_dedup (expires_at_ms);
 
--- start_offset is where the group began; only it may lie beyond the end of the log.
+-- start_offset is where the group began.
 CREATE TABLE headwater_subscription (
     subscription_id INTEGER PRIMARY KEY AUTOINCREMENT,
     topic_id INTEGER NOT NULL,

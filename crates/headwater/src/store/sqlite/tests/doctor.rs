@@ -31,6 +31,10 @@ async fn every_check_finds_its_damage() {
         ("UPDATE headwater_range SET last_offset = 0 WHERE first_offset = 1", "malformed"),
         ("UPDATE headwater_cursor SET next_offset = 15 WHERE subscription_id = 1", "outstanding_beyond_next"),
         ("UPDATE headwater_cursor SET next_offset = 99 WHERE subscription_id = 1", "next_beyond_head"),
+        (
+            "UPDATE headwater_cursor SET next_offset = 99 WHERE subscription_id = 1; UPDATE headwater_subscription SET start_offset = 99",
+            "next_beyond_head",
+        ),
         ("UPDATE headwater_range SET subscription_id = 7 WHERE first_offset = 1", "orphan_range"),
         ("INSERT INTO headwater_cursor VALUES (7, 0, 1, 0)", "orphan_cursor"),
         ("INSERT INTO headwater_cursor VALUES (1, 1, 1, 0)", "missing_cursor"),
@@ -44,19 +48,6 @@ async fn every_check_finds_its_damage() {
     ] {
         assert_eq!(found_after(sql).await, [check], "{sql}");
     }
-}
-
-#[tokio::test]
-async fn a_group_that_starts_in_the_future_is_sound() {
-    let place = Place::new();
-    let store = place.open().await;
-    store.create_topic(&topic("orders"), &TopicSettings::pub_sub()).await.unwrap();
-    let start = Start::Offset(crate::Offset(1_000));
-    let subscription =
-        store.subscribe(&topic("orders"), &GroupName::new("late").unwrap(), start).await.unwrap();
-    store.publish(&topic("orders"), &messages(10)).await.unwrap();
-    assert_eq!(drain(&store, &subscription).await.len(), 0);
-    assert_eq!(store.doctor().await.unwrap(), []);
 }
 
 /// Breaks a store that counts references, in the middle of work, and gives the names of the checks that notice.

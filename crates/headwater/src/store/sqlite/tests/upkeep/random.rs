@@ -49,8 +49,9 @@ impl Play {
                 format!("publish {small}")
             }
             20..28 if self.groups.len() < 6 => {
-                let start =
-                    [Start::Beginning, Start::Now, Start::Offset(Offset(7))][self.dice.below(3) as usize];
+                let end = self.scene.number("SELECT last_offset + 1 FROM headwater_topic").unwrap();
+                let starts = [Start::Beginning, Start::Now, Start::Offset(Offset(end.min(7)))];
+                let start = starts[self.dice.below(3) as usize];
                 let name = format!("g{}", self.groups.len());
                 self.groups.push(self.scene.group(&name, start).await);
                 format!("subscribe {name} {start:?}")
