@@ -9,7 +9,7 @@ use crate::message::Offset;
 use crate::name::{GroupName, TopicName};
 
 pub(crate) mod drive;
-mod pace;
+pub(crate) mod pace;
 
 pub use pace::BackfillPace;
 

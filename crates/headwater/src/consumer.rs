@@ -9,7 +9,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::Headwater;
-use crate::backfill::drive;
+use crate::backfill::{BackfillPace, drive};
 use crate::codec::Decode;
 use crate::error::{Error, Result};
 use crate::handler::{self, Context, Failure, Handler, HandlerResult, Identity, Messages, Verdicts};
@@ -21,6 +21,7 @@ use crate::store::Store;
 use crate::subscription::{Start, Subscription};
 use crate::topic::Tracking;
 
+mod catch_up;
 mod feed;
 mod group;
 mod heart;
@@ -135,6 +136,7 @@ pub struct ConsumerBuilder {
     owner: Option<Owner>,
     timeout: Option<Duration>,
     limits: GroupLimits,
+    catch_up_pace: Option<BackfillPace>,
     buffer_bytes_max: usize,
     filter: Option<Filter>,
     inbox_name: Option<String>,
@@ -160,6 +162,7 @@ impl ConsumerBuilder {
             owner: None,
             timeout: None,
             limits: GroupLimits::default(),
+            catch_up_pace: None,
             buffer_bytes_max: BUFFER_BYTES_MAX,
             filter: None,
             inbox_name: None,
@@ -238,10 +241,21 @@ impl ConsumerBuilder {
 
     /// How many messages a second the group takes, over all processes; after a rest up to `burst` at once.
     ///
-    /// It also paces a group that has a long backlog to catch up with: a replay at a known rate never starves the rest.
+    /// It also paces a group that has a long backlog to catch up with: a replay at a known rate never starves the rest. See
+    /// [`catch_up_pace`](Self::catch_up_pace) for one that finds the rate itself.
     #[must_use]
     pub fn rate_limit(mut self, per_second: f64, burst: u32) -> Self {
         self.limits.rate = Some(RateLimit { per_second, burst });
+        self
+    }
+
+    /// Lets the group give way to applications while it has a backlog: before each claim it sees how long a small piece of
+    /// work takes in the database, and claims less and rests longer while that is over the pace's target (10 ms for
+    /// [`BackfillPace::Standard`]). Once it has caught up, messages are handed out as they come. Without it the group
+    /// catches up as fast as its handlers go.
+    #[must_use]
+    pub fn catch_up_pace(mut self, pace: BackfillPace) -> Self {
+        self.catch_up_pace = Some(pace);
         self
     }
 
@@ -309,6 +323,7 @@ impl ConsumerBuilder {
             lease: self.lease,
             timeout: self.timeout,
             limits: self.limits,
+            catch_up_pace: self.catch_up_pace,
             buffer_bytes_max: self.buffer_bytes_max,
             filter: self.filter,
             inbox_name: self.inbox_name.unwrap_or_else(default_name),

@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use super::catch_up;
 use super::group::Group;
 use super::heart::Look;
 use super::pages::{Pages, weight};
@@ -132,6 +133,8 @@ impl Feed {
                 wants.push(want);
             }
         }
+        let asked: HashMap<SubscriptionId, u32> =
+            wants.iter().map(|want| (want.subscription_id, want.messages_max)).collect();
         let mut got: HashMap<SubscriptionId, usize> = by_id.keys().map(|id| (*id, 0)).collect();
         if wants.is_empty() {
             return Ok((got, None));
@@ -147,11 +150,17 @@ impl Feed {
         // Whatever happens from here on, the leases are known and are extended or given back.
         let mut handed = Hand { store: &self.store, leases: claimed.leases.clone() };
         self.read_missing(&claimed.leases, &by_id).await?;
+        let took = started.elapsed();
+        let mut messages: HashMap<SubscriptionId, u64> = HashMap::new();
         for lease in claimed.leases {
+            *messages.entry(lease.subscription_id).or_default() += lease.range.span();
             let group = by_id[&lease.subscription_id];
             handed.leases.retain(|other| other.token != lease.token);
             *got.get_mut(&lease.subscription_id).expect("only what was wanted is handed out") += 1;
             self.hand_over(group, lease, started);
+        }
+        for (id, messages) in messages {
+            catch_up::claimed(by_id[&id], &self.store, asked[&id], messages, took);
         }
         self.pages.lock().expect("no panic while held").trim();
         Ok((got, claimed.recheck_after))

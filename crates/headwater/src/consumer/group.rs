@@ -8,6 +8,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::catch_up::CatchUp;
 use super::member::{Filter, Member, Members, Route};
 use super::pace::Pace;
 use super::queue::{Kind, Queue, Slice};
@@ -15,6 +16,7 @@ use super::settler::Settler;
 use super::standing::{EndReason, Standing};
 use super::work::LeaseWork;
 use super::worker;
+use crate::backfill::BackfillPace;
 use crate::handler::{Handler, Messages};
 use crate::lease::{GroupLimits, Outcome, Settlement, Want};
 use crate::message::{Message, Offset};
@@ -33,6 +35,7 @@ pub(crate) struct GroupSettings {
     pub(crate) lease: Option<Duration>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) limits: GroupLimits,
+    pub(crate) catch_up_pace: Option<BackfillPace>,
     pub(crate) buffer_bytes_max: usize,
     pub(crate) filter: Option<Filter>,
     /// The name under which effects are remembered in the inbox.
@@ -47,6 +50,8 @@ pub(crate) struct Group {
     pub(crate) metrics: Arc<GroupMetrics>,
     pub(crate) settler: Settler,
     pub(crate) pace: Pace,
+    /// How it gives way to applications while it has a backlog, if it does.
+    pub(crate) catch_up: Option<CatchUp>,
     /// Whether it may be served.
     pub(crate) standing: Standing,
     /// Told when the group wants more, or nothing any more.
@@ -83,6 +88,7 @@ impl Group {
             policy: RetryPolicy::from(&subscription.topic.settings),
             metrics,
             pace: Pace::new(settings.batch.max(settings.concurrency), settings.buffer_bytes_max),
+            catch_up: settings.catch_up_pace.map(CatchUp::new),
             queue: Queue::new(settings.concurrency),
             members: RwLock::new(Arc::new(members)),
             workers: Mutex::default(),
@@ -127,6 +133,11 @@ impl Group {
         if self.queue.free() == 0 && self.pace.idle_for() >= STUCK {
             return None;
         }
+        let paced = match &self.catch_up {
+            // Told when its rest is over.
+            Some(catch_up) => catch_up.messages_max()? as usize,
+            None => usize::MAX,
+        };
         let unit = self.unit();
         let messages_max = self.pace.want(self.queue.buffered(), self.queue.free(), unit)?;
         // A lane's lease spans all lanes, and a transaction settles its lease as a whole: neither is larger than a batch.
@@ -140,7 +151,7 @@ impl Group {
             limits: self.settings.limits,
             ..Want::new(
                 self.subscription.subscription_id,
-                u32::try_from(messages_max.min(most)).unwrap_or(u32::MAX),
+                u32::try_from(messages_max.min(most).min(paced)).unwrap_or(u32::MAX),
             )
         })
     }

@@ -46,6 +46,7 @@ impl Scene {
             lease: None,
             timeout: None,
             limits: GroupLimits::default(),
+            catch_up_pace: None,
             buffer_bytes_max: BUFFER_BYTES_MAX,
             filter: None,
             inbox_name: "test".into(),

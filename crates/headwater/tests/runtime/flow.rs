@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headwater::{Handling, Json, Messages, NewMessage, TopicName};
+use headwater::{BackfillPace, Handling, Json, Messages, NewMessage, TopicName};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::each::{Place, Seen, eventually, gated, noting, on_each, publish_numbers, settled};
@@ -21,6 +21,7 @@ on_each!(
     a_dead_process_is_made_up_for,
     new_messages_reach_a_waiting_consumer,
     a_group_may_run_twice_in_one_process,
+    a_paced_group_catches_up_with_everything_and_then_keeps_up,
 );
 
 async fn every_message_is_handled_once(place: Place) {
@@ -336,5 +337,26 @@ async fn a_group_may_run_twice_in_one_process(place: Place) {
     for running in running {
         running.shutdown(Duration::from_secs(5)).await.unwrap();
     }
+    place.leave(&headwater).await;
+}
+
+/// A group that gives way while it has a backlog gets all of it, in more claims than one, and what comes afterwards.
+async fn a_paced_group_catches_up_with_everything_and_then_keeps_up(place: Place) {
+    let headwater = place.open().await;
+    publish_numbers(&headwater, "orders", 2_000).await;
+    let seen = Seen::default();
+    let running = headwater
+        .consumer("orders", "late")
+        .handling("one", noting(&seen))
+        .catch_up_pace(BackfillPace::Conservative)
+        .run()
+        .await
+        .unwrap();
+    seen.reach(2_000).await;
+    publish_numbers(&headwater, "orders", 10).await;
+    seen.reach(2_010).await;
+    settled(&headwater, "orders", "late").await;
+    assert_eq!(seen.len(), 2_010, "everything once");
+    running.shutdown(Duration::from_secs(5)).await.unwrap();
     place.leave(&headwater).await;
 }

@@ -1,0 +1,116 @@
+//! Lets a group with a long backlog give way to applications, at the pace that backfills have.
+//!
+//! A claim that brings all that was asked for says that there is more behind it. Before the next one the group sees how
+//! long a small piece of work takes and rests for as long as the controller of backfills says. A claim that brings less
+//! says that the end is reached: new messages are handed out as they come.
+//!
+//! It never stops for good: every rest ends by itself, also when the database does not answer.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout};
+
+use super::group::Group;
+use crate::backfill::BackfillPace;
+use crate::backfill::pace::{Controller, Observed};
+use crate::error::Result;
+use crate::store::Store;
+
+/// How long a probe may take; a database that is slower is busy.
+const PROBE_MAX: Duration = Duration::from_secs(5);
+
+/// The pace of a group that catches up.
+#[derive(Debug)]
+pub(crate) struct CatchUp {
+    controller: Mutex<Controller>,
+    resting: AtomicBool,
+}
+
+impl CatchUp {
+    pub(crate) fn new(pace: BackfillPace) -> Self {
+        CatchUp { controller: Mutex::new(Controller::new(pace)), resting: AtomicBool::new(false) }
+    }
+
+    /// How many messages may be claimed now; none while it rests.
+    pub(crate) fn messages_max(&self) -> Option<u32> {
+        (!self.resting.load(Ordering::Acquire))
+            .then(|| self.controller.lock().expect("no panic while held").batch())
+    }
+
+    /// Sees how busy the database is, and rests accordingly.
+    async fn rest(&self, messages: u64, took: Duration, probe: impl Future<Output = Result<()>>) {
+        let started = Instant::now();
+        // An error is the next claim's to tell; for the pace it is a database that does not answer.
+        let answered = matches!(timeout(PROBE_MAX, probe).await, Ok(Ok(())));
+        let took_probe = if answered { started.elapsed() } else { PROBE_MAX };
+        let observed = Observed { processed: messages, took, quiet: None, beside: vec![took_probe] };
+        let pause = self.controller.lock().expect("no panic while held").observe(&observed, u32::MAX);
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// Notes a claim of a group: so many messages were asked for, so many came, and it took so long to claim and read them.
+pub(crate) fn claimed(group: &Arc<Group>, store: &Arc<dyn Store>, asked: u32, messages: u64, took: Duration) {
+    let Some(catch_up) = &group.catch_up else { return };
+    if messages < u64::from(asked) || catch_up.resting.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let (group, store) = (Arc::clone(group), Arc::clone(store));
+    tokio::spawn(async move {
+        let catch_up = group.catch_up.as_ref().expect("looked at above");
+        catch_up.rest(messages, took, store.probe()).await;
+        catch_up.resting.store(false, Ordering::Release);
+        group.hungry.notify_one();
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::{Error, ErrorKind};
+
+    const TOOK: Duration = Duration::from_millis(20);
+
+    async fn takes(time: Duration) -> Result<()> {
+        tokio::time::sleep(time).await;
+        Ok(())
+    }
+
+    /// How long so many rests take beside a database in which a small piece of work takes so long.
+    async fn rests(catch_up: &CatchUp, count: usize, probe: Duration) -> Duration {
+        let started = Instant::now();
+        for _ in 0..count {
+            catch_up.rest(100, TOOK, takes(probe)).await;
+        }
+        started.elapsed() - probe * u32::try_from(count).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_gives_way_to_load_and_goes_on_when_that_is_gone() {
+        let catch_up = CatchUp::new(BackfillPace::Standard);
+        let free = rests(&catch_up, 60, Duration::from_millis(1)).await;
+        assert!(free < TOOK * 60 / 2, "hardly any: {free:?}");
+        let free = catch_up.messages_max().unwrap();
+        let busy = rests(&catch_up, 20, Duration::from_millis(50)).await;
+        assert!(busy > Duration::from_secs(10), "{busy:?}");
+        assert!(catch_up.messages_max().unwrap() < free / 10);
+        rests(&catch_up, 100, Duration::from_millis(1)).await;
+        assert_eq!(catch_up.messages_max().unwrap(), free);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_database_that_does_not_answer_is_busy_and_no_rest_is_for_ever() {
+        let catch_up = CatchUp::new(BackfillPace::Standard);
+        let before = catch_up.messages_max().unwrap();
+        let started = Instant::now();
+        catch_up.rest(100, TOOK, std::future::pending()).await;
+        assert!(started.elapsed() < PROBE_MAX * 2);
+        assert!(catch_up.messages_max().unwrap() < before);
+        let broken = async { Err(Error::new(ErrorKind::Unavailable, "away")) };
+        let before = catch_up.messages_max().unwrap();
+        catch_up.rest(100, TOOK, broken).await;
+        assert!(catch_up.messages_max().unwrap() <= before);
+    }
+}
