@@ -169,8 +169,12 @@ const NEXTEST: &str = "cargo-nextest";
 /// cargo-nextest, or where that is not installed `cargo test`, which runs the same tests.
 fn runner(root: &Path, options: &Options) -> Command {
     let mut command = if find_program(NEXTEST).is_some() {
-        let profile = if is_ci() { "ci" } else { "default" };
-        cargo(root, &["nextest", "run", "--profile", profile, "--workspace", "--all-features"])
+        let mut command = cargo(root, &["nextest", "run", "--workspace", "--all-features"]);
+        // Whoever names another one in ARGS wins.
+        if !options.runner_arguments.iter().any(|argument| argument.starts_with("--profile")) {
+            command.args(["--profile", if is_ci() { "ci" } else { "default" }]);
+        }
+        command
     } else {
         say("cargo-nextest is not installed: running the same tests with `cargo test`");
         let arguments = ["test", "--workspace", "--all-features", "--no-fail-fast"];
