@@ -402,9 +402,12 @@ BEGIN
     END IF;
     leases_lost := {schema}.forget_outstanding(s.subscription_id, 9223372036854775807, v_now);
     UPDATE {schema}.cursor c SET next_offset = to_offset WHERE c.subscription_id = s.subscription_id;
+    -- A rewind gives nothing up: what was this group's before is so still, also what comes late below the offset it goes back
+    -- to. It comes once, because a row leaves its noted gap once, as a range of whoever's cursor is past it then. Only a skip
+    -- gives up what lies below, late rows included.
     -- What it has not got on with since it restarted is measured from here.
     UPDATE {schema}.subscription x
-    SET start_offset = v_start, required_from = least(x.required_from, to_offset), restarts = 0, restarts_since = NULL
+    SET start_offset = CASE WHEN to_offset <= from_offset THEN least(x.start_offset, v_start) ELSE v_start END, required_from = least(x.required_from, to_offset), restarts = 0, restarts_since = NULL
     WHERE x.subscription_id = s.subscription_id;
     PERFORM {schema}.note_act(p_actor, 'seek', p_topic, p_group, jsonb_build_object('from', from_offset, 'to', to_offset,
         'replayed', replayed, 'skipped', skipped, 'leases_lost', leases_lost), v_now);

@@ -7,6 +7,7 @@ use crate::{Clock, ManualClock, Offset, OffsetRange};
 
 mod backfill;
 mod partitions;
+mod places;
 mod retention;
 mod tracking;
 
