@@ -138,19 +138,26 @@ BEGIN
     END LOOP;
 END $$;
 
--- How many messages are in a partition. A large one is not counted row by row: it is what the statistics say, within its
--- offsets, or all of these if there are none yet.
-CREATE FUNCTION {schema}.count_in(x {schema}.partition) RETURNS bigint
+-- How many messages are in a partition. A large one is counted row by row only where the number is somebody's: then statistics
+-- do not do, which may be as old as the table. One larger than 8 GiB would take longer than a statement may and never go: of
+-- it all offsets from its first message to its last are told, which is never less than there are. Otherwise it is what
+-- the statistics say, within its offsets, or all of these if there are none yet; none only if there is none.
+CREATE FUNCTION {schema}.count_in(x {schema}.partition, p_exactly boolean) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
     v_count bigint;
     v_span bigint := x.last_offset - x.first_offset + 1;
+    v_table regclass := format('{schema}.%I', x.table_name)::regclass;
 BEGIN
-    IF v_span > 100000 THEN
-        SELECT CASE WHEN c.reltuples < 0 THEN v_span ELSE least(c.reltuples::bigint, v_span) END INTO v_count
-        FROM pg_class c WHERE c.oid = format('{schema}.%I', x.table_name)::regclass;
-    ELSE
+    IF v_span <= 100000 OR p_exactly AND pg_relation_size(v_table) <= 8589934592 THEN
         EXECUTE format('SELECT count(*) FROM {schema}.%I', x.table_name) INTO v_count;
+    ELSIF p_exactly THEN
+        EXECUTE format('SELECT coalesce(max(m.message_offset) - min(m.message_offset) + 1, 0) FROM {schema}.%I m WHERE m.topic_id = $1',
+                       x.table_name) INTO v_count USING x.topic_id;
+    ELSE
+        EXECUTE format('SELECT count(*) FROM (SELECT FROM {schema}.%I LIMIT 1) q', x.table_name) INTO v_count;
+        SELECT v_count * CASE WHEN c.reltuples < 0 THEN v_span ELSE greatest(least(c.reltuples::bigint, v_span), 1) END INTO v_count
+        FROM pg_class c WHERE c.oid = v_table;
     END IF;
     RETURN v_count;
 END $$;
@@ -196,9 +203,11 @@ DECLARE
     v_misses {schema}.miss[];
     v_first bigint;
 BEGIN
+    -- Before the tables are locked, because it may take a while: nothing comes any more to what is final, and who removes from
+    -- it waits for the extent.
+    removed := {schema}.count_in(x, EXISTS (SELECT FROM unnest(r.places) p WHERE p.status IN ('active', 'paused') AND p.pending && v_range));
     EXECUTE format('LOCK TABLE ONLY {schema}.%I, ONLY {schema}.%I, ONLY {schema}.%I IN ACCESS EXCLUSIVE MODE', 'message_t' || x.topic_id,
                    {schema}.loose_table(p_topic), x.table_name);
-    removed := {schema}.count_in(x);
     -- What is pending of a partition that is whole, is as many as go.
     SELECT coalesce(array_agg(ROW(p.subscription_id, removed, x.first_offset, x.last_offset)::{schema}.miss), '{}')
            || {schema}.misses(x.table_name, x.topic_id,

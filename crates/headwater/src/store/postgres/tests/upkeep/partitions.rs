@@ -126,6 +126,44 @@ async fn what_goes_with_a_partition_unread_is_counted() {
     stage.strike().await;
 }
 
+/// Statistics may be as old as the table: what somebody missed is counted, not guessed.
+#[tokio::test]
+async fn stale_statistics_hide_nothing_that_goes_unread() {
+    let Some(stage) = staged().await else { return };
+    stage.run("UPDATE {schema}.topic SET partition_rows = 200000, max_retention_ms = 60000").await;
+    stage.run("SELECT {schema}.make_storage(1)").await;
+    stage.subscribe("a").await;
+    stage.run("ANALYZE {schema}.message_t1_o1; ANALYZE {schema}.message_t1_o200001").await;
+    stage.publish(10).await;
+    take(&stage, 200_000).await;
+    stage.publish(1).await;
+    let told = "SELECT format('%s %s', missed, (SELECT removed FROM {schema}.extent)) FROM {schema}.subscription";
+    until_true("the head is past the first partition", async || {
+        stage.store.maintain().await.unwrap();
+        stage.number("SELECT head FROM {schema}.head").await == 200_011
+            && stage.number("SELECT count(*) FROM {schema}.gap").await == 0
+    })
+    .await;
+    stage.clock.advance(Duration::from_secs(61));
+    let step = stage.store.keep_partitions(stage.topic).await.unwrap();
+    assert_eq!((step.dropped, step.removed), (1, 10));
+    assert_eq!(stage.text(told).await, "10 10");
+    // For a dead group's sake nothing is counted, but that there was something is not kept from it.
+    stage.run("UPDATE {schema}.subscription SET status = 'dead'").await;
+    take(&stage, 200_000).await;
+    stage.publish(1).await;
+    until_true("the head is past the second partition", async || {
+        stage.store.maintain().await.unwrap();
+        stage.number("SELECT head FROM {schema}.head").await == 400_012
+            && stage.number("SELECT count(*) FROM {schema}.gap").await == 0
+    })
+    .await;
+    stage.clock.advance(Duration::from_secs(61));
+    assert_eq!(stage.store.keep_partitions(stage.topic).await.unwrap().dropped, 1);
+    assert_eq!(stage.text(told).await, "11 11");
+    stage.scene.drop().await;
+}
+
 #[tokio::test]
 async fn partitions_by_time_are_as_large_as_the_rate_asks_for() {
     let Some(stage) = Stage::set("storage = 'dedicated', partition = 'hour'").await else { return };
