@@ -14,7 +14,9 @@
 --      The short way may have locked the cursor and then found that it is not active. A claim that has locked anything
 --      does not wait for an operator who may want just that: it comes back a little later.
 --
--- The detector does without 2: it declares dead what has not claimed for minutes.
+-- Cleanup and the detector are operators in this: they write the subscription and then its cursors, while a claim of an ordered
+-- group has a lane's cursor when it writes the subscription. Buckets are taken all at once, in order, because a claim that
+-- serves many waits for them in that order.
 
 -- Keeps operators (p_alone) or long claims away from subscriptions until the transaction ends. In one order. False if this is
 -- a claim that must not wait and would have to.

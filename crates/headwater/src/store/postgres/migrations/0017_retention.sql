@@ -115,8 +115,9 @@ END $$;
 -- up to the first offset, and ranges that wait for nothing away. Leased ones are left to their holders. No noted gap lies
 -- below the first offset, so no cursor crosses one.
 --
--- Subscription by subscription, its row before its cursors, in the order of their ids, and never waiting for an outstanding
--- row: claims lock in that order, so they and this do not wait for each other in a circle.
+-- No claim of the long way is under way for those that are touched (hold_claims), and the short way has nothing but a cursor:
+-- it is waited for. Subscription by subscription in the order of their ids, its row before its cursors, and never waiting for
+-- an outstanding row. The claims are held apart here unless the caller has done so.
 CREATE FUNCTION {schema}.follow_log(p_places {schema}.place[], p_misses {schema}.miss[], p_first bigint)
 RETURNS TABLE (group_name text, status text, missed bigint)
 LANGUAGE plpgsql AS $$
@@ -124,6 +125,9 @@ DECLARE
     p {schema}.place;
     v_miss {schema}.miss;
 BEGIN
+    PERFORM {schema}.hold_claims(ARRAY(
+        SELECT q.subscription_id FROM unnest(p_places) q
+        WHERE lower(q.pending) < p_first OR q.subscription_id = ANY (ARRAY(SELECT m.subscription_id FROM unnest(p_misses) m))), true);
     FOREACH p IN ARRAY p_places LOOP
         SELECT m.* INTO v_miss FROM unnest(p_misses) m WHERE m.subscription_id = p.subscription_id;
         IF FOUND THEN

@@ -225,7 +225,8 @@ BEGIN
 END $$;
 
 -- Drops partitions behind, lowest first, as long as they may go. One whose locks are not to be had soon, or that somebody waits
--- for who has what this needs, stays for the next run: nothing of it has happened then.
+-- for who has what this needs, stays for the next run: nothing of it has happened then. Claims of those that are moved are
+-- held apart before the first table is locked: they read the log, and would be waited for by who keeps them from it.
 CREATE FUNCTION {schema}.drop_behind(
     p_topic {schema}.topic, p_extent {schema}.extent, p_now timestamptz,
     OUT dropped bigint, OUT removed bigint, OUT locked boolean, OUT missed_groups text[], OUT missed bigint[]
@@ -234,13 +235,31 @@ LANGUAGE plpgsql AS $$
 DECLARE
     r {schema}.reach := {schema}.reach_of(p_topic, p_now);
     x {schema}.partition;
+    v_behind {schema}.partition[] := '{}';
+    v_until bigint := r.head + 1;
     v_gone record;
 BEGIN
     dropped := 0;
     removed := 0;
     locked := false;
-    FOR x IN SELECT q.* FROM {schema}.partition q WHERE q.topic_id = p_topic.topic_id ORDER BY q.first_offset LIMIT 16 LOOP
-        EXIT WHEN NOT {schema}.may_drop(p_topic, p_extent, r, x);
+    FOR x IN SELECT q.* FROM {schema}.partition q WHERE q.topic_id = p_topic.topic_id ORDER BY q.first_offset LIMIT 17 LOOP
+        IF cardinality(v_behind) = 16 OR NOT {schema}.may_drop(p_topic, p_extent, r, x) THEN
+            v_until := least(v_until, x.first_offset);
+            EXIT;
+        END IF;
+        v_behind := v_behind || x;
+    END LOOP;
+    IF cardinality(v_behind) = 0 THEN
+        RETURN;
+    END IF;
+    BEGIN
+        PERFORM {schema}.hold_claims(ARRAY(SELECT p.subscription_id FROM unnest(r.places) p WHERE lower(p.pending) < v_until), true);
+    EXCEPTION
+        WHEN lock_not_available OR deadlock_detected THEN
+            locked := true;
+            RETURN;
+    END;
+    FOREACH x IN ARRAY v_behind LOOP
         BEGIN
             SELECT * INTO v_gone FROM {schema}.drop_partition(p_topic, r, x);
         EXCEPTION

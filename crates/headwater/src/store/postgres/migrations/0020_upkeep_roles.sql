@@ -25,6 +25,9 @@ COMMENT ON FUNCTION {schema}.resign IS 'granted to consumer: gives up the term o
 -- Where nobody was watching (the last look is more than three minutes ago, or older than the server's start), everybody looks
 -- silent because nobody could speak. They are suspected, and die at a look that comes an interval later and finds them silent
 -- still. A suspicion is void once its subject has spoken, or the server was restarted again.
+--
+-- Extents first, then claims apart, each for all that may die and in one order: see 0015_life_cycle. Who is past its timeout only
+-- after that look is left for the next.
 CREATE FUNCTION {schema}.detect_dead(p_now timestamptz) RETURNS TABLE (kind text, topic text, group_name text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -33,12 +36,24 @@ DECLARE
     v_started timestamptz := CASE WHEN p_now IS NULL THEN pg_postmaster_start_time() ELSE '-infinity' END;
     v_last timestamptz;
     v_watched boolean;
+    v_ids integer[];
+    v_topics integer[];
     s record;
     v_suspected timestamptz;
 BEGIN
     INSERT INTO {schema}.job (job, last_run_at) VALUES ('dead_detection', 'epoch') ON CONFLICT (job) DO NOTHING;
     SELECT j.last_run_at INTO v_last FROM {schema}.job j WHERE j.job = 'dead_detection' FOR UPDATE;
     v_watched := v_last >= v_now - interval '3 minutes' AND v_last >= v_started;
+    SELECT array_agg(x.subscription_id), array_agg(DISTINCT x.topic_id ORDER BY x.topic_id) INTO v_ids, v_topics
+    FROM {schema}.subscription x JOIN {schema}.topic t ON t.topic_id = x.topic_id
+    WHERE x.status = 'active' AND x.heartbeat_at < {schema}.before(v_now, t.heartbeat_timeout_ms)
+      AND (v_watched OR x.suspected_at IS NOT NULL);
+    IF v_ids IS NOT NULL THEN
+        FOR i IN 1..cardinality(v_topics) LOOP
+            PERFORM {schema}.begin_upkeep(v_topics[i]);
+        END LOOP;
+        PERFORM {schema}.hold_claims(v_ids, true);
+    END IF;
     FOR s IN
         SELECT x.subscription_id, x.topic_id, t.name, x.group_name, x.heartbeat_at, x.suspected_at,
                {schema}.before(v_now, t.heartbeat_timeout_ms) AS silent_since, make_interval(secs => t.heartbeat_interval_ms / 1000.0) AS beat,
@@ -53,7 +68,8 @@ BEGIN
         IF s.heartbeat_at >= s.silent_since THEN
             kind := 'near_timeout';
         ELSIF v_suspected + s.beat <= v_now OR v_suspected IS NULL AND v_watched THEN
-            CONTINUE WHEN NOT {schema}.die(s.subscription_id, s.topic_id, s.silent_since, v_now);
+            CONTINUE WHEN s.subscription_id <> ALL (coalesce(v_ids, '{}'))
+                OR NOT {schema}.die(s.subscription_id, s.topic_id, s.silent_since, v_now);
             kind := 'died';
         ELSE
             UPDATE {schema}.subscription x SET suspected_at = coalesce(v_suspected, v_now)
@@ -66,11 +82,10 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION {schema}.detect_dead IS 'granted to consumer: finds subscriptions that fell silent';
 
--- Declares one dead, if it is active and silent still.
+-- Declares one dead, if it is active and silent still. The caller holds its extent, and claims apart.
 CREATE FUNCTION {schema}.die(p_subscription_id integer, p_topic_id integer, p_silent_since timestamptz, p_now timestamptz) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM {schema}.begin_upkeep(p_topic_id);
     PERFORM FROM {schema}.head h WHERE h.topic_id = p_topic_id FOR SHARE;
     UPDATE {schema}.subscription s SET status = 'dead', status_at = p_now, suspected_at = NULL
     WHERE s.subscription_id = p_subscription_id AND s.status = 'active' AND s.heartbeat_at < p_silent_since;

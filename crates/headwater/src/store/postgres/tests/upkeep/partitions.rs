@@ -137,7 +137,8 @@ async fn stale_statistics_hide_nothing_that_goes_unread() {
     stage.publish(10).await;
     take(&stage, 200_000).await;
     stage.publish(1).await;
-    let told = "SELECT format('%s %s', missed, (SELECT removed FROM {schema}.extent)) FROM {schema}.subscription";
+    let told =
+        "SELECT format('%s %s', missed, (SELECT removed FROM {schema}.extent)) FROM {schema}.subscription";
     until_true("the head is past the first partition", async || {
         stage.store.maintain().await.unwrap();
         stage.number("SELECT head FROM {schema}.head").await == 200_011

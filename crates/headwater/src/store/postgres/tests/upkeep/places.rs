@@ -38,3 +38,100 @@ async fn a_rewind_keeps_what_commits_late_below_it() {
     }
     stage.strike().await;
 }
+
+/// Waits until two connections wait for locks.
+async fn both_wait(stage: &Stage) {
+    let watcher = stage.scene.client().await;
+    let waits = format!(
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%{}%'",
+        stage.scene.namespace
+    );
+    until_true("both wait", async || watcher.query_one(&waits, &[]).await.unwrap().get::<_, i64>(0) == 2)
+        .await;
+}
+
+/// Two lanes, each with a lease that has run out, and cursors below what cleanup removes.
+async fn expired_lanes() -> Option<(Stage, Subscription)> {
+    let settings = "ordering = 'key', lanes = 2, max_retention_ms = 60000, heartbeat_timeout_ms = 300000";
+    let stage = Stage::set(settings).await?;
+    let a = stage.subscribe("a").await;
+    stage.publish(10).await;
+    let one = ClaimRequest { wants: vec![Want::new(a.subscription_id, 1)], ..request(&a) };
+    for _ in 0..2 {
+        assert_eq!(stage.store.claim(&one).await.unwrap().leases.len(), 1);
+    }
+    stage.run(&format!("UPDATE {{schema}}.subscription SET heartbeat_at = {}", stage.now())).await;
+    stage.store.detect_dead().await.unwrap();
+    Some((stage, a))
+}
+
+/// Runs upkeep until it waits for the cursor of one lane, then a claim that has the other's and notes an expiry.
+async fn beside_a_claim(
+    stage: &Stage,
+    subscription: &Subscription,
+    upkeep: impl Future<Output = crate::Result<()>> + Send + 'static,
+) {
+    stage.run("BEGIN; SELECT FROM {schema}.cursor WHERE lane = 0 FOR UPDATE").await;
+    let upkeep = tokio::spawn(upkeep);
+    until_waiting(stage).await;
+    let store = Arc::clone(&stage.store);
+    let request = request(subscription);
+    let claim = tokio::spawn(async move { store.claim(&request).await });
+    both_wait(stage).await;
+    stage.run("COMMIT").await;
+    upkeep.await.unwrap().expect("upkeep is no party to a deadlock");
+    claim.await.unwrap().expect("a claim is no party to a deadlock");
+}
+
+#[tokio::test]
+async fn cleanup_and_an_ordered_claim_never_wait_in_a_circle() {
+    let Some((stage, a)) = expired_lanes().await else { return };
+    stage.clock.advance(Duration::from_secs(301));
+    let (store, topic) = (Arc::clone(&stage.store), stage.topic);
+    let cleaning = async move { store.clean(topic, 100).await.map(|step| assert_eq!(step.removed, 10)) };
+    beside_a_claim(&stage, &a, cleaning).await;
+    assert_eq!(stage.number("SELECT min(next_offset) FROM {schema}.cursor").await, 11);
+    stage.scene.drop().await;
+}
+
+#[tokio::test]
+async fn a_death_and_an_ordered_claim_never_wait_in_a_circle() {
+    let Some((stage, a)) = expired_lanes().await else { return };
+    for _ in 0..2 {
+        stage.clock.advance(Duration::from_secs(149));
+        stage.store.detect_dead().await.unwrap();
+    }
+    stage.clock.advance(Duration::from_secs(3));
+    let store = Arc::clone(&stage.store);
+    let looking = async move { store.detect_dead().await.map(|look| assert_eq!(look.died.len(), 1)) };
+    beside_a_claim(&stage, &a, looking).await;
+    assert_eq!(stage.text("SELECT status FROM {schema}.subscription").await, "dead");
+    stage.scene.drop().await;
+}
+
+/// Who extends several leases locks them by token; who forgets them does so too.
+#[tokio::test]
+async fn a_seek_and_an_extension_never_wait_in_a_circle() {
+    let Some(stage) = Stage::set("message_retention_ms = NULL").await else { return };
+    let a = stage.subscribe("a").await;
+    stage.publish(20).await;
+    let mut tokens = Vec::new();
+    for _ in 0..2 {
+        tokens.push(stage.store.claim(&request(&a)).await.unwrap().leases.remove(0).token);
+    }
+    // The first is due later, and lies behind the second in the table.
+    stage.store.extend(&tokens[..1], Duration::from_secs(600)).await.unwrap().remove(0).unwrap();
+    stage
+        .run(&format!("BEGIN; SELECT FROM {{schema}}.outstanding WHERE token = {} FOR UPDATE", tokens[0].0))
+        .await;
+    let store = Arc::clone(&stage.store);
+    let extending = tokio::spawn(async move { store.extend(&tokens, Duration::from_secs(600)).await });
+    until_waiting(&stage).await;
+    let store = Arc::clone(&stage.store);
+    let seeking = tokio::spawn(async move { store.seek(&orders(), &group(), Start::Beginning, false).await });
+    both_wait(&stage).await;
+    stage.run("COMMIT").await;
+    assert_eq!(seeking.await.unwrap().expect("a seek is no party to a deadlock").leases_lost, 2);
+    extending.await.unwrap().expect("an extension is no party to a deadlock");
+    stage.strike().await;
+}
