@@ -120,21 +120,28 @@ $$;
 -- topic's head, and claims apart (hold_claims): nobody else inserts rows but a settlement that splits a row it holds.
 -- As long as that has not committed, the row it splits is there for a new look; afterwards what it inserted is. So when
 -- a look finds nothing there is nothing. What was removed does not tell: the row that was waited for may be gone.
+--
+-- Each round locks first, by token, as settlements and extensions of several leases do: so they wait for one another in one order.
+-- What it has not locked it leaves to the next round.
 CREATE FUNCTION {schema}.forget_outstanding(p_subscription_id integer, p_below bigint, p_now timestamptz) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
     v_lost bigint[] := '{}';
     v_tokens bigint[];
+    v_locked tid[];
 BEGIN
     WHILE EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_id AND o.first_offset < p_below) LOOP
+        v_locked := ARRAY(
+            SELECT o.ctid FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_id AND o.first_offset < p_below
+            ORDER BY o.token, o.first_offset FOR UPDATE);
         WITH gone AS (
-            DELETE FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_id AND o.last_offset < p_below
+            DELETE FROM {schema}.outstanding o WHERE o.ctid = ANY (v_locked) AND o.last_offset < p_below
             RETURNING o.token, o.owner, o.due_at
         )
         SELECT array_agg(g.token) INTO v_tokens FROM gone g WHERE g.owner IS NOT NULL AND g.due_at > p_now;
         v_lost := v_lost || v_tokens;
         UPDATE {schema}.outstanding o SET first_offset = p_below
-        WHERE o.subscription_id = p_subscription_id AND o.first_offset < p_below AND o.last_offset >= p_below;
+        WHERE o.ctid = ANY (v_locked) AND o.first_offset < p_below AND o.last_offset >= p_below;
     END LOOP;
     RETURN (SELECT count(DISTINCT t) FROM unnest(v_lost) t);
 END $$;
