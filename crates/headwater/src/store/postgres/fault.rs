@@ -14,7 +14,11 @@ pub(super) fn translate(doing: &str, error: tokio_postgres::Error) -> Error {
         return Error::with_source(kind, message, error);
     };
     let said = database.message();
-    let kind = kind_of_code(database.code().code());
+    let kind = if is_moved_partition(database.code().code(), database.table(), database.constraint()) {
+        ErrorKind::Busy
+    } else {
+        kind_of_code(database.code().code())
+    };
     let message = match kind {
         ErrorKind::NoSuchTopic => {
             return Error::no_such_topic(said.strip_prefix("no such topic: ").unwrap_or(said));
@@ -83,6 +87,13 @@ fn is_io(error: &tokio_postgres::Error) -> bool {
     }
     // The driver reports a refused or lost connection without always keeping the cause.
     error.to_string().starts_with("error connecting") || error.to_string().starts_with("error communicating")
+}
+
+/// Whether a row of the log found its place taken by a partition that was attached while its statement ran: nothing was
+/// written, and the same statement finds the new one. Told apart from the check of a table, which has a name, whatever the
+/// server's language.
+pub(super) fn is_moved_partition(code: &str, table: Option<&str>, constraint: Option<&str>) -> bool {
+    code == "23514" && constraint.is_none() && table.is_some_and(|table| table.starts_with("message"))
 }
 
 /// The kind behind an SQLSTATE; `HW…` are raised by the functions of the schema.

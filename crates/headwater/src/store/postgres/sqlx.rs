@@ -3,6 +3,7 @@
 use ::sqlx::postgres::{PgArguments, PgConnection};
 use ::sqlx::{Arguments, Row};
 
+use super::fault::{is_moved_partition, kind_of_code};
 use super::publish::Columns;
 use super::statements::in_namespace;
 use crate::error::{Error, ErrorKind, Result};
@@ -64,7 +65,11 @@ fn translate(topic: &TopicName, error: ::sqlx::Error) -> Error {
         );
     };
     let said = database.message().to_owned();
-    let kind = database.code().map_or(ErrorKind::Database, |code| super::fault::kind_of_code(&code));
+    let kind = match database.code() {
+        Some(code) if is_moved_partition(&code, database.table(), database.constraint()) => ErrorKind::Busy,
+        Some(code) => kind_of_code(&code),
+        None => ErrorKind::Database,
+    };
     match kind {
         ErrorKind::NoSuchTopic => Error::no_such_topic(topic.as_str()),
         ErrorKind::NoSubscriptions => Error::no_subscriptions(topic.as_str()),

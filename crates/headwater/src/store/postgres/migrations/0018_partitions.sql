@@ -104,26 +104,28 @@ BEGIN
     RETURN v_rate;
 END $$;
 
--- Creates partitions until two are ahead, and two of the size that the present rate asks for would fit. A range that rows
--- may be in already, past the partitions, is left out: the new ones begin beyond the last offset taken, with room for
--- what is taken meanwhile.
+-- Creates partitions until two are ahead, and two of the size that the present rate asks for would fit, and the two largest
+-- batches. A range that rows may be in already, past the partitions, is left out: the new ones begin beyond the last offset
+-- taken, with room for what is taken meanwhile. So a new partition takes offsets that no statement under way has: one that has
+-- found its rows' place past the partitions waits for this, finds that the place is another by now, and fails, to be
+-- tried again. Only where batches come faster than that can it still happen.
 CREATE FUNCTION {schema}.create_ahead(p_topic {schema}.topic, p_extent {schema}.extent, p_now timestamptz, OUT created bigint, OUT locked boolean)
 LANGUAGE plpgsql AS $$
 DECLARE
     v_taken bigint := {schema}.last_taken(p_topic.topic_id);
     v_rate double precision := {schema}.measure_rate(p_extent, v_taken, p_now);
     v_size bigint := {schema}.partition_size(p_topic, v_rate);
-    v_needed bigint := greatest(2 * v_size, least(ceil(coalesce(v_rate, 0) * 120), 100000000)::bigint);
+    v_needed bigint := greatest(2 * v_size, least(ceil(coalesce(v_rate, 0) * 120), 100000000)::bigint, 20000);
     v_first bigint;
 BEGIN
     created := 0;
     locked := false;
-    FOR i IN 1..16 LOOP
+    FOR i IN 1..32 LOOP
         SELECT coalesce(max(x.last_offset), 0) + 1 INTO v_first FROM {schema}.partition x WHERE x.topic_id = p_topic.topic_id;
         EXIT WHEN v_first - 1 - v_taken >= v_needed
             AND (SELECT count(*) FROM {schema}.partition x WHERE x.topic_id = p_topic.topic_id AND x.first_offset > v_taken) >= 2;
         IF v_first <= v_taken + 1 THEN
-            v_first := v_taken + greatest(1000, ceil(coalesce(v_rate, 0) * 10)::bigint);
+            v_first := v_taken + greatest(20000, ceil(coalesce(v_rate, 0) * 10)::bigint);
             v_first := (v_first / 1000 + 1) * 1000 + 1;
         END IF;
         BEGIN
