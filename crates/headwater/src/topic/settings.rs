@@ -11,6 +11,8 @@ use crate::limits::{
 
 const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(24 * 3_600);
+/// Largest partition by rows: several of them fit into the offsets there are.
+const PARTITION_ROWS_MAX: u64 = 1_000_000_000_000;
 
 /// How it is recorded that a message is done. Delivery is the same in both; they differ in what is stored about a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -287,9 +289,12 @@ impl TopicSettings {
             ));
         }
         if let Storage::Dedicated(Partition::Rows(rows)) = self.storage
-            && (rows < PARTITION_ROWS_MIN || i64::try_from(rows).is_err())
+            && !(PARTITION_ROWS_MIN..=PARTITION_ROWS_MAX).contains(&rows)
         {
-            return Err(Error::invalid("partition rows", format!("must be at least {PARTITION_ROWS_MIN}")));
+            return Err(Error::invalid(
+                "partition rows",
+                format!("must be from {PARTITION_ROWS_MIN} to {PARTITION_ROWS_MAX}"),
+            ));
         }
         if self.max_attempts == 0 || self.max_attempts > 1_000 {
             return Err(Error::invalid("max_attempts", "must be from 1 to 1000"));

@@ -40,7 +40,7 @@ pub(super) async fn start(
             ],
         )
         .await?;
-    of_subscription(store, rows[0].get("subscription_id")).await
+    shown(store, rows[0].get("subscription_id")).await
 }
 
 /// Cancels one that is under way, or lets a stopped one go on.
@@ -58,7 +58,7 @@ pub(super) async fn turn(
             &[&topic.as_str(), &group.as_str(), &resume, &store.actor, &store.clock.injected()],
         )
         .await?;
-    of_subscription(store, rows[0].get("subscription_id")).await
+    shown(store, rows[0].get("subscription_id")).await
 }
 
 pub(super) async fn list(store: &PostgresStore) -> Result<Vec<Backfill>> {
@@ -98,10 +98,10 @@ pub(super) async fn step(
         Ok(rows) => rows,
     };
     if rows[0].get::<_, Option<i64>>("processed").is_none() {
-        // Cancelled, or given to another, between the two statements.
+        // Cancelled, given to another, or gone with its group, between the two statements.
         return Ok(None);
     }
-    let backfill = of_subscription(store, subscription_id).await?;
+    let Some(backfill) = of_subscription(store, subscription_id).await? else { return Ok(None) };
     Ok(Some(BackfillStep {
         backfill,
         processed: count(&rows[0], "processed"),
@@ -124,12 +124,17 @@ async fn fail(store: &PostgresStore, subscription_id: i32, worker: &Owner, error
     }
 }
 
-async fn of_subscription(store: &PostgresStore, subscription_id: i32) -> Result<Backfill> {
+async fn shown(store: &PostgresStore, subscription_id: i32) -> Result<Backfill> {
+    of_subscription(store, subscription_id).await?.ok_or_else(|| Error::no_such_subscription("?", "?"))
+}
+
+/// `None` if its group was deleted.
+async fn of_subscription(store: &PostgresStore, subscription_id: i32) -> Result<Option<Backfill>> {
     let rows = store
         .connections
         .query("reading a backfill", &store.statements.backfill_list, &[&Some(subscription_id)])
         .await?;
-    rows.first().map_or_else(|| Err(Error::no_such_subscription("?", "?")), backfill_of)
+    rows.first().map(backfill_of).transpose()
 }
 
 fn backfill_of(row: &Row) -> Result<Backfill> {

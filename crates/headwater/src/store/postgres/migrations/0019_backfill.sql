@@ -234,7 +234,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION {schema}.start_backfill IS 'granted to consumer: starts a backfill';
 
--- Cancels a backfill that is under way, or lets a cancelled or failed one go on from its checkpoint.
+-- Cancels a backfill that is under way, or lets a cancelled or failed one of a group that counts go on from its checkpoint.
 CREATE FUNCTION {schema}.turn_backfill(p_topic text, p_group text, p_resume boolean, p_actor text, p_now timestamptz) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -249,8 +249,14 @@ BEGIN
             'invalid transition: the backfill of topic %s, group %s is %s; %s needs %s; nothing was changed', p_topic, p_group,
             coalesce(v_state, 'missing'), v_act, array_to_string(v_from, ' or '));
     END IF;
+    IF p_resume AND s.status NOT IN ('active', 'paused') THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW007', MESSAGE = format(
+            'invalid transition: topic %s, group %s is %s; a backfill needs active or paused; nothing was changed',
+            p_topic, p_group, s.status);
+    END IF;
     UPDATE {schema}.backfill b
-    SET state = CASE WHEN p_resume THEN 'in_progress' ELSE 'cancelled' END, error = NULL, worker = NULL, worker_until = NULL
+    SET state = CASE WHEN NOT p_resume THEN 'cancelled' WHEN b.checkpoint < b.first_offset THEN 'not_started' ELSE 'in_progress' END,
+        error = NULL, worker = NULL, worker_until = NULL
     WHERE b.subscription_id = s.subscription_id;
     PERFORM {schema}.note_act(p_actor, v_act, p_topic, p_group, '{}', p_now);
     RETURN s.subscription_id;
@@ -280,7 +286,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION {schema}.take_backfill IS 'granted to consumer: gives backfills to workers';
 
--- One batch of a worker's backfill; nulls if it is not this worker's any more, or was cancelled.
+-- One batch of a worker's backfill; nulls if it is not this worker's any more, or was cancelled, or went with its group.
 CREATE FUNCTION {schema}.step_backfill(
     p_subscription_id integer, p_worker text, p_max integer, p_lease_ms bigint, p_now timestamptz,
     OUT processed bigint, OUT changed bigint
@@ -292,13 +298,20 @@ DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
     e {schema}.extent;
     b {schema}.backfill;
+    v_topic integer;
+    v_from bigint;
     v_to bigint;
+    v_span int8multirange;
     v_mask bigint;
     v_place record;
     v_r record;
     v_count bigint;
 BEGIN
-    e := {schema}.begin_upkeep((SELECT s.topic_id FROM {schema}.subscription s WHERE s.subscription_id = p_subscription_id));
+    SELECT s.topic_id INTO v_topic FROM {schema}.subscription s WHERE s.subscription_id = p_subscription_id;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    e := {schema}.begin_upkeep(v_topic);
     SELECT x.* INTO b FROM {schema}.backfill x
     WHERE x.subscription_id = p_subscription_id AND x.worker = p_worker AND x.state = 'in_progress' FOR UPDATE;
     IF NOT FOUND THEN
@@ -310,13 +323,15 @@ BEGIN
     END IF;
     v_mask := 1::bigint << v_place.bit;
     changed := 0;
-    -- What has no pending record needs no look.
-    v_to := least(greatest(b.checkpoint, e.pending_from - 1) + p_max, b.last_offset);
+    -- What has no pending record needs no look: it is passed over and does not count for the batch.
+    v_from := greatest(b.checkpoint, e.pending_from - 1);
+    v_to := least(v_from + p_max, b.last_offset);
+    v_span := int8multirange(int8range(v_from + 1, greatest(v_to, v_from) + 1));
     -- Done and not done, by stretches: a record gets both bits, or one.
     FOR v_r IN SELECT lower(r) AS first, upper(r) - 1 AS last, kind.done
                FROM (VALUES (true), (false)) kind (done),
-                    unnest(CASE WHEN kind.done THEN int8multirange(int8range(b.checkpoint + 1, v_to + 1)) - v_place.pending - v_place.gaps
-                                ELSE int8multirange(int8range(b.checkpoint + 1, v_to + 1)) * (v_place.pending + v_place.gaps) END) r
+                    unnest(CASE WHEN kind.done THEN v_span - v_place.pending - v_place.gaps
+                                ELSE v_span * (v_place.pending + v_place.gaps) END) r
     LOOP
         UPDATE {schema}.record r
         SET required = r.required | v_mask, completed = CASE WHEN v_r.done THEN r.completed | v_mask ELSE r.completed & ~v_mask END
@@ -327,9 +342,8 @@ BEGIN
     END LOOP;
     -- What is now required and not done must be a difference once it is done, whatever was applied before.
     UPDATE {schema}.subscription s
-    SET applied = s.applied - int8multirange(int8range(b.checkpoint + 1, v_to + 1)) * (v_place.pending + v_place.gaps)
-    WHERE s.subscription_id = p_subscription_id
-      AND s.applied && (int8multirange(int8range(b.checkpoint + 1, v_to + 1)) * (v_place.pending + v_place.gaps));
+    SET applied = s.applied - v_span * (v_place.pending + v_place.gaps)
+    WHERE s.subscription_id = p_subscription_id AND s.applied && (v_span * (v_place.pending + v_place.gaps));
     processed := v_to - b.checkpoint;
     UPDATE {schema}.backfill x
     SET checkpoint = v_to, state = CASE WHEN v_to >= b.last_offset THEN 'completed' ELSE 'in_progress' END,

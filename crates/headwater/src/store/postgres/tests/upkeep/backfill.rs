@@ -83,6 +83,53 @@ async fn a_backfill_is_cancelled_at_once_and_goes_on_from_its_checkpoint() {
     stage.strike().await;
 }
 
+/// One that nothing was done of has not started; and only a group that counts has one that goes on.
+#[tokio::test]
+async fn it_goes_on_as_it_was_and_only_for_a_group_that_counts() {
+    let Some((stage, b)) = staged().await else { return };
+    let group = GroupName::new("b").unwrap();
+    stage.store.cancel_backfill(&orders(), &group).await.unwrap();
+    let resumed = stage.store.resume_backfill(&orders(), &group).await.unwrap();
+    assert_eq!((resumed.state, resumed.checkpoint), (BackfillState::NotStarted, Offset(0)));
+    stage.store.cancel_backfill(&orders(), &group).await.unwrap();
+    stage.run("UPDATE {schema}.subscription SET status = 'dead' WHERE group_name = 'b'").await;
+    let refused = stage.store.resume_backfill(&orders(), &group).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidTransition, "{refused}");
+    assert!(refused.to_string().contains("group b is dead"), "{refused}");
+    assert_eq!(stage.store.backfills().await.unwrap()[0].state, BackfillState::Cancelled);
+    // Deleted between being taken and its first batch.
+    let gone = "SELECT processed FROM {schema}.step_backfill(4711, 'w', 10, 15000, NULL)";
+    let row = stage.client.query_one(&stage.scene.sql(gone), &[]).await.unwrap();
+    assert_eq!(row.get::<_, Option<i64>>(0), None, "nothing is left to do for {}", b.subscription_id.0);
+    stage.scene.drop().await;
+}
+
+/// A batch passes over what has no pending record, and looks at no more than it was asked for.
+#[tokio::test]
+async fn a_batch_looks_only_at_what_may_be_pending() {
+    let Some(stage) = Stage::set("tracking = 'reference_counting', message_retention_ms = NULL").await else {
+        return;
+    };
+    let a = stage.subscribe("a").await;
+    stage.publish(3_000).await;
+    stage.handle(&a, 2_900).await;
+    stage.track().await;
+    stage.subscribe("b").await;
+    // Whoever looks at a record of what was completed before divides by zero.
+    stage
+        .run(
+            "ALTER TABLE {schema}.record RENAME TO record_all;
+             CREATE FUNCTION {schema}.look(o bigint) RETURNS boolean LANGUAGE plpgsql
+                AS 'BEGIN RETURN 1 / (CASE WHEN o <= 2900 THEN 0 ELSE 1 END) = 1; END';
+             CREATE VIEW {schema}.record AS SELECT topic_id, message_offset, required, completed,
+                CASE WHEN {schema}.look(message_offset) THEN completed_at END AS completed_at FROM {schema}.record_all",
+        )
+        .await;
+    let step = stage.store.step_backfill(&worker("w"), 10).await.unwrap().unwrap();
+    assert_eq!((step.changed, step.backfill.checkpoint), (10, Offset(2_910)));
+    stage.scene.drop().await;
+}
+
 #[tokio::test]
 async fn an_error_stops_it_with_its_reason() {
     let Some((stage, _)) = staged().await else { return };
