@@ -256,10 +256,17 @@ BEGIN
         END LOOP;
     END IF;
     -- Whether this run goes on. Where messages are done in order, those behind a full look that found nothing are younger
-    -- still. In reference counting what is pending may hide what is done, up to what was published too lately for that.
+    -- still. Only what was published while nobody counted may stay longer than what came after it: then the look goes on behind
+    -- all of that, whose rest is no older than what was seen of it. In reference counting what is pending may hide what is done,
+    -- up to what was published too lately for that.
     v_full := c.seen = p_max;
     more := v_full AND (removed > 0 OR t.tracking = 'reference_counting'
                         AND coalesce(c.seen_at <= coalesce(r.kept_since, r.aged_since), false));
+    v_next := CASE WHEN more THEN c.seen_last + 1 ELSE 0 END;
+    IF v_full AND NOT more AND t.tracking = 'offset_watermark' AND v_from <= e.zero_until THEN
+        more := true;
+        v_next := greatest(c.seen_last, e.zero_until) + 1;
+    END IF;
     -- Up to the lowest that stays, never across a gap or beyond the head, where something may still come. Nothing is known
     -- of what this step did not look at.
     v_first := e.first_offset;
@@ -270,7 +277,6 @@ BEGIN
     END IF;
     SELECT array_agg(m.group_name) FILTER (WHERE m.status <> 'dead'), array_agg(m.missed) FILTER (WHERE m.status <> 'dead')
     INTO missed_groups, missed FROM {schema}.follow_log(r.places, v_misses, v_first) m;
-    v_next := CASE WHEN more THEN c.seen_last + 1 ELSE 0 END;
     IF {schema}.forget_below(p_topic_id, v_first, p_max) = p_max THEN
         more := true;
     END IF;

@@ -147,6 +147,31 @@ async fn what_was_published_while_nobody_counted_has_a_life_of_its_own() {
     stage.strike().await;
 }
 
+/// What stays for having come while nobody counted does not hide what is done behind it, however little a step looks at.
+#[tokio::test]
+async fn cleanup_goes_on_behind_what_was_published_while_nobody_counted() {
+    let settings = "message_retention_ms = 0, zero_subscription_retention_ms = 864000000";
+    let Some(stage) = Stage::set(settings).await else { return };
+    for (unread, step) in [(30, 10), (5, 7)] {
+        stage.publish(unread).await;
+        let a = stage.subscribe("a").await;
+        stage.publish(30).await;
+        while !stage.handle(&a, 100).await.is_empty() {}
+        let mut removed = 0;
+        loop {
+            let cleaned = stage.store.clean(stage.topic, step).await.unwrap();
+            removed += cleaned.removed;
+            if !cleaned.more {
+                break;
+            }
+        }
+        assert_eq!(removed, 30, "steps of {step}");
+        let group = GroupName::new("a").unwrap();
+        stage.store.shift(&orders(), &group, crate::subscription::Transition::Cancel).await.unwrap();
+    }
+    stage.strike().await;
+}
+
 #[tokio::test]
 async fn zombies_are_moved_and_old_subscriptions_deleted_with_nothing_pending() {
     let Some(stage) = Stage::set("message_retention_ms = NULL, zombie_subscription_ttl_ms = 1000").await
