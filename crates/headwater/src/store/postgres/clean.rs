@@ -10,10 +10,13 @@ use super::freshen::freshen;
 use super::time::millis;
 use super::track::{advance, batch};
 use crate::error::Result;
-use crate::limits::{INBOX_FORGET_MAX, INBOX_RETENTION};
+use crate::limits::{INBOX_FORGET_MAX, INBOX_RETENTION, UPKEEP_MESSAGES_MAX};
 use crate::name::GroupName;
 use crate::store::{CleanStep, SubscriptionStep};
 use crate::topic::TopicId;
+
+/// Steps over one subscription in a run: what a zombie has left beyond them is the next run's.
+const SUBSCRIPTION_STEPS_MAX: u32 = 10_000;
 
 pub(super) async fn clean(store: &PostgresStore, topic: TopicId, messages_max: u32) -> Result<CleanStep> {
     advance(store, topic).await?;
@@ -57,17 +60,10 @@ pub(super) async fn clean_subscriptions(
     older_than: Duration,
 ) -> Result<SubscriptionStep> {
     let now = store.clock.injected();
-    let rows = store
-        .connections
-        .query("cleaning subscriptions", &store.statements.clean_subscriptions, &[&millis(older_than), &now])
-        .await?;
     let mut step = SubscriptionStep::default();
-    for row in &rows {
-        let named = name_of(row)?;
-        match row.get::<_, &str>("kind") {
-            "zombie" => step.zombies.push(named),
-            _ => step.deleted.push(named),
-        }
+    let mut after = 0;
+    while let Some(done) = clean_subscription(store, after, older_than, &mut step).await? {
+        after = done;
     }
     // Each a transaction of its own, until one finds fewer than it may take.
     let most = u64::from(INBOX_FORGET_MAX.unsigned_abs());
@@ -90,6 +86,44 @@ pub(super) async fn clean_subscriptions(
             return Ok(step);
         }
     }
+}
+
+/// Works on the next subscription past its time, a bounded transaction at a time, and says which it was.
+async fn clean_subscription(
+    store: &PostgresStore,
+    after: i32,
+    older_than: Duration,
+    step: &mut SubscriptionStep,
+) -> Result<Option<i32>> {
+    let (now, most) = (store.clock.injected(), batch(UPKEEP_MESSAGES_MAX));
+    let mut moved = None;
+    let mut done = None;
+    for _ in 0..SUBSCRIPTION_STEPS_MAX {
+        let rows = store
+            .connections
+            .query(
+                "cleaning subscriptions",
+                &store.statements.clean_subscriptions,
+                &[&after, &millis(older_than), &most, &now],
+            )
+            .await?;
+        let row = &rows[0];
+        // Another process may have finished it meanwhile: then this is the next one, or none.
+        let Some(subscription) = row.get::<_, Option<i32>>("subscription_id") else { break };
+        done = Some(subscription);
+        let named = name_of(row)?;
+        if row.get("moved") && moved != done {
+            moved = done;
+            step.zombies.push(named.clone());
+        }
+        if row.get("deleted") {
+            step.deleted.push(named);
+        }
+        if !row.get::<_, bool>("more") {
+            break;
+        }
+    }
+    Ok(done)
 }
 
 pub(super) fn count(row: &Row, column: &str) -> u64 {

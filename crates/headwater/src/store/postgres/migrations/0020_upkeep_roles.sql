@@ -96,68 +96,99 @@ BEGIN
     RETURN true;
 END $$;
 
--- Moves a subscription that has been dead for too long up to the watermark; what is stored of what it skips it has missed.
--- Under the lock of the extent; the head's too, because cursors may cross noted gaps. False if it is there already.
-CREATE FUNCTION {schema}.move_zombie(p_subscription_id integer, p_topic_id integer) RETURNS boolean
-LANGUAGE plpgsql AS $$
+-- Moves a subscription that has been dead for too long up to the watermark, over at most p_max messages; what is stored of what
+-- it skips it has missed. Under the lock of the extent; the head's too, because cursors may cross noted gaps. Lowest first, so
+-- that wherever a step ends everything below is given up and everything above is as it was: the next step goes on there.
+CREATE FUNCTION {schema}.move_zombie(p_subscription_id integer, p_topic_id integer, p_max integer, OUT moved boolean, OUT more boolean)
+LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     v_to bigint;
     p {schema}.place;
-    v_missed record;
+    r record;
+    v_seen record;
+    v_count bigint := 0;
+    v_first bigint;
+    v_last bigint;
 BEGIN
+    moved := false;
+    more := false;
     PERFORM FROM {schema}.head h WHERE h.topic_id = p_topic_id FOR UPDATE;
+    PERFORM {schema}.hold_claims(ARRAY[p_subscription_id], true);
     SELECT least(h.head, (SELECT min(lower(q.pending) - 1) FROM {schema}.places(p_topic_id) q WHERE q.status IN ('active', 'paused')))
     INTO v_to FROM {schema}.head h WHERE h.topic_id = p_topic_id;
     SELECT q.* INTO p FROM {schema}.places(p_topic_id) q WHERE q.subscription_id = p_subscription_id AND q.status = 'dead';
     IF NOT FOUND OR lower(p.pending) > v_to THEN
-        RETURN false;
+        RETURN;
     END IF;
-    SELECT count(*) AS count, min(m.message_offset) AS first, max(m.message_offset) AS last INTO v_missed
-    FROM unnest(p.pending * int8multirange(int8range(1, v_to + 1))) r
-    JOIN {schema}.message m ON m.topic_id = p_topic_id AND m.message_offset >= lower(r) AND m.message_offset < upper(r);
+    FOR r IN SELECT lower(q) AS first, upper(q) - 1 AS last FROM unnest(p.pending * int8multirange(int8range(1, v_to + 1))) q LOOP
+        SELECT count(*) AS count, min(m.message_offset) AS first, max(m.message_offset) AS last INTO v_seen
+        FROM (SELECT x.message_offset FROM {schema}.message x
+              WHERE x.topic_id = p_topic_id AND x.message_offset BETWEEN r.first AND r.last
+              ORDER BY x.message_offset LIMIT p_max - v_count) m;
+        v_count := v_count + v_seen.count;
+        v_first := coalesce(v_first, v_seen.first);
+        v_last := coalesce(v_seen.last, v_last);
+        IF v_count = p_max THEN
+            more := v_last < v_to;
+            v_to := v_last;
+            EXIT;
+        END IF;
+    END LOOP;
     UPDATE {schema}.subscription s
-    SET missed = s.missed + v_missed.count, missed_first = least(s.missed_first, v_missed.first),
-        missed_last = greatest(s.missed_last, v_missed.last)
+    SET missed = s.missed + v_count, missed_first = least(s.missed_first, v_first), missed_last = greatest(s.missed_last, v_last)
     WHERE s.subscription_id = p_subscription_id;
     PERFORM {schema}.give_up_below(p_subscription_id, v_to + 1, clock_timestamp());
-    RETURN true;
+    moved := true;
 END $$;
 
--- Moves zombies, and deletes what has been dead or cancelled for long, with nothing pending: its accounting is released; a dead
--- one holds nothing, has come to the watermark, and left no letters, which a person may still want.
-CREATE FUNCTION {schema}.clean_subscriptions(p_older_than_ms bigint, p_now timestamptz) RETURNS TABLE (kind text, topic text, group_name text)
+-- One step over one subscription: the first beyond p_after whose time has passed, or nulls if there is none. Moves a zombie, or
+-- deletes what has been dead or cancelled for long with nothing pending: its accounting is released; a dead one holds nothing
+-- and has come to the watermark; and it left no letters, which a person may still want. At most p_max messages; if there is
+-- more of it the caller comes again with the same p_after. A transaction for each: no topic waits for another's.
+CREATE FUNCTION {schema}.clean_subscription(
+    p_after integer, p_older_than_ms bigint, p_max integer, p_now timestamptz,
+    OUT subscription_id integer, OUT topic text, OUT group_name text, OUT moved boolean, OUT deleted boolean, OUT more boolean
+)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
     s record;
 BEGIN
-    FOR s IN
-        SELECT x.subscription_id, x.topic_id, t.name, x.group_name, x.status,
-               x.status = 'dead' AND x.status_at < {schema}.before(v_now, t.zombie_subscription_ttl_ms) AS zombie,
-               x.status_at < {schema}.before(v_now, p_older_than_ms) AS old
-        FROM {schema}.subscription x JOIN {schema}.topic t ON t.topic_id = x.topic_id
-        WHERE x.status IN ('dead', 'cancelled') ORDER BY x.topic_id, x.subscription_id
-    LOOP
-        CONTINUE WHEN NOT s.zombie AND NOT s.old;
-        topic := s.name;
-        group_name := s.group_name;
-        PERFORM {schema}.begin_upkeep(s.topic_id);
-        IF s.zombie AND {schema}.move_zombie(s.subscription_id, s.topic_id) THEN
-            kind := 'zombie';
-            RETURN NEXT;
-        END IF;
-        IF s.old AND {schema}.delete_subscription(s.subscription_id, s.topic_id) THEN
-            kind := 'deleted';
-            RETURN NEXT;
-        END IF;
-    END LOOP;
+    SELECT x.subscription_id, x.topic_id, t.name, x.group_name,
+           x.status = 'dead' AND x.status_at < {schema}.before(v_now, t.zombie_subscription_ttl_ms) AS zombie,
+           x.status_at < {schema}.before(v_now, p_older_than_ms) AS old
+    INTO s
+    FROM {schema}.subscription x JOIN {schema}.topic t ON t.topic_id = x.topic_id
+    WHERE x.subscription_id > p_after AND x.status IN ('dead', 'cancelled')
+      AND (x.status = 'dead' AND x.status_at < {schema}.before(v_now, t.zombie_subscription_ttl_ms)
+           OR x.status_at < {schema}.before(v_now, p_older_than_ms))
+    ORDER BY x.subscription_id LIMIT 1;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    subscription_id := s.subscription_id;
+    topic := s.name;
+    group_name := s.group_name;
+    moved := false;
+    deleted := false;
+    more := false;
+    PERFORM {schema}.begin_upkeep(s.topic_id);
+    IF s.zombie THEN
+        SELECT m.moved, m.more INTO moved, more FROM {schema}.move_zombie(s.subscription_id, s.topic_id, p_max) m;
+    END IF;
+    IF s.old AND NOT more THEN
+        deleted := {schema}.delete_subscription(s.subscription_id, s.topic_id);
+    END IF;
 END $$;
-COMMENT ON FUNCTION {schema}.clean_subscriptions IS 'granted to consumer: removes subscriptions past their time';
+COMMENT ON FUNCTION {schema}.clean_subscription IS 'granted to consumer: removes subscriptions past their time';
 
+-- Deletes one if nothing of it is pending. Letters are there to be read until they are purged: while it has any it stays.
 CREATE FUNCTION {schema}.delete_subscription(p_subscription_id integer, p_topic_id integer) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN
-    -- Looked at anew, under the lock: it may have come back. Letters are there to be read until they are purged.
+    PERFORM {schema}.hold_claims(ARRAY[p_subscription_id], true);
+    -- Looked at anew, under the lock: it may have come back.
     PERFORM FROM {schema}.places(p_topic_id) p JOIN {schema}.subscription s ON s.subscription_id = p.subscription_id
     WHERE p.subscription_id = p_subscription_id AND s.released_until IS NULL
       AND (p.status = 'cancelled'

@@ -200,3 +200,44 @@ async fn zombies_are_moved_and_old_subscriptions_deleted_with_nothing_pending() 
     assert_eq!(stage.number("SELECT count(*) FROM {schema}.cursor").await, 1);
     stage.strike().await;
 }
+
+/// A zombie moves a bounded step at a time, and no topic's upkeep waits for another's.
+#[tokio::test]
+async fn subscriptions_are_cleaned_each_in_transactions_of_its_own() {
+    let Some(stage) = Stage::set("message_retention_ms = NULL, zombie_subscription_ttl_ms = 1000").await
+    else {
+        return;
+    };
+    let other = TopicName::new("other").unwrap();
+    stage.store.create_topic(&other, &TopicSettings::pub_sub()).await.unwrap();
+    stage.run("UPDATE {schema}.topic SET zombie_subscription_ttl_ms = 1000").await;
+    stage.subscribe("a").await;
+    stage.store.subscribe(&other, &GroupName::new("a").unwrap(), Start::Beginning).await.unwrap();
+    stage.publish(10).await;
+    stage.store.maintain().await.unwrap();
+    stage
+        .run(&format!("UPDATE {{schema}}.subscription SET status = 'dead', status_at = {}", stage.now()))
+        .await;
+    stage.clock.advance(Duration::from_secs(2));
+    let step = format!(
+        "SELECT format('%s %s', moved, more) FROM {{schema}}.clean_subscription(0, 1000000, 4, {})",
+        stage.now()
+    );
+    let state = "SELECT format('%s %s %s', missed, missed_last, (SELECT min(next_offset) FROM {schema}.cursor WHERE topic_id = 1))
+                 FROM {schema}.subscription WHERE topic_id = 1";
+    for (expected, then) in [("t t", "4 4 5"), ("t t", "8 8 9"), ("t f", "10 10 11"), ("f f", "10 10 11")] {
+        assert_eq!((stage.text(&step).await.as_str(), stage.text(state).await.as_str()), (expected, then));
+    }
+    // What was done for the first is committed although the second waits.
+    stage.run("UPDATE {schema}.cursor SET next_offset = 1").await;
+    stage.run("BEGIN; SELECT FROM {schema}.extent WHERE topic_id = 2 FOR UPDATE").await;
+    let store = Arc::clone(&stage.store);
+    let cleaning =
+        tokio::spawn(async move { store.clean_subscriptions(Duration::from_secs(1_000_000)).await });
+    until_waiting(&stage).await;
+    assert_eq!(stage.text(state).await, "20 10 11");
+    stage.run("COMMIT").await;
+    let cleaned = cleaning.await.unwrap().unwrap();
+    assert_eq!(cleaned.zombies, [(orders(), GroupName::new("a").unwrap())], "the other had nothing to skip");
+    stage.scene.drop().await;
+}
