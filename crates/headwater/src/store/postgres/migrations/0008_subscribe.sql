@@ -1,8 +1,52 @@
 -- Subscribing, upkeep, and the flag of those who wait.
 
+-- The first stored offset of a span that was published at that time or later; null if there is none. By halving, because no
+-- index knows times: each look is one by the log's key.
+--
+-- Exact where times rise with offsets. They do but for publishers that overlap: a time is read just before its offsets are
+-- taken, so of two that overlap one may have the earlier time and the higher offset, by no more than what is taken during a
+-- statement. Halving then ends at one of several places where times go from earlier to later; so the ten thousand messages
+-- before it, a largest batch, are looked at, and before what is found there again: the lowest counts, and what lies between is
+-- delivered rather than skipped. Only where the server's clock was set back by more than that is a message passed over:
+-- a start may then be any place at which the log's times go past the one asked for.
+CREATE FUNCTION {schema}.first_since(p_topic_id integer, p_first bigint, p_last bigint, p_at timestamptz) RETURNS bigint
+LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+    -- Everything below v_low is earlier; v_high and everything above is not.
+    v_low bigint := p_first;
+    v_high bigint := p_last + 1;
+    v_middle bigint;
+    v_offset bigint;
+    v_at timestamptz;
+BEGIN
+    WHILE v_low < v_high LOOP
+        v_middle := v_low + (v_high - v_low) / 2;
+        SELECT m.message_offset, m.created_at INTO v_offset, v_at FROM {schema}.message m
+        WHERE m.topic_id = p_topic_id AND m.message_offset >= v_middle AND m.message_offset < v_high
+        ORDER BY m.message_offset LIMIT 1;
+        IF FOUND AND v_at < p_at THEN
+            v_low := v_offset + 1;
+        ELSE
+            v_high := v_middle;
+        END IF;
+    END LOOP;
+    FOR i IN 1..10 LOOP
+        SELECT min(q.message_offset) FILTER (WHERE q.created_at >= p_at) INTO v_offset
+        FROM (SELECT m.message_offset, m.created_at FROM {schema}.message m
+              WHERE m.topic_id = p_topic_id AND m.message_offset >= p_first AND m.message_offset < v_low
+              ORDER BY m.message_offset DESC LIMIT 10000) q;
+        EXIT WHEN v_offset IS NULL;
+        v_low := v_offset;
+    END LOOP;
+    SELECT min(m.message_offset) INTO v_offset FROM {schema}.message m
+    WHERE m.topic_id = p_topic_id AND m.message_offset BETWEEN v_low AND p_last;
+    RETURN v_offset;
+END $$;
+
 -- Where a group that starts so begins, and from where on late rows are its: everything of theirs commits later. Takes the
 -- lock of the head, after that of the extent, which serialises it with the hand-out of late rows and with claims that meet a
--- gap. With p_dry nothing is changed.
+-- gap. With p_dry nothing is changed or locked, and it is as near as a look can be.
 CREATE FUNCTION {schema}.find_start(
     p_topic_id integer, p_start text, p_offset bigint, p_at timestamptz, p_dry boolean,
     OUT next_offset bigint, OUT start_offset bigint
@@ -14,7 +58,10 @@ DECLARE
     v_top bigint;
     v_missing int8multirange;
 BEGIN
-    SELECT * INTO STRICT h FROM {schema}.head e WHERE e.topic_id = p_topic_id FOR UPDATE;
+    IF NOT p_dry THEN
+        PERFORM FROM {schema}.head e WHERE e.topic_id = p_topic_id FOR UPDATE;
+    END IF;
+    SELECT * INTO STRICT h FROM {schema}.head e WHERE e.topic_id = p_topic_id;
     SELECT x.first_offset INTO STRICT v_first FROM {schema}.extent x WHERE x.topic_id = p_topic_id;
     IF p_start = 'offset' AND p_offset > {schema}.last_taken(p_topic_id) + 1 THEN
         RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = format(
@@ -47,9 +94,7 @@ BEGIN
         WHEN 'now' THEN h.head + 1
         WHEN 'offset' THEN p_offset
         WHEN 'bounded' THEN h.head - p_offset + 1
-        WHEN 'timestamp' THEN coalesce(
-            (SELECT min(m.message_offset) FROM {schema}.message m WHERE m.topic_id = p_topic_id AND m.created_at >= p_at),
-            h.head + 1) END);
+        WHEN 'timestamp' THEN coalesce({schema}.first_since(p_topic_id, v_first, h.head, p_at), h.head + 1) END);
     -- Late rows below the start belong to it only if it started by time: they commit after that.
     start_offset := CASE WHEN p_start IN ('now', 'timestamp') THEN 1 ELSE next_offset END;
 END $$;

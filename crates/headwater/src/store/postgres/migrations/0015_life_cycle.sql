@@ -371,7 +371,19 @@ EXCEPTION
     WHEN lock_not_available THEN NULL;
 END $$;
 
--- Moves a subscription's cursor, or tells what that would do.
+-- A cancelled one has no place any more.
+CREATE FUNCTION {schema}.refuse_cancelled(s {schema}.subscription, p_topic text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF s.status = 'cancelled' THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW007', MESSAGE = format(
+            'invalid transition: topic %s, group %s is cancelled; seek needs active or paused or dead; nothing was changed',
+            p_topic, s.group_name);
+    END IF;
+END $$;
+
+-- Moves a subscription's cursor, or tells what that would do. How many messages that is about is counted before anything is
+-- locked, because there may be millions: what is published, handled or removed meanwhile is not in the numbers.
 CREATE FUNCTION {schema}.seek(
     p_topic text, p_group text, p_start text, p_offset bigint, p_at timestamptz, p_dry boolean, p_actor text, p_now timestamptz,
     OUT topic_id integer, OUT from_offset bigint, OUT to_offset bigint, OUT replayed bigint, OUT skipped bigint,
@@ -385,20 +397,9 @@ DECLARE
     v_before int8multirange;
     v_after int8multirange;
 BEGIN
-    PERFORM {schema}.lock_extent(s.topic_id);
-    s := {schema}.find_subscription(p_topic, p_group);
+    PERFORM {schema}.refuse_cancelled(s, p_topic);
     topic_id := s.topic_id;
-    IF s.status = 'cancelled' THEN
-        RAISE EXCEPTION USING ERRCODE = 'HW007', MESSAGE = format(
-            'invalid transition: topic %s, group %s is cancelled; seek needs active or paused or dead; nothing was changed',
-            p_topic, p_group);
-    END IF;
-    SELECT f.next_offset, f.start_offset INTO to_offset, v_start
-    FROM {schema}.find_start(s.topic_id, p_start, p_offset, p_at, p_dry) f;
-    IF NOT p_dry THEN
-        PERFORM {schema}.hold_claims(ARRAY[s.subscription_id], true);
-        PERFORM FROM {schema}.cursor c WHERE c.subscription_id = s.subscription_id ORDER BY c.lane FOR UPDATE;
-    END IF;
+    SELECT f.next_offset INTO to_offset FROM {schema}.find_start(s.topic_id, p_start, p_offset, p_at, true) f;
     SELECT min(c.next_offset), {schema}.pending_of(s.subscription_id) INTO from_offset, v_before
     FROM {schema}.cursor c WHERE c.subscription_id = s.subscription_id;
     v_after := int8multirange(int8range(to_offset, NULL));
@@ -409,6 +410,14 @@ BEGIN
         WHERE o.subscription_id = s.subscription_id AND o.owner IS NOT NULL AND o.due_at > v_now;
         RETURN;
     END IF;
+    PERFORM {schema}.lock_extent(s.topic_id);
+    s := {schema}.find_subscription(p_topic, p_group);
+    PERFORM {schema}.refuse_cancelled(s, p_topic);
+    SELECT f.next_offset, f.start_offset INTO to_offset, v_start
+    FROM {schema}.find_start(s.topic_id, p_start, p_offset, p_at, false) f;
+    PERFORM {schema}.hold_claims(ARRAY[s.subscription_id], true);
+    PERFORM FROM {schema}.cursor c WHERE c.subscription_id = s.subscription_id ORDER BY c.lane FOR UPDATE;
+    SELECT min(c.next_offset) INTO from_offset FROM {schema}.cursor c WHERE c.subscription_id = s.subscription_id;
     leases_lost := {schema}.forget_outstanding(s.subscription_id, 9223372036854775807, v_now);
     UPDATE {schema}.cursor c SET next_offset = to_offset WHERE c.subscription_id = s.subscription_id;
     -- A rewind gives nothing up: what was this group's before is so still, also what comes late below the offset it goes back

@@ -39,6 +39,60 @@ async fn a_rewind_keeps_what_commits_late_below_it() {
     stage.strike().await;
 }
 
+/// Telling what a seek would do waits for nobody, and nobody for it.
+#[tokio::test]
+async fn a_dry_seek_takes_no_lock() {
+    let Some(stage) = Stage::set("message_retention_ms = NULL").await else { return };
+    let a = stage.subscribe("a").await;
+    stage.publish(10).await;
+    stage.handle(&a, 6).await;
+    stage.run("BEGIN; SELECT FROM {schema}.head FOR UPDATE; SELECT FROM {schema}.extent FOR UPDATE").await;
+    for (to, expected) in [
+        (Start::Beginning, (1, 6, 0)),
+        (Start::Now, (11, 0, 4)),
+        (Start::Offset(Offset(9)), (9, 0, 2)),
+        (Start::Timestamp(stage.clock.now()), (1, 6, 0)),
+    ] {
+        let (topic, group) = (orders(), group());
+        let seek = stage.store.seek(&topic, &group, to, true);
+        let told = tokio::time::timeout(SOON, seek).await.expect("it waits for a lock").unwrap();
+        assert_eq!((told.to.0, told.replayed, told.skipped), expected, "{to:?}");
+    }
+    stage.run("COMMIT").await;
+    stage.strike().await;
+}
+
+/// By halving it is found where a time begins: exactly where times rise, at the lowest where publishers overlapped.
+#[tokio::test]
+async fn a_start_by_time_is_where_the_time_begins() {
+    let Some(stage) = Stage::set("message_retention_ms = NULL, max_retention_ms = NULL").await else {
+        return;
+    };
+    let began = stage.clock.now();
+    for _ in 0..40 {
+        stage.publish(3).await;
+        stage.clock.advance(Duration::from_secs(1));
+    }
+    // Holes, and stamps of publishers that overlapped.
+    stage.run("DELETE FROM {schema}.message WHERE message_offset BETWEEN 31 AND 50").await;
+    stage
+        .run("UPDATE {schema}.message SET created_at = created_at + interval '5 seconds' WHERE message_offset IN (7, 70, 90, 91)")
+        .await;
+    stage.store.maintain().await.unwrap();
+    let stored = stage.number("SELECT count(*) FROM {schema}.message").await;
+    assert_eq!(stored, 100);
+    for tenth in -5..450 {
+        let at = began + jiff::SignedDuration::from_millis(tenth * 100);
+        let looks = format!(
+            "SELECT ARRAY[coalesce({{schema}}.first_since(1, 1, 120, '{at}'), 121),
+                          coalesce((SELECT min(message_offset) FROM {{schema}}.message WHERE created_at >= '{at}'), 121)]"
+        );
+        let found: Vec<i64> = stage.client.query_one(&stage.scene.sql(&looks), &[]).await.unwrap().get(0);
+        assert_eq!(found[0], found[1], "{tenth} tenths after the first");
+    }
+    stage.scene.drop().await;
+}
+
 /// Waits until two connections wait for locks.
 async fn both_wait(stage: &Stage) {
     let watcher = stage.scene.client().await;
