@@ -83,6 +83,7 @@ pub struct PostgresStore {
     hub: Arc<Hub>,
     flags: arm::Flags,
     listener: arm::Listener,
+    vacuums: freshen::Vacuums,
     closed: AtomicBool,
 }
 
@@ -110,6 +111,7 @@ impl PostgresStore {
             durable_settlements: options.durable_settlements,
             actor: options.actor,
             hub,
+            vacuums: freshen::Vacuums::default(),
             closed: AtomicBool::new(false),
         })
     }
@@ -262,6 +264,7 @@ impl Store for PostgresStore {
 
     async fn drop_namespace(&self) -> Result<()> {
         self.check_open()?;
+        self.vacuums.stop(self).await;
         migrate::drop_namespace(&self.connections, &self.namespace).await?;
         self.close().await
     }
@@ -269,6 +272,7 @@ impl Store for PostgresStore {
     async fn close(&self) -> Result<()> {
         self.closed.store(true, Ordering::SeqCst);
         self.listener.stop();
+        self.vacuums.stop(self).await;
         self.connections.close();
         self.hub.wake_all();
         Ok(())

@@ -6,7 +6,7 @@ use tokio_postgres::Row;
 
 use super::PostgresStore;
 use super::detect::name_of;
-use super::freshen::freshen;
+use super::freshen::freshen_aside;
 use super::time::millis;
 use super::track::{advance, batch};
 use crate::error::Result;
@@ -31,7 +31,7 @@ pub(super) async fn clean(store: &PostgresStore, topic: TopicId, messages_max: u
     let row = &rows[0];
     if !row.get::<_, bool>("more") {
         let own = [format!("message_t{topic}"), format!("message_t{topic}_rest")];
-        freshen(store, &["record", "ack_log", "message_shared", &own[0], &own[1]], 5_000).await;
+        freshen_aside(store, &["record", "ack_log", "message_shared", &own[0], &own[1]], 5_000).await;
     }
     Ok(CleanStep { removed: count(row, "removed"), missed: missed_of(row)?, more: row.get("more") })
 }

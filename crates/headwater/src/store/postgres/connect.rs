@@ -28,6 +28,7 @@ pub(super) struct Connections {
     /// Handlers hold theirs for as long as they run: claims and acks must not queue behind them.
     transactions: Pool,
     statement_timeout: Duration,
+    connector: tls::Connector,
 }
 
 /// How busy a pool is.
@@ -60,11 +61,17 @@ impl Connections {
             leases: pool(url, LEASE_CONNECTIONS, options.statement_timeout)?,
             transactions: pool(url, options.connections_max, options.statement_timeout)?,
             statement_timeout: options.statement_timeout,
+            connector: config_of(url)?.1,
         })
     }
 
     pub(super) async fn get(&self) -> Result<Object> {
         self.work.get().await.map_err(fault::translate_pool)
+    }
+
+    /// What a request to cancel is encrypted with.
+    pub(super) fn connector(&self) -> tls::Connector {
+        self.connector.clone()
     }
 
     /// How long a statement may go without an answer before its connection is given up.
