@@ -215,7 +215,8 @@ struct Change {
 }
 
 impl Change {
-    /// Records are made upwards from the first message, and removed upwards too.
+    /// Records are made upwards from the first message, and removed upwards too. Removing them is under way until the bits
+    /// are taken back, even if retention took the last record: whoever runs upkeep goes by what is shown here.
     fn progress(&self, tracking: Tracking) -> Option<Progress> {
         let end = self.change_until?.saturating_add(1);
         let reached = match tracking {
@@ -224,7 +225,7 @@ impl Change {
         };
         let total = u64::try_from(end - self.first).unwrap_or_default();
         let done = u64::try_from(reached - self.first).unwrap_or_default().min(total);
-        let under_way = done < total || (tracking == Tracking::OffsetWatermark && total > 0);
+        let under_way = done < total || tracking == Tracking::OffsetWatermark;
         under_way.then_some(Progress { done, total })
     }
 }
@@ -305,6 +306,11 @@ mod tests {
         assert_eq!(change(20, Some(20), Some(16)).progress(watermark), some(5, 10));
         assert_eq!(change(20, Some(20), None).progress(watermark), some(10, 10));
         assert_eq!(change(0, None, None).progress(watermark), None);
-        assert_eq!(change(10, Some(10), None).progress(watermark), None, "everything was removed meanwhile");
+        assert_eq!(
+            change(10, Some(10), None).progress(watermark),
+            some(0, 0),
+            "retention took all of it, and the bits are still to be taken back"
+        );
+        assert_eq!(change(9, Some(10), None).progress(counting), None, "everything was removed meanwhile");
     }
 }

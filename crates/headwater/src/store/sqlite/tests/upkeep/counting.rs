@@ -213,6 +213,25 @@ async fn a_topic_changes_its_mode_and_back_while_messages_flow() {
     scene.assert_sound().await;
 }
 
+#[tokio::test]
+async fn a_change_ends_although_retention_took_the_records_first() {
+    let settings = format!("{COUNTED}, message_retention_ms = 0, zero_subscription_retention_ms = 0");
+    let scene = Scene::new(&settings).await;
+    let a = scene.group("a", Start::Beginning).await;
+    scene.publish(10).await;
+    scene.consume(&a, 10).await;
+    scene.track().await;
+    scene.change(Tracking::OffsetWatermark).await.unwrap();
+    assert_eq!(scene.clean().await, 10);
+    let change = || async { scene.store.topics().await.unwrap().remove(0).tracking_change };
+    assert!(change().await.is_some(), "the bits are still to be taken back: upkeep must come by");
+    scene.track().await;
+    assert_eq!(change().await, None);
+    assert_eq!(scene.number("SELECT count(bit) FROM headwater_subscription"), Some(0));
+    scene.change(Tracking::ReferenceCounting).await.unwrap();
+    scene.assert_sound().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_stores_on_one_file_may_step_at_once() {
     let scene =
