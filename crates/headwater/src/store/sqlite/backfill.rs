@@ -64,6 +64,13 @@ pub(super) fn end(connection: &Connection, subscription_id: i32) -> Attempt<()> 
     stored.set(connection, state, None)
 }
 
+/// The records of a topic are made anew, each with what is done by then: nothing is to be filled, and what only showed how
+/// far a group is has nothing to show any more.
+pub(super) fn complete_all(connection: &Connection, topic: TopicId) -> Attempt<()> {
+    connection.prepare_cached(super::sql!("backfill/complete.sql"))?.execute([topic.0])?;
+    Ok(())
+}
+
 /// Starts a backfill by hand.
 pub(super) fn start(
     work: &mut Work<'_>,

@@ -82,6 +82,7 @@ pub(super) fn change_tracking(work: &mut Work<'_>, topic: TopicId, target: Track
     let (tracked_until, change_until) = match target {
         Tracking::ReferenceCounting => {
             give_bits(connection, &extent)?;
+            backfill::complete_all(connection, topic)?;
             (extent.first - 1, (extent.head >= extent.first).then_some(extent.head))
         }
         Tracking::OffsetWatermark => (extent.tracked_until, Some(extent.tracked_until)),

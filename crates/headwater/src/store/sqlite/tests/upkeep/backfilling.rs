@@ -128,3 +128,19 @@ async fn without_records_a_backfill_only_shows_how_far_the_group_is() {
     assert_eq!(scene.store.backfills().await.unwrap().len(), 1);
     scene.assert_sound().await;
 }
+
+#[tokio::test]
+async fn making_the_records_anew_leaves_no_backfill_open() {
+    let scene = Scene::new("").await;
+    scene.publish(10).await;
+    let late = scene.group("late", Start::Beginning).await;
+    scene.consume(&late, 4).await;
+    assert_eq!(scene.store.backfills().await.unwrap()[0].state, BackfillState::InProgress);
+    scene.change(Tracking::ReferenceCounting).await.unwrap();
+    let shown = scene.store.backfills().await.unwrap().remove(0);
+    assert_eq!((shown.state, shown.checkpoint), (BackfillState::Completed, Offset(10)));
+    assert_eq!(scene.store.step_backfill(&worker("w"), 5).await.unwrap(), None, "each record is made whole");
+    scene.track().await;
+    assert_eq!(scene.told().await[3..5], ["4:late/late!", "5:/late"]);
+    scene.assert_sound().await;
+}
