@@ -189,7 +189,7 @@ pub(super) fn step(work: &mut Work<'_>, worker: &Owner, messages_max: u32) -> At
     let found: Option<i32> = work
         .connection
         .prepare_cached(super::sql!("backfill/open.sql"))?
-        .query_row(params![worker.as_str(), now_ms], |row| row.get(0))
+        .query_row(params![worker.as_str(), now_ms, given_until_ms(now_ms)], |row| row.get(0))
         .optional()?;
     let Some(subscription_id) = found else { return Ok(None) };
     let stored = stored_again(work.connection, subscription_id)?;
@@ -210,6 +210,11 @@ pub(super) fn step(work: &mut Work<'_>, worker: &Owner, messages_max: u32) -> At
     work.connection.execute_batch("RELEASE batch")?;
     let backfill = stored_again(work.connection, subscription_id)?.show(work.connection, now_ms)?;
     Ok(Some(BackfillStep { backfill, processed, changed }))
+}
+
+/// Until when a worker that takes a backfill, or goes on with it, has it.
+fn given_until_ms(now_ms: i64) -> i64 {
+    now_ms.saturating_add(millis(WORKER_SILENT_MAX))
 }
 
 /// The error of a fault that trying again would meet again; any other fault stays one.
@@ -274,7 +279,7 @@ fn batch(
         now_ms,
         stored.ran_since_ms(worker, now_ms).unwrap_or_else(|| millis(began.elapsed()).max(1)),
         (!complete).then_some(worker.as_str()),
-        (!complete).then_some(now_ms + millis(WORKER_SILENT_MAX)),
+        (!complete).then_some(given_until_ms(now_ms)),
     ])?;
     Ok((u64::try_from(checkpoint - stored.checkpoint).unwrap_or_default(), changed))
 }

@@ -72,8 +72,10 @@ impl Rule {
         let done = match (extent.message_retention_ms, completed_until_ms) {
             (None, _) => Ranges::default(),
             // Nothing is completed before it is created.
-            (_, Some(until_ms)) => done
-                .within(extent.first, created_until(connection, extent, until_ms)?.min(extent.tracked_until)),
+            (_, Some(until_ms)) => done.within(
+                extent.first,
+                created_until(connection, extent, until_ms, now_ms)?.min(extent.tracked_until),
+            ),
             (Some(retention_ms), None) => {
                 let marked = marks::since(connection, extent.topic, before(retention_ms))?;
                 done.within(extent.first, marked.min(watermark(extent, standings)))
@@ -82,10 +84,10 @@ impl Rule {
         let forced_until_ms = extent.max_retention_ms.map(before);
         let (zero_until, zero_until_ms) =
             (extent.zero_until.unwrap_or(OFFSET_MAX), before(extent.zero_subscription_retention_ms));
-        let old_enough = Ranges::of(1, created_until(connection, extent, zero_until_ms)?)
+        let old_enough = Ranges::of(1, created_until(connection, extent, zero_until_ms, now_ms)?)
             .union(&Ranges::of(zero_until.saturating_add(1), OFFSET_MAX));
         let forced = match forced_until_ms {
-            Some(until_ms) => stored.within(1, created_until(connection, extent, until_ms)?),
+            Some(until_ms) => stored.within(1, created_until(connection, extent, until_ms, now_ms)?),
             None => Ranges::default(),
         };
         let region = done.intersection(&old_enough).union(&forced);
@@ -136,21 +138,41 @@ fn covering(offsets: &[i64]) -> Ranges {
 
 /// The last offset created at or before a time, by a binary search: one writer at a time stamps messages as it appends
 /// them, so times rise with offsets as long as the clock does. Whoever removes something looks at its own time too.
-fn created_until(connection: &Connection, extent: &Extent, until_ms: i64) -> Attempt<i64> {
-    let mut look = connection.prepare_cached(super::sql!("subscribe/time_at.sql"))?;
+fn created_until(connection: &Connection, extent: &Extent, until_ms: i64, now_ms: i64) -> Attempt<i64> {
     // Everything below `low` is old enough; `high` and everything above is not, or is past the end.
     let (mut low, mut high) = (extent.first, extent.head + 1);
     while low < high {
         let middle = low + (high - low) / 2;
-        let bounds = [row_key(extent.topic, middle), row_key(extent.topic, high - 1)];
-        let found: Option<(i64, i64)> =
-            look.query_row(bounds, |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
-        match found {
-            Some((key, created_at_ms)) if created_at_ms <= until_ms => low = offset_of(key) + 1,
+        match stamped_by(connection, extent, middle, high, now_ms)? {
+            Some((offset, created_at_ms)) if created_at_ms <= until_ms => low = offset + 1,
             _ => high = middle,
         }
     }
     Ok(low - 1)
+}
+
+/// The first message from an offset on, and when it was created. Those from the future are passed over, by a binary search
+/// too: a clock that was ahead for a while stamped them, and they tell nothing of those that came after them.
+fn stamped_by(
+    connection: &Connection,
+    extent: &Extent,
+    from: i64,
+    end: i64,
+    now_ms: i64,
+) -> Attempt<Option<(i64, i64)>> {
+    let mut statement = connection.prepare_cached(super::sql!("subscribe/time_at.sql"))?;
+    let (mut at, mut low, mut high, mut found) = (from, from, end, None);
+    while low < high {
+        let bounds = [row_key(extent.topic, at), row_key(extent.topic, high - 1)];
+        let seen: Option<(i64, i64)> =
+            statement.query_row(bounds, |row| Ok((offset_of(row.get(0)?), row.get(1)?))).optional()?;
+        match seen {
+            Some((offset, created_at_ms)) if created_at_ms > now_ms => low = offset + 1,
+            seen => (high, found) = (at, seen.or(found)),
+        }
+        at = low + (high - low) / 2;
+    }
+    Ok(found)
 }
 
 /// Removes messages with their records, range by range.

@@ -2,6 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 
+use crate::store::sqlite::decode;
 use crate::store::sqlite::fault::Attempt;
 use crate::store::sqlite::standing::Extent;
 use crate::topic::TopicId;
@@ -12,11 +13,14 @@ const MARKS_PER_RETENTION: i64 = 1_000;
 /// Notes where the watermark is, if it moved, and forgets marks that are superseded.
 pub(super) fn write(connection: &Connection, extent: &Extent, watermark: i64, now_ms: i64) -> Attempt<()> {
     if let Some(retention_ms) = extent.message_retention_ms {
+        let fell_to = forget_ahead(connection, extent.topic, now_ms)?;
         let newest: Option<(i64, i64)> = connection
             .prepare_cached(sql!("clean/mark_newest.sql"))?
             .query_row([extent.topic.0], |row| Ok((row.get(0)?, row.get(1)?)))
             .optional()?;
         let (marked_at_ms, marked) = newest.unwrap_or((i64::MIN, 0));
+        // A fall that was noted by a clock ahead is noted again: when it really was is not known, and now is late enough.
+        let watermark = fell_to.filter(|lowest| *lowest < marked).map_or(watermark, |low| low.min(watermark));
         let thinned = now_ms.saturating_sub(marked_at_ms) < retention_ms / MARKS_PER_RETENTION;
         // A fall is noted at once: what is to be done again is done later than it was.
         if watermark < marked || (watermark > marked && !thinned) {
@@ -28,6 +32,14 @@ pub(super) fn write(connection: &Connection, extent: &Extent, watermark: i64, no
         }
     }
     prune(connection, extent, now_ms).map(drop)
+}
+
+/// Forgets marks from the future: a clock that was ahead made them, and until it is that late nothing would be newer. Answers
+/// with the lowest watermark among them.
+fn forget_ahead(connection: &Connection, topic: TopicId, now_ms: i64) -> Attempt<Option<i64>> {
+    let mut statement = connection.prepare_cached(sql!("clean/mark_ahead.sql"))?;
+    let watermarks: Vec<i64> = decode::all(&mut statement, params![topic.0, now_ms], |row| row.get(0))?;
+    Ok(watermarks.into_iter().min())
 }
 
 /// What has been done ever since a time; nothing if nobody looked by then. A watermark that fell and rose again counts from

@@ -9,6 +9,7 @@ use crate::topic::Tracking;
 
 mod backfilling;
 mod cleaning;
+mod clock;
 mod counting;
 mod dying;
 mod random;
