@@ -20,8 +20,6 @@ mod marks;
 /// For each message a step may remove it looks at so many at most: those that must stay do not stop the others for ever,
 /// and do not hold the writer either.
 const LOOKED_AT_PER_REMOVED: usize = 10;
-/// Lines of the ack log that go with each message removed, at most.
-const ACKS_PER_REMOVED: i64 = 16;
 
 /// Removes what retention allows: see [`crate::store::Upkeep::clean`].
 pub(super) fn clean(work: &mut Work<'_>, topic: TopicId, messages_max: u32) -> Attempt<CleanStep> {
@@ -38,7 +36,7 @@ pub(super) fn clean(work: &mut Work<'_>, topic: TopicId, messages_max: u32) -> A
         step.missed = miss(work, &extent, &standings, &picked.offsets)?;
         for standing in standings.iter().filter(|standing| standing.next < first) {
             work.connection
-                .prepare_cached(super::sql!("clean/raise_cursor.sql"))?
+                .prepare_cached(super::sql!("resurrect/advance.sql"))?
                 .execute(params![standing.subscription_id, first])?;
         }
     }
@@ -214,8 +212,8 @@ fn miss(
     let mut unblocked = 0;
     for standing in standings {
         let lost = removed.without(&standing.done);
-        let (Some(first), Some(last)) = (lost.first(), lost.last()) else { continue };
-        note_missed(work.connection, standing.subscription_id, &lost)?;
+        let Some((first, last)) = lost.first().zip(lost.last()) else { continue };
+        note_missed(work.connection, standing.subscription_id, lost.count(), Some((first, last)))?;
         unblocked += work
             .connection
             .prepare_cached(super::sql!("clean/forget_ranges.sql"))?
@@ -231,24 +229,29 @@ fn miss(
     Ok(missed)
 }
 
-/// Adds messages that a subscription will never see to what it has missed.
-pub(super) fn note_missed(connection: &Connection, subscription_id: i32, lost: &Ranges) -> Attempt<()> {
-    let count = i64::try_from(lost.count()).unwrap_or(i64::MAX);
-    connection.prepare_cached(super::sql!("clean/missed.sql"))?.execute(params![
+/// Adds messages that a subscription will never see, and the first and last of them, to what it has missed.
+pub(super) fn note_missed(
+    connection: &Connection,
+    subscription_id: i32,
+    messages: u64,
+    range: Option<(i64, i64)>,
+) -> Attempt<()> {
+    let Some((first, last)) = range else { return Ok(()) };
+    let messages = i64::try_from(messages).unwrap_or(i64::MAX);
+    connection.prepare_cached(super::sql!("force_complete/missed.sql"))?.execute(params![
         subscription_id,
-        count,
-        lost.first(),
-        lost.last()
+        messages,
+        first,
+        last
     ])?;
     Ok(())
 }
 
-/// Forgets who acked messages that are gone; true if there is more of it.
-fn forget_acks(connection: &Connection, topic: TopicId, messages_max: u32) -> Attempt<bool> {
-    let at_most = i64::from(messages_max) * ACKS_PER_REMOVED;
+/// Forgets who acked messages that are gone, as many lines as a step has messages; true if there is more of it.
+fn forget_acks(connection: &Connection, topic: TopicId, lines_max: u32) -> Attempt<bool> {
     let mut statement = connection.prepare_cached(super::sql!("clean/forget_acks.sql"))?;
-    let forgotten = statement.execute(params![topic.0, at_most])?;
-    Ok(i64::try_from(forgotten).is_ok_and(|forgotten| forgotten == at_most))
+    let forgotten = statement.execute(params![topic.0, lines_max])?;
+    Ok(u32::try_from(forgotten).is_ok_and(|forgotten| forgotten == lines_max))
 }
 
 /// Forgets marks that no retention needs any more; answers how many.

@@ -112,14 +112,6 @@ pub(super) fn place(connection: &Connection, subscription_id: i32, now_ms: i64) 
     })?)
 }
 
-/// The subscriptions a statement lists for a topic, with their groups.
-pub(super) fn listed(connection: &Connection, sql: &str, topic: TopicId) -> Attempt<Vec<(i32, GroupName)>> {
-    let mut statement = connection.prepare_cached(sql)?;
-    Ok(decode::all(&mut statement, [topic.0], |row| {
-        Ok((row.get(0)?, decode::parsed(row, 1, |name| GroupName::new(name))?))
-    })?)
-}
-
 /// Minds the rule of messages published while nobody counted; to be called when who counts has changed.
 pub(super) fn counting_changed(work: &Work<'_>, topic: TopicId) -> Attempt<()> {
     work.connection.prepare_cached(super::sql!("shift/zero.sql"))?.execute([topic.0])?;

@@ -56,14 +56,16 @@ impl Lifecycle for SqliteStore {
 
     async fn seek(&self, topic: &TopicName, group: &GroupName, to: Start, dry_run: bool) -> Result<Moved> {
         let (topic, group, actor) = (topic.clone(), group.clone(), Arc::clone(&self.actor));
+        let now_ms = now_ms(&self.clock);
+        let names = (topic.clone(), group.clone());
+        let look = move |connection: &_| {
+            at_once(connection, |look| seek::look(look, &names.0, &names.1, to, now_ms))
+        };
+        let looked = self.read(look).await?;
         if dry_run {
-            let now_ms = now_ms(&self.clock);
-            let look = move |connection: &_| {
-                at_once(connection, |look| Ok(seek::plan(look, &topic, &group, to, now_ms)?.moved))
-            };
-            return self.read(look).await;
+            return Ok(looked);
         }
-        self.write(Kind::Define, move |work| seek::seek(work, &topic, &group, to, &actor)).await
+        self.write(Kind::Define, move |work| seek::seek(work, &topic, &group, to, &looked, &actor)).await
     }
 
     async fn set_policy(&self, topic: &TopicName, group: &GroupName, policy: &DeliveryPolicy) -> Result<()> {
@@ -88,16 +90,16 @@ impl Lifecycle for SqliteStore {
         older_than: Duration,
         dry_run: bool,
     ) -> Result<Vec<ForceCompleted>> {
-        let (topic, actor) = (topic.clone(), Arc::clone(&self.actor));
+        let (name, now_ms) = (topic.clone(), now_ms(&self.clock));
+        let look =
+            move |connection: &_| at_once(connection, |look| stuck::look(look, &name, older_than, now_ms));
+        let looked = self.read(look).await?;
         if dry_run {
-            let now_ms = now_ms(&self.clock);
-            let look = move |connection: &_| {
-                let (_, plan) = at_once(connection, |look| stuck::plan(look, &topic, older_than, now_ms))?;
-                Ok(plan.into_iter().map(|given_up| given_up.told).collect())
-            };
-            return self.read(look).await;
+            return Ok(looked.told());
         }
-        self.write(Kind::Define, move |work| stuck::force_complete(work, &topic, older_than, &actor)).await
+        let (topic, actor) = (topic.clone(), Arc::clone(&self.actor));
+        self.write(Kind::Define, move |work| stuck::force_complete(work, &topic, older_than, &looked, &actor))
+            .await
     }
 
     async fn stuck(&self, topic: &TopicName, older_than: Duration) -> Result<Vec<Stuck>> {

@@ -12,6 +12,7 @@ pub(super) const MIGRATIONS: &[(i64, &str)] = &[
     (3, include_str!("migrations/0003_inbox.sql")),
     (4, include_str!("migrations/0004_cron.sql")),
     (5, include_str!("migrations/0005_life_cycle.sql")),
+    (6, include_str!("migrations/0006_bits_used.sql")),
 ];
 
 /// The version this program writes.

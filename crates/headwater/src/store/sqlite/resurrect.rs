@@ -52,10 +52,7 @@ pub(super) fn revive(
     if let Some(behind_max) = behind_max {
         let behind_max = i64::try_from(behind_max).unwrap_or(i64::MAX);
         let from = head.saturating_sub(behind_max).saturating_add(1);
-        leave_behind(work, subscription_id, from, DUE_NEVER)?;
-        work.connection
-            .prepare_cached(super::sql!("resurrect/cut_below.sql"))?
-            .execute(params![subscription_id, from])?;
+        cut_off(work, subscription_id, from)?;
     }
     let floor = group::place(work.connection, subscription_id, now_ms)?.floor;
     work.connection.prepare_cached(super::sql!("resurrect/revive.sql"))?.execute(params![
@@ -64,18 +61,20 @@ pub(super) fn revive(
         floor + 1
     ])?;
     tracking::begin_accounting(work, subscription_id)?;
-    group::counting_changed(work, topic)?;
     settle::stir(work, topic)
 }
 
-/// Moves a subscription's cursors up to an offset and forgets what it has outstanding below: what waits, and leases
+/// Moves a subscription's cursors up to an offset and forgets everything it has outstanding below.
+pub(super) fn cut_off(work: &Work<'_>, subscription_id: i32, offset: i64) -> Attempt<()> {
+    leave_behind(work, subscription_id, offset, DUE_NEVER)?;
+    let mut cut = work.connection.prepare_cached(super::sql!("resurrect/cut_below.sql"))?;
+    cut.execute(params![subscription_id, offset])?;
+    Ok(())
+}
+
+/// Moves a subscription's cursors up to an offset and forgets what it has outstanding wholly below: what waits, and leases
 /// with a deadline up to `due_until_ms`.
-pub(super) fn leave_behind(
-    work: &Work<'_>,
-    subscription_id: i32,
-    offset: i64,
-    due_until_ms: i64,
-) -> Attempt<()> {
+fn leave_behind(work: &Work<'_>, subscription_id: i32, offset: i64, due_until_ms: i64) -> Attempt<()> {
     let connection = work.connection;
     connection
         .prepare_cached(super::sql!("resurrect/advance.sql"))?

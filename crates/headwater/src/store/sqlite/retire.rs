@@ -104,12 +104,10 @@ fn advance(work: &mut Work<'_>, subscription_id: i32) -> Attempt<Advance> {
         return Ok(Advance::There);
     }
     let (lost, until) = lowest_pending(work, &extent, &standing, goal)?;
-    if !lost.is_empty() {
-        clean::note_missed(connection, subscription_id, &lost)?;
-    }
+    clean::note_missed(connection, subscription_id, lost.count(), lost.first().zip(lost.last()))?;
     forget_until(work, subscription_id, until)?;
     connection
-        .prepare_cached(super::sql!("clean/raise_cursor.sql"))?
+        .prepare_cached(super::sql!("resurrect/advance.sql"))?
         .execute(params![subscription_id, until + 1])?;
     Ok(Advance::Moved)
 }

@@ -3,24 +3,27 @@
 use rusqlite::{Connection, params};
 
 use super::fault::Attempt;
+use super::standing::Standing;
 use super::work::Work;
 use super::{audit, group, pending, settle, subscribe};
+use crate::lease::ranges::Ranges;
 use crate::message::Offset;
 use crate::name::{GroupName, TopicName};
 use crate::store::Moved;
 use crate::subscription::Start;
 use crate::topic::TopicId;
 
-/// A move that is worked out.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Plan {
+/// A move that is worked out, but for how many messages it concerns.
+struct Plan {
     subscription_id: i32,
     topic: TopicId,
-    pub(super) moved: Moved,
+    first: i64,
+    head: i64,
+    pending: Ranges,
+    moved: Moved,
 }
 
-/// Works out what a move does, without doing it.
-pub(super) fn plan(
+fn plan(
     connection: &Connection,
     name: &TopicName,
     group: &GroupName,
@@ -31,31 +34,48 @@ pub(super) fn plan(
     let (subscription_id, topic) = (found.subscription_id, topic.topic_id);
     let (first, _, head) = subscribe::bounds(connection, topic)?;
     let to = subscribe::start_offset(connection, topic, to)?;
-    let pending = pending::pending(connection, subscription_id, head)?;
-    let again = pending::outside(&pending, to.max(first), head);
-    let never = pending::clipped(&pending, first, to - 1);
+    let (_, standing) = Standing::one(connection, subscription_id)?;
     let leases_lost = connection
         .prepare_cached(super::sql!("seek/leases.sql"))?
         .query_row(params![subscription_id, now_ms], |row| super::decode::count(row, 0))?;
-    let moved = Moved {
-        from: Offset(group::place(connection, subscription_id, now_ms)?.next),
-        to: Offset(to),
+    let moved = Moved { from: Offset(standing.next), to: Offset(to), replayed: 0, skipped: 0, leases_lost };
+    Ok(Plan { subscription_id, topic, first, head, pending: standing.pending(), moved })
+}
+
+/// Works out what a move does, without doing it. Counts messages, so it is a reader's.
+pub(super) fn look(
+    connection: &Connection,
+    name: &TopicName,
+    group: &GroupName,
+    to: Start,
+    now_ms: i64,
+) -> Attempt<Moved> {
+    let Plan { topic, first, head, pending, moved, .. } = plan(connection, name, group, to, now_ms)?;
+    let to = moved.to.0;
+    let again = Ranges::of(to.max(first), head).without(&pending);
+    let never = pending.within(first, to.saturating_sub(1));
+    Ok(Moved {
         replayed: pending::stored(connection, topic, &again)?.messages,
         skipped: pending::stored(connection, topic, &never)?.messages,
-        leases_lost,
-    };
-    Ok(Plan { subscription_id, topic, moved })
+        ..moved
+    })
 }
 
 /// Moves the cursor. Those who wait for the topic are woken: there may be something for them.
+///
+/// How many messages come again or never was counted just before, by [`look`]: what others published or settled in
+/// between is moved over like the rest and not among them.
 pub(super) fn seek(
     work: &mut Work<'_>,
     name: &TopicName,
     group: &GroupName,
     to: Start,
+    looked: &Moved,
     actor: &str,
 ) -> Attempt<Moved> {
-    let Plan { subscription_id, topic, moved } = plan(work.connection, name, group, to, work.now_ms())?;
+    let Plan { subscription_id, topic, moved, .. } =
+        plan(work.connection, name, group, to, work.now_ms())?;
+    let moved = Moved { replayed: looked.replayed, skipped: looked.skipped, ..moved };
     let connection = work.connection;
     connection.prepare_cached(super::sql!("shift/forget_ranges.sql"))?.execute([subscription_id])?;
     connection

@@ -42,7 +42,6 @@ pub(super) fn shift(
     }
     if from.counts() && !to.counts() {
         tracking::end_accounting(work, found.subscription_id)?;
-        group::counting_changed(work, topic.topic_id)?;
     }
     let detail = serde_json::json!({ "from": from.as_str(), "to": to.as_str() });
     audit::note(work, actor, transition.as_str(), Some(name.as_str()), Some(group.as_str()), &detail)?;

@@ -25,6 +25,10 @@ pub(super) struct Extent {
     pub(super) message_retention_ms: Option<i64>,
     pub(super) max_retention_ms: Option<i64>,
     pub(super) zero_subscription_retention_ms: i64,
+    /// Bits that may be in its records.
+    pub(super) bits_used: u64,
+    /// How many messages were removed so far.
+    pub(super) removed: i64,
 }
 
 impl Extent {
@@ -47,6 +51,8 @@ impl Extent {
             message_retention_ms: row.get(7)?,
             max_retention_ms: row.get(8)?,
             zero_subscription_retention_ms: row.get(9)?,
+            bits_used: row.get::<_, i64>(10)?.cast_unsigned(),
+            removed: row.get(11)?,
         })
     }
 

@@ -3,15 +3,18 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension};
 
 use super::fault::Attempt;
-use super::range::DUE_NEVER;
+use super::pending::Stored;
+use super::standing::{Extent, Standing, watermark};
 use super::work::Work;
-use super::{audit, decode, group, millis, pending, resurrect, row_key, settle, subscribe, topic};
+use super::{audit, clean, decode, millis, pending, resurrect, row_key, settle, subscribe, topic};
+use crate::lease::ranges::Ranges;
 use crate::message::Offset;
-use crate::name::TopicName;
+use crate::name::{GroupName, TopicName};
 use crate::store::{ForceCompleted, Stuck};
+use crate::subscription::SubscriptionState;
 use crate::topic::TopicId;
 
 /// What each counting group has not done although it was published longer ago.
@@ -24,11 +27,11 @@ pub(super) fn stuck(
     let topic = topic::get(connection, name)?.topic_id;
     let until = last_older(connection, topic, older_than, now_ms)?;
     let mut all = Vec::new();
-    for (subscription_id, group) in group::listed(connection, super::sql!("stuck/counting.sql"), topic)? {
-        let pending = pending::pending(connection, subscription_id, until)?;
-        let found = pending::stored(connection, topic, &pending)?;
+    for standing in Standing::all(connection, topic)?.iter().filter(|standing| standing.state.counts()) {
+        let found = pending::stored(connection, topic, &standing.pending().within(1, until))?;
         let Some((first, _)) = found.range else { continue };
         if let Some(oldest) = published_at(connection, topic, first)? {
+            let group = GroupName::new(standing.group.clone())?;
             all.push(Stuck { group, messages: found.messages, oldest });
         }
     }
@@ -48,43 +51,76 @@ fn published_at(connection: &Connection, topic: TopicId, offset: i64) -> Attempt
     Ok(statement.query_row([key, key], |row| decode::timestamp(row, 1)).optional()?)
 }
 
-/// What would be given up for one dead subscription.
+/// What only dead subscriptions have not done: what is at or below the watermark, and old enough.
 #[derive(Clone, Debug)]
-pub(super) struct GivenUp {
-    subscription_id: i32,
-    range: (i64, i64),
-    /// What is told of it.
-    pub(super) told: ForceCompleted,
+pub(super) struct Plan {
+    topic: TopicId,
+    until: i64,
+    /// Messages removed from the topic when it was made.
+    removed: i64,
+    given_up: Vec<GivenUp>,
 }
 
-/// Works out what only dead subscriptions have not done: what is at or below the watermark, and old enough.
-pub(super) fn plan(
+/// What would be given up for one of them.
+#[derive(Clone, Debug)]
+struct GivenUp {
+    subscription_id: i32,
+    group: GroupName,
+    pending: Ranges,
+    stored: Stored,
+}
+
+impl Plan {
+    /// What is told of it.
+    pub(super) fn told(&self) -> Vec<ForceCompleted> {
+        let told = |given_up: &GivenUp| ForceCompleted {
+            group: given_up.group.clone(),
+            messages: given_up.stored.messages,
+            until: Offset(self.until),
+        };
+        self.given_up.iter().map(told).collect()
+    }
+
+    /// What was counted for the same messages: nothing was removed since, and the group has not done others.
+    fn counted(&self, extent: &Extent, standing: &Standing, pending: &Ranges) -> Option<Stored> {
+        let same = |given_up: &&GivenUp| {
+            given_up.subscription_id == standing.subscription_id && given_up.pending == *pending
+        };
+        self.given_up.iter().filter(|_| self.removed == extent.removed).find(same).map(|found| found.stored)
+    }
+}
+
+/// Works out what would be given up. Counts messages, so it is a reader's.
+pub(super) fn look(
     connection: &Connection,
     name: &TopicName,
     older_than: Duration,
     now_ms: i64,
-) -> Attempt<(TopicId, Vec<GivenUp>)> {
+) -> Attempt<Plan> {
     let topic = topic::get(connection, name)?.topic_id;
-    let until = last_older(connection, topic, older_than, now_ms)?.min(watermark(connection, topic, now_ms)?);
-    let mut all = Vec::new();
-    for (subscription_id, group) in group::listed(connection, super::sql!("force_complete/dead.sql"), topic)?
-    {
-        let pending = pending::pending(connection, subscription_id, until)?;
-        let found = pending::stored(connection, topic, &pending)?;
-        let Some(range) = found.range else { continue };
-        let told = ForceCompleted { group, messages: found.messages, until: Offset(until) };
-        all.push(GivenUp { subscription_id, range, told });
-    }
-    Ok((topic, all))
+    let until = last_older(connection, topic, older_than, now_ms)?;
+    plan(connection, topic, until, None)
 }
 
-/// Everything at or below it is done for every subscription that counts; the head without any.
-fn watermark(connection: &Connection, topic: TopicId, now_ms: i64) -> Attempt<i64> {
-    let (_, _, mut watermark) = subscribe::bounds(connection, topic)?;
-    for (subscription_id, _) in group::listed(connection, super::sql!("stuck/counting.sql"), topic)? {
-        watermark = watermark.min(group::place(connection, subscription_id, now_ms)?.floor);
+/// The same up to an offset. What was counted before is not counted again; that something has moved in between is rare.
+fn plan(connection: &Connection, topic: TopicId, until: i64, before: Option<&Plan>) -> Attempt<Plan> {
+    let extent = Extent::load(connection, topic)?;
+    let standings = Standing::all(connection, topic)?;
+    let until = until.min(watermark(&extent, &standings));
+    let mut given_up = Vec::new();
+    for standing in standings.iter().filter(|standing| standing.state == SubscriptionState::Dead) {
+        let pending = standing.pending().within(extent.first, until);
+        let stored = match before.and_then(|before| before.counted(&extent, standing, &pending)) {
+            Some(counted) => counted,
+            None => pending::stored(connection, topic, &pending)?,
+        };
+        if stored.messages > 0 {
+            let (subscription_id, group) =
+                (standing.subscription_id, GroupName::new(standing.group.clone())?);
+            given_up.push(GivenUp { subscription_id, group, pending, stored });
+        }
     }
-    Ok(watermark)
+    Ok(Plan { topic, until, removed: extent.removed, given_up })
 }
 
 /// Gives it up: the cursors move past it, and it is counted as missed.
@@ -92,28 +128,18 @@ pub(super) fn force_complete(
     work: &mut Work<'_>,
     name: &TopicName,
     older_than: Duration,
+    looked: &Plan,
     actor: &str,
 ) -> Attempt<Vec<ForceCompleted>> {
-    let (topic, given_up) = plan(work.connection, name, older_than, work.now_ms())?;
+    let plan = plan(work.connection, looked.topic, looked.until, Some(looked))?;
     let mut groups = serde_json::Map::new();
-    for GivenUp { subscription_id, range, told } in &given_up {
-        let from = told.until.0 + 1;
-        resurrect::leave_behind(work, *subscription_id, from, DUE_NEVER)?;
-        let connection = work.connection;
-        connection
-            .prepare_cached(super::sql!("resurrect/cut_below.sql"))?
-            .execute(params![subscription_id, from])?;
-        let messages = i64::try_from(told.messages).unwrap_or(i64::MAX);
-        connection.prepare_cached(super::sql!("force_complete/missed.sql"))?.execute(params![
-            subscription_id,
-            messages,
-            range.0,
-            range.1
-        ])?;
-        groups.insert(told.group.as_str().to_owned(), told.messages.into());
+    for GivenUp { subscription_id, group, stored, .. } in &plan.given_up {
+        resurrect::cut_off(work, *subscription_id, plan.until + 1)?;
+        clean::note_missed(work.connection, *subscription_id, stored.messages, stored.range)?;
+        groups.insert(group.as_str().to_owned(), stored.messages.into());
     }
     let detail = serde_json::json!({ "older_than_ms": millis(older_than), "given_up": groups });
     audit::note(work, actor, "force_complete", Some(name.as_str()), None, &detail)?;
-    settle::stir(work, topic)?;
-    Ok(given_up.into_iter().map(|given_up| given_up.told).collect())
+    settle::stir(work, plan.topic)?;
+    Ok(plan.told())
 }

@@ -82,7 +82,6 @@ fn begin(work: &mut Work<'_>, topic: Topic, group: &GroupName, start: Start) -> 
         cursor.execute(params![subscription_id, lane, next])?;
     }
     tracking::begin_accounting(work, subscription_id)?;
-    group::counting_changed(work, topic.topic_id)?;
     Ok(Subscription { subscription_id: SubscriptionId(subscription_id), group: group.clone(), topic, lanes })
 }
 

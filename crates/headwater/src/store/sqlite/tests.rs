@@ -14,6 +14,7 @@ mod open;
 mod plans;
 mod sql;
 mod upkeep;
+mod versions;
 mod waking;
 mod writing;
 

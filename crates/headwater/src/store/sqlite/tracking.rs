@@ -10,7 +10,7 @@ use rusqlite::{Connection, params};
 use super::fault::Attempt;
 use super::standing::{Extent, Standing};
 use super::work::Work;
-use super::{OFFSET_MAX, backfill, decode, row_key};
+use super::{OFFSET_MAX, backfill, decode, group, row_key};
 use crate::backfill::BackfillLimits;
 use crate::error::{Error, ErrorKind};
 use crate::lease::ranges::Ranges;
@@ -28,7 +28,7 @@ pub(super) fn begin_accounting(work: &mut Work<'_>, subscription_id: i32) -> Att
     let connection = work.connection;
     let (topic, standing) = Standing::one(connection, subscription_id)?;
     let extent = Extent::load(connection, topic)?;
-    connection.prepare_cached(super::sql!("track/counted.sql"))?.execute([topic.0])?;
+    group::counting_changed(work, topic)?;
     let bit = match standing.bit {
         // One that came back has kept its bit, and what is applied still tells how it stands in records that have it.
         Some(bit) => Some(bit),
@@ -51,12 +51,7 @@ pub(super) fn end_accounting(work: &mut Work<'_>, subscription_id: i32) -> Attem
     let connection = work.connection;
     let (topic, standing) = Standing::one(connection, subscription_id)?;
     let extent = Extent::load(connection, topic)?;
-    let counting = Standing::all(connection, topic)?
-        .iter()
-        .any(|other| other.state.counts() && other.subscription_id != subscription_id);
-    if !counting {
-        connection.prepare_cached(super::sql!("track/uncounted.sql"))?.execute([topic.0])?;
-    }
+    group::counting_changed(work, topic)?;
     let released_until = (extent.counts_references() && standing.bit.is_some()).then_some(0);
     connection
         .prepare_cached(super::sql!("track/release_begin.sql"))?
@@ -120,35 +115,62 @@ fn give_bits(connection: &Connection, extent: &Extent) -> Attempt<()> {
         return Err(too_many_groups(extent).into());
     }
     let mut statement = connection.prepare_cached(super::sql!("track/begin.sql"))?;
+    let mut used = 0;
     for (bit, standing) in (0..TRACKED_GROUPS_MAX).zip(&standings) {
         store_applied(connection, standing.subscription_id, &Ranges::default())?;
         statement.execute(params![standing.subscription_id, bit, standing.start])?;
+        used |= 1 << bit;
     }
-    Ok(())
+    use_bits(connection, extent, used)
 }
 
-/// A bit that no subscription of the topic has, also no cancelled one, and that no stored record carries. Above the
-/// highest one held first: those were most likely never used.
+/// A bit for a new group. One that was never used is free; only when there is none are the records looked at, once for all
+/// bits: one that no stored record carries is free again, unless a subscription still has it that may come back.
 fn free_bit(connection: &Connection, extent: &Extent) -> Attempt<u32> {
-    let held: Vec<u32> = {
+    let held: Vec<(u32, bool)> = {
         let mut statement = connection.prepare_cached(super::sql!("track/bits.sql"))?;
-        decode::all(&mut statement, [extent.topic.0], |row| row.get(0))?
+        decode::all(&mut statement, [extent.topic.0], |row| Ok((row.get(0)?, row.get(1)?)))?
     };
-    let above = held.iter().max().map_or(0, |highest| highest + 1);
-    let mut carried = connection.prepare_cached(super::sql!("track/carried.sql"))?;
-    for bit in (above..TRACKED_GROUPS_MAX).chain(0..above).filter(|bit| !held.contains(bit)) {
-        let bounds = params![row_key(extent.topic, 0), row_key(extent.topic, OFFSET_MAX), signed(1 << bit)];
-        if !carried.query_row(bounds, |row| row.get(0))? {
-            return Ok(bit);
-        }
+    let mask = |with_cancelled: bool| {
+        let kept = held.iter().filter(|(_, let_go)| with_cancelled || !let_go);
+        kept.fold(0_u64, |mask, (bit, _)| mask | 1 << bit)
+    };
+    let mut used = extent.bits_used | mask(true);
+    if used == u64::MAX && mask(false) != u64::MAX {
+        let carried = carried(connection, extent)?;
+        let parameters = params![extent.topic.0, signed(carried)];
+        connection.prepare_cached(super::sql!("track/let_go.sql"))?.execute(parameters)?;
+        used = carried | mask(false);
     }
-    Err(too_many_groups(extent).into())
+    let bit = used.trailing_ones();
+    if bit >= TRACKED_GROUPS_MAX {
+        return Err(too_many_groups(extent).into());
+    }
+    use_bits(connection, extent, used | 1 << bit)?;
+    Ok(bit)
+}
+
+/// All bits that are in records.
+fn carried(connection: &Connection, extent: &Extent) -> Attempt<u64> {
+    let mut statement = connection.prepare_cached(super::sql!("track/carried.sql"))?;
+    let mut rows = statement.query([row_key(extent.topic, 0), row_key(extent.topic, OFFSET_MAX)])?;
+    let mut carried = 0;
+    while let Some(row) = rows.next()? {
+        carried |= row.get::<_, i64>(0)?.cast_unsigned();
+    }
+    Ok(carried)
+}
+
+fn use_bits(connection: &Connection, extent: &Extent, used: u64) -> Attempt<()> {
+    let parameters = params![extent.topic.0, signed(used)];
+    connection.prepare_cached(super::sql!("track/use_bits.sql"))?.execute(parameters)?;
+    Ok(())
 }
 
 fn too_many_groups(extent: &Extent) -> Error {
     let rule = format!(
         "topic {} would have more than the {TRACKED_GROUPS_MAX} groups that reference_counting can tell apart (those \
-         cancelled count until they are removed and no stored message names them); any number is possible with \
+         cancelled count until no stored message names them); any number is possible with \
          tracking offset_watermark",
         extent.name
     );

@@ -1,4 +1,4 @@
-//! The life of subscriptions where this engine has its own way: an older file, plain SQL, two processes, spans of offsets.
+//! The life of subscriptions where this engine has its own way: plain SQL, two processes, spans of offsets.
 
 use super::*;
 use crate::clock::{Clock, ManualClock};
@@ -35,52 +35,6 @@ fn kill(place: &Place, name: &str) {
 
 fn number(place: &Place, sql: &str) -> i64 {
     place.connect().query_row(sql, [], |row| row.get(0)).unwrap()
-}
-
-#[tokio::test]
-async fn a_file_of_version_4_keeps_its_subscriptions_and_their_places() {
-    let place = Place::new();
-    let old = place.connect();
-    for (version, sql) in &migrate::MIGRATIONS[..4] {
-        old.execute_batch(sql).unwrap();
-        old.execute(
-            "INSERT OR REPLACE INTO headwater_meta (key, value) VALUES ('schema_version', ?1)",
-            [version.to_string()],
-        )
-        .unwrap();
-    }
-    old.execute_batch(
-        "INSERT INTO headwater_topic (name, semantics, created_at_ms) VALUES ('orders', 'pub_sub', 1), ('idle', 'queue', 1);
-         INSERT INTO headwater_subscription (topic_id, group_name, lanes, start_offset, reassigned, created_at_ms)
-         VALUES (1, 'workers', 0, 1, 4, 1), (1, 'gone', 0, 1, 0, 1);
-         DELETE FROM headwater_subscription WHERE group_name = 'gone';
-         INSERT INTO headwater_cursor (subscription_id, lane, next_offset) VALUES (1, 0, 3);
-         UPDATE headwater_cursor SET next_offset = 9 WHERE subscription_id = 0;
-         INSERT INTO headwater_range VALUES (9, 2, 2, 1, NULL, NULL, 0, 1, 0, 0, NULL, 'failed');",
-    )
-    .unwrap();
-    for payload in ["one", "two", "three"] {
-        old.execute("INSERT INTO headwater_publish (topic, payload) VALUES ('orders', ?1)", [payload])
-            .unwrap();
-    }
-    drop(old);
-    let store = place.open().await;
-    let status = store.subscriptions(&topic("orders")).await.unwrap().remove(0);
-    assert_eq!((status.state, status.next, status.floor), (SubscriptionState::Active, Offset(3), Offset(1)));
-    assert_eq!((status.lag, status.retrying, status.reassigned), (2, 1, 4));
-    assert_eq!(store.topic(&topic("orders")).await.unwrap().settings, TopicSettings::pub_sub());
-    let subscription = store.subscribe(&topic("orders"), &group("workers"), Start::Now).await.unwrap();
-    assert_eq!(subscription.subscription_id, status.subscription_id);
-    assert_eq!(drain(&store, &subscription).await, ["two", "three"]);
-    let new = store.subscribe(&topic("orders"), &group("new"), Start::Beginning).await.unwrap();
-    assert_eq!(new.subscription_id.0, 3, "the number of one that is gone is not used again");
-    assert_eq!(number(&place, "SELECT zero_until FROM headwater_topic WHERE name = 'orders'"), 0);
-    assert_eq!(
-        number(&place, "SELECT zero_until IS NULL FROM headwater_topic WHERE name = 'idle'"),
-        1,
-        "nobody counts there"
-    );
-    assert_eq!(store.doctor().await.unwrap(), []);
 }
 
 #[tokio::test]

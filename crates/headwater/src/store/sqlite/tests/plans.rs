@@ -64,7 +64,7 @@ const HOT: &[(&str, &str)] = &[
     ("clean/remove", sql!("clean/remove.sql")),
     ("clean/remove_records", sql!("clean/remove_records.sql")),
     ("clean/raise_first", sql!("clean/raise_first.sql")),
-    ("clean/raise_cursor", sql!("clean/raise_cursor.sql")),
+    ("resurrect/advance", sql!("resurrect/advance.sql")),
     ("clean/mark_newest", sql!("clean/mark_newest.sql")),
     ("clean/mark_since", sql!("clean/mark_since.sql")),
     ("clean/mark_prune", sql!("clean/mark_prune.sql")),

@@ -12,6 +12,7 @@ mod cleaning;
 mod clock;
 mod counting;
 mod dying;
+mod holding;
 mod random;
 
 const HOUR: Duration = Duration::from_secs(3_600);

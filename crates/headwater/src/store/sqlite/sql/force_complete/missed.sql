@@ -1,4 +1,4 @@
--- Purpose:    Counts messages a subscription will not get.
+-- Purpose:    Adds to what a subscription has missed.
 -- Parameters: ?1 subscription_id, ?2 how many, ?3 the first, ?4 the last
 -- Index:      the primary key
 UPDATE headwater_subscription
