@@ -21,8 +21,8 @@ mod marks;
 /// and do not hold the writer either.
 const LOOKED_AT_PER_REMOVED: usize = 10;
 
-/// Removes what retention allows: see [`crate::store::Upkeep::clean`].
-pub(super) fn clean(work: &mut Work<'_>, topic: TopicId, messages_max: u32) -> Attempt<CleanStep> {
+/// Removes what retention allows: see [`crate::store::Upkeep::clean`]. Answers with the topic's name too, for the log.
+pub(super) fn clean(work: &mut Work<'_>, topic: TopicId, messages_max: u32) -> Attempt<(String, CleanStep)> {
     let (connection, now_ms) = (work.connection, work.now_ms());
     let extent = Extent::load(connection, topic)?;
     let standings = Standing::all(connection, topic)?;
@@ -41,7 +41,7 @@ pub(super) fn clean(work: &mut Work<'_>, topic: TopicId, messages_max: u32) -> A
         }
     }
     step.more |= forget_acks(work.connection, topic, messages_max)?;
-    Ok(step)
+    Ok((extent.name, step))
 }
 
 /// What may go, by the state of things now.

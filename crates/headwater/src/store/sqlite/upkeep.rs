@@ -52,7 +52,8 @@ impl Upkeep for SqliteStore {
 
     async fn clean(&self, topic: TopicId, messages_max: u32) -> Result<CleanStep> {
         let messages_max = bounded(messages_max)?;
-        let step = self.write(Kind::Consume, move |work| clean::clean(work, topic, messages_max)).await?;
+        let (topic, step) =
+            self.write(Kind::Consume, move |work| clean::clean(work, topic, messages_max)).await?;
         for (group, messages) in &step.missed {
             tracing::warn!(%topic, %group, messages, "max_retention removed what a group had not done");
         }

@@ -104,6 +104,22 @@ async fn what_max_retention_takes_unread_is_told() {
 }
 
 #[tokio::test]
+async fn the_log_names_the_topic_and_the_group_that_missed_something() {
+    let scene = Scene::new(KEPT).await;
+    scene.group("slow", Start::Beginning).await;
+    scene.publish(2).await;
+    scene.clock.advance(HOUR * 24);
+    let log = scene.place.directory.path().join("log");
+    let lines = Arc::new(std::fs::File::create(&log).unwrap());
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(lines).finish();
+    let listening = tracing::subscriber::set_default(subscriber);
+    assert_eq!(scene.clean().await, 2);
+    drop(listening);
+    let text = std::fs::read_to_string(&log).unwrap();
+    assert!(text.contains("WARN") && text.contains("topic=orders group=slow messages=2"), "{text}");
+}
+
+#[tokio::test]
 async fn what_was_published_while_nobody_counted_lives_its_time() {
     let settings =
         "message_retention_ms = 0, max_retention_ms = NULL, zero_subscription_retention_ms = 3600000";
