@@ -32,7 +32,7 @@ pub use lifecycle::{
     Ack, AuditEntry, Beat, ForceCompleted, Lifecycle, Moved, Pulse, Record, Resurrected, Stuck,
 };
 pub use options::OpenOptions;
-pub use upkeep::{CleanStep, Detected, Mark, PartitionStep, SubscriptionStep, TrackStep, Upkeep};
+pub use upkeep::{CleanStep, Detected, PartitionStep, SubscriptionStep, TrackStep, Upkeep};
 pub use wake::Wake;
 
 /// A durable log with subscriptions, in some database.

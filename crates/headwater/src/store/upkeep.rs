@@ -7,12 +7,10 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use jiff::Timestamp;
 
 use crate::backfill::{Backfill, BackfillLimits, BackfillStep};
 use crate::error::Result;
 use crate::maintain::{JobRun, JobStatus};
-use crate::message::Offset;
 use crate::name::{GroupName, Owner, TopicName};
 use crate::topic::TopicId;
 
@@ -162,13 +160,4 @@ pub struct SubscriptionStep {
     pub deleted: Vec<(TopicName, GroupName)>,
     /// Rows of other things forgotten.
     pub forgotten: u64,
-}
-
-/// A watermark seen at a time, from which message retention is reckoned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark {
-    /// When.
-    pub at: Timestamp,
-    /// Everything at or below it was done for every counting subscription.
-    pub watermark: Offset,
 }

@@ -11,12 +11,13 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::fault::{Attempt, Fault};
 use super::standing::{Extent, Standing};
 use super::work::Work;
-use super::{decode, fault, millis, row_key, topic, tracking};
+use super::{audit, decode, fault, group, millis, row_key, tracking};
 use crate::backfill::{Backfill, BackfillLimits, BackfillState, BackfillStep};
 use crate::error::{Error, ErrorKind};
 use crate::lease::ranges::{Masks, segments};
 use crate::message::Offset;
 use crate::name::{GroupName, Owner, TopicName};
+use crate::subscription::SubscriptionState;
 use crate::topic::{TopicId, Tracking};
 
 /// A worker that is silent for longer loses its backfill to another.
@@ -44,9 +45,20 @@ pub(super) fn begin(
             (first, extent.tracked_until.max(first - 1))
         }
     };
+    insert(connection, standing.subscription_id, (first, last), limits, now_ms)
+}
+
+/// Stores a backfill of a range that nothing of is done; one of nothing is done.
+fn insert(
+    connection: &Connection,
+    subscription_id: i32,
+    (first, last): (i64, i64),
+    limits: &BackfillLimits,
+    now_ms: i64,
+) -> Attempt<()> {
     let state = if first > last { BackfillState::Completed } else { BackfillState::NotStarted };
     connection.prepare_cached(super::sql!("backfill/begin.sql"))?.execute(params![
-        standing.subscription_id,
+        subscription_id,
         state.as_str(),
         first,
         last,
@@ -97,80 +109,56 @@ pub(super) fn start(
     let stored = match Stored::find(connection, subscription_id)? {
         Some(stored) => stored,
         None => {
-            // The group is at the end of the log: a backfill of nothing, done.
-            let state = BackfillState::Completed.as_str();
-            let (first, last) = (extent.head + 1, extent.head);
-            connection.prepare_cached(super::sql!("backfill/begin.sql"))?.execute(params![
-                subscription_id,
-                state,
-                first,
-                last,
-                limits.rate_max,
-                now_ms
-            ])?;
-            stored_again(connection, subscription_id)?
+            // The group is at the end of the log: a backfill of nothing.
+            insert(connection, subscription_id, (extent.head + 1, extent.head), limits, now_ms)?;
+            Stored::get(connection, subscription_id)?
         }
     };
     let detail = serde_json::json!({
         "first": stored.first, "last": stored.last, "messages_max": limits.messages_max, "rate_max": limits.rate_max,
     });
-    note_act(work, actor, "backfill", name, group, &detail)?;
+    audit::note(work, actor, "backfill", Some(name.as_str()), Some(group.as_str()), &detail)?;
     stored.show(work.connection, now_ms)
 }
 
-/// Cancels a backfill; what it did stays.
-pub(super) fn cancel(
-    work: &mut Work<'_>,
-    actor: &str,
-    name: &TopicName,
-    group: &GroupName,
-) -> Attempt<Backfill> {
-    let connection = work.connection;
-    let subscription_id = find(connection, name, group)?;
-    let stored = existing(connection, subscription_id, name, group, "cancel_backfill")?;
-    let shown = stored.shown(connection)?;
-    if !shown.state.is_open() {
-        return Err(refused(name, group, shown.state, "cancel_backfill", "not_started or in_progress"));
-    }
-    stored.set(connection, BackfillState::Cancelled, None)?;
-    note_act(
-        work,
-        actor,
-        "cancel_backfill",
-        name,
-        group,
-        &serde_json::json!({ "checkpoint": shown.checkpoint }),
-    )?;
-    stored_again(work.connection, subscription_id)?.show(work.connection, work.now_ms())
+/// What an operator may do to a backfill that is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// It stops; what it did stays.
+    Cancel,
+    /// A cancelled or failed one goes on from its checkpoint.
+    Resume,
 }
 
-/// Lets a cancelled or failed backfill go on from its checkpoint.
-pub(super) fn resume(
+/// Cancels a backfill, or lets it go on.
+pub(super) fn turn(
     work: &mut Work<'_>,
     actor: &str,
     name: &TopicName,
     group: &GroupName,
+    turn: Turn,
 ) -> Attempt<Backfill> {
     let connection = work.connection;
     let subscription_id = find(connection, name, group)?;
-    let stored = existing(connection, subscription_id, name, group, "resume_backfill")?;
+    let (act, needs) = match turn {
+        Turn::Cancel => ("cancel_backfill", "not_started or in_progress"),
+        Turn::Resume => ("resume_backfill", "cancelled or failed"),
+    };
+    let stored = existing(connection, subscription_id, name, group, act)?;
     let shown = stored.shown(connection)?;
-    if !matches!(shown.state, BackfillState::Cancelled | BackfillState::Failed) {
-        return Err(refused(name, group, shown.state, "resume_backfill", "cancelled or failed"));
-    }
-    check_counts(&Standing::one(connection, subscription_id)?.1, name)?;
-    let begun = stored.checkpoint >= stored.first;
-    let state = if begun { BackfillState::InProgress } else { BackfillState::NotStarted };
+    let state = match (turn, shown.state) {
+        (Turn::Cancel, open) if open.is_open() => BackfillState::Cancelled,
+        (Turn::Resume, BackfillState::Cancelled | BackfillState::Failed) => {
+            check_counts(&Standing::one(connection, subscription_id)?.1, name)?;
+            let begun = stored.checkpoint >= stored.first;
+            if begun { BackfillState::InProgress } else { BackfillState::NotStarted }
+        }
+        (_, other) => return Err(refused(name, group, other, act, needs)),
+    };
     stored.set(connection, state, None)?;
-    note_act(
-        work,
-        actor,
-        "resume_backfill",
-        name,
-        group,
-        &serde_json::json!({ "checkpoint": shown.checkpoint }),
-    )?;
-    stored_again(work.connection, subscription_id)?.show(work.connection, work.now_ms())
+    let detail = serde_json::json!({ "checkpoint": shown.checkpoint });
+    audit::note(work, actor, act, Some(name.as_str()), Some(group.as_str()), &detail)?;
+    Stored::get(work.connection, subscription_id)?.show(work.connection, work.now_ms())
 }
 
 /// All backfills, newest first.
@@ -192,7 +180,7 @@ pub(super) fn step(work: &mut Work<'_>, worker: &Owner, messages_max: u32) -> At
         .query_row(params![worker.as_str(), now_ms, given_until_ms(now_ms)], |row| row.get(0))
         .optional()?;
     let Some(subscription_id) = found else { return Ok(None) };
-    let stored = stored_again(work.connection, subscription_id)?;
+    let stored = Stored::get(work.connection, subscription_id)?;
     work.connection.execute_batch("SAVEPOINT batch")?;
     let ran = batch(work.connection, &stored, worker, messages_max, now_ms, began);
     let (processed, changed) = match ran {
@@ -203,12 +191,12 @@ pub(super) fn step(work: &mut Work<'_>, worker: &Owner, messages_max: u32) -> At
             work.connection.execute_batch("RELEASE batch")?;
             let error = lasting(fault)?;
             stored.set(work.connection, BackfillState::Failed, Some(&error.to_string()))?;
-            let backfill = stored_again(work.connection, subscription_id)?.show(work.connection, now_ms)?;
+            let backfill = Stored::get(work.connection, subscription_id)?.show(work.connection, now_ms)?;
             return Ok(Some(BackfillStep { backfill, processed: 0, changed: 0 }));
         }
     };
     work.connection.execute_batch("RELEASE batch")?;
-    let backfill = stored_again(work.connection, subscription_id)?.show(work.connection, now_ms)?;
+    let backfill = Stored::get(work.connection, subscription_id)?.show(work.connection, now_ms)?;
     Ok(Some(BackfillStep { backfill, processed, changed }))
 }
 
@@ -316,6 +304,11 @@ impl Stored {
         Ok(statement.query_row([Some(subscription_id)], Self::read).optional()?)
     }
 
+    /// One that is there.
+    fn get(connection: &Connection, subscription_id: i32) -> Attempt<Self> {
+        Ok(Self::find(connection, subscription_id)?.ok_or(rusqlite::Error::QueryReturnedNoRows)?)
+    }
+
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         let unknown = |at, error: Error| {
             rusqlite::Error::FromSqlConversionFailure(at, rusqlite::types::Type::Text, Box::new(error))
@@ -402,18 +395,13 @@ impl Stored {
     }
 }
 
-fn stored_again(connection: &Connection, subscription_id: i32) -> Attempt<Stored> {
-    let mut statement = connection.prepare_cached(super::sql!("backfill/list.sql"))?;
-    Ok(statement.query_row([Some(subscription_id)], Stored::read)?)
-}
-
+/// The subscription of a group; a cancelled one is none.
 fn find(connection: &Connection, name: &TopicName, group: &GroupName) -> Attempt<i32> {
-    let topic = topic::get(connection, name)?;
-    let found: Option<i32> = connection
-        .prepare_cached(super::sql!("backfill/subscription.sql"))?
-        .query_row(params![topic.topic_id.0, group.as_str()], |row| row.get(0))
-        .optional()?;
-    found.ok_or_else(|| Error::no_such_subscription(name.as_str(), group.as_str()).into())
+    let (_, found) = group::get(connection, name, group)?;
+    if found.state == SubscriptionState::Cancelled {
+        return Err(Error::no_such_subscription(name.as_str(), group.as_str()).into());
+    }
+    Ok(found.subscription_id)
 }
 
 fn existing(
@@ -448,23 +436,4 @@ fn check_counts(standing: &Standing, name: &TopicName) -> Attempt<()> {
         standing.group, standing.state
     );
     Err(Error::new(ErrorKind::InvalidTransition, text).into())
-}
-
-fn note_act(
-    work: &Work<'_>,
-    actor: &str,
-    act: &str,
-    topic: &TopicName,
-    group: &GroupName,
-    detail: &serde_json::Value,
-) -> Attempt<()> {
-    work.connection.prepare_cached(super::sql!("backfill/note_act.sql"))?.execute(params![
-        work.now_ms(),
-        actor,
-        act,
-        topic.as_str(),
-        group.as_str(),
-        detail.to_string()
-    ])?;
-    Ok(())
 }

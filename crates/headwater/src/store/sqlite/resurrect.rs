@@ -54,12 +54,8 @@ pub(super) fn revive(
         let from = head.saturating_sub(behind_max).saturating_add(1);
         cut_off(work, subscription_id, from)?;
     }
-    let floor = group::place(work.connection, subscription_id, now_ms)?.floor;
-    work.connection.prepare_cached(super::sql!("resurrect/revive.sql"))?.execute(params![
-        subscription_id,
-        now_ms,
-        floor + 1
-    ])?;
+    let mut revive = work.connection.prepare_cached(super::sql!("resurrect/revive.sql"))?;
+    revive.execute(params![subscription_id, now_ms])?;
     tracking::begin_accounting(work, subscription_id)?;
     settle::stir(work, topic)
 }

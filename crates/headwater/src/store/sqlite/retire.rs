@@ -7,10 +7,9 @@ use std::time::Duration;
 use rusqlite::params;
 
 use super::fault::Attempt;
-use super::range::{DUE_NOW, Part, next_token};
 use super::standing::{Extent, Standing, watermark};
 use super::work::{Kind, Work};
-use super::{SqliteStore, clean, decode, millis, offset_of, row_key};
+use super::{SqliteStore, clean, decode, millis, offset_of, resurrect, row_key, shift};
 use crate::error::Result;
 use crate::lease::ranges::Ranges;
 use crate::limits::{INBOX_RETENTION, UPKEEP_MESSAGES_MAX};
@@ -105,10 +104,7 @@ fn advance(work: &mut Work<'_>, subscription_id: i32) -> Attempt<Advance> {
     }
     let (lost, until) = lowest_pending(work, &extent, &standing, goal)?;
     clean::note_missed(connection, subscription_id, lost.count(), lost.first().zip(lost.last()))?;
-    forget_until(work, subscription_id, until)?;
-    connection
-        .prepare_cached(super::sql!("resurrect/advance.sql"))?
-        .execute(params![subscription_id, until + 1])?;
+    resurrect::cut_off(work, subscription_id, until + 1)?;
     Ok(Advance::Moved)
 }
 
@@ -136,23 +132,6 @@ fn lowest_pending(
     Ok((Ranges::covering(lost.into_iter().map(|offset| (offset, offset))), until))
 }
 
-/// Forgets what is outstanding up to an offset; what reaches beyond it is cut, under a fresh token.
-fn forget_until(work: &Work<'_>, subscription_id: i32, until: i64) -> Attempt<()> {
-    let parts = {
-        let mut statement = work.connection.prepare_cached(super::sql!("clean/ranges_until.sql"))?;
-        decode::all(&mut statement, params![subscription_id, until], Part::read)?
-    };
-    for part in parts {
-        part.delete(work.connection)?;
-        if part.last > until {
-            let token = next_token(work.connection)?;
-            Part { token, first: until + 1, owner: None, due_at_ms: DUE_NOW, ..part }
-                .insert(work.connection)?;
-        }
-    }
-    Ok(())
-}
-
 fn past(work: &mut Work<'_>, older_than: Duration) -> Attempt<Vec<Named>> {
     let before_ms = work.now_ms().saturating_sub(millis(older_than));
     named(work, super::sql!("clean/past.sql"), [before_ms])
@@ -168,16 +147,7 @@ fn delete_if_idle(work: &mut Work<'_>, subscription_id: i32, older_than: Duratio
     if standing.state == crate::subscription::SubscriptionState::Dead && is_behind(work, topic, &standing)? {
         return Ok(false);
     }
-    for sql in [
-        super::sql!("clean/delete_cursors.sql"),
-        super::sql!("clean/delete_applied.sql"),
-        super::sql!("clean/delete_backfill.sql"),
-        super::sql!("clean/delete_activities.sql"),
-        super::sql!("clean/delete_rate.sql"),
-        super::sql!("clean/delete_subscription.sql"),
-    ] {
-        work.connection.prepare_cached(sql)?.execute([subscription_id])?;
-    }
+    shift::delete(work, subscription_id)?;
     Ok(true)
 }
 

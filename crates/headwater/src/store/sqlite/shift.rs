@@ -68,6 +68,7 @@ pub(super) fn remove(work: &mut Work<'_>, name: &TopicName, group: &GroupName, a
         return Err(refused("is still in the records of pending messages; upkeep takes it out").into());
     }
     for (subscription_id, _) in &cancelled {
+        work.connection.prepare_cached(super::sql!("shift/forget_ranges.sql"))?.execute([subscription_id])?;
         delete(work, *subscription_id)?;
     }
     let numbers: Vec<i32> = cancelled.into_iter().map(|(subscription_id, _)| subscription_id).collect();
@@ -75,10 +76,9 @@ pub(super) fn remove(work: &mut Work<'_>, name: &TopicName, group: &GroupName, a
     audit::note(work, actor, "remove", Some(name.as_str()), Some(group.as_str()), &detail)
 }
 
-/// Deletes a subscription and everything of its own.
+/// Deletes a subscription that has nothing outstanding, and everything of its own.
 pub(super) fn delete(work: &Work<'_>, subscription_id: i32) -> Attempt<()> {
     for sql in [
-        super::sql!("shift/forget_ranges.sql"),
         super::sql!("remove/cursor.sql"),
         super::sql!("remove/dead_letter.sql"),
         super::sql!("remove/applied.sql"),

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use super::backfill::Turn;
 use super::work::Kind;
 use super::{SqliteStore, backfill, clean, detect, jobs, reader, retire, tracking, work};
 use crate::backfill::{Backfill, BackfillLimits, BackfillStep};
@@ -81,12 +82,12 @@ impl Upkeep for SqliteStore {
 
     async fn cancel_backfill(&self, topic: &TopicName, group: &GroupName) -> Result<Backfill> {
         let (topic, group, actor) = (topic.clone(), group.clone(), self.actor.clone());
-        self.write(Kind::Define, move |work| backfill::cancel(work, &actor, &topic, &group)).await
+        self.write(Kind::Define, move |work| backfill::turn(work, &actor, &topic, &group, Turn::Cancel)).await
     }
 
     async fn resume_backfill(&self, topic: &TopicName, group: &GroupName) -> Result<Backfill> {
         let (topic, group, actor) = (topic.clone(), group.clone(), self.actor.clone());
-        self.write(Kind::Define, move |work| backfill::resume(work, &actor, &topic, &group)).await
+        self.write(Kind::Define, move |work| backfill::turn(work, &actor, &topic, &group, Turn::Resume)).await
     }
 
     async fn backfills(&self) -> Result<Vec<Backfill>> {
