@@ -23,6 +23,8 @@ use crate::subscription::{SubscriptionId, SubscriptionState};
 
 /// How long a heartbeat may take.
 const BEAT_MAX: Duration = Duration::from_secs(5);
+/// How long a read between heartbeats may take: all of them at their longest, and the process is still heard in time.
+const READ_MAX: Duration = Duration::from_secs(2);
 /// How soon after one heartbeat another may be asked for out of turn.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// The longest interval: a process that serves nobody waits for somebody.
@@ -104,14 +106,14 @@ impl OwnerBeat {
         }
         let in_touch = self.in_touch_since.is_some_and(|at| since(at) >= silent_for);
         let judged = if in_touch { silent_for } else { DELAY_MAX };
-        let pause = match in_time(runtime.store.heartbeat(&runtime.owner, judged)).await {
+        let pause = match in_time(BEAT_MAX, runtime.store.heartbeat(&runtime.owner, judged)).await {
             Ok(ended) => {
                 if ended > 0 {
                     tracing::warn!(leases = ended, "leases of silent owners were handed on");
                 }
                 self.beaten_at = SystemTime::now();
                 self.in_touch_since.get_or_insert(self.beaten_at);
-                if let Err(error) = runtime.measure_lag().await {
+                if let Err(error) = in_time(READ_MAX, runtime.measure_lag()).await {
                     tracing::debug!(%error, "the lag is not known now");
                 }
                 beat_every(silent_for)
@@ -125,10 +127,10 @@ impl OwnerBeat {
     }
 }
 
-/// A heartbeat that takes too long has failed: the other must not wait for it.
-async fn in_time<T>(beat: impl Future<Output = Result<T>>) -> Result<T> {
-    let late = |_| Err(Error::new(ErrorKind::Unavailable, format!("no answer in {BEAT_MAX:?}")));
-    tokio::time::timeout(BEAT_MAX, beat).await.unwrap_or_else(late)
+/// What takes too long has failed: the next heartbeat must not wait for it.
+async fn in_time<T>(limit: Duration, asked: impl Future<Output = Result<T>>) -> Result<T> {
+    let late = |_| Err(Error::new(ErrorKind::Unavailable, format!("no answer in {limit:?}")));
+    tokio::time::timeout(limit, asked).await.unwrap_or_else(late)
 }
 
 /// How soon a heartbeat that failed is tried again.
@@ -179,9 +181,11 @@ impl GroupBeat {
         // Whatever is asked from here on is asked again.
         (self.beaten_at, self.asked) = (Some(Instant::now()), None);
         if !beats.is_empty() {
-            let answer = in_time(runtime.store.beat(&runtime.owner, &beats)).await;
+            let answer = in_time(BEAT_MAX, runtime.store.beat(&runtime.owner, &beats)).await;
             let died = self.hear(answer, &beats, &groups);
-            learn_intervals(runtime, &died).await;
+            if let Err(error) = in_time(READ_MAX, learn_intervals(runtime, &died)).await {
+                tracing::debug!(%error, "the heartbeat interval is not known now");
+            }
         }
         let interval = interval_of(&groups);
         let pause = if self.failures == 0 { interval } else { retry_after(interval * 3) };
@@ -225,13 +229,12 @@ impl GroupBeat {
 }
 
 /// A group that died though it was served may have a topic that was altered: it wants to hear more often now.
-async fn learn_intervals(runtime: &Runtime, died: &[Arc<Group>]) {
+async fn learn_intervals(runtime: &Runtime, died: &[Arc<Group>]) -> Result<()> {
     for group in died {
-        match runtime.store.topic(&group.subscription.topic.name).await {
-            Ok(topic) => group.standing.set_heartbeat_interval(topic.settings.heartbeat_interval),
-            Err(error) => tracing::debug!(%error, "the heartbeat interval is not known now"),
-        }
+        let topic = runtime.store.topic(&group.subscription.topic.name).await?;
+        group.standing.set_heartbeat_interval(topic.settings.heartbeat_interval);
     }
+    Ok(())
 }
 
 fn hear_pulse(group: &Group, pulse: &Pulse) {
@@ -295,5 +298,6 @@ mod rules {
         let longest = SILENT_FOR + beat_every(SILENT_FOR);
         assert!(longest < Duration::from_secs(20), "{longest:?}");
         assert!(beat_every(SILENT_FOR) * 3 < SILENT_FOR);
+        assert!((BEAT_MAX + READ_MAX) * 2 < SILENT_FOR, "between one beat and the next");
     }
 }

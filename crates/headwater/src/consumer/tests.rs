@@ -1,5 +1,7 @@
 //! Rules of the runtime that only show inside: what becomes of a lease in hand.
 
+pub(crate) mod still;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,17 +42,7 @@ impl Scene {
         let ignore = Handling::one(|_: Message, _| async { Ok(()) });
         let member = member_of(&subscription, "one", ignore).unwrap();
         let members = Members(vec![Arc::new(member)]);
-        let settings = GroupSettings {
-            concurrency: 1,
-            batch: 100,
-            lease: None,
-            timeout: None,
-            limits: GroupLimits::default(),
-            catch_up_pace: None,
-            buffer_bytes_max: BUFFER_BYTES_MAX,
-            filter: None,
-            inbox_name: "test".into(),
-        };
+        let settings = plain();
         let metrics = headwater.metrics().group(&topic, &name);
         let settler = runtime.settler.clone();
         let group = Group::new(subscription, settings, members, settler, Arc::default(), metrics);
@@ -78,6 +70,21 @@ impl Scene {
         let slices = vec![Messages::from(self.messages.clone())];
         let (group, now) = (Arc::clone(&self.group), Instant::now());
         LeaseWork::new(self.lease.clone(), group, Duration::from_secs(300), slices, vec![], now)
+    }
+}
+
+/// How a group runs that nothing special is asked of.
+pub(super) fn plain() -> GroupSettings {
+    GroupSettings {
+        concurrency: 1,
+        batch: 100,
+        lease: None,
+        timeout: None,
+        limits: GroupLimits::default(),
+        catch_up_pace: None,
+        buffer_bytes_max: BUFFER_BYTES_MAX,
+        filter: None,
+        inbox_name: "test".into(),
     }
 }
 

@@ -1,8 +1,13 @@
 //! How groups of a process hear of their subscriptions: what a pulse does, and what silence does.
 
 use super::*;
-use crate::consumer::tests::Scene;
+use crate::consumer::member::Members;
+use crate::consumer::runtime::SILENT_FOR;
+use crate::consumer::tests::still::Still;
+use crate::consumer::tests::{Scene, plain};
 use crate::message::Offset;
+use crate::observe::metrics::Registry;
+use crate::store::Store;
 use crate::subscription::MissedMessages;
 
 fn heard(scene: &Scene, beating: &mut GroupBeat, pulse: Pulse) {
@@ -136,4 +141,35 @@ async fn out_of_turn_is_bounded_and_spared_where_a_claim_has_said_it() {
     assert!(!beating.is_due(&groups), "once");
     tokio::time::advance(Duration::from_secs(20)).await;
     assert!(beating.is_due(&groups), "in its turn");
+}
+
+/// A process that serves a group of a store, in a time moved by hand.
+fn process(store: &Arc<Still>) -> (Arc<Runtime>, Arc<Group>) {
+    let runtime = Runtime::start(Arc::clone(store) as Arc<dyn Store>, SILENT_FOR, None).unwrap();
+    let group = group_of(store, &runtime, &Registry::default());
+    runtime.serve(Arc::clone(&group));
+    (runtime, group)
+}
+
+fn group_of(store: &Still, runtime: &Runtime, registry: &Registry) -> Arc<Group> {
+    let subscription = store.subscription();
+    let metrics = registry.group(&subscription.topic.name, &subscription.group);
+    let (members, settler) = (Members::default(), runtime.settler.clone());
+    Arc::new(Group::new(subscription, plain(), members, settler, Arc::default(), metrics))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_that_hangs_does_not_silence_the_process() {
+    let store = Arc::new(Still::default());
+    store.mute.lock().unwrap().extend(["topics", "topic"]);
+    *store.revives.lock().unwrap() = true;
+    let (_runtime, group) = process(&store);
+    for _ in 0..600 {
+        group.metrics.lag.set(1);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert!(store.count("topics") > 10 && store.count("topic") > 10, "both were tried, and hang");
+    let (owner, groups) = (store.longest_without("heartbeat"), store.longest_without("beat"));
+    assert!(owner < SILENT_FOR, "{owner:?}");
+    assert!(groups < Duration::from_secs(30), "{groups:?}");
 }

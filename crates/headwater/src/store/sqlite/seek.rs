@@ -73,8 +73,7 @@ pub(super) fn seek(
     looked: &Moved,
     actor: &str,
 ) -> Attempt<Moved> {
-    let Plan { subscription_id, topic, moved, .. } =
-        plan(work.connection, name, group, to, work.now_ms())?;
+    let Plan { subscription_id, topic, moved, .. } = plan(work.connection, name, group, to, work.now_ms())?;
     let moved = Moved { replayed: looked.replayed, skipped: looked.skipped, ..moved };
     let connection = work.connection;
     connection.prepare_cached(super::sql!("shift/forget_ranges.sql"))?.execute([subscription_id])?;

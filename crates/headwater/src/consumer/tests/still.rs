@@ -1,0 +1,236 @@
+//! A store that knows of heartbeats and of the leases it was told to hand out, for tests in a time that is moved by hand.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use jiff::Timestamp;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use crate::backfill::{Backfill, BackfillLimits, BackfillStep};
+use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
+use crate::error::Result;
+use crate::lease::{ClaimRequest, Claimed, Lease, LeaseToken, OffsetRange, Settlement};
+use crate::maintain::{JobRun, JobStatus};
+use crate::message::{Message, NewMessage, Offset, Published};
+use crate::name::{GroupName, Owner, TopicName};
+use crate::store::wake::Hub;
+use crate::store::{
+    Ack, AuditEntry, Beat, CleanStep, Detected, Finding, ForceCompleted, Lifecycle, Maintained, Moved,
+    PartitionStep, Pulse, Record, Resurrected, Store, Stuck, SubscriptionStep, TrackStep, Upkeep, Wake,
+};
+use crate::subscription::{
+    DeliveryPolicy, MissedMessages, Outstanding, Start, Subscription, SubscriptionId, SubscriptionStatus,
+    Transition,
+};
+use crate::topic::{Topic, TopicId, TopicSettings, TopicStatus};
+
+/// What it was asked, and how it answers.
+#[derive(Debug, Default)]
+pub(crate) struct Still {
+    pub(crate) asked: Mutex<Vec<(Instant, &'static str)>>,
+    /// Verbs that are never answered.
+    pub(crate) mute: Mutex<HashSet<&'static str>>,
+    /// What was told, heartbeat by heartbeat.
+    pub(crate) told: Mutex<Vec<(Owner, Beat)>>,
+    /// Whether every heartbeat brings its subscription back from the dead.
+    pub(crate) revives: Mutex<bool>,
+    /// What the next claims hand out.
+    pub(crate) leases: Mutex<VecDeque<Lease>>,
+    pub(crate) settings: Mutex<TopicSettings>,
+    pub(crate) policy: Mutex<DeliveryPolicy>,
+    hub: Arc<Hub>,
+}
+
+impl Still {
+    async fn note(&self, verb: &'static str) {
+        self.asked.lock().unwrap().push((Instant::now(), verb));
+        if self.mute.lock().unwrap().contains(verb) {
+            std::future::pending().await
+        }
+    }
+
+    pub(crate) fn count(&self, verb: &str) -> usize {
+        self.asked.lock().unwrap().iter().filter(|(_, asked)| *asked == verb).count()
+    }
+
+    /// The longest time without this, until now.
+    pub(crate) fn longest_without(&self, verb: &str) -> Duration {
+        let asked = self.asked.lock().unwrap();
+        let mut times: Vec<_> = asked.iter().filter(|(_, asked)| *asked == verb).map(|(at, _)| *at).collect();
+        times.push(Instant::now());
+        times.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(Duration::MAX)
+    }
+
+    /// The group that everything here is about.
+    pub(crate) fn subscription(&self) -> Subscription {
+        let settings = self.settings.lock().unwrap().clone();
+        let topic = Topic { topic_id: TopicId(1), name: TopicName::new("orders").unwrap(), settings };
+        let group = GroupName::new("email").unwrap();
+        Subscription { subscription_id: SubscriptionId(1), group, topic, lanes: 0 }
+    }
+
+    #[allow(dead_code, reason = "XX")]
+    /// One message, to be handed out by a later claim.
+    pub(crate) fn hand_out(&self, offset: i64) {
+        self.leases.lock().unwrap().push_back(Lease {
+            subscription_id: SubscriptionId(1),
+            topic_id: TopicId(1),
+            token: LeaseToken(offset),
+            range: OffsetRange::one(Offset(offset)),
+            attempt: 1,
+            deadline: None,
+            suspect: false,
+            lane: None,
+            blocked_keys: vec![],
+        });
+    }
+}
+
+/// The rest of a trait: nobody here asks for it.
+macro_rules! with_the_rest {
+    ($trait:ident { $($own:tt)* } $(fn $verb:ident($($name:ident: $of:ty),*) -> $answer:ty;)*) => {
+        #[async_trait]
+        impl $trait for Still {
+            $($own)*
+            $(
+                async fn $verb(&self, $($name: $of),*) -> Result<$answer> {
+                    $(let _ = $name;)*
+                    unreachable!("nobody asks to {}", stringify!($verb))
+                }
+            )*
+        }
+    };
+}
+
+with_the_rest! {
+    Store {
+        fn engine(&self) -> &'static str {
+            "still"
+        }
+
+        async fn topic(&self, _: &TopicName) -> Result<Topic> {
+            self.note("topic").await;
+            Ok(self.subscription().topic)
+        }
+
+        async fn topics(&self) -> Result<Vec<TopicStatus>> {
+            self.note("topics").await;
+            Ok(vec![TopicStatus { topic: self.subscription().topic, ..crate::maintain::tests::topic(1) }])
+        }
+
+        async fn subscriptions(&self, _: &TopicName) -> Result<Vec<SubscriptionStatus>> {
+            self.note("subscriptions").await;
+            Ok(vec![])
+        }
+
+        async fn claim(&self, _: &ClaimRequest) -> Result<Claimed> {
+            self.note("claim").await;
+            let leases = self.leases.lock().unwrap().drain(..).collect();
+            Ok(Claimed { leases, ..Claimed::default() })
+        }
+
+        async fn fetch(&self, _: TopicId, range: OffsetRange) -> Result<Vec<Message>> {
+            let message = |offset: i64| Message {
+                offset: Offset(offset),
+                message_id: Uuid::nil(),
+                key: None,
+                message_type: None,
+                payload: Bytes::from_static(b"x"),
+                content_type: None,
+                headers: crate::Headers::default(),
+                correlation_id: None,
+                created_at: Timestamp::UNIX_EPOCH,
+            };
+            Ok((range.first.0..=range.last.0).map(message).collect())
+        }
+
+        async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Result<()>>> {
+            self.note("settle").await;
+            Ok(settlements.iter().map(|_| Ok(())).collect())
+        }
+
+        async fn extend(&self, tokens: &[LeaseToken], _: Duration) -> Result<Vec<Result<()>>> {
+            self.note("extend").await;
+            Ok(tokens.iter().map(|_| Ok(())).collect())
+        }
+
+        async fn heartbeat(&self, _: &Owner, _: Duration) -> Result<u64> {
+            self.note("heartbeat").await;
+            Ok(0)
+        }
+
+        async fn depart(&self, _: &Owner) -> Result<()> {
+            self.note("depart").await;
+            Ok(())
+        }
+
+        async fn arm(&self, topics: &[TopicId]) -> Result<Wake> {
+            Ok(self.hub.arm(topics))
+        }
+    }
+    fn create_topic(name: &TopicName, settings: &TopicSettings) -> Topic;
+    fn subscribe(topic: &TopicName, group: &GroupName, start: Start) -> Subscription;
+    fn outstanding(subscription: SubscriptionId, limit: u32) -> Vec<Outstanding>;
+    fn publish(topic: &TopicName, messages: &[NewMessage]) -> Vec<Published>;
+    fn maintain() -> Maintained;
+    fn dead_letters(selection: &DeadLetterSelection, limit: u32) -> Vec<DeadLetter>;
+    fn redrive(selection: &DeadLetterSelection) -> Redriven;
+    fn purge(selection: &DeadLetterSelection) -> u64;
+    fn cron_last(job: &str, first: Timestamp) -> Timestamp;
+    fn cron_fire(job: &str, tick: Timestamp, topic: &TopicName, message: &NewMessage) -> Option<Published>;
+    fn doctor() -> Vec<Finding>;
+    fn drop_namespace() -> ();
+    fn close() -> ();
+}
+
+with_the_rest! {
+    Lifecycle {
+        async fn beat(&self, owner: &Owner, beats: &[Beat]) -> Result<Vec<Pulse>> {
+            self.note("beat").await;
+            self.told.lock().unwrap().extend(beats.iter().map(|beat| (owner.clone(), *beat)));
+            let revives = *self.revives.lock().unwrap();
+            let pulse = if revives { Pulse::Resurrected(MissedMessages::default()) } else { Pulse::Active };
+            Ok(vec![pulse; beats.len()])
+        }
+
+        async fn policy(&self, _: &TopicName, _: &GroupName) -> Result<DeliveryPolicy> {
+            self.note("policy").await;
+            Ok(*self.policy.lock().unwrap())
+        }
+    }
+    fn alter_topic(name: &TopicName, settings: &TopicSettings) -> Topic;
+    fn shift(topic: &TopicName, group: &GroupName, transition: Transition) -> ();
+    fn remove(topic: &TopicName, group: &GroupName) -> ();
+    fn resurrect(topic: &TopicName, group: &GroupName, behind_max: Option<u64>) -> Resurrected;
+    fn seek(topic: &TopicName, group: &GroupName, to: Start, dry_run: bool) -> Moved;
+    fn set_policy(topic: &TopicName, group: &GroupName, policy: &DeliveryPolicy) -> ();
+    fn release_lease(token: LeaseToken) -> ();
+    fn force_complete(topic: &TopicName, older_than: Duration, dry_run: bool) -> Vec<ForceCompleted>;
+    fn stuck(topic: &TopicName, older_than: Duration) -> Vec<Stuck>;
+    fn audit(limit: u32) -> Vec<AuditEntry>;
+    fn acks(topic: &TopicName, offset: Offset) -> Vec<Ack>;
+    fn records(topic: &TopicName, range: OffsetRange) -> Vec<Record>;
+}
+
+with_the_rest! {
+    Upkeep {}
+    fn elect(worker: &Owner, term: Duration) -> bool;
+    fn resign(worker: &Owner) -> ();
+    fn detect_dead() -> Detected;
+    fn track(topic: TopicId, messages_max: u32) -> TrackStep;
+    fn clean(topic: TopicId, messages_max: u32) -> CleanStep;
+    fn keep_partitions(topic: TopicId) -> PartitionStep;
+    fn clean_subscriptions(older_than: Duration) -> SubscriptionStep;
+    fn backfill(topic: &TopicName, group: &GroupName, limits: &BackfillLimits) -> Backfill;
+    fn cancel_backfill(topic: &TopicName, group: &GroupName) -> Backfill;
+    fn resume_backfill(topic: &TopicName, group: &GroupName) -> Backfill;
+    fn backfills() -> Vec<Backfill>;
+    fn step_backfill(worker: &Owner, messages_max: u32) -> Option<BackfillStep>;
+    fn probe() -> ();
+    fn jobs() -> Vec<JobStatus>;
+    fn job_ran(run: &JobRun) -> ();
+}
