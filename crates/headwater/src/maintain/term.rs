@@ -10,7 +10,7 @@ use super::going::Going;
 use super::jobs::{Ran, Worker};
 use super::plan::{BUSY_RECORDED, CANDIDATE, QUIET_RECORDED, RENEW, TERM, TOPICS_KEPT, jittered};
 use super::{Job, JobRun};
-use crate::error::ErrorKind;
+use crate::error::{Error, ErrorKind, Result};
 
 /// How an elected worker's time ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,13 +27,14 @@ enum End {
 pub(super) async fn run(worker: Worker, going: Going) {
     let mut failing = false;
     while going.is_on() {
-        let elected = worker.elect().await;
-        match elected {
+        // From before the call: the database's term begins later, so this one never outlasts it.
+        let until = Instant::now() + TERM;
+        match elect(&worker, until).await {
             Ok(true) => {
                 failing = false;
                 tracing::info!(worker = %worker.owner, "elected to do the upkeep");
                 worker.metrics.set_elected(true);
-                let end = serve(&worker, &going).await;
+                let end = serve(&worker, &going, until).await;
                 worker.metrics.set_elected(false);
                 match end {
                     End::Stopped => worker.resign().await,
@@ -54,13 +55,19 @@ pub(super) async fn run(worker: Worker, going: Going) {
     }
 }
 
+/// Asks to be elected or confirmed. An answer that comes later is none.
+async fn elect(worker: &Worker, until: Instant) -> Result<bool> {
+    let late = |_| Err(Error::new(ErrorKind::Unavailable, "no answer while the term lasted"));
+    tokio::time::timeout_at(until, worker.elect()).await.unwrap_or_else(late)
+}
+
 /// Runs all jobs when they are due, for as long as the election is confirmed.
-async fn serve(worker: &Worker, going: &Going) -> End {
+async fn serve(worker: &Worker, going: &Going, until: Instant) -> End {
     let (on, elected) = watch::channel(true);
     let elected = Going::while_true(elected);
     let jobs = Job::ALL.map(|job| keep(worker, job, &elected));
     let confirming = async {
-        let end = confirm(worker, going).await;
+        let end = confirm(worker, going, until).await;
         // Seen by jobs at their next step; what is under way ends first.
         on.send_replace(false);
         end
@@ -70,21 +77,19 @@ async fn serve(worker: &Worker, going: &Going) -> End {
 }
 
 /// Confirms the election until told to stop, or until it is lost.
-async fn confirm(worker: &Worker, going: &Going) -> End {
-    let mut until = Instant::now() + TERM;
+async fn confirm(worker: &Worker, going: &Going, mut until: Instant) -> End {
     loop {
         let left = until.saturating_duration_since(Instant::now());
         if !going.rest(RENEW.min(left)).await {
             return End::Stopped;
         }
-        // From before the call: the database's term begins later, so this one never outlasts it.
-        let asked_at = Instant::now();
-        match tokio::time::timeout(TERM, worker.elect()).await {
-            Ok(Ok(true)) => until = asked_at + TERM,
-            Ok(Ok(false)) => return End::Lost,
-            Ok(Err(error)) if error.kind() == ErrorKind::Closed => return End::Closed,
-            Ok(Err(error)) => tracing::debug!(%error, "the election was not confirmed, trying again"),
-            Err(_) => tracing::debug!("the election was not confirmed in time"),
+        let again_until = Instant::now() + TERM;
+        // No longer than the term lasts: an answer is not waited for by somebody who is out of office.
+        match elect(worker, until).await {
+            Ok(true) => until = again_until,
+            Ok(false) => return End::Lost,
+            Err(error) if error.kind() == ErrorKind::Closed => return End::Closed,
+            Err(error) => tracing::debug!(%error, "the election was not confirmed, trying again"),
         }
         if Instant::now() >= until {
             return End::Lost;
@@ -93,7 +98,7 @@ async fn confirm(worker: &Worker, going: &Going) -> End {
 }
 
 /// Runs one job whenever it is due.
-async fn keep(worker: &Worker, job: Job, elected: &Going) {
+pub(super) async fn keep(worker: &Worker, job: Job, elected: &Going) {
     let mut failures = 0;
     let mut left = false;
     let mut record = Record::default();
@@ -116,6 +121,10 @@ async fn keep(worker: &Worker, job: Job, elected: &Going) {
             if !elected.rest(due_in.min(TOPICS_KEPT)).await {
                 return;
             }
+        }
+        // The election may have been lost while topics were read.
+        if !elected.is_on() {
+            return;
         }
         let Ran { run, kind } = worker.run(job, elected).await;
         if kind == Some(ErrorKind::Closed) {

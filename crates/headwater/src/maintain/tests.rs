@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::chores::Chores;
 use super::going::Going;
 use super::jobs::Worker;
 use super::plan::Plan;
+use super::term::keep;
 use super::*;
 use crate::backfill::{Backfill, BackfillLimits, BackfillState, BackfillStep};
 use crate::error::{Error, ErrorKind, Result};
@@ -48,6 +50,8 @@ pub(crate) struct Fake {
     elected: Mutex<Option<(Owner, Instant)>>,
     /// Verbs that fail.
     broken: Mutex<HashSet<&'static str>>,
+    /// Verbs that are never answered.
+    mute: Mutex<HashSet<&'static str>>,
     /// Verbs that panic.
     cursed: Mutex<HashSet<&'static str>>,
     asked: Mutex<Vec<(Instant, &'static str)>>,
@@ -55,6 +59,9 @@ pub(crate) struct Fake {
     batches: Mutex<Vec<u32>>,
     probe_takes: Mutex<Duration>,
     step_takes: Mutex<Duration>,
+    /// How long after it was decided the answer to an election comes.
+    elect_takes: Mutex<Duration>,
+    topics_take: Mutex<Duration>,
 }
 
 impl Fake {
@@ -115,7 +122,10 @@ impl Chores for Fake {
     }
 
     async fn topics(&self) -> Result<Vec<TopicStatus>> {
-        self.note("topics").map(|()| self.topics.lock().unwrap().clone())
+        self.note("topics")?;
+        let takes = *self.topics_take.lock().unwrap();
+        tokio::time::sleep(takes).await;
+        Ok(self.topics.lock().unwrap().clone())
     }
 }
 
@@ -123,12 +133,20 @@ impl Chores for Fake {
 impl Upkeep for Fake {
     async fn elect(&self, worker: &Owner, term: Duration) -> Result<bool> {
         self.note("elect")?;
-        let mut elected = self.elected.lock().unwrap();
-        let free =
-            elected.as_ref().is_none_or(|(holder, until)| holder == worker || *until <= Instant::now());
-        if free {
-            *elected = Some((worker.clone(), Instant::now() + term));
+        if self.mute.lock().unwrap().contains("elect") {
+            std::future::pending().await
         }
+        let free = {
+            let mut elected = self.elected.lock().unwrap();
+            let ours = |(holder, until): &(Owner, Instant)| holder == worker || *until <= Instant::now();
+            let free = elected.as_ref().is_none_or(ours);
+            if free {
+                *elected = Some((worker.clone(), Instant::now() + term));
+            }
+            free
+        };
+        let takes = *self.elect_takes.lock().unwrap();
+        tokio::time::sleep(takes).await;
         Ok(free)
     }
 
@@ -221,6 +239,10 @@ fn fake(topics: Vec<TopicStatus>) -> Arc<Fake> {
 
 fn maintenance(fake: &Arc<Fake>) -> Maintenance {
     Maintenance::with(Arc::clone(fake) as Arc<dyn Chores>)
+}
+
+fn worker(fake: &Arc<Fake>, plan: Plan) -> Worker {
+    Worker::new(Arc::clone(fake) as Arc<dyn Chores>, plan, Owner::new("worker").unwrap())
 }
 
 async fn pass(seconds: u64) {
@@ -390,6 +412,65 @@ async fn a_worker_cut_off_from_the_database_stops_when_its_term_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_worker_whose_confirmation_hangs_stops_when_its_term_is_over() {
+    let fake = fake(vec![topic(1)]);
+    let maintaining = maintenance(&fake).start();
+    pass(20).await;
+    fake.mute.lock().unwrap().insert("elect");
+    while fake.worker().is_some() {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    // From here on the database gives the place to another.
+    fake.forget();
+    pass(60).await;
+    assert_eq!(fake.count("maintain"), 0);
+    fake.mute.lock().unwrap().clear();
+    pass(20).await;
+    assert!(fake.count("maintain") > 0, "it comes back by itself");
+    maintaining.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_term_counts_from_before_its_election_was_asked_for() {
+    let fake = fake(vec![topic(1)]);
+    *fake.elect_takes.lock().unwrap() = Duration::from_secs(8);
+    let maintaining = maintenance(&fake).start();
+    pass(7).await;
+    assert!(fake.worker().is_some(), "decided, and the answer is under way");
+    fake.mute.lock().unwrap().insert("elect");
+    pass(4).await;
+    assert_eq!(fake.worker(), None, "the database's term is over");
+    fake.forget();
+    pass(30).await;
+    assert_eq!(fake.count("maintain"), 0);
+    drop(maintaining);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_fell_due_while_the_election_was_lost_does_not_run() {
+    let fake = fake(vec![topic(1)]);
+    let worker = worker(&fake, Plan::of(MaintenancePreset::Standard));
+    let (on, elected) = watch::channel(true);
+    let elected = Going::while_true(elected);
+    let losing = async {
+        pass(20).await;
+        assert!(fake.count("maintain") > 5);
+        *fake.topics_take.lock().unwrap() = Duration::from_secs(4);
+        fake.forget();
+        while fake.count("topics") == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        // It fell due, and while it looks at the topics another is elected.
+        pass(2).await;
+        on.send_replace(false);
+        fake.forget();
+        pass(30).await;
+    };
+    tokio::join!(keep(&worker, Job::Heads, &elected), losing);
+    assert_eq!(fake.count("maintain"), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_failing_job_backs_off_and_the_others_keep_their_time() {
     let fake = fake(vec![topic(1)]);
     let maintaining = maintenance(&fake).start();
@@ -430,7 +511,7 @@ async fn cleanup_that_falls_behind_is_shown_until_it_keeps_up() {
     fake.to_clean.lock().unwrap().insert(TopicId(1), 1_000_000);
     *fake.step_takes.lock().unwrap() = Duration::from_millis(100);
     let plan = Plan { run_max: Duration::from_secs(2), ..Plan::of(MaintenancePreset::Standard) };
-    let worker = Worker::new(Arc::clone(&fake) as Arc<dyn Chores>, plan, Owner::new("worker").unwrap());
+    let worker = worker(&fake, plan);
     let clean = async |published: i64| {
         pass(60).await;
         fake.topics.lock().unwrap()[0].head.0 += published;
