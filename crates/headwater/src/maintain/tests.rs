@@ -57,6 +57,8 @@ pub(crate) struct Fake {
     asked: Mutex<Vec<(Instant, &'static str)>>,
     recorded: Mutex<Vec<JobRun>>,
     batches: Mutex<Vec<u32>>,
+    /// Rows that each cleaning of subscriptions finds to forget.
+    forgotten: Mutex<u64>,
     probe_takes: Mutex<Duration>,
     step_takes: Mutex<Duration>,
     /// How long after it was decided the answer to an election comes.
@@ -180,7 +182,11 @@ impl Upkeep for Fake {
     }
 
     async fn clean_subscriptions(&self, _: Duration) -> Result<SubscriptionStep> {
-        self.note("clean_subscriptions").map(|()| SubscriptionStep::default())
+        self.note("clean_subscriptions")?;
+        // So that a run that does not end is a run that ends at its time.
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        let forgotten = *self.forgotten.lock().unwrap();
+        Ok(SubscriptionStep { forgotten, ..SubscriptionStep::default() })
     }
 
     async fn backfill(&self, _: &TopicName, _: &GroupName, _: &BackfillLimits) -> Result<Backfill> {
@@ -468,6 +474,15 @@ async fn a_job_that_fell_due_while_the_election_was_lost_does_not_run() {
     };
     tokio::join!(keep(&worker, Job::Heads, &elected), losing);
     assert_eq!(fake.count("maintain"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_expires_all_the_time_does_not_keep_the_daily_job_going() {
+    let fake = fake(vec![topic(1)]);
+    *fake.forgotten.lock().unwrap() = 3;
+    let run = maintenance(&fake).run_once(&[Job::SubscriptionCleanup]).await.unwrap().remove(0);
+    assert_eq!((run.rows, run.backlog, run.error), (3, 0, None));
+    assert_eq!(fake.count("clean_subscriptions"), 1);
 }
 
 #[tokio::test(start_paused = true)]
