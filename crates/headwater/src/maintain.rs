@@ -12,6 +12,7 @@ mod runner;
 mod term;
 #[cfg(test)]
 pub(crate) mod tests;
+mod topics;
 
 pub use runner::{Maintaining, Maintenance, MaintenancePreset};
 

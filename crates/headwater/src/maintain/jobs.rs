@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::chores::Chores;
 use super::going::Going;
 use super::plan::{self, Plan, TOPICS_KEPT};
+use super::topics::{Look, Reading, Topics};
 use super::{Job, JobRun};
 use crate::backfill::drive;
 use crate::error::{Error, ErrorKind, Result, panic_text};
@@ -31,7 +32,7 @@ pub(super) struct Worker {
     pub(super) owner: Owner,
     pub(super) metrics: JobMetrics,
     /// The topics as last read, for all jobs.
-    topics: tokio::sync::Mutex<Option<(Instant, Arc<[TopicStatus]>)>>,
+    topics: Topics,
     /// The heads when messages were last cleaned up.
     heads: Mutex<Option<HashMap<TopicId, i64>>>,
 }
@@ -65,7 +66,7 @@ impl Bounds<'_> {
 
 impl Worker {
     pub(super) fn new(chores: Arc<dyn Chores>, plan: Plan, owner: Owner) -> Self {
-        let (topics, heads) = (tokio::sync::Mutex::default(), Mutex::default());
+        let (topics, heads) = (Topics::default(), Mutex::default());
         Worker { chores, plan, owner, metrics: JobMetrics::default(), topics, heads }
     }
 
@@ -100,15 +101,24 @@ impl Worker {
         }
     }
 
-    /// The topics, read again when what is known is too old.
+    /// The topics, read again when what is known is too old. One job at a time reads them, and the others take what is
+    /// known meanwhile; so does that one if it takes too long.
     pub(super) async fn topics(&self) -> Result<Arc<[TopicStatus]>> {
-        let mut kept = self.topics.lock().await;
-        match &*kept {
-            Some((read_at, topics)) if read_at.elapsed() < TOPICS_KEPT => Ok(Arc::clone(topics)),
-            _ => {
-                let topics: Arc<[TopicStatus]> = self.chores.topics().await?.into();
-                *kept = Some((Instant::now(), Arc::clone(&topics)));
+        let known = match self.topics.look() {
+            Look::Known(topics) => return Ok(topics),
+            Look::Read(known) => known,
+        };
+        let _reading = Reading(&self.topics);
+        match (tokio::time::timeout(TOPICS_KEPT, self.chores.topics()).await, known) {
+            (Ok(read), _) => {
+                let topics: Arc<[TopicStatus]> = read?.into();
+                self.topics.keep(&topics);
                 Ok(topics)
+            }
+            (Err(_), Some(known)) => Ok(known),
+            (Err(_), None) => {
+                let late = format!("topics were not read in {TOPICS_KEPT:?}");
+                Err(Error::new(ErrorKind::Unavailable, late))
             }
         }
     }

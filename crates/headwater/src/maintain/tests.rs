@@ -477,6 +477,21 @@ async fn a_job_that_fell_due_while_the_election_was_lost_does_not_run() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn topics_that_are_slow_to_read_hold_up_no_job() {
+    let fake = fake(vec![topic(1)]);
+    let maintaining = maintenance(&fake).start();
+    pass(30).await;
+    *fake.topics_take.lock().unwrap() = Duration::from_secs(1_000);
+    fake.forget();
+    pass(120).await;
+    let times = fake.times("maintain");
+    let longest = times.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
+    assert!(longest <= Duration::from_secs(8), "{longest:?}");
+    assert!(fake.count("topics") <= 30, "{}", fake.count("topics"));
+    maintaining.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_expires_all_the_time_does_not_keep_the_daily_job_going() {
     let fake = fake(vec![topic(1)]);
     *fake.forgotten.lock().unwrap() = 3;
