@@ -340,7 +340,7 @@ impl ConsumerBuilder {
         let store = self.headwater.store();
         let subscription = store.subscribe(&topic, &group, self.start).await?;
         if subscription.topic.settings.tracking == Tracking::ReferenceCounting
-            && let Err(error) = drive::inline(&**store, &topic, &group).await
+            && let Err(error) = drive::at_once(&**store, &topic, &group).await
         {
             // Maintenance does it: what the group is handed does not depend on it.
             tracing::warn!(%topic, %group, %error, "the group's backfill is left to maintenance");

@@ -200,7 +200,7 @@ impl Groups {
     pub async fn resurrect(&self, group: &str, behind_max: Option<u64>) -> Result<Resurrected> {
         let (topic, name) = self.names(group)?;
         let back = self.store.resurrect(&topic, &name, behind_max).await?;
-        drive::inline(&*self.store, &topic, &name).await?;
+        drive::at_once(&*self.store, &topic, &name).await?;
         Ok(back)
     }
 
@@ -237,7 +237,7 @@ impl Groups {
     pub async fn backfill(&self, group: &str, limits: &BackfillLimits) -> Result<Backfill> {
         let (topic, name) = self.names(group)?;
         let started = self.store.backfill(&topic, &name, limits).await?;
-        drive::inline(&*self.store, &topic, &name).await?;
+        drive::at_once(&*self.store, &topic, &name).await?;
         let now = self.backfills().await?.into_iter().find(|backfill| backfill.group == name);
         Ok(now.unwrap_or(started))
     }
@@ -280,5 +280,36 @@ impl Groups {
 
     fn names(&self, group: &str) -> Result<(TopicName, GroupName)> {
         Ok((self.topic()?, GroupName::new(group)?))
+    }
+}
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests {
+    use super::*;
+    use crate::backfill::BackfillState;
+    use crate::{Headwater, Job};
+
+    #[tokio::test]
+    async fn a_backfill_with_nothing_to_do_leaves_others_alone() {
+        let headwater = Headwater::in_memory().await.unwrap();
+        let counted = headwater.topic("counted").pub_sub().tracking(Tracking::ReferenceCounting);
+        counted.create().await.unwrap();
+        headwater.topic("plain").pub_sub().create().await.unwrap();
+        let late = GroupName::new("late").unwrap();
+        for name in ["plain", "counted"] {
+            let (topic, early) = (TopicName::new(name).unwrap(), GroupName::new("early").unwrap());
+            headwater.store().subscribe(&topic, &early, Start::Beginning).await.unwrap();
+            headwater.producer(name).send(&1).await.unwrap();
+            headwater.maintenance().run_once(&[Job::Heads, Job::Tracking]).await.unwrap();
+            headwater.store().subscribe(&topic, &late, Start::Beginning).await.unwrap();
+        }
+        let plain = TopicName::new("plain").unwrap();
+        drive::at_once(&**headwater.store(), &plain, &late).await.unwrap();
+        let strangers = headwater.groups("counted").backfills().await.unwrap().remove(0);
+        assert_eq!((strangers.state, strangers.processed), (BackfillState::NotStarted, 0));
+        // Where there is something to do it is done.
+        drive::at_once(&**headwater.store(), &strangers.topic, &late).await.unwrap();
+        let strangers = headwater.groups("counted").backfills().await.unwrap().remove(0);
+        assert_eq!(strangers.state, BackfillState::Completed);
     }
 }

@@ -1,18 +1,20 @@
 //! Runs backfills: at their pace in the background, or a small one at once for whoever has just subscribed.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
-use super::pace::{BackfillPace, Controller, Observed};
+use super::pace::{BackfillPace, Controller, Observed, pause_by_rate};
 use super::{BACKFILL_INLINE_MAX, Backfill, BackfillStep};
 use crate::error::{Error, Result};
 use crate::limits::UPKEEP_MESSAGES_MAX;
 use crate::maintain::going::Going;
 use crate::name::{GroupName, Owner, TopicName};
-use crate::store::Upkeep;
+use crate::store::{Store, Upkeep};
+use crate::topic::Tracking;
 
 /// How long whoever subscribed waits at most; maintenance does the rest.
 const INLINE_FOR: Duration = Duration::from_secs(10);
@@ -83,25 +85,51 @@ async fn beside<T>(
     Ok((done?, probes?))
 }
 
-/// Does the backfill of a group that has just come, if it has one that is small. A large one is left to maintenance.
+/// Does the backfill of a group that has just come, if its topic counts references, and as [`inline`] says.
+pub(crate) async fn at_once(store: &dyn Store, topic: &TopicName, group: &GroupName) -> Result<()> {
+    let topics = store.topics().await?.into_iter().map(|status| status.topic);
+    let counting: HashSet<TopicName> = topics
+        .filter(|topic| topic.settings.tracking == Tracking::ReferenceCounting)
+        .map(|topic| topic.name)
+        .collect();
+    if counting.contains(topic) { inline(store, &counting, topic, group).await } else { Ok(()) }
+}
+
+/// Does a group's backfill, if it has one that is small and nobody's is before it. What else there is, is left to
+/// maintenance. Only topics that count references are told: in others there is nothing to do, and nothing is done.
 pub(crate) async fn inline(
     upkeep: &(dyn Upkeep + Send + Sync),
+    counting: &HashSet<TopicName>,
     topic: &TopicName,
     group: &GroupName,
 ) -> Result<()> {
     let is_ours = |backfill: &Backfill| backfill.topic == *topic && backfill.group == *group;
-    let small = |backfill: &Backfill| backfill.state.is_open() && backfill.total <= BACKFILL_INLINE_MAX;
-    if !upkeep.backfills().await?.iter().any(|backfill| is_ours(backfill) && small(backfill)) {
-        return Ok(());
-    }
+    let is_open = |backfill: &&Backfill| backfill.state.is_open() && counting.contains(&backfill.topic);
+    let backfills = upkeep.backfills().await?;
+    // Newest first, and the store steps the oldest: a stranger's would be taken on, and kept from whoever paces it.
+    let oldest = backfills.iter().rev().find(is_open);
+    let Some(ours) = oldest.filter(|oldest| is_ours(oldest) && is_small(oldest)) else { return Ok(()) };
+    let batch = UPKEEP_MESSAGES_MAX.min(ours.rate_max.max(1));
     let worker = Owner::new(format!("inline-{}-{}", std::process::id(), Uuid::now_v7()))?;
     let until = Instant::now() + INLINE_FOR;
     while Instant::now() < until {
-        match upkeep.step_backfill(&worker, UPKEEP_MESSAGES_MAX).await? {
-            Some(step) if is_ours(&step.backfill) && step.backfill.state.is_open() => {}
-            // It is done; or another's came first, which is for maintenance to pace, and ours after it.
+        let started = Instant::now();
+        match upkeep.step_backfill(&worker, batch).await? {
+            Some(BackfillStep { backfill, processed, .. })
+                if is_ours(&backfill) && backfill.state.is_open() =>
+            {
+                let pause = pause_by_rate(processed, started.elapsed(), backfill.rate_max);
+                tokio::time::sleep_until(until.min(Instant::now() + pause)).await;
+            }
+            // It is done, or another has it.
             Some(_) | None => break,
         }
     }
     Ok(())
+}
+
+/// Whether it can be done at its rate while somebody waits.
+fn is_small(backfill: &Backfill) -> bool {
+    let by_rate = u64::from(backfill.rate_max) * INLINE_FOR.as_secs();
+    backfill.total <= BACKFILL_INLINE_MAX.min(by_rate)
 }

@@ -90,6 +90,12 @@ impl BackfillPace {
     }
 }
 
+/// How long to pause after a batch so that no more than `rate_max` messages a second are touched.
+pub(crate) fn pause_by_rate(processed: u64, took: Duration, rate_max: u32) -> Duration {
+    let by_rate = Duration::from_secs_f64(processed as f64 / f64::from(rate_max.max(1)));
+    by_rate.saturating_sub(took)
+}
+
 /// What was seen of one batch.
 #[derive(Clone, Debug)]
 pub(crate) struct Observed {
@@ -158,9 +164,8 @@ impl Controller {
         }
         // A second's worth at most, so that pauses stay short whatever the rate.
         self.batch = self.batch.min(rate_max.max(1));
-        let by_rate = Duration::from_secs_f64(processed as f64 / f64::from(rate_max.max(1)));
         let by_rest = took.mul_f64(self.rest).min(PAUSE_MAX.max(took.mul_f64(self.aims.rest)));
-        by_rate.saturating_sub(took).max(by_rest).max(self.pause)
+        pause_by_rate(processed, took, rate_max).max(by_rest).max(self.pause)
     }
 
     fn slow_down(&mut self) {

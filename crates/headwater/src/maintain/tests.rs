@@ -15,6 +15,7 @@ use super::jobs::Worker;
 use super::plan::Plan;
 use super::term::keep;
 use super::*;
+use crate::backfill::drive::inline;
 use crate::backfill::{Backfill, BackfillLimits, BackfillState, BackfillStep};
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::Offset;
@@ -95,9 +96,13 @@ impl Fake {
     }
 
     fn backfill(&self, total: u64, rate_max: u32) {
+        self.backfill_of("late", total, rate_max);
+    }
+
+    fn backfill_of(&self, group: &str, total: u64, rate_max: u32) {
         self.backfills.lock().unwrap().push(Backfill {
             topic: TopicName::new("orders").unwrap(),
-            group: GroupName::new("late").unwrap(),
+            group: GroupName::new(group).unwrap(),
             state: BackfillState::NotStarted,
             first: Offset(1),
             last: Offset(i64::try_from(total).unwrap()),
@@ -202,7 +207,7 @@ impl Upkeep for Fake {
     }
 
     async fn backfills(&self) -> Result<Vec<Backfill>> {
-        self.note("backfills").map(|()| self.backfills.lock().unwrap().clone())
+        self.note("backfills").map(|()| self.backfills.lock().unwrap().iter().rev().cloned().collect())
     }
 
     async fn step_backfill(&self, _: &Owner, messages_max: u32) -> Result<Option<BackfillStep>> {
@@ -249,6 +254,11 @@ fn maintenance(fake: &Arc<Fake>) -> Maintenance {
 
 fn worker(fake: &Arc<Fake>, plan: Plan) -> Worker {
     Worker::new(Arc::clone(fake) as Arc<dyn Chores>, plan, Owner::new("worker").unwrap())
+}
+
+/// The topic of the fake's backfills.
+fn counting() -> HashSet<TopicName> {
+    HashSet::from([TopicName::new("orders").unwrap()])
 }
 
 async fn pass(seconds: u64) {
@@ -584,12 +594,38 @@ async fn a_small_backfill_is_done_at_once_and_a_large_one_left_to_maintenance() 
     for (total, steps) in [(100_000, 10), (100_001, 0)] {
         let fake = fake(vec![]);
         fake.backfill(total, 50_000);
-        crate::backfill::drive::inline(&*fake, &topic, &group).await.unwrap();
+        inline(&*fake, &counting(), &topic, &group).await.unwrap();
         assert_eq!(fake.count("step_backfill"), steps, "{total}");
     }
     let other = GroupName::new("another").unwrap();
     let fake = fake(vec![]);
     fake.backfill(10, 50_000);
-    crate::backfill::drive::inline(&*fake, &topic, &other).await.unwrap();
+    inline(&*fake, &counting(), &topic, &other).await.unwrap();
     assert_eq!(fake.count("step_backfill"), 0, "it has none");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_done_at_once_is_neither_a_strangers_nor_faster_than_its_rate() {
+    let (topic, group) = (TopicName::new("orders").unwrap(), GroupName::new("late").unwrap());
+    let strangers = fake(vec![]);
+    strangers.backfill_of("another", 10, 50_000);
+    strangers.backfill(10, 50_000);
+    inline(&*strangers, &counting(), &topic, &group).await.unwrap();
+    assert_eq!(strangers.count("step_backfill"), 0, "another's came first");
+    strangers.backfills.lock().unwrap()[0].state = BackfillState::Completed;
+    inline(&*strangers, &counting(), &topic, &group).await.unwrap();
+    assert_eq!(strangers.count("step_backfill"), 1);
+
+    let paced = fake(vec![]);
+    paced.backfill(20_000, 4_000);
+    let started = Instant::now();
+    inline(&*paced, &counting(), &topic, &group).await.unwrap();
+    assert_eq!(*paced.batches.lock().unwrap(), [4_000; 5]);
+    let took = started.elapsed();
+    assert!(took >= Duration::from_secs(4) && took < Duration::from_secs(5), "{took:?}");
+
+    let slow = fake(vec![]);
+    slow.backfill(1_001, 100);
+    inline(&*slow, &counting(), &topic, &group).await.unwrap();
+    assert_eq!(slow.count("step_backfill"), 0, "nobody waits that long");
 }
