@@ -26,6 +26,7 @@ mod feed;
 mod group;
 mod heart;
 mod keeper;
+mod ledger;
 mod member;
 mod pace;
 mod pages;

@@ -22,7 +22,7 @@ use crate::store::{Beat, Pulse};
 use crate::subscription::{SubscriptionId, SubscriptionState};
 
 /// How long a heartbeat may take.
-const BEAT_MAX: Duration = Duration::from_secs(5);
+pub(super) const BEAT_MAX: Duration = Duration::from_secs(5);
 /// How long a read between heartbeats may take: all of them at their longest, and the process is still heard in time.
 const READ_MAX: Duration = Duration::from_secs(2);
 /// How soon after one heartbeat another may be asked for out of turn.
@@ -128,7 +128,7 @@ impl OwnerBeat {
 }
 
 /// What takes too long has failed: the next heartbeat must not wait for it.
-async fn in_time<T>(limit: Duration, asked: impl Future<Output = Result<T>>) -> Result<T> {
+pub(super) async fn in_time<T>(limit: Duration, asked: impl Future<Output = Result<T>>) -> Result<T> {
     let late = |_| Err(Error::new(ErrorKind::Unavailable, format!("no answer in {limit:?}")));
     tokio::time::timeout(limit, asked).await.unwrap_or_else(late)
 }
@@ -177,12 +177,11 @@ impl GroupBeat {
 
     async fn beat(&mut self, runtime: &Runtime) {
         let groups = runtime.groups();
-        let beats = beats_of(&groups);
         // Whatever is asked from here on is asked again.
         (self.beaten_at, self.asked) = (Some(Instant::now()), None);
-        if !beats.is_empty() {
-            let answer = in_time(BEAT_MAX, runtime.store.beat(&runtime.owner, &beats)).await;
-            let died = self.hear(answer, &beats, &groups);
+        if !groups.is_empty() {
+            let answer = in_time(BEAT_MAX, runtime.tell(&groups)).await;
+            let died = self.hear(answer, &groups);
             if let Err(error) = in_time(READ_MAX, learn_intervals(runtime, &died)).await {
                 tracing::debug!(%error, "the heartbeat interval is not known now");
             }
@@ -195,9 +194,9 @@ impl GroupBeat {
 
     /// Acts on the answer: each group hears how its subscription is; failures in a row hold all of them back. Answers who had
     /// died.
-    fn hear(&mut self, answer: Result<Vec<Pulse>>, beats: &[Beat], groups: &[Arc<Group>]) -> Vec<Arc<Group>> {
-        let pulses = match answer {
-            Ok(pulses) => pulses,
+    fn hear(&mut self, answer: Result<(Vec<Beat>, Vec<Pulse>)>, groups: &[Arc<Group>]) -> Vec<Arc<Group>> {
+        let (beats, pulses) = match answer {
+            Ok(answer) => answer,
             Err(error) => {
                 self.failures = self.failures.saturating_add(1);
                 tracing::warn!(%error, failures = self.failures, "telling which groups live failed, trying again");
@@ -265,18 +264,6 @@ fn hear_pulse(group: &Group, pulse: &Pulse) {
         Pulse::Cancelled => group.end(EndReason::Cancelled),
         Pulse::Gone => group.end(EndReason::Gone),
     }
-}
-
-/// One word per subscription: a group may run twice in one process, and counts once.
-fn beats_of(groups: &[Arc<Group>]) -> Vec<Beat> {
-    let mut beats: Vec<Beat> = Vec::new();
-    for group in groups.iter().filter(|group| group.standing.ended().is_none()) {
-        let subscription_id = group.subscription.subscription_id;
-        if beats.iter().all(|beat| beat.subscription_id != subscription_id) {
-            beats.push(Beat { subscription_id, activity: group.metrics.activity() });
-        }
-    }
-    beats
 }
 
 /// A third of the shortest interval its topics ask for.

@@ -9,13 +9,14 @@ use uuid::Uuid;
 
 use super::feed::Feed;
 use super::group::Group;
-use super::heart::Look;
+use super::heart::{BEAT_MAX, Look, in_time};
+use super::ledger::Ledger;
 use super::settler::Settler;
 use super::{heart, keeper};
 use crate::error::Result;
 use crate::maintain::{Maintaining, Maintenance, MaintenancePreset};
 use crate::name::{Owner, TopicName};
-use crate::store::Store;
+use crate::store::{Beat, Pulse, Store};
 use crate::topic::TopicId;
 
 /// How long an owner may be silent before its leases are handed on. It beats four times in that time.
@@ -35,6 +36,8 @@ pub(crate) struct Runtime {
     silent_for: Duration,
     keeper: JoinHandle<()>,
     heart: Mutex<Option<JoinHandle<()>>>,
+    /// What was told of the groups.
+    ledger: Ledger,
     /// Asked when a heartbeat is wanted out of turn.
     pub(crate) look: Arc<Look>,
     /// How upkeep is done by processes that serve groups; not at all without.
@@ -61,6 +64,7 @@ impl Runtime {
             silent_for,
             keeper: tokio::spawn(keeper::keep(Weak::clone(this))),
             heart: Mutex::default(),
+            ledger: Ledger::default(),
             look: Arc::default(),
             maintenance,
             maintaining: Mutex::default(),
@@ -82,6 +86,7 @@ impl Runtime {
 
     /// Serves a group from now on; the first one starts the heartbeat and upkeep.
     pub(crate) fn serve(&self, group: Arc<Group>) {
+        self.ledger.begin(&group);
         // In the list under the heart's lock: a heart about to end sees it, or is gone before.
         let mut heart = self.heart.lock().expect("no panic while held");
         self.groups.lock().expect("no panic while held").push(group);
@@ -115,10 +120,52 @@ impl Runtime {
                 // Ended for certain, so that no beat follows the departure.
                 let _ = heart.await;
             }
-            if clean && let Err(error) = self.store.depart(&self.owner).await {
+            if clean {
+                self.last_word(group).await;
+                self.depart().await;
+            }
+        } else if clean {
+            self.last_word(group).await;
+        }
+    }
+
+    /// Tells what a group has done since the last heartbeat: none follows.
+    async fn last_word(&self, group: &Arc<Group>) {
+        if let Err(error) = in_time(BEAT_MAX, self.tell(std::slice::from_ref(group))).await {
+            tracing::debug!(%error, "what was done since the last heartbeat is not told");
+        }
+    }
+
+    async fn depart(&self) {
+        match self.store.depart(&self.owner).await {
+            Ok(()) => self.ledger.departed(),
+            Err(error) => {
                 tracing::debug!(%error, "the owner's heartbeat stays until it is found silent");
             }
         }
+    }
+
+    /// Says that these groups are served, and what was done for them. Answers what was said, and how each is.
+    pub(crate) async fn tell(&self, groups: &[Arc<Group>]) -> Result<(Vec<Beat>, Vec<Pulse>)> {
+        let beats = self.beats_of(groups);
+        if beats.is_empty() {
+            return Ok((beats, Vec::new()));
+        }
+        let pulses = self.store.beat(&self.owner, &beats).await?;
+        self.ledger.told(&beats);
+        Ok((beats, pulses))
+    }
+
+    /// One word per subscription: a group may run twice in one process, and counts once.
+    pub(super) fn beats_of(&self, groups: &[Arc<Group>]) -> Vec<Beat> {
+        let mut beats: Vec<Beat> = Vec::new();
+        for group in groups.iter().filter(|group| group.standing.ended().is_none()) {
+            let subscription_id = group.subscription.subscription_id;
+            if beats.iter().all(|beat| beat.subscription_id != subscription_id) {
+                beats.push(Beat { subscription_id, activity: self.ledger.activity(group) });
+            }
+        }
+        beats
     }
 
     /// Forgets a group, without waiting for anything.

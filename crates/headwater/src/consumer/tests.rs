@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::group::{Group, GroupSettings};
 use super::member::Members;
+use super::runtime::Runtime;
 use super::work::LeaseWork;
 use super::{BUFFER_BYTES_MAX, Handling, member_of};
 use crate::handler::Messages;
@@ -64,6 +65,10 @@ impl Scene {
         let wants = vec![Want::new(self.group.subscription.subscription_id, 1_000)];
         let request = ClaimRequest { owner: Owner::new(owner).unwrap(), wants };
         self.headwater.store().claim(&request).await.unwrap().leases.into_iter().next()
+    }
+
+    pub(super) fn runtime(&self) -> Arc<Runtime> {
+        self.headwater.runtime().unwrap()
     }
 
     fn work(&self) -> LeaseWork {

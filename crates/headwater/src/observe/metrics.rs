@@ -322,14 +322,24 @@ impl GroupMetrics {
         }
     }
 
-    /// What a heartbeat tells of the group in this process.
-    pub(crate) fn activity(&self) -> Activity {
-        let now_ms = now_ms();
-        let (times, mean) = (&self.handle_seconds.window, self.handle_seconds.window.mean(now_ms));
-        Activity {
+    /// What was counted so far of what heartbeats tell.
+    pub(crate) fn counted(&self) -> Counted {
+        Counted {
             processed: self.acked.total(),
             failed: self.retried.total() + self.buried.total(),
             filtered: self.filtered.total(),
+        }
+    }
+
+    /// What a heartbeat tells of the group in this process, if it has told so much before.
+    pub(crate) fn activity(&self, since: Counted) -> Activity {
+        let now_ms = now_ms();
+        let (times, mean) = (&self.handle_seconds.window, self.handle_seconds.window.mean(now_ms));
+        let counted = self.counted();
+        Activity {
+            processed: counted.processed.saturating_sub(since.processed),
+            failed: counted.failed.saturating_sub(since.failed),
+            filtered: counted.filtered.saturating_sub(since.filtered),
             rate: self.acked.per_second(now_ms),
             handling_mean: mean.unwrap_or_default(),
             handling_p95: times.percentiles(now_ms).map_or(Duration::ZERO, |times| times.p95),
@@ -351,6 +361,14 @@ impl GroupMetrics {
             ..Totals::default()
         }
     }
+}
+
+/// Counts of a group that heartbeats tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counted {
+    pub(crate) processed: u64,
+    pub(crate) failed: u64,
+    pub(crate) filtered: u64,
 }
 
 /// Messages in a handler's hands; dropped when they are out of them.

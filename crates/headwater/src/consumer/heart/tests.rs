@@ -12,13 +12,14 @@ use crate::subscription::MissedMessages;
 
 fn heard(scene: &Scene, beating: &mut GroupBeat, pulse: Pulse) {
     let groups = [Arc::clone(&scene.group)];
-    let beats = beats_of(&groups);
-    beating.hear(Ok(vec![pulse; beats.len()]), &beats, &groups);
+    let beats = scene.runtime().beats_of(&groups);
+    let pulses = vec![pulse; beats.len()];
+    beating.hear(Ok((beats, pulses)), &groups);
 }
 
 fn failed(scene: &Scene, beating: &mut GroupBeat) {
     let groups = [Arc::clone(&scene.group)];
-    beating.hear(Err(Error::new(ErrorKind::Unavailable, "cut off")), &beats_of(&groups), &groups);
+    beating.hear(Err(Error::new(ErrorKind::Unavailable, "cut off")), &groups);
 }
 
 /// Whether the lease was given back: another can have all of it.
@@ -89,7 +90,7 @@ async fn a_cancelled_group_ends_with_its_reason_and_its_leases_are_nobodys() {
     assert_eq!(scene.group.held(), 0, "nothing is left to be settled");
     heard(&scene, &mut beating, Pulse::Gone);
     assert_eq!(scene.group.standing.ended(), Some(EndReason::Cancelled), "the first reason stays");
-    assert_eq!(beats_of(&[Arc::clone(&scene.group)]), [], "and nobody beats for it");
+    assert_eq!(scene.runtime().beats_of(&[Arc::clone(&scene.group)]), [], "and nobody beats for it");
 }
 
 #[tokio::test]
@@ -99,8 +100,8 @@ async fn a_group_that_lives_again_claims_at_once() {
     assert!(scene.group.standing.is_dead());
     let missed = MissedMessages { count: 2, range: Some((Offset(1), Offset(2))) };
     let groups = [Arc::clone(&scene.group)];
-    let beats = beats_of(&groups);
-    let died = GroupBeat::new().hear(Ok(vec![Pulse::Resurrected(missed)]), &beats, &groups);
+    let beats = scene.runtime().beats_of(&groups);
+    let died = GroupBeat::new().hear(Ok((beats, vec![Pulse::Resurrected(missed)])), &groups);
     assert_eq!(died.len(), 1, "whose interval may have changed");
     assert!(!scene.group.standing.is_dead() && scene.group.take_stirred());
 }
@@ -109,7 +110,7 @@ async fn a_group_that_lives_again_claims_at_once() {
 async fn a_group_that_runs_twice_counts_once_and_the_shortest_interval_holds() {
     let scene = Scene::new(1).await;
     let twice = [Arc::clone(&scene.group), Arc::clone(&scene.group)];
-    assert_eq!(beats_of(&twice).len(), 1);
+    assert_eq!(scene.runtime().beats_of(&twice).len(), 1);
     assert_eq!(interval_of(&twice), Duration::from_secs(20), "a third of a minute");
     assert_eq!(interval_of(&[]), INTERVAL_MAX / 3);
     // Its topic was altered.
@@ -172,4 +173,31 @@ async fn a_read_that_hangs_does_not_silence_the_process() {
     let (owner, groups) = (store.longest_without("heartbeat"), store.longest_without("beat"));
     assert!(owner < SILENT_FOR, "{owner:?}");
     assert!(groups < Duration::from_secs(30), "{groups:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_done_is_told_to_the_end_and_once() {
+    let (store, registry) = (Arc::new(Still::default()), Registry::default());
+    let runtime = Runtime::start(Arc::clone(&store) as Arc<dyn Store>, SILENT_FOR, None).unwrap();
+    let processed = || store.told.lock().unwrap().last().unwrap().1.activity.processed;
+    for (run, done) in [5, 2, 0].into_iter().enumerate() {
+        let group = group_of(&store, &runtime, &registry);
+        runtime.serve(Arc::clone(&group));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(processed(), 0, "what was told before the leave is kept without it");
+        group.metrics.acked.add(done);
+        runtime.dismiss(&group, true).await;
+        assert_eq!(processed(), done, "though no beat was due");
+        assert_eq!(store.count("depart"), run + 1);
+    }
+    // With another that runs on there is no leave, and nothing is told twice or taken back.
+    let (first, second) = (group_of(&store, &runtime, &registry), group_of(&store, &runtime, &registry));
+    runtime.serve(Arc::clone(&first));
+    first.metrics.acked.add(3);
+    runtime.serve(Arc::clone(&second));
+    runtime.dismiss(&first, true).await;
+    assert_eq!((processed(), store.count("depart")), (3, 3));
+    second.metrics.acked.add(4);
+    runtime.dismiss(&second, true).await;
+    assert_eq!((processed(), store.count("depart")), (7, 4));
 }
