@@ -6,8 +6,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use uuid::Uuid;
-
 use crate::Headwater;
 use crate::backfill::{BackfillPace, drive};
 use crate::codec::Decode;
@@ -46,7 +44,9 @@ mod worker;
 use group::{Group, GroupSettings};
 use member::{Filter, Member, Members};
 pub use pull::Consumer;
+pub(crate) use pull::InUse;
 pub use running::{Running, Stopped};
+use runtime::Runtime;
 pub use standing::EndReason;
 pub use step::Stepper;
 
@@ -285,12 +285,11 @@ impl ConsumerBuilder {
     /// Subscribes the group if it is new, and opens a consumer to be driven by hand.
     pub async fn open(self) -> Result<Consumer> {
         let subscription = self.subscribe().await?;
-        let owner = match self.owner {
-            Some(owner) => owner,
-            None => Owner::new(format!("{}-{}", std::process::id(), Uuid::now_v7()))?,
-        };
-        let store = Arc::clone(self.headwater.store());
-        Ok(Consumer::new(store, subscription, owner, self.batch, self.lease))
+        let owner = self.owner.clone().map_or_else(Runtime::new_owner, Ok)?;
+        let (store, batch) = (Arc::clone(self.headwater.store()), self.batch);
+        let metrics = self.headwater.metrics().group_apart(&subscription.topic.name, &subscription.group);
+        let settings = GroupSettings { pulled: true, ..self.settings(&subscription) };
+        Ok(Consumer::new(store, owner, subscription, batch, settings, metrics))
     }
 
     /// Subscribes the group if it is new, and serves it from now on: claims, heartbeats, retries and acks are its own.
@@ -317,8 +316,17 @@ impl ConsumerBuilder {
         }
         check_lane_members(&subscription, &members.0)?;
         let feed = runtime.feed(subscription.topic.topic_id);
+        let hungry = Arc::clone(&feed.changed);
+        let metrics = self.headwater.metrics().group(&subscription.topic.name, &subscription.group);
+        let settings = self.settings(&subscription);
+        let settler = runtime.settler.clone();
+        let group = Arc::new(Group::new(subscription, settings, members, settler, hungry, metrics));
+        Ok((Running { runtime, feed, group: Arc::clone(&group) }, group))
+    }
+
+    fn settings(self, subscription: &Subscription) -> GroupSettings {
         let default_name = || format!("{}/{}", subscription.topic.name, subscription.group);
-        let settings = GroupSettings {
+        GroupSettings {
             concurrency: self.concurrency,
             batch: self.batch as usize,
             lease: self.lease,
@@ -328,12 +336,8 @@ impl ConsumerBuilder {
             buffer_bytes_max: self.buffer_bytes_max,
             filter: self.filter,
             inbox_name: self.inbox_name.unwrap_or_else(default_name),
-        };
-        let hungry = Arc::clone(&feed.changed);
-        let metrics = self.headwater.metrics().group(&subscription.topic.name, &subscription.group);
-        let settler = runtime.settler.clone();
-        let group = Arc::new(Group::new(subscription, settings, members, settler, hungry, metrics));
-        Ok((Running { runtime, feed, group: Arc::clone(&group) }, group))
+            pulled: false,
+        }
     }
 
     async fn subscribe(&self) -> Result<Subscription> {

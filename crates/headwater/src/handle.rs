@@ -2,21 +2,19 @@
 
 use std::collections::HashSet;
 use std::future::Future;
-use std::sync::Arc;
 use std::time::Duration;
 
+use crate::consumer::InUse;
 use crate::error::Result;
 use crate::lease::{Lease, OffsetRange, Outcome, Settlement};
 use crate::message::{Message, Offset};
-use crate::settle::{RetryPolicy, Verdict, outcomes_of, own_messages};
-use crate::store::Store;
-use crate::subscription::Subscription;
+use crate::settle::{Verdict, outcomes_of, own_messages};
 
 /// Messages leased to this consumer, to be settled as a whole or one by one.
 #[derive(Debug)]
 pub struct Batch {
-    store: Arc<dyn Store>,
-    subscription: Arc<Subscription>,
+    /// While somebody has it, its group is in use.
+    of: InUse,
     lease: Lease,
     /// To be handled, offsets rising.
     messages: Vec<Message>,
@@ -26,16 +24,10 @@ pub struct Batch {
 }
 
 impl Batch {
-    pub(crate) fn new(
-        store: Arc<dyn Store>,
-        subscription: Arc<Subscription>,
-        lease: Lease,
-        messages: Vec<Message>,
-        lease_for: Option<Duration>,
-    ) -> Self {
-        let (messages, parked) = own_messages(&lease, subscription.lanes, messages);
-        let lease_for = lease_for.unwrap_or(subscription.topic.settings.lease);
-        Batch { store, subscription, lease, messages, parked, lease_for }
+    pub(crate) fn new(of: InUse, lease: Lease, messages: Vec<Message>) -> Self {
+        let (messages, parked) = own_messages(&lease, of.group.subscription.lanes, messages);
+        let lease_for = of.group.lease_for();
+        Batch { of, lease, messages, parked, lease_for }
     }
 
     /// The messages, offsets rising.
@@ -55,12 +47,11 @@ impl Batch {
 
     /// Everything is done. One DELETE, whatever the size.
     pub async fn ack(self) -> Result<()> {
-        let settlement = if self.parked.is_empty() {
-            Settlement::ack_all(self.lease.token)
-        } else {
-            self.settlement(Vec::new())
-        };
-        self.settle(settlement).await
+        let settlement =
+            if self.parked.is_empty() { Settlement::ack_all(self.lease.token) } else { self.settlement(&[]) };
+        self.settle(settlement).await?;
+        self.count(&[]);
+        Ok(())
     }
 
     /// Gives everything back unhandled: due at once, not counted as an attempt.
@@ -74,13 +65,16 @@ impl Batch {
     /// In an ordered subscription later messages of a key that failed are given back too, so that they come after it:
     /// do not handle them. [`Batch::handle`] sees to that.
     pub async fn settle_each(self, verdicts: Vec<(Offset, Verdict)>) -> Result<()> {
-        let settlement = self.settlement(verdicts);
-        self.settle(settlement).await
+        let policy = &self.of.group.policy;
+        let outcomes = outcomes_of(&self.lease, &self.messages, verdicts, policy);
+        self.settle(self.settlement(&outcomes)).await?;
+        self.count(&outcomes);
+        Ok(())
     }
 
     /// Gives the holder the lease's full time again, from now.
     pub async fn extend(&self) -> Result<()> {
-        self.store.extend(&[self.lease.token], self.lease_for).await?.remove(0)
+        self.of.runtime.store.extend(&[self.lease.token], self.lease_for).await?.remove(0)
     }
 
     /// Handles the messages one after the other and settles them: extends the lease at a third of its time, and keeps
@@ -128,15 +122,20 @@ impl Batch {
     }
 
     async fn settle(&self, settlement: Settlement) -> Result<()> {
-        self.store.settle(&[settlement]).await?.remove(0)
+        self.of.runtime.store.settle(&[settlement]).await?.remove(0)
+    }
+
+    /// Counts what became of the messages: all are done but those of another outcome.
+    fn count(&self, outcomes: &[(Offset, Outcome)]) {
+        let group = &self.of.group;
+        group.metrics.acked.add((self.messages.len() - outcomes.len()) as u64);
+        outcomes.iter().for_each(|(_, outcome)| group.count(outcome));
     }
 
     /// Everything in the lease's range is acked except what has another outcome.
-    fn settlement(&self, verdicts: Vec<(Offset, Verdict)>) -> Settlement {
-        let policy = RetryPolicy::from(&self.subscription.topic.settings);
-        let mut others: Vec<(Offset, Outcome)> =
-            self.parked.iter().map(|(offset, key)| (*offset, Outcome::Park { key: key.clone() })).collect();
-        others.extend(outcomes_of(&self.lease, &self.messages, verdicts, &policy));
+    fn settlement(&self, outcomes: &[(Offset, Outcome)]) -> Settlement {
+        let parked = self.parked.iter().map(|(offset, key)| (*offset, Outcome::Park { key: key.clone() }));
+        let others = parked.chain(outcomes.iter().cloned()).collect();
         Settlement::each(self.lease.token, fill_with_acks(self.lease.range, others))
     }
 }

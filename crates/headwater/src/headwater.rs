@@ -150,7 +150,8 @@ impl Headwater {
         match &*runtime {
             Some(runtime) => Ok(Arc::clone(runtime)),
             None => {
-                let started = Runtime::start(Arc::clone(&self.store), SILENT_FOR, self.maintenance)?;
+                let (store, owner) = (Arc::clone(&self.store), Runtime::new_owner()?);
+                let started = Runtime::start(store, owner, Some(SILENT_FOR), self.maintenance);
                 *runtime = Some(Arc::clone(&started));
                 Ok(started)
             }

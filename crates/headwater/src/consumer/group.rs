@@ -40,6 +40,8 @@ pub(crate) struct GroupSettings {
     pub(crate) filter: Option<Filter>,
     /// The name under which effects are remembered in the inbox.
     pub(crate) inbox_name: String,
+    /// Whether a program takes its messages by itself, and no member here.
+    pub(crate) pulled: bool,
 }
 
 /// One group's work in this process.
@@ -84,6 +86,7 @@ impl Group {
         hungry: Arc<Notify>,
         metrics: Arc<GroupMetrics>,
     ) -> Self {
+        let interval = subscription.topic.settings.heartbeat_interval;
         Group {
             policy: RetryPolicy::from(&subscription.topic.settings),
             metrics,
@@ -92,7 +95,7 @@ impl Group {
             queue: Queue::new(settings.concurrency),
             members: RwLock::new(Arc::new(members)),
             workers: Mutex::default(),
-            standing: Standing::new(subscription.topic.settings.heartbeat_interval),
+            standing: if settings.pulled { Standing::pulled(interval) } else { Standing::new(interval) },
             stopping: AtomicBool::new(false),
             held: AtomicUsize::new(0),
             settled: Notify::new(),
@@ -448,7 +451,8 @@ impl Group {
 
     /// Out of touch with the database: hands out nothing, and gives back what was not begun. True if that is news.
     pub(crate) fn suspend(&self) -> bool {
-        let news = self.standing.set_suspended(true);
+        // Who pulls is in touch whenever it gets something.
+        let news = !self.settings.pulled && self.standing.set_suspended(true);
         if news {
             self.release(self.queue.take_stale(Duration::ZERO));
         }

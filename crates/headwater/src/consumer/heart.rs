@@ -57,29 +57,35 @@ fn beat_every(silent_for: Duration) -> Duration {
 }
 
 /// Beats until the runtime is gone or serves nobody.
-pub(crate) async fn beat(runtime: Weak<Runtime>, silent_for: Duration) {
-    let mut owner = OwnerBeat::new(silent_for);
+pub(crate) async fn beat(runtime: Weak<Runtime>, silent_for: Option<Duration>) {
+    let mut owner = silent_for.map(OwnerBeat::new);
     let mut groups = GroupBeat::new();
     loop {
         let Some(alive) = runtime.upgrade() else { return };
-        if Instant::now() >= owner.due_at {
-            owner.beat(&alive).await;
+        let mut told = Ok(());
+        if let Some(owner) = owner.as_mut().filter(|owner| Instant::now() >= owner.due_at) {
+            told = owner.beat(&alive).await;
         }
-        if groups.is_due(&alive.groups()) {
-            groups.beat(&alive).await;
+        if told.is_ok() && groups.is_due(&alive.groups()) {
+            told = groups.beat(&alive).await;
         }
         // Handlers of a dropped consumer go on, and so does this.
         let (ends, look) = (alive.heart_may_end(), Arc::clone(&alive.look));
         drop(alive);
-        if ends {
+        if ends || told == Err(Closed) {
             return;
         }
+        let next_at = owner.as_ref().map_or(groups.next_at(), |owner| owner.due_at.min(groups.next_at()));
         tokio::select! {
-            () = tokio::time::sleep_until(owner.due_at.min(groups.next_at())) => {}
+            () = tokio::time::sleep_until(next_at) => {}
             () = look.asked.notified() => groups.asked(look.urgent.swap(false, Ordering::SeqCst)),
         }
     }
 }
+
+/// The store was closed: there is nobody to tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Closed;
 
 /// Says that the owner is alive, four times per `silent_for`.
 ///
@@ -98,7 +104,7 @@ impl OwnerBeat {
         OwnerBeat { silent_for, due_at: Instant::now(), in_touch_since: None, beaten_at: SystemTime::now() }
     }
 
-    async fn beat(&mut self, runtime: &Runtime) {
+    async fn beat(&mut self, runtime: &Runtime) -> Result<(), Closed> {
         let silent_for = self.silent_for;
         let since = |at: SystemTime| SystemTime::now().duration_since(at).unwrap_or_default();
         if since(self.beaten_at) > silent_for / 2 {
@@ -118,12 +124,14 @@ impl OwnerBeat {
                 }
                 beat_every(silent_for)
             }
+            Err(error) if error.kind() == ErrorKind::Closed => return Err(Closed),
             Err(error) => {
                 tracing::warn!(%error, "the heartbeat failed, trying again");
                 retry_after(silent_for)
             }
         };
         self.due_at = Instant::now() + pause;
+        Ok(())
     }
 }
 
@@ -175,12 +183,15 @@ impl GroupBeat {
         urgent || now >= self.due_at || groups.iter().any(in_the_dark)
     }
 
-    async fn beat(&mut self, runtime: &Runtime) {
+    async fn beat(&mut self, runtime: &Runtime) -> Result<(), Closed> {
         let groups = runtime.groups();
         // Whatever is asked from here on is asked again.
         (self.beaten_at, self.asked) = (Some(Instant::now()), None);
         if !groups.is_empty() {
             let answer = in_time(BEAT_MAX, runtime.tell(&groups)).await;
+            if answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Closed) {
+                return Err(Closed);
+            }
             let died = self.hear(answer, &groups);
             if let Err(error) = in_time(READ_MAX, learn_intervals(runtime, &died)).await {
                 tracing::debug!(%error, "the heartbeat interval is not known now");
@@ -190,6 +201,7 @@ impl GroupBeat {
         let pause = if self.failures == 0 { interval } else { retry_after(interval * 3) };
         // Never later than said: a third of the interval leaves room for two that fail.
         self.due_at = Instant::now() + pause.mul_f64(0.8 + 0.2 * rand::random::<f64>());
+        Ok(())
     }
 
     /// Acts on the answer: each group hears how its subscription is; failures in a row hold all of them back. Answers who had

@@ -6,49 +6,78 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::group::{Group, GroupSettings};
+use super::member::Members;
+use super::runtime::Runtime;
+
 use crate::error::{Error, ErrorKind, Result};
 use crate::handle::Batch;
 use crate::lease::{ClaimRequest, Lease, Outcome, Settlement, Want};
 use crate::limits::{DELAY_MAX, SAFETY_POLL};
 use crate::name::Owner;
-use crate::store::{Beat, Pulse, Store};
-use crate::subscription::{Activity, Subscription, SubscriptionState};
+use crate::observe::metrics::GroupMetrics;
+use crate::store::{Pulse, Store};
+use crate::subscription::{Subscription, SubscriptionState};
 
 /// Takes batches one by one, for programs that drive themselves; [`ConsumerBuilder::run`](super::ConsumerBuilder::run) does the rest.
+///
+/// While it is used it says that its group lives, and what was done: while somebody waits for a batch or has one that is not
+/// settled, and for a heartbeat interval after that. One that is kept and never asked again keeps no group alive.
 #[derive(Debug)]
 pub struct Consumer {
-    store: Arc<dyn Store>,
-    subscription: Arc<Subscription>,
-    request: Option<ClaimRequest>,
-    owner: Owner,
+    /// Of its own: a name under which its leases are held, and what it says of itself.
+    runtime: Arc<Runtime>,
+    group: Arc<Group>,
     batch: u32,
-    lease: Option<Duration>,
     /// Leases claimed together with the one handed out last.
     claimed: VecDeque<Lease>,
+}
+
+/// A group in use: heartbeats say so while this is there.
+#[derive(Debug)]
+pub(crate) struct InUse {
+    pub(crate) runtime: Arc<Runtime>,
+    pub(crate) group: Arc<Group>,
+}
+
+impl InUse {
+    fn new(runtime: &Arc<Runtime>, group: &Arc<Group>) -> Self {
+        if group.standing.enter() {
+            runtime.look.ask_urgently();
+        }
+        InUse { runtime: Arc::clone(runtime), group: Arc::clone(group) }
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        self.group.standing.leave();
+    }
 }
 
 impl Consumer {
     pub(super) fn new(
         store: Arc<dyn Store>,
-        subscription: Subscription,
         owner: Owner,
+        subscription: Subscription,
         batch: u32,
-        lease: Option<Duration>,
+        settings: GroupSettings,
+        metrics: Arc<GroupMetrics>,
     ) -> Self {
-        Consumer {
-            store,
-            subscription: Arc::new(subscription),
-            request: None,
-            owner,
-            batch,
-            lease,
-            claimed: VecDeque::new(),
-        }
+        // Its leases last until their deadlines, however long a program that drives itself leaves the runtime alone.
+        let runtime = Runtime::start(store, owner, None, None);
+        let (members, settler) = (Members::default(), runtime.settler.clone());
+        let group = Group::new(subscription, settings, members, settler, Arc::default(), metrics);
+        let group = Arc::new(group);
+        // How far behind it is, is for whoever asks.
+        group.take_moved();
+        runtime.serve(Arc::clone(&group));
+        Consumer { runtime, group, batch, claimed: VecDeque::new() }
     }
 
     /// The subscription it serves.
     pub fn subscription(&self) -> &Subscription {
-        &self.subscription
+        &self.group.subscription
     }
 
     /// The next batch, or `None` if nothing came in time. First reads, then waits: what is there is given at once.
@@ -72,6 +101,7 @@ impl Consumer {
     ) -> Result<Option<Batch>> {
         tokio::pin!(stop);
         let deadline = Instant::now() + at_most.min(DELAY_MAX);
+        let _waits = InUse::new(&self.runtime, &self.group);
         loop {
             tokio::select! {
                 biased;
@@ -90,7 +120,7 @@ impl Consumer {
                 continue;
             }
             // Nothing there: say that we wait, look once more, and only then sleep.
-            let wake = self.store.arm(&[self.subscription.topic.topic_id]).await?;
+            let wake = self.runtime.store.arm(&[self.subscription().topic.topic_id]).await?;
             let Some(recheck_after) = self.claim().await? else { continue };
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -105,15 +135,13 @@ impl Consumer {
 
     /// Claims; `None` if it got something or may now, else how long to wait at most.
     async fn claim(&mut self) -> Result<Option<Duration>> {
-        let request = self.request.get_or_insert_with(|| ClaimRequest {
-            owner: self.owner.clone(),
-            wants: vec![Want {
-                // Said outright: the store need not look the topic's up.
-                lease: Some(self.lease.unwrap_or(self.subscription.topic.settings.lease)),
-                ..Want::new(self.subscription.subscription_id, self.batch)
-            }],
-        });
-        let claimed = self.store.claim(request).await?;
+        let want = Want {
+            // Said outright: the store need not look the topic's up.
+            lease: Some(self.group.lease_for()),
+            ..Want::new(self.subscription().subscription_id, self.batch)
+        };
+        let request = ClaimRequest { owner: self.runtime.owner.clone(), wants: vec![want] };
+        let claimed = self.runtime.store.claim(&request).await?;
         self.claimed.extend(claimed.leases);
         if !self.claimed.is_empty() {
             return Ok(None);
@@ -122,10 +150,10 @@ impl Consumer {
             match state {
                 SubscriptionState::Active | SubscriptionState::Paused => {}
                 SubscriptionState::Dead => {
-                    revive(&*self.store, &self.owner, &self.subscription).await?;
+                    revive(&self.runtime, &self.group).await?;
                     return Ok(None);
                 }
-                SubscriptionState::Cancelled => return Err(cancelled(&self.subscription)),
+                SubscriptionState::Cancelled => return Err(cancelled(self.subscription())),
             }
         }
         Ok(Some(claimed.recheck_after.map_or(SAFETY_POLL, |after| after.min(SAFETY_POLL))))
@@ -133,9 +161,14 @@ impl Consumer {
 
     /// The messages of a lease; `None` if none of them exists or is this lane's: then it is settled right away.
     async fn fetch(&self, lease: Lease) -> Result<Option<Batch>> {
-        let messages = self.store.fetch(lease.topic_id, lease.range).await?;
-        let batch =
-            Batch::new(Arc::clone(&self.store), Arc::clone(&self.subscription), lease, messages, self.lease);
+        let messages = self.runtime.store.fetch(lease.topic_id, lease.range).await?;
+        let suspect = lease.suspect;
+        let batch = Batch::new(InUse::new(&self.runtime, &self.group), lease, messages);
+        let (metrics, count) = (&self.group.metrics, batch.messages().len() as u64);
+        metrics.delivered.add(count);
+        if suspect {
+            metrics.reassigned.add(count);
+        }
         if batch.messages().is_empty() {
             batch.ack().await?;
             return Ok(None);
@@ -143,7 +176,8 @@ impl Consumer {
         Ok(Some(batch))
     }
 
-    /// Gives back what was claimed and not handed out. The group keeps its place; others get the rest at once.
+    /// Gives back what was claimed and not handed out, and takes its leave. The group keeps its place; others get the rest at
+    /// once.
     pub async fn close(mut self) -> Result<()> {
         let back: Vec<Settlement> = self
             .claimed
@@ -152,21 +186,25 @@ impl Consumer {
             .collect();
         if !back.is_empty() {
             // A lease that was lost meanwhile is not ours to give back.
-            self.store.settle(&back).await?;
+            self.runtime.store.settle(&back).await?;
+        }
+        // Whoever still has a batch says that it lives, and is found silent when it is gone.
+        if self.group.standing.users() == 0 {
+            self.runtime.dismiss(&self.group, true).await;
         }
         Ok(())
     }
 }
 
 /// Says that a dead subscription is served, which brings it back.
-pub(super) async fn revive(store: &dyn Store, owner: &Owner, subscription: &Subscription) -> Result<()> {
-    let beat = Beat { subscription_id: subscription.subscription_id, activity: Activity::default() };
-    let (topic, group) = (&subscription.topic.name, &subscription.group);
-    match store.beat(owner, &[beat]).await?.pop() {
+pub(super) async fn revive(runtime: &Runtime, group: &Arc<Group>) -> Result<()> {
+    let subscription = &group.subscription;
+    let (topic, name) = (&subscription.topic.name, &subscription.group);
+    match runtime.tell(std::slice::from_ref(group)).await?.1.pop() {
         Some(Pulse::Cancelled) => Err(cancelled(subscription)),
-        Some(Pulse::Gone) => Err(Error::no_such_subscription(topic.as_str(), group.as_str())),
+        Some(Pulse::Gone) => Err(Error::no_such_subscription(topic.as_str(), name.as_str())),
         Some(Pulse::Resurrected(missed)) => {
-            tracing::warn!(%topic, %group, missed = missed.count, "the group was dead and lives again");
+            tracing::warn!(%topic, group = %name, missed = missed.count, "the group was dead and lives again");
             Ok(())
         }
         Some(Pulse::Active | Pulse::Paused) | None => Ok(()),
@@ -182,3 +220,6 @@ fn cancelled(subscription: &Subscription) -> Error {
         ),
     )
 }
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests;

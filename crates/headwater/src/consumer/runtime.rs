@@ -33,7 +33,8 @@ pub(crate) struct Runtime {
     pub(crate) settler: Settler,
     feeds: Mutex<HashMap<TopicId, Weak<Feed>>>,
     groups: Mutex<Vec<Arc<Group>>>,
-    silent_for: Duration,
+    /// How long the owner may be silent; one that never says that it lives has its leases until their deadlines.
+    silent_for: Option<Duration>,
     keeper: JoinHandle<()>,
     heart: Mutex<Option<JoinHandle<()>>>,
     /// What was told of the groups.
@@ -50,12 +51,12 @@ pub(crate) struct Runtime {
 impl Runtime {
     pub(crate) fn start(
         store: Arc<dyn Store>,
-        silent_for: Duration,
+        owner: Owner,
+        silent_for: Option<Duration>,
         maintenance: Option<MaintenancePreset>,
-    ) -> Result<Arc<Self>> {
-        let owner = Owner::new(format!("{}-{}", std::process::id(), Uuid::now_v7()))?;
+    ) -> Arc<Self> {
         let settler = Settler::start(Arc::clone(&store));
-        Ok(Arc::new_cyclic(|this| Runtime {
+        Arc::new_cyclic(|this| Runtime {
             store,
             owner,
             settler,
@@ -69,7 +70,12 @@ impl Runtime {
             maintenance,
             maintaining: Mutex::default(),
             this: Weak::clone(this),
-        }))
+        })
+    }
+
+    /// A name that nobody else has.
+    pub(crate) fn new_owner() -> Result<Owner> {
+        Owner::new(format!("{}-{}", std::process::id(), Uuid::now_v7()))
     }
 
     /// The feed of a topic, made if there is none.
@@ -90,7 +96,10 @@ impl Runtime {
         // In the list under the heart's lock: a heart about to end sees it, or is gone before.
         let mut heart = self.heart.lock().expect("no panic while held");
         self.groups.lock().expect("no panic while held").push(group);
-        if heart.is_none() {
+        if heart.is_some() {
+            self.look.ask_urgently();
+        } else {
+            // It begins with everybody in the list.
             *heart = Some(tokio::spawn(heart::beat(Weak::clone(&self.this), self.silent_for)));
         }
         let mut maintaining = self.maintaining.lock().expect("no panic while held");
@@ -98,8 +107,6 @@ impl Runtime {
             let maintenance = Maintenance::new(Arc::clone(&self.store)).preset(preset);
             *maintaining = Some(maintenance.start());
         }
-        drop(maintaining);
-        self.look.ask_urgently();
     }
 
     /// Serves a group no more. The last one takes its leave of the database, if nothing is left in hand.
@@ -159,7 +166,8 @@ impl Runtime {
     /// One word per subscription: a group may run twice in one process, and counts once.
     pub(super) fn beats_of(&self, groups: &[Arc<Group>]) -> Vec<Beat> {
         let mut beats: Vec<Beat> = Vec::new();
-        for group in groups.iter().filter(|group| group.standing.ended().is_none()) {
+        let is_served = |group: &&Arc<Group>| group.standing.ended().is_none() && group.standing.is_used();
+        for group in groups.iter().filter(is_served) {
             let subscription_id = group.subscription.subscription_id;
             if beats.iter().all(|beat| beat.subscription_id != subscription_id) {
                 beats.push(Beat { subscription_id, activity: self.ledger.activity(group) });

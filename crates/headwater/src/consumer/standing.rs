@@ -1,7 +1,7 @@
 //! Whether a group may be served in this process, and if not, why.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
@@ -43,6 +43,10 @@ pub(crate) struct Standing {
     heard_at: Mutex<Instant>,
     /// How often its topic wants to hear that it lives.
     heartbeat_interval: Mutex<Duration>,
+    /// How many use it: whoever runs it; of a group that is pulled, those that wait for messages or have some.
+    users: AtomicUsize,
+    /// When the last one left off.
+    used_at: Mutex<Instant>,
 }
 
 impl Standing {
@@ -55,7 +59,38 @@ impl Standing {
             ending: Notify::new(),
             heard_at: Mutex::new(Instant::now()),
             heartbeat_interval: Mutex::new(heartbeat_interval),
+            users: AtomicUsize::new(1),
+            used_at: Mutex::new(Instant::now()),
         }
+    }
+
+    /// Of a group that somebody pulls, and nobody runs.
+    pub(super) fn pulled(heartbeat_interval: Duration) -> Self {
+        Standing { users: AtomicUsize::new(0), ..Standing::new(heartbeat_interval) }
+    }
+
+    /// Somebody uses it from now on. True if it had not been used for so long that nobody said it lives.
+    pub(super) fn enter(&self) -> bool {
+        let quiet = !self.is_used();
+        self.users.fetch_add(1, Ordering::SeqCst);
+        quiet
+    }
+
+    /// And no more.
+    pub(super) fn leave(&self) {
+        *self.used_at.lock().expect("no panic while held") = Instant::now();
+        self.users.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    pub(super) fn users(&self) -> usize {
+        self.users.load(Ordering::SeqCst)
+    }
+
+    /// Whether somebody does, or did within an interval: a program that pulls does other things in between.
+    pub(super) fn is_used(&self) -> bool {
+        let lately =
+            || self.used_at.lock().expect("no panic while held").elapsed() < self.heartbeat_interval();
+        self.users() > 0 || lately()
     }
 
     /// Whether nothing is to be handed to members now.

@@ -23,7 +23,7 @@ impl Stepper {
         if group.standing.is_dead() {
             // Nothing beats for it but this.
             let runtime = &self.running.runtime;
-            revive(&*runtime.store, &runtime.owner, &group.subscription).await?;
+            revive(runtime, &group).await?;
             (got, _) = self.running.feed.claim(std::slice::from_ref(&group)).await?;
         }
         let leases = got.values().sum();

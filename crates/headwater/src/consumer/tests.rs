@@ -90,6 +90,7 @@ pub(super) fn plain() -> GroupSettings {
         buffer_bytes_max: BUFFER_BYTES_MAX,
         filter: None,
         inbox_name: "test".into(),
+        pulled: false,
     }
 }
 

@@ -48,6 +48,11 @@ impl Registry {
         let make = || GroupMetrics::new(topic, group, self.window);
         Arc::clone(groups.entry((topic.clone(), group.clone())).or_insert_with(make))
     }
+
+    /// Metrics of a group for one who tells of itself under a name of its own. Exporters see them with the others.
+    pub(crate) fn group_apart(&self, topic: &TopicName, group: &GroupName) -> Arc<GroupMetrics> {
+        GroupMetrics::new(topic, group, self.window)
+    }
 }
 
 impl Default for Registry {

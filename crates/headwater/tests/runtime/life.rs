@@ -23,6 +23,8 @@ on_each!(
     the_last_member_cannot_leave,
     removing_waits_for_what_is_in_hand,
     pulling_waits_while_paused_and_is_told_of_the_end,
+    pulling_says_that_the_group_lives_and_what_it_did,
+    what_a_group_did_is_counted_once_over_all_its_runs,
 );
 
 async fn status(headwater: &Headwater, group: &str) -> SubscriptionStatus {
@@ -282,5 +284,42 @@ async fn pulling_waits_while_paused_and_is_told_of_the_end(place: Place) {
     assert!(error.to_string().contains("was cancelled"), "{error}");
     groups.remove("email", Duration::ZERO).await.unwrap();
     assert_eq!(consumer.next(DEADLINE).await.unwrap_err().kind(), ErrorKind::NoSuchSubscription);
+    place.leave(&headwater).await;
+}
+
+async fn pulling_says_that_the_group_lives_and_what_it_did(place: Place) {
+    let clock = ManualClock::at("2026-03-02T09:00:00Z".parse().unwrap());
+    let headwater = place.open_at(&clock).await;
+    let (interval, timeout) = (Duration::from_secs(1), Duration::from_secs(10));
+    headwater.topic("orders").heartbeats(interval, timeout).create().await.unwrap();
+    publish_numbers(&headwater, "orders", 5).await;
+    let mut consumer = headwater.consumer("orders", "email").open().await.unwrap();
+    eventually("it has spoken", async || status(&headwater, "email").await.heartbeat_at.is_some()).await;
+    let batch = consumer.next(DEADLINE).await.unwrap().expect("five wait");
+    headwater.store().detect_dead().await.unwrap();
+    clock.advance(timeout + interval);
+    // Nobody asks for more, and it works on: heartbeats go on.
+    let fresh = async || status(&headwater, "email").await.heartbeat_age.is_some_and(|age| age < timeout);
+    eventually("it speaks again", fresh).await;
+    assert_eq!(headwater.store().detect_dead().await.unwrap().died, []);
+    batch.ack().await.unwrap();
+    consumer.close().await.unwrap();
+    let told = status(&headwater, "email").await;
+    assert_eq!((told.activity.processed, told.state), (5, SubscriptionState::Active));
+    place.leave(&headwater).await;
+}
+
+async fn what_a_group_did_is_counted_once_over_all_its_runs(place: Place) {
+    let headwater = place.open().await;
+    let seen = Seen::default();
+    for run in 1..=3 {
+        let consumer = headwater.consumer("orders", "email").handling("one", noting(&seen));
+        let running = consumer.run().await.unwrap();
+        publish_numbers(&headwater, "orders", 10).await;
+        seen.reach(run * 10).await;
+        settled(&headwater, "orders", "email").await;
+        running.shutdown(Duration::from_secs(5)).await.unwrap();
+        assert_eq!(status(&headwater, "email").await.activity.processed, run as u64 * 10);
+    }
     place.leave(&headwater).await;
 }

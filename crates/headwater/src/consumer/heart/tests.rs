@@ -146,10 +146,15 @@ async fn out_of_turn_is_bounded_and_spared_where_a_claim_has_said_it() {
 
 /// A process that serves a group of a store, in a time moved by hand.
 fn process(store: &Arc<Still>) -> (Arc<Runtime>, Arc<Group>) {
-    let runtime = Runtime::start(Arc::clone(store) as Arc<dyn Store>, SILENT_FOR, None).unwrap();
+    let runtime = runtime(store);
     let group = group_of(store, &runtime, &Registry::default());
     runtime.serve(Arc::clone(&group));
     (runtime, group)
+}
+
+fn runtime(store: &Arc<Still>) -> Arc<Runtime> {
+    let owner = Runtime::new_owner().unwrap();
+    Runtime::start(Arc::clone(store) as Arc<dyn Store>, owner, Some(SILENT_FOR), None)
 }
 
 fn group_of(store: &Still, runtime: &Runtime, registry: &Registry) -> Arc<Group> {
@@ -178,7 +183,7 @@ async fn a_read_that_hangs_does_not_silence_the_process() {
 #[tokio::test(start_paused = true)]
 async fn what_was_done_is_told_to_the_end_and_once() {
     let (store, registry) = (Arc::new(Still::default()), Registry::default());
-    let runtime = Runtime::start(Arc::clone(&store) as Arc<dyn Store>, SILENT_FOR, None).unwrap();
+    let runtime = runtime(&store);
     let processed = || store.told.lock().unwrap().last().unwrap().1.activity.processed;
     for (run, done) in [5, 2, 0].into_iter().enumerate() {
         let group = group_of(&store, &runtime, &registry);

@@ -73,7 +73,6 @@ impl Still {
         Subscription { subscription_id: SubscriptionId(1), group, topic, lanes: 0 }
     }
 
-    #[allow(dead_code, reason = "XX")]
     /// One message, to be handed out by a later claim.
     pub(crate) fn hand_out(&self, offset: i64) {
         self.leases.lock().unwrap().push_back(Lease {

@@ -1,0 +1,91 @@
+//! What a consumer that is driven by hand says of itself, and when.
+
+use super::*;
+use crate::consumer::tests::plain;
+use crate::consumer::tests::still::Still;
+use crate::message::Offset;
+use crate::observe::metrics::Registry;
+use crate::settle::Verdict;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn consumer(store: &Arc<Still>) -> Consumer {
+    let subscription = store.subscription();
+    let metrics = Registry::default().group_apart(&subscription.topic.name, &subscription.group);
+    let settings = GroupSettings { pulled: true, ..plain() };
+    let owner = Owner::new("puller").unwrap();
+    Consumer::new(Arc::clone(store) as Arc<dyn Store>, owner, subscription, 10, settings, metrics)
+}
+
+async fn moment() {
+    tokio::time::sleep(Duration::from_secs(2)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn its_group_lives_while_it_is_used_and_not_for_being_kept() {
+    let store = Arc::new(Still::default());
+    let mut consumer = consumer(&store);
+    moment().await;
+    assert_eq!(store.count("beat"), 1, "when it is opened");
+    for _ in 0..20 {
+        assert!(consumer.next(MINUTE / 2).await.unwrap().is_none());
+        // It does something else now and then.
+        tokio::time::sleep(MINUTE / 2).await;
+    }
+    let longest = store.longest_without("beat");
+    assert!(longest < MINUTE, "{longest:?}");
+    assert!(store.count("beat") < 100, "a third of an interval apart: {}", store.count("beat"));
+
+    tokio::time::sleep(MINUTE * 2).await;
+    let before = store.count("beat");
+    tokio::time::sleep(MINUTE * 20).await;
+    assert_eq!(store.count("beat"), before, "nobody asks");
+
+    store.hand_out(1);
+    let batch = consumer.next(MINUTE).await.unwrap().expect("one waits");
+    moment().await;
+    assert_eq!(store.count("beat"), before + 1, "somebody does");
+    store.asked.lock().unwrap().clear();
+    tokio::time::sleep(MINUTE * 20).await;
+    let longest = store.longest_without("beat");
+    assert!(longest < MINUTE, "slow work is no death: {longest:?}");
+    batch.ack().await.unwrap();
+    assert_eq!(store.count("heartbeat"), 0, "its leases last until their deadlines");
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_tells_what_it_did_and_takes_its_leave() {
+    let store = Arc::new(Still::default());
+    let mut consumer = consumer(&store);
+    for offset in 1..=4 {
+        store.hand_out(offset);
+        let batch = consumer.next(MINUTE).await.unwrap().expect("one waits");
+        match offset {
+            1 | 2 => batch.ack().await.unwrap(),
+            3 => batch.settle_each(vec![(Offset(3), Verdict::Failed("no".into()))]).await.unwrap(),
+            _ => batch.release().await.unwrap(),
+        }
+    }
+    consumer.close().await.unwrap();
+    assert_eq!(store.count("depart"), 1);
+    let told = store.told.lock().unwrap().clone();
+    let (owner, beat) = told.last().unwrap();
+    assert_eq!((owner.as_str(), beat.activity.processed, beat.activity.failed), ("puller", 2, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_still_has_a_batch_does_not_take_its_leave() {
+    let store = Arc::new(Still::default());
+    let mut consumer = consumer(&store);
+    store.hand_out(1);
+    let batch = consumer.next(MINUTE).await.unwrap().expect("one waits");
+    consumer.close().await.unwrap();
+    assert_eq!(store.count("depart"), 0);
+    store.asked.lock().unwrap().clear();
+    tokio::time::sleep(MINUTE * 5).await;
+    assert!(store.longest_without("beat") < MINUTE);
+    batch.ack().await.unwrap();
+    let before = store.count("beat");
+    tokio::time::sleep(MINUTE * 5).await;
+    assert_eq!(store.count("beat"), before, "it is gone");
+}
