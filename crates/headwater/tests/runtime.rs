@@ -8,6 +8,8 @@ mod errors;
 mod flow;
 #[path = "runtime/life.rs"]
 mod life;
+#[path = "runtime/logs.rs"]
+mod logs;
 #[path = "runtime/members.rs"]
 mod members;
 #[path = "runtime/once.rs"]

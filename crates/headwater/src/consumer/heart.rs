@@ -113,10 +113,8 @@ impl OwnerBeat {
         let in_touch = self.in_touch_since.is_some_and(|at| since(at) >= silent_for);
         let judged = if in_touch { silent_for } else { DELAY_MAX };
         let pause = match in_time(BEAT_MAX, runtime.store.heartbeat(&runtime.owner, judged)).await {
-            Ok(ended) => {
-                if ended > 0 {
-                    tracing::warn!(leases = ended, "leases of silent owners were handed on");
-                }
+            // Whose leases ended by it, the store has said.
+            Ok(_) => {
                 self.beaten_at = SystemTime::now();
                 self.in_touch_since.get_or_insert(self.beaten_at);
                 if let Err(error) = in_time(READ_MAX, runtime.measure_lag()).await {

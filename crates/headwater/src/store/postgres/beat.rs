@@ -45,19 +45,17 @@ pub(super) async fn beat(store: &PostgresStore, owner: &Owner, beats: &[Beat]) -
         )
         .await?;
     assert_eq!(rows.len(), beats.len(), "the store answers for every subscription");
-    rows.iter().zip(beats).map(|(row, beat)| pulse_of(store, row, beat)).collect()
+    rows.iter().map(|row| pulse_of(store, row)).collect()
 }
 
 fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-fn pulse_of(store: &PostgresStore, row: &Row, beat: &Beat) -> Result<Pulse> {
+fn pulse_of(store: &PostgresStore, row: &Row) -> Result<Pulse> {
     let Some(state) = row.get::<_, Option<&str>>("state") else { return Ok(Pulse::Gone) };
     if row.get("resurrected") {
         let missed = missed_of(row);
-        let (subscription, count) = (beat.subscription_id.0, missed.count);
-        tracing::info!(subscription, missed = count, "dead subscription resurrected by a heartbeat");
         store.hub.wake(TopicId(row.get("topic_id")));
         return Ok(Pulse::Resurrected(missed));
     }

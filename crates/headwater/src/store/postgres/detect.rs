@@ -35,10 +35,7 @@ pub(super) async fn detect_dead(store: &PostgresStore) -> Result<Detected> {
     for row in &rows {
         let named = name_of(row)?;
         match row.get::<_, &str>("kind") {
-            "died" => {
-                tracing::warn!(topic = %named.0, group = %named.1, "subscription fell silent, it is dead");
-                detected.died.push(named);
-            }
+            "died" => detected.died.push(named),
             "suspected" => detected.suspected.push(named),
             _ => detected.near_timeout.push(named),
         }

@@ -16,7 +16,6 @@ struct Beaten {
     heartbeat_at_ms: Option<i64>,
     interval_ms: i64,
     topic_id: TopicId,
-    topic: String,
     group: GroupName,
 }
 
@@ -35,8 +34,6 @@ fn beat_one(work: &mut Work<'_>, owner: &Owner, beat: &Beat) -> Attempt<Pulse> {
             resurrect::revive(work, found.topic_id, subscription_id, None)?;
             let missed = group::find(work.connection, found.topic_id, &found.group)?;
             let missed = missed.map(|found| found.missed).unwrap_or_default();
-            let (topic, group, missed_messages) = (found.topic, found.group, missed.count);
-            tracing::info!(topic, %group, missed_messages, "subscription is back from the dead");
             pulse = Pulse::Resurrected(missed);
         }
         SubscriptionState::Active | SubscriptionState::Paused => {
@@ -61,7 +58,6 @@ fn find(work: &Work<'_>, subscription_id: i32) -> Attempt<Option<Beaten>> {
             heartbeat_at_ms: row.get(1)?,
             interval_ms: row.get(2)?,
             topic_id: TopicId(row.get(3)?),
-            topic: row.get(4)?,
             group: decode::parsed(row, 5, |name| GroupName::new(name))?,
         })
     });

@@ -37,7 +37,6 @@ pub(super) async fn clean_subscriptions(
         }
         if moved {
             let Named { topic, group, .. } = zombie;
-            tracing::info!(%topic, %group, "a dead group was moved up to the watermark");
             step.zombies.push((topic, group));
         }
     }

@@ -39,11 +39,7 @@ impl Upkeep for SqliteStore {
     }
 
     async fn detect_dead(&self) -> Result<Detected> {
-        let found = self.write(Kind::Define, detect::detect_dead).await?;
-        for (topic, group) in &found.died {
-            tracing::warn!(%topic, %group, "a group fell silent and is dead");
-        }
-        Ok(found)
+        self.write(Kind::Define, detect::detect_dead).await
     }
 
     async fn track(&self, topic: TopicId, messages_max: u32) -> Result<TrackStep> {

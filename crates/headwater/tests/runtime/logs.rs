@@ -1,0 +1,80 @@
+//! What an operator reads at night: each thing once.
+
+use std::io;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use headwater::{Job, ManualClock, SubscriptionState};
+use tracing_subscriber::fmt::MakeWriter;
+
+use crate::each::{Place, on_each, publish_numbers};
+
+on_each!(a_death_a_zombie_and_a_return_are_logged_once);
+
+static LINES: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+
+/// Global, because engines log from threads of their own: a case tells its lines by a topic name of its own.
+struct Capture;
+
+impl io::Write for Capture {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        LINES.lock().unwrap().extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Capture {
+    type Writer = Capture;
+
+    fn make_writer(&'a self) -> Capture {
+        Capture
+    }
+}
+
+fn lines_of(topic: &str) -> Vec<String> {
+    let lines = String::from_utf8(LINES.lock().unwrap().clone()).unwrap();
+    lines.lines().filter(|line| line.contains(topic)).map(str::to_owned).collect()
+}
+
+async fn a_death_a_zombie_and_a_return_are_logged_once(place: Place) {
+    let _ = tracing_subscriber::fmt().with_ansi(false).with_writer(Capture).try_init();
+    let clock = ManualClock::at("2026-03-02T09:00:00Z".parse().unwrap());
+    let headwater = place.open_at(&clock).await;
+    let topic = format!("logged-{}", headwater.store().engine());
+    // Longer than anything here takes: between its first heartbeat and the last look it says nothing by itself.
+    let [interval, timeout, ttl] = [1, 2, 24].map(|hours| Duration::from_secs(hours * 3_600));
+    let created = headwater.topic(&topic).pub_sub().heartbeats(interval, timeout);
+    created.zombie_subscription_ttl(ttl).create().await.unwrap();
+    let mut consumer = headwater.consumer(&topic, "email").open().await.unwrap();
+    assert!(consumer.next(Duration::ZERO).await.unwrap().is_none());
+    let status = async || headwater.groups(&topic).get("email").await.unwrap().status;
+    crate::each::eventually("it has spoken", async || status().await.heartbeat_at.is_some()).await;
+    publish_numbers(&headwater, &topic, 5).await;
+    let run = async |job: Job| {
+        let run = headwater.maintenance().run_once(&[job]).await.unwrap().remove(0);
+        assert_eq!(run.error, None);
+    };
+    run(Job::DeadDetection).await;
+    clock.advance(timeout + interval);
+    run(Job::DeadDetection).await;
+    clock.advance(interval);
+    run(Job::DeadDetection).await;
+    assert_eq!(status().await.state, SubscriptionState::Dead);
+    clock.advance(ttl + interval);
+    run(Job::DeadDetection).await;
+    run(Job::Heads).await;
+    run(Job::SubscriptionCleanup).await;
+    publish_numbers(&headwater, &topic, 5).await;
+    consumer.next(Duration::ZERO).await.unwrap().expect("five have come since");
+    let lines = lines_of(&topic);
+    for once in ["is dead", "moved up to the watermark", "lives again"] {
+        assert_eq!(lines.iter().filter(|line| line.contains(once)).count(), 1, "{once}: {lines:#?}");
+    }
+    let loud = lines.iter().filter(|line| line.contains("WARN")).count();
+    assert_eq!((loud, lines.iter().filter(|line| line.contains("dead")).count()), (2, 3), "{lines:#?}");
+    place.leave(&headwater).await;
+}
