@@ -16,8 +16,9 @@ pub(crate) use dead_letter::{
     DeadLetterRedriveArgs, DeadLetterShowArgs,
 };
 pub(crate) use group::{
-    AcksArgs, ForceCompleteArgs, GroupArgs, GroupCommand, GroupShowArgs, Meant, PolicyArgs, PolicyValue,
-    RecordsArgs, ReleaseLeaseArgs, RemoveArgs, ResurrectArgs, SeekArgs, StuckArgs, SubscribeArgs, TopicArgs,
+    AcksArgs, CancelArgs, ForceCompleteArgs, GroupArgs, GroupCommand, GroupShowArgs, Meant, PolicyArgs,
+    PolicyValue, RecordsArgs, ReleaseLeaseArgs, RemoveArgs, ResurrectArgs, SeekArgs, StuckArgs,
+    SubscribeArgs, TopicArgs,
 };
 pub(crate) use messages::{ConsumeArgs, PublishArgs};
 pub(crate) use topic::{SettingsArgs, StorageWord, TopicAlterArgs, TopicCommand, TopicCreateArgs};

@@ -16,6 +16,8 @@ use crate::args::{Global, GroupArgs, GroupCommand};
 pub(crate) async fn run(global: &Global, command: &GroupCommand) -> Result<ExitCode> {
     // Before anything is opened: what is refused for want of a word has no effect whatsoever.
     match command {
+        GroupCommand::Cancel(args) => confirm::needs_a_word("group cancel", args.meant)?,
+        GroupCommand::Remove(args) => confirm::needs_a_word("group remove", args.meant)?,
         GroupCommand::Seek(args) => confirm::needs_a_word("group seek", args.meant)?,
         GroupCommand::ForceComplete(args) => confirm::needs_a_word("group force-complete", args.meant)?,
         _ => {}
@@ -34,8 +36,8 @@ async fn act(global: &Global, headwater: &Headwater, command: &GroupCommand) -> 
         GroupCommand::Subscribe(args) => change::subscribe(global, headwater, args).await,
         GroupCommand::Pause(args) => change::shift(global, headwater, args, Transition::Pause).await,
         GroupCommand::Resume(args) => change::shift(global, headwater, args, Transition::Resume).await,
-        GroupCommand::Cancel(args) => change::shift(global, headwater, args, Transition::Cancel).await,
-        GroupCommand::Remove(args) => remove::run(global, headwater, args).await,
+        GroupCommand::Cancel(args) => remove::cancel(global, headwater, args).await,
+        GroupCommand::Remove(args) => remove::remove(global, headwater, args).await,
         GroupCommand::Resurrect(args) => change::resurrect(global, headwater, args).await,
         GroupCommand::Seek(args) => change::seek(global, headwater, args).await,
         GroupCommand::Policy(args) => change::policy(global, headwater, args).await,

@@ -33,11 +33,21 @@ pub(crate) enum GroupCommand {
     Resume(GroupArgs),
     /// Give a group up: its leases are lost at once and it never comes back; `remove` lets it finish first
     ///
-    /// Example: headwater group cancel orders email
-    Cancel(GroupArgs),
+    /// On a terminal it shows what would be lost and asks; elsewhere --yes is needed.
+    ///
+    /// Examples:
+    ///   headwater group cancel orders email --dry-run
+    ///   headwater group cancel orders email --yes
+    #[command(verbatim_doc_comment)]
+    Cancel(CancelArgs),
     /// Remove a group: pause it, let what is in flight finish, cancel it and delete it with its dead letters
     ///
-    /// Example: headwater group remove orders email --wait 30s
+    /// On a terminal it shows what would be lost and asks; elsewhere --yes is needed.
+    ///
+    /// Examples:
+    ///   headwater group remove orders email --dry-run
+    ///   headwater group remove orders email --wait 30s --yes
+    #[command(verbatim_doc_comment)]
     Remove(RemoveArgs),
     /// Bring a dead group back where it was; what retention took meanwhile is told
     ///
@@ -124,12 +134,22 @@ pub(crate) struct SubscribeArgs {
 }
 
 #[derive(Debug, clap::Args)]
+pub(crate) struct CancelArgs {
+    #[command(flatten)]
+    pub(crate) of: GroupArgs,
+    #[command(flatten)]
+    pub(crate) meant: Meant,
+}
+
+#[derive(Debug, clap::Args)]
 pub(crate) struct RemoveArgs {
     #[command(flatten)]
     pub(crate) of: GroupArgs,
     /// How long what is in flight may take to finish
     #[arg(long, default_value = "30s", value_name = "DURATION", value_parser = duration)]
     pub(crate) wait: Duration,
+    #[command(flatten)]
+    pub(crate) meant: Meant,
 }
 
 #[derive(Debug, clap::Args)]

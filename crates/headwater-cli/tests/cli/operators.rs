@@ -26,7 +26,15 @@ fn states(place: &Place) {
     assert_eq!(place.one(&["group", "resume", "orders", "mail"])["state"], "active");
     assert_eq!(place.out(&consume), "3\n4\n5\n");
 
-    assert_eq!(place.one(&["group", "cancel", "orders", "mail"])["state"], "cancelled");
+    publish(place, "orders", 2);
+    let cancel = |rest: &[&'static str]| [&["group", "cancel", "orders", "mail"], rest].concat();
+    // Nobody is there to be asked, so nothing happens; a dry run tells what would be lost.
+    assert!(refusal(&place.run(&cancel(&[])), 2).contains("nothing was changed"));
+    let would = place.one(&cancel(&["--dry-run"]));
+    let told = ["dry_run", "state", "lag", "leases", "in_flight", "dead_letters"];
+    assert_eq!(json!(fields(&would, told)), json!([true, "active", 2, 0, 0, 0]));
+    assert_eq!(place.out(&consume), "1\n2\n", "nothing was changed");
+    assert_eq!(place.one(&cancel(&["--yes"]))["state"], "cancelled");
     assert!(refusal(&place.run(&["group", "resume", "orders", "mail"]), 1).contains("is cancelled"));
     let refused = refusal(&place.run(&["group", "pause", "orders", "nobody"]), 1);
     assert!(refused.contains("no such subscription") && refused.contains("nobody"), "{refused}");
@@ -49,12 +57,17 @@ fn removal(place: &Place) {
         let mut busy = headwater.consumer("orders", "busy").batch(2).open().await.unwrap();
         busy.next(Duration::ZERO).await.unwrap().unwrap();
     });
-    let removed = place.one(&["group", "remove", "orders", "idle"]);
+    assert!(refusal(&place.run(&["group", "remove", "orders", "busy"]), 2).contains("group remove"));
+    let would = place.one(&["group", "remove", "orders", "busy", "--dry-run"]);
+    let told = ["dry_run", "state", "lag", "leases", "in_flight", "dead_letters"];
+    assert_eq!(json!(fields(&would, told)), json!([true, "active", 5, 1, 2, 0]));
+    assert_eq!(place.one(&["group", "show", "orders", "busy"])["state"], "active");
+    let removed = place.one(&["group", "remove", "orders", "idle", "--yes"]);
     assert_eq!(json!(fields(&removed, ["state", "in_flight_lost"])), json!(["removed", 0]));
-    let removed = place.one(&["group", "remove", "orders", "busy", "--wait", "0s"]);
+    let removed = place.one(&["group", "remove", "orders", "busy", "--wait", "0s", "--yes"]);
     assert_eq!(removed["in_flight_lost"], 2, "nobody finished what it held");
     assert_eq!(place.json(&["group", "list", "orders"]).len(), 0);
-    let gone = refusal(&place.run(&["group", "remove", "orders", "busy"]), 1);
+    let gone = refusal(&place.run(&["group", "remove", "orders", "busy", "--yes"]), 1);
     assert!(gone.contains("no such subscription"), "{gone}");
     assert_eq!(place.run(&["doctor"]).status.code(), Some(0));
 }

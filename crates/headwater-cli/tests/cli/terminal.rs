@@ -25,10 +25,11 @@ fn answer(place: &Place, args: &[&str], answer: &str) -> (String, String, Option
     let mut printed = String::new();
     child.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
     let code = child.wait().unwrap().code();
-    // Everything is there already, and nobody writes to it any more: one read has it.
-    let mut said = vec![0; 16 * 1024];
-    let length = controller.read(&mut said).unwrap();
-    (printed, String::from_utf8_lossy(&said[..length]).into_owned(), code)
+    // Nobody has the terminal any more: once everything that was said is read, reading fails.
+    let mut said = Vec::new();
+    let ended = controller.read_to_end(&mut said);
+    assert!(ended.is_ok() || !said.is_empty(), "{ended:?}");
+    (printed, String::from_utf8_lossy(&said).into_owned(), code)
 }
 
 #[test]
@@ -54,4 +55,22 @@ fn moving_a_cursor_is_shown_and_asked_for() {
     assert_eq!(code, Some(0), "{said}");
     assert_eq!(printed.lines().count(), 2, "what would be, and what was done: {printed}");
     assert_eq!(place.out(&consume), "2\n3\n");
+}
+
+#[test]
+fn what_goes_with_a_group_is_shown_and_asked_for() {
+    let place = Place::sqlite();
+    place.out(&["topic", "create", "orders", "--pub-sub"]);
+    text(place.with_input(&["publish", "orders"], "1\n2\n3\n"));
+    place.out(&["consume", "orders", "--group", "mail", "--max", "1"]);
+    for (verb, asked) in [("cancel", "give up group mail"), ("remove", "remove group mail")] {
+        let act = ["group", verb, "orders", "mail", "--output", "json"];
+        let (printed, said, code) = answer(&place, &act, "n\n");
+        assert_eq!(code, Some(1), "{said}");
+        assert!(printed.contains("\"dry_run\":true") && printed.contains("\"lag\":2"), "{printed}");
+        assert!(said.contains(asked) && said.contains("nothing was changed"), "{said}");
+        assert_eq!(place.one(&["group", "show", "orders", "mail"])["state"], "active");
+    }
+    let (printed, said, code) = answer(&place, &["group", "remove", "orders", "mail"], "y\n");
+    assert_eq!((code, printed.contains("removed")), (Some(0), true), "{said}");
 }
