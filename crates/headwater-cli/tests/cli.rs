@@ -160,7 +160,11 @@ fn json_lines_and_mistakes(place: &Place) {
     place.out(&["topic", "create", "events", "--pub-sub", "--lease", "30s"]);
     place.out(&["topic", "create", "events", "--pub-sub", "--lease", "30s"]);
     let conflict = refusal(&place.run(&["topic", "create", "events"]), 1);
-    assert!(conflict.contains("events") && conflict.contains("other settings"), "{conflict}");
+    assert_eq!(
+        conflict,
+        "error: topic events exists with other settings: semantics pub_sub, not queue; lease 30s, not 300s; \
+         nothing was changed: alter it with `headwater topic alter events`\n"
+    );
 
     let lines = "{\"payload\":{\"a\":1},\"key\":\"k\",\"headers\":{\"h\":\"v\"},\"dedup_key\":\"d\"}\n\
                  {\"payload\":\"text\",\"dedup_key\":\"d\"}\n";

@@ -8,6 +8,7 @@ use crate::name::TopicName;
 
 mod settings;
 
+pub(crate) use settings::exists_otherwise;
 pub use settings::{Partition, Preset, Storage, TopicSettings, Tracking};
 
 /// The store's own number for a topic.

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use super::{Ordering, Semantics};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{
     DELAY_MAX, HEARTBEAT_INTERVAL_MIN, LANES_MAX, PARTITION_ROWS_MIN, PAYLOAD_BYTES_DEFAULT,
     PAYLOAD_BYTES_MAX, RETENTION_MAX,
 };
+use crate::name::TopicName;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(24 * 3_600);
@@ -243,8 +244,39 @@ impl TopicSettings {
         }
     }
 
-    /// Checks every field against its rule.
+    /// Checks every field against its rule, and against its neighbours.
     pub fn validate(&self) -> Result<()> {
+        self.validate_times()?;
+        if self.block_writes_on_zero_subscriptions && self.semantics == Semantics::Queue {
+            return Err(Error::invalid(
+                "block_writes_on_zero_subscriptions",
+                "a queue never blocks; make the topic pub_sub",
+            ));
+        }
+        if let Storage::Dedicated(Partition::Rows(rows)) = self.storage
+            && !(PARTITION_ROWS_MIN..=PARTITION_ROWS_MAX).contains(&rows)
+        {
+            return Err(Error::invalid(
+                "partition rows",
+                format!("must be from {PARTITION_ROWS_MIN} to {PARTITION_ROWS_MAX}"),
+            ));
+        }
+        if self.max_attempts == 0 || self.max_attempts > 1_000 {
+            return Err(Error::invalid("max_attempts", "must be from 1 to 1000"));
+        }
+        if self.lanes == 0 || self.lanes > LANES_MAX {
+            return Err(Error::invalid("lanes", format!("must be from 1 to {LANES_MAX}")));
+        }
+        if self.payload_bytes_max == 0 || self.payload_bytes_max > PAYLOAD_BYTES_MAX {
+            return Err(Error::invalid(
+                "payload_bytes_max",
+                format!("must be from 1 to {PAYLOAD_BYTES_MAX}"),
+            ));
+        }
+        Ok(())
+    }
+
+    fn validate_times(&self) -> Result<()> {
         let durations = [
             ("lease", self.lease),
             ("backoff_initial", self.backoff_initial),
@@ -273,12 +305,6 @@ impl TopicSettings {
         if self.max_retention.is_some_and(|max| max.is_zero()) {
             return Err(Error::invalid("max_retention", "must be longer than zero, or none"));
         }
-        if self.block_writes_on_zero_subscriptions && self.semantics == Semantics::Queue {
-            return Err(Error::invalid(
-                "block_writes_on_zero_subscriptions",
-                "a queue never blocks; make the topic pub_sub",
-            ));
-        }
         if self.heartbeat_interval < HEARTBEAT_INTERVAL_MIN {
             return Err(Error::invalid("heartbeat_interval", "must be at least 100 ms"));
         }
@@ -288,26 +314,113 @@ impl TopicSettings {
                 "must be at least twice heartbeat_interval, or one lost heartbeat is a death",
             ));
         }
-        if let Storage::Dedicated(Partition::Rows(rows)) = self.storage
-            && !(PARTITION_ROWS_MIN..=PARTITION_ROWS_MAX).contains(&rows)
-        {
-            return Err(Error::invalid(
-                "partition rows",
-                format!("must be from {PARTITION_ROWS_MIN} to {PARTITION_ROWS_MAX}"),
-            ));
-        }
-        if self.max_attempts == 0 || self.max_attempts > 1_000 {
-            return Err(Error::invalid("max_attempts", "must be from 1 to 1000"));
-        }
-        if self.lanes == 0 || self.lanes > LANES_MAX {
-            return Err(Error::invalid("lanes", format!("must be from 1 to {LANES_MAX}")));
-        }
-        if self.payload_bytes_max == 0 || self.payload_bytes_max > PAYLOAD_BYTES_MAX {
-            return Err(Error::invalid(
-                "payload_bytes_max",
-                format!("must be from 1 to {PAYLOAD_BYTES_MAX}"),
-            ));
-        }
         Ok(())
+    }
+
+    /// Every setting with its words, as people write them.
+    fn words(&self) -> [(&'static str, String); 20] {
+        let flag = |on: bool| if on { "true".to_owned() } else { "false".to_owned() };
+        let (storage, partition, rows) = self.storage.words();
+        let storage = match (storage, partition, rows) {
+            (storage, "none", _) => storage.to_owned(),
+            (storage, partition, Some(rows)) => format!("{storage} by {partition}:{rows}"),
+            (storage, partition, None) => format!("{storage} by {partition}"),
+        };
+        // Every field is named here, so that a new one is not forgotten.
+        let TopicSettings {
+            semantics,
+            tracking,
+            message_retention,
+            max_retention,
+            zero_subscription_retention,
+            block_writes_on_zero_subscriptions,
+            zombie_subscription_ttl,
+            lease,
+            max_attempts,
+            backoff_initial,
+            backoff_max,
+            ordering,
+            lanes,
+            storage: _,
+            payload_bytes_max,
+            dedup_window,
+            heartbeat_interval,
+            heartbeat_timeout,
+            ack_log,
+            gap_patience,
+        } = self;
+        [
+            ("semantics", semantics.as_str().to_owned()),
+            ("tracking", tracking.as_str().to_owned()),
+            ("message_retention", message_retention.map_or_else(|| "forever".to_owned(), written)),
+            ("max_retention", max_retention.map_or_else(|| "none".to_owned(), written)),
+            ("zero_subscription_retention", written(*zero_subscription_retention)),
+            ("block_writes_on_zero_subscriptions", flag(*block_writes_on_zero_subscriptions)),
+            ("zombie_subscription_ttl", written(*zombie_subscription_ttl)),
+            ("lease", written(*lease)),
+            ("max_attempts", max_attempts.to_string()),
+            ("backoff_initial", written(*backoff_initial)),
+            ("backoff_max", written(*backoff_max)),
+            ("ordering", ordering.as_str().to_owned()),
+            ("lanes", lanes.to_string()),
+            ("storage", storage),
+            ("payload_bytes_max", payload_bytes_max.to_string()),
+            ("dedup_window", written(*dedup_window)),
+            ("heartbeat_interval", written(*heartbeat_interval)),
+            ("heartbeat_timeout", written(*heartbeat_timeout)),
+            ("ack_log", flag(*ack_log)),
+            ("gap_patience", written(*gap_patience)),
+        ]
+    }
+}
+
+/// What creating a topic that is there otherwise answers: each setting that differs, and what to do. The same on every engine.
+pub(crate) fn exists_otherwise(topic: &TopicName, there: &TopicSettings, wanted: &TopicSettings) -> Error {
+    let differs = there.words().into_iter().zip(wanted.words()).filter(|(is, wanted)| is != wanted);
+    let differs: Vec<String> =
+        differs.map(|((field, is), (_, wanted))| format!("{field} {is}, not {wanted}")).collect();
+    Error::new(
+        ErrorKind::Conflict,
+        format!(
+            "topic {topic} exists with other settings: {}; nothing was changed: alter it with `headwater topic alter {topic}`",
+            differs.join("; ")
+        ),
+    )
+}
+
+/// A duration as the command line takes it: in days or hours where that is all of it, else in seconds or milliseconds.
+fn written(duration: Duration) -> String {
+    let units = [(86_400_000, "d"), (3_600_000, "h"), (1_000, "s")];
+    let ms = duration.as_millis();
+    let whole = units.into_iter().find(|(size, _)| ms > 0 && ms.is_multiple_of(*size));
+    match whole {
+        Some((size, unit)) => format!("{}{unit}", ms / size),
+        None if ms == 0 => "0s".into(),
+        None => format!("{ms}ms"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_conflict_names_what_differs_and_nothing_else() {
+        let there = TopicSettings::default();
+        let wanted = TopicSettings {
+            lease: Duration::from_secs(30),
+            max_retention: None,
+            storage: Storage::Dedicated(Partition::Rows(5_000)),
+            gap_patience: Duration::from_millis(1_500),
+            ..TopicSettings::pub_sub()
+        };
+        let error = exists_otherwise(&TopicName::new("orders").unwrap(), &there, &wanted);
+        assert_eq!(error.kind(), ErrorKind::Conflict);
+        assert_eq!(
+            error.to_string(),
+            "topic orders exists with other settings: semantics queue, not pub_sub; max_retention 30d, not none; \
+             lease 300s, not 30s; storage shared, not dedicated by rows:5000; gap_patience 50ms, not 1500ms; \
+             nothing was changed: alter it with `headwater topic alter orders`"
+        );
     }
 }

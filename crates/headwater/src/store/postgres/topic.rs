@@ -7,11 +7,12 @@ use tokio_postgres::Row;
 
 use super::PostgresStore;
 use super::time::millis;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::message::Offset;
 use crate::name::TopicName;
 use crate::topic::{
     Ordering, Progress, Semantics, Storage, Topic, TopicId, TopicSettings, TopicStatus, Tracking,
+    exists_otherwise,
 };
 
 pub(super) async fn create(
@@ -30,10 +31,7 @@ pub(super) async fn create(
         .await?;
     let topic = get(store, name).await?;
     if topic.settings != *settings {
-        return Err(Error::new(
-            ErrorKind::Conflict,
-            format!("topic {name} exists with other settings: {:?}; it was not changed", topic.settings),
-        ));
+        return Err(exists_otherwise(name, &topic.settings, settings));
     }
     Ok(topic)
 }

@@ -8,11 +8,12 @@ use rusqlite::{Connection, OptionalExtension, Row};
 use super::fault::Attempt;
 use super::work::Work;
 use super::{audit, decode, millis, row_key, tracking};
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::message::Offset;
 use crate::name::TopicName;
 use crate::topic::{
     Ordering, Progress, Semantics, Storage, Topic, TopicId, TopicSettings, TopicStatus, Tracking,
+    exists_otherwise,
 };
 
 /// Creates a topic, or answers the one that is there if its settings are the same.
@@ -22,8 +23,7 @@ pub(super) fn create(work: &mut Work<'_>, name: &TopicName, settings: &TopicSett
         if topic.settings == settings {
             return Ok(topic);
         }
-        let text = format!("topic {name} exists with other settings: {:?}, not {settings:?}", topic.settings);
-        return Err(Error::new(ErrorKind::Conflict, text).into());
+        return Err(exists_otherwise(name, &topic.settings, &settings).into());
     }
     insert(work.connection, name, &settings, work.now_ms())?;
     let topic_id =
