@@ -108,6 +108,14 @@ async fn status_of(headwater: &Headwater, name: &TopicName) -> Result<TopicStatu
 }
 
 fn print_topic(global: &Global, topic: &Topic) -> Result<()> {
+    if topic.settings.message_retention.is_none()
+        && let Some(max) = topic.settings.max_retention
+    {
+        let max = human::duration(max);
+        eprintln!(
+            "note: forever means until max_retention, {max}: `--max-retention none` keeps every message"
+        );
+    }
     if global.output == Output::Json {
         let mut fields = Fields::default();
         fields.push("topic", json!(topic.name.as_str()));

@@ -16,6 +16,9 @@ fn settings(place: &Place) {
     assert_eq!(json!(fields(&shown, ["subscriptions", "scheduled", "gaps"])), json!([0, 0, 0]));
     assert_eq!(shown["tracking_change"], Value::Null);
 
+    // For ever is not for ever under a cap, and that is said.
+    let capped = place.run(&["topic", "alter", "payments", "--message-retention", "forever"]);
+    assert!(refusal(&capped, 0).contains("until max_retention, 30d"), "{capped:?}");
     // Only what is named is changed.
     place.out(&["topic", "alter", "payments", "--message-retention", "forever", "--max-retention", "none"]);
     place.out(&["topic", "alter", "payments", "--block-writes-on-zero-subscriptions=false", "--ack-log"]);
@@ -88,6 +91,8 @@ fn mistakes(place: &Place) {
     refused(&["topic", "create", "x", "--block-writes-on-zero-subscriptions"], "a queue never blocks");
     refused(&["topic", "create", "x", "--heartbeat-timeout", "61s"], "twice heartbeat_interval");
     refused(&["topic", "alter", "orders", "--max-attempts", "0"], "max_attempts");
+    refused(&["topic", "alter", "orders", "--message-retention", "31d"], "longer than max_retention, 30d");
+    refused(&["topic", "create", "x", "--backoff-initial", "10m"], "longer than backoff_max");
     refused(&["topic", "alter", "nowhere", "--lanes", "2"], "no such topic: nowhere");
     refused(&["topic", "show", "nowhere"], "no such topic: nowhere");
     // Nothing of all that was done.

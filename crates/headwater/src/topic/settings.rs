@@ -305,6 +305,28 @@ impl TopicSettings {
         if self.max_retention.is_some_and(|max| max.is_zero()) {
             return Err(Error::invalid("max_retention", "must be longer than zero, or none"));
         }
+        // Else the cap would take what is promised to be kept, and nobody would know why.
+        if let (Some(kept), Some(max)) = (self.message_retention, self.max_retention)
+            && kept > max
+        {
+            let (kept, max) = (written(kept), written(max));
+            return Err(Error::invalid(
+                "message_retention",
+                format!(
+                    "{kept} is longer than max_retention, {max}, which removes messages before; raise max_retention \
+                     (or set it to none), or shorten message_retention"
+                ),
+            ));
+        }
+        if self.backoff_initial > self.backoff_max {
+            let (initial, max) = (written(self.backoff_initial), written(self.backoff_max));
+            return Err(Error::invalid(
+                "backoff_initial",
+                format!(
+                    "{initial} is longer than backoff_max, {max}; raise backoff_max, or shorten backoff_initial"
+                ),
+            ));
+        }
         if self.heartbeat_interval < HEARTBEAT_INTERVAL_MIN {
             return Err(Error::invalid("heartbeat_interval", "must be at least 100 ms"));
         }
@@ -422,5 +444,26 @@ mod tests {
              lease 300s, not 30s; storage shared, not dedicated by rows:5000; gap_patience 50ms, not 1500ms; \
              nothing was changed: alter it with `headwater topic alter orders`"
         );
+    }
+
+    #[test]
+    fn settings_that_contradict_each_other_are_refused() {
+        let refused = |settings: TopicSettings| settings.validate().unwrap_err().to_string();
+        let kept = refused(TopicSettings { message_retention: Some(DAY * 31), ..TopicSettings::default() });
+        assert!(kept.contains("invalid message_retention: 31d is longer than max_retention, 30d"), "{kept}");
+        let slow =
+            refused(TopicSettings { backoff_initial: Duration::from_secs(301), ..TopicSettings::default() });
+        assert!(slow.contains("invalid backoff_initial: 301s is longer than backoff_max, 300s"), "{slow}");
+        let fine = [
+            TopicSettings { message_retention: Some(DAY * 30), ..TopicSettings::default() },
+            TopicSettings { message_retention: None, ..TopicSettings::default() },
+            TopicSettings {
+                message_retention: Some(DAY * 31),
+                max_retention: None,
+                ..TopicSettings::default()
+            },
+        ];
+        let presets = Preset::ALL.map(TopicSettings::preset);
+        assert!(fine.iter().chain(&presets).all(|settings| settings.validate().is_ok()));
     }
 }

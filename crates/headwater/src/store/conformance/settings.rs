@@ -21,7 +21,7 @@ fn changes() -> Vec<(&'static str, TopicSettings)> {
         ("message_retention", TopicSettings { message_retention: Some(secs(7)), ..base() }),
         ("message_retention for ever", TopicSettings { message_retention: None, ..base() }),
         ("message_retention of zero", TopicSettings { message_retention: Some(Duration::ZERO), ..base() }),
-        ("max_retention", TopicSettings { max_retention: Some(Duration::from_millis(1)), ..base() }),
+        ("max_retention", TopicSettings { max_retention: Some(secs(100_000)), ..base() }),
         ("max_retention none", TopicSettings { max_retention: None, ..base() }),
         ("zero_subscription_retention", TopicSettings { zero_subscription_retention: secs(8), ..base() }),
         ("block_writes", TopicSettings { block_writes_on_zero_subscriptions: true, ..base() }),
@@ -184,6 +184,8 @@ pub async fn bad_settings_are_refused_by_name(case: &Case) {
         ("message_retention", TopicSettings { message_retention: Some(CENTURY), ..good() }),
         ("max_retention", TopicSettings { max_retention: Some(CENTURY), ..good() }),
         ("max_retention", TopicSettings { max_retention: Some(Duration::ZERO), ..good() }),
+        ("message_retention", TopicSettings { max_retention: Some(Duration::from_millis(1)), ..good() }),
+        ("backoff_initial", TopicSettings { backoff_initial: secs(301), ..good() }),
         ("zero_subscription_retention", TopicSettings { zero_subscription_retention: CENTURY, ..good() }),
         ("zombie_subscription_ttl", TopicSettings { zombie_subscription_ttl: CENTURY, ..good() }),
         (
