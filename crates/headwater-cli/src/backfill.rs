@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use headwater::{
-    BACKFILL_INLINE_MAX, Backfill, BackfillLimits, BackfillState, GroupName, Headwater, Job, TopicName,
-    Tracking,
+    BACKFILL_INLINE_MAX, Backfill, BackfillLimits, BackfillPace, BackfillState, GroupName, Headwater, Job,
+    TopicName, Tracking,
 };
 use serde_json::json;
 
@@ -57,7 +57,17 @@ async fn list(global: &Global, headwater: &Headwater, args: &BackfillListArgs) -
 
 async fn watch(global: &Global, headwater: &Headwater, args: &BackfillWatchArgs) -> Result<ExitCode> {
     let (topic, group) = names(&args.of)?;
-    let ended = until_ended(headwater, &topic, &group, args.run).await?;
+    if args.run && headwater.store().topic(&topic).await?.settings.tracking == Tracking::OffsetWatermark {
+        crate::group::status_of(headwater, &topic, &group).await?;
+        let as_it_is = find(headwater, &topic, &group).await?;
+        eprintln!(
+            "nothing to do: topic {topic} is in offset_watermark, where group {group} consumes from where it is and \
+             needs no backfill"
+        );
+        print(global, as_it_is.as_slice())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let ended = until_ended(headwater, &topic, &group, args.run.then_some(args.pace)).await?;
     let is_done = ended.state == BackfillState::Completed;
     print(global, &[ended])?;
     Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -73,7 +83,7 @@ pub(crate) async fn run_to_the_end(
     if tracking == Tracking::OffsetWatermark || find(headwater, topic, group).await?.is_none() {
         return Ok(());
     }
-    let ended = until_ended(headwater, topic, group, true).await?;
+    let ended = until_ended(headwater, topic, group, Some(BackfillPace::default())).await?;
     match ended.state {
         BackfillState::Completed => Ok(()),
         state => {
@@ -92,17 +102,18 @@ pub(crate) async fn run_if_small(headwater: &Headwater, topic: &TopicName, group
     }
 }
 
-/// Shows how far a backfill is until it is not under way any more, and does its work meanwhile if asked to.
+/// Shows how far a backfill is until it is not under way any more, and does its work meanwhile at this pace, if at one.
 async fn until_ended(
     headwater: &Headwater,
     topic: &TopicName,
     group: &GroupName,
-    run: bool,
+    pace: Option<BackfillPace>,
 ) -> Result<Backfill> {
     let mut shown = Shown::new(format!("backfill of {group} on {topic}"));
-    let maintenance = headwater.maintenance();
+    let run = pace.is_some();
+    let maintenance = headwater.maintenance().backfill_pace(pace.unwrap_or_default());
     loop {
-        // Its own pace and limits hold: the job knows them. It ends when another worker has what is left.
+        // Its own limits hold: the job knows them. It ends when another worker has what is left.
         let work =
             async { if run { maintenance.run_once(&[Job::Backfill]).await.map(Some) } else { Ok(None) } };
         tokio::pin!(work);

@@ -65,7 +65,7 @@ async fn find(
     Ok(living.map(|at| found.swap_remove(at)).or_else(|| found.pop()))
 }
 
-async fn status_of(
+pub(crate) async fn status_of(
     headwater: &Headwater,
     topic: &TopicName,
     group: &GroupName,

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Subcommand;
-use headwater::{Job, MaintenancePreset};
+use headwater::{BackfillPace, Job, MaintenancePreset};
 
 use super::group::GroupArgs;
-use super::words::{job, maintenance_preset};
+use super::words::{job, maintenance_preset, pace};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BackfillCommand {
@@ -28,7 +28,10 @@ pub(crate) enum BackfillCommand {
     Resume(GroupArgs),
     /// Watch a backfill until it ends; exits with 1 if it was cancelled or failed
     ///
-    /// Example: headwater backfill watch orders audit --run
+    /// Examples:
+    ///   headwater backfill watch orders audit
+    ///   headwater backfill watch orders audit --run --pace conservative
+    #[command(verbatim_doc_comment)]
     Watch(BackfillWatchArgs),
 }
 
@@ -58,6 +61,9 @@ pub(crate) struct BackfillWatchArgs {
     /// Do the work here, unless another process has it
     #[arg(long)]
     pub(crate) run: bool,
+    /// With --run: how much of the database it may take
+    #[arg(long, requires = "run", value_parser = pace(), default_value = "standard")]
+    pub(crate) pace: BackfillPace,
 }
 
 #[derive(Debug, clap::Args)]

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use headwater::{
-    Job, MaintenancePreset, Offset, OffsetRange, Ordering, Partition, Preset, Semantics, Start, Tracking,
+    BackfillPace, Job, MaintenancePreset, Offset, OffsetRange, Ordering, Partition, Preset, Semantics, Start,
+    Tracking,
 };
 use jiff::{SignedDuration, Span, SpanRelativeTo};
 
@@ -131,6 +132,16 @@ pub(crate) fn maintenance_preset() -> impl TypedValueParser<Value = MaintenanceP
         MaintenancePreset::LowThroughput => "low_throughput",
         MaintenancePreset::HighThroughput => "high_throughput",
         MaintenancePreset::Critical => "critical",
+    })
+}
+
+pub(crate) fn pace() -> impl TypedValueParser<Value = BackfillPace> {
+    const ALL: [BackfillPace; 3] =
+        [BackfillPace::Conservative, BackfillPace::Standard, BackfillPace::Aggressive];
+    one_of(&ALL, |pace| match pace {
+        BackfillPace::Conservative => "conservative",
+        BackfillPace::Standard => "standard",
+        BackfillPace::Aggressive => "aggressive",
     })
 }
 

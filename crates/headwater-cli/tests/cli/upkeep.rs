@@ -77,7 +77,9 @@ fn backfills(place: &Place) {
     assert_eq!((watched.status.code(), state(watched)), (Some(1), "cancelled".to_owned()));
     let resumed = state(on("resume", &["--output", "json"]));
     assert!(["not_started", "in_progress"].contains(&resumed.as_str()), "{resumed}");
-    let watched = on("watch", &["--run", "--output", "json"]);
+    assert!(refusal(&on("watch", &["--pace", "aggressive"]), 2).contains("--run"), "whose pace?");
+    assert!(refusal(&on("watch", &["--run", "--pace", "wild"]), 2).contains("conservative"));
+    let watched = on("watch", &["--run", "--pace", "conservative", "--output", "json"]);
     assert!(refusal(&watched, 0).contains("5 of 5, completed"), "{watched:?}");
     assert_eq!(state(watched), "completed");
 
@@ -86,6 +88,20 @@ fn backfills(place: &Place) {
     assert!(refusal(&place.run(&["backfill", "watch", "orders", "first"]), 1).contains("no backfill"));
     assert!(refusal(&place.run(&["backfill", "start", "orders", "x"]), 1).contains("no such subscription"));
     assert_eq!(place.run(&["doctor"]).status.code(), Some(0));
+}
+
+/// In offset_watermark there is no work, and so nobody waits for work to be done.
+fn no_backfill_to_run(place: &Place) {
+    place.out(&["topic", "create", "orders", "--pub-sub"]);
+    text(place.with_input(&["publish", "orders"], "1\n2\n3\n"));
+    place.out(&["maintain", "--only", "heads"]);
+    place.out(&["group", "subscribe", "orders", "late", "--from", "beginning"]);
+    let watch = ["backfill", "watch", "orders", "late", "--run", "--output", "json"];
+    let watched = place.run(&watch);
+    assert!(refusal(&watched, 0).contains("nothing to do"), "{watched:?}");
+    assert!(text(watched).contains("\"group\":\"late\""));
+    assert_eq!(place.out(&["consume", "orders", "--group", "late", "--wait", "0s"]), "1\n2\n3\n");
+    assert_eq!(place.one(&watch[..4])["state"], "completed");
 }
 
 #[test]
@@ -127,11 +143,15 @@ fn doctor_says_what_is_off_and_what_would_mend_it() {
 #[test]
 fn backfills_on_sqlite() {
     backfills(&Place::sqlite());
+    no_backfill_to_run(&Place::sqlite());
 }
 
 #[test]
 fn backfills_on_postgres() {
     if let Some(place) = Place::postgres("backfills") {
         backfills(&place);
+    }
+    if let Some(place) = Place::postgres("unneeded") {
+        no_backfill_to_run(&place);
     }
 }
