@@ -7,9 +7,11 @@ mod topic;
 mod upkeep;
 pub(crate) mod words;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::{Parser, Subcommand, ValueEnum};
-use headwater::{Headwater, OpenOptions};
+use headwater::{ErrorKind, Headwater, OpenOptions, SqlitePath, StoreUrl};
+
+use crate::output::with_hint;
 
 pub(crate) use dead_letter::{
     DeadLetterCommand, DeadLetterFilter, DeadLetterListArgs, DeadLetterOf, DeadLetterPurgeArgs,
@@ -29,7 +31,8 @@ pub(crate) use upkeep::{
 
 /// Durable messaging that lives in the database you already have.
 ///
-/// Data goes to stdout, everything else to stderr. Exit codes: 0 done, 1 failed or something is off, 2 wrong usage.
+/// Data goes to stdout, everything else to stderr. Exit codes: 0 done, 1 failed or something is off, 2 wrong usage
+/// or a value that is refused.
 /// HEADWATER_LOG sets what is logged (error, warn, info, debug); the default is warn.
 #[derive(Debug, Parser)]
 #[command(name = "headwater", version, max_term_width = 110)]
@@ -165,8 +168,29 @@ impl Global {
         }
     }
 
+    /// Opens a store that is there. A missing embedded file is refused: a look at it, or a slip in its name, must not make one.
     pub(crate) async fn open(&self, options: OpenOptions) -> Result<Headwater> {
-        Ok(Headwater::open_with(&self.store, options).await?)
+        if let StoreUrl::Sqlite(SqlitePath::File(path)) =
+            StoreUrl::parse(&self.store, self.namespace.as_deref())?
+            && path.try_exists().is_ok_and(|exists| !exists)
+        {
+            bail!(
+                "no store at {}; `headwater publish` or `headwater topic create` makes one",
+                path.display()
+            );
+        }
+        self.create(options).await
+    }
+
+    /// Opens the store, and makes it where it is missing.
+    pub(crate) async fn create(&self, options: OpenOptions) -> Result<Headwater> {
+        let opened = Headwater::open_with(&self.store, options).await;
+        opened.map_err(|error| {
+            with_hint(error.into(), |error| {
+                let is_foreign = error.kind() == ErrorKind::NotAStore && error.to_string().contains("adopt");
+                is_foreign.then(|| "`headwater migrate --adopt` installs into it".into())
+            })
+        })
     }
 }
 

@@ -4,14 +4,14 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use headwater::{DeadLetter, DeadLetterSelection, DeadLetters, Headwater};
+use headwater::{DeadLetter, DeadLetterSelection, DeadLetters, ErrorKind, Headwater};
 use serde_json::{Value, json};
 
 use crate::args::{
     DeadLetterCommand, DeadLetterFilter, DeadLetterListArgs, DeadLetterOf, DeadLetterPurgeArgs,
     DeadLetterRedriveArgs, DeadLetterShowArgs, Global, Output,
 };
-use crate::output::{Rows, in_short, payload_as_json};
+use crate::output::{Rows, in_short, payload_as_json, with_hint};
 
 /// A letter's fields as people read them.
 const FIELDS: [&str; 14] = [
@@ -40,8 +40,20 @@ pub(crate) async fn run(global: &Global, command: &DeadLetterCommand) -> Result<
         DeadLetterCommand::Purge(args) => purge(global, &headwater, args).await,
     };
     headwater.close().await?;
-    done?;
+    done.map_err(|error| with_hint(error, |error| without_group(command, error)))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whoever named no group meant the one there is, which is rarely called so.
+fn without_group(command: &DeadLetterCommand, error: &headwater::Error) -> Option<String> {
+    let of = match command {
+        DeadLetterCommand::List(args) => &args.of,
+        DeadLetterCommand::Show(args) => &args.of,
+        DeadLetterCommand::Redrive(args) => &args.of,
+        DeadLetterCommand::Purge(args) => &args.of,
+    };
+    let is_unnamed = error.kind() == ErrorKind::NoSuchSubscription && of.group == "default";
+    is_unnamed.then(|| "name the group that gave up on them with --group".into())
 }
 
 async fn list(global: &Global, headwater: &Headwater, args: &DeadLetterListArgs) -> Result<()> {

@@ -9,9 +9,12 @@ mod remove;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use headwater::{GroupName, Headwater, SubscriptionState, SubscriptionStatus, TopicName, Transition};
+use headwater::{
+    ErrorKind, GroupName, Headwater, SubscriptionState, SubscriptionStatus, TopicName, Transition,
+};
 
 use crate::args::{Global, GroupArgs, GroupCommand};
+use crate::output::with_hint;
 
 pub(crate) async fn run(global: &Global, command: &GroupCommand) -> Result<ExitCode> {
     // Before anything is opened: what is refused for want of a word has no effect whatsoever.
@@ -76,4 +79,13 @@ pub(crate) async fn status_of(
             bail!("no such subscription: topic {topic}, group {group}; see `headwater group list {topic}`")
         }
     }
+}
+
+/// A queue refuses a second group: says how it becomes a topic that takes one.
+pub(crate) fn with_fan_out_hint(error: headwater::Error, topic: &TopicName) -> anyhow::Error {
+    with_hint(error.into(), |error| {
+        let is_queue = error.kind() == ErrorKind::InvalidInput && error.to_string().contains("is a queue");
+        is_queue
+            .then(|| format!("`headwater topic alter {topic} --semantics pub_sub` makes this one fan out"))
+    })
 }

@@ -38,7 +38,10 @@ async fn main() -> ExitCode {
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {}", output::explain(&error));
-            if error.is::<output::Usage>() { ExitCode::from(2) } else { ExitCode::FAILURE }
+            // Whether a value is refused here or by the library makes no difference to whoever wrote it.
+            let is_wrong = error.is::<output::Usage>()
+                || output::kind(&error) == Some(headwater::ErrorKind::InvalidInput);
+            if is_wrong { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }
 }

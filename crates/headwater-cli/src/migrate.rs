@@ -3,33 +3,88 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use headwater::{StoreUrl, store};
+use headwater::{Namespace, SqlitePath, StoreUrl, store};
+use serde_json::json;
 
-use crate::args::{Global, MigrateArgs};
+use crate::args::{Global, MigrateArgs, Output};
+use crate::output::Fields;
 
 pub(crate) async fn run(global: &Global, args: &MigrateArgs) -> Result<ExitCode> {
-    let options = global.options();
     match StoreUrl::parse(&global.store, global.namespace.as_deref())? {
-        StoreUrl::Postgres { url, namespace } if args.status => {
-            match store::postgres::version(&url, &namespace, &options).await? {
-                Some(version) => println!("namespace {namespace} is at schema version {version}"),
-                None => println!("namespace {namespace} does not exist"),
-            }
-        }
-        StoreUrl::Postgres { url, namespace } => {
-            let done = store::postgres::migrate(&url, &namespace, &options).await?;
-            if done.from == done.to {
-                println!("namespace {namespace} is at schema version {}; nothing to do", done.to);
-            } else {
-                println!("namespace {namespace} migrated from schema version {} to {}", done.from, done.to);
-            }
-        }
-        StoreUrl::Sqlite(_) => {
-            // The embedded file migrates itself whenever it is opened.
-            let headwater = global.open(options.adopt(args.adopt)).await?;
-            headwater.close().await?;
-            println!("the embedded store is up to date");
-        }
+        StoreUrl::Postgres { url, namespace } => postgres(global, args, &url, &namespace).await?,
+        StoreUrl::Sqlite(path) => sqlite(global, args, &path).await?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+async fn postgres(global: &Global, args: &MigrateArgs, url: &str, namespace: &Namespace) -> Result<()> {
+    let options = global.options();
+    let place = format!("namespace {namespace}");
+    if args.status {
+        let version = store::postgres::version(url, namespace, &options).await?.map(i64::from);
+        let missing =
+            format!("{place} does not exist; it is created on first use, or by `headwater migrate`");
+        return status(global, &place, version, store::postgres::newest().into(), &missing);
+    }
+    let done = store::postgres::migrate(url, namespace, &options).await?;
+    migrated(global, &place, done.from.into(), done.to.into())
+}
+
+/// The embedded file migrates itself whenever it is opened; only a look at its version must not open it.
+async fn sqlite(global: &Global, args: &MigrateArgs, path: &SqlitePath) -> Result<()> {
+    let place = match path {
+        SqlitePath::File(path) => path.display().to_string(),
+        SqlitePath::Memory => "memory".into(),
+    };
+    let before = store::sqlite::version_of(path)?;
+    if args.status {
+        let is_there = matches!(path, SqlitePath::File(path) if path.exists());
+        let missing = if is_there {
+            format!("{place} holds no store; `headwater migrate --adopt` installs one into it")
+        } else {
+            format!("no store at {place}; `headwater publish` or `headwater topic create` makes one")
+        };
+        return status(global, &place, before, store::sqlite::newest(), &missing);
+    }
+    global.create(global.options().adopt(args.adopt)).await?.close().await?;
+    migrated(global, &place, before.unwrap_or(0), store::sqlite::newest())
+}
+
+fn status(global: &Global, place: &str, version: Option<i64>, newest: i64, missing: &str) -> Result<()> {
+    if global.output == Output::Json {
+        let mut fields = Fields::default();
+        fields.push("store", json!(place));
+        fields.push("version", json!(version));
+        fields.push("newest", json!(newest));
+        fields.push("pending", json!((newest - version.unwrap_or(0)).max(0)));
+        return fields.print(global.output);
+    }
+    match version {
+        None => println!("{missing}"),
+        Some(version) if version < newest => println!(
+            "{place} is at schema version {version}, {} behind this program: `headwater migrate` brings it to {newest}",
+            newest - version
+        ),
+        Some(version) if version > newest => println!(
+            "{place} is at schema version {version}, this program knows up to {newest}: upgrade the program"
+        ),
+        Some(version) => println!("{place} is at schema version {version}; nothing is pending"),
+    }
+    Ok(())
+}
+
+fn migrated(global: &Global, place: &str, from: i64, to: i64) -> Result<()> {
+    if global.output == Output::Json {
+        let mut fields = Fields::default();
+        fields.push("store", json!(place));
+        fields.push("from", json!(from));
+        fields.push("to", json!(to));
+        return fields.print(global.output);
+    }
+    if from == to {
+        println!("{place} is at schema version {to}; nothing to do");
+    } else {
+        println!("{place} migrated from schema version {from} to {to}");
+    }
+    Ok(())
 }

@@ -118,6 +118,41 @@ impl std::fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
+/// A refusal of the library, and what to do about it in the words of this command.
+#[derive(Debug)]
+pub(crate) struct Hinted {
+    error: headwater::Error,
+    hint: String,
+}
+
+impl std::fmt::Display for Hinted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}; {}", self.error, self.hint)
+    }
+}
+
+impl std::error::Error for Hinted {}
+
+/// Adds what the hint knows to an error of the library.
+pub(crate) fn with_hint(
+    error: anyhow::Error,
+    hint: impl FnOnce(&headwater::Error) -> Option<String>,
+) -> anyhow::Error {
+    match error.downcast::<headwater::Error>() {
+        Ok(error) => match hint(&error) {
+            Some(hint) => Hinted { error, hint }.into(),
+            None => error.into(),
+        },
+        Err(other) => other,
+    }
+}
+
+/// What the library says went wrong, if it was the library.
+pub(crate) fn kind(error: &anyhow::Error) -> Option<headwater::ErrorKind> {
+    let hinted = error.downcast_ref::<Hinted>().map(|hinted| &hinted.error);
+    hinted.or_else(|| error.downcast_ref::<headwater::Error>()).map(headwater::Error::kind)
+}
+
 /// A payload under the name that says what it is: JSON as itself, text as text, and bytes as hexadecimal.
 pub(crate) fn payload_as_json(content_type: Option<&str>, payload: &[u8]) -> (&'static str, Value) {
     let is_json = content_type == Some("application/json");

@@ -34,7 +34,7 @@ struct Line {
 
 pub(crate) async fn run(global: &Global, args: &PublishArgs) -> Result<ExitCode> {
     // A person at a terminal means the topic they name; programs decide by their own options.
-    let headwater = global.open(global.options().auto_create(!args.no_create)).await?;
+    let headwater = global.create(global.options().auto_create(!args.no_create)).await?;
     let topic = TopicName::new(&args.topic)?;
     if let Some(payload) = &args.payload {
         send(global, &headwater, &topic, vec![message(args, payload.clone().into_bytes())]).await?;
@@ -67,7 +67,8 @@ async fn send_lines(
         }
         stop?;
         if done {
-            eprintln!("published {count} messages to {topic}");
+            let messages = if count == 1 { "message" } else { "messages" };
+            eprintln!("published {count} {messages} to {topic}");
             return Ok(());
         }
     }

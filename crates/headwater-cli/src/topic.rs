@@ -20,7 +20,10 @@ pub(crate) async fn run(global: &Global, command: &TopicCommand) -> Result<ExitC
     {
         return Err(Usage("name a setting to change; see `headwater topic alter --help`".into()).into());
     }
-    let headwater = global.open(global.options()).await?;
+    let headwater = match command {
+        TopicCommand::Create(_) => global.create(global.options()).await?,
+        _ => global.open(global.options()).await?,
+    };
     let done = match command {
         TopicCommand::Create(args) => create(global, &headwater, args).await,
         TopicCommand::Alter(args) => alter(global, &headwater, args).await,

@@ -143,12 +143,16 @@ fn the_first_minutes(place: &Place) {
     assert_eq!(place.out(&["consume", "orders", "--group", "a", "--wait", "0s"]), "");
 
     // A second group on a queue would compete by accident.
-    let refused = refusal(&place.run(&["consume", "orders", "--group", "b", "--wait", "0s"]), 1);
-    assert!(refused.contains("pub_sub") && refused.contains("its group is a"), "{refused}");
+    let refused = refusal(&place.run(&["consume", "orders", "--group", "b", "--wait", "0s"]), 2);
+    assert!(refused.contains("its group is a"), "{refused}");
+    assert!(refused.contains("`headwater topic alter orders --semantics pub_sub`"), "{refused}");
+    assert_eq!(refusal(&place.run(&["group", "subscribe", "orders", "b"]), 2), refused);
 
     let many: String = (0..2_500).map(|n| format!("{n}\n")).collect();
     let printed = text(place.with_input(&["publish", "orders"], &many));
     assert_eq!(printed.lines().count(), 2_500);
+    let one = place.with_input(&["publish", "singular"], "1\n");
+    assert!(refusal(&one, 0).ends_with("published 1 message to singular\n"), "{one:?}");
     // More than asked for is given back, not lost.
     assert_eq!(place.out(&["consume", "orders", "--group", "a", "--max", "3"]), "0\n1\n2\n");
     let rest = place.out(&["consume", "orders", "--group", "a", "--wait", "200ms"]);
@@ -193,7 +197,7 @@ fn json_lines_and_mistakes(place: &Place) {
         refusal(&place.run(&["publish", "nowhere", "x", "--no-create"]), 1)
             .contains("no such topic: nowhere")
     );
-    assert!(refusal(&place.run(&["publish", "", "x"]), 1).contains("invalid topic: must not be empty"));
+    assert!(refusal(&place.run(&["publish", "", "x"]), 2).contains("invalid topic: must not be empty"));
     assert!(refusal(&place.run(&["consume", "events", "--from", "yesterday"]), 2).contains("offset:N"));
     let listed = place.out(&["topic", "list", "--output", "json"]);
     let listed: serde_json::Value = serde_json::from_str(listed.lines().next().unwrap()).unwrap();
@@ -243,6 +247,10 @@ fn dead_letters(place: &Place) {
     assert!(refusal(&on("redrive", &[]), 2).contains("--all"));
     assert!(refusal(&on("redrive", &["--all", "--key", "a"]), 2).contains("cannot be used with"));
     assert!(refusal(&on("purge", &["--all"]), 2).contains("--yes"));
+    let nobody = refusal(&place.run(&["dead-letter", "list", "orders"]), 1);
+    assert!(nobody.contains("group default") && nobody.contains("--group"), "{nobody}");
+    let noon = refusal(&on("list", &["--buried-after", "noon"]), 2);
+    assert!(noon.contains("; write it like 2026-01-31T12:00:00Z"), "{noon}");
     let nobody = refusal(&place.run(&["dead-letter", "list", "orders", "--group", "other"]), 1);
     assert!(nobody.contains("no such subscription") && nobody.contains("other"), "{nobody}");
 
@@ -326,9 +334,75 @@ fn a_foreign_file_is_refused_and_adopted_when_asked() {
     application(&app);
     let store = ["--store", "sqlite:app.db"];
     let refused = refusal(&place.run(&[&["publish", "orders", "x"], &store[..]].concat()), 1);
-    assert!(refused.contains("adopt"), "{refused}");
+    assert!(refused.contains("headwater migrate --adopt"), "{refused}");
+    assert!(refusal(&place.run(&[&["topic", "list"], &store[..]].concat()), 1).contains("migrate --adopt"));
+    assert!(place.out(&[&["migrate", "--status"], &store[..]].concat()).contains("holds no store"));
     place.out(&[&["migrate", "--adopt"], &store[..]].concat());
     assert_eq!(place.out(&[&["publish", "orders", "x"], &store[..]].concat()), "orders 1\n");
+}
+
+/// A look makes nothing: neither a file of a name that was mistyped, nor a topic.
+#[test]
+fn what_only_looks_makes_no_store() {
+    let place = Place::sqlite();
+    let looks = [
+        "topic list",
+        "topic show orders",
+        "group list orders",
+        "group show orders mail",
+        "dead-letter list orders",
+        "backfill list",
+        "maintain --status",
+        "audit",
+        "doctor",
+        "consume orders --wait 0s",
+    ];
+    for look in looks {
+        let args: Vec<&str> = look.split(' ').collect();
+        let refused = refusal(&place.run(&args), 1);
+        assert!(refused.contains("no store at headwater.db; "), "{look}: {refused}");
+        assert!(refused.contains("`headwater publish` or `headwater topic create` makes one"), "{refused}");
+    }
+    let status = place.one(&["migrate", "--status"]);
+    assert_eq!((&status["version"], &status["pending"]), (&serde_json::Value::Null, &status["newest"]));
+    assert!(place.out(&["migrate", "--status"]).contains("no store at headwater.db"));
+    assert_eq!(std::fs::read_dir(place.folder.path()).unwrap().count(), 0, "nothing was made");
+
+    let made = place.one(&["migrate"]);
+    assert_eq!((&made["from"], &made["to"]), (&0.into(), &status["newest"]));
+    let file = place.folder.path().join("headwater.db");
+    let before = std::fs::read(&file).unwrap();
+    assert!(place.out(&["migrate", "--status"]).contains("; nothing is pending"));
+    // As a file of an earlier version reads: told, and not touched.
+    let connection = rusqlite::Connection::open(&file).unwrap();
+    assert_eq!(std::fs::read(&file).unwrap(), before);
+    connection.execute("UPDATE headwater_meta SET value = '1' WHERE key = 'schema_version'", []).unwrap();
+    let behind = place.one(&["migrate", "--status"]);
+    assert_eq!(behind["version"], 1);
+    assert_eq!(behind["pending"], behind["newest"].as_i64().unwrap() - 1);
+}
+
+fn a_topic_is_not_made_by_consuming(place: &Place) {
+    place.out(&["publish", "orders", "1"]);
+    let refused = refusal(&place.run(&["consume", "order", "--wait", "0s"]), 1);
+    assert!(
+        refused.contains("no such topic order; create it with `headwater topic create order`"),
+        "{refused}"
+    );
+    assert_eq!(place.json(&["topic", "list"]).len(), 1);
+    assert_eq!(place.out(&["consume", "orders", "--wait", "0s"]), "1\n");
+}
+
+#[test]
+fn a_topic_is_not_made_by_consuming_on_sqlite() {
+    a_topic_is_not_made_by_consuming(&Place::sqlite());
+}
+
+#[test]
+fn a_topic_is_not_made_by_consuming_on_postgres() {
+    if let Some(place) = Place::postgres("consuming") {
+        a_topic_is_not_made_by_consuming(&place);
+    }
 }
 
 /// Another program's database.

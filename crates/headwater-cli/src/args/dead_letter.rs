@@ -2,6 +2,8 @@
 
 use clap::Subcommand;
 
+use super::words::timestamp;
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum DeadLetterCommand {
     /// List dead letters, oldest first
@@ -48,10 +50,10 @@ pub(crate) struct DeadLetterFilter {
     #[arg(long)]
     pub(crate) error_contains: Option<String>,
     /// Only those buried at this time or later, such as 2026-01-31T12:00:00Z
-    #[arg(long)]
+    #[arg(long, value_parser = timestamp)]
     pub(crate) buried_after: Option<jiff::Timestamp>,
     /// Only those buried earlier than this
-    #[arg(long)]
+    #[arg(long, value_parser = timestamp)]
     pub(crate) buried_before: Option<jiff::Timestamp>,
 }
 

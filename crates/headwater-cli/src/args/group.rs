@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Subcommand;
 use headwater::{OffsetRange, Start};
 
-use super::words::{duration, offsets, start};
+use super::words::{duration, number, offsets, start};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum GroupCommand {
@@ -129,7 +129,7 @@ pub(crate) struct SubscribeArgs {
     #[command(flatten)]
     pub(crate) of: GroupArgs,
     /// Where it starts: beginning, now, offset:N, time:TIMESTAMP, bounded:N (at most the last N)
-    #[arg(long, default_value = "beginning", value_parser = start)]
+    #[arg(long, default_value = "beginning", value_parser = start, allow_hyphen_values = true)]
     pub(crate) from: Start,
 }
 
@@ -146,7 +146,7 @@ pub(crate) struct RemoveArgs {
     #[command(flatten)]
     pub(crate) of: GroupArgs,
     /// How long what is in flight may take to finish
-    #[arg(long, default_value = "30s", value_name = "DURATION", value_parser = duration)]
+    #[arg(long, default_value = "30s", value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) wait: Duration,
     #[command(flatten)]
     pub(crate) meant: Meant,
@@ -169,7 +169,7 @@ pub(crate) struct SeekArgs {
     #[command(flatten)]
     pub(crate) of: GroupArgs,
     /// Where to: beginning, now, offset:N, time:TIMESTAMP, bounded:N (at most the last N)
-    #[arg(long, value_parser = start)]
+    #[arg(long, value_parser = start, allow_hyphen_values = true)]
     pub(crate) to: Start,
     #[command(flatten)]
     pub(crate) meant: Meant,
@@ -191,16 +191,16 @@ pub(crate) struct PolicyArgs {
     #[command(flatten)]
     pub(crate) of: GroupArgs,
     /// How long a hand-out lasts
-    #[arg(long, value_name = "DURATION|topic", value_parser = own(duration))]
+    #[arg(long, value_name = "DURATION|topic", value_parser = own(duration), allow_hyphen_values = true)]
     pub(crate) lease: Option<PolicyValue<Duration>>,
     /// How often a message is handed out before it is buried
-    #[arg(long, value_name = "NUMBER|topic", value_parser = own(number))]
+    #[arg(long, value_name = "NUMBER|topic", value_parser = own(number), allow_hyphen_values = true)]
     pub(crate) max_attempts: Option<PolicyValue<u32>>,
     /// The first retry delay
-    #[arg(long, value_name = "DURATION|topic", value_parser = own(duration))]
+    #[arg(long, value_name = "DURATION|topic", value_parser = own(duration), allow_hyphen_values = true)]
     pub(crate) backoff_initial: Option<PolicyValue<Duration>>,
     /// The longest retry delay
-    #[arg(long, value_name = "DURATION|topic", value_parser = own(duration))]
+    #[arg(long, value_name = "DURATION|topic", value_parser = own(duration), allow_hyphen_values = true)]
     pub(crate) backoff_max: Option<PolicyValue<Duration>>,
 }
 
@@ -216,12 +216,11 @@ where
 {
     move |text| match text {
         "topic" => Ok(PolicyValue(None)),
-        _ => parse(text).map(|value| PolicyValue(Some(value))),
+        _ => match parse(text) {
+            Ok(value) => Ok(PolicyValue(Some(value))),
+            Err(error) => Err(format!("{error}; or topic, for the topic's")),
+        },
     }
-}
-
-fn number(text: &str) -> Result<u32, String> {
-    text.parse().map_err(|_| format!("{text:?} is neither a number nor topic"))
 }
 
 #[derive(Debug, clap::Args)]
@@ -235,7 +234,7 @@ pub(crate) struct ForceCompleteArgs {
     /// The topic
     pub(crate) topic: String,
     /// Only what was published longer ago
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) older_than: Duration,
     #[command(flatten)]
     pub(crate) meant: Meant,
@@ -246,7 +245,7 @@ pub(crate) struct StuckArgs {
     /// The topic
     pub(crate) topic: String,
     /// Only what was published longer ago
-    #[arg(long, default_value = "1h", value_name = "DURATION", value_parser = duration)]
+    #[arg(long, default_value = "1h", value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) older_than: Duration,
 }
 

@@ -35,7 +35,7 @@ pub(crate) struct PublishArgs {
     #[arg(long)]
     pub(crate) dedup_key: Option<String>,
     /// Deliver after this long
-    #[arg(long, value_parser = duration)]
+    #[arg(long, value_parser = duration, allow_hyphen_values = true)]
     pub(crate) delay: Option<Duration>,
     /// Fail if the topic does not exist
     #[arg(long)]
@@ -53,16 +53,16 @@ pub(crate) struct ConsumeArgs {
     #[arg(long)]
     pub(crate) max: Option<u64>,
     /// Stop when nothing came for this long; without it, waits until interrupted
-    #[arg(long, value_parser = duration)]
+    #[arg(long, value_parser = duration, allow_hyphen_values = true)]
     pub(crate) wait: Option<Duration>,
     /// Where a new group starts: beginning, now, offset:N, time:TIMESTAMP, bounded:N
-    #[arg(long, default_value = "beginning", value_parser = start)]
+    #[arg(long, default_value = "beginning", value_parser = start, allow_hyphen_values = true)]
     pub(crate) from: headwater::Start,
     /// Messages per claim
     #[arg(long, default_value_t = 100)]
     pub(crate) batch: u32,
     /// How long a hand-out lasts, if not as the topic says
-    #[arg(long, value_parser = duration)]
+    #[arg(long, value_parser = duration, allow_hyphen_values = true)]
     pub(crate) lease: Option<Duration>,
 }
 

@@ -5,7 +5,9 @@ use std::time::Duration;
 use clap::{Subcommand, ValueEnum};
 use headwater::{Ordering, Partition, Preset, Semantics, Tracking};
 
-use super::words::{Retention, duration, ordering, partition, preset, retention, semantics, tracking};
+use super::words::{
+    Retention, duration, lanes, number, ordering, partition, preset, retention, semantics, tracking,
+};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TopicCommand {
@@ -91,37 +93,37 @@ pub(crate) struct SettingsArgs {
     #[arg(long, value_parser = tracking(), hide_possible_values = true)]
     pub(crate) tracking: Option<Tracking>,
     /// How long a message stays after every group is done with it, or forever [default: 24h]
-    #[arg(long, value_name = "DURATION", value_parser = retention)]
+    #[arg(long, value_name = "DURATION", value_parser = retention, allow_hyphen_values = true)]
     pub(crate) message_retention: Option<Retention>,
     /// The age at which a message goes whatever the groups do, or none [default: 30d]
-    #[arg(long, value_name = "DURATION", value_parser = retention)]
+    #[arg(long, value_name = "DURATION", value_parser = retention, allow_hyphen_values = true)]
     pub(crate) max_retention: Option<Retention>,
     /// The least life of a message published while no group counted [default: 24h]
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) zero_subscription_retention: Option<Duration>,
     /// Publishing fails while no group subscribes; pub_sub only [default: false]
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) block_writes_on_zero_subscriptions: Option<bool>,
     /// A group that has been dead for longer is moved up to the watermark [default: 7d]
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) zombie_subscription_ttl: Option<Duration>,
     /// How long a hand-out lasts; 0s means it is never reassigned by itself [default: 300s]
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) lease: Option<Duration>,
     /// How often a message is handed out before it is buried [default: 10]
-    #[arg(long)]
+    #[arg(long, value_parser = number, allow_hyphen_values = true)]
     pub(crate) max_attempts: Option<u32>,
     /// The first retry delay; it doubles with each attempt [default: 1s]
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) backoff_initial: Option<Duration>,
     /// The longest retry delay [default: 5m]
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) backoff_max: Option<Duration>,
     /// none, or key for strict order among messages of one key [default: none]
     #[arg(long, value_parser = ordering(), hide_possible_values = true)]
     pub(crate) ordering: Option<Ordering>,
     /// Into how many lanes ordered groups are split that subscribe from now on [default: 16]
-    #[arg(long)]
+    #[arg(long, value_parser = lanes(), allow_hyphen_values = true)]
     pub(crate) lanes: Option<u16>,
     /// Where messages are stored on PostgreSQL [default: shared]
     #[arg(long, value_enum, hide_possible_values = true, value_name = "shared|dedicated")]
@@ -133,18 +135,18 @@ pub(crate) struct SettingsArgs {
     #[arg(long, value_name = "BYTES")]
     pub(crate) payload_bytes_max: Option<usize>,
     /// How long a dedup key is remembered [default: 10m]
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) dedup_window: Option<Duration>,
     /// How often processes of a group say that it is alive [default: 60s]
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) heartbeat_interval: Option<Duration>,
     /// For how long a group may be silent before it is dead [default: 300s]
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) heartbeat_timeout: Option<Duration>,
     /// Record who acked which offsets, when: see `group acks` [default: false]
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) ack_log: Option<bool>,
     /// How long the head waits at a missing offset before it steps over it (PostgreSQL) [default: 50ms]
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) gap_patience: Option<Duration>,
 }

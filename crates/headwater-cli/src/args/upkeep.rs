@@ -47,10 +47,20 @@ pub(crate) struct BackfillStartArgs {
     #[command(flatten)]
     pub(crate) of: GroupArgs,
     /// The most messages it covers: the last ones before the group came
-    #[arg(long, default_value_t = headwater::BackfillLimits::default().messages_max)]
+    #[arg(
+        long,
+        default_value_t = headwater::BackfillLimits::default().messages_max,
+        value_parser = clap::value_parser!(u64).range(1..),
+        allow_hyphen_values = true
+    )]
     pub(crate) messages_max: u64,
     /// The fastest it may go, in messages a second
-    #[arg(long, default_value_t = headwater::BackfillLimits::default().rate_max)]
+    #[arg(
+        long,
+        default_value_t = headwater::BackfillLimits::default().rate_max,
+        value_parser = clap::value_parser!(u32).range(1..),
+        allow_hyphen_values = true
+    )]
     pub(crate) rate_max: u32,
 }
 
@@ -101,7 +111,7 @@ pub(crate) struct MigrateArgs {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct DemoArgs {
-    /// The same story in about ten seconds
+    /// The same story in a few seconds
     #[arg(long)]
     pub(crate) fast: bool,
 }

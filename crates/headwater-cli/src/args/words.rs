@@ -50,6 +50,27 @@ pub(crate) fn retention(text: &str) -> Result<Retention, String> {
     }
 }
 
+/// A number that is not negative.
+pub(crate) fn number(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| match text.parse::<i128>() {
+        Ok(number) if number < 0 => "must not be negative".to_owned(),
+        Ok(_) => format!("must be at most {}", u32::MAX),
+        Err(_) => format!("{text:?} is not a number"),
+    })
+}
+
+/// A moment.
+pub(crate) fn timestamp(text: &str) -> Result<jiff::Timestamp, String> {
+    text.parse().map_err(|error: jiff::Error| format!("{error}; write it like {MOMENT}"))
+}
+
+const MOMENT: &str = "2026-01-31T12:00:00Z";
+
+/// Into how many lanes a group can be split.
+pub(crate) fn lanes() -> impl TypedValueParser<Value = u16> {
+    clap::value_parser!(u16).range(1..=i64::from(headwater::limits::LANES_MAX))
+}
+
 /// A place in a log.
 pub(crate) fn start(text: &str) -> Result<Start, String> {
     let (word, value) = text.split_once(':').unwrap_or((text, ""));
@@ -57,9 +78,15 @@ pub(crate) fn start(text: &str) -> Result<Start, String> {
     match word {
         "beginning" if value.is_empty() => Ok(Start::Beginning),
         "now" if value.is_empty() => Ok(Start::Now),
-        "offset" => Ok(Start::Offset(Offset(value.parse().map_err(wrong)?))),
+        "offset" => match value.parse().map_err(wrong)? {
+            offset if offset < 1 => Err("offsets begin at 1; write beginning for the first".into()),
+            offset => Ok(Start::Offset(Offset(offset))),
+        },
         "bounded" | "last" => Ok(Start::BeginningBounded(value.parse().map_err(wrong)?)),
-        "time" => value.parse().map(Start::Timestamp).map_err(|error: jiff::Error| error.to_string()),
+        "time" => value
+            .parse()
+            .map(Start::Timestamp)
+            .map_err(|error: jiff::Error| format!("{error}; write it like time:{MOMENT}")),
         _ => Err("write beginning, now, offset:N, time:2026-01-31T12:00:00Z or bounded:N".into()),
     }
 }
@@ -177,7 +204,7 @@ mod tests {
         assert_eq!(start("offset:7"), Ok(Start::Offset(Offset(7))));
         assert_eq!(start("now"), Ok(Start::Now));
         assert!(start("time:2026-01-31T12:00:00Z").is_ok());
-        for wrong in ["yesterday", "offset:x", "bounded:-1", "time:noon", "now:5"] {
+        for wrong in ["yesterday", "offset:x", "bounded:-1", "time:noon", "now:5", "offset:0", "offset:-3"] {
             assert!(start(wrong).is_err(), "{wrong}");
         }
         assert_eq!(offsets("3..5"), Ok(OffsetRange::new(Offset(3), Offset(5))));

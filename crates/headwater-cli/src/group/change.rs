@@ -4,7 +4,7 @@ use anyhow::Result;
 use headwater::{DeliveryPolicy, GroupName, Headwater, LeaseToken, Moved, Start, TopicName, Transition};
 use serde_json::json;
 
-use super::{confirm, find, names, status_of};
+use super::{confirm, find, names, status_of, with_fan_out_hint};
 use crate::args::{
     ForceCompleteArgs, Global, GroupArgs, PolicyArgs, PolicyValue, ReleaseLeaseArgs, ResurrectArgs, SeekArgs,
     SubscribeArgs,
@@ -18,7 +18,8 @@ pub(super) async fn subscribe(global: &Global, headwater: &Headwater, args: &Sub
     // A topic that does not exist would be created by a slip of the pen.
     headwater.store().topic(&topic).await?;
     let before = find(headwater, &topic, &group).await?;
-    headwater.store().subscribe(&topic, &group, args.from).await?;
+    let subscribed = headwater.store().subscribe(&topic, &group, args.from).await;
+    subscribed.map_err(|error| with_fan_out_hint(error, &topic))?;
     backfill::run_if_small(headwater, &topic, &group).await?;
     let now = status_of(headwater, &topic, &group).await?;
     let created = before.is_none_or(|before| before.subscription_id != now.subscription_id);
@@ -53,10 +54,11 @@ pub(super) async fn shift(
 pub(super) async fn resurrect(global: &Global, headwater: &Headwater, args: &ResurrectArgs) -> Result<()> {
     let (topic, group) = names(&args.of)?;
     let back = headwater.store().resurrect(&topic, &group, args.behind_max).await?;
-    if args.backfill {
-        backfill::run_to_the_end(headwater, &topic, &group).await?;
-    } else {
-        backfill::run_if_small(headwater, &topic, &group).await?;
+    // A group that was active is left as it was found, with whatever backfill it has.
+    match (back.resurrected, args.backfill) {
+        (true, true) => backfill::run_to_the_end(headwater, &topic, &group).await?,
+        (true, false) => backfill::run_if_small(headwater, &topic, &group).await?,
+        (false, _) => {}
     }
     let mut rows = Rows::new(&["group", "resurrected", "next", "missed", "missed_first", "missed_last"]);
     rows.push(vec![

@@ -125,7 +125,7 @@ fn policies_and_leases(place: &Place) {
     let table = place.out(&["group", "policy", "orders", "mail"]);
     assert!(table.contains("1h (the topic's)"), "{table}");
     let many = ["group", "policy", "orders", "mail", "--max-attempts", "many"];
-    assert!(refusal(&place.run(&many), 2).contains("neither a number nor topic"));
+    assert!(refusal(&place.run(&many), 2).contains("is not a number; or topic"));
     assert!(refusal(&place.run(&["group", "policy", "orders", "x"]), 1).contains("no such subscription"));
 
     publish(place, "orders", 1);

@@ -79,6 +79,19 @@ fn mistakes(place: &Place) {
     usage(&["topic", "create", "x", "--preset", "important"], "critical");
     usage(&["topic", "create", "x", "--message-retention", "long"], "forever");
     usage(&["topic", "create", "x", "--lease=-5s"], "negative");
+    for negative in
+        ["topic create x --lease -5s", "topic alter orders --max-attempts -1", "consume orders --wait -1s"]
+    {
+        let args: Vec<&str> = negative.split(' ').collect();
+        usage(&args, "must not be negative");
+        usage(&args, args[args.len() - 2]);
+    }
+    usage(&["publish", "orders", "x", "--delay", "-3s"], "must not be negative");
+    usage(&["topic", "create", "x", "--lanes", "70000"], "1..=256");
+    usage(&["consume", "orders", "--from", "time:noon"], "; write it like time:2026-01-31T12:00:00Z");
+    usage(&["consume", "orders", "--from", "offset:0"], "offsets begin at 1");
+    usage(&["group", "seek", "orders", "x", "--to", "offset:-1", "--yes"], "offsets begin at 1");
+    usage(&["backfill", "start", "orders", "x", "--rate-max", "0"], "--rate-max");
     usage(&["topic", "create", "x", "--storage", "shared", "--partition", "day"], "--storage dedicated");
     usage(&["topic", "create", "x", "--partition", "week"], "rows:N");
     usage(&["topic", "create", "x", "--pub-sub", "--semantics", "queue"], "cannot be used with");
@@ -88,11 +101,11 @@ fn mistakes(place: &Place) {
         let said = refusal(&place.run(args), 1);
         assert!(said.contains(word), "{args:?}: {said}");
     };
-    refused(&["topic", "create", "x", "--block-writes-on-zero-subscriptions"], "a queue never blocks");
-    refused(&["topic", "create", "x", "--heartbeat-timeout", "61s"], "twice heartbeat_interval");
-    refused(&["topic", "alter", "orders", "--max-attempts", "0"], "max_attempts");
-    refused(&["topic", "alter", "orders", "--message-retention", "31d"], "longer than max_retention, 30d");
-    refused(&["topic", "create", "x", "--backoff-initial", "10m"], "longer than backoff_max");
+    usage(&["topic", "create", "x", "--block-writes-on-zero-subscriptions"], "a queue never blocks");
+    usage(&["topic", "create", "x", "--heartbeat-timeout", "61s"], "twice heartbeat_interval");
+    usage(&["topic", "alter", "orders", "--max-attempts", "0"], "max_attempts");
+    usage(&["topic", "alter", "orders", "--message-retention", "31d"], "longer than max_retention, 30d");
+    usage(&["topic", "create", "x", "--backoff-initial", "10m"], "longer than backoff_max");
     refused(&["topic", "alter", "nowhere", "--lanes", "2"], "no such topic: nowhere");
     refused(&["topic", "show", "nowhere"], "no such topic: nowhere");
     // Nothing of all that was done.

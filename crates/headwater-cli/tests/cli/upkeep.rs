@@ -72,6 +72,12 @@ fn backfills(place: &Place) {
     let started: Value = serde_json::from_str(&text(started)).unwrap();
     assert_eq!(json!(fields(&started, ["state", "total", "rate_max"])), json!(["not_started", 5, 1_000]));
     assert!(refusal(&on("start", &[]), 1).contains("under way"), "one at a time");
+    // Of a group that is active nothing is changed, its backfill included.
+    for rest in [&[][..], &["--backfill"]] {
+        let back = place.one(&[&["group", "resurrect", "orders", "late"], rest].concat());
+        assert_eq!(back["resurrected"], false);
+        assert_eq!(place.json(&["backfill", "list"])[0]["state"], "not_started");
+    }
     assert_eq!(state(on("cancel", &["--output", "json"])), "cancelled");
     let watched = on("watch", &["--output", "json"]);
     assert_eq!((watched.status.code(), state(watched)), (Some(1), "cancelled".to_owned()));

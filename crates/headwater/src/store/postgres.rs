@@ -63,7 +63,7 @@ mod transaction;
 mod upkeep;
 
 pub use connect::PoolState;
-pub use migrate::{Migration, migrate, version};
+pub use migrate::{Migration, migrate, newest, version};
 pub use publish::publish;
 pub use transaction::PostgresTransaction;
 

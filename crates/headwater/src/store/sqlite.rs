@@ -94,6 +94,7 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
+pub use migrate::{newest, version_of};
 pub use publish::publish;
 pub use transaction::SqliteHandler;
 pub(crate) use transaction::TransactionWork;

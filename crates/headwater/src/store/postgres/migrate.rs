@@ -36,6 +36,11 @@ pub(super) const MIGRATIONS: &[(i32, &str, &str)] = &[
 /// The version this program works with.
 pub(super) const NEWEST: i32 = MIGRATIONS[MIGRATIONS.len() - 1].0;
 
+/// The version this program works with.
+pub fn newest() -> i32 {
+    NEWEST
+}
+
 /// What a migration did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Migration {

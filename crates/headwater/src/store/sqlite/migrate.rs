@@ -1,9 +1,11 @@
 //! The schema and its versions: one list, run in order, in one transaction.
 
-use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior};
 
+use super::connection::{BUSY_TIMEOUT, Location};
 use super::fault::sqlite_error;
 use crate::error::{Error, ErrorKind, Result};
+use crate::namespace::SqlitePath;
 
 /// Every migration ever released, by version. Append only: files of any earlier version are out there.
 pub(super) const MIGRATIONS: &[(i64, &str)] = &[
@@ -16,8 +18,19 @@ pub(super) const MIGRATIONS: &[(i64, &str)] = &[
 ];
 
 /// The version this program writes.
-pub(super) fn newest() -> i64 {
+pub fn newest() -> i64 {
     MIGRATIONS.last().expect("there is a first migration").0
+}
+
+/// The version a file is at, without touching it; `None` if it is not there, or holds nothing of Headwater's.
+pub fn version_of(path: &SqlitePath) -> Result<Option<i64>> {
+    let location = Location::new(path)?;
+    let Some(path) = location.path.as_ref().filter(|path| path.exists()) else { return Ok(None) };
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let failed = |error| sqlite_error(&location.name, error);
+    let connection = Connection::open_with_flags(path, flags).map_err(failed)?;
+    connection.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
+    version(&connection, &location.name)
 }
 
 /// Brings the file to the newest version.
