@@ -44,7 +44,7 @@ async fn act(global: &Global, headwater: &Headwater, command: &GroupCommand) -> 
         GroupCommand::Resurrect(args) => change::resurrect(global, headwater, args).await,
         GroupCommand::Seek(args) => change::seek(global, headwater, args).await,
         GroupCommand::Policy(args) => change::policy(global, headwater, args).await,
-        GroupCommand::ReleaseLease(args) => change::release_lease(headwater, args).await,
+        GroupCommand::ReleaseLease(args) => change::release_lease(global, headwater, args).await,
         GroupCommand::ForceComplete(args) => change::force_complete(global, headwater, args).await,
         GroupCommand::Stuck(args) => look::stuck(global, headwater, args).await,
         GroupCommand::Acks(args) => look::acks(global, headwater, args).await,
@@ -54,6 +54,14 @@ async fn act(global: &Global, headwater: &Headwater, command: &GroupCommand) -> 
 
 pub(crate) fn names(args: &GroupArgs) -> Result<(TopicName, GroupName)> {
     Ok((TopicName::new(&args.topic)?, GroupName::new(&args.group)?))
+}
+
+/// The topic that is named, or all there are.
+async fn topics(headwater: &Headwater, named: Option<&str>) -> Result<Vec<TopicName>> {
+    match named {
+        Some(name) => Ok(vec![TopicName::new(name)?]),
+        None => Ok(headwater.store().topics().await?.into_iter().map(|status| status.topic.name).collect()),
+    }
 }
 
 /// The group's subscription: the living one, where a cancelled one of the same name was not removed yet.

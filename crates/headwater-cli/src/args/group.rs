@@ -9,11 +9,14 @@ use super::words::{duration, number, offsets, start};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum GroupCommand {
-    /// List the groups of a topic and how each is doing
+    /// List the groups of a topic, or of all, and how each is doing
     ///
     /// The table shows what matters first; --output json has everything.
     ///
-    /// Example: headwater group list orders
+    /// Examples:
+    ///   headwater group list
+    ///   headwater group list orders
+    #[command(verbatim_doc_comment)]
     List(TopicArgs),
     /// Show everything about a group, and what it has handed out and is not done, oldest due first
     ///
@@ -99,11 +102,11 @@ pub(crate) enum GroupCommand {
     Records(RecordsArgs),
 }
 
-/// All groups of a topic.
+/// All groups of a topic, or of all.
 #[derive(Debug, clap::Args)]
 pub(crate) struct TopicArgs {
-    /// The topic
-    pub(crate) topic: String,
+    /// The topic; all if none is named
+    pub(crate) topic: Option<String>,
 }
 
 /// One group on a topic.
@@ -242,8 +245,8 @@ pub(crate) struct ForceCompleteArgs {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct StuckArgs {
-    /// The topic
-    pub(crate) topic: String,
+    /// The topic; all if none is named
+    pub(crate) topic: Option<String>,
     /// Only what was published longer ago
     #[arg(long, default_value = "1h", value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) older_than: Duration,

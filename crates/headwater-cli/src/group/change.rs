@@ -6,12 +6,12 @@ use serde_json::json;
 
 use super::{confirm, find, names, status_of, with_fan_out_hint};
 use crate::args::{
-    ForceCompleteArgs, Global, GroupArgs, PolicyArgs, PolicyValue, ReleaseLeaseArgs, ResurrectArgs, SeekArgs,
-    SubscribeArgs,
+    ForceCompleteArgs, Global, GroupArgs, Output, PolicyArgs, PolicyValue, ReleaseLeaseArgs, ResurrectArgs,
+    SeekArgs, SubscribeArgs,
 };
 use crate::backfill;
 use crate::human;
-use crate::output::{Fields, Rows};
+use crate::output::{Fields, Rows, print_objects};
 
 pub(super) async fn subscribe(global: &Global, headwater: &Headwater, args: &SubscribeArgs) -> Result<()> {
     let (topic, group) = names(&args.of)?;
@@ -132,6 +132,16 @@ pub(super) async fn policy(global: &Global, headwater: &Headwater, args: &Policy
     let attempts = policy.max_attempts;
     let said = attempts.map_or_else(|| as_topic(topic.max_attempts.to_string()), |own| own.to_string());
     fields.said("max_attempts", json!(attempts), said);
+    if global.output == Output::Json {
+        // People read it beside each value.
+        let effective = json!({
+            "lease_ms": human::ms(policy.lease.unwrap_or(topic.lease)),
+            "backoff_initial_ms": human::ms(policy.backoff_initial.unwrap_or(topic.backoff_initial)),
+            "backoff_max_ms": human::ms(policy.backoff_max.unwrap_or(topic.backoff_max)),
+            "max_attempts": attempts.unwrap_or(topic.max_attempts),
+        });
+        fields.push("effective", effective);
+    }
     fields.print(global.output)
 }
 
@@ -143,8 +153,15 @@ fn as_topic(value: String) -> String {
     value + " (the topic's)"
 }
 
-pub(super) async fn release_lease(headwater: &Headwater, args: &ReleaseLeaseArgs) -> Result<()> {
+pub(super) async fn release_lease(
+    global: &Global,
+    headwater: &Headwater,
+    args: &ReleaseLeaseArgs,
+) -> Result<()> {
     headwater.store().release_lease(LeaseToken(args.token)).await?;
+    if global.output == Output::Json {
+        return print_objects([json!({ "token": args.token, "released": true })]);
+    }
     eprintln!("lease {} is ended; what it held is handed out again at once", args.token);
     Ok(())
 }

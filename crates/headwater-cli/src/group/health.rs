@@ -7,38 +7,47 @@ use headwater::{Ailment, Headwater, Outstanding, SubscriptionState, Subscription
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{names, status_of};
+use super::{names, status_of, topics};
 use crate::args::{Global, GroupShowArgs, Output, TopicArgs};
 use crate::human;
 use crate::output::{Fields, Rows, in_short, print_objects};
 use crate::topic::look_for_the_end;
 
+/// What the list tells; its topic only where there are several.
+const COLUMNS: [&str; 15] = [
+    "topic",
+    "group",
+    "state",
+    "health",
+    "heartbeat",
+    "lag",
+    "behind",
+    "in_flight",
+    "retrying",
+    "dead_letters",
+    "processed",
+    "failed",
+    "rate",
+    "p95",
+    "missed",
+];
+
 pub(super) async fn list(global: &Global, headwater: &Headwater, args: &TopicArgs) -> Result<()> {
-    let topic = TopicName::new(&args.topic)?;
     look_for_the_end(headwater).await;
-    let groups = headwater.store().subscriptions(&topic).await?;
-    let now = now(&groups);
-    if global.output == Output::Json {
-        return print_objects(groups.iter().map(|group| fields_of(group, now).object()));
+    let mut groups = Vec::new();
+    for topic in topics(headwater, args.topic.as_deref()).await? {
+        let of_topic = headwater.store().subscriptions(&topic).await?;
+        groups.extend(of_topic.into_iter().map(|group| (topic.clone(), group)));
     }
-    let mut rows = Rows::new(&[
-        "group",
-        "state",
-        "health",
-        "heartbeat",
-        "lag",
-        "behind",
-        "in_flight",
-        "retrying",
-        "dead_letters",
-        "processed",
-        "failed",
-        "rate",
-        "p95",
-        "missed",
-    ]);
-    for group in &groups {
-        rows.push(vec![
+    let now = groups.iter().find_map(|(_, group)| told(group)).unwrap_or_else(Timestamp::now);
+    if global.output == Output::Json {
+        return print_objects(groups.iter().map(|(topic, group)| fields_of(topic, group, now).object()));
+    }
+    let of_one = usize::from(args.topic.is_some());
+    let mut rows = Rows::new(&COLUMNS[of_one..]);
+    for (topic, group) in &groups {
+        let row = [
+            json!(topic.as_str()),
             json!(group.group.as_str()),
             json!(group.state.as_str()),
             json!(verdict(group, now)),
@@ -53,7 +62,8 @@ pub(super) async fn list(global: &Global, headwater: &Headwater, args: &TopicArg
             json!(human::rate(group.activity.rate)),
             json!(human::duration(group.activity.handling_p95)),
             json!(group.missed.count),
-        ]);
+        ];
+        rows.push(row.into_iter().skip(of_one).collect());
     }
     rows.print(global.output)
 }
@@ -63,8 +73,8 @@ pub(super) async fn show(global: &Global, headwater: &Headwater, args: &GroupSho
     look_for_the_end(headwater).await;
     let group = status_of(headwater, &topic, &name).await?;
     let parts = headwater.store().outstanding(group.subscription_id, args.max).await?;
-    let now = now(std::slice::from_ref(&group));
-    let mut fields = fields_of(&group, now);
+    let now = told(&group).unwrap_or_else(Timestamp::now);
+    let mut fields = fields_of(&topic, &group, now);
     if global.output == Output::Json {
         let parts = parts.iter().map(part_object).collect::<Vec<_>>();
         fields.push("outstanding", json!(parts));
@@ -85,12 +95,9 @@ pub(super) async fn show(global: &Global, headwater: &Headwater, args: &GroupSho
 
 /// The database's time where a heartbeat tells it; a program's own clock may be wrong by hours, and is taken only where there is
 /// nothing better.
-fn now(groups: &[SubscriptionStatus]) -> Timestamp {
-    let told = |group: &SubscriptionStatus| {
-        let age = group.heartbeat_age?.try_into().ok()?;
-        group.heartbeat_at?.checked_add::<jiff::SignedDuration>(age).ok()
-    };
-    groups.iter().find_map(told).unwrap_or_else(Timestamp::now)
+fn told(group: &SubscriptionStatus) -> Option<Timestamp> {
+    let age = group.heartbeat_age?.try_into().ok()?;
+    group.heartbeat_at?.checked_add::<jiff::SignedDuration>(age).ok()
 }
 
 /// How far behind in time.
@@ -116,13 +123,19 @@ fn verdict(group: &SubscriptionStatus, now: Timestamp) -> String {
     }
 }
 
-fn fields_of(group: &SubscriptionStatus, now: Timestamp) -> Fields {
+fn fields_of(topic: &TopicName, group: &SubscriptionStatus, now: Timestamp) -> Fields {
     let mut fields = Fields::default();
+    fields.push("topic", json!(topic.as_str()));
     let ailments: Vec<&str> = group.ailments(now).into_iter().map(Ailment::as_str).collect();
     fields.push("group", json!(group.group.as_str()));
     fields.push("state", json!(group.state.as_str()));
     fields.push("state_since", json!(group.state_since));
-    fields.said("healthy", json!(ailments.is_empty()), verdict(group, now));
+    // Of a group that is neither ill nor at work its state says it, not this.
+    let healthy = match group.state {
+        SubscriptionState::Active => Some(ailments.is_empty()),
+        _ => (!ailments.is_empty()).then_some(false),
+    };
+    fields.said("healthy", json!(healthy), verdict(group, now));
     fields.said("ailments", json!(ailments), ailments.join(", "));
     fields.push("heartbeat_at", json!(group.heartbeat_at));
     let age = group.heartbeat_age;
@@ -139,7 +152,7 @@ fn fields_of(group: &SubscriptionStatus, now: Timestamp) -> Fields {
     fields.push("floor", json!(group.floor.0));
     fields.push("lag", json!(group.lag));
     let late = behind(group, now);
-    fields.said("lag_ms", json!(late.map(human::ms)), late.map(human::duration).unwrap_or_default());
+    fields.said("behind_ms", json!(late.map(human::ms)), late.map(human::duration).unwrap_or_default());
     fields.push("oldest_pending", json!(group.oldest_pending));
     fields.push("leased", json!(group.leased));
     fields.push("waiting", json!(group.waiting));

@@ -4,14 +4,21 @@ use anyhow::Result;
 use headwater::{GroupName, Headwater, Offset, TopicName};
 use serde_json::{Value, json};
 
+use super::topics;
 use crate::args::{AcksArgs, Global, Output, RecordsArgs, StuckArgs};
 use crate::output::Rows;
 
 pub(super) async fn stuck(global: &Global, headwater: &Headwater, args: &StuckArgs) -> Result<()> {
-    let topic = TopicName::new(&args.topic)?;
-    let mut rows = Rows::new(&["group", "messages", "oldest"]);
-    for stuck in headwater.store().stuck(&topic, args.older_than).await? {
-        rows.push(vec![json!(stuck.group.as_str()), json!(stuck.messages), json!(stuck.oldest)]);
+    let mut rows = Rows::new(&["topic", "group", "messages", "oldest"]);
+    for topic in topics(headwater, args.topic.as_deref()).await? {
+        for stuck in headwater.store().stuck(&topic, args.older_than).await? {
+            rows.push(vec![
+                json!(topic.as_str()),
+                json!(stuck.group.as_str()),
+                json!(stuck.messages),
+                json!(stuck.oldest),
+            ]);
+        }
     }
     rows.print(global.output)
 }

@@ -36,7 +36,7 @@ fn groups(place: &Place) {
     let rest = ["dead_letters", "reassigned", "missed", "missed_first", "missed_last", "ailments"];
     assert_eq!(json!(fields(&listed[1], rest)), json!([0, 0, 0, null, null, []]));
     for measured in
-        ["processed", "failed", "filtered", "rate", "handling_mean_ms", "handling_p95_ms", "lag_ms"]
+        ["processed", "failed", "filtered", "rate", "handling_mean_ms", "handling_p95_ms", "behind_ms"]
     {
         assert!(listed[1][measured].is_number(), "{measured}: {}", listed[1]);
     }
@@ -62,6 +62,28 @@ fn groups(place: &Place) {
     assert!(!table.contains("and more"), "one line each: {table}");
     let timeout = table.lines().find(|line| line.starts_with("heartbeat_timeout")).unwrap();
     assert!(timeout.ends_with("  5m"), "durations are for people: {table}");
+
+    let labelled = |label: &str| table.lines().filter(|line| line.starts_with(label)).count();
+    assert_eq!((labelled("lag "), labelled("behind ")), (1, 1), "{table}");
+
+    // All topics, each group with its own.
+    place.out(&["topic", "create", "apart"]);
+    place.out(&["group", "subscribe", "apart", "only"]);
+    let all = place.json(&["group", "list"]);
+    let all: Vec<_> = all.iter().map(|group| json!(fields(group, ["topic", "group"]))).collect();
+    assert_eq!(json!(all), json!([["apart", "only"], ["events", "audit"], ["events", "mail"]]));
+    let table = place.out(&["group", "list"]);
+    assert!(table.contains("topic") && table.contains("apart"), "{table}");
+    assert!(!place.out(&["group", "list", "apart"]).contains("topic"));
+    let stuck = place.json(&["group", "stuck", "--older-than", "0s"]);
+    let stuck: Vec<_> =
+        stuck.iter().map(|group| json!(fields(group, ["topic", "group", "messages"]))).collect();
+    assert_eq!(json!(stuck), json!([["events", "audit", 3], ["events", "mail", 3]]));
+
+    // Of one that is given up nobody asks whether it is well.
+    place.out(&["group", "cancel", "apart", "only", "--yes"]);
+    let given_up = place.one(&["group", "list", "apart"]);
+    assert_eq!(json!(fields(&given_up, ["state", "healthy"])), json!(["cancelled", null]));
 
     let nobody = refusal(&place.run(&["group", "show", "events", "nobody"]), 1);
     assert!(nobody.contains("no such subscription") && nobody.contains("nobody"), "{nobody}");

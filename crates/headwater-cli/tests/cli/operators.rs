@@ -122,6 +122,8 @@ fn policies_and_leases(place: &Place) {
     assert_eq!(json!(fields(&own, told)), json!([7_200_000, 3, null, null]));
     let back = policy(&["--lease", "topic", "--backoff-max", "1m"]);
     assert_eq!(json!(fields(&back, told)), json!([null, 3, null, 60_000]));
+    let told = ["lease_ms", "max_attempts", "backoff_initial_ms", "backoff_max_ms"];
+    assert_eq!(json!(fields(&back["effective"], told)), json!([3_600_000, 3, 1_000, 60_000]));
     let table = place.out(&["group", "policy", "orders", "mail"]);
     assert!(table.contains("1h (the topic's)"), "{table}");
     let many = ["group", "policy", "orders", "mail", "--max-attempts", "many"];
@@ -136,7 +138,8 @@ fn policies_and_leases(place: &Place) {
     let shown = place.one(&["group", "show", "orders", "mail"]);
     let token = shown["outstanding"][0]["token"].to_string();
     assert_eq!(place.out(&["consume", "orders", "--group", "mail", "--wait", "0s"]), "", "another holds it");
-    place.out(&["group", "release-lease", &token]);
+    let released = place.one(&["group", "release-lease", &token]);
+    assert_eq!(json!([released["token"].to_string(), released["released"]]), json!([token, true]));
     assert_eq!(place.out(&["consume", "orders", "--group", "mail", "--wait", "0s"]), "1\n");
     assert!(refusal(&place.run(&["group", "release-lease", &token]), 1).contains("lease lost"));
     assert!(refusal(&place.run(&["group", "release-lease", "x"]), 2).contains("invalid value"));
