@@ -28,7 +28,16 @@ pub fn version_of(path: &SqlitePath) -> Result<Option<i64>> {
     let Some(path) = location.path.as_ref().filter(|path| path.exists()) else { return Ok(None) };
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let failed = |error| sqlite_error(&location.name, error);
-    let connection = Connection::open_with_flags(path, flags).map_err(failed)?;
+    let log = path.with_file_name([path.file_name().unwrap_or_default(), "-wal".as_ref()].join("".as_ref()));
+    let connection = match path.to_str() {
+        // Nobody has it open and all of it is in the file: read as it lies, or even a reader leaves a log beside it.
+        Some(name) if !log.exists() => {
+            let name = name.replace('%', "%25").replace('?', "%3f").replace('#', "%23");
+            let flags = flags | OpenFlags::SQLITE_OPEN_URI;
+            Connection::open_with_flags(format!("file:{name}?immutable=1"), flags).map_err(failed)?
+        }
+        _ => Connection::open_with_flags(path, flags).map_err(failed)?,
+    };
     connection.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
     version(&connection, &location.name)
 }
