@@ -79,14 +79,15 @@ pub async fn only_the_possible_is_done_with_a_backfill(case: &Case) {
     assert_eq!(cancel().await.unwrap().state, BackfillState::Cancelled, "before it started");
     failed(cancel().await, ErrorKind::InvalidTransition);
     assert_eq!(step(&late, "w", 5).await, None, "cancelled at once");
-    assert!(resume().await.unwrap().state.is_open());
+    assert_eq!(resume().await.unwrap().state, BackfillState::NotStarted, "nothing was begun");
     step(&late, "w", 4).await.expect("it goes on");
     failed(resume().await, ErrorKind::InvalidTransition);
     failed(start().await, ErrorKind::Conflict);
     let cancelled = cancel().await.unwrap();
     assert_eq!((cancelled.state, cancelled.checkpoint.0), (BackfillState::Cancelled, 4), "what it did stays");
     assert_eq!(step(&late, "w", 5).await, None);
-    assert_eq!(resume().await.unwrap().checkpoint.0, 4, "from its checkpoint");
+    let resumed = resume().await.unwrap();
+    assert_eq!((resumed.state, resumed.checkpoint.0), (BackfillState::InProgress, 4), "from its checkpoint");
     let mut left = 0;
     while let Some(step) = step(&late, "w", 5).await {
         left += step.processed;
@@ -102,6 +103,17 @@ pub async fn only_the_possible_is_done_with_a_backfill(case: &Case) {
         ErrorKind::NoSuchSubscription,
     );
     assert!(start().await.is_ok(), "after it was completed another may be asked for");
+}
+
+/// What was stopped does not go on for a group that does not count: its resurrection begins another.
+pub async fn a_dead_groups_backfill_does_not_go_on(case: &Case) {
+    let (scene, late) = late_joiner(case, 10).await;
+    let name = group("late");
+    step(&late, "w", 4).await.expect("it starts");
+    scene.store.cancel_backfill(&scene.topic, &name).await.unwrap();
+    late.let_die(case).await;
+    failed(scene.store.resume_backfill(&scene.topic, &name).await, ErrorKind::InvalidTransition);
+    assert_eq!(shown(&late).await.state, BackfillState::Cancelled);
 }
 
 /// Two never run the same one; a worker that is silent for fifteen seconds loses it, and the next goes on at its checkpoint.

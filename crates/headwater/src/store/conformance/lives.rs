@@ -87,6 +87,7 @@ macro_rules! conformance_life_cases {
                 a_message_stays_for_its_time_after_it_was_done,
                 for_ever_keeps_everything,
                 what_nobody_subscribed_to_lives_its_least_life,
+                a_least_life_holds_up_no_others,
                 writes_are_blocked_while_nobody_counts,
                 a_queue_never_blocks,
                 max_retention_takes_the_unread_and_tells,
@@ -128,6 +129,7 @@ macro_rules! conformance_life_cases {
             [
                 a_late_joiner_is_set_on_pending_records,
                 only_the_possible_is_done_with_a_backfill,
+                a_dead_groups_backfill_does_not_go_on,
                 a_silent_worker_loses_it_to_another,
                 a_bounded_backfill_covers_the_last_ones,
                 the_end_is_fixed_when_it_starts,

@@ -9,7 +9,7 @@ use super::log_capture;
 use crate::error::ErrorKind;
 use crate::lease::Outcome;
 use crate::message::{NewMessage, Offset};
-use crate::name::Owner;
+use crate::name::{Owner, TopicName};
 use crate::settle::Verdict;
 use crate::subscription::{MissedMessages, Start, SubscriptionState, Transition};
 use crate::topic::{Semantics, TopicSettings, Tracking};
@@ -93,6 +93,25 @@ pub async fn what_nobody_subscribed_to_lives_its_least_life(case: &Case) {
     assert_eq!(unread.clean_all().await, 0);
     case.advance(HOUR);
     assert_eq!(unread.clean_all().await, 1);
+}
+
+/// More of them than a step looks at hold up nothing that was published later, to a group that counts.
+pub async fn a_least_life_holds_up_no_others(case: &Case) {
+    for tracking in MODES {
+        let settings = TopicSettings { zero_subscription_retention: HOUR, tracking, ..lively() };
+        let name = TopicName::new(tracking.as_str()).unwrap();
+        let store = case.open().await;
+        store.create_topic(&name, &settings).await.unwrap();
+        store.publish(&name, &vec![NewMessage::new("x"); 30]).await.unwrap();
+        let subscription = store.subscribe(&name, &group("workers"), Start::Now).await.unwrap();
+        let scene = Scene { store, topic: name, subscription };
+        scene.publish(30).await;
+        assert_eq!(scene.reads().await.len(), 30);
+        assert_eq!(scene.clean_in_steps_of(10).await.removed, 30, "{tracking:?}");
+        assert_eq!(scene.stored().await, (1..=30).collect::<Vec<i64>>());
+        case.advance(HOUR);
+        assert_eq!(scene.clean_in_steps_of(10).await.removed, 30, "{tracking:?}");
+    }
 }
 
 /// By whatever way one publishes: refused with a reason while no group counts, nothing is written.
