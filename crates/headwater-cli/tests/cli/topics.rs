@@ -32,6 +32,11 @@ fn settings(place: &Place) {
     assert!(line("message_retention ").ends_with("  forever") && line("max_retention ").ends_with("  none"));
     assert!(line("zero_subscription_retention ").ends_with("  7d") && line("lease ").ends_with("  5m"));
 
+    // What is stored in milliseconds is the same again.
+    for _ in 0..2 {
+        place.out(&["topic", "create", "brief", "--lease", "1500us"]);
+    }
+
     // Publishing says why it cannot, and does nothing.
     place.out(&["topic", "create", "audited", "--preset", "audit"]);
     let blocked = refusal(&place.run(&["publish", "audited", "x"]), 1);
@@ -89,7 +94,7 @@ fn mistakes(place: &Place) {
     usage(&["publish", "orders", "x", "--delay", "-3s"], "must not be negative");
     usage(&["topic", "create", "x", "--lanes", "70000"], "1..=256");
     usage(&["consume", "orders", "--from", "time:noon"], "; write it like time:2026-01-31T12:00:00Z");
-    usage(&["consume", "orders", "--from", "offset:0"], "offsets begin at 1");
+    usage(&["consume", "orders", "--wait", "0s", "--from", "offset:0"], "offsets begin at 1");
     usage(&["group", "seek", "orders", "x", "--to", "offset:-1", "--yes"], "offsets begin at 1");
     usage(&["backfill", "start", "orders", "x", "--rate-max", "0"], "--rate-max");
     usage(&["topic", "create", "x", "--storage", "shared", "--partition", "day"], "--storage dedicated");

@@ -30,7 +30,8 @@ pub(super) async fn create(
         )
         .await?;
     let topic = get(store, name).await?;
-    if topic.settings != *settings {
+    // As they are stored: durations are kept in milliseconds.
+    if columns_of(&topic.settings) != columns_of(settings) {
         return Err(exists_otherwise(name, &topic.settings, settings));
     }
     Ok(topic)
