@@ -61,6 +61,7 @@ mod fetch;
 mod group;
 mod heartbeat;
 mod jobs;
+mod lanes;
 mod lifecycle;
 mod maintain;
 mod migrate;

@@ -9,7 +9,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::fault::Attempt;
 use super::standing::{Extent, Standing, watermark};
 use super::work::Work;
-use super::{OFFSET_MAX, decode, offset_of, row_key, settle};
+use super::{OFFSET_MAX, decode, lanes, offset_of, row_key, settle};
 use crate::lease::ranges::Ranges;
 use crate::name::GroupName;
 use crate::store::CleanStep;
@@ -31,9 +31,10 @@ pub(super) fn clean(work: &mut Work<'_>, topic: TopicId, messages_max: u32) -> A
     let picked = rule.pick(connection, &extent, messages_max as usize)?;
     let mut step = CleanStep { more: picked.more, ..CleanStep::default() };
     if !picked.offsets.is_empty() {
+        let lost = lost_by(connection, &extent, &standings, &picked.offsets)?;
         step.removed = remove(connection, &extent, &picked.offsets)?;
         let first = raise_first(connection, &extent, step.removed)?;
-        step.missed = miss(work, &extent, &standings, &picked.offsets)?;
+        step.missed = miss(work, &extent, &lost)?;
         for standing in standings.iter().filter(|standing| standing.next < first) {
             work.connection
                 .prepare_cached(super::sql!("resurrect/advance.sql"))?
@@ -200,26 +201,46 @@ fn raise_first(connection: &Connection, extent: &Extent, removed: u64) -> Attemp
     Ok(statement.query_row(bounds, |row| row.get(0))?)
 }
 
+/// What a subscription loses.
+struct Lost<'s> {
+    standing: &'s Standing,
+    /// Where it had something to do.
+    pending: Ranges,
+    /// The messages it had not done.
+    owed: Ranges,
+}
+
+/// What subscriptions have not done of messages that are about to be removed.
+fn lost_by<'s>(
+    connection: &Connection,
+    extent: &Extent,
+    standings: &'s [Standing],
+    going: &Ranges,
+) -> Attempt<Vec<Lost<'s>>> {
+    let mut lost = Vec::new();
+    for standing in standings {
+        let pending = going.without(&standing.done);
+        if !pending.is_empty() {
+            let owed = lanes::owed(connection, extent.topic, standing, &pending)?;
+            lost.push(Lost { standing, pending, owed });
+        }
+    }
+    Ok(lost)
+}
+
 /// Counts what was removed before subscriptions had done it, and forgets the ranges that wait for it. Answers with those
 /// that count.
-fn miss(
-    work: &mut Work<'_>,
-    extent: &Extent,
-    standings: &[Standing],
-    removed: &Ranges,
-) -> Attempt<Vec<(GroupName, u64)>> {
+fn miss(work: &mut Work<'_>, extent: &Extent, lost: &[Lost<'_>]) -> Attempt<Vec<(GroupName, u64)>> {
     let mut missed = Vec::new();
     let mut unblocked = 0;
-    for standing in standings {
-        let lost = removed.without(&standing.done);
-        let Some((first, last)) = lost.first().zip(lost.last()) else { continue };
-        note_missed(work.connection, standing.subscription_id, lost.count(), Some((first, last)))?;
+    for Lost { standing, pending, owed } in lost {
+        note_missed(work.connection, standing.subscription_id, owed.count(), owed.first().zip(owed.last()))?;
         unblocked += work
             .connection
             .prepare_cached(super::sql!("clean/forget_ranges.sql"))?
-            .execute(params![standing.subscription_id, first, last, extent.topic.0])?;
-        if standing.state.counts() {
-            missed.push((GroupName::new(standing.group.clone())?, lost.count()));
+            .execute(params![standing.subscription_id, pending.first(), pending.last(), extent.topic.0])?;
+        if standing.state.counts() && !owed.is_empty() {
+            missed.push((GroupName::new(standing.group.clone())?, owed.count()));
         }
     }
     if unblocked > 0 {

@@ -1,15 +1,15 @@
 //! Dead letters: listing, handing out again, removing.
 
-use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use jiff::Timestamp;
 use rusqlite::types::ToSql;
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension};
 use uuid::Uuid;
 
 use super::fault::Attempt;
+use super::lanes::Lanes;
 use super::range::{DUE_NOW, Part, next_token};
 use super::work::{Kind, Work};
 use super::{SqliteStore, audit, decode, group, settle};
@@ -196,12 +196,14 @@ fn redrive_page(work: &mut Work<'_>, subscription: &Of, page: &[Letter]) -> Atte
     else {
         return Ok(0);
     };
-    let mut coming = Coming::load(work, subscription, first, last)?;
+    let mut lanes = Lanes::load(work.connection, subscription.subscription_id, first, last)?;
     for letter in letters() {
         let lane = subscription.lane_of(letter);
-        if !coming.add(lane, letter.offset) {
+        if !lanes.has_done(lane, letter.offset) {
+            // It comes anyhow, and must not come twice.
             continue;
         }
+        lanes.hold(lane, letter.offset);
         let part = Part {
             token: next_token(work.connection)?,
             first: letter.offset,
@@ -229,42 +231,6 @@ fn remove<'a>(work: &mut Work<'_>, letters: impl Iterator<Item = &'a Letter>) ->
         removed += statement.execute([letter.dead_letter_key])? as u64;
     }
     Ok(removed)
-}
-
-/// What comes anyhow: offsets that are outstanding, or that the cursor of their lane has not reached.
-struct Coming {
-    next: HashMap<u16, i64>,
-    /// By lane, first to last offset.
-    held: HashMap<Option<u16>, BTreeMap<i64, i64>>,
-}
-
-impl Coming {
-    fn load(work: &Work<'_>, subscription: &Of, first: i64, last: i64) -> Attempt<Self> {
-        let subscription_id = subscription.subscription_id;
-        let mut statement = work.connection.prepare_cached(super::sql!("claim/lanes.sql"))?;
-        let next = decode::all(&mut statement, [subscription_id], |row| Ok((row.get(0)?, row.get(1)?)))?;
-        let mut statement = work.connection.prepare_cached(super::sql!("redrive/outstanding.sql"))?;
-        let mut held: HashMap<Option<u16>, BTreeMap<i64, i64>> = HashMap::new();
-        for (lane, first, last) in
-            decode::all(&mut statement, params![subscription_id, first, last], |row| {
-                Ok((row.get(0)?, row.get(1)?, row.get(2)?))
-            })?
-        {
-            held.entry(lane).or_default().insert(first, last);
-        }
-        Ok(Coming { next: next.into_iter().collect(), held })
-    }
-
-    /// Adds an offset; false if it comes anyhow, and so must not come twice.
-    fn add(&mut self, lane: Option<u16>, offset: i64) -> bool {
-        let reached = self.next.get(&lane.unwrap_or(0)).is_some_and(|next| offset < *next);
-        let held = self.held.entry(lane).or_default();
-        let there = held.range(..=offset).next_back().is_some_and(|(_, last)| *last >= offset);
-        if reached && !there {
-            held.insert(offset, offset);
-        }
-        reached && !there
-    }
 }
 
 /// A selection as the parameters every statement about one begins with.

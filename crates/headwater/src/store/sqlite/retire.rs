@@ -9,7 +9,7 @@ use rusqlite::params;
 use super::fault::Attempt;
 use super::standing::{Extent, Standing, watermark};
 use super::work::{Kind, Work};
-use super::{SqliteStore, clean, decode, millis, offset_of, resurrect, row_key, shift};
+use super::{SqliteStore, clean, decode, lanes, millis, offset_of, resurrect, row_key, shift};
 use crate::error::Result;
 use crate::lease::ranges::Ranges;
 use crate::limits::{INBOX_RETENTION, UPKEEP_MESSAGES_MAX};
@@ -128,7 +128,8 @@ fn lowest_pending(
         Some(last) if lost.len() == UPKEEP_MESSAGES_MAX as usize => *last,
         _ => goal,
     };
-    Ok((Ranges::covering(lost.into_iter().map(|offset| (offset, offset))), until))
+    let lost = Ranges::covering(lost.into_iter().map(|offset| (offset, offset)));
+    Ok((lanes::owed(work.connection, extent.topic, standing, &lost)?, until))
 }
 
 fn past(work: &mut Work<'_>, older_than: Duration) -> Attempt<Vec<Named>> {

@@ -73,6 +73,8 @@ pub(super) struct Standing {
     /// Its bit in the records.
     pub(super) bit: Option<u32>,
     pub(super) required_from: i64,
+    /// Of an ordered one; else none.
+    pub(super) lanes: u16,
     /// The first offset never handed out; of an ordered one, its slowest lane's.
     pub(super) next: i64,
     /// What it has done: below `next` and in no outstanding range.
@@ -94,7 +96,7 @@ impl Standing {
     pub(super) fn one(connection: &Connection, subscription_id: i32) -> Attempt<(TopicId, Self)> {
         let mut statement = connection.prepare_cached(super::sql!("track/subscription.sql"))?;
         let found = statement
-            .query_row([subscription_id], |row| Ok((TopicId(row.get(7)?), Self::read(row)?)))
+            .query_row([subscription_id], |row| Ok((TopicId(row.get(8)?), Self::read(row)?)))
             .optional()?;
         let Some((topic, mut standing)) = found else {
             return Err(Error::no_such_subscription("", &format!("number {subscription_id}")).into());
@@ -111,7 +113,8 @@ impl Standing {
             start: row.get(3)?,
             bit: row.get(4)?,
             required_from: row.get(5)?,
-            next: row.get(6)?,
+            lanes: row.get(6)?,
+            next: row.get(7)?,
             done: Ranges::default(),
         })
     }

@@ -1,4 +1,4 @@
--- Purpose:    The messages of a range about to be buried.
+-- Purpose:    What tells the lanes of the messages of a range, and what they are called when they are buried.
 -- Parameters: ?1 row_key from, ?2 row_key to
 -- Index:      the primary key of the log
 SELECT row_key, message_id, key

@@ -261,3 +261,58 @@ async fn a_clock_that_was_wrong_costs_time_but_no_message() {
     assert_eq!(scene.stored().await, [0; 0]);
     scene.assert_sound().await;
 }
+
+/// Lets an ordered group do all of 40 messages but those of one lane; how many these are.
+async fn stuck_in_one_lane(scene: &Scene, subscription: &Subscription) -> u64 {
+    scene.store.claim(&request(subscription, 1)).await.unwrap();
+    let id = subscription.subscription_id.0;
+    let lane = scene.number(&format!("SELECT lane FROM headwater_range WHERE subscription_id = {id}"));
+    for _ in 0..60 {
+        scene.consume(subscription, 40).await;
+    }
+    let messages = scene.store.fetch(scene.topic, OffsetRange::new(Offset(1), Offset(40))).await.unwrap();
+    let lane_of = |key: Option<&str>, id| i64::from(crate::message::lane_of(key, id, 4));
+    let mine = messages.iter().filter(|m| Some(lane_of(m.key.as_deref(), m.message_id)) == lane);
+    let owed = mine.count() as u64;
+    assert!(owed > 0 && owed < 40, "{owed}");
+    owed
+}
+
+async fn with_lanes(settings: &str) -> Scene {
+    let scene = Scene::new(&format!("{settings}, ordering = 'key', lanes = 4")).await;
+    for name in ["a", "b"] {
+        scene.group(name, Start::Beginning).await;
+    }
+    let keyed: Vec<_> = (0..40).map(|n| NewMessage::new("x").key(format!("k{}", n % 8))).collect();
+    scene.store.publish(&topic("orders"), &keyed).await.unwrap();
+    scene
+}
+
+#[tokio::test]
+async fn an_ordered_group_misses_only_what_its_own_lanes_have_not_done() {
+    let scene = with_lanes(KEPT).await;
+    let a = scene.group("a", Start::Beginning).await;
+    let owed = stuck_in_one_lane(&scene, &a).await;
+    scene.clock.advance(HOUR * 24);
+    let step = scene.store.clean(scene.topic, 10_000).await.unwrap();
+    assert_eq!((step.removed, step.missed), (40, vec![(group("a"), owed), (group("b"), 40)]));
+    let missed = scene.number("SELECT missed FROM headwater_subscription WHERE group_name = 'a'");
+    assert_eq!(missed.map(i64::cast_unsigned), Some(owed));
+    scene.assert_sound().await;
+}
+
+#[tokio::test]
+async fn an_ordered_zombie_misses_only_what_its_own_lanes_have_not_done() {
+    let scene = with_lanes("zombie_subscription_ttl_ms = 0").await;
+    let (alive, zombie) =
+        (scene.group("a", Start::Beginning).await, scene.group("b", Start::Beginning).await);
+    for _ in 0..60 {
+        scene.consume(&alive, 40).await;
+    }
+    let owed = stuck_in_one_lane(&scene, &zombie).await;
+    scene.shift(&zombie, "dead").await;
+    assert_eq!(scene.store.clean_subscriptions(HOUR).await.unwrap().zombies.len(), 1);
+    let missed = scene.number("SELECT missed FROM headwater_subscription WHERE group_name = 'b'");
+    assert_eq!(missed.map(i64::cast_unsigned), Some(owed));
+    scene.assert_sound().await;
+}

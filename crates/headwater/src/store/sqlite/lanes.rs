@@ -1,0 +1,81 @@
+//! What a subscription has done, message by message: of an ordered one each message is its own lane's, however slow others
+//! are.
+
+use std::collections::{BTreeMap, HashMap};
+
+use rusqlite::{Connection, params};
+
+use super::fault::Attempt;
+use super::standing::Standing;
+use super::{decode, offset_of, row_key};
+use crate::lease::ranges::Ranges;
+use crate::message::lane_of;
+use crate::topic::TopicId;
+
+/// The cursors of a subscription's lanes, and what is outstanding in each. One that is not ordered has one without a number.
+pub(super) struct Lanes {
+    next: HashMap<u16, i64>,
+    /// By lane, first to last offset.
+    held: HashMap<Option<u16>, BTreeMap<i64, i64>>,
+}
+
+impl Lanes {
+    /// As far as some offsets are concerned.
+    pub(super) fn load(
+        connection: &Connection,
+        subscription_id: i32,
+        first: i64,
+        last: i64,
+    ) -> Attempt<Self> {
+        let mut statement = connection.prepare_cached(super::sql!("claim/lanes.sql"))?;
+        let next = decode::all(&mut statement, [subscription_id], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let mut statement = connection.prepare_cached(super::sql!("redrive/outstanding.sql"))?;
+        let mut held: HashMap<Option<u16>, BTreeMap<i64, i64>> = HashMap::new();
+        for (lane, first, last) in
+            decode::all(&mut statement, params![subscription_id, first, last], |row| {
+                Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+            })?
+        {
+            held.entry(lane).or_default().insert(first, last);
+        }
+        Ok(Lanes { next: next.into_iter().collect(), held })
+    }
+
+    /// Whether an offset was handed out in its lane and is not outstanding.
+    pub(super) fn has_done(&self, lane: Option<u16>, offset: i64) -> bool {
+        let reached = self.next.get(&lane.unwrap_or(0)).is_some_and(|next| offset < *next);
+        let before = self.held.get(&lane).and_then(|held| held.range(..=offset).next_back());
+        reached && before.is_none_or(|(_, last)| *last < offset)
+    }
+
+    /// From now on an offset is outstanding.
+    pub(super) fn hold(&mut self, lane: Option<u16>, offset: i64) {
+        self.held.entry(lane).or_default().insert(offset, offset);
+    }
+}
+
+/// Of stored messages that a subscription has not done as far as its slowest lane tells, those that it really has not.
+pub(super) fn owed(
+    connection: &Connection,
+    topic: TopicId,
+    standing: &Standing,
+    pending: &Ranges,
+) -> Attempt<Ranges> {
+    let Some((first, last)) = pending.first().zip(pending.last()).filter(|_| standing.lanes > 0) else {
+        return Ok(pending.clone());
+    };
+    let lanes = Lanes::load(connection, standing.subscription_id, first, last)?;
+    let mut owed = Vec::new();
+    let mut statement = connection.prepare_cached(super::sql!("settle/buried.sql"))?;
+    for (first, last) in pending.iter() {
+        let mut rows = statement.query([row_key(topic, first), row_key(topic, last)])?;
+        while let Some(row) = rows.next()? {
+            let offset = offset_of(row.get(0)?);
+            let lane = lane_of(decode::text(row, 2)?.as_deref(), decode::uuid(row, 1)?, standing.lanes);
+            if !lanes.has_done(Some(lane), offset) {
+                owed.push((offset, offset));
+            }
+        }
+    }
+    Ok(Ranges::covering(owed))
+}
