@@ -211,7 +211,8 @@ impl Groups {
         self.store.seek(&topic, &name, to, dry_run).await
     }
 
-    /// Gives a group a delivery policy of its own. Consumers that run take it over when they start again.
+    /// Gives a group a delivery policy of its own. Consumers that run take it over with one of their next heartbeats, for what
+    /// they are handed from then on.
     pub async fn set_policy(&self, group: &str, policy: &DeliveryPolicy) -> Result<()> {
         let (topic, name) = self.names(group)?;
         self.store.set_policy(&topic, &name, policy).await

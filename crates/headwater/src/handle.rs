@@ -8,7 +8,7 @@ use crate::consumer::InUse;
 use crate::error::Result;
 use crate::lease::{Lease, OffsetRange, Outcome, Settlement};
 use crate::message::{Message, Offset};
-use crate::settle::{Verdict, outcomes_of, own_messages};
+use crate::settle::{RetryPolicy, Verdict, outcomes_of, own_messages};
 
 /// Messages leased to this consumer, to be settled as a whole or one by one.
 #[derive(Debug)]
@@ -21,13 +21,14 @@ pub struct Batch {
     /// Of keys that wait for an older message: given back unhandled.
     parked: Vec<(Offset, String)>,
     lease_for: Duration,
+    policy: RetryPolicy,
 }
 
 impl Batch {
-    pub(crate) fn new(of: InUse, lease: Lease, messages: Vec<Message>) -> Self {
+    pub(crate) fn new(of: InUse, lease: Lease, lease_for: Duration, messages: Vec<Message>) -> Self {
         let (messages, parked) = own_messages(&lease, of.group.subscription.lanes, messages);
-        let lease_for = of.group.lease_for();
-        Batch { of, lease, messages, parked, lease_for }
+        let policy = of.group.policy();
+        Batch { of, lease, messages, parked, lease_for, policy }
     }
 
     /// The messages, offsets rising.
@@ -65,8 +66,7 @@ impl Batch {
     /// In an ordered subscription later messages of a key that failed are given back too, so that they come after it:
     /// do not handle them. [`Batch::handle`] sees to that.
     pub async fn settle_each(self, verdicts: Vec<(Offset, Verdict)>) -> Result<()> {
-        let policy = &self.of.group.policy;
-        let outcomes = outcomes_of(&self.lease, &self.messages, verdicts, policy);
+        let outcomes = outcomes_of(&self.lease, &self.messages, verdicts, &self.policy);
         self.settle(self.settlement(&outcomes)).await?;
         self.count(&outcomes);
         Ok(())

@@ -23,7 +23,7 @@ use super::pages::{Pages, weight};
 use super::work::LeaseWork;
 use crate::error::{Error, ErrorKind, Result};
 use crate::handler::Messages;
-use crate::lease::{ClaimRequest, Claimed, Lease, OffsetRange, Outcome};
+use crate::lease::{ClaimRequest, Claimed, Lease, OffsetRange, Outcome, Want};
 use crate::limits::{CLAIM_SUBSCRIPTIONS_MAX, SAFETY_POLL};
 use crate::message::Offset;
 use crate::name::Owner;
@@ -124,7 +124,7 @@ impl Feed {
     ) -> Result<(HashMap<SubscriptionId, usize>, Option<Duration>)> {
         // One want per subscription: where a group runs twice in this process, whoever wants first is served first.
         let mut by_id: HashMap<SubscriptionId, &Arc<Group>> = HashMap::new();
-        let mut wants = Vec::new();
+        let mut wants: Vec<Want> = Vec::new();
         for group in groups {
             if let Entry::Vacant(free) = by_id.entry(group.subscription.subscription_id)
                 && let Some(want) = group.want()
@@ -141,6 +141,8 @@ impl Feed {
         }
         let _claiming = self.claiming.lock().await;
         let started = Instant::now();
+        let lease_of: HashMap<SubscriptionId, Option<Duration>> =
+            wants.iter().map(|want| (want.subscription_id, want.lease)).collect();
         let claimed = self.store.claim(&ClaimRequest { owner: self.owner.clone(), wants }).await?;
         let took = started.elapsed();
         for id in got.keys() {
@@ -157,7 +159,8 @@ impl Feed {
             let group = by_id[&lease.subscription_id];
             handed.leases.retain(|other| other.token != lease.token);
             *got.get_mut(&lease.subscription_id).expect("only what was wanted is handed out") += 1;
-            self.hand_over(group, lease, started);
+            let lease_for = lease_of[&lease.subscription_id].unwrap_or_else(|| group.lease_for());
+            self.hand_over(group, lease, lease_for, started);
         }
         for (id, messages) in messages {
             catch_up::claimed(by_id[&id], &self.store, asked[&id], messages, took);
@@ -222,7 +225,7 @@ impl Feed {
         Ok(())
     }
 
-    fn hand_over(&self, group: &Arc<Group>, lease: Lease, claimed_at: Instant) {
+    fn hand_over(&self, group: &Arc<Group>, lease: Lease, lease_for: Duration, claimed_at: Instant) {
         let views = self.pages.lock().expect("no panic while held").view(lease.range);
         let (slices, parked) = if lease.lane.is_some() {
             let all: Vec<_> = views.iter().flatten().cloned().collect();
@@ -238,7 +241,7 @@ impl Feed {
         let (sampled, bytes) = sample.fold((0, 0), |(count, bytes), weight| (count + 1, bytes + weight));
         group.pace.saw(sampled, bytes);
         self.handed.fetch_add(count as u64, Ordering::Relaxed);
-        let work = LeaseWork::new(lease, Arc::clone(group), group.lease_for(), slices, parked, claimed_at);
+        let work = LeaseWork::new(lease, Arc::clone(group), lease_for, slices, parked, claimed_at);
         group.take_over(work);
     }
 }

@@ -22,7 +22,8 @@ use crate::lease::{GroupLimits, Outcome, Settlement, Want};
 use crate::message::{Message, Offset};
 use crate::observe::metrics::GroupMetrics;
 use crate::settle::{RetryPolicy, Verdict, decide, jitter_of};
-use crate::subscription::{Subscription, SubscriptionState};
+use crate::subscription::{DeliveryPolicy, Subscription, SubscriptionState};
+use crate::topic::TopicSettings;
 
 /// With all workers busy and nothing finished for that long, a group takes nothing more.
 const STUCK: Duration = Duration::from_millis(900);
@@ -44,11 +45,39 @@ pub(crate) struct GroupSettings {
     pub(crate) pulled: bool,
 }
 
+/// How messages of a group are handed out and tried again, if its consumer does not say otherwise.
+#[derive(Clone, Copy, Debug)]
+struct Delivery {
+    lease: Duration,
+    retry: RetryPolicy,
+}
+
+impl From<&TopicSettings> for Delivery {
+    fn from(settings: &TopicSettings) -> Self {
+        Delivery { lease: settings.lease, retry: RetryPolicy::from(settings) }
+    }
+}
+
+impl Delivery {
+    fn with(self, policy: &DeliveryPolicy) -> Self {
+        let RetryPolicy { max_attempts, backoff_initial, backoff_max } = self.retry;
+        Delivery {
+            lease: policy.lease.unwrap_or(self.lease),
+            retry: RetryPolicy {
+                max_attempts: policy.max_attempts.unwrap_or(max_attempts),
+                backoff_initial: policy.backoff_initial.unwrap_or(backoff_initial),
+                backoff_max: policy.backoff_max.unwrap_or(backoff_max),
+            },
+        }
+    }
+}
+
 /// One group's work in this process.
 pub(crate) struct Group {
     pub(crate) subscription: Subscription,
     pub(crate) settings: GroupSettings,
-    pub(crate) policy: RetryPolicy,
+    /// How its messages are handed out and tried again; altered while it runs.
+    delivery: Mutex<Delivery>,
     pub(crate) metrics: Arc<GroupMetrics>,
     pub(crate) settler: Settler,
     pub(crate) pace: Pace,
@@ -88,7 +117,7 @@ impl Group {
     ) -> Self {
         let interval = subscription.topic.settings.heartbeat_interval;
         Group {
-            policy: RetryPolicy::from(&subscription.topic.settings),
+            delivery: Mutex::new(Delivery::from(&subscription.topic.settings)),
             metrics,
             pace: Pace::new(settings.batch.max(settings.concurrency), settings.buffer_bytes_max),
             catch_up: settings.catch_up_pace.map(CatchUp::new),
@@ -122,8 +151,21 @@ impl Group {
         result
     }
 
+    /// How long what it is handed from now on is leased.
     pub(crate) fn lease_for(&self) -> Duration {
-        self.settings.lease.unwrap_or(self.subscription.topic.settings.lease)
+        self.settings.lease.unwrap_or_else(|| self.delivery.lock().expect("no panic while held").lease)
+    }
+
+    /// How often and how fast what it is handed from now on is tried again.
+    pub(crate) fn policy(&self) -> RetryPolicy {
+        self.delivery.lock().expect("no panic while held").retry
+    }
+
+    /// The topic was altered, or the group's policy, or neither.
+    pub(crate) fn learn(&self, settings: &TopicSettings, policy: &DeliveryPolicy) {
+        let delivery = Delivery::from(settings).with(policy);
+        *self.delivery.lock().expect("no panic while held") = delivery;
+        self.standing.set_heartbeat_interval(settings.heartbeat_interval);
     }
 
     /// What to claim for it now, if anything.
@@ -277,7 +319,7 @@ impl Group {
     /// A message that failed before any handler saw it.
     fn fail(&self, work: &LeaseWork, message: &Message, error: String) -> bool {
         let verdict = Verdict::Failed(error);
-        let mut outcome = decide(verdict, work.lease.attempt, &self.policy, jitter_of(message));
+        let mut outcome = decide(verdict, work.lease.attempt, &work.policy, jitter_of(message));
         if let (Outcome::Retry { key, .. }, true) = (&mut outcome, work.lease.lane.is_some()) {
             // Later messages of the key wait for it.
             key.clone_from(&message.key);

@@ -19,7 +19,8 @@ use super::standing::EndReason;
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{DELAY_MAX, HEARTBEAT_FAILURES_MAX};
 use crate::store::{Beat, Pulse};
-use crate::subscription::{SubscriptionId, SubscriptionState};
+use crate::subscription::{Subscription, SubscriptionId, SubscriptionState};
+use crate::topic::{TopicId, TopicSettings};
 
 /// How long a heartbeat may take.
 pub(super) const BEAT_MAX: Duration = Duration::from_secs(5);
@@ -190,9 +191,10 @@ impl GroupBeat {
             if answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Closed) {
                 return Err(Closed);
             }
-            let died = self.hear(answer, &groups);
-            if let Err(error) = in_time(READ_MAX, learn_intervals(runtime, &died)).await {
-                tracing::debug!(%error, "the heartbeat interval is not known now");
+            if self.hear(answer, &groups)
+                && let Err(error) = in_time(READ_MAX, learn_settings(runtime, &groups)).await
+            {
+                tracing::debug!(%error, "whether settings were altered is not known now");
             }
         }
         let interval = interval_of(&groups);
@@ -202,9 +204,9 @@ impl GroupBeat {
         Ok(())
     }
 
-    /// Acts on the answer: each group hears how its subscription is; failures in a row hold all of them back. Answers who had
-    /// died.
-    fn hear(&mut self, answer: Result<(Vec<Beat>, Vec<Pulse>)>, groups: &[Arc<Group>]) -> Vec<Arc<Group>> {
+    /// Acts on the answer: each group hears how its subscription is; failures in a row hold all of them back. False if it was
+    /// one.
+    fn hear(&mut self, answer: Result<(Vec<Beat>, Vec<Pulse>)>, groups: &[Arc<Group>]) -> bool {
         let (beats, pulses) = match answer {
             Ok(answer) => answer,
             Err(error) => {
@@ -219,29 +221,39 @@ impl GroupBeat {
                         );
                     }
                 }
-                return Vec::new();
+                return false;
             }
         };
         self.failures = 0;
         let pulses: HashMap<SubscriptionId, Pulse> =
             beats.iter().map(|beat| beat.subscription_id).zip(pulses).collect();
-        let mut died = Vec::new();
         for group in groups {
             group.unsuspend();
             if let Some(pulse) = pulses.get(&group.subscription.subscription_id) {
                 hear_pulse(group, pulse);
-                died.extend(matches!(pulse, Pulse::Resurrected(_)).then(|| Arc::clone(group)));
             }
         }
-        died
+        true
     }
 }
 
-/// A group that died though it was served may have a topic that was altered: it wants to hear more often now.
-async fn learn_intervals(runtime: &Runtime, died: &[Arc<Group>]) -> Result<()> {
-    for group in died {
-        let topic = runtime.store.topic(&group.subscription.topic.name).await?;
-        group.standing.set_heartbeat_interval(topic.settings.heartbeat_interval);
+/// What operators have altered of a topic or a group holds from here on: how often to beat, how long leases last, how
+/// messages are tried again. One after the other, each time beginning with another one: many may not be read in time.
+async fn learn_settings(runtime: &Runtime, groups: &[Arc<Group>]) -> Result<()> {
+    let mut topics: HashMap<TopicId, TopicSettings> = HashMap::new();
+    let first = rand::random_range(0..groups.len());
+    for group in groups[first..].iter().chain(&groups[..first]) {
+        let Subscription { topic, group: name, .. } = &group.subscription;
+        if !topics.contains_key(&topic.topic_id) {
+            topics.insert(topic.topic_id, runtime.store.topic(&topic.name).await?.settings);
+        }
+        match runtime.store.policy(&topic.name, name).await {
+            Ok(policy) => group.learn(&topics[&topic.topic_id], &policy),
+            // It may be gone: that is for a heartbeat to hear.
+            Err(error) => {
+                tracing::debug!(topic = %topic.name, group = %name, %error, "the policy is not known")
+            }
+        }
     }
     Ok(())
 }

@@ -29,8 +29,8 @@ pub struct Consumer {
     runtime: Arc<Runtime>,
     group: Arc<Group>,
     batch: u32,
-    /// Leases claimed together with the one handed out last.
-    claimed: VecDeque<Lease>,
+    /// Leases claimed together with the one handed out last, and for how long.
+    claimed: VecDeque<(Lease, Duration)>,
 }
 
 /// A group in use: heartbeats say so while this is there.
@@ -109,8 +109,8 @@ impl Consumer {
                 () = std::future::ready(()) => {}
             }
             // Taken off the list only once its messages are here: an error or a dropped call loses no lease.
-            while let Some(lease) = self.claimed.front().cloned() {
-                let batch = self.fetch(lease).await?;
+            while let Some((lease, lease_for)) = self.claimed.front().cloned() {
+                let batch = self.fetch(lease, lease_for).await?;
                 self.claimed.pop_front();
                 if batch.is_some() {
                     return Ok(batch);
@@ -135,14 +135,15 @@ impl Consumer {
 
     /// Claims; `None` if it got something or may now, else how long to wait at most.
     async fn claim(&mut self) -> Result<Option<Duration>> {
+        let lease_for = self.group.lease_for();
         let want = Want {
             // Said outright: the store need not look the topic's up.
-            lease: Some(self.group.lease_for()),
+            lease: Some(lease_for),
             ..Want::new(self.subscription().subscription_id, self.batch)
         };
         let request = ClaimRequest { owner: self.runtime.owner.clone(), wants: vec![want] };
         let claimed = self.runtime.store.claim(&request).await?;
-        self.claimed.extend(claimed.leases);
+        self.claimed.extend(claimed.leases.into_iter().map(|lease| (lease, lease_for)));
         if !self.claimed.is_empty() {
             return Ok(None);
         }
@@ -160,10 +161,10 @@ impl Consumer {
     }
 
     /// The messages of a lease; `None` if none of them exists or is this lane's: then it is settled right away.
-    async fn fetch(&self, lease: Lease) -> Result<Option<Batch>> {
+    async fn fetch(&self, lease: Lease, lease_for: Duration) -> Result<Option<Batch>> {
         let messages = self.runtime.store.fetch(lease.topic_id, lease.range).await?;
         let suspect = lease.suspect;
-        let batch = Batch::new(InUse::new(&self.runtime, &self.group), lease, messages);
+        let batch = Batch::new(InUse::new(&self.runtime, &self.group), lease, lease_for, messages);
         let (metrics, count) = (&self.group.metrics, batch.messages().len() as u64);
         metrics.delivered.add(count);
         if suspect {
@@ -182,7 +183,7 @@ impl Consumer {
         let back: Vec<Settlement> = self
             .claimed
             .drain(..)
-            .map(|lease| Settlement::each(lease.token, vec![(lease.range, Outcome::Release)]))
+            .map(|(lease, _)| Settlement::each(lease.token, vec![(lease.range, Outcome::Release)]))
             .collect();
         if !back.is_empty() {
             // A lease that was lost meanwhile is not ours to give back.

@@ -37,7 +37,7 @@ pub(crate) async fn in_sqlite(
         unreachable!("checked when the member joined")
     };
     let (run, handled) = (Arc::clone(handler), Arc::clone(slice));
-    let (settled, ending) = (Arc::clone(group), Arc::clone(slice));
+    let ending = Arc::clone(slice);
     let work = TransactionWork {
         handler_name: group.settings.inbox_name.clone(),
         token: slice.work.token(),
@@ -51,14 +51,14 @@ pub(crate) async fn in_sqlite(
                 &context_of(&handled, &handled.member, handled.messages.part(at..at + 1)),
             )
         }),
-        decide: Box::new(move |verdicts| settlement_of(&settled, &ending, verdicts)),
+        decide: Box::new(move |verdicts| settlement_of(&ending, verdicts)),
     };
     let started = tokio::time::Instant::now();
     group.call_for_help();
     let _in_flight = group.metrics.hold(slice.messages.len() as u64);
     let done = store.handle_in_transaction(work).await;
     group.metrics.handle_seconds.record(started.elapsed());
-    let done = done.map(|done| (settlement_of(group, slice, done.verdicts.clone()), done.verdicts));
+    let done = done.map(|done| (settlement_of(slice, done.verdicts.clone()), done.verdicts));
     conclude(group, slice, done)
 }
 
@@ -120,13 +120,13 @@ async fn try_in_postgres(
             _ => transaction.rollback_to_savepoint().await?,
         }
         if let (Outcome::Retry { .. } | Outcome::Release, Some(key)) =
-            (decide(verdict.clone(), slice.work.lease.attempt, &group.policy, 0.0), key)
+            (decide(verdict.clone(), slice.work.lease.attempt, &slice.work.policy, 0.0), key)
         {
             waiting_keys.insert(key.clone());
         }
         verdicts.push((message.offset, verdict));
     }
-    let settlement = settlement_of(group, slice, verdicts.clone());
+    let settlement = settlement_of(slice, verdicts.clone());
     let _settling = slice.work.settling.lock().await;
     if !transaction.settle(&settlement).await? {
         transaction.rollback().await?;
@@ -136,8 +136,8 @@ async fn try_in_postgres(
     Ok((settlement, verdicts))
 }
 
-fn settlement_of(group: &Group, slice: &Slice, verdicts: Vec<(Offset, Verdict)>) -> Settlement {
-    let outcomes = outcomes_of(&slice.work.lease, &slice.messages, verdicts, &group.policy);
+fn settlement_of(slice: &Slice, verdicts: Vec<(Offset, Verdict)>) -> Settlement {
+    let outcomes = outcomes_of(&slice.work.lease, &slice.messages, verdicts, &slice.work.policy);
     slice.work.settle_apart(&slice.messages, outcomes)
 }
 
@@ -145,7 +145,7 @@ fn settlement_of(group: &Group, slice: &Slice, verdicts: Vec<(Offset, Verdict)>)
 fn conclude(group: &Arc<Group>, slice: &Slice, done: Result<(Settlement, Vec<(Offset, Verdict)>)>) -> bool {
     match done {
         Ok((settlement, verdicts)) => {
-            let outcomes = outcomes_of(&slice.work.lease, &slice.messages, verdicts, &group.policy);
+            let outcomes = outcomes_of(&slice.work.lease, &slice.messages, verdicts, &slice.work.policy);
             group.metrics.acked.add((slice.messages.len() - outcomes.len()) as u64);
             outcomes.iter().for_each(|(_, outcome)| group.count(outcome));
             slice.work.finish_settled(&slice.messages, &settlement)
@@ -168,7 +168,7 @@ fn conclude(group: &Arc<Group>, slice: &Slice, done: Result<(Settlement, Vec<(Of
             let away = error.is_retryable() || error.kind() == ErrorKind::CommitUnknown;
             let verdict = if away { Verdict::Release } else { Verdict::Failed(error.to_string()) };
             let verdicts = slice.messages.iter().map(|message| (message.offset, verdict.clone())).collect();
-            let outcomes = outcomes_of(&slice.work.lease, &slice.messages, verdicts, &group.policy);
+            let outcomes = outcomes_of(&slice.work.lease, &slice.messages, verdicts, &slice.work.policy);
             slice.work.finish_all(&slice.messages, outcomes)
         }
     }

@@ -15,14 +15,17 @@ use super::group::Group;
 use crate::handler::Messages;
 use crate::lease::{Lease, LeaseToken, OffsetRange, Outcome, Parts, Settlement};
 use crate::message::Offset;
+use crate::settle::RetryPolicy;
 
 /// A lease and what has become of its messages so far.
 #[derive(Debug)]
 pub(crate) struct LeaseWork {
     pub(crate) lease: Lease,
     pub(crate) group: Arc<Group>,
-    /// How long it lasts when extended.
+    /// How long it lasts when extended: as long as it was claimed for, whatever was altered since.
     pub(crate) lease_for: Duration,
+    /// How often and how fast its messages are tried again; one for all of it, so that no key's order depends on when.
+    pub(crate) policy: RetryPolicy,
     /// Shared with handlers: they may ask.
     pub(crate) lost: Arc<AtomicBool>,
     /// What was handed to workers. Offsets that are in none of them never came to be or are another lane's: nobody has to
@@ -72,6 +75,7 @@ impl LeaseWork {
     ) -> Self {
         let span = usize::try_from(lease.range.span()).expect("a lease's span fits memory");
         LeaseWork {
+            policy: group.policy(),
             group,
             lease_for,
             lost: Arc::default(),

@@ -39,7 +39,7 @@ pub(crate) async fn run(group: Arc<Group>) {
 async fn one(group: &Arc<Group>, slice: &Arc<Slice>, at: usize) {
     let message = &slice.messages[at];
     let verdict = handle_one(group, slice, message, at).await;
-    let outcome = decide(verdict, slice.work.lease.attempt, &group.policy, jitter_of(message));
+    let outcome = decide(verdict, slice.work.lease.attempt, &slice.work.policy, jitter_of(message));
     group.count(&outcome);
     group.pace.done(1);
     if slice.work.finish(message.offset, outcome) {
@@ -73,7 +73,7 @@ async fn whole(group: &Arc<Group>, slice: &Arc<Slice>) {
 
 /// Notes verdicts on some of these messages; true if the lease is at its end by that.
 fn finish(group: &Group, slice: &Slice, messages: &Messages, verdicts: Vec<(Offset, Verdict)>) -> bool {
-    let outcomes = outcomes_of(&slice.work.lease, messages, verdicts, &group.policy);
+    let outcomes = outcomes_of(&slice.work.lease, messages, verdicts, &slice.work.policy);
     group.metrics.acked.add((messages.len() - outcomes.len()) as u64);
     outcomes.iter().for_each(|(_, outcome)| group.count(outcome));
     slice.work.finish_all(messages, outcomes)
@@ -99,7 +99,7 @@ async fn in_order(group: &Arc<Group>, slice: &Arc<Slice>) -> Vec<(Offset, Verdic
             }
             _ => handle_one(group, slice, message, at).await,
         };
-        match decide(verdict.clone(), slice.work.lease.attempt, &group.policy, 0.0) {
+        match decide(verdict.clone(), slice.work.lease.attempt, &slice.work.policy, 0.0) {
             Outcome::Ack => continue,
             Outcome::Bury { .. } => {}
             Outcome::Retry { .. } | Outcome::Release | Outcome::Park { .. } => {

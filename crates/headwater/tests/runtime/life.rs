@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headwater::{
-    EndReason, ErrorKind, Headwater, HealthState, Job, ManualClock, OpenOptions, Owner, SubscriptionState,
-    SubscriptionStatus,
+    DeliveryPolicy, EndReason, ErrorKind, Headwater, HealthState, Job, ManualClock, Message, OpenOptions,
+    Owner, SubscriptionState, SubscriptionStatus, TopicSettings,
 };
 use tokio::sync::Semaphore;
 
@@ -25,6 +25,7 @@ on_each!(
     pulling_waits_while_paused_and_is_told_of_the_end,
     pulling_says_that_the_group_lives_and_what_it_did,
     what_a_group_did_is_counted_once_over_all_its_runs,
+    what_operators_alter_reaches_consumers_that_run,
 );
 
 async fn status(headwater: &Headwater, group: &str) -> SubscriptionStatus {
@@ -321,5 +322,41 @@ async fn what_a_group_did_is_counted_once_over_all_its_runs(place: Place) {
         running.shutdown(Duration::from_secs(5)).await.unwrap();
         assert_eq!(status(&headwater, "email").await.activity.processed, run as u64 * 10);
     }
+    place.leave(&headwater).await;
+}
+
+async fn what_operators_alter_reaches_consumers_that_run(place: Place) {
+    let headwater = place.open().await;
+    let (second, hour) = (Duration::from_secs(1), Duration::from_secs(3_600));
+    let topic =
+        headwater.topic("orders").heartbeats(second, hour).backoff(hour, hour).create().await.unwrap();
+    let failing =
+        headwater.consumer("orders", "email").member("one", |_: Message, _| async { Err("no".into()) });
+    let running = failing.run().await.unwrap();
+    publish_numbers(&headwater, "orders", 1).await;
+    let buried = async || status(&headwater, "email").await.dead_letters;
+    eventually("it waits an hour", async || status(&headwater, "email").await.retrying == 1).await;
+    let once = DeliveryPolicy { max_attempts: Some(1), ..DeliveryPolicy::default() };
+    headwater.groups("orders").set_policy("email", &once).await.unwrap();
+    // Until it has heard of it, what fails waits an hour too.
+    eventually("the policy holds", async || {
+        publish_numbers(&headwater, "orders", 1).await;
+        buried().await > 0
+    })
+    .await;
+    headwater.groups("orders").set_policy("email", &DeliveryPolicy::default()).await.unwrap();
+    let at_once = Duration::from_millis(1);
+    let altered = TopicSettings { backoff_initial: at_once, backoff_max: at_once, ..topic.settings };
+    headwater.alter_topic("orders", &altered).await.unwrap();
+    let attempts = async || {
+        let letters = headwater.dead_letters("orders", "email").list(1_000).await.unwrap();
+        letters.iter().map(|letter| letter.attempts).max()
+    };
+    eventually("so do the topic's settings", async || {
+        publish_numbers(&headwater, "orders", 1).await;
+        attempts().await == Some(10)
+    })
+    .await;
+    running.shutdown(Duration::from_secs(5)).await.unwrap();
     place.leave(&headwater).await;
 }
