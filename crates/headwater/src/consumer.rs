@@ -32,6 +32,7 @@ mod pull;
 mod queue;
 mod running;
 pub(crate) mod runtime;
+mod settings;
 mod settler;
 mod standing;
 mod step;
@@ -41,12 +42,13 @@ mod transaction;
 mod work;
 mod worker;
 
-use group::{Group, GroupSettings};
+use group::Group;
 use member::{Filter, Member, Members};
 pub use pull::Consumer;
 pub(crate) use pull::InUse;
 pub use running::{Running, Stopped};
 use runtime::Runtime;
+use settings::GroupSettings;
 pub use standing::EndReason;
 pub use step::Stepper;
 

@@ -9,16 +9,16 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::catch_up::CatchUp;
-use super::member::{Filter, Member, Members, Route};
+use super::member::{Member, Members, Route};
 use super::pace::Pace;
 use super::queue::{Kind, Queue, Slice};
+use super::settings::{Delivery, GroupSettings};
 use super::settler::Settler;
 use super::standing::{EndReason, Standing};
 use super::work::LeaseWork;
 use super::worker;
-use crate::backfill::BackfillPace;
 use crate::handler::{Handler, Messages};
-use crate::lease::{GroupLimits, Outcome, Settlement, Want};
+use crate::lease::{Outcome, Settlement, Want};
 use crate::message::{Message, Offset};
 use crate::observe::metrics::GroupMetrics;
 use crate::settle::{RetryPolicy, Verdict, decide, jitter_of};
@@ -27,50 +27,6 @@ use crate::topic::TopicSettings;
 
 /// With all workers busy and nothing finished for that long, a group takes nothing more.
 const STUCK: Duration = Duration::from_millis(900);
-
-/// How a group runs.
-#[derive(Clone)]
-pub(crate) struct GroupSettings {
-    pub(crate) concurrency: usize,
-    pub(crate) batch: usize,
-    pub(crate) lease: Option<Duration>,
-    pub(crate) timeout: Option<Duration>,
-    pub(crate) limits: GroupLimits,
-    pub(crate) catch_up_pace: Option<BackfillPace>,
-    pub(crate) buffer_bytes_max: usize,
-    pub(crate) filter: Option<Filter>,
-    /// The name under which effects are remembered in the inbox.
-    pub(crate) inbox_name: String,
-    /// Whether a program takes its messages by itself, and no member here.
-    pub(crate) pulled: bool,
-}
-
-/// How messages of a group are handed out and tried again, if its consumer does not say otherwise.
-#[derive(Clone, Copy, Debug)]
-struct Delivery {
-    lease: Duration,
-    retry: RetryPolicy,
-}
-
-impl From<&TopicSettings> for Delivery {
-    fn from(settings: &TopicSettings) -> Self {
-        Delivery { lease: settings.lease, retry: RetryPolicy::from(settings) }
-    }
-}
-
-impl Delivery {
-    fn with(self, policy: &DeliveryPolicy) -> Self {
-        let RetryPolicy { max_attempts, backoff_initial, backoff_max } = self.retry;
-        Delivery {
-            lease: policy.lease.unwrap_or(self.lease),
-            retry: RetryPolicy {
-                max_attempts: policy.max_attempts.unwrap_or(max_attempts),
-                backoff_initial: policy.backoff_initial.unwrap_or(backoff_initial),
-                backoff_max: policy.backoff_max.unwrap_or(backoff_max),
-            },
-        }
-    }
-}
 
 /// One group's work in this process.
 pub(crate) struct Group {

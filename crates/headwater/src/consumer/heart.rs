@@ -6,6 +6,7 @@
 //! messages that others have by then.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
@@ -244,14 +245,15 @@ async fn learn_settings(runtime: &Runtime, groups: &[Arc<Group>]) -> Result<()> 
     let first = rand::random_range(0..groups.len());
     for group in groups[first..].iter().chain(&groups[..first]) {
         let Subscription { topic, group: name, .. } = &group.subscription;
-        if !topics.contains_key(&topic.topic_id) {
-            topics.insert(topic.topic_id, runtime.store.topic(&topic.name).await?.settings);
-        }
+        let settings = match topics.entry(topic.topic_id) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(free) => free.insert(runtime.store.topic(&topic.name).await?.settings),
+        };
         match runtime.store.policy(&topic.name, name).await {
-            Ok(policy) => group.learn(&topics[&topic.topic_id], &policy),
+            Ok(policy) => group.learn(settings, &policy),
             // It may be gone: that is for a heartbeat to hear.
             Err(error) => {
-                tracing::debug!(topic = %topic.name, group = %name, %error, "the policy is not known")
+                tracing::debug!(topic = %topic.name, group = %name, %error, "the policy is not known");
             }
         }
     }

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::group::{Group, GroupSettings};
+use super::group::Group;
 use super::member::Members;
 use super::runtime::Runtime;
+use super::settings::GroupSettings;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::handle::Batch;

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::group::{Group, GroupSettings};
+use super::group::Group;
 use super::member::Members;
 use super::runtime::Runtime;
+use super::settings::GroupSettings;
 use super::work::LeaseWork;
 use super::{BUFFER_BYTES_MAX, Handling, member_of};
 use crate::handler::Messages;

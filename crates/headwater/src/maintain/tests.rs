@@ -1,21 +1,21 @@
 //! Maintenance against a store that only remembers what was asked of it, in a time that is moved by hand.
 
+mod backfills;
+mod terms;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::chores::Chores;
 use super::going::Going;
 use super::jobs::Worker;
 use super::plan::Plan;
-use super::term::keep;
 use super::*;
-use crate::backfill::drive::inline;
 use crate::backfill::{Backfill, BackfillLimits, BackfillState, BackfillStep};
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::Offset;
@@ -141,7 +141,7 @@ impl Upkeep for Fake {
     async fn elect(&self, worker: &Owner, term: Duration) -> Result<bool> {
         self.note("elect")?;
         if self.mute.lock().unwrap().contains("elect") {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
         let free = {
             let mut elected = self.elected.lock().unwrap();
@@ -256,11 +256,6 @@ fn worker(fake: &Arc<Fake>, plan: Plan) -> Worker {
     Worker::new(Arc::clone(fake) as Arc<dyn Chores>, plan, Owner::new("worker").unwrap())
 }
 
-/// The topic of the fake's backfills.
-fn counting() -> HashSet<TopicName> {
-    HashSet::from([TopicName::new("orders").unwrap()])
-}
-
 async fn pass(seconds: u64) {
     tokio::time::sleep(Duration::from_secs(seconds)).await;
 }
@@ -358,135 +353,6 @@ async fn a_topic_with_a_short_timeout_is_watched_as_soon_as_it_is_seen() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_of_many_is_elected_and_a_killed_one_is_replaced_within_fifteen_seconds() {
-    let fake = fake(vec![]);
-    let dead = Owner::new("killed without a word").unwrap();
-    assert!(fake.elect(&dead, super::plan::TERM).await.unwrap());
-    let killed_at = Instant::now();
-    let others: Vec<_> = (0..5).map(|_| maintenance(&fake).start()).collect();
-    pass(9).await;
-    assert_eq!(fake.worker(), Some(dead));
-    assert_eq!(fake.count("maintain"), 0, "nobody else works meanwhile");
-    while fake.worker().is_none_or(|worker| worker.as_str().starts_with("killed")) {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    assert!(killed_at.elapsed() < Duration::from_secs(15), "{:?}", killed_at.elapsed());
-    let elected = fake.worker();
-    pass(100).await;
-    assert_eq!(fake.worker(), elected, "confirmed, and so nobody else");
-    for other in others {
-        other.stop().await;
-    }
-    assert_eq!(fake.worker(), None, "given up in order");
-}
-
-#[tokio::test(start_paused = true)]
-async fn who_is_not_elected_asks_every_few_seconds_and_does_nothing_else() {
-    let fake = fake(vec![topic(1)]);
-    fake.elect(&Owner::new("other").unwrap(), Duration::from_secs(1_000_000)).await.unwrap();
-    fake.forget();
-    let maintaining = maintenance(&fake).start();
-    pass(900).await;
-    let asked = fake.asked.lock().unwrap().len();
-    assert_eq!(asked, fake.count("elect"));
-    assert!((200..=225).contains(&asked), "{asked}");
-    maintaining.stop().await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn losing_the_election_stops_the_jobs_at_their_next_step() {
-    let fake = fake(vec![topic(1)]);
-    fake.to_clean.lock().unwrap().insert(TopicId(1), 1_000_000);
-    *fake.step_takes.lock().unwrap() = Duration::from_millis(100);
-    let maintaining = maintenance(&fake).start();
-    pass(30).await;
-    assert!(fake.count("clean") > 10);
-    let usurper = Owner::new("usurper").unwrap();
-    *fake.elected.lock().unwrap() = Some((usurper, Instant::now() + Duration::from_secs(1_000)));
-    pass(4).await;
-    fake.forget();
-    pass(100).await;
-    assert_eq!([fake.count("clean"), fake.count("maintain")], [0, 0]);
-    maintaining.stop().await;
-    assert_eq!(fake.count("resign"), 0, "it is not ours to give up");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_worker_cut_off_from_the_database_stops_when_its_term_is_over() {
-    let fake = fake(vec![topic(1)]);
-    let maintaining = maintenance(&fake).start();
-    pass(20).await;
-    fake.broken.lock().unwrap().insert("elect");
-    pass(11).await;
-    fake.forget();
-    pass(60).await;
-    assert_eq!(fake.count("maintain"), 0);
-    fake.broken.lock().unwrap().clear();
-    pass(10).await;
-    assert!(fake.count("maintain") > 0, "it comes back by itself");
-    maintaining.stop().await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_worker_whose_confirmation_hangs_stops_when_its_term_is_over() {
-    let fake = fake(vec![topic(1)]);
-    let maintaining = maintenance(&fake).start();
-    pass(20).await;
-    fake.mute.lock().unwrap().insert("elect");
-    while fake.worker().is_some() {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    // From here on the database gives the place to another.
-    fake.forget();
-    pass(60).await;
-    assert_eq!(fake.count("maintain"), 0);
-    fake.mute.lock().unwrap().clear();
-    pass(20).await;
-    assert!(fake.count("maintain") > 0, "it comes back by itself");
-    maintaining.stop().await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_term_counts_from_before_its_election_was_asked_for() {
-    let fake = fake(vec![topic(1)]);
-    *fake.elect_takes.lock().unwrap() = Duration::from_secs(8);
-    let maintaining = maintenance(&fake).start();
-    pass(7).await;
-    assert!(fake.worker().is_some(), "decided, and the answer is under way");
-    fake.mute.lock().unwrap().insert("elect");
-    pass(4).await;
-    assert_eq!(fake.worker(), None, "the database's term is over");
-    fake.forget();
-    pass(30).await;
-    assert_eq!(fake.count("maintain"), 0);
-    drop(maintaining);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_job_that_fell_due_while_the_election_was_lost_does_not_run() {
-    let fake = fake(vec![topic(1)]);
-    let worker = worker(&fake, Plan::of(MaintenancePreset::Standard));
-    let (on, elected) = watch::channel(true);
-    let elected = Going::while_true(elected);
-    let losing = async {
-        pass(20).await;
-        assert!(fake.count("maintain") > 5);
-        *fake.topics_take.lock().unwrap() = Duration::from_secs(4);
-        fake.forget();
-        while fake.count("topics") == 0 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        // It fell due, and while it looks at the topics another is elected.
-        pass(2).await;
-        on.send_replace(false);
-        fake.forget();
-        pass(30).await;
-    };
-    tokio::join!(keep(&worker, Job::Heads, &elected), losing);
-    assert_eq!(fake.count("maintain"), 0);
-}
-
-#[tokio::test(start_paused = true)]
 async fn topics_that_are_slow_to_read_hold_up_no_job() {
     let fake = fake(vec![topic(1)]);
     let maintaining = maintenance(&fake).start();
@@ -532,20 +398,6 @@ async fn a_failing_job_backs_off_and_the_others_keep_their_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn dropped_it_stops_and_gives_up_its_place() {
-    let fake = fake(vec![]);
-    let maintaining = maintenance(&fake).start();
-    pass(20).await;
-    assert!(fake.worker().is_some());
-    drop(maintaining);
-    pass(1).await;
-    assert_eq!(fake.worker(), None);
-    fake.forget();
-    pass(60).await;
-    assert!(fake.asked.lock().unwrap().is_empty());
-}
-
-#[tokio::test(start_paused = true)]
 async fn cleanup_that_falls_behind_is_shown_until_it_keeps_up() {
     let fake = fake(vec![topic(1)]);
     fake.to_clean.lock().unwrap().insert(TopicId(1), 1_000_000);
@@ -569,63 +421,4 @@ async fn cleanup_that_falls_behind_is_shown_until_it_keeps_up() {
     fake.to_clean.lock().unwrap().clear();
     clean(50_000_000).await;
     assert!(!worker.metrics.set_behind(false), "nothing may go: that is no fault of cleanup's");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_backfill_goes_at_its_rate_and_gives_way_to_load() {
-    let fake = fake(vec![]);
-    fake.backfill(200_000, 10_000);
-    let started = Instant::now();
-    let run = maintenance(&fake).run_once(&[Job::Backfill]).await.unwrap().remove(0);
-    assert_eq!((run.rows, run.backlog), (200_000, 0));
-    let took = started.elapsed();
-    assert!(took >= Duration::from_secs(19) && took < Duration::from_secs(30), "{took:?}");
-    fake.batches.lock().unwrap().clear();
-    *fake.probe_takes.lock().unwrap() = Duration::from_millis(40);
-    *fake.step_takes.lock().unwrap() = Duration::from_millis(5);
-    fake.backfill(1_000, 10_000);
-    maintenance(&fake).run_once(&[Job::Backfill]).await.unwrap();
-    assert!(fake.batches.lock().unwrap().iter().all(|batch| *batch <= 100));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_small_backfill_is_done_at_once_and_a_large_one_left_to_maintenance() {
-    let (topic, group) = (TopicName::new("orders").unwrap(), GroupName::new("late").unwrap());
-    for (total, steps) in [(100_000, 10), (100_001, 0)] {
-        let fake = fake(vec![]);
-        fake.backfill(total, 50_000);
-        inline(&*fake, &counting(), &topic, &group).await.unwrap();
-        assert_eq!(fake.count("step_backfill"), steps, "{total}");
-    }
-    let other = GroupName::new("another").unwrap();
-    let fake = fake(vec![]);
-    fake.backfill(10, 50_000);
-    inline(&*fake, &counting(), &topic, &other).await.unwrap();
-    assert_eq!(fake.count("step_backfill"), 0, "it has none");
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_is_done_at_once_is_neither_a_strangers_nor_faster_than_its_rate() {
-    let (topic, group) = (TopicName::new("orders").unwrap(), GroupName::new("late").unwrap());
-    let strangers = fake(vec![]);
-    strangers.backfill_of("another", 10, 50_000);
-    strangers.backfill(10, 50_000);
-    inline(&*strangers, &counting(), &topic, &group).await.unwrap();
-    assert_eq!(strangers.count("step_backfill"), 0, "another's came first");
-    strangers.backfills.lock().unwrap()[0].state = BackfillState::Completed;
-    inline(&*strangers, &counting(), &topic, &group).await.unwrap();
-    assert_eq!(strangers.count("step_backfill"), 1);
-
-    let paced = fake(vec![]);
-    paced.backfill(20_000, 4_000);
-    let started = Instant::now();
-    inline(&*paced, &counting(), &topic, &group).await.unwrap();
-    assert_eq!(*paced.batches.lock().unwrap(), [4_000; 5]);
-    let took = started.elapsed();
-    assert!(took >= Duration::from_secs(4) && took < Duration::from_secs(5), "{took:?}");
-
-    let slow = fake(vec![]);
-    slow.backfill(1_001, 100);
-    inline(&*slow, &counting(), &topic, &group).await.unwrap();
-    assert_eq!(slow.count("step_backfill"), 0, "nobody waits that long");
 }

@@ -49,7 +49,7 @@ impl Still {
     async fn note(&self, verb: &'static str) {
         self.asked.lock().unwrap().push((Instant::now(), verb));
         if self.mute.lock().unwrap().contains(verb) {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 
