@@ -197,3 +197,14 @@ $$;
 -- Takes the lock of upkeep on a topic.
 CREATE FUNCTION {schema}.lock_extent(p_topic_id integer) RETURNS {schema}.extent
 LANGUAGE sql AS $$ SELECT e.* FROM {schema}.extent e WHERE e.topic_id = p_topic_id FOR UPDATE $$;
+
+-- Refuses to move a cancelled subscription: it has no place any more.
+CREATE FUNCTION {schema}.refuse_cancelled(s {schema}.subscription, p_topic text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF s.status = 'cancelled' THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW007', MESSAGE = format(
+            'invalid transition: topic %s, group %s is cancelled; seek needs active or paused or dead; nothing was changed',
+            p_topic, s.group_name);
+    END IF;
+END $$;

@@ -371,17 +371,6 @@ EXCEPTION
     WHEN lock_not_available THEN NULL;
 END $$;
 
--- A cancelled one has no place any more.
-CREATE FUNCTION {schema}.refuse_cancelled(s {schema}.subscription, p_topic text) RETURNS void
-LANGUAGE plpgsql AS $$
-BEGIN
-    IF s.status = 'cancelled' THEN
-        RAISE EXCEPTION USING ERRCODE = 'HW007', MESSAGE = format(
-            'invalid transition: topic %s, group %s is cancelled; seek needs active or paused or dead; nothing was changed',
-            p_topic, s.group_name);
-    END IF;
-END $$;
-
 -- Moves a subscription's cursor, or tells what that would do. How many messages that is about is counted before anything is
 -- locked, because there may be millions: what is published, handled or removed meanwhile is not in the numbers.
 CREATE FUNCTION {schema}.seek(
