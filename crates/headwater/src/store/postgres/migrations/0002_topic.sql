@@ -15,7 +15,8 @@ BEGIN
 END $$;
 
 -- Creates a topic or returns the one that is there. Concurrent creators meet at the unique name: one wins, the others
--- wait for its commit and then read its row. p_settings has the columns of "topic" by name.
+-- wait for its commit and then read its row. p_settings has the columns of "topic" by name. One that has tables of its own from
+-- the beginning gets a number of its own kind: see 0018_partitions.
 CREATE FUNCTION {schema}.create_topic(p_name text, p_settings jsonb, p_now timestamptz) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -24,11 +25,14 @@ DECLARE
 BEGIN
     PERFORM {schema}.check_name('topic', p_name);
     INSERT INTO {schema}.topic AS t (
-        name, semantics, tracking, message_retention_ms, max_retention_ms, zero_subscription_retention_ms, block_writes,
+        topic_id, name, semantics, tracking, message_retention_ms, max_retention_ms, zero_subscription_retention_ms, block_writes,
         zombie_subscription_ttl_ms, lease_ms, max_attempts, backoff_initial_ms, backoff_max_ms, ordering, lanes, storage,
         partition, partition_rows, payload_bytes_max, dedup_window_ms, heartbeat_interval_ms, heartbeat_timeout_ms, ack_log,
         gap_patience_ms, created_at)
-    SELECT p_name, n.semantics, n.tracking, n.message_retention_ms, n.max_retention_ms, n.zero_subscription_retention_ms,
+    OVERRIDING SYSTEM VALUE
+    SELECT nextval(CASE n.storage WHEN 'dedicated' THEN '{schema}.dedicated_topic_id'
+                                  ELSE pg_get_serial_sequence('{schema}.topic', 'topic_id') END::regclass),
+           p_name, n.semantics, n.tracking, n.message_retention_ms, n.max_retention_ms, n.zero_subscription_retention_ms,
            n.block_writes, n.zombie_subscription_ttl_ms, n.lease_ms, n.max_attempts, n.backoff_initial_ms, n.backoff_max_ms,
            n.ordering, n.lanes, n.storage, n.partition, n.partition_rows, n.payload_bytes_max, n.dedup_window_ms,
            n.heartbeat_interval_ms, n.heartbeat_timeout_ms, n.ack_log, n.gap_patience_ms, coalesce(p_now, clock_timestamp())

@@ -7,6 +7,14 @@
 -- Creating and dropping need locks that a publisher or reader with an open transaction can hold up, and that hold up others
 -- while they are waited for. So they are waited for briefly, left for the next run otherwise, and everything else goes on.
 
+-- Before a table is attached the server looks through the default one for rows that would belong into it, under a lock that
+-- keeps everybody from it, unless its constraints say that there are none. So topics that are created with tables of their own
+-- are numbered from a thousand million on, and the shared table takes no such number. A topic that is given tables
+-- later, while it is empty, has a low number, and the shared table is looked through: a constraint for it would refuse
+-- whoever publishes to it meanwhile, and for ever if the change were cut short.
+CREATE SEQUENCE {schema}.dedicated_topic_id AS integer MINVALUE 1000000000 CACHE 1;
+ALTER TABLE {schema}.message_shared ADD CONSTRAINT message_shared_numbers CHECK (topic_id < 1000000000);
+
 ALTER TABLE {schema}.extent
     -- How many offsets were taken at some time lately: the rate.
     ADD COLUMN rate_offset bigint,
@@ -48,8 +56,9 @@ $$;
 
 -- Gives a topic that has no messages the storage its settings name, and takes away what it had. Runs under the lock of the
 -- extent, or in the transaction that creates the topic. The new table is made apart and attached, so publishers of other
--- topics go on; the shared table is locked while it is made sure that it has none of the topic's rows. Who has
--- an open transaction on it can hold that up: then this fails as busy, and is tried again.
+-- topics go on; the shared table is locked while it is made sure that it has none of the topic's rows, at once if the topic was
+-- created with tables of its own. Who has an open transaction on it can hold that up: then this fails as busy, and is tried
+-- again.
 CREATE FUNCTION {schema}.make_storage(p_topic_id integer) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -69,6 +78,10 @@ BEGIN
         EXECUTE format('DROP TABLE {schema}.%I', v_table);
     END IF;
     DELETE FROM {schema}.partition x WHERE x.topic_id = p_topic_id;
+    IF t.storage = 'shared' AND p_topic_id >= 1000000000 THEN
+        -- Its rows go there from now on. Tables attached later are looked for again, which takes longer and is right.
+        ALTER TABLE {schema}.message_shared DROP CONSTRAINT IF EXISTS message_shared_numbers;
+    END IF;
     IF t.storage = 'dedicated' THEN
         EXECUTE format('CREATE TABLE {schema}.%I (LIKE {schema}.message INCLUDING DEFAULTS INCLUDING STORAGE, PRIMARY KEY (topic_id, message_offset)) %s',
                        v_table, CASE t.partition WHEN 'none' THEN format('WITH (%s)', {schema}.log_table_settings())

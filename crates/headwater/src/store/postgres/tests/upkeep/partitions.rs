@@ -1,6 +1,7 @@
 //! Partitions: made ahead, dropped behind, and never waited for long.
 
 use super::*;
+use crate::topic::Storage;
 
 async fn staged() -> Option<Stage> {
     let settings =
@@ -213,4 +214,33 @@ async fn records_of_a_dropped_partition_are_forgotten() {
     stage.clean().await;
     assert_eq!(stage.number("SELECT count(*) FROM {schema}.record").await, 500);
     stage.strike().await;
+}
+
+/// A topic that is created with tables of its own costs those in the shared one nothing, and may still come to them.
+#[tokio::test]
+async fn a_new_topic_of_its_own_never_looks_through_the_shared_table() {
+    let Some(stage) = Stage::set("message_retention_ms = NULL").await else { return };
+    stage.publish(500).await;
+    let created = "SELECT {schema}.create_topic('own', to_jsonb(t) || '{\"storage\": \"dedicated\", \"partition\": \"day\"}', now())::bigint
+                   FROM {schema}.topic t WHERE name = 'orders'";
+    stage.run("SET enable_seqscan = off; SET enable_bitmapscan = off").await;
+    stage.run("BEGIN").await;
+    let topic = stage.number(created).await;
+    let looked = "SELECT pg_stat_get_xact_tuples_returned('{schema}.message_shared'::regclass)";
+    assert_eq!(stage.number(looked).await, 0);
+    stage.run("COMMIT").await;
+    let own = TopicName::new("own").unwrap();
+    stage.store.publish(&own, &[NewMessage::new("x")]).await.unwrap();
+    assert_eq!(stage.number(&format!("SELECT count(*) FROM {{schema}}.message_t{topic}")).await, 1);
+    stage.run(&format!("DELETE FROM {{schema}}.message WHERE topic_id = {topic}")).await;
+    let shared =
+        TopicSettings { storage: Storage::Shared, ..stage.store.topic(&own).await.unwrap().settings };
+    stage.store.alter_topic(&own, &shared).await.unwrap();
+    stage.store.publish(&own, &[NewMessage::new("x")]).await.unwrap();
+    assert_eq!(stage.number("SELECT count(*) FROM {schema}.message_shared").await, 501);
+    // And another after that, which has to be looked for.
+    stage.run(&created.replace("'own'", "'another'")).await;
+    stage.store.publish(&TopicName::new("another").unwrap(), &[NewMessage::new("x")]).await.unwrap();
+    assert_eq!(stage.number("SELECT count(*) FROM {schema}.message_shared").await, 501);
+    stage.scene.drop().await;
 }
