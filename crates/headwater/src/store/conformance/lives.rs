@@ -116,6 +116,7 @@ macro_rules! conformance_life_cases {
                 a_resurrection_touches_pending_records_only,
                 what_is_handed_out_again_is_unset,
                 the_sixty_fifth_group_is_refused,
+                a_group_kept_for_its_letters_gives_its_bit_away,
                 cleanup_works_in_the_middle_of_pending,
                 tracking_twice_changes_nothing_twice,
                 trackers_at_once_count_once,
@@ -172,6 +173,7 @@ macro_rules! conformance_life_cases {
             upkeep,
             [
                 one_of_many_is_elected,
+                a_clock_that_was_ahead_holds_up_nothing,
                 the_elected_stays_for_its_term,
                 whoever_resigns_is_followed_at_once,
                 a_dead_worker_is_replaced_and_its_work_finished,

@@ -203,6 +203,34 @@ pub async fn the_sixty_fifth_group_is_refused(case: &Case) {
     assert!(required.contains(&group("more")) && required.len() == groups.len(), "{required:?}");
 }
 
+/// A cancelled group stays for its letters, but not in the way of others: its place is free once no record names it.
+pub async fn a_group_kept_for_its_letters_gives_its_bit_away(case: &Case) {
+    let scene = case.scene(counted()).await;
+    let kept = scene.subscribe("kept", Start::Beginning).await;
+    scene.publish(1).await;
+    assert_eq!(scene.reads().await, [1]);
+    let lease = kept.claim_one("a", 1).await;
+    kept.settle_each(lease.token, vec![((1, 1), bury("no"))]).await.unwrap();
+    scene.track_all().await;
+    kept.shift(Transition::Cancel).await;
+    scene.track_all().await;
+    for n in 2..TRACKED_GROUPS_MAX {
+        scene.subscribe(&format!("group-{n}"), Start::Now).await;
+    }
+    let one_more = async || scene.store.subscribe(&scene.topic, &group("more"), Start::Now).await;
+    failed(one_more().await, ErrorKind::InvalidInput);
+    case.advance(HOUR);
+    assert_eq!(scene.clean_all().await.removed, 1);
+    one_more().await.unwrap();
+    scene.publish(1).await;
+    scene.track_all().await;
+    let required = scene.record(2).await.required;
+    assert!(required.contains(&group("more")) && !required.contains(&group("kept")), "{required:?}");
+    let letters = scene.store.dead_letters(&kept.letters(), 9).await.unwrap();
+    assert_eq!(letters.len(), 1, "its letter can still be read");
+    assert_eq!(scene.store.doctor().await.unwrap(), []);
+}
+
 /// What is done goes, though older messages wait: with its record, and the rest stays right.
 pub async fn cleanup_works_in_the_middle_of_pending(case: &Case) {
     let scene = case.scene(counted()).await;

@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use super::case::{Case, owner};
-use super::life::{MOMENT, lively};
+use super::case::{Case, Scene, owner};
+use super::life::{HOUR, MOMENT, counted, lively};
 use crate::maintain::{Job, JobRun};
+use crate::message::Offset;
+use crate::subscription::Start;
+use crate::topic::TopicSettings;
 
 const TERM: Duration = Duration::from_secs(15);
 
@@ -128,4 +131,44 @@ pub async fn runs_recorded_at_once_are_all_counted(case: &Case) {
     let jobs = stores[0].jobs().await.unwrap();
     assert_eq!((jobs[0].job, jobs[0].runs, jobs[0].rows), (Job::Heads, 20, 40));
     stores[0].probe().await.unwrap();
+}
+
+/// What runs meanwhile runs a day ahead of the clock.
+async fn a_day_ahead<T>(case: &Case, acts: impl Future<Output = T>) -> T {
+    let now = case.now();
+    case.advance(HOUR * 24);
+    let done = acts.await;
+    case.clock().set(now);
+    done
+}
+
+/// A clock was ahead and was set back. Terms it gave are taken over, what it noted keeps nothing from being noted.
+pub async fn a_clock_that_was_ahead_holds_up_nothing(case: &Case) {
+    let store = case.open().await;
+    assert!(a_day_ahead(case, elect(&store, "gone")).await);
+    assert!(elect(&store, "a").await, "nobody has a term of a day");
+    assert!(!elect(&store, "b").await, "one that begins now is respected");
+
+    let scene = Scene::new(store, "counted", counted()).await;
+    scene.publish(20).await;
+    scene.track_all().await;
+    scene.subscribe("late", Start::Beginning).await;
+    let step = async |worker: &str| scene.store.step_backfill(&owner(worker), 5).await.expect("it answers");
+    a_day_ahead(case, step("gone")).await.expect("it begins");
+    assert_eq!(step("a").await.expect("it is taken over").backfill.checkpoint, Offset(10));
+    assert_eq!(step("b").await, None, "it is a's");
+    while step("a").await.is_some() {}
+
+    let settings = TopicSettings { message_retention: Some(HOUR), max_retention: None, ..lively() };
+    let scene = Scene::new(scene.store.clone(), "marked", settings).await;
+    scene.publish(6).await;
+    a_day_ahead(case, async {
+        scene.ack_next(3).await;
+        scene.clean_all().await;
+    })
+    .await;
+    scene.ack_next(3).await;
+    assert_eq!(scene.clean_all().await.removed, 0);
+    case.advance(HOUR + MOMENT);
+    assert_eq!(scene.clean_all().await.removed, 6, "all were done an hour ago at the latest");
 }

@@ -42,6 +42,8 @@ BEGIN
     IF p_topic.message_retention_ms IS NULL THEN
         RETURN;
     END IF;
+    -- Noted by a clock that was ahead: it would keep others from being noted until then.
+    DELETE FROM {schema}.mark m WHERE m.topic_id = p_topic.topic_id AND m.marked_at > p_now;
     UPDATE {schema}.mark m SET watermark = p_watermark WHERE m.topic_id = p_topic.topic_id AND m.watermark > p_watermark;
     SELECT m.* INTO v_last FROM {schema}.mark m WHERE m.topic_id = p_topic.topic_id ORDER BY m.marked_at DESC LIMIT 1;
     IF NOT FOUND OR v_last.watermark < p_watermark AND v_last.marked_at < p_now THEN

@@ -18,12 +18,15 @@ BEGIN
     -- Without a look at the records first: there may be millions.
     FOR v_bit IN
         SELECT b FROM generate_series(0, 63) b
-        WHERE NOT EXISTS (SELECT FROM {schema}.subscription s WHERE s.topic_id = p_topic_id AND s.bit = b)
+        -- A cancelled one that is released may stay for its letters; it needs its bit only where a record still names it.
+        WHERE NOT EXISTS (SELECT FROM {schema}.subscription s WHERE s.topic_id = p_topic_id AND s.bit = b
+                          AND (s.status <> 'cancelled' OR s.released_until IS NOT NULL))
         ORDER BY v_used & (1::bigint << b) <> 0, b
     LOOP
         CONTINUE WHEN v_used & (1::bigint << v_bit) <> 0 AND EXISTS (
             SELECT FROM {schema}.record r WHERE r.topic_id = p_topic_id AND (r.required | r.completed) & (1::bigint << v_bit) <> 0);
         UPDATE {schema}.extent e SET bits_used = e.bits_used | (1::bigint << v_bit) WHERE e.topic_id = p_topic_id;
+        UPDATE {schema}.subscription s SET bit = NULL WHERE s.topic_id = p_topic_id AND s.bit = v_bit;
         RETURN v_bit;
     END LOOP;
     SELECT t.name INTO v_topic FROM {schema}.topic t WHERE t.topic_id = p_topic_id;
@@ -275,7 +278,9 @@ BEGIN
     JOIN {schema}.topic t ON t.topic_id = s.topic_id
     WHERE b.state IN ('not_started', 'in_progress') AND t.tracking = 'reference_counting'
       AND s.status IN ('active', 'paused') AND s.bit IS NOT NULL
-      AND (b.worker IS NULL OR b.worker = p_worker OR b.worker_until <= v_now)
+      -- Or it was given by a clock that was ahead: nobody waits for that time.
+      AND (b.worker IS NULL OR b.worker = p_worker OR b.worker_until <= v_now
+           OR b.worker_until > v_now + make_interval(secs => p_lease_ms / 1000.0))
     ORDER BY b.worker = p_worker DESC NULLS LAST, b.created_at, b.subscription_id
     LIMIT 1 FOR UPDATE OF b SKIP LOCKED;
     UPDATE {schema}.backfill b

@@ -8,7 +8,8 @@ DECLARE
 BEGIN
     INSERT INTO {schema}.election AS e (worker, until) VALUES (p_worker, v_now + make_interval(secs => p_term_ms / 1000.0))
     ON CONFLICT (one) DO UPDATE SET worker = excluded.worker, until = excluded.until
-        WHERE e.worker = excluded.worker OR e.until <= v_now;
+        -- A term that ends later than one that begins now was given by a clock that was ahead: nobody waits for that time.
+        WHERE e.worker = excluded.worker OR e.until <= v_now OR e.until > excluded.until;
     RETURN FOUND;
 END $$;
 COMMENT ON FUNCTION {schema}.elect IS 'granted to consumer: elects the worker of upkeep';
