@@ -35,7 +35,7 @@ fn die(place: &Place, topic: &str, name: &str) {
 fn deaths(place: &Place) {
     let heartbeats = ["--heartbeat-interval", "100ms", "--heartbeat-timeout", "200ms"];
     place.out(&[&["topic", "create", "orders", "--pub-sub"], &heartbeats[..]].concat());
-    for name in ["mail", "audit"] {
+    for name in ["mail", "audit", "quiet"] {
         place.out(&["group", "subscribe", "orders", name]);
     }
     text(place.with_input(&["publish", "orders"], "1\n2\n3\n4\n"));
@@ -45,7 +45,9 @@ fn deaths(place: &Place) {
     die(place, "orders", "mail");
     let dead = group(place, "orders", "mail");
     assert_eq!(json!(fields(&dead, ["healthy", "ailments", "lag"])), json!([false, ["dead"], 3]));
-    assert_eq!(group(place, "orders", "audit")["state"], "active", "one that never beat is left alone");
+    assert_eq!(group(place, "orders", "quiet")["state"], "active", "one that never beat is left alone");
+    place.out(&["group", "cancel", "orders", "quiet", "--yes"]);
+    die(place, "orders", "audit");
     assert!(place.out(&["group", "list", "orders"]).contains("dead"));
     assert!(refusal(&place.run(&["group", "resume", "orders", "mail"]), 1).contains("is dead"));
 
