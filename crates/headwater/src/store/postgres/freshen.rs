@@ -12,8 +12,12 @@ use super::PostgresStore;
 use super::fault::translate;
 use crate::error::Result;
 
-/// How soon a large table is vacuumed again: upkeep comes by for each topic that has rows in it.
-const APART: Duration = Duration::from_secs(60);
+/// How soon a large table is vacuumed again at the earliest: upkeep comes by for each topic that has rows in it.
+const REST_MIN: Duration = Duration::from_secs(1);
+/// How long a table rests, as a multiple of what vacuuming it took: that is a tenth of the time then at most.
+const REST: u32 = 9;
+/// How long one rests that could not be vacuumed.
+const REST_FAILED: Duration = Duration::from_secs(60);
 /// How long the server is asked to end a vacuum when the store closes.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -35,7 +39,7 @@ pub(super) async fn freshen(store: &PostgresStore, tables: &[&str], dead_rows: i
 }
 
 /// The same for tables that may take longer than a statement has, or a round of upkeep: by a task of its own, one at a time,
-/// each table at most once a minute.
+/// each table for at most a tenth of the time.
 pub(super) async fn freshen_aside(store: &PostgresStore, tables: &[&str], dead_rows: i64) {
     match worn(store, tables, dead_rows).await {
         Ok(worn) => store.vacuums.begin(store, worn),
@@ -61,10 +65,10 @@ fn statement(store: &PostgresStore, table: &str) -> String {
     format!("VACUUM (SKIP_LOCKED, TRUNCATE false) {}.{table}", store.namespace.quoted())
 }
 
-/// The vacuum that runs beside upkeep, and when each table was last vacuumed so. Ends with the store.
+/// The vacuum that runs beside upkeep, and the tables that rest from it. Ends with the store.
 #[derive(Default)]
 pub(super) struct Vacuums {
-    tried: Mutex<Tried>,
+    resting: Arc<Mutex<Resting>>,
     task: Mutex<Option<JoinHandle<()>>>,
     /// Ends the statement that runs, on the server too.
     cancel: Arc<Mutex<Option<CancelToken>>>,
@@ -76,19 +80,30 @@ impl Vacuums {
         if task.as_ref().is_some_and(|task| !task.is_finished()) {
             return;
         }
-        let due = self.tried.lock().unwrap_or_else(PoisonError::into_inner).due(worn, Instant::now());
+        let due = self.resting.lock().unwrap_or_else(PoisonError::into_inner).due(worn, Instant::now());
         if due.is_empty() {
             return;
         }
-        let statements: Vec<String> = due.iter().map(|table| statement(store, table)).collect();
+        let due: Vec<_> = due.into_iter().map(|table| (statement(store, &table), table)).collect();
         let (connections, cancel) = (store.connections.clone(), Arc::clone(&self.cancel));
+        let resting = Arc::clone(&self.resting);
         *task = Some(tokio::spawn(async move {
             let vacuum = async {
                 // Taken out of the pool and not given back: it has no deadline, and the pool has its place again.
                 let client = Object::take(connections.get().await?);
                 *cancel.lock().unwrap_or_else(PoisonError::into_inner) = Some(client.cancel_token());
-                for statement in ["SET statement_timeout = 0".to_owned()].iter().chain(&statements) {
-                    client.batch_execute(statement).await.map_err(|error| translate("vacuuming", error))?;
+                let run = async |sql: &str| {
+                    client.batch_execute(sql).await.map_err(|error| translate("vacuuming", error))
+                };
+                run("SET statement_timeout = 0").await?;
+                for (sql, table) in due {
+                    let began = Instant::now();
+                    let outcome = run(&sql).await;
+                    let rest = rest_after(began.elapsed(), outcome.is_ok());
+                    let mut resting = resting.lock().unwrap_or_else(PoisonError::into_inner);
+                    resting.0.insert(table, Instant::now() + rest);
+                    drop(resting);
+                    outcome?;
                 }
                 Ok(())
             };
@@ -121,17 +136,19 @@ impl Drop for Vacuums {
     }
 }
 
-/// When each table was last begun with.
-#[derive(Default)]
-struct Tried(HashMap<String, Instant>);
+fn rest_after(took: Duration, done: bool) -> Duration {
+    if done { (took * REST).max(REST_MIN) } else { REST_FAILED }
+}
 
-impl Tried {
-    /// Those that were not begun with lately; they are now.
+/// Until when each table rests.
+#[derive(Default)]
+struct Resting(HashMap<String, Instant>);
+
+impl Resting {
+    /// Those that do not rest any more.
     fn due(&mut self, tables: Vec<String>, now: Instant) -> Vec<String> {
-        self.0.retain(|_, at| now.duration_since(*at) < APART);
-        let due: Vec<String> = tables.into_iter().filter(|table| !self.0.contains_key(table)).collect();
-        self.0.extend(due.iter().map(|table| (table.clone(), now)));
-        due
+        self.0.retain(|_, until| now < *until);
+        tables.into_iter().filter(|table| !self.0.contains_key(table)).collect()
     }
 }
 
@@ -140,15 +157,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_is_due_once_a_minute() {
-        let mut tried = Tried::default();
-        let start = Instant::now();
-        let mut due = |names: &[&str], after: Duration| {
-            tried.due(names.iter().map(|name| (*name).to_owned()).collect(), start + after).join(" ")
-        };
-        assert_eq!(due(&["record", "message_shared"], Duration::ZERO), "record message_shared");
-        assert_eq!(due(&["message_shared", "message_t7"], Duration::from_secs(1)), "message_t7");
-        assert_eq!(due(&["record", "message_t7"], APART), "record");
-        assert_eq!(due(&["record", "message_t7"], APART + Duration::from_secs(1)), "message_t7");
+    fn a_table_rests_nine_times_as_long_as_it_took() {
+        let ms = Duration::from_millis;
+        assert_eq!(rest_after(ms(3), true), REST_MIN);
+        assert_eq!(rest_after(ms(2_000), true), ms(18_000));
+        assert_eq!(rest_after(ms(3), false), REST_FAILED);
+        let (mut resting, now) = (Resting::default(), Instant::now());
+        resting.0.insert("record".into(), now + ms(18_000));
+        let both = || vec!["record".to_owned(), "message_shared".to_owned()];
+        assert_eq!(resting.due(both(), now + ms(17_999)), ["message_shared"]);
+        assert_eq!(resting.due(both(), now + ms(18_000)), both());
     }
 }

@@ -242,27 +242,21 @@ async fn subscriptions_are_cleaned_each_in_transactions_of_its_own() {
     stage.scene.drop().await;
 }
 
-/// A large table is vacuumed beside upkeep, which goes on meanwhile, and not again at once for the next topic.
+/// A large table is vacuumed beside upkeep, which goes on meanwhile.
 #[tokio::test]
-async fn worn_tables_are_vacuumed_beside_upkeep_once_in_a_while() {
+async fn worn_tables_are_vacuumed_beside_upkeep() {
     use crate::store::postgres::freshen::freshen_aside;
     let Some(stage) = Stage::set(AT_ONCE).await else { return };
     let vacuums =
         "SELECT vacuum_count FROM pg_stat_user_tables WHERE relid = '{schema}.message_shared'::regclass";
-    let wear = async || {
-        stage.publish(100).await;
-        stage.run("DELETE FROM {schema}.message").await;
-        stage.run("SELECT pg_stat_force_next_flush()").await;
-    };
-    wear().await;
+    stage.publish(100).await;
+    stage.run("DELETE FROM {schema}.message").await;
+    stage.run("SELECT pg_stat_force_next_flush()").await;
     until_true("it was vacuumed", async || {
         freshen_aside(&stage.store, &["message_shared"], 10).await;
-        stage.number(vacuums).await == 1
+        stage.number(vacuums).await >= 1
     })
     .await;
-    wear().await;
-    freshen_aside(&stage.store, &["message_shared"], 10).await;
     stage.store.close().await.unwrap();
-    assert_eq!(stage.number(vacuums).await, 1, "it was begun less than a minute ago");
     stage.scene.drop().await;
 }
