@@ -50,7 +50,7 @@ fn without_group(command: &DeadLetterCommand, error: &headwater::Error) -> Optio
         DeadLetterCommand::List(args) => &args.of,
         DeadLetterCommand::Show(args) => &args.of,
         DeadLetterCommand::Redrive(args) => &args.of,
-        DeadLetterCommand::Purge(args) => &args.of,
+        DeadLetterCommand::Purge(args) => &args.these.of,
     };
     let is_unnamed = error.kind() == ErrorKind::NoSuchSubscription && of.group == "default";
     is_unnamed.then(|| "name the group that gave up on them with --group".into())
@@ -118,7 +118,8 @@ async fn redrive(global: &Global, headwater: &Headwater, args: &DeadLetterRedriv
 }
 
 async fn purge(global: &Global, headwater: &Headwater, args: &DeadLetterPurgeArgs) -> Result<()> {
-    let purged = letters(headwater, &args.of).purge(|all| chosen(all, &args.filter)).await?;
+    let DeadLetterRedriveArgs { of, filter, .. } = &args.these;
+    let purged = letters(headwater, of).purge(|all| chosen(all, filter)).await?;
     let mut rows = Rows::new(&["purged"]);
     rows.push(vec![json!(purged)]);
     rows.print(global.output)

@@ -15,16 +15,16 @@ mod sample;
 mod tenants;
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use headwater::Tracking;
 use rand::RngExt;
 
-use crate::machine::{Machine, busy_percent};
+use crate::runtime::checks::Run;
 use crate::runtime::place::{Ground, Place};
-use crate::runtime::report::{Judged, Outcome, Report};
+use crate::runtime::report::Judged;
 use crate::soak::OWN_POSTGRES;
 use loads::Load;
 
@@ -145,48 +145,18 @@ impl Setting {
 
 /// Runs what was asked for; true if nothing was violated.
 pub(crate) async fn run(args: ReadinessArgs) -> Result<bool> {
-    let start = Instant::now();
     ensure!((0.05..=600.0).contains(&args.minutes), "--minutes {}: must be from 0.05 to 600", args.minutes);
-    std::fs::create_dir_all(&args.work)?;
     let setting = Setting { minutes: args.minutes, work: args.work.clone() };
-    let mut report = Report {
-        machine: Machine::read(&args.work),
-        quick: args.minutes < 60.0,
-        seed: rand::rng().random_range(0..1_000_000_000),
-        busy_before_percent: busy_percent().await,
-        seconds: 0.0,
-        outcomes: vec![],
-    };
+    let seed = rand::rng().random_range(0..1_000_000_000);
+    let mut run = Run::begin(&args.work, args.minutes < 60.0, seed).await?;
     let ground = Ground::prepare(&args.store, &args.work).await?;
     ensure!(matches!(ground, Ground::Postgres(_)), "--store {}: readiness is about PostgreSQL", args.store);
     let check_max = Duration::from_secs(20 * 60) + setting.hold() * 4;
     for check in Check::value_variants() {
-        if !args.only.is_empty() && !args.only.contains(check) {
-            continue;
+        if args.only.is_empty() || args.only.contains(check) {
+            let judged = async |place: &Place<'_>| check.run(place, &setting).await;
+            run.judge(check.name(), &ground, check_max, judged).await?;
         }
-        let name = check.name();
-        eprintln!("{name}");
-        let began = Instant::now();
-        let place = ground.place(name).await?;
-        // On the heap: the checks' states are large, and only one of them is used at a time.
-        let judged = tokio::time::timeout(check_max, Box::pin(check.run(&place, &setting))).await;
-        place.clear().await?;
-        let result = judged
-            .with_context(|| format!("not done within {check_max:?}"))
-            .and_then(|judged| judged)
-            .map_err(|error| format!("{error:#}"));
-        report.outcomes.push(Outcome {
-            check: name,
-            store: "postgres",
-            seconds: began.elapsed().as_secs_f64(),
-            result,
-        });
     }
-    report.seconds = start.elapsed().as_secs_f64();
-    println!("{}", report.table());
-    if let Some(path) = &args.json {
-        let text = serde_json::to_string_pretty(&report.json())?;
-        std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
-    }
-    Ok(report.is_met())
+    run.end(args.json.as_deref())
 }

@@ -3,6 +3,7 @@
 //! Each check has an empty store of its own. Those about processes start real ones from this very program and end them by
 //! their ids.
 
+pub(crate) mod checks;
 pub(crate) mod child;
 pub(crate) mod children;
 mod ending;
@@ -18,17 +19,17 @@ pub(crate) mod report;
 mod slow;
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Args, ValueEnum};
 use rand::RngExt;
 
-use crate::machine::{Machine, busy_percent};
 use crate::soak::OWN_POSTGRES;
+use checks::Run;
 pub(crate) use child::{ChildArgs, run_child};
 use place::{Ground, Place};
-use report::{Judged, Outcome, Report};
+use report::Judged;
 
 /// Longer than any check takes; one that is still at it then has come to no result.
 const CHECK_MAX: Duration = Duration::from_secs(20 * 60);
@@ -123,8 +124,6 @@ struct Setting {
 
 /// Runs what was asked for; true if nothing was violated.
 pub(crate) async fn run(args: RuntimeArgs) -> Result<bool> {
-    let start = Instant::now();
-    std::fs::create_dir_all(&args.work)?;
     let seed = args.seed.unwrap_or_else(|| rand::rng().random_range(0..1_000_000_000));
     println!("seed {seed}");
     let stores = match &args.store[..] {
@@ -132,46 +131,18 @@ pub(crate) async fn run(args: RuntimeArgs) -> Result<bool> {
         named => named.to_vec(),
     };
     let setting = Setting { quick: args.quick, seed, stores: stores.len() };
-    let mut report = Report {
-        machine: Machine::read(&args.work),
-        quick: args.quick,
-        seed,
-        busy_before_percent: busy_percent().await,
-        seconds: 0.0,
-        outcomes: vec![],
-    };
+    let mut run = Run::begin(&args.work, args.quick, seed).await?;
     for store in &stores {
         let ground = Ground::prepare(store, &args.work).await?;
         for check in Check::value_variants() {
             let wanted = args.only.is_empty() || args.only.contains(check);
             if wanted && check.concerns(&ground) {
-                report.outcomes.push(judge(*check, &ground, &setting).await?);
+                let judged = async |place: &Place<'_>| check.run(place, &setting).await;
+                run.judge(check.name(), &ground, CHECK_MAX, judged).await?;
             }
         }
     }
-    report.seconds = start.elapsed().as_secs_f64();
-    println!("{}", report.table());
-    if let Some(path) = &args.json {
-        let text = serde_json::to_string_pretty(&report.json())?;
-        std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
-    }
-    Ok(report.is_met())
-}
-
-/// One check in a place of its own. That it fails is a result like any other: the next one runs all the same.
-async fn judge(check: Check, ground: &Ground, setting: &Setting) -> Result<Outcome> {
-    let (name, store) = (check.name(), ground.engine());
-    eprintln!("{name} on {store}");
-    let start = Instant::now();
-    let place = ground.place(name).await?;
-    // On the heap: the checks' states are large, and only one of them is used at a time.
-    let judged = tokio::time::timeout(CHECK_MAX, Box::pin(check.run(&place, setting))).await;
-    place.clear().await?;
-    let result = judged
-        .with_context(|| format!("not done within {CHECK_MAX:?}"))
-        .and_then(|judged| judged)
-        .map_err(|error| format!("{error:#}"));
-    Ok(Outcome { check: name, store, seconds: start.elapsed().as_secs_f64(), result })
+    run.end(args.json.as_deref())
 }
 
 /// Says on standard error what is going on, so that a person sees where the time goes.

@@ -89,15 +89,9 @@ pub(crate) struct DeadLetterRedriveArgs {
 }
 
 #[derive(Debug, clap::Args)]
-#[command(group = choice())]
 pub(crate) struct DeadLetterPurgeArgs {
     #[command(flatten)]
-    pub(crate) of: DeadLetterOf,
-    #[command(flatten)]
-    pub(crate) filter: DeadLetterFilter,
-    /// All of the group's
-    #[arg(long, conflicts_with_all = FILTERS)]
-    pub(crate) all: bool,
+    pub(crate) these: DeadLetterRedriveArgs,
     /// They are removed for good: say that it is meant
     #[arg(long, required = true)]
     pub(crate) yes: bool,
