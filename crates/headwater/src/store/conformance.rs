@@ -77,8 +77,10 @@ use futures::FutureExt;
 pub use case::{Case, Scene};
 pub use harness::{ForeignPlace, Harness};
 
-/// How long a case may take before it counts as hanging.
-const CASE_MAX: Duration = Duration::from_secs(600);
+/// How long a case may take before it counts as hanging: longer where more seeds than usual are asked for.
+fn case_max() -> Duration {
+    Duration::from_secs(if rng::seeds_asked_for().is_some() { 3_600 } else { 600 })
+}
 
 /// Runs one case in a place of its own, then lets the doctor look, and cleans up. The macros call it.
 ///
@@ -100,12 +102,12 @@ pub fn run<H: Harness>(
             let findings = store.doctor().await.expect("the doctor looks");
             assert_eq!(findings, [], "the doctor finds nothing after {name}");
         });
-        let outcome = AssertUnwindSafe(tokio::time::timeout(CASE_MAX, body)).catch_unwind().await;
+        let outcome = AssertUnwindSafe(tokio::time::timeout(case_max(), body)).catch_unwind().await;
         context.close_all().await;
         context.harness().cleanup().await;
         match outcome {
             Ok(Ok(())) => {}
-            Ok(Err(_)) => panic!("{name} hangs: it took more than {CASE_MAX:?}"),
+            Ok(Err(_)) => panic!("{name} hangs: it took more than {:?}", case_max()),
             Err(panic) => std::panic::resume_unwind(panic),
         }
     }));

@@ -45,14 +45,20 @@ impl Rng {
 /// The seeds a randomised case runs: one if `HEADWATER_SEED` names it, else the regressions and the first `count`,
 /// or as many as `HEADWATER_SEEDS` says.
 pub fn seeds(regressions: &[u64], count: u64) -> Vec<u64> {
-    let number = |name: &str| {
-        let text = std::env::var(name).ok()?;
-        Some(text.parse::<u64>().unwrap_or_else(|_| panic!("{name} must be a number, and is {text:?}")))
-    };
     if let Some(seed) = number("HEADWATER_SEED") {
         return vec![seed];
     }
-    let count = number("HEADWATER_SEEDS").unwrap_or(count);
+    let count = seeds_asked_for().unwrap_or(count);
     let others = (1..=count).filter(|seed| !regressions.contains(seed));
     regressions.iter().copied().chain(others).collect()
+}
+
+/// How many seeds the environment asks for.
+pub(super) fn seeds_asked_for() -> Option<u64> {
+    number("HEADWATER_SEEDS")
+}
+
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse::<u64>().unwrap_or_else(|_| panic!("{name} must be a number, and is {text:?}")))
 }
