@@ -19,8 +19,9 @@ use super::runtime::Runtime;
 use super::standing::EndReason;
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{DELAY_MAX, HEARTBEAT_FAILURES_MAX};
+use crate::name::GroupName;
 use crate::store::{Beat, Pulse};
-use crate::subscription::{Subscription, SubscriptionId, SubscriptionState};
+use crate::subscription::{DeliveryPolicy, Subscription, SubscriptionId, SubscriptionState};
 use crate::topic::{TopicId, TopicSettings};
 
 /// How long a heartbeat may take.
@@ -239,22 +240,23 @@ impl GroupBeat {
 }
 
 /// What operators have altered of a topic or a group holds from here on: how often to beat, how long leases last, how
-/// messages are tried again. One after the other, each time beginning with another one: many may not be read in time.
+/// messages are tried again. Two reads for each topic, each time beginning with another one: many may not be read in time.
 async fn learn_settings(runtime: &Runtime, groups: &[Arc<Group>]) -> Result<()> {
-    let mut topics: HashMap<TopicId, TopicSettings> = HashMap::new();
+    let mut topics: HashMap<TopicId, (TopicSettings, HashMap<GroupName, DeliveryPolicy>)> = HashMap::new();
     let first = rand::random_range(0..groups.len());
     for group in groups[first..].iter().chain(&groups[..first]) {
         let Subscription { topic, group: name, .. } = &group.subscription;
-        let settings = match topics.entry(topic.topic_id) {
+        let (settings, policies) = match topics.entry(topic.topic_id) {
             Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(free) => free.insert(runtime.store.topic(&topic.name).await?.settings),
-        };
-        match runtime.store.policy(&topic.name, name).await {
-            Ok(policy) => group.learn(settings, &policy),
-            // It may be gone: that is for a heartbeat to hear.
-            Err(error) => {
-                tracing::debug!(topic = %topic.name, group = %name, %error, "the policy is not known");
+            Entry::Vacant(free) => {
+                let settings = runtime.store.topic(&topic.name).await?.settings;
+                let policies = runtime.store.policies(&topic.name).await?;
+                free.insert((settings, policies.into_iter().collect()))
             }
+        };
+        // One that is not among them is gone: that is for a heartbeat to hear.
+        if let Some(policy) = policies.get(name) {
+            group.learn(settings, policy);
         }
     }
     Ok(())

@@ -30,6 +30,15 @@ pub(super) struct Scene {
 
 impl Scene {
     pub(super) async fn new(messages: usize) -> Self {
+        Scene::with(messages, Handling::one(|_: Message, _| async { Ok(()) })).await
+    }
+
+    /// One whose member never ends with a message.
+    pub(super) async fn busy(messages: usize) -> Self {
+        Scene::with(messages, Handling::one(|_: Message, _| std::future::pending())).await
+    }
+
+    async fn with(messages: usize, handling: Handling) -> Self {
         let headwater = Headwater::in_memory().await.unwrap();
         let batch = vec![NewMessage::new("x"); messages];
         headwater.producer("orders").send_batch(&batch).await.unwrap();
@@ -41,8 +50,7 @@ impl Scene {
         let owner = Owner::new("test").unwrap();
         let lease = store.claim(&ClaimRequest { owner, wants }).await.unwrap().leases.remove(0);
         let messages = store.fetch(lease.topic_id, lease.range).await.unwrap();
-        let ignore = Handling::one(|_: Message, _| async { Ok(()) });
-        let member = member_of(&subscription, "one", ignore).unwrap();
+        let member = member_of(&subscription, "one", handling).unwrap();
         let members = Members(vec![Arc::new(member)]);
         let settings = plain();
         let metrics = headwater.metrics().group(&topic, &name);

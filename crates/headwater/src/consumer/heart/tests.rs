@@ -120,7 +120,7 @@ async fn a_group_that_runs_twice_counts_once_and_the_shortest_interval_holds() {
 
 #[tokio::test]
 async fn out_of_turn_is_bounded_and_spared_where_a_claim_has_said_it() {
-    let scene = Scene::new(3).await;
+    let scene = Scene::busy(3).await;
     let groups = [Arc::clone(&scene.group)];
     scene.fill();
     // Only from here on: a store in memory and a clock that stands still do not go together.

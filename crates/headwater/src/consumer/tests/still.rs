@@ -196,9 +196,9 @@ with_the_rest! {
             Ok(vec![pulse; beats.len()])
         }
 
-        async fn policy(&self, _: &TopicName, _: &GroupName) -> Result<DeliveryPolicy> {
-            self.note("policy").await;
-            Ok(*self.policy.lock().unwrap())
+        async fn policies(&self, _: &TopicName) -> Result<Vec<(GroupName, DeliveryPolicy)>> {
+            self.note("policies").await;
+            Ok(vec![(GroupName::new("email").unwrap(), *self.policy.lock().unwrap())])
         }
     }
     fn alter_topic(name: &TopicName, settings: &TopicSettings) -> Topic;

@@ -262,6 +262,9 @@ pub async fn a_groups_own_policy_wins(case: &Case) {
     };
     scene.store.set_policy(&scene.topic, &name, &own).await.unwrap();
     assert_eq!(scene.store.policy(&scene.topic, &name).await.unwrap(), own);
+    let mut all = scene.store.policies(&scene.topic).await.unwrap();
+    all.sort_by(|(one, _), (another, _)| one.cmp(another));
+    assert_eq!(all, [(group("other"), DeliveryPolicy::default()), (name.clone(), own)]);
     let settings = scene.subscribe("workers", Start::Beginning).await.subscription.topic.settings;
     assert_eq!((settings.lease, settings.max_attempts), (Duration::from_secs(7), 2));
     assert_eq!(settings.backoff_initial, Duration::from_millis(20));

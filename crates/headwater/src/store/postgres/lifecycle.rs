@@ -57,9 +57,9 @@ impl Lifecycle for PostgresStore {
         policy::set(self, topic, group, policy).await
     }
 
-    async fn policy(&self, topic: &TopicName, group: &GroupName) -> Result<DeliveryPolicy> {
+    async fn policies(&self, topic: &TopicName) -> Result<Vec<(GroupName, DeliveryPolicy)>> {
         self.check_open()?;
-        policy::get(self, topic, group).await
+        policy::list(self, topic).await
     }
 
     async fn release_lease(&self, token: LeaseToken) -> Result<()> {

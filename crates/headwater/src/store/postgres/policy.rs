@@ -44,22 +44,21 @@ pub(super) async fn set(
     }
 }
 
-pub(super) async fn get(
+pub(super) async fn list(
     store: &PostgresStore,
     name: &TopicName,
-    group: &GroupName,
-) -> Result<DeliveryPolicy> {
-    let topic = topic::get(store, name).await?;
-    let rows = store
-        .connections
-        .query(
-            &format!("reading the policy of group {group} of topic {name}"),
-            &store.statements.policy_get,
-            &[&topic.topic_id.0, &group.as_str()],
-        )
-        .await?;
-    let row = rows.first().ok_or_else(|| Error::no_such_subscription(name.as_str(), group.as_str()))?;
-    Ok(policy_of(row))
+) -> Result<Vec<(GroupName, DeliveryPolicy)>> {
+    let doing = format!("reading the policies of topic {name}");
+    let rows = store.connections.query(&doing, &store.statements.policy_list, &[&name.as_str()]).await?;
+    if rows.is_empty() {
+        return Err(Error::no_such_topic(name.as_str()));
+    }
+    // A topic without groups is one row without a group.
+    let of_group = |row: &Row| {
+        let group: Option<&str> = row.get("group_name");
+        group.map(|group| Ok((GroupName::new(group)?, policy_of(row))))
+    };
+    rows.iter().filter_map(of_group).collect()
 }
 
 pub(super) fn policy_of(row: &Row) -> DeliveryPolicy {

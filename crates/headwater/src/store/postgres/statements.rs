@@ -40,7 +40,7 @@ statements! {
     beat: "beat.sql",
     seek: "seek.sql",
     policy_set: "policy/set.sql",
-    policy_get: "policy/get.sql",
+    policy_list: "policy/list.sql",
     release_lease: "release_lease.sql",
     force_complete: "force_complete.sql",
     stuck: "stuck.sql",

@@ -74,9 +74,9 @@ impl Lifecycle for SqliteStore {
         self.write(Kind::Define, move |work| policy::set(work, &topic, &group, &policy, &actor)).await
     }
 
-    async fn policy(&self, topic: &TopicName, group: &GroupName) -> Result<DeliveryPolicy> {
-        let (topic, group) = (topic.clone(), group.clone());
-        self.read(move |connection| at_once(connection, |look| policy::get(look, &topic, &group))).await
+    async fn policies(&self, topic: &TopicName) -> Result<Vec<(GroupName, DeliveryPolicy)>> {
+        let topic = topic.clone();
+        self.read(move |connection| at_once(connection, |look| policy::list(look, &topic))).await
     }
 
     async fn release_lease(&self, token: LeaseToken) -> Result<()> {

@@ -1,10 +1,10 @@
 //! Delivery policies: what a group does differently from its topic.
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, Row, params};
 
 use super::fault::Attempt;
 use super::work::Work;
-use super::{audit, decode, group, millis};
+use super::{audit, decode, group, millis, topic};
 use crate::name::{GroupName, TopicName};
 use crate::subscription::DeliveryPolicy;
 use crate::topic::TopicSettings;
@@ -12,14 +12,16 @@ use crate::topic::TopicSettings;
 /// The policy of a subscription.
 pub(super) fn of(connection: &Connection, subscription_id: i32) -> Attempt<DeliveryPolicy> {
     let mut statement = connection.prepare_cached(super::sql!("policy/get.sql"))?;
-    Ok(statement.query_row([subscription_id], |row| {
-        Ok(DeliveryPolicy {
-            lease: decode::optional_duration(row, 0)?,
-            max_attempts: row.get(1)?,
-            backoff_initial: decode::optional_duration(row, 2)?,
-            backoff_max: decode::optional_duration(row, 3)?,
-        })
-    })?)
+    Ok(statement.query_row([subscription_id], policy_of)?)
+}
+
+fn policy_of(row: &Row<'_>) -> rusqlite::Result<DeliveryPolicy> {
+    Ok(DeliveryPolicy {
+        lease: decode::optional_duration(row, 0)?,
+        max_attempts: row.get(1)?,
+        backoff_initial: decode::optional_duration(row, 2)?,
+        backoff_max: decode::optional_duration(row, 3)?,
+    })
 }
 
 /// The settings of a topic as a group with a policy of its own sees them.
@@ -33,10 +35,14 @@ pub(super) fn applied(settings: &TopicSettings, policy: &DeliveryPolicy) -> Topi
     }
 }
 
-/// The policy of a group.
-pub(super) fn get(connection: &Connection, name: &TopicName, group: &GroupName) -> Attempt<DeliveryPolicy> {
-    let (_, found) = group::get(connection, name, group)?;
-    of(connection, found.subscription_id)
+/// The policies of a topic's groups that are not cancelled.
+pub(super) fn list(connection: &Connection, name: &TopicName) -> Attempt<Vec<(GroupName, DeliveryPolicy)>> {
+    let topic = topic::get(connection, name)?;
+    let mut statement = connection.prepare_cached(super::sql!("policy/list.sql"))?;
+    let policies = decode::all(&mut statement, [topic.topic_id.0], |row| {
+        Ok((row.get::<_, String>(4)?, policy_of(row)?))
+    })?;
+    policies.into_iter().map(|(group, policy)| Ok((GroupName::new(group)?, policy))).collect()
 }
 
 /// Gives a group a policy.
