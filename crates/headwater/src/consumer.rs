@@ -30,6 +30,7 @@ mod pace;
 mod pages;
 mod pull;
 mod queue;
+mod routing;
 mod running;
 pub(crate) mod runtime;
 mod settings;

@@ -9,9 +9,9 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::catch_up::CatchUp;
-use super::member::{Member, Members, Route};
+use super::member::{Member, Members};
 use super::pace::Pace;
-use super::queue::{Kind, Queue, Slice};
+use super::queue::{Queue, Slice};
 use super::settings::{Delivery, GroupSettings};
 use super::settler::Settler;
 use super::standing::{EndReason, Standing};
@@ -19,9 +19,9 @@ use super::work::LeaseWork;
 use super::worker;
 use crate::handler::{Handler, Messages};
 use crate::lease::{Outcome, Settlement, Want};
-use crate::message::{Message, Offset};
+use crate::message::Offset;
 use crate::observe::metrics::GroupMetrics;
-use crate::settle::{RetryPolicy, Verdict, decide, jitter_of};
+use crate::settle::RetryPolicy;
 use crate::subscription::{DeliveryPolicy, Subscription, SubscriptionState};
 use crate::topic::TopicSettings;
 
@@ -205,99 +205,6 @@ impl Group {
             self.release(self.queue.close());
         } else if self.standing.holds_back() {
             self.release(self.queue.take_stale(Duration::ZERO));
-        }
-    }
-
-    /// Cuts a slice into pieces of work. True if the lease is at its end by that: everything was filtered out.
-    fn route(
-        &self,
-        work: &Arc<LeaseWork>,
-        members: &Arc<Members>,
-        messages: &Messages,
-        slices: &mut Vec<Slice>,
-    ) -> bool {
-        if self.settings.filter.is_none()
-            && let Some(only) = members.only()
-        {
-            self.cut(work, only, messages.clone(), slices);
-            return false;
-        }
-        let mut picked: Vec<Vec<Message>> = vec![Vec::new(); members.0.len()];
-        let mut ended = false;
-        for message in messages {
-            match self.route_one(members, message) {
-                Route::To(member) => picked[member].push(message.clone()),
-                Route::Filtered => {
-                    self.metrics.filtered.add(1);
-                    ended |= work.finish(message.offset, Outcome::Ack);
-                }
-                Route::Broken(error) => ended |= self.fail(work, message, error),
-            }
-        }
-        if work.lease.lane.is_some() {
-            // Order is per key and not per member: one worker handles all of them, one after the other.
-            let mut whose: Vec<(Message, usize)> = picked
-                .into_iter()
-                .enumerate()
-                .flat_map(|(at, picked)| picked.into_iter().map(move |m| (m, at)))
-                .collect();
-            whose.sort_by_key(|(message, _)| message.offset);
-            if !whose.is_empty() {
-                let each = whose.iter().map(|(_, at)| Arc::clone(&members.0[*at])).collect();
-                let messages: Vec<Message> = whose.into_iter().map(|(message, _)| message).collect();
-                slices.push(Slice::mixed(Arc::clone(work), each, messages.into()));
-            }
-            return ended;
-        }
-        for (member, picked) in members.0.iter().zip(picked) {
-            if !picked.is_empty() {
-                self.cut(work, member, picked.into(), slices);
-            }
-        }
-        ended
-    }
-
-    fn route_one(&self, members: &Members, message: &Message) -> Route {
-        if let Some(filter) = &self.settings.filter {
-            let wanted = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| filter(message)));
-            match wanted {
-                Ok(true) => {}
-                Ok(false) => return Route::Filtered,
-                Err(panic) => {
-                    let said = crate::error::panic_text(&*panic);
-                    return Route::Broken(format!("the group's filter panicked: {said}"));
-                }
-            }
-        }
-        members.route(message)
-    }
-
-    /// A message that failed before any handler saw it.
-    fn fail(&self, work: &LeaseWork, message: &Message, error: String) -> bool {
-        let verdict = Verdict::Failed(error);
-        let mut outcome = decide(verdict, work.lease.attempt, &work.policy, jitter_of(message));
-        if let (Outcome::Retry { key, .. }, true) = (&mut outcome, work.lease.lane.is_some()) {
-            // Later messages of the key wait for it.
-            key.clone_from(&message.key);
-        }
-        self.count(&outcome);
-        work.finish(message.offset, outcome)
-    }
-
-    fn cut(&self, work: &Arc<LeaseWork>, member: &Arc<Member>, messages: Messages, slices: &mut Vec<Slice>) {
-        let slice = |messages, kind| Slice::new(Arc::clone(work), Arc::clone(member), messages, kind);
-        if work.lease.lane.is_some() {
-            // In strict order, by one worker; a batch handler gets it in batches.
-            slices.push(slice(messages, Kind::Whole));
-        } else if matches!(member.handler, Handler::One(_)) {
-            slices.push(slice(messages, Kind::Singles));
-        } else {
-            let mut from = 0;
-            while from < messages.len() {
-                let to = messages.len().min(from + self.settings.batch);
-                slices.push(slice(messages.part(from..to), Kind::Whole));
-                from = to;
-            }
         }
     }
 
