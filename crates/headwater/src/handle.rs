@@ -49,7 +49,7 @@ impl Batch {
     /// Everything is done. One DELETE, whatever the size.
     pub async fn ack(self) -> Result<()> {
         let settlement =
-            if self.parked.is_empty() { Settlement::ack_all(self.lease.token) } else { self.settlement(&[]) };
+            if self.parked.is_empty() { Settlement::ack_all(&self.lease) } else { self.settlement(&[]) };
         self.settle(settlement).await?;
         self.count(&[]);
         Ok(())
@@ -57,7 +57,7 @@ impl Batch {
 
     /// Gives everything back unhandled: due at once, not counted as an attempt.
     pub async fn release(self) -> Result<()> {
-        let settlement = Settlement::each(self.lease.token, vec![(self.lease.range, Outcome::Release)]);
+        let settlement = Settlement::each(&self.lease, vec![(self.lease.range, Outcome::Release)]);
         self.settle(settlement).await
     }
 
@@ -74,7 +74,7 @@ impl Batch {
 
     /// Gives the holder the lease's full time again, from now.
     pub async fn extend(&self) -> Result<()> {
-        self.of.runtime.store.extend(&[self.lease.token], self.lease_for).await?.remove(0)
+        self.of.runtime.store.extend(&[self.lease.id()], self.lease_for).await?.remove(0)
     }
 
     /// Handles the messages one after the other and settles them: extends the lease at a third of its time, and keeps
@@ -136,7 +136,7 @@ impl Batch {
     fn settlement(&self, outcomes: &[(Offset, Outcome)]) -> Settlement {
         let parked = self.parked.iter().map(|(offset, key)| (*offset, Outcome::Park { key: key.clone() }));
         let others = parked.chain(outcomes.iter().cloned()).collect();
-        Settlement::each(self.lease.token, fill_with_acks(self.lease.range, others))
+        Settlement::each(&self.lease, fill_with_acks(self.lease.range, others))
     }
 }
 

@@ -20,9 +20,24 @@ pub(crate) mod ranges;
 pub(crate) use limits::Bucket;
 pub use limits::{GroupLimits, RateLimit};
 
-/// The fencing token of one hand-out. Tokens rise with every hand-out of a store and are never reused.
+/// The fencing token of one hand-out. It is never issued twice: not after a crash that undid the claim, not after a
+/// failover, not in a restored copy. Its upper 31 bits are random, and the lower 32 count.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LeaseToken(pub i64);
+
+/// What a store compares before it settles or extends a lease: all three, in every statement.
+///
+/// The token alone would do as long as no history is ever lost. Owner and subscription make sure that even a token of
+/// another history ends no lease of another process or group.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct LeaseId {
+    /// The fencing token.
+    pub token: LeaseToken,
+    /// The subscription the lease belongs to.
+    pub subscription_id: SubscriptionId,
+    /// The owner it was handed to.
+    pub owner: Owner,
+}
 
 impl fmt::Display for LeaseToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -145,6 +160,8 @@ pub(crate) fn check_silent_for(silent_for: Duration) -> Result<()> {
 pub struct Lease {
     /// The subscription it belongs to.
     pub subscription_id: SubscriptionId,
+    /// The owner it was handed to.
+    pub owner: Owner,
     /// The topic whose offsets it spans.
     pub topic_id: TopicId,
     /// The fencing token.
@@ -163,9 +180,39 @@ pub struct Lease {
     pub blocked_keys: Vec<String>,
 }
 
+impl Lease {
+    /// What the store compares when the lease is settled or extended.
+    pub fn id(&self) -> LeaseId {
+        LeaseId { token: self.token, subscription_id: self.subscription_id, owner: self.owner.clone() }
+    }
+}
+
+impl From<&Lease> for LeaseId {
+    fn from(lease: &Lease) -> Self {
+        lease.id()
+    }
+}
+
+impl From<&LeaseId> for LeaseId {
+    fn from(id: &LeaseId) -> Self {
+        id.clone()
+    }
+}
+
+/// Which history of the store something was read in. Opaque: two of one store handle are equal, or they are not.
+///
+/// A history ends when what was committed in it may be gone: a server crash undoes asynchronous commits, a failover
+/// loses the tail that the standby never had, a restored copy is older, a replaced file is another. From then on an offset
+/// may stand for another message, so what a client keeps by offset is worth nothing across two epochs.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Epoch(pub i64);
+
 /// What a claim gave.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Claimed {
+    /// The history the leases belong to. What the caller keeps of messages read under another epoch must be dropped
+    /// before the leases are used. Says nothing where there is no lease.
+    pub epoch: Epoch,
     /// The leases, by subscription, offsets rising.
     pub leases: Vec<Lease>,
     /// When claiming again may find something although nobody publishes: a retry, a lease or a delayed message
@@ -208,7 +255,7 @@ pub enum Outcome {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settlement {
     /// The lease.
-    pub token: LeaseToken,
+    pub lease: LeaseId,
     /// What becomes of which part.
     pub parts: Parts,
 }
@@ -224,13 +271,13 @@ pub enum Parts {
 
 impl Settlement {
     /// Acks all of a lease.
-    pub fn ack_all(token: LeaseToken) -> Self {
-        Settlement { token, parts: Parts::AckAll }
+    pub fn ack_all(lease: impl Into<LeaseId>) -> Self {
+        Settlement { lease: lease.into(), parts: Parts::AckAll }
     }
 
     /// Settles parts of a lease.
-    pub fn each(token: LeaseToken, parts: Vec<(OffsetRange, Outcome)>) -> Self {
-        Settlement { token, parts: Parts::Each(parts) }
+    pub fn each(lease: impl Into<LeaseId>, parts: Vec<(OffsetRange, Outcome)>) -> Self {
+        Settlement { lease: lease.into(), parts: Parts::Each(parts) }
     }
 
     /// Checks that ranges are disjoint and delays bounded, and sorts the parts by offset.

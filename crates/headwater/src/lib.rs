@@ -275,8 +275,8 @@ pub use handle::Batch;
 pub use handler::{Bury, Context, Failure, HandlerResult, Messages, Retry, Skip, Verdicts};
 pub use headwater::{Headwater, TopicBuilder};
 pub use lease::{
-    ClaimRequest, Claimed, GroupLimits, HandOut, Lease, LeaseToken, OffsetRange, Outcome, Parts, RateLimit,
-    Settlement, Want, attempts_after_expiry, hand_out_again,
+    ClaimRequest, Claimed, Epoch, GroupLimits, HandOut, Lease, LeaseId, LeaseToken, OffsetRange, Outcome,
+    Parts, RateLimit, Settlement, Want, attempts_after_expiry, hand_out_again,
 };
 pub use maintain::{Job, JobRun, JobStatus, Maintaining, Maintenance, MaintenancePreset};
 pub use message::{Headers, Message, NewMessage, Offset, Published};

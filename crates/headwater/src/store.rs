@@ -11,7 +11,7 @@ use jiff::Timestamp;
 
 use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
 use crate::error::Result;
-use crate::lease::{ClaimRequest, Claimed, LeaseToken, OffsetRange, Settlement};
+use crate::lease::{ClaimRequest, Claimed, LeaseId, OffsetRange, Settlement};
 use crate::message::{Message, NewMessage, Published};
 use crate::name::{GroupName, Owner, TopicName};
 use crate::subscription::{Outstanding, Start, Subscription, SubscriptionId, SubscriptionStatus};
@@ -107,6 +107,9 @@ pub trait Store: Lifecycle + Upkeep + fmt::Debug + Send + Sync + 'static {
     /// nothing else of the subscription, and that owner gets nothing else until it is settled. So a message that kills
     /// its worker is found alone, and is buried when its attempts are used up; its neighbours go through.
     ///
+    /// [`Claimed::epoch`] names the history that the leases are of: it changes when a crash, a failover, a restored copy or
+    /// a replaced file may have taken back what was committed.
+    ///
     /// The limits of a want hold over all owners and processes that name them: no more messages are leased at any
     /// time, and none are handed out faster, redeliveries included. A claim held back by one says when to look again.
     async fn claim(&self, request: &ClaimRequest) -> Result<Claimed>;
@@ -115,12 +118,12 @@ pub trait Store: Lifecycle + Upkeep + fmt::Debug + Send + Sync + 'static {
     async fn fetch(&self, topic: TopicId, range: OffsetRange) -> Result<Vec<Message>>;
 
     /// Settles leases, each for itself and each all or nothing: `Err(LeaseLost)` where the token is unknown, old or
-    /// past its deadline or a part is not held under it, and then nothing of that lease changes. A buried message is
+    /// past its deadline, belongs to another owner or subscription, or a part is not held under it, and then nothing of that lease changes. A buried message is
     /// in the dead letters in the same transaction.
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Result<()>>>;
 
     /// Gives leases this long from now. `Err(LeaseLost)` as in [`Store::settle`]; zero means never reassigned.
-    async fn extend(&self, tokens: &[LeaseToken], lease: Duration) -> Result<Vec<Result<()>>>;
+    async fn extend(&self, leases: &[LeaseId], lease: Duration) -> Result<Vec<Result<()>>>;
 
     /// The owner says that it is alive, and hands on what belonged to the dead: the leases of owners that have beaten
     /// before and have now been silent for longer than `silent_for` end at once, whatever their deadline, also those

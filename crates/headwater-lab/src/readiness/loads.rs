@@ -160,7 +160,7 @@ async fn probe(headwater: &Headwater, seen: Arc<Mutex<Seen>>) -> Result<()> {
             seen.claim_fetch.push(took);
         }
         let settlements: Vec<Settlement> =
-            claimed.leases.iter().map(|lease| Settlement::ack_all(lease.token)).collect();
+            claimed.leases.iter().map(|lease| Settlement::ack_all(lease)).collect();
         for settled in store.settle(&settlements).await? {
             settled?;
         }

@@ -113,7 +113,7 @@ async fn consume(headwater: &Headwater, subscription: SubscriptionId, owner: &Ow
             return Ok(());
         }
         for lease in claimed.leases {
-            store.settle(&[Settlement::ack_all(lease.token)]).await?.remove(0)?;
+            store.settle(&[Settlement::ack_all(&lease)]).await?.remove(0)?;
         }
     }
 }

@@ -35,7 +35,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
         store.publish(&topic, &batch).await?;
         for lease in store.claim(&request).await?.leases {
             count += store.fetch(lease.topic_id, lease.range).await?.len() as u64;
-            store.settle(&[Settlement::ack_all(lease.token)]).await?.remove(0)?;
+            store.settle(&[Settlement::ack_all(&lease)]).await?.remove(0)?;
         }
         if second.elapsed() >= Duration::from_secs(1) {
             rates.push(count as f64 / second.elapsed().as_secs_f64());

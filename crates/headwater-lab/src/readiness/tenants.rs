@@ -52,7 +52,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
                 behind.push(Duration::from_micros(now_us().saturating_sub(at_us)));
             }
             fetched.push(start.elapsed());
-            store.settle(&[Settlement::ack_all(lease.token)]).await?.remove(0)?;
+            store.settle(&[Settlement::ack_all(lease)]).await?.remove(0)?;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

@@ -186,14 +186,14 @@ impl Member {
         if first < last && self.random.random_range(0..5) == 0 {
             let middle = Offset(self.random.random_range(first.0..last.0));
             let half = OffsetRange::new(first, middle);
-            let part = Settlement::each(lease.token, vec![(half, Outcome::Ack)]);
+            let part = Settlement::each(lease, vec![(half, Outcome::Ack)]);
             if !self.settle_one(lease, part, half).await? {
                 return Ok(());
             }
             let rest = OffsetRange::new(Offset(middle.0 + 1), last);
-            return self.settle_one(lease, Settlement::ack_all(lease.token), rest).await.map(drop);
+            return self.settle_one(lease, Settlement::ack_all(lease), rest).await.map(drop);
         }
-        self.settle_one(lease, Settlement::ack_all(lease.token), lease.range).await.map(drop)
+        self.settle_one(lease, Settlement::ack_all(lease), lease.range).await.map(drop)
     }
 
     /// Whether the store took the settlement.

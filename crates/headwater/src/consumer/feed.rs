@@ -23,7 +23,7 @@ use super::pages::{Pages, weight};
 use super::work::LeaseWork;
 use crate::error::{Error, ErrorKind, Result};
 use crate::handler::Messages;
-use crate::lease::{ClaimRequest, Claimed, Lease, OffsetRange, Outcome, Want};
+use crate::lease::{ClaimRequest, Claimed, Epoch, Lease, OffsetRange, Outcome, Want};
 use crate::limits::{CLAIM_SUBSCRIPTIONS_MAX, SAFETY_POLL};
 use crate::message::Offset;
 use crate::name::Owner;
@@ -51,6 +51,8 @@ pub(crate) struct Feed {
     owner: Owner,
     groups: Mutex<Vec<Arc<Group>>>,
     pages: Mutex<Pages>,
+    /// The history that the pages were read in.
+    epoch: Mutex<Option<Epoch>>,
     /// Told when a group joins, leaves or wants more.
     pub(crate) changed: Arc<Notify>,
     /// Asked when somebody wants to know how a subscription is.
@@ -70,6 +72,7 @@ impl Feed {
             owner,
             groups: Mutex::default(),
             pages: Mutex::new(Pages::new(PAGES_BYTES_MAX)),
+            epoch: Mutex::default(),
             changed: Arc::default(),
             look,
             read: AtomicU64::new(0),
@@ -148,6 +151,9 @@ impl Feed {
         for id in got.keys() {
             by_id[id].metrics.claim_seconds.record(took);
         }
+        if !claimed.leases.is_empty() {
+            self.enter(claimed.epoch, groups);
+        }
         self.hear(groups, &got, &claimed);
         // Whatever happens from here on, the leases are known and are extended or given back.
         let mut handed = Hand { store: &self.store, leases: claimed.leases.clone() };
@@ -167,6 +173,20 @@ impl Feed {
         }
         self.pages.lock().expect("no panic while held").trim();
         Ok((got, claimed.recheck_after))
+    }
+
+    /// Drops what was read in another history before a lease of this one is served from it: an offset may stand for another
+    /// message now. Leases in hand are verified: one that the new history does not have is lost, and nothing more of it is
+    /// started.
+    fn enter(&self, epoch: Epoch, groups: &[Arc<Group>]) {
+        let before = self.epoch.lock().expect("no panic while held").replace(epoch);
+        if before.is_none_or(|before| before == epoch) {
+            return;
+        }
+        self.pages.lock().expect("no panic while held").clear();
+        groups.iter().for_each(|group| group.settler.verify());
+        let topic = groups.first().map_or("", |group| group.subscription.topic.name.as_str());
+        tracing::warn!(topic, "epoch changed, cached messages dropped, leases in hand verified");
     }
 
     /// Tells the groups that were asked for how their subscriptions are.
@@ -260,7 +280,7 @@ impl Drop for Hand<'_> {
         let settlements: Vec<_> = self
             .leases
             .drain(..)
-            .map(|lease| crate::lease::Settlement::each(lease.token, vec![(lease.range, Outcome::Release)]))
+            .map(|lease| crate::lease::Settlement::each(&lease, vec![(lease.range, Outcome::Release)]))
             .collect();
         let store = Arc::clone(self.store);
         tokio::spawn(async move {

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::runtime::Runtime;
-use crate::lease::LeaseToken;
+use crate::lease::LeaseId;
 
 /// How often leases are looked at.
 const BEAT: Duration = Duration::from_millis(200);
@@ -35,10 +35,10 @@ pub(crate) async fn keep(runtime: Weak<Runtime>) {
 
 async fn look_after(runtime: &Runtime) {
     let works = runtime.settler.in_hand();
-    let mut due: HashMap<Duration, Vec<LeaseToken>> = HashMap::new();
+    let mut due: HashMap<Duration, Vec<LeaseId>> = HashMap::new();
     for work in &works {
         if work.take_extension() {
-            due.entry(work.lease_for).or_default().push(work.token());
+            due.entry(work.lease_for).or_default().push(work.lease.id());
         }
         if let Some(settlement) = work.settle_done(SLOW) {
             runtime.settler.settle(std::sync::Arc::clone(work), settlement, false);
@@ -47,22 +47,22 @@ async fn look_after(runtime: &Runtime) {
     for group in runtime.groups() {
         group.give_back_stale(SLOW);
     }
-    for (lease_for, tokens) in due {
-        let answers = match runtime.store.extend(&tokens, lease_for).await {
+    for (lease_for, leases) in due {
+        let answers = match runtime.store.extend(&leases, lease_for).await {
             Ok(answers) => answers,
             Err(error) => {
                 // The next beats try again: two more come before the lease ends.
-                tracing::warn!(%error, leases = tokens.len(), "extending leases failed");
+                tracing::warn!(%error, leases = leases.len(), "extending leases failed");
                 works
                     .iter()
-                    .filter(|work| tokens.contains(&work.token()))
+                    .filter(|work| leases.iter().any(|lease| lease.token == work.token()))
                     .for_each(|work| work.extension_failed());
                 continue;
             }
         };
-        for (token, answer) in tokens.iter().zip(answers) {
+        for (token, answer) in leases.iter().map(|lease| lease.token).zip(answers) {
             if answer.is_err()
-                && let Some(work) = works.iter().find(|work| work.token() == *token)
+                && let Some(work) = works.iter().find(|work| work.token() == token)
             {
                 work.lost.store(true, Ordering::Relaxed);
                 tracing::warn!(

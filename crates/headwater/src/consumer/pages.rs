@@ -44,6 +44,12 @@ impl Pages {
         self.pages.push_back(Page { range, messages: messages.into(), bytes });
     }
 
+    /// Drops everything: it was read in another history.
+    pub(crate) fn clear(&mut self) {
+        self.pages.clear();
+        self.bytes = 0;
+    }
+
     /// Lets go of the oldest pages, down to what may be kept. Not part of [`Pages::keep`]: whoever has read pages for a claim
     /// must find all of them until it has its views.
     pub(crate) fn trim(&mut self) {

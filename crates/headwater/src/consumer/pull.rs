@@ -184,7 +184,7 @@ impl Consumer {
         let back: Vec<Settlement> = self
             .claimed
             .drain(..)
-            .map(|(lease, _)| Settlement::each(lease.token, vec![(lease.range, Outcome::Release)]))
+            .map(|(lease, _)| Settlement::each(&lease, vec![(lease.range, Outcome::Release)]))
             .collect();
         if !back.is_empty() {
             // A lease that was lost meanwhile is not ours to give back.

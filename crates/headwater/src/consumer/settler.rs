@@ -71,6 +71,11 @@ impl Settler {
         self.in_hand.lock().expect("no panic while held").remove(&token);
     }
 
+    /// Has every lease in hand extended out of turn: the store answers which of them it still knows.
+    pub(crate) fn verify(&self) {
+        self.in_hand().iter().for_each(|work| work.doubted.store(true, Ordering::Relaxed));
+    }
+
     /// The leases in hand.
     pub(crate) fn in_hand(&self) -> Vec<Arc<LeaseWork>> {
         self.in_hand.lock().expect("no panic while held").values().cloned().collect()
@@ -158,7 +163,7 @@ async fn settle_patiently(
     let patience = works.iter().map(|(work, _)| work.lease_for).max().unwrap_or_default();
     let patience = if patience.is_zero() { Duration::from_secs(3_600) } else { patience };
     let deadline = Instant::now() + patience;
-    let tokens: HashSet<LeaseToken> = settlements.iter().map(|settlement| settlement.token).collect();
+    let tokens: HashSet<LeaseToken> = settlements.iter().map(|settlement| settlement.lease.token).collect();
     let once = tokens.len() == settlements.len();
     let together = |settlement: &Settlement| once && settlement.parts == Parts::AckAll;
     let acks: Vec<Settlement> = settlements.iter().filter(|one| together(one)).cloned().collect();
@@ -169,7 +174,7 @@ async fn settle_patiently(
         let result = if together(settlement) {
             acked.next()
         } else {
-            let of_it = works.iter().find(|(work, _)| work.token() == settlement.token);
+            let of_it = works.iter().find(|(work, _)| work.token() == settlement.lease.token);
             let _settling = match of_it {
                 Some((work, _)) => Some(work.settling.lock().await),
                 None => None,

@@ -40,7 +40,7 @@ pub(crate) async fn in_sqlite(
     let ending = Arc::clone(slice);
     let work = TransactionWork {
         handler_name: group.settings.inbox_name.clone(),
-        token: slice.work.token(),
+        lease: slice.work.lease.id(),
         messages: slice.messages.to_vec(),
         ordered: slice.work.lease.lane.is_some(),
         handler: Arc::new(move |connection, message| {

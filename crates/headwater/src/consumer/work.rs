@@ -36,6 +36,8 @@ pub(crate) struct LeaseWork {
     pub(crate) settling: tokio::sync::Mutex<()>,
     /// Something of it did not reach the store.
     pub(crate) unsettled: AtomicBool,
+    /// Set when the store's history changed: whether it still knows the lease is to be asked.
+    pub(crate) doubted: AtomicBool,
     done: Bits,
     state: Mutex<State>,
 }
@@ -83,6 +85,7 @@ impl LeaseWork {
             slices,
             settling: tokio::sync::Mutex::default(),
             unsettled: AtomicBool::new(false),
+            doubted: AtomicBool::new(false),
             done: Bits::new(span),
             state: Mutex::new(State {
                 exceptions: parked.into_iter().map(|(offset, outcome)| (offset.0, outcome)).collect(),
@@ -153,14 +156,14 @@ impl LeaseWork {
         let state = self.state.lock().expect("no panic while held");
         let alone = self.slices.iter().map(|slice| slice.len()).sum::<usize>() == messages.len();
         if alone && state.settled.is_none() && state.exceptions.is_empty() && outcomes.is_empty() {
-            return Settlement::ack_all(self.token());
+            return Settlement::ack_all(&self.lease);
         }
         let mut parts = Vec::new();
         for message in messages {
             let outcome = outcomes.get(&message.offset.0).cloned().unwrap_or(Outcome::Ack);
             append(&mut parts, message.offset, outcome);
         }
-        Settlement::each(self.token(), parts)
+        Settlement::each(&self.lease, parts)
     }
 
     /// The settlement of a lease all of whose messages are done; `None` if it was made already.
@@ -207,7 +210,7 @@ impl LeaseWork {
         state.closed = cover != Cover::Done;
         // Only while nothing was settled apart: it would take that with it, should that have failed or come later.
         if cover == Cover::All && state.exceptions.is_empty() && state.settled.is_none() {
-            return Some(Settlement::ack_all(self.token()));
+            return Some(Settlement::ack_all(&self.lease));
         }
         let pending = match cover {
             Cover::All => Vec::new(),
@@ -232,7 +235,7 @@ impl LeaseWork {
                 settled.get_or_insert_with(|| vec![false; self.done.len()])[position] = true;
             }
         }
-        (!parts.is_empty()).then(|| Settlement::each(self.token(), parts))
+        (!parts.is_empty()).then(|| Settlement::each(&self.lease, parts))
     }
 
     /// What becomes of an offset of which nothing was said: acked. Only among released messages of a lane another lane's
@@ -255,13 +258,13 @@ impl LeaseWork {
         delivered
     }
 
-    /// Whether a third of its time has passed since it was last extended; then it counts as extended now.
+    /// Whether a third of its time has passed since it was last extended, or the store's history changed; then it counts as
+    /// extended now.
     pub(crate) fn take_extension(&self) -> bool {
         let mut state = self.state.lock().expect("no panic while held");
-        let due = !self.lease_for.is_zero()
-            && !state.closed
-            && !self.is_lost()
-            && state.extended_at.elapsed() >= self.lease_for / 3;
+        let doubted = self.doubted.swap(false, Ordering::Relaxed);
+        let aged = !self.lease_for.is_zero() && state.extended_at.elapsed() >= self.lease_for / 3;
+        let due = (aged || doubted) && !state.closed && !self.is_lost();
         if due {
             state.extended_at = Instant::now();
         }
@@ -270,8 +273,7 @@ impl LeaseWork {
 
     /// The extension did not reach the store: due again at the next beat.
     pub(crate) fn extension_failed(&self) {
-        let mut state = self.state.lock().expect("no panic while held");
-        state.extended_at = state.extended_at.checked_sub(self.lease_for / 3).unwrap_or(state.extended_at);
+        self.doubted.store(true, Ordering::Relaxed);
     }
 
     fn position(&self, offset: Offset) -> usize {

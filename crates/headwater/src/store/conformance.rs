@@ -14,6 +14,7 @@
 
 pub mod case;
 mod effects;
+pub mod epoch;
 mod harness;
 pub mod lane_consumer;
 mod life;
@@ -204,6 +205,7 @@ macro_rules! conformance_cases {
                 a_token_settles_once,
                 stale_token_cannot_settle,
                 a_lease_past_its_deadline_cannot_be_settled,
+                a_token_ends_no_lease_of_another_owner_or_subscription,
                 an_unknown_token_changes_nothing,
                 partial_settle_keeps_the_rest_under_its_token,
                 only_the_unsettled_rest_of_a_lease_expires,
@@ -229,6 +231,15 @@ macro_rules! conformance_cases {
                 dead_letters_belong_to_one_subscription,
                 dead_letters_are_listed_oldest_first,
                 a_refused_burial_stores_nothing,
+            ]
+        );
+        $crate::conformance_group!(
+            $make,
+            epoch,
+            [
+                a_lost_history_changes_the_epoch,
+                a_token_of_a_lost_history_ends_no_lease,
+                running_consumers_handle_what_the_new_history_holds,
             ]
         );
         $crate::conformance_group!(

@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use crate::clock::Clock;
 use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
 use crate::error::{Error, ErrorKind, Result};
-use crate::lease::{ClaimRequest, Claimed, LeaseToken, OffsetRange, Settlement};
+use crate::lease::{ClaimRequest, Claimed, LeaseId, OffsetRange, Settlement};
 use crate::message::{Message, NewMessage, Published};
 use crate::name::{GroupName, Owner, TopicName, check_name};
 use crate::namespace::Namespace;
@@ -199,9 +199,9 @@ impl Store for PostgresStore {
         settle::settle(self, settlements).await
     }
 
-    async fn extend(&self, tokens: &[LeaseToken], lease: Duration) -> Result<Vec<Result<()>>> {
+    async fn extend(&self, leases: &[LeaseId], lease: Duration) -> Result<Vec<Result<()>>> {
         self.check_open()?;
-        settle::extend(self, tokens, lease).await
+        settle::extend(self, leases, lease).await
     }
 
     async fn heartbeat(&self, owner: &Owner, silent_for: Duration) -> Result<u64> {

@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use crate::clock::Clock;
 use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
 use crate::error::{Error, ErrorKind, Result};
-use crate::lease::{ClaimRequest, Claimed, LeaseToken, OffsetRange, Settlement, check_silent_for};
+use crate::lease::{ClaimRequest, Claimed, LeaseId, OffsetRange, Settlement, check_silent_for};
 use crate::limits::DELAY_MAX;
 use crate::message::{Message, NewMessage, Published, validate_batch};
 use crate::name::{GroupName, Owner, TopicName, check_name};
@@ -28,6 +28,7 @@ use crate::subscription::{Outstanding, Start, Subscription, SubscriptionId, Subs
 use crate::topic::{Topic, TopicId, TopicSettings, TopicStatus};
 
 use self::connection::{Location, Role};
+use self::epoch::History;
 use self::fault::Attempt;
 use self::reader::Readers;
 use self::watch::{Watch, Watched};
@@ -55,6 +56,7 @@ mod dead_letter;
 mod decode;
 mod detect;
 mod doctor;
+mod epoch;
 mod extend;
 mod fault;
 mod fetch;
@@ -147,6 +149,7 @@ pub struct SqliteStore {
     /// `None` in memory: there the writer's connection is the only one.
     readers: Option<Readers>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    history: Arc<History>,
 }
 
 impl SqliteStore {
@@ -210,6 +213,7 @@ impl SqliteStore {
             commands,
             readers,
             threads: Mutex::new(threads),
+            history: Arc::default(),
         })
     }
 
@@ -368,9 +372,11 @@ impl Store for SqliteStore {
 
     async fn claim(&self, request: &ClaimRequest) -> Result<Claimed> {
         request.validate()?;
-        let request = request.clone();
-        let (job, answer) = Job::new(Kind::Consume, move |work| claim::claim(work, &request));
-        self.answer(Box::new(job.undo(claim::give_back)), answer).await
+        let (request, history) = (request.clone(), Arc::clone(&self.history));
+        let (job, answer) = Job::new(Kind::Consume, move |work| claim::claim(work, &request, &history));
+        let (mut claimed, seen) = self.answer(Box::new(job.undo(claim::give_back)), answer).await?;
+        claimed.epoch = self.history.note(seen, &self.location.name);
+        Ok(claimed)
     }
 
     async fn fetch(&self, topic: TopicId, range: OffsetRange) -> Result<Vec<Message>> {
@@ -398,12 +404,12 @@ impl Store for SqliteStore {
         Ok(answers)
     }
 
-    async fn extend(&self, tokens: &[LeaseToken], lease: Duration) -> Result<Vec<Result<()>>> {
+    async fn extend(&self, leases: &[LeaseId], lease: Duration) -> Result<Vec<Result<()>>> {
         if lease > DELAY_MAX {
             return Err(Error::invalid("lease", "longer than 366 days"));
         }
-        let tokens = tokens.to_vec();
-        self.write(Kind::Consume, move |work| extend::extend(work, &tokens, lease)).await
+        let leases = leases.to_vec();
+        self.write(Kind::Consume, move |work| extend::extend(work, &leases, lease)).await
     }
 
     async fn heartbeat(&self, owner: &Owner, silent_for: Duration) -> Result<u64> {

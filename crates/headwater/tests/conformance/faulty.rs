@@ -8,10 +8,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use headwater::store::conformance::{self, Case, ForeignPlace, Harness};
 use headwater::{
-    BackfillStep, ClaimRequest, Claimed, DeadLetter, DeadLetterSelection, ErrorKind, Finding, GroupName,
-    LeaseToken, Maintained, Message, MissedMessages, NewMessage, OffsetRange, OpenOptions, Outstanding,
-    Owner, Parts, Published, Redriven, Result, Settlement, Start, Store, Subscription, SubscriptionId,
-    SubscriptionStatus, Topic, TopicId, TopicName, TopicSettings, TopicStatus, Wake,
+    BackfillStep, ClaimRequest, Claimed, DeadLetter, DeadLetterSelection, Epoch, ErrorKind, Finding,
+    GroupName, LeaseId, Maintained, Message, MissedMessages, NewMessage, OffsetRange, OpenOptions,
+    Outstanding, Owner, Parts, Published, Redriven, Result, Settlement, Start, Store, Subscription,
+    SubscriptionId, SubscriptionStatus, Topic, TopicId, TopicName, TopicSettings, TopicStatus, Wake,
 };
 use jiff::Timestamp;
 
@@ -27,6 +27,7 @@ enum Fault {
     AckIsSwallowed,
     LostLeaseIsAccepted,
     ExtensionIsSwallowed,
+    EpochStands,
     DedupIsForgotten,
     DelayIsForgotten,
     AttemptIsMiscounted,
@@ -84,6 +85,7 @@ noticed! {
     a_lost_message_is_noticed: FetchLosesOne by random_ops::random_ops_agree_with_the_model;
     a_swallowed_ack_is_noticed: AckIsSwallowed by random_ops::random_ops_agree_with_the_model;
     a_stale_settlement_is_noticed: LostLeaseIsAccepted by random_ops::random_ops_agree_with_the_model;
+    an_epoch_that_stands_is_noticed: EpochStands by epoch::a_lost_history_changes_the_epoch;
     a_swallowed_extension_is_noticed: ExtensionIsSwallowed by random_ops::random_ops_agree_with_the_model;
     a_forgotten_dedup_key_is_noticed: DedupIsForgotten by random_ops::random_ops_agree_with_the_model;
     a_forgotten_delay_is_noticed: DelayIsForgotten by random_ops::random_ops_agree_with_the_model;
@@ -216,6 +218,9 @@ impl Store for Faulty {
                 _ => {}
             }
         }
+        if self.fault == Fault::EpochStands {
+            claimed.epoch = Epoch::default();
+        }
         if self.fault == Fault::SecondGroupIsStarved {
             claimed.leases.retain(|lease| lease.subscription_id.0 == 1);
         }
@@ -238,7 +243,7 @@ impl Store for Faulty {
         let swallowed = |settlement: &Settlement| {
             self.fault == Fault::AckIsSwallowed
                 && settlement.parts == Parts::AckAll
-                && settlement.token.0 % 7 == 3
+                && (settlement.lease.token.0 >> 31) % 7 == 3
         };
         let kept: Vec<_> = settlements.iter().filter(|one| !swallowed(one)).cloned().collect();
         let mut answers = self.inner.settle(&kept).await?.into_iter();
@@ -250,11 +255,11 @@ impl Store for Faulty {
             .collect())
     }
 
-    async fn extend(&self, tokens: &[LeaseToken], lease: Duration) -> Result<Vec<Result<()>>> {
+    async fn extend(&self, leases: &[LeaseId], lease: Duration) -> Result<Vec<Result<()>>> {
         if self.fault == Fault::ExtensionIsSwallowed {
-            return Ok(tokens.iter().map(|_| Ok(())).collect());
+            return Ok(leases.iter().map(|_| Ok(())).collect());
         }
-        self.inner.extend(tokens, lease).await
+        self.inner.extend(leases, lease).await
     }
 
     async fn heartbeat(&self, owner: &Owner, silent_for: Duration) -> Result<u64> {
@@ -393,6 +398,14 @@ impl Harness for FaultyHarness {
 
     async fn number(&self, sqlite: &str, postgres: &str) -> i64 {
         self.inner.number(sqlite, postgres).await
+    }
+
+    async fn copy(&self) {
+        self.inner.copy().await;
+    }
+
+    async fn restore(&self) {
+        self.inner.restore().await;
     }
 
     async fn cleanup(&self) {

@@ -188,6 +188,40 @@ impl Harness for PostgresHarness {
         self.connect().await.query_one(&sql, &[]).await.expect("a number").get(0)
     }
 
+    async fn copy(&self) {
+        let (from, to) = (self.namespace.as_str(), self.beside("copy"));
+        let sql = format!(
+            "CREATE SCHEMA {to};
+             DO $$ DECLARE t text; BEGIN
+                 FOR t IN SELECT relname FROM pg_class WHERE relnamespace = '{from}'::regnamespace AND relkind = 'r' LOOP
+                     EXECUTE format('CREATE TABLE {to}.%I AS TABLE {from}.%I', t, t);
+                 END LOOP;
+             END $$;
+             CREATE TABLE {to}.sequences AS
+             SELECT format('%I.%I', schemaname, sequencename) AS name, last_value, start_value FROM pg_sequences WHERE schemaname = '{from}'"
+        );
+        self.connect().await.batch_execute(&sql).await.expect("a copy is made");
+    }
+
+    /// The epoch is not logged: a standby that is promoted finds its table empty.
+    async fn restore(&self) {
+        let (to, from) = (self.namespace.as_str(), self.beside("copy"));
+        let sql = format!(
+            "BEGIN;
+             SET LOCAL session_replication_role = replica;
+             DO $$ DECLARE t text; BEGIN
+                 FOR t IN SELECT relname FROM pg_class WHERE relnamespace = '{to}'::regnamespace AND relkind = 'r' LOOP
+                     EXECUTE format('DELETE FROM {to}.%I', t);
+                     EXECUTE format('INSERT INTO {to}.%I OVERRIDING SYSTEM VALUE TABLE {from}.%I', t, t);
+                 END LOOP;
+             END $$;
+             SELECT setval(name::regclass, coalesce(last_value, start_value), last_value IS NOT NULL) FROM {from}.sequences;
+             DELETE FROM {to}.epoch;
+             COMMIT"
+        );
+        self.connect().await.batch_execute(&sql).await.expect("the copy is restored");
+    }
+
     async fn cleanup(&self) {
         let client = self.connect().await;
         let listed = [

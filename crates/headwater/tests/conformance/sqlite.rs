@@ -209,5 +209,16 @@ impl Harness for SqliteHarness {
         connection.query_row(sqlite, [], |row| row.get(0)).expect("a number")
     }
 
+    async fn copy(&self) {
+        let store = Self::connect(&self.path("store.db"));
+        store.backup("main", self.path("copy.db"), None).expect("a copy is made");
+    }
+
+    async fn restore(&self) {
+        let mut store = Self::connect(&self.path("store.db"));
+        let progress: Option<fn(rusqlite::backup::Progress)> = None;
+        store.restore("main", self.path("copy.db"), progress).expect("the copy is restored");
+    }
+
     async fn cleanup(&self) {}
 }

@@ -13,7 +13,7 @@ use uuid::Uuid;
 use crate::backfill::{Backfill, BackfillLimits, BackfillStep};
 use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
 use crate::error::Result;
-use crate::lease::{ClaimRequest, Claimed, Lease, LeaseToken, OffsetRange, Settlement};
+use crate::lease::{ClaimRequest, Claimed, Lease, LeaseId, LeaseToken, OffsetRange, Settlement};
 use crate::maintain::{JobRun, JobStatus};
 use crate::message::{Message, NewMessage, Offset, Published};
 use crate::name::{GroupName, Owner, TopicName};
@@ -77,6 +77,7 @@ impl Still {
     pub(crate) fn hand_out(&self, offset: i64) {
         self.leases.lock().unwrap().push_back(Lease {
             subscription_id: SubscriptionId(1),
+            owner: Owner::new("still").unwrap(),
             topic_id: TopicId(1),
             token: LeaseToken(offset),
             range: OffsetRange::one(Offset(offset)),
@@ -152,9 +153,9 @@ with_the_rest! {
             Ok(settlements.iter().map(|_| Ok(())).collect())
         }
 
-        async fn extend(&self, tokens: &[LeaseToken], _: Duration) -> Result<Vec<Result<()>>> {
+        async fn extend(&self, leases: &[LeaseId], _: Duration) -> Result<Vec<Result<()>>> {
             self.note("extend").await;
-            Ok(tokens.iter().map(|_| Ok(())).collect())
+            Ok(leases.iter().map(|_| Ok(())).collect())
         }
 
         async fn heartbeat(&self, _: &Owner, _: Duration) -> Result<u64> {

@@ -33,7 +33,7 @@ pub async fn a_buried_message_is_kept_whole(case: &Case) {
     let lease = scene.claim_one("a", 10).await;
     let published_at = case.now();
     case.advance_ms(1_234);
-    scene.settle_each(lease.token, vec![((1, 5), bury("cannot parse: 'x'"))]).await.unwrap();
+    scene.settle_each(&lease, vec![((1, 5), bury("cannot parse: 'x'"))]).await.unwrap();
 
     let dead = scene.dead_letters().await;
     assert_eq!(dead.len(), 5);
@@ -60,11 +60,11 @@ pub async fn a_buried_message_tells_its_attempts(case: &Case) {
     scene.publish(1).await;
     for _ in 0..3 {
         let lease = scene.claim_one("a", 1).await;
-        scene.settle_each(lease.token, vec![((1, 1), retry(0, "not yet"))]).await.unwrap();
+        scene.settle_each(&lease, vec![((1, 1), retry(0, "not yet"))]).await.unwrap();
     }
     let lease = scene.claim_one("a", 1).await;
     assert_eq!(lease.attempt, 4);
-    scene.settle_each(lease.token, vec![((1, 1), bury("never"))]).await.unwrap();
+    scene.settle_each(&lease, vec![((1, 1), bury("never"))]).await.unwrap();
     let dead = scene.dead_letters().await;
     assert_eq!((dead.len(), dead[0].attempts, dead[0].error.as_str()), (1, 4, "never"));
 }
@@ -75,10 +75,7 @@ pub async fn an_overlong_error_is_cut_with_a_mark(case: &Case) {
     scene.publish(2).await;
     let lease = scene.claim_one("a", 2).await;
     let long = "é".repeat(ERROR_TEXT_BYTES_MAX);
-    scene
-        .settle_each(lease.token, vec![((1, 1), bury(&long)), ((2, 2), bury("nul \0 inside"))])
-        .await
-        .unwrap();
+    scene.settle_each(&lease, vec![((1, 1), bury(&long)), ((2, 2), bury("nul \0 inside"))]).await.unwrap();
     let dead = scene.dead_letters().await;
     assert!(dead[0].error.len() <= ERROR_TEXT_BYTES_MAX, "{} bytes", dead[0].error.len());
     assert!(dead[0].error.len() > ERROR_TEXT_BYTES_MAX - 32, "{} bytes", dead[0].error.len());
@@ -92,7 +89,7 @@ pub async fn dead_letters_belong_to_one_subscription(case: &Case) {
     let goes_on = gives_up.subscribe("goes-on", Start::Beginning).await;
     gives_up.publish(3).await;
     let lease = gives_up.claim_one("a", 3).await;
-    gives_up.settle_each(lease.token, vec![((2, 2), bury("x")), ((1, 1), Outcome::Ack)]).await.unwrap();
+    gives_up.settle_each(&lease, vec![((2, 2), bury("x")), ((1, 1), Outcome::Ack)]).await.unwrap();
     assert_eq!(goes_on.drain("a").await.len(), 3);
     assert_eq!(goes_on.dead_letters().await, []);
     assert_eq!(gives_up.dead_letters().await.len(), 1);
@@ -104,7 +101,7 @@ pub async fn dead_letters_are_listed_oldest_first(case: &Case) {
     scene.publish(6).await;
     let lease = scene.claim_one("a", 6).await;
     for offset in [5, 2, 6, 1] {
-        scene.settle_each(lease.token, vec![((offset, offset), bury("x"))]).await.unwrap();
+        scene.settle_each(&lease, vec![((offset, offset), bury("x"))]).await.unwrap();
         case.advance_ms(10);
     }
     let listed = async |limit| {
@@ -123,7 +120,7 @@ pub async fn a_refused_burial_stores_nothing(case: &Case) {
     let scene = case.queue().await;
     scene.publish(3).await;
     let lease = scene.claim_one("a", 3).await;
-    let answer = scene.settle_each(lease.token, vec![((1, 2), bury("x")), ((4, 4), Outcome::Ack)]).await;
+    let answer = scene.settle_each(&lease, vec![((1, 2), bury("x")), ((4, 4), Outcome::Ack)]).await;
     failed(answer, ErrorKind::LeaseLost);
     assert_eq!(scene.dead_letters().await, []);
     scene.ack(&lease).await;

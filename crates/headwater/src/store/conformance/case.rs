@@ -10,7 +10,7 @@ use crate::clock::{Clock, ManualClock};
 use crate::dead_letter::{DeadLetter, DeadLetterSelection};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::{
-    ClaimRequest, Claimed, GroupLimits, Lease, LeaseToken, OffsetRange, Outcome, Settlement, Want,
+    ClaimRequest, Claimed, GroupLimits, Lease, LeaseId, OffsetRange, Outcome, Settlement, Want,
 };
 use crate::message::{Message, NewMessage, Offset};
 use crate::name::{GroupName, Owner, TopicName};
@@ -219,19 +219,23 @@ impl Scene {
     }
 
     /// Settles parts of a lease, given as first and last offset.
-    pub async fn settle_each(&self, token: LeaseToken, parts: Vec<((i64, i64), Outcome)>) -> Result<()> {
+    pub async fn settle_each(
+        &self,
+        lease: impl Into<LeaseId>,
+        parts: Vec<((i64, i64), Outcome)>,
+    ) -> Result<()> {
         let parts = parts.into_iter().map(|((first, last), outcome)| (range(first, last), outcome));
-        self.settle(Settlement::each(token, parts.collect())).await
+        self.settle(Settlement::each(lease, parts.collect())).await
     }
 
     /// Acks a whole lease, which must be held.
     pub async fn ack(&self, lease: &Lease) {
-        self.settle(Settlement::ack_all(lease.token)).await.expect("the lease is held");
+        self.settle(Settlement::ack_all(lease)).await.expect("the lease is held");
     }
 
     /// Extends one lease.
-    pub async fn extend(&self, token: LeaseToken, lease: Duration) -> Result<()> {
-        let mut answers = self.store.extend(&[token], lease).await.expect("the store extends");
+    pub async fn extend(&self, lease: impl Into<LeaseId>, by: Duration) -> Result<()> {
+        let mut answers = self.store.extend(&[lease.into()], by).await.expect("the store extends");
         assert_eq!(answers.len(), 1, "one answer per token");
         answers.remove(0)
     }

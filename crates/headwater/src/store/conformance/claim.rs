@@ -87,7 +87,7 @@ pub async fn groups_are_isolated(case: &Case) {
     let held = holds.claim_one("a", 6).await;
     assert_eq!(done.drain("a").await.len(), 6);
     let failing = fails.claim_one("a", 6).await;
-    fails.settle_each(failing.token, vec![((1, 6), retry(60_000, "down"))]).await.unwrap();
+    fails.settle_each(&failing, vec![((1, 6), retry(60_000, "down"))]).await.unwrap();
 
     assert_eq!(offsets_of(&reads.drain("a").await), [1, 2, 3, 4, 5, 6]);
     assert_eq!(holds.status().await.leased, 1);
@@ -224,7 +224,7 @@ pub async fn the_widest_ranges_stay_in_their_topic(case: &Case) {
     }
     let lease = scenes[1].claim_one("w", 2).await;
     for (first, last) in [(1, i64::MAX), (i64::MIN, 2), (i64::MAX, i64::MAX), (0, 0)] {
-        let answer = scenes[1].settle_each(lease.token, vec![((first, last), crate::Outcome::Ack)]).await;
+        let answer = scenes[1].settle_each(&lease, vec![((first, last), crate::Outcome::Ack)]).await;
         failed(answer, ErrorKind::LeaseLost);
     }
     scenes[1].ack(&lease).await;
@@ -280,9 +280,9 @@ pub async fn status_follows_every_step(case: &Case) {
     scene.ack(&second).await;
     assert_eq!(numbers().await, (7, 0, 1, 0, 0));
     let parts = vec![((1, 1), crate::Outcome::Ack), ((2, 2), retry(1_000, "later"))];
-    scene.settle_each(first.token, parts).await.unwrap();
+    scene.settle_each(&first, parts).await.unwrap();
     assert_eq!(numbers().await, (7, 1, 1, 1, 0));
-    scene.settle_each(first.token, vec![((3, 3), super::case::bury("no"))]).await.unwrap();
+    scene.settle_each(&first, vec![((3, 3), super::case::bury("no"))]).await.unwrap();
     assert_eq!(numbers().await, (7, 1, 0, 1, 1));
     case.advance_ms(1_000);
     let again = scene.claim("a", 1).await;

@@ -154,8 +154,8 @@ pub async fn a_resurrection_reports_exactly_what_was_missed(case: &Case) {
         scene.publish(8).await;
         let lease = scene.claim_one("a", 5).await;
         let parts = vec![((1, 1), Outcome::Ack), ((2, 2), retry(0, "again")), ((3, 4), Outcome::Ack)];
-        scene.settle_each(lease.token, parts).await.unwrap();
-        scene.settle_each(lease.token, vec![((5, 5), Outcome::Release)]).await.unwrap();
+        scene.settle_each(&lease, parts).await.unwrap();
+        scene.settle_each(&lease, vec![((5, 5), Outcome::Release)]).await.unwrap();
         scene.let_die(case).await;
         other.ack_next(7).await;
         assert_eq!(scene.clean_all().await.removed, 7);
@@ -185,7 +185,7 @@ pub async fn a_bounded_resurrection_is_at_most_so_far_behind(case: &Case) {
         scene.publish(10).await;
         scene.ack_next(3).await;
         let held = scene.claim_one("a", 2).await;
-        scene.settle_each(held.token, vec![((4, 5), Outcome::Release)]).await.unwrap();
+        scene.settle_each(&held, vec![((4, 5), Outcome::Release)]).await.unwrap();
         scene.let_die(case).await;
         let back = scene.store.resurrect(&scene.topic, &group("workers"), Some(bound)).await.unwrap();
         assert_eq!((back.resurrected, back.next.0), (true, next), "bound {bound}");
@@ -203,7 +203,7 @@ pub async fn what_the_dead_held_is_there_when_they_come_back(case: &Case) {
     scene.publish(5).await;
     let lease = scene.claim_one("a", 2).await;
     let waiting = scene.claim_one("a", 1).await;
-    scene.settle_each(waiting.token, vec![((3, 3), retry(1_000, "again"))]).await.unwrap();
+    scene.settle_each(&waiting, vec![((3, 3), retry(1_000, "again"))]).await.unwrap();
     let before = scene.outstanding().await;
     scene.let_die(case).await;
     assert_eq!(scene.outstanding().await, before);
@@ -213,7 +213,7 @@ pub async fn what_the_dead_held_is_there_when_they_come_back(case: &Case) {
     let mut got = scene.reads().await;
     got.sort_unstable();
     assert_eq!(got, [3, 4, 5]);
-    failed(scene.settle(Settlement::ack_all(lease.token)).await, ErrorKind::LeaseLost);
+    failed(scene.settle(Settlement::ack_all(&lease)).await, ErrorKind::LeaseLost);
 }
 
 /// Dead for too long, it is moved up to the watermark, once: whoever comes back after that begins there.
@@ -268,7 +268,7 @@ pub async fn letters_keep_a_cancelled_group(case: &Case) {
         let other = scene.subscribe("other", Start::Beginning).await;
         scene.publish(1).await;
         let lease = other.claim_one("a", 1).await;
-        other.settle(Settlement::each(lease.token, vec![(lease.range, bury("why not"))])).await.unwrap();
+        other.settle(Settlement::each(&lease, vec![(lease.range, bury("why not"))])).await.unwrap();
         other.shift(Transition::Cancel).await;
         scene.track_all().await;
         case.advance(HOUR);

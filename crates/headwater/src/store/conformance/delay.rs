@@ -121,7 +121,7 @@ pub async fn recheck_after_tells_the_nearest_time(case: &Case) {
     assert_eq!(recheck_ms().await, Some(20_000), "the lease's deadline");
     scene.store.publish(&scene.topic, &[after_ms(case, "later", 15_000)]).await.unwrap();
     assert_eq!(recheck_ms().await, Some(15_000), "the delivery time");
-    scene.settle_each(lease.token, vec![((2, 2), retry(7_000, "busy"))]).await.unwrap();
+    scene.settle_each(&lease, vec![((2, 2), retry(7_000, "busy"))]).await.unwrap();
     assert_eq!(recheck_ms().await, Some(7_000), "the retry");
     case.advance_ms(6_000);
     assert_eq!(recheck_ms().await, Some(1_000), "the retry, nearer");
@@ -130,7 +130,7 @@ pub async fn recheck_after_tells_the_nearest_time(case: &Case) {
     assert_eq!(again.leases[0].range, range(2, 2));
     scene.ack(&again.leases[0]).await;
     assert_eq!(recheck_ms().await, Some(8_000), "the delivery time again");
-    scene.settle_each(lease.token, vec![((1, 1), Outcome::Ack), ((3, 3), bury("x"))]).await.unwrap();
+    scene.settle_each(&lease, vec![((1, 1), Outcome::Ack), ((3, 3), bury("x"))]).await.unwrap();
     case.advance_ms(8_000);
     let delayed = scene.drain("a").await;
     assert_eq!(offsets_of(&delayed), [4]);

@@ -136,7 +136,7 @@ fn sqlite_work(
     let lease = lease.clone();
     crate::store::sqlite::TransactionWork {
         handler_name: handler.to_owned(),
-        token: lease.token,
+        lease: lease.id(),
         messages,
         ordered: false,
         handler: Arc::new(move |connection, message| {
@@ -163,9 +163,9 @@ fn settlement(lease: &Lease, verdicts: Vec<(Offset, Verdict)>) -> Settlement {
         parts.push((OffsetRange::one(offset), outcome));
     }
     if parts.iter().all(|(_, outcome)| *outcome == Outcome::Ack) {
-        return Settlement::ack_all(lease.token);
+        return Settlement::ack_all(lease);
     }
-    Settlement::each(lease.token, parts)
+    Settlement::each(lease, parts)
 }
 
 /// Begins to handle a lease and goes away half way.

@@ -128,7 +128,7 @@ pub async fn a_released_suspect_stays_suspect(case: &Case) {
     scene.claim_one("vanishes", 1).await;
     case.advance_ms(10_000);
     let suspect = scene.claim_one("b", 1).await;
-    scene.settle_each(suspect.token, vec![((1, 1), Outcome::Release)]).await.unwrap();
+    scene.settle_each(&suspect, vec![((1, 1), Outcome::Release)]).await.unwrap();
     let again = scene.claim_one("c", 1).await;
     assert_eq!((again.attempt, again.suspect), (2, true));
 }
@@ -141,7 +141,7 @@ pub async fn a_clock_that_jumps_back_loses_nothing(case: &Case) {
     case.turn_back(Duration::from_secs(3_600));
     scene.publish(1).await;
     assert_eq!(scene.claim_one("b", 10).await.range, range(2, 3));
-    scene.settle_each(held.token, vec![((1, 1), super::case::retry(1_000, "again"))]).await.unwrap();
+    scene.settle_each(&held, vec![((1, 1), super::case::retry(1_000, "again"))]).await.unwrap();
     case.advance_ms(1_000);
     let again = scene.claim_one("a", 1).await;
     assert_eq!((again.range, again.attempt), (range(1, 1), 2));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::case::{Case, failed, offsets_of, range};
 use crate::error::ErrorKind;
-use crate::lease::{LeaseToken, Outcome};
+use crate::lease::{LeaseId, LeaseToken, Outcome};
 use crate::topic::TopicSettings;
 
 const TEN: Duration = Duration::from_secs(10);
@@ -19,12 +19,12 @@ pub async fn extend_moves_the_deadline(case: &Case) {
     scene.publish(2).await;
     let lease = scene.claim_one("a", 2).await;
     case.advance_ms(9_999);
-    scene.extend(lease.token, TEN).await.unwrap();
+    scene.extend(&lease, TEN).await.unwrap();
     case.advance_ms(9_999);
     scene.claim_nothing("b", 2).await;
-    scene.extend(lease.token, TEN).await.unwrap();
+    scene.extend(&lease, TEN).await.unwrap();
     case.advance_ms(9_999);
-    scene.settle_each(lease.token, vec![((1, 1), Outcome::Ack)]).await.unwrap();
+    scene.settle_each(&lease, vec![((1, 1), Outcome::Ack)]).await.unwrap();
     case.advance_ms(1);
     let again = scene.claim_one("b", 2).await;
     assert_eq!((again.range, again.attempt), (range(2, 2), 2));
@@ -35,7 +35,7 @@ pub async fn extend_may_shorten(case: &Case) {
     let scene = case.queue().await;
     scene.publish(1).await;
     let lease = scene.claim_one("a", 1).await;
-    scene.extend(lease.token, Duration::from_secs(1)).await.unwrap();
+    scene.extend(&lease, Duration::from_secs(1)).await.unwrap();
     case.advance_ms(999);
     scene.claim_nothing("b", 1).await;
     case.advance_ms(1);
@@ -49,7 +49,7 @@ pub async fn stale_token_cannot_extend(case: &Case) {
     let old = scene.claim_one("slow", 1).await;
     case.advance_ms(10_000);
     let new = scene.claim_one("quick", 1).await;
-    failed(scene.extend(old.token, Duration::from_secs(1_000)).await, ErrorKind::LeaseLost);
+    failed(scene.extend(&old, Duration::from_secs(1_000)).await, ErrorKind::LeaseLost);
     case.advance_ms(9_999);
     scene.claim_nothing("third", 1).await;
     case.advance_ms(1);
@@ -64,7 +64,7 @@ pub async fn a_lease_past_its_deadline_cannot_be_extended(case: &Case) {
     scene.publish(1).await;
     let lease = scene.claim_one("a", 1).await;
     case.advance_ms(10_000);
-    failed(scene.extend(lease.token, TEN).await, ErrorKind::LeaseLost);
+    failed(scene.extend(&lease, TEN).await, ErrorKind::LeaseLost);
     assert_eq!(scene.claim_one("b", 1).await.attempt, 2);
 }
 
@@ -77,8 +77,9 @@ pub async fn tokens_are_extended_each_for_itself(case: &Case) {
     let last = scene.claim_one("a", 1).await;
     scene.ack(&settled).await;
     case.advance_ms(5_000);
-    let tokens = [last.token, LeaseToken(-5), settled.token, first.token];
-    let answers = scene.store.extend(&tokens, TEN).await.unwrap();
+    let unknown = LeaseId { token: LeaseToken(-5), ..first.id() };
+    let leases = [last.id(), unknown, settled.id(), first.id()];
+    let answers = scene.store.extend(&leases, TEN).await.unwrap();
     let kinds: Vec<_> = answers.iter().map(|answer| answer.as_ref().err().map(crate::Error::kind)).collect();
     let lost = Some(ErrorKind::LeaseLost);
     assert_eq!(kinds, [None, lost, lost, None]);
@@ -92,7 +93,7 @@ pub async fn extending_by_zero_is_for_ever(case: &Case) {
     let scene = case.scene(ten_seconds()).await;
     scene.publish(1).await;
     let lease = scene.claim_one("a", 1).await;
-    scene.extend(lease.token, Duration::ZERO).await.unwrap();
+    scene.extend(&lease, Duration::ZERO).await.unwrap();
     case.advance(Duration::from_secs(1_000 * 24 * 3600));
     scene.claim_nothing("b", 1).await;
     scene.ack(&lease).await;
@@ -103,12 +104,12 @@ pub async fn extend_reaches_every_part_of_a_split_lease(case: &Case) {
     let scene = case.scene(ten_seconds()).await;
     scene.publish(5).await;
     let lease = scene.claim_one("a", 5).await;
-    scene.settle_each(lease.token, vec![((2, 2), Outcome::Ack), ((4, 4), Outcome::Ack)]).await.unwrap();
+    scene.settle_each(&lease, vec![((2, 2), Outcome::Ack), ((4, 4), Outcome::Ack)]).await.unwrap();
     case.advance_ms(5_000);
-    scene.extend(lease.token, TEN).await.unwrap();
+    scene.extend(&lease, TEN).await.unwrap();
     case.advance_ms(9_999);
     scene.claim_nothing("b", 5).await;
-    scene.settle_each(lease.token, vec![((1, 1), Outcome::Ack), ((5, 5), Outcome::Ack)]).await.unwrap();
+    scene.settle_each(&lease, vec![((1, 1), Outcome::Ack), ((5, 5), Outcome::Ack)]).await.unwrap();
     case.advance_ms(1);
     assert_eq!(offsets_of(&scene.drain("b").await), [3]);
 }

@@ -103,6 +103,13 @@ pub trait Harness: Send + Sync + 'static {
     /// Reads one number beside the store, in the words of its engine.
     async fn number(&self, sqlite: &str, postgres: &str) -> i64;
 
+    /// Takes a copy of this case's place.
+    async fn copy(&self);
+
+    /// Puts the copy in place of what is there, under stores that are open: what was committed since is gone, as after a
+    /// failover to a standby that never had it.
+    async fn restore(&self);
+
     /// Removes everything this case made.
     async fn cleanup(&self);
 }

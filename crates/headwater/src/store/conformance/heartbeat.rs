@@ -76,13 +76,13 @@ pub async fn a_swept_token_can_neither_settle_nor_extend(case: &Case) {
     case.advance_ms(SILENT_MS + 1);
     assert_eq!(scene.beat("lives", SILENT_MS).await, 1);
     for _ in 0..2 {
-        failed(scene.settle(Settlement::ack_all(lost.token)).await, ErrorKind::LeaseLost);
-        failed(scene.settle_each(lost.token, vec![((1, 1), Outcome::Ack)]).await, ErrorKind::LeaseLost);
-        failed(scene.extend(lost.token, Duration::from_secs(60)).await, ErrorKind::LeaseLost);
+        failed(scene.settle(Settlement::ack_all(&lost)).await, ErrorKind::LeaseLost);
+        failed(scene.settle_each(&lost, vec![((1, 1), Outcome::Ack)]).await, ErrorKind::LeaseLost);
+        failed(scene.extend(&lost, Duration::from_secs(60)).await, ErrorKind::LeaseLost);
         case.turn_back(Duration::from_secs(3_600));
     }
     let again = scene.claim_one("lives", 1).await;
-    failed(scene.settle(Settlement::ack_all(lost.token)).await, ErrorKind::LeaseLost);
+    failed(scene.settle(Settlement::ack_all(&lost)).await, ErrorKind::LeaseLost);
     assert_eq!((again.range, again.attempt), (range(1, 1), 2));
     scene.ack(&again).await;
     assert_eq!(scene.status().await.floor.0, 1);
@@ -138,10 +138,10 @@ pub async fn a_partly_settled_lease_ends_whole(case: &Case) {
     scene.publish(5).await;
     scene.beat("dies", SILENT_MS).await;
     let lease = scene.claim_one("dies", 5).await;
-    scene.settle_each(lease.token, vec![((2, 2), Outcome::Ack), ((4, 4), Outcome::Ack)]).await.unwrap();
+    scene.settle_each(&lease, vec![((2, 2), Outcome::Ack), ((4, 4), Outcome::Ack)]).await.unwrap();
     case.advance_ms(SILENT_MS + 1);
     assert_eq!(scene.beat("lives", SILENT_MS).await, 1);
-    failed(scene.settle_each(lease.token, vec![((5, 5), Outcome::Ack)]).await, ErrorKind::LeaseLost);
+    failed(scene.settle_each(&lease, vec![((5, 5), Outcome::Ack)]).await, ErrorKind::LeaseLost);
     let mut back = offsets_of(&scene.drain("lives").await);
     back.sort_unstable();
     assert_eq!(back, [1, 3, 5]);
@@ -230,7 +230,7 @@ pub async fn a_paused_owner_loses_its_leases_and_goes_on(case: &Case) {
         let lost = scene.claim_one("paused", 1).await;
         case.advance_ms(SILENT_MS + 1);
         assert_eq!(scene.beat("lives", SILENT_MS).await, 1, "round {round}");
-        failed(scene.settle(Settlement::ack_all(lost.token)).await, ErrorKind::LeaseLost);
+        failed(scene.settle(Settlement::ack_all(&lost)).await, ErrorKind::LeaseLost);
         scene.ack(&scene.claim_one("lives", 1).await).await;
     }
     assert_eq!(scene.status().await.floor.0, 3);

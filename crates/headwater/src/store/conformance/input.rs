@@ -159,7 +159,7 @@ pub async fn times_beyond_the_limit_are_refused(case: &Case) {
     scene.publish_all(&[long_ago]).await;
     let lease = scene.claim_one("a", 1).await;
     for long in [std::time::Duration::from_secs(367 * 24 * 3600), std::time::Duration::MAX] {
-        let error = failed(scene.store.extend(&[lease.token], long).await, ErrorKind::InvalidInput);
+        let error = failed(scene.store.extend(&[lease.id()], long).await, ErrorKind::InvalidInput);
         assert!(error.to_string().contains("lease"), "{error}");
     }
     case.advance_ms(300_000);
@@ -219,7 +219,7 @@ pub async fn names_that_try_to_inject_are_harmless(case: &Case) {
         assert_eq!(scene.status().await.group.as_str(), name);
         let lease = scene.claim_one(name, 10).await;
         assert_eq!(payloads_of(&scene.fetch(&lease).await), [name.as_str()]);
-        scene.settle_each(lease.token, vec![((1, 1), bury(name))]).await.unwrap();
+        scene.settle_each(&lease, vec![((1, 1), bury(name))]).await.unwrap();
         assert_eq!(scene.dead_letters().await[0].error, *name);
         case.harness().publish_by_sql(&scene.topic, "1", Some(name), true).await.unwrap();
         assert_eq!(scene.drain(name).await[0].key.as_deref(), Some(name.as_str()));
@@ -269,7 +269,7 @@ pub async fn strange_keys_are_blocked_exactly(case: &Case) {
         };
         ((offset, offset), outcome)
     });
-    scene.settle_each(lease.token, parts.collect()).await.unwrap();
+    scene.settle_each(&lease, parts.collect()).await.unwrap();
     scene.publish_all(&messages).await;
     let next = scene.claim_one("a", 100).await;
     let (mut blocked, mut expected) = (next.blocked_keys.clone(), names);

@@ -95,9 +95,9 @@ impl LaneConsumer {
             assert!(held.todo.is_empty(), "handle first");
             let only_acks = held.parts.iter().all(|(_, outcome)| *outcome == Outcome::Ack);
             settlements.push(if only_acks {
-                Settlement::ack_all(held.lease.token)
+                Settlement::ack_all(&held.lease)
             } else {
-                Settlement::each(held.lease.token, whole(held.lease.range, held.parts))
+                Settlement::each(&held.lease, whole(held.lease.range, held.parts))
             });
         }
         let answers = scene.store.settle(&settlements).await.expect("the store settles");

@@ -60,7 +60,7 @@ pub async fn no_more_than_so_many_are_in_flight(case: &Case) {
         let after = held_back(&scene, name, limits).await;
         assert!(after <= Duration::from_millis(50), "room may come without a publish: {after:?}");
     }
-    scene.settle_each(second.leases[0].token, vec![((4, 4), Outcome::Ack)]).await.unwrap();
+    scene.settle_each(&second.leases[0], vec![((4, 4), Outcome::Ack)]).await.unwrap();
     assert_eq!(offsets(&scene.claimed_within("c", 100, limits).await), [6], "one was done in part");
     scene.ack(&first.leases[0]).await;
     assert_eq!(offsets(&other.claimed_within("c", 1, limits).await), [7]);
@@ -76,16 +76,16 @@ pub async fn what_is_in_flight_counts_redeliveries(case: &Case) {
     scene.publish(10).await;
     let limits = in_flight(2);
     let failing = scene.claimed_within("a", 2, limits).await.leases.remove(0);
-    scene.settle_each(failing.token, vec![((1, 2), retry(1_000, "not yet"))]).await.unwrap();
+    scene.settle_each(&failing, vec![((1, 2), retry(1_000, "not yet"))]).await.unwrap();
     let working = scene.claimed_within("a", 10, limits).await;
     assert_eq!(offsets(&working), [3, 4]);
     case.advance_ms(1_000);
     held_back(&scene, "b", limits).await;
-    scene.settle_each(working.leases[0].token, vec![((3, 3), Outcome::Ack)]).await.unwrap();
+    scene.settle_each(&working.leases[0], vec![((3, 3), Outcome::Ack)]).await.unwrap();
     let again = scene.claimed_within("b", 10, limits).await;
     assert_eq!((offsets(&again), again.leases[0].attempt), (vec![1], 2), "what is due comes first");
     held_back(&scene, "b", limits).await;
-    scene.settle_each(again.leases[0].token, vec![((1, 1), Outcome::Release)]).await.unwrap();
+    scene.settle_each(&again.leases[0], vec![((1, 1), Outcome::Release)]).await.unwrap();
     assert_eq!(scene.claimed_within("b", 10, limits).await.leases.len(), 1, "what was given back made room");
     held_back(&scene, "c", limits).await;
     // A lease past its deadline is nobody's: its place is free.
@@ -172,9 +172,9 @@ pub async fn in_flight_counts_a_lanes_share(case: &Case) {
     assert_eq!((second.range.span(), second.lane == first.lane), (8, false), "two places are left");
     held_back(&scene, "c", limits).await;
     // Nine offsets left of twelve are still three messages; eight are two.
-    scene.settle_each(first.token, vec![((1, 3), Outcome::Ack)]).await.unwrap();
+    scene.settle_each(&first, vec![((1, 3), Outcome::Ack)]).await.unwrap();
     held_back(&scene, "c", limits).await;
-    scene.settle_each(first.token, vec![((6, 6), Outcome::Ack)]).await.unwrap();
+    scene.settle_each(&first, vec![((6, 6), Outcome::Ack)]).await.unwrap();
     let third = scene.claimed_within("c", 100, limits).await.leases.remove(0);
     assert_eq!(third.range.span(), 4);
     held_back(&scene, "d", limits).await;
@@ -238,7 +238,7 @@ pub async fn redeliveries_use_up_the_rate(case: &Case) {
     scene.publish(10).await;
     let limits = rate(1.0, 3);
     let first = scene.claimed_within("a", 2, limits).await.leases.remove(0);
-    scene.settle_each(first.token, vec![((1, 2), Outcome::Release)]).await.unwrap();
+    scene.settle_each(&first, vec![((1, 2), Outcome::Release)]).await.unwrap();
     assert_eq!(offsets(&scene.claimed_within("a", 10, limits).await), [1], "the third of three");
     assert_eq!(held_back(&scene, "b", limits).await, Duration::from_secs(1));
     case.advance_ms(2_000);

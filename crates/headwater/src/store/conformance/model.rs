@@ -276,7 +276,7 @@ impl Model {
 
     /// Plays a settlement; true if the store must accept it.
     pub(super) fn settle(&mut self, group: usize, settlement: &Settlement, now: Timestamp) -> bool {
-        let held = self.held_under(group, settlement.token, now);
+        let held = self.held_under(group, settlement.lease.token, now);
         let whole = held.iter().map(|offset| (super::case::range(*offset, *offset), Outcome::Ack)).collect();
         let parts = match &settlement.parts {
             Parts::AckAll => whole,

@@ -176,7 +176,7 @@ pub async fn burying_unblocks_the_key(case: &Case) {
     case.advance_ms(1_000);
     let lease = scene.claim("w", 1).await.remove(0);
     assert_eq!(payloads_of(&scene.fetch(&lease).await), ["a1"]);
-    scene.settle_each(lease.token, vec![((1, 1), super::case::bury("hopeless"))]).await.unwrap();
+    scene.settle_each(&lease, vec![((1, 1), super::case::bury("hopeless"))]).await.unwrap();
     assert_eq!(consume(&scene, &mut consumer, 10, &[]).await, ["a2"]);
     assert_eq!(scene.dead_letters().await.len(), 1);
 }
@@ -333,7 +333,7 @@ pub async fn released_messages_keep_their_order(case: &Case) {
     let messages: Vec<_> = (1..=6).map(|n| keyed("k", &n.to_string())).collect();
     scene.publish_all(&messages).await;
     let lease = scene.claim_one("a", 6).await;
-    scene.settle_each(lease.token, vec![((1, 2), Outcome::Ack), ((3, 6), Outcome::Release)]).await.unwrap();
+    scene.settle_each(&lease, vec![((1, 2), Outcome::Ack), ((3, 6), Outcome::Release)]).await.unwrap();
     let mut consumer = LaneConsumer::new("b");
     assert_eq!(consume(&scene, &mut consumer, 2, &[]).await, ["3", "4", "5", "6"]);
 }

@@ -63,7 +63,7 @@ pub async fn a_retry_shows_attempts_error_and_time(case: &Case) {
         assert_eq!(scene.outstanding().await[0].attempts, attempt, "the present one counts");
         let rest = (attempt == 1).then_some(((1, 1), Outcome::Ack));
         let parts = rest.into_iter().chain([((2, 2), retry(1_500, error))]).collect();
-        scene.settle_each(lease.token, parts).await.unwrap();
+        scene.settle_each(&lease, parts).await.unwrap();
         due_at = Some(case.now() + Duration::from_millis(1_500));
         case.advance_ms(1_500);
     }
@@ -91,7 +91,7 @@ pub async fn a_parked_message_shows_its_key(case: &Case) {
     let lease = scene.claim_one("w", 2).await;
     let failed = Outcome::Retry { after: Duration::from_secs(9), error: "no".into(), key: Some("a".into()) };
     let parts = vec![((1, 1), failed), ((2, 2), Outcome::Park { key: "a".into() })];
-    scene.settle_each(lease.token, parts).await.unwrap();
+    scene.settle_each(&lease, parts).await.unwrap();
     let listed = scene.outstanding().await;
     assert_eq!(
         told(&listed),
@@ -129,7 +129,7 @@ pub async fn what_was_released_waits_for_nobody(case: &Case) {
     let scene = case.queue().await;
     scene.publish(2).await;
     let lease = scene.claim_one("a", 2).await;
-    scene.settle_each(lease.token, vec![((1, 2), Outcome::Release)]).await.unwrap();
+    scene.settle_each(&lease, vec![((1, 2), Outcome::Release)]).await.unwrap();
     let listed = scene.outstanding().await;
     assert_eq!(told(&listed), [(1, OutstandingState::Waiting, None)]);
     assert_eq!((listed[0].due_at, listed[0].attempts, listed[0].range.span()), (None, 0, 2));
@@ -141,7 +141,7 @@ pub async fn the_oldest_due_is_listed_first(case: &Case) {
     scene.publish(6).await;
     let lease = scene.claimed_for("a", 4, Some(Duration::from_secs(20))).await.leases.remove(0);
     let parts = vec![((1, 1), retry(30_000, "x")), ((2, 2), retry(10_000, "x")), ((3, 3), Outcome::Release)];
-    scene.settle_each(lease.token, parts).await.unwrap();
+    scene.settle_each(&lease, parts).await.unwrap();
     assert_eq!(scene.claimed_for("b", 1, Some(Duration::ZERO)).await.leases[0].range, range(3, 3));
     let held = scene.claimed_for("c", 2, Some(Duration::from_secs(5))).await.leases.remove(0);
     assert_eq!(held.range, range(5, 6));

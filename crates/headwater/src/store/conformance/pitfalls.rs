@@ -156,7 +156,7 @@ pub async fn pitfall_6_messages_in_flight_when_a_group_dies_are_done_once(case: 
     let mut again = scene.reads().await;
     again.sort_unstable();
     assert_eq!(again, [4, 5, 6], "what nobody finished comes again, and nothing else");
-    failed(scene.settle(Settlement::ack_all(crashed.token)).await, ErrorKind::LeaseLost);
+    failed(scene.settle(Settlement::ack_all(&crashed)).await, ErrorKind::LeaseLost);
     assert_eq!(other.reads().await, [] as [i64; 0]);
 }
 
@@ -215,11 +215,11 @@ pub async fn pitfall_8_a_group_deleted_in_flight_tells_its_consumers(case: &Case
     let lease = scene.claim_one("running", 2).await;
     scene.shift(Transition::Cancel).await;
     assert_eq!(scene.pulse("running").await, Pulse::Cancelled);
-    failed(scene.settle(Settlement::ack_all(lease.token)).await, ErrorKind::LeaseLost);
+    failed(scene.settle(Settlement::ack_all(&lease)).await, ErrorKind::LeaseLost);
     scene.track_all().await;
     scene.store.remove(&scene.topic, &group("workers")).await.unwrap();
     assert_eq!(scene.pulse("running").await, Pulse::Gone);
-    failed(scene.settle(Settlement::ack_all(lease.token)).await, ErrorKind::LeaseLost);
+    failed(scene.settle(Settlement::ack_all(&lease)).await, ErrorKind::LeaseLost);
     let request = crate::ClaimRequest { owner: owner("running"), wants: vec![scene.want(5)] };
     failed(scene.store.claim(&request).await, ErrorKind::NoSuchSubscription);
     assert_eq!(other.reads().await, [1, 2, 3, 4, 5]);
@@ -393,7 +393,7 @@ pub async fn concern_7_what_is_recorded_does_not_grow(case: &Case) {
             let lease = one.claim_one("a", 20).await;
             let odd = (lease.range.first.0..=lease.range.last.0).step_by(2);
             let parts = odd.map(|offset| ((offset, offset), crate::Outcome::Ack)).collect();
-            one.settle_each(lease.token, parts).await.unwrap();
+            one.settle_each(&lease, parts).await.unwrap();
             one.track_all().await;
             one.ack(&lease).await;
         }

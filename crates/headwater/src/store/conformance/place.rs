@@ -164,7 +164,7 @@ pub async fn the_doctor_finds_nothing_in_a_used_store(case: &Case) {
         ((3, 3), super::case::bury("x")),
         ((4, 4), crate::Outcome::Release),
     ];
-    scene.settle_each(first.token, parts).await.unwrap();
+    scene.settle_each(&first, parts).await.unwrap();
     let later = case.now() + Duration::from_secs(60);
     let delayed = NewMessage::new("later").deliver_at(later).dedup_key("k");
     scene.store.publish(&topic("other"), &[delayed]).await.unwrap();

@@ -76,7 +76,7 @@ async fn consume(store: &dyn Store, topic: &TopicName, total: i64) {
         for lease in &leases {
             let messages = store.fetch(lease.topic_id, lease.range).await.expect("fetched");
             messages.iter().for_each(|message| say(&message.offset.to_string()));
-            let answers = store.settle(&[Settlement::ack_all(lease.token)]).await.expect("settled");
+            let answers = store.settle(&[Settlement::ack_all(lease)]).await.expect("settled");
             assert!(answers[0].is_ok(), "{answers:?}");
         }
         let status = store.subscriptions(topic).await.expect("listed");

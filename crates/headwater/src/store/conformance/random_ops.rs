@@ -6,7 +6,7 @@ use super::case::{Case, DEADLINE, Scene, group, pause, range, retry, topic};
 use super::model::Model;
 use super::rng::{Rng, seeds};
 use crate::error::ErrorKind;
-use crate::lease::{LeaseToken, OffsetRange, Outcome, Settlement};
+use crate::lease::{LeaseId, OffsetRange, Outcome, Settlement};
 use crate::message::{NewMessage, Offset};
 use crate::subscription::Start;
 use crate::topic::{Semantics, TopicSettings};
@@ -33,7 +33,7 @@ pub async fn random_ops_agree_with_the_model(case: &Case) {
 struct Remembered {
     group: usize,
     owner: usize,
-    token: LeaseToken,
+    id: LeaseId,
     range: OffsetRange,
 }
 
@@ -137,7 +137,7 @@ impl<'a> Play<'a> {
         }
         self.model.claimed(group, &name, count, &leases, self.case.now());
         for lease in &leases {
-            self.held.push(Remembered { group, owner, token: lease.token, range: lease.range });
+            self.held.push(Remembered { group, owner, id: lease.id(), range: lease.range });
         }
         leases.len()
     }
@@ -155,7 +155,7 @@ impl<'a> Play<'a> {
         let mut settlements: Vec<(usize, Settlement)> = Vec::new();
         for _ in 0..self.rng.between(1, 3) {
             let Some(lease) = self.pick() else { continue };
-            if settlements.iter().any(|(_, other)| other.token == lease.token) {
+            if settlements.iter().any(|(_, other)| other.lease == lease.id) {
                 continue;
             }
             settlements.push((lease.group, self.settlement(&lease)));
@@ -174,14 +174,14 @@ impl<'a> Play<'a> {
             }
         }
         let model = &self.model;
-        self.held.retain(|lease| !model.held_under(lease.group, lease.token, now).is_empty());
+        self.held.retain(|lease| !model.held_under(lease.group, lease.id.token, now).is_empty());
     }
 
     /// A random settlement of what is left of a lease; sometimes with an offset that is not in it.
     fn settlement(&mut self, lease: &Remembered) -> Settlement {
-        let held = self.model.held_under(lease.group, lease.token, self.case.now());
+        let held = self.model.held_under(lease.group, lease.id.token, self.case.now());
         if self.rng.percent(35) {
-            return Settlement::ack_all(lease.token);
+            return Settlement::ack_all(&lease.id);
         }
         let mut parts: Vec<(OffsetRange, Outcome)> = Vec::new();
         for offset in held {
@@ -200,7 +200,7 @@ impl<'a> Play<'a> {
             let outside = lease.range.last.0 + 1 + i64::from(parts.is_empty()) * 1_000;
             parts.push((range(outside, outside), Outcome::Ack));
         }
-        Settlement::each(lease.token, parts)
+        Settlement::each(&lease.id, parts)
     }
 
     fn outcome(&mut self) -> Outcome {
@@ -215,8 +215,8 @@ impl<'a> Play<'a> {
     async fn extend(&mut self) {
         let Some(lease) = self.pick() else { return };
         let by = Duration::from_millis(self.rng.between(1, 15_000));
-        let answer = self.groups[lease.group].extend(lease.token, by).await;
-        let expected = self.model.extend(lease.group, lease.token, by, self.case.now());
+        let answer = self.groups[lease.group].extend(&lease.id, by).await;
+        let expected = self.model.extend(lease.group, lease.id.token, by, self.case.now());
         assert_eq!(answer.is_ok(), expected, "extending {lease:?}: {answer:?}");
     }
 
@@ -267,7 +267,7 @@ impl<'a> Play<'a> {
     async fn finish(mut self) {
         // Leases without a deadline never come back by themselves: their holders finish them.
         for lease in std::mem::take(&mut self.held).into_iter().chain(std::mem::take(&mut self.forgotten)) {
-            let settlement = Settlement::ack_all(lease.token);
+            let settlement = Settlement::ack_all(&lease.id);
             let expected = self.model.settle(lease.group, &settlement, self.case.now());
             let answer = self.groups[lease.group].settle(settlement).await;
             assert_eq!(answer.is_ok(), expected, "finishing {lease:?}: {answer:?}");
@@ -277,7 +277,7 @@ impl<'a> Play<'a> {
             loop {
                 if self.claim_as(group, 0, 50).await > 0 {
                     for lease in std::mem::take(&mut self.held) {
-                        let settlement = Settlement::ack_all(lease.token);
+                        let settlement = Settlement::ack_all(&lease.id);
                         assert!(self.model.settle(lease.group, &settlement, self.case.now()));
                         self.groups[lease.group].settle(settlement).await.expect("just claimed");
                     }

@@ -18,7 +18,7 @@ use crate::{DeadLetterSelection, Redriven};
 async fn bury_all(scene: &Scene, error: &str) {
     for lease in scene.claim("undertaker", 10_000).await {
         let all = (lease.range.first.0, lease.range.last.0);
-        scene.settle_each(lease.token, vec![(all, bury(error))]).await.unwrap();
+        scene.settle_each(&lease, vec![(all, bury(error))]).await.unwrap();
     }
 }
 
@@ -39,7 +39,7 @@ pub async fn a_redriven_message_comes_again_as_new(case: &Case) {
     scene.claim_one("gone", 3).await;
     case.advance(Duration::from_secs(400));
     let lease = scene.claim_one("a", 3).await;
-    scene.settle_each(lease.token, vec![((1, 1), retry(0, "x")), ((2, 2), Outcome::Ack)]).await.unwrap();
+    scene.settle_each(&lease, vec![((1, 1), retry(0, "x")), ((2, 2), Outcome::Ack)]).await.unwrap();
     bury_all(&scene, "hopeless").await;
     scene.drain("a").await;
     let letter = scene.dead_letters().await.remove(0);
@@ -108,7 +108,7 @@ pub async fn a_selection_picks_what_fits_all_of_it(case: &Case) {
     let mut times = Vec::new();
     for (offset, error) in (1..).zip(errors) {
         times.push(case.now());
-        scene.settle_each(lease.token, vec![((offset, offset), bury(error))]).await.unwrap();
+        scene.settle_each(&lease, vec![((offset, offset), bury(error))]).await.unwrap();
         case.advance_ms(10);
     }
     let all = || scene.letters();
@@ -192,7 +192,7 @@ pub async fn a_redriven_message_keeps_the_order_of_its_key(case: &Case) {
     let lease = scene.claim_one("x", 10).await;
     let wait = Outcome::Retry { after: Duration::from_secs(1), error: "x".into(), key: Some("a".into()) };
     scene
-        .settle_each(lease.token, vec![((1, 1), bury("x")), ((2, 2), wait), ((3, 3), Outcome::Ack)])
+        .settle_each(&lease, vec![((1, 1), bury("x")), ((2, 2), wait), ((3, 3), Outcome::Ack)])
         .await
         .unwrap();
     scene.publish_all(&[keyed("a3", "a")]).await;
@@ -226,7 +226,7 @@ pub async fn redriven_messages_go_to_their_own_lanes(case: &Case) {
     for _ in 0..2 {
         let lease = scene.claim_one("undertaker", 40).await;
         let all = (lease.range.first.0, lease.range.last.0);
-        scene.settle_each(lease.token, vec![(all, bury("x"))]).await.unwrap();
+        scene.settle_each(&lease, vec![(all, bury("x"))]).await.unwrap();
     }
     let held = scene.claim_one("busy", 40).await;
     let letters = scene.dead_letters().await.len() as u64;

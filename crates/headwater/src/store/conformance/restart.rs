@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::case::{Case, bury, failed, group, offsets_of, owner, payloads_of, range, retry, topic};
 use crate::error::ErrorKind;
-use crate::lease::{ClaimRequest, LeaseToken, Outcome, Settlement};
+use crate::lease::{ClaimRequest, LeaseId, LeaseToken, Outcome, Settlement};
 use crate::message::NewMessage;
 use crate::subscription::Start;
 use crate::topic::TopicSettings;
@@ -17,7 +17,7 @@ pub async fn a_restart_keeps_everything(case: &Case) {
     let held = scene.claim_one("a", 4).await;
     let partly = scene.claim_one("a", 4).await;
     let parts = vec![((5, 5), Outcome::Ack), ((6, 6), retry(60_000, "busy")), ((7, 7), bury("no"))];
-    scene.settle_each(partly.token, parts).await.unwrap();
+    scene.settle_each(&partly, parts).await.unwrap();
     let (status, topics) = (scene.status().await, scene.store.topics().await.unwrap());
     let (dead, idle_status) = (scene.dead_letters().await, idle.status().await);
     scene.store.close().await.unwrap();
@@ -32,7 +32,7 @@ pub async fn a_restart_keeps_everything(case: &Case) {
     assert_eq!(fresh.range, range(9, 10));
     assert!(fresh.token > partly.token, "tokens rise across restarts");
     scene.ack(&held).await;
-    scene.settle_each(partly.token, vec![((8, 8), Outcome::Ack)]).await.unwrap();
+    scene.settle_each(&partly, vec![((8, 8), Outcome::Ack)]).await.unwrap();
     case.advance_ms(60_000);
     let retried = scene.claim_one("b", 100).await;
     assert_eq!((retried.range, retried.attempt), (range(6, 6), 2));
@@ -62,9 +62,9 @@ pub async fn a_lease_may_be_settled_through_another_store(case: &Case) {
     one.publish(3).await;
     let lease = one.claim_one("a", 3).await;
     two.claim_nothing("b", 3).await;
-    two.extend(lease.token, Duration::from_secs(600)).await.unwrap();
+    two.extend(&lease, Duration::from_secs(600)).await.unwrap();
     case.advance_ms(599_999);
-    two.settle_each(lease.token, vec![((1, 2), Outcome::Ack)]).await.unwrap();
+    two.settle_each(&lease, vec![((1, 2), Outcome::Ack)]).await.unwrap();
     one.ack(&lease).await;
     assert_eq!(two.status().await.floor.0, 3);
 }
@@ -80,7 +80,7 @@ pub async fn two_stores_see_each_others_work(case: &Case) {
     assert_eq!(first.range, range(1, 3));
     let second = one.claim_one("a", 3).await;
     assert_eq!(second.range, range(4, 5));
-    two.settle_each(first.token, vec![((1, 3), Outcome::Release)]).await.unwrap();
+    two.settle_each(&first, vec![((1, 3), Outcome::Release)]).await.unwrap();
     assert_eq!(one.claim_one("a", 10).await.range, range(1, 3));
 }
 
@@ -114,7 +114,7 @@ pub async fn a_drained_topic_goes_on_after_a_restart(case: &Case) {
     let mut got = offsets_of(&scene.drain("b").await);
     got.sort_unstable();
     assert_eq!(got, [1, 2, 3]);
-    failed(scene.settle(Settlement::ack_all(lost.token)).await, ErrorKind::LeaseLost);
+    failed(scene.settle(Settlement::ack_all(&lost)).await, ErrorKind::LeaseLost);
     assert_eq!(scene.publish(1).await, [4]);
     assert_eq!(offsets_of(&scene.drain("b").await), [4]);
 }
@@ -133,8 +133,13 @@ pub async fn a_closed_store_says_so(case: &Case) {
     failed(store.fetch(scene.subscription.topic.topic_id, range(1, 1)).await, closed);
     failed(store.subscriptions(&scene.topic).await, closed);
     failed(store.subscribe(&scene.topic, &group("g"), Start::Now).await, closed);
-    failed(store.settle(&[Settlement::ack_all(LeaseToken(1))]).await, closed);
-    failed(store.extend(&[LeaseToken(1)], Duration::from_secs(1)).await, closed);
+    let lease = LeaseId {
+        token: LeaseToken(1),
+        subscription_id: scene.subscription.subscription_id,
+        owner: owner("a"),
+    };
+    failed(store.settle(&[Settlement::ack_all(&lease)]).await, closed);
+    failed(store.extend(&[lease], Duration::from_secs(1)).await, closed);
     failed(store.heartbeat(&owner("a"), Duration::from_secs(1)).await, closed);
     failed(store.depart(&owner("a")).await, closed);
     let wants = vec![crate::Want::new(scene.subscription.subscription_id, 1)];

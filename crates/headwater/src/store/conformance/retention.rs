@@ -217,7 +217,7 @@ pub async fn max_retention_takes_what_is_in_hand(case: &Case) {
     let held = scene.claim_one("a", 2).await;
     let waiting = scene.claim_one("a", 2).await;
     let parts = vec![((3, 3), Outcome::Ack), ((4, 4), retry(10_000_000, "later"))];
-    scene.settle_each(waiting.token, parts).await.unwrap();
+    scene.settle_each(&waiting, parts).await.unwrap();
     case.advance(HOUR);
     let step = scene.clean_all().await;
     assert_eq!((step.removed, step.missed), (6, vec![(group("workers"), 5)]), "all but the third");
@@ -240,7 +240,7 @@ pub async fn what_a_slow_group_has_not_done_is_never_removed(case: &Case) {
         assert_eq!(scene.reads().await.len(), 10);
         slow.ack_next(2).await;
         let held = slow.claim_one("a", 5).await;
-        slow.settle_each(held.token, vec![((5, 6), Outcome::Ack)]).await.unwrap();
+        slow.settle_each(&held, vec![((5, 6), Outcome::Ack)]).await.unwrap();
         for _ in 0..3 {
             case.advance(HOUR * 24);
             scene.clean_in_steps_of(1).await;
@@ -306,7 +306,7 @@ pub async fn dead_letters_survive_cleanup(case: &Case) {
     let scene = case.scene(lively()).await;
     scene.publish_all(&[NewMessage::new("hopeless").key("k"), NewMessage::new("fine")]).await;
     let lease = scene.claim_one("a", 2).await;
-    scene.settle_each(lease.token, vec![((1, 1), bury("no")), ((2, 2), Outcome::Ack)]).await.unwrap();
+    scene.settle_each(&lease, vec![((1, 1), bury("no")), ((2, 2), Outcome::Ack)]).await.unwrap();
     let letters = scene.dead_letters().await;
     assert_eq!(scene.clean_all().await.removed, 2);
     assert_eq!(scene.dead_letters().await, letters);
@@ -325,7 +325,7 @@ pub async fn a_redriven_message_stays_until_it_is_done(case: &Case) {
         scene.publish(3).await;
         let lease = scene.claim_one("a", 3).await;
         let parts = vec![((1, 1), Outcome::Ack), ((2, 2), bury("no")), ((3, 3), Outcome::Ack)];
-        scene.settle_each(lease.token, parts).await.unwrap();
+        scene.settle_each(&lease, parts).await.unwrap();
         assert_eq!(scene.clean_all().await.removed, 0);
         case.advance(HOUR - MOMENT);
         assert_eq!(scene.store.redrive(&scene.letters()).await.unwrap().redriven, 1);
@@ -404,7 +404,7 @@ pub async fn the_ack_log_tells_who_processed_what(case: &Case) {
     case.advance_ms(500);
     let parts = scene.claim_one("parts", 2).await;
     let outcomes = vec![((3, 3), Outcome::Release), ((4, 4), Outcome::Ack)];
-    scene.settle_each(parts.token, outcomes).await.unwrap();
+    scene.settle_each(&parts, outcomes).await.unwrap();
     case.advance_ms(500);
     let all = other.claim_one("all", 5).await;
     other.ack(&all).await;

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use super::case::{Case, Scene, bury, group, owner, range, retry};
 use super::life::{INTERVAL, MODES, MOMENT, TIMEOUT, lively};
 use super::rng::{Rng, seeds};
-use crate::lease::{LeaseToken, Outcome, Settlement};
+use crate::lease::{LeaseId, Outcome, Settlement};
 use crate::message::Offset;
 use crate::store::Pulse;
 use crate::subscription::{MissedMessages, Start, SubscriptionId, SubscriptionState, Transition};
@@ -54,7 +54,7 @@ struct Member {
     /// What is stored, its own, and not done.
     pending: BTreeSet<i64>,
     letters: BTreeSet<i64>,
-    held: Vec<(LeaseToken, BTreeSet<i64>)>,
+    held: Vec<(LeaseId, BTreeSet<i64>)>,
     missed: MissedMessages,
 }
 
@@ -177,7 +177,7 @@ impl<'a> Play<'a> {
                 assert_eq!(there.contains(offset), self.stored.contains_key(offset), "{offset} is stored");
                 assert!(owed || !there.contains(offset), "{offset} was done and is handed out");
             }
-            member.held.push((lease.token, held));
+            member.held.push((lease.id(), held));
         }
     }
 

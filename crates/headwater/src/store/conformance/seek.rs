@@ -84,21 +84,21 @@ pub async fn seeking_forgets_what_is_outstanding(case: &Case) {
         let held = reader.claim_one("a", 2).await;
         let others = reader.claim_one("a", 2).await;
         let parts = vec![((5, 5), retry(0, "again")), ((6, 6), bury("no"))];
-        reader.settle_each(others.token, parts).await.unwrap();
+        reader.settle_each(&others, parts).await.unwrap();
         let to = Start::Offset(Offset(to));
         assert_eq!(
             reader.store.seek(&reader.topic, &group(name), to, true).await.unwrap(),
             expected,
             "{name}"
         );
-        reader.extend(held.token, HOUR).await.unwrap();
+        reader.extend(&held, HOUR).await.unwrap();
         assert_eq!(
             reader.store.seek(&reader.topic, &group(name), to, false).await.unwrap(),
             expected,
             "{name}"
         );
-        failed(reader.settle(Settlement::ack_all(held.token)).await, ErrorKind::LeaseLost);
-        failed(reader.extend(held.token, HOUR).await, ErrorKind::LeaseLost);
+        failed(reader.settle(Settlement::ack_all(&held)).await, ErrorKind::LeaseLost);
+        failed(reader.extend(&held, HOUR).await, ErrorKind::LeaseLost);
         assert_eq!(reader.outstanding().await, [], "{name}");
         assert_eq!(reader.dead_letters().await.len(), 1, "{name}");
         let left: Vec<_> = (expected.to.0..=10).collect();
@@ -112,7 +112,7 @@ pub async fn a_letter_redriven_after_a_seek_comes_once(case: &Case) {
     scene.publish(3).await;
     let lease = scene.claim_one("a", 3).await;
     let parts = vec![((1, 1), Outcome::Ack), ((2, 2), bury("no")), ((3, 3), Outcome::Ack)];
-    scene.settle_each(lease.token, parts).await.unwrap();
+    scene.settle_each(&lease, parts).await.unwrap();
     scene.store.seek(&scene.topic, &group("workers"), Start::Beginning, false).await.unwrap();
     scene.store.redrive(&scene.letters()).await.unwrap();
     assert_eq!(scene.dead_letters().await, []);
@@ -172,7 +172,7 @@ pub async fn a_lease_is_released_by_hand(case: &Case) {
     let stuck = scene.claim_one("stuck", 2).await;
     assert_eq!(stuck.deadline, None, "it never ends by itself");
     scene.store.release_lease(stuck.token).await.unwrap();
-    failed(scene.settle(Settlement::ack_all(stuck.token)).await, ErrorKind::LeaseLost);
+    failed(scene.settle(Settlement::ack_all(&stuck)).await, ErrorKind::LeaseLost);
     let again = scene.claim_one("b", 2).await;
     assert_eq!((again.range, again.attempt, again.suspect), (range(1, 2), 1, false));
     for token in [stuck.token, LeaseToken(i64::MAX), LeaseToken(-1)] {
@@ -315,7 +315,7 @@ pub async fn every_act_is_in_the_audit_once(case: &Case) {
     scene.publish(5).await;
     scene.track_all().await;
     let lease = scene.claim_one("a", 2).await;
-    scene.settle_each(lease.token, vec![((1, 2), bury("no"))]).await.unwrap();
+    scene.settle_each(&lease, vec![((1, 2), bury("no"))]).await.unwrap();
     let letters = scene.dead_letters().await;
     assert_eq!(letters.len(), 2);
     let held = scene.claim_one("a", 1).await;
@@ -418,7 +418,7 @@ pub async fn a_seek_among_claims_replays_everything(case: &Case) {
                 for _ in 0..15 {
                     for lease in scene.claim(&format!("member-{n}"), 4).await {
                         tokio::task::yield_now().await;
-                        match scene.settle(Settlement::ack_all(lease.token)).await {
+                        match scene.settle(Settlement::ack_all(&lease)).await {
                             Ok(()) => {}
                             Err(error) => assert_eq!(error.kind(), ErrorKind::LeaseLost, "{error:?}"),
                         }
@@ -434,7 +434,7 @@ pub async fn a_seek_among_claims_replays_everything(case: &Case) {
     scene.store.seek(&scene.topic, &group("workers"), Start::Beginning, false).await.unwrap();
     let lease = scene.claim_one("last", 5).await;
     let parts = vec![((1, 2), Outcome::Release), ((3, 5), Outcome::Ack)];
-    scene.settle_each(lease.token, parts).await.unwrap();
+    scene.settle_each(&lease, parts).await.unwrap();
     let mut got = offsets_of(&scene.drain(owner("reader").as_str()).await);
     got.sort_unstable();
     assert!(got.iter().copied().eq([1, 2].into_iter().chain(6..=40)), "{got:?}");

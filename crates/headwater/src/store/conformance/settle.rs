@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use super::case::{Case, bury, failed, offsets_of, range, retry, spanned};
+use super::case::{Case, bury, failed, offsets_of, owner, range, retry, spanned};
 use crate::error::ErrorKind;
-use crate::lease::{LeaseToken, Outcome, Settlement};
+use crate::lease::{LeaseId, LeaseToken, Outcome, Settlement};
+use crate::subscription::Start;
 use crate::topic::TopicSettings;
 
 fn leased_for(seconds: u64) -> TopicSettings {
@@ -30,10 +31,10 @@ pub async fn a_token_settles_once(case: &Case) {
     scene.publish(2).await;
     let lease = scene.claim_one("a", 2).await;
     scene.ack(&lease).await;
-    let again = scene.settle(Settlement::ack_all(lease.token)).await;
+    let again = scene.settle(Settlement::ack_all(&lease)).await;
     let error = failed(again, ErrorKind::LeaseLost);
     assert!(error.to_string().contains(&lease.token.to_string()), "names the token: {error}");
-    let again = scene.settle_each(lease.token, vec![((1, 1), bury("late"))]).await;
+    let again = scene.settle_each(&lease, vec![((1, 1), bury("late"))]).await;
     failed(again, ErrorKind::LeaseLost);
     assert_eq!(scene.dead_letters().await, []);
 }
@@ -47,10 +48,10 @@ pub async fn stale_token_cannot_settle(case: &Case) {
     let new = scene.claim_one("quick", 1).await;
     assert!(new.token > old.token, "tokens rise: {} then {}", old.token, new.token);
     for parts in [Outcome::Ack, Outcome::Release, retry(0, "old"), bury("old")] {
-        let answer = scene.settle_each(old.token, vec![((1, 1), parts)]).await;
+        let answer = scene.settle_each(&old, vec![((1, 1), parts)]).await;
         failed(answer, ErrorKind::LeaseLost);
     }
-    failed(scene.settle(Settlement::ack_all(old.token)).await, ErrorKind::LeaseLost);
+    failed(scene.settle(Settlement::ack_all(&old)).await, ErrorKind::LeaseLost);
     let status = scene.status().await;
     assert_eq!((status.leased, status.waiting, status.dead_letters), (1, 0, 0));
     scene.ack(&new).await;
@@ -66,13 +67,36 @@ pub async fn a_lease_past_its_deadline_cannot_be_settled(case: &Case) {
     case.advance_ms(9_999);
     scene.ack(&in_time).await;
     case.advance_ms(1);
-    failed(scene.settle(Settlement::ack_all(late.token)).await, ErrorKind::LeaseLost);
-    let part = scene.settle_each(late.token, vec![((3, 3), bury("late"))]).await;
+    failed(scene.settle(Settlement::ack_all(&late)).await, ErrorKind::LeaseLost);
+    let part = scene.settle_each(&late, vec![((3, 3), bury("late"))]).await;
     failed(part, ErrorKind::LeaseLost);
     assert_eq!(scene.dead_letters().await, []);
     let again = scene.claim("b", 2).await;
     assert_eq!(again[0].range.first.0, 3, "the first half comes again: {again:?}");
     assert_eq!(again[0].attempt, 2);
+}
+
+/// A token is compared together with its owner and its subscription: where history was lost, it may be another's.
+pub async fn a_token_ends_no_lease_of_another_owner_or_subscription(case: &Case) {
+    let scene = case.pub_sub().await;
+    let other = scene.subscribe("other", Start::Beginning).await;
+    scene.publish(3).await;
+    let lease = scene.claim_one("a", 3).await;
+    let elsewhere = other.claim_one("a", 3).await;
+    let foreign = [
+        LeaseId { owner: owner("b"), ..lease.id() },
+        LeaseId { subscription_id: elsewhere.subscription_id, ..lease.id() },
+        LeaseId { token: elsewhere.token, ..lease.id() },
+    ];
+    let before = scene.status().await;
+    for id in &foreign {
+        failed(scene.settle(Settlement::ack_all(id)).await, ErrorKind::LeaseLost);
+        failed(scene.settle_each(id, vec![((1, 3), Outcome::Ack)]).await, ErrorKind::LeaseLost);
+        failed(scene.extend(id, Duration::from_secs(1)).await, ErrorKind::LeaseLost);
+    }
+    assert_eq!(scene.status().await, before);
+    scene.ack(&lease).await;
+    other.ack(&elsewhere).await;
 }
 
 /// Tokens nobody ever got.
@@ -82,9 +106,9 @@ pub async fn an_unknown_token_changes_nothing(case: &Case) {
     let lease = scene.claim_one("a", 3).await;
     let before = scene.status().await;
     for unknown in [0, -1, lease.token.0 + 1, lease.token.0 + 1_000_000, i64::MAX, i64::MIN] {
-        let token = LeaseToken(unknown);
-        failed(scene.settle(Settlement::ack_all(token)).await, ErrorKind::LeaseLost);
-        failed(scene.settle_each(token, vec![((1, 3), Outcome::Ack)]).await, ErrorKind::LeaseLost);
+        let id = LeaseId { token: LeaseToken(unknown), ..lease.id() };
+        failed(scene.settle(Settlement::ack_all(&id)).await, ErrorKind::LeaseLost);
+        failed(scene.settle_each(&id, vec![((1, 3), Outcome::Ack)]).await, ErrorKind::LeaseLost);
     }
     assert_eq!(scene.status().await, before);
     scene.ack(&lease).await;
@@ -95,21 +119,21 @@ pub async fn partial_settle_keeps_the_rest_under_its_token(case: &Case) {
     let scene = case.queue().await;
     scene.publish(10).await;
     let lease = scene.claim_one("a", 10).await;
-    scene.settle_each(lease.token, vec![((3, 5), Outcome::Ack)]).await.unwrap();
+    scene.settle_each(&lease, vec![((3, 5), Outcome::Ack)]).await.unwrap();
     scene.claim_nothing("b", 10).await;
     assert_eq!(scene.status().await.floor.0, 0);
-    let twice = scene.settle_each(lease.token, vec![((5, 5), Outcome::Ack)]).await;
+    let twice = scene.settle_each(&lease, vec![((5, 5), Outcome::Ack)]).await;
     failed(twice, ErrorKind::LeaseLost);
-    let across = scene.settle_each(lease.token, vec![((2, 6), Outcome::Ack)]).await;
+    let across = scene.settle_each(&lease, vec![((2, 6), Outcome::Ack)]).await;
     failed(across, ErrorKind::LeaseLost);
-    scene.settle_each(lease.token, vec![((1, 2), Outcome::Ack)]).await.unwrap();
+    scene.settle_each(&lease, vec![((1, 2), Outcome::Ack)]).await.unwrap();
     assert_eq!(scene.status().await.floor.0, 5);
-    scene.settle_each(lease.token, vec![((10, 10), Outcome::Ack), ((6, 8), Outcome::Ack)]).await.unwrap();
+    scene.settle_each(&lease, vec![((10, 10), Outcome::Ack), ((6, 8), Outcome::Ack)]).await.unwrap();
     assert_eq!(scene.status().await.floor.0, 8);
     scene.ack(&lease).await;
     let status = scene.status().await;
     assert_eq!((status.floor.0, status.leased, status.waiting), (10, 0, 0));
-    failed(scene.settle(Settlement::ack_all(lease.token)).await, ErrorKind::LeaseLost);
+    failed(scene.settle(Settlement::ack_all(&lease)).await, ErrorKind::LeaseLost);
 }
 
 /// What was settled stays settled when the holder then vanishes; only the rest comes again.
@@ -118,7 +142,7 @@ pub async fn only_the_unsettled_rest_of_a_lease_expires(case: &Case) {
     scene.publish(10).await;
     let lease = scene.claim_one("a", 10).await;
     let parts = vec![((1, 3), Outcome::Ack), ((5, 9), Outcome::Ack)];
-    scene.settle_each(lease.token, parts).await.unwrap();
+    scene.settle_each(&lease, parts).await.unwrap();
     case.advance_ms(10_000);
     let mut again = offsets_of(&scene.drain("b").await);
     again.sort_unstable();
@@ -134,10 +158,10 @@ pub async fn offsets_not_held_are_lost_and_other_settlements_go_through(case: &C
     let right = scene.claim_one("a", 4).await;
     let part = scene.claim_one("a", 4).await;
     let settlements = [
-        Settlement::each(wrong.token, vec![(range(1, 2), Outcome::Ack), (range(4, 5), Outcome::Ack)]),
-        Settlement::ack_all(right.token),
-        Settlement::ack_all(LeaseToken(987_654_321)),
-        Settlement::each(part.token, vec![(range(9, 9), bury("bad")), (range(12, 12), Outcome::Ack)]),
+        Settlement::each(&wrong, vec![(range(1, 2), Outcome::Ack), (range(4, 5), Outcome::Ack)]),
+        Settlement::ack_all(&right),
+        Settlement::ack_all(LeaseId { token: LeaseToken(987_654_321), ..right.id() }),
+        Settlement::each(&part, vec![(range(9, 9), bury("bad")), (range(12, 12), Outcome::Ack)]),
     ];
     let answers = scene.store.settle(&settlements).await.unwrap();
     let kinds: Vec<_> = answers.iter().map(|answer| answer.as_ref().err().map(crate::Error::kind)).collect();
@@ -146,8 +170,8 @@ pub async fn offsets_not_held_are_lost_and_other_settlements_go_through(case: &C
     let status = scene.status().await;
     assert_eq!((status.floor.0, status.dead_letters), (0, 1));
     // Nothing of the refused settlement happened, so all of the lease can still be settled.
-    scene.settle_each(wrong.token, vec![((1, 4), Outcome::Ack)]).await.unwrap();
-    scene.settle_each(part.token, vec![((10, 11), Outcome::Ack)]).await.unwrap();
+    scene.settle_each(&wrong, vec![((1, 4), Outcome::Ack)]).await.unwrap();
+    scene.settle_each(&part, vec![((10, 11), Outcome::Ack)]).await.unwrap();
     assert_eq!(scene.status().await.floor.0, 12);
 }
 
@@ -156,14 +180,14 @@ pub async fn a_lease_may_be_settled_in_pieces_in_one_call(case: &Case) {
     let scene = case.queue().await;
     scene.publish(6).await;
     let (lease, other) = (scene.claim_one("a", 4).await, scene.claim_one("a", 2).await);
-    let each = |first, last| Settlement::each(lease.token, vec![(range(first, last), Outcome::Ack)]);
+    let each = |first, last| Settlement::each(&lease, vec![(range(first, last), Outcome::Ack)]);
     let settlements = [
         each(1, 2),
         each(3, 3),
         each(2, 2),
-        Settlement::ack_all(lease.token),
-        Settlement::ack_all(lease.token),
-        Settlement::ack_all(other.token),
+        Settlement::ack_all(&lease),
+        Settlement::ack_all(&lease),
+        Settlement::ack_all(&other),
     ];
     let answers = scene.store.settle(&settlements).await.unwrap();
     let accepted: Vec<_> = answers.iter().map(Result::is_ok).collect();
@@ -186,13 +210,13 @@ pub async fn malformed_settlements_are_refused(case: &Case) {
         (vec![(range(1, 1), too_long)], "retry delay"),
         (vec![(range(1, 1), Outcome::Park { key: "a\0b".into() })], "key"),
     ] {
-        let settlements = [Settlement::each(lease.token, parts)];
+        let settlements = [Settlement::each(&lease, parts)];
         let mut answers = scene.store.settle(&settlements).await.unwrap();
         let error = failed(answers.remove(0), ErrorKind::InvalidInput);
         assert!(error.to_string().contains(says), "{error}");
     }
-    let bad = Settlement::each(lease.token, vec![]);
-    let answers = scene.store.settle(&[bad, Settlement::ack_all(other.token)]).await.unwrap();
+    let bad = Settlement::each(&lease, vec![]);
+    let answers = scene.store.settle(&[bad, Settlement::ack_all(&other)]).await.unwrap();
     assert!(answers[0].is_err() && answers[1].is_ok(), "{answers:?}");
     assert_eq!(scene.dead_letters().await, []);
     scene.ack(&lease).await;
@@ -218,7 +242,7 @@ pub async fn every_outcome_fits_in_one_settlement(case: &Case) {
         ((2, 2), retry(5_000, "busy")),
         ((6, 6), Outcome::Ack),
     ];
-    scene.settle_each(lease.token, parts).await.unwrap();
+    scene.settle_each(&lease, parts).await.unwrap();
     let status = scene.status().await;
     assert_eq!((status.leased, status.waiting, status.dead_letters, status.floor.0), (1, 2, 1, 1));
     let released = scene.claim_one("b", 10).await;
@@ -239,7 +263,7 @@ pub async fn a_retry_is_due_to_the_millisecond(case: &Case) {
     scene.publish(3).await;
     let lease = scene.claim_one("a", 3).await;
     let parts = vec![((1, 1), Outcome::Ack), ((2, 2), retry(1_500, "busy")), ((3, 3), Outcome::Ack)];
-    scene.settle_each(lease.token, parts).await.unwrap();
+    scene.settle_each(&lease, parts).await.unwrap();
     case.advance_ms(1_499);
     let early = scene.claimed("a", 3).await;
     assert_eq!((early.leases, early.recheck_after), (vec![], Some(Duration::from_millis(1))));
@@ -256,11 +280,11 @@ pub async fn retries_count_attempts(case: &Case) {
     for attempt in 1..=5 {
         let lease = scene.claim_one("a", 1).await;
         assert_eq!(lease.attempt, attempt);
-        scene.settle_each(lease.token, vec![((1, 1), retry(100, "again"))]).await.unwrap();
+        scene.settle_each(&lease, vec![((1, 1), retry(100, "again"))]).await.unwrap();
         case.advance_ms(100);
     }
     let last = scene.claim_one("a", 1).await;
-    scene.settle_each(last.token, vec![((1, 1), bury("enough"))]).await.unwrap();
+    scene.settle_each(&last, vec![((1, 1), bury("enough"))]).await.unwrap();
     let dead = scene.dead_letters().await;
     assert_eq!((dead[0].attempts, dead[0].error.as_str()), (6, "enough"));
 }
@@ -272,7 +296,7 @@ pub async fn several_due_retries_come_in_one_claim(case: &Case) {
     let lease = scene.claim_one("a", 7).await;
     let failed_ones = [2, 4, 6].map(|offset| ((offset, offset), retry(1_000, "busy")));
     let done = [1, 3, 5, 7].map(|offset| ((offset, offset), Outcome::Ack));
-    scene.settle_each(lease.token, failed_ones.into_iter().chain(done).collect()).await.unwrap();
+    scene.settle_each(&lease, failed_ones.into_iter().chain(done).collect()).await.unwrap();
     scene.publish(3).await;
     case.advance_ms(1_000);
     let leases = scene.claim("a", 5).await;
@@ -291,7 +315,7 @@ pub async fn a_due_range_is_split_to_what_is_wanted(case: &Case) {
     let scene = case.queue().await;
     scene.publish(10).await;
     let lease = scene.claim_one("a", 10).await;
-    scene.settle_each(lease.token, vec![((1, 10), retry(1_000, "busy"))]).await.unwrap();
+    scene.settle_each(&lease, vec![((1, 10), retry(1_000, "busy"))]).await.unwrap();
     case.advance_ms(1_000);
     for expected in [range(1, 4), range(5, 8), range(9, 10)] {
         let part = scene.claim_one("a", 4).await;
@@ -306,10 +330,10 @@ pub async fn release_gives_back_at_once_without_counting(case: &Case) {
     let scene = case.queue().await;
     scene.publish(4).await;
     let lease = scene.claim_one("a", 4).await;
-    scene.settle_each(lease.token, vec![((2, 4), Outcome::Release), ((1, 1), Outcome::Ack)]).await.unwrap();
+    scene.settle_each(&lease, vec![((2, 4), Outcome::Release), ((1, 1), Outcome::Ack)]).await.unwrap();
     let again = scene.claim_one("b", 4).await;
     assert_eq!((again.range, again.attempt, again.suspect), (range(2, 4), 1, false));
-    failed(scene.settle(Settlement::ack_all(lease.token)).await, ErrorKind::LeaseLost);
+    failed(scene.settle(Settlement::ack_all(&lease)).await, ErrorKind::LeaseLost);
     scene.ack(&again).await;
     assert_eq!(scene.status().await.reassigned, 0);
 }

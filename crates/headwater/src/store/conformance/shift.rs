@@ -144,10 +144,10 @@ pub async fn what_was_started_is_settled_under_pause_and_death(case: &Case) {
         let whole = scene.claim_one("a", 2).await;
         let parts = scene.claim_one("a", 3).await;
         scene.bring_to(case, state).await;
-        scene.extend(whole.token, Duration::from_secs(600)).await.unwrap();
+        scene.extend(&whole, Duration::from_secs(600)).await.unwrap();
         scene.ack(&whole).await;
         let outcomes = vec![((3, 3), Outcome::Ack), ((4, 4), retry(0, "again")), ((5, 5), bury("hopeless"))];
-        scene.settle_each(parts.token, outcomes).await.unwrap();
+        scene.settle_each(&parts, outcomes).await.unwrap();
         let status = scene.status().await;
         assert_eq!((status.floor.0, status.waiting, status.dead_letters), (3, 1, 1), "{state}");
         assert_eq!(status.state, state, "settling brings nobody back");
@@ -172,12 +172,12 @@ pub async fn a_cancelled_group_holds_and_counts_for_nothing(case: &Case) {
         scene.publish(6).await;
         let lease = scene.claim_one("a", 2).await;
         let again = scene.claim_one("a", 1).await;
-        scene.settle_each(again.token, vec![((3, 3), retry(0, "again"))]).await.unwrap();
+        scene.settle_each(&again, vec![((3, 3), retry(0, "again"))]).await.unwrap();
         scene.bring_to(case, from).await;
         assert_eq!(other.reads().await, [1, 2, 3, 4, 5, 6]);
         scene.shift(Transition::Cancel).await;
-        failed(scene.settle(Settlement::ack_all(lease.token)).await, ErrorKind::LeaseLost);
-        failed(scene.extend(lease.token, TIMEOUT).await, ErrorKind::LeaseLost);
+        failed(scene.settle(Settlement::ack_all(&lease)).await, ErrorKind::LeaseLost);
+        failed(scene.extend(&lease, TIMEOUT).await, ErrorKind::LeaseLost);
         assert_eq!(scene.outstanding().await, []);
         let claimed = scene.claimed("a", 10).await;
         let id = scene.subscription.subscription_id;
@@ -193,7 +193,7 @@ pub async fn subscribing_after_a_cancel_makes_a_new_one(case: &Case) {
     let scene = case.scene(TopicSettings { message_retention: None, ..lively() }).await;
     scene.publish(4).await;
     let lease = scene.claim_one("a", 1).await;
-    scene.settle_each(lease.token, vec![((1, 1), bury("hopeless"))]).await.unwrap();
+    scene.settle_each(&lease, vec![((1, 1), bury("hopeless"))]).await.unwrap();
     scene.ack_next(1).await;
     scene.shift(Transition::Cancel).await;
     let new = scene.subscribe("workers", Start::Offset(crate::Offset(2))).await;
@@ -237,7 +237,7 @@ pub async fn only_a_cancelled_group_is_removed(case: &Case) {
         scene.publish(2).await;
         for one in [&scene, &other] {
             let lease = one.claim_one("a", 1).await;
-            one.settle_each(lease.token, vec![((1, 1), bury("hopeless"))]).await.unwrap();
+            one.settle_each(&lease, vec![((1, 1), bury("hopeless"))]).await.unwrap();
         }
         scene.bring_to(case, state).await;
         scene.track_all().await;

@@ -40,7 +40,7 @@ pub async fn a_record_shows_required_and_completed_groups(case: &Case) {
     assert_eq!(record(&scene, 3).await, says(&both, &[], false));
     case.advance(HOUR / 2);
     let lease = scene.claim_one("a", 3).await;
-    scene.settle_each(lease.token, vec![((2, 2), Outcome::Ack), ((3, 3), bury("no"))]).await.unwrap();
+    scene.settle_each(&lease, vec![((2, 2), Outcome::Ack), ((3, 3), bury("no"))]).await.unwrap();
     let step = scene.track_all().await;
     assert_eq!(step.completed, 1, "{step:?}");
     assert_eq!(record(&scene, 1).await, says(&both, &["second"], false), "held is not done");
@@ -152,7 +152,7 @@ pub async fn what_is_handed_out_again_is_unset(case: &Case) {
     let slow = scene.subscribe("slow", Start::Beginning).await;
     scene.publish(4).await;
     let lease = scene.claim_one("a", 4).await;
-    scene.settle_each(lease.token, vec![((1, 1), bury("no")), ((2, 4), Outcome::Ack)]).await.unwrap();
+    scene.settle_each(&lease, vec![((1, 1), bury("no")), ((2, 4), Outcome::Ack)]).await.unwrap();
     slow.ack_next(2).await;
     scene.track_all().await;
     let both = ["slow", "workers"];
@@ -210,7 +210,7 @@ pub async fn a_group_kept_for_its_letters_gives_its_bit_away(case: &Case) {
     scene.publish(1).await;
     assert_eq!(scene.reads().await, [1]);
     let lease = kept.claim_one("a", 1).await;
-    kept.settle_each(lease.token, vec![((1, 1), bury("no"))]).await.unwrap();
+    kept.settle_each(&lease, vec![((1, 1), bury("no"))]).await.unwrap();
     scene.track_all().await;
     kept.shift(Transition::Cancel).await;
     scene.track_all().await;
@@ -237,7 +237,7 @@ pub async fn cleanup_works_in_the_middle_of_pending(case: &Case) {
     scene.publish(7).await;
     let lease = scene.claim_one("a", 7).await;
     let acked = vec![((3, 4), Outcome::Ack), ((6, 6), Outcome::Ack)];
-    scene.settle_each(lease.token, acked).await.unwrap();
+    scene.settle_each(&lease, acked).await.unwrap();
     scene.track_all().await;
     case.advance(HOUR);
     assert_eq!(scene.clean_in_steps_of(1).await.removed, 3);

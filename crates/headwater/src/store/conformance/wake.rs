@@ -153,7 +153,7 @@ pub async fn a_release_wakes_a_waiter(case: &Case) {
     scene.publish_all(&[NewMessage::new("given back")]).await;
     let lease = scene.claim_one("a", 1).await;
     let wake = arm(&scene).await;
-    scene.settle_each(lease.token, vec![((1, 1), Outcome::Release)]).await.unwrap();
+    scene.settle_each(&lease, vec![((1, 1), Outcome::Release)]).await.unwrap();
     woken(&scene, wake, "given back").await;
 }
 

@@ -8,10 +8,12 @@ use super::PostgresStore;
 use super::time::millis;
 use crate::error::Result;
 use crate::lease::{
-    ClaimRequest, Claimed, Lease, LeaseToken, OffsetRange, Outcome, RateLimit, Settlement, Want,
+    ClaimRequest, Claimed, Epoch, Lease, LeaseId, LeaseToken, OffsetRange, Outcome, RateLimit, Settlement,
+    Want,
 };
 use crate::limits::{ADVANCE_ROWS_MAX, GAPS_NOTED_MAX, PARKED_PER_LANE_MAX, PROMOTE_MESSAGES_MAX};
 use crate::message::Offset;
+use crate::name::Owner;
 use crate::store::Store;
 use crate::subscription::{SubscriptionId, SubscriptionState};
 use crate::topic::TopicId;
@@ -49,16 +51,35 @@ pub(super) async fn claim(store: &PostgresStore, request: &ClaimRequest) -> Resu
         .await?;
     let mut claimed = Claimed::default();
     for row in &rows {
-        take(row, &mut claimed)?;
+        take(row, &request.owner, &mut claimed)?;
     }
     for row in rows.iter().filter(|row| row.get::<_, &str>("kind") == "used_up") {
-        bury_if_ours(store, row).await?;
+        bury_if_ours(store, &request.owner, row).await?;
         claimed.recheck_after = Some(Duration::from_millis(1));
     }
     for lease in &claimed.leases {
         store.flags.found(lease.topic_id);
     }
+    if let Some(row) = rows.first() {
+        claimed.epoch = match row.get("epoch") {
+            Some(epoch) => Epoch(epoch),
+            None => begin_epoch(store).await?,
+        };
+    }
     Ok(claimed)
+}
+
+/// The server has no epoch: it crashed, was promoted or restored since the last claim of any client. Should it happen
+/// once more between the claim and this, the leases are gone with it and the epoch is the one after: clients drop what they
+/// keep either way.
+async fn begin_epoch(store: &PostgresStore) -> Result<Epoch> {
+    let rows = store.connections.query("beginning an epoch", &store.statements.epoch, &[]).await?;
+    let cause: &str = rows[0].get("cause");
+    tracing::warn!(
+        cause,
+        "epoch begun: the server crashed, failed over or was restored; see `headwater doctor`"
+    );
+    Ok(Epoch(rows[0].get("epoch")))
 }
 
 /// The limits of wants as columns; null where no want has one, which lets the claim take its short way.
@@ -85,9 +106,10 @@ impl Limits {
 
 /// A message of an ordered subscription that used up its attempts: buried if it is of the lane that gave up on it. The
 /// lanes' leases overlap, and only the stable hash tells whose a message is.
-async fn bury_if_ours(store: &PostgresStore, row: &Row) -> Result<()> {
+async fn bury_if_ours(store: &PostgresStore, owner: &Owner, row: &Row) -> Result<()> {
     let (range, token) = (range_of(row), LeaseToken(row.get("token")));
     let subscription_id: i32 = row.get("subscription_id");
+    let id = LeaseId { token, subscription_id: SubscriptionId(subscription_id), owner: owner.clone() };
     let lane: i32 = row.get("lane");
     let lanes = store
         .connections
@@ -97,19 +119,19 @@ async fn bury_if_ours(store: &PostgresStore, row: &Row) -> Result<()> {
     let messages = store.fetch(TopicId(row.get("topic_id")), range).await?;
     let ours = messages.iter().any(|message| i32::from(message.lane(lanes)) == lane);
     let settlement = if ours {
-        Settlement::each(token, vec![(range, Outcome::Bury { error: row.get("owner") })])
+        Settlement::each(&id, vec![(range, Outcome::Bury { error: row.get("owner") })])
     } else {
-        Settlement::ack_all(token)
+        Settlement::ack_all(&id)
     };
     // Lost only if this took longer than the lease: then whoever claims it next does the same.
     store.settle(&[settlement]).await.map(drop)
 }
 
-fn take(row: &Row, claimed: &mut Claimed) -> Result<()> {
+fn take(row: &Row, owner: &Owner, claimed: &mut Claimed) -> Result<()> {
     let subscription_id = SubscriptionId(row.get("subscription_id"));
     let topic_id = TopicId(row.get("topic_id"));
     match row.get::<_, &str>("kind") {
-        "lease" => claimed.leases.push(lease_of(row, subscription_id, topic_id)),
+        "lease" => claimed.leases.push(lease_of(row, owner, subscription_id, topic_id)),
         "inactive" => {
             claimed.inactive.push((subscription_id, SubscriptionState::parse(row.get("owner"))?));
         }
@@ -140,11 +162,12 @@ fn take(row: &Row, claimed: &mut Claimed) -> Result<()> {
     Ok(())
 }
 
-fn lease_of(row: &Row, subscription_id: SubscriptionId, topic_id: TopicId) -> Lease {
+fn lease_of(row: &Row, owner: &Owner, subscription_id: SubscriptionId, topic_id: TopicId) -> Lease {
     let lane: Option<i32> = row.get("lane");
     let attempt: i32 = row.get("attempt");
     Lease {
         subscription_id,
+        owner: owner.clone(),
         topic_id,
         token: LeaseToken(row.get("token")),
         range: range_of(row),

@@ -10,6 +10,10 @@ const REMEDIES: &[(&str, &str)] = &[
     ("outstanding_beyond_cursor", "stop the group's consumers, set the cursor's next_offset above the range"),
     ("outstanding_orphan", "delete the rows of that subscription in outstanding"),
     ("lease_too_long", "set due_at of that token to now; the clock may have been wrong when it was leased"),
+    (
+        "epoch_changed",
+        "publish again what was acknowledged and is not in the log; this finding ends by itself after a day",
+    ),
     ("cursor_missing", "insert the missing cursor rows at the lowest next_offset of the subscription"),
     ("cursor_beyond_head", "run `headwater maintain`; if it stays, set next_offset to head + 1"),
     ("head_missing", "drop the topic and create it again: its creation was cut short"),

@@ -1,4 +1,4 @@
-//! Settling and extending leases, by token.
+//! Settling and extending leases, by token, owner and subscription.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -6,14 +6,14 @@ use std::time::Duration;
 use super::PostgresStore;
 use super::time::millis;
 use crate::error::{Error, Result};
-use crate::lease::{LeaseToken, OffsetRange, Outcome, Parts, Settlement};
+use crate::lease::{LeaseId, LeaseToken, OffsetRange, Outcome, Parts, Settlement};
 use crate::limits::DELAY_MAX;
 use crate::topic::TopicId;
 
 /// Whole acks go in one statement whatever their number; partial ones each in their own, so that one that is lost
 /// leaves the others alone.
 pub(super) async fn settle(store: &PostgresStore, settlements: &[Settlement]) -> Result<Vec<Result<()>>> {
-    let tokens: HashSet<i64> = settlements.iter().map(|settlement| settlement.token.0).collect();
+    let tokens: HashSet<i64> = settlements.iter().map(|settlement| settlement.lease.token.0).collect();
     let all_whole = settlements.iter().all(|settlement| settlement.parts == Parts::AckAll);
     let mut results = Vec::with_capacity(settlements.len());
     // A lease settled in pieces in one call is settled in their order.
@@ -23,10 +23,9 @@ pub(super) async fn settle(store: &PostgresStore, settlements: &[Settlement]) ->
         }
         return Ok(results);
     }
-    let wanted: Vec<i64> = settlements.iter().map(|settlement| settlement.token.0).collect();
+    let wanted: Vec<&LeaseId> = settlements.iter().map(|settlement| &settlement.lease).collect();
     let held = if wanted.is_empty() { HashSet::new() } else { ack_all(store, &wanted).await? };
-    let answer = |token: &i64| if held.contains(token) { Ok(()) } else { Err(Error::lease_lost(*token)) };
-    Ok(wanted.iter().map(answer).collect())
+    Ok(wanted.into_iter().map(|id| answer(&held, id)).collect())
 }
 
 /// The inner result is the settlement's own; the outer one is the store's.
@@ -36,11 +35,11 @@ async fn settle_one(store: &PostgresStore, settlement: &Settlement) -> Result<Re
         Err(error) => return Ok(Err(error)),
     };
     let held = match &settlement.parts {
-        Parts::AckAll => ack_all(store, &[settlement.token.0]).await?.contains(&settlement.token.0),
+        Parts::AckAll => ack_all(store, &[&settlement.lease]).await?.contains(&settlement.lease.token.0),
         Parts::Each(parts) if reaches_the_end(parts) => false,
-        Parts::Each(parts) => settle_parts(store, settlement.token, parts).await?,
+        Parts::Each(parts) => settle_parts(store, &settlement.lease, parts).await?,
     };
-    Ok(if held { Ok(()) } else { Err(Error::lease_lost(settlement.token.0)) })
+    Ok(if held { Ok(()) } else { Err(Error::lease_lost(settlement.lease.token.0)) })
 }
 
 /// No offset is that high, and a range up to it has no exclusive end.
@@ -48,11 +47,38 @@ pub(super) fn reaches_the_end(parts: &[(OffsetRange, Outcome)]) -> bool {
     parts.iter().any(|(range, _)| range.last.0 == i64::MAX)
 }
 
-async fn ack_all(store: &PostgresStore, tokens: &[i64]) -> Result<HashSet<i64>> {
+/// `Ok` if the lease is among those held.
+fn answer(held: &HashSet<i64>, id: &LeaseId) -> Result<()> {
+    if held.contains(&id.token.0) { Ok(()) } else { Err(Error::lease_lost(id.token.0)) }
+}
+
+/// Leases as the columns that statements compare.
+struct IdColumns<'a> {
+    tokens: Vec<i64>,
+    subscription_ids: Vec<i32>,
+    owners: Vec<&'a str>,
+}
+
+impl<'a> IdColumns<'a> {
+    fn from_ids(ids: impl Iterator<Item = &'a LeaseId> + Clone) -> Self {
+        IdColumns {
+            tokens: ids.clone().map(|id| id.token.0).collect(),
+            subscription_ids: ids.clone().map(|id| id.subscription_id.0).collect(),
+            owners: ids.map(|id| id.owner.as_str()).collect(),
+        }
+    }
+}
+
+async fn ack_all(store: &PostgresStore, leases: &[&LeaseId]) -> Result<HashSet<i64>> {
     let now = store.clock.injected();
+    let ids = IdColumns::from_ids(leases.iter().copied());
     let rows = store
         .connections
-        .query("settling leases", &store.statements.settle_all, &[&tokens, &store.durable_settlements, &now])
+        .query(
+            "settling leases",
+            &store.statements.settle_all,
+            &[&ids.tokens, &store.durable_settlements, &now, &ids.subscription_ids, &ids.owners],
+        )
         .await?;
     let freed: HashSet<i32> = rows.iter().filter_map(|row| row.get("freed_topic_id")).collect();
     if !freed.is_empty() {
@@ -68,20 +94,18 @@ async fn ack_all(store: &PostgresStore, tokens: &[i64]) -> Result<HashSet<i64>> 
     Ok(rows.iter().map(|row| row.get("token")).collect())
 }
 
-async fn settle_parts(
-    store: &PostgresStore,
-    token: LeaseToken,
-    parts: &[(OffsetRange, Outcome)],
-) -> Result<bool> {
+async fn settle_parts(store: &PostgresStore, id: &LeaseId, parts: &[(OffsetRange, Outcome)]) -> Result<bool> {
     let columns = PartColumns::of(parts);
     let now = store.clock.injected();
     let rows = store
         .connections
         .query(
-            &format!("settling lease {token}"),
+            &format!("settling lease {}", id.token),
             &store.statements.settle_parts,
             &[
-                &token.0,
+                &id.token.0,
+                &id.subscription_id.0,
+                &id.owner.as_str(),
                 &columns.firsts,
                 &columns.lasts,
                 &columns.outcomes,
@@ -178,28 +202,32 @@ pub(super) async fn release_by_hand(store: &PostgresStore, token: LeaseToken) ->
 
 pub(super) async fn extend(
     store: &PostgresStore,
-    tokens: &[LeaseToken],
+    leases: &[LeaseId],
     lease: Duration,
 ) -> Result<Vec<Result<()>>> {
     if lease > DELAY_MAX {
         return Err(Error::invalid("lease", "longer than 366 days"));
     }
-    if tokens.is_empty() {
+    if leases.is_empty() {
         return Ok(Vec::new());
     }
-    let wanted: Vec<i64> = tokens.iter().map(|token| token.0).collect();
+    let ids = IdColumns::from_ids(leases.iter());
     let now = store.clock.injected();
     let rows = store
         .connections
         .query_leases(
             "extending leases",
             &store.statements.extend,
-            &[&wanted, &millis(lease), &store.durable_settlements, &now],
+            &[
+                &ids.tokens,
+                &ids.subscription_ids,
+                &ids.owners,
+                &millis(lease),
+                &store.durable_settlements,
+                &now,
+            ],
         )
         .await?;
     let held: HashSet<i64> = rows.iter().map(|row| row.get("token")).collect();
-    Ok(wanted
-        .iter()
-        .map(|token| if held.contains(token) { Ok(()) } else { Err(Error::lease_lost(*token)) })
-        .collect())
+    Ok(leases.iter().map(|id| answer(&held, id)).collect())
 }

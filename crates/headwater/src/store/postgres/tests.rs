@@ -18,6 +18,7 @@ use crate::subscription::{Start, Subscription};
 use crate::topic::TopicSettings;
 use crate::{ErrorKind, NewMessage};
 
+mod epoch;
 mod handling;
 mod letters;
 mod lives;
@@ -139,13 +140,13 @@ async fn roles_may_do_their_part_and_nothing_else() {
     let consumer = scene.open_as(Some("consumer")).await.unwrap();
     let lease = consumer.claim(&request(&subscription)).await.unwrap().leases.remove(0);
     assert_eq!(consumer.fetch(lease.topic_id, lease.range).await.unwrap().len(), 1);
-    consumer.extend(&[lease.token], Duration::from_secs(60)).await.unwrap().remove(0).unwrap();
+    consumer.extend(&[lease.id()], Duration::from_secs(60)).await.unwrap().remove(0).unwrap();
     let tester = Owner::new("tester").unwrap();
     consumer.heartbeat(&tester, Duration::from_secs(15)).await.unwrap();
     consumer.depart(&tester).await.unwrap();
     let refused = producer.heartbeat(&tester, Duration::from_secs(15)).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "{refused}");
-    consumer.settle(&[Settlement::ack_all(lease.token)]).await.unwrap().remove(0).unwrap();
+    consumer.settle(&[Settlement::ack_all(&lease)]).await.unwrap().remove(0).unwrap();
     consumer.subscribe(&orders(), &GroupName::new("b").unwrap(), Start::Now).await.unwrap();
     consumer.arm(&[lease.topic_id]).await.unwrap();
     assert_eq!(consumer.subscriptions(&orders()).await.unwrap().len(), 2);

@@ -150,11 +150,13 @@ impl PostgresTransaction {
         let shared = &self.shared;
         let rows = self
             .query(
-                &format!("settling lease {}", settlement.token),
+                &format!("settling lease {}", settlement.lease.token),
                 &shared.statements.transaction_settle,
                 &[
                     &shared.mark,
-                    &settlement.token.0,
+                    &settlement.lease.token.0,
+                    &settlement.lease.subscription_id.0,
+                    &settlement.lease.owner.as_str(),
                     &part.map(|part| &part.firsts),
                     &part.map(|part| &part.lasts),
                     &part.map(|part| &part.outcomes),

@@ -6,6 +6,7 @@
 use rusqlite::{OptionalExtension, params};
 
 use self::limits::Allowance;
+use super::epoch::{History, Seen};
 use super::fault::Attempt;
 use super::promote::promote;
 use super::range::{DUE_NEVER, DUE_NOW, Part, next_token};
@@ -31,14 +32,20 @@ const BURIED_PER_CLAIM_MAX: u32 = 100;
 const DRAIN_RECHECK_MS: i64 = 50;
 
 /// Claims for every want, in the order of subscriptions.
-pub(super) fn claim(work: &mut Work<'_>, request: &ClaimRequest) -> Attempt<Claimed> {
+pub(super) fn claim(
+    work: &mut Work<'_>,
+    request: &ClaimRequest,
+    history: &History,
+) -> Attempt<(Claimed, Seen)> {
     let now_ms = work.now_ms();
+    let mut seen = Seen::default();
     let mut wants: Vec<&Want> = request.wants.iter().collect();
     wants.sort_by_key(|want| want.subscription_id);
     let mut claimed = Claimed::default();
     let mut recheck_at_ms: Option<i64> = None;
     for want in wants {
         let state = State::load(work, &request.owner, want, now_ms)?;
+        seen.look(work, history, state.topic_id, state.head)?;
         if state.status != SubscriptionState::Active {
             claimed.inactive.push((want.subscription_id, state.status));
             continue;
@@ -61,7 +68,7 @@ pub(super) fn claim(work: &mut Work<'_>, request: &ClaimRequest) -> Attempt<Clai
         recheck_at_ms = [recheck_at_ms, at].into_iter().flatten().min();
     }
     claimed.recheck_after = recheck_at_ms.map(|at_ms| super::until(at_ms, now_ms));
-    Ok(claimed)
+    Ok((claimed, seen))
 }
 
 /// One want being served.
@@ -150,8 +157,7 @@ impl<'w, 'c> Claim<'w, 'c> {
         connection.prepare_cached(super::sql!("claim/advance.sql"))?.execute(params![
             self.want.subscription_id.0,
             lane.unwrap_or(0),
-            last + 1,
-            token
+            last + 1
         ])?;
         let part = Part {
             token,
@@ -201,6 +207,7 @@ impl<'w, 'c> Claim<'w, 'c> {
     fn lease_of(&self, part: &Part) -> Lease {
         Lease {
             subscription_id: SubscriptionId(part.subscription_id),
+            owner: self.owner.clone(),
             topic_id: self.state.topic_id,
             token: LeaseToken(part.token),
             range: OffsetRange::new(Offset(part.first), Offset(part.last)),
@@ -350,11 +357,11 @@ impl State {
 }
 
 /// Gives leases back whose claimer went away before it got them: nobody would ever settle them.
-pub(super) fn give_back(claimed: &Claimed) -> Option<BoxCommand> {
+pub(super) fn give_back((claimed, _): &(Claimed, Seen)) -> Option<BoxCommand> {
     let settlements: Vec<Settlement> = claimed
         .leases
         .iter()
-        .map(|lease| Settlement::each(lease.token, vec![(lease.range, Outcome::Release)]))
+        .map(|lease| Settlement::each(lease, vec![(lease.range, Outcome::Release)]))
         .collect();
     if settlements.is_empty() {
         return None;

@@ -117,17 +117,14 @@ const CHECKS: &[Check] = &[
         },
         remedy: "publishing will collide with it; set last_offset in headwater_topic to the highest stored offset",
     },
-    Check {
-        name: "token_behind",
-        sql: super::sql!("doctor/token_behind.sql"),
-        describe: |row| Ok(format!("token {} is above the token counter", row.get::<_, i64>(0)?)),
-        remedy: "tokens will be handed out twice; set next_offset of row (0, 0) in headwater_cursor above it",
-    },
 ];
 
 fn four(row: &Row<'_>) -> rusqlite::Result<[i64; 4]> {
     Ok([row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?])
 }
+
+/// How long a changed epoch is a finding.
+const EPOCH_SHOWN_FOR: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
 
 /// Checks everything. One read transaction, so that what is compared belongs together.
 pub(super) fn doctor(connection: &Connection, now_ms: i64) -> Attempt<Vec<Finding>> {
@@ -150,6 +147,7 @@ fn check_all(connection: &Connection, now_ms: i64) -> Attempt<Vec<Finding>> {
         }
     }
     findings.append(&mut far_leases(connection, now_ms)?);
+    findings.append(&mut changed_epoch(connection, now_ms)?);
     findings.append(&mut accounting::overdue_jobs(connection, now_ms)?);
     Ok(findings)
 }
@@ -163,6 +161,22 @@ fn integrity(connection: &Connection) -> Attempt<Vec<Finding>> {
             check: "integrity",
             problem: format!("SQLite finds damage: {problem}"),
             remedy: "stop all writers, copy the file, and recover it with `sqlite3 file .recover`".into(),
+        })
+        .collect())
+}
+
+/// A restored copy is told for a day: an operator has to know what it took back.
+fn changed_epoch(connection: &Connection, now_ms: i64) -> Attempt<Vec<Finding>> {
+    let since_ms = now_ms.saturating_sub(millis(EPOCH_SHOWN_FOR));
+    let mut statement = connection.prepare(super::sql!("doctor/epoch_changed.sql"))?;
+    let found = decode::all(&mut statement, [since_ms], |row| row.get::<_, i64>(0))?;
+    Ok(found
+        .into_iter()
+        .map(|at_ms| Finding {
+            check: "epoch_changed",
+            problem: format!("an older copy was restored into the open file, noticed at {at_ms} ms since 1970"),
+            remedy: "publish again what was acknowledged after the copy was made; this finding ends by itself after a day"
+                .into(),
         })
         .collect())
 }

@@ -91,7 +91,17 @@ impl Part {
     }
 }
 
-/// The next fencing token.
+/// A fencing token that was never issued before: the count of hand-outs above 31 random bits.
+///
+/// The count alone repeats where history is lost: a power cut undoes claims, a restored copy has an older count. The
+/// random bits alone could repeat within one history. Together a lost token meets a later one only if both agree.
 pub(super) fn next_token(connection: &Connection) -> Attempt<i64> {
-    Ok(connection.prepare_cached(super::sql!("claim/token.sql"))?.query_row([], |row| row.get(0))?)
+    let count: i64 =
+        connection.prepare_cached(super::sql!("claim/token.sql"))?.query_row([], |row| row.get(0))?;
+    Ok(token(count, rand::random()))
+}
+
+/// Tokens rise until the count passes 32 bits, and so land beside each other in the table.
+fn token(count: i64, random: u32) -> i64 {
+    (count & 0xffff_ffff) << 31 | i64::from(random >> 1)
 }

@@ -11,7 +11,7 @@ use super::range::{DUE_NOW, Part, next_token};
 use super::work::Work;
 use super::{acks, audit, decode, millis, row_key};
 use crate::error::{Error, Result};
-use crate::lease::{LeaseToken, OffsetRange, Outcome, Parts, Settlement};
+use crate::lease::{LeaseId, LeaseToken, OffsetRange, Outcome, Parts, Settlement};
 use crate::message::lane_of;
 use crate::topic::TopicId;
 
@@ -22,8 +22,8 @@ pub(super) fn settle(work: &mut Work<'_>, settlements: &[Settlement]) -> Attempt
     settlements
         .iter()
         .map(|settlement| match &settlement.parts {
-            Parts::AckAll => ack_all(work, settlement.token, logged, now_ms),
-            Parts::Each(parts) => settle_parts(work, settlement.token, parts, logged, now_ms),
+            Parts::AckAll => ack_all(work, &settlement.lease, logged, now_ms),
+            Parts::Each(parts) => settle_parts(work, &settlement.lease, parts, logged, now_ms),
         })
         .collect()
 }
@@ -51,30 +51,33 @@ pub(super) fn release(work: &mut Work<'_>, token: LeaseToken, actor: &str) -> At
     stir(work, topic_id)
 }
 
-/// The ranges held under a token, before their deadline.
-fn held(work: &Work<'_>, token: LeaseToken, now_ms: i64) -> Attempt<Vec<Part>> {
+/// The ranges held under a lease, before its deadline.
+pub(super) fn held(work: &Work<'_>, id: &LeaseId, now_ms: i64) -> Attempt<Vec<Part>> {
     let mut statement = work.connection.prepare_cached(super::sql!("settle/held.sql"))?;
-    Ok(decode::all(&mut statement, params![token.0, now_ms], Part::read)?)
+    let parameters = params![id.token.0, now_ms, id.subscription_id.0, id.owner.as_str()];
+    Ok(decode::all(&mut statement, parameters, Part::read)?)
 }
 
-fn lost(token: LeaseToken) -> Result<()> {
-    Err(Error::lease_lost(token.0))
+fn lost(id: &LeaseId) -> Result<()> {
+    Err(Error::lease_lost(id.token.0))
 }
 
-fn ack_all(work: &mut Work<'_>, token: LeaseToken, logged: bool, now_ms: i64) -> Attempt<Result<()>> {
+fn ack_all(work: &mut Work<'_>, id: &LeaseId, logged: bool, now_ms: i64) -> Attempt<Result<()>> {
     if logged {
-        for part in held(work, token, now_ms)? {
+        for part in held(work, id, now_ms)? {
             acks::note(work, &part, part.range(), now_ms)?;
         }
     }
     let ended = {
         let mut statement = work.connection.prepare_cached(super::sql!("settle/ack_all.sql"))?;
-        decode::all(&mut statement, params![token.0, now_ms], |row| {
-            Ok((row.get::<_, i32>(0)?, row.get::<_, Option<u16>>(1)?))
-        })?
+        decode::all(
+            &mut statement,
+            params![id.token.0, now_ms, id.subscription_id.0, id.owner.as_str()],
+            |row| Ok((row.get::<_, i32>(0)?, row.get::<_, Option<u16>>(1)?)),
+        )?
     };
     match ended.first() {
-        None => Ok(lost(token)),
+        None => Ok(lost(id)),
         Some((_, None)) => Ok(Ok(())),
         Some((subscription_id, Some(_))) => {
             // The lane is free for another holder.
@@ -87,19 +90,19 @@ fn ack_all(work: &mut Work<'_>, token: LeaseToken, logged: bool, now_ms: i64) ->
 
 fn settle_parts(
     work: &mut Work<'_>,
-    token: LeaseToken,
+    id: &LeaseId,
     parts: &[(OffsetRange, Outcome)],
     logged: bool,
     now_ms: i64,
 ) -> Attempt<Result<()>> {
-    let held = held(work, token, now_ms)?;
+    let held = held(work, id, now_ms)?;
     let ranges: Vec<(i64, i64)> = held.iter().map(|part| (part.first, part.last)).collect();
     let settled: Vec<(i64, i64)> = parts.iter().map(|(range, _)| (range.first.0, range.last.0)).collect();
     let Some(left) = without(&ranges, &settled) else {
-        return Ok(lost(token));
+        return Ok(lost(id));
     };
     let model = &held[0];
-    work.connection.prepare_cached(super::sql!("settle/remove.sql"))?.execute([token.0])?;
+    work.connection.prepare_cached(super::sql!("settle/remove.sql"))?.execute([id.token.0])?;
     for (first, last) in left {
         Part { first, last, ..model.clone() }.insert(work.connection)?;
     }

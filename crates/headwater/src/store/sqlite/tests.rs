@@ -78,7 +78,7 @@ async fn drain(store: &SqliteStore, subscription: &Subscription) -> Vec<String> 
             for message in store.fetch(lease.topic_id, lease.range).await.unwrap() {
                 payloads.push(String::from_utf8(message.payload.to_vec()).unwrap());
             }
-            store.settle(&[Settlement::ack_all(lease.token)]).await.unwrap().remove(0).unwrap();
+            store.settle(&[Settlement::ack_all(&lease)]).await.unwrap().remove(0).unwrap();
         }
     }
 }

@@ -20,9 +20,9 @@ use rusqlite::{Connection, params};
 
 use super::fault::{Attempt, Fault};
 use super::work::{Kind, Work};
-use super::{SqliteStore, decode, settle};
+use super::{SqliteStore, settle};
 use crate::error::{Error, ErrorKind, Result, panic_text};
-use crate::lease::{LeaseToken, Settlement};
+use crate::lease::{LeaseId, Settlement};
 use crate::message::{Message, Offset};
 use crate::name::check_name;
 use crate::settle::Verdict;
@@ -46,7 +46,7 @@ pub(crate) struct TransactionWork {
     /// Whose inbox it is.
     pub(crate) handler_name: String,
     /// The lease.
-    pub(crate) token: LeaseToken,
+    pub(crate) lease: LeaseId,
     /// Its messages, offsets rising.
     pub(crate) messages: Vec<Message>,
     /// Whether messages of one key are handled strictly in order: later ones of a key that failed are not started.
@@ -61,7 +61,7 @@ impl fmt::Debug for TransactionWork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TransactionWork")
             .field("handler_name", &self.handler_name)
-            .field("token", &self.token)
+            .field("token", &self.lease.token)
             .field("messages", &self.messages.len())
             .finish_non_exhaustive()
     }
@@ -93,9 +93,9 @@ impl SqliteStore {
 }
 
 fn run(open: &mut Work<'_>, todo: TransactionWork) -> Attempt<TransactionDone> {
-    if !is_held(open, todo.token)? {
+    if settle::held(open, &todo.lease, open.now_ms())?.is_empty() {
         // Nothing was started, so nobody handles in vain what another has.
-        return Err(Error::lease_lost(todo.token.0).into());
+        return Err(Error::lease_lost(todo.lease.token.0).into());
     }
     let mut done = TransactionDone::default();
     let mut failed_keys: HashSet<&str> = HashSet::new();
@@ -124,12 +124,6 @@ fn run(open: &mut Work<'_>, todo: TransactionWork) -> Attempt<TransactionDone> {
     // Refused, it takes everything of this transaction with it.
     settle::settle(open, &[settlement])?.remove(0)?;
     Ok(done)
-}
-
-fn is_held(open: &Work<'_>, token: LeaseToken) -> Attempt<bool> {
-    let mut statement = open.connection.prepare_cached(super::sql!("settle/held.sql"))?;
-    let rows = decode::all(&mut statement, params![token.0, open.now_ms()], |_| Ok(()))?;
-    Ok(!rows.is_empty())
 }
 
 /// Enters and handles one message; `None` if the inbox knew it.
@@ -174,7 +168,7 @@ fn ended(todo: &TransactionWork) -> Error {
         format!(
             "{name} ended the transaction it was given, or SQLite did because the disk is full; leave BEGIN, COMMIT \
              and ROLLBACK to the consumer: lease {} was not settled",
-            todo.token
+            todo.lease.token
         ),
     )
 }

@@ -87,14 +87,24 @@ CREATE TABLE {schema}.cursor (
     next_offset     bigint NOT NULL,
     -- Whether it is a lane of an ordered subscription.
     ordered         boolean NOT NULL,
-    -- When the lane was last given out, in hand-outs: the least recent goes first.
+    -- The count of hand-outs when the lane was last given out: the least recent goes first.
     turn            bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (subscription_id, lane)
 ) WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
 
 CREATE INDEX cursor_topic ON {schema}.cursor (topic_id);
 
+-- Counts hand-outs.
 CREATE SEQUENCE {schema}.lease_token AS bigint CACHE 1;
+
+-- A fencing token that was never issued before: the count of hand-outs above 31 random bits. The count alone repeats where
+-- history is lost: claims commit asynchronously, so a crash undoes the last of them and the sequence with them, and a
+-- failover or a restored copy goes back further. The random bits alone could repeat within one history. Together a lost
+-- token meets a later one only if both agree. Tokens rise until the count passes 32 bits, and so share pages of the index.
+CREATE FUNCTION {schema}.new_token() RETURNS bigint
+LANGUAGE sql VOLATILE AS $$
+    SELECT ((nextval('{schema}.lease_token') & 4294967295) << 31) | floor(random() * 2147483648)::bigint
+$$;
 
 -- Ranges below next_offset that are not done. Leased: owner set, due_at is the deadline. Waiting: no owner, due_at is
 -- when it may be handed out. A lease is all rows of one token.
@@ -168,6 +178,23 @@ CREATE TABLE {schema}.dead_letter (
 );
 
 CREATE INDEX dead_letter_subscription ON {schema}.dead_letter (subscription_id, buried_at, message_offset);
+
+-- The epoch: which history of the namespace this is. The table is not logged, so a crash, a promoted standby and a restored
+-- base backup all find it empty: exactly those may have taken back what clients have seen. A dump carries its row, but
+-- not the transaction that wrote it: "made_by" is the row's own xmin, and a row whose xmin is another was copied.
+CREATE UNLOGGED TABLE {schema}.epoch (
+    epoch   bigint NOT NULL,
+    made_by xid
+);
+
+-- Every epoch there was, and why it began: created, crash (nothing acknowledged is lost), failover (a new timeline:
+-- messages that the standby never had are gone), restore (a dump: messages published after it are gone).
+CREATE TABLE {schema}.epoch_history (
+    epoch    bigint PRIMARY KEY,
+    began_at timestamptz NOT NULL,
+    cause    text NOT NULL CHECK (cause IN ('created', 'crash', 'failover', 'restore')),
+    timeline text NOT NULL
+);
 
 -- Processes that wait for a topic: publishers notify only while there is one. Lost in a crash, and raised again.
 CREATE UNLOGGED TABLE {schema}.waiter (

@@ -76,7 +76,7 @@ BEGIN
     IF v_late IS NOT NULL THEN
         -- Each lane of an ordered subscription gets it, and all but the one of its key ack it unseen.
         INSERT INTO {schema}.outstanding (token, first_offset, last_offset, due_at, subscription_id, lane)
-        SELECT nextval('{schema}.lease_token'), greatest(lower(r), s.start_offset), least(upper(r), c.next_offset) - 1,
+        SELECT {schema}.new_token(), greatest(lower(r), s.start_offset), least(upper(r), c.next_offset) - 1,
                '-infinity', c.subscription_id, CASE WHEN s.lanes > 0 THEN c.lane END
         FROM unnest(v_late) r
         JOIN {schema}.cursor c ON c.topic_id = p_topic_id AND c.next_offset > lower(r)

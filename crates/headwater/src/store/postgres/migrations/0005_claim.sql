@@ -1,5 +1,34 @@
 -- Claiming: first what is due again, else the next offsets up to the head.
 
+-- Begins an epoch unless there is one. Called by the first client that claims and finds none. The lock lets readers
+-- through; of many that call at once one begins, and the others find it begun.
+CREATE FUNCTION {schema}.begin_epoch(OUT epoch bigint, OUT cause text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_copied boolean;
+    v_timeline text := substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8);
+    v_before text;
+BEGIN
+    LOCK TABLE {schema}.epoch IN EXCLUSIVE MODE;
+    SELECT e.epoch INTO epoch FROM {schema}.epoch e WHERE e.made_by = e.xmin;
+    IF FOUND THEN
+        SELECT h.cause INTO cause FROM {schema}.epoch_history h WHERE h.epoch = begin_epoch.epoch;
+        RETURN;
+    END IF;
+    v_copied := EXISTS (SELECT FROM {schema}.epoch);
+    SELECT h.timeline INTO v_before FROM {schema}.epoch_history h ORDER BY h.began_at DESC LIMIT 1;
+    cause := CASE WHEN v_before IS NULL THEN 'created' WHEN v_copied THEN 'restore'
+                  WHEN v_before <> v_timeline THEN 'failover' ELSE 'crash' END;
+    epoch := {schema}.new_token();
+    DELETE FROM {schema}.epoch;
+    INSERT INTO {schema}.epoch (epoch) VALUES (begin_epoch.epoch);
+    UPDATE {schema}.epoch e SET made_by = e.xmin;
+    INSERT INTO {schema}.epoch_history (epoch, began_at, cause, timeline)
+    VALUES (begin_epoch.epoch, clock_timestamp(), begin_epoch.cause, v_timeline);
+END $$;
+
+SELECT {schema}.begin_epoch();
+
 -- What a claim returns. kind: lease; expired (for the log: owner and range that ran out); buried (likewise); recheck
 -- (recheck_ms until claiming again may find something though nobody publishes); inactive (owner is the state).
 CREATE TYPE {schema}.claimed AS (
@@ -55,7 +84,7 @@ BEGIN
     r.last_error := 'lease expired: held by ' || r.owner;
     r.owner := NULL;
     r.due_at := '-infinity';
-    r.token := nextval('{schema}.lease_token');
+    r.token := {schema}.new_token();
     UPDATE {schema}.outstanding o
     SET token = r.token, attempts = r.attempts, suspect = true, last_error = r.last_error, owner = NULL, due_at = r.due_at
     WHERE o.token = p_row.token AND o.first_offset = p_row.first_offset;
@@ -89,7 +118,7 @@ DECLARE
     r {schema}.outstanding := p_row;
 BEGIN
     r.last_offset := p_row.first_offset + p_take - 1;
-    r.token := nextval('{schema}.lease_token');
+    r.token := {schema}.new_token();
     r.owner := p_owner;
     r.due_at := p_deadline;
     r.parked := false;
@@ -99,7 +128,7 @@ BEGIN
     IF r.last_offset < p_row.last_offset THEN
         INSERT INTO {schema}.outstanding (token, first_offset, last_offset, due_at, subscription_id, attempts, lane,
                                           suspect, parked, owner, key, last_error)
-        VALUES (nextval('{schema}.lease_token'), r.last_offset + 1, p_row.last_offset, '-infinity', r.subscription_id,
+        VALUES ({schema}.new_token(), r.last_offset + 1, p_row.last_offset, '-infinity', r.subscription_id,
                 r.attempts, r.lane, r.suspect, p_row.parked, NULL, r.key, r.last_error);
     END IF;
     RETURN r;
@@ -211,7 +240,7 @@ BEGIN
     SELECT NULL::bigint AS token, n.first_offset, n.last_offset, n.skipped INTO v_lease
     FROM {schema}.take_next(p_want.topic_id, p_want.subscription_id, 0, v_next, v_left) n;
     IF v_lease.first_offset IS NOT NULL THEN
-        v_lease.token := nextval('{schema}.lease_token');
+        v_lease.token := {schema}.new_token();
         INSERT INTO {schema}.outstanding (token, first_offset, last_offset, due_at, subscription_id, owner)
         VALUES (v_lease.token, v_lease.first_offset, v_lease.last_offset, p_deadline, p_want.subscription_id, p_owner);
     END IF;

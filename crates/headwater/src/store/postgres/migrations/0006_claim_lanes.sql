@@ -89,7 +89,7 @@ BEGIN
         FROM {schema}.take_next(p_want.topic_id, p_want.subscription_id, p_lane, v_next, v_max) n;
         IF v_new.first_offset IS NOT NULL THEN
             INSERT INTO {schema}.outstanding (token, first_offset, last_offset, due_at, subscription_id, owner, lane)
-            VALUES (nextval('{schema}.lease_token'), v_new.first_offset, v_new.last_offset, p_deadline,
+            VALUES ({schema}.new_token(), v_new.first_offset, v_new.last_offset, p_deadline,
                     p_want.subscription_id, p_owner, p_lane)
             RETURNING token INTO r.token;
             v_keyed := false;
@@ -101,7 +101,7 @@ BEGIN
         END IF;
     END IF;
     IF cardinality(v_tokens) > 0 THEN
-        UPDATE {schema}.cursor c SET turn = v_tokens[1] WHERE c.subscription_id = p_want.subscription_id AND c.lane = p_lane;
+        UPDATE {schema}.cursor c SET turn = currval('{schema}.lease_token') WHERE c.subscription_id = p_want.subscription_id AND c.lane = p_lane;
         SELECT coalesce(array_agg(DISTINCT o.key), '{}') INTO v_blocked FROM {schema}.outstanding o
         WHERE o.subscription_id = p_want.subscription_id AND o.lane = p_lane AND o.key IS NOT NULL
           AND NOT o.token = ANY (v_tokens) AND NOT v_keyed;
@@ -230,7 +230,7 @@ BEGIN
             RETURNING was.next_offset AS first, c.next_offset - 1 AS last, was.topic_id, was.lease_ms
         ), leased AS (
             INSERT INTO {schema}.outstanding AS o (token, first_offset, last_offset, due_at, subscription_id, owner)
-            SELECT nextval('{schema}.lease_token'), m.first, m.last,
+            SELECT {schema}.new_token(), m.first, m.last,
                    CASE WHEN m.lease_ms = 0 THEN 'infinity' ELSE v_now + make_interval(secs => m.lease_ms / 1000.0) END,
                    p_subscription_ids[1], p_owner
             FROM moved m

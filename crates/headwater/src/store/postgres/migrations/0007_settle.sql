@@ -1,5 +1,6 @@
--- Settling and extending, fenced by token: a slow worker may wake after its lease moved on. A lease whose deadline has
--- passed is lost even if nobody took it yet, so that "held" means one thing to every process.
+-- Settling and extending, fenced by token, owner and subscription: a slow worker may wake after its lease moved on, or after
+-- a crash undid the claim. A lease whose deadline has passed is lost even if nobody took it yet, so that "held" means one
+-- thing to every process.
 
 -- Whole leases are acked by a plain DELETE (sql/settle/all.sql): a function around it would cost more than it does. It calls
 -- log_ack only where some topic of the namespace keeps an ack log.
@@ -21,8 +22,8 @@ COMMENT ON FUNCTION {schema}.log_ack IS 'granted to consumer: the line of an ack
 -- Settles parts of one lease, all or nothing. Outcomes: ack, retry, bury, release, park. Returns the topic, or null if
 -- the lease is lost or a part is not held under the token; then nothing has changed.
 CREATE FUNCTION {schema}.settle_parts(
-    p_token bigint, p_firsts bigint[], p_lasts bigint[], p_outcomes text[], p_delays_ms bigint[], p_errors text[],
-    p_keys text[], p_durable boolean, p_now timestamptz
+    p_token bigint, p_subscription_id integer, p_owner text, p_firsts bigint[], p_lasts bigint[], p_outcomes text[],
+    p_delays_ms bigint[], p_errors text[], p_keys text[], p_durable boolean, p_now timestamptz
 ) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
@@ -39,8 +40,8 @@ BEGIN
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
     -- All rows of a lease share everything but their range.
-    FOR r IN SELECT * FROM {schema}.outstanding o WHERE o.token = p_token AND o.owner IS NOT NULL AND o.due_at > v_now
-             ORDER BY o.first_offset FOR UPDATE
+    FOR r IN SELECT * FROM {schema}.outstanding o WHERE o.token = p_token AND o.subscription_id = p_subscription_id
+             AND o.owner = p_owner AND o.due_at > v_now ORDER BY o.first_offset FOR UPDATE
     LOOP
         v_held := coalesce(v_held, '{}') + int8multirange(int8range(r.first_offset, r.last_offset, '[]'));
     END LOOP;
@@ -70,7 +71,7 @@ BEGIN
         ELSE
             INSERT INTO {schema}.outstanding (token, first_offset, last_offset, due_at, subscription_id, attempts, lane,
                                               suspect, parked, owner, key, last_error)
-            SELECT nextval('{schema}.lease_token'), v_part.first, v_part.last,
+            SELECT {schema}.new_token(), v_part.first, v_part.last,
                    CASE WHEN v_part.outcome = 'retry' THEN v_now + make_interval(secs => v_part.delay_ms / 1000.0)
                         ELSE '-infinity' END,
                    r.subscription_id, r.attempts + (v_part.outcome = 'retry')::integer, r.lane,
@@ -87,7 +88,9 @@ BEGIN
 END $$;
 
 -- Gives leases a new deadline; returns the tokens that were held.
-CREATE FUNCTION {schema}.extend(p_tokens bigint[], p_lease_ms bigint, p_durable boolean, p_now timestamptz) RETURNS SETOF bigint
+CREATE FUNCTION {schema}.extend(
+    p_tokens bigint[], p_subscription_ids integer[], p_owners text[], p_lease_ms bigint, p_durable boolean, p_now timestamptz
+) RETURNS SETOF bigint
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
@@ -99,7 +102,8 @@ BEGIN
     RETURN QUERY
         UPDATE {schema}.outstanding o
         SET due_at = CASE WHEN p_lease_ms = 0 THEN 'infinity' ELSE v_now + make_interval(secs => p_lease_ms / 1000.0) END
-        WHERE o.token = ANY (p_tokens) AND o.owner IS NOT NULL AND o.due_at > v_now
+        FROM unnest(p_tokens, p_subscription_ids, p_owners) AS held (token, subscription_id, owner)
+        WHERE o.token = held.token AND o.subscription_id = held.subscription_id AND o.owner = held.owner AND o.due_at > v_now
         RETURNING o.token;
 END $$;
 
@@ -123,7 +127,7 @@ BEGIN
     IF v_subscription IS NULL THEN
         RETURN NULL;
     END IF;
-    UPDATE {schema}.outstanding o SET token = nextval('{schema}.lease_token'), owner = NULL, due_at = '-infinity'
+    UPDATE {schema}.outstanding o SET token = {schema}.new_token(), owner = NULL, due_at = '-infinity'
     WHERE o.token = p_token;
     SELECT s.group_name INTO STRICT v_group FROM {schema}.subscription s WHERE s.subscription_id = v_subscription;
     SELECT t.* INTO STRICT v_topic FROM {schema}.subscription s JOIN {schema}.topic t ON t.topic_id = s.topic_id

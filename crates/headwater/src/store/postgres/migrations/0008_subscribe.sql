@@ -68,10 +68,6 @@ BEGIN
             'invalid start offset: %s is beyond the end, %s is the last offset taken: start at now for what comes next',
             p_offset, {schema}.last_taken(p_topic_id));
     END IF;
-    -- Rows that came in noted gaps before this call are handed out before this group is there: they are not its.
-    IF h.gaps_until > 0 AND NOT p_dry THEN
-        PERFORM {schema}.watch_gaps(p_topic_id, 0, NULL, NULL);
-    END IF;
     -- What is visible now was committed before; what is not is delivered when it comes. So for a start by time the head moves to
     -- the last visible row and everything missing below it is noted: if it comes it comes late, also for this group.
     SELECT coalesce(range_agg(int8range(s.before + 1, s.message_offset)) FILTER (WHERE s.message_offset > s.before + 1), '{}'),
@@ -89,6 +85,12 @@ BEGIN
         WHERE e.topic_id = p_topic_id;
     END IF;
     h.head := coalesce(v_top, h.head);
+    -- After the look at the head, as in "advance", and before anything of it commits: a transaction whose later row the head
+    -- shows has made its earlier rows in noted gaps visible to this later snapshot, so they are handed out no later and
+    -- order per key holds. Before this group is there: rows that came before this call are not its.
+    IF h.gaps_until > 0 AND NOT p_dry THEN
+        PERFORM {schema}.watch_gaps(p_topic_id, 0, NULL, NULL);
+    END IF;
     -- Below the first offset stored nothing ever comes: cleanup passes no noted gap.
     next_offset := greatest(v_first, CASE p_start
         WHEN 'now' THEN h.head + 1

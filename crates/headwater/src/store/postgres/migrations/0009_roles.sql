@@ -25,7 +25,8 @@ BEGIN
     END IF;
     IF p_kind = 'consumer' THEN
         EXECUTE format('GRANT SELECT ON {schema}.message, {schema}.subscription, {schema}.head, {schema}.cursor, '
-                       '{schema}.outstanding, {schema}.gap, {schema}.schedule, {schema}.dead_letter TO %I', p_role);
+                       '{schema}.outstanding, {schema}.gap, {schema}.schedule, {schema}.dead_letter, '
+                       '{schema}.epoch TO %I', p_role);
         EXECUTE format('GRANT DELETE ON {schema}.outstanding TO %I', p_role);
     END IF;
     FOR v_function IN
@@ -35,7 +36,7 @@ BEGIN
           AND NOT has_function_privilege(p_role, p.oid, 'EXECUTE')
           AND (p_kind = 'producer' AND p.proname IN ('publish', 'publish_bytes', 'publish_batch')
                OR p_kind = 'consumer' AND p.proname IN ('claim', 'settle_parts', 'wake', 'extend', 'heartbeat', 'depart', 'subscribe',
-                                                           'raise_flag', 'maintain', 'advance'))
+                                                           'raise_flag', 'maintain', 'advance', 'begin_epoch'))
     LOOP
         EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', v_function, p_role);
     END LOOP;

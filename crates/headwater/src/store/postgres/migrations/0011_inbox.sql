@@ -63,8 +63,8 @@ COMMENT ON FUNCTION {schema}.enter IS 'granted to consumer: the inbox entry of a
 -- topic, or null if the lease is lost. p_mark was set when the transaction began and ends with it: a handler that
 -- committed or rolled back on its own is found out before anything is acked outside of it.
 CREATE FUNCTION {schema}.settle_inside(
-    p_mark text, p_token bigint, p_firsts bigint[], p_lasts bigint[], p_outcomes text[], p_delays_ms bigint[],
-    p_errors text[], p_keys text[], p_now timestamptz
+    p_mark text, p_token bigint, p_subscription_id integer, p_owner text, p_firsts bigint[], p_lasts bigint[],
+    p_outcomes text[], p_delays_ms bigint[], p_errors text[], p_keys text[], p_now timestamptz
 ) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
@@ -77,11 +77,13 @@ BEGIN
             'leave BEGIN, COMMIT and ROLLBACK to the consumer';
     END IF;
     IF p_firsts IS NOT NULL THEN
-        RETURN {schema}.settle_parts(p_token, p_firsts, p_lasts, p_outcomes, p_delays_ms, p_errors, p_keys, true, p_now);
+        RETURN {schema}.settle_parts(p_token, p_subscription_id, p_owner, p_firsts, p_lasts, p_outcomes, p_delays_ms,
+                                     p_errors, p_keys, true, p_now);
     END IF;
     WITH ended AS (
         DELETE FROM {schema}.outstanding o
-        WHERE o.token = p_token AND o.owner IS NOT NULL AND o.due_at > coalesce(p_now, clock_timestamp())
+        WHERE o.token = p_token AND o.subscription_id = p_subscription_id AND o.owner = p_owner
+          AND o.due_at > coalesce(p_now, clock_timestamp())
         RETURNING o.subscription_id, o.lane, o.first_offset, o.last_offset, o.owner
     )
     SELECT max(s.topic_id), max(e.lane),

@@ -55,7 +55,7 @@ BEGIN
         FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_id GROUP BY o.lane
     ), again AS (
         INSERT INTO {schema}.outstanding (token, first_offset, last_offset, due_at, subscription_id, lane, key)
-        SELECT nextval('{schema}.lease_token'), n.message_offset, n.message_offset, '-infinity', p_subscription_id, n.lane,
+        SELECT {schema}.new_token(), n.message_offset, n.message_offset, '-infinity', p_subscription_id, n.lane,
                CASE WHEN n.lane IS NOT NULL THEN n.key END
         FROM once n LEFT JOIN held h ON h.lane IS NOT DISTINCT FROM n.lane
         WHERE h.offsets IS NULL OR NOT h.offsets @> n.message_offset

@@ -1,16 +1,16 @@
 //! The transaction handlers write in: how it ends, whatever they do to it.
 
-use crate::lease::LeaseToken;
+use crate::lease::LeaseId;
 
 use super::*;
 
-async fn leased(store: &PostgresStore, subscription: &Subscription) -> (LeaseToken, Uuid) {
+async fn leased(store: &PostgresStore, subscription: &Subscription) -> (LeaseId, Uuid) {
     store.publish(&orders(), &[NewMessage::new("x")]).await.unwrap();
     let until = Instant::now() + Duration::from_secs(20);
     loop {
         if let Some(lease) = store.claim(&request(subscription)).await.unwrap().leases.pop() {
             let messages = store.fetch(lease.topic_id, lease.range).await.unwrap();
-            return (lease.token, messages[0].message_id);
+            return (lease.id(), messages[0].message_id);
         }
         assert!(Instant::now() < until, "nothing came");
     }
@@ -22,18 +22,18 @@ async fn a_handler_that_ends_the_transaction_is_found_out_before_anything_is_set
     let store = scene.open().await;
     let subscription = subscribed(&store).await;
     for own in ["COMMIT", "ROLLBACK", "COMMIT; BEGIN", "ROLLBACK; BEGIN"] {
-        let (token, message_id) = leased(&store, &subscription).await;
+        let (lease, message_id) = leased(&store, &subscription).await;
         let transaction = store.begin().await.unwrap();
         assert!(transaction.savepoint_and_enter("mailer", message_id).await.unwrap());
         transaction.batch_execute(own).await.unwrap();
         assert!(transaction.release_savepoint().await.is_err(), "its savepoint is gone");
-        let error = transaction.settle(&Settlement::ack_all(token)).await.unwrap_err();
+        let error = transaction.settle(&Settlement::ack_all(&lease)).await.unwrap_err();
         if !own.ends_with("BEGIN") {
             assert_eq!(error.kind(), ErrorKind::InvalidInput, "{own}: {error:?}");
             assert!(error.to_string().contains("ended the transaction"), "{error}");
         }
         drop(transaction);
-        store.settle(&[Settlement::ack_all(token)]).await.unwrap().remove(0).unwrap();
+        store.settle(&[Settlement::ack_all(&lease)]).await.unwrap().remove(0).unwrap();
     }
     assert_eq!(store.transactions_state().active, 0);
     scene.drop().await;
@@ -44,7 +44,7 @@ async fn a_failed_statement_is_undone_by_the_savepoint_and_never_committed_by_mi
     let Some(scene) = Scene::new() else { return };
     let store = scene.open().await;
     let subscription = subscribed(&store).await;
-    let (token, message_id) = leased(&store, &subscription).await;
+    let (lease, message_id) = leased(&store, &subscription).await;
     let transaction = store.begin().await.unwrap();
     assert!(transaction.savepoint_and_enter("mailer", message_id).await.unwrap());
     transaction.batch_execute("SELECT 1 / 0").await.unwrap_err();
@@ -52,11 +52,11 @@ async fn a_failed_statement_is_undone_by_the_savepoint_and_never_committed_by_mi
     transaction.rollback_to_savepoint().await.unwrap();
     assert!(transaction.savepoint_and_enter("mailer", message_id).await.unwrap(), "the entry went with it");
     transaction.release_savepoint().await.unwrap();
-    assert!(transaction.settle(&Settlement::ack_all(token)).await.unwrap());
+    assert!(transaction.settle(&Settlement::ack_all(&lease)).await.unwrap());
     // PostgreSQL answers COMMIT of a failed transaction with a rollback and no error.
     transaction.batch_execute("SELECT 1 / 0").await.unwrap_err();
     transaction.commit().await.unwrap_err();
-    store.settle(&[Settlement::ack_all(token)]).await.unwrap().remove(0).expect("the lease is still held");
+    store.settle(&[Settlement::ack_all(&lease)]).await.unwrap().remove(0).expect("the lease is still held");
     scene.drop().await;
 }
 
@@ -103,7 +103,7 @@ async fn a_consumer_may_handle_and_what_it_publishes_wakes_others() {
     let Some(scene) = Scene::new() else { return };
     let owner = scene.open().await;
     let subscription = subscribed(&owner).await;
-    let (token, message_id) = leased(&owner, &subscription).await;
+    let (lease, message_id) = leased(&owner, &subscription).await;
     let consumer = scene.open_as(Some("consumer")).await.unwrap();
     let transaction = consumer.begin().await.unwrap();
     assert!(transaction.savepoint_and_enter("mailer", message_id).await.unwrap());
@@ -111,7 +111,7 @@ async fn a_consumer_may_handle_and_what_it_publishes_wakes_others() {
     assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "it may consume, not publish: {refused}");
     transaction.rollback_to_savepoint().await.unwrap();
     assert!(transaction.savepoint_and_enter("mailer", message_id).await.unwrap());
-    assert!(transaction.settle(&Settlement::ack_all(token)).await.unwrap());
+    assert!(transaction.settle(&Settlement::ack_all(&lease)).await.unwrap());
     transaction.commit().await.unwrap();
     assert_eq!(consumer.maintain().await.unwrap().inbox_forgotten, 0);
 

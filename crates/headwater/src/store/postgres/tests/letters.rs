@@ -15,7 +15,7 @@ async fn buried(store: &PostgresStore, subscription: &Subscription, count: usize
         assert!(Instant::now() < until, "{left} never came");
         for lease in store.claim(&request(subscription)).await.unwrap().leases {
             let bury = Outcome::Bury { error: "x".into() };
-            let all = Settlement::each(lease.token, vec![(lease.range, bury)]);
+            let all = Settlement::each(&lease, vec![(lease.range, bury)]);
             store.settle(&[all]).await.unwrap().remove(0).unwrap();
             left -= lease.range.span();
         }

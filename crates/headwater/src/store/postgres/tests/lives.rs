@@ -218,7 +218,7 @@ async fn nothing_outstanding_survives_a_seek_or_a_cancel() {
             assert_eq!((moved.to.0, moved.leases_lost), (1, 1));
         }
         assert_eq!(store.outstanding(subscription.subscription_id, 100).await.unwrap(), []);
-        let lost = store.settle(&[Settlement::ack_all(lease.token)]).await.unwrap().remove(0).unwrap_err();
+        let lost = store.settle(&[Settlement::ack_all(&lease)]).await.unwrap().remove(0).unwrap_err();
         assert_eq!(lost.kind(), ErrorKind::LeaseLost);
         assert_eq!(store.doctor().await.unwrap(), []);
     }
@@ -248,8 +248,8 @@ async fn operators_and_members_never_deadlock() {
                     let again = Outcome::Retry { after: Duration::ZERO, error: "no".into(), key: None };
                     let parts = vec![(OffsetRange::one(lease.range.first), again)];
                     let settlement = match round % 3 {
-                        0 => Settlement::ack_all(lease.token),
-                        1 => Settlement::each(lease.token, parts),
+                        0 => Settlement::ack_all(&lease),
+                        1 => Settlement::each(&lease, parts),
                         _ => continue,
                     };
                     // Lost where it was moved meanwhile.

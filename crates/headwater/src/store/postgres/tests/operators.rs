@@ -24,7 +24,7 @@ async fn done(store: &PostgresStore, subscription: &Subscription, count: u64) {
         let wants = vec![Want::new(subscription.subscription_id, u32::try_from(left).unwrap())];
         for lease in store.claim(&ClaimRequest { wants, ..request(subscription) }).await.unwrap().leases {
             left -= lease.range.span();
-            store.settle(&[Settlement::ack_all(lease.token)]).await.unwrap().remove(0).unwrap();
+            store.settle(&[Settlement::ack_all(&lease)]).await.unwrap().remove(0).unwrap();
         }
     }
 }
@@ -116,8 +116,8 @@ async fn the_ack_log_tells_the_lane_that_acked_and_nobody_else() {
         let claim = ClaimRequest { owner: owner.clone(), ..request(&subscription) };
         let lease = store.claim(&claim).await.unwrap().leases.remove(0);
         // One of them by parts, one of them in the transaction of its handlers.
-        let all = Settlement::each(lease.token, vec![(lease.range, Outcome::Ack)]);
-        let settlement = if n == 0 { all } else { Settlement::ack_all(lease.token) };
+        let all = Settlement::each(&lease, vec![(lease.range, Outcome::Ack)]);
+        let settlement = if n == 0 { all } else { Settlement::ack_all(&lease) };
         if n == 1 {
             let transaction = store.begin().await.unwrap();
             assert!(transaction.settle(&settlement).await.unwrap());
@@ -160,7 +160,7 @@ async fn a_dry_run_tells_what_a_seek_does_and_changes_nothing() {
     for (start, expected) in cases {
         assert_eq!(store.seek(&orders(), &group(), start, true).await.unwrap(), expected, "{start:?}");
     }
-    store.extend(&[held.token], Duration::from_secs(60)).await.unwrap().remove(0).unwrap();
+    store.extend(&[held.id()], Duration::from_secs(60)).await.unwrap().remove(0).unwrap();
     assert_eq!(acts(&store).await, Vec::<String>::new());
     // A row that is not committed yet comes late, also after a seek to now.
     let publisher = scene.client().await;
@@ -186,7 +186,7 @@ async fn what_only_the_dead_wait_for_is_given_up_and_counted() {
     store.publish(&orders(), &vec![NewMessage::new("x"); 10]).await.unwrap();
     done(&store, &subscription, 2).await;
     let held = store.claim(&request(&subscription)).await.unwrap().leases.remove(0);
-    let part = Settlement::each(held.token, vec![(OffsetRange::one(Offset(4)), Outcome::Ack)]);
+    let part = Settlement::each(&held, vec![(OffsetRange::one(Offset(4)), Outcome::Ack)]);
     store.settle(&[part]).await.unwrap().remove(0).unwrap();
     done(&store, &other, 7).await;
     let killed =

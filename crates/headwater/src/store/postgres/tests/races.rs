@@ -49,7 +49,7 @@ async fn a_lease_being_settled_is_left_to_its_settler() {
     let lease = store.claim(&claim_of(&subscription, "dies")).await.unwrap().leases.remove(0);
     // Two rows of one lease, of which the settler has reached only the second.
     let middle = crate::OffsetRange::one(crate::Offset(2));
-    let part = Settlement::each(lease.token, vec![(middle, crate::Outcome::Ack)]);
+    let part = Settlement::each(&lease, vec![(middle, crate::Outcome::Ack)]);
     store.settle(&[part]).await.unwrap().remove(0).unwrap();
     let settler = scene.client().await;
     let begun = "BEGIN; SELECT FROM {schema}.outstanding WHERE first_offset = 3 FOR UPDATE";
@@ -141,15 +141,15 @@ async fn what_is_settled_or_extended_between_look_and_lock_is_not_handed_out() {
         );
         until_true("the claim looks", async || !test.query(&waits, &[]).await.unwrap().is_empty()).await;
         if extends {
-            holder.extend(&[lease.token], Duration::from_secs(60)).await.unwrap().remove(0).unwrap();
+            holder.extend(&[lease.id()], Duration::from_secs(60)).await.unwrap().remove(0).unwrap();
         } else {
-            holder.settle(&[Settlement::ack_all(lease.token)]).await.unwrap().remove(0).unwrap();
+            holder.settle(&[Settlement::ack_all(&lease)]).await.unwrap().remove(0).unwrap();
         }
         test.batch_execute(&scene.sql("SELECT pg_advisory_unlock(hashtext('{name}'))")).await.unwrap();
         let claimed = claiming.await.unwrap().unwrap();
         assert_eq!(claimed.leases, [], "extended: {extends}");
         if extends {
-            holder.settle(&[Settlement::ack_all(lease.token)]).await.unwrap().remove(0).unwrap();
+            holder.settle(&[Settlement::ack_all(&lease)]).await.unwrap().remove(0).unwrap();
         }
     }
     let status = holder.subscriptions(&orders()).await.unwrap().remove(0);
@@ -255,7 +255,7 @@ async fn limited_and_unlimited_claims_never_deadlock() {
             tokio::spawn(async move {
                 for _ in 0..10 {
                     for lease in store.claim(&request).await.expect("no deadlock").leases {
-                        store.settle(&[Settlement::ack_all(lease.token)]).await.unwrap().remove(0).unwrap();
+                        store.settle(&[Settlement::ack_all(&lease)]).await.unwrap().remove(0).unwrap();
                     }
                 }
             })

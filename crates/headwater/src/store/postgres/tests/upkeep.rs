@@ -70,7 +70,7 @@ impl Stage {
         let mut offsets = Vec::new();
         for lease in self.store.claim(&request).await.unwrap().leases {
             offsets.extend(lease.range.first.0..=lease.range.last.0);
-            self.store.settle(&[Settlement::ack_all(lease.token)]).await.unwrap().remove(0).unwrap();
+            self.store.settle(&[Settlement::ack_all(&lease)]).await.unwrap().remove(0).unwrap();
         }
         offsets
     }

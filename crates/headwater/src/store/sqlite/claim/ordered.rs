@@ -105,12 +105,11 @@ fn finish(claim: &mut Claim<'_, '_>, lane: u16, parts: &[Part]) -> Attempt<()> {
 }
 
 fn touch(claim: &Claim<'_, '_>, lane: u16) -> Attempt<()> {
-    let newest = claim.leases.iter().map(|lease| lease.token.0).max();
-    claim.work.connection.prepare_cached(crate::store::sqlite::sql!("claim/touch.sql"))?.execute(params![
-        claim.want.subscription_id.0,
-        lane,
-        newest.unwrap_or_default()
-    ])?;
+    claim
+        .work
+        .connection
+        .prepare_cached(crate::store::sqlite::sql!("claim/touch.sql"))?
+        .execute(params![claim.want.subscription_id.0, lane])?;
     Ok(())
 }
 

@@ -2,7 +2,8 @@
 -- Nothing here is newer than SQLite 3.38, because people open the file with whatever sqlite3 they have.
 -- Times are integer milliseconds since 1970, identities 16-byte blobs, headers a JSON object of strings.
 
--- What this file is: schema_version, auto_create (1 or 0), created_at_ms.
+-- What this file is: schema_version, auto_create (1 or 0), created_at_ms; and epoch_changed_at_ms, once an older copy was
+-- restored into it while it was open.
 CREATE TABLE headwater_meta (
     key TEXT PRIMARY KEY NOT NULL,
     value TEXT NOT NULL
@@ -83,13 +84,13 @@ CREATE TABLE headwater_subscription (
     UNIQUE (topic_id, group_name)
 ) STRICT;
 
--- Claim pointers: one row per subscription, or one per lane of an ordered one; claimed_token is the last hand-out.
--- Row (0, 0) is the store's token counter, in next_offset: every claim writes this page anyway.
+-- Claim pointers: one row per subscription, or one per lane of an ordered one; turn is the count of the last hand-out.
+-- Row (0, 0) counts hand-outs, in next_offset: every claim writes this page anyway.
 CREATE TABLE headwater_cursor (
     subscription_id INTEGER NOT NULL,
     lane INTEGER NOT NULL,
     next_offset INTEGER NOT NULL,
-    claimed_token INTEGER NOT NULL DEFAULT 0,
+    turn INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (subscription_id, lane)
 ) STRICT, WITHOUT ROWID;
 INSERT INTO headwater_cursor (subscription_id, lane, next_offset) VALUES (0, 0, 0);

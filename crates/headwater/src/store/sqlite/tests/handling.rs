@@ -1,5 +1,6 @@
 //! Handlers on the writer's thread: whatever one does to its transaction, it does to nobody else's.
 
+use crate::lease::LeaseId;
 use crate::settle::Verdict;
 
 use super::super::transaction::TransactionDone;
@@ -15,13 +16,13 @@ async fn handle(
 ) -> Result<TransactionDone> {
     let lease = store.claim(&request(subscription, 1)).await.unwrap().leases.remove(0);
     let messages = store.fetch(lease.topic_id, lease.range).await.unwrap();
-    store.handle_in_transaction(work(lease.token, messages, handler)).await
+    store.handle_in_transaction(work(lease.id(), messages, handler)).await
 }
 
-fn work(token: LeaseToken, messages: Vec<Message>, handler: Handle) -> TransactionWork {
+fn work(lease: LeaseId, messages: Vec<Message>, handler: Handle) -> TransactionWork {
     TransactionWork {
         handler_name: "mailer".into(),
-        token,
+        lease: lease.clone(),
         messages,
         ordered: false,
         handler: Arc::new(move |connection, _| handler(connection)),
@@ -33,7 +34,7 @@ fn work(token: LeaseToken, messages: Vec<Message>, handler: Handle) -> Transacti
                 other => panic!("no handler here says {other:?}"),
             };
             let part = |(offset, verdict)| (OffsetRange::one(offset), outcome(verdict));
-            Settlement::each(token, verdicts.into_iter().map(part).collect())
+            Settlement::each(lease, verdicts.into_iter().map(part).collect())
         }),
     }
 }
@@ -68,14 +69,14 @@ async fn a_handler_that_ends_the_transaction_is_told_so_and_harms_no_neighbour()
                 tokio::spawn(async move { store.publish(&topic("others"), &messages(1)).await })
             })
             .collect();
-        let error = store.handle_in_transaction(work(lease.token, fetched, handler)).await.unwrap_err();
+        let error = store.handle_in_transaction(work(lease.id(), fetched, handler)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error:?}");
         assert!(error.to_string().contains("mailer ended the transaction"), "{error}");
         for neighbour in neighbours {
             neighbour.await.unwrap().unwrap();
         }
         // It is not settled; whoever acks it now holds it still.
-        store.settle(&[Settlement::ack_all(lease.token)]).await.unwrap().remove(0).unwrap();
+        store.settle(&[Settlement::ack_all(&lease)]).await.unwrap().remove(0).unwrap();
     }
     let heads: Vec<_> = store.topics().await.unwrap().iter().map(|topic| topic.head.0).collect();
     assert_eq!(heads, [5, 100]);
@@ -145,7 +146,7 @@ async fn messages_behind_a_failed_one_of_their_key_are_not_started() {
     store.publish(&topic("orders"), &batch).await.unwrap();
     let lease = store.claim(&request(&subscription, 3)).await.unwrap().leases.remove(0);
     let messages = store.fetch(lease.topic_id, lease.range).await.unwrap();
-    let mut todo = work(lease.token, messages, |_| Verdict::Done);
+    let mut todo = work(lease.id(), messages, |_| Verdict::Done);
     todo.ordered = true;
     todo.handler = Arc::new(|_, message| match message.offset.0 {
         1 => Verdict::Failed("x".into()),

@@ -96,9 +96,9 @@ async fn another_process_stops_at_a_pause_and_loses_its_leases_at_a_cancel() {
     let claimed = there.claim(&ask).await.unwrap();
     assert_eq!(claimed.leases, []);
     assert_eq!(claimed.inactive, [(subscription.subscription_id, SubscriptionState::Paused)]);
-    there.settle(&[Settlement::ack_all(leases[0].token)]).await.unwrap().remove(0).unwrap();
+    there.settle(&[Settlement::ack_all(&leases[0])]).await.unwrap().remove(0).unwrap();
     here.shift(&topic("events"), &group("a"), Transition::Cancel).await.unwrap();
-    let lost = there.settle(&[Settlement::ack_all(leases[1].token)]).await.unwrap().remove(0).unwrap_err();
+    let lost = there.settle(&[Settlement::ack_all(&leases[1])]).await.unwrap().remove(0).unwrap_err();
     assert_eq!(lost.kind(), ErrorKind::LeaseLost);
     let pulses = there.beat(&owner("p"), &[beat_of(&subscription, 0)]).await.unwrap();
     assert_eq!(pulses, [Pulse::Cancelled]);
@@ -165,7 +165,7 @@ async fn the_ack_log_of_lanes_names_who_held_the_messages_lane() {
             .unwrap()
             .leases
             .remove(0);
-        store.settle(&[Settlement::ack_all(lease.token)]).await.unwrap().remove(0).unwrap();
+        store.settle(&[Settlement::ack_all(&lease)]).await.unwrap().remove(0).unwrap();
         holders.insert(lease.lane.unwrap(), name);
     }
     let fetched =
@@ -190,15 +190,15 @@ async fn whole_and_partial_acks_are_logged_and_other_topics_are_not() {
     }
     for subscription in [&logged, &silent] {
         let lease = store.claim(&request(subscription, 3)).await.unwrap().leases.remove(0);
-        store.settle(&[Settlement::ack_all(lease.token)]).await.unwrap().remove(0).unwrap();
+        store.settle(&[Settlement::ack_all(&lease)]).await.unwrap().remove(0).unwrap();
         let lease = store.claim(&request(subscription, 3)).await.unwrap().leases.remove(0);
         let parts = vec![
             (OffsetRange::one(Offset(4)), Outcome::Ack),
             (OffsetRange::one(Offset(5)), Outcome::Bury { error: "no".into() }),
             (OffsetRange::one(Offset(6)), Outcome::Release),
         ];
-        store.settle(&[Settlement::each(lease.token, parts)]).await.unwrap().remove(0).unwrap();
-        let stale = store.settle(&[Settlement::ack_all(lease.token)]).await.unwrap().remove(0);
+        store.settle(&[Settlement::each(&lease, parts)]).await.unwrap().remove(0).unwrap();
+        let stale = store.settle(&[Settlement::ack_all(&lease)]).await.unwrap().remove(0);
         assert!(stale.is_err(), "a lost lease logs nothing");
     }
     let count = async |name: &str, offset| store.acks(&topic(name), Offset(offset)).await.unwrap().len();
@@ -223,7 +223,7 @@ async fn a_seek_does_what_its_dry_run_says() {
         let lease = store.claim(&request(&subscription, count)).await.unwrap().leases.remove(0);
         if let Some(outcome) = outcome {
             let parts = vec![(lease.range, outcome)];
-            store.settle(&[Settlement::each(lease.token, parts)]).await.unwrap().remove(0).unwrap();
+            store.settle(&[Settlement::each(&lease, parts)]).await.unwrap().remove(0).unwrap();
         }
     }
     let status = store.subscriptions(&topic("events")).await.unwrap().remove(0);
@@ -263,7 +263,7 @@ async fn a_bounded_resurrection_leaves_the_rest_behind_and_calls_it_not_missed()
     assert!(back.resurrected && back.missed.count == 0, "{back:?}");
     let status = store.subscriptions(&topic("events")).await.unwrap().remove(0);
     assert_eq!((status.floor, status.next, status.lag), (Offset(5), Offset(9), 5));
-    store.settle(&[Settlement::ack_all(lease.token)]).await.unwrap().remove(0).unwrap();
+    store.settle(&[Settlement::ack_all(&lease)]).await.unwrap().remove(0).unwrap();
     assert_eq!(drain(&store, &subscription).await, ["message 8", "message 9"]);
     let again = store.resurrect(&topic("events"), &group("a"), Some(0)).await.unwrap();
     assert!(!again.resurrected && again.next == Offset(11), "{again:?}");
@@ -288,7 +288,7 @@ async fn what_only_the_dead_have_not_done_is_given_up_and_counted() {
     assert_eq!(stuck[0].oldest.as_second(), 1_800_000_000);
     kill(&place, "dead");
     let first = store.claim(&request(&subscriptions[0], 5)).await.unwrap().leases.remove(0);
-    store.settle(&[Settlement::ack_all(first.token)]).await.unwrap().remove(0).unwrap();
+    store.settle(&[Settlement::ack_all(&first)]).await.unwrap().remove(0).unwrap();
     let hour = Duration::from_secs(3_600);
     let dry = store.force_complete(&topic("events"), hour, true).await.unwrap();
     let done = store.force_complete(&topic("events"), hour, false).await.unwrap();
@@ -301,7 +301,7 @@ async fn what_only_the_dead_have_not_done_is_given_up_and_counted() {
     let status = store.subscriptions(&topic("events")).await.unwrap().remove(1);
     assert_eq!((status.floor, status.next), (Offset(5), Offset(6)));
     assert_eq!((status.missed.count, status.missed.range), (5, Some((Offset(1), Offset(5)))));
-    let lost = store.settle(&[Settlement::ack_all(lease.token)]).await.unwrap().remove(0).unwrap_err();
+    let lost = store.settle(&[Settlement::ack_all(&lease)]).await.unwrap().remove(0).unwrap_err();
     assert_eq!(lost.kind(), ErrorKind::LeaseLost);
     assert_eq!(store.force_complete(&topic("events"), hour, false).await.unwrap(), []);
     let pulses = store.beat(&owner("p"), &[beat_of(&subscriptions[1], 0)]).await.unwrap();
@@ -382,7 +382,7 @@ async fn registering_over_and_over_is_counted_until_the_floor_moves() {
     }
     assert!(store.subscriptions(&topic("events")).await.unwrap()[0].is_flapping());
     let lease = store.claim(&request(&subscription, 1)).await.unwrap().leases.remove(0);
-    store.settle(&[Settlement::ack_all(lease.token)]).await.unwrap().remove(0).unwrap();
+    store.settle(&[Settlement::ack_all(&lease)]).await.unwrap().remove(0).unwrap();
     assert_eq!(store.subscriptions(&topic("events")).await.unwrap()[0].restarts, 0, "it gets on");
     assert_eq!(register().await.restarts, 1);
     clock.advance(Duration::from_secs(601));
@@ -399,7 +399,7 @@ async fn redrives_and_purges_are_in_the_audit_and_a_cancelled_group_gets_nothing
         let lease = store.claim(&request(&subscription, 1_200)).await.unwrap().leases;
         for lease in lease {
             let parts = vec![(lease.range, Outcome::Bury { error: "no".into() })];
-            store.settle(&[Settlement::each(lease.token, parts)]).await.unwrap().remove(0).unwrap();
+            store.settle(&[Settlement::each(&lease, parts)]).await.unwrap().remove(0).unwrap();
         }
     };
     bury_all().await;

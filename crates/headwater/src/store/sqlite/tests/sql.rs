@@ -155,7 +155,7 @@ async fn the_views_are_readable() {
     let lease = store.claim(&request(&subscription, 10)).await.unwrap().leases.remove(0);
     let bury = Outcome::Bury { error: "hopeless".into() };
     let parts = vec![(OffsetRange::one(crate::Offset(3)), bury)];
-    store.settle(&[Settlement::each(lease.token, parts)]).await.unwrap().remove(0).unwrap();
+    store.settle(&[Settlement::each(&lease, parts)]).await.unwrap().remove(0).unwrap();
     let own = place.connect();
     let text = |sql: &str| own.query_row(sql, [], |row| row.get::<_, String>(0)).unwrap();
     assert_eq!(

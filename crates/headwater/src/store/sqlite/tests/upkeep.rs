@@ -63,7 +63,7 @@ impl Scene {
     async fn consume(&self, subscription: &Subscription, count: u32) {
         let claimed = self.store.claim(&request(subscription, count)).await.unwrap();
         for lease in claimed.leases {
-            self.store.settle(&[Settlement::ack_all(lease.token)]).await.unwrap().remove(0).unwrap();
+            self.store.settle(&[Settlement::ack_all(&lease)]).await.unwrap().remove(0).unwrap();
         }
     }
 

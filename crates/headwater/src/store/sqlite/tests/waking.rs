@@ -40,7 +40,7 @@ async fn work_given_back_by_another_process_wakes() {
     let subscription = subscribed(&here, "orders").await;
     there.publish(&topic("orders"), &messages(1)).await.unwrap();
     let lease = there.claim(&request(&subscription, 1)).await.unwrap().leases.remove(0);
-    let back = Settlement::each(lease.token, vec![(lease.range, Outcome::Release)]);
+    let back = Settlement::each(&lease, vec![(lease.range, Outcome::Release)]);
     let woken =
         woken_by(&here, subscription.topic.topic_id, async || drop(there.settle(&[back]).await)).await;
     assert!(woken);
@@ -59,7 +59,7 @@ async fn claims_and_acks_wake_nobody() {
     for store in [&here, &there] {
         for _ in 0..10 {
             let lease = store.claim(&request(&subscription, 1)).await.unwrap().leases.remove(0);
-            store.settle(&[Settlement::ack_all(lease.token)]).await.unwrap().remove(0).unwrap();
+            store.settle(&[Settlement::ack_all(&lease)]).await.unwrap().remove(0).unwrap();
         }
     }
     assert!(!wake.wait(Duration::from_millis(100)).await);

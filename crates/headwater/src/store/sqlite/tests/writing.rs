@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::super::epoch::History;
 use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -117,7 +118,7 @@ async fn promoting_waits_for_the_disk() {
     let wanted = request(&subscription, 1);
     let claimed = store
         .write(Kind::Consume, move |work| {
-            let claimed = claim::claim(work, &wanted)?;
+            let (claimed, _) = claim::claim(work, &wanted, &History::default())?;
             SYNCED.store(u32::from(work.synced), Ordering::SeqCst);
             Ok(claimed)
         })
@@ -138,7 +139,7 @@ async fn a_claim_whose_caller_went_away_is_given_back() {
     let (job, answer) = Job::new(Kind::Consume, move |work| {
         let _ = entered.blocking_send(());
         let _ = gate.recv();
-        claim::claim(work, &wanted)
+        claim::claim(work, &wanted, &History::default())
     });
     assert!(store.commands.push(Box::new(job.undo(claim::give_back))).await.is_ok());
     runs.recv().await.unwrap();

@@ -23,6 +23,11 @@ SELECT 'outstanding_orphan', format('subscription %s does not exist but has outs
 FROM {schema}.outstanding o
 WHERE NOT EXISTS (SELECT FROM {schema}.subscription s WHERE s.subscription_id = o.subscription_id)
 UNION ALL
+SELECT 'epoch_changed', format('epoch %s began at %s by a %s: what was published and not replicated or dumped before is gone',
+                               h.epoch, h.began_at, h.cause)
+FROM {schema}.epoch_history h, now
+WHERE h.cause IN ('failover', 'restore') AND h.began_at > now.at - interval '1 day'
+UNION ALL
 SELECT 'lease_too_long', format('subscription %s token %s: leased until %s', o.subscription_id, o.token, o.due_at)
 FROM {schema}.outstanding o, now
 WHERE o.owner IS NOT NULL AND o.due_at < 'infinity' AND o.due_at > now.at + interval '367 days'

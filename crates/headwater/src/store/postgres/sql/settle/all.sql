@@ -1,8 +1,10 @@
 -- Purpose: ack whole leases; returns the tokens that were held, and the topic of those whose lane became free.
--- Parameters: tokens, durable, injected time.
+-- Parameters: tokens, durable, injected time, subscription ids, owners.
 -- Index: outstanding_pkey (token, first_offset); topic_ack_log, once.
 DELETE FROM {schema}.outstanding o
-WHERE o.token = ANY ($1) AND o.owner IS NOT NULL AND o.due_at > coalesce($3, clock_timestamp())
+USING unnest($1::bigint[], $4::integer[], $5::text[]) AS held (token, subscription_id, owner)
+WHERE o.token = held.token AND o.subscription_id = held.subscription_id AND o.owner = held.owner
+  AND o.due_at > coalesce($3, clock_timestamp())
   -- Evaluated once: an ack lost in a power cut only means a redelivery.
   AND (SELECT $2 OR set_config('synchronous_commit', 'off', true) IS NOT NULL)
 RETURNING o.token,

@@ -169,17 +169,20 @@ async fn a_seek_and_an_extension_never_wait_in_a_circle() {
     let Some(stage) = Stage::set("message_retention_ms = NULL").await else { return };
     let a = stage.subscribe("a").await;
     stage.publish(20).await;
-    let mut tokens = Vec::new();
+    let mut leases = Vec::new();
     for _ in 0..2 {
-        tokens.push(stage.store.claim(&request(&a)).await.unwrap().leases.remove(0).token);
+        leases.push(stage.store.claim(&request(&a)).await.unwrap().leases.remove(0).id());
     }
     // The first is due later, and lies behind the second in the table.
-    stage.store.extend(&tokens[..1], Duration::from_secs(600)).await.unwrap().remove(0).unwrap();
+    stage.store.extend(&leases[..1], Duration::from_secs(600)).await.unwrap().remove(0).unwrap();
     stage
-        .run(&format!("BEGIN; SELECT FROM {{schema}}.outstanding WHERE token = {} FOR UPDATE", tokens[0].0))
+        .run(&format!(
+            "BEGIN; SELECT FROM {{schema}}.outstanding WHERE token = {} FOR UPDATE",
+            leases[0].token.0
+        ))
         .await;
     let store = Arc::clone(&stage.store);
-    let extending = tokio::spawn(async move { store.extend(&tokens, Duration::from_secs(600)).await });
+    let extending = tokio::spawn(async move { store.extend(&leases, Duration::from_secs(600)).await });
     until_waiting(&stage).await;
     let store = Arc::clone(&stage.store);
     let seeking = tokio::spawn(async move { store.seek(&orders(), &group(), Start::Beginning, false).await });

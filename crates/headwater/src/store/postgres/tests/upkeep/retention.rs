@@ -91,7 +91,7 @@ async fn what_max_retention_takes_is_counted_for_who_had_not_done_it() {
     let held = stage.store.claim(&lease).await.unwrap().leases.remove(0);
     let wait = ClaimRequest { wants: vec![Want::new(b.subscription_id, 2)], ..request(&b) };
     let given = stage.store.claim(&wait).await.unwrap().leases.remove(0);
-    let back = Settlement::each(given.token, vec![(given.range, crate::Outcome::Release)]);
+    let back = Settlement::each(&given, vec![(given.range, crate::Outcome::Release)]);
     stage.store.settle(&[back]).await.unwrap().remove(0).unwrap();
     stage.clock.advance(Duration::from_secs(61));
     stage.publish(2).await;
@@ -104,7 +104,7 @@ async fn what_max_retention_takes_is_counted_for_who_had_not_done_it() {
     assert_eq!(stage.text(kept).await, "a 6 5..=10, b 10 1..=10");
     assert_eq!(stage.number("SELECT min(next_offset) FROM {schema}.cursor").await, 11);
     assert_eq!(stage.number("SELECT count(*) FROM {schema}.outstanding").await, 1, "the leased one");
-    stage.store.settle(&[Settlement::ack_all(held.token)]).await.unwrap().remove(0).unwrap();
+    stage.store.settle(&[Settlement::ack_all(&held)]).await.unwrap().remove(0).unwrap();
     assert_eq!(stage.handle(&a, 10).await, [11, 12]);
     assert_eq!(stage.handle(&b, 10).await, [11, 12]);
     stage.strike().await;

@@ -122,7 +122,7 @@ async fn what_is_handed_out_again_is_unset() {
     stage
         .run(
             "INSERT INTO {schema}.outstanding (token, first_offset, last_offset, due_at, subscription_id)
-             VALUES (nextval('{schema}.lease_token'), 2, 2, '-infinity', 1)",
+             VALUES ({schema}.new_token(), 2, 2, '-infinity', 1)",
         )
         .await;
     let done = stage.track().await;

@@ -4,4 +4,4 @@
 SELECT lane, next_offset
 FROM headwater_cursor
 WHERE subscription_id = ?1
-ORDER BY claimed_token, lane
+ORDER BY turn, lane

@@ -1,4 +1,4 @@
--- Purpose:    The next fencing token. The counter only rises, also when ranges are removed.
+-- Purpose:    Counts a hand-out. The counter only rises, also when ranges are removed.
 -- Parameters: none
 -- Index:      the primary key
 UPDATE headwater_cursor

@@ -79,7 +79,7 @@ async fn what_max_retention_takes_unread_is_told() {
     let lease = scene.store.claim(&request(&slow, 2)).await.unwrap().leases.remove(0);
     let retried = scene.store.claim(&request(&slow, 2)).await.unwrap().leases.remove(0);
     let retry = Outcome::Retry { after: HOUR * 99, error: "later".into(), key: None };
-    scene.store.settle(&[Settlement::each(retried.token, vec![(retried.range, retry)])]).await.unwrap();
+    scene.store.settle(&[Settlement::each(&retried, vec![(retried.range, retry)])]).await.unwrap();
     scene.consume(&dead, 9).await;
     scene.shift(&dead, "dead").await;
     scene.clock.advance(HOUR * 24 - Duration::from_millis(1));

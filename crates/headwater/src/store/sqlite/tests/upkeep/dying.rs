@@ -105,7 +105,7 @@ async fn only_what_holds_nothing_is_deleted() {
     scene.track().await;
     let lease = scene.store.claim(&request(&with_letter, 3)).await.unwrap().leases.remove(0);
     let bury = (lease.range, Outcome::Bury { error: "no".into() });
-    scene.store.settle(&[Settlement::each(lease.token, vec![bury])]).await.unwrap().remove(0).unwrap();
+    scene.store.settle(&[Settlement::each(&lease, vec![bury])]).await.unwrap().remove(0).unwrap();
     let alive = scene.group("alive", Start::Beginning).await;
     scene.consume(&alive, 3).await;
     for gone in [&behind, &with_letter] {

@@ -103,7 +103,7 @@ async fn a_cancelled_group_with_a_letter_gives_its_bit_away_once_no_record_names
     scene.publish(1).await;
     let lease = scene.store.claim(&request(&kept, 1)).await.unwrap().leases.remove(0);
     let bury = (lease.range, Outcome::Bury { error: "no".into() });
-    scene.store.settle(&[Settlement::each(lease.token, vec![bury])]).await.unwrap().remove(0).unwrap();
+    scene.store.settle(&[Settlement::each(&lease, vec![bury])]).await.unwrap().remove(0).unwrap();
     scene.track().await;
     scene.store.shift(&topic("orders"), &group("kept"), Transition::Cancel).await.unwrap();
     scene.track().await;

@@ -102,9 +102,9 @@ impl Play {
             let retry = Outcome::Retry { after: Duration::from_secs(1), error: "x".into(), key: None };
             let settlement = match self.dice.below(4) {
                 0 => None,
-                1 => Some(Settlement::each(lease.token, vec![(first, retry)])),
-                2 => Some(Settlement::each(lease.token, vec![(first, Outcome::Ack)])),
-                _ => Some(Settlement::ack_all(lease.token)),
+                1 => Some(Settlement::each(&lease, vec![(first, retry)])),
+                2 => Some(Settlement::each(&lease, vec![(first, Outcome::Ack)])),
+                _ => Some(Settlement::ack_all(&lease)),
             };
             said += &format!(" {:?} {settlement:?}", lease.range);
             if let Some(settlement) = settlement {

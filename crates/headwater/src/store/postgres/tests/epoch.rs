@@ -1,0 +1,116 @@
+//! Which history a namespace is in, and what a new group may show of it.
+
+use super::races::{in_time, until_true};
+use super::*;
+use crate::lease::Epoch;
+
+async fn claimed_epoch(store: &PostgresStore, subscription: &Subscription) -> Epoch {
+    store.publish(&orders(), &[NewMessage::new("x")]).await.unwrap();
+    let mut claimed = store.claim(&request(subscription)).await.unwrap();
+    while claimed.leases.is_empty() {
+        claimed = store.claim(&request(subscription)).await.unwrap();
+    }
+    let acks: Vec<_> = claimed.leases.iter().map(Settlement::ack_all).collect();
+    store.settle(&acks).await.unwrap();
+    claimed.epoch
+}
+
+#[tokio::test]
+async fn a_restored_dump_begins_an_epoch_that_the_doctor_shows() {
+    let Some(scene) = Scene::new() else { return };
+    let store = scene.open().await;
+    let subscription = subscribed(&store).await;
+    let before = claimed_epoch(&store, &subscription).await;
+    assert_eq!(claimed_epoch(&store, &subscription).await, before, "nothing happened");
+    // The very row, as a dump brings it back: with another xmin.
+    let copied =
+        "BEGIN; CREATE TEMP TABLE dump ON COMMIT DROP AS TABLE {schema}.epoch; DELETE FROM {schema}.epoch;
+        INSERT INTO {schema}.epoch TABLE dump; COMMIT";
+    scene.client().await.batch_execute(&scene.sql(copied)).await.unwrap();
+    let after = claimed_epoch(&store, &subscription).await;
+    assert_ne!(after, before);
+    assert_eq!(claimed_epoch(&store, &subscription).await, after, "one epoch for all that claim in it");
+    let findings = store.doctor().await.unwrap();
+    let found: Vec<_> = findings.iter().map(|finding| (finding.check, finding.problem.as_str())).collect();
+    assert_eq!((found.len(), found[0].0), (1, "epoch_changed"), "{found:?}");
+    assert!(found[0].1.contains("restore"), "{found:?}");
+}
+
+#[tokio::test]
+async fn an_epoch_lost_in_a_crash_is_begun_once_by_all_that_claim() {
+    let Some(scene) = Scene::new() else { return };
+    let store = Arc::new(scene.open().await);
+    let subscription = subscribed(&store).await;
+    let before = claimed_epoch(&store, &subscription).await;
+    store.publish(&orders(), &vec![NewMessage::new("x"); 40]).await.unwrap();
+    // What recovery does to a table that is not logged.
+    scene.client().await.batch_execute(&scene.sql("TRUNCATE {schema}.epoch")).await.unwrap();
+    let claims = (0..8).map(|_| {
+        let (store, request) = (Arc::clone(&store), request(&subscription));
+        tokio::spawn(async move { store.claim(&request).await.unwrap() })
+    });
+    let mut epochs: Vec<Epoch> = Vec::new();
+    for claim in claims.collect::<Vec<_>>() {
+        let claimed = claim.await.unwrap();
+        if !claimed.leases.is_empty() {
+            epochs.push(claimed.epoch);
+        }
+    }
+    epochs.dedup();
+    assert_eq!(epochs.len(), 1, "{epochs:?}");
+    assert_ne!(epochs[0], before);
+    let causes = "SELECT string_agg(cause, ' ' ORDER BY began_at) FROM {schema}.epoch_history";
+    let row = scene.client().await.query_one(&scene.sql(causes), &[]).await.unwrap();
+    assert_eq!(row.get::<_, &str>(0), "created crash");
+    assert_eq!(store.doctor().await.unwrap(), [], "a crash loses nothing that was acknowledged");
+}
+
+/// A transaction publishes `first`, which becomes a noted gap, and `second`, and commits while a group subscribes at now.
+/// Were the gaps watched before the look at the head, the head could show `second` while `first` is still in its gap: an
+/// ordered group would get the later message of a key before the earlier one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_group_shows_no_later_row_of_a_transaction_before_its_earlier_one() {
+    let Some(scene) = Scene::new() else { return };
+    let store = Arc::new(scene.open().await);
+    subscribed(&store).await;
+    let publisher = scene.client().await;
+    let publish = scene.sql("SELECT {schema}.publish('orders', '1'::jsonb, key => 'k')");
+    publisher.batch_execute(&format!("BEGIN; {publish}")).await.unwrap();
+    store.publish(&orders(), &[NewMessage::new("x")]).await.unwrap();
+    let noted = scene.sql("SELECT count(*) FROM {schema}.gap");
+    let client = scene.client().await;
+    until_true("the gap is noted", async || {
+        store.maintain().await.unwrap();
+        client.query_one(&noted, &[]).await.unwrap().get::<_, i64>(0) == 1
+    })
+    .await;
+    publisher.batch_execute(&publish).await.unwrap();
+    // The watching of gaps stops at its end, so that the transaction can commit behind it.
+    let stops = "ALTER FUNCTION {schema}.watch_gaps RENAME TO watch_gaps_then;
+        CREATE FUNCTION {schema}.watch_gaps(integer, bigint, xid8, xid8, OUT late bigint, OUT closed bigint) LANGUAGE plpgsql AS $$
+        BEGIN
+            SELECT w.late, w.closed INTO late, closed FROM {schema}.watch_gaps_then($1, $2, $3, $4) w;
+            PERFORM pg_advisory_xact_lock(hashtext('{schema}'));
+        END $$";
+    client.batch_execute(&scene.sql(stops)).await.unwrap();
+    client.execute(&scene.sql("SELECT pg_advisory_lock(hashtext('{schema}'))"), &[]).await.unwrap();
+    let other = Arc::clone(&store);
+    let group = GroupName::new("late").unwrap();
+    let subscribing = tokio::spawn(async move { other.subscribe(&orders(), &group, Start::Now).await });
+    let waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)";
+    until_true("it waits", async || client.query_one(waits, &[]).await.unwrap().get(0)).await;
+    publisher.batch_execute("COMMIT").await.unwrap();
+    client.execute(&scene.sql("SELECT pg_advisory_unlock(hashtext('{schema}'))"), &[]).await.unwrap();
+    in_time("it subscribes", subscribing).await.unwrap().unwrap();
+    let overtaken = "SELECT count(*) FROM {schema}.gap g JOIN {schema}.message m ON m.topic_id = g.topic_id
+        AND m.message_offset BETWEEN g.first_offset AND g.last_offset
+        JOIN {schema}.message later ON later.topic_id = m.topic_id AND later.key = m.key
+        AND later.message_offset > m.message_offset
+        JOIN {schema}.head h ON h.topic_id = m.topic_id AND h.head >= later.message_offset";
+    let row = client.query_one(&scene.sql(overtaken), &[]).await.unwrap();
+    assert_eq!(
+        row.get::<_, i64>(0),
+        0,
+        "the head shows a later message of the key, and the earlier one is in a gap"
+    );
+}

@@ -1,0 +1,101 @@
+//! The epoch of an open file: notices that an older copy was restored into it.
+//!
+//! SQLite's own locks and counters cannot tell a restore from any other commit. The log can: it is append-only, and every
+//! message has an id of its own. So the store remembers, per topic, the newest message it has handed out from: the
+//! anchor. A history that still has the anchor has everything before it, and whatever a client read up to there is true. A
+//! history that has another message in its place, or ends before it, is another one. Each claim compares the anchor inside
+//! its own transaction, before it hands out anything, so no lease of a new history meets a page of the old one.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use rusqlite::OptionalExtension;
+
+use super::fault::Attempt;
+use super::row_key;
+use super::work::Work;
+use crate::lease::Epoch;
+use crate::topic::TopicId;
+
+/// What one process knows of a file's history.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    epoch: AtomicI64,
+    anchors: Mutex<HashMap<TopicId, Anchor>>,
+}
+
+/// The newest message of a topic that this process has seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Anchor {
+    offset: i64,
+    message_id: [u8; 16],
+}
+
+/// What a claim found out about the history of its topics. Noted once the claim is committed: until then the newest
+/// message may be one that is never committed.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    anchors: Vec<(TopicId, Anchor)>,
+    /// Topics whose anchor is not in the log any more.
+    broken: Vec<TopicId>,
+    /// Whether retention cannot have removed it.
+    replaced: bool,
+}
+
+impl Seen {
+    /// Compares the topic's anchor with the log, and takes the newest message as the next one.
+    pub(super) fn look(
+        &mut self,
+        work: &Work<'_>,
+        history: &History,
+        topic: TopicId,
+        head: i64,
+    ) -> Attempt<()> {
+        if self.anchors.iter().any(|(known, _)| *known == topic) {
+            return Ok(());
+        }
+        let anchor = history.anchors.lock().expect("no panic while held").get(&topic).copied();
+        if let Some(anchor) = anchor {
+            let stored = message_id_at(work, topic, anchor.offset)?;
+            if stored != Some(anchor.message_id) {
+                self.broken.push(topic);
+                // An offset up to the head without a message may have been removed by retention.
+                self.replaced |= stored.is_some() || anchor.offset > head;
+            }
+        }
+        if let Some(message_id) = message_id_at(work, topic, head)? {
+            self.anchors.push((topic, Anchor { offset: head, message_id }));
+        }
+        if self.replaced {
+            let sql = super::sql!("claim/epoch_changed.sql");
+            work.connection.prepare_cached(sql)?.execute([work.now_ms().to_string()])?;
+        }
+        Ok(())
+    }
+}
+
+impl History {
+    /// Takes over what a committed claim has found out, and answers the epoch its leases belong to.
+    pub(super) fn note(&self, seen: Seen, location: &str) -> Epoch {
+        let mut anchors = self.anchors.lock().expect("no panic while held");
+        if !seen.broken.is_empty() {
+            anchors.clear();
+            self.epoch.fetch_add(1, Ordering::SeqCst);
+        }
+        anchors.extend(seen.anchors);
+        if seen.replaced {
+            tracing::warn!(
+                location,
+                "epoch changed: an older copy was restored into the open file; messages published after the copy was \
+                 made are gone, and messages settled after it come again"
+            );
+        }
+        Epoch(self.epoch.load(Ordering::SeqCst))
+    }
+}
+
+fn message_id_at(work: &Work<'_>, topic: TopicId, offset: i64) -> Attempt<Option<[u8; 16]>> {
+    let mut statement = work.connection.prepare_cached(super::sql!("claim/message_id.sql"))?;
+    Ok(statement.query_row([row_key(topic, offset)], |row| row.get(0)).optional()?)
+}
