@@ -323,6 +323,7 @@ impl Node {
     }
 }
 
+/// They need a PostgreSQL installation and some ten seconds each: `cargo test -p headwater-lab -- --ignored`.
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -336,14 +337,70 @@ mod tests {
         connect(url).await.unwrap().batch_execute("INSERT INTO kept VALUES (1)").await.unwrap();
     }
 
-    /// Needs about five seconds and a PostgreSQL installation; `cargo test -p headwater-lab -- --ignored`.
-    #[tokio::test]
-    #[ignore = "starts two PostgreSQL servers"]
-    async fn a_pair_fails_over_with_and_without_its_tail() {
+    async fn pair(replication: Replication) -> (Pair, tempfile::TempDir) {
         let work = tempfile::Builder::new().prefix("headwater-replica").tempdir_in("/tmp").unwrap();
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(work.path(), mode).unwrap();
-        let mut pair = Pair::start(work.path(), Replication::Asynchronous, &[]).await.unwrap();
+        (Pair::start(work.path(), replication, &[]).await.unwrap(), work)
+    }
+
+    /// Publishes until a server takes it.
+    async fn publish(headwater: &headwater::Headwater, number: u64) {
+        let deadline = Instant::now() + WAIT_MAX;
+        while let Err(error) = headwater.producer("orders").send(&number).await {
+            let may_repeat = error.is_retryable() || error.kind() == headwater::ErrorKind::CommitUnknown;
+            assert!(may_repeat && Instant::now() < deadline, "{error:?}");
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    #[ignore = "starts two PostgreSQL servers"]
+    async fn a_consumer_follows_every_failover_and_no_standby_serves_it() {
+        use headwater::{ErrorKind, Handling, Headwater, Json, OpenOptions};
+        let (mut pair, _work) = pair(Replication::Synchronous).await;
+        let url = pair.create_database("app").await.unwrap();
+        let headwater = Headwater::open_with(&url, OpenOptions::default().auto_create(true)).await.unwrap();
+        headwater.topic("orders").create().await.unwrap();
+        let (sender, mut seen) = tokio::sync::mpsc::unbounded_channel();
+        let handling = Handling::one(move |Json(number): Json<u64>, _| {
+            let _ = sender.send(number);
+            async { Ok(()) }
+        });
+        let running = headwater.consumer("orders", "email").handling("one", handling).run().await.unwrap();
+        let mut reach = async |number: u64| {
+            let reached = async { while seen.recv().await.expect("it runs") != number {} };
+            tokio::time::timeout(WAIT_MAX, reached).await.unwrap_or_else(|_| panic!("{number} never came"));
+        };
+        publish(&headwater, 1).await;
+        reach(1).await;
+
+        pair.switch_over().await.unwrap();
+        publish(&headwater, 2).await;
+        reach(2).await;
+
+        pair.caught_up().await.unwrap();
+        let standby = pair.standby_url("app");
+        let refused = Headwater::open(&standby).await.unwrap_err();
+        assert_eq!((refused.kind(), refused.is_retryable()), (ErrorKind::ReadOnly, true), "{refused}");
+        let reader = format!("{standby}?target_session_attrs=read-only");
+        let reader = Headwater::open(&reader).await.unwrap();
+        assert_eq!(reader.store().topics().await.unwrap().len(), 1, "it may be looked at");
+        let refused = reader.producer("orders").send(&9_u64).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ReadOnly, "{refused}");
+        reader.close().await.unwrap();
+
+        pair.crash(Crash::Kill).unwrap();
+        pair.promote().await.unwrap();
+        publish(&headwater, 3).await;
+        reach(3).await;
+        running.shutdown(Duration::from_secs(10)).await.unwrap();
+        headwater.close().await.unwrap();
+    }
+
+    #[tokio::test]
+    #[ignore = "starts two PostgreSQL servers"]
+    async fn a_pair_fails_over_with_and_without_its_tail() {
+        let (mut pair, _work) = pair(Replication::Asynchronous).await;
         pair.create_database("kept").await.unwrap();
         connect(&pair.primary_url("kept"))
             .await

@@ -64,7 +64,8 @@ async fn a_consumer_survives_while_none_of_several_servers_takes_writes() {
 async fn survives(servers: usize, refused_with: ErrorKind) {
     let Some(place) = Place::postgres() else { return };
     let database = Database::create(&place).await;
-    let options = OpenOptions::default().auto_create(true);
+    // One connection: if it is not left it stays, and nothing works again.
+    let options = OpenOptions::default().auto_create(true).connections_max(1);
     let headwater = Headwater::open_with(&database.url(servers), options).await.unwrap();
     let seen = Seen::default();
     headwater.topic("orders").create().await.unwrap();

@@ -279,25 +279,28 @@ fn limit_of(target: &Config) -> Duration {
     target.get_connect_timeout().copied().unwrap_or(CONNECT_TIMEOUT) + READY_TIMEOUT
 }
 
-/// The schema's functions rely on a new snapshot per statement. A standby is used only where the URL asks for sessions
-/// that cannot write.
+/// What a session begins with: the functions of the schema rely on a new snapshot per statement.
 fn setup(config: &Config, statement_timeout: Duration) -> String {
-    let refuse_standby = match config.get_target_session_attrs() {
-        TargetSessionAttrs::ReadOnly => "",
-        _ => {
-            "; DO $$ BEGIN
-               IF pg_is_in_recovery() THEN
-                   RAISE EXCEPTION USING ERRCODE = 'read_only_sql_transaction', MESSAGE = 'this server is a standby',
-                       HINT = 'name the primary, or all servers, in the URL; target_session_attrs=read-only reads from a standby';
-               END IF;
-           END $$"
-        }
-    };
     let timeout_ms = statement_timeout.as_millis();
+    let refuse = match config.get_target_session_attrs() {
+        TargetSessionAttrs::ReadOnly => "",
+        _ => REFUSE_STANDBY,
+    };
     format!(
-        "SET statement_timeout = {timeout_ms}; SET default_transaction_isolation = 'read committed'; SET jit = off{refuse_standby}"
+        "SET statement_timeout = {timeout_ms}; SET default_transaction_isolation = 'read committed'; SET jit = off; {DURABLE}; {refuse}"
     )
 }
+
+/// What the store itself commits waits for the disk, and for a synchronous standby, whatever the role's setting is; a
+/// statement may give that up for itself.
+const DURABLE: &str = "SELECT set_config('synchronous_commit', 'on', false)
+    WHERE current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')";
+const REFUSE_STANDBY: &str = "DO $$ BEGIN
+    IF pg_is_in_recovery() THEN
+        RAISE EXCEPTION USING ERRCODE = 'read_only_sql_transaction',
+            MESSAGE = 'this server is a standby; name the primary, or all servers, in the URL';
+    END IF;
+END $$";
 
 #[cfg(test)]
 mod tests {
