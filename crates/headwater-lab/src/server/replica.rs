@@ -384,7 +384,7 @@ mod tests {
         assert_eq!((refused.kind(), refused.is_retryable()), (ErrorKind::ReadOnly, true), "{refused}");
         let reader = format!("{standby}?target_session_attrs=read-only");
         let reader = Headwater::open(&reader).await.unwrap();
-        assert_eq!(reader.store().topics().await.unwrap().len(), 1, "it may be looked at");
+        assert_eq!(reader.store().topics().await.unwrap().len(), 1, "it can be read");
         let refused = reader.producer("orders").send(&9_u64).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::ReadOnly, "{refused}");
         reader.close().await.unwrap();

@@ -121,7 +121,7 @@ pub(super) struct Listener {
 
 struct Shared {
     hosts: Hosts,
-    /// Those of the pools: whoever is left there is left here too.
+    /// Those of the pools: a server that is left there is left here too.
     pools: Hosts,
     channel: String,
     hub: Arc<Hub>,

@@ -203,7 +203,7 @@ fn pool(hosts: &Hosts, size: usize) -> Result<Pool> {
     let create = hosts.connect_timeout();
     let timeouts = Timeouts { wait: Some(FREE_TIMEOUT), create: Some(create), recycle: Some(FREE_TIMEOUT) };
     let kept = hosts.clone();
-    // The servers have their configurations; the manager's own is passed on and not looked at.
+    // The servers have their configurations; the manager's own is not used.
     Pool::builder(Manager::from_connect(Config::new(), hosts.clone(), recycling))
         .max_size(size)
         .timeouts(timeouts)

@@ -140,3 +140,19 @@ pub(super) fn kind_of_code(code: &str) -> ErrorKind {
         _ => ErrorKind::Database,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_failover_answers_is_worth_another_attempt() {
+        // Shut down by an administrator, by a crash, not up yet, idle too long; lost and refused connections; a standby.
+        for code in ["57P01", "57P02", "57P03", "57P05", "08000", "08001", "08003", "08006", "25006"] {
+            assert!(is_retryable(kind_of_code(code)), "{code}");
+        }
+        for code in ["28P01", "3D000", "42501", "42P01", "HW001"] {
+            assert!(!is_retryable(kind_of_code(code)), "{code}");
+        }
+    }
+}

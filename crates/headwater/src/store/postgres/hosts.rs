@@ -92,7 +92,7 @@ impl Hosts {
                 }
                 Ok(Err(error)) => {
                     tracing::debug!(%error, server = at, "server refused");
-                    // Of several refusals one that may pass is told: it is worth another attempt.
+                    // Of several refusals one that may pass is reported: it is worth another attempt.
                     if refusal.as_ref().is_none_or(|kept| !fault::may_pass(kept)) {
                         refusal = Some(error);
                     }
@@ -390,7 +390,7 @@ mod tests {
                 let _ = connection.await;
             })
         };
-        // The refusal of the second is told, and the first one's silence has cost its limit alone.
+        // The refusal of the second is reported, and the first one's silence has cost its limit alone.
         let asked = tokio::time::timeout(hosts.connect_timeout(), hosts.connect(drive)).await;
         assert!(fault::may_pass(&asked.expect("in time").unwrap_err()));
         assert_eq!(hosts.0.next.load(Ordering::Relaxed), 0);
