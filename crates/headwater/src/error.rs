@@ -42,7 +42,8 @@ pub enum ErrorKind {
     Busy,
     /// The disk or the database's quota is full; nothing was acknowledged.
     StorageFull,
-    /// The store can be read but not written.
+    /// The store can be read but not written now: a standby, a server that was demoted, a read-only file system. Nothing
+    /// was written; a failover ends it without a change here, so try again.
     ReadOnly,
     /// The role used has not been granted this operation.
     PermissionDenied,
@@ -135,8 +136,13 @@ impl Error {
     ///
     /// [`ErrorKind::CommitUnknown`] is not among them: a repeat is safe only with a dedup key.
     pub fn is_retryable(&self) -> bool {
-        matches!(self.0.kind, ErrorKind::Unavailable | ErrorKind::Busy)
+        is_retryable(self.0.kind)
     }
+}
+
+/// The rule behind [`Error::is_retryable`].
+pub(crate) fn is_retryable(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::Unavailable | ErrorKind::Busy | ErrorKind::ReadOnly)
 }
 
 /// What a panic said.

@@ -65,7 +65,8 @@ impl fmt::Display for Namespace {
 pub enum StoreUrl {
     /// `sqlite:path`, `sqlite::memory:`, with `?namespace=` naming a file beside it.
     Sqlite(SqlitePath),
-    /// `postgres://…`, with `?namespace=` naming a schema. The URL is kept without that parameter.
+    /// `postgres://…`, with `?namespace=` naming a schema. The URL is kept without that parameter. It may name several
+    /// servers (`postgres://a,b/db`): the one that takes writes is used.
     Postgres {
         /// What the driver connects with. May hold a password: never printed.
         url: String,

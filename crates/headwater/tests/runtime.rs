@@ -4,6 +4,8 @@
 mod each;
 #[path = "runtime/errors.rs"]
 mod errors;
+#[path = "runtime/failover.rs"]
+mod failover;
 #[path = "runtime/flow.rs"]
 mod flow;
 #[path = "runtime/life.rs"]

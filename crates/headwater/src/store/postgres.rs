@@ -38,6 +38,7 @@ mod fault;
 mod fetch;
 mod freshen;
 mod heartbeat;
+mod hosts;
 mod jobs;
 mod lifecycle;
 mod maintain;
@@ -68,6 +69,7 @@ pub use publish::publish;
 pub use transaction::PostgresTransaction;
 
 use connect::Connections;
+use hosts::Hosts;
 use statements::Statements;
 
 /// A namespace in a PostgreSQL database.
@@ -99,10 +101,14 @@ impl PostgresStore {
         let connections = Connections::new(url, &options)?;
         migrate::prepare(&connections, &namespace, options.migrate).await?;
         let hub = Arc::new(Hub::default());
-        let listen_url = options.listen_url.as_deref().unwrap_or(url);
+        let pools = connections.hosts().clone();
+        let listen = match options.listen_url.as_deref() {
+            Some(url) => Hosts::new(url, options.statement_timeout)?,
+            None => pools.clone(),
+        };
         Ok(PostgresStore {
             statements: Arc::new(Statements::of(&namespace)),
-            listener: arm::Listener::new(listen_url, &namespace, Arc::clone(&hub))?,
+            listener: arm::Listener::new(listen, pools, &namespace, Arc::clone(&hub)),
             flags: arm::Flags::new(),
             namespace,
             connections,

@@ -12,12 +12,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use tokio::sync::Notify;
-use tokio_postgres::{AsyncMessage, Config};
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinHandle;
+use tokio_postgres::AsyncMessage;
 use uuid::Uuid;
 
+use super::PostgresStore;
 use super::connect::Connections;
-use super::{PostgresStore, connect, tls};
+use super::hosts::{Driven, Hosts};
 use crate::error::Result;
 use crate::namespace::Namespace;
 use crate::store::Wake;
@@ -114,12 +116,13 @@ pub(super) async fn arm(store: &PostgresStore, topics: &[TopicId]) -> Result<Wak
 /// The one connection that listens for the whole process, and the look-out beside it; made when somebody first waits.
 pub(super) struct Listener {
     shared: Arc<Shared>,
-    tasks: Mutex<Vec<tokio::task::JoinHandle<()>>>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
 struct Shared {
-    config: Config,
-    connector: tls::Connector,
+    hosts: Hosts,
+    /// Those of the pools: a server that is left there is left here too.
+    pools: Hosts,
     channel: String,
     hub: Arc<Hub>,
     works: AtomicBool,
@@ -131,11 +134,10 @@ struct Shared {
 }
 
 impl Listener {
-    pub(super) fn new(url: &str, namespace: &Namespace, hub: Arc<Hub>) -> Result<Self> {
-        let (config, connector) = connect::config_of(url)?;
+    pub(super) fn new(hosts: Hosts, pools: Hosts, namespace: &Namespace, hub: Arc<Hub>) -> Self {
         let shared = Shared {
-            config,
-            connector,
+            hosts,
+            pools,
             channel: format!("headwater:{namespace}"),
             hub,
             works: AtomicBool::new(false),
@@ -143,7 +145,7 @@ impl Listener {
             settled: AtomicBool::new(false),
             settled_now: Notify::new(),
         };
-        Ok(Listener { shared: Arc::new(shared), tasks: Mutex::new(Vec::new()) })
+        Listener { shared: Arc::new(shared), tasks: Mutex::new(Vec::new()) }
     }
 
     /// Starts listening if nobody has yet.
@@ -239,20 +241,14 @@ async fn run(shared: Arc<Shared>) {
 
 /// One connection's life. True if it ever heard its own probe.
 async fn listen(shared: &Shared) -> bool {
-    let Ok((client, mut connection)) = shared.config.connect(shared.connector.clone()).await else {
+    let mut leaving = shared.pools.leaving();
+    let (sender, mut notices) = mpsc::channel::<String>(1_024);
+    let connect = shared.hosts.connect(|connection| hear(connection, sender.clone()));
+    let Ok(Ok((client, _))) = tokio::time::timeout(shared.hosts.connect_timeout(), connect).await else {
         return false;
     };
-    let (sender, mut notices) = tokio::sync::mpsc::channel::<String>(1_024);
-    // Ends with the connection, and the connection with the client below.
-    tokio::spawn(async move {
-        while let Some(Ok(message)) = std::future::poll_fn(|context| connection.poll_message(context)).await {
-            if let AsyncMessage::Notification(notice) = message
-                && sender.send(notice.payload().to_owned()).await.is_err()
-            {
-                return;
-            }
-        }
-    });
+    // From here on the connection's own alone: it ends with it.
+    drop(sender);
     // Through a pooler in transaction mode LISTEN succeeds and hears nothing: only an echo proves that it works.
     let probe = format!("probe {}", Uuid::now_v7());
     let listen = format!("LISTEN \"{}\"", shared.channel);
@@ -264,10 +260,11 @@ async fn listen(shared: &Shared) -> bool {
     let deadline = tokio::time::Instant::now() + PROBE_TIMEOUT;
     let mut works = false;
     loop {
-        let notice = if works {
-            notices.recv().await
-        } else {
-            tokio::time::timeout_at(deadline, notices.recv()).await.ok().flatten()
+        let notice = tokio::select! {
+            notice = notices.recv() => notice,
+            () = tokio::time::sleep_until(deadline), if !works => None,
+            // It may listen to a server that is a primary no more, and would hear nothing.
+            Ok(()) = leaving.changed() => None,
         };
         match notice {
             None => return works,
@@ -283,6 +280,19 @@ async fn listen(shared: &Shared) -> bool {
             }
         }
     }
+}
+
+/// Runs a connection and passes on what it is notified of. Ends with the connection, and the connection with its client.
+fn hear(mut connection: Driven, sender: mpsc::Sender<String>) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        while let Some(Ok(message)) = std::future::poll_fn(|context| connection.poll_message(context)).await {
+            if let AsyncMessage::Notification(notice) = message
+                && sender.send(notice.payload().to_owned()).await.is_err()
+            {
+                return;
+            }
+        }
+    })
 }
 
 impl Shared {

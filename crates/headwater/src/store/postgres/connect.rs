@@ -1,7 +1,6 @@
 //! Connections: the work pool, one for handlers' transactions, a small one for leases, and the deadline on every statement.
 
-use std::str::FromStr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use deadpool_postgres::{
     Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime, Timeouts,
@@ -9,12 +8,13 @@ use deadpool_postgres::{
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Config, Row};
 
+use super::hosts::Hosts;
 use super::{fault, tls};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::OpenOptions;
 
-/// How long to wait for a connection to be made or to become free.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long to wait for a connection to become free.
+const FREE_TIMEOUT: Duration = Duration::from_secs(10);
 /// What the client allows beyond the server's own statement timeout before it gives the connection up.
 const GRACE: Duration = Duration::from_secs(2);
 /// Extending leases must not queue behind a flood of work.
@@ -28,7 +28,7 @@ pub(super) struct Connections {
     /// Handlers hold theirs for as long as they run: claims and acks must not queue behind them.
     transactions: Pool,
     statement_timeout: Duration,
-    connector: tls::Connector,
+    hosts: Hosts,
 }
 
 /// How busy a pool is.
@@ -44,24 +44,15 @@ pub struct PoolState {
     pub max: usize,
 }
 
-/// Parses a URL the way every connection of the store does.
-pub(super) fn config_of(url: &str) -> Result<(Config, tls::Connector)> {
-    let (url, mode) = tls::mode_of(url);
-    let mut config = Config::from_str(&url).map_err(|error| {
-        Error::invalid("store", format!("not a PostgreSQL URL the driver understands: {error}"))
-    })?;
-    config.connect_timeout(CONNECT_TIMEOUT).application_name("headwater");
-    Ok((config, tls::connector(mode)?))
-}
-
 impl Connections {
     pub(super) fn new(url: &str, options: &OpenOptions) -> Result<Self> {
+        let hosts = Hosts::new(url, options.statement_timeout)?;
         Ok(Connections {
-            work: pool(url, options.connections_max, options.statement_timeout)?,
-            leases: pool(url, LEASE_CONNECTIONS, options.statement_timeout)?,
-            transactions: pool(url, options.connections_max, options.statement_timeout)?,
+            work: pool(&hosts, options.connections_max)?,
+            leases: pool(&hosts, LEASE_CONNECTIONS)?,
+            transactions: pool(&hosts, options.connections_max)?,
             statement_timeout: options.statement_timeout,
-            connector: config_of(url)?.1,
+            hosts,
         })
     }
 
@@ -71,7 +62,12 @@ impl Connections {
 
     /// What a request to cancel is encrypted with.
     pub(super) fn connector(&self) -> tls::Connector {
-        self.connector.clone()
+        self.hosts.connector()
+    }
+
+    /// The servers behind the pools.
+    pub(super) fn hosts(&self) -> &Hosts {
+        &self.hosts
     }
 
     /// How long a statement may go without an answer before its connection is given up.
@@ -152,6 +148,7 @@ impl Connections {
         params: &[&(dyn ToSql + Sync)],
         commits: bool,
     ) -> Result<Vec<Row>> {
+        let (asked_at, made_at) = (Instant::now(), Object::metrics(&client).created);
         let run = async {
             // Preparing commits nothing, so its failure is never an unknown outcome.
             let statement =
@@ -160,10 +157,14 @@ impl Connections {
             client.query(&statement, params).await.map_err(|error| translate(doing, error))
         };
         match tokio::time::timeout(limit, run).await {
-            Ok(result) => result,
+            Ok(result) => result.inspect_err(|error| self.hosts.heed(error, made_at)),
             Err(_) => {
                 // The connection is in an unknown state: it is dropped, not given back.
                 drop(Object::take(client));
+                if limit >= self.answer_timeout() {
+                    // A server that works ends a statement itself before that: whatever else is connected to it hangs too.
+                    self.hosts.leave(asked_at);
+                }
                 if commits {
                     return Err(fault::unknown(doing, "no answer in time"));
                 }
@@ -197,28 +198,19 @@ fn state_of(pool: &Pool) -> PoolState {
     }
 }
 
-fn pool(url: &str, size: usize, statement_timeout: Duration) -> Result<Pool> {
-    let (config, connector) = config_of(url)?;
-    let manager =
-        Manager::from_config(config, connector, ManagerConfig { recycling_method: RecyclingMethod::Fast });
-    let timeout_ms = statement_timeout.as_millis();
-    let timeouts = Timeouts {
-        wait: Some(CONNECT_TIMEOUT),
-        create: Some(CONNECT_TIMEOUT),
-        recycle: Some(CONNECT_TIMEOUT),
-    };
-    Pool::builder(manager)
+fn pool(hosts: &Hosts, size: usize) -> Result<Pool> {
+    let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+    let create = hosts.connect_timeout();
+    let timeouts = Timeouts { wait: Some(FREE_TIMEOUT), create: Some(create), recycle: Some(FREE_TIMEOUT) };
+    let kept = hosts.clone();
+    // The servers have their configurations; the manager's own is not used.
+    Pool::builder(Manager::from_connect(Config::new(), hosts.clone(), recycling))
         .max_size(size)
         .timeouts(timeouts)
         .runtime(Runtime::Tokio1)
-        .post_create(Hook::async_fn(move |client, _| {
-            Box::pin(async move {
-                // The schema's functions rely on a new snapshot per statement.
-                let set = format!(
-                    "SET statement_timeout = {timeout_ms}; SET default_transaction_isolation = 'read committed'; SET jit = off"
-                );
-                client.batch_execute(&set).await.map_err(HookError::Backend)
-            })
+        .pre_recycle(Hook::sync_fn(move |_, metrics| match kept.is_left(metrics.created) {
+            true => Err(HookError::message("its server takes no writes any more")),
+            false => Ok(()),
         }))
         .build()
         .map_err(|error| Error::new(ErrorKind::Unavailable, format!("no connection pool: {error}")))

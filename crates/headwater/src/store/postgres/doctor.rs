@@ -1,5 +1,7 @@
 //! Checking the invariants of a namespace.
 
+use tokio_postgres::Row;
+
 use super::PostgresStore;
 use crate::error::Result;
 use crate::store::Finding;
@@ -63,6 +65,12 @@ const REMEDIES: &[(&str, &str)] = &[
     ("backfill_abandoned", "run `headwater maintain`: another worker goes on from its checkpoint"),
     ("backfill_failed", "mend what the error says, then resume the backfill"),
     ("job_failing", "mend what the error says; the job is tried again by itself"),
+    ("fsync_off", "set fsync = on; restore a backup if the machine crashed meanwhile"),
+    ("full_page_writes_off", "set full_page_writes = on, unless the file system writes pages whole"),
+    (
+        "synchronous_commit_weak",
+        "ALTER ROLE … RESET synchronous_commit (or ALTER DATABASE, or the server's), or accept it",
+    ),
     ("job_overdue", "see that a process with maintenance runs, or run `headwater maintain`"),
 ];
 
@@ -71,16 +79,27 @@ pub(super) async fn doctor(store: &PostgresStore) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     for statement in [&store.statements.doctor_delivery, &store.statements.doctor_upkeep] {
         let rows = store.connections.query("examining the store", statement, &[&now]).await?;
-        findings.extend(rows.iter().map(|row| {
-            let found: &str = row.get("finding");
-            let (check, remedy) = REMEDIES
-                .iter()
-                .find(|(check, _)| *check == found)
-                .expect("every check of sql/doctor has a remedy");
-            Finding { check, problem: row.get("problem"), remedy: (*remedy).to_owned() }
-        }));
+        findings.extend(rows.iter().map(finding));
     }
     Ok(findings)
+}
+
+impl PostgresStore {
+    /// Settings of the server under which less survives a crash than is promised. They are no fault of the store, and
+    /// so no findings of [`Store::doctor`](crate::store::Store::doctor).
+    pub async fn durability(&self) -> Result<Vec<Finding>> {
+        self.check_open()?;
+        let sql = &self.statements.doctor_durability;
+        let rows = self.connections.query("examining the server's settings", sql, &[]).await?;
+        Ok(rows.iter().map(finding).collect())
+    }
+}
+
+fn finding(row: &Row) -> Finding {
+    let found: &str = row.get("finding");
+    let (check, remedy) =
+        REMEDIES.iter().find(|(check, _)| *check == found).expect("every check of sql/doctor has a remedy");
+    Finding { check, problem: row.get("problem"), remedy: (*remedy).to_owned() }
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! What PostgreSQL says, in Headwater's words.
 
-use crate::error::{Error, ErrorKind};
+use deadpool_postgres::TimeoutType;
+
+use crate::error::{Error, ErrorKind, is_retryable};
 
 /// Translates a driver error; `doing` says what was under way, with identity.
 pub(super) fn translate(doing: &str, error: tokio_postgres::Error) -> Error {
@@ -16,6 +18,9 @@ pub(super) fn translate(doing: &str, error: tokio_postgres::Error) -> Error {
     let said = database.message();
     let kind = if is_moved_partition(database.code().code(), database.table(), database.constraint()) {
         ErrorKind::Busy
+    } else if database.code().code() == "XX000" && said == "cannot assign TransactionIds during recovery" {
+        // A standby, where a function asks for its transaction's id before it writes. Never translated.
+        ErrorKind::ReadOnly
     } else {
         kind_of_code(database.code().code())
     };
@@ -36,7 +41,7 @@ pub(super) fn translate(doing: &str, error: tokio_postgres::Error) -> Error {
             format!("schema missing or outdated while {doing}: {said}; run `headwater migrate`")
         }
         ErrorKind::StorageFull => format!("storage full while {doing}: {said}; nothing was written"),
-        ErrorKind::ReadOnly => format!("database is read-only while {doing}: {said}"),
+        ErrorKind::ReadOnly => format!("database is read-only while {doing}: {said}; nothing was written"),
         ErrorKind::PermissionDenied => format!("permission denied while {doing}: {said}"),
         ErrorKind::Busy => format!("database busy while {doing}: {said}; try again"),
         ErrorKind::Unavailable => format!("database unavailable while {doing}: {said}"),
@@ -68,12 +73,24 @@ pub(super) fn unknown(doing: &str, why: &str) -> Error {
 pub(super) fn translate_pool(error: deadpool_postgres::PoolError) -> Error {
     match error {
         deadpool_postgres::PoolError::Backend(error) => translate("connecting", error),
+        deadpool_postgres::PoolError::Timeout(TimeoutType::Create) => Error::new(
+            ErrorKind::Unavailable,
+            "database unavailable while connecting: no server answered in time",
+        ),
         deadpool_postgres::PoolError::Timeout(_) => Error::new(
             ErrorKind::Unavailable,
             "no connection became free in time; raise connections_max or try again",
         ),
         deadpool_postgres::PoolError::Closed => Error::new(ErrorKind::Closed, "store closed"),
         other => Error::new(ErrorKind::Unavailable, format!("no connection: {other}")),
+    }
+}
+
+/// Whether another attempt may find it otherwise: the server is away, busy, starting, or a standby that may be promoted.
+pub(super) fn may_pass(error: &tokio_postgres::Error) -> bool {
+    match error.as_db_error() {
+        Some(database) => is_retryable(kind_of_code(database.code().code())),
+        None => error.is_closed() || is_io(error),
     }
 }
 
@@ -121,5 +138,21 @@ pub(super) fn kind_of_code(code: &str) -> ErrorKind {
         other if other.starts_with("08") => ErrorKind::Unavailable,
         other if other.starts_with("28") => ErrorKind::PermissionDenied,
         _ => ErrorKind::Database,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_failover_answers_is_worth_another_attempt() {
+        // Shut down by an administrator, by a crash, not up yet, idle too long; lost and refused connections; a standby.
+        for code in ["57P01", "57P02", "57P03", "57P05", "08000", "08001", "08003", "08006", "25006"] {
+            assert!(is_retryable(kind_of_code(code)), "{code}");
+        }
+        for code in ["28P01", "3D000", "42501", "42P01", "HW001"] {
+            assert!(!is_retryable(kind_of_code(code)), "{code}");
+        }
     }
 }

@@ -65,6 +65,7 @@ statements! {
     clean_worn: "clean/worn.sql",
     doctor_delivery: "doctor/delivery.sql",
     doctor_upkeep: "doctor/upkeep.sql",
+    doctor_durability: "doctor/durability.sql",
     elect: "election/elect.sql",
     resign: "election/resign.sql",
     detect: "detect.sql",

@@ -20,6 +20,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row};
 use uuid::Uuid;
 
+use super::hosts::Hosts;
 use super::publish::Columns;
 use super::settle::{PartColumns, reaches_the_end};
 use super::statements::Statements;
@@ -60,6 +61,7 @@ struct Shared {
     statements: Arc<Statements>,
     clock: Clock,
     hub: Arc<Hub>,
+    hosts: Hosts,
     answer_timeout: Duration,
 }
 
@@ -75,6 +77,7 @@ impl PostgresStore {
             statements: Arc::clone(&self.statements),
             clock: self.clock.clone(),
             hub: Arc::clone(&self.hub),
+            hosts: self.connections.hosts().clone(),
             answer_timeout: self.connections.answer_timeout(),
         };
         let transaction = PostgresTransaction { shared: Arc::new(shared) };
@@ -215,7 +218,7 @@ impl PostgresTransaction {
     async fn execute(&self, doing: &str, sql: &str) -> Result<()> {
         let run = self.shared.connection().batch_execute(sql);
         match tokio::time::timeout(self.shared.answer_timeout, run).await {
-            Ok(result) => result.map_err(|error| fault::translate(doing, error)),
+            Ok(result) => result.map_err(|error| self.shared.failed(doing, error)),
             Err(_) => Err(no_answer(doing)),
         }
     }
@@ -227,7 +230,7 @@ impl PostgresTransaction {
             connection.query(&statement, params).await
         };
         match tokio::time::timeout(self.shared.answer_timeout, run).await {
-            Ok(result) => result.map_err(|error| fault::translate(doing, error)),
+            Ok(result) => result.map_err(|error| self.shared.failed(doing, error)),
             Err(_) => Err(no_answer(doing)),
         }
     }
@@ -246,7 +249,7 @@ impl PostgresTransaction {
             rows
         };
         match tokio::time::timeout(self.shared.answer_timeout, run).await {
-            Ok(result) => result.map_err(|error| fault::translate(doing, error)),
+            Ok(result) => result.map_err(|error| self.shared.failed(doing, error)),
             Err(_) => Err(no_answer(doing)),
         }
     }
@@ -255,6 +258,12 @@ impl PostgresTransaction {
 impl Shared {
     fn connection(&self) -> &Object {
         self.connection.as_ref().expect("only drop takes it")
+    }
+
+    fn failed(&self, doing: &str, error: tokio_postgres::Error) -> Error {
+        let error = fault::translate(doing, error);
+        self.hosts.heed(&error, Object::metrics(self.connection()).created);
+        error
     }
 }
 

@@ -91,8 +91,9 @@ BEGIN
     IF p_headers IS NOT NULL THEN
         PERFORM {schema}.check_headers(p_headers);
     END IF;
-    -- What was published must survive a crash, also where the database commits asynchronously by default.
-    IF current_setting('synchronous_commit') = 'off' THEN
+    -- What was published must survive a crash, and a failover to a synchronous standby, whatever the database, the role or the
+    -- caller's session has set: anything weaker than on is raised until the transaction ends, remote_apply stays.
+    IF current_setting('synchronous_commit') IN ('off', 'local', 'remote_write') THEN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
     IF p_dedup_keys IS NULL AND p_deliver_ats IS NULL THEN

@@ -1,0 +1,402 @@
+//! The servers that a URL names: asked in turn, each for a bounded time, until one takes writes.
+//!
+//! Why no connection stays with a server that is no longer the primary. A standby is refused when the connection is made
+//! (and the next server asked), because what it has may lag: a message that was claimed and is not there yet is taken for
+//! a gap. A primary becomes a standby only by a restart, which ends its connections. One that refuses writes otherwise, or
+//! does not answer, is left: [`Hosts::leave`] marks every connection made before, the pools drop what is marked instead of
+//! handing it out, and the LISTEN connection is made anew. One that vanished without a farewell is noticed by the
+//! keepalives and the limit on unacknowledged data.
+
+use std::pin::Pin;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_postgres::config::{Host, LoadBalanceHosts, TargetSessionAttrs};
+use tokio_postgres::tls::MakeTlsConnect;
+use tokio_postgres::{Client, Config, Connection, Socket};
+
+use super::{fault, tls};
+use crate::error::{Error, ErrorKind, Result};
+
+/// How long one address may take to accept a connection, where the URL does not say.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// What a server may take beyond that until the session is ready: one that accepts and says nothing is passed over.
+const READY_TIMEOUT: Duration = Duration::from_secs(5);
+/// A connection on which nothing happens is probed after so long, so often, and given up after so many: a server that
+/// vanished is noticed in half a minute. The system's own default is two hours.
+const KEEPALIVES_IDLE: Duration = Duration::from_secs(10);
+const KEEPALIVES_INTERVAL: Duration = Duration::from_secs(5);
+const KEEPALIVES_RETRIES: u32 = 3;
+/// What was sent and not acknowledged for so long ends the connection.
+const TCP_USER_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A connection as the driver makes it.
+pub(super) type Driven = Connection<Socket, <tls::Connector as MakeTlsConnect<Socket>>::Stream>;
+
+/// The servers of one URL. Clones share what is known of them.
+#[derive(Clone)]
+pub(super) struct Hosts(Arc<Shared>);
+
+struct Shared {
+    /// One for each server, in the URL's order.
+    targets: Vec<Config>,
+    connector: tls::Connector,
+    /// What makes a session ready, or refuses it.
+    setup: String,
+    /// The server to begin with: the last that was found good.
+    next: AtomicUsize,
+    /// Connections made up to then are not used any more.
+    left: watch::Sender<Option<Instant>>,
+}
+
+impl Hosts {
+    pub(super) fn new(url: &str, statement_timeout: Duration) -> Result<Self> {
+        let (config, connector) = config_of(url)?;
+        let setup = setup(&config, statement_timeout);
+        let (left, _) = watch::channel(None);
+        let shared =
+            Shared { targets: targets_of(&config)?, connector, setup, next: AtomicUsize::new(0), left };
+        Ok(Hosts(Arc::new(shared)))
+    }
+
+    /// What a request to cancel is encrypted with.
+    pub(super) fn connector(&self) -> tls::Connector {
+        self.0.connector.clone()
+    }
+
+    /// How long it may take until every server has been asked.
+    pub(super) fn connect_timeout(&self) -> Duration {
+        self.0.targets.iter().map(limit_of).sum()
+    }
+
+    /// A session that is ready, of the first server that takes it; `drive` runs the connection. Never answers if no
+    /// server does: the caller's deadline is [`Hosts::connect_timeout`].
+    pub(super) async fn connect(
+        &self,
+        drive: impl Fn(Driven) -> JoinHandle<()>,
+    ) -> Result<(Client, JoinHandle<()>), tokio_postgres::Error> {
+        let targets = &self.0.targets;
+        let first = self.0.next.load(Ordering::Relaxed);
+        let mut refusal = None;
+        for at in (0..targets.len()).map(|step| (first + step) % targets.len()) {
+            let mut turn = Turn { next: &self.0.next, after: (at + 1) % targets.len(), found: false };
+            match tokio::time::timeout(limit_of(&targets[at]), self.session(&targets[at], &drive)).await {
+                Ok(Ok(session)) => {
+                    self.0.next.store(at, Ordering::Relaxed);
+                    turn.found = true;
+                    return Ok(session);
+                }
+                Ok(Err(error)) => {
+                    tracing::debug!(%error, server = at, "server refused");
+                    // Of several refusals one that may pass is reported: it is worth another attempt.
+                    if refusal.as_ref().is_none_or(|kept| !fault::may_pass(kept)) {
+                        refusal = Some(error);
+                    }
+                }
+                Err(_) => tracing::debug!(server = at, "server not answering"),
+            }
+        }
+        match refusal {
+            Some(error) => Err(error),
+            None => std::future::pending().await,
+        }
+    }
+
+    async fn session(
+        &self,
+        target: &Config,
+        drive: &impl Fn(Driven) -> JoinHandle<()>,
+    ) -> Result<(Client, JoinHandle<()>), tokio_postgres::Error> {
+        let (client, connection) = target.connect(self.connector()).await?;
+        let task = drive(connection);
+        client.batch_execute(&self.0.setup).await?;
+        Ok((client, task))
+    }
+
+    /// Leaves what was connected up to `made_at`. Later connections stay: they may be the new primary's.
+    pub(super) fn leave(&self, made_at: Instant) {
+        let later = |left: &mut Option<Instant>| {
+            let moved = left.is_none_or(|left| left < made_at);
+            if moved {
+                *left = Some(made_at);
+            }
+            moved
+        };
+        if self.0.left.send_if_modified(later) {
+            tracing::debug!("connections left, servers are asked again");
+        }
+    }
+
+    /// Leaves a server whose answer says that it takes no writes.
+    pub(super) fn heed(&self, error: &Error, made_at: Instant) {
+        if error.kind() == ErrorKind::ReadOnly {
+            self.leave(made_at);
+        }
+    }
+
+    /// Whether a connection made then is left.
+    pub(super) fn is_left(&self, made_at: Instant) -> bool {
+        self.0.left.borrow().is_some_and(|left| made_at <= left)
+    }
+
+    /// Tells each time that connections are left.
+    pub(super) fn leaving(&self) -> watch::Receiver<Option<Instant>> {
+        self.0.left.subscribe()
+    }
+}
+
+impl deadpool_postgres::Connect for Hosts {
+    fn connect(
+        &self,
+        _: &Config,
+    ) -> Pin<Box<dyn Future<Output = Result<(Client, JoinHandle<()>), tokio_postgres::Error>> + Send + '_>>
+    {
+        let drive = |connection: Driven| {
+            tokio::spawn(async move {
+                if let Err(error) = connection.await {
+                    tracing::debug!(%error, "connection ended");
+                }
+            })
+        };
+        Box::pin(Hosts::connect(self, drive))
+    }
+}
+
+/// One server's turn. If it fails, or is given up by a caller who cannot wait, the next attempt begins with the next one.
+struct Turn<'a> {
+    next: &'a AtomicUsize,
+    after: usize,
+    found: bool,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if !self.found {
+            self.next.store(self.after, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Parses a URL. What it says wins over the defaults here.
+fn config_of(url: &str) -> Result<(Config, tls::Connector)> {
+    let says = |name: &str| {
+        let query = url.split_once('?').map_or("", |(_, query)| query);
+        query.split('&').any(|pair| pair.split_once('=').is_some_and(|(said, _)| said == name))
+    };
+    let (driver_url, mode) = tls::mode_of(url);
+    let mut config = Config::from_str(&driver_url).map_err(|error| {
+        Error::invalid("store", format!("not a PostgreSQL URL the driver understands: {error}"))
+    })?;
+    config.application_name("headwater");
+    if config.get_connect_timeout().is_none() {
+        config.connect_timeout(CONNECT_TIMEOUT);
+    }
+    if config.get_tcp_user_timeout().is_none() {
+        config.tcp_user_timeout(TCP_USER_TIMEOUT);
+    }
+    if !says("keepalives_idle") {
+        config.keepalives_idle(KEEPALIVES_IDLE);
+    }
+    if config.get_keepalives_interval().is_none() {
+        config.keepalives_interval(KEEPALIVES_INTERVAL);
+    }
+    if config.get_keepalives_retries().is_none() {
+        config.keepalives_retries(KEEPALIVES_RETRIES);
+    }
+    if hosts_of(&config).len() > 1 && !says("target_session_attrs") {
+        config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+    }
+    Ok((config, tls::connector(mode)?))
+}
+
+/// Every server named. The driver splits the list in a URL's authority, but not the one in its parameter `host`.
+fn hosts_of(config: &Config) -> Vec<Host> {
+    let split = |names: &str| names.split(',').map(str::to_owned).collect::<Vec<_>>();
+    let names = config.get_hosts().iter().flat_map(|host| match host {
+        Host::Tcp(names) => split(names),
+        #[cfg(unix)]
+        Host::Unix(paths) => split(&paths.to_string_lossy()),
+    });
+    let host = |name: String| match name.starts_with('/') {
+        #[cfg(unix)]
+        true => Host::Unix(name.into()),
+        _ => Host::Tcp(name),
+    };
+    names.map(host).collect()
+}
+
+/// The same configuration for each server alone.
+fn targets_of(config: &Config) -> Result<Vec<Config>> {
+    let (hosts, ports) = (hosts_of(config), config.get_ports());
+    if ports.len() > 1 && ports.len() != hosts.len() {
+        return Err(Error::invalid(
+            "store",
+            format!("{} ports for {} hosts; name one port, or one for each", ports.len(), hosts.len()),
+        ));
+    }
+    // Addresses apart from the names, and a random order, are the driver's to handle.
+    if hosts.len() < 2
+        || !config.get_hostaddrs().is_empty()
+        || config.get_load_balance_hosts() == LoadBalanceHosts::Random
+    {
+        return Ok(vec![config.clone()]);
+    }
+    let port_of = |at: usize| ports.get(at).or(ports.first()).copied();
+    Ok(hosts.iter().enumerate().map(|(at, host)| target(config, host, port_of(at))).collect())
+}
+
+fn target(config: &Config, host: &Host, port: Option<u16>) -> Config {
+    let mut one = Config::new();
+    match host {
+        Host::Tcp(name) => one.host(name),
+        #[cfg(unix)]
+        Host::Unix(path) => one.host_path(path),
+    };
+    port.map(|port| one.port(port));
+    config.get_user().map(|user| one.user(user));
+    config.get_password().map(|password| one.password(password));
+    config.get_dbname().map(|dbname| one.dbname(dbname));
+    config.get_options().map(|options| one.options(options));
+    config.get_application_name().map(|name| one.application_name(name));
+    config.get_connect_timeout().map(|timeout| one.connect_timeout(*timeout));
+    config.get_tcp_user_timeout().map(|timeout| one.tcp_user_timeout(*timeout));
+    config.get_keepalives_interval().map(|interval| one.keepalives_interval(interval));
+    config.get_keepalives_retries().map(|retries| one.keepalives_retries(retries));
+    one.keepalives(config.get_keepalives())
+        .keepalives_idle(config.get_keepalives_idle())
+        .ssl_mode(config.get_ssl_mode())
+        .ssl_negotiation(config.get_ssl_negotiation())
+        .channel_binding(config.get_channel_binding())
+        .target_session_attrs(config.get_target_session_attrs());
+    one
+}
+
+fn limit_of(target: &Config) -> Duration {
+    target.get_connect_timeout().copied().unwrap_or(CONNECT_TIMEOUT) + READY_TIMEOUT
+}
+
+/// What a session begins with: the functions of the schema rely on a new snapshot per statement.
+fn setup(config: &Config, statement_timeout: Duration) -> String {
+    let timeout_ms = statement_timeout.as_millis();
+    let refuse = match config.get_target_session_attrs() {
+        TargetSessionAttrs::ReadOnly => "",
+        _ => REFUSE_STANDBY,
+    };
+    format!(
+        "SET statement_timeout = {timeout_ms}; SET default_transaction_isolation = 'read committed'; SET jit = off; {DURABLE}; {refuse}"
+    )
+}
+
+/// What the store itself commits waits for the disk, and for a synchronous standby, whatever the role's setting is; a
+/// statement may give that up for itself.
+const DURABLE: &str = "SELECT set_config('synchronous_commit', 'on', false)
+    WHERE current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')";
+const REFUSE_STANDBY: &str = "DO $$ BEGIN
+    IF pg_is_in_recovery() THEN
+        RAISE EXCEPTION USING ERRCODE = 'read_only_sql_transaction',
+            MESSAGE = 'this server is a standby; name the primary, or all servers, in the URL';
+    END IF;
+END $$";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(url: &str) -> Config {
+        config_of(url).unwrap().0
+    }
+
+    #[test]
+    fn several_hosts_ask_for_a_writable_one() {
+        let attrs = |url| config(url).get_target_session_attrs();
+        assert_eq!(attrs("postgres://u@a,b/d"), TargetSessionAttrs::ReadWrite);
+        assert_eq!(attrs("postgres://u@a:1,b:2/d?sslmode=require"), TargetSessionAttrs::ReadWrite);
+        assert_eq!(attrs("postgres:///d?host=a,b&user=u"), TargetSessionAttrs::ReadWrite);
+        assert_eq!(attrs("postgres://u@a,b/d?target_session_attrs=any"), TargetSessionAttrs::Any);
+        assert_eq!(attrs("postgres://u@a,b/d?target_session_attrs=read-only"), TargetSessionAttrs::ReadOnly);
+        assert_eq!(attrs("postgres://u@a/d"), TargetSessionAttrs::Any);
+    }
+
+    #[test]
+    fn each_server_is_a_target_of_its_own_with_everything_the_url_says() {
+        let url =
+            "postgres://u:p@a:1,%2Frun%2Fpg:2,c:3/d?options=-c%20x%3D1&sslmode=require&keepalives_retries=9";
+        let targets = targets_of(&config(url)).unwrap();
+        let ports: Vec<_> = targets.iter().map(|target| target.get_ports().to_vec()).collect();
+        assert_eq!(ports, [[1], [2], [3]]);
+        assert_eq!(targets[1].get_hosts(), [Host::Unix("/run/pg".into())]);
+        // Each is what the driver would make of a URL with that server alone.
+        let alone = url.replace("a:1,%2Frun%2Fpg:2,c:3", "c:3") + "&target_session_attrs=read-write";
+        assert!(targets[2] == config(&alone));
+        let one_port = targets_of(&config("postgres:///d?host=a,%2Frun%2Fb&port=7")).unwrap();
+        assert_eq!(one_port[1].get_ports(), [7]);
+        assert_eq!(one_port[1].get_hosts(), [Host::Unix("/run/b".into())]);
+        let refused = targets_of(&config("postgres:///d?host=a,b,c&port=1,2")).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidInput, "{refused}");
+    }
+
+    #[test]
+    fn a_vanished_server_is_noticed_in_bounded_time_unless_the_url_says_otherwise() {
+        let default = config("postgres://u@h/d");
+        assert_eq!(default.get_connect_timeout(), Some(&CONNECT_TIMEOUT));
+        assert_eq!(default.get_tcp_user_timeout(), Some(&TCP_USER_TIMEOUT));
+        assert!(default.get_keepalives());
+        let probes = KEEPALIVES_INTERVAL * KEEPALIVES_RETRIES;
+        assert!(default.get_keepalives_idle() + probes <= Duration::from_secs(30));
+        assert_eq!(default.get_keepalives_interval(), Some(KEEPALIVES_INTERVAL));
+        assert_eq!(default.get_keepalives_retries(), Some(KEEPALIVES_RETRIES));
+        let said = config(
+            "postgres://u@h/d?connect_timeout=2&tcp_user_timeout=3&keepalives_idle=4&keepalives_interval=5&keepalives_retries=6",
+        );
+        assert_eq!(said.get_connect_timeout(), Some(&Duration::from_secs(2)));
+        assert_eq!(said.get_tcp_user_timeout(), Some(&Duration::from_secs(3)));
+        assert_eq!(said.get_keepalives_idle(), Duration::from_secs(4));
+        assert_eq!(said.get_keepalives_interval(), Some(Duration::from_secs(5)));
+        assert_eq!(said.get_keepalives_retries(), Some(6));
+    }
+
+    #[test]
+    fn what_was_connected_before_is_left_and_what_came_later_stays() {
+        let hosts = Hosts::new("postgres://u@a,b/d", Duration::from_secs(30)).unwrap();
+        let old = Instant::now();
+        let new = old + Duration::from_secs(1);
+        let mut leaving = hosts.leaving();
+        hosts.heed(&Error::new(ErrorKind::Busy, "locked"), new);
+        assert!(!hosts.is_left(old) && !leaving.has_changed().unwrap());
+        hosts.heed(&Error::new(ErrorKind::ReadOnly, "demoted"), old);
+        assert!(hosts.is_left(old) && !hosts.is_left(new) && leaving.has_changed().unwrap());
+        leaving.mark_unchanged();
+        hosts.leave(old - Duration::from_secs(1));
+        assert!(hosts.is_left(old) && !leaving.has_changed().unwrap(), "it never moves back");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_accepts_and_says_nothing_is_passed_over() {
+        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let gone = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!(
+            "postgres://u@{},{}/d?sslmode=disable",
+            silent.local_addr().unwrap(),
+            gone.local_addr().unwrap()
+        );
+        drop(gone);
+        let hosts = Hosts::new(&url, Duration::from_secs(30)).unwrap();
+        let drive = |connection: Driven| {
+            tokio::spawn(async move {
+                let _ = connection.await;
+            })
+        };
+        // The refusal of the second is reported, and the first one's silence has cost its limit alone.
+        let asked = tokio::time::timeout(hosts.connect_timeout(), hosts.connect(drive)).await;
+        assert!(fault::may_pass(&asked.expect("in time").unwrap_err()));
+        assert_eq!(hosts.0.next.load(Ordering::Relaxed), 0);
+        // A caller who cannot wait for the first one finds the second next time.
+        let hasty = tokio::time::timeout(Duration::from_millis(10), hosts.connect(drive)).await;
+        assert!(hasty.is_err());
+        assert_eq!(hosts.0.next.load(Ordering::Relaxed), 1);
+    }
+}
