@@ -35,7 +35,9 @@ CREATE TABLE {schema}.head (
     gaps_until      bigint NOT NULL DEFAULT 0,
     gaps_checked_at timestamptz,
     -- When pg_locks was last asked who may still fill them: that is not cheap.
-    horizon_at      timestamptz
+    horizon_at      timestamptz,
+    -- The highest offset in any hole, 0 without holes.
+    holes_until     bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
 
 -- Offsets the head stepped over although their owner may still commit.
@@ -48,6 +50,16 @@ CREATE TABLE {schema}.gap (
     PRIMARY KEY (topic_id, first_offset),
     CHECK (first_offset <= last_offset)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
+
+-- Wide ranges of offsets that no message ever gets, so that claims pass them in one step: after a failover offsets continue
+-- well above the last one known.
+CREATE TABLE {schema}.hole (
+    topic_id     integer NOT NULL,
+    first_offset bigint NOT NULL,
+    last_offset  bigint NOT NULL,
+    PRIMARY KEY (topic_id, first_offset),
+    CHECK (first_offset <= last_offset)
+);
 
 -- The log. Small topics share one partition, so that adding a topic creates no table.
 CREATE TABLE {schema}.message (

@@ -49,12 +49,25 @@ LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS 
     SELECT min(r.xid)::text::xid8 FROM running r
 $$;
 
+-- Notes dead offsets, where they are many, for claims to pass; p_dead are final. Returns the highest one noted, or null.
+CREATE FUNCTION {schema}.note_holes(p_topic_id integer, p_dead int8multirange) RETURNS bigint
+LANGUAGE sql AS $$
+    WITH noted AS (
+        INSERT INTO {schema}.hole AS h (topic_id, first_offset, last_offset)
+        SELECT p_topic_id, lower(r), upper(r) - 1 FROM unnest(p_dead) r WHERE upper(r) - lower(r) >= 1000
+        ON CONFLICT (topic_id, first_offset) DO UPDATE SET last_offset = greatest(h.last_offset, excluded.last_offset)
+        RETURNING last_offset
+    )
+    SELECT max(n.last_offset) FROM noted n
+$$;
+
 -- Hands out rows that appeared in noted gaps, and closes gaps that are dead. Runs under FOR UPDATE of the head row.
 -- p_bound bounds the owners of offsets <= p_last, or is null where this transaction had an xid before p_last was read.
 CREATE FUNCTION {schema}.watch_gaps(p_topic_id integer, p_last bigint, p_bound xid8, p_horizon xid8, OUT late bigint, OUT closed bigint)
 LANGUAGE plpgsql AS $$
 DECLARE
     v_late int8multirange;
+    v_dead int8multirange;
     v_ended xid8;
 BEGIN
     late := 0;
@@ -95,8 +108,14 @@ BEGIN
         SELECT p_topic_id, lower(r), upper(r) - 1, hit.bound, hit.noted_at
         FROM hit, unnest(int8multirange(int8range(hit.first_offset, hit.last_offset, '[]')) - v_late) r;
     END IF;
-    DELETE FROM {schema}.gap g WHERE g.topic_id = p_topic_id AND g.bound <= v_ended;
-    GET DIAGNOSTICS closed = ROW_COUNT;
+    WITH dead AS (
+        DELETE FROM {schema}.gap g WHERE g.topic_id = p_topic_id AND g.bound <= v_ended
+        RETURNING g.first_offset, g.last_offset
+    )
+    SELECT count(*), range_agg(int8range(d.first_offset, d.last_offset, '[]')) INTO closed, v_dead FROM dead d;
+    IF closed > 0 THEN
+        PERFORM {schema}.note_holes(p_topic_id, v_dead);
+    END IF;
     IF p_bound IS NOT NULL THEN
         UPDATE {schema}.gap g SET bound = p_bound
         WHERE g.topic_id = p_topic_id AND g.last_offset <= p_last
@@ -117,6 +136,7 @@ DECLARE
     v_limit bigint;
     v_missing int8multirange;
     v_noted int8multirange;
+    v_dead int8multirange := '{}';
     v_ended xid8;
     v_patience interval;
     v_now timestamptz := clock_timestamp();
@@ -146,9 +166,13 @@ BEGIN
     END IF;
     -- Dead: every possible owner has ended and the row is not there.
     IF v_ended >= p_bound THEN
-        v_missing := '{}';
+        v_dead := v_missing;
     ELSIF h.stuck_at IS NOT NULL AND v_ended >= h.stuck_bound THEN
-        v_missing := v_missing - int8multirange(int8range(0, h.stuck_top + 1));
+        v_dead := v_missing * int8multirange(int8range(0, h.stuck_top + 1));
+    END IF;
+    v_missing := v_missing - v_dead;
+    IF NOT isempty(v_dead) THEN
+        h.holes_until := greatest(h.holes_until, {schema}.note_holes(h.topic_id, v_dead));
     END IF;
     -- Waited for long enough: step over what is missing below a visible row, noting it.
     SELECT make_interval(secs => t.gap_patience_ms / 1000.0) INTO v_patience FROM {schema}.topic t WHERE t.topic_id = h.topic_id;
@@ -252,12 +276,15 @@ BEGIN
             closed := closed + v_closed;
             v_new.gaps_checked_at := v_now;
             v_new.gaps_until := (SELECT coalesce(max(g.last_offset), 0) FROM {schema}.gap g WHERE g.topic_id = h.topic_id);
+            IF v_closed > 0 THEN
+                v_new.holes_until := (SELECT coalesce(max(x.last_offset), 0) FROM {schema}.hole x WHERE x.topic_id = h.topic_id);
+            END IF;
         END IF;
         IF v_new IS DISTINCT FROM h THEN
             UPDATE {schema}.head e
             SET head = v_new.head, stuck_at = v_new.stuck_at, stuck_since = v_new.stuck_since, stuck_top = v_new.stuck_top,
                 stuck_bound = v_new.stuck_bound, gaps_until = v_new.gaps_until, gaps_checked_at = v_new.gaps_checked_at,
-                horizon_at = v_new.horizon_at
+                horizon_at = v_new.horizon_at, holes_until = v_new.holes_until
             WHERE e.topic_id = h.topic_id;
         END IF;
         IF v_late > 0 THEN

@@ -1,7 +1,8 @@
 -- Claiming: first what is due again, else the next offsets up to the head.
 
--- Begins an epoch unless there is one. Called by the first client that claims and finds none. The lock lets readers
--- through; of many that call at once one begins, and the others find it begun.
+-- Begins an epoch unless there is one. Called for every new session of a store, so before anything is published through it,
+-- and by a claim that finds none. The lock lets readers through; of many that call at once one begins, and the others find it
+-- begun.
 CREATE FUNCTION {schema}.begin_epoch(OUT epoch bigint, OUT cause text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -9,12 +10,14 @@ DECLARE
     v_timeline text := substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8);
     v_before text;
 BEGIN
-    LOCK TABLE {schema}.epoch IN EXCLUSIVE MODE;
-    SELECT e.epoch INTO epoch FROM {schema}.epoch e WHERE e.made_by = e.xmin;
-    IF FOUND THEN
-        SELECT h.cause INTO cause FROM {schema}.epoch_history h WHERE h.epoch = begin_epoch.epoch;
-        RETURN;
-    END IF;
+    FOR i IN 1..2 LOOP
+        SELECT e.epoch INTO epoch FROM {schema}.epoch e WHERE e.made_by = e.xmin;
+        IF FOUND THEN
+            SELECT h.cause INTO cause FROM {schema}.epoch_history h WHERE h.epoch = begin_epoch.epoch;
+            RETURN;
+        END IF;
+        LOCK TABLE {schema}.epoch IN EXCLUSIVE MODE;
+    END LOOP;
     v_copied := EXISTS (SELECT FROM {schema}.epoch);
     SELECT h.timeline INTO v_before FROM {schema}.epoch_history h ORDER BY h.began_at DESC LIMIT 1;
     cause := CASE WHEN v_before IS NULL THEN 'created' WHEN v_copied THEN 'restore'
@@ -25,6 +28,11 @@ BEGIN
     UPDATE {schema}.epoch e SET made_by = e.xmin;
     INSERT INTO {schema}.epoch_history (epoch, began_at, cause, timeline)
     VALUES (begin_epoch.epoch, clock_timestamp(), begin_epoch.cause, v_timeline);
+    IF cause IN ('failover', 'restore') THEN
+        -- Offsets that were acknowledged and are gone with the old history are not given to other messages: applications may
+        -- have kept them. A million is more than a standby lags behind, and more than is taken between read and setval.
+        PERFORM setval(t.offsets, coalesce(pg_sequence_last_value(t.offsets), 0) + 1000000) FROM {schema}.topic t;
+    END IF;
 END $$;
 
 SELECT {schema}.begin_epoch();
@@ -144,15 +152,23 @@ LANGUAGE plpgsql AS $$
 DECLARE
     v_head bigint;
     v_gaps_until bigint;
+    v_holes_until bigint;
     v_gap bigint;
 BEGIN
     skipped := false;
-    SELECT h.head, h.gaps_until INTO v_head, v_gaps_until FROM {schema}.head h WHERE h.topic_id = p_topic_id;
+    SELECT h.head, h.gaps_until, h.holes_until INTO v_head, v_gaps_until, v_holes_until FROM {schema}.head h WHERE h.topic_id = p_topic_id;
     IF p_next > v_head THEN
         RETURN;
     END IF;
     first_offset := p_next;
-    last_offset := least(p_next + p_max - 1, v_head);
+    IF p_next <= v_holes_until THEN
+        -- Nothing ever comes in a hole, so it is passed without a lock.
+        SELECT coalesce(max(x.last_offset) + 1, p_next) INTO first_offset FROM {schema}.hole x
+        WHERE x.topic_id = p_topic_id AND x.first_offset <= p_next AND x.last_offset >= p_next;
+        SELECT min(x.first_offset) - 1 INTO v_gap FROM {schema}.hole x
+        WHERE x.topic_id = p_topic_id AND x.first_offset > take_next.first_offset;
+    END IF;
+    last_offset := least(first_offset + p_max - 1, v_head, v_gap);
     IF first_offset <= v_gaps_until AND EXISTS (
             SELECT FROM {schema}.gap g WHERE g.topic_id = p_topic_id
             AND g.first_offset <= take_next.last_offset AND g.last_offset >= take_next.first_offset) THEN

@@ -217,6 +217,7 @@ BEGIN
             JOIN {schema}.topic t ON t.topic_id = c.topic_id
             WHERE c.subscription_id = p_subscription_ids[1] AND c.lane = 0 AND NOT c.ordered AND c.active
               AND c.next_offset + p_messages_max[1] <= h.head + 1 AND c.next_offset > h.gaps_until
+              AND c.next_offset > h.holes_until
               AND (h.gaps_until = 0 OR h.gaps_checked_at >= clock_timestamp() - interval '20 milliseconds')
               AND NOT EXISTS (SELECT FROM {schema}.outstanding o
                               WHERE o.subscription_id = p_subscription_ids[1] AND o.due_at <= v_now)

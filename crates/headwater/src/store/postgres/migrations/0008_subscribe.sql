@@ -222,5 +222,6 @@ BEGIN
     DELETE FROM {schema}.dedup d WHERE d.ctid = ANY (ARRAY(
         SELECT x.ctid FROM {schema}.dedup x WHERE x.expires_at <= v_now LIMIT 10000 FOR UPDATE SKIP LOCKED));
     GET DIAGNOSTICS dedup_forgotten = ROW_COUNT;
+    DELETE FROM {schema}.hole h USING {schema}.extent x WHERE x.topic_id = h.topic_id AND h.last_offset < x.first_offset;
     DELETE FROM {schema}.waiter w WHERE w.until < clock_timestamp() - interval '1 minute';
 END $$;

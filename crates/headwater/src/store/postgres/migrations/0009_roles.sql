@@ -34,7 +34,7 @@ BEGIN
         WHERE p.pronamespace = '{schema}'::regnamespace AND p.prosecdef
           -- Each grant writes the function's row anew, its text too.
           AND NOT has_function_privilege(p_role, p.oid, 'EXECUTE')
-          AND (p_kind = 'producer' AND p.proname IN ('publish', 'publish_bytes', 'publish_batch')
+          AND (p_kind = 'producer' AND p.proname IN ('publish', 'publish_bytes', 'publish_batch', 'begin_epoch')
                OR p_kind = 'consumer' AND p.proname IN ('claim', 'settle_parts', 'wake', 'extend', 'heartbeat', 'depart', 'subscribe',
                                                            'raise_flag', 'maintain', 'advance', 'begin_epoch'))
     LOOP
