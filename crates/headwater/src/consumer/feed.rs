@@ -266,7 +266,8 @@ impl Drop for Hand<'_> {
         tokio::spawn(async move {
             let deadline = Instant::now() + GIVE_BACK_FOR;
             while let Err(error) = store.settle(&settlements).await {
-                if !error.is_retryable() || Instant::now() > deadline {
+                let unknown = error.kind() == ErrorKind::CommitUnknown;
+                if !(error.is_retryable() || unknown) || Instant::now() > deadline {
                     tracing::warn!(%error, "leases were not given back, they come back when they end");
                     return;
                 }

@@ -175,7 +175,8 @@ impl Group {
         self.held.fetch_add(1, Ordering::AcqRel);
         self.settler.remember(&work);
         // Remembered first: whoever stops the group either sees this lease in hand, or is seen here.
-        if self.stopping.load(Ordering::SeqCst) {
+        // And one that came late, because nobody here ran: it may end, or be another's, before a handler is done with it.
+        if self.stopping.load(Ordering::SeqCst) || work.came_late() {
             self.give_back(&work);
             return;
         }

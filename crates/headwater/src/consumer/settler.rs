@@ -12,7 +12,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::work::LeaseWork;
-use crate::error::{ErrorKind, Result};
+use crate::error::{ErrorKind, Result, no_panic};
 use crate::lease::{LeaseToken, Parts, Settlement};
 use crate::store::Store;
 
@@ -44,6 +44,12 @@ impl Settler {
         Settler { queue, in_hand: Arc::default(), store, first: Arc::default() }
     }
 
+    /// Whether its task has ended, which it does only with the program's runtime: then nothing is settled or handled any more,
+    /// and nobody is to say that this process lives.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.queue.is_closed()
+    }
+
     pub(crate) fn store(&self) -> &dyn Store {
         &*self.store
     }
@@ -62,9 +68,12 @@ impl Settler {
         self.in_hand.lock().expect("no panic while held").is_empty()
     }
 
-    /// Returns once a lease comes to hand; at once if one did since this was last asked.
+    /// Returns once a lease comes to hand; at once if one did since this was last asked. Also if its task has ended.
     pub(crate) async fn busy(&self) {
-        self.first.notified().await;
+        tokio::select! {
+            () = self.first.notified() => {}
+            () = self.queue.closed() => {}
+        }
     }
 
     pub(crate) fn forget(&self, token: LeaseToken) {
@@ -182,29 +191,36 @@ async fn settle_patiently(
 }
 
 /// One call, repeated while it cannot be made.
+///
+/// `Busy` and `Unavailable` say that nothing happened: a lease found lost afterwards is lost. Only a call whose answer was
+/// lost (`CommitUnknown`) may have settled what its repeat does not find any more. Repeating it is safe: a token is gone
+/// once its lease is settled, so nothing is settled twice.
 async fn ask(store: &dyn Store, settlements: &[Settlement], deadline: Instant) -> Vec<Result<()>> {
     let mut pause = Duration::from_millis(20);
-    let mut repeated = false;
+    let mut answer_lost = false;
     loop {
-        match store.settle(settlements).await {
+        let error = match no_panic("settling", store.settle(settlements)).await {
             Ok(mut results) => {
-                if repeated {
-                    // A call whose answer was lost may have settled them: then there is nothing left to hold.
-                    for result in &mut results {
-                        if result.as_ref().is_err_and(|error| error.kind() == ErrorKind::LeaseLost) {
-                            *result = Ok(());
-                        }
-                    }
+                let lost = |result: &Result<()>| {
+                    result.as_ref().is_err_and(|error| error.kind() == ErrorKind::LeaseLost)
+                };
+                if answer_lost {
+                    results.iter_mut().filter(|result| lost(result)).for_each(|result| *result = Ok(()));
                 }
                 return results;
             }
-            Err(error) if error.is_retryable() && Instant::now() + pause < deadline => {
-                tracing::warn!(%error, leases = settlements.len(), "settling failed, trying again");
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(Duration::from_secs(1));
-                repeated = true;
-            }
-            Err(error) => return settlements.iter().map(|_| Err(error.copy())).collect(),
+            Err(error) => error,
+        };
+        let unknown = error.kind() == ErrorKind::CommitUnknown;
+        if !(error.is_retryable() || unknown) || Instant::now() + pause >= deadline {
+            return settlements.iter().map(|_| Err(error.copy())).collect();
         }
+        tracing::warn!(%error, leases = settlements.len(), "settling failed, trying again");
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_secs(1));
+        answer_lost |= unknown;
     }
 }
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests;

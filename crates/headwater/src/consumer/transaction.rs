@@ -16,13 +16,9 @@ use super::worker::{guarded, traced};
 #[cfg(feature = "postgres")]
 use crate::error::Error;
 use crate::error::{ErrorKind, Result};
-#[cfg(feature = "postgres")]
-use crate::lease::Outcome;
 use crate::lease::Settlement;
 use crate::message::Offset;
-#[cfg(feature = "postgres")]
-use crate::settle::decide;
-use crate::settle::{Verdict, outcomes_of};
+use crate::settle::{Verdict, WaitingKeys, outcomes_of};
 
 /// Handles a slice in one transaction of the embedded store. True if the lease is at its end by that.
 #[cfg(feature = "sqlite")]
@@ -42,7 +38,7 @@ pub(crate) async fn in_sqlite(
         handler_name: group.settings.inbox_name.clone(),
         token: slice.work.token(),
         messages: slice.messages.to_vec(),
-        ordered: slice.work.lease.lane.is_some(),
+        waiting: WaitingKeys::of(&slice.work.lease, &slice.work.policy),
         handler: Arc::new(move |connection, message| {
             let at = handled.messages.partition_point(|other| other.offset < message.offset);
             run(
@@ -84,14 +80,13 @@ async fn try_in_postgres(
     };
     let transaction = store.begin().await?;
     let mut verdicts = Vec::new();
-    let mut waiting_keys = std::collections::HashSet::new();
+    let mut waiting = WaitingKeys::of(&slice.work.lease, &slice.work.policy);
     for (at, message) in slice.messages.iter().enumerate() {
         if group.is_held_back() {
             verdicts.extend(slice.messages[at..].iter().map(|rest| (rest.offset, Verdict::Release)));
             break;
         }
-        let key = message.key.as_ref().filter(|_| slice.work.lease.lane.is_some());
-        if key.is_some_and(|key| waiting_keys.contains(key)) {
+        if waiting.hold(message) {
             continue;
         }
         if !transaction.savepoint_and_enter(&group.settings.inbox_name, message.message_id).await? {
@@ -119,11 +114,7 @@ async fn try_in_postgres(
             Verdict::Skip => group.metrics.skipped.add(1),
             _ => transaction.rollback_to_savepoint().await?,
         }
-        if let (Outcome::Retry { .. } | Outcome::Release, Some(key)) =
-            (decide(verdict.clone(), slice.work.lease.attempt, &slice.work.policy, 0.0), key)
-        {
-            waiting_keys.insert(key.clone());
-        }
+        waiting.said(message, &verdict);
         verdicts.push((message.offset, verdict));
     }
     let settlement = settlement_of(slice, verdicts.clone());

@@ -1,16 +1,26 @@
 //! Connections: the work pool, one for handlers' transactions, a small one for leases, and the deadline on every statement.
+//!
+//! A connection is a task of the runtime on which it was made. Those for leases are made on the thread for leases, whoever asks
+//! first: a program that blocks its own runtime still extends its leases and says that it lives.
 
+use std::panic::resume_unwind;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_postgres::{
-    Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime, Timeouts,
+    ConfigConnectImpl, Connect, Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod,
+    Runtime, Timeouts,
 };
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use tokio::task::JoinHandle;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Config, Row};
+use tokio_postgres::{Client, Config, Row};
 
 use super::{fault, tls};
 use crate::error::{Error, ErrorKind, Result};
+use crate::lease_thread::LeaseThread;
 use crate::store::OpenOptions;
 
 /// How long to wait for a connection to be made or to become free.
@@ -58,7 +68,11 @@ impl Connections {
     pub(super) fn new(url: &str, options: &OpenOptions) -> Result<Self> {
         Ok(Connections {
             work: pool(url, options.connections_max, options.statement_timeout)?,
-            leases: pool(url, LEASE_CONNECTIONS, options.statement_timeout)?,
+            leases: {
+                let thread = LeaseThread::shared()?;
+                let connect = |tls| OnLeaseThread { thread, tls };
+                pool_by(connect, url, LEASE_CONNECTIONS, options.statement_timeout)?
+            },
             transactions: pool(url, options.connections_max, options.statement_timeout)?,
             statement_timeout: options.statement_timeout,
             connector: config_of(url)?.1,
@@ -197,10 +211,36 @@ fn state_of(pool: &Pool) -> PoolState {
     }
 }
 
+/// Makes connections on the thread for leases. The pool holds the thread, so it lasts as long as they do.
+struct OnLeaseThread {
+    thread: Arc<LeaseThread>,
+    tls: tls::Connector,
+}
+
+type Connected = std::result::Result<(Client, JoinHandle<()>), tokio_postgres::Error>;
+
+impl Connect for OnLeaseThread {
+    fn connect(&self, config: &Config) -> BoxFuture<'_, Connected> {
+        let (config, tls) = (config.clone(), self.tls.clone());
+        let connecting = self.thread.spawn(async move { ConfigConnectImpl { tls }.connect(&config).await });
+        // It is not cancelled while the thread is there, so it can only have panicked.
+        connecting.map(|made| made.unwrap_or_else(|error| resume_unwind(error.into_panic()))).boxed()
+    }
+}
+
 fn pool(url: &str, size: usize, statement_timeout: Duration) -> Result<Pool> {
+    pool_by(|tls| ConfigConnectImpl { tls }, url, size, statement_timeout)
+}
+
+fn pool_by<C: Connect + 'static>(
+    connect: impl FnOnce(tls::Connector) -> C,
+    url: &str,
+    size: usize,
+    statement_timeout: Duration,
+) -> Result<Pool> {
     let (config, connector) = config_of(url)?;
-    let manager =
-        Manager::from_config(config, connector, ManagerConfig { recycling_method: RecyclingMethod::Fast });
+    let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+    let manager = Manager::from_connect(config, connect(connector), recycling);
     let timeout_ms = statement_timeout.as_millis();
     let timeouts = Timeouts {
         wait: Some(CONNECT_TIMEOUT),

@@ -50,9 +50,10 @@ pub(super) fn reaches_the_end(parts: &[(OffsetRange, Outcome)]) -> bool {
 
 async fn ack_all(store: &PostgresStore, tokens: &[i64]) -> Result<HashSet<i64>> {
     let now = store.clock.injected();
+    // A connection that breaks under it leaves unknown whether it happened: the caller asks again.
     let rows = store
         .connections
-        .query("settling leases", &store.statements.settle_all, &[&tokens, &store.durable_settlements, &now])
+        .commit("settling leases", &store.statements.settle_all, &[&tokens, &store.durable_settlements, &now])
         .await?;
     let freed: HashSet<i32> = rows.iter().filter_map(|row| row.get("freed_topic_id")).collect();
     if !freed.is_empty() {
@@ -77,7 +78,7 @@ async fn settle_parts(
     let now = store.clock.injected();
     let rows = store
         .connections
-        .query(
+        .commit(
             &format!("settling lease {token}"),
             &store.statements.settle_parts,
             &[
