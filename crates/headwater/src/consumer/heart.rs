@@ -189,7 +189,13 @@ struct GroupBeat {
 
 impl GroupBeat {
     fn new() -> Self {
-        GroupBeat { due_at: Instant::now(), beaten_at: None, asked: None, failures: 0, reading: Reading::default() }
+        GroupBeat {
+            due_at: Instant::now(),
+            beaten_at: None,
+            asked: None,
+            failures: 0,
+            reading: Reading::default(),
+        }
     }
 
     /// Somebody wants to know how a subscription is, or a new one is served.
@@ -226,7 +232,8 @@ impl GroupBeat {
             }
             if self.hear(answer, &groups) {
                 let groups = groups.clone();
-                self.reading.start(runtime, move |runtime| async move { learn_settings(&runtime, &groups).await });
+                self.reading
+                    .start(runtime, move |runtime| async move { learn_settings(&runtime, &groups).await });
             }
         }
         let interval = interval_of(&groups);

@@ -130,7 +130,7 @@ async fn settle(store: &dyn Store, works: Vec<(Arc<LeaseWork>, bool)>, settlemen
         match result {
             Ok(()) => {}
             // Its subscription is over: that it has no leases any more is no news.
-            Err(_) if work.group.standing.ended().is_some() => {}
+            Err(_) if work.group.standing.is_over() => {}
             Err(error) => {
                 work.unsettled.store(true, Ordering::Relaxed);
                 if error.kind() == ErrorKind::LeaseLost {

@@ -122,3 +122,28 @@ async fn a_consumer_may_handle_and_what_it_publishes_wakes_others() {
     assert!(wake.wait(Duration::from_secs(20)).await, "nobody was woken");
     scene.drop().await;
 }
+
+#[tokio::test]
+async fn a_time_that_cannot_be_read_is_refused_and_where_it_is_stored_no_panic() {
+    let Some(scene) = Scene::new() else { return };
+    let store = scene.open().await;
+    let subscription = subscribed(&store).await;
+    store.publish(&orders(), &[NewMessage::new("x")]).await.unwrap();
+    let client = scene.client().await;
+    let endless = scene.sql("UPDATE {schema}.message SET created_at = 'infinity'");
+    let refused = client.batch_execute(&endless).await.unwrap_err();
+    let constraint = refused.as_db_error().and_then(tokio_postgres::error::DbError::constraint);
+    assert_eq!(constraint, Some("message_created_at_readable"), "{refused}");
+    let unchecked = "ALTER TABLE {schema}.message DROP CONSTRAINT message_created_at_readable";
+    client.batch_execute(&scene.sql(unchecked)).await.unwrap();
+    client.batch_execute(&endless).await.unwrap();
+    let lease = loop {
+        if let Some(lease) = store.claim(&request(&subscription)).await.unwrap().leases.pop() {
+            break lease;
+        }
+    };
+    let error = store.fetch(lease.topic_id, lease.range).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Database);
+    assert!(error.to_string().contains("cannot be read"), "{error}");
+    scene.drop().await;
+}
