@@ -4,15 +4,17 @@
 //! again until the lease must have run out; whatever is lost by then is delivered again, to somebody.
 
 use std::collections::{HashMap, HashSet};
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures::FutureExt;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::work::LeaseWork;
-use crate::error::{ErrorKind, Result, no_panic};
+use crate::error::{ErrorKind, Result, no_panic, panic_text};
 use crate::lease::{LeaseToken, Parts, Settlement};
 use crate::store::Store;
 
@@ -39,8 +41,14 @@ enum Order {
 impl Settler {
     /// Starts the task; it ends when the last clone is dropped and everything is settled.
     pub(crate) fn start(store: Arc<dyn Store>) -> Self {
-        let (queue, orders) = mpsc::unbounded_channel();
-        tokio::spawn(run(Arc::clone(&store), orders));
+        let (queue, mut orders) = mpsc::unbounded_channel();
+        let settling = Arc::clone(&store);
+        tokio::spawn(async move {
+            // What it had in hand then is not extended any more, and comes again when its leases end.
+            while let Err(panic) = AssertUnwindSafe(run(&*settling, &mut orders)).catch_unwind().await {
+                tracing::error!(panic = panic_text(&*panic), "settler panicked");
+            }
+        });
         Settler { queue, in_hand: Arc::default(), store, first: Arc::default() }
     }
 
@@ -100,7 +108,7 @@ impl Settler {
     }
 }
 
-async fn run(store: Arc<dyn Store>, mut orders: mpsc::UnboundedReceiver<Order>) {
+async fn run(store: &dyn Store, orders: &mut mpsc::UnboundedReceiver<Order>) {
     let mut taken = Vec::with_capacity(CALL_MAX);
     while orders.recv_many(&mut taken, CALL_MAX).await > 0 {
         let (mut works, mut settlements, mut flushes) = (Vec::new(), Vec::new(), Vec::new());
@@ -114,7 +122,7 @@ async fn run(store: Arc<dyn Store>, mut orders: mpsc::UnboundedReceiver<Order>) 
             }
         }
         if !settlements.is_empty() {
-            settle(&*store, works, settlements).await;
+            settle(store, works, settlements).await;
         }
         for flush in flushes {
             let _ = flush.send(());

@@ -147,3 +147,32 @@ async fn a_time_that_cannot_be_read_is_refused_and_where_it_is_stored_no_panic()
     assert!(error.to_string().contains("cannot be read"), "{error}");
     scene.drop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_settlement_whose_connection_breaks_is_unknown_and_one_that_waits_too_long_has_not_happened() {
+    let Some(scene) = Scene::new() else { return };
+    let store = Arc::new(scene.open().await);
+    let subscription = subscribed(&store).await;
+    let (token, _) = leased(&store, &subscription).await;
+    let (blocker, client) = (scene.client().await, scene.client().await);
+    let lock = scene.sql("BEGIN; SELECT FROM {schema}.outstanding FOR UPDATE");
+    blocker.batch_execute(&lock).await.unwrap();
+    let settling = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.settle(&[Settlement::ack_all(token)]).await }
+    });
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+        WHERE wait_event_type = 'Lock' AND query LIKE '%' || $1 || '%'";
+    let until = Instant::now() + Duration::from_secs(20);
+    while client.query(end, &[&scene.namespace.as_str()]).await.unwrap().is_empty() {
+        assert!(Instant::now() < until, "it never waited");
+    }
+    assert_eq!(settling.await.unwrap().unwrap_err().kind(), ErrorKind::CommitUnknown);
+    let short = OpenOptions::default().statement_timeout(Duration::from_millis(100));
+    let hasty = PostgresStore::open(&scene.url, scene.namespace.clone(), short).await.unwrap();
+    let late = hasty.settle(&[Settlement::ack_all(token)]).await.unwrap_err();
+    assert_eq!(late.kind(), ErrorKind::Busy, "{late}");
+    blocker.batch_execute("ROLLBACK").await.unwrap();
+    store.settle(&[Settlement::ack_all(token)]).await.unwrap().remove(0).expect("neither has happened");
+    scene.drop().await;
+}
