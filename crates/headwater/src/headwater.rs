@@ -162,7 +162,7 @@ impl Headwater {
     }
 
     /// What its consumers share from now on, for tests.
-    #[cfg(test)]
+    #[cfg(all(test, feature = "sqlite"))]
     pub(crate) fn set_runtime(&self, runtime: Arc<Runtime>) {
         *self.runtime.lock().expect("no panic while held") = Some(runtime);
     }
