@@ -12,6 +12,7 @@ use crate::codec::Decode;
 use crate::error::{Error, Result};
 use crate::handler::{self, Context, Failure, Handler, HandlerResult, Identity, Messages, Verdicts};
 use crate::lease::{GroupLimits, RateLimit};
+use crate::lease_thread::LeaseThread;
 use crate::limits::{CLAIM_MESSAGES_MAX, DELAY_MAX};
 use crate::message::Message;
 use crate::name::{GroupName, Owner, TopicName, check_name};
@@ -25,6 +26,7 @@ mod group;
 mod heart;
 mod keeper;
 mod ledger;
+mod listed;
 mod member;
 mod pace;
 mod pages;
@@ -44,6 +46,7 @@ mod work;
 mod worker;
 
 use group::Group;
+pub(crate) use heart::{BEAT_MAX, in_time};
 use member::{Filter, Member, Members};
 pub use pull::Consumer;
 pub(crate) use pull::InUse;
@@ -222,7 +225,17 @@ impl ConsumerBuilder {
         self
     }
 
-    /// How long a hand-out lasts, if not as the topic says. It is extended while handlers work.
+    /// How long a hand-out lasts, if not as the topic says.
+    ///
+    /// While the process lives and reaches the database, no lease of a running consumer ends by itself: leases are extended,
+    /// and heartbeats sent, by a thread of the process's own. Handlers may block their threads, all of them at once: that
+    /// delays other messages of this program, and hands none of them to another process. A lease ends early if the process is
+    /// stopped (SIGSTOP, a machine that sleeps) or cut off for longer than 15 s, and a handler may ask
+    /// [`Context::is_lost`] about that. A member inside SQLite's transactions runs on the thread that writes, and must be
+    /// shorter than that.
+    ///
+    /// An opened [`Consumer`] extends what it has not handed out yet, and what [`Batch::handle`](crate::Batch::handle) works
+    /// on. A batch that the program settles by itself is the program's to [`extend`](crate::Batch::extend).
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = Some(lease);
@@ -292,7 +305,8 @@ impl ConsumerBuilder {
         let (store, batch) = (Arc::clone(self.headwater.store()), self.batch);
         let metrics = self.headwater.metrics().group_apart(&subscription.topic.name, &subscription.group);
         let settings = GroupSettings { pulled: true, ..self.settings(&subscription) };
-        Ok(Consumer::new(store, owner, subscription, batch, settings, metrics))
+        let thread = LeaseThread::shared()?;
+        Ok(Consumer::new(thread, store, owner, subscription, batch, settings, metrics))
     }
 
     /// Subscribes the group if it is new, and serves it from now on: claims, heartbeats, retries and acks are its own.

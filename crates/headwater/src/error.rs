@@ -151,6 +151,17 @@ pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
 }
 
+/// What background work asks of a store. A panic there is a bug: it is an error to the caller, which goes on or gives up as
+/// with any other, and never the silent end of a task that others rely on.
+pub(crate) async fn no_panic<T>(doing: &'static str, asked: impl Future<Output = Result<T>>) -> Result<T> {
+    use futures::FutureExt;
+    std::panic::AssertUnwindSafe(asked).catch_unwind().await.unwrap_or_else(|panic| {
+        let text = panic_text(&*panic);
+        tracing::error!(doing, panic = text, "store call panicked");
+        Err(Error::new(ErrorKind::Database, format!("{doing} panicked: {text}")))
+    })
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.message)

@@ -1,14 +1,18 @@
 //! Handling: a leased batch of messages, what a handler says of each, and the settlement that follows.
 
-use std::collections::HashSet;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::consumer::InUse;
-use crate::error::Result;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::consumer::{BEAT_MAX, InUse, in_time};
+use crate::error::{Error, ErrorKind, Result};
 use crate::lease::{Lease, OffsetRange, Outcome, Settlement};
 use crate::message::{Message, Offset};
-use crate::settle::{RetryPolicy, Verdict, outcomes_of, own_messages};
+use crate::settle::{RetryPolicy, Verdict, WaitingKeys, outcomes_of, own_messages, with_followers_held};
 
 /// Messages leased to this consumer, to be settled as a whole or one by one.
 #[derive(Debug)]
@@ -21,6 +25,7 @@ pub struct Batch {
     /// Of keys that wait for an older message: given back unhandled.
     parked: Vec<(Offset, String)>,
     lease_for: Duration,
+    handed_at: Instant,
     policy: RetryPolicy,
 }
 
@@ -28,7 +33,7 @@ impl Batch {
     pub(crate) fn new(of: InUse, lease: Lease, lease_for: Duration, messages: Vec<Message>) -> Self {
         let (messages, parked) = own_messages(&lease, of.group.subscription.lanes, messages);
         let policy = of.group.policy();
-        Batch { of, lease, messages, parked, lease_for, policy }
+        Batch { of, lease, messages, parked, lease_for, handed_at: Instant::now(), policy }
     }
 
     /// The messages, offsets rising.
@@ -64,8 +69,15 @@ impl Batch {
     /// Settles with a verdict on some messages; those not named are done.
     ///
     /// In an ordered subscription later messages of a key that failed are given back too, so that they come after it:
-    /// do not handle them. [`Batch::handle`] sees to that.
+    /// do not handle them. That is also so at the last attempt, where the one that failed is buried: what is to count as done
+    /// behind it has to be named. [`Batch::handle`] sees to all of that.
     pub async fn settle_each(self, verdicts: Vec<(Offset, Verdict)>) -> Result<()> {
+        let verdicts = with_followers_held(&self.lease, &self.messages, verdicts);
+        self.settle_said(verdicts).await
+    }
+
+    /// Settles with the verdicts of whoever asked [`WaitingKeys`] what to handle.
+    async fn settle_said(self, verdicts: Vec<(Offset, Verdict)>) -> Result<()> {
         let outcomes = outcomes_of(&self.lease, &self.messages, verdicts, &self.policy);
         self.settle(self.settlement(&outcomes)).await?;
         self.count(&outcomes);
@@ -77,48 +89,68 @@ impl Batch {
         self.of.runtime.store.extend(&[self.lease.id()], self.lease_for).await?.remove(0)
     }
 
-    /// Handles the messages one after the other and settles them: extends the lease at a third of its time, and keeps
-    /// order per key where the subscription asks for it.
+    /// Handles the messages one after the other and settles them: extends the lease at a third of its time, also while the
+    /// handler blocks its thread, and keeps order per key where the subscription asks for it. `LeaseLost` if the lease is lost
+    /// meanwhile: the handler that runs is dropped, and others have the messages.
     pub async fn handle<H, F>(self, mut handler: H) -> Result<()>
     where
         H: FnMut(Message, u32) -> F,
         F: Future<Output = Verdict>,
     {
+        let (_keeping, lost) = self.keep();
+        tokio::pin!(lost);
         let mut verdicts = Vec::new();
-        let mut failed_keys = HashSet::new();
+        let mut waiting = WaitingKeys::of(&self.lease, &self.policy);
         for message in &self.messages {
-            let key = message.key.as_ref().filter(|_| self.lease.lane.is_some());
-            if key.is_some_and(|key| failed_keys.contains(key)) {
+            if waiting.hold(message) {
                 continue;
             }
-            let verdict = self.keep_while(handler(message.clone(), self.lease.attempt)).await?;
-            if matches!(verdict, Verdict::Done | Verdict::Skip) {
-                continue;
+            let verdict = tokio::select! {
+                biased;
+                error = &mut lost => return Err(error),
+                verdict = handler(message.clone(), self.lease.attempt) => verdict,
+            };
+            waiting.said(message, &verdict);
+            if !matches!(verdict, Verdict::Done | Verdict::Skip) {
+                verdicts.push((message.offset, verdict));
             }
-            if let Some(key) = key
-                && !matches!(verdict, Verdict::Bury(_))
-            {
-                failed_keys.insert(key.clone());
-            }
-            verdicts.push((message.offset, verdict));
         }
-        self.settle_each(verdicts).await
+        self.settle_said(verdicts).await
     }
 
-    /// Awaits a handler while extending the lease. An error here means that the lease is lost: stop, others have it.
-    async fn keep_while<T>(&self, work: impl Future<Output = T>) -> Result<T> {
-        tokio::pin!(work);
-        if self.lease_for.is_zero() {
-            return Ok(work.await);
-        }
-        let mut beat = tokio::time::interval(self.lease_for / 3);
-        beat.tick().await;
-        loop {
-            tokio::select! {
-                done = &mut work => return Ok(done),
-                _ = beat.tick() => self.extend().await?,
+    /// Extends the lease on the thread for leases, until the first part is dropped. The second one answers if it is lost.
+    fn keep(&self) -> (AbortOnDropHandle, impl Future<Output = Error> + use<>) {
+        let (tell, lost) = oneshot::channel();
+        let (store, id, lease_for) = (Arc::clone(&self.of.runtime.store), self.lease.id(), self.lease_for);
+        let first_at = self.handed_at + lease_for / 3;
+        let keeping = self.of.runtime.thread.spawn(async move {
+            if lease_for.is_zero() {
+                return;
             }
-        }
+            tokio::time::sleep_until(first_at).await;
+            loop {
+                let asked = in_time(BEAT_MAX, store.extend(std::slice::from_ref(&id), lease_for)).await;
+                let pause = match asked.and_then(|mut answers| answers.remove(0)) {
+                    Ok(()) => lease_for / 3,
+                    Err(error) if matches!(error.kind(), ErrorKind::LeaseLost | ErrorKind::Closed) => {
+                        let _ = tell.send(error);
+                        return;
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, token = %id.token, "extending leases failed");
+                        (lease_for / 20).min(Duration::from_secs(1))
+                    }
+                };
+                tokio::time::sleep(pause).await;
+            }
+        });
+        let lost = async move {
+            match lost.await {
+                Ok(error) => error,
+                Err(_) => std::future::pending().await,
+            }
+        };
+        (AbortOnDropHandle(keeping), lost)
     }
 
     async fn settle(&self, settlement: Settlement) -> Result<()> {
@@ -137,6 +169,15 @@ impl Batch {
         let parked = self.parked.iter().map(|(offset, key)| (*offset, Outcome::Park { key: key.clone() }));
         let others = parked.chain(outcomes.iter().cloned()).collect();
         Settlement::each(&self.lease, fill_with_acks(self.lease.range, others))
+    }
+}
+
+/// A task that ends with this.
+struct AbortOnDropHandle(JoinHandle<()>);
+
+impl Drop for AbortOnDropHandle {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 

@@ -10,6 +10,7 @@ use crate::dead_letter::{self, DeadLetters};
 use crate::error::Result;
 use crate::groups::Groups;
 use crate::lease::OffsetRange;
+use crate::lease_thread::LeaseThread;
 use crate::maintain::{Maintenance, MaintenancePreset};
 use crate::message::{Message, Offset};
 use crate::name::{GroupName, TopicName};
@@ -147,15 +148,23 @@ impl Headwater {
     /// What running consumers of this handle and its clones share.
     pub(crate) fn runtime(&self) -> Result<Arc<Runtime>> {
         let mut runtime = self.runtime.lock().expect("no panic while held");
-        match &*runtime {
+        // One whose tokio runtime was shut down serves nobody any more.
+        match runtime.as_ref().filter(|runtime| !runtime.settler.is_gone()) {
             Some(runtime) => Ok(Arc::clone(runtime)),
             None => {
                 let (store, owner) = (Arc::clone(&self.store), Runtime::new_owner()?);
-                let started = Runtime::start(store, owner, Some(SILENT_FOR), self.maintenance);
+                let thread = LeaseThread::shared()?;
+                let started = Runtime::start(thread, store, owner, Some(SILENT_FOR), self.maintenance);
                 *runtime = Some(Arc::clone(&started));
                 Ok(started)
             }
         }
+    }
+
+    /// What its consumers share from now on, for tests.
+    #[cfg(all(test, feature = "sqlite"))]
+    pub(crate) fn set_runtime(&self, runtime: Arc<Runtime>) {
+        *self.runtime.lock().expect("no panic while held") = Some(runtime);
     }
 
     /// Everything published to a topic so far that is still stored, offsets rising: for tests and for looking.

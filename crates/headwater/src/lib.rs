@@ -246,6 +246,7 @@ mod handle;
 mod handler;
 mod headwater;
 mod lease;
+mod lease_thread;
 pub mod limits;
 mod maintain;
 mod message;

@@ -66,6 +66,75 @@ pub fn decide(verdict: Verdict, attempt: u32, policy: &RetryPolicy, jitter: f64)
     }
 }
 
+/// Which keys of a lane wait: a message that comes again holds back the later ones of its key, and one that is buried does not.
+///
+/// The one home of that rule. Every loop over the messages of a lease asks [`WaitingKeys::hold`] before it handles a message,
+/// and says afterwards how it ended: what was not handled for its key is then never taken for done by [`outcomes_of`].
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WaitingKeys {
+    /// The attempt and how often there may be one; `None` without lanes, where no key waits.
+    lane: Option<(u32, RetryPolicy)>,
+    keys: HashSet<String>,
+}
+
+impl WaitingKeys {
+    pub(crate) fn of(lease: &Lease, policy: &RetryPolicy) -> Self {
+        WaitingKeys { lane: lease.lane.map(|_| (lease.attempt, *policy)), keys: HashSet::new() }
+    }
+
+    /// Whether the message must not be handled, because an older one of its key waits.
+    pub(crate) fn hold(&self, message: &Message) -> bool {
+        message.key.as_ref().is_some_and(|key| self.keys.contains(key))
+    }
+
+    /// A handler's word on a message: at the last attempt a failure is a burial, and holds nothing back.
+    pub(crate) fn said(&mut self, message: &Message, verdict: &Verdict) {
+        if let Some((attempt, policy)) = self.lane {
+            self.became(message, &decide(verdict.clone(), attempt, &policy, 0.0));
+        }
+    }
+
+    fn became(&mut self, message: &Message, outcome: &Outcome) {
+        let comes_again = match outcome {
+            Outcome::Ack | Outcome::Bury { .. } => false,
+            Outcome::Retry { .. } | Outcome::Release | Outcome::Park { .. } => true,
+        };
+        if self.lane.is_some() && comes_again {
+            self.keys.extend(message.key.clone());
+        }
+    }
+}
+
+/// Verdicts of a program that handles a lane by itself, and leaves out later messages of a key that failed: those are given
+/// back, also when the failure was the last attempt and its message is buried. Nothing is done that was not handled.
+pub(crate) fn with_followers_held(
+    lease: &Lease,
+    messages: &[Message],
+    mut verdicts: Vec<(Offset, Verdict)>,
+) -> Vec<(Offset, Verdict)> {
+    if lease.lane.is_none() {
+        return verdicts;
+    }
+    let named: HashMap<Offset, bool> = verdicts
+        .iter()
+        .map(|(offset, verdict)| {
+            let handled = matches!(verdict, Verdict::Done | Verdict::Skip | Verdict::Bury(_));
+            (*offset, handled)
+        })
+        .collect();
+    let mut failed_keys: HashSet<&str> = HashSet::new();
+    for message in messages {
+        let Some(key) = message.key.as_deref() else { continue };
+        match named.get(&message.offset) {
+            Some(true) => {}
+            Some(false) => drop(failed_keys.insert(key)),
+            None if failed_keys.contains(key) => verdicts.push((message.offset, Verdict::Release)),
+            None => {}
+        }
+    }
+    verdicts
+}
+
 /// What becomes of the messages of a lease, given a handler's verdicts on some of them; those that are simply acked are left
 /// out. In a lane, later messages of a key that has to wait are parked behind it.
 pub(crate) fn outcomes_of(
@@ -78,28 +147,25 @@ pub(crate) fn outcomes_of(
         return Vec::new();
     }
     let mut others = Vec::new();
-    let mut waiting_keys: HashSet<&str> = HashSet::new();
+    let mut waiting = WaitingKeys::of(lease, policy);
     let mut named: HashMap<Offset, Verdict> = verdicts.into_iter().collect();
     for message in messages {
         let key = message.key.as_deref().filter(|_| lease.lane.is_some());
         let verdict = named.remove(&message.offset).unwrap_or(Verdict::Done);
-        if let Some(key) = key.filter(|key| waiting_keys.contains(key)) {
+        if let Some(key) = key.filter(|_| waiting.hold(message)) {
             others.push((message.offset, Outcome::Park { key: key.to_owned() }));
             continue;
         }
         let outcome = match (decide(verdict, lease.attempt, policy, jitter_of(message)), key) {
             (Outcome::Ack, _) => continue,
             (Outcome::Retry { after, error, .. }, Some(key)) => {
-                waiting_keys.insert(key);
                 Outcome::Retry { after, error, key: Some(key.to_owned()) }
             }
-            (Outcome::Release, Some(key)) => {
-                waiting_keys.insert(key);
-                // Parked behind nothing: due at once, and later messages of the key wait for it.
-                Outcome::Park { key: key.to_owned() }
-            }
+            // Parked behind nothing: due at once, and later messages of the key wait for it.
+            (Outcome::Release, Some(key)) => Outcome::Park { key: key.to_owned() },
             (outcome, _) => outcome,
         };
+        waiting.became(message, &outcome);
         others.push((message.offset, outcome));
     }
     others

@@ -1,5 +1,7 @@
 //! The runtime as programs use it, each case on both databases.
 
+#[path = "runtime/blocked.rs"]
+mod blocked;
 #[path = "runtime/each.rs"]
 mod each;
 #[path = "runtime/errors.rs"]
@@ -22,5 +24,7 @@ mod order;
 mod outcomes;
 #[path = "runtime/periodic.rs"]
 mod periodic;
+#[path = "runtime/pull.rs"]
+mod pull;
 #[path = "runtime/trace.rs"]
 mod trace;

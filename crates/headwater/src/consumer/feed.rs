@@ -6,6 +6,7 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -20,8 +21,9 @@ use super::catch_up;
 use super::group::Group;
 use super::heart::Look;
 use super::pages::{Pages, weight};
+use super::standing::EndReason;
 use super::work::LeaseWork;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, panic_text};
 use crate::handler::Messages;
 use crate::lease::{ClaimRequest, Claimed, Epoch, Lease, OffsetRange, Outcome, Want};
 use crate::limits::{CLAIM_SUBSCRIPTIONS_MAX, SAFETY_POLL};
@@ -40,6 +42,9 @@ const READ_MAX: i64 = 1_000;
 const PAGES_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// How long giving back leases of an abandoned claim is tried.
 const GIVE_BACK_FOR: Duration = Duration::from_secs(60);
+/// How many panics in a row end a feed, and how long without one makes them a row no more.
+const PANICS_MAX: u32 = 5;
+const CALM: Duration = Duration::from_secs(60);
 /// The longest pause after a claim that failed.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
@@ -87,7 +92,7 @@ impl Feed {
         self.groups.lock().expect("no panic while held").push(group);
         let mut task = self.task.lock().expect("no panic while held");
         if task.is_none() {
-            *task = Some(tokio::spawn(run(Arc::clone(self))));
+            *task = Some(tokio::spawn(serve(Arc::clone(self))));
         }
         drop(task);
         self.changed.notify_one();
@@ -286,7 +291,8 @@ impl Drop for Hand<'_> {
         tokio::spawn(async move {
             let deadline = Instant::now() + GIVE_BACK_FOR;
             while let Err(error) = store.settle(&settlements).await {
-                if !error.is_retryable() || Instant::now() > deadline {
+                let unknown = error.kind() == ErrorKind::CommitUnknown;
+                if !(error.is_retryable() || unknown) || Instant::now() > deadline {
                     tracing::warn!(%error, "leases were not given back, they come back when they end");
                     return;
                 }
@@ -313,6 +319,30 @@ fn parts(range: OffsetRange) -> impl Iterator<Item = OffsetRange> {
     let last_of = move |first: i64| Offset(range.last.0.min(first + READ_MAX - 1));
     let firsts = (range.first.0..=range.last.0).step_by(usize::try_from(READ_MAX).expect("it is small"));
     firsts.map(move |first| OffsetRange::new(Offset(first), last_of(first)))
+}
+
+/// Runs the feed, and starts it again after a panic. One that panics again and again ends its groups: a group that nobody
+/// claims for must not be said to live, and its program has to know.
+async fn serve(feed: Arc<Feed>) {
+    let (mut panics, mut pause) = (0, Duration::from_millis(50));
+    loop {
+        let started = Instant::now();
+        let Err(panic) = AssertUnwindSafe(run(Arc::clone(&feed))).catch_unwind().await else { return };
+        if started.elapsed() >= CALM {
+            (panics, pause) = (0, Duration::from_millis(50));
+        }
+        panics += 1;
+        tracing::error!(topic = %feed.topic, panics, panic = panic_text(&*panic), "feed panicked");
+        if panics >= PANICS_MAX {
+            // Under the lock that whoever joins takes after it is in the list: it is ended here, or finds no task and starts one.
+            let mut task = feed.task.lock().expect("no panic while held");
+            feed.groups().iter().for_each(|group| group.end(EndReason::Panicked));
+            *task = None;
+            return;
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
 }
 
 /// Claims for whoever wants work until nobody is served any more.
@@ -413,3 +443,6 @@ impl Feed {
         Ok(any)
     }
 }
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests;

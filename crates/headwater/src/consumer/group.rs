@@ -175,7 +175,8 @@ impl Group {
         self.held.fetch_add(1, Ordering::AcqRel);
         self.settler.remember(&work);
         // Remembered first: whoever stops the group either sees this lease in hand, or is seen here.
-        if self.stopping.load(Ordering::SeqCst) {
+        // And one that came late, because nobody here ran: it may end, or be another's, before a handler is done with it.
+        if self.stopping.load(Ordering::SeqCst) || work.came_late() {
             self.give_back(&work);
             return;
         }
@@ -254,7 +255,7 @@ impl Group {
     }
 
     fn settle(&self, work: &Arc<LeaseWork>, settlement: Settlement, last: bool) {
-        if self.standing.ended().is_none() {
+        if !self.standing.is_over() {
             self.settler.settle(Arc::clone(work), settlement, last);
         } else if last {
             // The subscription is over and all its leases with it: there is nothing to be said.
@@ -371,7 +372,7 @@ impl Group {
         }
     }
 
-    /// The subscription is over: nothing more is handed to members, and what they have is nobody's any more.
+    /// Nothing more is handed to members. If the subscription is over, what they have is nobody's any more; else they finish it.
     pub(crate) fn end(&self, reason: EndReason) {
         if !self.standing.set_ended(reason) {
             return;
@@ -379,7 +380,8 @@ impl Group {
         let (topic, group) = (&self.subscription.topic.name, &self.subscription.group);
         tracing::warn!(%topic, %group, %reason, "the consumer ends");
         let ours = |work: &Arc<LeaseWork>| std::ptr::eq(&raw const *work.group, self);
-        for work in self.settler.in_hand().into_iter().filter(ours) {
+        let over = self.standing.is_over();
+        for work in self.settler.in_hand().into_iter().filter(|work| over && ours(work)) {
             work.lost.store(true, Ordering::Relaxed);
         }
         self.stop();

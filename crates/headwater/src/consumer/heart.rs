@@ -12,12 +12,13 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::Notify;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::group::Group;
 use super::runtime::Runtime;
 use super::standing::EndReason;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, no_panic};
 use crate::limits::{DELAY_MAX, HEARTBEAT_FAILURES_MAX};
 use crate::name::GroupName;
 use crate::store::{Beat, Pulse};
@@ -25,8 +26,8 @@ use crate::subscription::{DeliveryPolicy, Subscription, SubscriptionId, Subscrip
 use crate::topic::{TopicId, TopicSettings};
 
 /// How long a heartbeat may take.
-pub(super) const BEAT_MAX: Duration = Duration::from_secs(5);
-/// How long a read between heartbeats may take: all of them at their longest, and the process is still heard in time.
+pub(crate) const BEAT_MAX: Duration = Duration::from_secs(5);
+/// How long a read that a heartbeat brings up may take.
 const READ_MAX: Duration = Duration::from_secs(2);
 /// How soon after one heartbeat another may be asked for out of turn.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -59,12 +60,13 @@ fn beat_every(silent_for: Duration) -> Duration {
     silent_for / 4
 }
 
-/// Beats until the runtime is gone or serves nobody.
+/// Beats until the runtime is gone or serves nobody, on the thread for leases: blocked handlers silence nobody. Only its own
+/// calls are made here; what it wants to know besides is read on the program's runtime, and nothing waits for that.
 pub(crate) async fn beat(runtime: Weak<Runtime>, silent_for: Option<Duration>) {
     let mut owner = silent_for.map(OwnerBeat::new);
     let mut groups = GroupBeat::new();
     loop {
-        let Some(alive) = runtime.upgrade() else { return };
+        let Some(alive) = runtime.upgrade().filter(|runtime| !runtime.settler.is_gone()) else { return };
         let mut told = Ok(());
         if let Some(owner) = owner.as_mut().filter(|owner| Instant::now() >= owner.due_at) {
             told = owner.beat(&alive).await;
@@ -100,11 +102,18 @@ struct OwnerBeat {
     /// Since when every beat came in time, by a clock that also counts while the machine sleeps.
     in_touch_since: Option<SystemTime>,
     beaten_at: SystemTime,
+    reading: Reading,
 }
 
 impl OwnerBeat {
     fn new(silent_for: Duration) -> Self {
-        OwnerBeat { silent_for, due_at: Instant::now(), in_touch_since: None, beaten_at: SystemTime::now() }
+        OwnerBeat {
+            silent_for,
+            due_at: Instant::now(),
+            in_touch_since: None,
+            beaten_at: SystemTime::now(),
+            reading: Reading::default(),
+        }
     }
 
     async fn beat(&mut self, runtime: &Runtime) -> Result<(), Closed> {
@@ -120,9 +129,7 @@ impl OwnerBeat {
             Ok(_) => {
                 self.beaten_at = SystemTime::now();
                 self.in_touch_since.get_or_insert(self.beaten_at);
-                if let Err(error) = in_time(READ_MAX, runtime.measure_lag()).await {
-                    tracing::debug!(%error, "the lag is not known now");
-                }
+                self.reading.start(runtime, |runtime| async move { runtime.measure_lag().await });
                 beat_every(silent_for)
             }
             Err(error) if error.kind() == ErrorKind::Closed => return Err(Closed),
@@ -136,10 +143,33 @@ impl OwnerBeat {
     }
 }
 
-/// What takes too long has failed: the next heartbeat must not wait for it.
-pub(super) async fn in_time<T>(limit: Duration, asked: impl Future<Output = Result<T>>) -> Result<T> {
+/// What takes too long or panics has failed: the next heartbeat must not wait for it, or be the last.
+pub(crate) async fn in_time<T>(limit: Duration, asked: impl Future<Output = Result<T>>) -> Result<T> {
     let late = |_| Err(Error::new(ErrorKind::Unavailable, format!("no answer in {limit:?}")));
-    tokio::time::timeout(limit, asked).await.unwrap_or_else(late)
+    tokio::time::timeout(limit, no_panic("keeping leases", asked)).await.unwrap_or_else(late)
+}
+
+/// A read that a heartbeat brings up, one at a time, on the program's runtime: its connections live there.
+#[derive(Debug, Default)]
+struct Reading(Option<JoinHandle<()>>);
+
+impl Reading {
+    fn start<F: Future<Output = Result<()>> + Send>(
+        &mut self,
+        runtime: &Runtime,
+        read: impl FnOnce(Arc<Runtime>) -> F + Send + 'static,
+    ) {
+        if self.0.as_ref().is_some_and(|reading| !reading.is_finished()) {
+            return;
+        }
+        let this = runtime.downgrade();
+        self.0 = Some(runtime.home.spawn(async move {
+            let Some(runtime) = this.upgrade() else { return };
+            if let Err(error) = in_time(READ_MAX, read(runtime)).await {
+                tracing::debug!(%error, "reading what heartbeats bring up failed");
+            }
+        }));
+    }
 }
 
 /// How soon a heartbeat that failed is tried again.
@@ -154,11 +184,18 @@ struct GroupBeat {
     /// Somebody asked out of turn: since when, and whether in any case.
     asked: Option<(Instant, bool)>,
     failures: u32,
+    reading: Reading,
 }
 
 impl GroupBeat {
     fn new() -> Self {
-        GroupBeat { due_at: Instant::now(), beaten_at: None, asked: None, failures: 0 }
+        GroupBeat {
+            due_at: Instant::now(),
+            beaten_at: None,
+            asked: None,
+            failures: 0,
+            reading: Reading::default(),
+        }
     }
 
     /// Somebody wants to know how a subscription is, or a new one is served.
@@ -193,10 +230,10 @@ impl GroupBeat {
             if answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Closed) {
                 return Err(Closed);
             }
-            if self.hear(answer, &groups)
-                && let Err(error) = in_time(READ_MAX, learn_settings(runtime, &groups)).await
-            {
-                tracing::debug!(%error, "whether settings were altered is not known now");
+            if self.hear(answer, &groups) {
+                let groups = groups.clone();
+                self.reading
+                    .start(runtime, move |runtime| async move { learn_settings(&runtime, &groups).await });
             }
         }
         let interval = interval_of(&groups);
@@ -311,6 +348,6 @@ mod rules {
         let longest = SILENT_FOR + beat_every(SILENT_FOR);
         assert!(longest < Duration::from_secs(20), "{longest:?}");
         assert!(beat_every(SILENT_FOR) * 3 < SILENT_FOR);
-        assert!((BEAT_MAX + READ_MAX) * 2 < SILENT_FOR, "between one beat and the next");
+        assert!(BEAT_MAX * 2 < SILENT_FOR, "between one beat and the next");
     }
 }

@@ -1,11 +1,14 @@
 //! What a process does for the leases it holds: extends them, acks early what is done of slow ones, gives back what
-//! nobody starts.
+//! nobody starts. It runs on the thread for leases, so that a program that blocks its own threads loses none.
 
 use std::collections::HashMap;
 use std::sync::Weak;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
+use super::heart::{BEAT_MAX, in_time};
 use super::runtime::Runtime;
 use crate::lease::LeaseId;
 
@@ -19,7 +22,7 @@ pub(crate) async fn keep(runtime: Weak<Runtime>) {
     let mut beat = BEAT;
     loop {
         tokio::time::sleep(beat).await;
-        let Some(runtime) = runtime.upgrade() else { return };
+        let Some(runtime) = runtime.upgrade().filter(|runtime| !runtime.settler.is_gone()) else { return };
         look_after(&runtime).await;
         // A short lease is looked at more often: twice before a third of it has passed.
         let leases = runtime.groups().into_iter().map(|group| group.lease_for());
@@ -37,7 +40,7 @@ async fn look_after(runtime: &Runtime) {
     let works = runtime.settler.in_hand();
     let mut due: HashMap<Duration, Vec<LeaseId>> = HashMap::new();
     for work in &works {
-        if work.take_extension() {
+        if work.needs_extension() {
             due.entry(work.lease_for).or_default().push(work.lease.id());
         }
         if let Some(settlement) = work.settle_done(SLOW) {
@@ -48,22 +51,21 @@ async fn look_after(runtime: &Runtime) {
         group.give_back_stale(SLOW);
     }
     for (lease_for, leases) in due {
-        let answers = match runtime.store.extend(&leases, lease_for).await {
+        // Its time counts from before the call, so never longer than in the store.
+        let asked_at = Instant::now();
+        let answers = match in_time(BEAT_MAX, runtime.store.extend(&leases, lease_for)).await {
             Ok(answers) => answers,
             Err(error) => {
-                // The next beats try again: two more come before the lease ends.
+                // Still due: the next rounds try again while the lease lasts.
                 tracing::warn!(%error, leases = leases.len(), "extending leases failed");
-                works
-                    .iter()
-                    .filter(|work| leases.iter().any(|lease| lease.token == work.token()))
-                    .for_each(|work| work.extension_failed());
                 continue;
             }
         };
         for (token, answer) in leases.iter().map(|lease| lease.token).zip(answers) {
-            if answer.is_err()
-                && let Some(work) = works.iter().find(|work| work.token() == token)
-            {
+            let Some(work) = works.iter().find(|work| work.token() == token) else { continue };
+            if answer.is_ok() {
+                work.extended(asked_at);
+            } else {
                 work.lost.store(true, Ordering::Relaxed);
                 tracing::warn!(
                     topic = %work.group.subscription.topic.name, group = %work.group.subscription.group,

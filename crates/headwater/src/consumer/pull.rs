@@ -1,20 +1,22 @@
 //! Consuming by hand: claims, fetches, waits, and hands out batches to be settled by the caller.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::group::Group;
+use super::listed::{List, Listed};
 use super::member::Members;
 use super::runtime::Runtime;
 use super::settings::GroupSettings;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::handle::Batch;
-use crate::lease::{ClaimRequest, Lease, Outcome, Settlement, Want};
+use crate::lease::{ClaimRequest, Lease, Want};
+use crate::lease_thread::LeaseThread;
 use crate::limits::{DELAY_MAX, SAFETY_POLL};
+use crate::message::Message;
 use crate::name::Owner;
 use crate::observe::metrics::GroupMetrics;
 use crate::store::{Pulse, Store};
@@ -30,8 +32,8 @@ pub struct Consumer {
     runtime: Arc<Runtime>,
     group: Arc<Group>,
     batch: u32,
-    /// Leases claimed together with the one handed out last, and for how long.
-    claimed: VecDeque<(Lease, Duration)>,
+    /// Leases claimed together with the one handed out last.
+    list: List,
 }
 
 /// A group in use: heartbeats say so while this is there.
@@ -58,6 +60,7 @@ impl Drop for InUse {
 
 impl Consumer {
     pub(super) fn new(
+        thread: Arc<LeaseThread>,
         store: Arc<dyn Store>,
         owner: Owner,
         subscription: Subscription,
@@ -66,14 +69,14 @@ impl Consumer {
         metrics: Arc<GroupMetrics>,
     ) -> Self {
         // Its leases last until their deadlines, however long a program that drives itself leaves the runtime alone.
-        let runtime = Runtime::start(store, owner, None, None);
+        let runtime = Runtime::start(Arc::clone(&thread), Arc::clone(&store), owner, None, None);
         let (members, settler) = (Members::default(), runtime.settler.clone());
         let group = Group::new(subscription, settings, members, settler, Arc::default(), metrics);
         let group = Arc::new(group);
         // How far behind it is, is for whoever asks.
         group.take_moved();
         runtime.serve(Arc::clone(&group));
-        Consumer { runtime, group, batch, claimed: VecDeque::new() }
+        Consumer { runtime, group, batch, list: List::new(thread, store) }
     }
 
     /// The subscription it serves.
@@ -84,7 +87,8 @@ impl Consumer {
     /// The next batch, or `None` if nothing came in time. First reads, then waits: what is there is given at once.
     ///
     /// Settle a batch before taking the next one, or hold several; what is never settled is handed to another member
-    /// when its lease ends.
+    /// when its lease ends. A batch comes with nine tenths of its lease's time at least. What was claimed together with it and
+    /// has waited for a third of that time, because the program is slow to ask again, is given back for others to have.
     ///
     /// While the subscription is paused nothing comes, and this goes on waiting. A dead one is brought back by asking. One
     /// that was cancelled is `InvalidTransition`, one that was removed `NoSuchSubscription`: open another consumer.
@@ -103,6 +107,9 @@ impl Consumer {
         tokio::pin!(stop);
         let deadline = Instant::now() + at_most.min(DELAY_MAX);
         let _waits = InUse::new(&self.runtime, &self.group);
+        let list = self.list.listed();
+        // Held to the end: what waits is handed out, extended or given back by one at a time.
+        let mut listed = list.lock().await;
         loop {
             tokio::select! {
                 biased;
@@ -110,19 +117,24 @@ impl Consumer {
                 () = std::future::ready(()) => {}
             }
             // Taken off the list only once its messages are here: an error or a dropped call loses no lease.
-            while let Some((lease, lease_for)) = self.claimed.front().cloned() {
-                let batch = self.fetch(lease, lease_for).await?;
-                self.claimed.pop_front();
+            while let Some((lease, lease_for)) = listed.front().await? {
+                let messages = self.runtime.store.fetch(lease.topic_id, lease.range).await?;
+                if listed.is_old() {
+                    // The read took so long, or the process was stopped: the next round gives it back.
+                    continue;
+                }
+                let batch = self.batch_of(lease, lease_for, messages).await?;
+                listed.pop();
                 if batch.is_some() {
                     return Ok(batch);
                 }
             }
-            if self.claim().await?.is_none() {
+            if self.claim(&mut listed).await?.is_none() {
                 continue;
             }
             // Nothing there: say that we wait, look once more, and only then sleep.
             let wake = self.runtime.store.arm(&[self.subscription().topic.topic_id]).await?;
-            let Some(recheck_after) = self.claim().await? else { continue };
+            let Some(recheck_after) = self.claim(&mut listed).await? else { continue };
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Ok(None);
@@ -135,7 +147,7 @@ impl Consumer {
     }
 
     /// Claims; `None` if it got something or may now, else how long to wait at most.
-    async fn claim(&mut self) -> Result<Option<Duration>> {
+    async fn claim(&self, listed: &mut Listed) -> Result<Option<Duration>> {
         let lease_for = self.group.lease_for();
         let want = Want {
             // Said outright: the store need not look the topic's up.
@@ -143,9 +155,10 @@ impl Consumer {
             ..Want::new(self.subscription().subscription_id, self.batch)
         };
         let request = ClaimRequest { owner: self.runtime.owner.clone(), wants: vec![want] };
+        let asked_at = Instant::now();
         let claimed = self.runtime.store.claim(&request).await?;
-        self.claimed.extend(claimed.leases.into_iter().map(|lease| (lease, lease_for)));
-        if !self.claimed.is_empty() {
+        if !claimed.leases.is_empty() {
+            listed.fill(claimed.leases, lease_for, asked_at);
             return Ok(None);
         }
         for (_, state) in claimed.inactive {
@@ -161,9 +174,13 @@ impl Consumer {
         Ok(Some(claimed.recheck_after.map_or(SAFETY_POLL, |after| after.min(SAFETY_POLL))))
     }
 
-    /// The messages of a lease; `None` if none of them exists or is this lane's: then it is settled right away.
-    async fn fetch(&self, lease: Lease, lease_for: Duration) -> Result<Option<Batch>> {
-        let messages = self.runtime.store.fetch(lease.topic_id, lease.range).await?;
+    /// A lease with its messages; `None` if none of them exists or is this lane's: then it is settled right away.
+    async fn batch_of(
+        &self,
+        lease: Lease,
+        lease_for: Duration,
+        messages: Vec<Message>,
+    ) -> Result<Option<Batch>> {
         let suspect = lease.suspect;
         let batch = Batch::new(InUse::new(&self.runtime, &self.group), lease, lease_for, messages);
         let (metrics, count) = (&self.group.metrics, batch.messages().len() as u64);
@@ -180,16 +197,8 @@ impl Consumer {
 
     /// Gives back what was claimed and not handed out, and takes its leave. The group keeps its place; others get the rest at
     /// once.
-    pub async fn close(mut self) -> Result<()> {
-        let back: Vec<Settlement> = self
-            .claimed
-            .drain(..)
-            .map(|(lease, _)| Settlement::each(&lease, vec![(lease.range, Outcome::Release)]))
-            .collect();
-        if !back.is_empty() {
-            // A lease that was lost meanwhile is not ours to give back.
-            self.runtime.store.settle(&back).await?;
-        }
+    pub async fn close(self) -> Result<()> {
+        self.list.listed().lock().await.give_back().await?;
         // Whoever still has a batch says that it lives, and is found silent when it is gone.
         if self.group.standing.users() == 0 {
             self.runtime.dismiss(&self.group, true).await;

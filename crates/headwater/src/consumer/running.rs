@@ -62,7 +62,8 @@ impl Running {
         Health { reason, ..self.group.metrics.health("consumer", state) }
     }
 
-    /// Why it has ended by itself, if it has: its subscription was cancelled or removed. A pause does not end it.
+    /// Why it has ended by itself, if it has: its subscription was cancelled or removed, or claiming for it panicked again and
+    /// again. A pause does not end it.
     pub fn ended(&self) -> Option<EndReason> {
         self.group.standing.ended()
     }

@@ -1,9 +1,13 @@
 //! What the consumers of one process share: one owner, one settler, one feed per topic, one keeper, one heart, and upkeep.
+//!
+//! Keeper and heart run on the process's own thread for leases, everything else on the runtime of the program: a program
+//! that blocks its threads is late with messages, and loses no lease by it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
@@ -14,6 +18,7 @@ use super::ledger::Ledger;
 use super::settler::Settler;
 use super::{heart, keeper};
 use crate::error::Result;
+use crate::lease_thread::LeaseThread;
 use crate::maintain::{Maintaining, Maintenance, MaintenancePreset};
 use crate::name::{Owner, TopicName};
 use crate::store::{Beat, Pulse, Store};
@@ -35,6 +40,10 @@ pub(crate) struct Runtime {
     groups: Mutex<Vec<Arc<Group>>>,
     /// How long the owner may be silent; one that never says that it lives has its leases until their deadlines.
     silent_for: Option<Duration>,
+    /// Where leases are kept and heartbeats come from.
+    pub(crate) thread: Arc<LeaseThread>,
+    /// The program's own runtime: where what heartbeats bring up is read.
+    pub(super) home: Handle,
     keeper: JoinHandle<()>,
     heart: Mutex<Option<JoinHandle<()>>>,
     /// What was told of the groups.
@@ -50,20 +59,26 @@ pub(crate) struct Runtime {
 
 impl Runtime {
     pub(crate) fn start(
+        thread: Arc<LeaseThread>,
         store: Arc<dyn Store>,
         owner: Owner,
         silent_for: Option<Duration>,
         maintenance: Option<MaintenancePreset>,
     ) -> Arc<Self> {
         let settler = Settler::start(Arc::clone(&store));
-        Arc::new_cyclic(|this| Runtime {
+        Arc::new_cyclic(|this: &Weak<Runtime>| Runtime {
             store,
             owner,
             settler,
             feeds: Mutex::default(),
             groups: Mutex::default(),
             silent_for,
-            keeper: tokio::spawn(keeper::keep(Weak::clone(this))),
+            keeper: {
+                let this = Weak::clone(this);
+                thread.spawn_watched("keeper", move || keeper::keep(Weak::clone(&this)))
+            },
+            thread,
+            home: Handle::current(),
             heart: Mutex::default(),
             ledger: Ledger::default(),
             look: Arc::default(),
@@ -71,6 +86,10 @@ impl Runtime {
             maintaining: Mutex::default(),
             this: Weak::clone(this),
         })
+    }
+
+    pub(super) fn downgrade(&self) -> Weak<Runtime> {
+        Weak::clone(&self.this)
     }
 
     /// A name that nobody else has.
@@ -100,7 +119,9 @@ impl Runtime {
             self.look.ask_urgently();
         } else {
             // It begins with everybody in the list.
-            *heart = Some(tokio::spawn(heart::beat(Weak::clone(&self.this), self.silent_for)));
+            let (this, silent_for) = (Weak::clone(&self.this), self.silent_for);
+            let beat = move || heart::beat(Weak::clone(&this), silent_for);
+            *heart = Some(self.thread.spawn_watched("heart", beat));
         }
         let mut maintaining = self.maintaining.lock().expect("no panic while held");
         if let (None, Some(preset)) = (&*maintaining, self.maintenance) {

@@ -4,15 +4,17 @@
 //! again until the lease must have run out; whatever is lost by then is delivered again, to somebody.
 
 use std::collections::{HashMap, HashSet};
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures::FutureExt;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::work::LeaseWork;
-use crate::error::{ErrorKind, Result};
+use crate::error::{ErrorKind, Result, no_panic, panic_text};
 use crate::lease::{LeaseToken, Parts, Settlement};
 use crate::store::Store;
 
@@ -39,9 +41,21 @@ enum Order {
 impl Settler {
     /// Starts the task; it ends when the last clone is dropped and everything is settled.
     pub(crate) fn start(store: Arc<dyn Store>) -> Self {
-        let (queue, orders) = mpsc::unbounded_channel();
-        tokio::spawn(run(Arc::clone(&store), orders));
+        let (queue, mut orders) = mpsc::unbounded_channel();
+        let settling = Arc::clone(&store);
+        tokio::spawn(async move {
+            // What it had in hand then is not extended any more, and comes again when its leases end.
+            while let Err(panic) = AssertUnwindSafe(run(&*settling, &mut orders)).catch_unwind().await {
+                tracing::error!(panic = panic_text(&*panic), "settler panicked");
+            }
+        });
         Settler { queue, in_hand: Arc::default(), store, first: Arc::default() }
+    }
+
+    /// Whether its task has ended, which it does only with the program's runtime: then nothing is settled or handled any more,
+    /// and nobody is to say that this process lives.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.queue.is_closed()
     }
 
     pub(crate) fn store(&self) -> &dyn Store {
@@ -62,9 +76,12 @@ impl Settler {
         self.in_hand.lock().expect("no panic while held").is_empty()
     }
 
-    /// Returns once a lease comes to hand; at once if one did since this was last asked.
+    /// Returns once a lease comes to hand; at once if one did since this was last asked. Also if its task has ended.
     pub(crate) async fn busy(&self) {
-        self.first.notified().await;
+        tokio::select! {
+            () = self.first.notified() => {}
+            () = self.queue.closed() => {}
+        }
     }
 
     pub(crate) fn forget(&self, token: LeaseToken) {
@@ -96,7 +113,7 @@ impl Settler {
     }
 }
 
-async fn run(store: Arc<dyn Store>, mut orders: mpsc::UnboundedReceiver<Order>) {
+async fn run(store: &dyn Store, orders: &mut mpsc::UnboundedReceiver<Order>) {
     let mut taken = Vec::with_capacity(CALL_MAX);
     while orders.recv_many(&mut taken, CALL_MAX).await > 0 {
         let (mut works, mut settlements, mut flushes) = (Vec::new(), Vec::new(), Vec::new());
@@ -110,7 +127,7 @@ async fn run(store: Arc<dyn Store>, mut orders: mpsc::UnboundedReceiver<Order>) 
             }
         }
         if !settlements.is_empty() {
-            settle(&*store, works, settlements).await;
+            settle(store, works, settlements).await;
         }
         for flush in flushes {
             let _ = flush.send(());
@@ -126,7 +143,7 @@ async fn settle(store: &dyn Store, works: Vec<(Arc<LeaseWork>, bool)>, settlemen
         match result {
             Ok(()) => {}
             // Its subscription is over: that it has no leases any more is no news.
-            Err(_) if work.group.standing.ended().is_some() => {}
+            Err(_) if work.group.standing.is_over() => {}
             Err(error) => {
                 work.unsettled.store(true, Ordering::Relaxed);
                 if error.kind() == ErrorKind::LeaseLost {
@@ -187,29 +204,36 @@ async fn settle_patiently(
 }
 
 /// One call, repeated while it cannot be made.
+///
+/// `Busy` and `Unavailable` say that nothing happened: a lease found lost afterwards is lost. Only a call whose answer was
+/// lost (`CommitUnknown`) may have settled what its repeat does not find any more. Repeating it is safe: a token is gone
+/// once its lease is settled, so nothing is settled twice.
 async fn ask(store: &dyn Store, settlements: &[Settlement], deadline: Instant) -> Vec<Result<()>> {
     let mut pause = Duration::from_millis(20);
-    let mut repeated = false;
+    let mut answer_lost = false;
     loop {
-        match store.settle(settlements).await {
+        let error = match no_panic("settling", store.settle(settlements)).await {
             Ok(mut results) => {
-                if repeated {
-                    // A call whose answer was lost may have settled them: then there is nothing left to hold.
-                    for result in &mut results {
-                        if result.as_ref().is_err_and(|error| error.kind() == ErrorKind::LeaseLost) {
-                            *result = Ok(());
-                        }
-                    }
+                let lost = |result: &Result<()>| {
+                    result.as_ref().is_err_and(|error| error.kind() == ErrorKind::LeaseLost)
+                };
+                if answer_lost {
+                    results.iter_mut().filter(|result| lost(result)).for_each(|result| *result = Ok(()));
                 }
                 return results;
             }
-            Err(error) if error.is_retryable() && Instant::now() + pause < deadline => {
-                tracing::warn!(%error, leases = settlements.len(), "settling failed, trying again");
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(Duration::from_secs(1));
-                repeated = true;
-            }
-            Err(error) => return settlements.iter().map(|_| Err(error.copy())).collect(),
+            Err(error) => error,
+        };
+        let unknown = error.kind() == ErrorKind::CommitUnknown;
+        if !(error.is_retryable() || unknown) || Instant::now() + pause >= deadline {
+            return settlements.iter().map(|_| Err(error.copy())).collect();
         }
+        tracing::warn!(%error, leases = settlements.len(), "settling failed, trying again");
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_secs(1));
+        answer_lost |= unknown;
     }
 }
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests;

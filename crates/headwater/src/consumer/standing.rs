@@ -16,6 +16,8 @@ pub enum EndReason {
     Cancelled,
     /// Its subscription is not there any more.
     Gone,
+    /// What claims for it in this process panicked again and again, which is a bug: the log has it. Its subscription is as it was.
+    Panicked,
 }
 
 impl fmt::Display for EndReason {
@@ -23,6 +25,7 @@ impl fmt::Display for EndReason {
         f.write_str(match self {
             EndReason::Cancelled => "the subscription was cancelled; subscribing again makes a new one",
             EndReason::Gone => "the subscription is not there any more; subscribing again makes a new one",
+            EndReason::Panicked => "claiming for it panicked repeatedly, see the log; run the consumer again",
         })
     }
 }
@@ -112,6 +115,11 @@ impl Standing {
 
     pub(crate) fn ended(&self) -> Option<EndReason> {
         self.ended.get().copied()
+    }
+
+    /// Whether the subscription itself is over, and all its leases with it.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.ended(), Some(EndReason::Cancelled | EndReason::Gone))
     }
 
     /// Answers whether that is news; so do the others.

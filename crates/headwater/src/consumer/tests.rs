@@ -1,5 +1,6 @@
 //! Rules of the runtime that only show inside: what becomes of a lease in hand.
 
+mod silent;
 pub(crate) mod still;
 
 use std::sync::Arc;
@@ -81,9 +82,13 @@ impl Scene {
     }
 
     fn work(&self) -> LeaseWork {
+        self.work_of(Duration::from_secs(300))
+    }
+
+    /// The lease in hand, for so long since now.
+    fn work_of(&self, lease_for: Duration) -> LeaseWork {
         let slices = vec![Messages::from(self.messages.clone())];
-        let (group, now) = (Arc::clone(&self.group), Instant::now());
-        LeaseWork::new(self.lease.clone(), group, Duration::from_secs(300), slices, vec![], now)
+        LeaseWork::new(self.lease.clone(), Arc::clone(&self.group), lease_for, slices, vec![], Instant::now())
     }
 }
 
@@ -156,4 +161,35 @@ async fn giving_back_releases_only_what_is_not_done() {
     ];
     assert_eq!(back.parts, Parts::Each(parts));
     assert_eq!(work.give_back(), None);
+}
+
+#[tokio::test]
+async fn a_lease_that_came_late_is_given_back_unseen() {
+    let scene = Scene::busy(3).await;
+    let second = Duration::from_secs(1);
+    let late = scene.work_of(second * 3);
+    assert!(!late.came_late() && !late.is_lost() && !late.needs_extension());
+    tokio::time::pause();
+    tokio::time::advance(second * 2).await;
+    assert!(late.came_late() && late.needs_extension() && !late.is_lost());
+    tokio::time::resume();
+    scene.group.take_over(late);
+    scene.settle().await;
+    assert!(scene.claim("another").await.is_some_and(|lease| lease.range == scene.lease.range));
+}
+
+#[tokio::test]
+async fn nothing_is_started_once_the_time_of_a_lease_is_over_unextended() {
+    let scene = Scene::new(3).await;
+    let second = Duration::from_secs(1);
+    let work = scene.work_of(second * 3);
+    tokio::time::pause();
+    tokio::time::advance(second * 2).await;
+    let asked_at = Instant::now();
+    tokio::time::advance(second / 2).await;
+    work.extended(asked_at);
+    tokio::time::advance(second * 2).await;
+    assert!(!work.is_lost(), "two and a half seconds since it was extended");
+    tokio::time::advance(second).await;
+    assert!(work.is_lost(), "and three and a half");
 }

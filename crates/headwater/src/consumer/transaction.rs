@@ -5,6 +5,11 @@
 //! should one come once more all the same (published twice with one id, or the commit's answer was lost), its inbox entry
 //! says that the effect is there. A lease lost meanwhile makes the settlement find nothing: everything is rolled back, and
 //! whoever has the messages now does it.
+//!
+//! A transaction that breaks although the lease is ours is charged to the message whose handler ran last in it: its statement
+//! may have ended the connection, and would end the next one too. It is tried again by policy and buried in the end. Those
+//! before it are handled again at once, without it, so that each round has an end and no key loses its order; those after it
+//! are given back. Only where no handler ran the database was away, which is nobody's attempt.
 
 use std::sync::Arc;
 
@@ -14,15 +19,12 @@ use super::worker::context_of;
 #[cfg(feature = "postgres")]
 use super::worker::{guarded, traced};
 #[cfg(feature = "postgres")]
-use crate::error::Error;
-use crate::error::{ErrorKind, Result};
-#[cfg(feature = "postgres")]
-use crate::lease::Outcome;
+use crate::error::Result;
+use crate::error::{Error, ErrorKind};
+use crate::handler::Messages;
 use crate::lease::Settlement;
-use crate::message::Offset;
-#[cfg(feature = "postgres")]
-use crate::settle::decide;
-use crate::settle::{Verdict, outcomes_of};
+use crate::message::{Message, Offset};
+use crate::settle::{Verdict, WaitingKeys, outcomes_of};
 
 /// Handles a slice in one transaction of the embedded store. True if the lease is at its end by that.
 #[cfg(feature = "sqlite")]
@@ -42,7 +44,7 @@ pub(crate) async fn in_sqlite(
         handler_name: group.settings.inbox_name.clone(),
         lease: slice.work.lease.id(),
         messages: slice.messages.to_vec(),
-        ordered: slice.work.lease.lane.is_some(),
+        waiting: WaitingKeys::of(&slice.work.lease, &slice.work.policy),
         handler: Arc::new(move |connection, message| {
             let at = handled.messages.partition_point(|other| other.offset < message.offset);
             run(
@@ -51,15 +53,25 @@ pub(crate) async fn in_sqlite(
                 &context_of(&handled, &handled.member, handled.messages.part(at..at + 1)),
             )
         }),
-        decide: Box::new(move |verdicts| settlement_of(&ending, verdicts)),
+        decide: Box::new(move |verdicts| settlement_of(&ending, &ending.messages, verdicts)),
     };
     let started = tokio::time::Instant::now();
     group.call_for_help();
     let _in_flight = group.metrics.hold(slice.messages.len() as u64);
     let done = store.handle_in_transaction(work).await;
     group.metrics.handle_seconds.record(started.elapsed());
-    let done = done.map(|done| (settlement_of(slice, done.verdicts.clone()), done.verdicts));
-    conclude(group, slice, done)
+    match done {
+        Ok(done) => {
+            let skipped = done.verdicts.iter().filter(|(_, verdict)| *verdict == Verdict::Skip).count();
+            group.metrics.skipped.add(skipped as u64);
+            let settlement = settlement_of(slice, &slice.messages, done.verdicts.clone());
+            conclude(group, slice, Some((&slice.messages, settlement)), done.verdicts)
+        }
+        Err(error) => {
+            let verdict = broken(group, slice, &error);
+            conclude(group, slice, None, all_of(&slice.messages, &verdict))
+        }
+    }
 }
 
 /// Handles a slice in one PostgreSQL transaction. True if the lease is at its end by that.
@@ -69,42 +81,80 @@ pub(crate) async fn in_postgres(
     slice: &Arc<Slice>,
     handler: &Arc<dyn crate::handler::HandlePostgres>,
 ) -> bool {
-    let done = try_in_postgres(group, slice, &**handler).await;
-    conclude(group, slice, done)
+    let mut part = slice.messages.clone();
+    // What was said of the messages behind the part.
+    let mut behind: Vec<(Offset, Verdict)> = Vec::new();
+    loop {
+        let mut ran = None;
+        let error = match try_in_postgres(group, slice, &part, &**handler, &mut ran).await {
+            Ok((settlement, mut verdicts)) => {
+                verdicts.append(&mut behind);
+                return conclude(group, slice, Some((&part, settlement)), verdicts);
+            }
+            Err(error) => error,
+        };
+        let verdict = broken(group, slice, &error);
+        let Some((at, said)) = ran.filter(|_| verdict == Verdict::Release) else {
+            let mut verdicts = all_of(&part, &verdict);
+            verdicts.append(&mut behind);
+            return conclude(group, slice, None, verdicts);
+        };
+        let mut verdicts = vec![(part[at].offset, charged(said, &error))];
+        verdicts.extend(all_of(&part[at + 1..], &Verdict::Release));
+        verdicts.append(&mut behind);
+        if at == 0 {
+            return conclude(group, slice, None, verdicts);
+        }
+        (part, behind) = (part.part(0..at), verdicts);
+    }
 }
 
+/// What becomes of the message whose handler ran last in a transaction that broke.
+#[cfg(feature = "postgres")]
+fn charged(said: Verdict, error: &Error) -> Verdict {
+    match said {
+        Verdict::Failed(_) | Verdict::RetryAfter(..) | Verdict::Bury(_) => said,
+        Verdict::Done | Verdict::Skip | Verdict::Release => {
+            Verdict::Failed(format!("its transaction broke after the handler had run: {error}"))
+        }
+    }
+}
+
+/// Handles the first messages of a slice. `ran` is set to the last one whose handler was started, and to what it said.
 #[cfg(feature = "postgres")]
 async fn try_in_postgres(
     group: &Arc<Group>,
     slice: &Arc<Slice>,
+    part: &Messages,
     handler: &dyn crate::handler::HandlePostgres,
+    ran: &mut Option<(usize, Verdict)>,
 ) -> Result<(Settlement, Vec<(Offset, Verdict)>)> {
     let Some(store) = group.settler.store().as_postgres() else {
         unreachable!("checked when the member joined")
     };
     let transaction = store.begin().await?;
     let mut verdicts = Vec::new();
-    let mut waiting_keys = std::collections::HashSet::new();
-    for (at, message) in slice.messages.iter().enumerate() {
+    let mut waiting = WaitingKeys::of(&slice.work.lease, &slice.work.policy);
+    for (at, message) in part.iter().enumerate() {
         if group.is_held_back() {
-            verdicts.extend(slice.messages[at..].iter().map(|rest| (rest.offset, Verdict::Release)));
+            verdicts.extend(all_of(&part[at..], &Verdict::Release));
             break;
         }
-        let key = message.key.as_ref().filter(|_| slice.work.lease.lane.is_some());
-        if key.is_some_and(|key| waiting_keys.contains(key)) {
+        if waiting.hold(message) {
             continue;
         }
         if !transaction.savepoint_and_enter(&group.settings.inbox_name, message.message_id).await? {
             transaction.release_savepoint().await?;
             continue;
         }
-        let context = context_of(slice, &slice.member, slice.messages.part(at..at + 1));
+        let context = context_of(slice, &slice.member, part.part(at..at + 1));
         let handle = transaction.clone();
         let verdict = guarded(group, 1, || {
             let handling = handler.start(handle, message, context)?;
             Ok(traced(group, message, slice.work.lease.attempt, handling))
         });
         let mut verdict = verdict.await.unwrap_or_else(|verdict| verdict);
+        *ran = Some((at, verdict.clone()));
         if matches!(verdict, Verdict::Done | Verdict::Skip)
             && let Err(error) = transaction.release_savepoint().await
         {
@@ -119,14 +169,10 @@ async fn try_in_postgres(
             Verdict::Skip => group.metrics.skipped.add(1),
             _ => transaction.rollback_to_savepoint().await?,
         }
-        if let (Outcome::Retry { .. } | Outcome::Release, Some(key)) =
-            (decide(verdict.clone(), slice.work.lease.attempt, &slice.work.policy, 0.0), key)
-        {
-            waiting_keys.insert(key.clone());
-        }
+        waiting.said(message, &verdict);
         verdicts.push((message.offset, verdict));
     }
-    let settlement = settlement_of(slice, verdicts.clone());
+    let settlement = settlement_of(slice, part, verdicts.clone());
     let _settling = slice.work.settling.lock().await;
     if !transaction.settle(&settlement).await? {
         transaction.rollback().await?;
@@ -136,40 +182,51 @@ async fn try_in_postgres(
     Ok((settlement, verdicts))
 }
 
-fn settlement_of(slice: &Slice, verdicts: Vec<(Offset, Verdict)>) -> Settlement {
-    let outcomes = outcomes_of(&slice.work.lease, &slice.messages, verdicts, &slice.work.policy);
-    slice.work.settle_apart(&slice.messages, outcomes)
+fn settlement_of(slice: &Slice, part: &Messages, verdicts: Vec<(Offset, Verdict)>) -> Settlement {
+    let outcomes = outcomes_of(&slice.work.lease, part, verdicts, &slice.work.policy);
+    slice.work.settle_apart(part, outcomes)
 }
 
-/// Notes how a transaction ended.
-fn conclude(group: &Arc<Group>, slice: &Slice, done: Result<(Settlement, Vec<(Offset, Verdict)>)>) -> bool {
-    match done {
-        Ok((settlement, verdicts)) => {
-            let outcomes = outcomes_of(&slice.work.lease, &slice.messages, verdicts, &slice.work.policy);
-            group.metrics.acked.add((slice.messages.len() - outcomes.len()) as u64);
-            outcomes.iter().for_each(|(_, outcome)| group.count(outcome));
-            slice.work.finish_settled(&slice.messages, &settlement)
-        }
-        Err(error) => {
-            group.metrics.errors.record_error(
-                &error,
-                format!("handling offsets {} in a transaction", slice.work.lease.range),
-            );
-            if error.kind() == ErrorKind::LeaseLost {
-                group.metrics.lease_lost.add(1);
-                slice.work.lost.store(true, std::sync::atomic::Ordering::Relaxed);
-            }
-            tracing::warn!(
-                topic = %group.subscription.topic.name, group = %group.subscription.group,
-                offsets = %slice.work.lease.range, %error, "a transaction was rolled back, its messages come again"
-            );
-            // Nothing has happened, or the inbox knows that it has. A database that was away is nobody's attempt; anything else is
-            // tried again by policy, because it may break again at once.
-            let away = error.is_retryable() || error.kind() == ErrorKind::CommitUnknown;
-            let verdict = if away { Verdict::Release } else { Verdict::Failed(error.to_string()) };
-            let verdicts = slice.messages.iter().map(|message| (message.offset, verdict.clone())).collect();
-            let outcomes = outcomes_of(&slice.work.lease, &slice.messages, verdicts, &slice.work.policy);
-            slice.work.finish_all(&slice.messages, outcomes)
-        }
+fn all_of(messages: &[Message], verdict: &Verdict) -> Vec<(Offset, Verdict)> {
+    messages.iter().map(|message| (message.offset, verdict.clone())).collect()
+}
+
+/// Notes that a transaction was rolled back, and says what that makes of messages that have no part in it. Nothing has
+/// happened, or the inbox knows that it has. A database that was away is nobody's attempt; anything else is tried again by
+/// policy, because it may break again at once.
+fn broken(group: &Group, slice: &Slice, error: &Error) -> Verdict {
+    let doing = format!("handling offsets {} in a transaction", slice.work.lease.range);
+    group.metrics.errors.record_error(error, doing);
+    if error.kind() == ErrorKind::LeaseLost {
+        group.metrics.lease_lost.add(1);
+        slice.work.lost.store(true, std::sync::atomic::Ordering::Relaxed);
     }
+    tracing::warn!(
+        topic = %group.subscription.topic.name, group = %group.subscription.group,
+        offsets = %slice.work.lease.range, %error, "a transaction was rolled back, its messages come again"
+    );
+    let away = error.is_retryable() || error.kind() == ErrorKind::CommitUnknown;
+    if away { Verdict::Release } else { Verdict::Failed(error.to_string()) }
+}
+
+/// Notes how the messages of a slice ended: the first ones in a transaction that committed, if there was one, and the others
+/// to be settled with the lease. True if the lease is at its end by that.
+fn conclude(
+    group: &Group,
+    slice: &Slice,
+    committed: Option<(&Messages, Settlement)>,
+    verdicts: Vec<(Offset, Verdict)>,
+) -> bool {
+    // Over all of them at once, so that a key that waits in the first ones holds back the others.
+    let mut outcomes = outcomes_of(&slice.work.lease, &slice.messages, verdicts, &slice.work.policy);
+    group.metrics.acked.add((slice.messages.len() - outcomes.len()) as u64);
+    outcomes.iter().for_each(|(_, outcome)| group.count(outcome));
+    let done = committed.as_ref().map_or(0, |(part, _)| part.len());
+    let ended = committed.is_some_and(|(part, settlement)| slice.work.finish_settled(part, &settlement));
+    if done == slice.messages.len() {
+        return ended;
+    }
+    let rest = slice.messages.part(done..slice.messages.len());
+    outcomes.retain(|(offset, _)| *offset >= rest[0].offset);
+    slice.work.finish_all(&rest, outcomes)
 }

@@ -26,6 +26,10 @@ pub(crate) struct LeaseWork {
     pub(crate) lease_for: Duration,
     /// How often and how fast its messages are tried again; one for all of it, so that no key's order depends on when.
     pub(crate) policy: RetryPolicy,
+    /// When it was claimed, and how long after that it was last extended, in microseconds. Both are from before the call, so
+    /// that a lease is never taken for longer than the store does.
+    claimed_at: Instant,
+    extended_us: AtomicU64,
     /// Shared with handlers: they may ask.
     pub(crate) lost: Arc<AtomicBool>,
     /// What was handed to workers. Offsets that are in none of them never came to be or are another lane's: nobody has to
@@ -48,8 +52,6 @@ struct State {
     exceptions: BTreeMap<i64, Outcome>,
     /// Offsets named in a settlement already; made with the first early one.
     settled: Option<Vec<bool>>,
-    held_since: Instant,
-    extended_at: Instant,
     /// The last settlement was made: nothing more may be said of this lease.
     closed: bool,
 }
@@ -80,6 +82,8 @@ impl LeaseWork {
             policy: group.policy(),
             group,
             lease_for,
+            claimed_at,
+            extended_us: AtomicU64::new(0),
             lost: Arc::default(),
             unfinished: AtomicUsize::new(slices.iter().map(|slice| slice.len()).sum()),
             slices,
@@ -90,8 +94,6 @@ impl LeaseWork {
             state: Mutex::new(State {
                 exceptions: parked.into_iter().map(|(offset, outcome)| (offset.0, outcome)).collect(),
                 settled: None,
-                held_since: claimed_at,
-                extended_at: claimed_at,
                 closed: false,
             }),
             lease,
@@ -106,8 +108,22 @@ impl LeaseWork {
         &self.slices
     }
 
+    /// Whether nothing of it may be started any more: it was lost, or its time is over and nobody could extend it. Another may
+    /// have its messages.
     pub(crate) fn is_lost(&self) -> bool {
-        self.lost.load(Ordering::Relaxed)
+        self.lost.load(Ordering::Relaxed) || (!self.lease_for.is_zero() && self.age() >= self.lease_for)
+    }
+
+    /// Whether it has waited for so long before it came to hand that it might end before it is extended for the first time.
+    pub(crate) fn came_late(&self) -> bool {
+        !self.lease_for.is_zero() && self.age() >= self.lease_for / 3 * 2
+    }
+
+    /// For how long it was not extended.
+    fn age(&self) -> Duration {
+        self.claimed_at
+            .elapsed()
+            .saturating_sub(Duration::from_micros(self.extended_us.load(Ordering::Relaxed)))
     }
 
     /// Notes the end of one message. True if it was the last one: then the lease is to be settled.
@@ -174,8 +190,7 @@ impl LeaseWork {
     /// Settles what is done of a lease held for longer than `held_for`, so that one slow message does not keep the others
     /// from being acked; `None` if there is nothing to say.
     pub(crate) fn settle_done(&self, held_for: Duration) -> Option<Settlement> {
-        let held = self.state.lock().expect("no panic while held").held_since.elapsed();
-        if held < held_for || self.unfinished.load(Ordering::Acquire) == 0 {
+        if self.claimed_at.elapsed() < held_for || self.unfinished.load(Ordering::Acquire) == 0 {
             return None;
         }
         self.settlement(Cover::Done)
@@ -258,22 +273,20 @@ impl LeaseWork {
         delivered
     }
 
-    /// Whether a third of its time has passed since it was last extended, or the store's history changed; then it counts as
-    /// extended now.
-    pub(crate) fn take_extension(&self) -> bool {
-        let mut state = self.state.lock().expect("no panic while held");
-        let doubted = self.doubted.swap(false, Ordering::Relaxed);
-        let aged = !self.lease_for.is_zero() && state.extended_at.elapsed() >= self.lease_for / 3;
-        let due = (aged || doubted) && !state.closed && !self.is_lost();
-        if due {
-            state.extended_at = Instant::now();
-        }
-        due
+    /// Whether a third of its time has passed since it was last extended, or the store's history changed. It is due until an
+    /// extension succeeded.
+    pub(crate) fn needs_extension(&self) -> bool {
+        let aged = !self.lease_for.is_zero() && self.age() >= self.lease_for / 3;
+        (aged || self.doubted.load(Ordering::Relaxed))
+            && !self.lost.load(Ordering::Relaxed)
+            && !self.state.lock().expect("no panic while held").closed
     }
 
-    /// The extension did not reach the store: due again at the next beat.
-    pub(crate) fn extension_failed(&self) {
-        self.doubted.store(true, Ordering::Relaxed);
+    /// The store extended it, asked at that time.
+    pub(crate) fn extended(&self, asked_at: Instant) {
+        self.doubted.store(false, Ordering::Relaxed);
+        let since = asked_at.saturating_duration_since(self.claimed_at);
+        self.extended_us.store(u64::try_from(since.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     fn position(&self, offset: Offset) -> usize {

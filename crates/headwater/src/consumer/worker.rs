@@ -16,11 +16,10 @@ use super::queue::{Slice, Unit};
 use super::transaction;
 use crate::error::panic_text;
 use crate::handler::{Context, HandleBatch, HandleOne, Handler, Messages};
-use crate::lease::Outcome;
 use crate::limits::DELAY_MAX;
 use crate::message::{Message, Offset};
 use crate::observe::trace;
-use crate::settle::{Verdict, decide, jitter_of, outcomes_of};
+use crate::settle::{Verdict, WaitingKeys, decide, jitter_of, outcomes_of, with_followers_held};
 
 /// Works until the queue is empty. As many run at once as the group's concurrency allows.
 pub(crate) async fn run(group: Arc<Group>) {
@@ -82,14 +81,14 @@ fn finish(group: &Group, slice: &Slice, messages: &Messages, verdicts: Vec<(Offs
 /// One after the other. Later messages of a key that failed are not handled: they come after it.
 async fn in_order(group: &Arc<Group>, slice: &Arc<Slice>) -> Vec<(Offset, Verdict)> {
     let mut verdicts = Vec::new();
-    let mut waiting_keys = std::collections::HashSet::new();
+    let mut waiting = WaitingKeys::of(&slice.work.lease, &slice.work.policy);
     for (at, message) in slice.messages.iter().enumerate() {
         if group.is_held_back() {
             // What was handled so far is acked, and the rest is another's.
             verdicts.extend(slice.messages[at..].iter().map(|rest| (rest.offset, Verdict::Release)));
             break;
         }
-        if message.key.as_ref().is_some_and(|key| waiting_keys.contains(key)) {
+        if waiting.hold(message) {
             continue;
         }
         let verdict = match &slice.member_of(at).handler {
@@ -99,14 +98,10 @@ async fn in_order(group: &Arc<Group>, slice: &Arc<Slice>) -> Vec<(Offset, Verdic
             }
             _ => handle_one(group, slice, message, at).await,
         };
-        match decide(verdict.clone(), slice.work.lease.attempt, &slice.work.policy, 0.0) {
-            Outcome::Ack => continue,
-            Outcome::Bury { .. } => {}
-            Outcome::Retry { .. } | Outcome::Release | Outcome::Park { .. } => {
-                waiting_keys.extend(message.key.clone());
-            }
+        waiting.said(message, &verdict);
+        if !matches!(verdict, Verdict::Done | Verdict::Skip) {
+            verdicts.push((message.offset, verdict));
         }
-        verdicts.push((message.offset, verdict));
     }
     verdicts
 }
@@ -125,7 +120,8 @@ async fn in_batches(group: &Arc<Group>, slice: &Arc<Slice>, handler: &dyn Handle
             verdicts.extend(part.iter().map(|message| (message.offset, Verdict::Release)));
             continue;
         }
-        let said = handle_batch(group, slice, handler, part).await;
+        let said = handle_batch(group, slice, handler, part.clone()).await;
+        let said = with_followers_held(&slice.work.lease, &part, said);
         let waits = |(_, verdict): &(Offset, Verdict)| !matches!(verdict, Verdict::Done | Verdict::Skip);
         waiting = slice.work.lease.lane.is_some() && said.iter().any(waits);
         verdicts.extend(said);

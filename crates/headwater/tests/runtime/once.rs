@@ -241,3 +241,68 @@ async fn several_transactional_members_share_a_lease(place: Place) {
     remove_ledger(&place, &headwater, &topic).await;
     place.leave(&headwater).await;
 }
+
+/// Handles ten messages of which number 4 ends its connection each time: with what was handled, in order, and how often that
+/// one ran.
+async fn with_a_killer(settings: headwater::TopicSettings, key: Option<&str>) -> Option<(Vec<u64>, usize)> {
+    let place = Place::postgres()?;
+    let headwater = place.open().await;
+    let settings = headwater::TopicSettings {
+        max_attempts: 3,
+        backoff_initial: Duration::from_millis(5),
+        backoff_max: Duration::from_millis(5),
+        ..settings
+    };
+    headwater.topic("orders").settings(settings).create().await.unwrap();
+    let message = |n: u64| {
+        let message = NewMessage::json(&n).unwrap();
+        if let Some(key) = key { message.key(key) } else { message }
+    };
+    headwater.producer("orders").send_batch(&(0..10).map(message).collect::<Vec<_>>()).await.unwrap();
+    let (killed, table) = (Seen::<u64>::default(), format!("ledger_{}", Uuid::now_v7().simple()));
+    client(&place).await.batch_execute(&format!("CREATE TABLE {table} (n bigint)")).await.unwrap();
+    let (kill, insert) = (killed.clone(), format!("INSERT INTO {table} (n) VALUES ($1)"));
+    let member = Handling::in_postgres(move |transaction, Json(n): Json<u64>, _| {
+        let (kill, insert) = (kill.clone(), insert.clone());
+        async move {
+            transaction.execute(&insert, &[&n.cast_signed()]).await?;
+            if n == 4 {
+                kill.add(n);
+                // As a timeout, an operator or a crashing extension does.
+                let _ = transaction.batch_execute("SELECT pg_terminate_backend(pg_backend_pid())").await;
+            }
+            Ok(())
+        }
+    });
+    let running = headwater.consumer("orders", "email").handling("ledger", member).run().await.unwrap();
+    settled(&headwater, "orders", "email").await;
+    let letters = crate::each::letters(&headwater, running.subscription().subscription_id).await;
+    assert_eq!(letters.iter().map(|letter| (letter.offset.0, letter.attempts)).collect::<Vec<_>>(), [(5, 3)]);
+    running.shutdown(Duration::from_secs(5)).await.unwrap();
+    let rows = client(&place).await.query(&format!("SELECT n FROM {table}"), &[]).await.unwrap();
+    client(&place).await.batch_execute(&format!("DROP TABLE {table}")).await.unwrap();
+    place.leave(&headwater).await;
+    Some((rows.iter().map(|row| row.get::<_, i64>(0).cast_unsigned()).collect(), killed.len()))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handler_that_ends_its_connection_is_counted_and_buried_alone() {
+    let Some((mut handled, ran)) = with_a_killer(headwater::TopicSettings::default(), None).await else {
+        return;
+    };
+    handled.sort_unstable();
+    assert_eq!(handled, [0, 1, 2, 3, 5, 6, 7, 8, 9], "its neighbours have their effects, once");
+    assert_eq!(ran, 3, "as often as it may be tried");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handler_that_ends_its_connection_is_counted_in_a_lane_and_its_key_stays_in_order() {
+    let ordered = headwater::TopicSettings {
+        ordering: headwater::Ordering::Key,
+        lanes: 1,
+        ..headwater::TopicSettings::default()
+    };
+    let Some((handled, ran)) = with_a_killer(ordered, Some("k")).await else { return };
+    assert_eq!(handled, [0, 1, 2, 3, 5, 6, 7, 8, 9], "in order");
+    assert_eq!(ran, 3);
+}

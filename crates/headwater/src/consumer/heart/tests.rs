@@ -5,6 +5,7 @@ use crate::consumer::member::Members;
 use crate::consumer::runtime::SILENT_FOR;
 use crate::consumer::tests::still::Still;
 use crate::consumer::tests::{Scene, plain};
+use crate::lease_thread::LeaseThread;
 use crate::message::Offset;
 use crate::observe::metrics::Registry;
 use crate::settle::RetryPolicy;
@@ -154,7 +155,8 @@ fn process(store: &Arc<Still>) -> (Arc<Runtime>, Arc<Group>) {
 
 fn runtime(store: &Arc<Still>) -> Arc<Runtime> {
     let owner = Runtime::new_owner().unwrap();
-    Runtime::start(Arc::clone(store) as Arc<dyn Store>, owner, Some(SILENT_FOR), None)
+    let store = Arc::clone(store) as Arc<dyn Store>;
+    Runtime::start(LeaseThread::here(), store, owner, Some(SILENT_FOR), None)
 }
 
 fn group_of(store: &Still, runtime: &Runtime, registry: &Registry) -> Arc<Group> {

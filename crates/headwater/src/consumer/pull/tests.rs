@@ -14,7 +14,8 @@ fn consumer(store: &Arc<Still>) -> Consumer {
     let metrics = Registry::default().group_apart(&subscription.topic.name, &subscription.group);
     let settings = GroupSettings { pulled: true, ..plain() };
     let owner = Owner::new("puller").unwrap();
-    Consumer::new(Arc::clone(store) as Arc<dyn Store>, owner, subscription, 10, settings, metrics)
+    let store = Arc::clone(store) as Arc<dyn Store>;
+    Consumer::new(LeaseThread::here(), store, owner, subscription, 10, settings, metrics)
 }
 
 async fn moment() {

@@ -1,6 +1,6 @@
 //! A store that knows of heartbeats and of the leases it was told to hand out, for tests in a time that is moved by hand.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use crate::backfill::{Backfill, BackfillLimits, BackfillStep};
 use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::lease::{ClaimRequest, Claimed, Lease, LeaseId, LeaseToken, OffsetRange, Settlement};
 use crate::maintain::{JobRun, JobStatus};
 use crate::message::{Message, NewMessage, Offset, Published};
@@ -34,6 +34,8 @@ pub(crate) struct Still {
     pub(crate) asked: Mutex<Vec<(Instant, &'static str)>>,
     /// Verbs that are never answered.
     pub(crate) mute: Mutex<HashSet<&'static str>>,
+    /// How the next calls of a verb fail, one after the other.
+    pub(crate) fail: Mutex<HashMap<&'static str, VecDeque<Failing>>>,
     /// What was told, heartbeat by heartbeat.
     pub(crate) told: Mutex<Vec<(Owner, Beat)>>,
     /// Whether every heartbeat brings its subscription back from the dead.
@@ -45,7 +47,30 @@ pub(crate) struct Still {
     hub: Arc<Hub>,
 }
 
+/// How a call fails.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Failing {
+    With(ErrorKind),
+    /// Each lease of the call is lost.
+    Lost,
+    Panicking,
+}
+
 impl Still {
+    /// The next calls of a verb fail like this.
+    pub(crate) fn fails(&self, verb: &'static str, how: impl IntoIterator<Item = Failing>) {
+        self.fail.lock().unwrap().entry(verb).or_default().extend(how);
+    }
+
+    fn failing(&self, verb: &'static str, leases: usize) -> Option<Result<Vec<Result<()>>>> {
+        let how = self.fail.lock().unwrap().get_mut(verb).and_then(VecDeque::pop_front)?;
+        Some(match how {
+            Failing::With(kind) => Err(Error::new(kind, "as told")),
+            Failing::Lost => Ok((0..leases).map(|_| Err(Error::lease_lost(1))).collect()),
+            Failing::Panicking => panic!("as told"),
+        })
+    }
+
     async fn note(&self, verb: &'static str) {
         self.asked.lock().unwrap().push((Instant::now(), verb));
         if self.mute.lock().unwrap().contains(verb) {
@@ -129,6 +154,9 @@ with_the_rest! {
 
         async fn claim(&self, _: &ClaimRequest) -> Result<Claimed> {
             self.note("claim").await;
+            if let Some(failing) = self.failing("claim", 0) {
+                failing?;
+            }
             let leases = self.leases.lock().unwrap().drain(..).collect();
             Ok(Claimed { leases, ..Claimed::default() })
         }
@@ -150,11 +178,17 @@ with_the_rest! {
 
         async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Result<()>>> {
             self.note("settle").await;
+            if let Some(failing) = self.failing("settle", settlements.len()) {
+                return failing;
+            }
             Ok(settlements.iter().map(|_| Ok(())).collect())
         }
 
         async fn extend(&self, leases: &[LeaseId], _: Duration) -> Result<Vec<Result<()>>> {
             self.note("extend").await;
+            if let Some(failing) = self.failing("extend", leases.len()) {
+                return failing;
+            }
             Ok(leases.iter().map(|_| Ok(())).collect())
         }
 

@@ -9,7 +9,7 @@ use super::case::{Case, Scene};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::{Lease, OffsetRange, Outcome, Settlement};
 use crate::message::{Message, Offset};
-use crate::settle::Verdict;
+use crate::settle::{Verdict, WaitingKeys};
 use crate::store::Store;
 
 /// What a case's handler says of a message, after it wrote its effect.
@@ -138,7 +138,7 @@ fn sqlite_work(
         handler_name: handler.to_owned(),
         lease: lease.id(),
         messages,
-        ordered: false,
+        waiting: WaitingKeys::default(),
         handler: Arc::new(move |connection, message| {
             let insert = sqlite_sql("INSERT INTO {effect} (payload) VALUES (?1)");
             connection.execute(&insert, [text(message)]).expect("the effect is written");

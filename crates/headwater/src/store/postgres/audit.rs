@@ -3,6 +3,7 @@
 use tokio_postgres::Row;
 use uuid::Uuid;
 
+use super::time::stored;
 use super::{PostgresStore, topic};
 use crate::error::Result;
 use crate::lease::OffsetRange;
@@ -14,15 +15,17 @@ use crate::store::{Ack, AuditEntry};
 pub(super) async fn audit(store: &PostgresStore, limit: u32) -> Result<Vec<AuditEntry>> {
     let rows =
         store.connections.query("reading the audit", &store.statements.audit, &[&i64::from(limit)]).await?;
-    let entry = |row: &Row| AuditEntry {
-        at: row.get("acted_at"),
-        actor: row.get("actor"),
-        act: row.get("act"),
-        topic: row.get("topic"),
-        group: row.get("group_name"),
-        detail: row.get("detail"),
+    let entry = |row: &Row| {
+        Ok(AuditEntry {
+            at: stored(row, "acted_at")?,
+            actor: row.get("actor"),
+            act: row.get("act"),
+            topic: row.get("topic"),
+            group: row.get("group_name"),
+            detail: row.get("detail"),
+        })
     };
-    Ok(rows.iter().map(entry).collect())
+    rows.iter().map(entry).collect()
 }
 
 pub(super) async fn acks(store: &PostgresStore, name: &TopicName, offset: Offset) -> Result<Vec<Ack>> {
@@ -55,6 +58,6 @@ fn ack_of(row: &Row) -> Result<Ack> {
         group: GroupName::new(row.get::<_, String>("group_name"))?,
         range: OffsetRange::new(Offset(row.get("first_offset")), Offset(row.get("last_offset"))),
         owner: Owner::new(row.get::<_, String>("owner"))?,
-        at: row.get("acked_at"),
+        at: stored(row, "acked_at")?,
     })
 }

@@ -4,6 +4,7 @@ use tokio_postgres::Row;
 
 use super::PostgresStore;
 use super::clean::count;
+use super::time::stored;
 use super::track::{advance, batch};
 use crate::backfill::{Backfill, BackfillLimits, BackfillState, BackfillStep};
 use crate::error::{Error, Result};
@@ -154,8 +155,8 @@ fn backfill_of(row: &Row) -> Result<Backfill> {
         checkpoint: Offset(checkpoint),
         processed,
         total: span(first, last),
-        created_at: row.get("created_at"),
-        progressed_at: row.get("progressed_at"),
+        created_at: stored(row, "created_at")?,
+        progressed_at: stored(row, "progressed_at")?,
         rate,
         rate_max: u32::try_from(row.get::<_, i32>("rate_max")).expect("the schema checks rates"),
         error: row.get("error"),

@@ -1,16 +1,25 @@
 //! Connections: the work pool, one for handlers' transactions, a small one for leases, and the deadline on every statement.
+//!
+//! A connection is a task of the runtime on which it was made. Those for leases are made on the thread for leases, whoever asks
+//! first: a program that blocks its own runtime still extends its leases and says that it lives.
 
+use std::panic::resume_unwind;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use deadpool_postgres::{
-    Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime, Timeouts,
+    Connect, Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime, Timeouts,
 };
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use tokio::task::JoinHandle;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Config, Row};
+use tokio_postgres::{Client, Config, Row};
 
 use super::hosts::Hosts;
 use super::{fault, tls};
 use crate::error::{Error, ErrorKind, Result};
+use crate::lease_thread::LeaseThread;
 use crate::store::OpenOptions;
 
 /// How long to wait for a connection to become free.
@@ -48,9 +57,12 @@ impl Connections {
     pub(super) fn new(url: &str, options: &OpenOptions) -> Result<Self> {
         let hosts = Hosts::new(url, options.statement_timeout)?;
         Ok(Connections {
-            work: pool(&hosts, options.connections_max)?,
-            leases: pool(&hosts, LEASE_CONNECTIONS)?,
-            transactions: pool(&hosts, options.connections_max)?,
+            work: pool(hosts.clone(), &hosts, options.connections_max)?,
+            leases: {
+                let on_thread = OnLeaseThread { thread: LeaseThread::shared()?, hosts: hosts.clone() };
+                pool(on_thread, &hosts, LEASE_CONNECTIONS)?
+            },
+            transactions: pool(hosts.clone(), &hosts, options.connections_max)?,
             statement_timeout: options.statement_timeout,
             hosts,
         })
@@ -198,13 +210,30 @@ fn state_of(pool: &Pool) -> PoolState {
     }
 }
 
-fn pool(hosts: &Hosts, size: usize) -> Result<Pool> {
+/// Makes connections on the thread for leases. The pool holds the thread, so it lasts as long as they do.
+struct OnLeaseThread {
+    thread: Arc<LeaseThread>,
+    hosts: Hosts,
+}
+
+type Connected = std::result::Result<(Client, JoinHandle<()>), tokio_postgres::Error>;
+
+impl Connect for OnLeaseThread {
+    fn connect(&self, config: &Config) -> BoxFuture<'_, Connected> {
+        let (hosts, config) = (self.hosts.clone(), config.clone());
+        let connecting = self.thread.spawn(async move { Connect::connect(&hosts, &config).await });
+        // It is not cancelled while the thread is there, so it can only have panicked.
+        connecting.map(|made| made.unwrap_or_else(|error| resume_unwind(error.into_panic()))).boxed()
+    }
+}
+
+fn pool(connect: impl Connect + 'static, hosts: &Hosts, size: usize) -> Result<Pool> {
     let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
     let create = hosts.connect_timeout();
     let timeouts = Timeouts { wait: Some(FREE_TIMEOUT), create: Some(create), recycle: Some(FREE_TIMEOUT) };
     let kept = hosts.clone();
     // The servers have their configurations; the manager's own is not used.
-    Pool::builder(Manager::from_connect(Config::new(), hosts.clone(), recycling))
+    Pool::builder(Manager::from_connect(Config::new(), connect, recycling))
         .max_size(size)
         .timeouts(timeouts)
         .runtime(Runtime::Tokio1)

@@ -9,6 +9,7 @@ use uuid::Uuid;
 use super::PostgresStore;
 use super::fetch::headers_of;
 use super::time::holdable;
+use super::time::stored;
 use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
 use crate::error::Result;
 use crate::limits::DEAD_LETTERS_PER_STEP;
@@ -205,9 +206,9 @@ fn dead_letter_of(row: &Row) -> Result<DeadLetter> {
         content_type: row.get("content_type"),
         headers: headers_of(row.get("headers"))?,
         correlation_id: row.get("correlation_id"),
-        created_at: row.get("created_at"),
+        created_at: stored(row, "created_at")?,
         error: row.get("error"),
         attempts: u32::try_from(attempts).expect("attempts count up from 1"),
-        buried_at: row.get("buried_at"),
+        buried_at: stored(row, "buried_at")?,
     })
 }

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use tokio_postgres::Row;
 
 use super::PostgresStore;
+use super::time::stored;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::OffsetRange;
 use crate::message::{Headers, Message, Offset};
@@ -18,15 +19,15 @@ pub(super) async fn fetch(store: &PostgresStore, topic: TopicId, range: OffsetRa
 /// Columns are read by position: a look-up by name per column and row would cost more than the rest.
 fn message_of(row: &Row) -> Result<Message> {
     Ok(Message {
-        offset: Offset(row.get(0)),
-        message_id: row.get(1),
-        key: row.get(2),
-        message_type: row.get(3),
-        payload: Bytes::copy_from_slice(row.get(4)),
-        content_type: row.get(5),
-        headers: headers_of(row.get(6))?,
-        correlation_id: row.get(7),
-        created_at: row.get(8),
+        offset: Offset(stored(row, 0)?),
+        message_id: stored(row, 1)?,
+        key: stored(row, 2)?,
+        message_type: stored(row, 3)?,
+        payload: Bytes::copy_from_slice(stored(row, 4)?),
+        content_type: stored(row, 5)?,
+        headers: headers_of(stored(row, 6)?)?,
+        correlation_id: stored(row, 7)?,
+        created_at: stored(row, 8)?,
     })
 }
 

@@ -3,6 +3,7 @@
 use tokio_postgres::Row;
 
 use super::PostgresStore;
+use super::time::stored;
 use crate::error::Result;
 use crate::lease::{LeaseToken, OffsetRange};
 use crate::message::Offset;
@@ -36,7 +37,7 @@ fn outstanding_of(row: &Row) -> Result<Outstanding> {
         state,
         token: (state == OutstandingState::Leased).then(|| LeaseToken(row.get("token"))),
         attempts: attempts + u32::from(owner.is_some()),
-        due_at: row.get("due_at"),
+        due_at: stored(row, "due_at")?,
         last_error: row.get("last_error"),
         key: row.get("key"),
         suspect: row.get("suspect"),

@@ -2,6 +2,7 @@
 
 use tokio_postgres::Row;
 
+use super::time::stored;
 use super::{PostgresStore, topic};
 use crate::error::Result;
 use crate::lease::OffsetRange;
@@ -33,6 +34,6 @@ fn record_of(row: &Row) -> Result<Record> {
         offset: Offset(row.get("message_offset")),
         required: groups("required")?,
         completed: groups("completed")?,
-        completed_at: row.get("completed_at"),
+        completed_at: stored(row, "completed_at")?,
     })
 }

@@ -6,7 +6,7 @@ use tokio_postgres::Row;
 
 use super::status::counted;
 use super::subscribe::{catch_up, words};
-use super::time::millis;
+use super::time::{millis, stored};
 use super::{PostgresStore, topic};
 use crate::error::{Error, Result};
 use crate::limits::RETENTION_MAX;
@@ -100,7 +100,7 @@ pub(super) async fn stuck(
         Ok(Stuck {
             group: GroupName::new(row.get::<_, String>("group_name"))?,
             messages: counted(row.get("messages")),
-            oldest: row.get("oldest"),
+            oldest: stored(row, "oldest")?,
         })
     };
     rows.iter().map(stuck).collect()

@@ -72,9 +72,10 @@ impl<'a> IdColumns<'a> {
 async fn ack_all(store: &PostgresStore, leases: &[&LeaseId]) -> Result<HashSet<i64>> {
     let now = store.clock.injected();
     let ids = IdColumns::from_ids(leases.iter().copied());
+    // A connection that breaks under it leaves unknown whether it happened: the caller asks again.
     let rows = store
         .connections
-        .query(
+        .commit(
             "settling leases",
             &store.statements.settle_all,
             &[&ids.tokens, &store.durable_settlements, &now, &ids.subscription_ids, &ids.owners],
@@ -99,7 +100,7 @@ async fn settle_parts(store: &PostgresStore, id: &LeaseId, parts: &[(OffsetRange
     let now = store.clock.injected();
     let rows = store
         .connections
-        .query(
+        .commit(
             &format!("settling lease {}", id.token),
             &store.statements.settle_parts,
             &[

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio_postgres::Row;
 
-use super::time::millis;
+use super::time::{millis, stored};
 use super::{PostgresStore, topic};
 use crate::error::Result;
 use crate::limits::FLAPPING_WINDOW;
@@ -34,14 +34,14 @@ fn status_of(row: &Row) -> Result<SubscriptionStatus> {
         topic_id: TopicId(row.get("topic_id")),
         group: GroupName::new(row.get::<_, String>("group_name"))?,
         state: SubscriptionState::parse(row.get("status"))?,
-        state_since: row.get("status_at"),
-        heartbeat_at: row.get("heartbeat_at"),
+        state_since: stored(row, "status_at")?,
+        heartbeat_at: stored(row, "heartbeat_at")?,
         heartbeat_age: age_ms.map(|ms| Duration::from_millis(counted(ms))),
         heartbeat_timeout: Duration::from_millis(count("heartbeat_timeout_ms")),
         next: Offset(row.get("next_offset")),
         floor: Offset(row.get("floor")),
         lag: count("lag"),
-        oldest_pending: row.get("oldest_pending"),
+        oldest_pending: stored(row, "oldest_pending")?,
         leased: count("leased"),
         waiting: count("waiting"),
         in_flight: count("in_flight"),

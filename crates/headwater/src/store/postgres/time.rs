@@ -1,8 +1,13 @@
-//! Durations and times as the schema's functions take them.
+//! Durations and times as the schema's functions take them, and values as they are stored.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
+use tokio_postgres::Row;
+use tokio_postgres::row::RowIndex;
+use tokio_postgres::types::FromSql;
+
+use crate::error::{Error, ErrorKind, Result};
 
 /// Year 1: long before any message, and well within what PostgreSQL can hold (4713 BC).
 const EARLIEST_MS: i64 = -62_135_596_800_000;
@@ -16,4 +21,16 @@ pub(super) fn millis(duration: Duration) -> i64 {
 /// A time that PostgreSQL can hold: what is earlier than any message may as well be year 1.
 pub(super) fn holdable(time: Timestamp) -> Timestamp {
     time.max(Timestamp::from_millisecond(EARLIEST_MS).expect("year 1 is within jiff's range"))
+}
+
+/// A stored value. One that cannot be read (a time outside of what Rust can hold) is an error of its row, and no panic.
+pub(super) fn stored<'row, I, T>(row: &'row Row, column: I) -> Result<T>
+where
+    I: RowIndex + std::fmt::Display,
+    T: FromSql<'row>,
+{
+    row.try_get(column).map_err(|error| {
+        let text = format!("a stored value cannot be read: {error}; run `headwater doctor`");
+        Error::with_source(ErrorKind::Database, text, error)
+    })
 }

@@ -11,7 +11,6 @@
 //! Handlers are other people's code. Each work is a transaction of its own and shares none with other commands, so
 //! whatever a handler does to its transaction it does to its own batch only.
 
-use std::collections::HashSet;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -25,7 +24,7 @@ use crate::error::{Error, ErrorKind, Result, panic_text};
 use crate::lease::{LeaseId, Settlement};
 use crate::message::{Message, Offset};
 use crate::name::check_name;
-use crate::settle::Verdict;
+use crate::settle::{Verdict, WaitingKeys};
 
 const SAVEPOINT: &str = "SAVEPOINT headwater_message";
 const RELEASE: &str = "RELEASE headwater_message";
@@ -49,8 +48,8 @@ pub(crate) struct TransactionWork {
     pub(crate) lease: LeaseId,
     /// Its messages, offsets rising.
     pub(crate) messages: Vec<Message>,
-    /// Whether messages of one key are handled strictly in order: later ones of a key that failed are not started.
-    pub(crate) ordered: bool,
+    /// In a lane: which keys wait. Their later messages are not started.
+    pub(crate) waiting: WaitingKeys,
     /// What handles them.
     pub(crate) handler: SqliteHandler,
     /// Decides what becomes of the lease.
@@ -98,11 +97,9 @@ fn run(open: &mut Work<'_>, todo: TransactionWork) -> Attempt<TransactionDone> {
         return Err(Error::lease_lost(todo.lease.token.0).into());
     }
     let mut done = TransactionDone::default();
-    let mut failed_keys: HashSet<&str> = HashSet::new();
+    let mut waiting = todo.waiting.clone();
     for message in &todo.messages {
-        let key = message.key.as_deref().filter(|_| todo.ordered);
-        if key.is_some_and(|key| failed_keys.contains(key)) {
-            // Waits behind its elder, or comes again at once should that one be buried.
+        if waiting.hold(message) {
             done.verdicts.push((message.offset, Verdict::Release));
             continue;
         }
@@ -113,11 +110,7 @@ fn run(open: &mut Work<'_>, todo: TransactionWork) -> Attempt<TransactionDone> {
                 Verdict::Done
             }
         };
-        if let Some(key) = key
-            && !matches!(verdict, Verdict::Done | Verdict::Skip | Verdict::Bury(_))
-        {
-            failed_keys.insert(key);
-        }
+        waiting.said(message, &verdict);
         done.verdicts.push((message.offset, verdict));
     }
     let settlement = (todo.decide)(done.verdicts.clone()).normalized()?;

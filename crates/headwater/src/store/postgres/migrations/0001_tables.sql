@@ -73,7 +73,10 @@ CREATE TABLE {schema}.message (
     content_type   text,
     headers        jsonb,
     correlation_id text,
-    PRIMARY KEY (topic_id, message_offset)
+    PRIMARY KEY (topic_id, message_offset),
+    -- What clients can hold: a time beyond that could be stored, and no consumer would get past it.
+    CONSTRAINT message_created_at_readable
+        CHECK (created_at >= '0001-01-01 00:00:00Z' AND created_at < '9999-12-30 00:00:00Z')
 ) PARTITION BY LIST (topic_id);
 
 CREATE TABLE {schema}.message_shared PARTITION OF {schema}.message DEFAULT;

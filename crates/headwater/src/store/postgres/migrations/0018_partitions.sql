@@ -36,7 +36,7 @@ DECLARE
     v_parent text := 'message_t' || p_topic_id;
     v_table text := 'message_t' || p_topic_id || '_o' || p_first;
 BEGIN
-    EXECUTE format('CREATE TABLE {schema}.%I (LIKE {schema}.%I INCLUDING DEFAULTS INCLUDING STORAGE, PRIMARY KEY (topic_id, message_offset)) WITH (%s)',
+    EXECUTE format('CREATE TABLE {schema}.%I (LIKE {schema}.%I INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING STORAGE, PRIMARY KEY (topic_id, message_offset)) WITH (%s)',
                    v_table, v_parent, {schema}.log_table_settings());
     EXECUTE format('ALTER TABLE {schema}.%I ATTACH PARTITION {schema}.%I FOR VALUES FROM (%s) TO (%s)',
                    v_parent, v_table, p_first, p_last + 1);
@@ -83,7 +83,7 @@ BEGIN
         ALTER TABLE {schema}.message_shared DROP CONSTRAINT IF EXISTS message_shared_numbers;
     END IF;
     IF t.storage = 'dedicated' THEN
-        EXECUTE format('CREATE TABLE {schema}.%I (LIKE {schema}.message INCLUDING DEFAULTS INCLUDING STORAGE, PRIMARY KEY (topic_id, message_offset)) %s',
+        EXECUTE format('CREATE TABLE {schema}.%I (LIKE {schema}.message INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING STORAGE, PRIMARY KEY (topic_id, message_offset)) %s',
                        v_table, CASE t.partition WHEN 'none' THEN format('WITH (%s)', {schema}.log_table_settings())
                                 ELSE 'PARTITION BY RANGE (message_offset)' END);
         IF t.partition <> 'none' THEN

@@ -122,3 +122,58 @@ async fn a_consumer_may_handle_and_what_it_publishes_wakes_others() {
     assert!(wake.wait(Duration::from_secs(20)).await, "nobody was woken");
     scene.drop().await;
 }
+
+#[tokio::test]
+async fn a_time_that_cannot_be_read_is_refused_and_where_it_is_stored_no_panic() {
+    let Some(scene) = Scene::new() else { return };
+    let store = scene.open().await;
+    let subscription = subscribed(&store).await;
+    store.publish(&orders(), &[NewMessage::new("x")]).await.unwrap();
+    let client = scene.client().await;
+    let endless = scene.sql("UPDATE {schema}.message SET created_at = 'infinity'");
+    let refused = client.batch_execute(&endless).await.unwrap_err();
+    let constraint = refused.as_db_error().and_then(tokio_postgres::error::DbError::constraint);
+    assert_eq!(constraint, Some("message_created_at_readable"), "{refused}");
+    let unchecked = "ALTER TABLE {schema}.message DROP CONSTRAINT message_created_at_readable";
+    client.batch_execute(&scene.sql(unchecked)).await.unwrap();
+    client.batch_execute(&endless).await.unwrap();
+    let lease = loop {
+        if let Some(lease) = store.claim(&request(&subscription)).await.unwrap().leases.pop() {
+            break lease;
+        }
+    };
+    let error = store.fetch(lease.topic_id, lease.range).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Database);
+    assert!(error.to_string().contains("cannot be read"), "{error}");
+    scene.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_settlement_whose_connection_breaks_is_unknown_and_one_that_waits_too_long_has_not_happened() {
+    let Some(scene) = Scene::new() else { return };
+    let store = Arc::new(scene.open().await);
+    let subscription = subscribed(&store).await;
+    let (lease, _) = leased(&store, &subscription).await;
+    let (blocker, client) = (scene.client().await, scene.client().await);
+    let lock = scene.sql("BEGIN; SELECT FROM {schema}.outstanding FOR UPDATE");
+    blocker.batch_execute(&lock).await.unwrap();
+    let settling = tokio::spawn({
+        let store = Arc::clone(&store);
+        let settlement = Settlement::ack_all(&lease);
+        async move { store.settle(&[settlement]).await }
+    });
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+        WHERE wait_event_type = 'Lock' AND query LIKE '%' || $1 || '%'";
+    let until = Instant::now() + Duration::from_secs(20);
+    while client.query(end, &[&scene.namespace.as_str()]).await.unwrap().is_empty() {
+        assert!(Instant::now() < until, "it never waited");
+    }
+    assert_eq!(settling.await.unwrap().unwrap_err().kind(), ErrorKind::CommitUnknown);
+    let short = OpenOptions::default().statement_timeout(Duration::from_millis(100));
+    let hasty = PostgresStore::open(&scene.url, scene.namespace.clone(), short).await.unwrap();
+    let late = hasty.settle(&[Settlement::ack_all(&lease)]).await.unwrap_err();
+    assert_eq!(late.kind(), ErrorKind::Busy, "{late}");
+    blocker.batch_execute("ROLLBACK").await.unwrap();
+    store.settle(&[Settlement::ack_all(&lease)]).await.unwrap().remove(0).expect("neither has happened");
+    scene.drop().await;
+}

@@ -1,7 +1,7 @@
 //! Handlers on the writer's thread: whatever one does to its transaction, it does to nobody else's.
 
 use crate::lease::LeaseId;
-use crate::settle::Verdict;
+use crate::settle::{RetryPolicy, Verdict, WaitingKeys};
 
 use super::super::transaction::TransactionDone;
 use super::*;
@@ -24,7 +24,7 @@ fn work(lease: LeaseId, messages: Vec<Message>, handler: Handle) -> TransactionW
         handler_name: "mailer".into(),
         lease: lease.clone(),
         messages,
-        ordered: false,
+        waiting: WaitingKeys::default(),
         handler: Arc::new(move |connection, _| handler(connection)),
         decide: Box::new(move |verdicts| {
             let outcome = |verdict| match verdict {
@@ -144,10 +144,11 @@ async fn messages_behind_a_failed_one_of_their_key_are_not_started() {
     let batch: Vec<_> =
         ["a", "b", "a"].iter().map(|key| NewMessage::new((*key).to_owned()).key(*key)).collect();
     store.publish(&topic("orders"), &batch).await.unwrap();
-    let lease = store.claim(&request(&subscription, 3)).await.unwrap().leases.remove(0);
+    let mut lease = store.claim(&request(&subscription, 3)).await.unwrap().leases.remove(0);
     let messages = store.fetch(lease.topic_id, lease.range).await.unwrap();
     let mut todo = work(lease.id(), messages, |_| Verdict::Done);
-    todo.ordered = true;
+    lease.lane = Some(0);
+    todo.waiting = WaitingKeys::of(&lease, &RetryPolicy::from(&subscription.topic.settings));
     todo.handler = Arc::new(|_, message| match message.offset.0 {
         1 => Verdict::Failed("x".into()),
         _ => Verdict::Done,

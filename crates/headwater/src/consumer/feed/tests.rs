@@ -1,0 +1,45 @@
+//! What becomes of groups whose feed panics.
+
+use super::*;
+use crate::consumer::member::Members;
+use crate::consumer::runtime::Runtime;
+use crate::consumer::tests::plain;
+use crate::consumer::tests::still::{Failing, Still};
+use crate::lease_thread::LeaseThread;
+use crate::observe::metrics::Registry;
+
+/// A group that is served, on a store whose claims panic that often.
+fn served(store: &Arc<Still>, panics: u32) -> (Arc<Runtime>, Arc<Feed>, Arc<Group>) {
+    store.fails("claim", (0..panics).map(|_| Failing::Panicking));
+    let subscription = store.subscription();
+    let of_store = Arc::clone(store) as Arc<dyn Store>;
+    let runtime = Runtime::start(LeaseThread::here(), of_store, Runtime::new_owner().unwrap(), None, None);
+    let feed = runtime.feed(subscription.topic.topic_id);
+    let metrics = Registry::default().group(&subscription.topic.name, &subscription.group);
+    let (settler, changed) = (runtime.settler.clone(), Arc::clone(&feed.changed));
+    let group = Arc::new(Group::new(subscription, plain(), Members::default(), settler, changed, metrics));
+    feed.join(Arc::clone(&group));
+    runtime.serve(Arc::clone(&group));
+    (runtime, feed, group)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_feed_that_panics_is_started_again() {
+    let store = Arc::new(Still::default());
+    let (_runtime, _feed, group) = served(&store, PANICS_MAX - 1);
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(group.standing.ended(), None);
+    assert!(store.count("claim") > PANICS_MAX as usize, "it claims");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_feed_that_panics_again_and_again_ends_its_groups_and_their_heartbeats() {
+    let store = Arc::new(Still::default());
+    let (_runtime, _feed, group) = served(&store, 1_000);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(group.standing.ended(), Some(EndReason::Panicked));
+    assert_eq!(store.count("claim"), PANICS_MAX as usize, "nobody claims any more");
+    let before = store.count("beat");
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(store.count("beat"), before, "nor says that it lives");
+}

@@ -1,0 +1,171 @@
+//! What a consumer that is driven by hand has claimed and not handed out yet.
+//!
+//! One claim may bring many leases: each retry that is due and each lane has one of its own. They are handed out one after
+//! the other, and the program may take its time with each. Two rules keep them honest:
+//!
+//! - A lease is handed out with nine tenths of its time at least: what has waited longer is extended first, all of the list
+//!   in one call, and what turns out to be lost is dropped unseen.
+//! - What has waited for a third of its time is given back, which counts as no attempt: others may be free. That is done on
+//!   the thread for leases as soon as it is so, and looked at again right before a lease is handed out, because the process
+//!   may have been stopped in between. So no lease of the list ever ends by its deadline, and none is handed out past it.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::sync::{Mutex, Notify};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::error::{Error, Result, no_panic};
+use crate::lease::{Lease, LeaseId, Outcome, Settlement};
+use crate::lease_thread::LeaseThread;
+use crate::store::Store;
+
+/// How long leases that never end by themselves may wait.
+const UNENDING: Duration = Duration::from_secs(100);
+/// How soon giving back is tried again.
+const RETRY_AFTER: Duration = Duration::from_millis(200);
+
+/// The leases of one claim that wait.
+#[derive(Debug)]
+pub(super) struct Listed {
+    store: Arc<dyn Store>,
+    leases: VecDeque<Lease>,
+    lease_for: Duration,
+    /// From when their time counts: before the call, so never later than in the store.
+    since: Instant,
+    filled: Arc<Notify>,
+}
+
+impl Listed {
+    /// The leases of a claim that was asked at that time. The list is empty before.
+    pub(super) fn fill(&mut self, leases: Vec<Lease>, lease_for: Duration, asked_at: Instant) {
+        debug_assert!(self.leases.is_empty(), "one claim at a time");
+        (self.leases, self.lease_for, self.since) = (leases.into(), lease_for, asked_at);
+        self.filled.notify_one();
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.leases.is_empty()
+    }
+
+    /// The next one, and how long it lasts when extended. It may be handed out while [`Listed::is_old`] is false.
+    pub(super) async fn front(&mut self) -> Result<Option<(Lease, Duration)>> {
+        if self.is_old() {
+            self.give_back().await?;
+        } else if !self.lease_for.is_zero() && self.since.elapsed() >= self.lease_for / 10 {
+            self.extend().await?;
+        }
+        Ok(self.leases.front().map(|lease| (lease.clone(), self.lease_for)))
+    }
+
+    pub(super) fn pop(&mut self) {
+        self.leases.pop_front();
+    }
+
+    async fn extend(&mut self) -> Result<()> {
+        let ids: Vec<LeaseId> = self.leases.iter().map(Lease::id).collect();
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let asked_at = Instant::now();
+        let mut answers = self.store.extend(&ids, self.lease_for).await?.into_iter();
+        let before = self.leases.len();
+        self.leases.retain(|_| answers.next().is_some_and(|answer| answer.is_ok()));
+        self.since = asked_at;
+        if self.leases.len() < before {
+            tracing::warn!(leases = before - self.leases.len(), "lease lost before it was handed out");
+        }
+        Ok(())
+    }
+
+    /// Gives all of it back: due at once, not counted as an attempt. One that was lost meanwhile is not ours to give back.
+    pub(super) async fn give_back(&mut self) -> Result<()> {
+        let back = |lease: &Lease| Settlement::each(lease, vec![(lease.range, Outcome::Release)]);
+        let back: Vec<Settlement> = self.leases.iter().map(back).collect();
+        if !back.is_empty() {
+            no_panic("giving back leases", self.store.settle(&back)).await?;
+            tracing::debug!(leases = back.len(), "leases given back that were not handed out");
+            self.leases.clear();
+        }
+        Ok(())
+    }
+
+    /// Whether it has waited for too long.
+    pub(super) fn is_old(&self) -> bool {
+        self.old_at().is_some_and(|at| Instant::now() >= at)
+    }
+
+    fn old_at(&self) -> Option<Instant> {
+        let waits = if self.lease_for.is_zero() { UNENDING } else { self.lease_for / 3 };
+        (!self.is_empty()).then(|| self.since + waits)
+    }
+}
+
+/// The list, and the task that looks after it. Dropped, it is given back.
+#[derive(Debug)]
+pub(super) struct List {
+    listed: Arc<Mutex<Listed>>,
+    watch: JoinHandle<()>,
+    thread: Arc<LeaseThread>,
+}
+
+impl List {
+    pub(super) fn new(thread: Arc<LeaseThread>, store: Arc<dyn Store>) -> Self {
+        let (filled, since) = (Arc::new(Notify::new()), Instant::now());
+        let (leases, lease_for) = (VecDeque::new(), Duration::ZERO);
+        let listed = Listed { store, leases, lease_for, since, filled: Arc::clone(&filled) };
+        let listed = Arc::new(Mutex::new(listed));
+        let watched = Arc::downgrade(&listed);
+        let watch = move || watch(Weak::clone(&watched), Arc::clone(&filled));
+        List { listed, watch: thread.spawn_watched("claimed leases", watch), thread }
+    }
+
+    /// The list, for one that hands out of it: what waits is left alone meanwhile.
+    pub(super) fn listed(&self) -> Arc<Mutex<Listed>> {
+        Arc::clone(&self.listed)
+    }
+}
+
+impl Drop for List {
+    fn drop(&mut self) {
+        self.watch.abort();
+        let listed = Arc::clone(&self.listed);
+        if listed.try_lock().is_ok_and(|listed| listed.is_empty()) {
+            return;
+        }
+        self.thread.spawn(async move {
+            if let Err(error) = listed.lock().await.give_back().await {
+                not_given_back(&error);
+            }
+        });
+    }
+}
+
+/// Gives back what has waited for too long, until the list is gone.
+async fn watch(list: Weak<Mutex<Listed>>, filled: Arc<Notify>) {
+    loop {
+        let Some(listed) = list.upgrade() else { return };
+        let again_at = {
+            let mut listed = listed.lock().await;
+            let result = if listed.is_old() { listed.give_back().await } else { Ok(()) };
+            match result {
+                Ok(()) => listed.old_at(),
+                Err(error) => {
+                    not_given_back(&error);
+                    Some(Instant::now() + RETRY_AFTER)
+                }
+            }
+        };
+        drop(listed);
+        match again_at {
+            Some(at) => tokio::time::sleep_until(at).await,
+            None => filled.notified().await,
+        }
+    }
+}
+
+fn not_given_back(error: &Error) {
+    tracing::debug!(%error, "leases were not given back, they come back when they end");
+}

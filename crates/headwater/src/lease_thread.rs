@@ -1,0 +1,119 @@
+//! The thread on which leases are kept: heartbeats, extensions, and the connections these use.
+//!
+//! A program may block every thread of its runtime, with a handler that waits synchronously or a long computation. Its leases
+//! must not end by that: nothing on which they depend runs on the program's runtime. One thread serves the whole process,
+//! with a runtime of its own; it starts with the first that needs it and ends with the last. Only code of this crate runs
+//! there, and none of it blocks: what a program wrote (handlers, filters, codecs) never does.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use futures::FutureExt;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use crate::error::{Error, ErrorKind, Result, panic_text};
+
+/// How soon a task that panicked is started again.
+const RESTART_AFTER: Duration = Duration::from_secs(1);
+
+static SHARED: Mutex<Weak<LeaseThread>> = Mutex::new(Weak::new());
+
+/// Whoever needs the thread holds this.
+#[derive(Debug)]
+pub(crate) struct LeaseThread {
+    runtime: Handle,
+    /// Dropped, it ends the thread. Nobody waits for that: the last holder may be a task of the thread itself.
+    _stop: Option<oneshot::Sender<()>>,
+}
+
+impl LeaseThread {
+    /// The thread of this process, started if there is none.
+    pub(crate) fn shared() -> Result<Arc<Self>> {
+        let mut shared = SHARED.lock().expect("no panic while held");
+        if let Some(thread) = shared.upgrade() {
+            return Ok(thread);
+        }
+        let thread = Arc::new(Self::start().map_err(|error| {
+            let text = format!("no thread for heartbeats and lease extensions: {error}");
+            Error::with_source(ErrorKind::Unavailable, text, error)
+        })?);
+        *shared = Arc::downgrade(&thread);
+        Ok(thread)
+    }
+
+    fn start() -> std::io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let handle = runtime.handle().clone();
+        let (stop, stopped) = oneshot::channel::<()>();
+        std::thread::Builder::new().name("headwater-leases".into()).spawn(move || {
+            let _ = runtime.block_on(stopped);
+            // A name that is still being resolved is not waited for.
+            runtime.shutdown_background();
+        })?;
+        Ok(LeaseThread { runtime: handle, _stop: Some(stop) })
+    }
+
+    /// No thread: the runtime of the caller, for tests in a time that is moved by hand.
+    #[cfg(test)]
+    pub(crate) fn here() -> Arc<Self> {
+        Arc::new(LeaseThread { runtime: Handle::current(), _stop: None })
+    }
+
+    pub(crate) fn spawn<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        self.runtime.spawn(task)
+    }
+
+    /// Runs a task to its end. Others rely on it, so one that panics is reported and started again.
+    pub(crate) fn spawn_watched<F: Future<Output = ()> + Send + 'static>(
+        &self,
+        name: &'static str,
+        start: impl Fn() -> F + Send + Sync + 'static,
+    ) -> JoinHandle<()> {
+        self.spawn(async move {
+            while let Err(panic) = AssertUnwindSafe(start()).catch_unwind().await {
+                tracing::error!(task = name, panic = panic_text(&*panic), "background task panicked");
+                tokio::time::sleep(RESTART_AFTER).await;
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    fn name() -> Option<String> {
+        std::thread::current().name().map(str::to_owned)
+    }
+
+    #[tokio::test]
+    async fn all_share_one_named_thread_and_the_last_one_ends_it() {
+        let (one, other) = (LeaseThread::shared().unwrap(), LeaseThread::shared().unwrap());
+        assert!(Arc::ptr_eq(&one, &other));
+        assert_eq!(one.spawn(async { name() }).await.unwrap().as_deref(), Some("headwater-leases"));
+        let alone = LeaseThread::start().unwrap();
+        let forever = alone.spawn(std::future::pending::<()>());
+        drop(alone);
+        assert!(forever.await.unwrap_err().is_cancelled(), "its tasks end with it");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_panics_is_started_again() {
+        let runs = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&runs);
+        let task = LeaseThread::here().spawn_watched("test", move || {
+            let runs = Arc::clone(&counted);
+            async move { assert!(runs.fetch_add(1, Ordering::SeqCst) == 2, "as told") }
+        });
+        task.await.unwrap();
+        assert_eq!(runs.load(Ordering::SeqCst), 3);
+    }
+}

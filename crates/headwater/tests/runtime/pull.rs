@@ -1,0 +1,163 @@
+//! Consumers that are driven by hand: what they hold is handed out in time, or given back, and nothing is done unhandled.
+
+use std::time::Duration;
+
+use headwater::settle::Verdict;
+use headwater::{
+    Batch, Consumer, Handling, Headwater, Messages, NewMessage, Ordering, TopicSettings, Verdicts,
+};
+
+use crate::each::{DEADLINE, Place, Seen, eventually, letters, on_each, publish_numbers, settled};
+
+on_each!(
+    slow_work_ends_no_lease_that_waits_in_the_list,
+    what_waits_in_the_list_is_given_back_for_others,
+    a_consumer_that_is_dropped_gives_back_what_it_did_not_hand_out,
+    what_follows_a_burial_is_handled_and_never_acked_unseen,
+);
+
+/// Opens a consumer for which so many retries are due, each with a lease of its own; one more attempt is allowed.
+async fn with_retries_due(headwater: &Headwater, count: u64, lease: Duration) -> Consumer {
+    let settings = TopicSettings {
+        max_attempts: 2,
+        backoff_initial: Duration::from_millis(1),
+        backoff_max: Duration::from_millis(1),
+        lease,
+        ..TopicSettings::default()
+    };
+    headwater.topic("orders").settings(settings).create().await.unwrap();
+    publish_numbers(headwater, "orders", count).await;
+    let mut consumer = headwater.consumer("orders", "email").open().await.unwrap();
+    let mut failed = 0;
+    while failed < count {
+        let batch = taken(&mut consumer).await;
+        failed += batch.messages().len() as u64;
+        let all = batch.messages().iter().map(|message| (message.offset, Verdict::Failed("no".into())));
+        let all = all.collect();
+        batch.settle_each(all).await.unwrap();
+    }
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    consumer
+}
+
+async fn taken(consumer: &mut Consumer) -> Batch {
+    consumer.next(DEADLINE).await.unwrap().expect("something waits")
+}
+
+async fn slow_work_ends_no_lease_that_waits_in_the_list(place: Place) {
+    let headwater = place.open().await;
+    let lease = Duration::from_millis(900);
+    let mut consumer = with_retries_due(&headwater, 12, lease).await;
+    let id = consumer.subscription().subscription_id;
+    let mut handled = Vec::new();
+    while handled.len() < 12 {
+        let batch = taken(&mut consumer).await;
+        assert_eq!(batch.attempt(), 2, "no lease has ended");
+        handled.extend(batch.messages().iter().map(|message| message.offset.0));
+        // All twelve together take twice as long as a lease lasts.
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        batch.ack().await.expect("its lease was handed out in time");
+    }
+    handled.sort_unstable();
+    assert_eq!(handled, (1..=12).collect::<Vec<_>>(), "each once");
+    assert_eq!(letters(&headwater, id).await, [], "what was handled is no dead letter");
+    consumer.close().await.unwrap();
+    place.leave(&headwater).await;
+}
+
+async fn what_waits_in_the_list_is_given_back_for_others(place: Place) {
+    let headwater = place.open().await;
+    let mut slow = with_retries_due(&headwater, 8, Duration::from_secs(3)).await;
+    let id = slow.subscription().subscription_id;
+    let in_hand = taken(&mut slow).await;
+    let mut other = headwater.consumer("orders", "email").open().await.unwrap();
+    for _ in 1..8 {
+        let batch = taken(&mut other).await;
+        assert_eq!(batch.attempt(), 2, "given back, and no attempt is lost by it");
+        batch.ack().await.unwrap();
+    }
+    in_hand.ack().await.expect("before its lease ended");
+    settled(&headwater, "orders", "email").await;
+    assert_eq!(letters(&headwater, id).await, []);
+    slow.close().await.unwrap();
+    other.close().await.unwrap();
+    place.leave(&headwater).await;
+}
+
+async fn a_consumer_that_is_dropped_gives_back_what_it_did_not_hand_out(place: Place) {
+    let headwater = place.open().await;
+    let mut first = with_retries_due(&headwater, 4, Duration::from_secs(300)).await;
+    taken(&mut first).await.ack().await.unwrap();
+    drop(first);
+    let mut other = headwater.consumer("orders", "email").open().await.unwrap();
+    for _ in 1..4 {
+        let batch = taken(&mut other).await;
+        assert_eq!(batch.attempt(), 2);
+        batch.ack().await.unwrap();
+    }
+    other.close().await.unwrap();
+    place.leave(&headwater).await;
+}
+
+/// Three messages of one key, of which the first fails at its only attempt.
+async fn three_of_a_key(headwater: &Headwater, topic: &str) {
+    let settings =
+        TopicSettings { ordering: Ordering::Key, lanes: 1, max_attempts: 1, ..TopicSettings::default() };
+    headwater.topic(topic).settings(settings).create().await.unwrap();
+    let messages: Vec<_> = (1..=3).map(|n| NewMessage::new(n.to_string()).key("k")).collect();
+    headwater.producer(topic).send_batch(&messages).await.unwrap();
+}
+
+async fn what_follows_a_burial_is_handled_and_never_acked_unseen(place: Place) {
+    let headwater = place.open().await;
+    // Through the batch.
+    three_of_a_key(&headwater, "handled").await;
+    let mut consumer = headwater.consumer("handled", "email").open().await.unwrap();
+    let seen = Seen::default();
+    while seen.len() < 3 {
+        let handler = |message: headwater::Message, _| {
+            seen.add(message.offset.0);
+            std::future::ready(if message.offset.0 == 1 {
+                Verdict::Failed("no".into())
+            } else {
+                Verdict::Done
+            })
+        };
+        taken(&mut consumer).await.handle(handler).await.unwrap();
+    }
+    assert_eq!(seen.all(), [1, 2, 3]);
+    consumer.close().await.unwrap();
+    // By hand: what comes after a key that failed is not handled, and comes again.
+    three_of_a_key(&headwater, "settled").await;
+    let mut consumer = headwater.consumer("settled", "email").open().await.unwrap();
+    let batch = taken(&mut consumer).await;
+    let first = batch.messages()[0].offset;
+    batch.settle_each(vec![(first, Verdict::Failed("no".into()))]).await.unwrap();
+    let mut again = Vec::new();
+    while again.len() < 2 {
+        let batch = taken(&mut consumer).await;
+        again.extend(batch.messages().iter().map(|message| message.offset.0));
+        batch.ack().await.unwrap();
+    }
+    assert_eq!(again, [2, 3]);
+    consumer.close().await.unwrap();
+    // A member that takes batches, and stops at a key that failed.
+    three_of_a_key(&headwater, "batches").await;
+    let seen: Seen<i64> = Seen::default();
+    let add = seen.clone();
+    let member = Handling::batch(move |messages: Messages, _| {
+        let mut verdicts = Verdicts::new();
+        if messages[0].offset.0 == 1 {
+            add.add(1);
+            verdicts.failed(messages[0].offset, "no");
+        } else {
+            messages.iter().for_each(|message| add.add(message.offset.0));
+        }
+        async move { Ok(verdicts) }
+    });
+    let running = headwater.consumer("batches", "email").handling("one", member).run().await.unwrap();
+    eventually("all are seen", async || seen.len() >= 3).await;
+    assert_eq!(seen.all(), [1, 2, 3]);
+    running.shutdown(Duration::from_secs(5)).await.unwrap();
+    place.leave(&headwater).await;
+}
