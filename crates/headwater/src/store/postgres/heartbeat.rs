@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::PostgresStore;
 use super::time::millis;
+use super::{PostgresStore, clock};
 use crate::error::Result;
 use crate::lease::check_silent_for;
 use crate::name::Owner;
@@ -11,6 +11,8 @@ use crate::topic::TopicId;
 
 pub(super) async fn heartbeat(store: &PostgresStore, owner: &Owner, silent_for: Duration) -> Result<u64> {
     check_silent_for(silent_for)?;
+    // Before anybody is judged by it.
+    clock::look(store).await?;
     // On the leases' own pool: a process whose work pool is busy is not dead.
     let rows = store
         .connections

@@ -2,9 +2,9 @@
 
 use tokio_postgres::Row;
 
-use super::PostgresStore;
 use super::freshen::freshen;
 use super::time::millis;
+use super::{PostgresStore, clock};
 use crate::error::Result;
 use crate::limits::{
     ADVANCE_ROWS_MAX, GAPS_NOTED_MAX, INBOX_FORGET_MAX, INBOX_RETENTION, PROMOTE_MESSAGES_MAX,
@@ -12,6 +12,8 @@ use crate::limits::{
 use crate::store::Maintained;
 
 pub(super) async fn maintain(store: &PostgresStore) -> Result<Maintained> {
+    // Before dedup keys are forgotten by it.
+    clock::look(store).await?;
     // Two transactions: what the second may wait for must not keep the heads of the first locked.
     let heads = store
         .connections

@@ -3,16 +3,30 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use super::PostgresStore;
 use super::time::millis;
-use crate::error::{Error, Result};
+use super::{PostgresStore, clock};
+use crate::error::{Error, ErrorKind, Result};
 use crate::lease::{LeaseToken, OffsetRange, Outcome, Parts, Settlement};
 use crate::limits::DELAY_MAX;
 use crate::topic::TopicId;
 
+/// Settles, and asks again about what is lost if the clock stepped meanwhile: it may be held still.
+pub(super) async fn settle(store: &PostgresStore, settlements: &[Settlement]) -> Result<Vec<Result<()>>> {
+    let moved_ms = store.guard.moved_ms();
+    let mut results = settle_once(store, settlements).await?;
+    let is_lost = |result: &Result<()>| matches!(result, Err(error) if error.kind() == ErrorKind::LeaseLost);
+    if results.iter().any(is_lost) && clock::moved_since(store, moved_ms).await {
+        for (settlement, result) in settlements.iter().zip(&mut results).filter(|(_, result)| is_lost(result))
+        {
+            *result = settle_one(store, settlement).await?;
+        }
+    }
+    Ok(results)
+}
+
 /// Whole acks go in one statement whatever their number; partial ones each in their own, so that one that is lost
 /// leaves the others alone.
-pub(super) async fn settle(store: &PostgresStore, settlements: &[Settlement]) -> Result<Vec<Result<()>>> {
+async fn settle_once(store: &PostgresStore, settlements: &[Settlement]) -> Result<Vec<Result<()>>> {
     let tokens: HashSet<i64> = settlements.iter().map(|settlement| settlement.token.0).collect();
     let all_whole = settlements.iter().all(|settlement| settlement.parts == Parts::AckAll);
     let mut results = Vec::with_capacity(settlements.len());
@@ -75,24 +89,33 @@ async fn settle_parts(
 ) -> Result<bool> {
     let columns = PartColumns::of(parts);
     let now = store.clock.injected();
-    let rows = store
-        .connections
-        .query(
-            &format!("settling lease {token}"),
-            &store.statements.settle_parts,
-            &[
-                &token.0,
-                &columns.firsts,
-                &columns.lasts,
-                &columns.outcomes,
-                &columns.delays_ms,
-                &columns.errors,
-                &columns.keys,
-                &store.durable_settlements,
-                &now,
-            ],
-        )
-        .await?;
+    let mut refused = 0;
+    let rows = loop {
+        let expected = clock::expected(store).await?;
+        let answer = store
+            .connections
+            .query(
+                &format!("settling lease {token}"),
+                &store.statements.settle_parts,
+                &[
+                    &token.0,
+                    &columns.firsts,
+                    &columns.lasts,
+                    &columns.outcomes,
+                    &columns.delays_ms,
+                    &columns.errors,
+                    &columns.keys,
+                    &store.durable_settlements,
+                    &now,
+                    &expected,
+                ],
+            )
+            .await;
+        match answer {
+            Err(error) if clock::repeats(store, &mut refused, &error).await? => {}
+            answer => break answer?,
+        }
+    };
     let topic: Option<i32> = rows[0].get("topic_id");
     if let Some(topic) = topic
         && columns.comes_again
@@ -176,6 +199,7 @@ pub(super) async fn release_by_hand(store: &PostgresStore, token: LeaseToken) ->
     Ok(())
 }
 
+/// Extends, and asks again about what is lost if deadlines were moved meanwhile, as settling does.
 pub(super) async fn extend(
     store: &PostgresStore,
     tokens: &[LeaseToken],
@@ -184,22 +208,34 @@ pub(super) async fn extend(
     if lease > DELAY_MAX {
         return Err(Error::invalid("lease", "longer than 366 days"));
     }
-    if tokens.is_empty() {
-        return Ok(Vec::new());
-    }
+    let moved_ms = store.guard.moved_ms();
     let wanted: Vec<i64> = tokens.iter().map(|token| token.0).collect();
-    let now = store.clock.injected();
-    let rows = store
-        .connections
-        .query_leases(
-            "extending leases",
-            &store.statements.extend,
-            &[&wanted, &millis(lease), &store.durable_settlements, &now],
-        )
-        .await?;
-    let held: HashSet<i64> = rows.iter().map(|row| row.get("token")).collect();
-    Ok(wanted
-        .iter()
-        .map(|token| if held.contains(token) { Ok(()) } else { Err(Error::lease_lost(*token)) })
-        .collect())
+    let mut held = extend_once(store, &wanted, lease).await?;
+    if wanted.iter().any(|token| !held.contains(token)) && clock::moved_since(store, moved_ms).await {
+        held = extend_once(store, &wanted, lease).await?;
+    }
+    let answer = |token: &i64| if held.contains(token) { Ok(()) } else { Err(Error::lease_lost(*token)) };
+    Ok(wanted.iter().map(answer).collect())
+}
+
+async fn extend_once(store: &PostgresStore, tokens: &[i64], lease: Duration) -> Result<HashSet<i64>> {
+    if tokens.is_empty() {
+        return Ok(HashSet::new());
+    }
+    let mut refused = 0;
+    loop {
+        let (now, expected) = (store.clock.injected(), clock::expected(store).await?);
+        let answer = store
+            .connections
+            .query_leases(
+                "extending leases",
+                &store.statements.extend,
+                &[&tokens, &millis(lease), &store.durable_settlements, &now, &expected],
+            )
+            .await;
+        match answer {
+            Err(error) if clock::repeats(store, &mut refused, &error).await? => {}
+            answer => return Ok(answer?.iter().map(|row| row.get("token")).collect()),
+        }
+    }
 }
