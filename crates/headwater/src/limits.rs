@@ -66,3 +66,7 @@ pub const HEARTBEAT_FAILURES_MAX: u32 = 10;
 pub const FLAPPING_RESTARTS: u32 = 5;
 /// How far back restarts count.
 pub const FLAPPING_WINDOW: Duration = Duration::from_secs(600);
+
+/// How far a tick may lie in the future: further ahead it was fired by a clock that was ahead, and holds its job up no longer.
+/// Machines' clocks that differ by less fire no tick twice.
+pub(crate) const TICK_AHEAD_MAX: Duration = Duration::from_secs(300);

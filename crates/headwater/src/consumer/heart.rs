@@ -99,9 +99,10 @@ struct Closed;
 struct OwnerBeat {
     silent_for: Duration,
     due_at: Instant,
-    /// Since when every beat came in time, by a clock that also counts while the machine sleeps.
-    in_touch_since: Option<SystemTime>,
-    beaten_at: SystemTime,
+    /// Since when every beat came in time.
+    in_touch_since: Option<Instant>,
+    /// By a clock that no step moves, and by one that also counts while the machine sleeps.
+    beaten_at: (Instant, SystemTime),
     reading: Reading,
 }
 
@@ -111,24 +112,25 @@ impl OwnerBeat {
             silent_for,
             due_at: Instant::now(),
             in_touch_since: None,
-            beaten_at: SystemTime::now(),
+            beaten_at: both_clocks(),
             reading: Reading::default(),
         }
     }
 
     async fn beat(&mut self, runtime: &Runtime) -> Result<(), Closed> {
         let silent_for = self.silent_for;
-        let since = |at: SystemTime| SystemTime::now().duration_since(at).unwrap_or_default();
-        if since(self.beaten_at) > silent_for / 2 {
+        // The longer of both: a clock that steps back hides no gap, and a sleep is one.
+        let (at, shown) = self.beaten_at;
+        if at.elapsed().max(shown.elapsed().unwrap_or_default()) > silent_for / 2 {
             self.in_touch_since = None;
         }
-        let in_touch = self.in_touch_since.is_some_and(|at| since(at) >= silent_for);
+        let in_touch = self.in_touch_since.is_some_and(|at| at.elapsed() >= silent_for);
         let judged = if in_touch { silent_for } else { DELAY_MAX };
         let pause = match in_time(BEAT_MAX, runtime.store.heartbeat(&runtime.owner, judged)).await {
             // Whose leases ended by it, the store has said.
             Ok(_) => {
-                self.beaten_at = SystemTime::now();
-                self.in_touch_since.get_or_insert(self.beaten_at);
+                self.beaten_at = both_clocks();
+                self.in_touch_since.get_or_insert(self.beaten_at.0);
                 self.reading.start(runtime, |runtime| async move { runtime.measure_lag().await });
                 beat_every(silent_for)
             }
@@ -141,6 +143,10 @@ impl OwnerBeat {
         self.due_at = Instant::now() + pause;
         Ok(())
     }
+}
+
+fn both_clocks() -> (Instant, SystemTime) {
+    (Instant::now(), SystemTime::now())
 }
 
 /// What takes too long or panics has failed: the next heartbeat must not wait for it, or be the last.

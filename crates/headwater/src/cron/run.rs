@@ -12,6 +12,7 @@ use super::schedule::Schedule;
 use super::{Missed, Ticks};
 use crate::clock::Clock;
 use crate::error::Result;
+use crate::limits::TICK_AHEAD_MAX;
 use crate::message::NewMessage;
 use crate::name::TopicName;
 use crate::observe::errors::RecentErrors;
@@ -116,8 +117,8 @@ impl Runner {
             published += u64::from(self.fire(tick).await?);
             self.looked = tick;
         }
-        // A clock that was set back stays behind: what it shows again has been looked at.
-        self.looked = self.looked.max(now);
+        // What a clock that was set back a little shows again has been looked at. One that was far ahead holds nothing up.
+        self.looked = if self.looked > now + TICK_AHEAD_MAX { now } else { self.looked.max(now) };
         self.state.failing.store(false, Ordering::Relaxed);
         Ok(published)
     }

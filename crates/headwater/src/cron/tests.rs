@@ -168,6 +168,21 @@ async fn clock_set_back_publishes_nothing_again() {
 }
 
 #[tokio::test]
+async fn a_clock_that_was_ahead_does_not_silence_a_job() {
+    let setting = Setting::at("2026-01-01T00:00:00Z");
+    let job = setting.job("minutely", "* * * * *").start().await.unwrap();
+    setting.set("2026-01-02T00:00:00Z");
+    assert_eq!(job.step().await.unwrap(), 1, "the last of those that were missed");
+    setting.set("2026-01-01T00:00:30Z");
+    assert_eq!(job.step().await.unwrap(), 0);
+    // As the store sees it: a last tick that far ahead holds nothing up.
+    setting.shared.last.lock().unwrap().insert("minutely".into(), setting.clock.now());
+    setting.set("2026-01-01T00:02:00Z");
+    assert_eq!(job.step().await.unwrap(), 2);
+    assert_eq!(job.step().await.unwrap(), 0);
+}
+
+#[tokio::test]
 async fn failure_is_shown_and_the_tick_is_tried_again() {
     let setting = Setting::at("2026-01-01T00:00:00Z");
     let job = setting.job("minutely", "* * * * *").start().await.unwrap();

@@ -32,6 +32,7 @@ pub mod backfill;
 pub mod beat;
 pub mod bury;
 pub mod claim;
+pub mod clock;
 pub mod create;
 pub mod cron;
 pub mod dead;

@@ -29,6 +29,7 @@ mod backfill;
 mod beat;
 mod claim;
 mod clean;
+mod clock;
 mod connect;
 mod cron;
 mod dead_letter;
@@ -86,6 +87,7 @@ pub struct PostgresStore {
     flags: arm::Flags,
     listener: arm::Listener,
     vacuums: freshen::Vacuums,
+    guard: clock::Guard,
     closed: AtomicBool,
 }
 
@@ -118,6 +120,7 @@ impl PostgresStore {
             actor: options.actor,
             hub,
             vacuums: freshen::Vacuums::default(),
+            guard: clock::Guard::default(),
             closed: AtomicBool::new(false),
         })
     }

@@ -50,6 +50,7 @@ mod beat;
 mod checkpoint;
 mod claim;
 mod clean;
+mod clock;
 mod connection;
 mod cron;
 mod dead_letter;
@@ -194,6 +195,7 @@ impl SqliteStore {
             commands: Arc::clone(&commands),
             hub: Arc::clone(&hub),
             clock: options.clock.clone(),
+            memory: None,
             policy: SyncPolicy {
                 publishes: options.sync_every_publish,
                 settlements: options.durable_settlements,

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::harness::Harness;
 use crate::clock::{Clock, ManualClock};
@@ -62,7 +62,12 @@ impl Case {
 
     /// Turns the clock back, as database clocks sometimes do.
     pub fn turn_back(&self, by: Duration) {
-        self.clock.set(self.clock.now() - by);
+        self.step(-SignedDuration::try_from(by).expect("a step fits"));
+    }
+
+    /// Sets the clock forward or back, without any time passing.
+    pub fn step(&self, by: SignedDuration) {
+        self.clock.set(self.clock.now() + by);
     }
 
     /// The options cases open with: the manual clock, and topics made by publishing.

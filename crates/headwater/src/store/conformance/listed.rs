@@ -15,6 +15,7 @@ fn every_case_is_listed() {
         include_str!("beat.rs"),
         include_str!("bury.rs"),
         include_str!("claim.rs"),
+        include_str!("clock.rs"),
         include_str!("create.rs"),
         include_str!("cron.rs"),
         include_str!("dead.rs"),

@@ -1,5 +1,5 @@
 //! The list of cases about what is built on claims and settlements: handling in the store's transaction, dead
-//! letters, ticks of periodic jobs.
+//! letters, ticks of periodic jobs; and about steps of the clock under all of that.
 
 /// Makes one test of every case about exactly-once effects, dead letters and ticks. Part of [`conformance_cases`](crate::conformance_cases).
 #[doc(hidden)]
@@ -37,6 +37,21 @@ macro_rules! conformance_reliable_cases {
                 redriven_messages_go_to_their_own_lanes,
                 a_redrive_wakes_a_waiter,
                 a_selection_outside_its_limits_is_refused,
+            ]
+        );
+        $crate::conformance_group!(
+            $make,
+            clock,
+            [
+                the_living_keep_their_leases,
+                a_holder_settles_across_a_step,
+                the_dead_lose_their_leases_in_time,
+                a_process_that_starts_after_a_step_back_finds_no_deadline_of_the_future,
+                dedup_windows_keep_their_length,
+                retries_wait_for_as_long_as_they_were_told,
+                a_job_fires_on_after_a_clock_was_ahead,
+                delayed_messages_come_when_the_clock_shows_their_time,
+                stamps_of_the_future_count_as_made_now,
             ]
         );
         $crate::conformance_group!(

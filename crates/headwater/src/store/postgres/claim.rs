@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio_postgres::Row;
 
 use super::PostgresStore;
+use super::clock::{self, On};
 use super::time::millis;
 use crate::error::Result;
 use crate::lease::{
@@ -27,28 +28,38 @@ pub(super) async fn claim(store: &PostgresStore, request: &ClaimRequest) -> Resu
     let messages_max: Vec<i32> = request.wants.iter().map(|want| want.messages_max.cast_signed()).collect();
     let leases_ms: Vec<Option<i64>> = request.wants.iter().map(|want| want.lease.map(millis)).collect();
     let limits = Limits::of(&request.wants);
-    let rows = store
-        .connections
-        .query(
-            "claiming",
-            &store.statements.claim,
-            &[
-                &request.owner.as_str(),
-                &ids,
-                &messages_max,
-                &leases_ms,
-                &limits.in_flight_max,
-                &limits.rates,
-                &limits.bursts,
-                &store.durable_settlements,
-                &PROMOTE_MESSAGES_MAX,
-                &ADVANCE_ROWS_MAX,
-                &GAPS_NOTED_MAX,
-                &PARKED_PER_LANE_MAX,
-                &store.clock.injected(),
-            ],
-        )
-        .await?;
+    let mut refused = 0;
+    let rows = loop {
+        let (expected, moved_ms) = (clock::expected(store, On::Work).await?, store.guard.moved_ms());
+        let answer = store
+            .connections
+            .query(
+                "claiming",
+                &store.statements.claim,
+                &[
+                    &request.owner.as_str(),
+                    &ids,
+                    &messages_max,
+                    &leases_ms,
+                    &limits.in_flight_max,
+                    &limits.rates,
+                    &limits.bursts,
+                    &store.durable_settlements,
+                    &PROMOTE_MESSAGES_MAX,
+                    &ADVANCE_ROWS_MAX,
+                    &GAPS_NOTED_MAX,
+                    &PARKED_PER_LANE_MAX,
+                    &store.clock.injected(),
+                    &expected,
+                    &moved_ms,
+                ],
+            )
+            .await;
+        match answer {
+            Err(error) if clock::repeats(store, On::Work, &mut refused, &error).await? => {}
+            answer => break answer?,
+        }
+    };
     let mut claimed = Claimed::default();
     for row in &rows {
         take(row, &request.owner, &mut claimed)?;

@@ -113,6 +113,13 @@ pub(super) fn is_moved_partition(code: &str, table: Option<&str>, constraint: Op
     code == "23514" && constraint.is_none() && table.is_some_and(|table| table.starts_with("message"))
 }
 
+/// Whether a statement was refused because the clock stepped.
+pub(super) fn is_step(error: &Error) -> bool {
+    let source = std::error::Error::source(error);
+    let driver = source.and_then(|source| source.downcast_ref::<tokio_postgres::Error>());
+    driver.and_then(tokio_postgres::Error::code).is_some_and(|code| code.code() == "HW009")
+}
+
 /// The kind behind an SQLSTATE; `HW…` are raised by the functions of the schema.
 pub(super) fn kind_of_code(code: &str) -> ErrorKind {
     match code {
@@ -131,6 +138,8 @@ pub(super) fn kind_of_code(code: &str) -> ErrorKind {
         "3F000" | "42P01" | "42883" => ErrorKind::SchemaOutdated,
         // serialization failure, deadlock, lock not available, cancelled by a timeout.
         "40001" | "40P01" | "55P03" | "57014" => ErrorKind::Busy,
+        // The clock stepped: see clock.rs.
+        "HW009" => ErrorKind::Busy,
         // too many connections, out of memory, configured limit.
         "53300" | "53200" | "53400" => ErrorKind::Busy,
         // shutting down, crashed, starting up.

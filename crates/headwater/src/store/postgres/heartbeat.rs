@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::PostgresStore;
+use super::clock::{self, On};
 use super::time::millis;
 use crate::error::Result;
 use crate::lease::check_silent_for;
@@ -11,6 +12,8 @@ use crate::topic::TopicId;
 
 pub(super) async fn heartbeat(store: &PostgresStore, owner: &Owner, silent_for: Duration) -> Result<u64> {
     check_silent_for(silent_for)?;
+    // Before anybody is judged by it.
+    clock::look(store, On::Leases).await?;
     // On the leases' own pool: a process whose work pool is busy is not dead.
     let rows = store
         .connections

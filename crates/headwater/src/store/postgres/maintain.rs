@@ -3,6 +3,7 @@
 use tokio_postgres::Row;
 
 use super::PostgresStore;
+use super::clock::{self, On};
 use super::freshen::freshen;
 use super::time::millis;
 use crate::error::Result;
@@ -12,6 +13,8 @@ use crate::limits::{
 use crate::store::Maintained;
 
 pub(super) async fn maintain(store: &PostgresStore) -> Result<Maintained> {
+    // Before dedup keys are forgotten by it.
+    clock::look(store, On::Work).await?;
     // Two transactions: what the second may wait for must not keep the heads of the first locked.
     let heads = store
         .connections

@@ -5,6 +5,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{GenericClient, Row};
 use uuid::Uuid;
 
+use super::clock::{self, On};
 use super::statements::in_namespace;
 use super::time::holdable;
 use super::{PostgresStore, fault};
@@ -49,8 +50,8 @@ pub(super) async fn publish_now(
     if messages.is_empty() {
         return Ok(Vec::new());
     }
-    let columns = Columns::of(messages, store.clock.injected(), true);
-    match publish_columns(store, topic, &columns).await {
+    let mut columns = Columns::of(messages, store.clock.injected(), true);
+    match publish_columns(store, topic, &mut columns).await {
         Err(error) if error.kind() == ErrorKind::NoSuchTopic && store.auto_create => {
             // A batch that the new topic would refuse must not leave the topic behind.
             let bytes = columns.payloads.iter().map(|payload| payload.len()).max().unwrap_or(0);
@@ -58,7 +59,7 @@ pub(super) async fn publish_now(
                 return Err(Error::payload_too_large(topic.as_str(), bytes, PAYLOAD_BYTES_DEFAULT));
             }
             store.create_topic(topic, &TopicSettings::default()).await?;
-            publish_columns(store, topic, &columns).await
+            publish_columns(store, topic, &mut columns).await
         }
         result => result,
     }
@@ -67,11 +68,20 @@ pub(super) async fn publish_now(
 async fn publish_columns(
     store: &PostgresStore,
     topic: &TopicName,
-    columns: &Columns<'_>,
+    columns: &mut Columns<'_>,
 ) -> Result<Vec<Published>> {
     let doing = format!("publishing to topic {topic}");
-    let rows =
-        store.connections.commit(&doing, &store.statements.publish, &columns.params(&topic.as_str())).await?;
+    let (name, mut refused) = (topic.as_str(), 0);
+    let rows = loop {
+        // Only windows of dedup keys are judged by the clock.
+        if columns.dedup_keys.is_some() {
+            columns.expected = clock::expected(store, On::Work).await?;
+        }
+        match store.connections.commit(&doing, &store.statements.publish, &columns.params(&name)).await {
+            Err(error) if clock::repeats(store, On::Work, &mut refused, &error).await? => {}
+            answer => break answer?,
+        }
+    };
     store.hub.wake(TopicId(rows[0].get("topic_id")));
     Ok(columns.published(&rows[0]))
 }
@@ -91,6 +101,8 @@ pub(super) struct Columns<'a> {
     pub(super) now: Option<Timestamp>,
     /// Whether the transaction is publish's own.
     pub(super) own: bool,
+    /// The time the server must show, if anything is judged by it.
+    expected: Option<Timestamp>,
 }
 
 impl<'a> Columns<'a> {
@@ -110,10 +122,11 @@ impl<'a> Columns<'a> {
             deliver_ats: column(messages, |message| message.deliver_at.map(holdable)),
             now,
             own,
+            expected: None,
         }
     }
 
-    pub(super) fn params<'b>(&'b self, topic: &'b &'b str) -> [&'b (dyn ToSql + Sync); 12] {
+    pub(super) fn params<'b>(&'b self, topic: &'b &'b str) -> [&'b (dyn ToSql + Sync); 13] {
         [
             topic,
             &self.message_ids,
@@ -127,6 +140,7 @@ impl<'a> Columns<'a> {
             &self.deliver_ats,
             &self.now,
             &self.own,
+            &self.expected,
         ]
     }
 

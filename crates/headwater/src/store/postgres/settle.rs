@@ -4,15 +4,30 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use super::PostgresStore;
+use super::clock::{self, On};
 use super::time::millis;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::lease::{LeaseId, LeaseToken, OffsetRange, Outcome, Parts, Settlement};
 use crate::limits::DELAY_MAX;
 use crate::topic::TopicId;
 
+/// Settles, and asks again about what is lost if the clock stepped meanwhile: it may be held still.
+pub(super) async fn settle(store: &PostgresStore, settlements: &[Settlement]) -> Result<Vec<Result<()>>> {
+    let moved_ms = store.guard.moved_ms();
+    let mut results = settle_once(store, settlements).await?;
+    let is_lost = |result: &Result<()>| matches!(result, Err(error) if error.kind() == ErrorKind::LeaseLost);
+    if results.iter().any(is_lost) && clock::moved_since(store, On::Work, moved_ms).await {
+        for (settlement, result) in settlements.iter().zip(&mut results).filter(|(_, result)| is_lost(result))
+        {
+            *result = settle_one(store, settlement).await?;
+        }
+    }
+    Ok(results)
+}
+
 /// Whole acks go in one statement whatever their number; partial ones each in their own, so that one that is lost
 /// leaves the others alone.
-pub(super) async fn settle(store: &PostgresStore, settlements: &[Settlement]) -> Result<Vec<Result<()>>> {
+async fn settle_once(store: &PostgresStore, settlements: &[Settlement]) -> Result<Vec<Result<()>>> {
     let tokens: HashSet<i64> = settlements.iter().map(|settlement| settlement.lease.token.0).collect();
     let all_whole = settlements.iter().all(|settlement| settlement.parts == Parts::AckAll);
     let mut results = Vec::with_capacity(settlements.len());
@@ -98,26 +113,35 @@ async fn ack_all(store: &PostgresStore, leases: &[&LeaseId]) -> Result<HashSet<i
 async fn settle_parts(store: &PostgresStore, id: &LeaseId, parts: &[(OffsetRange, Outcome)]) -> Result<bool> {
     let columns = PartColumns::of(parts);
     let now = store.clock.injected();
-    let rows = store
-        .connections
-        .commit(
-            &format!("settling lease {}", id.token),
-            &store.statements.settle_parts,
-            &[
-                &id.token.0,
-                &id.subscription_id.0,
-                &id.owner.as_str(),
-                &columns.firsts,
-                &columns.lasts,
-                &columns.outcomes,
-                &columns.delays_ms,
-                &columns.errors,
-                &columns.keys,
-                &store.durable_settlements,
-                &now,
-            ],
-        )
-        .await?;
+    let mut refused = 0;
+    let rows = loop {
+        let expected = clock::expected(store, On::Work).await?;
+        let answer = store
+            .connections
+            .commit(
+                &format!("settling lease {}", id.token),
+                &store.statements.settle_parts,
+                &[
+                    &id.token.0,
+                    &id.subscription_id.0,
+                    &id.owner.as_str(),
+                    &columns.firsts,
+                    &columns.lasts,
+                    &columns.outcomes,
+                    &columns.delays_ms,
+                    &columns.errors,
+                    &columns.keys,
+                    &store.durable_settlements,
+                    &now,
+                    &expected,
+                ],
+            )
+            .await;
+        match answer {
+            Err(error) if clock::repeats(store, On::Work, &mut refused, &error).await? => {}
+            answer => break answer?,
+        }
+    };
     let topic: Option<i32> = rows[0].get("topic_id");
     if let Some(topic) = topic
         && columns.comes_again
@@ -201,6 +225,7 @@ pub(super) async fn release_by_hand(store: &PostgresStore, token: LeaseToken) ->
     Ok(())
 }
 
+/// Extends, and asks again about what is lost if deadlines were moved meanwhile, as settling does.
 pub(super) async fn extend(
     store: &PostgresStore,
     leases: &[LeaseId],
@@ -209,26 +234,43 @@ pub(super) async fn extend(
     if lease > DELAY_MAX {
         return Err(Error::invalid("lease", "longer than 366 days"));
     }
+    let moved_ms = store.guard.moved_ms();
+    let mut held = extend_once(store, leases, lease).await?;
+    if leases.iter().any(|id| !held.contains(&id.token.0))
+        && clock::moved_since(store, On::Leases, moved_ms).await
+    {
+        held = extend_once(store, leases, lease).await?;
+    }
+    Ok(leases.iter().map(|id| answer(&held, id)).collect())
+}
+
+async fn extend_once(store: &PostgresStore, leases: &[LeaseId], lease: Duration) -> Result<HashSet<i64>> {
     if leases.is_empty() {
-        return Ok(Vec::new());
+        return Ok(HashSet::new());
     }
     let ids = IdColumns::from_ids(leases.iter());
-    let now = store.clock.injected();
-    let rows = store
-        .connections
-        .query_leases(
-            "extending leases",
-            &store.statements.extend,
-            &[
-                &ids.tokens,
-                &ids.subscription_ids,
-                &ids.owners,
-                &millis(lease),
-                &store.durable_settlements,
-                &now,
-            ],
-        )
-        .await?;
-    let held: HashSet<i64> = rows.iter().map(|row| row.get("token")).collect();
-    Ok(leases.iter().map(|id| answer(&held, id)).collect())
+    let mut refused = 0;
+    loop {
+        let (now, expected) = (store.clock.injected(), clock::expected(store, On::Leases).await?);
+        let answer = store
+            .connections
+            .query_leases(
+                "extending leases",
+                &store.statements.extend,
+                &[
+                    &ids.tokens,
+                    &ids.subscription_ids,
+                    &ids.owners,
+                    &millis(lease),
+                    &store.durable_settlements,
+                    &now,
+                    &expected,
+                ],
+            )
+            .await;
+        match answer {
+            Err(error) if clock::repeats(store, On::Leases, &mut refused, &error).await? => {}
+            answer => return Ok(answer?.iter().map(|row| row.get("token")).collect()),
+        }
+    }
 }

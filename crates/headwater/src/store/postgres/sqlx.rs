@@ -52,6 +52,7 @@ fn bind(topic: &TopicName, columns: &Columns<'_>) -> Result<PgArguments, ::sqlx:
     arguments.add(deliver_ats)?;
     arguments.add(None::<String>)?;
     arguments.add(columns.own)?;
+    arguments.add(None::<String>)?;
     Ok(arguments)
 }
 

@@ -27,6 +27,8 @@ statements! {
     extend: "extend.sql",
     heartbeat: "heartbeat.sql",
     depart: "depart.sql",
+    read_clock: "clock/read.sql",
+    move_clock: "clock/move.sql",
     subscribe: "subscribe/create.sql",
     subscribe_lanes: "subscribe/lanes.sql",
     subscription_list: "subscription_list.sql",

@@ -18,6 +18,7 @@ use crate::subscription::{Start, Subscription};
 use crate::topic::TopicSettings;
 use crate::{ErrorKind, NewMessage};
 
+mod clock;
 mod durability;
 mod epoch;
 mod handling;

@@ -6,6 +6,7 @@ use rusqlite::params;
 use super::fault::Attempt;
 use super::publish::{self, Prepared};
 use super::work::Work;
+use crate::limits::TICK_AHEAD_MAX;
 use crate::message::{NewMessage, Published};
 use crate::name::TopicName;
 
@@ -27,8 +28,9 @@ pub(super) fn fire(
     auto_create: bool,
     message: &NewMessage,
 ) -> Attempt<Option<Published>> {
+    let soon_ms = work.now_ms().saturating_add(super::millis(TICK_AHEAD_MAX));
     let mut statement = work.connection.prepare_cached(super::sql!("cron/fire.sql"))?;
-    if statement.execute(params![job, tick.as_millisecond()])? == 0 {
+    if statement.execute(params![job, tick.as_millisecond(), soon_ms])? == 0 {
         return Ok(None);
     }
     let messages = std::slice::from_ref(message);

@@ -17,6 +17,7 @@ pub(super) fn heartbeat(work: &mut Work<'_>, owner: &Owner, silent_for: Duration
     let now_ms = work.now_ms();
     let connection = work.connection;
     connection.prepare_cached(super::sql!("heartbeat/beat.sql"))?.execute(params![owner.as_str(), now_ms])?;
+    connection.prepare_cached(super::sql!("heartbeat/ahead.sql"))?.execute([now_ms])?;
     let dead: Vec<String> = {
         let mut statement = connection.prepare_cached(super::sql!("heartbeat/silent.sql"))?;
         decode::all(&mut statement, [now_ms.saturating_sub(millis(silent_for))], |row| row.get(0))?

@@ -200,6 +200,9 @@ fn check(log: &Log, now_ms: i64, messages: &[NewMessage]) -> Result<()> {
     Ok(())
 }
 
+/// By how much a window may seem to last longer than it does: what a step back of the clock is not known to be exact to.
+const DEDUP_SLACK_MS: i64 = 10_000;
+
 /// The first message of this one's dedup key, if its window still lasts.
 fn first_of(
     connection: &Connection,
@@ -208,9 +211,10 @@ fn first_of(
     message: &NewMessage,
 ) -> Attempt<Option<Published>> {
     let Some(dedup_key) = &message.dedup_key else { return Ok(None) };
+    let latest_ms = now_ms.saturating_add(log.dedup_window_ms).saturating_add(DEDUP_SLACK_MS);
     let first = connection
         .prepare_cached(super::sql!("publish/dedup_find.sql"))?
-        .query_row(params![log.topic_id.0, dedup_key, now_ms], |row| {
+        .query_row(params![log.topic_id.0, dedup_key, now_ms, latest_ms], |row| {
             let message_id = super::decode::uuid(row, 0)?;
             Ok(Published { offset: row.get::<_, Option<i64>>(1)?.map(Offset), message_id, duplicate: true })
         })

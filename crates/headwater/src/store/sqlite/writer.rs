@@ -10,12 +10,14 @@ use std::thread::JoinHandle;
 use rusqlite::Connection;
 
 use super::checkpoint::Checkpoints;
+use super::clock;
 use super::connection::Location;
 use super::fault::{Attempt, Fault, commit_error, is_unknown_commit, shared_error};
 use super::queue::{Queue, Taken};
 use super::watch::Watch;
 use super::work::{BoxCommand, Kind, Work};
 use crate::clock::Clock;
+use crate::clock::guard::Memory;
 use crate::error::{Error, ErrorKind, panic_text};
 use crate::store::wake::Hub;
 
@@ -34,6 +36,8 @@ pub(super) struct Writer {
     pub(super) commands: Arc<Commands>,
     pub(super) hub: Arc<Hub>,
     pub(super) clock: Clock,
+    /// The last reading of the clock that was committed.
+    pub(super) memory: Option<Memory>,
     pub(super) policy: SyncPolicy,
     pub(super) watch: Watch,
     pub(super) checkpoints: Checkpoints,
@@ -189,6 +193,9 @@ impl Writer {
         self.set_synchronous(synced).map_err(Failure::Begin)?;
         let connection = &self.connection;
         execute(connection, "BEGIN IMMEDIATE").map_err(Failure::Begin)?;
+        let writes = slots.iter().any(|slot| slot.command.kind() != Kind::Read);
+        let looked = if writes { clock::look(connection, &self.clock, self.memory) } else { Ok(None) };
+        let looked = looked.map_err(Failure::Begin)?;
         let mut work = Work::new(connection, &self.clock, synced);
         let alone = slots.len() == 1;
         for slot in &mut *slots {
@@ -197,6 +204,7 @@ impl Writer {
         work.logs.flush(connection).map_err(Failure::Inside)?;
         let woken = std::mem::take(&mut work.woken);
         execute(connection, "COMMIT").map_err(Failure::Commit)?;
+        self.memory = looked.or(self.memory);
         for topic in woken {
             self.hub.wake(topic);
         }

@@ -218,3 +218,31 @@ CREATE UNLOGGED TABLE {schema}.waiter (
     until     timestamptz NOT NULL,
     PRIMARY KEY (topic_id, waiter_id)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+-- The database's clock as processes saw it: the latest time, the latest time a process saw that had been there for a while, and
+-- by how much deadlines were moved because the clock stepped. See clock/guard.rs.
+CREATE TABLE {schema}.clock (
+    one       boolean PRIMARY KEY DEFAULT true CHECK (one),
+    latest_at timestamptz,
+    steady_at timestamptz,
+    moved_ms  bigint NOT NULL DEFAULT 0
+) WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+INSERT INTO {schema}.clock DEFAULT VALUES;
+
+-- How old a stamp is. One from the future, of a clock that was ahead, is as old as can be: what waits for its age must not
+-- wait until the clock shows that time again. A second is the time between two processes that read the clock.
+CREATE FUNCTION {schema}.stamp_age_ms(p_at timestamptz, p_now timestamptz) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN p_at - p_now > interval '1 second' THEN 1000000000000000
+                WHEN p_at > p_now THEN 0
+                ELSE (extract(epoch FROM p_now - p_at) * 1000)::bigint END
+$$;
+
+-- Refuses (HW009) to judge deadlines by a clock that stepped. Callers compare first, because a call costs more than that:
+-- a process says which time it expects, and looks into it when it is refused.
+CREATE FUNCTION {schema}.refuse_step(p_now timestamptz, p_expected timestamptz) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = 'HW009', MESSAGE = format('clock stepped: %s where %s is expected', p_now, p_expected);
+END $$;

@@ -46,7 +46,7 @@ END $$;
 CREATE FUNCTION {schema}.publish_batch(
     p_topic text, p_message_ids uuid[], p_payloads bytea[], p_keys text[], p_types text[], p_content_types text[],
     p_headers jsonb[], p_correlation_ids text[], p_dedup_keys text[], p_deliver_ats timestamptz[], p_now timestamptz,
-    p_own boolean, OUT topic_id integer, OUT offsets bigint[], OUT duplicate_of uuid[]
+    p_own boolean, p_expected timestamptz DEFAULT NULL, OUT topic_id integer, OUT offsets bigint[], OUT duplicate_of uuid[]
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -56,6 +56,9 @@ DECLARE
     v_blocks boolean;
     v_now timestamptz := coalesce(p_now, clock_timestamp());
 BEGIN
+    IF v_now NOT BETWEEN p_expected - interval '5 seconds' AND p_expected + interval '5 seconds' THEN
+        PERFORM {schema}.refuse_step(v_now, p_expected);
+    END IF;
     -- The transaction owns its xid before it owns an offset: "advance" relies on it to tell which transactions may own
     -- a missing offset.
     PERFORM pg_current_xact_id();
@@ -125,6 +128,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
     v_count integer := cardinality(p_message_ids);
     v_window interval;
+    v_longest timestamptz;
     v_first uuid;
     v_offset bigint;
     i integer;
@@ -136,6 +140,9 @@ BEGIN
     offsets := array_fill(NULL::bigint, ARRAY[v_count]);
     duplicate_of := array_fill(NULL::uuid, ARRAY[v_count]);
     SELECT make_interval(secs => t.dedup_window_ms / 1000.0) INTO v_window FROM {schema}.topic t WHERE t.topic_id = p_topic_id;
+    -- A window that ends later was stored by a clock that was ahead, and is over. Until a step back is dealt with, the time
+    -- before it counts.
+    SELECT greatest(p_now, c.latest_at) + v_window + interval '10 seconds' INTO v_longest FROM {schema}.clock c;
     -- Keys are taken in sorted order, so that two batches with the same keys wait for each other and never deadlock. A
     -- concurrent publisher of the same key holds us here until it ends: then we know whether it was first.
     FOR i IN SELECT u.i FROM unnest(p_dedup_keys) WITH ORDINALITY AS u (k, i) WHERE u.k IS NOT NULL ORDER BY u.k COLLATE "C", u.i LOOP
@@ -143,7 +150,7 @@ BEGIN
         VALUES (p_topic_id, p_dedup_keys[i], p_message_ids[i], NULL, p_now + v_window)
         ON CONFLICT (topic_id, dedup_key) DO UPDATE
             SET message_id = excluded.message_id, message_offset = NULL, expires_at = excluded.expires_at
-            WHERE d.expires_at <= p_now
+            WHERE d.expires_at <= p_now OR d.expires_at > v_longest
         RETURNING d.message_id INTO v_first;
         IF v_first IS NULL THEN
             SELECT d.message_id INTO STRICT v_first FROM {schema}.dedup d

@@ -138,7 +138,7 @@ DECLARE
     v_noted int8multirange;
     v_dead int8multirange := '{}';
     v_ended xid8;
-    v_patience interval;
+    v_patience_ms bigint;
     v_now timestamptz := clock_timestamp();
 BEGIN
     SELECT count(*), max(s.message_offset) INTO v_rows, v_top
@@ -175,8 +175,8 @@ BEGIN
         h.holes_until := greatest(h.holes_until, {schema}.note_holes(h.topic_id, v_dead));
     END IF;
     -- Waited for long enough: step over what is missing below a visible row, noting it.
-    SELECT make_interval(secs => t.gap_patience_ms / 1000.0) INTO v_patience FROM {schema}.topic t WHERE t.topic_id = h.topic_id;
-    IF h.stuck_at IS NOT NULL AND h.stuck_since + v_patience <= v_now THEN
+    SELECT t.gap_patience_ms INTO v_patience_ms FROM {schema}.topic t WHERE t.topic_id = h.topic_id;
+    IF h.stuck_at IS NOT NULL AND {schema}.stamp_age_ms(h.stuck_since, v_now) >= v_patience_ms THEN
         -- All of it, also what has been missing for a shorter time: a message waits for its predecessors once, not once
         -- for each of them.
         v_noted := v_missing * int8multirange(int8range(0, v_top + 1));
@@ -232,7 +232,7 @@ BEGIN
     skipped := false;
     SELECT array_agg(q.topic_id ORDER BY q.topic_id), array_agg(q.last ORDER BY q.topic_id) INTO v_ids, v_lasts
     FROM (SELECT t.topic_id, coalesce(pg_sequence_last_value(t.offsets), 0) AS last, e.head, e.gaps_until,
-                 coalesce(e.gaps_checked_at < v_now - interval '20 milliseconds', true) AS due
+                 coalesce({schema}.stamp_age_ms(e.gaps_checked_at, v_now) > 20, true) AS due
           FROM {schema}.topic t JOIN {schema}.head e ON e.topic_id = t.topic_id
           WHERE t.topic_id = ANY (p_topic_ids)) q
     WHERE q.last > q.head OR q.gaps_until > 0 AND q.due;
@@ -254,10 +254,10 @@ BEGIN
         v_horizon := NULL;
         -- Only where each statement has a snapshot of its own, taken after the locks were looked at.
         IF v_bound IS NOT NULL AND current_setting('transaction_isolation') = 'read committed'
-           AND coalesce(h.horizon_at < v_now - interval '500 milliseconds', true)
-           AND (h.stuck_at IS NOT NULL AND h.stuck_since < v_now - interval '1 second'
+           AND coalesce({schema}.stamp_age_ms(h.horizon_at, v_now) > 500, true)
+           AND (h.stuck_at IS NOT NULL AND {schema}.stamp_age_ms(h.stuck_since, v_now) > 1000
                 OR h.gaps_until > 0 AND EXISTS (SELECT FROM {schema}.gap g WHERE g.topic_id = h.topic_id
-                                                AND g.noted_at < v_now - interval '1 second')) THEN
+                                                AND {schema}.stamp_age_ms(g.noted_at, v_now) > 1000)) THEN
             v_horizon := coalesce({schema}.publisher_horizon(v_bound), v_bound);
             v_new.horizon_at := v_now;
         END IF;
@@ -269,7 +269,7 @@ BEGIN
         -- order per key holds. Without a move there is no hurry.
         IF v_new.gaps_until > 0
            AND (v_new.head > h.head OR v_horizon IS NOT NULL
-                OR coalesce(h.gaps_checked_at < v_now - interval '20 milliseconds', true)) THEN
+                OR coalesce({schema}.stamp_age_ms(h.gaps_checked_at, v_now) > 20, true)) THEN
             SELECT w.late, w.closed INTO v_late, v_closed
             FROM {schema}.watch_gaps(h.topic_id, v_lasts[i], v_bound, v_horizon) w;
             late := late + v_late;

@@ -161,7 +161,7 @@ BEGIN
     SELECT * INTO h FROM {schema}.head e WHERE e.topic_id = p_topic_id;
     IF h.stuck_at IS NOT NULL THEN
         -- The head waits for somebody's commit: look again when its patience ends, and then ever more rarely.
-        v_age_ms := extract(epoch FROM clock_timestamp() - h.stuck_since) * 1000;
+        v_age_ms := {schema}.stamp_age_ms(h.stuck_since, clock_timestamp());
         SELECT CASE WHEN v_age_ms < t.gap_patience_ms THEN greatest(t.gap_patience_ms + 1 - v_age_ms, 5)
                     ELSE least(greatest(v_age_ms / 4, 5), 100) END
         INTO v_soon FROM {schema}.topic t WHERE t.topic_id = p_topic_id;
@@ -183,7 +183,8 @@ END $$;
 -- run thousands of times a second over tables whose statistics are always stale.
 CREATE FUNCTION {schema}.claim(
     p_owner text, p_subscription_ids integer[], p_messages_max integer[], p_lease_ms bigint[], p_in_flight_max bigint[],
-    p_rates double precision[], p_bursts bigint[], p_durable boolean, p_promote_max integer, p_rows_max integer, p_gaps_max bigint, p_parked_max bigint, p_now timestamptz
+    p_rates double precision[], p_bursts bigint[], p_durable boolean, p_promote_max integer, p_rows_max integer, p_gaps_max bigint, p_parked_max bigint, p_now timestamptz,
+    p_expected timestamptz DEFAULT NULL, p_moved_ms bigint DEFAULT NULL
 ) RETURNS SETOF {schema}.claimed
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
@@ -203,6 +204,9 @@ DECLARE
     v_given bigint;
     v_held_ms bigint;
 BEGIN
+    IF v_now NOT BETWEEN p_expected - interval '5 seconds' AND p_expected + interval '5 seconds' THEN
+        PERFORM {schema}.refuse_step(v_now, p_expected);
+    END IF;
     -- A claim lost in a power cut only means that the range is handed out again.
     IF NOT p_durable THEN
         PERFORM set_config('synchronous_commit', 'off', true);
@@ -218,7 +222,7 @@ BEGIN
             WHERE c.subscription_id = p_subscription_ids[1] AND c.lane = 0 AND NOT c.ordered AND c.active
               AND c.next_offset + p_messages_max[1] <= h.head + 1 AND c.next_offset > h.gaps_until
               AND c.next_offset > h.holes_until
-              AND (h.gaps_until = 0 OR h.gaps_checked_at >= clock_timestamp() - interval '20 milliseconds')
+              AND (h.gaps_until = 0 OR {schema}.stamp_age_ms(h.gaps_checked_at, clock_timestamp()) <= 20)
               AND NOT EXISTS (SELECT FROM {schema}.outstanding o
                               WHERE o.subscription_id = p_subscription_ids[1] AND o.due_at <= v_now)
               AND NOT EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_ids[1]
@@ -257,7 +261,7 @@ BEGIN
                EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = s.subscription_id AND o.due_at <= v_now),
                EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = s.subscription_id AND o.suspect
                        AND o.owner = p_owner AND o.due_at > v_now),
-               h.gaps_until > 0 AND coalesce(h.gaps_checked_at < clock_timestamp() - interval '20 milliseconds', true)
+               h.gaps_until > 0 AND coalesce({schema}.stamp_age_ms(h.gaps_checked_at, clock_timestamp()) > 20, true)
                OR EXISTS (SELECT FROM {schema}.cursor c WHERE c.subscription_id = s.subscription_id
                           AND c.next_offset + p_messages_max[i] * greatest(s.lanes, 1) > h.head + 1),
                EXISTS (SELECT FROM {schema}.schedule d WHERE d.topic_id = s.topic_id AND d.deliver_at <= v_now),
@@ -282,6 +286,10 @@ BEGIN
         END IF;
         IF v_scheduled OR v_needs_head THEN
             v_topics := v_topics || v_want.topic_id;
+        END IF;
+        -- A lease may only look expired, because another process moved deadlines for a step that this one did not see.
+        IF v_want.has_due AND p_moved_ms <> (SELECT c.moved_ms FROM {schema}.clock c) THEN
+            PERFORM {schema}.refuse_step(v_now, p_expected);
         END IF;
         v_wants := array_append(v_wants, v_want);
     END LOOP;

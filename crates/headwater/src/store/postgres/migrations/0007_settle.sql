@@ -23,7 +23,8 @@ COMMENT ON FUNCTION {schema}.log_ack IS 'granted to consumer: the line of an ack
 -- the lease is lost or a part is not held under the token; then nothing has changed.
 CREATE FUNCTION {schema}.settle_parts(
     p_token bigint, p_subscription_id integer, p_owner text, p_firsts bigint[], p_lasts bigint[], p_outcomes text[],
-    p_delays_ms bigint[], p_errors text[], p_keys text[], p_durable boolean, p_now timestamptz
+    p_delays_ms bigint[], p_errors text[], p_keys text[], p_durable boolean, p_now timestamptz,
+    p_expected timestamptz DEFAULT NULL
 ) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
@@ -36,6 +37,9 @@ DECLARE
     v_part record;
     r {schema}.outstanding;
 BEGIN
+    IF v_now NOT BETWEEN p_expected - interval '5 seconds' AND p_expected + interval '5 seconds' THEN
+        PERFORM {schema}.refuse_step(v_now, p_expected);
+    END IF;
     IF NOT p_durable THEN
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
@@ -89,13 +93,17 @@ END $$;
 
 -- Gives leases a new deadline; returns the tokens that were held.
 CREATE FUNCTION {schema}.extend(
-    p_tokens bigint[], p_subscription_ids integer[], p_owners text[], p_lease_ms bigint, p_durable boolean, p_now timestamptz
+    p_tokens bigint[], p_subscription_ids integer[], p_owners text[], p_lease_ms bigint, p_durable boolean, p_now timestamptz,
+    p_expected timestamptz DEFAULT NULL
 ) RETURNS SETOF bigint
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
 BEGIN
+    IF v_now NOT BETWEEN p_expected - interval '5 seconds' AND p_expected + interval '5 seconds' THEN
+        PERFORM {schema}.refuse_step(v_now, p_expected);
+    END IF;
     IF NOT p_durable THEN
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;

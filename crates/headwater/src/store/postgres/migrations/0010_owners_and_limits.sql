@@ -28,6 +28,9 @@ BEGIN
     PERFORM set_config('synchronous_commit', 'off', true);
     INSERT INTO {schema}.owner AS w (owner, seen_at) VALUES (p_owner, v_now)
     ON CONFLICT (owner) DO UPDATE SET seen_at = excluded.seen_at;
+    -- One from the future was seen by a clock that was ahead: it counts as seen now, and is not alive until then.
+    UPDATE {schema}.owner w SET seen_at = v_now WHERE w.owner = ANY (ARRAY(
+        SELECT x.owner FROM {schema}.owner x WHERE x.seen_at > v_now + interval '1 second' FOR UPDATE SKIP LOCKED));
     FOR dead_owner IN
         SELECT w.owner FROM {schema}.owner w
         WHERE w.seen_at < v_now - make_interval(secs => p_silent_ms / 1000.0) AND w.owner <> p_owner
@@ -76,6 +79,67 @@ BEGIN
         SET processed = a.processed + excluded.processed, failed = a.failed + excluded.failed,
             filtered = a.filtered + excluded.filtered;
 END $$;
+
+-- Steps of the clock: clock/guard.rs says how a process tells one, and why all of them together move deadlines once.
+
+-- The time, and what is known of the clock.
+CREATE FUNCTION {schema}.read_clock(
+    p_now timestamptz, OUT now timestamptz, OUT latest_at timestamptz, OUT steady_at timestamptz, OUT moved_ms bigint
+)
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    SELECT coalesce(p_now, clock_timestamp()), c.latest_at, c.steady_at, c.moved_ms FROM {schema}.clock c
+$$;
+COMMENT ON FUNCTION {schema}.read_clock IS 'granted to producer, consumer: the time, and steps of the clock that are dealt with';
+
+-- Stores the time p_now that a process read, and moves deadlines by a step it found. False, and nothing changed, if another
+-- moved them since: p_moved_ms is no longer what is stored. Two that find the same step wait for each other at the row.
+--
+-- Rows that somebody holds are passed over, because waiting for them could be a deadlock: a claim or settlement that is at
+-- work on them at this moment gives them new times or removes them.
+CREATE FUNCTION {schema}.move_clock(p_moved_ms bigint, p_step_ms bigint, p_now timestamptz, p_steady boolean) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_step interval := make_interval(secs => p_step_ms / 1000.0);
+    -- What had passed before a step forward stays passed; what lies in the past after a step back is as due as before.
+    v_after timestamptz := p_now - greatest(v_step, interval '0');
+BEGIN
+    PERFORM set_config('synchronous_commit', 'off', true);
+    UPDATE {schema}.clock c
+    SET latest_at = CASE WHEN p_step_ms = 0 THEN greatest(c.latest_at, p_now) ELSE p_now END,
+        steady_at = CASE WHEN p_steady THEN p_now ELSE c.steady_at + v_step END,
+        moved_ms = c.moved_ms + p_step_ms
+    WHERE c.moved_ms = p_moved_ms;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    IF p_step_ms = 0 THEN
+        RETURN true;
+    END IF;
+    UPDATE {schema}.outstanding o SET due_at = o.due_at + v_step WHERE o.ctid = ANY (ARRAY(
+        SELECT x.ctid FROM {schema}.outstanding x
+        WHERE x.due_at > v_after AND x.due_at < 'infinity' AND (x.owner IS NULL OR x.due_at + v_step > p_now)
+        FOR UPDATE SKIP LOCKED));
+    -- A lease that a step back would end was given after it, by a process that did not notice: it counts from now.
+    UPDATE {schema}.outstanding o
+    SET due_at = least(o.due_at, p_now + make_interval(secs => greatest(coalesce(s.lease_ms, t.lease_ms), 30000) / 1000.0))
+    FROM {schema}.subscription s JOIN {schema}.topic t ON t.topic_id = s.topic_id
+    WHERE s.subscription_id = o.subscription_id AND o.ctid = ANY (ARRAY(
+        SELECT x.ctid FROM {schema}.outstanding x
+        WHERE p_step_ms < 0 AND x.owner IS NOT NULL AND x.due_at > p_now AND x.due_at < 'infinity' AND x.due_at + v_step <= p_now
+        FOR UPDATE SKIP LOCKED));
+    UPDATE {schema}.owner w SET seen_at = least(w.seen_at + v_step, p_now) WHERE w.ctid = ANY (ARRAY(
+        SELECT x.ctid FROM {schema}.owner x FOR UPDATE SKIP LOCKED));
+    UPDATE {schema}.waiter w SET until = w.until + v_step WHERE w.ctid = ANY (ARRAY(
+        SELECT x.ctid FROM {schema}.waiter x FOR UPDATE SKIP LOCKED));
+    UPDATE {schema}.dedup d
+    SET expires_at = least(CASE WHEN d.expires_at + v_step > p_now THEN d.expires_at + v_step ELSE d.expires_at END,
+                           p_now + make_interval(secs => t.dedup_window_ms / 1000.0))
+    FROM {schema}.topic t
+    WHERE t.topic_id = d.topic_id AND d.ctid = ANY (ARRAY(
+        SELECT x.ctid FROM {schema}.dedup x WHERE x.expires_at > v_after FOR UPDATE SKIP LOCKED));
+    RETURN true;
+END $$;
+COMMENT ON FUNCTION {schema}.move_clock IS 'granted to consumer: moves deadlines when the clock stepped';
 
 -- Limits of a group, over all processes. A claim without limits comes by none of this, and settlements never do: what
 -- is in flight is counted where it is, in "outstanding", under a lock of the subscription's row, which every limited claim

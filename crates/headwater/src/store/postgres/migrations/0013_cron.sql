@@ -24,15 +24,22 @@ COMMENT ON FUNCTION {schema}.cron_last IS 'granted to producer: the last tick of
 
 -- Fires a tick: moves the job forward and publishes, in one transaction. Another that is firing the same tick holds us at
 -- the job's row until it ends: if it committed there is nothing left to fire, if not it is ours. No row if another did.
+--
+-- A last tick ahead of time is of a clock that was ahead: it does not hold the job up. Five minutes are what clocks of
+-- machines may differ by, and two that do fire no tick twice: the one whose tick is ahead of time itself takes nothing back.
 CREATE FUNCTION {schema}.cron_fire(
     p_job text, p_tick timestamptz, p_topic text, p_message_id uuid, p_payload bytea, p_key text, p_type text,
     p_content_type text, p_headers jsonb, p_correlation_id text, p_dedup_key text, p_deliver_at timestamptz,
     p_now timestamptz
 ) RETURNS TABLE (topic_id integer, offsets bigint[], duplicate_of uuid[])
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_soon timestamptz := coalesce(p_now, clock_timestamp()) + interval '5 minutes';
 BEGIN
     INSERT INTO {schema}.cron AS c (job, last_tick) VALUES (p_job, p_tick)
-    ON CONFLICT (job) DO UPDATE SET last_tick = excluded.last_tick WHERE c.last_tick < excluded.last_tick;
+    ON CONFLICT (job) DO UPDATE SET last_tick = excluded.last_tick 
+        WHERE c.last_tick < excluded.last_tick
+           OR c.last_tick > v_soon AND excluded.last_tick <= v_soon;
     IF NOT FOUND THEN
         RETURN;
     END IF;

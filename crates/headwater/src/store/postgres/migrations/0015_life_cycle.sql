@@ -354,12 +354,6 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION {schema}.beat IS 'granted to consumer: the heartbeat of a process for its subscriptions';
 
--- How old a stamp is; one from the future, of a clock that jumped back, is as old as can be.
-CREATE FUNCTION {schema}.stamp_age_ms(p_at timestamptz, p_now timestamptz) RETURNS bigint
-LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN p_at > p_now THEN 1000000000000000 ELSE (extract(epoch FROM p_now - p_at) * 1000)::bigint END
-$$;
-
 -- Writes stamps that are overdue, waiting for whoever holds the row, but not for long: the next beat tries again.
 CREATE FUNCTION {schema}.stamp_overdue(p_ids integer[], p_now timestamptz) RETURNS void
 LANGUAGE plpgsql SET lock_timeout = '500ms' AS $$

@@ -72,6 +72,14 @@ CREATE TABLE headwater_dedup (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX headwater_dedup_expiry ON headwater_dedup (expires_at_ms);
 
+-- The clock as processes saw it: the latest time, and by how much deadlines were moved because it stepped.
+CREATE TABLE headwater_clock (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    latest_ms INTEGER,
+    moved_ms INTEGER NOT NULL DEFAULT 0
+) STRICT;
+INSERT INTO headwater_clock (one) VALUES (1);
+
 -- start_offset is where the group began.
 CREATE TABLE headwater_subscription (
     subscription_id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -223,7 +231,13 @@ BEGIN
     DELETE FROM headwater_dedup
     WHERE topic_id = (SELECT topic_id FROM headwater_topic WHERE name = NEW.topic)
         AND dedup_key = NEW.dedup_key
-        AND expires_at_ms <= CAST(strftime('%s', 'now') AS INTEGER) * 1000 + CAST(substr(strftime('%f', 'now'), 4) AS INTEGER);
+        AND (
+            expires_at_ms <= CAST(strftime('%s', 'now') AS INTEGER) * 1000 + CAST(substr(strftime('%f', 'now'), 4) AS INTEGER)
+            -- Beyond the window: a clock that was ahead stored it.
+            OR expires_at_ms > max(CAST(strftime('%s', 'now') AS INTEGER) * 1000,
+                                   coalesce((SELECT latest_ms FROM headwater_clock), 0)) + 10000
+                + (SELECT dedup_window_ms FROM headwater_topic WHERE name = NEW.topic)
+        );
 
     INSERT INTO headwater_message (
         row_key, created_at_ms, message_id, key, type, content_type, headers, correlation_id, payload

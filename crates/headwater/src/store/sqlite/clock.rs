@@ -1,0 +1,51 @@
+//! The clock guard of the writer: it notices a step of the machine's clock before any command of a transaction judges by it.
+//!
+//! The look and the commands share a transaction, and one process writes at a time. So no lease is handed out, extended or
+//! settled by a clock that stepped before the deadlines moved with it. If the transaction is rolled back the memory stays
+//! as it was, and the next one notices again.
+
+use rusqlite::{Connection, params};
+
+use super::work::now_ms;
+use crate::clock::Clock;
+use crate::clock::guard::{Memory, Reading, Stored, step_ms};
+
+/// Reads the clock inside a transaction, and moves deadlines if it stepped. `Some` is what to remember once the
+/// transaction is committed. While nothing is new it only reads a row: another process may have moved deadlines for a step
+/// that was over before this one looked again.
+pub(super) fn look(
+    connection: &Connection,
+    clock: &Clock,
+    memory: Option<Memory>,
+) -> rusqlite::Result<Option<Memory>> {
+    let asked = clock.monotonic();
+    let reading = Reading { now_ms: now_ms(clock), asked, answered: clock.monotonic() };
+    let mut stored = connection
+        .prepare_cached(super::sql!("clock/stored.sql"))?
+        .query_row([], |row| Ok(Stored { latest_ms: row.get(0)?, moved_ms: row.get(1)?, steady_ms: None }))?;
+    let step_ms = step_ms(memory.as_ref(), &reading, &stored);
+    let is_news = memory.is_none_or(|memory| memory.is_old(asked) || memory.moved_ms() != stored.moved_ms);
+    if step_ms == 0 && !is_news {
+        return Ok(None);
+    }
+    if step_ms != 0 {
+        move_deadlines(connection, step_ms, reading.now_ms)?;
+        stored.moved_ms = stored.moved_ms.saturating_add(step_ms);
+        tracing::warn!(step_ms, "clock stepped, deadlines moved");
+    }
+    connection
+        .prepare_cached(super::sql!("clock/stamp.sql"))?
+        .execute(params![reading.now_ms, stored.moved_ms])?;
+    Ok(Some(Memory::after(memory, reading, stored.moved_ms)))
+}
+
+fn move_deadlines(connection: &Connection, step_ms: i64, now_ms: i64) -> rusqlite::Result<()> {
+    // What had passed before a step forward stays passed; what lies in the past after a step back is as due as before.
+    let after_ms = now_ms.saturating_sub(step_ms.max(0));
+    connection.prepare_cached(super::sql!("clock/move_ranges.sql"))?.execute(params![step_ms, after_ms])?;
+    connection.prepare_cached(super::sql!("clock/move_owners.sql"))?.execute(params![step_ms, now_ms])?;
+    connection
+        .prepare_cached(super::sql!("clock/move_dedup.sql"))?
+        .execute(params![step_ms, after_ms, now_ms])?;
+    Ok(())
+}
