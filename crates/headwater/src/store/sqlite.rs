@@ -30,6 +30,7 @@ use crate::topic::{Topic, TopicId, TopicSettings, TopicStatus};
 use self::connection::{Location, Role};
 use self::fault::Attempt;
 use self::reader::Readers;
+use self::trust::Trust;
 use self::watch::{Watch, Watched};
 use self::work::{BoxCommand, Job, Kind, Work};
 use self::writer::{Commands, SyncPolicy, Writer};
@@ -63,6 +64,7 @@ mod heartbeat;
 mod jobs;
 mod lanes;
 mod lifecycle;
+mod log;
 mod maintain;
 mod migrate;
 mod notice;
@@ -87,6 +89,7 @@ mod subscribe;
 mod topic;
 mod tracking;
 mod transaction;
+mod trust;
 mod upkeep;
 mod watch;
 mod work;
@@ -146,6 +149,7 @@ pub struct SqliteStore {
     commands: Arc<Commands>,
     /// `None` in memory: there the writer's connection is the only one.
     readers: Option<Readers>,
+    trust: Arc<Trust>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -176,16 +180,18 @@ impl SqliteStore {
         let mut connection = connection::open(&location, Role::Writer)?;
         migrate::migrate(&mut connection, &location.name, options.adopt)?;
         let auto_create = open::settle_auto_create(&connection, &location, options.auto_create)?;
+        let trust = Trust::of(&connection, &location)?;
         let hub = Arc::new(Hub::default());
         let watched = Arc::new(Watched::default());
         let commands = Arc::new(Commands::new(writer::QUEUE_PLACES));
-        let (readers, mut threads) = open::start_readers(&location, options.connections_max)?;
+        let (readers, mut threads) = open::start_readers(&location, options.connections_max, &trust)?;
         let watch = match location.path {
             Some(_) => watch(&connection, Arc::clone(&watched)),
             None => Watch::none(),
         };
         let writer = Writer {
-            checkpoints: open::start_checkpoints(&connection, &location)?,
+            checkpoints: open::start_checkpoints(&connection, &location, &trust)?,
+            trust: Arc::clone(&trust),
             connection,
             location: location.clone(),
             commands: Arc::clone(&commands),
@@ -198,6 +204,8 @@ impl SqliteStore {
             watch,
             full: true,
         };
+        // All connections are open: each has what the path led to when the first one opened it.
+        trust.check()?;
         threads.push(writer.start().map_err(|error| open::no_thread(&location, error))?);
         let clock = options.clock.clone();
         Ok(SqliteStore {
@@ -209,6 +217,7 @@ impl SqliteStore {
             watched,
             commands,
             readers,
+            trust,
             threads: Mutex::new(threads),
         })
     }
@@ -238,13 +247,15 @@ impl SqliteStore {
         let Some(readers) = &self.readers else {
             return self.write(Kind::Read, move |work| run(work.connection)).await;
         };
+        self.trust.check_for_read()?;
         let (reply, answer) = oneshot::channel();
-        let name = self.location.name.clone();
+        let (name, trust) = (self.location.name.clone(), Arc::clone(&self.trust));
         let queued = readers
             .push(move |connection| {
                 if !reply.is_closed() {
+                    let read = run(connection).inspect_err(|fault| fault.inspect(|error| trust.note(error)));
                     // Nobody waiting for the answer is no fault of the reader's.
-                    let _ = reply.send(run(connection).map_err(|fault| fault.into_error(&name)));
+                    let _ = reply.send(read.map_err(|fault| fault.into_error(&name)));
                 }
             })
             .await;
@@ -277,22 +288,6 @@ impl SqliteStore {
         if let Some(readers) = &self.readers {
             readers.close();
         }
-    }
-
-    fn remove_files(&self) -> Result<()> {
-        let Some(path) = &self.location.path else { return Ok(()) };
-        for suffix in ["", "-wal", "-shm"] {
-            let mut file = path.clone().into_os_string();
-            file.push(suffix);
-            match std::fs::remove_file(&file) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    let text = format!("cannot remove {}: {error}", file.display());
-                    return Err(Error::with_source(ErrorKind::Unavailable, text, error));
-                }
-                _ => {}
-            }
-        }
-        Ok(())
     }
 }
 
@@ -421,6 +416,7 @@ impl Store for SqliteStore {
         if topics.is_empty() {
             return Err(Error::invalid("topics", "a waiter waits for at least one"));
         }
+        self.trust.check_lately()?;
         // Armed before it is looked for: a commit in between is found by the first look.
         let wake = self.hub.arm(topics);
         self.watched.add(topics);
@@ -475,7 +471,7 @@ impl Store for SqliteStore {
     async fn drop_namespace(&self) -> Result<()> {
         let alone = self.write(Kind::Define, maintain::drop_all).await?;
         self.stop().await?;
-        if alone { self.remove_files() } else { Ok(()) }
+        if alone { open::remove_files(&self.location) } else { Ok(()) }
     }
 
     async fn close(&self) -> Result<()> {
