@@ -40,6 +40,8 @@ pub(crate) struct Still {
     pub(crate) revives: Mutex<bool>,
     /// What the next claims hand out.
     pub(crate) leases: Mutex<VecDeque<Lease>>,
+    /// How many settlements meet a lock.
+    pub(crate) locked: Mutex<u32>,
     pub(crate) settings: Mutex<TopicSettings>,
     pub(crate) policy: Mutex<DeliveryPolicy>,
     hub: Arc<Hub>,
@@ -149,6 +151,11 @@ with_the_rest! {
 
         async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Result<()>>> {
             self.note("settle").await;
+            let locked = self.locked.lock().unwrap().checked_sub(1);
+            if let Some(left) = locked {
+                *self.locked.lock().unwrap() = left;
+                return Err(crate::Error::new(crate::ErrorKind::Busy, "locked"));
+            }
             Ok(settlements.iter().map(|_| Ok(())).collect())
         }
 
