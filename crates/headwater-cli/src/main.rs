@@ -38,7 +38,7 @@ async fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            // With nobody left to read it the exit code still tells.
+            // Without a reader the exit code still tells.
             let _ = writeln!(std::io::stderr(), "error: {}", output::explain(&error));
             // Whether a value is refused here or by the library makes no difference to whoever wrote it.
             let is_wrong = error.is::<output::Usage>()

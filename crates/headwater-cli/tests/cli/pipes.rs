@@ -8,7 +8,7 @@ use super::Place;
 const LINES: usize = 5_000;
 
 #[test]
-fn publishing_goes_on_when_nothing_reads_the_answers_any_more() {
+fn publishing_continues_when_nothing_reads_the_answers() {
     let place = Place::sqlite();
     for (topic, with_stderr) in [("stdout", false), ("both", true)] {
         let (reader, writer) = std::io::pipe().unwrap();

@@ -29,6 +29,7 @@ use crate::topic::{Topic, TopicId, TopicSettings, TopicStatus};
 
 use self::connection::{Location, Role};
 use self::fault::Attempt;
+use self::holes::Holes;
 use self::reader::Readers;
 use self::trust::Trust;
 use self::watch::{Watch, Watched};
@@ -61,6 +62,7 @@ mod fault;
 mod fetch;
 mod group;
 mod heartbeat;
+mod holes;
 mod jobs;
 mod lanes;
 mod lifecycle;
@@ -150,6 +152,7 @@ pub struct SqliteStore {
     /// `None` in memory: there the writer's connection is the only one.
     readers: Option<Readers>,
     trust: Arc<Trust>,
+    holes: Arc<Holes>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -218,6 +221,7 @@ impl SqliteStore {
             commands,
             readers,
             trust,
+            holes: Arc::default(),
             threads: Mutex::new(threads),
         })
     }
@@ -369,7 +373,8 @@ impl Store for SqliteStore {
     }
 
     async fn fetch(&self, topic: TopicId, range: OffsetRange) -> Result<Vec<Message>> {
-        self.read(move |connection| fetch::fetch(connection, topic, range)).await
+        let holes = Arc::clone(&self.holes);
+        self.read(move |connection| holes.fetch(connection, topic, range)).await
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Result<()>>> {
@@ -386,7 +391,8 @@ impl Store for SqliteStore {
             }
         }
         if !sound.is_empty() {
-            let settled = self.write(Kind::Consume, move |work| settle::settle(work, &sound)).await?;
+            let holes = Arc::clone(&self.holes);
+            let settled = self.write(Kind::Consume, move |work| holes.settle(work, &sound)).await?;
             let places = answers.iter_mut().filter(|answer| answer.is_ok());
             places.zip(settled).for_each(|(place, answer)| *place = answer);
         }

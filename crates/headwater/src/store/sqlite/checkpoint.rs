@@ -189,7 +189,7 @@ fn restart(connection: &Connection, trust: &Trust) {
     }
 }
 
-/// How many frames the log has up to its last commit, whoever made it.
+/// How many frames the log has up to its last commit, by any process.
 pub(super) fn frames(connection: &Connection) -> rusqlite::Result<u64> {
     let (_, frames, _) = checkpoint(connection, "NOOP")?;
     Ok(u64::try_from(frames).unwrap_or_default())

@@ -2,7 +2,7 @@
 //!
 //! After a failed fsync Linux takes the pages that it could not write for clean: they are in memory, not on the disk, and
 //! no later fsync writes them. Claims and settlements before the failed commit were not synced on their own, so their frames
-//! are among those pages. SQLite goes on behind them. Each frame's checksum continues its predecessor's, so after
+//! are among those pages. SQLite appends behind them. Each frame's checksum continues its predecessor's, so after
 //! a power cut the log ends at the first frame that is missing: everything behind it is lost, synced or not.
 //!
 //! A checkpoint does not mend that. Its own sync of the log succeeds without writing anything, and then the file gets pages
@@ -11,7 +11,7 @@
 //!
 //! What mends it is writing the log again. Under SQLite's write lock no process appends to the log or starts it anew. Every
 //! frame that counts is read, its checksum compared, and written back where it was; that makes the pages dirty, and the sync that
-//! follows writes them. If it succeeds, the disk has every frame up to the last commit, and appending may go on: the chain
+//! follows writes them. If it succeeds, the disk has every frame up to the last commit, and appending may continue: the chain
 //! of checksums has no hole. Readers meet the same bytes at the same place. If a page left memory before it
 //! could be written again, a checksum differs: the frames are lost, and the store fails as damaged.
 //!

@@ -52,7 +52,7 @@ pub(super) fn release(work: &mut Work<'_>, token: LeaseToken, actor: &str) -> At
 }
 
 /// The ranges held under a token, before their deadline.
-fn held(work: &Work<'_>, token: LeaseToken, now_ms: i64) -> Attempt<Vec<Part>> {
+pub(super) fn held(work: &Work<'_>, token: LeaseToken, now_ms: i64) -> Attempt<Vec<Part>> {
     let mut statement = work.connection.prepare_cached(super::sql!("settle/held.sql"))?;
     Ok(decode::all(&mut statement, params![token.0, now_ms], Part::read)?)
 }
@@ -194,7 +194,7 @@ pub(super) fn bury(
     Ok(())
 }
 
-fn topic_of(work: &Work<'_>, subscription_id: i32) -> Attempt<(TopicId, u16)> {
+pub(super) fn topic_of(work: &Work<'_>, subscription_id: i32) -> Attempt<(TopicId, u16)> {
     let mut statement = work.connection.prepare_cached(super::sql!("settle/topic.sql"))?;
     Ok(statement.query_row([subscription_id], |row| Ok((TopicId(row.get(0)?), row.get(1)?)))?)
 }

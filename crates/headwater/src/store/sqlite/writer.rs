@@ -1,7 +1,7 @@
 //! The writer: one thread owns the write connection and commits in groups.
 //!
 //! Commands queue to it; it runs as many as are waiting in one transaction and answers after COMMIT, so that one wait
-//! for the disk serves all of them. Nobody is told `Ok` before COMMIT returned `Ok`, and before the files were found to be
+//! for the disk serves all of them. No command is answered with `Ok` before COMMIT returned `Ok`, and before the files were found to be
 //! those that the path leads to.
 
 use std::io::ErrorKind::{InvalidData, UnexpectedEof};
@@ -249,7 +249,7 @@ impl Writer {
         }
     }
 
-    /// After COMMIT and before anybody learns of it.
+    /// After COMMIT and before it is acknowledged.
     fn confirm(&self, synced: bool) -> crate::error::Result<()> {
         let checked = if synced { self.trust.check() } else { self.trust.check_lately() };
         let doubt = match checked {
@@ -339,7 +339,7 @@ fn run_one(work: &mut Work<'_>, slot: &mut Slot, alone: bool, location: &str) ->
         }
     };
     work.logs.forget_unconfirmed();
-    // Damage concerns everybody: nothing of this transaction may be acknowledged.
+    // Damage concerns every command: nothing of this transaction may be acknowledged.
     let broken = matches!(&fault, Fault::Sqlite(error) if !savepoint || is_damage(error));
     if alone || broken || connection.is_autocommit() {
         return Err(fault);

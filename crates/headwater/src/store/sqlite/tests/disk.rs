@@ -5,6 +5,7 @@ use std::process::Command;
 use rusqlite::ffi;
 
 use super::*;
+use crate::store::Lifecycle;
 
 /// Three files of a store, with what their names end in.
 fn remove(path: &Path) {
@@ -75,7 +76,7 @@ async fn nothing_is_acknowledged_into_a_file_that_was_deleted() {
     assert_eq!(
         store.arm(&[subscription.topic.topic_id]).await.unwrap_err().kind(),
         ErrorKind::NotAStore,
-        "nobody waits for what never comes"
+        "no waiting for what never comes"
     );
 }
 
@@ -110,7 +111,7 @@ async fn a_log_that_was_deleted_is_noticed_too() {
 
 #[cfg(unix)]
 #[tokio::test]
-async fn whoever_waits_learns_that_the_file_is_gone() {
+async fn a_waiter_learns_that_the_file_is_gone() {
     let place = Place::new();
     let store = place.open().await;
     let subscription = subscribed(&store, "orders").await;
@@ -158,7 +159,7 @@ async fn nothing_is_acknowledged_once_damage_was_met() {
                 "{error:?}"
             );
         }
-        assert_eq!(store.doctor().await.unwrap(), [], "it can still be looked at");
+        assert_eq!(store.doctor().await.unwrap(), [], "it can still be read");
         assert_eq!(store.topics().await.unwrap()[0].head.0, 1);
         store.close().await.unwrap();
         place.open().await.publish(&topic("orders"), &messages(1)).await.unwrap();
@@ -221,4 +222,58 @@ async fn a_log_that_cannot_be_made_whole_fails_the_store() {
     let error = store.publish(&topic("orders"), &messages(1)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotAStore, "{error:?}");
     assert!(error.to_string().contains("frame 1 of"), "{error}");
+}
+
+/// Every group that passes a hole misses it once, also one with lanes and one that gave its lease back first.
+#[tokio::test]
+async fn messages_missing_from_the_log_are_counted_by_each_group_that_passes_them() {
+    let place = Place::new();
+    let store = place.open().await;
+    let settings = TopicSettings { lanes: 4, ordering: crate::Ordering::Key, ..TopicSettings::pub_sub() };
+    store.create_topic(&topic("orders"), &settings).await.unwrap();
+    let group = |name: &str| GroupName::new(name).unwrap();
+    let a = store.subscribe(&topic("orders"), &group("a"), Start::Beginning).await.unwrap();
+    let plain = TopicSettings::pub_sub();
+    store.alter_topic(&topic("orders"), &plain).await.unwrap();
+    let b = store.subscribe(&topic("orders"), &group("b"), Start::Beginning).await.unwrap();
+    assert!(a.lanes > 0 && b.lanes == 0, "{} {}", a.lanes, b.lanes);
+    store.publish(&topic("orders"), &messages(10)).await.unwrap();
+    place
+        .connect()
+        .execute("DELETE FROM headwater_message WHERE row_key & 8796093022207 IN (4, 5, 9)", [])
+        .unwrap();
+    let given_back = store.claim(&request(&b, 100)).await.unwrap().leases.remove(0);
+    store.fetch(given_back.topic_id, given_back.range).await.unwrap();
+    let release = vec![(given_back.range, Outcome::Release)];
+    store.settle(&[Settlement::each(given_back.token, release)]).await.unwrap().remove(0).unwrap();
+    for subscription in [&a, &b] {
+        drain(&store, subscription).await;
+    }
+    for status in store.subscriptions(&topic("orders")).await.unwrap() {
+        let range = status.missed.range.map(|(first, last)| (first.0, last.0));
+        assert_eq!((status.missed.count, range), (3, Some((4, 9))), "{}", status.group);
+    }
+    assert_eq!(store.doctor().await.unwrap()[0].check, "missing_message");
+}
+
+/// What retention took out of order is no damage, and neither is what was never published.
+#[tokio::test]
+async fn what_retention_took_is_not_missing() {
+    let place = Place::new();
+    let store = place.open().await;
+    let subscription = subscribed(&store, "orders").await;
+    store.publish(&topic("orders"), &messages(10)).await.unwrap();
+    place
+        .connect()
+        .execute_batch(
+            "DELETE FROM headwater_message WHERE row_key & 8796093022207 IN (1, 2, 5);
+             UPDATE headwater_topic SET removed = 3, first_offset = 3",
+        )
+        .unwrap();
+    let beyond = OffsetRange::new(crate::Offset(1), crate::Offset(50));
+    assert_eq!(store.fetch(subscription.topic.topic_id, beyond).await.unwrap().len(), 7);
+    assert_eq!(drain(&store, &subscription).await.len(), 7);
+    let missed = store.subscriptions(&topic("orders")).await.unwrap()[0].missed;
+    assert_eq!(missed.count, 0, "{missed:?}");
+    assert_eq!(store.doctor().await.unwrap(), []);
 }
