@@ -127,7 +127,7 @@ impl Checkpoints {
         }
         match self.turn.try_lock() {
             Ok(rest_frames) if *rest_frames * self.page_bytes <= FINISH_REST_BYTES => {
-                restart(connection, trust)
+                restart(connection, trust);
             }
             _ => return false,
         }
