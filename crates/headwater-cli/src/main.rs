@@ -17,6 +17,7 @@ mod publish;
 mod stop;
 mod topic;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -37,7 +38,8 @@ async fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {}", output::explain(&error));
+            // Without a reader the exit code still tells.
+            let _ = writeln!(std::io::stderr(), "error: {}", output::explain(&error));
             // Whether a value is refused here or by the library makes no difference to whoever wrote it.
             let is_wrong = error.is::<output::Usage>()
                 || output::kind(&error) == Some(headwater::ErrorKind::InvalidInput);

@@ -36,22 +36,60 @@ pub(crate) async fn run(global: &Global, args: &PublishArgs) -> Result<ExitCode>
     // A person at a terminal means the topic they name; programs decide by their own options.
     let headwater = global.create(global.options().auto_create(!args.no_create)).await?;
     let topic = TopicName::new(&args.topic)?;
+    let mut out = Out { output: global.output, failed: None };
     if let Some(payload) = &args.payload {
-        send(global, &headwater, &topic, vec![message(args, payload.clone().into_bytes())]).await?;
+        send(&mut out, &headwater, &topic, vec![message(args, payload.clone().into_bytes())]).await?;
     } else if args.whole {
         let mut payload = Vec::new();
         tokio::io::stdin().read_to_end(&mut payload).await.context("reading stdin")?;
-        send(global, &headwater, &topic, vec![message(args, payload)]).await?;
+        send(&mut out, &headwater, &topic, vec![message(args, payload)]).await?;
     } else {
-        send_lines(global, args, &headwater, &topic).await?;
+        send_lines(&mut out, args, &headwater, &topic).await?;
     }
     headwater.close().await?;
+    out.end()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Where what was published is printed, until that fails. Publishing does not depend on it: what is piped in is published
+/// whether anything reads the answers to the end or not.
+struct Out {
+    output: Output,
+    failed: Option<std::io::Error>,
+}
+
+impl Out {
+    fn print(&mut self, topic: &TopicName, published: &[Published]) {
+        if self.failed.is_none() {
+            self.failed = self.write(topic, published).err();
+        }
+    }
+
+    fn write(&self, topic: &TopicName, published: &[Published]) -> std::io::Result<()> {
+        let mut out = std::io::stdout().lock();
+        for one in published {
+            match self.output {
+                Output::Json => writeln!(out, "{}", as_json(topic, one))?,
+                Output::Table => writeln!(out, "{}", as_text(topic, one))?,
+            }
+        }
+        out.flush()
+    }
+
+    /// A reader that left is no fault; any other failure is reported once everything is published.
+    fn end(self) -> Result<()> {
+        match self.failed {
+            Some(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+                Err(error).context("everything was published, but printing it failed")
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Publishes stdin line by line in batches; a bad line stops it and is named, and the lines before it are published.
 async fn send_lines(
-    global: &Global,
+    out: &mut Out,
     args: &PublishArgs,
     headwater: &Headwater,
     topic: &TopicName,
@@ -63,12 +101,13 @@ async fn send_lines(
         let done = batch.is_empty();
         count += batch.len();
         if !done {
-            send(global, headwater, topic, batch).await?;
+            send(out, headwater, topic, batch).await?;
         }
         stop?;
         if done {
             let messages = if count == 1 { "message" } else { "messages" };
-            eprintln!("published {count} {messages} to {topic}");
+            // It may have the same reader, who left.
+            let _ = writeln!(std::io::stderr(), "published {count} {messages} to {topic}");
             return Ok(());
         }
     }
@@ -159,20 +198,14 @@ fn message(args: &PublishArgs, payload: Vec<u8>) -> NewMessage {
 }
 
 async fn send(
-    global: &Global,
+    out: &mut Out,
     headwater: &Headwater,
     topic: &TopicName,
     messages: Vec<NewMessage>,
 ) -> Result<()> {
     let published = headwater.store().publish(topic, &messages).await?;
-    let mut out = std::io::stdout().lock();
-    for one in published {
-        match global.output {
-            Output::Json => writeln!(out, "{}", as_json(topic, &one))?,
-            Output::Table => writeln!(out, "{}", as_text(topic, &one))?,
-        }
-    }
-    Ok(out.flush()?)
+    out.print(topic, &published);
+    Ok(())
 }
 
 fn as_json(topic: &TopicName, published: &Published) -> serde_json::Value {

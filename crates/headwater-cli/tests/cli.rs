@@ -16,6 +16,8 @@ mod demo;
 mod groups;
 #[path = "cli/operators.rs"]
 mod operators;
+#[path = "cli/pipes.rs"]
+mod pipes;
 #[path = "cli/signals.rs"]
 mod signals;
 #[path = "cli/terminal.rs"]

@@ -47,7 +47,8 @@ pub enum ErrorKind {
     ReadOnly,
     /// The role used has not been granted this operation.
     PermissionDenied,
-    /// The file or schema is not one of Headwater's, or is damaged. It was not touched.
+    /// The file or schema is not one of Headwater's, or is damaged: it was not touched. Also a file that was deleted or replaced
+    /// while it was open, or that has a second name.
     NotAStore,
     /// The store's schema is missing or older than this program: run `headwater migrate`.
     SchemaOutdated,

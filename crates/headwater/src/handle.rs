@@ -14,6 +14,12 @@ use crate::lease::{Lease, OffsetRange, Outcome, Settlement};
 use crate::message::{Message, Offset};
 use crate::settle::{RetryPolicy, Verdict, WaitingKeys, outcomes_of, own_messages, with_followers_held};
 
+/// The pause before a settlement is repeated, and the longest one.
+const SETTLE_PAUSE: Duration = Duration::from_millis(50);
+const SETTLE_PAUSE_MAX: Duration = Duration::from_secs(2);
+/// How long it is repeated for a lease that never ends by itself.
+const SETTLE_FOR_GOOD: Duration = Duration::from_secs(300);
+
 /// Messages leased to this consumer, to be settled as a whole or one by one.
 #[derive(Debug)]
 pub struct Batch {
@@ -63,7 +69,8 @@ impl Batch {
     /// Gives everything back unhandled: due at once, not counted as an attempt.
     pub async fn release(self) -> Result<()> {
         let settlement = Settlement::each(&self.lease, vec![(self.lease.range, Outcome::Release)]);
-        self.settle(settlement).await
+        // Not repeated: what is not given back comes again at the deadline.
+        self.of.runtime.store.settle(&[settlement]).await?.remove(0)
     }
 
     /// Settles with a verdict on some messages; those not named are done.
@@ -153,8 +160,29 @@ impl Batch {
         (AbortOnDropHandle(keeping), lost)
     }
 
+    /// Repeats what meets a database that is locked or away for as long as the lease can still be held: the work is done,
+    /// and giving up would have it done again. Past its deadline the store refuses the token.
     async fn settle(&self, settlement: Settlement) -> Result<()> {
-        self.of.runtime.store.settle(&[settlement]).await?.remove(0)
+        let for_good = self.lease_for.is_zero();
+        let until = Instant::now() + if for_good { SETTLE_FOR_GOOD } else { self.lease_for };
+        let (mut pause, mut unknown) = (SETTLE_PAUSE, false);
+        loop {
+            let settled = self.of.runtime.store.settle(std::slice::from_ref(&settlement)).await;
+            match settled.and_then(|mut answers| answers.remove(0)) {
+                // A call whose answer was lost has settled it.
+                Err(error) if unknown && error.kind() == ErrorKind::LeaseLost => return Ok(()),
+                Err(error)
+                    if (error.is_retryable() || error.kind() == ErrorKind::CommitUnknown)
+                        && Instant::now() + pause < until =>
+                {
+                    unknown |= error.kind() == ErrorKind::CommitUnknown;
+                    tracing::warn!(token = %self.lease.token, %error, ?pause, "settling failed, trying again");
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(SETTLE_PAUSE_MAX);
+                }
+                settled => return settled,
+            }
+        }
     }
 
     /// Counts what became of the messages: all are done but those of another outcome.

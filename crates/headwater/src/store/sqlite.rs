@@ -30,7 +30,9 @@ use crate::topic::{Topic, TopicId, TopicSettings, TopicStatus};
 use self::connection::{Location, Role};
 use self::epoch::History;
 use self::fault::Attempt;
+use self::holes::Holes;
 use self::reader::Readers;
+use self::trust::Trust;
 use self::watch::{Watch, Watched};
 use self::work::{BoxCommand, Job, Kind, Work};
 use self::writer::{Commands, SyncPolicy, Writer};
@@ -63,9 +65,11 @@ mod fault;
 mod fetch;
 mod group;
 mod heartbeat;
+mod holes;
 mod jobs;
 mod lanes;
 mod lifecycle;
+mod log;
 mod maintain;
 mod migrate;
 mod notice;
@@ -90,6 +94,7 @@ mod subscribe;
 mod topic;
 mod tracking;
 mod transaction;
+mod trust;
 mod upkeep;
 mod watch;
 mod work;
@@ -149,6 +154,8 @@ pub struct SqliteStore {
     commands: Arc<Commands>,
     /// `None` in memory: there the writer's connection is the only one.
     readers: Option<Readers>,
+    trust: Arc<Trust>,
+    holes: Arc<Holes>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     history: Arc<History>,
 }
@@ -180,16 +187,18 @@ impl SqliteStore {
         let mut connection = connection::open(&location, Role::Writer)?;
         migrate::migrate(&mut connection, &location.name, options.adopt)?;
         let auto_create = open::settle_auto_create(&connection, &location, options.auto_create)?;
+        let trust = Trust::of(&connection, &location)?;
         let hub = Arc::new(Hub::default());
         let watched = Arc::new(Watched::default());
         let commands = Arc::new(Commands::new(writer::QUEUE_PLACES));
-        let (readers, mut threads) = open::start_readers(&location, options.connections_max)?;
+        let (readers, mut threads) = open::start_readers(&location, options.connections_max, &trust)?;
         let watch = match location.path {
             Some(_) => watch(&connection, Arc::clone(&watched)),
             None => Watch::none(),
         };
         let writer = Writer {
-            checkpoints: open::start_checkpoints(&connection, &location)?,
+            checkpoints: open::start_checkpoints(&connection, &location, &trust)?,
+            trust: Arc::clone(&trust),
             connection,
             location: location.clone(),
             commands: Arc::clone(&commands),
@@ -203,6 +212,8 @@ impl SqliteStore {
             watch,
             full: true,
         };
+        // All connections are open: each has what the path led to when the first one opened it.
+        trust.check()?;
         threads.push(writer.start().map_err(|error| open::no_thread(&location, error))?);
         let clock = options.clock.clone();
         Ok(SqliteStore {
@@ -214,6 +225,8 @@ impl SqliteStore {
             watched,
             commands,
             readers,
+            trust,
+            holes: Arc::default(),
             threads: Mutex::new(threads),
             history: Arc::default(),
         })
@@ -244,13 +257,15 @@ impl SqliteStore {
         let Some(readers) = &self.readers else {
             return self.write(Kind::Read, move |work| run(work.connection)).await;
         };
+        self.trust.check_for_read()?;
         let (reply, answer) = oneshot::channel();
-        let name = self.location.name.clone();
+        let (name, trust) = (self.location.name.clone(), Arc::clone(&self.trust));
         let queued = readers
             .push(move |connection| {
                 if !reply.is_closed() {
+                    let read = run(connection).inspect_err(|fault| fault.inspect(|error| trust.note(error)));
                     // Nobody waiting for the answer is no fault of the reader's.
-                    let _ = reply.send(run(connection).map_err(|fault| fault.into_error(&name)));
+                    let _ = reply.send(read.map_err(|fault| fault.into_error(&name)));
                 }
             })
             .await;
@@ -283,22 +298,6 @@ impl SqliteStore {
         if let Some(readers) = &self.readers {
             readers.close();
         }
-    }
-
-    fn remove_files(&self) -> Result<()> {
-        let Some(path) = &self.location.path else { return Ok(()) };
-        for suffix in ["", "-wal", "-shm"] {
-            let mut file = path.clone().into_os_string();
-            file.push(suffix);
-            match std::fs::remove_file(&file) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    let text = format!("cannot remove {}: {error}", file.display());
-                    return Err(Error::with_source(ErrorKind::Unavailable, text, error));
-                }
-                _ => {}
-            }
-        }
-        Ok(())
     }
 }
 
@@ -382,7 +381,8 @@ impl Store for SqliteStore {
     }
 
     async fn fetch(&self, topic: TopicId, range: OffsetRange) -> Result<Vec<Message>> {
-        self.read(move |connection| fetch::fetch(connection, topic, range)).await
+        let holes = Arc::clone(&self.holes);
+        self.read(move |connection| holes.fetch(connection, topic, range)).await
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Result<()>>> {
@@ -399,7 +399,8 @@ impl Store for SqliteStore {
             }
         }
         if !sound.is_empty() {
-            let settled = self.write(Kind::Consume, move |work| settle::settle(work, &sound)).await?;
+            let holes = Arc::clone(&self.holes);
+            let settled = self.write(Kind::Consume, move |work| holes.settle(work, &sound)).await?;
             let places = answers.iter_mut().filter(|answer| answer.is_ok());
             places.zip(settled).for_each(|(place, answer)| *place = answer);
         }
@@ -429,6 +430,7 @@ impl Store for SqliteStore {
         if topics.is_empty() {
             return Err(Error::invalid("topics", "a waiter waits for at least one"));
         }
+        self.trust.check_lately()?;
         // Armed before it is looked for: a commit in between is found by the first look.
         let wake = self.hub.arm(topics);
         self.watched.add(topics);
@@ -483,7 +485,7 @@ impl Store for SqliteStore {
     async fn drop_namespace(&self) -> Result<()> {
         let alone = self.write(Kind::Define, maintain::drop_all).await?;
         self.stop().await?;
-        if alone { self.remove_files() } else { Ok(()) }
+        if alone { open::remove_files(&self.location) } else { Ok(()) }
     }
 
     async fn close(&self) -> Result<()> {

@@ -90,3 +90,23 @@ async fn who_still_has_a_batch_does_not_take_its_leave() {
     tokio::time::sleep(MINUTE * 5).await;
     assert_eq!(store.count("beat"), before, "it is gone");
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_ack_that_meets_a_lock_is_repeated_for_as_long_as_the_lease_may_last() {
+    let store = Arc::new(Still::default());
+    let mut consumer = consumer(&store);
+    store.hand_out(1);
+    let batch = consumer.next(MINUTE).await.unwrap().expect("one waits");
+    *store.locked.lock().unwrap() = 3;
+    batch.ack().await.unwrap();
+    assert_eq!(store.count("settle"), 4);
+
+    store.hand_out(2);
+    let batch = consumer.next(MINUTE).await.unwrap().expect("one waits");
+    *store.locked.lock().unwrap() = u32::MAX;
+    let started = tokio::time::Instant::now();
+    let error = batch.ack().await.unwrap_err();
+    assert_eq!(error.kind(), crate::ErrorKind::Busy, "{error:?}");
+    let lease = consumer.group.lease_for();
+    assert!(started.elapsed() > lease / 2 && started.elapsed() <= lease, "{:?}", started.elapsed());
+}

@@ -42,6 +42,8 @@ pub(crate) struct Still {
     pub(crate) revives: Mutex<bool>,
     /// What the next claims hand out.
     pub(crate) leases: Mutex<VecDeque<Lease>>,
+    /// How many settlements meet a lock.
+    pub(crate) locked: Mutex<u32>,
     pub(crate) settings: Mutex<TopicSettings>,
     pub(crate) policy: Mutex<DeliveryPolicy>,
     hub: Arc<Hub>,
@@ -180,6 +182,11 @@ with_the_rest! {
             self.note("settle").await;
             if let Some(failing) = self.failing("settle", settlements.len()) {
                 return failing;
+            }
+            let locked = self.locked.lock().unwrap().checked_sub(1);
+            if let Some(left) = locked {
+                *self.locked.lock().unwrap() = left;
+                return Err(crate::Error::new(crate::ErrorKind::Busy, "locked"));
             }
             Ok(settlements.iter().map(|_| Ok(())).collect())
         }

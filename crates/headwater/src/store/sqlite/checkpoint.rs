@@ -8,13 +8,15 @@
 
 use std::cell::Cell;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 
 use super::connection::BUSY_TIMEOUT;
+use super::fault::is_unknown_commit;
+use super::trust::Trust;
 
 /// The background thread starts at this size of the log, and again whenever it grew by as much.
 const BACKGROUND_BYTES: i64 = 8 * 1024 * 1024;
@@ -71,12 +73,15 @@ impl Checkpoints {
     }
 
     /// With a background thread on its own connection. It ends when this is dropped.
-    pub(super) fn start(connection: Connection, page_bytes: i64) -> std::io::Result<Self> {
+    pub(super) fn start(connection: Connection, page_bytes: i64, trust: Arc<Trust>) -> std::io::Result<Self> {
         let (ask, asked) = sync_channel(1);
         let turn = Arc::default();
         let thread = std::thread::Builder::new().name("headwater-checkpoint".into());
         let own = Arc::clone(&turn);
-        let thread = thread.spawn(move || background(&connection, &asked, &own))?;
+        let thread = thread.spawn(move || {
+            background(&connection, &asked, &own, &trust);
+            trust.before_close(&connection);
+        })?;
         Ok(Checkpoints {
             ask: Some(ask),
             thread: Some(thread),
@@ -87,8 +92,13 @@ impl Checkpoints {
         })
     }
 
+    /// Keeps the background thread from a checkpoint while it is held.
+    pub(super) fn turn(&self) -> MutexGuard<'_, i64> {
+        self.turn.lock().expect("no panic while held")
+    }
+
     /// Called between transactions.
-    pub(super) fn after_commit(&mut self, connection: &Connection) {
+    pub(super) fn after_commit(&mut self, connection: &Connection, trust: &Trust) {
         let Some(ask) = &self.ask else { return };
         let bytes = FRAMES.get() * self.page_bytes;
         if bytes < self.asked_at_bytes.max(self.tried_at_bytes) {
@@ -96,7 +106,7 @@ impl Checkpoints {
             (self.asked_at_bytes, self.tried_at_bytes) = (0, 0);
         }
         // One or the other: asking the background thread and restarting at the same moment, each would keep the other out.
-        if self.try_restart(bytes, connection) {
+        if self.try_restart(bytes, connection, trust) {
             self.tried_at_bytes = bytes;
         } else if bytes >= self.asked_at_bytes + BACKGROUND_BYTES && ask.try_send(()).is_ok() {
             self.asked_at_bytes = bytes;
@@ -104,30 +114,35 @@ impl Checkpoints {
     }
 
     /// Restarts the log if it is large enough and this is the moment; whether it was tried.
-    fn try_restart(&self, bytes: i64, connection: &Connection) -> bool {
+    fn try_restart(&self, bytes: i64, connection: &Connection, trust: &Trust) -> bool {
         let forced_first = bytes >= FORCE_BYTES && self.tried_at_bytes < FORCE_BYTES;
         if bytes < FINISH_BYTES || (bytes < self.tried_at_bytes + BACKGROUND_BYTES && !forced_first) {
             return false;
         }
         if bytes >= FORCE_BYTES {
             // Waits for a pass of the background thread under way: giving up here is how a log grows without bound.
-            let _turn = self.turn.lock().expect("no panic while held");
-            restart(connection);
+            let _turn = self.turn();
+            restart(connection, trust);
             return true;
         }
         match self.turn.try_lock() {
-            Ok(rest_frames) if *rest_frames * self.page_bytes <= FINISH_REST_BYTES => restart(connection),
+            Ok(rest_frames) if *rest_frames * self.page_bytes <= FINISH_REST_BYTES => {
+                restart(connection, trust);
+            }
             _ => return false,
         }
         true
     }
 
     /// The last one, when the store closes: leaves an empty log if nobody else has the file open.
-    pub(super) fn finish(&mut self, connection: &Connection) {
+    pub(super) fn finish(&mut self, connection: &Connection, trust: &Trust) {
         let Some(ask) = self.ask.take() else { return };
         drop(ask);
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the checkpoint thread panicked");
+        }
+        if !trust.may_checkpoint() {
+            return;
         }
         let done = connection.busy_timeout(OTHERS_TIMEOUT).and_then(|()| checkpoint(connection, "TRUNCATE"));
         if let Err(error) = done {
@@ -136,18 +151,33 @@ impl Checkpoints {
     }
 }
 
-fn background(connection: &Connection, asked: &Receiver<()>, turn: &Mutex<i64>) {
+fn background(connection: &Connection, asked: &Receiver<()>, turn: &Mutex<i64>, trust: &Trust) {
     while asked.recv().is_ok() {
         let mut rest_frames = turn.lock().expect("no panic while held");
+        if !trust.may_checkpoint() {
+            continue;
+        }
         match checkpoint(connection, "PASSIVE") {
             Ok((_, log, copied)) => *rest_frames = log - copied,
-            Err(error) => tracing::warn!(%error, "checkpoint failed, it is tried again"),
+            Err(error) => failed(&error, trust),
         }
     }
 }
 
+/// A checkpoint syncs the log before it copies it: a failure of the disk may have been that sync.
+fn failed(error: &rusqlite::Error, trust: &Trust) {
+    tracing::warn!(%error, "checkpoint failed, it is tried again");
+    trust.note(error);
+    if is_unknown_commit(error) {
+        trust.sync_failed(error);
+    }
+}
+
 /// Copies the rest and makes the next transaction start the log anew.
-fn restart(connection: &Connection) {
+fn restart(connection: &Connection, trust: &Trust) {
+    if !trust.may_checkpoint() {
+        return;
+    }
     let done = connection.busy_timeout(OTHERS_TIMEOUT).and_then(|()| restart_in_time(connection));
     if let Err(error) = connection.busy_timeout(BUSY_TIMEOUT) {
         tracing::warn!(%error, "setting the busy timeout back failed");
@@ -155,8 +185,14 @@ fn restart(connection: &Connection) {
     match done {
         Ok(true) => {}
         Ok(false) => tracing::debug!("another process or a reader keeps the old write-ahead log in use"),
-        Err(error) => tracing::warn!(%error, "checkpoint failed, it is tried again"),
+        Err(error) => failed(&error, trust),
     }
+}
+
+/// How many frames the log has up to its last commit, by any process.
+pub(super) fn frames(connection: &Connection) -> rusqlite::Result<u64> {
+    let (_, frames, _) = checkpoint(connection, "NOOP")?;
+    Ok(u64::try_from(frames).unwrap_or_default())
 }
 
 /// Whether the log starts anew. For readers SQLite waits by itself, for another process's checkpoint it does not: then it
@@ -196,14 +232,16 @@ mod tests {
             .unwrap();
         assert!(FRAMES.get() > 2, "{} frames", FRAMES.get());
 
-        let mut checkpoints = Checkpoints::start(open(&location, Role::Checkpointer).unwrap(), 4096).unwrap();
+        let trust = Trust::of(&connection, &location).unwrap();
+        let own = open(&location, Role::Checkpointer).unwrap();
+        let mut checkpoints = Checkpoints::start(own, 4096, Arc::clone(&trust)).unwrap();
         let turn = Arc::clone(&checkpoints.turn);
         let under_way = turn.lock().unwrap();
         let (done, is_done) = sync_channel(1);
         let writer = std::thread::spawn(move || {
             count_frames(&connection);
             FRAMES.set(FORCE_BYTES / 4096);
-            checkpoints.after_commit(&connection);
+            checkpoints.after_commit(&connection, &trust);
             done.send(()).unwrap();
             connection.execute_batch("INSERT INTO t VALUES (3)").unwrap();
             FRAMES.get()

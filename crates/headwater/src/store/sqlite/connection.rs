@@ -174,6 +174,7 @@ fn is_busy(error: &rusqlite::Error) -> bool {
 pub(super) fn inspect(location: &Location, adopt: bool) -> Result<()> {
     let Some(path) = &location.path else { return Ok(()) };
     let Some(bytes) = size_of(path)? else { return Ok(()) };
+    check_one_name(path, location)?;
     if bytes == 0 {
         return Ok(());
     }
@@ -200,6 +201,50 @@ pub(super) fn inspect(location: &Location, adopt: bool) -> Result<()> {
         return Err(Error::new(ErrorKind::NotAStore, text));
     }
     if bytes <= CHECKED_BYTES_MAX { check_whole(&connection, location) } else { Ok(()) }
+}
+
+/// Refuses a file that has, or may have, a second name. SQLite keeps the log beside the name that a file was opened by: two
+/// names are two logs over one file, and each overwrites what the other acknowledged.
+///
+/// A hard link shows in the number of names. A single file that is mounted elsewhere (`docker run -v store.db:/data/store.db`)
+/// shows where it is mounted; seen from its own directory it does not, but then the other side is the one that is refused.
+/// Only the path is asked: locks that others hold on the file would tell more, but asking for them takes a descriptor of the
+/// file, and closing that drops the locks of this process.
+#[cfg(unix)]
+fn check_one_name(path: &Path, location: &Location) -> Result<()> {
+    use std::os::unix::fs::MetadataExt;
+    let names = std::fs::metadata(path).map_or(1, |metadata| metadata.nlink());
+    let why = if names > 1 {
+        format!("it has {names} names (hard links); remove the others, or copy the file")
+    } else if is_mount_point(path) {
+        "the single file is mounted here; mount its directory instead, so that `-wal` and `-shm` come with it"
+            .into()
+    } else {
+        return Ok(());
+    };
+    let text = format!("a store's file must have one name: {}: {why}", location.name);
+    Err(Error::new(ErrorKind::NotAStore, text))
+}
+
+#[cfg(not(unix))]
+fn check_one_name(_: &Path, _: &Location) -> Result<()> {
+    Ok(())
+}
+
+/// Whether a file system, or a part of one, is mounted on this very path. Kernels before 5.8 do not tell.
+#[cfg(target_os = "linux")]
+fn is_mount_point(path: &Path) -> bool {
+    use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
+    let found = statx(CWD, path, AtFlags::empty(), StatxFlags::empty());
+    found.is_ok_and(|found| {
+        let known = found.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT);
+        known && found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)
+    })
+}
+
+#[cfg(all(unix, not(target_os = "linux")))]
+fn is_mount_point(_: &Path) -> bool {
+    false
 }
 
 fn needs_recovery(error: &Error) -> bool {

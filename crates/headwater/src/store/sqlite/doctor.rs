@@ -117,6 +117,17 @@ const CHECKS: &[Check] = &[
         },
         remedy: "publishing will collide with it; set last_offset in headwater_topic to the highest stored offset",
     },
+    Check {
+        name: "missing_message",
+        sql: super::sql!("doctor/missing_message.sql"),
+        describe: |row| {
+            let (topic, expected, stored): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
+            let missing = expected - stored;
+            Ok(format!("topic {topic}: {missing} of {expected} messages are missing from the log"))
+        },
+        remedy: "something other than retention took them, as an older file under a newer log does; restore a backup, or \
+                 accept the loss: set removed in headwater_topic to last_offset minus the number of its messages",
+    },
 ];
 
 fn four(row: &Row<'_>) -> rusqlite::Result<[i64; 4]> {

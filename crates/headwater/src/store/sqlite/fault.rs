@@ -33,6 +33,13 @@ impl From<rusqlite::Error> for Fault {
 }
 
 impl Fault {
+    /// Shows what SQLite answered, if it was SQLite.
+    pub(super) fn inspect(&self, see: impl FnOnce(&rusqlite::Error)) {
+        if let Fault::Sqlite(error) = self {
+            see(error);
+        }
+    }
+
     /// The error for the caller; `location` is the file.
     pub(super) fn into_error(self, location: &str) -> Error {
         match self {
@@ -70,6 +77,11 @@ pub(super) fn commit_error(location: &str, error: &Arc<rusqlite::Error>) -> Erro
 /// Whether a failed COMMIT may still turn out to be stored.
 pub(super) fn is_unknown_commit(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::SystemIoFailure))
+}
+
+/// Whether SQLite says that the file is damaged.
+pub(super) fn is_damage(error: &rusqlite::Error) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
 }
 
 fn classify(error: &rusqlite::Error) -> (ErrorKind, &'static str) {

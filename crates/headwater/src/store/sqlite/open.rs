@@ -1,5 +1,6 @@
 //! What opening a store starts beside the writer, and what it settles first.
 
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use rusqlite::Connection;
@@ -8,11 +9,13 @@ use super::checkpoint::Checkpoints;
 use super::connection::{self, Location, Role};
 use super::fault;
 use super::reader::{self, Readers};
+use super::trust::{self, Trust};
 use crate::error::{Error, ErrorKind, Result};
 
 pub(super) fn start_readers(
     location: &Location,
     wanted: usize,
+    trust: &Arc<Trust>,
 ) -> Result<(Option<Readers>, Vec<JoinHandle<()>>)> {
     if location.path.is_none() {
         return Ok((None, Vec::new()));
@@ -20,11 +23,16 @@ pub(super) fn start_readers(
     let count = wanted.clamp(1, reader::READERS_MAX);
     let connections =
         (0..count).map(|_| connection::open(location, Role::Reader)).collect::<Result<Vec<Connection>>>()?;
-    let (readers, threads) = Readers::start(connections).map_err(|error| no_thread(location, error))?;
+    let (readers, threads) =
+        Readers::start(connections, trust).map_err(|error| no_thread(location, error))?;
     Ok((Some(readers), threads))
 }
 
-pub(super) fn start_checkpoints(connection: &Connection, location: &Location) -> Result<Checkpoints> {
+pub(super) fn start_checkpoints(
+    connection: &Connection,
+    location: &Location,
+    trust: &Arc<Trust>,
+) -> Result<Checkpoints> {
     if location.path.is_none() {
         return Ok(Checkpoints::none());
     }
@@ -32,7 +40,7 @@ pub(super) fn start_checkpoints(connection: &Connection, location: &Location) ->
         .query_row("PRAGMA page_size", [], |row| row.get(0))
         .map_err(|error| fault::sqlite_error(&location.name, error))?;
     let own = connection::open(location, Role::Checkpointer)?;
-    Checkpoints::start(own, page_bytes).map_err(|error| no_thread(location, error))
+    Checkpoints::start(own, page_bytes, Arc::clone(trust)).map_err(|error| no_thread(location, error))
 }
 
 pub(super) fn no_thread(location: &Location, error: std::io::Error) -> Error {
@@ -41,6 +49,22 @@ pub(super) fn no_thread(location: &Location, error: std::io::Error) -> Error {
         format!("cannot start a thread: {}: {error}", location.name),
         error,
     )
+}
+
+/// Removes a store's files once nothing has them open.
+pub(super) fn remove_files(location: &Location) -> Result<()> {
+    let Some(path) = &location.path else { return Ok(()) };
+    for suffix in ["", "-wal", "-shm", trust::MARKER] {
+        let file = trust::beside(path, suffix);
+        match std::fs::remove_file(&file) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                let text = format!("cannot remove {}: {error}", file.display());
+                return Err(Error::with_source(ErrorKind::Unavailable, text, error));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Whether publishing creates topics. What is asked for is kept in the file, for publishes in plain SQL.

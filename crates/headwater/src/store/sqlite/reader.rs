@@ -8,6 +8,7 @@ use rusqlite::Connection;
 
 use super::fault::Attempt;
 use super::queue::{Queue, Sleep, Taken};
+use super::trust::Trust;
 
 /// Reads waiting at most; further callers wait for a place.
 const QUEUE_PLACES: usize = 256;
@@ -25,13 +26,19 @@ pub(super) struct Readers {
 
 impl Readers {
     /// Starts a thread per connection.
-    pub(super) fn start(connections: Vec<Connection>) -> std::io::Result<(Self, Vec<JoinHandle<()>>)> {
+    pub(super) fn start(
+        connections: Vec<Connection>,
+        trust: &Arc<Trust>,
+    ) -> std::io::Result<(Self, Vec<JoinHandle<()>>)> {
         let reads = Arc::new(Queue::new(QUEUE_PLACES));
         let mut threads = Vec::with_capacity(connections.len());
         for connection in connections {
             let thread = std::thread::Builder::new().name("headwater-reader".into());
-            let reads = Arc::clone(&reads);
-            threads.push(thread.spawn(move || serve(&connection, &reads))?);
+            let (reads, trust) = (Arc::clone(&reads), Arc::clone(trust));
+            threads.push(thread.spawn(move || {
+                serve(&connection, &reads);
+                trust.before_close(&connection);
+            })?);
         }
         Ok((Readers { reads }, threads))
     }

@@ -197,7 +197,7 @@ pub(super) fn bury(
     Ok(())
 }
 
-fn topic_of(work: &Work<'_>, subscription_id: i32) -> Attempt<(TopicId, u16)> {
+pub(super) fn topic_of(work: &Work<'_>, subscription_id: i32) -> Attempt<(TopicId, u16)> {
     let mut statement = work.connection.prepare_cached(super::sql!("settle/topic.sql"))?;
     Ok(statement.query_row([subscription_id], |row| Ok((TopicId(row.get(0)?), row.get(1)?)))?)
 }

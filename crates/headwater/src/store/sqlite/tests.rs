@@ -7,6 +7,7 @@ use super::*;
 use crate::lease::{Outcome, Want};
 use crate::name::Owner;
 
+mod disk;
 mod doctor;
 mod handling;
 mod life;

@@ -1,19 +1,22 @@
 //! The writer: one thread owns the write connection and commits in groups.
 //!
 //! Commands queue to it; it runs as many as are waiting in one transaction and answers after COMMIT, so that one wait
-//! for the disk serves all of them. Nobody is told `Ok` before COMMIT returned `Ok`.
+//! for the disk serves all of them. No command is answered with `Ok` before COMMIT returned `Ok`, and before the files were found to be
+//! those that the path leads to.
 
+use std::io::ErrorKind::{InvalidData, UnexpectedEof};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use rusqlite::Connection;
 
-use super::checkpoint::Checkpoints;
+use super::checkpoint::{self, Checkpoints};
 use super::clock;
 use super::connection::Location;
-use super::fault::{Attempt, Fault, commit_error, is_unknown_commit, shared_error};
+use super::fault::{Attempt, Fault, commit_error, is_damage, is_unknown_commit, shared_error};
 use super::queue::{Queue, Taken};
+use super::trust::Trust;
 use super::watch::Watch;
 use super::work::{BoxCommand, Kind, Work};
 use crate::clock::Clock;
@@ -41,6 +44,7 @@ pub(super) struct Writer {
     pub(super) policy: SyncPolicy,
     pub(super) watch: Watch,
     pub(super) checkpoints: Checkpoints,
+    pub(super) trust: Arc<Trust>,
     /// What the connection's `synchronous` is now: true for FULL.
     pub(super) full: bool,
 }
@@ -85,6 +89,10 @@ enum Failure {
     Inside(Fault),
     /// COMMIT failed.
     Commit(rusqlite::Error),
+    /// Nothing may be written now: nothing ran.
+    Refused(Error),
+    /// COMMIT succeeded, but perhaps not into what the path leads to, or not onto the disk.
+    Doubtful(Error),
 }
 
 impl Writer {
@@ -96,7 +104,7 @@ impl Writer {
     fn run(mut self) {
         // If this thread ever ends otherwise than by closing, waiting callers learn it instead of waiting for good.
         let guard = AbandonOnDrop(Arc::clone(&self.commands));
-        super::checkpoint::count_frames(&self.connection);
+        checkpoint::count_frames(&self.connection);
         loop {
             match self.commands.take(GROUP_COMMANDS_MAX, self.watch.pause(&self.hub)) {
                 Taken::Items(commands) => self.serve(commands),
@@ -104,9 +112,19 @@ impl Writer {
                 Taken::Closed => break,
             }
             self.watch.look(&self.connection, &self.hub);
+            if self.hub.waiting() > 0 && self.trust.check_lately().is_err() {
+                // They claim, and learn why: nothing would ever wake them.
+                self.hub.wake_all();
+            }
         }
-        self.checkpoints.finish(&self.connection);
+        if self.trust.is_unsynced()
+            && let Err(error) = self.make_whole()
+        {
+            tracing::error!(location = self.location.name, %error, "closing with a log that may have holes");
+        }
+        self.checkpoints.finish(&self.connection, &self.trust);
         drop(guard);
+        self.trust.before_close(&self.connection);
         if let Err((_, error)) = self.connection.close() {
             tracing::warn!(location = self.location.name, %error, "closing the write connection failed");
         }
@@ -144,7 +162,7 @@ impl Writer {
                 let _ = self.commands.push_now(undo);
             }
         }
-        self.checkpoints.after_commit(&self.connection);
+        self.checkpoints.after_commit(&self.connection, &self.trust);
     }
 
     /// One transaction for all; if one of several breaks it, one for each, so that nobody pays for another.
@@ -158,8 +176,14 @@ impl Writer {
         {
             tracing::error!(location = self.location.name, %error, "rolling back failed");
         }
+        self.learn_from(&failure);
         let alone = slots.len() == 1;
         match failure {
+            Failure::Refused(error) | Failure::Doubtful(error) => {
+                for slot in slots {
+                    slot.outcome = SlotOutcome::Failed(error.copy());
+                }
+            }
             Failure::Inside(Fault::NeedsSync) if alone => slots[0].outcome = SlotOutcome::NeedsSync,
             Failure::Inside(fault) if alone => {
                 slots[0].outcome = SlotOutcome::Failed(fault.into_error(&self.location.name));
@@ -177,6 +201,72 @@ impl Writer {
         }
     }
 
+    fn learn_from(&self, failure: &Failure) {
+        match failure {
+            Failure::Begin(error) | Failure::Inside(Fault::Sqlite(error)) => self.trust.note(error),
+            Failure::Commit(error) => {
+                self.trust.note(error);
+                if is_unknown_commit(error) {
+                    self.trust.sync_failed(error);
+                }
+            }
+            Failure::Inside(_) | Failure::Refused(_) | Failure::Doubtful(_) => {}
+        }
+    }
+
+    /// Whether a transaction may begin. After a failed sync only once the log is whole again.
+    fn may_write(&self) -> crate::error::Result<()> {
+        self.trust.check_lately()?;
+        if self.trust.is_unsynced() { self.make_whole() } else { Ok(()) }
+    }
+
+    /// Makes the log whole on the disk: see [`super::log`].
+    fn make_whole(&self) -> crate::error::Result<()> {
+        let refused = |why: &dyn std::fmt::Display| {
+            let text = format!(
+                "a sync of the write-ahead log failed and the log is not whole again yet, nothing was written: {}: {why}",
+                self.location.name
+            );
+            Error::new(ErrorKind::Unavailable, text)
+        };
+        let Some(log) = self.trust.log() else { return Ok(()) };
+        let _turn = self.checkpoints.turn();
+        let frames = checkpoint::frames(&self.connection).map_err(|error| refused(&error))?;
+        execute(&self.connection, "BEGIN IMMEDIATE").map_err(|error| refused(&error))?;
+        let written = super::log::rewrite(log, frames);
+        execute(&self.connection, "ROLLBACK").map_err(|error| refused(&error))?;
+        if checkpoint::frames(&self.connection).map_err(|error| refused(&error))? != frames {
+            // Another process committed before the lock was taken: what it appended was not rewritten.
+            return Err(refused(&"the log changed meanwhile"));
+        }
+        match written {
+            Ok(()) => {
+                self.trust.synced();
+                Ok(())
+            }
+            Err(error) if matches!(error.kind(), InvalidData | UnexpectedEof) => {
+                let text = format!("the write-ahead log is damaged: {}: {error}", self.location.name);
+                self.trust.fail(Error::with_source(ErrorKind::NotAStore, text, error), false);
+                self.trust.check_lately()
+            }
+            Err(error) => Err(refused(&error)),
+        }
+    }
+
+    /// After COMMIT and before it is acknowledged.
+    fn confirm(&self, synced: bool) -> crate::error::Result<()> {
+        let checked = if synced { self.trust.check() } else { self.trust.check_lately() };
+        let doubt = match checked {
+            Err(error) => error.to_string(),
+            // The checkpoint thread met it while this transaction committed.
+            Ok(()) if synced && self.trust.is_unsynced() => {
+                format!("a sync of the write-ahead log failed meanwhile: {}", self.location.name)
+            }
+            Ok(()) => return Ok(()),
+        };
+        Err(Error::new(ErrorKind::CommitUnknown, format!("it may or may not be stored: {doubt}")))
+    }
+
     fn fail_all(
         &self,
         slots: &mut [Slot],
@@ -190,6 +280,7 @@ impl Writer {
     }
 
     fn transact(&mut self, slots: &mut [Slot], synced: bool) -> Result<(), Failure> {
+        self.may_write().map_err(Failure::Refused)?;
         self.set_synchronous(synced).map_err(Failure::Begin)?;
         let connection = &self.connection;
         execute(connection, "BEGIN IMMEDIATE").map_err(Failure::Begin)?;
@@ -205,6 +296,7 @@ impl Writer {
         let woken = std::mem::take(&mut work.woken);
         execute(connection, "COMMIT").map_err(Failure::Commit)?;
         self.memory = looked.or(self.memory);
+        self.confirm(synced).map_err(Failure::Doubtful)?;
         for topic in woken {
             self.hub.wake(topic);
         }
@@ -255,7 +347,8 @@ fn run_one(work: &mut Work<'_>, slot: &mut Slot, alone: bool, location: &str) ->
         }
     };
     work.logs.forget_unconfirmed();
-    let broken = matches!(fault, Fault::Sqlite(_)) && !savepoint;
+    // Damage concerns every command: nothing of this transaction may be acknowledged.
+    let broken = matches!(&fault, Fault::Sqlite(error) if !savepoint || is_damage(error));
     if alone || broken || connection.is_autocommit() {
         return Err(fault);
     }

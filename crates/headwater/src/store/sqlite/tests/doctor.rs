@@ -43,6 +43,7 @@ async fn every_check_finds_its_damage() {
             "orphan_subscription",
         ),
         ("UPDATE headwater_topic SET last_offset = 25", "head_behind"),
+        ("DELETE FROM headwater_message WHERE row_key = (1 << 43) + 7", "missing_message"),
         ("UPDATE headwater_range SET due_at_ms = 99999999999999 WHERE first_offset = 1", "far_lease"),
     ] {
         assert_eq!(found_after(sql).await, [check], "{sql}");
@@ -98,7 +99,7 @@ async fn every_check_of_the_accounting_finds_its_damage() {
         ("UPDATE headwater_subscription SET released_until = 0 WHERE subscription_id = 2".into(), vec!["unreleased"]),
         (format!("UPDATE headwater_record SET required = required | (1 << 63) WHERE row_key = {record}"), vec!["stray_bit"]),
         (format!("UPDATE headwater_record SET completed_at_ms = 1 WHERE row_key = {record}"), vec!["malformed_record"]),
-        (format!("DELETE FROM headwater_message WHERE row_key = {record}"), vec!["orphan_record"]),
+        (format!("DELETE FROM headwater_message WHERE row_key = {record}"), vec!["missing_message", "orphan_record"]),
         (format!("DELETE FROM headwater_record WHERE row_key = {record}"), vec!["missing_record"]),
         (format!("UPDATE headwater_record SET completed = completed | 1 WHERE row_key = {record}"), vec!["applied_differs"]),
         ("INSERT INTO headwater_applied VALUES (7, 1, 2)".into(), vec!["malformed_applied"]),

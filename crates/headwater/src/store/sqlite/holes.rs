@@ -1,0 +1,163 @@
+//! Holes: offsets of a topic that were given to messages which are not in the log any more, though nothing removed them.
+//!
+//! One writer gives offsets without gaps, so between a topic's first offset and its head every message is there, but
+//! for those that retention took out of order. A topic counts what retention took: as long as that is no more than what
+//! lies below the first offset, every hole above it is damage, such as a foreign DELETE, or an older file under a newer log. If
+//! it is more, which hole is whose cannot be told, and only `doctor` finds the number that is missing.
+//!
+//! A fetch notices a hole for free: it gets fewer messages than it asked offsets for. The hole is logged once, and remembered.
+//! The settlement that acks it, which comes from the same process, counts it as missed by its group in the same
+//! transaction: so it counts once, however often the lease was handed out before. In a group with lanes every lane passes
+//! it; the first one counts it.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::fault::Attempt;
+use super::range::Part;
+use super::work::Work;
+use super::{clean, decode, fetch, offset_of, reader, row_key, settle};
+use crate::error::Result;
+use crate::lease::ranges::Ranges;
+use crate::lease::{LeaseId, OffsetRange, Outcome, Parts, Settlement};
+use crate::message::Message;
+use crate::topic::TopicId;
+
+/// Holes that fetches of this process have met.
+#[derive(Debug, Default)]
+pub(super) struct Holes {
+    known: Mutex<HashMap<TopicId, Ranges>>,
+    /// Almost no store has any.
+    any: AtomicBool,
+}
+
+/// Holes under a lease that is about to be settled.
+pub(super) struct Passed {
+    /// Which of the settlements it is.
+    at: usize,
+    subscription_id: i32,
+    offsets: Ranges,
+}
+
+impl Holes {
+    /// Fetches, and notices holes.
+    pub(super) fn fetch(
+        &self,
+        connection: &Connection,
+        topic: TopicId,
+        range: OffsetRange,
+    ) -> Attempt<Vec<Message>> {
+        let messages = fetch::fetch(connection, topic, range)?;
+        self.notice(connection, topic, range, &messages)?;
+        Ok(messages)
+    }
+
+    /// Settles, and counts the holes that are acked with it.
+    pub(super) fn settle(&self, work: &mut Work<'_>, settlements: &[Settlement]) -> Attempt<Vec<Result<()>>> {
+        let passed = self.passed_by(work, settlements)?;
+        let settled = settle::settle(work, settlements)?;
+        miss(work, &passed, |at| settled[at].is_ok())?;
+        Ok(settled)
+    }
+
+    /// Notices holes in what a fetch of the range brought.
+    fn notice(
+        &self,
+        connection: &Connection,
+        topic: TopicId,
+        range: OffsetRange,
+        messages: &[Message],
+    ) -> Attempt<()> {
+        // A caller may ask for any range there is.
+        let span = i128::from(range.last.0) - i128::from(range.first.0) + 1;
+        if messages.len() as i128 == span {
+            return Ok(());
+        }
+        let found = reader::at_once(connection, |connection| holes_in(connection, topic, range))?;
+        let mut known = self.known.lock().expect("no panic while held");
+        let before = known.entry(topic).or_default();
+        for (first, last) in found.without(before).iter() {
+            tracing::warn!(%topic, first, last, "messages missing from the log, groups that pass them miss them");
+        }
+        *before = before.union(&found);
+        if !found.is_empty() {
+            self.any.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Holes that settlements would ack.
+    fn passed_by(&self, work: &Work<'_>, settlements: &[Settlement]) -> Attempt<Vec<Passed>> {
+        let mut passed = Vec::new();
+        if !self.any.load(Ordering::Acquire) {
+            return Ok(passed);
+        }
+        for (at, settlement) in settlements.iter().enumerate() {
+            let acked: Option<Ranges> = match &settlement.parts {
+                Parts::AckAll => None,
+                Parts::Each(parts) => {
+                    let acks = parts.iter().filter(|(_, outcome)| matches!(outcome, Outcome::Ack));
+                    Some(Ranges::covering(acks.map(|(range, _)| (range.first.0, range.last.0))))
+                }
+            };
+            passed.extend(self.under(work, at, &settlement.lease, acked.as_ref())?);
+        }
+        Ok(passed)
+    }
+
+    /// Holes under a lease, within what of it is acked.
+    pub(super) fn under(
+        &self,
+        work: &Work<'_>,
+        at: usize,
+        id: &LeaseId,
+        acked: Option<&Ranges>,
+    ) -> Attempt<Option<Passed>> {
+        if !self.any.load(Ordering::Acquire) {
+            return Ok(None);
+        }
+        let held: Vec<Part> = settle::held(work, id, work.now_ms())?;
+        let Some(first) = held.first().filter(|part| part.lane.is_none_or(|lane| lane == 0)) else {
+            return Ok(None);
+        };
+        let (topic, _) = settle::topic_of(work, first.subscription_id)?;
+        let known = self.known.lock().expect("no panic while held");
+        let Some(holes) = known.get(&topic) else { return Ok(None) };
+        let held = Ranges::covering(held.iter().map(|part| (part.first, part.last)));
+        let offsets =
+            acked.map_or_else(|| held.clone(), |acked| held.intersection(acked)).intersection(holes);
+        let subscription_id = first.subscription_id;
+        Ok((!offsets.is_empty()).then_some(Passed { at, subscription_id, offsets }))
+    }
+}
+
+/// Counts the holes that settlements have acked as missed; `settled` tells which were accepted.
+pub(super) fn miss(work: &Work<'_>, passed: &[Passed], settled: impl Fn(usize) -> bool) -> Attempt<()> {
+    for Passed { subscription_id, offsets, .. } in passed.iter().filter(|passed| settled(passed.at)) {
+        let range = offsets.first().zip(offsets.last());
+        clean::note_missed(work.connection, *subscription_id, offsets.count(), range)?;
+    }
+    Ok(())
+}
+
+/// Offsets of a range that damage took: read on one snapshot.
+fn holes_in(connection: &Connection, topic: TopicId, range: OffsetRange) -> Attempt<Ranges> {
+    let extent: Option<(i64, i64, i64)> = connection
+        .prepare_cached(super::sql!("doctor/extent.sql"))?
+        .query_row([topic.0], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+        .optional()?;
+    let Some((first_offset, last_offset, removed)) = extent else { return Ok(Ranges::default()) };
+    let (first, last) = (range.first.0.max(first_offset), range.last.0.min(last_offset));
+    if removed >= first_offset || first > last {
+        return Ok(Ranges::default());
+    }
+    let mut statement = connection.prepare_cached(super::sql!("doctor/stored.sql"))?;
+    let stored = decode::all(&mut statement, params![row_key(topic, first), row_key(topic, last)], |row| {
+        Ok(offset_of(row.get(0)?))
+    })?;
+    let stored = Ranges::covering(stored.into_iter().map(|offset| (offset, offset)));
+    Ok(Ranges::of(first, last).without(&stored))
+}

@@ -1,0 +1,279 @@
+//! The files under a store: two names, taken away, replaced, damaged, and a sync that failed.
+
+use std::process::Command;
+
+use rusqlite::ffi;
+
+use super::*;
+use crate::store::Lifecycle;
+
+/// Three files of a store, with what their names end in.
+fn remove(path: &Path) {
+    for suffix in ["", "-wal", "-shm"] {
+        std::fs::remove_file(trust::beside(path, suffix)).unwrap();
+    }
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_file_with_two_names_is_refused_under_both() {
+    let place = Place::new();
+    place.open().await.close().await.unwrap();
+    let other = place.directory.path().join("other.db");
+    std::fs::hard_link(place.path(), &other).unwrap();
+    for path in [place.path(), other.clone()] {
+        let error = open_at(&path, OpenOptions::default()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotAStore, "{error:?}");
+        let text = error.to_string();
+        assert!(text.contains(path.to_str().unwrap()) && text.contains("2 names"), "{text}");
+    }
+    std::fs::remove_file(&other).unwrap();
+    std::os::unix::fs::symlink(place.path(), &other).unwrap();
+    let by_link = open_at(&other, OpenOptions::default()).await.unwrap();
+    let store = place.open().await;
+    by_link.publish(&topic("orders"), &messages(1)).await.unwrap();
+    store.publish(&topic("orders"), &messages(1)).await.unwrap();
+    assert_eq!(by_link.topics().await.unwrap()[0].head.0, 2, "a symbolic link is no second name");
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_single_file_that_is_mounted_is_refused() {
+    let place = Place::new();
+    place.open().await.close().await.unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let mounted = elsewhere.path().join("store.db");
+    std::fs::write(&mounted, "").unwrap();
+    let bind = Command::new("mount").arg("--bind").arg(place.path()).arg(&mounted).output();
+    if !bind.is_ok_and(|output| output.status.success()) {
+        println!("skipped: mounting is not allowed here");
+        return;
+    }
+    let refused = open_at(&mounted, OpenOptions::default()).await;
+    assert!(Command::new("umount").arg(&mounted).status().unwrap().success());
+    let error = refused.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotAStore, "{error:?}");
+    assert!(error.to_string().contains("mount its directory"), "{error}");
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn nothing_is_acknowledged_into_a_file_that_was_deleted() {
+    let place = Place::new();
+    let store = place.open().await;
+    let subscription = subscribed(&store, "orders").await;
+    store.publish(&topic("orders"), &messages(1)).await.unwrap();
+    remove(&place.path());
+    // The first has committed before it was noticed; the others are refused before they write.
+    let error = store.publish(&topic("orders"), &messages(1)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::CommitUnknown, "{error:?}");
+    let error = store.publish(&topic("orders"), &messages(1)).await.unwrap_err();
+    assert!(error.kind() == ErrorKind::NotAStore && !error.is_retryable(), "{error:?}");
+    let text = error.to_string();
+    assert!(text.contains("deleted") && text.contains("open the store again"), "{text}");
+    assert_eq!(store.claim(&request(&subscription, 1)).await.unwrap_err().kind(), ErrorKind::NotAStore);
+    assert_eq!(store.topics().await.unwrap_err().kind(), ErrorKind::NotAStore);
+    assert_eq!(
+        store.arm(&[subscription.topic.topic_id]).await.unwrap_err().kind(),
+        ErrorKind::NotAStore,
+        "no waiting for what never comes"
+    );
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_handle_whose_file_was_replaced_fails_and_leaves_the_new_files_alone() {
+    let place = Place::new();
+    let old = place.open().await;
+    old.publish(&topic("orders"), &messages(3)).await.unwrap();
+    remove(&place.path());
+    let new = place.open().await;
+    new.publish(&topic("orders"), &messages(1)).await.unwrap();
+    let error = old.publish(&topic("orders"), &messages(1)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::CommitUnknown, "{error:?}");
+    // SQLite would remove the log by its name here: the log of the new file, with what was acknowledged in it.
+    old.close().await.unwrap();
+    assert!(trust::beside(&place.path(), "-wal").exists());
+    new.publish(&topic("orders"), &messages(1)).await.unwrap();
+    assert_eq!(place.open().await.topics().await.unwrap()[0].head.0, 2);
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_log_that_was_deleted_is_noticed_too() {
+    let place = Place::new();
+    let store = place.open().await;
+    store.publish(&topic("orders"), &messages(1)).await.unwrap();
+    std::fs::remove_file(trust::beside(&place.path(), "-wal")).unwrap();
+    let error = store.publish(&topic("orders"), &messages(1)).await.unwrap_err();
+    assert!(error.to_string().contains("-wal"), "{error}");
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_waiter_learns_that_the_file_is_gone() {
+    let place = Place::new();
+    let store = place.open().await;
+    let subscription = subscribed(&store, "orders").await;
+    let learn = async {
+        // A first wake may have other reasons.
+        loop {
+            let wake = match store.arm(&[subscription.topic.topic_id]).await {
+                Ok(wake) => wake,
+                Err(error) => return error,
+            };
+            if let Err(error) = store.claim(&request(&subscription, 1)).await {
+                return error;
+            }
+            wake.wait(Duration::from_secs(600)).await;
+        }
+    };
+    remove(&place.path());
+    let error = tokio::time::timeout(Duration::from_secs(60), learn).await.expect("woken to learn why");
+    assert_eq!(error.kind(), ErrorKind::NotAStore, "{error:?}");
+}
+
+fn sqlite_says(code: i32) -> rusqlite::Error {
+    rusqlite::Error::SqliteFailure(ffi::Error::new(code), None)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_acknowledged_once_damage_was_met() {
+    for code in [ffi::SQLITE_CORRUPT, ffi::SQLITE_NOTADB, ffi::SQLITE_CORRUPT_INDEX] {
+        let place = Place::new();
+        let store = place.open().await;
+        let subscription = subscribed(&store, "orders").await;
+        store.publish(&topic("orders"), &messages(1)).await.unwrap();
+        let lease = store.claim(&request(&subscription, 1)).await.unwrap().leases.remove(0);
+        let met = store.write::<()>(Kind::Define, move |_| Err(sqlite_says(code).into())).await;
+        assert_eq!(met.unwrap_err().kind(), ErrorKind::NotAStore);
+        let refused = [
+            store.publish(&topic("orders"), &messages(1)).await.map(drop),
+            store.claim(&request(&subscription, 1)).await.map(drop),
+            store.settle(&[Settlement::ack_all(&lease)]).await.map(drop),
+        ];
+        for answer in refused {
+            let error = answer.unwrap_err();
+            assert!(
+                error.kind() == ErrorKind::NotAStore && error.to_string().contains("doctor"),
+                "{error:?}"
+            );
+        }
+        assert_eq!(store.doctor().await.unwrap(), [], "it can still be read");
+        assert_eq!(store.topics().await.unwrap()[0].head.0, 1);
+        store.close().await.unwrap();
+        place.open().await.publish(&topic("orders"), &messages(1)).await.unwrap();
+    }
+}
+
+/// In one transaction with the command that meets it, and in a savepoint of its own: what others wrote goes with it.
+#[tokio::test]
+async fn damage_is_met_for_everybody_in_the_same_transaction() {
+    let place = Place::new();
+    let store = place.open().await;
+    store.publish(&topic("orders"), &messages(1)).await.unwrap();
+    let (entered, mut runs) = tokio::sync::mpsc::channel(1);
+    let (go, gate) = std::sync::mpsc::channel::<()>();
+    let (job, _first) = Job::new(Kind::Read, move |_| {
+        let _ = entered.blocking_send(());
+        let _ = gate.recv();
+        Ok(())
+    });
+    assert!(store.commands.push(Box::new(job)).await.is_ok());
+    runs.recv().await.unwrap();
+    // Both queue behind the first one, and so share a transaction.
+    let (orders, batch) = (topic("orders"), messages(1));
+    let publish = store.publish(&orders, &batch);
+    let meet = store.write::<()>(Kind::Define, |_| Err(sqlite_says(ffi::SQLITE_CORRUPT).into()));
+    let release = async { go.send(()).unwrap() };
+    let (published, met, ()) = tokio::join!(publish, meet, release);
+    assert_eq!(met.unwrap_err().kind(), ErrorKind::NotAStore);
+    assert_eq!(published.unwrap_err().kind(), ErrorKind::NotAStore);
+    assert_eq!(store.topics().await.unwrap()[0].head.0, 1);
+}
+
+#[tokio::test]
+async fn a_process_that_finds_a_failed_sync_begins_with_a_whole_log() {
+    let place = Place::new();
+    let first = place.open().await;
+    first.publish(&topic("orders"), &messages(3)).await.unwrap();
+    let marker = trust::beside(&place.path(), trust::MARKER);
+    std::fs::write(&marker, "").unwrap();
+    let second = place.open().await;
+    assert!(second.trust.is_unsynced());
+    second.publish(&topic("orders"), &messages(1)).await.unwrap();
+    assert!(!second.trust.is_unsynced() && !marker.exists());
+    assert_eq!(first.topics().await.unwrap()[0].head.0, 4);
+}
+
+/// What a page that left memory before it could be written again leaves behind.
+#[cfg(unix)]
+#[tokio::test]
+async fn a_log_that_cannot_be_made_whole_fails_the_store() {
+    use std::os::unix::fs::FileExt;
+    let place = Place::new();
+    let store = place.open().await;
+    let subscription = subscribed(&store, "orders").await;
+    store.publish(&topic("orders"), &messages(3)).await.unwrap();
+    store.claim(&request(&subscription, 1)).await.unwrap();
+    let log = std::fs::OpenOptions::new().write(true).open(trust::beside(&place.path(), "-wal")).unwrap();
+    log.write_all_at(&[0xAA; 4096], 32 + 24 + 100).unwrap();
+    store.trust.sync_failed(&sqlite_says(ffi::SQLITE_IOERR_FSYNC));
+    let error = store.publish(&topic("orders"), &messages(1)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotAStore, "{error:?}");
+    assert!(error.to_string().contains("frame 1 of"), "{error}");
+}
+
+/// Every group that passes a hole misses it once, also one with lanes and one that gave its lease back first.
+#[tokio::test]
+async fn messages_missing_from_the_log_are_counted_by_each_group_that_passes_them() {
+    let place = Place::new();
+    let store = place.open().await;
+    let settings = TopicSettings { lanes: 4, ordering: crate::Ordering::Key, ..TopicSettings::pub_sub() };
+    store.create_topic(&topic("orders"), &settings).await.unwrap();
+    let group = |name: &str| GroupName::new(name).unwrap();
+    let a = store.subscribe(&topic("orders"), &group("a"), Start::Beginning).await.unwrap();
+    let plain = TopicSettings::pub_sub();
+    store.alter_topic(&topic("orders"), &plain).await.unwrap();
+    let b = store.subscribe(&topic("orders"), &group("b"), Start::Beginning).await.unwrap();
+    assert!(a.lanes > 0 && b.lanes == 0, "{} {}", a.lanes, b.lanes);
+    store.publish(&topic("orders"), &messages(10)).await.unwrap();
+    place
+        .connect()
+        .execute("DELETE FROM headwater_message WHERE row_key & 8796093022207 IN (4, 5, 9)", [])
+        .unwrap();
+    let given_back = store.claim(&request(&b, 100)).await.unwrap().leases.remove(0);
+    store.fetch(given_back.topic_id, given_back.range).await.unwrap();
+    let release = vec![(given_back.range, Outcome::Release)];
+    store.settle(&[Settlement::each(&given_back, release)]).await.unwrap().remove(0).unwrap();
+    for subscription in [&a, &b] {
+        drain(&store, subscription).await;
+    }
+    for status in store.subscriptions(&topic("orders")).await.unwrap() {
+        let range = status.missed.range.map(|(first, last)| (first.0, last.0));
+        assert_eq!((status.missed.count, range), (3, Some((4, 9))), "{}", status.group);
+    }
+    assert_eq!(store.doctor().await.unwrap()[0].check, "missing_message");
+}
+
+/// What retention took out of order is no damage, and neither is what was never published.
+#[tokio::test]
+async fn what_retention_took_is_not_missing() {
+    let place = Place::new();
+    let store = place.open().await;
+    let subscription = subscribed(&store, "orders").await;
+    store.publish(&topic("orders"), &messages(10)).await.unwrap();
+    place
+        .connect()
+        .execute_batch(
+            "DELETE FROM headwater_message WHERE row_key & 8796093022207 IN (1, 2, 5);
+             UPDATE headwater_topic SET removed = 3, first_offset = 3",
+        )
+        .unwrap();
+    let beyond = OffsetRange::new(crate::Offset(1), crate::Offset(50));
+    assert_eq!(store.fetch(subscription.topic.topic_id, beyond).await.unwrap().len(), 7);
+    assert_eq!(drain(&store, &subscription).await.len(), 7);
+    let missed = store.subscriptions(&topic("orders")).await.unwrap()[0].missed;
+    assert_eq!(missed.count, 0, "{missed:?}");
+    assert_eq!(store.doctor().await.unwrap(), []);
+}

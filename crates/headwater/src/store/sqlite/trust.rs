@@ -1,0 +1,268 @@
+//! Whether what is written here can be relied on: the files are still those that were opened, SQLite has found no
+//! damage in them, and no sync of the log has failed since it was last whole.
+//!
+//! All threads of a store share one [`Trust`]. Three things take it away:
+//!
+//! - **Damage.** SQLite answered "corrupt" or "not a database". What is appended to a damaged file may never be read, so
+//!   nothing is written until the store is opened again. Reads stay possible: `doctor` must be able to see it.
+//! - **Another file.** The path no longer leads to the files that are open: deleted, renamed or replaced. What is
+//!   committed here exists for no process that opens the path. The path is compared before every acknowledgement of a
+//!   synced commit, and once a second otherwise, so an acknowledged publish is lost only if the file is taken away
+//!   between the comparison and the answer.
+//! - **A failed sync.** See [`super::log`]: nothing is acknowledged until the log is whole again.
+//!
+//! The first two end with the handle. A handle that ends in this state leaves the files alone: SQLite's own close would
+//! copy a doubtful log into the file, and would remove `-wal` and `-shm` *by name*, which may by then belong to a new file.
+
+use std::fmt;
+use std::fs::Metadata;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rusqlite::Connection;
+use rusqlite::config::DbConfig;
+
+use super::connection::Location;
+use super::fault::is_damage;
+use crate::error::{Error, ErrorKind, Result};
+
+/// How old a comparison may be where no synced commit is acknowledged.
+const COMPARED_FOR: Duration = Duration::from_secs(1);
+/// The files of a store, beside each other. The third is SQLite's index of the second.
+const SUFFIXES: [&str; 3] = ["", "-wal", "-shm"];
+
+/// Beside the file while a sync of its log has failed and the log is not whole again.
+pub(super) const MARKER: &str = "-unsynced";
+
+/// What the threads of one store know of its files.
+pub(super) struct Trust {
+    name: String,
+    /// The paths and the files they led to when the store was opened; empty in memory.
+    files: Vec<(PathBuf, FileId)>,
+    /// Set for good.
+    failed: Mutex<Option<Failed>>,
+    has_failed: AtomicBool,
+    unsynced: AtomicBool,
+    opened_at: Instant,
+    /// Since `opened_at`.
+    compared_at_ms: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Failed {
+    error: Error,
+    /// Whether a read would answer from a file that is not the one at the path.
+    reads: bool,
+}
+
+/// A file, whatever it is called.
+type FileId = (u64, u64);
+
+impl Trust {
+    /// The files that a connection has open; in memory there are none.
+    pub(super) fn of(connection: &Connection, location: &Location) -> Result<Arc<Self>> {
+        // SQLite's name of the file: the log lies beside what a symbolic link points to.
+        let sqlite_path = connection.path().filter(|path| !path.is_empty());
+        let mut files = Vec::new();
+        if let Some(path) = &location.path {
+            let resolved = sqlite_path.map_or_else(|| path.clone(), PathBuf::from);
+            for suffix in SUFFIXES {
+                let file = if suffix.is_empty() { path.clone() } else { beside(&resolved, suffix) };
+                let metadata =
+                    std::fs::metadata(&file).map_err(|error| gone(&location.name, &file, &error))?;
+                files.extend(file_id(&metadata).map(|id| (file, id)));
+            }
+        }
+        let trust = Trust {
+            name: location.name.clone(),
+            unsynced: AtomicBool::new(
+                sqlite_path.is_some_and(|path| beside(Path::new(path), MARKER).exists()),
+            ),
+            files,
+            failed: Mutex::default(),
+            has_failed: AtomicBool::new(false),
+            opened_at: Instant::now(),
+            compared_at_ms: AtomicU64::new(0),
+        };
+        if trust.is_unsynced() {
+            tracing::warn!(
+                location = trust.name,
+                "failed sync of another process found, log to be rewritten"
+            );
+        }
+        Ok(Arc::new(trust))
+    }
+
+    /// Refuses if trust was taken away for good, or if the files are others by now.
+    pub(super) fn check(&self) -> Result<()> {
+        if !self.has_failed.load(Ordering::Acquire) {
+            self.compared_at_ms.store(self.age_ms(), Ordering::Relaxed);
+            for (path, opened) in &self.files {
+                let why = match std::fs::metadata(path) {
+                    Ok(found) if file_id(&found).is_none_or(|found| found == *opened) => continue,
+                    Ok(_) => "another file has its place".to_owned(),
+                    Err(error) if is_gone(&error) => error.to_string(),
+                    // Whether it is the same is not known; the next comparison may tell.
+                    Err(_) => continue,
+                };
+                self.fail(replaced(&self.name, path, &why), true);
+                break;
+            }
+        }
+        self.refusal(|_| true)
+    }
+
+    /// The same, but compares at most once a second.
+    pub(super) fn check_lately(&self) -> Result<()> {
+        let age_ms = self.age_ms().saturating_sub(self.compared_at_ms.load(Ordering::Relaxed));
+        if u128::from(age_ms) >= COMPARED_FOR.as_millis() { self.check() } else { self.refusal(|_| true) }
+    }
+
+    /// Before a read: a damaged file may be read, one that is no longer at its path may not.
+    pub(super) fn check_for_read(&self) -> Result<()> {
+        match self.check_lately() {
+            Ok(()) => Ok(()),
+            Err(_) => self.refusal(|failed| failed.reads),
+        }
+    }
+
+    fn refusal(&self, refuses: impl Fn(&Failed) -> bool) -> Result<()> {
+        if !self.has_failed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let failed = self.failed.lock().expect("no panic while held");
+        failed.as_ref().filter(|failed| refuses(failed)).map_or(Ok(()), |failed| Err(failed.error.copy()))
+    }
+
+    /// Notes what SQLite answered to any connection of this store.
+    pub(super) fn note(&self, error: &rusqlite::Error) {
+        if is_damage(error) {
+            let text = format!(
+                "the database is damaged, nothing more is written to it: {}: {error}; stop all processes, see `headwater \
+                 doctor`, and restore a backup or recover the file with `sqlite3 file .recover`",
+                self.name
+            );
+            self.fail(Error::new(ErrorKind::NotAStore, text), false);
+        }
+    }
+
+    /// Takes trust away for good; the first reason stays.
+    pub(super) fn fail(&self, error: Error, reads: bool) {
+        let mut failed = self.failed.lock().expect("no panic while held");
+        if failed.is_none() {
+            tracing::error!(location = self.name, %error, "store failed, nothing more is acknowledged");
+            *failed = Some(Failed { error, reads });
+            self.has_failed.store(true, Ordering::Release);
+        }
+    }
+
+    /// Notes that a sync failed. The marker tells processes that open the file before the log is whole again: their own
+    /// descriptors are too young for the kernel to report the failure to them.
+    pub(super) fn sync_failed(&self, error: &rusqlite::Error) {
+        if self.files.is_empty() || self.unsynced.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        tracing::error!(location = self.name, %error, "sync failed, nothing is acknowledged until the log is whole");
+        if let Some(path) = self.marker()
+            && let Err(error) = std::fs::write(&path, "")
+        {
+            tracing::warn!(location = self.name, %error, "marker of a failed sync not written");
+        }
+    }
+
+    /// Whether a sync has failed since the log was last whole.
+    pub(super) fn is_unsynced(&self) -> bool {
+        self.unsynced.load(Ordering::Acquire)
+    }
+
+    /// The log on the disk is whole.
+    pub(super) fn synced(&self) {
+        self.unsynced.store(false, Ordering::Release);
+        if let Some(path) = self.marker()
+            && let Err(error) = std::fs::remove_file(&path)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            tracing::warn!(location = self.name, %error, "marker of a failed sync not removed");
+        }
+        tracing::warn!(location = self.name, "log rewritten and synced after a failed sync");
+    }
+
+    /// The write-ahead log; `None` in memory.
+    pub(super) fn log(&self) -> Option<&Path> {
+        self.files.get(1).map(|(path, _)| path.as_path())
+    }
+
+    fn marker(&self) -> Option<PathBuf> {
+        let log = self.log()?.to_str()?;
+        Some(beside(Path::new(log.strip_suffix(SUFFIXES[1])?), MARKER))
+    }
+
+    /// Whether the log may be copied into the file: not while it may have holes on the disk. A power cut would then
+    /// leave a file with pages that are newer than the log that is replayed over them.
+    pub(super) fn may_checkpoint(&self) -> bool {
+        !self.is_unsynced() && self.check_lately().is_ok()
+    }
+
+    /// Before a connection closes: keeps SQLite from copying the log and from removing files by name, if they are not to
+    /// be trusted.
+    pub(super) fn before_close(&self, connection: &Connection) {
+        if (self.is_unsynced() || self.check().is_err())
+            && let Err(error) = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)
+        {
+            tracing::warn!(location = self.name, %error, "closing may checkpoint a doubtful log");
+        }
+    }
+
+    fn age_ms(&self) -> u64 {
+        u64::try_from(self.opened_at.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+impl fmt::Debug for Trust {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Trust")
+            .field("name", &self.name)
+            .field("unsynced", &self.unsynced)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A file beside the store's.
+pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.to_owned().into_os_string();
+    name.push(suffix);
+    name.into()
+}
+
+fn is_gone(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)
+}
+
+fn gone(name: &str, file: &Path, error: &std::io::Error) -> Error {
+    let text = format!("a file of the store is gone while it is opened: {name}: {}: {error}", file.display());
+    Error::new(ErrorKind::Unavailable, text)
+}
+
+fn replaced(name: &str, path: &Path, why: &str) -> Error {
+    let text = format!(
+        "the store's file was deleted, moved or replaced while open: {name}: {}: {why}; what this process has open is not \
+         what others find there: put the file back or restore a backup, and open the store again",
+        path.display()
+    );
+    Error::new(ErrorKind::NotAStore, text)
+}
+
+#[cfg(unix)]
+#[expect(clippy::unnecessary_wraps, reason = "elsewhere there is none")]
+fn file_id(metadata: &Metadata) -> Option<FileId> {
+    use std::os::unix::fs::MetadataExt;
+    Some((metadata.dev(), metadata.ino()))
+}
+
+/// Elsewhere a file that is open cannot be removed, or it is not known.
+#[cfg(not(unix))]
+fn file_id(_: &Metadata) -> Option<FileId> {
+    None
+}
