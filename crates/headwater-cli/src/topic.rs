@@ -36,7 +36,12 @@ pub(crate) async fn run(global: &Global, command: &TopicCommand) -> Result<ExitC
 }
 
 async fn create(global: &Global, headwater: &Headwater, args: &TopicCreateArgs) -> Result<()> {
-    let base = args.preset.map_or_else(TopicSettings::default, TopicSettings::preset);
+    let pub_sub = args.pub_sub || args.settings.semantics == Some(headwater::Semantics::PubSub);
+    let base = match args.preset {
+        Some(preset) => TopicSettings::preset(preset),
+        None if pub_sub => TopicSettings::pub_sub(),
+        None => TopicSettings::default(),
+    };
     let mut settings = settings::changed(&base, &args.settings)?;
     if args.pub_sub {
         settings.semantics = headwater::Semantics::PubSub;

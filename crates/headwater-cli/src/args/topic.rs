@@ -95,7 +95,7 @@ pub(crate) struct SettingsArgs {
     /// How long a message stays after every group is done with it, or forever [default: 24h]
     #[arg(long, value_name = "DURATION", value_parser = retention, allow_hyphen_values = true)]
     pub(crate) message_retention: Option<Retention>,
-    /// The age at which a message goes whatever the groups do, or none [default: 30d]
+    /// The age at which a message goes whatever the groups do, or none [default: none; 30d for pub_sub]
     #[arg(long, value_name = "DURATION", value_parser = retention, allow_hyphen_values = true)]
     pub(crate) max_retention: Option<Retention>,
     /// The least life of a message published while no group counted [default: 24h]
@@ -104,7 +104,7 @@ pub(crate) struct SettingsArgs {
     /// Publishing fails while no group subscribes; pub_sub only [default: false]
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) block_writes_on_zero_subscriptions: Option<bool>,
-    /// A group that has been dead for longer is moved up to the watermark [default: 7d]
+    /// A group that has been dead for longer gives up what it holds of removed messages; pub_sub only [default: 7d]
     #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) zombie_subscription_ttl: Option<Duration>,
     /// How long a hand-out lasts; 0s means it is never reassigned by itself [default: 300s]

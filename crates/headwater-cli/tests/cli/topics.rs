@@ -109,7 +109,10 @@ fn mistakes(place: &Place) {
     usage(&["topic", "create", "x", "--block-writes-on-zero-subscriptions"], "a queue never blocks");
     usage(&["topic", "create", "x", "--heartbeat-timeout", "61s"], "twice heartbeat_interval");
     usage(&["topic", "alter", "orders", "--max-attempts", "0"], "max_attempts");
-    usage(&["topic", "alter", "orders", "--message-retention", "31d"], "longer than max_retention, 30d");
+    usage(
+        &["topic", "create", "x", "--pub-sub", "--message-retention", "31d"],
+        "longer than max_retention, 30d",
+    );
     usage(&["topic", "create", "x", "--backoff-initial", "10m"], "longer than backoff_max");
     refused(&["topic", "alter", "nowhere", "--lanes", "2"], "no such topic: nowhere");
     refused(&["topic", "show", "nowhere"], "no such topic: nowhere");

@@ -39,10 +39,13 @@ impl TopicBuilder {
         self
     }
 
-    /// Every subscription gets every message.
+    /// Every subscription gets every message, for 30 days at most; set [`TopicBuilder::max_retention`] after it for
+    /// longer.
     #[must_use]
     pub fn pub_sub(mut self) -> Self {
         self.settings.semantics = Semantics::PubSub;
+        self.settings.max_retention =
+            self.settings.max_retention.or_else(|| TopicSettings::pub_sub().max_retention);
         self
     }
 
@@ -81,7 +84,7 @@ impl TopicBuilder {
         self
     }
 
-    /// The age at which a message goes whatever the subscriptions do; `None` for never.
+    /// The age at which a message goes whatever the subscriptions do; `None` for never, the default of a queue.
     #[must_use]
     pub fn max_retention(mut self, retention: Option<Duration>) -> Self {
         self.settings.max_retention = retention;
@@ -102,7 +105,8 @@ impl TopicBuilder {
         self
     }
 
-    /// A subscription that has been dead for longer is moved up to the watermark.
+    /// Only where every subscription gets every message: one that has been dead for longer gives up what it holds of messages
+    /// that are removed.
     #[must_use]
     pub fn zombie_subscription_ttl(mut self, ttl: Duration) -> Self {
         self.settings.zombie_subscription_ttl = ttl;

@@ -214,10 +214,10 @@ impl Worker {
     async fn clean_subscriptions(&self, tally: &mut Tally) -> Result<()> {
         let step = self.chores.upkeep().clean_subscriptions(SUBSCRIPTION_RETENTION).await?;
         for (topic, group) in &step.zombies {
-            tracing::info!(%topic, %group, "the dead group was moved up to the watermark");
+            tracing::info!(%topic, %group, "dead group moved past removed messages");
         }
         for (topic, group) in &step.deleted {
-            tracing::info!(%topic, %group, "the subscription was deleted, long after its end");
+            tracing::info!(%topic, %group, "subscription deleted");
         }
         tally.rows += (step.zombies.len() + step.deleted.len()) as u64 + step.forgotten;
         Ok(())

@@ -227,6 +227,7 @@ mod tests {
         assert!(!is_cleanable(&empty));
         let mut forever = topic(1);
         forever.topic.settings.message_retention = None;
+        forever.topic.settings.max_retention = Some(Duration::from_secs(1));
         assert!(is_cleanable(&forever), "the cap still holds");
         forever.topic.settings.max_retention = None;
         assert!(!is_cleanable(&forever));

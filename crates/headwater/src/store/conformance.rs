@@ -42,6 +42,7 @@ pub mod expiry;
 pub mod extend;
 pub mod heartbeat;
 pub mod input;
+pub mod keeping;
 pub mod limits;
 pub mod order;
 pub mod outstanding;

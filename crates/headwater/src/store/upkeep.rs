@@ -12,6 +12,7 @@ use crate::backfill::{Backfill, BackfillLimits, BackfillStep};
 use crate::error::Result;
 use crate::maintain::{JobRun, JobStatus};
 use crate::name::{GroupName, Owner, TopicName};
+use crate::subscription::MissedMessages;
 use crate::topic::TopicId;
 
 /// Upkeep, step by step. [`crate::Maintenance`] decides when each is due.
@@ -47,8 +48,18 @@ pub trait Upkeep {
     /// - done for every counting subscription for longer than `message_retention` (in offset watermark: at or below what
     ///   the watermark was then; in reference counting: any message that is done, whatever is pending before it);
     /// - and, if it was published while none counted, older than `zero_subscription_retention`;
-    /// - or older than `max_retention`, done or not. Then subscriptions that had not done it have missed it: it is
-    ///   counted, kept in their status, and logged.
+    /// - or older than `max_retention`, done or not.
+    ///
+    /// While no subscription counts the watermark stays: nothing becomes done, what dead subscriptions have not done
+    /// waits for `max_retention`, and what is published goes once it is older than both `zero_subscription_retention`
+    /// and `message_retention`. Without any subscription that is not cancelled, what was published before counts as done.
+    ///
+    /// What subscriptions that are not cancelled, dead ones too, had not done of it they have missed: it is counted, kept in
+    /// their status, and logged.
+    ///
+    /// The age of what some subscription has not done, or none could, is the time that maintenance saw pass: between two
+    /// readings of the clock at most five minutes count, and none if it went back. So a wrong clock removes nothing
+    /// unread, and a pause of maintenance delays it.
     ///
     /// Never above the head, never in a noted gap. Never what a subscribe, seek or redrive that happens at the same
     /// moment is promised.
@@ -58,8 +69,9 @@ pub trait Upkeep {
     /// retention allows. Nothing to do for shared topics and on the embedded file.
     async fn keep_partitions(&self, topic: TopicId) -> Result<PartitionStep>;
 
-    /// Moves zombies up to the watermark (`zombie_subscription_ttl`), deletes dead and cancelled subscriptions older
-    /// than `older_than` with nothing pending, forgets old marks, activities of vanished processes, and old inbox and
+    /// Lets zombies (`zombie_subscription_ttl`) give up what they hold of removed messages, deletes dead and cancelled
+    /// subscriptions older than `older_than` with nothing stored that they have not done (of queues only cancelled
+    /// ones), forgets old marks, activities of vanished processes, and old inbox and
     /// dedup entries.
     async fn clean_subscriptions(&self, older_than: Duration) -> Result<SubscriptionStep>;
 
@@ -130,14 +142,22 @@ pub struct TrackStep {
 pub struct CleanStep {
     /// Messages removed.
     pub removed: u64,
-    /// Of those, what counting subscriptions had not done: taken by `max_retention`.
-    pub missed: Vec<(GroupName, u64)>,
+    /// Of those, what each subscription that is not cancelled had not done.
+    pub missed: Vec<(GroupName, MissedMessages)>,
     /// Whether there is more to do.
     pub more: bool,
 }
 
+/// What was removed unread is never removed silently.
+pub(crate) fn warn_missed(topic: &str, missed: &[(GroupName, MissedMessages)]) {
+    for (group, MissedMessages { count, range }) in missed {
+        let (first, last) = range.map_or((None, None), |(first, last)| (Some(first.0), Some(last.0)));
+        tracing::warn!(%topic, %group, messages = count, first, last, "messages removed unread");
+    }
+}
+
 /// What a step over partitions did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PartitionStep {
     /// Partitions created.
     pub created: u64,
@@ -145,6 +165,8 @@ pub struct PartitionStep {
     pub dropped: u64,
     /// Messages that went with them.
     pub removed: u64,
+    /// Of those, what each subscription that is not cancelled had not done.
+    pub missed: Vec<(GroupName, MissedMessages)>,
     /// Partitions that begin after the last offset taken.
     pub ahead: u64,
     /// Whether something had to be left for later because the table was locked.
@@ -154,7 +176,7 @@ pub struct PartitionStep {
 /// What a step over subscriptions did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SubscriptionStep {
-    /// Dead subscriptions moved up to the watermark.
+    /// Dead subscriptions that gave up what they held of removed messages.
     pub zombies: Vec<(TopicName, GroupName)>,
     /// Subscriptions deleted.
     pub deleted: Vec<(TopicName, GroupName)>,

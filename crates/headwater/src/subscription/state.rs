@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::topic::Semantics;
 
 /// Where a subscription is in its life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -42,9 +43,14 @@ impl SubscriptionState {
         SubscriptionState::Cancelled,
     ];
 
-    /// Whether messages wait for it: what a counting subscription has not done is not removed.
-    pub fn counts(self) -> bool {
-        matches!(self, SubscriptionState::Active | SubscriptionState::Paused)
+    /// Whether messages wait for it: what a counting subscription has not done is not removed. The group of a queue counts
+    /// until it is cancelled: its work waits for its workers, however long they are away.
+    pub fn counts(self, semantics: Semantics) -> bool {
+        match self {
+            SubscriptionState::Active | SubscriptionState::Paused => true,
+            SubscriptionState::Dead => semantics == Semantics::Queue,
+            SubscriptionState::Cancelled => false,
+        }
     }
 
     /// The word the stores and the CLI use.
@@ -156,7 +162,9 @@ mod tests {
 
     #[test]
     fn a_pause_keeps_counting_and_a_death_does_not() {
-        let counting = SubscriptionState::ALL.map(SubscriptionState::counts);
+        let counting = SubscriptionState::ALL.map(|state| state.counts(Semantics::PubSub));
         assert_eq!(counting, [true, true, false, false]);
+        let counting = SubscriptionState::ALL.map(|state| state.counts(Semantics::Queue));
+        assert_eq!(counting, [true, true, true, false], "the work of a queue waits");
     }
 }

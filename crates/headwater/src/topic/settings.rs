@@ -155,14 +155,14 @@ pub struct TopicSettings {
     pub tracking: Tracking,
     /// How long a message stays after every counting subscription is done with it; `None` keeps all for replay.
     pub message_retention: Option<Duration>,
-    /// The age at which a message goes whatever the subscriptions do; `None` for never. What it takes unread is counted,
-    /// logged and shown as the subscription's missed range.
+    /// The age at which a message goes whatever the subscriptions do; `None` for never, the default of a queue. What it
+    /// takes unread is counted, logged and shown as the subscription's missed range.
     pub max_retention: Option<Duration>,
     /// The least life of a message published while no subscription counted.
     pub zero_subscription_retention: Duration,
     /// Publishing fails with `NoSubscriptions` while no subscription counts. Only pub/sub: a queue never blocks.
     pub block_writes_on_zero_subscriptions: bool,
-    /// A subscription that has been dead for longer is moved up to the watermark.
+    /// Only pub/sub: a subscription that has been dead for longer gives up what it holds of messages that are removed.
     pub zombie_subscription_ttl: Duration,
     /// How long a hand-out lasts; zero means it is never reassigned by itself.
     pub lease: Duration,
@@ -199,7 +199,7 @@ impl Default for TopicSettings {
             semantics: Semantics::Queue,
             tracking: Tracking::OffsetWatermark,
             message_retention: Some(DAY),
-            max_retention: Some(DAY * 30),
+            max_retention: None,
             zero_subscription_retention: DAY,
             block_writes_on_zero_subscriptions: false,
             zombie_subscription_ttl: DAY * 7,
@@ -223,7 +223,11 @@ impl Default for TopicSettings {
 impl TopicSettings {
     /// The defaults of a fan-out topic.
     pub fn pub_sub() -> Self {
-        TopicSettings { semantics: Semantics::PubSub, ..TopicSettings::default() }
+        TopicSettings {
+            semantics: Semantics::PubSub,
+            max_retention: Some(DAY * 30),
+            ..TopicSettings::default()
+        }
     }
 
     /// The settings of a preset.
@@ -428,7 +432,7 @@ mod tests {
 
     #[test]
     fn a_conflict_names_what_differs_and_nothing_else() {
-        let there = TopicSettings::default();
+        let there = TopicSettings { max_retention: Some(DAY * 30), ..TopicSettings::default() };
         let wanted = TopicSettings {
             lease: Duration::from_secs(30),
             max_retention: None,
@@ -449,13 +453,13 @@ mod tests {
     #[test]
     fn settings_that_contradict_each_other_are_refused() {
         let refused = |settings: TopicSettings| settings.validate().unwrap_err().to_string();
-        let kept = refused(TopicSettings { message_retention: Some(DAY * 31), ..TopicSettings::default() });
+        let kept = refused(TopicSettings { message_retention: Some(DAY * 31), ..TopicSettings::pub_sub() });
         assert!(kept.contains("invalid message_retention: 31d is longer than max_retention, 30d"), "{kept}");
         let slow =
             refused(TopicSettings { backoff_initial: Duration::from_secs(301), ..TopicSettings::default() });
         assert!(slow.contains("invalid backoff_initial: 301s is longer than backoff_max, 300s"), "{slow}");
         let fine = [
-            TopicSettings { message_retention: Some(DAY * 30), ..TopicSettings::default() },
+            TopicSettings { message_retention: Some(DAY * 30), ..TopicSettings::pub_sub() },
             TopicSettings { message_retention: None, ..TopicSettings::default() },
             TopicSettings {
                 message_retention: Some(DAY * 31),

@@ -49,6 +49,8 @@ enum Fault {
     SuspectsDieAtOnce,
     DeadStillCount,
     ZombiesStay,
+    QueueForgetsTheDead,
+    MissesOfTheDeadAreHidden,
     CleanupTakesUnread,
     CleanupNeverRuns,
     MissedIsHidden,
@@ -109,7 +111,9 @@ noticed! {
     hidden_restarts_are_noticed: RestartsAreHidden by beat::a_group_that_only_restarts_is_flapping;
     a_rash_death_is_noticed: SuspectsDieAtOnce by dead::nobody_dies_at_the_first_look_after_a_pause_in_watching;
     counting_dead_are_noticed: DeadStillCount by dead::the_dead_do_not_count;
-    zombies_that_stay_are_noticed: ZombiesStay by dead::a_zombie_is_moved_to_the_watermark;
+    zombies_that_stay_are_noticed: ZombiesStay by dead::a_zombie_gives_up_only_what_is_removed;
+    a_queue_that_forgets_the_dead_is_noticed: QueueForgetsTheDead by keeping::a_queue_keeps_its_work_while_its_workers_are_away;
+    hidden_misses_of_the_dead_are_noticed: MissesOfTheDeadAreHidden by keeping::what_a_dead_group_loses_is_counted_and_logged;
     removed_unread_messages_are_noticed: CleanupTakesUnread by retention::what_a_slow_group_has_not_done_is_never_removed;
     what_is_removed_unread_is_noticed_by_the_model: CleanupTakesUnread by retention_model::random_lives_keep_every_rule_of_retention;
     a_cleanup_that_never_runs_is_noticed: CleanupNeverRuns by retention_model::random_lives_keep_every_rule_of_retention;

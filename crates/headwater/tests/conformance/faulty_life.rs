@@ -6,9 +6,9 @@ use async_trait::async_trait;
 use headwater::{
     Ack, AuditEntry, Backfill, BackfillLimits, BackfillStep, Beat, CleanStep, DeliveryPolicy, Detected,
     ErrorKind, ForceCompleted, GroupName, JobRun, JobStatus, LeaseToken, Lifecycle, Moved, Offset,
-    OffsetRange, Owner, PartitionStep, Pulse, Record, Result, Resurrected, Start, Stuck, SubscriptionState,
-    SubscriptionStatus, SubscriptionStep, Topic, TopicId, TopicName, TopicSettings, TrackStep, Transition,
-    Upkeep,
+    OffsetRange, Owner, PartitionStep, Pulse, Record, Result, Resurrected, Semantics, Start, Stuck,
+    SubscriptionState, SubscriptionStatus, SubscriptionStep, Topic, TopicId, TopicName, TopicSettings,
+    TrackStep, Transition, Upkeep,
 };
 
 use super::{Fault, Faulty};
@@ -27,10 +27,14 @@ impl Faulty {
         Ok(self.groups(topic).await?.1.iter().map(|status| status.state).collect())
     }
 
-    /// Moves every group that counts past everything.
-    async fn skip_all(&self, topic: TopicId) -> Result<()> {
+    /// Moves every group that counts, or that is dead, past everything.
+    async fn skip_all(&self, topic: TopicId, dead: bool) -> Result<()> {
         let (name, groups) = self.groups(topic).await?;
-        for status in groups.iter().filter(|status| status.state.counts()) {
+        let skipped = |status: &&SubscriptionStatus| {
+            let counts = status.state.counts(Semantics::PubSub);
+            if dead { status.state == SubscriptionState::Dead } else { counts }
+        };
+        for status in groups.iter().filter(skipped) {
             self.inner.seek(&name, &status.group, Start::Now, false).await?;
         }
         Ok(())
@@ -177,10 +181,19 @@ impl Upkeep for Faulty {
                 return Ok(CleanStep::default());
             }
             // As if everything had been read.
-            Fault::CleanupTakesUnread => self.skip_all(topic).await?,
+            Fault::CleanupTakesUnread => self.skip_all(topic, false).await?,
+            Fault::QueueForgetsTheDead => self.skip_all(topic, true).await?,
             _ => {}
         }
-        self.inner.clean(topic, messages_max).await
+        let mut step = self.inner.clean(topic, messages_max).await?;
+        if self.fault == Fault::MissesOfTheDeadAreHidden {
+            let (_, groups) = self.groups(topic).await?;
+            let is_dead = |name: &GroupName| {
+                groups.iter().any(|status| status.group == *name && status.state == SubscriptionState::Dead)
+            };
+            step.missed.retain(|(group, _)| !is_dead(group));
+        }
+        Ok(step)
     }
 
     async fn keep_partitions(&self, topic: TopicId) -> Result<PartitionStep> {

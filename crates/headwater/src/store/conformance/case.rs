@@ -55,6 +55,22 @@ impl Case {
         self.clock.advance(by);
     }
 
+    /// Moves the clock, and lets maintenance have seen all of that time pass: as if it had read the clock every minute.
+    pub async fn pass(&self, by: Duration) {
+        let (now, ms) = (self.now().as_millisecond(), by.as_millis());
+        let sqlite = format!(
+            "INSERT INTO headwater_elapsed (one, read_at_ms, elapsed_ms) VALUES (1, {now} + {ms}, {ms})
+             ON CONFLICT (one) DO UPDATE SET read_at_ms = read_at_ms + {ms}, elapsed_ms = elapsed_ms + {ms}"
+        );
+        let postgres = format!(
+            "INSERT INTO {{schema}}.elapsed AS c (read_at, elapsed_ms)
+             VALUES (to_timestamp(({now} + {ms}) / 1000.0), {ms}) ON CONFLICT (one) DO UPDATE
+             SET read_at = c.read_at + interval '{ms} ms', elapsed_ms = c.elapsed_ms + {ms}"
+        );
+        self.harness.sql(&sqlite, &postgres).await.expect("the elapsed time is moved");
+        self.clock.advance(by);
+    }
+
     /// Moves the clock by milliseconds.
     pub fn advance_ms(&self, by: u64) {
         self.advance(Duration::from_millis(by));

@@ -63,7 +63,7 @@ pub async fn other_settings_are_a_conflict(case: &Case) {
         TopicSettings { dedup_window: Duration::from_secs(1), ..TopicSettings::default() },
         TopicSettings { tracking: Tracking::ReferenceCounting, ..TopicSettings::default() },
         TopicSettings { message_retention: None, ..TopicSettings::default() },
-        TopicSettings { max_retention: None, ..TopicSettings::default() },
+        TopicSettings { max_retention: Some(Duration::from_secs(99_999)), ..TopicSettings::default() },
         TopicSettings { zero_subscription_retention: Duration::ZERO, ..TopicSettings::default() },
         TopicSettings { zombie_subscription_ttl: Duration::ZERO, ..TopicSettings::default() },
         TopicSettings { storage: Storage::Dedicated(Partition::None), ..TopicSettings::default() },

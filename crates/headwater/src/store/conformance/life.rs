@@ -128,10 +128,10 @@ impl Scene {
         for _ in 0..STEPS_MAX {
             let step = self.clean(messages_max).await;
             all.removed += step.removed;
-            for (name, count) in step.missed {
+            for (name, missed) in step.missed {
                 match all.missed.iter_mut().find(|(known, _)| *known == name) {
-                    Some((_, so_far)) => *so_far += count,
-                    None => all.missed.push((name, count)),
+                    Some((_, so_far)) => add_missed(so_far, missed),
+                    None => all.missed.push((name, missed)),
                 }
             }
             if !step.more {
@@ -256,6 +256,15 @@ impl Unread {
         let topic_id = self.store.topic(&self.name).await.expect("the topic is there").topic_id;
         super::case::offsets_of(&self.store.fetch(topic_id, range(1, 100_000)).await.expect("fetched"))
     }
+}
+
+/// Adds what was missed later.
+fn add_missed(so_far: &mut crate::subscription::MissedMessages, more: crate::subscription::MissedMessages) {
+    so_far.count += more.count;
+    so_far.range = match (so_far.range, more.range) {
+        (Some((first, last)), Some(other)) => Some((first.min(other.0), last.max(other.1))),
+        (one, other) => one.or(other),
+    };
 }
 
 /// A count and a range of what was missed.

@@ -73,7 +73,7 @@ macro_rules! conformance_life_cases {
                 a_resurrection_reports_exactly_what_was_missed,
                 a_bounded_resurrection_is_at_most_so_far_behind,
                 what_the_dead_held_is_there_when_they_come_back,
-                a_zombie_is_moved_to_the_watermark,
+                a_zombie_gives_up_only_what_is_removed,
                 old_dead_and_cancelled_groups_are_deleted,
                 a_resumed_group_has_the_time_to_come_back,
                 letters_keep_a_cancelled_group,
@@ -201,6 +201,23 @@ macro_rules! conformance_life_cases {
                 concern_5_cleanup_of_much_goes_in_even_steps,
                 concern_6_a_hot_topic_leaves_others_alone,
                 concern_7_what_is_recorded_does_not_grow,
+            ]
+        );
+        $crate::conformance_group!(
+            $make,
+            keeping,
+            [
+                a_queue_keeps_its_work_while_its_workers_are_away,
+                what_a_dead_group_loses_is_counted_and_logged,
+                the_only_group_died_and_its_messages_stay,
+                a_clock_that_is_ahead_removes_nothing_unread,
+                a_clock_that_is_ahead_removes_nothing_counted,
+                a_clock_that_stays_ahead_removes_nothing_unread,
+                a_clock_that_is_an_hour_ahead_removes_nothing_unread,
+                a_clock_that_was_back_removes_nothing_unread,
+                a_clock_that_stays_back_removes_nothing_unread,
+                unread_messages_age_as_maintenance_runs,
+                a_change_of_semantics_changes_who_counts,
             ]
         );
         $crate::conformance_group!($make, retention_model, [random_lives_keep_every_rule_of_retention,]);

@@ -320,7 +320,7 @@ pub async fn a_dropped_partition_counts_what_was_missed(case: &Case) {
     scene.publish(2_100).await;
     scene.ack_next(100).await;
     keep(&scene).await;
-    case.advance(HOUR);
+    case.pass(HOUR).await;
     scene.publish(10).await;
     scene.clean_all().await;
     keep(&scene).await;

@@ -10,16 +10,23 @@ use super::freshen::freshen_aside;
 use super::time::millis;
 use super::track::{advance, batch};
 use crate::error::Result;
-use crate::limits::{INBOX_FORGET_MAX, INBOX_RETENTION, UPKEEP_MESSAGES_MAX};
+use crate::limits::{INBOX_FORGET_MAX, INBOX_RETENTION};
+use crate::message::Offset;
 use crate::name::GroupName;
+use crate::store::upkeep::warn_missed;
 use crate::store::{CleanStep, SubscriptionStep};
+use crate::subscription::MissedMessages;
 use crate::topic::TopicId;
 
-/// Steps over one subscription in a run: what a zombie has left beyond them is the next run's.
-const SUBSCRIPTION_STEPS_MAX: u32 = 10_000;
+/// Reads the clock for the elapsed time, by which unread messages age.
+pub(super) async fn elapse(store: &PostgresStore) -> Result<()> {
+    let now = store.clock.injected();
+    store.connections.query("reading the clock", &store.statements.clean_clock, &[&now]).await.map(drop)
+}
 
 pub(super) async fn clean(store: &PostgresStore, topic: TopicId, messages_max: u32) -> Result<CleanStep> {
     advance(store, topic).await?;
+    elapse(store).await?;
     let rows = store
         .connections
         .query(
@@ -36,21 +43,28 @@ pub(super) async fn clean(store: &PostgresStore, topic: TopicId, messages_max: u
     Ok(CleanStep { removed: count(row, "removed"), missed: missed_of(row)?, more: row.get("more") })
 }
 
-/// What counting groups missed of what went; said to the log, because it is never silent.
-pub(super) fn missed_of(row: &Row) -> Result<Vec<(GroupName, u64)>> {
-    let groups: Option<Vec<String>> = row.get("missed_groups");
-    let counts: Option<Vec<i64>> = row.get("missed");
-    let mut missed: Vec<(GroupName, u64)> = Vec::new();
-    for (group, count) in groups.unwrap_or_default().into_iter().zip(counts.unwrap_or_default()) {
+/// What groups missed of what went.
+pub(super) fn missed_of(row: &Row) -> Result<Vec<(GroupName, MissedMessages)>> {
+    let groups: Vec<String> = row.get::<_, Option<_>>("missed_groups").unwrap_or_default();
+    let numbers = |column: &str| row.get::<_, Option<Vec<i64>>>(column).unwrap_or_default();
+    let (counts, firsts, lasts) = (numbers("missed"), numbers("missed_first"), numbers("missed_last"));
+    let mut missed: Vec<(GroupName, MissedMessages)> = Vec::new();
+    for (group, (count, (first, last))) in
+        groups.into_iter().zip(counts.into_iter().zip(firsts.into_iter().zip(lasts)))
+    {
         let (group, count) = (GroupName::new(group)?, u64::try_from(count).unwrap_or(0));
+        let range = Some((Offset(first), Offset(last)));
         match missed.iter_mut().find(|(known, _)| *known == group) {
-            Some((_, sum)) => *sum += count,
-            None => missed.push((group, count)),
+            // Several partitions, lowest first.
+            Some((_, so_far)) => {
+                so_far.count += count;
+                so_far.range = so_far.range.map(|(first, _)| (first, Offset(last)));
+            }
+            None => missed.push((group, MissedMessages { count, range })),
         }
     }
-    let topic: Option<&str> = row.get("topic");
-    for (group, messages) in &missed {
-        tracing::warn!(topic, %group, messages, "messages were older than max_retention and removed unread");
+    if let Some(topic) = row.get::<_, Option<&str>>("topic") {
+        warn_missed(topic, &missed);
     }
     Ok(missed)
 }
@@ -59,6 +73,7 @@ pub(super) async fn clean_subscriptions(
     store: &PostgresStore,
     older_than: Duration,
 ) -> Result<SubscriptionStep> {
+    elapse(store).await?;
     let now = store.clock.injected();
     let mut step = SubscriptionStep::default();
     let mut after = 0;
@@ -88,42 +103,31 @@ pub(super) async fn clean_subscriptions(
     }
 }
 
-/// Works on the next subscription past its time, a bounded transaction at a time, and says which it was.
+/// Works on the next subscription past its time, in a transaction of its own, and says which it was.
 async fn clean_subscription(
     store: &PostgresStore,
     after: i32,
     older_than: Duration,
     step: &mut SubscriptionStep,
 ) -> Result<Option<i32>> {
-    let (now, most) = (store.clock.injected(), batch(UPKEEP_MESSAGES_MAX));
-    let mut moved = None;
-    let mut done = None;
-    for _ in 0..SUBSCRIPTION_STEPS_MAX {
-        let rows = store
-            .connections
-            .query(
-                "cleaning subscriptions",
-                &store.statements.clean_subscriptions,
-                &[&after, &millis(older_than), &most, &now],
-            )
-            .await?;
-        let row = &rows[0];
-        // Another process may have finished it meanwhile: then this is the next one, or none.
-        let Some(subscription) = row.get::<_, Option<i32>>("subscription_id") else { break };
-        done = Some(subscription);
-        let named = name_of(row)?;
-        if row.get("moved") && moved != done {
-            moved = done;
-            step.zombies.push(named.clone());
-        }
-        if row.get("deleted") {
-            step.deleted.push(named);
-        }
-        if !row.get::<_, bool>("more") {
-            break;
-        }
+    let rows = store
+        .connections
+        .query(
+            "cleaning subscriptions",
+            &store.statements.clean_subscriptions,
+            &[&after, &millis(older_than), &store.clock.injected()],
+        )
+        .await?;
+    let row = &rows[0];
+    let Some(subscription) = row.get::<_, Option<i32>>("subscription_id") else { return Ok(None) };
+    let named = name_of(row)?;
+    if row.get("moved") {
+        step.zombies.push(named.clone());
     }
-    Ok(done)
+    if row.get("deleted") {
+        step.deleted.push(named);
+    }
+    Ok(Some(subscription))
 }
 
 pub(super) fn count(row: &Row, column: &str) -> u64 {

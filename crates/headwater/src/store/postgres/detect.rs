@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio_postgres::Row;
 
 use super::PostgresStore;
+use super::clean::elapse;
 use super::time::millis;
 use crate::error::Result;
 use crate::name::{GroupName, Owner, TopicName};
@@ -27,6 +28,7 @@ pub(super) async fn resign(store: &PostgresStore, worker: &Owner) -> Result<()> 
 }
 
 pub(super) async fn detect_dead(store: &PostgresStore) -> Result<Detected> {
+    elapse(store).await?;
     let rows = store
         .connections
         .query("looking for the dead", &store.statements.detect, &[&store.clock.injected()])

@@ -1,7 +1,7 @@
 //! Partitions of dedicated topics: see `migrations/0018_partitions.sql`.
 
 use super::PostgresStore;
-use super::clean::{count, missed_of};
+use super::clean::{count, elapse, missed_of};
 use super::track::advance;
 use crate::error::Result;
 use crate::store::PartitionStep;
@@ -12,6 +12,7 @@ const LOCK_MS: i32 = 100;
 
 pub(super) async fn keep_partitions(store: &PostgresStore, topic: TopicId) -> Result<PartitionStep> {
     advance(store, topic).await?;
+    elapse(store).await?;
     let rows = store
         .connections
         .query(
@@ -21,11 +22,11 @@ pub(super) async fn keep_partitions(store: &PostgresStore, topic: TopicId) -> Re
         )
         .await?;
     let row = &rows[0];
-    missed_of(row)?;
     Ok(PartitionStep {
         created: count(row, "created"),
         dropped: count(row, "dropped"),
         removed: count(row, "removed"),
+        missed: missed_of(row)?,
         ahead: count(row, "ahead"),
         locked: row.get("locked"),
     })

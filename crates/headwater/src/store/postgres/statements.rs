@@ -74,6 +74,7 @@ statements! {
     track: "track/step.sql",
     records: "track/records.sql",
     clean: "clean/messages.sql",
+    clean_clock: "clean/clock.sql",
     clean_partitions: "clean/partitions.sql",
     clean_subscriptions: "clean/subscriptions.sql",
     clean_forget: "clean/forget.sql",

@@ -428,7 +428,7 @@ fn refused(name: &TopicName, group: &GroupName, state: BackfillState, act: &str,
 
 /// Messages wait for nobody who does not count, so there is nothing to set.
 fn check_counts(standing: &Standing, name: &TopicName) -> Attempt<()> {
-    if standing.state.counts() {
+    if standing.counts {
         return Ok(());
     }
     let text = format!(

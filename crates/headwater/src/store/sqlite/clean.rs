@@ -1,21 +1,30 @@
 //! Retention: removes messages that are done for long enough, or too old, in bounded steps.
 //!
+//! What every subscription has read goes by the clock. What some subscription has not read, or none could, goes by its age in
+//! elapsed time only (see [`age`]), is counted as missed by those that are left, and is logged.
+//!
 //! Pages that become free are used again by later messages: the file does not grow while cleanup keeps up. It does not
 //! shrink either, because the store keeps SQLite's default of no `auto_vacuum`; whoever wants the space back runs `VACUUM`
 //! while nothing else is open.
 
 use rusqlite::{Connection, OptionalExtension, params};
 
+use self::age::Ages;
 use super::fault::Attempt;
-use super::standing::{Extent, Standing, watermark};
+use super::standing::{Extent, Standing, any_counts, holding, watermark};
 use super::work::Work;
 use super::{OFFSET_MAX, decode, lanes, offset_of, row_key, settle};
 use crate::lease::ranges::Ranges;
+use crate::message::Offset;
 use crate::name::GroupName;
 use crate::store::CleanStep;
+use crate::subscription::MissedMessages;
 use crate::topic::TopicId;
 
+mod age;
 mod marks;
+
+pub(super) use age::elapse;
 
 /// For each message a step may remove it looks at so many at most: those that must stay do not stop the others for ever,
 /// and do not hold the writer either.
@@ -26,8 +35,10 @@ pub(super) fn clean(work: &mut Work<'_>, topic: TopicId, messages_max: u32) -> A
     let (connection, now_ms) = (work.connection, work.now_ms());
     let extent = Extent::load(connection, topic)?;
     let standings = Standing::all(connection, topic)?;
+    let ages = Ages { connection, extent: &extent, elapsed_ms: elapse(work)? };
+    ages.note()?;
     marks::write(connection, &extent, watermark(&extent, &standings), now_ms)?;
-    let rule = Rule::of(connection, &extent, &standings, now_ms)?;
+    let rule = Rule::of(&ages, &standings, now_ms)?;
     let picked = rule.pick(connection, &extent, messages_max as usize)?;
     let mut step = CleanStep { more: picked.more, ..CleanStep::default() };
     if !picked.offsets.is_empty() {
@@ -47,9 +58,12 @@ pub(super) fn clean(work: &mut Work<'_>, topic: TopicId, messages_max: u32) -> A
 
 /// What may go, by the state of things now.
 struct Rule {
-    /// Created at or before: goes whatever the subscriptions did.
+    /// Old enough in elapsed time to go unread: older than `max_retention`, or published while none counted, and none does.
+    aged: Ranges,
+    /// Done for every subscription there is, and may go if created at or before.
+    read: Ranges,
     forced_until_ms: Option<i64>,
-    /// Done for every counting subscription, as far as ranges can tell.
+    /// Done for those that hold retention, as far as ranges can tell; what others have not read is old enough too.
     done: Ranges,
     /// In reference counting, the record must have been completed at or before.
     completed_until_ms: Option<i64>,
@@ -61,36 +75,41 @@ struct Rule {
 }
 
 impl Rule {
-    fn of(connection: &Connection, extent: &Extent, standings: &[Standing], now_ms: i64) -> Attempt<Self> {
+    fn of(ages: &Ages<'_>, standings: &[Standing], now_ms: i64) -> Attempt<Self> {
+        let (connection, extent) = (ages.connection, ages.extent);
         let before = |retention_ms: i64| now_ms.saturating_sub(retention_ms);
         let stored = Ranges::of(extent.first, extent.head);
-        let counting = standings.iter().filter(|standing| standing.state.counts());
-        let done = counting.fold(stored.clone(), |done, standing| done.intersection(&standing.done));
+        let read = if standings.is_empty() { Ranges::default() } else { done_by(standings.iter(), &stored) };
         let completed_until_ms =
             extent.message_retention_ms.filter(|_| extent.counts_references()).map(before);
         let done = match (extent.message_retention_ms, completed_until_ms) {
             (None, _) => Ranges::default(),
             // Nothing is completed before it is created.
-            (_, Some(until_ms)) => done.within(
-                extent.first,
-                created_until(connection, extent, until_ms, now_ms)?.min(extent.tracked_until),
-            ),
+            (_, Some(until_ms)) => {
+                let end = if any_counts(standings) { extent.head } else { extent.zero_from - 1 };
+                let created = created_until(connection, extent, until_ms, now_ms)?;
+                done_by(holding(standings), &stored)
+                    .within(extent.first, created.min(extent.tracked_until).min(end))
+            }
             (Some(retention_ms), None) => {
                 let marked = marks::since(connection, extent.topic, before(retention_ms))?;
-                done.within(extent.first, marked.min(watermark(extent, standings)))
+                done_by(holding(standings), &stored)
+                    .within(extent.first, marked.min(watermark(extent, standings)))
             }
         };
+        let done = done.intersection(&read.union(&unread_long_enough(ages)?));
+        let aged = aged(ages, standings)?.intersection(&stored);
         let forced_until_ms = extent.max_retention_ms.map(before);
         let (zero_until, zero_until_ms) =
             (extent.zero_until.unwrap_or(OFFSET_MAX), before(extent.zero_subscription_retention_ms));
         let old_enough = Ranges::of(1, created_until(connection, extent, zero_until_ms, now_ms)?)
             .union(&Ranges::of(zero_until.saturating_add(1), OFFSET_MAX));
         let forced = match forced_until_ms {
-            Some(until_ms) => stored.within(1, created_until(connection, extent, until_ms, now_ms)?),
+            Some(until_ms) => read.within(1, created_until(connection, extent, until_ms, now_ms)?),
             None => Ranges::default(),
         };
-        let region = done.intersection(&old_enough).union(&forced);
-        Ok(Rule { forced_until_ms, done, completed_until_ms, zero_until, zero_until_ms, region })
+        let region = done.intersection(&old_enough).union(&forced).union(&aged);
+        Ok(Rule { aged, read, forced_until_ms, done, completed_until_ms, zero_until, zero_until_ms, region })
     }
 
     fn allows(&self, offset: i64, created_at_ms: i64, completed_at_ms: Option<i64>) -> bool {
@@ -99,7 +118,9 @@ impl Rule {
             .completed_until_ms
             .is_none_or(|_| completed_at_ms.is_some_and(|at_ms| by(at_ms, self.completed_until_ms)));
         let seasoned = offset > self.zero_until || created_at_ms <= self.zero_until_ms;
-        by(created_at_ms, self.forced_until_ms) || (self.done.contains(offset) && completed && seasoned)
+        self.aged.contains(offset)
+            || (self.read.contains(offset) && by(created_at_ms, self.forced_until_ms))
+            || (self.done.contains(offset) && completed && seasoned)
     }
 
     /// The lowest messages that may go.
@@ -123,6 +144,37 @@ impl Rule {
         }
         Ok(Picked { offsets: covering(&offsets), more: false })
     }
+}
+
+/// What all of them have done.
+fn done_by<'s>(standings: impl Iterator<Item = &'s Standing>, stored: &Ranges) -> Ranges {
+    standings.fold(stored.clone(), |done, standing| done.intersection(&standing.done))
+}
+
+/// What is old enough to go as done although a dead subscription has not read it, or no subscription is left.
+fn unread_long_enough(ages: &Ages<'_>) -> Attempt<Ranges> {
+    let Some(retention_ms) = ages.extent.message_retention_ms else { return Ok(Ranges::default()) };
+    let zero_until = ages.extent.zero_until.unwrap_or(OFFSET_MAX);
+    let seasoned = Ranges::of(1, ages.reached(ages.extent.zero_subscription_retention_ms)?)
+        .union(&Ranges::of(zero_until.saturating_add(1), OFFSET_MAX));
+    Ok(seasoned.within(1, ages.reached(retention_ms)?))
+}
+
+/// What goes by its age alone, whoever has not read it.
+fn aged(ages: &Ages<'_>, standings: &[Standing]) -> Attempt<Ranges> {
+    let Extent { message_retention_ms, max_retention_ms, zero_subscription_retention_ms, zero_from, .. } =
+        ages.extent;
+    let mut aged = match max_retention_ms {
+        Some(retention_ms) => Ranges::of(1, ages.reached(*retention_ms)?),
+        None => Ranges::default(),
+    };
+    if let Some(retention_ms) = message_retention_ms
+        && !any_counts(standings)
+    {
+        let least_ms = (*zero_subscription_retention_ms).max(*retention_ms);
+        aged = aged.union(&Ranges::of(*zero_from, ages.reached(least_ms)?));
+    }
+    Ok(aged)
 }
 
 /// What a step removes, and whether there is more.
@@ -228,9 +280,12 @@ fn lost_by<'s>(
     Ok(lost)
 }
 
-/// Counts what was removed before subscriptions had done it, and forgets the ranges that wait for it. Answers with those
-/// that count.
-fn miss(work: &mut Work<'_>, extent: &Extent, lost: &[Lost<'_>]) -> Attempt<Vec<(GroupName, u64)>> {
+/// Counts what was removed before subscriptions had done it, and forgets the ranges that wait for it.
+fn miss(
+    work: &mut Work<'_>,
+    extent: &Extent,
+    lost: &[Lost<'_>],
+) -> Attempt<Vec<(GroupName, MissedMessages)>> {
     let mut missed = Vec::new();
     let mut unblocked = 0;
     for Lost { standing, pending, owed } in lost {
@@ -239,8 +294,10 @@ fn miss(work: &mut Work<'_>, extent: &Extent, lost: &[Lost<'_>]) -> Attempt<Vec<
             .connection
             .prepare_cached(super::sql!("clean/forget_ranges.sql"))?
             .execute(params![standing.subscription_id, pending.first(), pending.last(), extent.topic.0])?;
-        if standing.state.counts() && !owed.is_empty() {
-            missed.push((GroupName::new(standing.group.clone())?, owed.count()));
+        if let Some((first, last)) = owed.first().zip(owed.last()) {
+            let range = Some((Offset(first), Offset(last)));
+            let group = GroupName::new(standing.group.clone())?;
+            missed.push((group, MissedMessages { count: owed.count(), range }));
         }
     }
     if unblocked > 0 {
@@ -275,16 +332,18 @@ fn forget_acks(connection: &Connection, topic: TopicId, lines_max: u32) -> Attem
     Ok(u32::try_from(forgotten).is_ok_and(|forgotten| forgotten == lines_max))
 }
 
-/// Forgets marks that no retention needs any more; answers how many.
+/// Forgets marks and notes of age that no retention needs any more; answers how many.
 pub(super) fn forget_marks(work: &mut Work<'_>) -> Attempt<u64> {
-    let (connection, now_ms) = (work.connection, work.now_ms());
+    let (connection, now_ms, elapsed_ms) = (work.connection, work.now_ms(), elapse(work)?);
     let topics: Vec<i32> = {
         let mut statement = connection.prepare_cached(super::sql!("clean/topics.sql"))?;
         decode::all(&mut statement, [], |row| row.get(0))?
     };
     let mut forgotten = 0;
     for topic in topics {
-        forgotten += marks::prune(connection, &Extent::load(connection, TopicId(topic))?, now_ms)?;
+        let extent = Extent::load(connection, TopicId(topic))?;
+        forgotten += marks::prune(connection, &extent, now_ms)?;
+        forgotten += Ages { connection, extent: &extent, elapsed_ms }.prune()?;
     }
     Ok(forgotten)
 }

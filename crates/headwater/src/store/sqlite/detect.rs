@@ -6,7 +6,7 @@ use rusqlite::{OptionalExtension, params};
 
 use super::fault::Attempt;
 use super::work::Work;
-use super::{decode, millis, settle, tracking};
+use super::{clean, decode, millis, settle, tracking};
 use crate::error::Result;
 use crate::maintain::Job;
 use crate::name::{GroupName, TopicName};
@@ -24,6 +24,7 @@ pub(super) fn detect_dead(work: &mut Work<'_>) -> Attempt<Detected> {
         .query_row([Job::DeadDetection.as_str()], |row| row.get(0))
         .optional()?;
     let watched = looked_at_ms.is_some_and(|at_ms| now_ms.saturating_sub(at_ms) <= millis(WATCHING_MAX));
+    let elapsed_ms = clean::elapse(work)?;
     let mut found = Detected::default();
     for pulse in pulses(work)? {
         let names = || -> Result<(TopicName, GroupName)> {
@@ -40,7 +41,7 @@ pub(super) fn detect_dead(work: &mut Work<'_>) -> Attempt<Detected> {
                 found.suspected.push(names()?);
             }
             Verdict::Dead => {
-                pulse.die(work, now_ms)?;
+                pulse.die(work, now_ms, elapsed_ms)?;
                 found.died.push(names()?);
             }
         }
@@ -117,10 +118,12 @@ impl Pulse {
         Ok(())
     }
 
-    fn die(&self, work: &mut Work<'_>, now_ms: i64) -> Attempt<()> {
-        work.connection
-            .prepare_cached(super::sql!("detect/die.sql"))?
-            .execute(params![self.subscription_id, now_ms])?;
+    fn die(&self, work: &mut Work<'_>, now_ms: i64, elapsed_ms: i64) -> Attempt<()> {
+        work.connection.prepare_cached(super::sql!("detect/die.sql"))?.execute(params![
+            self.subscription_id,
+            now_ms,
+            elapsed_ms
+        ])?;
         tracking::end_accounting(work, self.subscription_id)?;
         settle::stir(work, self.topic)
     }

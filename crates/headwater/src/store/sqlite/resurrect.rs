@@ -4,6 +4,7 @@ use rusqlite::params;
 
 use super::fault::Attempt;
 use super::range::DUE_NEVER;
+use super::standing::Standing;
 use super::work::Work;
 use super::{audit, group, settle, subscribe, tracking};
 use crate::message::Offset;
@@ -47,6 +48,7 @@ pub(super) fn revive(
     behind_max: Option<u64>,
 ) -> Attempt<()> {
     let now_ms = work.now_ms();
+    let counted = Standing::one(work.connection, subscription_id)?.1.counts;
     let (first, _, head) = subscribe::bounds(work.connection, topic)?;
     leave_behind(work, subscription_id, first, now_ms)?;
     if let Some(behind_max) = behind_max {
@@ -56,7 +58,9 @@ pub(super) fn revive(
     }
     let mut revive = work.connection.prepare_cached(super::sql!("resurrect/revive.sql"))?;
     revive.execute(params![subscription_id, now_ms])?;
-    tracking::begin_accounting(work, subscription_id)?;
+    if !counted {
+        tracking::begin_accounting(work, subscription_id)?;
+    }
     settle::stir(work, topic)
 }
 

@@ -1,4 +1,4 @@
-//! Subscriptions past their time: zombies are moved up, the long dead and cancelled are deleted, and small things forgotten.
+//! Subscriptions past their time: zombies give up what is removed, the long dead and cancelled are deleted, and small things forgotten.
 //!
 //! Each part is a write command of its own, and bounded: the writer is shared.
 
@@ -7,14 +7,14 @@ use std::time::Duration;
 use rusqlite::params;
 
 use super::fault::Attempt;
-use super::standing::{Extent, Standing, watermark};
+use super::standing::{Extent, Standing};
 use super::work::{Kind, Work};
-use super::{SqliteStore, clean, decode, lanes, millis, offset_of, resurrect, row_key, shift};
+use super::{SqliteStore, clean, decode, millis, resurrect, row_key, shift};
 use crate::error::Result;
-use crate::lease::ranges::Ranges;
 use crate::limits::{INBOX_RETENTION, UPKEEP_MESSAGES_MAX};
 use crate::name::{GroupName, TopicName};
 use crate::store::SubscriptionStep;
+use crate::subscription::SubscriptionState;
 use crate::topic::TopicId;
 
 /// What a process told of itself is kept for so long after it fell silent.
@@ -26,18 +26,10 @@ pub(super) async fn clean_subscriptions(
     older_than: Duration,
 ) -> Result<SubscriptionStep> {
     let mut step = SubscriptionStep::default();
-    for zombie in store.write(Kind::Consume, zombies).await? {
-        let mut moved = false;
-        loop {
-            let subscription_id = zombie.subscription_id;
-            match store.write(Kind::Consume, move |work| advance(work, subscription_id)).await? {
-                Advance::There => break,
-                Advance::Moved => moved = true,
-            }
-        }
-        if moved {
-            let Named { topic, group, .. } = zombie;
-            step.zombies.push((topic, group));
+    for zombie in store.write(Kind::Consume, |work| zombies(work)).await? {
+        let subscription_id = zombie.subscription_id;
+        if store.write(Kind::Consume, move |work| advance(work, subscription_id)).await? {
+            step.zombies.push((zombie.topic, zombie.group));
         }
     }
     for old in store.write(Kind::Consume, move |work| past(work, older_than)).await? {
@@ -77,85 +69,55 @@ fn named(work: &Work<'_>, sql: &str, parameters: impl rusqlite::Params) -> Attem
     Ok(named.collect::<Result<_>>()?)
 }
 
-fn zombies(work: &mut Work<'_>) -> Attempt<Vec<Named>> {
-    named(work, super::sql!("clean/zombies.sql"), [work.now_ms()])
+fn zombies(work: &Work<'_>) -> Attempt<Vec<Named>> {
+    named(work, super::sql!("clean/zombies.sql"), [clean::elapse(work)?])
 }
 
-/// How far a zombie got.
-enum Advance {
-    /// A step further; there may be more.
-    Moved,
-    /// It is at the watermark, or does not concern us any more.
-    There,
-}
-
-/// Moves a dead subscription past the lowest messages it has not done, up to the watermark. It has missed them.
-fn advance(work: &mut Work<'_>, subscription_id: i32) -> Attempt<Advance> {
+/// Lets a dead subscription give up what it holds of messages that are removed; true if there was any. What is stored stays
+/// its own: only retention takes it, and counts it.
+fn advance(work: &mut Work<'_>, subscription_id: i32) -> Attempt<bool> {
     if !zombies(work)?.iter().any(|zombie| zombie.subscription_id == subscription_id) {
-        return Ok(Advance::There);
+        return Ok(false);
     }
-    let connection = work.connection;
-    let (topic, standing) = Standing::one(connection, subscription_id)?;
-    let extent = Extent::load(connection, topic)?;
-    let goal = watermark(&extent, &Standing::all(connection, topic)?);
-    if standing.floor() >= goal {
-        return Ok(Advance::There);
+    let (topic, standing) = Standing::one(work.connection, subscription_id)?;
+    let first = Extent::load(work.connection, topic)?.first;
+    if standing.floor() >= first - 1 {
+        return Ok(false);
     }
-    let (lost, until) = lowest_pending(work, &extent, &standing, goal)?;
-    clean::note_missed(connection, subscription_id, lost.count(), lost.first().zip(lost.last()))?;
-    resurrect::cut_off(work, subscription_id, until + 1)?;
-    Ok(Advance::Moved)
-}
-
-/// The lowest stored messages a subscription has not done, and the offset up to which that is all of them.
-fn lowest_pending(
-    work: &Work<'_>,
-    extent: &Extent,
-    standing: &Standing,
-    goal: i64,
-) -> Attempt<(Ranges, i64)> {
-    let mut lost = Vec::new();
-    let mut statement = work.connection.prepare_cached(super::sql!("track/stored.sql"))?;
-    for (first, last) in standing.pending().within(extent.first, goal).iter() {
-        let left = UPKEEP_MESSAGES_MAX.saturating_sub(u32::try_from(lost.len()).unwrap_or(u32::MAX));
-        let bounds = params![row_key(extent.topic, first), row_key(extent.topic, last), left];
-        lost.extend(decode::all(&mut statement, bounds, |row| Ok(offset_of(row.get(0)?)))?);
-        if lost.len() == UPKEEP_MESSAGES_MAX as usize {
-            break;
-        }
-    }
-    let until = match lost.last() {
-        Some(last) if lost.len() == UPKEEP_MESSAGES_MAX as usize => *last,
-        _ => goal,
-    };
-    let lost = Ranges::covering(lost.into_iter().map(|offset| (offset, offset)));
-    Ok((lanes::owed(work.connection, extent.topic, standing, &lost)?, until))
+    resurrect::cut_off(work, subscription_id, first)?;
+    Ok(true)
 }
 
 fn past(work: &mut Work<'_>, older_than: Duration) -> Attempt<Vec<Named>> {
     let before_ms = work.now_ms().saturating_sub(millis(older_than));
-    named(work, super::sql!("clean/past.sql"), [before_ms])
+    let elapsed_ms = clean::elapse(work)?.saturating_sub(millis(older_than));
+    named(work, super::sql!("clean/past.sql"), [before_ms, elapsed_ms])
 }
 
 /// Deletes a subscription that is still dead or cancelled for so long and has nothing pending: nothing outstanding, nothing
-/// at or below the watermark undone, no dead letter, and no record that waits for it.
+/// stored that it has not done, no dead letter, and no record that waits for it.
 fn delete_if_idle(work: &mut Work<'_>, subscription_id: i32, older_than: Duration) -> Attempt<bool> {
     if !past(work, older_than)?.iter().any(|old| old.subscription_id == subscription_id) {
         return Ok(false);
     }
     let (topic, standing) = Standing::one(work.connection, subscription_id)?;
-    if standing.state == crate::subscription::SubscriptionState::Dead && is_behind(work, topic, &standing)? {
+    if standing.state == SubscriptionState::Dead && has_unread(work, topic, &standing)? {
         return Ok(false);
     }
     shift::delete(work, subscription_id)?;
     Ok(true)
 }
 
-fn is_behind(work: &Work<'_>, topic: TopicId, standing: &Standing) -> Attempt<bool> {
+/// Whether anything is stored that it has not done.
+fn has_unread(work: &Work<'_>, topic: TopicId, standing: &Standing) -> Attempt<bool> {
     let extent = Extent::load(work.connection, topic)?;
-    let goal = watermark(&extent, &Standing::all(work.connection, topic)?);
-    // What was removed is not pending.
-    Ok(!standing.pending().within(extent.first, goal).is_empty())
+    let mut statement = work.connection.prepare_cached(super::sql!("track/stored.sql"))?;
+    for (first, last) in standing.pending().within(extent.first, extent.head).iter() {
+        if statement.exists(params![row_key(topic, first), row_key(topic, last), 1])? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Forgets processes that vanished; what they did for their groups is kept, added up.

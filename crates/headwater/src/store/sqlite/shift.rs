@@ -39,8 +39,6 @@ pub(super) fn shift(
     if to == SubscriptionState::Cancelled {
         let mut forget = work.connection.prepare_cached(super::sql!("shift/forget_ranges.sql"))?;
         forget.execute([found.subscription_id])?;
-    }
-    if from.counts() && !to.counts() {
         tracking::end_accounting(work, found.subscription_id)?;
     }
     let detail = serde_json::json!({ "from": from.as_str(), "to": to.as_str() });

@@ -7,7 +7,7 @@ use super::{OFFSET_MAX, decode};
 use crate::error::Error;
 use crate::lease::ranges::Ranges;
 use crate::subscription::SubscriptionState;
-use crate::topic::{TopicId, Tracking};
+use crate::topic::{Semantics, TopicId, Tracking};
 
 /// A topic as upkeep sees it.
 #[derive(Clone, Debug)]
@@ -20,6 +20,8 @@ pub(super) struct Extent {
     /// Everything below was removed.
     pub(super) first: i64,
     pub(super) zero_until: Option<i64>,
+    /// While none counts: everything from it on was published since.
+    pub(super) zero_from: i64,
     pub(super) tracked_until: i64,
     pub(super) change_until: Option<i64>,
     pub(super) message_retention_ms: Option<i64>,
@@ -46,13 +48,14 @@ impl Extent {
             head: row.get(2)?,
             first: row.get(3)?,
             zero_until: row.get(4)?,
-            tracked_until: row.get(5)?,
-            change_until: row.get(6)?,
-            message_retention_ms: row.get(7)?,
-            max_retention_ms: row.get(8)?,
-            zero_subscription_retention_ms: row.get(9)?,
-            bits_used: row.get::<_, i64>(10)?.cast_unsigned(),
-            removed: row.get(11)?,
+            zero_from: row.get(5)?,
+            tracked_until: row.get(6)?,
+            change_until: row.get(7)?,
+            message_retention_ms: row.get(8)?,
+            max_retention_ms: row.get(9)?,
+            zero_subscription_retention_ms: row.get(10)?,
+            bits_used: row.get::<_, i64>(11)?.cast_unsigned(),
+            removed: row.get(12)?,
         })
     }
 
@@ -68,6 +71,8 @@ pub(super) struct Standing {
     pub(super) subscription_id: i32,
     pub(super) group: String,
     pub(super) state: SubscriptionState,
+    /// Whether messages wait for it.
+    pub(super) counts: bool,
     /// Where the group began.
     pub(super) start: i64,
     /// Its bit in the records.
@@ -96,7 +101,7 @@ impl Standing {
     pub(super) fn one(connection: &Connection, subscription_id: i32) -> Attempt<(TopicId, Self)> {
         let mut statement = connection.prepare_cached(super::sql!("track/subscription.sql"))?;
         let found = statement
-            .query_row([subscription_id], |row| Ok((TopicId(row.get(8)?), Self::read(row)?)))
+            .query_row([subscription_id], |row| Ok((TopicId(row.get(9)?), Self::read(row)?)))
             .optional()?;
         let Some((topic, mut standing)) = found else {
             return Err(Error::no_such_subscription("", &format!("number {subscription_id}")).into());
@@ -106,10 +111,13 @@ impl Standing {
     }
 
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        let state = SubscriptionState::parse(&row.get::<_, String>(2)?).map_err(|error| unknown(2, error))?;
+        let semantics = Semantics::parse(&row.get::<_, String>(8)?).map_err(|error| unknown(8, error))?;
         Ok(Standing {
             subscription_id: row.get(0)?,
             group: row.get(1)?,
-            state: SubscriptionState::parse(&row.get::<_, String>(2)?).map_err(|error| unknown(2, error))?,
+            state,
+            counts: state.counts(semantics),
             start: row.get(3)?,
             bit: row.get(4)?,
             required_from: row.get(5)?,
@@ -148,10 +156,21 @@ impl Standing {
     }
 }
 
-/// Everything at or below it is done for every counting subscription; without one, the head.
+/// Everything at or below it is done for every counting subscription. Without one it stays where it is: what was published
+/// since is above it, and what the dead have not done too.
 pub(super) fn watermark(extent: &Extent, standings: &[Standing]) -> i64 {
-    let counting = standings.iter().filter(|standing| standing.state.counts());
-    counting.map(Standing::floor).fold(extent.head, i64::min)
+    let end = if any_counts(standings) { extent.head } else { extent.zero_from - 1 };
+    holding(standings).map(Standing::floor).fold(end, i64::min)
+}
+
+/// Those that hold retention: all that count, or all that are left if none does.
+pub(super) fn holding(standings: &[Standing]) -> impl Iterator<Item = &Standing> {
+    let any_counts = any_counts(standings);
+    standings.iter().filter(move |standing| standing.counts || !any_counts)
+}
+
+pub(super) fn any_counts(standings: &[Standing]) -> bool {
+    standings.iter().any(|standing| standing.counts)
 }
 
 /// A stored word that is none of ours.

@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension};
 
 use super::fault::Attempt;
 use super::pending::Stored;
-use super::standing::{Extent, Standing, watermark};
+use super::standing::{Extent, Standing};
 use super::work::Work;
 use super::{audit, clean, decode, millis, pending, resurrect, row_key, settle, subscribe, topic};
 use crate::lease::ranges::Ranges;
@@ -27,7 +27,7 @@ pub(super) fn stuck(
     let topic = topic::get(connection, name)?.topic_id;
     let until = last_older(connection, topic, older_than, now_ms)?;
     let mut all = Vec::new();
-    for standing in Standing::all(connection, topic)?.iter().filter(|standing| standing.state.counts()) {
+    for standing in Standing::all(connection, topic)?.iter().filter(|standing| standing.counts) {
         let found = pending::stored(connection, topic, &standing.pending().within(1, until))?;
         let Some((first, _)) = found.range else { continue };
         if let Some(oldest) = published_at(connection, topic, first)? {
@@ -106,7 +106,9 @@ pub(super) fn look(
 fn plan(connection: &Connection, topic: TopicId, until: i64, before: Option<&Plan>) -> Attempt<Plan> {
     let extent = Extent::load(connection, topic)?;
     let standings = Standing::all(connection, topic)?;
-    let until = until.min(watermark(&extent, &standings));
+    // An operator asks for it: the dead do not hold what they would give up, not even in a queue.
+    let living = standings.iter().filter(|standing| standing.state != SubscriptionState::Dead);
+    let until = living.map(Standing::floor).fold(until.min(extent.head), i64::min);
     let mut given_up = Vec::new();
     for standing in standings.iter().filter(|standing| standing.state == SubscriptionState::Dead) {
         let pending = standing.pending().within(extent.first, until);

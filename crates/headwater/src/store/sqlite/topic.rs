@@ -61,6 +61,9 @@ pub(super) fn alter(
     work.connection
         .prepare_cached(super::sql!("alter_topic.sql"))?
         .execute(rusqlite::params_from_iter(parameters))?;
+    if before.settings.semantics != settings.semantics {
+        tracking::semantics_changed(work, before.topic_id)?;
+    }
     if before.settings.tracking != settings.tracking {
         tracking::change_tracking(work, before.topic_id, settings.tracking)?;
     }

@@ -15,6 +15,7 @@ use crate::backfill::BackfillLimits;
 use crate::error::{Error, ErrorKind};
 use crate::lease::ranges::Ranges;
 use crate::limits::TRACKED_GROUPS_MAX;
+use crate::subscription::SubscriptionState;
 use crate::topic::{TopicId, Tracking};
 
 mod records;
@@ -46,10 +47,14 @@ pub(super) fn begin_accounting(work: &mut Work<'_>, subscription_id: i32) -> Att
     backfill::begin(connection, &extent, &standing, &BackfillLimits::default(), work.now_ms())
 }
 
-/// A subscription died or was cancelled: it no longer counts. Pending records let go of it step by step.
+/// A subscription died or was cancelled: it no longer counts, unless it died in a queue. Pending records let go of it step
+/// by step.
 pub(super) fn end_accounting(work: &mut Work<'_>, subscription_id: i32) -> Attempt<()> {
     let connection = work.connection;
     let (topic, standing) = Standing::one(connection, subscription_id)?;
+    if standing.counts {
+        return Ok(());
+    }
     let extent = Extent::load(connection, topic)?;
     group::counting_changed(work, topic)?;
     let released_until = (extent.counts_references() && standing.bit.is_some()).then_some(0);
@@ -57,6 +62,19 @@ pub(super) fn end_accounting(work: &mut Work<'_>, subscription_id: i32) -> Attem
         .prepare_cached(super::sql!("track/release_begin.sql"))?
         .execute(params![subscription_id, released_until])?;
     backfill::end(connection, subscription_id)
+}
+
+/// The topic became a queue, or pub/sub: its dead groups count from now on, or no longer.
+pub(super) fn semantics_changed(work: &mut Work<'_>, topic: TopicId) -> Attempt<()> {
+    let standings = Standing::all(work.connection, topic)?;
+    for standing in standings.iter().filter(|standing| standing.state == SubscriptionState::Dead) {
+        if standing.counts {
+            begin_accounting(work, standing.subscription_id)?;
+        } else {
+            end_accounting(work, standing.subscription_id)?;
+        }
+    }
+    Ok(())
 }
 
 /// Changes how a topic records completion. The records are made, or removed, by the steps of [`track`].

@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::limits::UPKEEP_MESSAGES_MAX;
 use crate::maintain::{JobRun, JobStatus};
 use crate::name::{GroupName, Owner, TopicName};
+use crate::store::upkeep::warn_missed;
 use crate::store::{CleanStep, Detected, PartitionStep, SubscriptionStep, TrackStep, Upkeep};
 use crate::topic::TopicId;
 
@@ -51,9 +52,7 @@ impl Upkeep for SqliteStore {
         let messages_max = bounded(messages_max)?;
         let (topic, step) =
             self.write(Kind::Consume, move |work| clean::clean(work, topic, messages_max)).await?;
-        for (group, messages) in &step.missed {
-            tracing::warn!(%topic, %group, messages, "max_retention removed what a group had not done");
-        }
+        warn_missed(&topic, &step.missed);
         Ok(step)
     }
 

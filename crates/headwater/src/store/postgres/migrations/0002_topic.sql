@@ -95,6 +95,9 @@ BEGIN
     IF (t.storage, t.partition, t.partition_rows) IS DISTINCT FROM (n.storage, n.partition, n.partition_rows) THEN
         PERFORM {schema}.make_storage(t.topic_id);
     END IF;
+    IF t.semantics <> n.semantics THEN
+        PERFORM {schema}.semantics_changed(t.topic_id, coalesce(p_now, clock_timestamp()));
+    END IF;
     IF t.tracking <> n.tracking THEN
         PERFORM {schema}.change_tracking(t.topic_id, n.tracking, coalesce(p_now, clock_timestamp()));
     END IF;

@@ -10,7 +10,7 @@ ALTER TABLE {schema}.topic
     ADD COLUMN tracking text NOT NULL DEFAULT 'offset_watermark' CHECK (tracking IN ('offset_watermark', 'reference_counting')),
     -- Null keeps for ever.
     ADD COLUMN message_retention_ms bigint DEFAULT 86400000 CHECK (message_retention_ms >= 0),
-    ADD COLUMN max_retention_ms bigint DEFAULT 2592000000 CHECK (max_retention_ms > 0),
+    ADD COLUMN max_retention_ms bigint CHECK (max_retention_ms > 0),
     ADD COLUMN zero_subscription_retention_ms bigint NOT NULL DEFAULT 86400000 CHECK (zero_subscription_retention_ms >= 0),
     ADD COLUMN block_writes boolean NOT NULL DEFAULT false,
     ADD COLUMN zombie_subscription_ttl_ms bigint NOT NULL DEFAULT 604800000 CHECK (zombie_subscription_ttl_ms >= 0),
@@ -20,10 +20,13 @@ ALTER TABLE {schema}.topic
     ADD COLUMN partition text NOT NULL DEFAULT 'none' CHECK (partition IN ('none', 'rows', 'hour', 'day', 'month')),
     ADD COLUMN partition_rows bigint CHECK (partition_rows > 0),
     ADD COLUMN ack_log boolean NOT NULL DEFAULT false;
+UPDATE {schema}.topic SET max_retention_ms = 2592000000 WHERE semantics = 'pub_sub';
 
 ALTER TABLE {schema}.subscription
     ADD COLUMN status text NOT NULL DEFAULT 'active' CHECK (status IN ('active', 'paused', 'dead', 'cancelled')),
     ADD COLUMN status_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- The elapsed time (clock) when it died last.
+    ADD COLUMN died_elapsed_ms bigint NOT NULL DEFAULT 0,
     -- Its own delivery policy; null takes the topic's.
     ADD COLUMN lease_ms bigint CHECK (lease_ms >= 0),
     ADD COLUMN max_attempts integer CHECK (max_attempts > 0),
@@ -64,6 +67,8 @@ CREATE TABLE {schema}.extent (
     first_offset  bigint NOT NULL DEFAULT 1,
     -- Everything at or below was published while no subscription counted, or before that; null while none counts.
     zero_until    bigint,
+    -- While none counts (zero_until is null): everything from it on was published since.
+    zero_from     bigint NOT NULL DEFAULT 1,
     -- Reference counting: everything at or below has its record, noted gaps apart.
     tracked_until bigint NOT NULL DEFAULT 0,
     -- Where tracking has to get to after a change of mode; null when no change is under way.
@@ -80,6 +85,22 @@ CREATE TABLE {schema}.mark (
     marked_at timestamptz NOT NULL,
     watermark bigint NOT NULL,
     PRIMARY KEY (topic_id, marked_at)
+);
+
+-- Elapsed time as maintenance saw it pass; at most one row. Unread messages are removed by it alone, never by one reading of
+-- the clock: see 0017_retention.
+CREATE TABLE {schema}.elapsed (
+    one        boolean PRIMARY KEY DEFAULT true CHECK (one),
+    read_at    timestamptz NOT NULL,
+    elapsed_ms bigint NOT NULL
+) WITH (fillfactor = 20, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+-- The head as it was: everything at or below was published by that elapsed time.
+CREATE TABLE {schema}.age (
+    topic_id   integer NOT NULL REFERENCES {schema}.topic ON DELETE CASCADE,
+    elapsed_ms bigint NOT NULL,
+    head       bigint NOT NULL,
+    PRIMARY KEY (topic_id, elapsed_ms)
 );
 
 -- Reference counting: for each message the groups it is for and those that are done, one bit each (subscription.bit).
@@ -184,6 +205,12 @@ CREATE TABLE {schema}.partition (
     created_at   timestamptz NOT NULL,
     PRIMARY KEY (topic_id, first_offset)
 );
+
+-- Whether messages wait for a subscription. That of a queue counts until it is cancelled: its work waits for its workers.
+CREATE FUNCTION {schema}.counts(p_status text, p_semantics text) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT p_status IN ('active', 'paused') OR p_status = 'dead' AND p_semantics = 'queue'
+$$;
 
 -- A line in the audit, in the transaction of what it tells.
 CREATE FUNCTION {schema}.note_act(

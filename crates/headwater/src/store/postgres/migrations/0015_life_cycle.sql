@@ -82,9 +82,9 @@ $$;
 
 CREATE FUNCTION {schema}.count_no_more(p_topic_id integer) RETURNS void
 LANGUAGE sql AS $$
-    UPDATE {schema}.extent e SET zero_until = NULL
+    UPDATE {schema}.extent e SET zero_until = NULL, zero_from = {schema}.last_taken(p_topic_id) + 1
     WHERE e.topic_id = p_topic_id AND e.zero_until IS NOT NULL AND NOT EXISTS (
-        SELECT FROM {schema}.subscription s WHERE s.topic_id = p_topic_id AND s.status IN ('active', 'paused'))
+        SELECT FROM {schema}.subscription s JOIN {schema}.topic t USING (topic_id) WHERE topic_id = p_topic_id AND {schema}.counts(s.status, t.semantics))
 $$;
 
 -- What a subscription has not done, without end.
@@ -96,7 +96,7 @@ LANGUAGE sql STABLE AS $$
     FROM {schema}.cursor c WHERE c.subscription_id = p_subscription_id
 $$;
 
--- Everything at or below is done for every subscription that counts; the head without one.
+-- Everything at or below is done for every subscription that lives; the head without one.
 CREATE FUNCTION {schema}.watermark_of(p_topic_id integer) RETURNS bigint
 LANGUAGE sql STABLE AS $$
     SELECT least(h.head, (SELECT min({schema}.floor_of(s.subscription_id)) FROM {schema}.subscription s
@@ -186,7 +186,7 @@ BEGIN
     state := p_to;
     IF p_to = 'cancelled' THEN
         v_lost := {schema}.forget_outstanding(s.subscription_id, 9223372036854775807, v_now);
-        PERFORM {schema}.end_accounting(s.subscription_id), {schema}.count_no_more(s.topic_id);
+        PERFORM {schema}.end_accounting(s.subscription_id);
     END IF;
     PERFORM {schema}.note_act(p_actor, p_act, p_topic, p_group, jsonb_build_object('from', s.status, 'leases_lost', v_lost), v_now);
     -- Without looking for a flag: one that is raised while this runs is not seen, and operators are rare.
@@ -247,7 +247,7 @@ BEGIN
         PERFORM {schema}.give_up_below(p_subscription_id, v_next, p_now);
     END IF;
     PERFORM {schema}.count_again(v_topic);
-    PERFORM {schema}.begin_accounting(p_subscription_id, p_now);
+    PERFORM {schema}.begin_accounting(p_subscription_id, p_now) FROM {schema}.topic t WHERE t.topic_id = v_topic AND t.semantics <> 'queue';
     PERFORM {schema}.wake(v_topic, true, true);
     RETURN true;
 END $$;

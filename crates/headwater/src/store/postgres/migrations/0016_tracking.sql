@@ -29,7 +29,9 @@ CREATE TYPE {schema}.place AS (
     held int8multirange,
     -- All that is not done, without end.
     pending int8multirange,
-    applied int8multirange
+    applied int8multirange,
+    -- Whether messages wait for it.
+    counts boolean
 );
 
 ALTER TABLE {schema}.extent
@@ -45,8 +47,8 @@ ALTER TABLE {schema}.subscription SET (fillfactor = 50, autovacuum_vacuum_scale_
 CREATE FUNCTION {schema}.places(p_topic_id integer) RETURNS SETOF {schema}.place
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT s.subscription_id, s.group_name, s.status, s.bit, s.required_from, s.start_offset, n.next_offset, h.held,
-           h.held + int8multirange(int8range(n.next_offset, NULL)), s.applied
-    FROM {schema}.subscription s
+           h.held + int8multirange(int8range(n.next_offset, NULL)), s.applied, {schema}.counts(s.status, t.semantics)
+    FROM {schema}.subscription s JOIN {schema}.topic t ON t.topic_id = s.topic_id
     -- Conservative for ordered subscriptions: done only where it is done in every lane.
     CROSS JOIN LATERAL (SELECT min(c.next_offset) AS next_offset FROM {schema}.cursor c
                         WHERE c.subscription_id = s.subscription_id) n
@@ -130,7 +132,7 @@ BEGIN
     INTO v_bits, v_required, v_done
     FROM unnest(p_places) p
     CROSS JOIN LATERAL (SELECT int8multirange(int8range(p.required_from, NULL)) + p.held AS required) q
-    WHERE p.bit IS NOT NULL AND p.status IN ('active', 'paused');
+    WHERE p.bit IS NOT NULL AND p.counts;
     SELECT coalesce(range_agg(int8range(r.message_offset, r.message_offset, '[]')), '{}') INTO v_there FROM {schema}.record r
     WHERE r.topic_id = p_topic_id AND r.message_offset >= lower(p_span) AND r.message_offset < upper(p_span);
     FOR s IN SELECT * FROM {schema}.segments(p_span - v_there, v_bits, v_required, v_done) LOOP
@@ -160,7 +162,7 @@ LANGUAGE sql AS $$
     FROM {schema}.topic t, unnest(p_late) r, generate_series(lower(r), upper(r) - 1) n
     CROSS JOIN LATERAL (
         SELECT coalesce(bit_or(1::bigint << p.bit), 0) AS bits FROM {schema}.places(p_topic_id) p
-        WHERE p.bit IS NOT NULL AND p.status IN ('active', 'paused')
+        WHERE p.bit IS NOT NULL AND p.counts
           AND (p.required_from <= n OR p.held @> n)
     ) b
     WHERE t.topic_id = p_topic_id AND t.tracking = 'reference_counting'
@@ -194,7 +196,7 @@ BEGIN
     INTO v_bits, v_set, v_unset, v_touched
     FROM unnest(p_places) p
     CROSS JOIN LATERAL (SELECT v_span - p.pending - p_gaps AS done) q
-    WHERE p.bit IS NOT NULL AND p.status IN ('active', 'paused');
+    WHERE p.bit IS NOT NULL AND p.counts;
     IF v_touched IS NULL OR isempty(v_touched) THEN
         RETURN;
     END IF;
@@ -282,7 +284,7 @@ DECLARE
     v_applied int8multirange;
 BEGIN
     FOREACH p IN ARRAY p_places LOOP
-        CONTINUE WHEN p.bit IS NULL OR p.status NOT IN ('active', 'paused');
+        CONTINUE WHEN p.bit IS NULL OR NOT p.counts;
         v_applied := v_dealt - p.pending - p_gaps;
         IF p_cut IS NOT NULL THEN
             v_applied := v_applied + p.applied * v_rest;
@@ -409,10 +411,10 @@ CROSS JOIN LATERAL (
            coalesce(array_agg(b.group_name) FILTER (WHERE b.required AND NOT b.completed), '{}') AS waiting_for
     FROM (SELECT p.group_name,
                  CASE WHEN r.topic_id IS NOT NULL THEN r.required & (1::bigint << p.bit) <> 0
-                      ELSE p.status IN ('active', 'paused')
+                      ELSE p.counts
                            AND (p.required_from <= m.message_offset OR p.held @> m.message_offset) END AS required,
                  CASE WHEN r.topic_id IS NOT NULL THEN r.completed & (1::bigint << p.bit) <> 0
-                      ELSE p.status IN ('active', 'paused') AND p.required_from <= m.message_offset
+                      ELSE p.counts AND p.required_from <= m.message_offset
                            AND NOT p.pending @> m.message_offset END AS completed
           FROM unnest(q.places) p ORDER BY p.group_name) b
 ) g

@@ -16,13 +16,80 @@ ALTER TABLE {schema}.message_shared SET (autovacuum_vacuum_scale_factor = 0.05, 
 ALTER TABLE {schema}.ack_log SET (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 10000);
 ALTER TABLE {schema}.mark SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
--- How far back retention reaches, as seen in one snapshot after the lock.
+-- Reads the clock for the elapsed time, and answers it. A wrong clock must not make unread messages old: between two readings at
+-- most five minutes count, and nothing if it went back. A step of the clock and a pause of maintenance cannot be told apart: the
+-- first ages messages by five minutes at most, and the second only delays their removal. Dead detection reads it every minute.
+-- In a transaction of its own, so that nobody waits for it.
+CREATE FUNCTION {schema}.elapse(p_now timestamptz) RETURNS bigint
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    INSERT INTO {schema}.elapsed AS c (read_at, elapsed_ms) VALUES (coalesce(p_now, clock_timestamp()), 0)
+    ON CONFLICT (one) DO UPDATE
+        SET elapsed_ms = c.elapsed_ms
+                + least(greatest((extract(epoch FROM excluded.read_at - c.read_at) * 1000)::bigint, 0), 300000),
+            read_at = excluded.read_at
+    RETURNING c.elapsed_ms
+$$;
+COMMENT ON FUNCTION {schema}.elapse IS 'granted to consumer: adds to the elapsed time of maintenance';
+
+CREATE FUNCTION {schema}.elapsed() RETURNS bigint
+LANGUAGE sql STABLE AS $$ SELECT coalesce((SELECT c.elapsed_ms FROM {schema}.elapsed c), 0) $$;
+
+-- Everything at or below is at least so old in elapsed time; 0 for null.
+CREATE FUNCTION {schema}.aged_by(p_topic_id integer, p_ms bigint) RETURNS bigint
+LANGUAGE sql STABLE AS $$
+    SELECT coalesce((SELECT a.head FROM {schema}.age a WHERE a.topic_id = p_topic_id AND a.elapsed_ms <= {schema}.elapsed() - p_ms
+                     ORDER BY a.elapsed_ms DESC LIMIT 1), 0)
+$$;
+
+-- Notes the head, if it moved, and forgets notes that tell nothing any more. A note of age a is the only one in a slot of about
+-- a / 256: there are about a thousand at most, and removal is late by as little. The width of slots is a power of two, so the first
+-- of a wide slot is the first of a narrow one too.
+CREATE FUNCTION {schema}.note_age(p_topic {schema}.topic, p_first bigint, p_head bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_now bigint := {schema}.elapsed();
+    v_longest bigint := greatest(p_topic.max_retention_ms, CASE WHEN p_topic.message_retention_ms IS NOT NULL
+        THEN greatest(p_topic.message_retention_ms, p_topic.zero_subscription_retention_ms) END);
+BEGIN
+    IF v_longest IS NOT NULL AND p_head > greatest({schema}.aged_by(p_topic.topic_id, 0), p_first - 1) THEN
+        INSERT INTO {schema}.age AS a (topic_id, elapsed_ms, head) VALUES (p_topic.topic_id, v_now, p_head)
+        ON CONFLICT (topic_id, elapsed_ms) DO UPDATE SET head = excluded.head;
+        DELETE FROM {schema}.age a USING (
+            SELECT x.elapsed_ms, lag(x.elapsed_ms) OVER (ORDER BY x.elapsed_ms) AS before,
+                   1::bigint << ceil(log(2, greatest((v_now - x.elapsed_ms) / 256, 1)::numeric))::integer AS width
+            FROM {schema}.age x WHERE x.topic_id = p_topic.topic_id
+        ) q
+        WHERE a.topic_id = p_topic.topic_id AND a.elapsed_ms = q.elapsed_ms AND q.before / q.width = q.elapsed_ms / q.width;
+    END IF;
+    DELETE FROM {schema}.age a WHERE a.topic_id = p_topic.topic_id
+        AND (v_longest IS NULL OR a.head < p_first - 1 OR a.elapsed_ms < (
+            SELECT max(x.elapsed_ms) FROM {schema}.age x WHERE x.topic_id = p_topic.topic_id AND x.elapsed_ms <= v_now - v_longest));
+END $$;
+
+-- The offsets from one to another; none if there are none.
+CREATE FUNCTION {schema}.span(p_first bigint, p_last bigint) RETURNS int8multirange
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN p_first <= p_last THEN int8multirange(int8range(p_first, p_last, '[]')) ELSE '{}' END
+$$;
+
+-- How far back retention reaches, as seen in one snapshot after the lock. What every subscription has read goes by the clock;
+-- what some has not, or none could, by its age in elapsed time only.
 CREATE TYPE {schema}.reach AS (
-    now timestamptz, head bigint, watermark bigint, gaps int8multirange, places {schema}.place[],
+    now timestamptz, head bigint, watermark bigint, gaps int8multirange,
+    -- Those that are not cancelled.
+    places {schema}.place[],
+    -- What those that hold retention have not done: all that count, or all that are left if none does.
+    pending int8multirange,
     -- Everything at or below was done for message_retention; 0 if nothing may go for being done.
     done_until bigint,
     -- Created at or before it: older than message_retention, zero_subscription_retention, max_retention (null for never).
-    kept_since timestamptz, zero_since timestamptz, aged_since timestamptz
+    kept_since timestamptz, zero_since timestamptz, aged_since timestamptz,
+    -- Read by every subscription there is.
+    read int8multirange,
+    -- What may go for being done: read, or old enough.
+    fit int8multirange,
+    -- What goes whoever has not read it: older than max_retention, or published while none counted, and none does.
+    aged int8multirange
 );
 
 -- An offset in time; null retention never ends.
@@ -60,23 +127,38 @@ BEGIN
 END $$;
 
 -- What may go now. Runs under the lock of the extent, which an earlier statement took.
-CREATE FUNCTION {schema}.reach_of(p_topic {schema}.topic, p_now timestamptz) RETURNS {schema}.reach
+CREATE FUNCTION {schema}.reach_of(p_topic {schema}.topic, e {schema}.extent, p_now timestamptz) RETURNS {schema}.reach
 LANGUAGE plpgsql AS $$
 DECLARE
     r {schema}.reach;
+    v_counts boolean;
 BEGIN
     r.now := coalesce(p_now, clock_timestamp());
     -- One statement, one snapshot.
     SELECT h.head, {schema}.gaps(h.topic_id), ARRAY(SELECT p FROM {schema}.places(h.topic_id) p WHERE p.status <> 'cancelled')
     INTO r.head, r.gaps, r.places FROM {schema}.head h WHERE h.topic_id = p_topic.topic_id;
-    SELECT least(r.head, min(lower(p.pending) - 1)) INTO r.watermark FROM unnest(r.places) p WHERE p.status IN ('active', 'paused');
+    SELECT coalesce(bool_or(p.counts), false), coalesce({schema}.span(1, r.head) - range_agg(p.pending), '{}') INTO v_counts, r.read
+    FROM unnest(r.places) p;
+    -- While none counts the watermark stays: what was published since is above it, and what the dead have not done too.
+    SELECT coalesce(range_agg(p.pending), '{}') + CASE WHEN v_counts THEN '{}' ELSE int8multirange(int8range(e.zero_from, NULL)) END
+    INTO r.pending FROM unnest(r.places) p WHERE p.counts OR NOT v_counts;
+    r.watermark := least(r.head, lower(r.pending) - 1);
     PERFORM {schema}.note_mark(p_topic, r.watermark, r.now);
+    PERFORM {schema}.note_age(p_topic, e.first_offset, r.head);
     r.kept_since := {schema}.before(r.now, p_topic.message_retention_ms);
     r.zero_since := {schema}.before(r.now, p_topic.zero_subscription_retention_ms);
     r.aged_since := {schema}.before(r.now, p_topic.max_retention_ms);
     r.done_until := CASE p_topic.message_retention_ms WHEN 0 THEN r.watermark ELSE least(r.watermark, coalesce(
         (SELECT m.watermark FROM {schema}.mark m WHERE m.topic_id = p_topic.topic_id AND m.marked_at <= r.kept_since
          ORDER BY m.marked_at DESC LIMIT 1), 0)) END;
+    r.fit := r.read + {schema}.span(1, {schema}.aged_by(p_topic.topic_id, p_topic.message_retention_ms))
+        * ({schema}.span(1, {schema}.aged_by(p_topic.topic_id, p_topic.zero_subscription_retention_ms))
+           + coalesce(int8multirange(int8range(e.zero_until + 1, NULL)), '{}'));
+    r.aged := {schema}.span(1, {schema}.aged_by(p_topic.topic_id, p_topic.max_retention_ms));
+    IF NOT v_counts AND p_topic.message_retention_ms IS NOT NULL THEN
+        r.aged := r.aged + {schema}.span(e.zero_from, {schema}.aged_by(p_topic.topic_id,
+            greatest(p_topic.zero_subscription_retention_ms, p_topic.message_retention_ms)));
+    END IF;
     RETURN r;
 END $$;
 
@@ -121,7 +203,7 @@ END $$;
 -- it is waited for. Subscription by subscription in the order of their ids, its row before its cursors, and never waiting for
 -- an outstanding row. The claims are held apart here unless the caller has done so.
 CREATE FUNCTION {schema}.follow_log(p_places {schema}.place[], p_misses {schema}.miss[], p_first bigint)
-RETURNS TABLE (group_name text, status text, missed bigint)
+RETURNS TABLE (group_name text, missed bigint, missed_first bigint, missed_last bigint)
 LANGUAGE plpgsql AS $$
 DECLARE
     p {schema}.place;
@@ -138,8 +220,9 @@ BEGIN
                 missed_last = greatest(s.missed_last, v_miss.last_offset)
             WHERE s.subscription_id = p.subscription_id;
             group_name := p.group_name;
-            status := p.status;
             missed := v_miss.messages;
+            missed_first := v_miss.first_offset;
+            missed_last := v_miss.last_offset;
             RETURN NEXT;
         END IF;
         IF lower(p.pending) < p_first THEN
@@ -173,7 +256,8 @@ BEGIN
 END $$;
 
 -- Looks at the next p_max messages by the key of the table, and decides for each. A message goes if it is done for long enough
--- (and old enough, if it was published while nobody counted), or older than max_retention whatever is done.
+-- (and old enough, if it was published while nobody counted), or older than max_retention whatever is done: by the clock if every
+-- subscription has read it, by its age in elapsed time if not.
 CREATE FUNCTION {schema}.candidates(
     p_topic {schema}.topic, p_extent {schema}.extent, r {schema}.reach, p_from bigint, p_max integer,
     -- Looked at: how many, the last, when the youngest of them was published.
@@ -185,20 +269,19 @@ LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     v_counting boolean := p_topic.tracking = 'reference_counting';
     v_table text := {schema}.loose_table(p_topic);
-    v_pending int8multirange;
     v_kept int8multirange;
     v_oldest timestamptz;
 BEGIN
     EXECUTE format('SELECT m.created_at FROM {schema}.%I m WHERE m.topic_id = $1 AND m.message_offset >= $2 ORDER BY m.message_offset LIMIT 1',
                    v_table) INTO v_oldest USING p_topic.topic_id, p_from;
     -- Times rise with offsets, but for publishers that overlap: if the first is not too old, none has to be looked at for that.
-    until := CASE WHEN v_oldest <= r.aged_since OR v_counting THEN r.head ELSE least(r.done_until, r.head) END;
-    SELECT coalesce(range_agg(p.pending), '{}') INTO v_pending FROM unnest(r.places) p WHERE p.status IN ('active', 'paused');
+    until := CASE WHEN v_oldest <= r.aged_since OR v_counting THEN r.head ELSE least(greatest(r.done_until, upper(r.aged) - 1), r.head) END;
     EXECUTE format($q$
         SELECT count(*), max(c.message_offset), max(c.created_at), min(c.message_offset) FILTER (WHERE NOT c.gone),
                coalesce(range_agg(int8range(c.message_offset, c.message_offset, '[]')) FILTER (WHERE NOT c.gone), '{}')
         FROM (SELECT q.message_offset, q.created_at,
-                     (q.created_at <= $4 OR (q.message_offset > $5 OR q.created_at <= $6) AND %s) IS TRUE AS gone
+                     ($11 @> q.message_offset OR q.created_at <= $4 AND $12 @> q.message_offset
+                      OR (q.message_offset > $5 OR q.created_at <= $6) AND $13 @> q.message_offset AND %s) IS TRUE AS gone
               FROM (SELECT m.message_offset, m.created_at FROM {schema}.%I m
                     WHERE m.topic_id = $1 AND m.message_offset BETWEEN $2 AND $3 ORDER BY m.message_offset LIMIT $7) q) c
         $q$,
@@ -208,8 +291,8 @@ BEGIN
              FROM {schema}.record x WHERE x.topic_id = $1 AND x.message_offset = q.message_offset)'
              ELSE 'q.message_offset <= $10' END, v_table)
     INTO seen, seen_last, seen_at, kept, v_kept
-    USING p_topic.topic_id, p_from, until, r.aged_since, p_extent.zero_until, r.zero_since, p_max, r.kept_since, v_pending,
-          r.done_until;
+    USING p_topic.topic_id, p_from, until, r.aged_since, p_extent.zero_until, r.zero_since, p_max, r.kept_since, r.pending,
+          r.done_until, r.aged, r.read, r.fit;
     IF seen = p_max THEN
         until := seen_last;
     END IF;
@@ -217,10 +300,11 @@ BEGIN
     kept := least(kept, lower(int8multirange(int8range(p_from, NULL)) * r.gaps));
 END $$;
 
--- One step: at most p_max messages. Groups are those that counted and had not done what was removed.
+-- One step: at most p_max messages. Groups are those that had not done what was removed, dead ones too.
 CREATE FUNCTION {schema}.clean(
     p_topic_id integer, p_max integer, p_now timestamptz,
-    OUT topic text, OUT removed bigint, OUT missed_groups text[], OUT missed bigint[], OUT more boolean
+    OUT topic text, OUT removed bigint, OUT missed_groups text[], OUT missed bigint[], OUT missed_first bigint[], OUT missed_last bigint[],
+    OUT more boolean
 )
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
@@ -238,7 +322,7 @@ DECLARE
     v_misses {schema}.miss[] := '{}';
 BEGIN
     SELECT x.* INTO STRICT t FROM {schema}.topic x WHERE x.topic_id = p_topic_id;
-    r := {schema}.reach_of(t, p_now);
+    r := {schema}.reach_of(t, e, p_now);
     topic := t.name;
     removed := 0;
     v_from := greatest(e.first_offset, e.clean_from);
@@ -269,6 +353,11 @@ BEGIN
         more := true;
         v_next := greatest(c.seen_last, e.zero_until) + 1;
     END IF;
+    -- While none counts, what was published since may be older than what the dead keep below it.
+    IF v_full AND NOT more AND e.zero_until IS NULL AND v_from < e.zero_from AND e.zero_from < upper(r.aged) THEN
+        more := true;
+        v_next := greatest(c.seen_last + 1, e.zero_from);
+    END IF;
     -- Up to the lowest that stays, never across a gap or beyond the head, where something may still come. Nothing is known
     -- of what this step did not look at.
     v_first := e.first_offset;
@@ -277,8 +366,8 @@ BEGIN
             c.kept, c.until + 1, r.head + 1,
             (SELECT min(x.first_offset) FROM {schema}.partition x WHERE x.topic_id = p_topic_id)));
     END IF;
-    SELECT array_agg(m.group_name) FILTER (WHERE m.status <> 'dead'), array_agg(m.missed) FILTER (WHERE m.status <> 'dead')
-    INTO missed_groups, missed FROM {schema}.follow_log(r.places, v_misses, v_first) m;
+    SELECT array_agg(m.group_name), array_agg(m.missed), array_agg(m.missed_first), array_agg(m.missed_last)
+    INTO missed_groups, missed, missed_first, missed_last FROM {schema}.follow_log(r.places, v_misses, v_first) m;
     IF {schema}.forget_below(p_topic_id, v_first, p_max) = p_max THEN
         more := true;
     END IF;

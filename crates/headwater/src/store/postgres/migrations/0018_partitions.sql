@@ -182,6 +182,7 @@ END $$;
 CREATE FUNCTION {schema}.may_drop(p_topic {schema}.topic, p_extent {schema}.extent, r {schema}.reach, x {schema}.partition) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
+    v_range int8multirange := {schema}.span(x.first_offset, x.last_offset);
     v_youngest timestamptz;
     v_done boolean;
     v_below boolean;
@@ -197,20 +198,24 @@ BEGIN
             RETURN false;
         END IF;
     END IF;
-    v_done := x.last_offset <= r.done_until
+    IF v_range <@ r.aged THEN
+        RETURN true;
+    END IF;
+    v_done := v_range <@ (r.aged + {schema}.span(1, r.done_until) * r.fit)
         AND (p_topic.tracking = 'offset_watermark' OR x.last_offset < p_extent.pending_from);
     IF v_done AND x.first_offset > p_extent.zero_until THEN
         RETURN true;
     END IF;
     EXECUTE format('SELECT max(q.created_at) FROM (SELECT m.created_at FROM {schema}.%I m ORDER BY m.topic_id DESC, m.message_offset DESC LIMIT 1000) q',
                    x.table_name) INTO v_youngest;
-    RETURN v_youngest IS NULL OR coalesce(v_youngest <= r.aged_since, false) OR v_done AND v_youngest <= r.zero_since;
+    RETURN v_youngest IS NULL OR v_range <@ r.read AND coalesce(v_youngest <= r.aged_since, false) OR v_done AND v_youngest <= r.zero_since;
 END $$;
 
--- Drops a partition: what subscriptions had not done of it is counted first. Returns how many messages went, and of the groups
--- that count what they missed.
+-- Drops a partition: what subscriptions had not done of it is counted first. Returns how many messages went, and what groups
+-- missed, dead ones too.
 CREATE FUNCTION {schema}.drop_partition(
-    p_topic {schema}.topic, r {schema}.reach, x {schema}.partition, OUT removed bigint, OUT missed_groups text[], OUT missed bigint[]
+    p_topic {schema}.topic, r {schema}.reach, x {schema}.partition, OUT removed bigint, OUT missed_groups text[], OUT missed bigint[],
+    OUT missed_first bigint[], OUT missed_last bigint[]
 )
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -220,7 +225,7 @@ DECLARE
 BEGIN
     -- Before the tables are locked, because it may take a while: nothing comes any more to what is final, and who removes from
     -- it waits for the extent.
-    removed := {schema}.count_in(x, EXISTS (SELECT FROM unnest(r.places) p WHERE p.status IN ('active', 'paused') AND p.pending && v_range));
+    removed := {schema}.count_in(x, EXISTS (SELECT FROM unnest(r.places) p WHERE p.pending && v_range));
     EXECUTE format('LOCK TABLE ONLY {schema}.%I, ONLY {schema}.%I, ONLY {schema}.%I IN ACCESS EXCLUSIVE MODE', 'message_t' || x.topic_id,
                    {schema}.loose_table(p_topic), x.table_name);
     -- What is pending of a partition that is whole, is as many as go.
@@ -235,8 +240,8 @@ BEGIN
     v_first := least(v_first, r.head + 1, lower(r.gaps), (SELECT min(q.first_offset) FROM {schema}.partition q WHERE q.topic_id = x.topic_id));
     UPDATE {schema}.extent e SET first_offset = greatest(e.first_offset, v_first), removed = e.removed + drop_partition.removed
     WHERE e.topic_id = x.topic_id RETURNING e.first_offset INTO v_first;
-    SELECT array_agg(m.group_name) FILTER (WHERE m.status <> 'dead'), array_agg(m.missed) FILTER (WHERE m.status <> 'dead')
-    INTO missed_groups, missed FROM {schema}.follow_log(r.places, v_misses, v_first) m;
+    SELECT array_agg(m.group_name), array_agg(m.missed), array_agg(m.missed_first), array_agg(m.missed_last)
+    INTO missed_groups, missed, missed_first, missed_last FROM {schema}.follow_log(r.places, v_misses, v_first) m;
 END $$;
 
 -- Drops partitions behind, lowest first, as long as they may go. One whose locks are not to be had soon, or that somebody waits
@@ -244,11 +249,12 @@ END $$;
 -- held apart before the first table is locked: they read the log, and would be waited for by who keeps them from it.
 CREATE FUNCTION {schema}.drop_behind(
     p_topic {schema}.topic, p_extent {schema}.extent, p_now timestamptz,
-    OUT dropped bigint, OUT removed bigint, OUT locked boolean, OUT missed_groups text[], OUT missed bigint[]
+    OUT dropped bigint, OUT removed bigint, OUT locked boolean, OUT missed_groups text[], OUT missed bigint[],
+    OUT missed_first bigint[], OUT missed_last bigint[]
 )
 LANGUAGE plpgsql AS $$
 DECLARE
-    r {schema}.reach := {schema}.reach_of(p_topic, p_now);
+    r {schema}.reach := {schema}.reach_of(p_topic, p_extent, p_now);
     x {schema}.partition;
     v_behind {schema}.partition[] := '{}';
     v_until bigint := r.head + 1;
@@ -286,6 +292,8 @@ BEGIN
         removed := removed + v_gone.removed;
         missed_groups := missed_groups || v_gone.missed_groups;
         missed := missed || v_gone.missed;
+        missed_first := missed_first || v_gone.missed_first;
+        missed_last := missed_last || v_gone.missed_last;
     END LOOP;
 END $$;
 
@@ -293,7 +301,7 @@ END $$;
 CREATE FUNCTION {schema}.keep_partitions(
     p_topic_id integer, p_lock_ms integer, p_now timestamptz,
     OUT topic text, OUT created bigint, OUT dropped bigint, OUT removed bigint, OUT ahead bigint, OUT locked boolean,
-    OUT missed_groups text[], OUT missed bigint[]
+    OUT missed_groups text[], OUT missed bigint[], OUT missed_first bigint[], OUT missed_last bigint[]
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -321,6 +329,8 @@ BEGIN
     locked := locked OR v_step.locked;
     missed_groups := v_step.missed_groups;
     missed := v_step.missed;
+    missed_first := v_step.missed_first;
+    missed_last := v_step.missed_last;
     SELECT count(*) INTO ahead FROM {schema}.partition x
     WHERE x.topic_id = p_topic_id AND x.first_offset > {schema}.last_taken(p_topic_id);
     PERFORM set_config('lock_timeout', '0', true);

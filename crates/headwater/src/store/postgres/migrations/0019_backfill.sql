@@ -91,6 +91,11 @@ LANGUAGE plpgsql AS $$
 DECLARE
     s {schema}.subscription;
 BEGIN
+    -- Died in a queue, it counts.
+    IF (SELECT {schema}.counts(x.status, t.semantics) FROM {schema}.subscription x JOIN {schema}.topic t ON t.topic_id = x.topic_id
+        WHERE x.subscription_id = p_subscription_id) THEN
+        RETURN;
+    END IF;
     PERFORM FROM {schema}.head h
     WHERE h.topic_id = (SELECT x.topic_id FROM {schema}.subscription x WHERE x.subscription_id = p_subscription_id) FOR SHARE;
     UPDATE {schema}.subscription x SET released_until = CASE WHEN x.bit IS NOT NULL THEN 0 END
@@ -100,9 +105,22 @@ BEGIN
     IF s.status = 'cancelled' THEN
         DELETE FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_id;
     END IF;
-    UPDATE {schema}.extent e SET zero_until = NULL
-    WHERE e.topic_id = s.topic_id AND e.zero_until IS NOT NULL
-      AND NOT EXISTS (SELECT FROM {schema}.subscription x WHERE x.topic_id = s.topic_id AND x.status IN ('active', 'paused'));
+    PERFORM {schema}.count_no_more(s.topic_id);
+END $$;
+
+-- The topic became a queue, or pub/sub: its dead groups count from now on, or no longer. Runs under the lock of the extent.
+CREATE FUNCTION {schema}.semantics_changed(p_topic_id integer, p_now timestamptz) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    p {schema}.place;
+BEGIN
+    FOR p IN SELECT q.* FROM {schema}.places(p_topic_id) q WHERE q.status = 'dead' LOOP
+        IF p.counts THEN
+            PERFORM {schema}.begin_accounting(p.subscription_id, p_now);
+        ELSE
+            PERFORM {schema}.end_accounting(p.subscription_id);
+        END IF;
+    END LOOP;
 END $$;
 
 -- Changes how a topic tracks completion; "track" brings it about. Runs under the lock of the extent, and takes the head's: a
@@ -277,7 +295,7 @@ BEGIN
     JOIN {schema}.subscription s ON s.subscription_id = b.subscription_id
     JOIN {schema}.topic t ON t.topic_id = s.topic_id
     WHERE b.state IN ('not_started', 'in_progress') AND t.tracking = 'reference_counting'
-      AND s.status IN ('active', 'paused') AND s.bit IS NOT NULL
+      AND {schema}.counts(s.status, t.semantics) AND s.bit IS NOT NULL
       -- Or it was given by a clock that was ahead: nobody waits for that time.
       AND (b.worker IS NULL OR b.worker = p_worker OR b.worker_until <= v_now
            OR b.worker_until > v_now + make_interval(secs => p_lease_ms / 1000.0))
@@ -323,7 +341,7 @@ BEGIN
         RETURN;
     END IF;
     SELECT q.*, {schema}.gaps(e.topic_id) AS gaps INTO v_place FROM {schema}.places(e.topic_id) q WHERE q.subscription_id = p_subscription_id;
-    IF v_place.bit IS NULL OR v_place.status NOT IN ('active', 'paused') THEN
+    IF v_place.bit IS NULL OR NOT v_place.counts THEN
         RETURN;
     END IF;
     v_mask := 1::bigint << v_place.bit;

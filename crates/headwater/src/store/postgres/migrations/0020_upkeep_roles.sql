@@ -88,7 +88,7 @@ CREATE FUNCTION {schema}.die(p_subscription_id integer, p_topic_id integer, p_si
 LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM FROM {schema}.head h WHERE h.topic_id = p_topic_id FOR SHARE;
-    UPDATE {schema}.subscription s SET status = 'dead', status_at = p_now, suspected_at = NULL
+    UPDATE {schema}.subscription s SET status = 'dead', status_at = p_now, died_elapsed_ms = {schema}.elapsed(), suspected_at = NULL
     WHERE s.subscription_id = p_subscription_id AND s.status = 'active' AND s.heartbeat_at < p_silent_since;
     IF NOT FOUND THEN
         RETURN false;
@@ -97,73 +97,46 @@ BEGIN
     RETURN true;
 END $$;
 
--- Moves a subscription that has been dead for too long up to the watermark, over at most p_max messages; what is stored of what
--- it skips it has missed. Under the lock of the extent; the head's too, because cursors may cross noted gaps. Lowest first, so
--- that wherever a step ends everything below is given up and everything above is as it was: the next step goes on there.
-CREATE FUNCTION {schema}.move_zombie(p_subscription_id integer, p_topic_id integer, p_max integer, OUT moved boolean, OUT more boolean)
-LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+-- Lets a subscription that has been dead for too long give up what it holds of messages that are removed. What is stored stays its
+-- own: only retention takes it, and counts it. Under the lock of the extent; the head's too, as whoever moves cursors.
+CREATE FUNCTION {schema}.move_zombie(p_subscription_id integer, p_topic_id integer) RETURNS boolean
+LANGUAGE plpgsql AS $$
 DECLARE
-    v_to bigint;
-    p {schema}.place;
-    r record;
-    v_seen record;
-    v_count bigint := 0;
     v_first bigint;
-    v_last bigint;
 BEGIN
-    moved := false;
-    more := false;
     PERFORM FROM {schema}.head h WHERE h.topic_id = p_topic_id FOR UPDATE;
     PERFORM {schema}.hold_claims(ARRAY[p_subscription_id], true);
-    SELECT least(h.head, (SELECT min(lower(q.pending) - 1) FROM {schema}.places(p_topic_id) q WHERE q.status IN ('active', 'paused')))
-    INTO v_to FROM {schema}.head h WHERE h.topic_id = p_topic_id;
-    SELECT q.* INTO p FROM {schema}.places(p_topic_id) q WHERE q.subscription_id = p_subscription_id AND q.status = 'dead';
-    IF NOT FOUND OR lower(p.pending) > v_to THEN
-        RETURN;
+    SELECT e.first_offset INTO STRICT v_first FROM {schema}.extent e WHERE e.topic_id = p_topic_id;
+    PERFORM FROM {schema}.places(p_topic_id) q
+    WHERE q.subscription_id = p_subscription_id AND q.status = 'dead' AND NOT q.counts AND lower(q.pending) < v_first;
+    IF NOT FOUND THEN
+        RETURN false;
     END IF;
-    FOR r IN SELECT lower(q) AS first, upper(q) - 1 AS last FROM unnest(p.pending * int8multirange(int8range(1, v_to + 1))) q LOOP
-        SELECT count(*) AS count, min(m.message_offset) AS first, max(m.message_offset) AS last INTO v_seen
-        FROM (SELECT x.message_offset FROM {schema}.message x
-              WHERE x.topic_id = p_topic_id AND x.message_offset BETWEEN r.first AND r.last
-              ORDER BY x.message_offset LIMIT p_max - v_count) m;
-        v_count := v_count + v_seen.count;
-        v_first := coalesce(v_first, v_seen.first);
-        v_last := coalesce(v_seen.last, v_last);
-        IF v_count = p_max THEN
-            more := v_last < v_to;
-            v_to := v_last;
-            EXIT;
-        END IF;
-    END LOOP;
-    UPDATE {schema}.subscription s
-    SET missed = s.missed + v_count, missed_first = least(s.missed_first, v_first), missed_last = greatest(s.missed_last, v_last)
-    WHERE s.subscription_id = p_subscription_id;
-    PERFORM {schema}.give_up_below(p_subscription_id, v_to + 1, clock_timestamp());
-    moved := true;
+    PERFORM {schema}.give_up_below(p_subscription_id, v_first, clock_timestamp());
+    RETURN true;
 END $$;
 
 -- One step over one subscription: the first beyond p_after whose time has passed, or nulls if there is none. Moves a zombie, or
--- deletes what has been dead or cancelled for long with nothing pending: its accounting is released; a dead one holds nothing
--- and has come to the watermark; and it left no letters, which a person may still want. At most p_max messages; if there is
--- more of it the caller comes again with the same p_after. A transaction for each: no topic waits for another's.
+-- deletes what has been dead (in elapsed time) or cancelled for long with nothing pending: its accounting is released; a dead one
+-- holds nothing, and nothing is stored that it has not done; and it left no letters, which a person may still want. The dead group
+-- of a queue stays: without it nothing would be kept for its workers. A transaction for each: no topic waits for another's.
 CREATE FUNCTION {schema}.clean_subscription(
-    p_after integer, p_older_than_ms bigint, p_max integer, p_now timestamptz,
-    OUT subscription_id integer, OUT topic text, OUT group_name text, OUT moved boolean, OUT deleted boolean, OUT more boolean
+    p_after integer, p_older_than_ms bigint, p_now timestamptz,
+    OUT subscription_id integer, OUT topic text, OUT group_name text, OUT moved boolean, OUT deleted boolean
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
     s record;
 BEGIN
-    SELECT x.subscription_id, x.topic_id, t.name, x.group_name,
-           x.status = 'dead' AND x.status_at < {schema}.before(v_now, t.zombie_subscription_ttl_ms) AS zombie,
-           x.status_at < {schema}.before(v_now, p_older_than_ms) AS old
-    INTO s
-    FROM {schema}.subscription x JOIN {schema}.topic t ON t.topic_id = x.topic_id
-    WHERE x.subscription_id > p_after AND x.status IN ('dead', 'cancelled')
-      AND (x.status = 'dead' AND x.status_at < {schema}.before(v_now, t.zombie_subscription_ttl_ms)
-           OR x.status_at < {schema}.before(v_now, p_older_than_ms))
+    SELECT x.subscription_id, x.topic_id, x.name, x.group_name, x.zombie, x.old INTO s
+    FROM (SELECT q.subscription_id, q.topic_id, t.name, q.group_name,
+                 q.status = 'dead' AND q.died_elapsed_ms <= {schema}.elapsed() - t.zombie_subscription_ttl_ms AS zombie,
+                 CASE q.status WHEN 'dead' THEN q.died_elapsed_ms <= {schema}.elapsed() - p_older_than_ms
+                               ELSE q.status_at < {schema}.before(v_now, p_older_than_ms) END AS old
+          FROM {schema}.subscription q JOIN {schema}.topic t ON t.topic_id = q.topic_id
+          WHERE q.status = 'cancelled' OR q.status = 'dead' AND NOT {schema}.counts(q.status, t.semantics)) x
+    WHERE x.subscription_id > p_after AND (x.zombie OR x.old)
     ORDER BY x.subscription_id LIMIT 1;
     IF NOT FOUND THEN
         RETURN;
@@ -173,12 +146,11 @@ BEGIN
     group_name := s.group_name;
     moved := false;
     deleted := false;
-    more := false;
     PERFORM {schema}.begin_upkeep(s.topic_id);
     IF s.zombie THEN
-        SELECT m.moved, m.more INTO moved, more FROM {schema}.move_zombie(s.subscription_id, s.topic_id, p_max) m;
+        moved := {schema}.move_zombie(s.subscription_id, s.topic_id);
     END IF;
-    IF s.old AND NOT more THEN
+    IF s.old THEN
         deleted := {schema}.delete_subscription(s.subscription_id, s.topic_id);
     END IF;
 END $$;
@@ -193,10 +165,8 @@ BEGIN
     PERFORM FROM {schema}.places(p_topic_id) p JOIN {schema}.subscription s ON s.subscription_id = p.subscription_id
     WHERE p.subscription_id = p_subscription_id AND s.released_until IS NULL
       AND (p.status = 'cancelled'
-           OR p.status = 'dead' AND isempty(p.held)
-              AND p.next_offset > (SELECT least(h.head, (SELECT min(lower(q.pending) - 1) FROM {schema}.places(p_topic_id) q
-                                                         WHERE q.status IN ('active', 'paused')))
-                                   FROM {schema}.head h WHERE h.topic_id = p_topic_id))
+           OR p.status = 'dead' AND NOT p.counts AND isempty(p.held)
+              AND NOT EXISTS (SELECT FROM {schema}.message m WHERE m.topic_id = p_topic_id AND m.message_offset >= p.next_offset))
       AND NOT EXISTS (SELECT FROM {schema}.dead_letter d WHERE d.subscription_id = p_subscription_id);
     IF NOT FOUND THEN
         RETURN false;

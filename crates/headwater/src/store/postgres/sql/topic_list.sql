@@ -6,7 +6,7 @@ SELECT t.topic_id, t.name, t.semantics, t.tracking, t.message_retention_ms, t.ma
        t.zero_subscription_retention_ms, t.block_writes, t.zombie_subscription_ttl_ms, t.lease_ms, t.max_attempts,
        t.backoff_initial_ms, t.backoff_max_ms, t.ordering, t.lanes, t.storage, t.partition, t.partition_rows,
        t.payload_bytes_max, t.dedup_window_ms, t.heartbeat_interval_ms, t.heartbeat_timeout_ms, t.ack_log, t.gap_patience_ms,
-       h.head, e.first_offset, least(h.head, w.floor) AS watermark,
+       h.head, e.first_offset, CASE WHEN w.floor IS NULL THEN least(e.zero_from - 1, w.held) ELSE least(h.head, w.floor) END AS watermark,
        (SELECT count(*) FROM {schema}.gap g WHERE g.topic_id = t.topic_id) AS gaps,
        (SELECT count(*) FROM {schema}.schedule d WHERE d.topic_id = t.topic_id) AS scheduled,
        (SELECT count(*) FROM {schema}.subscription s WHERE s.topic_id = t.topic_id AND s.status <> 'cancelled') AS subscriptions,
@@ -20,8 +20,11 @@ FROM {schema}.topic t
 JOIN {schema}.head h ON h.topic_id = t.topic_id
 JOIN {schema}.extent e ON e.topic_id = t.topic_id
 CROSS JOIN LATERAL (
-    SELECT min(least((SELECT min(c.next_offset) FROM {schema}.cursor c WHERE c.subscription_id = s.subscription_id),
-                     (SELECT min(o.first_offset) FROM {schema}.outstanding o WHERE o.subscription_id = s.subscription_id)) - 1) AS floor
-    FROM {schema}.subscription s WHERE s.topic_id = t.topic_id AND s.status IN ('active', 'paused')
+    -- Of those that count, and of all: without one that counts the watermark stays.
+    SELECT min(f.floor) FILTER (WHERE f.status <> 'dead' OR t.semantics = 'queue') AS floor, min(f.floor) AS held
+    FROM (SELECT s.status,
+                 least((SELECT min(c.next_offset) FROM {schema}.cursor c WHERE c.subscription_id = s.subscription_id),
+                       (SELECT min(o.first_offset) FROM {schema}.outstanding o WHERE o.subscription_id = s.subscription_id)) - 1 AS floor
+          FROM {schema}.subscription s WHERE s.topic_id = t.topic_id AND s.status <> 'cancelled') f
 ) w
 ORDER BY t.name

@@ -5,7 +5,7 @@ ALTER TABLE headwater_topic ADD COLUMN tracking TEXT NOT NULL DEFAULT 'offset_wa
     CHECK (tracking IN ('offset_watermark', 'reference_counting'));
 -- NULL keeps for ever.
 ALTER TABLE headwater_topic ADD COLUMN message_retention_ms INTEGER DEFAULT 86400000;
-ALTER TABLE headwater_topic ADD COLUMN max_retention_ms INTEGER DEFAULT 2592000000;
+ALTER TABLE headwater_topic ADD COLUMN max_retention_ms INTEGER;
 ALTER TABLE headwater_topic ADD COLUMN zero_subscription_retention_ms INTEGER NOT NULL DEFAULT 86400000;
 ALTER TABLE headwater_topic ADD COLUMN block_writes INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE headwater_topic ADD COLUMN zombie_subscription_ttl_ms INTEGER NOT NULL DEFAULT 604800000;
@@ -19,11 +19,14 @@ ALTER TABLE headwater_topic ADD COLUMN ack_log INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE headwater_topic ADD COLUMN first_offset INTEGER NOT NULL DEFAULT 1;
 -- Everything at or below was published while no subscription counted, or before that; NULL while none counts.
 ALTER TABLE headwater_topic ADD COLUMN zero_until INTEGER;
+-- While none counts (zero_until is NULL): everything from it on was published since.
+ALTER TABLE headwater_topic ADD COLUMN zero_from INTEGER NOT NULL DEFAULT 1;
 -- Reference counting: everything at or below has its record.
 ALTER TABLE headwater_topic ADD COLUMN tracked_until INTEGER NOT NULL DEFAULT 0;
 -- Where tracking has to get to after a change of mode; NULL when no change is under way.
 ALTER TABLE headwater_topic ADD COLUMN change_until INTEGER;
 ALTER TABLE headwater_topic ADD COLUMN removed INTEGER NOT NULL DEFAULT 0;
+UPDATE headwater_topic SET max_retention_ms = 2592000000 WHERE semantics = 'pub_sub';
 UPDATE headwater_topic SET zero_until = 0
 WHERE EXISTS (SELECT 1 FROM headwater_subscription AS s WHERE s.topic_id = headwater_topic.topic_id);
 
@@ -44,6 +47,8 @@ CREATE TABLE headwater_subscription (
     created_at_ms INTEGER NOT NULL,
     status TEXT NOT NULL DEFAULT 'active' CHECK (status IN ('active', 'paused', 'dead', 'cancelled')),
     status_at_ms INTEGER NOT NULL,
+    -- The elapsed time (headwater_elapsed) when it died last.
+    died_elapsed_ms INTEGER NOT NULL DEFAULT 0,
     -- Its own delivery policy; NULL takes the topic's.
     lease_ms INTEGER,
     max_attempts INTEGER,
@@ -153,6 +158,22 @@ CREATE TABLE headwater_mark (
     PRIMARY KEY (topic_id, marked_at_ms)
 ) STRICT, WITHOUT ROWID;
 
+-- Elapsed time as maintenance saw it pass; at most one row. Unread messages are removed by it alone, never by one reading of
+-- the clock: a step of the clock counts as the longest distance that two readings are expected to have.
+CREATE TABLE headwater_elapsed (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    read_at_ms INTEGER NOT NULL,
+    elapsed_ms INTEGER NOT NULL
+) STRICT;
+
+-- The last offset as it was: everything at or below last_offset was published by that elapsed time.
+CREATE TABLE headwater_age (
+    topic_id INTEGER NOT NULL,
+    elapsed_ms INTEGER NOT NULL,
+    last_offset INTEGER NOT NULL,
+    PRIMARY KEY (topic_id, elapsed_ms)
+) STRICT, WITHOUT ROWID;
+
 -- Reference counting: for each message (row_key as in headwater_message) the groups it is for and those that are done, one
 -- bit each (headwater_subscription.bit).
 CREATE TABLE headwater_record (
@@ -257,7 +278,9 @@ WITH reached (topic_id, subscription_id, bit, required_from, next_offset) AS (
             WHERE cursor.subscription_id = subscription.subscription_id
         )
     FROM headwater_subscription AS subscription
-    WHERE subscription.status IN ('active', 'paused') AND subscription.bit IS NOT NULL
+    JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
+    WHERE subscription.bit IS NOT NULL
+        AND (subscription.status IN ('active', 'paused') OR subscription.status = 'dead' AND topic.semantics = 'queue')
 ),
 coming (row_key, topic_id, message_offset, bit, required_from, done) AS (
     SELECT message.row_key, topic.topic_id, message.row_key & 8796093022207, reached.bit, reached.required_from,

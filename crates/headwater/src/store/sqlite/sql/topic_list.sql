@@ -1,5 +1,5 @@
 -- Purpose:    All topics by name, with what can be seen of their logs. The watermark is the lowest floor of those
---             that count.
+--             that count. Without one it stays: the dead hold it, and what was published since is above it.
 -- Parameters: none
 -- Index:      the unique index on name for the order; headwater_schedule_due and headwater_subscription_group for the
 --             counts; the primary key of the records; headwater_range_leased and headwater_range_waiting for the
@@ -17,7 +17,12 @@ SELECT topic.topic_id, topic.name, topic.semantics, topic.lease_ms, topic.max_at
     ),
     topic.first_offset,
     (
-        SELECT min(min(
+        SELECT coalesce(
+            min(place.floor) FILTER (WHERE place.status <> 'dead' OR topic.semantics = 'queue'),
+            min(coalesce(min(place.floor), 9223372036854775807), topic.zero_from - 1)
+        )
+        FROM (
+            SELECT subscription.status, min(
             (
                 SELECT min(cursor.next_offset) FROM headwater_cursor AS cursor
                 WHERE cursor.subscription_id = subscription.subscription_id
@@ -36,10 +41,10 @@ SELECT topic.topic_id, topic.name, topic.semantics, topic.lease_ms, topic.max_at
                 ),
                 9223372036854775807
             )
-        )) - 1
-        FROM headwater_subscription AS subscription
-        WHERE subscription.topic_id = topic.topic_id AND subscription.status <> 'cancelled'
-            AND subscription.status IN ('active', 'paused')
+            ) - 1 AS floor
+            FROM headwater_subscription AS subscription
+            WHERE subscription.topic_id = topic.topic_id AND subscription.status <> 'cancelled'
+        ) AS place
     ),
     topic.tracked_until, topic.change_until,
     (

@@ -68,6 +68,16 @@ impl Scene {
     }
 
     /// Moves a subscription to a state, as the life cycle does.
+    /// Moves the clock, and lets maintenance have seen that time pass.
+    fn pass(&self, by: Duration) {
+        let (now, ms) = (self.clock.now().as_millisecond(), by.as_millis());
+        self.sql(&format!(
+            "INSERT INTO headwater_elapsed (one, read_at_ms, elapsed_ms) VALUES (1, {now} + {ms}, {ms})
+             ON CONFLICT (one) DO UPDATE SET read_at_ms = read_at_ms + {ms}, elapsed_ms = elapsed_ms + {ms}"
+        ));
+        self.clock.advance(by);
+    }
+
     async fn shift(&self, subscription: &Subscription, status: &'static str) {
         let subscription_id = subscription.subscription_id.0;
         let shifted = self.store.write(Kind::Define, move |work| {

@@ -24,7 +24,7 @@ pub(in crate::store::sqlite) fn track(
     }
     let groups = Standing::all(work.connection, topic)?
         .into_iter()
-        .filter(|standing| standing.state.counts() && standing.bit.is_some())
+        .filter(|standing| standing.counts && standing.bit.is_some())
         .map(|standing| Group::load(work, standing))
         .collect::<Attempt<Vec<Group>>>()?;
     let (left, now_ms, step) = (i64::from(messages_max), work.now_ms(), TrackStep::default());
@@ -205,7 +205,7 @@ impl Group {
 
 /// Layers of whom the records of a topic that are not made yet will be for, and who of them is done.
 pub(super) fn layers_of(standings: Vec<Standing>) -> Vec<(Ranges, Masks)> {
-    let counting = standings.into_iter().filter(|standing| standing.state.counts());
+    let counting = standings.into_iter().filter(|standing| standing.counts);
     let groups = counting.map(|standing| Group { standing, applied: Ranges::default() });
     groups.flat_map(|group| group.as_layers()).collect()
 }

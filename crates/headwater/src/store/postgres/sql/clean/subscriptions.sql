@@ -1,4 +1,4 @@
--- Purpose: one step over the next subscription past its time: a zombie moves to the watermark, an old one is deleted.
--- Parameters: beyond this subscription, older than in ms, messages or letters at most, injected time.
+-- Purpose: one step over the next subscription past its time: a zombie gives up what is removed, an old one is deleted.
+-- Parameters: beyond this subscription, older than in ms, injected time.
 -- Index: subscription_pkey, primary key of the topic's table, dead_letter_subscription.
-SELECT subscription_id, topic, group_name, moved, deleted, more FROM {schema}.clean_subscription($1, $2, $3, $4)
+SELECT subscription_id, topic, group_name, moved, deleted FROM {schema}.clean_subscription($1, $2, $3)

@@ -5,11 +5,12 @@ WITH now AS (SELECT coalesce($1::timestamptz, clock_timestamp()) AS at),
 counted AS (
     SELECT t.topic_id, t.name, t.storage, t.partition, t.tracking, e.first_offset, e.zero_until, e.tracked_until, e.pending_from,
            e.change_until, h.head, {schema}.last_taken(t.topic_id) AS taken,
-           EXISTS (SELECT FROM {schema}.subscription s WHERE s.topic_id = t.topic_id AND s.status IN ('active', 'paused')) AS counts
+           EXISTS (SELECT FROM {schema}.subscription s WHERE s.topic_id = t.topic_id
+                   AND (s.status IN ('active', 'paused') OR s.status = 'dead' AND t.semantics = 'queue')) AS counts, t.semantics
     FROM {schema}.topic t JOIN {schema}.extent e ON e.topic_id = t.topic_id JOIN {schema}.head h ON h.topic_id = t.topic_id
 ),
 kept AS (
-    SELECT c.name, r.* FROM counted c
+    SELECT c.name, c.semantics, r.* FROM counted c
     CROSS JOIN LATERAL (
         (SELECT x.* FROM {schema}.record x WHERE x.topic_id = c.topic_id AND x.message_offset >= c.pending_from
          ORDER BY x.message_offset LIMIT 50000)
@@ -54,7 +55,7 @@ found AS (
     UNION ALL
     SELECT 'bit_missing', format('topic %s, group %s counts and has no bit in the records', c.name, s.group_name)
     FROM counted c JOIN {schema}.subscription s ON s.topic_id = c.topic_id
-    WHERE c.tracking = 'reference_counting' AND s.status IN ('active', 'paused') AND s.bit IS NULL
+    WHERE c.tracking = 'reference_counting' AND s.bit IS NULL AND (s.status IN ('active', 'paused') OR s.status = 'dead' AND c.semantics = 'queue')
     UNION ALL
     SELECT 'bit_twice', format('topic %s: groups %s share bit %s', c.name, string_agg(s.group_name, ', '), s.bit)
     FROM counted c JOIN {schema}.subscription s ON s.topic_id = c.topic_id
@@ -70,12 +71,13 @@ found AS (
     FROM kept k
     CROSS JOIN LATERAL (SELECT coalesce(bit_or(1::bigint << s.bit), 0) AS bits FROM {schema}.subscription s
                         WHERE s.topic_id = k.topic_id AND s.bit IS NOT NULL
-                          AND (s.status IN ('active', 'paused') OR s.released_until IS NOT NULL)) b
+                          AND (s.released_until IS NOT NULL OR s.status IN ('active', 'paused') OR s.status = 'dead' AND k.semantics = 'queue')) b
     WHERE k.completed_at IS NULL AND (k.required | k.completed) & ~b.bits <> 0
     UNION ALL
     SELECT 'record_not_applied', format('topic %s: the record of offset %s lacks group %s, which is noted as applied', k.name,
                                         k.message_offset, s.group_name)
-    FROM kept k JOIN {schema}.subscription s ON s.topic_id = k.topic_id AND s.bit IS NOT NULL AND s.status IN ('active', 'paused')
+    FROM kept k JOIN {schema}.subscription s ON s.topic_id = k.topic_id AND s.bit IS NOT NULL
+         AND (s.status IN ('active', 'paused') OR s.status = 'dead' AND k.semantics = 'queue')
     WHERE k.completed_at IS NULL AND k.required & (1::bigint << s.bit) <> 0 AND k.completed & (1::bigint << s.bit) = 0
       AND s.applied @> k.message_offset
     UNION ALL

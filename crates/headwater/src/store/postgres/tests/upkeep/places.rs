@@ -110,6 +110,7 @@ async fn expired_lanes() -> Option<(Stage, Subscription)> {
     let stage = Stage::set(settings).await?;
     let a = stage.subscribe("a").await;
     stage.publish(10).await;
+    assert_eq!(stage.clean().await, 0);
     let one = ClaimRequest { wants: vec![Want::new(a.subscription_id, 1)], ..request(&a) };
     for _ in 0..2 {
         assert_eq!(stage.store.claim(&one).await.unwrap().leases.len(), 1);

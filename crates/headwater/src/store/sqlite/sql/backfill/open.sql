@@ -8,7 +8,8 @@ JOIN headwater_subscription AS subscription ON subscription.subscription_id = ba
 JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
 WHERE backfill.state IN ('not_started', 'in_progress')
     AND topic.tracking = 'reference_counting'
-    AND subscription.status IN ('active', 'paused')
+    AND (subscription.status IN ('active', 'paused')
+        OR subscription.status = 'dead' AND topic.semantics = 'queue')
     AND (backfill.worker IS NULL OR backfill.worker = ?1 OR backfill.worker_until_ms <= ?2
         OR backfill.worker_until_ms > ?3)
 ORDER BY backfill.created_at_ms, backfill.subscription_id

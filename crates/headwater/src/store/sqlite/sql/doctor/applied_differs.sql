@@ -7,7 +7,8 @@ JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
 JOIN headwater_record AS record
     ON record.row_key BETWEEN topic.topic_id << 43 AND (topic.topic_id << 43) | 8796093022207
 WHERE topic.tracking = 'reference_counting'
-    AND subscription.status IN ('active', 'paused')
+    AND (subscription.status IN ('active', 'paused')
+        OR subscription.status = 'dead' AND topic.semantics = 'queue')
     AND record.completed_at_ms IS NULL
     AND (record.required >> subscription.bit) & 1
     AND (record.completed >> subscription.bit) & 1 <> coalesce((

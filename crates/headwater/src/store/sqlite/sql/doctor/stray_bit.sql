@@ -5,7 +5,8 @@ WITH known (topic_id, mask) AS (
     SELECT topic.topic_id, coalesce((
         SELECT sum(DISTINCT 1 << subscription.bit) FROM headwater_subscription AS subscription
         WHERE subscription.topic_id = topic.topic_id AND subscription.bit IS NOT NULL
-            AND (subscription.status IN ('active', 'paused') OR subscription.released_until IS NOT NULL)
+            AND (subscription.status IN ('active', 'paused') OR subscription.released_until IS NOT NULL
+                OR subscription.status = 'dead' AND topic.semantics = 'queue')
     ), 0)
     FROM headwater_topic AS topic
     WHERE topic.tracking = 'reference_counting'

@@ -6,7 +6,9 @@ FROM (
     SELECT topic.topic_id, topic.zero_until, topic.last_offset,
         EXISTS (
             SELECT 1 FROM headwater_subscription AS subscription
-            WHERE subscription.topic_id = topic.topic_id AND subscription.status IN ('active', 'paused')
+            WHERE subscription.topic_id = topic.topic_id
+                AND (subscription.status IN ('active', 'paused')
+                    OR subscription.status = 'dead' AND topic.semantics = 'queue')
         ) AS counting
     FROM headwater_topic AS topic
 )

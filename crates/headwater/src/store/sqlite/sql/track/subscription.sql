@@ -7,6 +7,7 @@ SELECT subscription.subscription_id, subscription.group_name, subscription.statu
         SELECT min(cursor.next_offset) FROM headwater_cursor AS cursor
         WHERE cursor.subscription_id = subscription.subscription_id
     ), subscription.start_offset),
-    subscription.topic_id
+    topic.semantics, subscription.topic_id
 FROM headwater_subscription AS subscription
+JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
 WHERE subscription.subscription_id = ?1

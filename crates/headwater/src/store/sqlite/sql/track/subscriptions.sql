@@ -6,7 +6,9 @@ SELECT subscription.subscription_id, subscription.group_name, subscription.statu
     coalesce((
         SELECT min(cursor.next_offset) FROM headwater_cursor AS cursor
         WHERE cursor.subscription_id = subscription.subscription_id
-    ), subscription.start_offset)
+    ), subscription.start_offset),
+    topic.semantics
 FROM headwater_subscription AS subscription
+JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
 WHERE subscription.topic_id = ?1 AND subscription.status <> 'cancelled'
 ORDER BY subscription.group_name

@@ -84,12 +84,13 @@ async fn a_fall_that_was_noted_ahead_of_time_is_not_forgotten() {
 #[tokio::test]
 async fn what_was_stamped_ahead_of_time_does_not_keep_what_came_after_it() {
     let scene = Scene::new("message_retention_ms = NULL, max_retention_ms = 3600000").await;
-    scene.group("a", Start::Beginning).await;
+    let a = scene.group("a", Start::Beginning).await;
     for ahead in 1..=9 {
         scene.publish(10).await;
         a_day_ahead(&scene, scene.publish(ahead * 7)).await;
     }
     scene.publish(10).await;
+    scene.consume(&a, 1_000).await;
     let stored = scene.stored().await.len();
     scene.clock.advance(HOUR);
     assert_eq!(scene.clean().await, 100);

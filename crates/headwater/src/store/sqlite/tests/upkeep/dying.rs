@@ -66,35 +66,6 @@ async fn the_last_death_lets_go_of_the_topic() {
 }
 
 #[tokio::test]
-async fn a_zombie_is_moved_up_to_the_watermark_and_has_missed_what_it_passed() {
-    let scene = Scene::new("zombie_subscription_ttl_ms = 3600000").await;
-    let (zombie, alive) =
-        (scene.group("zombie", Start::Beginning).await, scene.group("alive", Start::Beginning).await);
-    scene.publish(30).await;
-    scene.consume(&zombie, 3).await;
-    scene.store.claim(&request(&zombie, 10)).await.unwrap();
-    scene.consume(&alive, 8).await;
-    scene.shift(&zombie, "dead").await;
-    scene.clock.advance(HOUR - Duration::from_millis(1));
-    let clean = || async { scene.store.clean_subscriptions(HOUR * 24).await.unwrap() };
-    assert_eq!(names(&clean().await.zombies), [""; 0]);
-    scene.clock.advance(Duration::from_millis(1));
-    assert_eq!(names(&clean().await.zombies), ["zombie"]);
-    let missed = "SELECT missed || ' ' || missed_first || ' ' || missed_last FROM headwater_subscription WHERE missed > 0";
-    let missed: String = scene.place.connect().query_row(missed, [], |row| row.get(0)).unwrap();
-    assert_eq!(missed, "5 4 8", "what it had not done up to the watermark");
-    let ranges = "SELECT min(first_offset) * 100 + max(last_offset) FROM headwater_range";
-    assert_eq!(scene.number(ranges), Some(913), "the rest of its lease waits for the day it comes back");
-    assert_eq!(names(&clean().await.zombies), [""; 0], "once");
-    scene.consume(&alive, 30).await;
-    scene.clock.advance(HOUR * 24);
-    let last = clean().await;
-    assert_eq!((names(&last.zombies), names(&last.deleted)), (vec!["zombie"], vec!["zombie"]));
-    assert_eq!(scene.number("SELECT count(*) FROM headwater_cursor"), Some(2), "its own and the counter");
-    scene.assert_sound().await;
-}
-
-#[tokio::test]
 async fn only_what_holds_nothing_is_deleted() {
     let scene = Scene::new("tracking = 'reference_counting', zombie_subscription_ttl_ms = 99999999999").await;
     let behind = scene.group("behind", Start::Beginning).await;
@@ -112,7 +83,7 @@ async fn only_what_holds_nothing_is_deleted() {
         scene.shift(gone, "dead").await;
     }
     scene.shift(&cancelled, "cancelled").await;
-    scene.clock.advance(HOUR);
+    scene.pass(HOUR);
     let clean = || async { names_of(scene.store.clean_subscriptions(HOUR).await.unwrap().deleted) };
     assert_eq!(clean().await, [""; 0], "records have not let go of them yet");
     scene.track().await;
