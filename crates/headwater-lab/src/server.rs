@@ -3,7 +3,10 @@
 //! Every system measured on PostgreSQL shares this one server and its settings, so ratios compare engines and not
 //! configurations.
 
-use std::os::unix::fs::chown;
+#[cfg_attr(not(test), allow(dead_code, reason = "only the checks of failovers start a pair"))]
+pub(crate) mod replica;
+
+use std::os::unix::fs::{DirBuilderExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -128,6 +131,8 @@ pub(crate) async fn connect(url: &str) -> Result<Client> {
 struct OwnServer {
     postmaster: Mutex<Option<Postmaster>>,
     files: Files,
+    /// Sockets live in a short path: their names are limited to 107 bytes.
+    socket: tempfile::TempDir,
     settings: Vec<(String, String)>,
 }
 
@@ -136,8 +141,14 @@ struct OwnServer {
 struct Files {
     data: PathBuf,
     log: PathBuf,
-    /// Sockets live in a short path: their names are limited to 107 bytes.
-    socket: tempfile::TempDir,
+}
+
+/// Where a server keeps its data and is found.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    files: &'a Files,
+    socket: &'a Path,
+    port: u16,
 }
 
 /// A process that is stopped with its value.
@@ -149,18 +160,17 @@ const PORT: u16 = 54_390;
 impl OwnServer {
     fn start(work: &Path, beside: &[(&str, &str)]) -> Result<Self> {
         let user = unprivileged_user()?;
-        let files = Files::create(work, user)?;
-        let log = std::fs::File::create(&files.log)?;
-        let mut init = as_user(&binary("initdb")?, user);
-        init.args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "-N", "-D"])
-            .arg(&files.data);
-        let status =
-            init.stdout(Stdio::null()).stderr(log.try_clone()?).status().context("running initdb")?;
-        ensure!(status.success(), "initdb failed: {}", files.last_words());
+        let files = Files::create(work, "", user)?;
+        let socket = tempfile::Builder::new().prefix("headwater-lab").tempdir()?;
+        if let Some((uid, gid)) = user {
+            chown(socket.path(), Some(uid), Some(gid))?;
+        }
+        files.init(user)?;
         let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         let settings: Vec<_> = SETTINGS.iter().chain(beside).map(own).collect();
-        let postmaster = Mutex::new(Some(serve(&files, &settings, user)?));
-        Ok(OwnServer { postmaster, files, settings })
+        let place = Place { files: &files, socket: socket.path(), port: PORT };
+        let postmaster = Mutex::new(Some(serve(place, &settings, user)?));
+        Ok(OwnServer { postmaster, files, socket, settings })
     }
 
     /// Stops it as an administrator would, fast.
@@ -170,22 +180,23 @@ impl OwnServer {
     }
 
     fn serve_again(&self) -> Result<()> {
-        let postmaster = serve(&self.files, &self.settings, unprivileged_user()?)?;
+        let place = Place { files: &self.files, socket: self.socket.path(), port: PORT };
+        let postmaster = serve(place, &self.settings, unprivileged_user()?)?;
         *self.postmaster.lock().expect("no panic while held") = Some(postmaster);
         Ok(())
     }
 
     /// The host is the socket's directory, percent-encoded as libpq's URLs want it; so the port is never taken.
     fn url(&self, database: &str) -> String {
-        let host = self.files.socket.path().display().to_string().replace('/', "%2F");
+        let host = self.socket.path().display().to_string().replace('/', "%2F");
         format!("postgres://postgres@{host}:{PORT}/{database}")
     }
 }
 
-fn serve(files: &Files, settings: &[(String, String)], user: Option<(u32, u32)>) -> Result<Postmaster> {
-    let log = std::fs::OpenOptions::new().append(true).create(true).open(&files.log)?;
+fn serve(place: Place<'_>, settings: &[(String, String)], user: Option<(u32, u32)>) -> Result<Postmaster> {
+    let log = std::fs::OpenOptions::new().append(true).create(true).open(&place.files.log)?;
     let mut serve = as_user(&binary("postgres")?, user);
-    serve.arg("-D").arg(&files.data).arg("-k").arg(files.socket.path()).args(["-p", &PORT.to_string()]);
+    serve.arg("-D").arg(&place.files.data).arg("-k").arg(place.socket).args(["-p", &place.port.to_string()]);
     for (name, value) in settings {
         serve.arg("-c").arg(format!("{name}={value}"));
     }
@@ -196,17 +207,34 @@ fn serve(files: &Files, settings: &[(String, String)], user: Option<(u32, u32)>)
 }
 
 impl Files {
-    fn create(work: &Path, user: Option<(u32, u32)>) -> Result<Self> {
+    fn create(work: &Path, name: &str, user: Option<(u32, u32)>) -> Result<Self> {
         let work = work.canonicalize().with_context(|| format!("{} is not there", work.display()))?;
-        let data = work.join(format!("postgres-{}", std::process::id()));
-        std::fs::create_dir_all(&data).with_context(|| format!("creating {}", data.display()))?;
-        let socket = tempfile::Builder::new().prefix("headwater-lab").tempdir()?;
-        let files = Files { log: data.with_extension("log"), data, socket };
-        if let Some((uid, gid)) = user {
-            chown(&files.data, Some(uid), Some(gid))?;
-            chown(files.socket.path(), Some(uid), Some(gid))?;
-        }
+        let data = work.join(format!("postgres-{}{name}", std::process::id()));
+        let files = Files { log: data.with_extension("log"), data };
+        files.clear(user)?;
         Ok(files)
+    }
+
+    /// An empty data directory that PostgreSQL accepts.
+    fn clear(&self, user: Option<(u32, u32)>) -> Result<()> {
+        let _ = std::fs::remove_dir_all(&self.data);
+        let mut directory = std::fs::DirBuilder::new();
+        directory.recursive(true).mode(0o700);
+        directory.create(&self.data).with_context(|| format!("creating {}", self.data.display()))?;
+        if let Some((uid, gid)) = user {
+            chown(&self.data, Some(uid), Some(gid))?;
+        }
+        Ok(())
+    }
+
+    /// Makes a database cluster in the empty directory.
+    fn init(&self, user: Option<(u32, u32)>) -> Result<()> {
+        let log = std::fs::File::create(&self.log)?;
+        let mut init = as_user(&binary("initdb")?, user);
+        init.args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "-N", "-D"]).arg(&self.data);
+        let status = init.stdout(Stdio::null()).stderr(log).status().context("running initdb")?;
+        ensure!(status.success(), "initdb failed: {}", self.last_words());
+        Ok(())
     }
 
     /// The last line of the server's log, for an error.
@@ -224,6 +252,10 @@ impl Drop for Files {
 }
 
 impl Postmaster {
+    fn has_ended(&mut self) -> bool {
+        matches!(self.0.try_wait(), Ok(Some(_)))
+    }
+
     fn stop(mut self, signal: Signal) -> Result<()> {
         if let Some(pid) = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw) {
             kill_process(pid, signal)?;
@@ -235,7 +267,7 @@ impl Postmaster {
 
 impl Drop for Postmaster {
     fn drop(&mut self) {
-        if matches!(self.0.try_wait(), Ok(Some(_))) {
+        if self.has_ended() {
             return;
         }
         // Immediate shutdown: the data directory is removed right after.
