@@ -4,6 +4,7 @@
 //! configurations.
 
 #[cfg_attr(not(test), allow(dead_code, reason = "only the checks of failovers start a pair"))]
+mod crash;
 pub(crate) mod replica;
 
 use std::os::unix::fs::{DirBuilderExt, chown};
