@@ -42,7 +42,7 @@ impl Verdict {
             let of_group = latencies_us(fates, members, prefix);
             self.latencies.extend(of_group.into_iter().map(|(us, id)| (us, format!("{id} in {group}"))));
         }
-        self.groups.push((group.to_owned(), check_group(group, facts, members)));
+        self.groups.push((group.to_owned(), check_group(facts, members)));
     }
 
     /// Notes a number of things that must not be.

@@ -11,8 +11,7 @@ fn facts() -> Facts {
 
 /// The same with a server that was away from 10 s to 11 s, and forgot what was settled from 9 s on.
 fn with_outage() -> Facts {
-    let in_flight = HashMap::from([("g".to_owned(), 0)]);
-    let outage = Outage { kept_us: 9_000_000, at_us: 10_000_000, back_us: 11_000_000, in_flight };
+    let outage = Outage { kept_us: 9_000_000, back_us: 11_000_000 };
     Facts { outages: vec![outage], ..facts() }
 }
 
@@ -53,7 +52,7 @@ fn clean() -> Vec<MemberHistory> {
 }
 
 fn check(members: &[MemberHistory]) -> GroupFindings {
-    check_group("g", &facts(), members)
+    check_group(&facts(), members)
 }
 
 #[test]
@@ -77,22 +76,22 @@ fn a_dropped_message_fails_unless_its_loss_is_excused() {
     members[0].events.remove(1);
     let mut facts = facts();
     facts.log.as_mut().unwrap().remove("b");
-    let findings = check_group("g", &facts, &members);
+    let findings = check_group(&facts, &members);
     assert_eq!((findings.unseen, findings.lost, findings.is_clean()), (0, 1, false));
     facts.excused.insert("b".into());
-    assert!(check_group("g", &facts, &members).is_clean());
+    assert!(check_group(&facts, &members).is_clean());
 }
 
 #[test]
 fn a_message_of_unknown_fate_must_come_if_it_is_stored_and_may_stay_away_if_not() {
     let mut facts = facts();
     facts.published.insert("u".into(), Fate::Unknown);
-    assert!(check_group("g", &facts, &clean()).is_clean());
+    assert!(check_group(&facts, &clean()).is_clean());
     facts.log.as_mut().unwrap().insert("u".into());
-    assert_eq!(check_group("g", &facts, &clean()).unseen, 1);
+    assert_eq!(check_group(&facts, &clean()).unseen, 1);
     let mut members = clean();
     members[1].events.extend([delivered(3, 4, "u"), acked(3, 4, 4)]);
-    assert!(check_group("g", &facts, &members).is_clean());
+    assert!(check_group(&facts, &members).is_clean());
 }
 
 #[test]
@@ -156,7 +155,7 @@ fn what_an_outage_found_in_flight_may_come_again_and_nothing_older() {
     let with = |events: Vec<MemberEvent>| {
         let mut members = vec![clean().remove(0), member(None, events)];
         members.push(member(None, vec![late.clone(), acked_at(12_100_000, 9, 3, 3)]));
-        check_group("g", &with_outage(), &members)
+        check_group(&with_outage(), &members)
     };
     let unsettled = with(vec![delivered_at(9_900_000, 2, 3, "c")]);
     assert_eq!((unsettled.doubled, unsettled.repeated), (0, 1));
@@ -174,7 +173,7 @@ fn what_an_outage_found_in_flight_may_come_again_and_nothing_older() {
 fn a_fresh_lease_that_is_refused_was_ended_by_another() {
     let refused = |from_us: u64, at_us: u64| {
         let events = vec![delivered_at(from_us, 5, 3, "c"), MemberEvent::Refused { token: 5, at_us }];
-        check_group("g", &with_outage(), &[clean().remove(0), member(None, events)])
+        check_group(&with_outage(), &[clean().remove(0), member(None, events)])
     };
     assert_eq!(refused(20_000_000, 20_100_000).stolen, 1);
     assert!(!refused(20_000_000, 20_100_000).is_clean());
