@@ -1,5 +1,5 @@
 //! The machine's clock jumps forward and back by an hour and by 31 days under running processes, while the clock that
-//! counts seconds runs on. After each jump a process is killed.
+//! counts seconds runs on. After each jump a process is killed that holds messages.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -19,6 +19,8 @@ use crate::soak::history::now_us;
 const ASLEEP: &str = "asleep";
 const PAUSE_MS: u64 = 20;
 const STEPS: [(&str, i64); 4] = [("+1 h", 3_600), ("-1 h", 0), ("+31 d", 31 * 24 * 3_600), ("-31 d", 0)];
+/// Longer than the check.
+const HOLDS_MS: u64 = 600_000;
 /// The flow continues within this time of a jump.
 const FLOWS_WITHIN: Duration = Duration::from_secs(20);
 /// What a killed process held comes back: fifteen seconds of silence, a heartbeat, and the work.
@@ -99,16 +101,18 @@ async fn after_step(
         }))
     });
     let flows = flows.await.map(|()| start.elapsed());
-    let at = crew
-        .consumers
-        .iter()
-        .position(|(group, _, _)| *group == victim)
-        .context("the group has no process")?;
-    let (_, number, process) = crew.consumers.swap_remove(at);
+    // One whose handlers never come to an end: what it holds when it is killed comes back to the others.
+    crew.consume(victim, 2, HOLDS_MS)?;
+    let (_, number, process) = crew.consumers.pop().context("it was just started")?;
+    let holds = eventually("a process holds messages", Duration::from_secs(20), async || {
+        Ok(crew.with(|heard| {
+            heard.handled.get(victim).is_some_and(|record| record.shares().contains_key(&number))
+        }))
+    });
+    holds.await?;
     process.kill().await?;
     killed.push(number);
     let (start, owed) = (Instant::now(), crew.with(|heard| heard.since(0)));
-    crew.consume(victim, 4, 5)?;
     let missing: u64 = crew.unhandled(&owed, BACK_WITHIN).await.iter().map(|(_, count)| count).sum();
     let back = start.elapsed();
     // Long enough for a round of every job of maintenance by the new clock.

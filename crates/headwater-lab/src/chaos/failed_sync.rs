@@ -41,6 +41,12 @@ pub(super) async fn run(setting: &Setting<'_>) -> Result<Vec<Judged>> {
     let untouched = record(directory.path(), &shim, 0).await?;
     let syncs = untouched.iter().filter(|deed| is_sync(deed)).count() as u64;
     ensure!(syncs >= MESSAGES / 2, "only {syncs} syncs were recorded: is the library preloaded?");
+    // Without a failure nothing is lost: else the rebuilt disk is wrong, and not the store.
+    let mut control = Found::default();
+    for _ in 0..10 {
+        let cut = random.random_range(1..=untouched.len());
+        check(directory.path(), &untouched[..cut], 0, &mut random, &mut control).await?;
+    }
     // The store is made by the first of them; whatever fails there is an error of opening.
     let step = (syncs / setting.positions).max(1);
     let (mut found, mut positions, mut failed) = (Found::default(), 0, 0);
@@ -62,6 +68,8 @@ pub(super) async fn run(setting: &Setting<'_>) -> Result<Vec<Judged>> {
         Judged::none_of("acknowledged messages lost", lost)
             .note(format!("{images} images of {failed} failed syncs. {example}")),
         Judged::none_of("images that are damaged", damaged),
+        Judged::none_of("lost or damaged without a failed sync", control.lost + control.damaged)
+            .note(format!("{} images. {}", control.images, control.example)),
         Judged::new(
             "positions tried",
             positions as f64,

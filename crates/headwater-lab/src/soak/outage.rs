@@ -186,11 +186,11 @@ impl Run<'_> {
         match &mut self.database {
             Database::Alone(server) => {
                 if quiet {
-                    // Nothing is committed any more, numbers are taken and given up, and consumers step over them.
+                    // Claims and given-up numbers without a commit that takes them to the disk; more than a sequence logs ahead.
                     self.ledger.pause(true);
-                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    tokio::time::sleep(Duration::from_millis(self.random.random_range(0..150))).await;
                     target.roll_back(&self.ledger, 40).await?;
-                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    tokio::time::sleep(Duration::from_millis(self.random.random_range(0..60))).await;
                 }
                 outage.kept_us = self.ledger.committed_us();
                 server.crash(how)?;
