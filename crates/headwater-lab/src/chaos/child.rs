@@ -18,7 +18,8 @@ pub(crate) enum ChaosJob {
     /// Publishes rising numbers one after the other. Says `a n from to` for each that is acknowledged and `f n from to
     /// error` for each that is not, and continues with the next.
     Numbers { topic: String, first: u64, pause_ms: u64 },
-    /// Handles numbers: `+ n us` and `- n us`; and how it is each half second: `h state reason`.
+    /// Handles numbers: `+ n us` and `- n us`; and how it is each half second: `h state
+    /// when why`, with its last error.
     Handle { topic: String, group: String, handlers: usize, handle_ms: u64 },
     /// Blocks the thread of each handler for so long.
     Block { topic: String, group: String, handlers: usize, block_ms: u64 },
@@ -115,12 +116,15 @@ async fn handle(
         tokio::select! {
             _ = ending.wait_for(|ending| *ending) => break,
             reason = running.until_ended() => {
-                println!("h ended {reason}");
+                println!("h Ended 0 {reason}");
                 break;
             }
             _ = every.tick() => {
                 let health = running.health();
-                println!("h {:?} {}", health.state, health.reason.unwrap_or_default());
+                let last = health.last_errors.first();
+                let at_ms = last.map_or(0, |error| error.at.as_millisecond());
+                let why = health.reason.or(last.map(|error| error.message.clone())).unwrap_or_default();
+                println!("h {:?} {at_ms} {why}", health.state);
             }
         }
     }

@@ -28,6 +28,27 @@ pub(super) struct Sent {
     pub(super) to_us: u64,
 }
 
+/// What a process said of itself: its state, and its last error.
+#[derive(Clone, Debug)]
+pub(super) struct Health {
+    state: String,
+    error_us: u64,
+}
+
+impl Health {
+    fn parse(line: &str) -> Self {
+        let mut fields = line.splitn(3, ' ');
+        let state = fields.next().unwrap_or_default().to_owned();
+        let error_ms: u64 = fields.next().and_then(|field| field.parse().ok()).unwrap_or_default();
+        Health { state, error_us: error_ms * 1_000 }
+    }
+
+    /// Whether it runs, and nothing has failed since a moment.
+    pub(super) fn is_well_since(&self, at_us: u64) -> bool {
+        self.state == "Running" && self.error_us < at_us
+    }
+}
+
 /// What all processes said. Times are the parent's where the children's clock is under test.
 #[derive(Debug, Default)]
 pub(super) struct Heard {
@@ -38,7 +59,7 @@ pub(super) struct Heard {
     /// By group.
     pub(super) handled: HashMap<&'static str, Record>,
     /// What each process last said of itself, by its number.
-    pub(super) health: HashMap<usize, String>,
+    pub(super) health: HashMap<usize, Health>,
     last: HashMap<usize, u64>,
 }
 
@@ -205,7 +226,7 @@ impl Heard {
 
     fn note_handled(&mut self, group: &'static str, process: usize, line: &str, at_us: Option<u64>) {
         if let Some(health) = line.strip_prefix("h ") {
-            self.health.insert(process, health.trim().to_owned());
+            self.health.insert(process, Health::parse(health));
             return;
         }
         let record = self.handled.entry(group).or_default();

@@ -50,21 +50,20 @@ async fn round(
     }
     fault().await?;
     let fault_us = now_us();
+    // A process that ended has noticed, and so has one that is not just running or has recorded an error since.
+    let mut silent = |crew: &mut Crew| {
+        let states = crew.with(|heard| heard.health.clone());
+        let runs = |number: &usize| states.get(number).is_none_or(|health| health.is_well_since(fault_us));
+        let consumers = crew.consumers.iter_mut();
+        consumers
+            .filter_map(|(_, number, one)| (runs(number) && one.ensure_alive().is_ok()).then_some(()))
+            .count()
+    };
     let noticed = eventually("every process has noticed", NOTICED_WITHIN, async || {
-        let silent = crew.with(|heard| {
-            let quiet =
-                |number: &usize| heard.health.get(number).is_none_or(|state| state.starts_with("Running"));
-            crew.consumers.iter().filter(|(_, number, _)| quiet(number)).count()
-        });
-        Ok(silent == 0 && crew.with(|heard| heard.failed > 0))
+        Ok(silent(&mut crew) == 0 && crew.with(|heard| heard.failed > 0))
     });
     let _ = noticed.await;
-    let mut silent = 0;
-    for (_, number, process) in &mut crew.consumers {
-        let health = crew.heard.lock().expect("no panic while held").health.get(number).cloned();
-        let runs = health.is_none_or(|state| state.starts_with("Running"));
-        silent += u64::from(runs && process.ensure_alive().is_ok());
-    }
+    let silent = silent(&mut crew) as u64;
     let (void, last_us, failed, failure) = crew.with(|heard| {
         let void = heard.since(fault_us);
         let last = void.iter().filter_map(|n| heard.acknowledged.get(n)).map(|sent| sent.to_us).max();
