@@ -51,7 +51,7 @@ async fn round(
     fault().await?;
     let fault_us = now_us();
     // A process that ended has noticed, and so has one that is not just running or has recorded an error since.
-    let mut silent = |crew: &mut Crew| {
+    let silent = |crew: &mut Crew| {
         let states = crew.with(|heard| heard.health.clone());
         let runs = |number: &usize| states.get(number).is_none_or(|health| health.is_well_since(fault_us));
         let consumers = crew.consumers.iter_mut();

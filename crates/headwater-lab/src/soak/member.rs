@@ -123,7 +123,7 @@ pub(super) async fn persistently<T>(mut work: impl AsyncFnMut() -> headwater::Re
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         match work().await {
-            Err(error) if error.is_retryable() && Instant::now() < deadline => {
+            Err(error) if may_repeat(&error) && Instant::now() < deadline => {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
             done => return Ok(done?),
@@ -132,7 +132,13 @@ pub(super) async fn persistently<T>(mut work: impl AsyncFnMut() -> headwater::Re
 }
 
 fn is_retryable(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<Error>().is_some_and(Error::is_retryable)
+    error.downcast_ref::<Error>().is_some_and(may_repeat)
+}
+
+/// Whether a call that failed is worth repeating: also one whose answer was lost, because claims and settlements are
+/// fenced. One that had been done is then refused, and counts as that.
+fn may_repeat(error: &Error) -> bool {
+    error.is_retryable() || error.kind() == ErrorKind::CommitUnknown
 }
 
 impl Member {
@@ -184,7 +190,7 @@ impl Member {
     async fn fetch(&self, lease: &Lease) -> Result<Vec<Message>> {
         loop {
             match self.store.fetch(lease.topic_id, lease.range).await {
-                Err(error) if error.is_retryable() => tokio::time::sleep(Duration::from_millis(10)).await,
+                Err(error) if may_repeat(&error) => tokio::time::sleep(Duration::from_millis(10)).await,
                 fetched => return Ok(fetched?),
             }
         }
@@ -234,7 +240,7 @@ impl Member {
         let outcome = loop {
             let outcome = self.store.settle(&settlements).await.and_then(|mut outcomes| outcomes.remove(0));
             match outcome {
-                Err(error) if error.is_retryable() => {
+                Err(error) if may_repeat(&error) => {
                     tries += 1;
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
