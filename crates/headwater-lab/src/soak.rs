@@ -58,7 +58,7 @@ pub(crate) struct SoakArgs {
     failovers: usize,
     /// How much the standby knows when it takes over.
     #[arg(long, value_enum, default_value = "synchronous")]
-    replication: outage::Tail,
+    replication: outage::Standby,
     /// Consumer processes of each of the four groups.
     #[arg(long, default_value_t = 3)]
     members: usize,

@@ -108,7 +108,7 @@ impl Crew {
         self.started += 1;
         let first = self.started as u64 * NUMBERS;
         let job = ChaosJob::Numbers { topic: TOPIC.into(), first, pause_ms };
-        let process = self.start(job, |heard, line, at_us| heard.note_sent(line, at_us))?;
+        let process = self.start(job, Heard::note_sent)?;
         self.publishers.push(process);
         Ok(())
     }

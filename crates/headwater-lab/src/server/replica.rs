@@ -72,6 +72,7 @@ struct Node {
     settings: Vec<(String, String)>,
 }
 
+#[cfg_attr(not(test), allow(dead_code, reason = "the soak uses a part of it, its own tests all"))]
 impl Pair {
     /// Starts both under `work`, with these settings beside the usual ones.
     pub(crate) async fn start(
@@ -295,6 +296,7 @@ impl Pair {
     }
 }
 
+#[cfg_attr(not(test), allow(dead_code, reason = "the soak uses a part of it, its own tests all"))]
 impl Node {
     fn create(work: &Path, name: &str, port: u16, beside: &[(&str, &str)]) -> Result<Self> {
         let files = Files::create(work, &format!("-{name}"), unprivileged_user()?)?;

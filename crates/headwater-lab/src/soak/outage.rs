@@ -40,7 +40,7 @@ const TAIL_MESSAGES: usize = 200;
 
 /// How much the standby knows when it takes over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Tail {
+pub(crate) enum Standby {
     /// All that was acknowledged.
     Synchronous,
     /// What had been sent by then.
@@ -52,7 +52,7 @@ pub(crate) enum Tail {
 /// The database of the run.
 enum Database {
     Alone(Server),
-    Pair(Box<Pair>, Tail),
+    Pair(Box<Pair>, Standby),
 }
 
 impl Database {
@@ -63,8 +63,8 @@ impl Database {
             return Ok((Database::Alone(server), url));
         }
         let replication = match args.replication {
-            Tail::Synchronous => Replication::Synchronous,
-            Tail::Asynchronous | Tail::TailLost => Replication::Asynchronous,
+            Standby::Synchronous => Replication::Synchronous,
+            Standby::Asynchronous | Standby::TailLost => Replication::Asynchronous,
         };
         let pair = Pair::start(&args.work, replication, &[]).await?;
         let url = pair.create_database(DATABASE).await?;
@@ -179,7 +179,7 @@ impl Run<'_> {
 
     /// One outage.
     async fn strike(&mut self, children: &mut Children) -> Result<()> {
-        let how = if self.outages.len() % 2 == 0 { Crash::Immediate } else { Crash::Kill };
+        let how = if self.outages.len().is_multiple_of(2) { Crash::Immediate } else { Crash::Kill };
         let quiet = self.outages.len() % 4 >= 2;
         let mut outage = Outage::default();
         let target = self.stage.postgres().context("only a server can go away")?.clone();
@@ -197,8 +197,8 @@ impl Run<'_> {
                 server.recover().await?;
                 self.ledger.pause(false);
             }
-            Database::Pair(pair, tail) => {
-                if *tail == Tail::TailLost {
+            Database::Pair(pair, standby) => {
+                if *standby == Standby::TailLost {
                     pair.cut().await?;
                     let goal = self.ledger.committed() + TAIL_MESSAGES;
                     let deadline = Instant::now() + Duration::from_secs(30);
@@ -237,7 +237,8 @@ impl Run<'_> {
 
     /// Holds every history against what was published and what is stored.
     async fn judge(&mut self, children: &Children, verdict: &mut Verdict) -> Result<()> {
-        let asynchronous = matches!(self.database, Database::Pair(_, Tail::Asynchronous | Tail::TailLost));
+        let asynchronous =
+            matches!(self.database, Database::Pair(_, Standby::Asynchronous | Standby::TailLost));
         let [plain, by_key] = stored(&self.database.url(), &self.stage).await?;
         let (missing, beyond) = effects(&self.database.url(), &plain).await?;
         let gone = self.gone(&plain);
