@@ -1,7 +1,8 @@
-//! The lab: figures beside peers' in one run, the soak that counts every message, what consumers must show, and the
-//! readiness of fan-out.
+//! The lab: figures beside peers' in one run, the soak that counts every message, what consumers must show, the
+//! readiness of fan-out, and what chaos must not break.
 
 mod bench;
+mod chaos;
 mod machine;
 mod readiness;
 mod runtime;
@@ -12,7 +13,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Figures beside peers, the correctness soak, the consumers' checks, and the readiness of fan-out.
+/// Figures beside peers, the correctness soak, the consumers' checks, the readiness of fan-out, and chaos.
 #[derive(Debug, Parser)]
 #[command(name = "headwater-lab", version, about)]
 struct Cli {
@@ -33,7 +34,9 @@ enum Command {
     Runtime(runtime::RuntimeArgs),
     /// Judges fan-out under load: both modes, deaths, backfills, changes of mode, partitions, heartbeats.
     Readiness(readiness::ReadinessArgs),
-    /// One process of a runtime check.
+    /// Judges what disks, clocks, operators and blocking handlers do to a store, with real processes.
+    Chaos(chaos::ChaosArgs),
+    /// One process of a runtime or chaos check.
     #[command(hide = true)]
     RuntimeChild(runtime::ChildArgs),
 }
@@ -52,6 +55,7 @@ async fn main() -> ExitCode {
         Command::SoakMember(args) => soak::run_member(args).await.map(|()| true),
         Command::Runtime(args) => until_interrupted(runtime::run(args)).await,
         Command::Readiness(args) => until_interrupted(readiness::run(args)).await,
+        Command::Chaos(args) => until_interrupted(chaos::run(args)).await,
         Command::RuntimeChild(args) => runtime::run_child(args).await.map(|()| true),
     };
     match outcome {

@@ -3,7 +3,7 @@
 //! Every system measured on PostgreSQL shares this one server and its settings, so ratios compare engines and not
 //! configurations.
 
-#[cfg_attr(not(test), allow(dead_code, reason = "only the checks of failovers start a pair"))]
+mod crash;
 pub(crate) mod replica;
 
 use std::os::unix::fs::{DirBuilderExt, chown};

@@ -3,8 +3,11 @@
 mod check;
 mod children;
 mod faults;
+mod handled;
 pub(crate) mod history;
 mod member;
+mod order;
+mod outage;
 mod publish;
 mod publish_postgres;
 mod publish_sqlite;
@@ -22,6 +25,7 @@ use rand::{RngExt, SeedableRng};
 use tokio::task::JoinSet;
 
 use crate::server::{PREPARED_TRANSACTIONS, Server};
+use check::Facts;
 use children::{Children, MemberSpec};
 pub(crate) use member::{MemberArgs, STORE_VARIABLE, run_member};
 use publish::Ledger;
@@ -46,6 +50,15 @@ pub(crate) struct SoakArgs {
     /// So many consumer processes are killed at random moments, and started again.
     #[arg(long, default_value_t = 0)]
     kills: usize,
+    /// So many times the server crashes at a random moment and recovers; clients live on (own-postgres).
+    #[arg(long, default_value_t = 0)]
+    crashes: usize,
+    /// So many times the primary is killed and its standby takes over; clients live on (own-postgres).
+    #[arg(long, default_value_t = 0)]
+    failovers: usize,
+    /// How much the standby knows when it takes over.
+    #[arg(long, value_enum, default_value = "synchronous")]
+    replication: outage::Standby,
     /// Consumer processes of each of the four groups.
     #[arg(long, default_value_t = 3)]
     members: usize,
@@ -74,6 +87,13 @@ pub(crate) async fn run(args: SoakArgs) -> Result<bool> {
     let seed = args.seed.unwrap_or_else(|| rand::rng().random_range(0..1_000_000_000));
     println!("seed {seed}");
     std::fs::create_dir_all(&args.work)?;
+    let limit = Duration::from_secs(args.minutes_max * 60);
+    if args.crashes + args.failovers > 0 {
+        outage::check(&args)?;
+        let outcome = tokio::time::timeout(limit, Box::pin(outage::soak(&args, seed))).await;
+        return outcome
+            .with_context(|| format!("not done within {} minutes (seed {seed})", args.minutes_max))?;
+    }
     let server = if args.store == OWN_POSTGRES {
         Some(Server::start(&args.work, &[PREPARED_TRANSACTIONS]).await?)
     } else {
@@ -83,7 +103,6 @@ pub(crate) async fn run(args: SoakArgs) -> Result<bool> {
         Some(server) => server.create_database("headwater_lab_soak").await?,
         None => args.store.clone(),
     };
-    let limit = Duration::from_secs(args.minutes_max * 60);
     let work = async {
         if !args.stopped_holder && !args.poison {
             return soak(&args, &store, seed).await;
@@ -107,11 +126,11 @@ async fn soak(args: &SoakArgs, store: &str, seed: u64) -> Result<bool> {
     let lease = Duration::from_secs(if args.kills > 0 { 2 } else { 300 });
     // Many attempts: a range that was in flight at several kills must not be buried for it.
     let settings = TopicSettings { lease, max_attempts: 1_000, ..TopicSettings::pub_sub() };
-    let stage = Stage::set(&args.work, store, "soak", &settings, seed).await?;
+    let stage = Stage::set(&args.work, store, "soak", &settings, &GROUPS, seed).await?;
     let mut children = stage.children();
     for group in GROUPS {
         for member in 0..args.members {
-            children.start(MemberSpec { group: group.into(), member, extra: vec![] })?;
+            children.start(MemberSpec { group: group.into(), member, topic: None, extra: vec![] })?;
         }
     }
     let ledger = Ledger::default();
@@ -121,9 +140,14 @@ async fn soak(args: &SoakArgs, store: &str, seed: u64) -> Result<bool> {
     probe(args, &stage, &ledger, seed, &mut verdict).await?;
     stage.drained(&mut children, Duration::from_secs(120)).await?;
     children.stop().await?;
-    let fates = ledger.fates();
+    let facts = Facts {
+        published: ledger.fates(),
+        log: Some(stage.log(&stage.topic).await?),
+        lease_us: u64::try_from(lease.as_micros())?,
+        ..Facts::default()
+    };
     for group in GROUPS {
-        verdict.add_group(group, &fates, &children.histories(group)?);
+        verdict.add_group(group, &facts, &children.histories(group)?);
     }
     verdict.findings = stage.findings().await?;
     verdict.seconds = start.elapsed().as_secs_f64();
@@ -142,7 +166,7 @@ async fn flood(
     seed: u64,
     verdict: &mut Verdict,
 ) -> Result<()> {
-    let mut publishers = spawn_publishers(stage, ledger, seed, args.messages)?;
+    let mut publishers = spawn_publishers(stage, ledger, seed, args.messages, false)?;
     let prepared = stage.postgres().map(|target| {
         let (target, ledger) = (target.clone(), ledger.clone());
         tokio::spawn(async move { target.prepare(ledger, Duration::from_secs(4)).await })
@@ -175,12 +199,20 @@ async fn flood(
     Ok(())
 }
 
-fn spawn_publishers(stage: &Stage, ledger: &Ledger, seed: u64, goal: usize) -> Result<JoinSet<Result<()>>> {
+/// Sixteen publishers; those of a run with outages survive them.
+fn spawn_publishers(
+    stage: &Stage,
+    ledger: &Ledger,
+    seed: u64,
+    goal: usize,
+    survive: bool,
+) -> Result<JoinSet<Result<()>>> {
     let mut publishers = JoinSet::new();
     for number in 0..PUBLISHERS {
         let ledger = ledger.clone();
         if let Some(target) = stage.postgres() {
-            publishers.spawn(target.clone().flood(ledger, number, seed, goal));
+            let target = if survive { target.clone().surviving() } else { target.clone() };
+            publishers.spawn(target.flood(ledger, number, seed, goal));
         } else {
             let target = stage.sqlite()?.clone();
             publishers.spawn_blocking(move || target.flood(&ledger, number, seed, goal));

@@ -15,6 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use super::publish::{self, Pace};
+use crate::chaos::{ChaosJob, run_job};
 use crate::machine::resident_bytes;
 use crate::soak::STORE_VARIABLE;
 use crate::soak::history::now_us;
@@ -54,6 +55,8 @@ pub(crate) enum Job {
     Backfill,
     /// Says the number of each message it handled.
     Numbered { topic: String, group: String },
+    /// A part in a chaos check.
+    Chaos(ChaosJob),
     /// Says when each message is started and ended.
     Record { topic: String, group: String, handlers: usize, handle_ms: u64 },
 }
@@ -120,6 +123,10 @@ pub(crate) async fn run_child(args: ChildArgs) -> Result<()> {
                 kept = keep_up(&headwater, Duration::from_millis(every_ms)) => kept?,
                 _ = told.wait_for(|told| *told) => {}
             }
+            return Ok(headwater.close().await?);
+        }
+        Job::Chaos(job) => {
+            run_job(&headwater, job, told).await?;
             return Ok(headwater.close().await?);
         }
         Job::Backfill => {

@@ -27,14 +27,21 @@ pub(crate) struct Process {
 
 impl Process {
     /// Starts a process for a job; every line it says, apart from being ready, goes to `on_line`.
-    pub(crate) fn start(
+    pub(crate) fn start(url: &str, job: &Job, on_line: impl FnMut(&str) + Send + 'static) -> Result<Self> {
+        Process::start_with(url, job, &[], on_line)
+    }
+
+    /// The same with variables of its own.
+    pub(crate) fn start_with(
         url: &str,
         job: &Job,
+        env: &[(String, String)],
         mut on_line: impl FnMut(&str) + Send + 'static,
     ) -> Result<Self> {
         let mut child = Command::new(std::env::current_exe()?)
             .args(["runtime-child", "--job", &serde_json::to_string(job)?])
             .env(STORE_VARIABLE, url)
+            .envs(env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)

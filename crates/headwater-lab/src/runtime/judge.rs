@@ -86,6 +86,29 @@ impl Record {
         self.handled.values().filter(|handled| first_end(handled).is_some()).count() as u64
     }
 
+    /// How many messages were started at least once.
+    pub(crate) fn begun(&self) -> u64 {
+        self.handled.len() as u64
+    }
+
+    /// Whether a message came to the end of a handler at least once.
+    pub(crate) fn is_finished(&self, message: u64) -> bool {
+        self.handled.get(&message).is_some_and(|handled| first_end(handled).is_some())
+    }
+
+    /// Messages that two living processes, or one twice, had in handlers at the same time.
+    pub(crate) fn overlapping(&self, killed: &[usize]) -> u64 {
+        let at_once = |handled: &Vec<Handled>| {
+            let mut living: Vec<&Handled> =
+                handled.iter().filter(|one| !killed.contains(&one.process)).collect();
+            living.sort_by_key(|one| one.started_us);
+            living
+                .windows(2)
+                .any(|pair| pair[0].ended_us.is_none_or(|ended_us| pair[1].started_us < ended_us))
+        };
+        self.handled.values().filter(|handled| at_once(handled)).count() as u64
+    }
+
     /// When the last of the messages was handled for the first time.
     pub(crate) fn finished_at_us(&self) -> Option<u64> {
         self.handled.values().filter_map(|handled| first_end(handled)).max()
@@ -212,6 +235,15 @@ mod tests {
         assert_eq!((record.finished(), record.doubled(), record.garbled), (2, 0, 0));
         assert_eq!(record.finished_at_us(), Some(150));
         assert_eq!(record.shares(), HashMap::from([(0, 2), (1, 1)]));
+    }
+
+    #[test]
+    fn a_message_in_two_hands_at_once_is_found_unless_one_is_dead() {
+        let lines = [(0, "+ 1 100"), (1, "+ 1 105"), (0, "- 1 110"), (1, "- 1 115")];
+        assert_eq!((record(&lines).overlapping(&[]), record(&lines).overlapping(&[0])), (1, 0));
+        let one_by_one = [(0, "+ 1 100"), (0, "- 1 104"), (1, "+ 1 105"), (1, "- 1 115")];
+        let record = record(&one_by_one);
+        assert_eq!((record.overlapping(&[]), record.begun(), record.is_finished(1)), (0, 1, true));
     }
 
     #[test]

@@ -72,6 +72,7 @@ struct Node {
     settings: Vec<(String, String)>,
 }
 
+#[cfg_attr(not(test), allow(dead_code, reason = "the soak uses a part of it, its own tests all"))]
 impl Pair {
     /// Starts both under `work`, with these settings beside the usual ones.
     pub(crate) async fn start(
@@ -295,6 +296,7 @@ impl Pair {
     }
 }
 
+#[cfg_attr(not(test), allow(dead_code, reason = "the soak uses a part of it, its own tests all"))]
 impl Node {
     fn create(work: &Path, name: &str, port: u16, beside: &[(&str, &str)]) -> Result<Self> {
         let files = Files::create(work, &format!("-{name}"), unprivileged_user()?)?;
@@ -338,7 +340,7 @@ mod tests {
     }
 
     async fn pair(replication: Replication) -> (Pair, tempfile::TempDir) {
-        let work = tempfile::Builder::new().prefix("headwater-replica").tempdir_in("/tmp").unwrap();
+        let work = tempfile::Builder::new().prefix("headwater-replica").tempdir_in(std::env::temp_dir()).unwrap();
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(work.path(), mode).unwrap();
         (Pair::start(work.path(), replication, &[]).await.unwrap(), work)

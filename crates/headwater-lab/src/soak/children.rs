@@ -1,6 +1,6 @@
 //! The consumer processes of a soak: started from this very program, killed and restarted, and asked to end.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
 
 use super::check::MemberHistory;
-use super::history::read_member;
+use super::history::{now_us, read_member};
 use super::member::STORE_VARIABLE;
 
 /// How one member is started.
@@ -19,6 +19,8 @@ use super::member::STORE_VARIABLE;
 pub(crate) struct MemberSpec {
     pub(crate) group: String,
     pub(crate) member: usize,
+    /// The topic, if not the soak's own.
+    pub(crate) topic: Option<String>,
     /// Further arguments of `soak-member`.
     pub(crate) extra: Vec<String>,
 }
@@ -40,8 +42,8 @@ pub(crate) struct Children {
     seed: u64,
     running: Vec<Running>,
     started: u64,
-    /// Owners that ended by a signal.
-    killed: HashSet<String>,
+    /// Owners that ended by a signal, and when.
+    killed: HashMap<String, u64>,
 }
 
 impl Children {
@@ -54,7 +56,7 @@ impl Children {
             seed,
             running: vec![],
             started: 0,
-            killed: HashSet::new(),
+            killed: HashMap::new(),
         }
     }
 
@@ -64,7 +66,8 @@ impl Children {
         let owner = format!("{}-m{}-i{}", spec.group, spec.member, self.started);
         let child = Command::new(std::env::current_exe()?)
             .arg("soak-member")
-            .args(["--topic", &self.topic, "--group", &spec.group, "--owner", &owner])
+            .args(["--topic", spec.topic.as_ref().unwrap_or(&self.topic)])
+            .args(["--group", &spec.group, "--owner", &owner])
             .arg("--history")
             .arg(self.directory.join(format!("{}@{owner}", spec.group)))
             .args(["--seed", &(self.seed ^ self.started).to_string()])
@@ -95,7 +98,7 @@ impl Children {
     pub(crate) async fn kill_and_restart(&mut self, at: usize) -> Result<()> {
         let mut gone = self.running.swap_remove(at);
         gone.child.kill().await?;
-        self.killed.insert(gone.owner);
+        self.killed.insert(gone.owner, now_us());
         self.start(gone.spec)
     }
 
@@ -106,7 +109,7 @@ impl Children {
             let Some(status) = self.running[at].child.try_wait()? else { continue };
             let gone = self.running.swap_remove(at);
             ensure!(was_aborted(status), "member {} ended by itself: {status}", gone.owner);
-            self.killed.insert(gone.owner);
+            self.killed.insert(gone.owner, now_us());
             self.start(gone.spec)?;
             restarts += 1;
         }
@@ -165,7 +168,7 @@ impl Children {
             let Some((of, owner)) = name.split_once('@') else { continue };
             if of == group {
                 histories.push(MemberHistory {
-                    killed: self.killed.contains(owner),
+                    killed_us: self.killed.get(owner).copied(),
                     events: read_member(&entry.path())?,
                     member: owner.to_owned(),
                 });

@@ -18,7 +18,7 @@ const GROUP: &str = GROUPS[0];
 /// Stops a member past its lease: its settlement must be refused, and its messages must have gone to another.
 pub(super) async fn stopped_holder(work: &Path, store: &str, seed: u64) -> Result<bool> {
     let settings = TopicSettings { lease: Duration::from_secs(2), ..TopicSettings::pub_sub() };
-    let stage = Stage::set(work, store, "stopped-holder", &settings, seed).await?;
+    let stage = Stage::set(work, store, "stopped-holder", &settings, &GROUPS, seed).await?;
     publish(&stage, "m", 10).await?;
     let mut children = stage.children();
     children.start(member(0, &["--hold", "--batch-max", "10"]))?;
@@ -66,7 +66,7 @@ pub(super) async fn poison(work: &Path, store: &str, seed: u64) -> Result<bool> 
     const POISON: &str = "m-37";
     let settings =
         TopicSettings { lease: Duration::from_secs(1), max_attempts: 4, ..TopicSettings::pub_sub() };
-    let stage = Stage::set(work, store, "poison", &settings, seed).await?;
+    let stage = Stage::set(work, store, "poison", &settings, &GROUPS, seed).await?;
     let mut children = stage.children();
     publish(&stage, "m", MESSAGES).await?;
     for number in 0..2 {
@@ -108,7 +108,8 @@ pub(super) async fn poison(work: &Path, store: &str, seed: u64) -> Result<bool> 
 }
 
 fn member(number: usize, extra: &[&str]) -> MemberSpec {
-    MemberSpec { group: GROUP.into(), member: number, extra: extra.iter().map(ToString::to_string).collect() }
+    let extra = extra.iter().map(ToString::to_string).collect();
+    MemberSpec { group: GROUP.into(), member: number, topic: None, extra }
 }
 
 async fn publish(stage: &Stage, prefix: &str, count: usize) -> Result<()> {
@@ -130,7 +131,7 @@ fn delivered(children: &Children, number: &str) -> Result<Vec<i64>> {
     let events = of_member(children, number)?.into_iter();
     let offset = |event| match event {
         MemberEvent::Delivered { offset, .. } => Some(offset),
-        MemberEvent::Acked { .. } | MemberEvent::Refused { .. } => None,
+        _ => None,
     };
     Ok(events.filter_map(offset).collect())
 }
@@ -142,7 +143,7 @@ fn acked_offsets(children: &Children, number: &str) -> Result<std::collections::
     for event in &events {
         let MemberEvent::Delivered { token, offset, .. } = event else { continue };
         let acks = |event: &MemberEvent| {
-            matches!(event, MemberEvent::Acked { token: of, first, last }
+            matches!(event, MemberEvent::Acked { token: of, first, last, .. }
                 if of == token && (*first..=*last).contains(offset))
         };
         if events.iter().any(acks) {

@@ -16,17 +16,23 @@ pub(crate) enum MemberEvent {
     /// A message was in its hands.
     Delivered { token: i64, offset: i64, id: String, at_us: u64 },
     /// The store confirmed the ack of these offsets of a lease.
-    Acked { token: i64, first: i64, last: i64 },
+    Acked { token: i64, first: i64, last: i64, at_us: u64 },
     /// The store refused to settle: the lease had moved on.
-    Refused { token: i64 },
+    Refused { token: i64, at_us: u64 },
+    /// A handler of a running consumer began; which lease it is under, it does not know.
+    Began { offset: i64, id: String, at_us: u64 },
+    /// It ended well.
+    Ended { id: String, at_us: u64 },
 }
 
 impl MemberEvent {
     fn line(&self) -> String {
         match self {
             MemberEvent::Delivered { token, offset, id, at_us } => format!("D {token} {offset} {id} {at_us}"),
-            MemberEvent::Acked { token, first, last } => format!("A {token} {first} {last}"),
-            MemberEvent::Refused { token } => format!("L {token}"),
+            MemberEvent::Acked { token, first, last, at_us } => format!("A {token} {first} {last} {at_us}"),
+            MemberEvent::Refused { token, at_us } => format!("L {token} {at_us}"),
+            MemberEvent::Began { offset, id, at_us } => format!("B {offset} {id} {at_us}"),
+            MemberEvent::Ended { id, at_us } => format!("E {id} {at_us}"),
         }
     }
 
@@ -39,10 +45,17 @@ impl MemberEvent {
                 id: (*id).to_owned(),
                 at_us: at_us.parse()?,
             },
-            ["A", token, first, last] => {
-                MemberEvent::Acked { token: token.parse()?, first: first.parse()?, last: last.parse()? }
+            ["A", token, first, last, at_us] => MemberEvent::Acked {
+                token: token.parse()?,
+                first: first.parse()?,
+                last: last.parse()?,
+                at_us: at_us.parse()?,
+            },
+            ["L", token, at_us] => MemberEvent::Refused { token: token.parse()?, at_us: at_us.parse()? },
+            ["B", offset, id, at_us] => {
+                MemberEvent::Began { offset: offset.parse()?, id: (*id).to_owned(), at_us: at_us.parse()? }
             }
-            ["L", token] => MemberEvent::Refused { token: token.parse()? },
+            ["E", id, at_us] => MemberEvent::Ended { id: (*id).to_owned(), at_us: at_us.parse()? },
             _ => bail!("not a history line: {line:?}"),
         })
     }
@@ -91,8 +104,10 @@ mod tests {
         let path = directory.path().join("member");
         let events = [
             MemberEvent::Delivered { token: 3, offset: 40, id: "p1-2".into(), at_us: 9 },
-            MemberEvent::Acked { token: 3, first: 40, last: 41 },
-            MemberEvent::Refused { token: 4 },
+            MemberEvent::Acked { token: 3, first: 40, last: 41, at_us: 10 },
+            MemberEvent::Refused { token: 4, at_us: 11 },
+            MemberEvent::Began { offset: 42, id: "p1-3".into(), at_us: 12 },
+            MemberEvent::Ended { id: "p1-3".into(), at_us: 13 },
         ];
         Recorder::create(&path).unwrap().record(&events).unwrap();
         assert_eq!(read_member(&path).unwrap(), events);

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -15,7 +15,9 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::sync::watch;
 
+use super::handled::{self, HandlerKind};
 use super::history::{MemberEvent, Recorder, now_us};
+use super::publish::id_of;
 
 /// The environment variable that names the store: a URL may hold a password, and arguments can be seen by others.
 pub(crate) const STORE_VARIABLE: &str = "HEADWATER_LAB_STORE";
@@ -24,17 +26,17 @@ pub(crate) const STORE_VARIABLE: &str = "HEADWATER_LAB_STORE";
 #[derive(Debug, Args)]
 pub(crate) struct MemberArgs {
     #[arg(long, env = STORE_VARIABLE, hide_env_values = true)]
-    store: String,
+    pub(super) store: String,
     #[arg(long)]
-    topic: String,
+    pub(super) topic: String,
     #[arg(long)]
-    group: String,
+    pub(super) group: String,
     #[arg(long)]
     owner: String,
     #[arg(long)]
-    history: PathBuf,
+    pub(super) history: PathBuf,
     #[arg(long)]
-    seed: u64,
+    pub(super) seed: u64,
     #[arg(long, default_value_t = 50)]
     batch_max: u32,
     /// Says `holding` after the first delivery and settles it only once a line arrives.
@@ -43,11 +45,14 @@ pub(crate) struct MemberArgs {
     /// Aborts the process when this message is delivered.
     #[arg(long)]
     abort_on: Option<String>,
+    /// Runs a consumer with handlers instead of the bare verbs.
+    #[arg(long, value_enum)]
+    pub(super) handler: Option<HandlerKind>,
 }
 
 /// What the parent asks for over standard input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ask {
+pub(super) enum Ask {
     Run,
     /// A line came: a held delivery may be settled.
     Settle,
@@ -67,15 +72,23 @@ struct Member {
 
 /// Consumes until standard input ends.
 pub(crate) async fn run_member(args: MemberArgs) -> Result<()> {
-    let store = open(&args.store, OpenOptions::default().connections_max(3)).await?;
-    let topic = TopicName::new(args.topic.as_str())?;
-    let subscription =
-        store.subscribe(&topic, &GroupName::new(args.group.as_str())?, Start::Beginning).await?;
+    let asked = listen_to_parent();
+    if let Some(handler) = args.handler {
+        return handled::run(args, handler, asked).await;
+    }
+    let (topic, group) = (TopicName::new(args.topic.as_str())?, GroupName::new(args.group.as_str())?);
+    // One that is started again may find the server away.
+    let (store, subscription) = persistently(async || {
+        let store = open(&args.store, OpenOptions::default().connections_max(3)).await?;
+        let subscription = store.subscribe(&topic, &group, Start::Beginning).await?;
+        Ok((store, subscription))
+    })
+    .await?;
     let mut member = Member {
         owner: Owner::new(args.owner.as_str())?,
         recorder: Recorder::create(&args.history)?,
         random: StdRng::seed_from_u64(args.seed),
-        asked: listen_to_parent(),
+        asked,
         store,
         subscription,
         args,
@@ -105,8 +118,27 @@ fn listen_to_parent() -> watch::Receiver<Ask> {
     receiver
 }
 
+/// Tries again while the store is away, for a minute at most.
+pub(super) async fn persistently<T>(mut work: impl AsyncFnMut() -> headwater::Result<T>) -> Result<T> {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        match work().await {
+            Err(error) if may_repeat(&error) && Instant::now() < deadline => {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            done => return Ok(done?),
+        }
+    }
+}
+
 fn is_retryable(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<Error>().is_some_and(Error::is_retryable)
+    error.downcast_ref::<Error>().is_some_and(may_repeat)
+}
+
+/// Whether a call that failed is worth repeating: also one whose answer was lost, because claims and settlements are
+/// fenced. One that had been done is then refused, and counts as that.
+fn may_repeat(error: &Error) -> bool {
+    error.is_retryable() || error.kind() == ErrorKind::CommitUnknown
 }
 
 impl Member {
@@ -158,7 +190,7 @@ impl Member {
     async fn fetch(&self, lease: &Lease) -> Result<Vec<Message>> {
         loop {
             match self.store.fetch(lease.topic_id, lease.range).await {
-                Err(error) if error.is_retryable() => tokio::time::sleep(Duration::from_millis(10)).await,
+                Err(error) if may_repeat(&error) => tokio::time::sleep(Duration::from_millis(10)).await,
                 fetched => return Ok(fetched?),
             }
         }
@@ -208,7 +240,7 @@ impl Member {
         let outcome = loop {
             let outcome = self.store.settle(&settlements).await.and_then(|mut outcomes| outcomes.remove(0));
             match outcome {
-                Err(error) if error.is_retryable() => {
+                Err(error) if may_repeat(&error) => {
                     tries += 1;
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
@@ -222,11 +254,12 @@ impl Member {
                     token,
                     first: range.first.0,
                     last: range.last.0,
+                    at_us: now_us(),
                 }])?;
                 Ok(true)
             }
             Err(error) if error.kind() == ErrorKind::LeaseLost => {
-                self.recorder.record(&[MemberEvent::Refused { token }])?;
+                self.recorder.record(&[MemberEvent::Refused { token, at_us: now_us() }])?;
                 Ok(false)
             }
             Err(error) => Err(error).with_context(|| format!("settling token {token} after {tries} tries")),
@@ -235,8 +268,6 @@ impl Member {
 }
 
 fn delivered(lease: &Lease, message: &Message, at_us: u64) -> Result<MemberEvent> {
-    let payload: serde_json::Value =
-        serde_json::from_slice(&message.payload).context("a payload came back changed")?;
-    let id = payload["id"].as_str().context("a payload without its id")?.to_owned();
+    let id = id_of(&message.payload)?;
     Ok(MemberEvent::Delivered { token: lease.token.0, offset: message.offset.0, id, at_us })
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use anyhow::{Context, Result};
 use rand::RngExt;
 use rand::rngs::StdRng;
 
@@ -21,9 +22,20 @@ pub(crate) struct Ledger(Arc<Inner>);
 #[derive(Debug, Default)]
 struct Inner {
     fates: Mutex<HashMap<String, Fate>>,
+    places: Mutex<Places>,
     committed: AtomicUsize,
+    committed_us: AtomicU64,
     numbers: AtomicU64,
     stop: AtomicBool,
+    pause: AtomicBool,
+}
+
+/// Which message was acknowledged at which offset of which topic.
+#[derive(Debug, Default)]
+struct Places {
+    taken: HashMap<(String, i64), String>,
+    /// Offsets acknowledged for a second message.
+    reused: usize,
 }
 
 impl Ledger {
@@ -36,9 +48,39 @@ impl Ledger {
     pub(crate) fn note(&self, ids: &[String], fate: Fate) {
         let mut fates = self.0.fates.lock().expect("no panic while held");
         fates.extend(ids.iter().map(|id| (id.clone(), fate)));
-        if matches!(fate, Fate::Committed { .. }) {
+        if let Fate::Committed { at_us } = fate {
             self.0.committed.fetch_add(ids.len(), Ordering::Relaxed);
+            self.0.committed_us.fetch_max(at_us, Ordering::Relaxed);
         }
+    }
+
+    /// Notes at which offsets of a topic messages were acknowledged.
+    pub(crate) fn note_offsets(&self, topic: &str, ids: &[String], offsets: &[i64]) {
+        let mut places = self.0.places.lock().expect("no panic while held");
+        for (id, offset) in ids.iter().zip(offsets) {
+            let before = places.taken.insert((topic.to_owned(), *offset), id.clone());
+            places.reused += usize::from(before.is_some_and(|before| before != *id));
+        }
+    }
+
+    /// Offsets acknowledged for more than one message.
+    pub(crate) fn reused_offsets(&self) -> usize {
+        self.0.places.lock().expect("no panic while held").reused
+    }
+
+    /// When the last COMMIT was sent that has been answered.
+    pub(crate) fn committed_us(&self) -> u64 {
+        self.0.committed_us.load(Ordering::Relaxed)
+    }
+
+    /// Lets publishers begin nothing, or begin again.
+    pub(crate) fn pause(&self, pause: bool) {
+        self.0.pause.store(pause, Ordering::Relaxed);
+    }
+
+    /// Whether publishers may begin nothing at present.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.0.pause.load(Ordering::Relaxed) && !self.is_stopped()
     }
 
     /// How many messages were committed so far.
@@ -103,6 +145,23 @@ impl TransactionPlan {
         let fate = if self.rolls_back { Fate::RolledBack } else { Fate::Committed { at_us: sent_us } };
         ledger.note(&self.kept, fate);
     }
+}
+
+/// Keys of each publisher.
+const KEYS: u64 = 8;
+
+/// The key of a message. A publisher has its own, so that among messages of a key their numbers tell which came first.
+pub(crate) fn key_of(id: &str) -> Option<(String, u64)> {
+    let (prefix, number) = id.rsplit_once('-')?;
+    let number: u64 = number.parse().ok()?;
+    Some((format!("{prefix}-k{}", number % KEYS), number))
+}
+
+/// The identity in a payload.
+pub(crate) fn id_of(payload: &[u8]) -> Result<String> {
+    let payload: serde_json::Value =
+        serde_json::from_slice(payload).context("a payload came back changed")?;
+    Ok(payload["id"].as_str().context("a payload without its id")?.to_owned())
 }
 
 /// The payload of a message: its identity, and when it was made.

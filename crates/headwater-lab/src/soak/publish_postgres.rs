@@ -13,15 +13,21 @@ use tokio_postgres::{Client, Statement};
 
 use super::check::Fate;
 use super::history::now_us;
-use super::publish::{Ledger, PAUSE_AFTER_GOAL, TransactionPlan, payload};
+use super::publish::{Ledger, PAUSE_AFTER_GOAL, TransactionPlan, key_of, payload};
 use crate::server::connect;
+
+/// How long a publisher waits for a server to come back.
+const AWAY_MAX: Duration = Duration::from_secs(90);
 
 /// Where publishers publish to.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     url: String,
     namespace: Namespace,
-    topic: String,
+    /// Each message goes to all of them, in one transaction.
+    topics: Vec<String>,
+    /// Whether publishers live on when the server goes away.
+    survives: bool,
 }
 
 /// What came of the prepared transactions.
@@ -39,33 +45,88 @@ pub(crate) enum Prepared {
 struct Publisher {
     client: Client,
     statement: Statement,
-    topic: String,
+    topics: Vec<String>,
+}
+
+/// A transaction that came to no answer.
+struct Failed {
+    error: anyhow::Error,
+    /// Whether COMMIT was sent.
+    sent: bool,
 }
 
 impl Target {
     /// Reads the database and the schema from a store's URL.
     pub(crate) fn parse(store: &str, topic: &str) -> Result<Self> {
         match StoreUrl::parse(store, None)? {
-            StoreUrl::Postgres { url, namespace } => Ok(Target { url, namespace, topic: topic.to_owned() }),
+            StoreUrl::Postgres { url, namespace } => {
+                Ok(Target { url, namespace, topics: vec![topic.to_owned()], survives: false })
+            }
             StoreUrl::Sqlite(_) => anyhow::bail!("not a PostgreSQL store"),
         }
+    }
+
+    /// The same messages to another topic too.
+    pub(crate) fn add_topic(&mut self, topic: &str) {
+        self.topics.push(topic.to_owned());
+    }
+
+    /// Lets publishers live on when the server goes away.
+    pub(crate) fn surviving(mut self) -> Self {
+        self.survives = true;
+        self
     }
 
     async fn publisher(&self) -> Result<Publisher> {
         let client = connect(&self.url).await?;
         let sql = format!("SELECT {}.publish($1, $2::jsonb, key => $3)", self.namespace.quoted());
         let statement = client.prepare(&sql).await.context("preparing publish")?;
-        Ok(Publisher { client, statement, topic: self.topic.clone() })
+        Ok(Publisher { client, statement, topics: self.topics.clone() })
+    }
+
+    /// A new connection, once a server answers.
+    async fn publisher_again(&self, ledger: &Ledger) -> Result<Publisher> {
+        let deadline = Instant::now() + AWAY_MAX;
+        loop {
+            match self.publisher().await {
+                Ok(publisher) => return Ok(publisher),
+                Err(error) => {
+                    let over = Instant::now() > deadline || ledger.is_stopped();
+                    anyhow::ensure!(!over, "a publisher found no server in {AWAY_MAX:?}: {error:#}");
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Takes numbers of the log and gives them up: what a program that fails leaves behind.
+    pub(crate) async fn roll_back(&self, ledger: &Ledger, messages: usize) -> Result<()> {
+        let kept: Vec<String> = (0..messages).map(|_| ledger.new_id("undone")).collect();
+        let plan = TransactionPlan { kept, undone: vec![], delay: Duration::ZERO, rolls_back: true };
+        self.publisher().await?.run(&plan, ledger).await.map_err(|failed| failed.error)
     }
 
     /// Publishes transaction after transaction until the ledger says stop.
     pub(crate) async fn flood(self, ledger: Ledger, number: usize, seed: u64, goal: usize) -> Result<()> {
-        let publisher = self.publisher().await?;
+        let mut publisher = self.publisher().await?;
         let mut random = StdRng::seed_from_u64(seed ^ number as u64);
         let prefix = format!("p{number}");
         while !ledger.is_stopped() {
+            if ledger.is_paused() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                continue;
+            }
             let plan = TransactionPlan::draw(&mut random, &ledger, &prefix, Duration::from_millis(2_500));
-            publisher.run(&plan, &ledger).await?;
+            match publisher.run(&plan, &ledger).await {
+                Ok(()) => {}
+                Err(failed) if self.survives => {
+                    let unknown = failed.sent && !plan.rolls_back;
+                    ledger.note(&plan.kept, if unknown { Fate::Unknown } else { Fate::RolledBack });
+                    ledger.note(&plan.undone, Fate::RolledBack);
+                    publisher = self.publisher_again(&ledger).await?;
+                }
+                Err(failed) => return Err(failed.error),
+            }
             if ledger.committed() > goal {
                 tokio::time::sleep(PAUSE_AFTER_GOAL).await;
             }
@@ -86,12 +147,12 @@ impl Target {
             delay: Duration::ZERO,
             rolls_back: true,
         };
-        publisher.run(&plan, &ledger).await?;
+        publisher.run(&plan, &ledger).await.map_err(|failed| failed.error)?;
         while !ledger.is_stopped() {
             let kept = (0..random.random_range(1..=3)).map(|_| ledger.new_id("probe")).collect();
             let rolls_back = random.random_range(0..10) == 0;
             let plan = TransactionPlan { kept, undone: vec![], delay: Duration::ZERO, rolls_back };
-            publisher.run(&plan, &ledger).await?;
+            publisher.run(&plan, &ledger).await.map_err(|failed| failed.error)?;
             tokio::time::sleep(Duration::from_millis(random.random_range(100..250))).await;
         }
         Ok(())
@@ -102,7 +163,7 @@ impl Target {
         let publisher = self.publisher().await?;
         let kept = (0..3).map(|_| ledger.new_id("held")).collect();
         let plan = TransactionPlan { kept, undone: vec![], delay: during, rolls_back: false };
-        publisher.run(&plan, &ledger).await
+        publisher.run(&plan, &ledger).await.map_err(|failed| failed.error)
     }
 
     /// Prepares two transactions, and later commits one and rolls back the other.
@@ -133,13 +194,15 @@ impl Target {
 }
 
 impl Publisher {
-    async fn publish(&self, ids: &[String]) -> Result<()> {
-        let sends = ids.iter().map(async |id| {
-            let payload = payload(id);
-            self.client.query_one(&self.statement, &[&self.topic, &payload, id]).await
+    /// Publishes to each topic; the offsets, topic after topic.
+    async fn publish(&self, ids: &[String]) -> Result<Vec<i64>> {
+        let each = self.topics.iter().flat_map(|topic| ids.iter().map(move |id| (topic, id)));
+        let sends = each.map(async |(topic, id)| {
+            let (payload, key) = (payload(id), key_of(id).map(|(key, _)| key));
+            let row = self.client.query_one(&self.statement, &[topic, &payload, &key]).await?;
+            anyhow::Ok(row.get::<_, i64>(0))
         });
-        try_join_all(sends).await?;
-        Ok(())
+        try_join_all(sends).await
     }
 
     /// Publishes and prepares; the transaction's name and its messages. A refused PREPARE rolls back, and is tried
@@ -163,18 +226,30 @@ impl Publisher {
         Ok(None)
     }
 
-    async fn run(&self, plan: &TransactionPlan, ledger: &Ledger) -> Result<()> {
+    async fn run(&self, plan: &TransactionPlan, ledger: &Ledger) -> Result<(), Failed> {
+        let offsets = self.run_until_end(plan).await.map_err(|error| Failed { error, sent: false })?;
+        let sent_us = now_us();
+        let end = if plan.rolls_back { "ROLLBACK" } else { "COMMIT" };
+        let ended = self.client.batch_execute(end).await;
+        ended.map_err(|error| Failed { error: error.into(), sent: true })?;
+        plan.note(ledger, sent_us);
+        if !plan.rolls_back {
+            for (topic, offsets) in self.topics.iter().zip(offsets.chunks(plan.kept.len())) {
+                ledger.note_offsets(topic, &plan.kept, offsets);
+            }
+        }
+        Ok(())
+    }
+
+    async fn run_until_end(&self, plan: &TransactionPlan) -> Result<Vec<i64>> {
         self.client.batch_execute("BEGIN").await?;
-        self.publish(&plan.kept).await?;
+        let offsets = self.publish(&plan.kept).await?;
         if !plan.undone.is_empty() {
             self.client.batch_execute("SAVEPOINT undone").await?;
             self.publish(&plan.undone).await?;
             self.client.batch_execute("ROLLBACK TO SAVEPOINT undone").await?;
         }
         tokio::time::sleep(plan.delay).await;
-        let sent_us = now_us();
-        self.client.batch_execute(if plan.rolls_back { "ROLLBACK" } else { "COMMIT" }).await?;
-        plan.note(ledger, sent_us);
-        Ok(())
+        Ok(offsets)
     }
 }

@@ -12,7 +12,7 @@ use rand::{RngExt, SeedableRng};
 use rusqlite::{Connection, TransactionBehavior};
 
 use super::history::now_us;
-use super::publish::{Ledger, PAUSE_AFTER_GOAL, TransactionPlan, payload};
+use super::publish::{Ledger, PAUSE_AFTER_GOAL, TransactionPlan, key_of, payload};
 
 /// Where publishers publish to.
 #[derive(Clone, Debug)]
@@ -93,7 +93,8 @@ impl Target {
             "INSERT INTO headwater_publish (topic, key, payload) VALUES (?1, ?2, CAST(?3 AS BLOB))",
         )?;
         for id in ids {
-            insert.execute((&self.topic, id, payload(id).to_string()))?;
+            let key = key_of(id).map(|(key, _)| key);
+            insert.execute((&self.topic, key, payload(id).to_string()))?;
         }
         Ok(())
     }

@@ -1,14 +1,18 @@
 //! Where a soak takes place: an open store with a topic of its own, its groups, and the directory for histories.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use headwater::store::{OpenOptions, open};
-use headwater::{GroupName, Start, Store, SubscriptionStatus, TopicName, TopicSettings, TopicStatus};
+use headwater::{
+    GroupName, Offset, OffsetRange, Start, Store, SubscriptionStatus, TopicName, TopicSettings, TopicStatus,
+};
 
 use super::children::Children;
+use super::publish::id_of;
 use super::{publish_postgres, publish_sqlite};
 
 /// The groups of every soak.
@@ -26,6 +30,8 @@ enum Target {
 pub(super) struct Stage {
     pub(super) store: Arc<dyn Store>,
     pub(super) topic: TopicName,
+    /// A second topic that gets the same messages.
+    pub(super) second: Option<TopicName>,
     url: String,
     directory: PathBuf,
     seed: u64,
@@ -39,22 +45,38 @@ impl Stage {
         url: &str,
         kind: &str,
         settings: &TopicSettings,
+        groups: &[&str],
         seed: u64,
     ) -> Result<Self> {
         let name = format!("{kind}-{seed}-{}", super::history::now_us());
         let store = open(url, OpenOptions::default().connections_max(4)).await?;
         let topic = TopicName::new(name.as_str())?;
-        store.create_topic(&topic, settings).await?;
-        for group in GROUPS {
-            store.subscribe(&topic, &GroupName::new(group)?, Start::Beginning).await?;
-        }
+        create(&*store, &topic, settings, groups).await?;
         let directory = work.join(&name);
         std::fs::create_dir_all(&directory)?;
         let target = match store.engine() {
             "postgres" => Target::Postgres(publish_postgres::Target::parse(url, &name)?),
             _ => Target::Sqlite(publish_sqlite::Target::parse(url, &name)?),
         };
-        Ok(Stage { store, topic, url: url.to_owned(), directory, seed, target })
+        Ok(Stage { store, topic, second: None, url: url.to_owned(), directory, seed, target })
+    }
+
+    /// Lets every message go to a second topic too, with groups of its own (PostgreSQL).
+    pub(super) async fn add_topic(
+        &mut self,
+        kind: &str,
+        settings: &TopicSettings,
+        groups: &[&str],
+    ) -> Result<String> {
+        let name = format!("{}-{kind}", self.topic);
+        let topic = TopicName::new(name.as_str())?;
+        create(&*self.store, &topic, settings, groups).await?;
+        match &mut self.target {
+            Target::Postgres(target) => target.add_topic(&name),
+            Target::Sqlite(_) => bail!("not a PostgreSQL store"),
+        }
+        self.second = Some(topic);
+        Ok(name)
     }
 
     /// Members for this stage, none started yet.
@@ -87,18 +109,41 @@ impl Stage {
             children.restart_aborted()?;
             tokio::time::sleep(Duration::from_millis(250)).await;
             self.store.maintain().await?;
-            let (topic, groups) = self.status().await?;
-            let done = topic.gaps == 0 && groups.iter().all(|group| is_done(group, &topic));
+            let status = self.status().await?;
+            let done = status
+                .iter()
+                .all(|(topic, groups)| topic.gaps == 0 && groups.iter().all(|group| is_done(group, topic)));
             quiet = if done { quiet + 1 } else { 0 };
-            ensure!(Instant::now() < deadline, "not drained within {at_most:?}: {topic:?} {groups:?}");
+            ensure!(Instant::now() < deadline, "not drained within {at_most:?}: {status:?}");
         }
         Ok(())
     }
 
-    async fn status(&self) -> Result<(TopicStatus, Vec<SubscriptionStatus>)> {
+    /// Each topic with its groups.
+    pub(super) async fn status(&self) -> Result<Vec<(TopicStatus, Vec<SubscriptionStatus>)>> {
         let topics = self.store.topics().await?;
-        let topic = topics.into_iter().find(|status| status.topic.name == self.topic);
-        Ok((topic.context("the topic is gone")?, self.store.subscriptions(&self.topic).await?))
+        let mut status = vec![];
+        for name in std::iter::once(&self.topic).chain(&self.second) {
+            let topic = topics.iter().find(|status| status.topic.name == *name);
+            let topic = topic.context("the topic is gone")?.clone();
+            status.push((topic, self.store.subscriptions(name).await?));
+        }
+        Ok(status)
+    }
+
+    /// The identities of all messages that a topic stores.
+    pub(super) async fn log(&self, topic: &TopicName) -> Result<HashSet<String>> {
+        let status = self.status().await?;
+        let found = status.iter().find(|(status, _)| status.topic.name == *topic);
+        let (status, _) = found.context("the topic is gone")?;
+        let mut log = HashSet::new();
+        for first in (status.first.0.max(1)..=status.head.0).step_by(1_000) {
+            let page = OffsetRange::new(Offset(first), Offset(status.head.0.min(first + 999)));
+            for message in self.store.fetch(status.topic.topic_id, page).await? {
+                log.insert(id_of(&message.payload)?);
+            }
+        }
+        Ok(log)
     }
 
     /// What is off in the store now that everything is settled.
@@ -107,10 +152,11 @@ impl Stage {
         for finding in self.store.doctor().await? {
             findings.push(format!("{}: {}", finding.check, finding.problem));
         }
-        let (topic, groups) = self.status().await?;
-        for group in groups {
-            if !is_done(&group, &topic) || group.dead_letters > 0 {
-                findings.push(format!("group {} is not clean: {group:?}", group.group));
+        for (topic, groups) in self.status().await? {
+            for group in groups {
+                if !is_done(&group, &topic) || group.dead_letters > 0 {
+                    findings.push(format!("group {} is not clean: {group:?}", group.group));
+                }
             }
         }
         Ok(findings)
@@ -126,6 +172,19 @@ impl Stage {
         }
         Ok(())
     }
+}
+
+async fn create(
+    store: &dyn Store,
+    topic: &TopicName,
+    settings: &TopicSettings,
+    groups: &[&str],
+) -> Result<()> {
+    store.create_topic(topic, settings).await?;
+    for group in groups {
+        store.subscribe(topic, &GroupName::new(*group)?, Start::Beginning).await?;
+    }
+    Ok(())
 }
 
 fn is_done(group: &SubscriptionStatus, topic: &TopicStatus) -> bool {

@@ -1,11 +1,10 @@
 //! What a soak says at its end.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use comfy_table::{Table, presets};
 
-use super::check::{Fate, GroupFindings, MemberHistory, check_group, latencies_us};
+use super::check::{Facts, Fate, GroupFindings, MemberHistory, check_group, latencies_us};
 use super::publish_postgres::Prepared;
 
 /// The longest allowed time from COMMIT to delivery while another transaction stays open.
@@ -17,37 +16,51 @@ pub(super) struct Verdict {
     groups: Vec<(String, GroupFindings)>,
     committed: usize,
     rolled_back: usize,
+    unknown: usize,
     latencies: Vec<(u64, String)>,
     /// How long a transaction was held open while latency was measured.
     pub(super) held: Option<Duration>,
     /// Whether prepared transactions took part, where the database has them.
     pub(super) prepared: Option<Prepared>,
     pub(super) kills: usize,
+    /// How often the database went away.
+    pub(super) outages: usize,
+    /// What was counted beside the groups, and whether there may be any.
+    counts: Vec<(&'static str, usize, bool)>,
     pub(super) findings: Vec<String>,
     pub(super) seconds: f64,
 }
 
 impl Verdict {
     /// Checks one group.
-    pub(super) fn add_group(
-        &mut self,
-        group: &str,
-        fates: &HashMap<String, Fate>,
-        members: &[MemberHistory],
-    ) {
+    pub(super) fn add_group(&mut self, group: &str, facts: &Facts, members: &[MemberHistory]) {
+        let fates = &facts.published;
         self.committed = fates.values().filter(|fate| matches!(fate, Fate::Committed { .. })).count();
-        self.rolled_back = fates.len() - self.committed;
+        self.unknown = fates.values().filter(|fate| **fate == Fate::Unknown).count();
+        self.rolled_back = fates.len() - self.committed - self.unknown;
         for prefix in ["probe", "held"] {
             let of_group = latencies_us(fates, members, prefix);
             self.latencies.extend(of_group.into_iter().map(|(us, id)| (us, format!("{id} in {group}"))));
         }
-        self.groups.push((group.to_owned(), check_group(fates, members)));
+        self.groups.push((group.to_owned(), check_group(facts, members)));
     }
 
-    /// Whether nothing was violated. Without a kill nothing may be refused or come twice either.
+    /// Notes a number of things that must not be.
+    pub(super) fn count(&mut self, what: &'static str, count: usize) {
+        self.counts.push((what, count, false));
+    }
+
+    /// Notes a number of things that may be.
+    pub(super) fn show(&mut self, what: &'static str, count: usize) {
+        self.counts.push((what, count, true));
+    }
+
+    /// Whether nothing was violated. Without a kill or an outage nothing may be refused or come twice either.
     pub(super) fn is_clean(&self) -> bool {
-        let calm = |found: &GroupFindings| self.kills > 0 || found.refused + found.repeated == 0;
+        let calm =
+            |found: &GroupFindings| self.kills + self.outages > 0 || found.refused + found.repeated == 0;
         !self.groups.is_empty()
+            && self.counts.iter().all(|(_, count, allowed)| *allowed || *count == 0)
             && self.groups.iter().all(|(_, found)| found.is_clean() && calm(found))
             && self.findings.is_empty()
             && self.prepared != Some(Prepared::Refused)
@@ -65,26 +78,34 @@ impl Verdict {
         table.set_header([
             "group",
             "delivered",
-            "missing",
+            "lost",
+            "acked unseen",
             "rolled back",
             "doubled",
             "misordered",
-            "repeated after a kill",
+            "stolen",
+            "repeated after a fault",
             "refused",
         ]);
         for (group, found) in &self.groups {
             let counts = [
                 found.delivered,
-                found.missing,
+                found.lost,
+                found.unseen,
                 found.ghosts,
                 found.doubled,
                 found.misordered,
+                found.stolen,
                 found.repeated,
                 found.refused,
             ];
             table.add_row(std::iter::once(group.clone()).chain(counts.map(|count| count.to_string())));
         }
         let mut lines = vec![table.to_string(), self.summary()];
+        lines.extend(self.counts.iter().map(|(what, count, allowed)| {
+            let word = if *allowed || *count == 0 { "" } else { " VIOLATED" };
+            format!("{what}: {count}{word}")
+        }));
         lines.extend(self.groups.iter().flat_map(|(group, found)| {
             found.examples.iter().map(move |example| format!("  {group}: {example}"))
         }));
@@ -103,8 +124,10 @@ impl Verdict {
             }
             None => "",
         };
-        let Verdict { committed, rolled_back, kills, .. } = self;
-        let mut text = format!("{committed} committed, {rolled_back} rolled back, {kills} kills{prepared}");
+        let Verdict { committed, rolled_back, unknown, kills, outages, .. } = self;
+        let mut text = format!(
+            "{committed} committed, {rolled_back} rolled back, {unknown} unanswered, {kills} kills, {outages} outages{prepared}"
+        );
         let mut sorted: Vec<u64> = self.latencies.iter().map(|(us, _)| *us).collect();
         sorted.sort_unstable();
         if let Some((worst, id)) = self.worst_latency() {
@@ -134,12 +157,13 @@ mod tests {
     use crate::soak::history::MemberEvent;
 
     fn verdict(at_us: u64) -> Verdict {
-        let fates = HashMap::from([("probe-1".to_owned(), Fate::Committed { at_us: 1_000 })]);
+        let published = [("probe-1".to_owned(), Fate::Committed { at_us: 1_000 })].into();
+        let facts = Facts { published, ..Facts::default() };
         let delivered = MemberEvent::Delivered { token: 1, offset: 1, id: "probe-1".into(), at_us };
-        let acked = MemberEvent::Acked { token: 1, first: 1, last: 1 };
-        let member = MemberHistory { member: "m".into(), killed: false, events: vec![delivered, acked] };
+        let acked = MemberEvent::Acked { token: 1, first: 1, last: 1, at_us };
+        let member = MemberHistory { member: "m".into(), killed_us: None, events: vec![delivered, acked] };
         let mut verdict = Verdict { held: Some(Duration::from_secs(30)), ..Verdict::default() };
-        verdict.add_group("g1", &fates, &[member]);
+        verdict.add_group("g1", &facts, &[member]);
         verdict
     }
 
@@ -152,6 +176,16 @@ mod tests {
             Verdict { held: None, ..late }.is_clean(),
             "without a transaction held open it is only shown"
         );
+    }
+
+    #[test]
+    fn a_count_that_must_be_none_is_a_violation() {
+        let mut counted = verdict(1_000);
+        counted.show("shown", 3);
+        counted.count("none", 0);
+        assert!(counted.is_clean());
+        counted.count("one", 1);
+        assert!(!counted.is_clean() && counted.table(1).contains("one: 1 VIOLATED"));
     }
 
     #[test]

@@ -1,0 +1,149 @@
+//! `headwater-lab chaos`: what disks, clocks, operators and handlers do to a store, with real processes under load.
+//!
+//! Each check has an empty store of its own and starts its processes from this very program. They publish numbers and say
+//! line by line what was acknowledged and what was handled; the parent holds one against the other and against the log.
+
+mod away;
+mod blocked;
+mod child;
+mod clock;
+mod crew;
+mod disk;
+mod failed_sync;
+mod replaced;
+mod restored;
+mod slow_pull;
+mod tools;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use rand::RngExt;
+
+use crate::runtime::checks::Run;
+use crate::runtime::place::{Ground, Place};
+use crate::runtime::report::Judged;
+use crate::soak::OWN_POSTGRES;
+pub(crate) use child::{ChaosJob, run_job};
+
+/// Longer than any check takes; one that is still at it then has come to no result.
+const CHECK_MAX: Duration = Duration::from_secs(5 * 60);
+
+/// Options of `chaos`.
+#[derive(Debug, Args)]
+pub(crate) struct ChaosArgs {
+    /// Only these checks.
+    #[arg(long, value_enum, num_args = 1.., value_name = "NAME")]
+    only: Vec<Check>,
+    /// A store to check on: own-postgres for a server of the lab's own, postgres://… (databases named headwater_lab_*
+    /// are made there and removed), sqlite:path (files whose names begin so are made and removed). Default:
+    /// own-postgres and files in the work directory.
+    #[arg(long, num_args = 1.., value_name = "STORE")]
+    store: Vec<String>,
+    /// How long `blocked` blocks every thread.
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// How many positions of a failing sync `failed-sync` tries.
+    #[arg(long, default_value_t = 40)]
+    positions: u64,
+    /// Writes everything as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// What all randomness starts from; drawn and printed if absent.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Where data and logs go.
+    #[arg(long, value_name = "DIRECTORY", default_value = "target/lab")]
+    work: PathBuf,
+}
+
+/// What can be checked on its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Check {
+    /// An older copy is restored into the open file: what is published afterwards reaches every group (SQLite).
+    Restored,
+    /// The file is deleted, and replaced by another, under its processes: nothing is acknowledged into the void (SQLite).
+    Replaced,
+    /// One sync fails and the power goes: nothing acknowledged is lost (SQLite).
+    FailedSync,
+    /// The clock jumps by an hour and by 31 days, both ways: nothing unread is removed, nothing stands still (SQLite).
+    Clock,
+    /// Handlers block every thread of their runtime: nothing runs twice.
+    Blocked,
+    /// Pulled batches take longer than their lease: nothing that was handled is buried.
+    SlowPull,
+    /// A queue's workers are away for 40 days: its messages wait.
+    Away,
+}
+
+impl Check {
+    fn name(self) -> &'static str {
+        match self {
+            Check::Restored => "restored",
+            Check::Replaced => "replaced",
+            Check::FailedSync => "failed-sync",
+            Check::Clock => "clock",
+            Check::Blocked => "blocked",
+            Check::SlowPull => "slow-pull",
+            Check::Away => "away",
+        }
+    }
+
+    /// Whether it has something to say about a store.
+    fn concerns(self, ground: &Ground) -> bool {
+        match self {
+            Check::Restored | Check::Replaced | Check::FailedSync | Check::Clock => {
+                matches!(ground, Ground::Sqlite(_))
+            }
+            Check::Blocked | Check::SlowPull | Check::Away => true,
+        }
+    }
+
+    async fn run(self, place: &Place<'_>, setting: &Setting<'_>) -> Result<Vec<Judged>> {
+        match self {
+            Check::Restored => restored::run(place).await,
+            Check::Replaced => replaced::run(place).await,
+            Check::FailedSync => failed_sync::run(setting).await,
+            Check::Clock => clock::run(place, setting).await,
+            Check::Blocked => blocked::run(place, setting).await,
+            Check::SlowPull => slow_pull::run(place).await,
+            Check::Away => away::run(place).await,
+        }
+    }
+}
+
+/// What all checks of a run share.
+#[derive(Clone, Copy, Debug)]
+struct Setting<'a> {
+    work: &'a Path,
+    blocked: Duration,
+    positions: u64,
+    seed: u64,
+}
+
+/// Runs what was asked for; true if nothing was violated.
+pub(crate) async fn run(args: ChaosArgs) -> Result<bool> {
+    let seed = args.seed.unwrap_or_else(|| rand::rng().random_range(0..1_000_000_000));
+    println!("seed {seed}");
+    let mut run = Run::begin(&args.work, false, seed).await?;
+    let work = args.work.canonicalize()?;
+    let stores = match &args.store[..] {
+        [] => vec![format!("sqlite:{}", work.join("chaos").display()), OWN_POSTGRES.to_owned()],
+        named => named.to_vec(),
+    };
+    let setting =
+        Setting { work: &work, blocked: Duration::from_secs(args.seconds), positions: args.positions, seed };
+    for store in &stores {
+        let ground = Ground::prepare(store, &args.work).await?;
+        for check in Check::value_variants() {
+            let wanted = args.only.is_empty() || args.only.contains(check);
+            if wanted && check.concerns(&ground) {
+                let judged = async |place: &Place<'_>| check.run(place, &setting).await;
+                run.judge(check.name(), &ground, CHECK_MAX, judged).await?;
+            }
+        }
+    }
+    run.end(args.json.as_deref())
+}
