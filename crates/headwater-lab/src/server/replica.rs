@@ -340,7 +340,8 @@ mod tests {
     }
 
     async fn pair(replication: Replication) -> (Pair, tempfile::TempDir) {
-        let work = tempfile::Builder::new().prefix("headwater-replica").tempdir_in(std::env::temp_dir()).unwrap();
+        let work =
+            tempfile::Builder::new().prefix("headwater-replica").tempdir_in(std::env::temp_dir()).unwrap();
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(work.path(), mode).unwrap();
         (Pair::start(work.path(), replication, &[]).await.unwrap(), work)

@@ -100,12 +100,12 @@ impl std::fmt::Debug for PostgresStore {
 impl PostgresStore {
     /// Opens a namespace, creating it if it is missing. An older schema is migrated only if the options say so.
     pub async fn open(url: &str, namespace: Namespace, options: OpenOptions) -> Result<Self> {
-        let connections = Connections::new(url, &options)?;
+        let connections = Connections::new(url, &namespace, &options)?;
         migrate::prepare(&connections, &namespace, options.migrate).await?;
         let hub = Arc::new(Hub::default());
         let pools = connections.hosts().clone();
         let listen = match options.listen_url.as_deref() {
-            Some(url) => Hosts::new(url, options.statement_timeout)?,
+            Some(url) => Hosts::new(url, &namespace, options.statement_timeout)?,
             None => pools.clone(),
         };
         Ok(PostgresStore {

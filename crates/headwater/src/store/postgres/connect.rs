@@ -20,6 +20,7 @@ use super::hosts::Hosts;
 use super::{fault, tls};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease_thread::LeaseThread;
+use crate::namespace::Namespace;
 use crate::store::OpenOptions;
 
 /// How long to wait for a connection to become free.
@@ -54,8 +55,8 @@ pub struct PoolState {
 }
 
 impl Connections {
-    pub(super) fn new(url: &str, options: &OpenOptions) -> Result<Self> {
-        let hosts = Hosts::new(url, options.statement_timeout)?;
+    pub(super) fn new(url: &str, namespace: &Namespace, options: &OpenOptions) -> Result<Self> {
+        let hosts = Hosts::new(url, namespace, options.statement_timeout)?;
         Ok(Connections {
             work: pool(hosts.clone(), &hosts, options.connections_max)?,
             leases: {

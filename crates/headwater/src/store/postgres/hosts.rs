@@ -19,8 +19,10 @@ use tokio_postgres::config::{Host, LoadBalanceHosts, TargetSessionAttrs};
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{Client, Config, Connection, Socket};
 
+use super::statements::in_namespace;
 use super::{fault, tls};
 use crate::error::{Error, ErrorKind, Result};
+use crate::namespace::Namespace;
 
 /// How long one address may take to accept a connection, where the URL does not say.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -54,9 +56,9 @@ struct Shared {
 }
 
 impl Hosts {
-    pub(super) fn new(url: &str, statement_timeout: Duration) -> Result<Self> {
+    pub(super) fn new(url: &str, namespace: &Namespace, statement_timeout: Duration) -> Result<Self> {
         let (config, connector) = config_of(url)?;
-        let setup = setup(&config, statement_timeout);
+        let setup = setup(&config, namespace, statement_timeout);
         let (left, _) = watch::channel(None);
         let shared =
             Shared { targets: targets_of(&config)?, connector, setup, next: AtomicUsize::new(0), left };
@@ -280,14 +282,15 @@ fn limit_of(target: &Config) -> Duration {
 }
 
 /// What a session begins with: the functions of the schema rely on a new snapshot per statement.
-fn setup(config: &Config, statement_timeout: Duration) -> String {
+fn setup(config: &Config, namespace: &Namespace, statement_timeout: Duration) -> String {
     let timeout_ms = statement_timeout.as_millis();
     let refuse = match config.get_target_session_attrs() {
         TargetSessionAttrs::ReadOnly => "",
         _ => REFUSE_STANDBY,
     };
     format!(
-        "SET statement_timeout = {timeout_ms}; SET default_transaction_isolation = 'read committed'; SET jit = off; {DURABLE}; {refuse}"
+        "SET statement_timeout = {timeout_ms}; SET default_transaction_isolation = 'read committed'; SET jit = off; {DURABLE}; {refuse}; {}",
+        in_namespace(BEGIN_EPOCH, namespace)
     )
 }
 
@@ -295,6 +298,15 @@ fn setup(config: &Config, statement_timeout: Duration) -> String {
 /// statement may give that up for itself.
 const DURABLE: &str = "SELECT set_config('synchronous_commit', 'on', false)
     WHERE current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')";
+/// A server that was promoted or restored begins an epoch before this session publishes anything: offsets then continue above
+/// those that were lost. Not before the namespace is there, and not for those who may only read.
+const BEGIN_EPOCH: &str = "DO $$ BEGIN
+    IF current_setting('transaction_read_only') = 'off' AND has_schema_privilege(to_regnamespace('{schema}'), 'USAGE') THEN
+        IF has_function_privilege(to_regprocedure('{schema}.begin_epoch()'), 'EXECUTE') THEN
+            PERFORM {schema}.begin_epoch();
+        END IF;
+    END IF;
+END $$";
 const REFUSE_STANDBY: &str = "DO $$ BEGIN
     IF pg_is_in_recovery() THEN
         RAISE EXCEPTION USING ERRCODE = 'read_only_sql_transaction',
@@ -361,7 +373,7 @@ mod tests {
 
     #[test]
     fn what_was_connected_before_is_left_and_what_came_later_stays() {
-        let hosts = Hosts::new("postgres://u@a,b/d", Duration::from_secs(30)).unwrap();
+        let hosts = Hosts::new("postgres://u@a,b/d", &Namespace::default(), Duration::from_secs(30)).unwrap();
         let old = Instant::now();
         let new = old + Duration::from_secs(1);
         let mut leaving = hosts.leaving();
@@ -384,7 +396,7 @@ mod tests {
             gone.local_addr().unwrap()
         );
         drop(gone);
-        let hosts = Hosts::new(&url, Duration::from_secs(30)).unwrap();
+        let hosts = Hosts::new(&url, &Namespace::default(), Duration::from_secs(30)).unwrap();
         let drive = |connection: Driven| {
             tokio::spawn(async move {
                 let _ = connection.await;

@@ -59,7 +59,7 @@ enum Found {
 
 /// Migrates a namespace to this program's version, creating it if it is missing. Safe when many do it at once.
 pub async fn migrate(url: &str, namespace: &Namespace, options: &OpenOptions) -> Result<Migration> {
-    let connections = Connections::new(url, options)?;
+    let connections = Connections::new(url, namespace, options)?;
     let done = apply(&connections, namespace, NEWEST).await;
     connections.close();
     done
@@ -67,7 +67,7 @@ pub async fn migrate(url: &str, namespace: &Namespace, options: &OpenOptions) ->
 
 /// The version a namespace is at, without touching it; `None` if there is nothing of that name.
 pub async fn version(url: &str, namespace: &Namespace, options: &OpenOptions) -> Result<Option<i32>> {
-    let connections = Connections::new(url, options)?;
+    let connections = Connections::new(url, namespace, options)?;
     let found = look(&connections, namespace).await;
     connections.close();
     match found? {

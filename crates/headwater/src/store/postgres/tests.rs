@@ -101,7 +101,7 @@ async fn every_earlier_version_is_migrated_and_a_newer_one_refused() {
     let Some(scene) = Scene::new() else { return };
     for (from, _, _) in &MIGRATIONS[..MIGRATIONS.len() - 1] {
         let from = *from;
-        let connections = Connections::new(&scene.url, &OpenOptions::default()).unwrap();
+        let connections = Connections::new(&scene.url, &scene.namespace, &OpenOptions::default()).unwrap();
         apply_up_to(&connections, &scene.namespace, from).await.unwrap();
         assert_eq!(version(&scene.url, &scene.namespace, &OpenOptions::default()).await.unwrap(), Some(from));
         let refused = scene.open_as(None).await.unwrap_err();

@@ -37,6 +37,36 @@ async fn a_restored_dump_begins_an_epoch_that_the_doctor_shows() {
 }
 
 #[tokio::test]
+async fn after_a_failover_offsets_continue_above_those_that_were_given() {
+    let Some(scene) = Scene::new() else { return };
+    let store = scene.open().await;
+    let subscription = subscribed(&store).await;
+    claimed_epoch(&store, &subscription).await;
+    store.close().await.unwrap();
+    // As a promoted standby finds it: no epoch, and another timeline than before.
+    let promoted = "TRUNCATE {schema}.epoch; UPDATE {schema}.epoch_history SET timeline = 'before'";
+    scene.client().await.batch_execute(&scene.sql(promoted)).await.unwrap();
+    let store = scene.open().await;
+    let offset = store.publish(&orders(), &[NewMessage::new("x")]).await.unwrap()[0].offset.unwrap();
+    assert!(offset.0 > 1_000_000, "{offset} may have been given before");
+    // A claim passes what is never used in one step, whatever its size.
+    let one =
+        ClaimRequest { wants: vec![Want::new(subscription.subscription_id, 1)], ..request(&subscription) };
+    let mut claims = 0;
+    let lease = loop {
+        if let Some(lease) = store.claim(&one).await.unwrap().leases.pop() {
+            break lease;
+        }
+        claims += 1;
+        assert!(claims < 100, "it never comes");
+    };
+    assert_eq!((lease.range.first, lease.range.last), (offset, offset));
+    store.settle(&[Settlement::ack_all(&lease)]).await.unwrap().remove(0).unwrap();
+    let found: Vec<_> = store.doctor().await.unwrap().into_iter().map(|finding| finding.check).collect();
+    assert_eq!(found, ["epoch_changed"]);
+}
+
+#[tokio::test]
 async fn an_epoch_lost_in_a_crash_is_begun_once_by_all_that_claim() {
     let Some(scene) = Scene::new() else { return };
     let store = Arc::new(scene.open().await);

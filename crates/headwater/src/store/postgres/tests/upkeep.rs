@@ -194,7 +194,8 @@ async fn the_doctor_finds_what_is_broken() {
     stage.handle(&a, 5).await;
     stage.track().await;
     assert_eq!(stage.store.doctor().await.unwrap(), []);
-    let connections = Connections::new(&stage.scene.url, &OpenOptions::default()).unwrap();
+    let connections =
+        Connections::new(&stage.scene.url, &stage.scene.namespace, &OpenOptions::default()).unwrap();
     for (check, breakage) in breakages {
         // The doctor's own statement, inside a transaction that is rolled back.
         stage.run("BEGIN").await;
