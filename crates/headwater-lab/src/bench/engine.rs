@@ -131,7 +131,7 @@ impl Engine {
                 pages.insert(range, self.store.fetch(topic, range).await?);
             }
             done += claimed.leases.iter().map(|lease| pages[&lease.range].len() as u64).sum::<u64>();
-            let acks: Vec<_> = claimed.leases.iter().map(|lease| Settlement::ack_all(lease)).collect();
+            let acks: Vec<_> = claimed.leases.iter().map(Settlement::ack_all).collect();
             for settled in self.store.settle(&acks).await? {
                 settled?;
             }
@@ -164,7 +164,7 @@ async fn step(store: &dyn Store, request: &ClaimRequest, run: &Run) -> Result<us
         );
         count += messages.len();
     }
-    let acks: Vec<_> = claimed.leases.iter().map(|lease| Settlement::ack_all(lease)).collect();
+    let acks: Vec<_> = claimed.leases.iter().map(Settlement::ack_all).collect();
     if !acks.is_empty() {
         for settled in store.settle(&acks).await? {
             settled?;

@@ -159,8 +159,7 @@ async fn probe(headwater: &Headwater, seen: Arc<Mutex<Seen>>) -> Result<()> {
             let mut seen = seen.lock().expect("no panic while held");
             seen.claim_fetch.push(took);
         }
-        let settlements: Vec<Settlement> =
-            claimed.leases.iter().map(|lease| Settlement::ack_all(lease)).collect();
+        let settlements: Vec<Settlement> = claimed.leases.iter().map(Settlement::ack_all).collect();
         for settled in store.settle(&settlements).await? {
             settled?;
         }

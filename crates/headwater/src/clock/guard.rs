@@ -60,6 +60,7 @@ impl Memory {
     }
 
     /// Whether this process has been there for long enough to vouch for the time.
+    #[cfg(any(feature = "postgres", test))]
     pub(crate) fn is_steady(&self) -> bool {
         self.reading.answered.saturating_sub(self.since) >= STEADY
     }
@@ -70,6 +71,7 @@ impl Memory {
     }
 
     /// The time the database shows at this moment if its clock has not stepped.
+    #[cfg(any(feature = "postgres", test))]
     pub(crate) fn expected_ms(&self, monotonic: Duration) -> i64 {
         self.reading.now_ms.saturating_add(millis(monotonic.saturating_sub(self.reading.asked)))
     }

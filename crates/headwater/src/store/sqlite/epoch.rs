@@ -68,7 +68,7 @@ impl Seen {
             self.anchors.push((topic, Anchor { offset: head, message_id }));
         }
         if self.replaced {
-            let sql = super::sql!("claim/epoch_changed.sql");
+            let sql = super::sql!("epoch/changed.sql");
             work.connection.prepare_cached(sql)?.execute([work.now_ms().to_string()])?;
         }
         Ok(())
@@ -96,6 +96,6 @@ impl History {
 }
 
 fn message_id_at(work: &Work<'_>, topic: TopicId, offset: i64) -> Attempt<Option<[u8; 16]>> {
-    let mut statement = work.connection.prepare_cached(super::sql!("claim/message_id.sql"))?;
+    let mut statement = work.connection.prepare_cached(super::sql!("epoch/message_id.sql"))?;
     Ok(statement.query_row([row_key(topic, offset)], |row| row.get(0)).optional()?)
 }

@@ -197,9 +197,9 @@ async fn nothing_outstanding_survives_a_seek_or_a_cancel() {
         assert_eq!(lease.range, OffsetRange::new(crate::Offset(1), crate::Offset(10)));
         let settler = scene.client().await;
         let settle = format!(
-            "BEGIN; SELECT {{schema}}.settle_parts({}, ARRAY[3, 7]::bigint[], ARRAY[4, 8]::bigint[],
+            "BEGIN; SELECT {{schema}}.settle_parts({}, {}, '{}', ARRAY[3, 7]::bigint[], ARRAY[4, 8]::bigint[],
              ARRAY['retry', 'ack'], ARRAY[0, NULL]::bigint[], ARRAY['no', NULL], ARRAY[NULL, NULL]::text[], true, NULL)",
-            lease.token.0
+            lease.token.0, lease.subscription_id, lease.owner
         );
         settler.batch_execute(&scene.sql(&settle)).await.unwrap();
         let moving = tokio::spawn({
