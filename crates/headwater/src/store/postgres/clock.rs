@@ -7,9 +7,10 @@
 
 use std::sync::Mutex;
 
+use bytes::BytesMut;
+use deadpool_postgres::Object;
 use jiff::Timestamp;
-use tokio_postgres::Row;
-use tokio_postgres::types::ToSql;
+use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 
 use super::{PostgresStore, fault};
 use crate::clock::guard::{Memory, READ_EVERY, Reading, Stored, step_ms};
@@ -44,35 +45,62 @@ pub(super) enum On {
 }
 
 impl On {
-    async fn query(
-        self,
-        store: &PostgresStore,
-        doing: &str,
-        sql: &str,
-        params: &[&(dyn ToSql + Sync)],
-    ) -> Result<Vec<Row>> {
+    async fn get(self, store: &PostgresStore) -> Result<Object> {
         match self {
-            On::Leases => store.connections.query_leases(doing, sql, params).await,
-            On::Work => store.connections.query(doing, sql, params).await,
+            On::Leases => store.connections.get_for_leases().await,
+            On::Work => store.connections.get().await,
         }
     }
 }
 
-/// The time the server shows unless its clock stepped.
-pub(super) async fn expected(store: &PostgresStore, on: On) -> Result<Option<Timestamp>> {
+/// The time the server shows unless its clock stepped. It is taken when the statement is sent, and not before: the statement
+/// may have to wait for a connection first.
+pub(super) struct Expected<'a>(&'a PostgresStore);
+
+impl Expected<'_> {
+    pub(super) fn now(&self) -> Option<Timestamp> {
+        let expected = self.0.guard.memory()?.expected_ms(self.0.clock.monotonic());
+        Timestamp::from_millisecond(expected).ok()
+    }
+}
+
+impl std::fmt::Debug for Expected<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Expected").field(&self.now()).finish()
+    }
+}
+
+impl ToSql for Expected<'_> {
+    fn to_sql(
+        &self,
+        of: &Type,
+        out: &mut BytesMut,
+    ) -> std::result::Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
+        self.now().to_sql(of, out)
+    }
+
+    fn accepts(of: &Type) -> bool {
+        <Timestamp as ToSql>::accepts(of)
+    }
+
+    to_sql_checked!();
+}
+
+/// What the server is to expect, from a reading that is recent enough.
+pub(super) async fn expected(store: &PostgresStore, on: On) -> Result<Expected<'_>> {
     if store.guard.memory().is_none_or(|memory| memory.is_old(store.clock.monotonic())) {
         look(store, on).await?;
     }
-    let expected = store.guard.memory().map(|memory| memory.expected_ms(store.clock.monotonic()));
-    Ok(expected.and_then(|ms| Timestamp::from_millisecond(ms).ok()))
+    Ok(Expected(store))
 }
 
 /// Reads the clock, and moves deadlines if it stepped.
 pub(super) async fn look(store: &PostgresStore, on: On) -> Result<()> {
     for _ in 0..LOOKS_MAX {
+        let (doing, read) = ("reading the clock", &store.statements.read_clock);
+        let client = on.get(store).await?;
         let (memory, asked) = (store.guard.memory(), store.clock.monotonic());
-        let read = &store.statements.read_clock;
-        let rows = on.query(store, "reading the clock", read, &[&store.clock.injected()]).await?;
+        let rows = store.connections.query_on(client, doing, read, &[&store.clock.injected()], false).await?;
         let now: Timestamp = rows[0].get("now");
         let reading = Reading { now_ms: now.as_millisecond(), asked, answered: store.clock.monotonic() };
         let millis =
@@ -87,7 +115,8 @@ pub(super) async fn look(store: &PostgresStore, on: On) -> Result<()> {
         if step_ms != 0 || is_due(&stored, reading.now_ms, steady) {
             let params: [&(dyn ToSql + Sync); 4] = [&stored.moved_ms, &step_ms, &now, &steady];
             let moved = &store.statements.move_clock;
-            match on.query(store, "noting the time", moved, &params).await {
+            let client = on.get(store).await?;
+            match store.connections.query_on(client, "noting the time", moved, &params, false).await {
                 Ok(rows) if !rows[0].get::<_, bool>("moved") => continue,
                 // A producer only reads: those that hold leases deal with steps.
                 Err(error) if error.kind() == ErrorKind::PermissionDenied => step_ms = 0,

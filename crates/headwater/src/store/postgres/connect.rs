@@ -115,6 +115,11 @@ impl Connections {
         self.query_on(client, doing, sql, params, true).await
     }
 
+    /// A connection of the leases' own pool.
+    pub(super) async fn get_for_leases(&self) -> Result<Object> {
+        self.leases.get().await.map_err(fault::translate_pool)
+    }
+
     /// Runs one statement on the leases' own pool.
     pub(super) async fn query_leases(
         &self,
@@ -122,7 +127,7 @@ impl Connections {
         sql: &str,
         params: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>> {
-        let client = self.leases.get().await.map_err(fault::translate_pool)?;
+        let client = self.get_for_leases().await?;
         self.query_on(client, doing, sql, params, false).await
     }
 
@@ -141,7 +146,7 @@ impl Connections {
         self.query_within(left, client.map_err(fault::translate_pool)?, doing, sql, params, false).await
     }
 
-    async fn query_on(
+    pub(super) async fn query_on(
         &self,
         client: Object,
         doing: &str,

@@ -9,15 +9,15 @@
 
 use std::pin::Pin;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_postgres::config::{Host, LoadBalanceHosts, TargetSessionAttrs};
 use tokio_postgres::tls::MakeTlsConnect;
-use tokio_postgres::{Client, Config, Connection, Socket};
+use tokio_postgres::{Client, Config, Connection, SimpleQueryMessage, Socket};
 
 use super::statements::in_namespace;
 use super::{fault, tls};
@@ -47,8 +47,10 @@ struct Shared {
     /// One for each server, in the URL's order.
     targets: Vec<Config>,
     connector: tls::Connector,
-    /// What makes a session ready, or refuses it.
-    setup: String,
+    /// What makes a session ready, or refuses it: the settings first, which hold from the next transaction on.
+    setup: [String; 2],
+    /// The timeline of the server that was connected to last.
+    timeline: Mutex<Option<String>>,
     /// The server to begin with: the last that was found good.
     next: AtomicUsize,
     /// Connections made up to then are not used any more.
@@ -60,8 +62,14 @@ impl Hosts {
         let (config, connector) = config_of(url)?;
         let setup = setup(&config, namespace, statement_timeout);
         let (left, _) = watch::channel(None);
-        let shared =
-            Shared { targets: targets_of(&config)?, connector, setup, next: AtomicUsize::new(0), left };
+        let shared = Shared {
+            targets: targets_of(&config)?,
+            connector,
+            setup,
+            timeline: Mutex::default(),
+            next: AtomicUsize::new(0),
+            left,
+        };
         Ok(Hosts(Arc::new(shared)))
     }
 
@@ -113,10 +121,31 @@ impl Hosts {
         target: &Config,
         drive: &impl Fn(Driven) -> JoinHandle<()>,
     ) -> Result<(Client, JoinHandle<()>), tokio_postgres::Error> {
+        let began_at = Instant::now();
         let (client, connection) = target.connect(self.connector()).await?;
         let task = drive(connection);
-        client.batch_execute(&self.0.setup).await?;
+        for commands in &self.0.setup {
+            client.batch_execute(commands).await?;
+        }
+        self.heed_timeline(client.simple_query(TIMELINE).await?, began_at);
         Ok((client, task))
+    }
+
+    /// Another timeline is another server: one was promoted, and the one before may live on without knowing it. A claim of the
+    /// new one must not be read from the old one, so what was connected before is left.
+    fn heed_timeline(&self, answer: Vec<SimpleQueryMessage>, began_at: Instant) {
+        let row = answer.iter().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+            _ => None,
+        });
+        let Some(found) = row else { return };
+        let mut timeline = self.0.timeline.lock().expect("no panic while held");
+        let before = timeline.replace(found.clone());
+        drop(timeline);
+        if before.is_some_and(|before| before != found) {
+            tracing::warn!(timeline = found, "server changed, connections to the one before are dropped");
+            self.leave(began_at);
+        }
     }
 
     /// Leaves what was connected up to `made_at`. Later connections stay: they may be the new primary's.
@@ -282,22 +311,25 @@ fn limit_of(target: &Config) -> Duration {
 }
 
 /// What a session begins with: the functions of the schema rely on a new snapshot per statement.
-fn setup(config: &Config, namespace: &Namespace, statement_timeout: Duration) -> String {
+fn setup(config: &Config, namespace: &Namespace, statement_timeout: Duration) -> [String; 2] {
     let timeout_ms = statement_timeout.as_millis();
     let refuse = match config.get_target_session_attrs() {
         TargetSessionAttrs::ReadOnly => "",
         _ => REFUSE_STANDBY,
     };
-    format!(
-        "SET statement_timeout = {timeout_ms}; SET default_transaction_isolation = 'read committed'; SET jit = off; {DURABLE}; {refuse}; {}",
-        in_namespace(BEGIN_EPOCH, namespace)
-    )
+    let settings = format!(
+        "SET statement_timeout = {timeout_ms}; SET default_transaction_isolation = 'read committed'; SET jit = off; {DURABLE}"
+    );
+    [settings, format!("{refuse}; {}", in_namespace(BEGIN_EPOCH, namespace))]
 }
 
 /// What the store itself commits waits for the disk, and for a synchronous standby, whatever the role's setting is; a
 /// statement may give that up for itself.
 const DURABLE: &str = "SELECT set_config('synchronous_commit', 'on', false)
     WHERE current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')";
+/// Which history of the server's log this is; a standby has none of its own.
+const TIMELINE: &str =
+    "SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) WHERE NOT pg_is_in_recovery()";
 /// A server that was promoted or restored begins an epoch before this session publishes anything: offsets then continue above
 /// those that were lost. Not before the namespace is there, and not for those who may only read.
 const BEGIN_EPOCH: &str = "DO $$ BEGIN

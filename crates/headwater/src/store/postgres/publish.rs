@@ -75,7 +75,7 @@ async fn publish_columns(
     let rows = loop {
         // Only windows of dedup keys are judged by the clock.
         if columns.dedup_keys.is_some() {
-            columns.expected = clock::expected(store, On::Work).await?;
+            columns.expected = clock::expected(store, On::Work).await?.now();
         }
         match store.connections.commit(&doing, &store.statements.publish, &columns.params(&name)).await {
             Err(error) if clock::repeats(store, On::Work, &mut refused, &error).await? => {}

@@ -198,6 +198,7 @@ CREATE INDEX dead_letter_subscription ON {schema}.dead_letter (subscription_id, 
 -- base backup all find it empty: exactly those may have taken back what clients have seen. A dump carries its row, but
 -- not the transaction that wrote it: "made_by" is the row's own xmin, and a row whose xmin is another was copied.
 CREATE UNLOGGED TABLE {schema}.epoch (
+    one     boolean PRIMARY KEY DEFAULT true CHECK (one),
     epoch   bigint NOT NULL,
     made_by xid
 );

@@ -95,6 +95,12 @@ BEGIN
     IF (t.storage, t.partition, t.partition_rows) IS DISTINCT FROM (n.storage, n.partition, n.partition_rows) THEN
         PERFORM {schema}.make_storage(t.topic_id);
     END IF;
+    IF n.dedup_window_ms < t.dedup_window_ms THEN
+        -- A key beyond the window would count as stored by a clock that was ahead, and be forgotten.
+        UPDATE {schema}.dedup d SET expires_at = least(d.expires_at,
+            coalesce(p_now, clock_timestamp()) + make_interval(secs => n.dedup_window_ms / 1000.0))
+        WHERE d.topic_id = t.topic_id;
+    END IF;
     IF t.semantics <> n.semantics THEN
         PERFORM {schema}.semantics_changed(t.topic_id, coalesce(p_now, clock_timestamp()));
     END IF;

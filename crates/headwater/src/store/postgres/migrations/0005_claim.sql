@@ -16,6 +16,8 @@ BEGIN
             SELECT h.cause INTO cause FROM {schema}.epoch_history h WHERE h.epoch = begin_epoch.epoch;
             RETURN;
         END IF;
+        -- Nothing waits for a standby here: there may be none yet, and a lost epoch is begun again.
+        PERFORM set_config('synchronous_commit', 'local', true);
         LOCK TABLE {schema}.epoch IN EXCLUSIVE MODE;
     END LOOP;
     v_copied := EXISTS (SELECT FROM {schema}.epoch);

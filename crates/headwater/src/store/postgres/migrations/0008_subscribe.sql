@@ -90,6 +90,9 @@ BEGIN
     -- order per key holds. Before this group is there: rows that came before this call are not its.
     IF h.gaps_until > 0 AND NOT p_dry THEN
         PERFORM {schema}.watch_gaps(p_topic_id, 0, NULL, NULL);
+        UPDATE {schema}.head e SET holes_until = x.last_offset
+        FROM (SELECT max(y.last_offset) AS last_offset FROM {schema}.hole y WHERE y.topic_id = p_topic_id) x
+        WHERE e.topic_id = p_topic_id AND e.holes_until < x.last_offset;
     END IF;
     -- Below the first offset stored nothing ever comes: cleanup passes no noted gap.
     next_offset := greatest(v_first, CASE p_start

@@ -115,17 +115,10 @@ BEGIN
     IF p_step_ms = 0 THEN
         RETURN true;
     END IF;
+    -- A lease that a step back would end was given after it, by a process that did not notice: its time is right.
     UPDATE {schema}.outstanding o SET due_at = o.due_at + v_step WHERE o.ctid = ANY (ARRAY(
         SELECT x.ctid FROM {schema}.outstanding x
         WHERE x.due_at > v_after AND x.due_at < 'infinity' AND (x.owner IS NULL OR x.due_at + v_step > p_now)
-        FOR UPDATE SKIP LOCKED));
-    -- A lease that a step back would end was given after it, by a process that did not notice: it counts from now.
-    UPDATE {schema}.outstanding o
-    SET due_at = least(o.due_at, p_now + make_interval(secs => greatest(coalesce(s.lease_ms, t.lease_ms), 30000) / 1000.0))
-    FROM {schema}.subscription s JOIN {schema}.topic t ON t.topic_id = s.topic_id
-    WHERE s.subscription_id = o.subscription_id AND o.ctid = ANY (ARRAY(
-        SELECT x.ctid FROM {schema}.outstanding x
-        WHERE p_step_ms < 0 AND x.owner IS NOT NULL AND x.due_at > p_now AND x.due_at < 'infinity' AND x.due_at + v_step <= p_now
         FOR UPDATE SKIP LOCKED));
     UPDATE {schema}.owner w SET seen_at = least(w.seen_at + v_step, p_now) WHERE w.ctid = ANY (ARRAY(
         SELECT x.ctid FROM {schema}.owner x FOR UPDATE SKIP LOCKED));
