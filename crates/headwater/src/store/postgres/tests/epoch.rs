@@ -127,8 +127,11 @@ async fn a_new_group_shows_no_later_row_of_a_transaction_before_its_earlier_one(
     let other = Arc::clone(&store);
     let group = GroupName::new("late").unwrap();
     let subscribing = tokio::spawn(async move { other.subscribe(&orders(), &group, Start::Now).await });
-    let waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)";
-    until_true("it waits", async || client.query_one(waits, &[]).await.unwrap().get(0)).await;
+    let waits = "SELECT FROM pg_stat_activity WHERE wait_event = 'advisory' AND query LIKE '%' || $1 || '%'";
+    until_true("it waits", async || {
+        !client.query(waits, &[&scene.namespace.as_str()]).await.unwrap().is_empty()
+    })
+    .await;
     publisher.batch_execute("COMMIT").await.unwrap();
     client.execute(&scene.sql("SELECT pg_advisory_unlock(hashtext('{schema}'))"), &[]).await.unwrap();
     in_time("it subscribes", subscribing).await.unwrap().unwrap();
