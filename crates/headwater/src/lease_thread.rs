@@ -5,6 +5,7 @@
 //! with a runtime of its own; it starts with the first that needs it and ends with the last. Only code of this crate runs
 //! there, and none of it blocks: what a program wrote (handlers, filters, codecs) never does.
 
+use std::cell::Cell;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -20,6 +21,10 @@ use crate::error::{Error, ErrorKind, Result, panic_text};
 const RESTART_AFTER: Duration = Duration::from_secs(1);
 
 static SHARED: Mutex<Weak<LeaseThread>> = Mutex::new(Weak::new());
+
+thread_local! {
+    static IS_CURRENT: Cell<bool> = const { Cell::new(false) };
+}
 
 /// Whoever needs the thread holds this.
 #[derive(Debug)]
@@ -49,11 +54,17 @@ impl LeaseThread {
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel::<()>();
         std::thread::Builder::new().name("headwater-leases".into()).spawn(move || {
+            IS_CURRENT.set(true);
             let _ = runtime.block_on(stopped);
             // A name that is still being resolved is not waited for.
             runtime.shutdown_background();
         })?;
         Ok(LeaseThread { runtime: handle, _stop: Some(stop) })
+    }
+
+    /// Whether the caller runs on the thread. It may then rely on nothing that the program's runtime drives.
+    pub(crate) fn is_current() -> bool {
+        IS_CURRENT.get()
     }
 
     /// No thread: the runtime of the caller, for tests in a time that is moved by hand.
@@ -99,6 +110,7 @@ mod tests {
         let (one, other) = (LeaseThread::shared().unwrap(), LeaseThread::shared().unwrap());
         assert!(Arc::ptr_eq(&one, &other));
         assert_eq!(one.spawn(async { name() }).await.unwrap().as_deref(), Some("headwater-leases"));
+        assert!(one.spawn(async { LeaseThread::is_current() }).await.unwrap() && !LeaseThread::is_current());
         let alone = LeaseThread::start().unwrap();
         let forever = alone.spawn(std::future::pending::<()>());
         drop(alone);

@@ -141,6 +141,18 @@ impl Connections {
         self.query_within(left, client.map_err(fault::translate_pool)?, doing, sql, params, false).await
     }
 
+    /// Runs one statement on the leases' own pool that commits something, waiting so long at most for the answer.
+    pub(super) async fn commit_leases_within(
+        &self,
+        limit: Duration,
+        doing: &str,
+        sql: &str,
+        params: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>> {
+        let client = self.leases.get().await.map_err(fault::translate_pool)?;
+        self.query_within(limit.min(self.answer_timeout()), client, doing, sql, params, true).await
+    }
+
     async fn query_on(
         &self,
         client: Object,
