@@ -7,13 +7,15 @@
 
 use std::cell::Cell;
 use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, Weak};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures::FutureExt;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinHandle};
 
 use crate::error::{Error, ErrorKind, Result, panic_text};
 
@@ -80,6 +82,14 @@ impl LeaseThread {
         self.runtime.spawn(task)
     }
 
+    /// A task that ends when its handle is dropped.
+    pub(crate) fn spawn_owned<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> Owned<T> {
+        Owned(self.spawn(task))
+    }
+
     /// Runs a task to its end. Others rely on it, so one that panics is reported and started again.
     pub(crate) fn spawn_watched<F: Future<Output = ()> + Send + 'static>(
         &self,
@@ -92,6 +102,24 @@ impl LeaseThread {
                 tokio::time::sleep(RESTART_AFTER).await;
             }
         })
+    }
+}
+
+/// A task that ends when this is dropped; a plain handle detaches it.
+#[derive(Debug)]
+pub(crate) struct Owned<T>(JoinHandle<T>);
+
+impl<T> Future for Owned<T> {
+    type Output = Result<T, JoinError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context)
+    }
+}
+
+impl<T> Drop for Owned<T> {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 
@@ -115,6 +143,18 @@ mod tests {
         let forever = alone.spawn(std::future::pending::<()>());
         drop(alone);
         assert!(forever.await.unwrap_err().is_cancelled(), "its tasks end with it");
+    }
+
+    #[tokio::test]
+    async fn a_task_ends_with_its_owner() {
+        let (held, ended) = oneshot::channel::<()>();
+        let task = LeaseThread::here().spawn_owned(async move {
+            let _held = held;
+            std::future::pending::<()>().await;
+        });
+        tokio::task::yield_now().await;
+        drop(task);
+        assert!(ended.await.is_err(), "what it held is dropped");
     }
 
     #[tokio::test(start_paused = true)]

@@ -8,15 +8,13 @@ use tokio_postgres::types::ToSql;
 
 use super::PostgresStore;
 use super::clock::{self, On};
+use super::heartbeat::ANSWER_TIMEOUT;
 use super::time::millis;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::{LeaseId, LeaseToken, OffsetRange, Outcome, Parts, Settlement};
 use crate::lease_thread::LeaseThread;
 use crate::limits::DELAY_MAX;
 use crate::topic::TopicId;
-
-/// What the thread for leases waits for the answer to a settlement.
-const ON_THREAD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Settles, and asks again about what is lost if the clock stepped meanwhile: it may be held still.
 ///
@@ -103,7 +101,7 @@ async fn commit(
     params: &[&(dyn ToSql + Sync)],
 ) -> Result<Vec<Row>> {
     match on {
-        On::Leases => store.connections.commit_leases_within(ON_THREAD_TIMEOUT, doing, sql, params).await,
+        On::Leases => store.connections.commit_leases_within(ANSWER_TIMEOUT, doing, sql, params).await,
         On::Work => store.connections.commit(doing, sql, params).await,
     }
 }
@@ -272,7 +270,8 @@ async fn extend_once(store: &PostgresStore, leases: &[LeaseId], lease: Duration)
         let (now, expected) = (store.clock.injected(), clock::expected(store, On::Leases).await?);
         let answer = store
             .connections
-            .query_leases(
+            .query_leases_within(
+                ANSWER_TIMEOUT,
                 "extending leases",
                 &store.statements.extend,
                 &[
