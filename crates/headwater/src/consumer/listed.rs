@@ -61,6 +61,11 @@ impl Listed {
         Ok(self.leases.front().map(|lease| (lease.clone(), self.lease_for)))
     }
 
+    /// From when the time of the next one counts.
+    pub(super) fn since(&self) -> Instant {
+        self.since
+    }
+
     pub(super) fn pop(&mut self) {
         self.leases.pop_front();
     }
