@@ -1,16 +1,16 @@
 //! Handling: a leased batch of messages, what a handler says of each, and the settlement that follows.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::consumer::{BEAT_MAX, InUse, in_time};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::{Lease, OffsetRange, Outcome, Settlement};
+use crate::lease_thread::Owned;
 use crate::message::{Message, Offset};
 use crate::settle::{RetryPolicy, Verdict, WaitingKeys, outcomes_of, own_messages, with_followers_held};
 
@@ -31,15 +31,22 @@ pub struct Batch {
     /// Of keys that wait for an older message: given back unhandled.
     parked: Vec<(Offset, String)>,
     lease_for: Duration,
-    handed_at: Instant,
+    /// From when its time counts: before the call that claimed or extended it, so never later than in the store.
+    held_since: Mutex<Instant>,
     policy: RetryPolicy,
 }
 
 impl Batch {
-    pub(crate) fn new(of: InUse, lease: Lease, lease_for: Duration, messages: Vec<Message>) -> Self {
+    pub(crate) fn new(
+        of: InUse,
+        lease: Lease,
+        lease_for: Duration,
+        held_since: Instant,
+        messages: Vec<Message>,
+    ) -> Self {
         let (messages, parked) = own_messages(&lease, of.group.subscription.lanes, messages);
         let policy = of.group.policy();
-        Batch { of, lease, messages, parked, lease_for, handed_at: Instant::now(), policy }
+        Batch { of, lease, messages, parked, lease_for, held_since: Mutex::new(held_since), policy }
     }
 
     /// The messages, offsets rising.
@@ -93,17 +100,27 @@ impl Batch {
 
     /// Gives the holder the lease's full time again, from now.
     pub async fn extend(&self) -> Result<()> {
-        self.of.runtime.store.extend(&[self.lease.id()], self.lease_for).await?.remove(0)
+        let asked_at = Instant::now();
+        self.of.runtime.store.extend(&[self.lease.id()], self.lease_for).await?.remove(0)?;
+        *self.held_since.lock().expect("no panic while held") = asked_at;
+        Ok(())
+    }
+
+    fn held_since(&self) -> Instant {
+        *self.held_since.lock().expect("no panic while held")
     }
 
     /// Handles the messages one after the other and settles them: extends the lease at a third of its time, also while the
     /// handler blocks its thread, and keeps order per key where the subscription asks for it. `LeaseLost` if the lease is lost
-    /// meanwhile: the handler that runs is dropped, and others have the messages.
+    /// meanwhile, or its time is over and no extension succeeded: the handler that runs is dropped, and others have the messages.
     pub async fn handle<H, F>(self, mut handler: H) -> Result<()>
     where
         H: FnMut(Message, u32) -> F,
         F: Future<Output = Verdict>,
     {
+        if !self.lease_for.is_zero() && self.held_since().elapsed() >= self.lease_for {
+            self.extend().await?;
+        }
         let (_keeping, lost) = self.keep();
         tokio::pin!(lost);
         let mut verdicts = Vec::new();
@@ -126,26 +143,38 @@ impl Batch {
     }
 
     /// Extends the lease on the thread for leases, until the first part is dropped. The second one answers if it is lost.
-    fn keep(&self) -> (AbortOnDropHandle, impl Future<Output = Error> + use<>) {
+    fn keep(&self) -> (Owned<()>, impl Future<Output = Error> + use<>) {
         let (tell, lost) = oneshot::channel();
         let (store, id, lease_for) = (Arc::clone(&self.of.runtime.store), self.lease.id(), self.lease_for);
-        let first_at = self.handed_at + lease_for / 3;
-        let keeping = self.of.runtime.thread.spawn(async move {
+        let held_since = self.held_since();
+        let keeping = self.of.runtime.thread.spawn_owned(async move {
             if lease_for.is_zero() {
                 return;
             }
-            tokio::time::sleep_until(first_at).await;
+            // Past it another process may have the messages: no extension is waited for any longer.
+            let mut ends_at = held_since + lease_for;
+            tokio::time::sleep_until(held_since + lease_for / 3).await;
             loop {
-                let asked = in_time(BEAT_MAX, store.extend(std::slice::from_ref(&id), lease_for)).await;
+                let asked_at = Instant::now();
+                let limit = BEAT_MAX.min(ends_at.saturating_duration_since(asked_at));
+                let asked = in_time(limit, store.extend(std::slice::from_ref(&id), lease_for)).await;
                 let pause = match asked.and_then(|mut answers| answers.remove(0)) {
-                    Ok(()) => lease_for / 3,
+                    Ok(()) => {
+                        ends_at = asked_at + lease_for;
+                        lease_for / 3
+                    }
                     Err(error) if matches!(error.kind(), ErrorKind::LeaseLost | ErrorKind::Closed) => {
                         let _ = tell.send(error);
                         return;
                     }
                     Err(error) => {
                         tracing::warn!(%error, token = %id.token, "extending leases failed");
-                        (lease_for / 20).min(Duration::from_secs(1))
+                        let left = ends_at.saturating_duration_since(Instant::now());
+                        if left.is_zero() {
+                            let _ = tell.send(Error::lease_lost(id.token.0));
+                            return;
+                        }
+                        (lease_for / 20).min(Duration::from_secs(1)).min(left)
                     }
                 };
                 tokio::time::sleep(pause).await;
@@ -157,7 +186,7 @@ impl Batch {
                 Err(_) => std::future::pending().await,
             }
         };
-        (AbortOnDropHandle(keeping), lost)
+        (keeping, lost)
     }
 
     /// Repeats what meets a database that is locked or away for as long as the lease can still be held: the work is done,
@@ -197,15 +226,6 @@ impl Batch {
         let parked = self.parked.iter().map(|(offset, key)| (*offset, Outcome::Park { key: key.clone() }));
         let others = parked.chain(outcomes.iter().cloned()).collect();
         Settlement::each(&self.lease, fill_with_acks(self.lease.range, others))
-    }
-}
-
-/// A task that ends with this.
-struct AbortOnDropHandle(JoinHandle<()>);
-
-impl Drop for AbortOnDropHandle {
-    fn drop(&mut self) {
-        self.0.abort();
     }
 }
 

@@ -5,14 +5,17 @@
 //! with a runtime of its own; it starts with the first that needs it and ends with the last. Only code of this crate runs
 //! there, and none of it blocks: what a program wrote (handlers, filters, codecs) never does.
 
+use std::cell::Cell;
 use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, Weak};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures::FutureExt;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinHandle};
 
 use crate::error::{Error, ErrorKind, Result, panic_text};
 
@@ -20,6 +23,10 @@ use crate::error::{Error, ErrorKind, Result, panic_text};
 const RESTART_AFTER: Duration = Duration::from_secs(1);
 
 static SHARED: Mutex<Weak<LeaseThread>> = Mutex::new(Weak::new());
+
+thread_local! {
+    static IS_CURRENT: Cell<bool> = const { Cell::new(false) };
+}
 
 /// Whoever needs the thread holds this.
 #[derive(Debug)]
@@ -49,11 +56,17 @@ impl LeaseThread {
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel::<()>();
         std::thread::Builder::new().name("headwater-leases".into()).spawn(move || {
+            IS_CURRENT.set(true);
             let _ = runtime.block_on(stopped);
             // A name that is still being resolved is not waited for.
             runtime.shutdown_background();
         })?;
         Ok(LeaseThread { runtime: handle, _stop: Some(stop) })
+    }
+
+    /// Whether the caller runs on the thread. It may then rely on nothing that the program's runtime drives.
+    pub(crate) fn is_current() -> bool {
+        IS_CURRENT.get()
     }
 
     /// No thread: the runtime of the caller, for tests in a time that is moved by hand.
@@ -69,6 +82,14 @@ impl LeaseThread {
         self.runtime.spawn(task)
     }
 
+    /// A task that ends when its handle is dropped.
+    pub(crate) fn spawn_owned<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> Owned<T> {
+        Owned(self.spawn(task))
+    }
+
     /// Runs a task to its end. Others rely on it, so one that panics is reported and started again.
     pub(crate) fn spawn_watched<F: Future<Output = ()> + Send + 'static>(
         &self,
@@ -81,6 +102,24 @@ impl LeaseThread {
                 tokio::time::sleep(RESTART_AFTER).await;
             }
         })
+    }
+}
+
+/// A task that ends when this is dropped; a plain handle detaches it.
+#[derive(Debug)]
+pub(crate) struct Owned<T>(JoinHandle<T>);
+
+impl<T> Future for Owned<T> {
+    type Output = Result<T, JoinError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context)
+    }
+}
+
+impl<T> Drop for Owned<T> {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 
@@ -99,10 +138,23 @@ mod tests {
         let (one, other) = (LeaseThread::shared().unwrap(), LeaseThread::shared().unwrap());
         assert!(Arc::ptr_eq(&one, &other));
         assert_eq!(one.spawn(async { name() }).await.unwrap().as_deref(), Some("headwater-leases"));
+        assert!(one.spawn(async { LeaseThread::is_current() }).await.unwrap() && !LeaseThread::is_current());
         let alone = LeaseThread::start().unwrap();
         let forever = alone.spawn(std::future::pending::<()>());
         drop(alone);
         assert!(forever.await.unwrap_err().is_cancelled(), "its tasks end with it");
+    }
+
+    #[tokio::test]
+    async fn a_task_ends_with_its_owner() {
+        let (held, ended) = oneshot::channel::<()>();
+        let task = LeaseThread::here().spawn_owned(async move {
+            let _held = held;
+            std::future::pending::<()>().await;
+        });
+        tokio::task::yield_now().await;
+        drop(task);
+        assert!(ended.await.is_err(), "what it held is dropped");
     }
 
     #[tokio::test(start_paused = true)]

@@ -17,6 +17,7 @@ use tokio::sync::{Mutex, Notify};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use super::heart::{BEAT_MAX, in_time};
 use crate::error::{Error, Result, no_panic};
 use crate::lease::{Lease, LeaseId, Outcome, Settlement};
 use crate::lease_thread::LeaseThread;
@@ -58,6 +59,11 @@ impl Listed {
             self.extend().await?;
         }
         Ok(self.leases.front().map(|lease| (lease.clone(), self.lease_for)))
+    }
+
+    /// From when the time of the next one counts.
+    pub(super) fn since(&self) -> Instant {
+        self.since
     }
 
     pub(super) fn pop(&mut self) {
@@ -135,10 +141,13 @@ impl Drop for List {
         if listed.try_lock().is_ok_and(|listed| listed.is_empty()) {
             return;
         }
+        // The task holds the thread, which would end under it with its last holder.
+        let thread = Arc::clone(&self.thread);
         self.thread.spawn(async move {
-            if let Err(error) = listed.lock().await.give_back().await {
+            if let Err(error) = in_time(BEAT_MAX, listed.lock().await.give_back()).await {
                 not_given_back(&error);
             }
+            drop(thread);
         });
     }
 }
@@ -149,7 +158,8 @@ async fn watch(list: Weak<Mutex<Listed>>, filled: Arc<Notify>) {
         let Some(listed) = list.upgrade() else { return };
         let again_at = {
             let mut listed = listed.lock().await;
-            let result = if listed.is_old() { listed.give_back().await } else { Ok(()) };
+            // Bounded, because it holds the list. What was given back of it by then stays so, and the next try does the rest.
+            let result = if listed.is_old() { in_time(BEAT_MAX, listed.give_back()).await } else { Ok(()) };
             match result {
                 Ok(()) => listed.old_at(),
                 Err(error) => {

@@ -123,7 +123,7 @@ impl Consumer {
                     // The read took so long, or the process was stopped: the next round gives it back.
                     continue;
                 }
-                let batch = self.batch_of(lease, lease_for, messages).await?;
+                let batch = self.batch_of(lease, lease_for, listed.since(), messages).await?;
                 listed.pop();
                 if batch.is_some() {
                     return Ok(batch);
@@ -179,18 +179,23 @@ impl Consumer {
         &self,
         lease: Lease,
         lease_for: Duration,
+        held_since: Instant,
         messages: Vec<Message>,
     ) -> Result<Option<Batch>> {
         let suspect = lease.suspect;
-        let batch = Batch::new(InUse::new(&self.runtime, &self.group), lease, lease_for, messages);
+        let of = InUse::new(&self.runtime, &self.group);
+        let batch = Batch::new(of, lease, lease_for, held_since, messages);
         let (metrics, count) = (&self.group.metrics, batch.messages().len() as u64);
         metrics.delivered.add(count);
         if suspect {
             metrics.reassigned.add(count);
         }
         if batch.messages().is_empty() {
-            batch.ack().await?;
-            return Ok(None);
+            return match batch.ack().await {
+                // Lost meanwhile: it has nothing to be handled, and the next one is taken.
+                Err(error) if error.kind() != ErrorKind::LeaseLost => Err(error),
+                _ => Ok(None),
+            };
         }
         Ok(Some(batch))
     }

@@ -3,8 +3,8 @@
 //! One transaction per slice, one savepoint per message, and the settlement inside it. Killed before the commit, nothing of it
 //! has happened and the lease is handed out again. Killed after it, the messages are settled and not handed out again; and
 //! should one come once more all the same (published twice with one id, or the commit's answer was lost), its inbox entry
-//! says that the effect is there. A lease lost meanwhile makes the settlement find nothing: everything is rolled back, and
-//! whoever has the messages now does it.
+//! says that the effect is there. A lease lost meanwhile makes the settlement find nothing: everything is rolled back and
+//! released, which does nothing if another process has the messages, and costs no attempt if the lease is held after all.
 //!
 //! A transaction that breaks although the lease is ours is charged to the message whose handler ran last in it: its statement
 //! may have ended the connection, and would end the next one too. It is tried again by policy and buried in the end. Those
@@ -94,7 +94,8 @@ pub(crate) async fn in_postgres(
             Err(error) => error,
         };
         let verdict = broken(group, slice, &error);
-        let Some((at, said)) = ran.filter(|_| verdict == Verdict::Release) else {
+        let charge = verdict == Verdict::Release && error.kind() != ErrorKind::LeaseLost;
+        let Some((at, said)) = ran.filter(|_| charge) else {
             let mut verdicts = all_of(&part, &verdict);
             verdicts.append(&mut behind);
             return conclude(group, slice, None, verdicts);
@@ -192,21 +193,23 @@ fn all_of(messages: &[Message], verdict: &Verdict) -> Vec<(Offset, Verdict)> {
 }
 
 /// Notes that a transaction was rolled back, and says what that makes of messages that have no part in it. Nothing has
-/// happened, or the inbox knows that it has. A database that was away is nobody's attempt; anything else is tried again by
-/// policy, because it may break again at once.
+/// happened, or the inbox knows that it has. A database that was away is nobody's attempt, and neither is a lost lease:
+/// releasing it changes nothing, and it is released for free where it only seemed lost because the clock stepped. Anything
+/// else is tried again by policy, because it may break again at once.
 fn broken(group: &Group, slice: &Slice, error: &Error) -> Verdict {
     let doing = format!("handling offsets {} in a transaction", slice.work.lease.range);
     group.metrics.errors.record_error(error, doing);
-    if error.kind() == ErrorKind::LeaseLost {
-        group.metrics.lease_lost.add(1);
-        slice.work.lost.store(true, std::sync::atomic::Ordering::Relaxed);
+    let lost = error.kind() == ErrorKind::LeaseLost;
+    if lost {
+        // Held still if only the clock stepped: the keeper asks the store, and the settlement counts what is lost.
+        slice.work.doubted.store(true, std::sync::atomic::Ordering::Relaxed);
     }
     tracing::warn!(
         topic = %group.subscription.topic.name, group = %group.subscription.group,
         offsets = %slice.work.lease.range, %error, "a transaction was rolled back, its messages come again"
     );
     let away = error.is_retryable() || error.kind() == ErrorKind::CommitUnknown;
-    if away { Verdict::Release } else { Verdict::Failed(error.to_string()) }
+    if away || lost { Verdict::Release } else { Verdict::Failed(error.to_string()) }
 }
 
 /// Notes how the messages of a slice ended: the first ones in a transaction that committed, if there was one, and the others

@@ -10,6 +10,7 @@ use crate::each::{DEADLINE, Place, Seen, eventually, on_each, publish_numbers, s
 on_each!(
     handlers_that_block_every_thread_keep_their_leases,
     a_batch_that_is_handled_keeps_its_lease_while_every_thread_is_blocked,
+    what_waits_in_the_list_is_given_back_while_every_thread_is_blocked,
 );
 
 const LEASE: Duration = Duration::from_secs(1);
@@ -89,6 +90,39 @@ async fn a_batch_that_is_handled_keeps_its_lease_while_every_thread_is_blocked(p
         blocking.await.unwrap();
     }
     eventually("all is done", async || begun.len() == 1).await;
+    consumer.close().await.unwrap();
+    place.leave(&headwater).await;
+}
+
+async fn what_waits_in_the_list_is_given_back_while_every_thread_is_blocked(place: Place) {
+    let headwater = place.open().await;
+    let mut consumer = crate::pull::with_retries_due(&headwater, 4, LEASE * 3).await;
+    let in_hand = consumer.next(DEADLINE).await.unwrap().expect("four are due");
+    let url = place.url().to_owned();
+    let other = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async move {
+            let headwater = Headwater::open_with(&url, OpenOptions::default()).await.unwrap();
+            let mut consumer = headwater.consumer("orders", "email").open().await.unwrap();
+            let mut attempts = Vec::new();
+            while attempts.len() < 3 {
+                let batch = consumer.next(DEADLINE).await.unwrap().expect("three wait in the list");
+                attempts.push(batch.attempt());
+                batch.ack().await.unwrap();
+            }
+            consumer.close().await.unwrap();
+            headwater.close().await.unwrap();
+            attempts
+        })
+    });
+    let blocking = [1, 2].map(|_| tokio::spawn(async { std::thread::sleep(LEASE * 5) }));
+    // On the thread of the test: the runtime's own are blocked.
+    let attempts = other.join().unwrap();
+    assert_eq!(attempts, [2, 2, 2], "given back before the leases ended");
+    for blocking in blocking {
+        blocking.await.unwrap();
+    }
+    drop(in_hand);
     consumer.close().await.unwrap();
     place.leave(&headwater).await;
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use headwater::{Context, Handling, Headwater, Json, NewMessage};
+use headwater::{Context, Handling, Headwater, Json, ManualClock, NewMessage};
 use uuid::Uuid;
 
 use crate::each::{Place, Seen, eventually, on_each, settled};
@@ -14,6 +14,7 @@ on_each!(
     the_context_is_of_the_message_in_hand,
     an_error_the_handler_ignores_fails_only_its_message,
     several_transactional_members_share_a_lease,
+    a_clock_that_steps_while_a_transaction_is_open_costs_no_attempt,
 );
 
 /// A member that appends the number to the table `ledger`, unless `fails` says so for this attempt, and then only after
@@ -239,6 +240,45 @@ async fn several_transactional_members_share_a_lease(place: Place) {
     assert_eq!((totals.lease_lost, totals.retried), (0, 0));
     running.shutdown(Duration::from_secs(5)).await.unwrap();
     remove_ledger(&place, &headwater, &topic).await;
+    place.leave(&headwater).await;
+}
+
+async fn a_clock_that_steps_while_a_transaction_is_open_costs_no_attempt(place: Place) {
+    let clock = ManualClock::at("2026-03-01T12:00:00Z".parse().unwrap());
+    let headwater = place.open_at(&clock).await;
+    let settings = headwater::TopicSettings {
+        max_attempts: 1,
+        lease: Duration::from_secs(30),
+        ..headwater::TopicSettings::default()
+    };
+    headwater.topic("orders").settings(settings).create().await.unwrap();
+    crate::each::publish_numbers(&headwater, "orders", 3).await;
+    let ran: Seen<u64> = Seen::default();
+    let add = ran.clone();
+    let handle = move |n: u64| {
+        add.add(n);
+        if add.len() == 2 {
+            clock.set(clock.now() + Duration::from_secs(3_600));
+        }
+    };
+    let member = if headwater.store().engine() == "sqlite" {
+        Handling::in_sqlite(move |_, Json(n): Json<u64>, _: &Context| {
+            handle(n);
+            Ok(())
+        })
+    } else {
+        Handling::in_postgres(move |_, Json(n): Json<u64>, _: Context| {
+            handle(n);
+            async { Ok(()) }
+        })
+    };
+    let mut stepper = headwater.consumer("orders", "email").handling("one", member).stepwise().await.unwrap();
+    stepper.drain().await.unwrap();
+    settled(&headwater, "orders", "email").await;
+    let topic = headwater::TopicName::new("orders").unwrap();
+    let id = headwater.store().subscriptions(&topic).await.unwrap()[0].subscription_id;
+    assert_eq!(crate::each::letters(&headwater, id).await, [], "what was handled is no dead letter");
+    assert!(ran.all().ends_with(&[0, 1, 2]), "{:?}", ran.all());
     place.leave(&headwater).await;
 }
 

@@ -17,7 +17,7 @@ on_each!(
 );
 
 /// Opens a consumer for which so many retries are due, each with a lease of its own; one more attempt is allowed.
-async fn with_retries_due(headwater: &Headwater, count: u64, lease: Duration) -> Consumer {
+pub(crate) async fn with_retries_due(headwater: &Headwater, count: u64, lease: Duration) -> Consumer {
     let settings = TopicSettings {
         max_attempts: 2,
         backoff_initial: Duration::from_millis(1),

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::consumer::tests::plain;
-use crate::consumer::tests::still::Still;
+use crate::consumer::tests::still::{Failing, Still};
 use crate::message::Offset;
 use crate::observe::metrics::Registry;
 use crate::settle::Verdict;
@@ -109,4 +109,63 @@ async fn an_ack_that_meets_a_lock_is_repeated_for_as_long_as_the_lease_may_last(
     assert_eq!(error.kind(), crate::ErrorKind::Busy, "{error:?}");
     let lease = consumer.group.lease_for();
     assert!(started.elapsed() > lease / 2 && started.elapsed() <= lease, "{:?}", started.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_message_is_started_past_the_deadline_when_extensions_fail() {
+    let store = Arc::new(Still::default());
+    let lease_for = store.settings.lock().unwrap().lease;
+    let mut consumer = consumer(&store);
+    store.hand_out(1);
+    store.leases.lock().unwrap()[0].range.last = Offset(9);
+    let batch = consumer.next(MINUTE).await.unwrap().expect("one waits");
+    let began = Instant::now();
+    // One succeeds: the deadline counts from it.
+    store.fails("extend", [Failing::With(ErrorKind::Unavailable)]);
+    let (mut started, of) = (Vec::new(), Arc::clone(&store));
+    let handled = batch.handle(|_, _| {
+        started.push(began.elapsed());
+        if started.len() == 2 {
+            of.fails("extend", [Failing::With(ErrorKind::Unavailable); 10_000]);
+        }
+        async move {
+            tokio::time::sleep(lease_for / 2).await;
+            Verdict::Done
+        }
+    });
+    assert_eq!(handled.await.unwrap_err().kind(), ErrorKind::LeaseLost);
+    let last = *started.last().unwrap();
+    assert!(started.len() >= 3 && last < lease_for * 3 / 2, "{started:?} of {lease_for:?}");
+    assert_eq!(store.count("settle"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_extension_that_hangs_starts_nothing_past_the_deadline() {
+    let store = Arc::new(Still::default());
+    store.settings.lock().unwrap().lease = Duration::from_secs(2);
+    let mut consumer = consumer(&store);
+    store.hand_out(1);
+    store.leases.lock().unwrap()[0].range.last = Offset(9);
+    let batch = consumer.next(MINUTE).await.unwrap().expect("one waits");
+    let began = Instant::now();
+    store.mute.lock().unwrap().insert("extend");
+    let handled = batch.handle(|_, _| async move {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        Verdict::Done
+    });
+    assert_eq!(handled.await.unwrap_err().kind(), ErrorKind::LeaseLost);
+    assert!(began.elapsed() <= Duration::from_millis(2_010), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_empty_lease_that_is_lost_is_dropped() {
+    let store = Arc::new(Still::default());
+    let mut consumer = consumer(&store);
+    store.hand_out(1);
+    *store.empty.lock().unwrap() = true;
+    store.fails("settle", [Failing::Lost; 3]);
+    assert!(consumer.next(MINUTE).await.unwrap().is_none());
+    assert_eq!(store.count("settle"), 1);
+    consumer.close().await.unwrap();
+    assert_eq!(store.count("settle"), 1, "nothing is left to give back");
 }

@@ -42,6 +42,8 @@ pub(crate) struct Still {
     pub(crate) revives: Mutex<bool>,
     /// What the next claims hand out.
     pub(crate) leases: Mutex<VecDeque<Lease>>,
+    /// Whether leases have no messages.
+    pub(crate) empty: Mutex<bool>,
     /// How many settlements meet a lock.
     pub(crate) locked: Mutex<u32>,
     pub(crate) settings: Mutex<TopicSettings>,
@@ -175,7 +177,8 @@ with_the_rest! {
                 correlation_id: None,
                 created_at: Timestamp::UNIX_EPOCH,
             };
-            Ok((range.first.0..=range.last.0).map(message).collect())
+            let last = if *self.empty.lock().unwrap() { 0 } else { range.last.0 };
+            Ok((range.first.0..=last).map(message).collect())
         }
 
         async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Result<()>>> {

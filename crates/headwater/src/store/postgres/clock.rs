@@ -10,6 +10,7 @@ use std::sync::Mutex;
 use bytes::BytesMut;
 use deadpool_postgres::Object;
 use jiff::Timestamp;
+use tokio_postgres::Row;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 
 use super::{PostgresStore, fault};
@@ -49,6 +50,20 @@ impl On {
         match self {
             On::Leases => store.connections.get_for_leases().await,
             On::Work => store.connections.get().await,
+        }
+    }
+
+    async fn query(
+        self,
+        store: &PostgresStore,
+        client: Object,
+        doing: &str,
+        sql: &str,
+        params: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>> {
+        match self {
+            On::Leases => store.connections.query_leases_on(client, doing, sql, params).await,
+            On::Work => store.connections.query_on(client, doing, sql, params, false).await,
         }
     }
 }
@@ -100,7 +115,7 @@ pub(super) async fn look(store: &PostgresStore, on: On) -> Result<()> {
         let (doing, read) = ("reading the clock", &store.statements.read_clock);
         let client = on.get(store).await?;
         let (memory, asked) = (store.guard.memory(), store.clock.monotonic());
-        let rows = store.connections.query_on(client, doing, read, &[&store.clock.injected()], false).await?;
+        let rows = on.query(store, client, doing, read, &[&store.clock.injected()]).await?;
         let now: Timestamp = rows[0].get("now");
         let reading = Reading { now_ms: now.as_millisecond(), asked, answered: store.clock.monotonic() };
         let millis =
@@ -116,7 +131,7 @@ pub(super) async fn look(store: &PostgresStore, on: On) -> Result<()> {
             let params: [&(dyn ToSql + Sync); 4] = [&stored.moved_ms, &step_ms, &now, &steady];
             let moved = &store.statements.move_clock;
             let client = on.get(store).await?;
-            match store.connections.query_on(client, "noting the time", moved, &params, false).await {
+            match on.query(store, client, "noting the time", moved, &params).await {
                 Ok(rows) if !rows[0].get::<_, bool>("moved") => continue,
                 // A producer only reads: those that hold leases deal with steps.
                 Err(error) if error.kind() == ErrorKind::PermissionDenied => step_ms = 0,

@@ -128,7 +128,18 @@ impl Connections {
         params: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>> {
         let client = self.get_for_leases().await?;
-        self.query_on(client, doing, sql, params, false).await
+        self.query_leases_on(client, doing, sql, params).await
+    }
+
+    /// The same on a connection of that pool.
+    pub(super) async fn query_leases_on(
+        &self,
+        client: Object,
+        doing: &str,
+        sql: &str,
+        params: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>> {
+        self.query_within(self.answer_timeout(), Asked::for_leases(client), doing, sql, params, false).await
     }
 
     /// The same, waiting so long at most: for a connection and for the answer.
@@ -143,7 +154,20 @@ impl Connections {
         let late = || Error::new(ErrorKind::Unavailable, format!("no answer in time while {doing}"));
         let client = tokio::time::timeout(limit, self.leases.get()).await.map_err(|_| late())?;
         let left = limit.saturating_sub(started.elapsed()).min(self.answer_timeout());
-        self.query_within(left, client.map_err(fault::translate_pool)?, doing, sql, params, false).await
+        let asked = Asked::for_leases(client.map_err(fault::translate_pool)?);
+        self.query_within(left, asked, doing, sql, params, false).await
+    }
+
+    /// Runs one statement on the leases' own pool that commits something, waiting so long at most for the answer.
+    pub(super) async fn commit_leases_within(
+        &self,
+        limit: Duration,
+        doing: &str,
+        sql: &str,
+        params: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>> {
+        let asked = Asked::for_leases(self.get_for_leases().await?);
+        self.query_within(limit.min(self.answer_timeout()), asked, doing, sql, params, true).await
     }
 
     pub(super) async fn query_on(
@@ -154,19 +178,21 @@ impl Connections {
         params: &[&(dyn ToSql + Sync)],
         commits: bool,
     ) -> Result<Vec<Row>> {
-        self.query_within(self.answer_timeout(), client, doing, sql, params, commits).await
+        let asked = Asked { connection: Some(client), closes: false };
+        self.query_within(self.answer_timeout(), asked, doing, sql, params, commits).await
     }
 
     async fn query_within(
         &self,
         limit: Duration,
-        client: Object,
+        mut asked: Asked,
         doing: &str,
         sql: &str,
         params: &[&(dyn ToSql + Sync)],
         commits: bool,
     ) -> Result<Vec<Row>> {
-        let (asked_at, made_at) = (Instant::now(), Object::metrics(&client).created);
+        let client = asked.connection.as_ref().expect("only drop takes it");
+        let (asked_at, made_at) = (Instant::now(), Object::metrics(client).created);
         let run = async {
             // Preparing commits nothing, so its failure is never an unknown outcome.
             let statement =
@@ -174,11 +200,12 @@ impl Connections {
             let translate = if commits { fault::translate_commit } else { fault::translate };
             client.query(&statement, params).await.map_err(|error| translate(doing, error))
         };
-        match tokio::time::timeout(limit, run).await {
+        let answer = tokio::time::timeout(limit, run).await;
+        // Without an answer the connection is in an unknown state.
+        asked.closes = answer.is_err();
+        match answer {
             Ok(result) => result.inspect_err(|error| self.hosts.heed(error, made_at)),
             Err(_) => {
-                // The connection is in an unknown state: it is dropped, not given back.
-                drop(Object::take(client));
                 if limit >= self.answer_timeout() {
                     // A server that works ends a statement itself before that: whatever else is connected to it hangs too.
                     self.hosts.leave(asked_at);
@@ -206,6 +233,31 @@ impl Connections {
     }
 }
 
+/// A connection with a statement under way.
+struct Asked {
+    connection: Option<Object>,
+    /// Whether it is closed when this is dropped, not given back to its pool.
+    closes: bool,
+}
+
+impl Asked {
+    /// Closed also if the caller gives up before the answer: heartbeats and extensions have deadlines of their own, and the
+    /// next one must not wait behind a statement that hangs.
+    fn for_leases(connection: Object) -> Self {
+        Asked { connection: Some(connection), closes: true }
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        if let Some(connection) = self.connection.take()
+            && self.closes
+        {
+            drop(Object::take(connection));
+        }
+    }
+}
+
 fn state_of(pool: &Pool) -> PoolState {
     let status = pool.status();
     PoolState {
@@ -227,7 +279,8 @@ type Connected = std::result::Result<(Client, JoinHandle<()>), tokio_postgres::E
 impl Connect for OnLeaseThread {
     fn connect(&self, config: &Config) -> BoxFuture<'_, Connected> {
         let (hosts, config) = (self.hosts.clone(), config.clone());
-        let connecting = self.thread.spawn(async move { Connect::connect(&hosts, &config).await });
+        // A caller that gives up ends the attempt too, and the next one begins with the next server.
+        let connecting = self.thread.spawn_owned(async move { Connect::connect(&hosts, &config).await });
         // It is not cancelled while the thread is there, so it can only have panicked.
         connecting.map(|made| made.unwrap_or_else(|error| resume_unwind(error.into_panic()))).boxed()
     }

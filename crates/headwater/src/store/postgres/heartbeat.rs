@@ -10,6 +10,9 @@ use crate::lease::check_silent_for;
 use crate::name::Owner;
 use crate::topic::TopicId;
 
+/// A heartbeat or an extension that takes longer has failed. The next one is due soon, and has another connection.
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
 pub(super) async fn heartbeat(store: &PostgresStore, owner: &Owner, silent_for: Duration) -> Result<u64> {
     check_silent_for(silent_for)?;
     // Before anybody is judged by it.
@@ -17,7 +20,8 @@ pub(super) async fn heartbeat(store: &PostgresStore, owner: &Owner, silent_for: 
     // On the leases' own pool: a process whose work pool is busy is not dead.
     let rows = store
         .connections
-        .query_leases(
+        .query_leases_within(
+            ANSWER_TIMEOUT,
             "beating",
             &store.statements.heartbeat,
             &[&owner.as_str(), &millis(silent_for), &store.clock.injected()],

@@ -3,23 +3,31 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+
 use super::PostgresStore;
 use super::clock::{self, On};
+use super::heartbeat::ANSWER_TIMEOUT;
 use super::time::millis;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::{LeaseId, LeaseToken, OffsetRange, Outcome, Parts, Settlement};
+use crate::lease_thread::LeaseThread;
 use crate::limits::DELAY_MAX;
 use crate::topic::TopicId;
 
 /// Settles, and asks again about what is lost if the clock stepped meanwhile: it may be held still.
+///
+/// On the thread for leases it uses the connections made there: a program that blocks its runtime drives none of the others.
 pub(super) async fn settle(store: &PostgresStore, settlements: &[Settlement]) -> Result<Vec<Result<()>>> {
+    let on = if LeaseThread::is_current() { On::Leases } else { On::Work };
     let moved_ms = store.guard.moved_ms();
-    let mut results = settle_once(store, settlements).await?;
+    let mut results = settle_once(store, on, settlements).await?;
     let is_lost = |result: &Result<()>| matches!(result, Err(error) if error.kind() == ErrorKind::LeaseLost);
-    if results.iter().any(is_lost) && clock::moved_since(store, On::Work, moved_ms).await {
+    if results.iter().any(is_lost) && clock::moved_since(store, on, moved_ms).await {
         for (settlement, result) in settlements.iter().zip(&mut results).filter(|(_, result)| is_lost(result))
         {
-            *result = settle_one(store, settlement).await?;
+            *result = settle_one(store, on, settlement).await?;
         }
     }
     Ok(results)
@@ -27,32 +35,32 @@ pub(super) async fn settle(store: &PostgresStore, settlements: &[Settlement]) ->
 
 /// Whole acks go in one statement whatever their number; partial ones each in their own, so that one that is lost
 /// leaves the others alone.
-async fn settle_once(store: &PostgresStore, settlements: &[Settlement]) -> Result<Vec<Result<()>>> {
+async fn settle_once(store: &PostgresStore, on: On, settlements: &[Settlement]) -> Result<Vec<Result<()>>> {
     let tokens: HashSet<i64> = settlements.iter().map(|settlement| settlement.lease.token.0).collect();
     let all_whole = settlements.iter().all(|settlement| settlement.parts == Parts::AckAll);
     let mut results = Vec::with_capacity(settlements.len());
     // A lease settled in pieces in one call is settled in their order.
     if !all_whole || tokens.len() < settlements.len() {
         for settlement in settlements {
-            results.push(settle_one(store, settlement).await?);
+            results.push(settle_one(store, on, settlement).await?);
         }
         return Ok(results);
     }
     let wanted: Vec<&LeaseId> = settlements.iter().map(|settlement| &settlement.lease).collect();
-    let held = if wanted.is_empty() { HashSet::new() } else { ack_all(store, &wanted).await? };
+    let held = if wanted.is_empty() { HashSet::new() } else { ack_all(store, on, &wanted).await? };
     Ok(wanted.into_iter().map(|id| answer(&held, id)).collect())
 }
 
 /// The inner result is the settlement's own; the outer one is the store's.
-async fn settle_one(store: &PostgresStore, settlement: &Settlement) -> Result<Result<()>> {
+async fn settle_one(store: &PostgresStore, on: On, settlement: &Settlement) -> Result<Result<()>> {
     let settlement = match settlement.clone().normalized() {
         Ok(settlement) => settlement,
         Err(error) => return Ok(Err(error)),
     };
     let held = match &settlement.parts {
-        Parts::AckAll => ack_all(store, &[&settlement.lease]).await?.contains(&settlement.lease.token.0),
+        Parts::AckAll => ack_all(store, on, &[&settlement.lease]).await?.contains(&settlement.lease.token.0),
         Parts::Each(parts) if reaches_the_end(parts) => false,
-        Parts::Each(parts) => settle_parts(store, &settlement.lease, parts).await?,
+        Parts::Each(parts) => settle_parts(store, on, &settlement.lease, parts).await?,
     };
     Ok(if held { Ok(()) } else { Err(Error::lease_lost(settlement.lease.token.0)) })
 }
@@ -84,24 +92,32 @@ impl<'a> IdColumns<'a> {
     }
 }
 
-async fn ack_all(store: &PostgresStore, leases: &[&LeaseId]) -> Result<HashSet<i64>> {
+/// Runs a statement that settles.
+async fn commit(
+    store: &PostgresStore,
+    on: On,
+    doing: &str,
+    sql: &str,
+    params: &[&(dyn ToSql + Sync)],
+) -> Result<Vec<Row>> {
+    match on {
+        On::Leases => store.connections.commit_leases_within(ANSWER_TIMEOUT, doing, sql, params).await,
+        On::Work => store.connections.commit(doing, sql, params).await,
+    }
+}
+
+async fn ack_all(store: &PostgresStore, on: On, leases: &[&LeaseId]) -> Result<HashSet<i64>> {
     let now = store.clock.injected();
     let ids = IdColumns::from_ids(leases.iter().copied());
     // A connection that breaks under it leaves unknown whether it happened: the caller asks again.
-    let rows = store
-        .connections
-        .commit(
-            "settling leases",
-            &store.statements.settle_all,
-            &[&ids.tokens, &store.durable_settlements, &now, &ids.subscription_ids, &ids.owners],
-        )
-        .await?;
+    let params: [&(dyn ToSql + Sync); 5] =
+        [&ids.tokens, &store.durable_settlements, &now, &ids.subscription_ids, &ids.owners];
+    let rows = commit(store, on, "settling leases", &store.statements.settle_all, &params).await?;
     let freed: HashSet<i32> = rows.iter().filter_map(|row| row.get("freed_topic_id")).collect();
     if !freed.is_empty() {
         let freed: Vec<i32> = freed.into_iter().collect();
         // The acks are committed: whoever is not woken looks by itself a little later.
-        if let Err(error) =
-            store.connections.query("waking others", &store.statements.settle_wake, &[&freed]).await
+        if let Err(error) = commit(store, on, "waking others", &store.statements.settle_wake, &[&freed]).await
         {
             tracing::debug!(%error, "others were not woken");
         }
@@ -110,35 +126,35 @@ async fn ack_all(store: &PostgresStore, leases: &[&LeaseId]) -> Result<HashSet<i
     Ok(rows.iter().map(|row| row.get("token")).collect())
 }
 
-async fn settle_parts(store: &PostgresStore, id: &LeaseId, parts: &[(OffsetRange, Outcome)]) -> Result<bool> {
+async fn settle_parts(
+    store: &PostgresStore,
+    on: On,
+    id: &LeaseId,
+    parts: &[(OffsetRange, Outcome)],
+) -> Result<bool> {
     let columns = PartColumns::of(parts);
     let now = store.clock.injected();
     let mut refused = 0;
     let rows = loop {
-        let expected = clock::expected(store, On::Work).await?;
-        let answer = store
-            .connections
-            .commit(
-                &format!("settling lease {}", id.token),
-                &store.statements.settle_parts,
-                &[
-                    &id.token.0,
-                    &id.subscription_id.0,
-                    &id.owner.as_str(),
-                    &columns.firsts,
-                    &columns.lasts,
-                    &columns.outcomes,
-                    &columns.delays_ms,
-                    &columns.errors,
-                    &columns.keys,
-                    &store.durable_settlements,
-                    &now,
-                    &expected,
-                ],
-            )
-            .await;
+        let expected = clock::expected(store, on).await?;
+        let params: [&(dyn ToSql + Sync); 12] = [
+            &id.token.0,
+            &id.subscription_id.0,
+            &id.owner.as_str(),
+            &columns.firsts,
+            &columns.lasts,
+            &columns.outcomes,
+            &columns.delays_ms,
+            &columns.errors,
+            &columns.keys,
+            &store.durable_settlements,
+            &now,
+            &expected,
+        ];
+        let doing = format!("settling lease {}", id.token);
+        let answer = commit(store, on, &doing, &store.statements.settle_parts, &params).await;
         match answer {
-            Err(error) if clock::repeats(store, On::Work, &mut refused, &error).await? => {}
+            Err(error) if clock::repeats(store, on, &mut refused, &error).await? => {}
             answer => break answer?,
         }
     };
@@ -254,7 +270,8 @@ async fn extend_once(store: &PostgresStore, leases: &[LeaseId], lease: Duration)
         let (now, expected) = (store.clock.injected(), clock::expected(store, On::Leases).await?);
         let answer = store
             .connections
-            .query_leases(
+            .query_leases_within(
+                ANSWER_TIMEOUT,
                 "extending leases",
                 &store.statements.extend,
                 &[
