@@ -56,7 +56,8 @@ async fn drain(global: &Global, args: &ConsumeArgs, consumer: &mut Consumer, sto
             Ok(None) if args.wait.is_some() => return Ok(()),
             Ok(None) => {}
             Err(error) if error.is_retryable() => {
-                eprintln!("waiting for the store: {error}");
+                // Not `eprintln!`: it panics when the other end of stderr is closed.
+                let _ = writeln!(std::io::stderr(), "waiting for the store: {error}");
                 tokio::select! {
                     () = stop.asked() => {}
                     () = tokio::time::sleep(pause) => {}

@@ -1,5 +1,7 @@
 //! Ending in order when somebody wants it.
 
+use std::io::Write;
+
 use anyhow::Result;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -24,7 +26,8 @@ impl Stop {
                 if tell.send_replace(true) {
                     std::process::exit(1);
                 }
-                eprintln!("{said}");
+                // Not `eprintln!`: it panics when the other end of stderr is closed.
+                let _ = writeln!(std::io::stderr(), "{said}");
             }
         });
         Ok(Stop(told))

@@ -370,6 +370,7 @@ macro_rules! conformance_cases {
                 a_repeat_within_a_batch_is_a_duplicate,
                 a_batch_may_mix_old_and_new,
                 the_window_counts_from_the_first,
+                a_shorter_dedup_window_keeps_known_keys,
                 upkeep_forgets_old_keys,
                 keys_belong_to_their_topic,
                 keys_hold_across_transactions,

@@ -71,6 +71,19 @@ pub async fn the_window_counts_from_the_first(case: &Case) {
     assert_eq!(payloads_of(&scene.drain_until("a", 2).await), ["first", "second"]);
 }
 
+/// A shorter window ends the known keys with it, and not at once.
+pub async fn a_shorter_dedup_window_keeps_known_keys(case: &Case) {
+    let window =
+        |seconds| TopicSettings { dedup_window: Duration::from_secs(seconds), ..TopicSettings::default() };
+    let scene = case.scene(window(3600)).await;
+    let first = publish_one(&scene, keyed("first", "k")).await;
+    scene.store.alter_topic(&scene.topic, &window(60)).await.unwrap();
+    let repeat = publish_one(&scene, keyed("repeat", "k")).await;
+    assert_eq!(repeat, Published { duplicate: true, ..first });
+    case.advance_ms(60_001);
+    assert!(!publish_one(&scene, keyed("second", "k")).await.duplicate);
+}
+
 /// Upkeep forgets keys whose window is over, and only those.
 pub async fn upkeep_forgets_old_keys(case: &Case) {
     let scene =

@@ -7,12 +7,14 @@
 //! log in use.
 
 use std::cell::Cell;
+use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rusqlite::Connection;
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, OpenFlags};
 
 use super::connection::BUSY_TIMEOUT;
 use super::fault::is_unknown_commit;
@@ -146,7 +148,8 @@ impl Checkpoints {
         }
         let done = connection.busy_timeout(OTHERS_TIMEOUT).and_then(|()| checkpoint(connection, "TRUNCATE"));
         if let Err(error) = done {
-            tracing::debug!(%error, "the last checkpoint failed, the next opening goes on with the log");
+            // SQLite's own checkpoint at the close must not try again what the disk has just failed.
+            failed(&error, trust);
         }
     }
 }
@@ -164,12 +167,13 @@ fn background(connection: &Connection, asked: &Receiver<()>, turn: &Mutex<i64>, 
     }
 }
 
-/// A checkpoint syncs the log before it copies it: a failure of the disk may have been that sync.
+/// A checkpoint syncs the log before it copies it, and the file once everything is copied: a failure of the disk may
+/// have been either.
 fn failed(error: &rusqlite::Error, trust: &Trust) {
-    tracing::warn!(%error, "checkpoint failed, it is tried again");
+    tracing::warn!(%error, "checkpoint failed, the log stays until a later one");
     trust.note(error);
     if is_unknown_commit(error) {
-        trust.sync_failed(error);
+        trust.checkpoint_failed(error);
     }
 }
 
@@ -189,10 +193,20 @@ fn restart(connection: &Connection, trust: &Trust) {
     }
 }
 
-/// How many frames the log has up to its last commit, by any process.
-pub(super) fn frames(connection: &Connection) -> rusqlite::Result<u64> {
-    let (_, frames, _) = checkpoint(connection, "NOOP")?;
-    Ok(u64::try_from(frames).unwrap_or_default())
+/// How many frames the log has up to its last commit by any process, and how many of them count as copied. The caller
+/// holds the write lock, so neither grows meanwhile but by another process's checkpoint. On a connection of its own: SQLite
+/// refuses this inside the transaction that holds the lock.
+pub(super) fn frames(path: &Path) -> rusqlite::Result<(u64, u64)> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    connection.busy_timeout(OTHERS_TIMEOUT)?;
+    // A connection that has read nothing yet does not know of the log.
+    connection.query_row("PRAGMA schema_version", [], |_| Ok(()))?;
+    let (_, frames, copied) = checkpoint(&connection, "NOOP")?;
+    // -1: SQLite knows nothing of the log.
+    let known = |count: i64| u64::try_from(count).map_err(|_| rusqlite::Error::InvalidQuery);
+    Ok((known(frames)?, known(copied)?))
 }
 
 /// Whether the log starts anew. For readers SQLite waits by itself, for another process's checkpoint it does not: then it

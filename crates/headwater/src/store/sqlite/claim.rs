@@ -51,6 +51,7 @@ pub(super) fn claim(
             continue;
         }
         let mut claim = Claim::begin(work, &request.owner, want, now_ms, state)?;
+        seen.take(claim.work, claim.state.topic_id, claim.state.head)?;
         if claim.budget() == 0 {
             // A limit of the group is reached.
             claim.recheck_at_next_due()?;

@@ -7,7 +7,7 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::fault::sqlite_error;
-use super::migrate;
+use super::{migrate, trust};
 use crate::error::{Error, ErrorKind, Result};
 use crate::namespace::SqlitePath;
 
@@ -90,7 +90,9 @@ pub(super) fn open(location: &Location, role: Role) -> Result<Connection> {
             let create =
                 if role == Role::Writer { OpenFlags::SQLITE_OPEN_CREATE } else { OpenFlags::empty() };
             let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | create;
-            Connection::open_with_flags(path, flags).map_err(failed)?
+            let connection = Connection::open_with_flags(path, flags).map_err(failed)?;
+            trust::on_open(&connection).map_err(failed)?;
+            connection
         }
     };
     connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);

@@ -44,7 +44,10 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Compares the topic's anchor with the log, and takes the newest message as the next one.
+    /// Compares the topic's anchor with the log.
+    ///
+    /// An anchor that retention removed together with everything before it tells nothing and breaks nothing: offsets below
+    /// the first are never handed out, and this process has read none above the anchor.
     pub(super) fn look(
         &mut self,
         work: &Work<'_>,
@@ -58,18 +61,25 @@ impl Seen {
         let anchor = history.anchors.lock().expect("no panic while held").get(&topic).copied();
         if let Some(anchor) = anchor {
             let stored = message_id_at(work, topic, anchor.offset)?;
-            if stored != Some(anchor.message_id) {
+            let removed = stored.is_none() && anchor.offset < first_offset(work, topic)?;
+            if stored != Some(anchor.message_id) && !removed {
                 self.broken.push(topic);
                 // An offset up to the head without a message may have been removed by retention.
                 self.replaced |= stored.is_some() || anchor.offset > head;
             }
         }
-        if let Some(message_id) = message_id_at(work, topic, head)? {
-            self.anchors.push((topic, Anchor { offset: head, message_id }));
-        }
         if self.replaced {
             let sql = super::sql!("epoch/changed.sql");
             work.connection.prepare_cached(sql)?.execute([work.now_ms().to_string()])?;
+        }
+        Ok(())
+    }
+
+    /// Takes the newest message as the next anchor. After delayed messages were promoted: they may be handed out too.
+    pub(super) fn take(&mut self, work: &Work<'_>, topic: TopicId, head: i64) -> Attempt<()> {
+        if let Some(message_id) = message_id_at(work, topic, head)? {
+            self.anchors.retain(|(known, _)| *known != topic);
+            self.anchors.push((topic, Anchor { offset: head, message_id }));
         }
         Ok(())
     }
@@ -83,7 +93,13 @@ impl History {
             anchors.clear();
             self.epoch.fetch_add(1, Ordering::SeqCst);
         }
-        anchors.extend(seen.anchors);
+        for (topic, anchor) in seen.anchors {
+            // Claims are noted in any order: the anchor is the newest message that any of them handed out from.
+            let newest = anchors.entry(topic).or_insert(anchor);
+            if anchor.offset > newest.offset {
+                *newest = anchor;
+            }
+        }
         if seen.replaced {
             tracing::warn!(
                 location,
@@ -95,7 +111,33 @@ impl History {
     }
 }
 
+fn first_offset(work: &Work<'_>, topic: TopicId) -> Attempt<i64> {
+    let mut statement = work.connection.prepare_cached(super::sql!("doctor/extent.sql"))?;
+    Ok(statement.query_row([topic.0], |row| row.get(0))?)
+}
+
 fn message_id_at(work: &Work<'_>, topic: TopicId, offset: i64) -> Attempt<Option<[u8; 16]>> {
     let mut statement = work.connection.prepare_cached(super::sql!("epoch/message_id.sql"))?;
     Ok(statement.query_row([row_key(topic, offset)], |row| row.get(0)).optional()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_anchor_is_lowered_by_another_history_only() {
+        let history = History::default();
+        let seen = |offset, broken: &[TopicId]| Seen {
+            anchors: vec![(TopicId(1), Anchor { offset, message_id: [7; 16] })],
+            broken: broken.to_vec(),
+            replaced: false,
+        };
+        let anchored = || history.anchors.lock().unwrap()[&TopicId(1)].offset;
+        history.note(seen(5, &[]), "here");
+        history.note(seen(3, &[]), "here");
+        assert_eq!(anchored(), 5);
+        history.note(seen(3, &[TopicId(1)]), "here");
+        assert_eq!(anchored(), 3);
+    }
 }

@@ -201,7 +201,7 @@ fn check(log: &Log, now_ms: i64, messages: &[NewMessage]) -> Result<()> {
 }
 
 /// By how much a window may seem to last longer than it does: what a step back of the clock is not known to be exact to.
-const DEDUP_SLACK_MS: i64 = 10_000;
+pub(super) const DEDUP_SLACK_MS: i64 = 10_000;
 
 /// The first message of this one's dedup key, if its window still lasts.
 fn first_of(

@@ -9,6 +9,7 @@ use crate::name::Owner;
 
 mod disk;
 mod doctor;
+mod epoch;
 mod handling;
 mod life;
 mod open;

@@ -6,6 +6,7 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::fault::Attempt;
+use super::publish::DEDUP_SLACK_MS;
 use super::work::Work;
 use super::{audit, decode, millis, row_key, tracking};
 use crate::error::Error;
@@ -61,6 +62,9 @@ pub(super) fn alter(
     work.connection
         .prepare_cached(super::sql!("alter_topic.sql"))?
         .execute(rusqlite::params_from_iter(parameters))?;
+    if settings.dedup_window < before.settings.dedup_window {
+        shorten_dedup(work, &before, &settings)?;
+    }
     if before.settings.semantics != settings.semantics {
         tracking::semantics_changed(work, before.topic_id)?;
     }
@@ -70,6 +74,18 @@ pub(super) fn alter(
     let detail = difference(&before.settings, &settings);
     audit::note(work, actor, "alter_topic", Some(name.as_str()), None, &detail)?;
     Ok(Topic { settings, ..before })
+}
+
+/// Ends the known keys by the shorter window. Left as they are, their ends would lie beyond it, and count as those of a
+/// clock that was ahead: a repeat would be stored again.
+fn shorten_dedup(work: &Work<'_>, before: &Topic, settings: &TopicSettings) -> Attempt<()> {
+    let end_ms = |window| work.now_ms().saturating_add(millis(window));
+    work.connection.prepare_cached(super::sql!("shorten_dedup.sql"))?.execute([
+        i64::from(before.topic_id.0),
+        end_ms(settings.dedup_window),
+        end_ms(before.settings.dedup_window).saturating_add(DEDUP_SLACK_MS),
+    ])?;
+    Ok(())
 }
 
 /// What cannot be changed while something is there.

@@ -16,6 +16,7 @@
 
 use std::fmt;
 use std::fs::Metadata;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -33,8 +34,11 @@ const COMPARED_FOR: Duration = Duration::from_secs(1);
 /// The files of a store, beside each other. The third is SQLite's index of the second.
 const SUFFIXES: [&str; 3] = ["", "-wal", "-shm"];
 
-/// Beside the file while a sync of its log has failed and the log is not whole again.
+/// Beside the file while a sync has failed and the log is not whole again.
 pub(super) const MARKER: &str = "-unsynced";
+/// What the marker says: a sync of the log failed, or a checkpoint failed, whose sync may have been that of the file.
+const OF_LOG: &str = "log";
+const OF_FILE: &str = "file";
 
 /// What the threads of one store know of its files.
 pub(super) struct Trust {
@@ -45,6 +49,8 @@ pub(super) struct Trust {
     failed: Mutex<Option<Failed>>,
     has_failed: AtomicBool,
     unsynced: AtomicBool,
+    /// Whether pages that were copied into the file may be missing there.
+    file_unsynced: AtomicBool,
     opened_at: Instant,
     /// Since `opened_at`.
     compared_at_ms: AtomicU64,
@@ -80,6 +86,7 @@ impl Trust {
             unsynced: AtomicBool::new(
                 sqlite_path.is_some_and(|path| beside(Path::new(path), MARKER).exists()),
             ),
+            file_unsynced: AtomicBool::new(false),
             files,
             failed: Mutex::default(),
             has_failed: AtomicBool::new(false),
@@ -160,15 +167,47 @@ impl Trust {
 
     /// Notes that a sync failed. The marker tells processes that open the file before the log is whole again: their own
     /// descriptors are too young for the kernel to report the failure to them.
-    pub(super) fn sync_failed(&self, error: &rusqlite::Error) {
-        if self.files.is_empty() || self.unsynced.swap(true, Ordering::AcqRel) {
+    pub(super) fn sync_failed(&self, error: &dyn fmt::Display) {
+        if self.files.is_empty() {
             return;
         }
-        tracing::error!(location = self.name, %error, "sync failed, nothing is acknowledged until the log is whole");
-        if let Some(path) = self.marker()
-            && let Err(error) = std::fs::write(&path, "")
-        {
+        if !self.unsynced.swap(true, Ordering::AcqRel) {
+            tracing::error!(location = self.name, %error, "sync failed, nothing is acknowledged until the log is whole");
+        }
+        // Each time: another process may have removed it after its own rewriting.
+        if let Err(error) = self.mark() {
             tracing::warn!(location = self.name, %error, "marker of a failed sync not written");
+        }
+    }
+
+    /// Notes that a checkpoint failed. Its sync of the file may have lost pages of earlier passes, which SQLite counts as
+    /// copied.
+    pub(super) fn checkpoint_failed(&self, error: &rusqlite::Error) {
+        self.file_unsynced.store(true, Ordering::Release);
+        self.sync_failed(error);
+    }
+
+    /// Whether pages that count as copied may be missing in the file. The marker is read again: the failure may be
+    /// another process's.
+    pub(super) fn is_file_unsynced(&self) -> bool {
+        if let Some(path) = self.marker()
+            && std::fs::read_to_string(path).is_ok_and(|says| says == OF_FILE)
+        {
+            self.file_unsynced.store(true, Ordering::Release);
+        }
+        self.file_unsynced.load(Ordering::Acquire)
+    }
+
+    /// Writes the marker. A failure of the log leaves the marker of a failed checkpoint as it is.
+    fn mark(&self) -> std::io::Result<()> {
+        let Some(path) = self.marker() else { return Ok(()) };
+        if self.file_unsynced.load(Ordering::Acquire) {
+            return std::fs::write(path, OF_FILE);
+        }
+        match std::fs::File::create_new(path) {
+            Ok(mut marker) => marker.write_all(OF_LOG.as_bytes()),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+            Err(error) => Err(error),
         }
     }
 
@@ -177,8 +216,9 @@ impl Trust {
         self.unsynced.load(Ordering::Acquire)
     }
 
-    /// The log on the disk is whole.
+    /// The log on the disk is whole, and nothing of it counts as copied that may be missing in the file.
     pub(super) fn synced(&self) {
+        self.file_unsynced.store(false, Ordering::Release);
         self.unsynced.store(false, Ordering::Release);
         if let Some(path) = self.marker()
             && let Err(error) = std::fs::remove_file(&path)
@@ -208,9 +248,8 @@ impl Trust {
     /// Before a connection closes: keeps SQLite from copying the log and from removing files by name, if they are not to
     /// be trusted.
     pub(super) fn before_close(&self, connection: &Connection) {
-        if (self.is_unsynced() || self.check().is_err())
-            && let Err(error) = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)
-        {
+        let doubtful = self.is_unsynced() || self.check().is_err();
+        if let Err(error) = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, doubtful) {
             tracing::warn!(location = self.name, %error, "closing may checkpoint a doubtful log");
         }
     }
@@ -227,6 +266,13 @@ impl fmt::Debug for Trust {
             .field("unsynced", &self.unsynced)
             .finish_non_exhaustive()
     }
+}
+
+/// Keeps a connection to a file with the marker from a checkpoint when it closes, also if opening the store fails before it
+/// has a [`Trust`]; [`Trust::before_close`] decides anew.
+pub(super) fn on_open(connection: &Connection) -> rusqlite::Result<()> {
+    let marked = connection.path().is_some_and(|path| beside(Path::new(path), MARKER).exists());
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, marked).map(drop)
 }
 
 /// A file beside the store's.

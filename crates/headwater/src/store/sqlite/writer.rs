@@ -29,6 +29,11 @@ pub(super) const QUEUE_PLACES: usize = 1024;
 /// Commands in one transaction at most: bounds how long the first of them waits.
 const GROUP_COMMANDS_MAX: usize = 256;
 
+/// Why the log is not rewritten after a failed checkpoint. A page that an earlier pass copied may be missing in the file,
+/// and SQLite copies it again only once it has built its index of the log anew.
+const COPIED: &str = "pages were copied into the file before a sync failed; stop all processes of this file and start \
+                      them again: the log is then copied anew";
+
 /// The queue to the writer.
 pub(super) type Commands = Queue<BoxCommand>;
 
@@ -229,28 +234,40 @@ impl Writer {
             );
             Error::new(ErrorKind::Unavailable, text)
         };
-        let Some(log) = self.trust.log() else { return Ok(()) };
+        let (Some(log), Some(path)) = (self.trust.log(), &self.location.path) else { return Ok(()) };
+        self.trust.check()?;
         let _turn = self.checkpoints.turn();
-        let frames = checkpoint::frames(&self.connection).map_err(|error| refused(&error))?;
         execute(&self.connection, "BEGIN IMMEDIATE").map_err(|error| refused(&error))?;
-        let written = super::log::rewrite(log, frames);
-        execute(&self.connection, "ROLLBACK").map_err(|error| refused(&error))?;
-        if checkpoint::frames(&self.connection).map_err(|error| refused(&error))? != frames {
-            // Another process committed before the lock was taken: what it appended was not rewritten.
-            return Err(refused(&"the log changed meanwhile"));
-        }
-        match written {
-            Ok(()) => {
-                self.trust.synced();
-                Ok(())
-            }
-            Err(error) if matches!(error.kind(), InvalidData | UnexpectedEof) => {
-                let text = format!("the write-ahead log is damaged: {}: {error}", self.location.name);
-                self.trust.fail(Error::with_source(ErrorKind::NotAStore, text, error), false);
-                self.trust.check_lately()
-            }
+        // Under the lock: no process appends to the log or starts it anew between the counting and the rewriting.
+        let outcome = match checkpoint::frames(path) {
+            Ok((_, copied)) if copied > 0 && self.trust.is_file_unsynced() => Err(refused(&COPIED)),
+            Ok((frames, _)) => match super::log::rewrite(log, frames) {
+                Ok(()) => {
+                    self.trust.synced();
+                    Ok(())
+                }
+                Err(error) if matches!(error.kind(), InvalidData | UnexpectedEof) => self.damaged(error),
+                Err(error) => Err(refused(&error)),
+            },
+            // A page that every connection reads is not what was written.
+            Err(error) if is_damage(&error) => self.damaged(error),
             Err(error) => Err(refused(&error)),
+        };
+        execute(&self.connection, "ROLLBACK").map_err(|error| refused(&error))?;
+        if let Err(error) = &outcome
+            && self.trust.check().is_ok()
+        {
+            self.trust.sync_failed(error);
         }
+        outcome
+    }
+
+    /// Fails the store for good, unless the path leads to another file by now: then its log is another one too.
+    fn damaged(&self, error: impl std::error::Error + Send + Sync + 'static) -> crate::error::Result<()> {
+        self.trust.check()?;
+        let text = format!("the write-ahead log is damaged: {}: {error}", self.location.name);
+        self.trust.fail(Error::with_source(ErrorKind::NotAStore, text, error), false);
+        self.trust.check_lately()
     }
 
     /// After COMMIT and before it is acknowledged.

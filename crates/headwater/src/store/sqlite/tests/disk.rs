@@ -206,22 +206,117 @@ async fn a_process_that_finds_a_failed_sync_begins_with_a_whole_log() {
     assert_eq!(first.topics().await.unwrap()[0].head.0, 4);
 }
 
+/// SQLite counts the pages of an earlier pass as copied and never copies them again, and the failed sync may have lost them.
+#[tokio::test]
+async fn after_a_failed_checkpoint_nothing_is_written_until_the_log_is_copied_anew() {
+    let place = Place::new();
+    let first = place.open().await;
+    first.publish(&topic("orders"), &messages(3)).await.unwrap();
+    place.connect().query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())).unwrap();
+    first.trust.checkpoint_failed(&sqlite_says(ffi::SQLITE_IOERR_FSYNC));
+    let marker = trust::beside(&place.path(), trust::MARKER);
+    let second = place.open().await;
+    for store in [&first, &second] {
+        // The log's own failure hides nothing.
+        store.trust.sync_failed(&sqlite_says(ffi::SQLITE_IOERR_FSYNC));
+        let error = store.publish(&topic("orders"), &messages(1)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+        assert!(error.to_string().contains("stop all processes"), "{error}");
+        assert_eq!(std::fs::read_to_string(&marker).unwrap(), "file");
+    }
+    first.close().await.unwrap();
+    second.close().await.unwrap();
+    assert!(trust::beside(&place.path(), "-wal").exists(), "closing copies nothing");
+    let store = place.open().await;
+    store.publish(&topic("orders"), &messages(1)).await.unwrap();
+    assert!(!store.trust.is_unsynced() && !marker.exists());
+    assert_eq!(store.topics().await.unwrap()[0].head.0, 4);
+    store.close().await.unwrap();
+    assert!(!trust::beside(&place.path(), "-wal").exists(), "all of it is in the file");
+}
+
+#[tokio::test]
+async fn a_failed_checkpoint_that_copied_nothing_is_mended_in_place() {
+    let place = Place::new();
+    let store = place.open().await;
+    store.publish(&topic("orders"), &messages(3)).await.unwrap();
+    store.trust.checkpoint_failed(&sqlite_says(ffi::SQLITE_IOERR_FSYNC));
+    store.publish(&topic("orders"), &messages(1)).await.unwrap();
+    assert!(!store.trust.is_unsynced() && !store.trust.is_file_unsynced());
+}
+
+#[tokio::test]
+async fn the_log_is_made_whole_beside_a_busy_neighbour() {
+    let place = Place::new();
+    let store = place.open().await;
+    store.publish(&topic("orders"), &messages(1)).await.unwrap();
+    let neighbour = place.connect();
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let busy = std::thread::spawn(move || {
+        neighbour.execute_batch("PRAGMA synchronous = OFF; PRAGMA wal_autocheckpoint = 0").unwrap();
+        while ended
+            .recv_timeout(Duration::from_micros(200))
+            .is_err_and(|error| error == std::sync::mpsc::RecvTimeoutError::Timeout)
+        {
+            neighbour.execute("UPDATE headwater_meta SET value = value", []).unwrap();
+        }
+    });
+    for _ in 0..50 {
+        store.trust.sync_failed(&sqlite_says(ffi::SQLITE_IOERR_FSYNC));
+        store.publish(&topic("orders"), &messages(1)).await.unwrap();
+    }
+    drop(end);
+    busy.join().unwrap();
+}
+
+#[tokio::test]
+async fn the_marker_comes_back_while_the_log_is_not_whole() {
+    let place = Place::new();
+    let store = place.open().await;
+    let marker = trust::beside(&place.path(), trust::MARKER);
+    for _ in 0..2 {
+        store.trust.sync_failed(&sqlite_says(ffi::SQLITE_IOERR_FSYNC));
+        assert_eq!(std::fs::read_to_string(&marker).unwrap(), "log");
+        std::fs::remove_file(&marker).unwrap();
+    }
+}
+
+#[test]
+fn an_opening_that_fails_leaves_a_doubtful_log_alone() {
+    let place = Place::new();
+    let location = Location::new(&SqlitePath::File(place.path())).unwrap();
+    let first = connection::open(&location, Role::Writer).unwrap();
+    first.execute_batch("CREATE TABLE t (n)").unwrap();
+    std::fs::write(trust::beside(&place.path(), trust::MARKER), "log").unwrap();
+    let second = connection::open(&location, Role::Writer).unwrap();
+    drop(first);
+    drop(second);
+    assert!(trust::beside(&place.path(), "-wal").exists());
+}
+
 /// What a page that left memory before it could be written again leaves behind.
 #[cfg(unix)]
 #[tokio::test]
 async fn a_log_that_cannot_be_made_whole_fails_the_store() {
     use std::os::unix::fs::FileExt;
-    let place = Place::new();
-    let store = place.open().await;
-    let subscription = subscribed(&store, "orders").await;
-    store.publish(&topic("orders"), &messages(3)).await.unwrap();
-    store.claim(&request(&subscription, 1)).await.unwrap();
-    let log = std::fs::OpenOptions::new().write(true).open(trust::beside(&place.path(), "-wal")).unwrap();
-    log.write_all_at(&[0xAA; 4096], 32 + 24 + 100).unwrap();
-    store.trust.sync_failed(&sqlite_says(ffi::SQLITE_IOERR_FSYNC));
-    let error = store.publish(&topic("orders"), &messages(1)).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::NotAStore, "{error:?}");
-    assert!(error.to_string().contains("frame 1 of"), "{error}");
+    for at_end in [false, true] {
+        let place = Place::new();
+        let store = place.open().await;
+        let subscription = subscribed(&store, "orders").await;
+        store.publish(&topic("orders"), &messages(3)).await.unwrap();
+        store.claim(&request(&subscription, 1)).await.unwrap();
+        let path = trust::beside(&place.path(), "-wal");
+        let log = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+        let frames = (log.metadata().unwrap().len() - 32) / (24 + 4096);
+        let before = if at_end { frames - 1 } else { 0 };
+        log.write_all_at(&[0xAA; 2048], 32 + before * (24 + 4096) + 24 + 100).unwrap();
+        store.trust.sync_failed(&sqlite_says(ffi::SQLITE_IOERR_FSYNC));
+        let error = store.publish(&topic("orders"), &messages(1)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotAStore, "{error:?}");
+        let text = error.to_string();
+        assert!(text.contains("log is damaged"), "{text}");
+        assert!(!at_end || text.contains(&format!("frame {frames} of {frames}")), "{text}");
+    }
 }
 
 /// Every group that passes a hole misses it once, also one with lanes and one that gave its lease back first.
