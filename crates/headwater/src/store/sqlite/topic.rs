@@ -80,7 +80,7 @@ pub(super) fn alter(
 /// clock that was ahead: a repeat would be stored again.
 fn shorten_dedup(work: &Work<'_>, before: &Topic, settings: &TopicSettings) -> Attempt<()> {
     let end_ms = |window| work.now_ms().saturating_add(millis(window));
-    work.connection.prepare_cached(super::sql!("shorten_dedup.sql"))?.execute([
+    work.connection.prepare_cached(super::sql!("publish/dedup_shorten.sql"))?.execute([
         i64::from(before.topic_id.0),
         end_ms(settings.dedup_window),
         end_ms(before.settings.dedup_window).saturating_add(DEDUP_SLACK_MS),

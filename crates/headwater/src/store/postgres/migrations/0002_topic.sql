@@ -99,7 +99,9 @@ BEGIN
         -- A key beyond the window would count as stored by a clock that was ahead, and be forgotten.
         UPDATE {schema}.dedup d SET expires_at = least(d.expires_at,
             coalesce(p_now, clock_timestamp()) + make_interval(secs => n.dedup_window_ms / 1000.0))
-        WHERE d.topic_id = t.topic_id;
+        WHERE d.topic_id = t.topic_id
+          -- Those that count as such already stay forgotten.
+          AND d.expires_at <= coalesce(p_now, clock_timestamp()) + make_interval(secs => t.dedup_window_ms / 1000.0 + 10);
     END IF;
     IF t.semantics <> n.semantics THEN
         PERFORM {schema}.semantics_changed(t.topic_id, coalesce(p_now, clock_timestamp()));
