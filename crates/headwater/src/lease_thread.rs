@@ -65,6 +65,7 @@ impl LeaseThread {
     }
 
     /// Whether the caller runs on the thread. It may then rely on nothing that the program's runtime drives.
+    #[cfg(any(feature = "postgres", test))]
     pub(crate) fn is_current() -> bool {
         IS_CURRENT.get()
     }

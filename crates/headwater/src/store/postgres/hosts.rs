@@ -127,13 +127,13 @@ impl Hosts {
         for commands in &self.0.setup {
             client.batch_execute(commands).await?;
         }
-        self.heed_timeline(client.simple_query(TIMELINE).await?, began_at);
+        self.heed_timeline(&client.simple_query(TIMELINE).await?, began_at);
         Ok((client, task))
     }
 
     /// Another timeline is another server: one was promoted, and the one before may live on without knowing it. A claim of the
     /// new one must not be read from the old one, so what was connected before is left.
-    fn heed_timeline(&self, answer: Vec<SimpleQueryMessage>, began_at: Instant) {
+    fn heed_timeline(&self, answer: &[SimpleQueryMessage], began_at: Instant) {
         let row = answer.iter().find_map(|message| match message {
             SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
             _ => None,
