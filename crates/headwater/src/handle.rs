@@ -90,7 +90,7 @@ impl Batch {
         self.settle_said(verdicts).await
     }
 
-    /// Settles with the verdicts of whoever asked [`WaitingKeys`] what to handle.
+    /// Settles with the verdicts of a caller that asked [`WaitingKeys`] what to handle.
     async fn settle_said(self, verdicts: Vec<(Offset, Verdict)>) -> Result<()> {
         let outcomes = outcomes_of(&self.lease, &self.messages, verdicts, &self.policy);
         self.settle(self.settlement(&outcomes)).await?;

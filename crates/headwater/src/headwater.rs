@@ -148,7 +148,7 @@ impl Headwater {
     /// What running consumers of this handle and its clones share.
     pub(crate) fn runtime(&self) -> Result<Arc<Runtime>> {
         let mut runtime = self.runtime.lock().expect("no panic while held");
-        // One whose tokio runtime was shut down serves nobody any more.
+        // One whose tokio runtime was shut down serves no group any more.
         match runtime.as_ref().filter(|runtime| !runtime.settler.is_gone()) {
             Some(runtime) => Ok(Arc::clone(runtime)),
             None => {

@@ -28,11 +28,11 @@ thread_local! {
     static IS_CURRENT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whoever needs the thread holds this.
+/// Every user of the thread holds this.
 #[derive(Debug)]
 pub(crate) struct LeaseThread {
     runtime: Handle,
-    /// Dropped, it ends the thread. Nobody waits for that: the last holder may be a task of the thread itself.
+    /// Dropped, it ends the thread. Nothing waits for that: the last holder may be a task of the thread itself.
     _stop: Option<oneshot::Sender<()>>,
 }
 

@@ -321,7 +321,7 @@ fn parts(range: OffsetRange) -> impl Iterator<Item = OffsetRange> {
     firsts.map(move |first| OffsetRange::new(Offset(first), last_of(first)))
 }
 
-/// Runs the feed, and starts it again after a panic. One that panics again and again ends its groups: a group that nobody
+/// Runs the feed, and starts it again after a panic. One that panics again and again ends its groups: a group that no feed
 /// claims for must not be said to live, and its program has to know.
 async fn serve(feed: Arc<Feed>) {
     let (mut panics, mut pause) = (0, Duration::from_millis(50));

@@ -175,7 +175,7 @@ impl Group {
         self.held.fetch_add(1, Ordering::AcqRel);
         self.settler.remember(&work);
         // Remembered first: whoever stops the group either sees this lease in hand, or is seen here.
-        // And one that came late, because nobody here ran: it may end, or be another's, before a handler is done with it.
+        // And one that came late, because no thread here ran: it may end, or be another's, before a handler is done with it.
         if self.stopping.load(Ordering::SeqCst) || work.came_late() {
             self.give_back(&work);
             return;
@@ -372,7 +372,7 @@ impl Group {
         }
     }
 
-    /// Nothing more is handed to members. If the subscription is over, what they have is nobody's any more; else they finish it.
+    /// Nothing more is handed to members. If the subscription is over, its leases are gone; else members finish what they have.
     pub(crate) fn end(&self, reason: EndReason) {
         if !self.standing.set_ended(reason) {
             return;

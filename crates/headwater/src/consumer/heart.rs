@@ -60,7 +60,7 @@ fn beat_every(silent_for: Duration) -> Duration {
     silent_for / 4
 }
 
-/// Beats until the runtime is gone or serves nobody, on the thread for leases: blocked handlers silence nobody. Only its own
+/// Beats until the runtime is gone or serves no group, on the thread for leases: blocked handlers silence no process. Only its own
 /// calls are made here; what it wants to know besides is read on the program's runtime, and nothing waits for that.
 pub(crate) async fn beat(runtime: Weak<Runtime>, silent_for: Option<Duration>) {
     let mut owner = silent_for.map(OwnerBeat::new);

@@ -9,7 +9,7 @@
 //! A transaction that breaks although the lease is ours is charged to the message whose handler ran last in it: its statement
 //! may have ended the connection, and would end the next one too. It is tried again by policy and buried in the end. Those
 //! before it are handled again at once, without it, so that each round has an end and no key loses its order; those after it
-//! are given back. Only where no handler ran the database was away, which is nobody's attempt.
+//! are given back. Only where no handler ran the database was away, which counts as no attempt.
 
 use std::sync::Arc;
 
@@ -193,7 +193,7 @@ fn all_of(messages: &[Message], verdict: &Verdict) -> Vec<(Offset, Verdict)> {
 }
 
 /// Notes that a transaction was rolled back, and says what that makes of messages that have no part in it. Nothing has
-/// happened, or the inbox knows that it has. A database that was away is nobody's attempt, and neither is a lost lease:
+/// happened, or the inbox knows that it has. A database that was away is no attempt, and neither is a lost lease:
 /// releasing it changes nothing, and it is released for free where it only seemed lost because the clock stepped. Anything
 /// else is tried again by policy, because it may break again at once.
 fn broken(group: &Group, slice: &Slice, error: &Error) -> Verdict {

@@ -108,7 +108,7 @@ impl LeaseWork {
         &self.slices
     }
 
-    /// Whether nothing of it may be started any more: it was lost, or its time is over and nobody could extend it. Another may
+    /// Whether nothing of it may be started any more: it was lost, or its time is over and it could not be extended. Another may
     /// have its messages.
     pub(crate) fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Relaxed) || (!self.lease_for.is_zero() && self.age() >= self.lease_for)

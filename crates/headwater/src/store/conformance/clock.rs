@@ -28,7 +28,7 @@ async fn scenes(case: &Case, n: usize) -> (Scene, Scene) {
     (scene, there)
 }
 
-/// An owner that lives keeps its leases: another gets only what is free, whoever acts first after the step.
+/// An owner that lives keeps its leases: another gets only what is free, in whatever order they act after the step.
 pub async fn the_living_keep_their_leases(case: &Case) {
     for (n, step) in STEPS.into_iter().enumerate() {
         let (here, there) = scenes(case, n).await;
@@ -119,7 +119,7 @@ pub async fn the_dead_lose_their_leases_in_time(case: &Case) {
     }
 }
 
-/// Nobody was there at the step back: what the clock stamped while it was ahead ends as if it had been stamped now.
+/// No process was there at the step back: what the clock stamped while it was ahead ends as if it had been stamped now.
 pub async fn a_process_that_starts_after_a_step_back_finds_no_deadline_of_the_future(case: &Case) {
     for (n, ahead) in [HOUR, MONTH].into_iter().enumerate() {
         case.step(ahead);

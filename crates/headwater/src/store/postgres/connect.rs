@@ -1,6 +1,6 @@
 //! Connections: the work pool, one for handlers' transactions, a small one for leases, and the deadline on every statement.
 //!
-//! A connection is a task of the runtime on which it was made. Those for leases are made on the thread for leases, whoever asks
+//! A connection is a task of the runtime on which it was made. Those for leases are made on the thread for leases, whichever task asks
 //! first: a program that blocks its own runtime still extends its leases and says that it lives.
 
 use std::panic::resume_unwind;

@@ -94,7 +94,7 @@ COMMENT ON FUNCTION {schema}.read_clock IS 'granted to producer, consumer: the t
 -- Stores the time p_now that a process read, and moves deadlines by a step it found. False, and nothing changed, if another
 -- moved them since: p_moved_ms is no longer what is stored. Two that find the same step wait for each other at the row.
 --
--- Rows that somebody holds are passed over, because waiting for them could be a deadlock: a claim or settlement that is at
+-- Rows that a transaction holds are passed over, because waiting for them could be a deadlock: a claim or settlement that is at
 -- work on them at this moment gives them new times or removes them.
 CREATE FUNCTION {schema}.move_clock(p_moved_ms bigint, p_step_ms bigint, p_now timestamptz, p_steady boolean) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$

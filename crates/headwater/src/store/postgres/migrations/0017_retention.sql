@@ -19,7 +19,7 @@ ALTER TABLE {schema}.mark SET (autovacuum_vacuum_scale_factor = 0, autovacuum_va
 -- Reads the clock for the elapsed time, and answers it. A wrong clock must not make unread messages old: between two readings at
 -- most five minutes count, and nothing if it went back. A step of the clock and a pause of maintenance cannot be told apart: the
 -- first ages messages by five minutes at most, and the second only delays their removal. Dead detection reads it every minute.
--- In a transaction of its own, so that nobody waits for it.
+-- In a transaction of its own, so that no other waits for it.
 CREATE FUNCTION {schema}.elapse(p_now timestamptz) RETURNS bigint
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     INSERT INTO {schema}.elapsed AS c (read_at, elapsed_ms) VALUES (coalesce(p_now, clock_timestamp()), 0)
