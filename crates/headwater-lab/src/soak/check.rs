@@ -169,8 +169,10 @@ struct Settled<'h> {
     /// Acked ranges by token, with the moment of the answer.
     acked: HashMap<i64, Vec<(i64, i64, u64)>>,
     refused: HashMap<i64, u64>,
-    /// Ends of handlers by message, oldest first.
-    ended: HashMap<&'h str, Vec<u64>>,
+    /// Ends of handlers by message, oldest first, each with its transaction.
+    ended: HashMap<&'h str, Vec<(u64, i64)>>,
+    /// The last end of a handler in each transaction.
+    transaction_us: HashMap<i64, u64>,
 }
 
 impl<'h> Settled<'h> {
@@ -184,11 +186,22 @@ impl<'h> Settled<'h> {
                 MemberEvent::Refused { token, at_us } => {
                     settled.refused.insert(*token, *at_us);
                 }
-                MemberEvent::Ended { id, at_us } => settled.ended.entry(id).or_default().push(*at_us),
+                MemberEvent::Ended { id, transaction, at_us } => {
+                    settled.ended.entry(id).or_default().push((*at_us, *transaction));
+                    settled.transaction_us.insert(*transaction, *at_us);
+                }
                 MemberEvent::Delivered { .. } | MemberEvent::Began { .. } => {}
             }
         }
         settled
+    }
+
+    /// When the store has the settlement of a handler that began at this moment, at the latest: a plain one is acked soon after its
+    /// end, and one in a transaction is settled with the others in it.
+    fn handled_us(&self, id: &str, began_us: u64) -> Option<u64> {
+        let (ended_us, transaction) = self.ended.get(id)?.iter().find(|(us, _)| *us >= began_us)?;
+        let last_us = if *transaction == 0 { ended_us } else { &self.transaction_us[transaction] };
+        Some(last_us + ACKED_WITHIN_US)
     }
 
     fn acked_us(&self, token: i64, offset: i64) -> Option<u64> {
@@ -234,9 +247,7 @@ fn collect<'h>(
                 (id, delivery)
             }
             MemberEvent::Began { offset, id, at_us } => {
-                let ended =
-                    settled.ended.get(id.as_str()).and_then(|ends| ends.iter().find(|us| *us >= at_us));
-                let settled_us = ended.map(|us| us + ACKED_WITHIN_US);
+                let settled_us = settled.handled_us(id, *at_us);
                 let delivery = Delivery {
                     member: &history.member,
                     offset: *offset,

@@ -19,6 +19,9 @@ use super::publish::id_of;
 const GRACE: Duration = Duration::from_secs(10);
 /// One row for each effect of an exactly-once handler.
 pub(super) const CREATE_EFFECTS: &str = "CREATE TABLE IF NOT EXISTS lab_effect (id text NOT NULL)";
+/// The effect of one message; the number of the transaction it is in.
+const EFFECT: &str =
+    "INSERT INTO public.lab_effect (id) VALUES ($1) RETURNING pg_current_xact_id()::text::bigint";
 
 /// What handlers do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -42,8 +45,8 @@ impl Shared {
         Ok(Duration::from_millis(if slow { shared.1.random_range(0..4) } else { 0 }))
     }
 
-    fn ended(&self, id: String) -> Result<()> {
-        let ended = MemberEvent::Ended { id, at_us: now_us() };
+    fn ended(&self, id: String, transaction: i64) -> Result<()> {
+        let ended = MemberEvent::Ended { id, transaction, at_us: now_us() };
         self.0.lock().expect("no panic while held").0.record(&[ended])
     }
 }
@@ -75,7 +78,7 @@ fn handling(kind: HandlerKind, shared: &Shared) -> Handling {
                 let id = id_of(&message.payload).map_err(|error| error.to_string())?;
                 let pause = shared.began(&id, &message).map_err(|error| error.to_string())?;
                 tokio::time::sleep(pause).await;
-                shared.ended(id).map_err(|error| error.to_string())?;
+                shared.ended(id, 0).map_err(|error| error.to_string())?;
                 Ok(())
             }
         }),
@@ -84,9 +87,9 @@ fn handling(kind: HandlerKind, shared: &Shared) -> Handling {
             async move {
                 let id = id_of(&message.payload).map_err(|error| error.to_string())?;
                 let pause = shared.began(&id, &message).map_err(|error| error.to_string())?;
-                transaction.execute("INSERT INTO public.lab_effect (id) VALUES ($1)", &[&id]).await?;
+                let row = transaction.query_one(EFFECT, &[&id]).await?;
                 tokio::time::sleep(pause).await;
-                shared.ended(id).map_err(|error| error.to_string())?;
+                shared.ended(id, row.get(0)).map_err(|error| error.to_string())?;
                 Ok(())
             }
         }),

@@ -21,8 +21,8 @@ pub(crate) enum MemberEvent {
     Refused { token: i64, at_us: u64 },
     /// A handler of a running consumer began; which lease it is under, it does not know.
     Began { offset: i64, id: String, at_us: u64 },
-    /// It ended well.
-    Ended { id: String, at_us: u64 },
+    /// It ended well; 0, or the number of the transaction that settles it with others when it commits.
+    Ended { id: String, transaction: i64, at_us: u64 },
 }
 
 impl MemberEvent {
@@ -32,7 +32,7 @@ impl MemberEvent {
             MemberEvent::Acked { token, first, last, at_us } => format!("A {token} {first} {last} {at_us}"),
             MemberEvent::Refused { token, at_us } => format!("L {token} {at_us}"),
             MemberEvent::Began { offset, id, at_us } => format!("B {offset} {id} {at_us}"),
-            MemberEvent::Ended { id, at_us } => format!("E {id} {at_us}"),
+            MemberEvent::Ended { id, transaction, at_us } => format!("E {id} {transaction} {at_us}"),
         }
     }
 
@@ -55,7 +55,11 @@ impl MemberEvent {
             ["B", offset, id, at_us] => {
                 MemberEvent::Began { offset: offset.parse()?, id: (*id).to_owned(), at_us: at_us.parse()? }
             }
-            ["E", id, at_us] => MemberEvent::Ended { id: (*id).to_owned(), at_us: at_us.parse()? },
+            ["E", id, transaction, at_us] => MemberEvent::Ended {
+                id: (*id).to_owned(),
+                transaction: transaction.parse()?,
+                at_us: at_us.parse()?,
+            },
             _ => bail!("not a history line: {line:?}"),
         })
     }
@@ -107,7 +111,7 @@ mod tests {
             MemberEvent::Acked { token: 3, first: 40, last: 41, at_us: 10 },
             MemberEvent::Refused { token: 4, at_us: 11 },
             MemberEvent::Began { offset: 42, id: "p1-3".into(), at_us: 12 },
-            MemberEvent::Ended { id: "p1-3".into(), at_us: 13 },
+            MemberEvent::Ended { id: "p1-3".into(), transaction: 7, at_us: 13 },
         ];
         Recorder::create(&path).unwrap().record(&events).unwrap();
         assert_eq!(read_member(&path).unwrap(), events);

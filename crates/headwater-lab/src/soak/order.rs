@@ -24,7 +24,7 @@ pub(crate) fn inversions(members: &[MemberHistory]) -> (usize, Vec<String>) {
                 let first = firsts.entry(id).or_insert(First { began_us: *at_us, ended_us: None });
                 first.began_us = first.began_us.min(*at_us);
             }
-            MemberEvent::Ended { id, at_us } => {
+            MemberEvent::Ended { id, at_us, .. } => {
                 let first = firsts.entry(id).or_insert(First { began_us: *at_us, ended_us: None });
                 first.ended_us = Some(first.ended_us.map_or(*at_us, |us| us.min(*at_us)));
             }
@@ -83,7 +83,7 @@ mod tests {
             let id = (*id).to_owned();
             [
                 MemberEvent::Began { offset: 1, id: id.clone(), at_us: *from },
-                MemberEvent::Ended { id, at_us: *to },
+                MemberEvent::Ended { id, transaction: 0, at_us: *to },
             ]
         });
         MemberHistory { member: name.into(), killed_us: None, events: events.collect() }

@@ -36,7 +36,11 @@ fn began(at_us: u64, offset: i64, id: &str) -> MemberEvent {
 }
 
 fn ended(at_us: u64, id: &str) -> MemberEvent {
-    MemberEvent::Ended { id: id.into(), at_us }
+    ended_in(0, at_us, id)
+}
+
+fn ended_in(transaction: i64, at_us: u64, id: &str) -> MemberEvent {
+    MemberEvent::Ended { id: id.into(), transaction, at_us }
 }
 
 fn member(killed_us: Option<u64>, events: Vec<MemberEvent>) -> MemberHistory {
@@ -167,6 +171,12 @@ fn what_an_outage_found_in_flight_may_come_again_and_nothing_older() {
     assert_eq!(handled_long_ago.doubled, 1);
     let handled_just_before = with(vec![began(9_000_000, 3, "c"), ended(9_000_100, "c")]);
     assert_eq!(handled_just_before.doubled, 0);
+    let in_transaction = |other: i64| {
+        let handled = [began(7_000_000, 3, "c"), ended_in(4, 7_000_100, "c")];
+        with([&handled[..], &[began(7_000_200, 4, "d"), ended_in(other, 9_000_000, "d")]].concat())
+    };
+    assert_eq!(in_transaction(4).doubled, 0, "its transaction was open just before");
+    assert_eq!(in_transaction(5).doubled, 1, "its own had ended long ago");
 }
 
 #[test]

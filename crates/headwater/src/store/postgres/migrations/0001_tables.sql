@@ -212,6 +212,9 @@ CREATE TABLE {schema}.epoch_history (
     timeline text NOT NULL
 );
 
+-- Its value is the timeline of the server's log on which offsets continue: see "pass_lost_offsets".
+CREATE SEQUENCE {schema}.offsets_timeline;
+
 -- Processes that wait for a topic: publishers notify only while there is one. Lost in a crash, and raised again.
 CREATE UNLOGGED TABLE {schema}.waiter (
     topic_id  integer NOT NULL,

@@ -41,6 +41,33 @@ BEGIN
     END IF;
 END $$;
 
+-- Moves the sequences of all topics past what a lost history may have given out, once on each timeline: applications may have
+-- kept offsets of messages that a promoted standby never had. A million is more than a standby lags behind.
+--
+-- A publisher calls this inside its caller's transaction, which may stay open, roll back or be prepared. So the result is kept in a
+-- sequence, which no transaction takes back and all see at once, and the lock ends with a subtransaction that is undone. One session
+-- moves the sequences, because the value is read again under the lock; a second move could set them back. The server's log
+-- carries the value behind the moves: a crash or a standby that keeps it keeps them.
+CREATE FUNCTION {schema}.pass_lost_offsets() RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_timeline bigint := ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint;
+BEGIN
+    IF pg_sequence_last_value('{schema}.offsets_timeline') = v_timeline THEN
+        RETURN;
+    END IF;
+    BEGIN
+        PERFORM FROM {schema}.epoch_history h WHERE h.cause = 'created' FOR UPDATE;
+        IF pg_sequence_last_value('{schema}.offsets_timeline') IS DISTINCT FROM v_timeline THEN
+            PERFORM setval(t.offsets, coalesce(pg_sequence_last_value(t.offsets), 0) + 1000000) FROM {schema}.topic t;
+            PERFORM setval('{schema}.offsets_timeline', v_timeline);
+        END IF;
+        RAISE EXCEPTION USING ERRCODE = 'HW000', MESSAGE = 'lost offsets passed';
+    EXCEPTION WHEN SQLSTATE 'HW000' THEN
+        NULL;
+    END;
+END $$;
+
 -- Publishes a batch: all or nothing. Arrays that are null stand for a column of nulls. offsets[i] is null while message
 -- i waits for its time; duplicate_of[i] is the id of the message that had its dedup key first.
 CREATE FUNCTION {schema}.publish_batch(
@@ -62,6 +89,10 @@ BEGIN
     -- The transaction owns its xid before it owns an offset: "advance" relies on it to tell which transactions may own
     -- a missing offset.
     PERFORM pg_current_xact_id();
+    IF NOT p_own THEN
+        -- A session of a store has begun the epoch; a session of another program may be the first on a promoted server.
+        PERFORM {schema}.pass_lost_offsets();
+    END IF;
     SELECT t.topic_id, t.offsets, t.payload_bytes_max, t.block_writes INTO topic_id, v_sequence, v_bytes_max, v_blocks
     FROM {schema}.topic t WHERE t.name = p_topic;
     IF NOT FOUND THEN

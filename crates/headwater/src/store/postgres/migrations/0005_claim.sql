@@ -30,10 +30,14 @@ BEGIN
     UPDATE {schema}.epoch e SET made_by = e.xmin;
     INSERT INTO {schema}.epoch_history (epoch, began_at, cause, timeline)
     VALUES (begin_epoch.epoch, clock_timestamp(), begin_epoch.cause, v_timeline);
-    IF cause IN ('failover', 'restore') THEN
-        -- Offsets that were acknowledged and are gone with the old history are not given to other messages: applications may
-        -- have kept them. A million is more than a standby lags behind, and more than is taken between read and setval.
-        PERFORM setval(t.offsets, coalesce(pg_sequence_last_value(t.offsets), 0) + 1000000) FROM {schema}.topic t;
+    IF cause = 'created' THEN
+        PERFORM setval('{schema}.offsets_timeline', ('x' || v_timeline)::bit(32)::bigint);
+    ELSE
+        IF cause = 'restore' THEN
+            -- A dump brings the value of another server, or of an earlier time.
+            PERFORM setval('{schema}.offsets_timeline', 1, false);
+        END IF;
+        PERFORM {schema}.pass_lost_offsets();
     END IF;
 END $$;
 
