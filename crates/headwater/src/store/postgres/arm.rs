@@ -66,19 +66,24 @@ impl Flags {
     }
 
     /// The topics whose flag must be raised before waiting, and for how long to wait at most instead while a topic
-    /// was busy a moment ago.
-    fn plan(&self, topics: &[TopicId]) -> (Vec<i32>, Option<Duration>) {
+    /// was busy a moment ago. A topic whose flag stands anyway is not polled where every publish notifies
+    /// (`notifies`): polls would find nothing earlier, and compete with the publish for the server.
+    fn plan(&self, topics: &[TopicId], notifies: bool) -> (Vec<i32>, Option<Duration>) {
         let now = Instant::now();
         let mut flags = self.topics.lock().expect("no panic while held");
         let (mut raise, mut poll) = (Vec::new(), None::<Duration>);
         for topic in topics {
             let flag = flags.entry(*topic).or_default();
+            let stands = flag.raised_until.is_some_and(|until| until >= now + FLAG_LEFT_MIN);
             let quiet = flag.found_at.map(|at| now - at).filter(|quiet| *quiet < BUSY);
-            if let Some(quiet) = quiet {
-                let next = (quiet / 2).clamp(Duration::from_millis(1), Duration::from_millis(20));
-                poll = Some(poll.map_or(next, |poll| poll.min(next)));
-            } else if flag.raised_until.is_none_or(|until| until < now + FLAG_LEFT_MIN) {
-                raise.push(topic.0);
+            match quiet {
+                Some(_) if stands && notifies => {}
+                Some(quiet) => {
+                    let next = (quiet / 2).clamp(Duration::from_millis(1), Duration::from_millis(20));
+                    poll = Some(poll.map_or(next, |poll| poll.min(next)));
+                }
+                None if stands => {}
+                None => raise.push(topic.0),
             }
         }
         (raise, poll)
@@ -96,7 +101,7 @@ pub(super) async fn arm(store: &PostgresStore, topics: &[TopicId]) -> Result<Wak
     // First the waiting place, so that a notification between here and the wait is kept.
     let wake = store.hub.arm(topics);
     store.listener.ensure(&store.connections, &store.statements.news).await;
-    let (raise, poll) = store.flags.plan(topics);
+    let (raise, poll) = store.flags.plan(topics, store.listener.shared.notifies());
     if !raise.is_empty() {
         let asked_at = Instant::now();
         let for_ms = i64::try_from(FLAG.as_millis()).expect("a few seconds");
@@ -126,6 +131,8 @@ struct Shared {
     channel: String,
     hub: Arc<Hub>,
     works: AtomicBool,
+    /// Whether the server may allow PREPARE TRANSACTION: then not every publish notifies.
+    may_prepare: AtomicBool,
     /// Told when LISTEN stops working.
     deaf: Notify,
     /// Told once the first attempt to listen has succeeded or failed.
@@ -141,6 +148,7 @@ impl Listener {
             channel: format!("headwater:{namespace}"),
             hub,
             works: AtomicBool::new(false),
+            may_prepare: AtomicBool::new(true),
             deaf: Notify::new(),
             settled: AtomicBool::new(false),
             settled_now: Notify::new(),
@@ -189,12 +197,14 @@ async fn look_out(shared: Arc<Shared>, connections: Connections, news: String) {
             shared.deaf.notified().await;
             // The server may have been restarted with another setting.
             may_prepare = None;
+            shared.may_prepare.store(true, Ordering::SeqCst);
         }
         tokio::time::sleep(if moved_at.elapsed() < POLL_FOR { POLL } else { POLL_IDLE }).await;
         if may_prepare.is_none() {
             let asked =
                 connections.query("asking for a setting", "SHOW max_prepared_transactions", &[]).await;
             may_prepare = asked.ok().map(|rows| rows[0].get::<_, &str>(0) != "0");
+            shared.may_prepare.store(may_prepare.unwrap_or(true), Ordering::SeqCst);
         }
         let topics: Vec<i32> = shared.hub.awaited().iter().map(|topic| topic.0).collect();
         if topics.is_empty() {
@@ -296,8 +306,31 @@ fn hear(mut connection: Driven, sender: mpsc::Sender<String>) -> JoinHandle<()> 
 }
 
 impl Shared {
+    /// Whether every publish to a topic whose flag stands is heard here. It may stop at any moment; all are woken then.
+    fn notifies(&self) -> bool {
+        self.works.load(Ordering::SeqCst) && !self.may_prepare.load(Ordering::SeqCst)
+    }
+
     fn settle(&self) {
         self.settled.store(true, Ordering::SeqCst);
         self.settled_now.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_topic_is_polled_unless_its_flag_stands_and_every_publish_notifies() {
+        let (flags, topic) = (Flags::new(), TopicId(1));
+        flags.found(topic);
+        let (raise, poll) = flags.plan(&[topic], true);
+        assert!(raise.is_empty() && poll.is_some(), "its publishers are spared notifications");
+        flags.raised(&[topic.0], Instant::now());
+        assert_eq!(flags.plan(&[topic], true), (vec![], None), "they notify anyway");
+        assert!(flags.plan(&[topic], false).1.is_some(), "prepared transactions do not notify");
+        flags.raised(&[topic.0], Instant::now() - FLAG);
+        assert!(flags.plan(&[topic], true).1.is_some(), "the flag has run out");
     }
 }
