@@ -267,3 +267,31 @@ async fn limited_and_unlimited_claims_never_deadlock() {
     assert_eq!(store.doctor().await.unwrap(), []);
     scene.drop().await;
 }
+
+#[tokio::test]
+async fn a_flag_that_is_lost_with_its_server_is_raised_again() {
+    let Some(scene) = Scene::new() else { return };
+    scene.open().await;
+    let url = format!("{}?application_name={}", scene.url, scene.namespace);
+    let store = PostgresStore::open(&url, scene.namespace.clone(), OpenOptions::default()).await.unwrap();
+    let topics = [subscribed(&store).await.topic.topic_id];
+    let client = scene.client().await;
+    let count = scene.sql("SELECT count(*) FROM {schema}.waiter WHERE until > clock_timestamp()");
+    let raised = async || client.query_one(&count, &[]).await.unwrap().get::<_, i64>(0);
+    let wake = store.arm(&topics).await.unwrap();
+    assert_eq!(raised().await, 1);
+    // A crash empties tables that are not logged and ends every session.
+    client.batch_execute(&scene.sql("DELETE FROM {schema}.waiter")).await.unwrap();
+    let sessions = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1";
+    client.query(sessions, &[&scene.namespace.as_str()]).await.unwrap();
+    let until = Instant::now() + Duration::from_secs(20);
+    assert!(wake.wait(Duration::from_secs(10)).await, "whoever waits is woken");
+    while raised().await == 0 {
+        // The first calls meet connections that have ended.
+        if let Ok(wake) = store.arm(&topics).await {
+            wake.wait(Duration::from_secs(5)).await;
+        }
+        assert!(Instant::now() < until, "the flag stays down");
+    }
+    scene.drop().await;
+}
