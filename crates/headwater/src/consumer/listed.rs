@@ -111,7 +111,7 @@ impl Listed {
 }
 
 /// The list while one hands out of it. The watching task does nothing meanwhile, so it is notified at the end, and only of
-/// leases that are left: waking its thread for each claim costs more than the claim's own statements. A call that is
+/// leases that are left: waking its thread for each claim delays the hand-out where cores are few. A call that is
 /// dropped or panics between the claim and the hand-out ends here too, so no lease waits unwatched.
 #[derive(Debug)]
 pub(super) struct Held<'a>(MutexGuard<'a, Listed>);
