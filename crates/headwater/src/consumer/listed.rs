@@ -10,10 +10,11 @@
 //!   may have been stopped in between. So no lease of the list ever ends by its deadline, and none is handed out past it.
 
 use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::sync::{Mutex, Notify};
+use tokio::sync::{Mutex, MutexGuard, Notify};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -36,7 +37,8 @@ pub(super) struct Listed {
     lease_for: Duration,
     /// From when their time counts: before the call, so never later than in the store.
     since: Instant,
-    filled: Arc<Notify>,
+    /// Notified when leases are left waiting.
+    left: Arc<Notify>,
 }
 
 impl Listed {
@@ -44,7 +46,6 @@ impl Listed {
     pub(super) fn fill(&mut self, leases: Vec<Lease>, lease_for: Duration, asked_at: Instant) {
         debug_assert!(self.leases.is_empty(), "one claim at a time");
         (self.leases, self.lease_for, self.since) = (leases.into(), lease_for, asked_at);
-        self.filled.notify_one();
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -109,6 +110,34 @@ impl Listed {
     }
 }
 
+/// The list while one hands out of it. The watching task does nothing meanwhile, so it is notified at the end, and only of
+/// leases that are left: waking its thread for each claim delays the hand-out where cores are few. A call that is
+/// dropped or panics between the claim and the hand-out ends here too, so no lease waits unwatched.
+#[derive(Debug)]
+pub(super) struct Held<'a>(MutexGuard<'a, Listed>);
+
+impl Deref for Held<'_> {
+    type Target = Listed;
+
+    fn deref(&self) -> &Listed {
+        &self.0
+    }
+}
+
+impl DerefMut for Held<'_> {
+    fn deref_mut(&mut self) -> &mut Listed {
+        &mut self.0
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        if !self.is_empty() {
+            self.left.notify_one();
+        }
+    }
+}
+
 /// The list, and the task that looks after it. Dropped, it is given back.
 #[derive(Debug)]
 pub(super) struct List {
@@ -119,18 +148,18 @@ pub(super) struct List {
 
 impl List {
     pub(super) fn new(thread: Arc<LeaseThread>, store: Arc<dyn Store>) -> Self {
-        let (filled, since) = (Arc::new(Notify::new()), Instant::now());
+        let (left, since) = (Arc::new(Notify::new()), Instant::now());
         let (leases, lease_for) = (VecDeque::new(), Duration::ZERO);
-        let listed = Listed { store, leases, lease_for, since, filled: Arc::clone(&filled) };
+        let listed = Listed { store, leases, lease_for, since, left: Arc::clone(&left) };
         let listed = Arc::new(Mutex::new(listed));
         let watched = Arc::downgrade(&listed);
-        let watch = move || watch(Weak::clone(&watched), Arc::clone(&filled));
+        let watch = move || watch(Weak::clone(&watched), Arc::clone(&left));
         List { listed, watch: thread.spawn_watched("claimed leases", watch), thread }
     }
 
     /// The list, for one that hands out of it: what waits is left alone meanwhile.
-    pub(super) fn listed(&self) -> Arc<Mutex<Listed>> {
-        Arc::clone(&self.listed)
+    pub(super) async fn hold(&self) -> Held<'_> {
+        Held(self.listed.lock().await)
     }
 }
 
@@ -153,7 +182,7 @@ impl Drop for List {
 }
 
 /// Gives back what has waited for too long, until the list is gone.
-async fn watch(list: Weak<Mutex<Listed>>, filled: Arc<Notify>) {
+async fn watch(list: Weak<Mutex<Listed>>, left: Arc<Notify>) {
     loop {
         let Some(listed) = list.upgrade() else { return };
         let again_at = {
@@ -171,11 +200,57 @@ async fn watch(list: Weak<Mutex<Listed>>, filled: Arc<Notify>) {
         drop(listed);
         match again_at {
             Some(at) => tokio::time::sleep_until(at).await,
-            None => filled.notified().await,
+            None => left.notified().await,
         }
     }
 }
 
 fn not_given_back(error: &Error) {
     tracing::debug!(%error, "leases were not given back, they come back when they end");
+}
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests {
+    use super::*;
+    use crate::consumer::tests::still::Still;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    /// A list without a watching task, so that what it is notified of stays to be seen.
+    fn unwatched() -> (Mutex<Listed>, Arc<Notify>, Vec<Lease>) {
+        let (store, left) = (Arc::new(Still::default()), Arc::new(Notify::new()));
+        store.hand_out(1);
+        store.hand_out(2);
+        let leases = store.leases.lock().unwrap().drain(..).collect();
+        let listed = Listed {
+            store,
+            leases: VecDeque::new(),
+            lease_for: Duration::ZERO,
+            since: Instant::now(),
+            left: Arc::clone(&left),
+        };
+        (Mutex::new(listed), left, leases)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_watch_is_woken_only_for_leases_that_are_left() {
+        let (listed, left, leases) = unwatched();
+        let mut held = Held(listed.lock().await);
+        held.fill(leases.clone(), MINUTE, Instant::now());
+        assert!(in_time(MINUTE, wait_for(&left)).await.is_err(), "the list is held");
+        held.pop();
+        held.pop();
+        drop(held);
+        assert!(in_time(MINUTE, wait_for(&left)).await.is_err(), "nothing is left");
+        let mut held = Held(listed.lock().await);
+        held.fill(leases, MINUTE, Instant::now());
+        held.pop();
+        drop(held);
+        assert!(in_time(MINUTE, wait_for(&left)).await.is_ok(), "one is left");
+    }
+
+    async fn wait_for(left: &Notify) -> Result<()> {
+        left.notified().await;
+        Ok(())
+    }
 }

@@ -107,9 +107,8 @@ impl Consumer {
         tokio::pin!(stop);
         let deadline = Instant::now() + at_most.min(DELAY_MAX);
         let _waits = InUse::new(&self.runtime, &self.group);
-        let list = self.list.listed();
         // Held to the end: what waits is handed out, extended or given back by one at a time.
-        let mut listed = list.lock().await;
+        let mut listed = self.list.hold().await;
         loop {
             tokio::select! {
                 biased;
@@ -203,7 +202,7 @@ impl Consumer {
     /// Gives back what was claimed and not handed out, and takes its leave. The group keeps its place; others get the rest at
     /// once.
     pub async fn close(self) -> Result<()> {
-        self.list.listed().lock().await.give_back().await?;
+        self.list.hold().await.give_back().await?;
         // Whoever still has a batch says that it lives, and is found silent when it is gone.
         if self.group.standing.users() == 0 {
             self.runtime.dismiss(&self.group, true).await;

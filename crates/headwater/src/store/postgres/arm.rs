@@ -8,7 +8,7 @@
 //! forbids NOTIFY in it) one cheap query per process looks for news of all topics that somebody waits for.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -51,6 +51,8 @@ pub(super) struct Flags {
 #[derive(Default)]
 struct Flag {
     raised_until: Option<Instant>,
+    /// The hearing it was raised in: with a server that crashed, or another one, the flag is gone.
+    raised_in: u64,
     found_at: Option<Instant>,
 }
 
@@ -66,28 +68,35 @@ impl Flags {
     }
 
     /// The topics whose flag must be raised before waiting, and for how long to wait at most instead while a topic
-    /// was busy a moment ago.
-    fn plan(&self, topics: &[TopicId]) -> (Vec<i32>, Option<Duration>) {
+    /// was busy a moment ago. A topic whose flag stands anyway is not polled where every publish notifies
+    /// (`notifies`): polls would find nothing earlier, and compete with the publish for the server.
+    fn plan(&self, topics: &[TopicId], hearing: u64, notifies: bool) -> (Vec<i32>, Option<Duration>) {
         let now = Instant::now();
         let mut flags = self.topics.lock().expect("no panic while held");
         let (mut raise, mut poll) = (Vec::new(), None::<Duration>);
         for topic in topics {
             let flag = flags.entry(*topic).or_default();
+            let stands = flag.raised_in == hearing
+                && flag.raised_until.is_some_and(|until| until >= now + FLAG_LEFT_MIN);
             let quiet = flag.found_at.map(|at| now - at).filter(|quiet| *quiet < BUSY);
-            if let Some(quiet) = quiet {
-                let next = (quiet / 2).clamp(Duration::from_millis(1), Duration::from_millis(20));
-                poll = Some(poll.map_or(next, |poll| poll.min(next)));
-            } else if flag.raised_until.is_none_or(|until| until < now + FLAG_LEFT_MIN) {
-                raise.push(topic.0);
+            match quiet {
+                Some(_) if stands && notifies => {}
+                Some(quiet) => {
+                    let next = (quiet / 2).clamp(Duration::from_millis(1), Duration::from_millis(20));
+                    poll = Some(poll.map_or(next, |poll| poll.min(next)));
+                }
+                None if stands => {}
+                None => raise.push(topic.0),
             }
         }
         (raise, poll)
     }
 
-    fn raised(&self, topics: &[i32], at: Instant) {
+    fn raised(&self, topics: &[i32], hearing: u64, at: Instant) {
         let mut flags = self.topics.lock().expect("no panic while held");
         for topic in topics {
-            flags.entry(TopicId(*topic)).or_default().raised_until = Some(at + FLAG);
+            let flag = flags.entry(TopicId(*topic)).or_default();
+            (flag.raised_until, flag.raised_in) = (Some(at + FLAG), hearing);
         }
     }
 }
@@ -96,7 +105,9 @@ pub(super) async fn arm(store: &PostgresStore, topics: &[TopicId]) -> Result<Wak
     // First the waiting place, so that a notification between here and the wait is kept.
     let wake = store.hub.arm(topics);
     store.listener.ensure(&store.connections, &store.statements.news).await;
-    let (raise, poll) = store.flags.plan(topics);
+    // Before the flag is raised: one that is lost with its server meanwhile counts as raised in an earlier hearing.
+    let (hearing, notifies) = store.listener.shared.hears();
+    let (raise, poll) = store.flags.plan(topics, hearing, notifies);
     if !raise.is_empty() {
         let asked_at = Instant::now();
         let for_ms = i64::try_from(FLAG.as_millis()).expect("a few seconds");
@@ -108,7 +119,7 @@ pub(super) async fn arm(store: &PostgresStore, topics: &[TopicId]) -> Result<Wak
                 &[&raise, &store.flags.waiter_id, &for_ms],
             )
             .await?;
-        store.flags.raised(&raise, asked_at);
+        store.flags.raised(&raise, hearing, asked_at);
     }
     Ok(wake.at_most(poll))
 }
@@ -126,6 +137,10 @@ struct Shared {
     channel: String,
     hub: Arc<Hub>,
     works: AtomicBool,
+    /// How often LISTEN has begun to work.
+    hearing: AtomicU64,
+    /// Whether the server may allow PREPARE TRANSACTION: then not every publish notifies.
+    may_prepare: AtomicBool,
     /// Told when LISTEN stops working.
     deaf: Notify,
     /// Told once the first attempt to listen has succeeded or failed.
@@ -141,6 +156,8 @@ impl Listener {
             channel: format!("headwater:{namespace}"),
             hub,
             works: AtomicBool::new(false),
+            hearing: AtomicU64::new(0),
+            may_prepare: AtomicBool::new(true),
             deaf: Notify::new(),
             settled: AtomicBool::new(false),
             settled_now: Notify::new(),
@@ -189,12 +206,14 @@ async fn look_out(shared: Arc<Shared>, connections: Connections, news: String) {
             shared.deaf.notified().await;
             // The server may have been restarted with another setting.
             may_prepare = None;
+            shared.may_prepare.store(true, Ordering::SeqCst);
         }
         tokio::time::sleep(if moved_at.elapsed() < POLL_FOR { POLL } else { POLL_IDLE }).await;
         if may_prepare.is_none() {
             let asked =
                 connections.query("asking for a setting", "SHOW max_prepared_transactions", &[]).await;
             may_prepare = asked.ok().map(|rows| rows[0].get::<_, &str>(0) != "0");
+            shared.may_prepare.store(may_prepare.unwrap_or(true), Ordering::SeqCst);
         }
         let topics: Vec<i32> = shared.hub.awaited().iter().map(|topic| topic.0).collect();
         if topics.is_empty() {
@@ -270,8 +289,12 @@ async fn listen(shared: &Shared) -> bool {
             None => return works,
             Some(payload) if payload == probe => {
                 works = true;
+                // Flags of before may be gone with the server that had them: those who wait are woken and raise theirs anew.
+                // Until here the look-out looked for them.
+                shared.hearing.fetch_add(1, Ordering::SeqCst);
                 shared.works.store(true, Ordering::SeqCst);
                 shared.settle();
+                shared.hub.wake_all();
             }
             Some(payload) => {
                 if let Ok(topic) = payload.parse() {
@@ -296,8 +319,43 @@ fn hear(mut connection: Driven, sender: mpsc::Sender<String>) -> JoinHandle<()> 
 }
 
 impl Shared {
+    /// Which hearing this is, and whether every publish to a topic whose flag was raised in it is heard. It may end at any
+    /// moment; all are woken then, and again when the next one begins.
+    fn hears(&self) -> (u64, bool) {
+        let hearing = self.hearing.load(Ordering::SeqCst);
+        (hearing, self.works.load(Ordering::SeqCst) && !self.may_prepare.load(Ordering::SeqCst))
+    }
+
     fn settle(&self) {
         self.settled.store(true, Ordering::SeqCst);
         self.settled_now.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_topic_is_polled_unless_its_flag_stands_and_every_publish_notifies() {
+        let (flags, topic) = (Flags::new(), TopicId(1));
+        flags.found(topic);
+        let (raise, poll) = flags.plan(&[topic], 0, true);
+        assert!(raise.is_empty() && poll.is_some(), "its publishers are spared notifications");
+        flags.raised(&[topic.0], 0, Instant::now());
+        assert_eq!(flags.plan(&[topic], 0, true), (vec![], None), "they notify anyway");
+        assert!(flags.plan(&[topic], 0, false).1.is_some(), "prepared transactions do not notify");
+        flags.raised(&[topic.0], 0, Instant::now() - FLAG);
+        assert!(flags.plan(&[topic], 0, true).1.is_some(), "the flag has run out");
+    }
+
+    #[test]
+    fn a_flag_is_raised_again_once_listening_was_interrupted() {
+        let (flags, topic) = (Flags::new(), TopicId(1));
+        flags.raised(&[topic.0], 0, Instant::now());
+        assert_eq!(flags.plan(&[topic], 0, true), (vec![], None));
+        assert_eq!(flags.plan(&[topic], 1, true), (vec![1], None), "the server may have lost it");
+        flags.found(topic);
+        assert!(flags.plan(&[topic], 1, true).1.is_some(), "and nothing may notify");
     }
 }

@@ -152,6 +152,8 @@ DECLARE
     v_soon bigint;
     h {schema}.head;
     v_age_ms double precision;
+    -- A variable: a volatile argument keeps the function below from being inlined, and it is planned anew at each call.
+    v_clock timestamptz := clock_timestamp();
 BEGIN
     SELECT least(
         (SELECT min(o.due_at) FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_id
@@ -161,7 +163,7 @@ BEGIN
     SELECT * INTO h FROM {schema}.head e WHERE e.topic_id = p_topic_id;
     IF h.stuck_at IS NOT NULL THEN
         -- The head waits for somebody's commit: look again when its patience ends, and then ever more rarely.
-        v_age_ms := {schema}.stamp_age_ms(h.stuck_since, clock_timestamp());
+        v_age_ms := {schema}.stamp_age_ms(h.stuck_since, v_clock);
         SELECT CASE WHEN v_age_ms < t.gap_patience_ms THEN greatest(t.gap_patience_ms + 1 - v_age_ms, 5)
                     ELSE least(greatest(v_age_ms / 4, 5), 100) END
         INTO v_soon FROM {schema}.topic t WHERE t.topic_id = p_topic_id;
@@ -189,7 +191,8 @@ CREATE FUNCTION {schema}.claim(
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
-    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    v_clock timestamptz := clock_timestamp();
+    v_now timestamptz := coalesce(p_now, v_clock);
     v_count integer := cardinality(p_subscription_ids);
     v_wants {schema}.want[];
     v_want {schema}.want;
@@ -222,7 +225,7 @@ BEGIN
             WHERE c.subscription_id = p_subscription_ids[1] AND c.lane = 0 AND NOT c.ordered AND c.active
               AND c.next_offset + p_messages_max[1] <= h.head + 1 AND c.next_offset > h.gaps_until
               AND c.next_offset > h.holes_until
-              AND (h.gaps_until = 0 OR {schema}.stamp_age_ms(h.gaps_checked_at, clock_timestamp()) <= 20)
+              AND (h.gaps_until = 0 OR {schema}.stamp_age_ms(h.gaps_checked_at, v_clock) <= 20)
               AND NOT EXISTS (SELECT FROM {schema}.outstanding o
                               WHERE o.subscription_id = p_subscription_ids[1] AND o.due_at <= v_now)
               AND NOT EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_ids[1]
@@ -261,7 +264,7 @@ BEGIN
                EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = s.subscription_id AND o.due_at <= v_now),
                EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = s.subscription_id AND o.suspect
                        AND o.owner = p_owner AND o.due_at > v_now),
-               h.gaps_until > 0 AND coalesce({schema}.stamp_age_ms(h.gaps_checked_at, clock_timestamp()) > 20, true)
+               h.gaps_until > 0 AND coalesce({schema}.stamp_age_ms(h.gaps_checked_at, v_clock) > 20, true)
                OR EXISTS (SELECT FROM {schema}.cursor c WHERE c.subscription_id = s.subscription_id
                           AND c.next_offset + p_messages_max[i] * greatest(s.lanes, 1) > h.head + 1),
                EXISTS (SELECT FROM {schema}.schedule d WHERE d.topic_id = s.topic_id AND d.deliver_at <= v_now),

@@ -177,3 +177,20 @@ async fn a_settlement_whose_connection_breaks_is_unknown_and_one_that_waits_too_
     store.settle(&[Settlement::ack_all(&lease)]).await.unwrap().remove(0).expect("neither has happened");
     scene.drop().await;
 }
+
+#[tokio::test]
+async fn an_ack_finds_its_leases_by_their_tokens() {
+    let Some(scene) = Scene::new() else { return };
+    let store = scene.open().await;
+    let client = scene.client().await;
+    let ack = &store.statements.settle_all;
+    let prepare = format!("PREPARE ack (bigint[], boolean, timestamptz, integer[], text[]) AS {ack}");
+    client.batch_execute("SET plan_cache_mode = force_generic_plan").await.unwrap();
+    client.batch_execute(&prepare).await.unwrap();
+    let plan = client.query("EXPLAIN EXECUTE ack('{1}', false, NULL, '{1}', '{o}')", &[]).await.unwrap();
+    let plan: Vec<&str> = plan.iter().map(|row| row.get(0)).collect();
+    let plan = plan.join("\n");
+    // Whatever statistics say of a table that is empty most of the time and full of dead rows.
+    assert!(plan.contains("outstanding_pkey") && !plan.contains("Seq Scan on outstanding"), "{plan}");
+    scene.drop().await;
+}

@@ -267,3 +267,26 @@ async fn limited_and_unlimited_claims_never_deadlock() {
     assert_eq!(store.doctor().await.unwrap(), []);
     scene.drop().await;
 }
+
+#[tokio::test]
+async fn a_flag_that_is_lost_with_its_server_is_raised_again() {
+    let Some(scene) = Scene::new() else { return };
+    let store = scene.open().await;
+    let topics = [subscribed(&store).await.topic.topic_id];
+    let client = scene.client().await;
+    let count = scene.sql("SELECT count(*) FROM {schema}.waiter WHERE until > clock_timestamp()");
+    let raised = async || client.query_one(&count, &[]).await.unwrap().get::<_, i64>(0);
+    store.arm(&topics).await.unwrap();
+    assert_eq!(raised().await, 1);
+    // Another server takes over: it has no row of a table that is not logged, and connections of before are left.
+    client.batch_execute(&scene.sql("DELETE FROM {schema}.waiter")).await.unwrap();
+    store.connections.hosts().leave(Instant::now());
+    let until = Instant::now() + SOON;
+    while raised().await == 0 {
+        assert!(Instant::now() < until, "the flag stays down");
+        if let Ok(wake) = store.arm(&topics).await {
+            wake.wait(Duration::from_secs(5)).await;
+        }
+    }
+    scene.drop().await;
+}

@@ -2,8 +2,10 @@
 -- Parameters: tokens, durable, injected time, subscription ids, owners.
 -- Index: outstanding_pkey (token, first_offset); topic_ack_log, once.
 DELETE FROM {schema}.outstanding o
-USING unnest($1::bigint[], $4::integer[], $5::text[]) AS held (token, subscription_id, owner)
-WHERE o.token = held.token AND o.subscription_id = held.subscription_id AND o.owner = held.owner
+-- The index finds the tokens; whether each is that of its group and owner is looked up in a hash. As a join, which IS TRUE
+-- rules out, it is planned as a scan of the table and all its dead rows.
+WHERE o.token = ANY ($1)
+  AND ((o.token, o.subscription_id, o.owner) IN (SELECT * FROM unnest($1::bigint[], $4::integer[], $5::text[]))) IS TRUE
   AND o.due_at > coalesce($3, clock_timestamp())
   -- Evaluated once: an ack lost in a power cut only means a redelivery.
   AND (SELECT $2 OR set_config('synchronous_commit', 'off', true) IS NOT NULL)
