@@ -41,6 +41,37 @@ BEGIN
     END IF;
 END $$;
 
+-- Lets a topic's offsets continue above the head if its sequence is behind: logical replication carries no sequences, and they can be
+-- set back. What such a sequence gives is at or below the head and would never be delivered. Runs under FOR UPDATE of the head, with
+-- room for what others take between read and setval.
+CREATE FUNCTION {schema}.raise_offsets(p_topic_id integer, p_head bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_sequence regclass := (SELECT t.offsets FROM {schema}.topic t WHERE t.topic_id = p_topic_id);
+    v_last bigint := coalesce(pg_sequence_last_value(v_sequence), 0);
+BEGIN
+    IF v_last < p_head THEN
+        PERFORM setval(v_sequence, p_head + 1000);
+        RAISE WARNING 'offsets raised: the sequence of topic % was at %, its head at %', p_topic_id, v_last, p_head;
+    END IF;
+END $$;
+
+-- Makes sure, before a session takes its first offset of a topic, that the sequence is not behind the head. Later in the session it
+-- cannot be: the head never passes the last offset taken. The session remembers it in a setting.
+CREATE FUNCTION {schema}.check_offsets(p_topic_id integer) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_checked text := coalesce(current_setting('headwater.offsets_{name}', true), '') || ' ';
+    v_head bigint;
+BEGIN
+    SELECT h.head INTO v_head FROM {schema}.head h WHERE h.topic_id = p_topic_id;
+    IF v_head > (SELECT coalesce(pg_sequence_last_value(t.offsets), 0) FROM {schema}.topic t WHERE t.topic_id = p_topic_id) THEN
+        SELECT h.head INTO v_head FROM {schema}.head h WHERE h.topic_id = p_topic_id FOR UPDATE;
+        PERFORM {schema}.raise_offsets(p_topic_id, v_head);
+    END IF;
+    PERFORM set_config('headwater.offsets_{name}', v_checked || p_topic_id || ' ', false);
+END $$;
+
 -- Publishes a batch: all or nothing. Arrays that are null stand for a column of nulls. offsets[i] is null while message
 -- i waits for its time; duplicate_of[i] is the id of the message that had its dedup key first.
 CREATE FUNCTION {schema}.publish_batch(
@@ -73,6 +104,9 @@ BEGIN
                        WHERE s.topic_id = publish_batch.topic_id AND s.status IN ('active', 'paused')) THEN
             RAISE EXCEPTION USING ERRCODE = 'HW006', MESSAGE = format('no subscriptions: %s', p_topic);
         END IF;
+    END IF;
+    IF strpos(coalesce(current_setting('headwater.offsets_{name}', true), ''), ' ' || topic_id || ' ') = 0 THEN
+        PERFORM {schema}.check_offsets(topic_id);
     END IF;
     SELECT max(octet_length(p)) INTO v_bytes FROM unnest(p_payloads) p;
     IF v_bytes > v_bytes_max THEN
@@ -247,6 +281,9 @@ BEGIN
     END IF;
     PERFORM pg_current_xact_id();
     SELECT t.offsets INTO v_sequence FROM {schema}.topic t WHERE t.topic_id = p_topic_id;
+    IF strpos(coalesce(current_setting('headwater.offsets_{name}', true), ''), ' ' || p_topic_id || ' ') = 0 THEN
+        PERFORM {schema}.check_offsets(p_topic_id);
+    END IF;
     FOR v_due IN
         SELECT * FROM {schema}.schedule s WHERE s.topic_id = p_topic_id AND s.deliver_at <= v_now
         ORDER BY s.deliver_at, s.schedule_id LIMIT p_max FOR UPDATE SKIP LOCKED
