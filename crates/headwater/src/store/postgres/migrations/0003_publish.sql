@@ -1,4 +1,4 @@
--- Publishing. The only way into the log: nobody is granted INSERT on it.
+-- Publishing. The only way into the log: nobody is granted INSERT on it. At the end, how the head reads the log.
 
 -- Wakes consumers of a topic that said they wait. NOTIFY serialises commits across the cluster, so it is left out when
 -- nobody waits. A consumer that raises its flag after this looked finds the offsets taken (see "advance") and looks
@@ -306,4 +306,93 @@ BEGIN
         PERFORM {schema}.wake(p_topic_id, true, false);
     END IF;
     RETURN v_count;
+END $$;
+
+-- Statements of the head (0004_head) on the log come in two forms. Shared topics name the shared table, in a plan that is kept. The others are planned each
+-- time, with values: a kept plan on the partitioned log locks every partition of every topic before it leaves any out.
+-- Which form is right is read after the last offset was: storage changes only while a topic has no message and no publisher.
+
+-- The first rows of a topic in (p_after, p_until], p_max at most.
+CREATE FUNCTION {schema}.rows_above(
+    p_topic_id integer, p_shared boolean, p_after bigint, p_until bigint, p_max integer,
+    OUT row_count bigint, OUT top bigint, OUT seen pg_snapshot
+)
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF p_shared THEN
+        SELECT count(*), max(s.message_offset), pg_current_snapshot() INTO row_count, top, seen
+        FROM (SELECT m.message_offset FROM {schema}.message_shared m
+              WHERE m.topic_id = p_topic_id AND m.message_offset > p_after AND m.message_offset <= p_until
+              ORDER BY m.message_offset LIMIT p_max) s;
+    ELSE
+        EXECUTE 'SELECT count(*), max(s.message_offset), pg_current_snapshot()
+                 FROM (SELECT m.message_offset FROM {schema}.message m
+                       WHERE m.topic_id = $1 AND m.message_offset > $2 AND m.message_offset <= $3
+                       ORDER BY m.message_offset LIMIT $4) s'
+        INTO row_count, top, seen USING p_topic_id, p_after, p_until, p_max;
+    END IF;
+END $$;
+
+-- What is missing below rows of a topic in (p_after, p_until]; below the first of them from p_head on.
+CREATE FUNCTION {schema}.missing_above(
+    p_topic_id integer, p_shared boolean, p_head bigint, p_after bigint, p_until bigint,
+    OUT missing int8multirange, OUT top bigint, OUT seen pg_snapshot
+)
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF p_shared THEN
+        SELECT coalesce(range_agg(int8range(s.before + 1, s.message_offset)) FILTER (WHERE s.message_offset > s.before + 1), '{}'),
+               max(s.message_offset), pg_current_snapshot()
+        INTO missing, top, seen
+        FROM (SELECT m.message_offset, lag(m.message_offset, 1, p_head) OVER (ORDER BY m.message_offset) AS before
+              FROM {schema}.message_shared m
+              WHERE m.topic_id = p_topic_id AND m.message_offset > p_after AND m.message_offset <= p_until) s;
+    ELSE
+        EXECUTE 'SELECT coalesce(range_agg(int8range(s.before + 1, s.message_offset)) FILTER (WHERE s.message_offset > s.before + 1), ''{}''),
+                        max(s.message_offset), pg_current_snapshot()
+                 FROM (SELECT m.message_offset, lag(m.message_offset, 1, $2) OVER (ORDER BY m.message_offset) AS before
+                       FROM {schema}.message m
+                       WHERE m.topic_id = $1 AND m.message_offset > $3 AND m.message_offset <= $4) s'
+        INTO missing, top, seen USING p_topic_id, p_head, p_after, p_until;
+    END IF;
+END $$;
+
+-- Rows in those gaps of a topic that may have changed (a bound above p_changed, or noted above p_since) or close now, and what
+-- has ended as of the same snapshot: the rows prove that a gap is dead only together with it.
+CREATE FUNCTION {schema}.rows_in_gaps(
+    p_topic_id integer, p_changed xid8, p_since bigint, p_until bigint, p_horizon xid8, OUT late int8multirange, OUT ended xid8
+)
+LANGUAGE plpgsql AS $$
+BEGIN
+    -- OFFSET 0 keeps the order of the join: gap by gap, by the log's index. The other way round, every message of the
+    -- topic would be held against every gap.
+    IF (SELECT t.storage = 'shared' FROM {schema}.topic t WHERE t.topic_id = p_topic_id) THEN
+        SELECT range_agg(int8range(m.message_offset, m.message_offset, '[]')),
+               greatest(p_horizon, pg_snapshot_xmin(pg_current_snapshot()))
+        INTO late, ended
+        FROM {schema}.gap g
+        CROSS JOIN LATERAL (
+            SELECT x.message_offset FROM {schema}.message_shared x
+            WHERE x.topic_id = p_topic_id AND x.message_offset BETWEEN g.first_offset AND g.last_offset OFFSET 0
+        ) m
+        WHERE g.topic_id = p_topic_id
+          AND (g.bound > p_changed OR g.bound IS NULL OR g.first_offset > p_since
+               OR g.bound <= greatest(p_horizon, pg_snapshot_xmin(pg_current_snapshot())));
+    ELSE
+        -- With the span of all gaps as values: partitions outside of it are not locked.
+        EXECUTE 'SELECT range_agg(int8range(m.message_offset, m.message_offset, ''[]'')),
+                        greatest($4, pg_snapshot_xmin(pg_current_snapshot()))
+                 FROM {schema}.gap g
+                 CROSS JOIN LATERAL (
+                     SELECT x.message_offset FROM {schema}.message x
+                     WHERE x.topic_id = $1 AND x.message_offset BETWEEN g.first_offset AND g.last_offset
+                       AND x.message_offset BETWEEN $5 AND $6 OFFSET 0
+                 ) m
+                 WHERE g.topic_id = $1
+                   AND (g.bound > $2 OR g.bound IS NULL OR g.first_offset > $3
+                        OR g.bound <= greatest($4, pg_snapshot_xmin(pg_current_snapshot())))'
+        INTO late, ended
+        USING p_topic_id, p_changed, p_since, p_horizon,
+              (SELECT min(g.first_offset) FROM {schema}.gap g WHERE g.topic_id = p_topic_id), p_until;
+    END IF;
 END $$;

@@ -87,95 +87,6 @@ LANGUAGE sql IMMUTABLE AS $$
                   (SELECT string_agg(x::text, ',' ORDER BY x) FROM pg_snapshot_xip(p_seen) x WHERE (x < p_bound) IS NOT FALSE))::pg_snapshot
 $$;
 
--- Statements on the log come in two forms. Shared topics name the shared table, in a plan that is kept. The others are planned each
--- time, with values: a kept plan on the partitioned log locks every partition of every topic before it leaves any out.
--- Which form is right is read after the last offset was: storage changes only while a topic has no message and no publisher.
-
--- The first rows of a topic in (p_after, p_until], p_max at most.
-CREATE FUNCTION {schema}.rows_above(
-    p_topic_id integer, p_shared boolean, p_after bigint, p_until bigint, p_max integer,
-    OUT row_count bigint, OUT top bigint, OUT seen pg_snapshot
-)
-LANGUAGE plpgsql AS $$
-BEGIN
-    IF p_shared THEN
-        SELECT count(*), max(s.message_offset), pg_current_snapshot() INTO row_count, top, seen
-        FROM (SELECT m.message_offset FROM {schema}.message_shared m
-              WHERE m.topic_id = p_topic_id AND m.message_offset > p_after AND m.message_offset <= p_until
-              ORDER BY m.message_offset LIMIT p_max) s;
-    ELSE
-        EXECUTE 'SELECT count(*), max(s.message_offset), pg_current_snapshot()
-                 FROM (SELECT m.message_offset FROM {schema}.message m
-                       WHERE m.topic_id = $1 AND m.message_offset > $2 AND m.message_offset <= $3
-                       ORDER BY m.message_offset LIMIT $4) s'
-        INTO row_count, top, seen USING p_topic_id, p_after, p_until, p_max;
-    END IF;
-END $$;
-
--- What is missing below rows of a topic in (p_after, p_until]; below the first of them from p_head on.
-CREATE FUNCTION {schema}.missing_above(
-    p_topic_id integer, p_shared boolean, p_head bigint, p_after bigint, p_until bigint,
-    OUT missing int8multirange, OUT top bigint, OUT seen pg_snapshot
-)
-LANGUAGE plpgsql AS $$
-BEGIN
-    IF p_shared THEN
-        SELECT coalesce(range_agg(int8range(s.before + 1, s.message_offset)) FILTER (WHERE s.message_offset > s.before + 1), '{}'),
-               max(s.message_offset), pg_current_snapshot()
-        INTO missing, top, seen
-        FROM (SELECT m.message_offset, lag(m.message_offset, 1, p_head) OVER (ORDER BY m.message_offset) AS before
-              FROM {schema}.message_shared m
-              WHERE m.topic_id = p_topic_id AND m.message_offset > p_after AND m.message_offset <= p_until) s;
-    ELSE
-        EXECUTE 'SELECT coalesce(range_agg(int8range(s.before + 1, s.message_offset)) FILTER (WHERE s.message_offset > s.before + 1), ''{}''),
-                        max(s.message_offset), pg_current_snapshot()
-                 FROM (SELECT m.message_offset, lag(m.message_offset, 1, $2) OVER (ORDER BY m.message_offset) AS before
-                       FROM {schema}.message m
-                       WHERE m.topic_id = $1 AND m.message_offset > $3 AND m.message_offset <= $4) s'
-        INTO missing, top, seen USING p_topic_id, p_head, p_after, p_until;
-    END IF;
-END $$;
-
--- Rows in those gaps of a topic that may have changed (a bound above p_changed, or noted above p_since) or close now, and what
--- has ended as of the same snapshot: the rows prove that a gap is dead only together with it.
-CREATE FUNCTION {schema}.rows_in_gaps(
-    p_topic_id integer, p_changed xid8, p_since bigint, p_until bigint, p_horizon xid8, OUT late int8multirange, OUT ended xid8
-)
-LANGUAGE plpgsql AS $$
-BEGIN
-    -- OFFSET 0 keeps the order of the join: gap by gap, by the log's index. The other way round, every message of the
-    -- topic would be held against every gap.
-    IF (SELECT t.storage = 'shared' FROM {schema}.topic t WHERE t.topic_id = p_topic_id) THEN
-        SELECT range_agg(int8range(m.message_offset, m.message_offset, '[]')),
-               greatest(p_horizon, pg_snapshot_xmin(pg_current_snapshot()))
-        INTO late, ended
-        FROM {schema}.gap g
-        CROSS JOIN LATERAL (
-            SELECT x.message_offset FROM {schema}.message_shared x
-            WHERE x.topic_id = p_topic_id AND x.message_offset BETWEEN g.first_offset AND g.last_offset OFFSET 0
-        ) m
-        WHERE g.topic_id = p_topic_id
-          AND (g.bound > p_changed OR g.bound IS NULL OR g.first_offset > p_since
-               OR g.bound <= greatest(p_horizon, pg_snapshot_xmin(pg_current_snapshot())));
-    ELSE
-        -- With the span of all gaps as values: partitions outside of it are not locked.
-        EXECUTE 'SELECT range_agg(int8range(m.message_offset, m.message_offset, ''[]'')),
-                        greatest($4, pg_snapshot_xmin(pg_current_snapshot()))
-                 FROM {schema}.gap g
-                 CROSS JOIN LATERAL (
-                     SELECT x.message_offset FROM {schema}.message x
-                     WHERE x.topic_id = $1 AND x.message_offset BETWEEN g.first_offset AND g.last_offset
-                       AND x.message_offset BETWEEN $5 AND $6 OFFSET 0
-                 ) m
-                 WHERE g.topic_id = $1
-                   AND (g.bound > $2 OR g.bound IS NULL OR g.first_offset > $3
-                        OR g.bound <= greatest($4, pg_snapshot_xmin(pg_current_snapshot())))'
-        INTO late, ended
-        USING p_topic_id, p_changed, p_since, p_horizon,
-              (SELECT min(g.first_offset) FROM {schema}.gap g WHERE g.topic_id = p_topic_id), p_until;
-    END IF;
-END $$;
-
 -- Notes dead offsets, where they are many, for claims to pass; p_dead are final. Returns the highest one noted, or null.
 CREATE FUNCTION {schema}.note_holes(p_topic_id integer, p_dead int8multirange) RETURNS bigint
 LANGUAGE sql AS $$
@@ -261,7 +172,7 @@ BEGIN
     h.gaps_until := (SELECT coalesce(max(g.last_offset), 0) FROM {schema}.gap g WHERE g.topic_id = p_topic_id);
 END $$;
 
--- The pieces above a head after a look as of p_seen that found nothing visible up to p_until: those kept, and what is beyond
+-- The pieces above a head after a search as of p_seen that found nothing visible up to p_until: those kept, and what is beyond
 -- them with its bound. Pieces with the same running transactions below their bounds become one. A narrow piece is not worth it.
 CREATE FUNCTION {schema}.note_empty(p_head {schema}.head, p_kept integer, p_until bigint, p_bound xid8, p_seen pg_snapshot)
 RETURNS {schema}.head
@@ -336,7 +247,7 @@ BEGIN
             RETURN h;
         END IF;
     END IF;
-    -- Something is missing. The region ends at p_last, or at the last row looked at.
+    -- Something is missing. The region ends at p_last, or at the last row found.
     v_limit := CASE WHEN v_rows = p_rows_max THEN v_top ELSE p_last END;
     v_missing := '{}';
     IF v_rows > 0 THEN
@@ -345,7 +256,7 @@ BEGIN
     END IF;
     v_top := coalesce(v_top, h.head);
     v_missing := v_missing + int8multirange(int8range(v_top + 1, v_limit + 1));
-    -- What has ended as of the snapshot of the rows. Pieces that were not looked at are empty only as of the one before it.
+    -- What has ended as of the snapshot of the rows. Pieces that were not searched are empty only as of the one before it.
     IF v_kept = 0 THEN
         v_seen := v_scanned;
     END IF;
