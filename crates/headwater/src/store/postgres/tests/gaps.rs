@@ -44,10 +44,8 @@ impl Scene {
 /// Claims and acks until so many messages came; their offsets, and how many claims it took.
 async fn drain(store: &PostgresStore, subscription: &Subscription, count: usize) -> (Vec<i64>, usize) {
     let (mut offsets, mut claims) = (Vec::new(), 0);
-    let want = ClaimRequest {
-        wants: vec![Want::new(subscription.subscription_id, 1_000)],
-        ..request(subscription)
-    };
+    let want =
+        ClaimRequest { wants: vec![Want::new(subscription.subscription_id, 1_000)], ..request(subscription) };
     until_true("the messages come", async || {
         let leases = store.claim(&want).await.unwrap().leases;
         claims += usize::from(!leases.is_empty());
@@ -140,7 +138,9 @@ async fn a_publisher_of_another_topic_keeps_no_gap_open() {
     scene.run(&open, "BEGIN; SELECT {schema}.publish('other', '1')").await;
     // Reading this topic's last offset locks its sequence, too, and is no publishing.
     let reader = scene.client().await;
-    scene.run(&reader, "BEGIN; SELECT pg_current_xact_id(), {schema}.last_taken(topic_id) FROM {schema}.topic").await;
+    scene
+        .run(&reader, "BEGIN; SELECT pg_current_xact_id(), {schema}.last_taken(topic_id) FROM {schema}.topic")
+        .await;
     roll_back_every_other(&scene, &client, 300).await;
     let (offsets, claims) = drain(&store, &subscription, 300).await;
     assert_eq!(offsets, (1..=300).map(|n| n * 2).collect::<Vec<_>>());
@@ -176,7 +176,9 @@ async fn no_batch_notes_more_gaps_than_may_be() {
     scene.run(&open, "BEGIN; SELECT {schema}.publish('orders', '1')").await;
     roll_back_every_other(&scene, &client, 50).await;
     for _ in 0..5 {
-        scene.run(&client, "SELECT {schema}.advance(ARRAY(SELECT topic_id FROM {schema}.topic), 20000, 10)").await;
+        scene
+            .run(&client, "SELECT {schema}.advance(ARRAY(SELECT topic_id FROM {schema}.topic), 20000, 10)")
+            .await;
     }
     let gaps = scene.number(&client, "SELECT count(*) FROM {schema}.gap").await;
     let head = scene.number(&client, "SELECT head FROM {schema}.head").await;
@@ -227,7 +229,10 @@ async fn heads_and_starts_lock_no_table_of_another_topic() {
                     format!("message_t{}", scene.number(&client, &id).await)
                 }
             };
-            assert!(!tables.is_empty() && tables.iter().all(|table| table.starts_with(&own)), "{name}: {tables:?}");
+            assert!(
+                !tables.is_empty() && tables.iter().all(|table| table.starts_with(&own)),
+                "{name}: {tables:?}"
+            );
         }
         scene.run(&open, "COMMIT").await;
     }
@@ -266,7 +271,11 @@ async fn a_transaction_that_advances_hands_out_its_own_rows() {
     scene.run(&open, own).await;
     scene.run(&open, "COMMIT").await;
     let left = "SELECT count(*) FROM {schema}.gap g JOIN {schema}.message m ON m.message_offset BETWEEN g.first_offset AND g.last_offset";
-    assert_eq!(scene.number(&client, left).await, 0, "the head shows the later message, and the earlier is in a gap");
+    assert_eq!(
+        scene.number(&client, left).await,
+        0,
+        "the head shows the later message, and the earlier is in a gap"
+    );
     assert_eq!(drain(&store, &subscription, 2).await.0, [1, 3]);
     scene.drop().await;
 }
