@@ -32,10 +32,12 @@ impl Scene {
     /// Entries of the log's index that one advance of all heads reads.
     async fn visits(&self, client: &Client) -> i64 {
         self.run(client, "BEGIN").await;
+        // Counts on over transactions.
+        let read = "SELECT pg_stat_get_xact_tuples_returned('{schema}.message_shared_pkey'::regclass)";
+        let before = self.number(client, read).await;
         let advance = "SELECT {schema}.advance(ARRAY(SELECT topic_id FROM {schema}.topic), 20000, 10000)";
         self.run(client, advance).await;
-        let read = "SELECT pg_stat_get_xact_tuples_returned('{schema}.message_shared_pkey'::regclass)";
-        let visits = self.number(client, read).await;
+        let visits = self.number(client, read).await - before;
         self.run(client, "COMMIT").await;
         visits
     }
