@@ -26,7 +26,8 @@
 -- A stored snapshot survives a crash, a failover and a dump. A bound is the xid of a transaction that committed before
 -- the row of the head that holds the snapshot, so the log has it, and no xid below a bound is given again. A snapshot
 -- from the future (its xmax is above the present one) is of another cluster or of a lost history, and counts as none.
--- A transaction sees rows of its own before it ends: one that had an xid before takes its own for ended, and keeps no snapshot.
+-- A transaction sees rows of its own before it ends, and its own xid is in no xip of its own: so it counts as ended for itself. For
+-- others it has not, so a transaction that had an xid before L was read keeps no snapshot.
 --
 -- The same holds for offsets right above the head: where no row was visible, none is until an owner ends. A transaction that
 -- publishes a million messages is passed over without a visit to any of them. What is taken later is another piece with a higher
@@ -118,9 +119,6 @@ BEGIN
     late := 0;
     closed := 0;
     h := p_head;
-    IF p_bound IS NULL THEN
-        v_changed := least(v_changed, pg_current_xact_id_if_assigned());
-    END IF;
     -- Nothing has ended that may own a row in a gap: so none came, and none of them is dead either, unless locks tell.
     IF v_changed >= h.gaps_bound AND h.gaps_until <= p_since AND p_horizon IS NULL THEN
         RETURN;
@@ -228,9 +226,6 @@ BEGIN
     IF h.empty_seen IS NOT NULL THEN
         v_seen := pg_current_snapshot();
         v_ended := {schema}.first_ended(h.empty_seen, v_seen);
-        IF p_bound IS NULL THEN
-            v_ended := least(v_ended, pg_current_xact_id_if_assigned());
-        END IF;
         SELECT count(*) INTO v_kept FROM unnest(h.empty_bound) b WHERE b <= v_ended;
         IF v_kept > 0 THEN
             v_after := greatest(h.head, h.empty_until[v_kept]);
