@@ -12,14 +12,14 @@ use crate::limits::{
 };
 use crate::store::Maintained;
 
+/// Topics whose heads are read in one transaction.
+const TOPICS_PER_STEP: i64 = 500;
+
 pub(super) async fn maintain(store: &PostgresStore) -> Result<Maintained> {
     // Before dedup keys are forgotten by it.
     clock::look(store, On::Work).await?;
-    // Two transactions: what the second may wait for must not keep the heads of the first locked.
-    let heads = store
-        .connections
-        .query("advancing heads", &store.statements.advance_all, &[&ADVANCE_ROWS_MAX, &GAPS_NOTED_MAX])
-        .await?;
+    // Transactions of their own: what the rest may wait for must not keep heads locked.
+    let (late, gaps_closed) = advance_heads(store).await?;
     let rest = store
         .connections
         .query("maintaining", &store.statements.maintain, &[&PROMOTE_MESSAGES_MAX, &store.clock.injected()])
@@ -32,12 +32,10 @@ pub(super) async fn maintain(store: &PostgresStore) -> Result<Maintained> {
             &[&millis(INBOX_RETENTION), &INBOX_FORGET_MAX, &store.clock.injected()],
         )
         .await?;
-    let count =
-        |row: &Row, column: &str| u64::try_from(row.get::<_, i64>(column)).expect("a count is not negative");
     let done = Maintained {
         promoted: count(&rest[0], "promoted"),
-        late: count(&heads[0], "late"),
-        gaps_closed: count(&heads[0], "closed"),
+        late,
+        gaps_closed,
         dedup_forgotten: count(&rest[0], "dedup_forgotten"),
         inbox_forgotten: count(&inbox[0], "forgotten"),
     };
@@ -47,4 +45,34 @@ pub(super) async fn maintain(store: &PostgresStore) -> Result<Maintained> {
         store.hub.wake_all();
     }
     Ok(done)
+}
+
+/// Advances the heads that have something to do, each in a transaction of its own: one that takes long holds no other. Returns
+/// how many messages came late and how many gaps are closed.
+async fn advance_heads(store: &PostgresStore) -> Result<(u64, u64)> {
+    let (mut late, mut closed, mut above) = (0, 0, 0_i32);
+    loop {
+        let topics = store
+            .connections
+            .query("reading heads", &store.statements.heads_with_news, &[&above, &TOPICS_PER_STEP])
+            .await?;
+        let Some(last) = topics.last() else { return Ok((late, closed)) };
+        above = last.get("topic_id");
+        for topic in topics.iter().filter(|row| row.get("news")) {
+            let rows = store
+                .connections
+                .query(
+                    "advancing a head",
+                    &store.statements.advance,
+                    &[&topic.get::<_, i32>("topic_id"), &ADVANCE_ROWS_MAX, &GAPS_NOTED_MAX],
+                )
+                .await?;
+            late += count(&rows[0], "late");
+            closed += count(&rows[0], "closed");
+        }
+    }
+}
+
+fn count(row: &Row, column: &str) -> u64 {
+    u64::try_from(row.get::<_, i64>(column)).expect("a count is not negative")
 }

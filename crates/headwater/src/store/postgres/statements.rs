@@ -55,7 +55,7 @@ statements! {
     transaction_enter: "transaction/enter.sql",
     transaction_settle: "transaction/settle.sql",
     advance: "maintain/advance.sql",
-    advance_all: "maintain/advance_all.sql",
+    heads_with_news: "maintain/news.sql",
     dead_letters: "dead_letters.sql",
     redrive_page: "redrive/page.sql",
     redrive: "redrive/letters.sql",

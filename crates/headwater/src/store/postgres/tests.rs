@@ -21,6 +21,7 @@ use crate::{ErrorKind, NewMessage};
 mod clock;
 mod durability;
 mod epoch;
+mod gaps;
 mod handling;
 mod letters;
 mod lives;

@@ -34,6 +34,14 @@ CREATE TABLE {schema}.head (
     -- The highest offset in any noted gap, 0 without gaps: claims above it need not look.
     gaps_until      bigint NOT NULL DEFAULT 0,
     gaps_checked_at timestamptz,
+    -- The snapshot as of which every row in a gap is handed out, and a bound that no gap's exceeds; null if a gap has none.
+    gaps_seen       pg_snapshot,
+    gaps_bound      xid8,
+    -- Up to which offsets above the head no row was visible as of a snapshot, and the bounds of their owners: pieces, both
+    -- arrays rising. See 0004_head.
+    empty_until     bigint[] NOT NULL DEFAULT '{}',
+    empty_bound     xid8[] NOT NULL DEFAULT '{}',
+    empty_seen      pg_snapshot,
     -- When pg_locks was last asked who may still fill them: that is not cheap.
     horizon_at      timestamptz,
     -- The highest offset in any hole, 0 without holes.

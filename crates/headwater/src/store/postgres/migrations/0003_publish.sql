@@ -1,4 +1,4 @@
--- Publishing. The only way into the log: nobody is granted INSERT on it.
+-- Publishing. The only way into the log: nobody is granted INSERT on it. At the end, how the head reads the log.
 
 -- Wakes consumers of a topic that said they wait. NOTIFY serialises commits across the cluster, so it is left out when
 -- nobody waits. A consumer that raises its flag after this looked finds the offsets taken (see "advance") and looks
@@ -59,13 +59,51 @@ BEGIN
     BEGIN
         PERFORM FROM {schema}.epoch_history h WHERE h.cause = 'created' FOR UPDATE;
         IF pg_sequence_last_value('{schema}.offsets_timeline') IS DISTINCT FROM v_timeline THEN
-            PERFORM setval(t.offsets, coalesce(pg_sequence_last_value(t.offsets), 0) + 1000000) FROM {schema}.topic t;
+            PERFORM setval(t.offsets, greatest(pg_sequence_last_value(t.offsets), h.head, 0) + 1000000)
+            FROM {schema}.topic t JOIN {schema}.head h ON h.topic_id = t.topic_id;
             PERFORM setval('{schema}.offsets_timeline', v_timeline);
         END IF;
         RAISE EXCEPTION USING ERRCODE = 'HW000', MESSAGE = 'lost offsets passed';
     EXCEPTION WHEN SQLSTATE 'HW000' THEN
         NULL;
     END;
+END $$;
+
+-- Lets a topic's offsets continue above the head if its sequence is behind: logical replication carries no sequences, and they can be
+-- set back. What such a sequence gives is at or below the head and would never be delivered. Runs under FOR UPDATE of the head, with
+-- room for what others take between read and setval.
+CREATE FUNCTION {schema}.raise_offsets(p_topic_id integer, p_head bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_sequence regclass := (SELECT t.offsets FROM {schema}.topic t WHERE t.topic_id = p_topic_id);
+    v_last bigint := coalesce(pg_sequence_last_value(v_sequence), 0);
+BEGIN
+    IF v_last < p_head THEN
+        PERFORM setval(v_sequence, p_head + 1000);
+        RAISE WARNING 'offsets raised: the sequence of topic % was at %, its head at %', p_topic_id, v_last, p_head;
+    END IF;
+END $$;
+
+-- Makes sure, before a session takes its first offset of a topic, that the sequence is not behind the head. Later in the session it
+-- cannot be: the head never passes the last offset taken. The session remembers it in a setting.
+CREATE FUNCTION {schema}.check_offsets(p_topic_id integer) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_checked text := coalesce(current_setting('headwater.offsets_{name}', true), '') || ' ';
+    v_head bigint;
+BEGIN
+    SELECT h.head INTO v_head FROM {schema}.head h WHERE h.topic_id = p_topic_id;
+    IF v_head > (SELECT coalesce(pg_sequence_last_value(t.offsets), 0) FROM {schema}.topic t WHERE t.topic_id = p_topic_id) THEN
+        -- Undone, so that the lock ends here and not with the caller's transaction; a sequence keeps its value.
+        BEGIN
+            SELECT h.head INTO v_head FROM {schema}.head h WHERE h.topic_id = p_topic_id FOR UPDATE;
+            PERFORM {schema}.raise_offsets(p_topic_id, v_head);
+            RAISE EXCEPTION USING ERRCODE = 'HW000', MESSAGE = 'offsets raised';
+        EXCEPTION WHEN SQLSTATE 'HW000' THEN
+            NULL;
+        END;
+    END IF;
+    PERFORM set_config('headwater.offsets_{name}', v_checked || p_topic_id || ' ', false);
 END $$;
 
 -- Publishes a batch: all or nothing. Arrays that are null stand for a column of nulls. offsets[i] is null while message
@@ -104,6 +142,9 @@ BEGIN
                        WHERE s.topic_id = publish_batch.topic_id AND s.status IN ('active', 'paused')) THEN
             RAISE EXCEPTION USING ERRCODE = 'HW006', MESSAGE = format('no subscriptions: %s', p_topic);
         END IF;
+    END IF;
+    IF strpos(coalesce(current_setting('headwater.offsets_{name}', true), ''), ' ' || topic_id || ' ') = 0 THEN
+        PERFORM {schema}.check_offsets(topic_id);
     END IF;
     SELECT max(octet_length(p)) INTO v_bytes FROM unnest(p_payloads) p;
     IF v_bytes > v_bytes_max THEN
@@ -278,6 +319,9 @@ BEGIN
     END IF;
     PERFORM pg_current_xact_id();
     SELECT t.offsets INTO v_sequence FROM {schema}.topic t WHERE t.topic_id = p_topic_id;
+    IF strpos(coalesce(current_setting('headwater.offsets_{name}', true), ''), ' ' || p_topic_id || ' ') = 0 THEN
+        PERFORM {schema}.check_offsets(p_topic_id);
+    END IF;
     FOR v_due IN
         SELECT * FROM {schema}.schedule s WHERE s.topic_id = p_topic_id AND s.deliver_at <= v_now
         ORDER BY s.deliver_at, s.schedule_id LIMIT p_max FOR UPDATE SKIP LOCKED
@@ -300,4 +344,93 @@ BEGIN
         PERFORM {schema}.wake(p_topic_id, true, false);
     END IF;
     RETURN v_count;
+END $$;
+
+-- Statements of the head (0004_head) on the log come in two forms. Shared topics name the shared table, in a plan that is kept. The others are planned each
+-- time, with values: a kept plan on the partitioned log locks every partition of every topic before it leaves any out.
+-- Which form is right is read after the last offset was: storage changes only while a topic has no message and no publisher.
+
+-- The first rows of a topic in (p_after, p_until], p_max at most.
+CREATE FUNCTION {schema}.rows_above(
+    p_topic_id integer, p_shared boolean, p_after bigint, p_until bigint, p_max integer,
+    OUT row_count bigint, OUT top bigint, OUT seen pg_snapshot
+)
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF p_shared THEN
+        SELECT count(*), max(s.message_offset), pg_current_snapshot() INTO row_count, top, seen
+        FROM (SELECT m.message_offset FROM {schema}.message_shared m
+              WHERE m.topic_id = p_topic_id AND m.message_offset > p_after AND m.message_offset <= p_until
+              ORDER BY m.message_offset LIMIT p_max) s;
+    ELSE
+        EXECUTE 'SELECT count(*), max(s.message_offset), pg_current_snapshot()
+                 FROM (SELECT m.message_offset FROM {schema}.message m
+                       WHERE m.topic_id = $1 AND m.message_offset > $2 AND m.message_offset <= $3
+                       ORDER BY m.message_offset LIMIT $4) s'
+        INTO row_count, top, seen USING p_topic_id, p_after, p_until, p_max;
+    END IF;
+END $$;
+
+-- What is missing below rows of a topic in (p_after, p_until]; below the first of them from p_head on.
+CREATE FUNCTION {schema}.missing_above(
+    p_topic_id integer, p_shared boolean, p_head bigint, p_after bigint, p_until bigint,
+    OUT missing int8multirange, OUT top bigint, OUT seen pg_snapshot
+)
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF p_shared THEN
+        SELECT coalesce(range_agg(int8range(s.before + 1, s.message_offset)) FILTER (WHERE s.message_offset > s.before + 1), '{}'),
+               max(s.message_offset), pg_current_snapshot()
+        INTO missing, top, seen
+        FROM (SELECT m.message_offset, lag(m.message_offset, 1, p_head) OVER (ORDER BY m.message_offset) AS before
+              FROM {schema}.message_shared m
+              WHERE m.topic_id = p_topic_id AND m.message_offset > p_after AND m.message_offset <= p_until) s;
+    ELSE
+        EXECUTE 'SELECT coalesce(range_agg(int8range(s.before + 1, s.message_offset)) FILTER (WHERE s.message_offset > s.before + 1), ''{}''),
+                        max(s.message_offset), pg_current_snapshot()
+                 FROM (SELECT m.message_offset, lag(m.message_offset, 1, $2) OVER (ORDER BY m.message_offset) AS before
+                       FROM {schema}.message m
+                       WHERE m.topic_id = $1 AND m.message_offset > $3 AND m.message_offset <= $4) s'
+        INTO missing, top, seen USING p_topic_id, p_head, p_after, p_until;
+    END IF;
+END $$;
+
+-- Rows in those gaps of a topic that may have changed (a bound above p_changed, or noted above p_since) or close now, and what
+-- has ended as of the same snapshot: the rows prove that a gap is dead only together with it.
+CREATE FUNCTION {schema}.rows_in_gaps(
+    p_topic_id integer, p_changed xid8, p_since bigint, p_until bigint, p_horizon xid8, OUT late int8multirange, OUT ended xid8
+)
+LANGUAGE plpgsql AS $$
+BEGIN
+    -- OFFSET 0 keeps the order of the join: gap by gap, by the log's index. The other way round, every message of the
+    -- topic would be held against every gap.
+    IF (SELECT t.storage = 'shared' FROM {schema}.topic t WHERE t.topic_id = p_topic_id) THEN
+        SELECT range_agg(int8range(m.message_offset, m.message_offset, '[]')),
+               greatest(p_horizon, pg_snapshot_xmin(pg_current_snapshot()))
+        INTO late, ended
+        FROM {schema}.gap g
+        CROSS JOIN LATERAL (
+            SELECT x.message_offset FROM {schema}.message_shared x
+            WHERE x.topic_id = p_topic_id AND x.message_offset BETWEEN g.first_offset AND g.last_offset OFFSET 0
+        ) m
+        WHERE g.topic_id = p_topic_id
+          AND (g.bound > p_changed OR g.bound IS NULL OR g.first_offset > p_since
+               OR g.bound <= greatest(p_horizon, pg_snapshot_xmin(pg_current_snapshot())));
+    ELSE
+        -- With the span of all gaps as values: partitions outside of it are not locked.
+        EXECUTE 'SELECT range_agg(int8range(m.message_offset, m.message_offset, ''[]'')),
+                        greatest($4, pg_snapshot_xmin(pg_current_snapshot()))
+                 FROM {schema}.gap g
+                 CROSS JOIN LATERAL (
+                     SELECT x.message_offset FROM {schema}.message x
+                     WHERE x.topic_id = $1 AND x.message_offset BETWEEN g.first_offset AND g.last_offset
+                       AND x.message_offset BETWEEN $5 AND $6 OFFSET 0
+                 ) m
+                 WHERE g.topic_id = $1
+                   AND (g.bound > $2 OR g.bound IS NULL OR g.first_offset > $3
+                        OR g.bound <= greatest($4, pg_snapshot_xmin(pg_current_snapshot())))'
+        INTO late, ended
+        USING p_topic_id, p_changed, p_since, p_horizon,
+              (SELECT min(g.first_offset) FROM {schema}.gap g WHERE g.topic_id = p_topic_id), p_until;
+    END IF;
 END $$;

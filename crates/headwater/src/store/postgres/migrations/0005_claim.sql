@@ -149,10 +149,11 @@ BEGIN
 END $$;
 
 -- Takes up to p_max new offsets for a cursor that the caller has locked: [first, last], or nulls. See 0004_head for why
--- a gap in the way is met under a share lock. It is never waited for: the claim may hold another topic's head.
+-- a gap in the way is met under a share lock. It is never waited for: the claim may hold another topic's head. "more" is set where
+-- a gap or a hole ended the range.
 CREATE FUNCTION {schema}.take_next(
     p_topic_id integer, p_subscription_id integer, p_lane integer, p_next bigint, p_max bigint,
-    OUT first_offset bigint, OUT last_offset bigint, OUT skipped boolean
+    OUT first_offset bigint, OUT last_offset bigint, OUT skipped boolean, OUT more boolean
 )
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -162,6 +163,7 @@ DECLARE
     v_gap bigint;
 BEGIN
     skipped := false;
+    more := false;
     SELECT h.head, h.gaps_until, h.holes_until INTO v_head, v_gaps_until, v_holes_until FROM {schema}.head h WHERE h.topic_id = p_topic_id;
     IF p_next > v_head THEN
         RETURN;
@@ -203,6 +205,7 @@ BEGIN
         first_offset := NULL;
         last_offset := NULL;
     END IF;
+    more := v_gap IS NOT NULL;
 END $$;
 
 -- What a want needs to know before it takes anything. The second half is about limits of the group, and null without
@@ -259,17 +262,21 @@ BEGIN
     END IF;
     SELECT c.next_offset INTO v_next FROM {schema}.cursor c
     WHERE c.subscription_id = p_want.subscription_id AND c.lane = 0 FOR UPDATE;
-    SELECT NULL::bigint AS token, n.first_offset, n.last_offset, n.skipped INTO v_lease
-    FROM {schema}.take_next(p_want.topic_id, p_want.subscription_id, 0, v_next, v_left) n;
-    IF v_lease.first_offset IS NOT NULL THEN
-        v_lease.token := {schema}.new_token();
-        INSERT INTO {schema}.outstanding (token, first_offset, last_offset, due_at, subscription_id, owner)
-        VALUES (v_lease.token, v_lease.first_offset, v_lease.last_offset, p_deadline, p_want.subscription_id, p_owner);
-    END IF;
-    IF v_lease.token IS NOT NULL THEN
-        RETURN NEXT ROW('lease', p_want.subscription_id, p_want.topic_id, v_lease.token, v_lease.first_offset,
-                        v_lease.last_offset, 1, p_deadline, false, NULL, NULL, NULL, NULL)::{schema}.claimed;
-    ELSIF v_lease.skipped THEN
-        RETURN NEXT {schema}.recheck(p_want.subscription_id, p_want.topic_id, 1);
-    END IF;
+    -- No range covers an offset that may still come. Between gaps there may be one message each: so several ranges are given.
+    FOR i IN 1..100 LOOP
+        SELECT NULL::bigint AS token, n.first_offset, n.last_offset, n.skipped, n.more INTO v_lease
+        FROM {schema}.take_next(p_want.topic_id, p_want.subscription_id, 0, v_next, v_left) n;
+        IF v_lease.first_offset IS NOT NULL THEN
+            v_lease.token := {schema}.new_token();
+            INSERT INTO {schema}.outstanding (token, first_offset, last_offset, due_at, subscription_id, owner)
+            VALUES (v_lease.token, v_lease.first_offset, v_lease.last_offset, p_deadline, p_want.subscription_id, p_owner);
+            RETURN NEXT ROW('lease', p_want.subscription_id, p_want.topic_id, v_lease.token, v_lease.first_offset,
+                            v_lease.last_offset, 1, p_deadline, false, NULL, NULL, NULL, NULL)::{schema}.claimed;
+            v_next := v_lease.last_offset + 1;
+            v_left := v_left - (v_lease.last_offset - v_lease.first_offset + 1);
+        ELSIF v_lease.skipped THEN
+            RETURN NEXT {schema}.recheck(p_want.subscription_id, p_want.topic_id, 1);
+        END IF;
+        EXIT WHEN v_lease.first_offset IS NULL OR NOT v_lease.more OR v_left = 0;
+    END LOOP;
 END $$;

@@ -8,10 +8,10 @@
 -- statement. Halving then ends at one of several places where times go from earlier to later; so the ten thousand messages
 -- before it, a largest batch, are looked at, and before what is found there again: the lowest counts, and what lies between is
 -- delivered rather than skipped. Only where the server's clock was set back by more than that is a message passed over:
--- a start may then be any place at which the log's times go past the one asked for.
+-- a start may then be any place at which the log's times go past the one asked for. Planned each time: see 0004_head.
 CREATE FUNCTION {schema}.first_since(p_topic_id integer, p_first bigint, p_last bigint, p_at timestamptz) RETURNS bigint
 LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+SET plan_cache_mode = force_custom_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     -- Everything below v_low is earlier; v_high and everything above is not.
     v_low bigint := p_first;
@@ -55,8 +55,10 @@ LANGUAGE plpgsql AS $$
 DECLARE
     h {schema}.head;
     v_first bigint;
+    v_head bigint;
     v_top bigint;
     v_missing int8multirange;
+    v_watched record;
 BEGIN
     IF NOT p_dry THEN
         PERFORM FROM {schema}.head e WHERE e.topic_id = p_topic_id FOR UPDATE;
@@ -70,29 +72,33 @@ BEGIN
     END IF;
     -- What is visible now was committed before; what is not is delivered when it comes. So for a start by time the head moves to
     -- the last visible row and everything missing below it is noted: if it comes it comes late, also for this group.
-    SELECT coalesce(range_agg(int8range(s.before + 1, s.message_offset)) FILTER (WHERE s.message_offset > s.before + 1), '{}'),
-           max(s.message_offset)
-    INTO v_missing, v_top
-    FROM (SELECT m.message_offset, lag(m.message_offset, 1, h.head) OVER (ORDER BY m.message_offset) AS before
-          FROM {schema}.message m
-          WHERE m.topic_id = p_topic_id AND m.message_offset > h.head AND p_start IN ('now', 'timestamp')) s;
-    IF v_top IS NOT NULL AND NOT p_dry THEN
-        INSERT INTO {schema}.gap (topic_id, first_offset, last_offset, bound, noted_at)
-        SELECT p_topic_id, lower(r), upper(r) - 1, NULL, clock_timestamp() FROM unnest(v_missing) r;
-        UPDATE {schema}.head e
-        SET head = v_top, stuck_at = NULL,
-            gaps_until = greatest(e.gaps_until, CASE WHEN isempty(v_missing) THEN 0 ELSE upper(v_missing) - 1 END)
-        WHERE e.topic_id = p_topic_id;
+    v_head := h.head;
+    IF p_start IN ('now', 'timestamp') THEN
+        SELECT m.missing, m.top INTO v_missing, v_top
+        FROM {schema}.missing_above(p_topic_id, (SELECT t.storage = 'shared' FROM {schema}.topic t WHERE t.topic_id = p_topic_id),
+                                    h.head, h.head, 9223372036854775807) m;
     END IF;
-    h.head := coalesce(v_top, h.head);
+    IF v_top IS NOT NULL THEN
+        h.head := v_top;
+        h.stuck_at := NULL;
+        IF NOT isempty(v_missing) AND NOT p_dry THEN
+            INSERT INTO {schema}.gap (topic_id, first_offset, last_offset, bound, noted_at)
+            SELECT p_topic_id, lower(r), upper(r) - 1, NULL, clock_timestamp() FROM unnest(v_missing) r;
+            h.gaps_until := greatest(h.gaps_until, upper(v_missing) - 1);
+            h.gaps_bound := NULL;
+        END IF;
+    END IF;
     -- After the look at the head, as in "advance", and before anything of it commits: a transaction whose later row the head
     -- shows has made its earlier rows in noted gaps visible to this later snapshot, so they are handed out no later and
     -- order per key holds. Before this group is there: rows that came before this call are not its.
     IF h.gaps_until > 0 AND NOT p_dry THEN
-        PERFORM {schema}.watch_gaps(p_topic_id, 0, NULL, NULL);
-        UPDATE {schema}.head e SET holes_until = x.last_offset
-        FROM (SELECT max(y.last_offset) AS last_offset FROM {schema}.hole y WHERE y.topic_id = p_topic_id) x
-        WHERE e.topic_id = p_topic_id AND e.holes_until < x.last_offset;
+        SELECT w.h INTO v_watched FROM {schema}.watch_gaps(h, v_head, 0, NULL, NULL) w;
+        h := v_watched.h;
+    END IF;
+    IF NOT p_dry THEN
+        UPDATE {schema}.head e
+        SET head = h.head, stuck_at = h.stuck_at, gaps_until = h.gaps_until, gaps_bound = h.gaps_bound, holes_until = h.holes_until
+        WHERE e.topic_id = p_topic_id;
     END IF;
     -- Below the first offset stored nothing ever comes: cleanup passes no noted gap.
     next_offset := greatest(v_first, CASE p_start

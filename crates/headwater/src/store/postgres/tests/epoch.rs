@@ -155,9 +155,15 @@ async fn a_new_group_shows_no_later_row_of_a_transaction_before_its_earlier_one(
     publisher.batch_execute(&publish).await.unwrap();
     // The watching of gaps stops at its end, so that the transaction can commit behind it.
     let stops = "ALTER FUNCTION {schema}.watch_gaps RENAME TO watch_gaps_then;
-        CREATE FUNCTION {schema}.watch_gaps(integer, bigint, xid8, xid8, OUT late bigint, OUT closed bigint) LANGUAGE plpgsql AS $$
+        CREATE FUNCTION {schema}.watch_gaps(
+            {schema}.head, bigint, bigint, xid8, xid8, OUT late bigint, OUT closed bigint, OUT h {schema}.head
+        ) LANGUAGE plpgsql AS $$
+        DECLARE r record;
         BEGIN
-            SELECT w.late, w.closed INTO late, closed FROM {schema}.watch_gaps_then($1, $2, $3, $4) w;
+            SELECT w.late, w.closed, w.h INTO r FROM {schema}.watch_gaps_then($1, $2, $3, $4, $5) w;
+            late := r.late;
+            closed := r.closed;
+            h := r.h;
             PERFORM pg_advisory_xact_lock(hashtext('{schema}'));
         END $$";
     client.batch_execute(&scene.sql(stops)).await.unwrap();

@@ -1,0 +1,309 @@
+//! What open publishers, rollbacks and many tables cost those who claim: the work done is counted, not timed.
+
+use std::collections::BTreeSet;
+
+use super::races::until_true;
+use super::*;
+use crate::topic::{Partition, Storage};
+
+/// Messages the open transaction publishes.
+const OPEN: i64 = 5_000;
+
+/// A store with the topic `orders`, a group that has read nothing, and no patience for open transactions.
+async fn impatient(scene: &Scene) -> (PostgresStore, Subscription) {
+    let store = scene.open().await;
+    let settings = TopicSettings { gap_patience: Duration::ZERO, ..TopicSettings::pub_sub() };
+    store.create_topic(&orders(), &settings).await.unwrap();
+    let group = GroupName::new("a").unwrap();
+    let subscription = store.subscribe(&orders(), &group, Start::Beginning).await.unwrap();
+    (store, subscription)
+}
+
+impl Scene {
+    /// Runs one statement of plain SQL.
+    async fn run(&self, client: &Client, statement: &str) {
+        client.batch_execute(&self.sql(statement)).await.unwrap();
+    }
+
+    async fn number(&self, client: &Client, query: &str) -> i64 {
+        client.query_one(&self.sql(query), &[]).await.unwrap().get(0)
+    }
+
+    /// Entries of the log's index that one advance of all heads reads.
+    async fn visits(&self, client: &Client) -> i64 {
+        self.run(client, "BEGIN").await;
+        // Counts on over transactions.
+        let read = "SELECT pg_stat_get_xact_tuples_returned('{schema}.message_shared_pkey'::regclass)";
+        let before = self.number(client, read).await;
+        let advance = "SELECT {schema}.advance(ARRAY(SELECT topic_id FROM {schema}.topic), 20000, 10000)";
+        self.run(client, advance).await;
+        let visits = self.number(client, read).await - before;
+        self.run(client, "COMMIT").await;
+        visits
+    }
+}
+
+/// Claims and acks until so many messages came; their offsets, and how many claims it took.
+async fn drain(store: &PostgresStore, subscription: &Subscription, count: usize) -> (Vec<i64>, usize) {
+    let (mut offsets, mut claims) = (Vec::new(), 0);
+    let want =
+        ClaimRequest { wants: vec![Want::new(subscription.subscription_id, 1_000)], ..request(subscription) };
+    until_true("the messages come", async || {
+        let leases = store.claim(&want).await.unwrap().leases;
+        claims += usize::from(!leases.is_empty());
+        for lease in &leases {
+            let messages = store.fetch(lease.topic_id, lease.range).await.unwrap();
+            offsets.extend(messages.iter().map(|message| message.offset.0));
+        }
+        let acks: Vec<_> = leases.iter().map(Settlement::ack_all).collect();
+        store.settle(&acks).await.unwrap();
+        offsets.len() >= count
+    })
+    .await;
+    (offsets, claims)
+}
+
+/// Publishes in an open transaction, then lets others publish: what the open one published is searched a few times in all,
+/// not at each claim, and comes once when it commits.
+async fn beside_an_open_transaction(publish: &str) {
+    let Some(scene) = Scene::new() else { return };
+    let (store, subscription) = impatient(&scene).await;
+    let (open, client) = (scene.client().await, scene.client().await);
+    scene.run(&open, "BEGIN").await;
+    scene.run(&open, publish).await;
+    // Nothing is visible above, and the open one publishes on.
+    let mut visits = 0;
+    for _ in 0..20 {
+        scene.run(&open, "SELECT {schema}.publish('orders', '1')").await;
+        visits += scene.visits(&client).await;
+    }
+    assert!(visits < 8 * OPEN, "{visits} visits: it is searched each time");
+    // Others publish above, so that the head moves each time.
+    visits = 0;
+    for _ in 0..20 {
+        store.publish(&orders(), &[NewMessage::new("x")]).await.unwrap();
+        scene.run(&open, "SELECT {schema}.publish('orders', '1')").await;
+        visits += scene.visits(&client).await;
+    }
+    assert!(visits < 8 * OPEN, "{visits} visits: the gap is searched each time");
+    let expected = usize::try_from(OPEN).unwrap() + 60;
+    let (mut offsets, _) = drain(&store, &subscription, 20).await;
+    assert_eq!(offsets.len(), 20, "what is not committed does not come");
+    scene.run(&open, "COMMIT").await;
+    offsets.extend(drain(&store, &subscription, expected - 20).await.0);
+    let distinct: BTreeSet<_> = offsets.iter().collect();
+    assert_eq!((offsets.len(), distinct.len()), (expected, expected), "each comes once");
+    until_true("the gaps close", async || {
+        store.maintain().await.unwrap();
+        scene.number(&client, "SELECT count(*) FROM {schema}.gap").await == 0
+    })
+    .await;
+    assert_eq!(store.doctor().await.unwrap(), []);
+    scene.drop().await;
+}
+
+#[tokio::test]
+async fn an_open_publisher_costs_claims_no_search_of_its_rows() {
+    beside_an_open_transaction(
+        "SELECT {schema}.publish_batch('orders', ARRAY(SELECT gen_random_uuid() FROM generate_series(1, 5000)),
+            ARRAY(SELECT ''::bytea FROM generate_series(1, 5000)), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false)",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn savepoints_of_an_open_publisher_cost_claims_no_search_of_its_rows() {
+    beside_an_open_transaction(
+        "DO $$ BEGIN FOR i IN 1..5000 LOOP
+            BEGIN PERFORM {schema}.publish('orders', '1'); EXCEPTION WHEN division_by_zero THEN NULL; END;
+        END LOOP; END $$",
+    )
+    .await;
+}
+
+/// `count` times a message that is rolled back and one that is committed.
+async fn roll_back_every_other(scene: &Scene, client: &Client, count: usize) {
+    let text = format!(
+        "DO $$ BEGIN FOR i IN 1..{count} LOOP
+            PERFORM {{schema}}.publish('orders', '1'); ROLLBACK; PERFORM {{schema}}.publish('orders', '1'); COMMIT;
+        END LOOP; END $$"
+    );
+    scene.run(client, &text).await;
+}
+
+#[tokio::test]
+async fn a_publisher_of_another_topic_keeps_no_gap_open() {
+    let Some(scene) = Scene::new() else { return };
+    let (store, subscription) = impatient(&scene).await;
+    let other = TopicName::new("other").unwrap();
+    store.create_topic(&other, &TopicSettings::pub_sub()).await.unwrap();
+    let (open, client) = (scene.client().await, scene.client().await);
+    scene.run(&open, "BEGIN; SELECT {schema}.publish('other', '1')").await;
+    // Reading this topic's last offset locks its sequence, too, and is no publishing.
+    let reader = scene.client().await;
+    scene
+        .run(&reader, "BEGIN; SELECT pg_current_xact_id(), {schema}.last_taken(topic_id) FROM {schema}.topic")
+        .await;
+    roll_back_every_other(&scene, &client, 300).await;
+    let (offsets, claims) = drain(&store, &subscription, 300).await;
+    assert_eq!(offsets, (1..=300).map(|n| n * 2).collect::<Vec<_>>());
+    assert!(claims < 20, "{claims} claims: ranges end at offsets that were rolled back");
+    assert_eq!(scene.number(&client, "SELECT count(*) FROM {schema}.gap").await, 0, "nothing is noted");
+    for client in [&open, &reader] {
+        scene.run(client, "COMMIT").await;
+    }
+    scene.drop().await;
+}
+
+#[tokio::test]
+async fn a_claim_gives_several_ranges_between_gaps() {
+    let Some(scene) = Scene::new() else { return };
+    let (store, subscription) = impatient(&scene).await;
+    let (open, client) = (scene.client().await, scene.client().await);
+    scene.run(&open, "BEGIN; SELECT {schema}.publish('orders', '1')").await;
+    roll_back_every_other(&scene, &client, 60).await;
+    let (offsets, claims) = drain(&store, &subscription, 60).await;
+    assert_eq!(offsets, (1..=60).map(|n| n * 2 + 1).collect::<Vec<_>>());
+    assert!(claims <= 5, "{claims} claims for 60 messages");
+    assert!(scene.number(&client, "SELECT count(*) FROM {schema}.gap").await > 1, "they are still open");
+    scene.run(&open, "COMMIT").await;
+    assert_eq!(drain(&store, &subscription, 1).await.0, [1], "it is in no range that was given before");
+    scene.drop().await;
+}
+
+#[tokio::test]
+async fn no_batch_notes_more_gaps_than_may_be() {
+    let Some(scene) = Scene::new() else { return };
+    impatient(&scene).await;
+    let (open, client) = (scene.client().await, scene.client().await);
+    scene.run(&open, "BEGIN; SELECT {schema}.publish('orders', '1')").await;
+    roll_back_every_other(&scene, &client, 50).await;
+    for _ in 0..5 {
+        scene
+            .run(&client, "SELECT {schema}.advance(ARRAY(SELECT topic_id FROM {schema}.topic), 20000, 10)")
+            .await;
+    }
+    let gaps = scene.number(&client, "SELECT count(*) FROM {schema}.gap").await;
+    let head = scene.number(&client, "SELECT head FROM {schema}.head").await;
+    // The first gap is offsets 1 and 2, the tenth is 20, and 21 is there.
+    assert_eq!((gaps, head), (10, 21));
+    scene.run(&open, "ROLLBACK").await;
+    scene.drop().await;
+}
+
+/// A plan that is kept locks all partitions before it leaves out any: with hundreds of tables the server's lock table is full.
+#[tokio::test]
+async fn heads_and_starts_lock_no_table_of_another_topic() {
+    let Some(scene) = Scene::new() else { return };
+    let store = scene.open().await;
+    let dedicated = |partition| TopicSettings {
+        storage: Storage::Dedicated(partition),
+        gap_patience: Duration::ZERO,
+        ..TopicSettings::pub_sub()
+    };
+    let shared = TopicSettings { gap_patience: Duration::ZERO, ..TopicSettings::pub_sub() };
+    let (whole, cut) = (dedicated(Partition::None), dedicated(Partition::Rows(1_000)));
+    let kinds = [("shared", &shared), ("whole", &whole), ("cut", &cut), ("foreign", &whole), ("far", &cut)];
+    for (name, settings) in kinds {
+        store.create_topic(&TopicName::new(name).unwrap(), settings).await.unwrap();
+    }
+    let (open, client) = (scene.client().await, scene.client().await);
+    for (name, _) in &kinds[..3] {
+        // With a gap, so that it is watched.
+        scene.run(&open, &format!("BEGIN; SELECT {{schema}}.publish('{name}', '1')")).await;
+        for round in 0..8 {
+            scene.run(&client, &format!("SELECT {{schema}}.publish('{name}', '1')")).await;
+            let text = format!(
+                "BEGIN; SELECT {{schema}}.advance(ARRAY[topic_id], 100, 100) FROM {{schema}}.topic WHERE name = '{name}';
+                SELECT {{schema}}.subscribe('{name}', 'now{round}', 'now', NULL, NULL, 60000, NULL);
+                SELECT {{schema}}.subscribe('{name}', 'at{round}', 'timestamp', NULL, now(), 60000, NULL)"
+            );
+            scene.run(&client, &text).await;
+            let held = "SELECT DISTINCT c.relname::text FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
+                WHERE l.pid = pg_backend_pid() AND c.relnamespace = '{schema}'::regnamespace
+                  AND c.relname ~ '^message_' AND c.relkind = 'r' ORDER BY 1";
+            let rows = client.query(&scene.sql(held), &[]).await.unwrap();
+            let tables: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
+            scene.run(&client, "COMMIT").await;
+            let own = match *name {
+                "shared" => "message_shared".to_owned(),
+                name => {
+                    let id = format!("SELECT topic_id::bigint FROM {{schema}}.topic WHERE name = '{name}'");
+                    format!("message_t{}", scene.number(&client, &id).await)
+                }
+            };
+            assert!(
+                !tables.is_empty() && tables.iter().all(|table| table.starts_with(&own)),
+                "{name}: {tables:?}"
+            );
+        }
+        scene.run(&open, "COMMIT").await;
+    }
+    scene.drop().await;
+}
+
+/// The snapshot of another cluster, or of a history that was lost, says nothing about who runs now.
+#[tokio::test]
+async fn a_snapshot_from_the_future_hides_no_late_message() {
+    let Some(scene) = Scene::new() else { return };
+    let (store, subscription) = impatient(&scene).await;
+    let (open, client) = (scene.client().await, scene.client().await);
+    scene.run(&open, "BEGIN; SELECT {schema}.publish('orders', '1')").await;
+    store.publish(&orders(), &[NewMessage::new("2")]).await.unwrap();
+    assert_eq!(drain(&store, &subscription, 1).await.0, [2]);
+    let restored = "UPDATE {schema}.head SET gaps_seen = '900000000000:900000000009:900000000000', gaps_checked_at = NULL,
+        horizon_at = clock_timestamp()";
+    scene.run(&client, restored).await;
+    scene.run(&open, "COMMIT").await;
+    // At once, before locks are asked, which would find it in the end.
+    let late = "SELECT late FROM {schema}.advance(ARRAY(SELECT topic_id FROM {schema}.topic), 1000, 1000)";
+    assert_eq!(scene.number(&client, late).await, 1);
+    assert_eq!(drain(&store, &subscription, 1).await.0, [1]);
+    scene.drop().await;
+}
+
+/// A transaction that advances a head sees rows of its own before it ends. Its later message is not shown without its earlier one.
+#[tokio::test]
+async fn a_transaction_that_advances_hands_out_its_own_rows() {
+    let Some(scene) = Scene::new() else { return };
+    let (store, subscription) = impatient(&scene).await;
+    let (open, client) = (scene.client().await, scene.client().await);
+    scene.run(&open, "BEGIN; SELECT {schema}.publish('orders', '1')").await;
+    store.publish(&orders(), &[NewMessage::new("2")]).await.unwrap();
+    assert_eq!(drain(&store, &subscription, 1).await.0, [2]);
+    // Searched once more, so that the gap is known to be as it was.
+    scene.visits(&client).await;
+    scene.run(&open, "SELECT {schema}.publish('orders', '1')").await;
+    let own = "SELECT {schema}.advance(ARRAY(SELECT topic_id FROM {schema}.topic), 1000, 1000)";
+    scene.run(&open, own).await;
+    scene.run(&open, "COMMIT").await;
+    let left = "SELECT count(*) FROM {schema}.gap g JOIN {schema}.message m ON m.message_offset BETWEEN g.first_offset AND g.last_offset";
+    assert_eq!(
+        scene.number(&client, left).await,
+        0,
+        "the head shows the later message, and the earlier is in a gap"
+    );
+    assert_eq!(drain(&store, &subscription, 2).await.0, [1, 3]);
+    scene.drop().await;
+}
+
+/// Logical replication carries no sequences: offsets at or below the head would never be delivered.
+#[tokio::test]
+async fn a_sequence_behind_the_head_is_raised_before_it_gives_an_offset() {
+    let Some(scene) = Scene::new() else { return };
+    let (store, subscription) = impatient(&scene).await;
+    store.publish(&orders(), &vec![NewMessage::new("x"); 10]).await.unwrap();
+    assert_eq!(drain(&store, &subscription, 10).await.0.len(), 10);
+    let client = scene.client().await;
+    let behind = "DELETE FROM {schema}.message; SELECT setval(offsets, 1, false) FROM {schema}.topic";
+    scene.run(&client, behind).await;
+    let offset = scene.number(&client, "SELECT {schema}.publish('orders', '1')").await;
+    assert!(offset > 10, "{offset} was given already");
+    assert_eq!(drain(&store, &subscription, 1).await.0, [offset]);
+    // Those who claim or maintain notice it, too.
+    scene.run(&client, behind).await;
+    store.maintain().await.unwrap();
+    let taken = scene.number(&client, "SELECT {schema}.last_taken(topic_id) FROM {schema}.topic").await;
+    assert!(taken >= offset, "{taken}");
+    scene.drop().await;
+}
