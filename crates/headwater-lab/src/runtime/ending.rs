@@ -29,7 +29,7 @@ const HANDLE_MS: u64 = 5;
 /// The longest time the rest may take once a process has ended on SIGTERM.
 const REST_MAX_MS: f64 = 1_000.0;
 /// The longest time until everything of a killed process is handled.
-const NOTICED_MAX_MS: f64 = 20_000.0;
+const NOTICED_MAX_MS: f64 = 3_000.0;
 /// A process acks what is done of a lease after a second at the latest; this is more than it needs to get it to the
 /// store.
 const UNSETTLED_US: u64 = 3_000_000;

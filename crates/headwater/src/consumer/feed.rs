@@ -45,6 +45,8 @@ const GIVE_BACK_FOR: Duration = Duration::from_secs(60);
 /// How many panics in a row end a feed, and how long without one makes them a row no more.
 const PANICS_MAX: u32 = 5;
 const CALM: Duration = Duration::from_secs(60);
+/// When to claim again where the store does not say: later than the wake ends by itself, which is followed by a claim too.
+const NO_RECHECK: Duration = Duration::from_secs(2 * SAFETY_POLL.as_secs());
 /// The longest pause after a claim that failed.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
@@ -423,12 +425,12 @@ impl Feed {
         if wake.is_none() {
             let armed = self.store.arm(&[self.topic]).await?;
             *wake = Some(armed.wait(SAFETY_POLL).boxed());
-            *recheck_at = Instant::now() + SAFETY_POLL;
+            *recheck_at = Instant::now() + NO_RECHECK;
         }
         let (got, recheck_after) = self.claim(ready).await?;
         let now = Instant::now();
         if *recheck_at <= now {
-            *recheck_at = now + SAFETY_POLL;
+            *recheck_at = now + NO_RECHECK;
         }
         if let Some(after) = recheck_after {
             *recheck_at = (*recheck_at).min(now + after);

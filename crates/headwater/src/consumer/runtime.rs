@@ -120,7 +120,7 @@ impl Runtime {
         } else {
             // It begins with everybody in the list.
             let (this, silent_for) = (Weak::clone(&self.this), self.silent_for);
-            let beat = move || heart::beat(Weak::clone(&this), silent_for);
+            let beat = move || heart::run(Weak::clone(&this), silent_for);
             *heart = Some(self.thread.spawn_watched("heart", beat));
         }
         let mut maintaining = self.maintaining.lock().expect("no panic while held");

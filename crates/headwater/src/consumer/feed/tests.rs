@@ -1,4 +1,4 @@
-//! What becomes of groups whose feed panics.
+//! How often an idle feed claims, and what becomes of groups whose feed panics.
 
 use super::*;
 use crate::consumer::member::Members;
@@ -21,6 +21,17 @@ fn served(store: &Arc<Still>, panics: u32) -> (Arc<Runtime>, Arc<Feed>, Arc<Grou
     feed.join(Arc::clone(&group));
     runtime.serve(Arc::clone(&group));
     (runtime, feed, group)
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_feed_claims_once_for_each_safety_poll() {
+    let store = Arc::new(Still::default());
+    let (_runtime, _feed, _group) = served(&store, 0);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let before = store.count("claim");
+    tokio::time::sleep(100 * SAFETY_POLL).await;
+    let claims = store.count("claim") - before;
+    assert!((99..=101).contains(&claims), "{claims}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -241,6 +241,11 @@ with_the_rest! {
             Ok(vec![pulse; beats.len()])
         }
 
+        async fn take_over(&self, _: &Owner) -> Result<u64> {
+            self.note("take_over").await;
+            Ok(0)
+        }
+
         async fn policies(&self, _: &TopicName) -> Result<Vec<(GroupName, DeliveryPolicy)>> {
             self.note("policies").await;
             Ok(vec![(GroupName::new("email").unwrap(), *self.policy.lock().unwrap())])

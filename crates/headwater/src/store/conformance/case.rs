@@ -268,6 +268,11 @@ impl Scene {
         self.store.heartbeat(&owner(owner_name), silent_for).await.expect("the owner beats")
     }
 
+    /// An owner proves that it lives, and takes over from those that ended. Gives how many leases ended.
+    pub async fn take_over(&self, owner_name: &str) -> u64 {
+        self.store.take_over(&owner(owner_name)).await.expect("the owner proves that it lives")
+    }
+
     /// The messages of a lease.
     pub async fn fetch(&self, lease: &Lease) -> Vec<Message> {
         self.store.fetch(lease.topic_id, lease.range).await.expect("the range is fetched")

@@ -30,6 +30,8 @@ use crate::topic::TopicId;
 const FLAG: Duration = Duration::from_secs(40);
 /// A flag with less than this left is raised again before waiting: nobody waits for longer than the safety poll.
 const FLAG_LEFT_MIN: Duration = Duration::from_secs(16);
+/// Flags of other topics that somebody waits for are raised along if they have less than this left: one statement for all topics.
+const FLAG_LEFT_ALONG: Duration = Duration::from_secs(32);
 /// After work was found, a topic is polled for this long before its flag is raised: a busy topic's publishers are
 /// spared NOTIFY, which serialises commits across the cluster.
 const BUSY: Duration = Duration::from_millis(50);
@@ -67,7 +69,11 @@ impl Flags {
 
     /// The topics whose flag must be raised before waiting, and for how long to wait at most instead while a topic
     /// was busy a moment ago.
-    fn plan(&self, topics: &[TopicId]) -> (Vec<i32>, Option<Duration>) {
+    fn plan(
+        &self,
+        topics: &[TopicId],
+        awaited: impl FnOnce() -> Vec<TopicId>,
+    ) -> (Vec<i32>, Option<Duration>) {
         let now = Instant::now();
         let mut flags = self.topics.lock().expect("no panic while held");
         let (mut raise, mut poll) = (Vec::new(), None::<Duration>);
@@ -80,6 +86,16 @@ impl Flags {
             } else if flag.raised_until.is_none_or(|until| until < now + FLAG_LEFT_MIN) {
                 raise.push(topic.0);
             }
+        }
+        if !raise.is_empty() {
+            // Only what is raised already: a topic without a flag may be busy, and its publishers are spared.
+            let is_ending = |topic: &TopicId| {
+                let until = flags.get(topic).and_then(|flag| flag.raised_until);
+                until.is_some_and(|until| until < now + FLAG_LEFT_ALONG)
+            };
+            raise.extend(awaited().into_iter().filter(is_ending).map(|topic| topic.0));
+            raise.sort_unstable();
+            raise.dedup();
         }
         (raise, poll)
     }
@@ -96,7 +112,7 @@ pub(super) async fn arm(store: &PostgresStore, topics: &[TopicId]) -> Result<Wak
     // First the waiting place, so that a notification between here and the wait is kept.
     let wake = store.hub.arm(topics);
     store.listener.ensure(&store.connections, &store.statements.news).await;
-    let (raise, poll) = store.flags.plan(topics);
+    let (raise, poll) = store.flags.plan(topics, || store.hub.awaited());
     if !raise.is_empty() {
         let asked_at = Instant::now();
         let for_ms = i64::try_from(FLAG.as_millis()).expect("a few seconds");
@@ -299,5 +315,22 @@ impl Shared {
     fn settle(&self) {
         self.settled.store(true, Ordering::SeqCst);
         self.settled_now.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod rules {
+    use super::*;
+
+    #[test]
+    fn flags_that_end_soon_are_raised_along_and_no_others() {
+        let (flags, now) = (Flags::new(), Instant::now());
+        for (topic, left_s) in [(1, 10), (2, 30), (3, 39)] {
+            flags.raised(&[topic], now + Duration::from_secs(left_s) - FLAG);
+        }
+        let plan = |topic| flags.plan(&[TopicId(topic)], || (1..=4).map(TopicId).collect()).0;
+        assert_eq!(plan(1), [1, 2], "the third has long, and the fourth was never raised");
+        assert_eq!(plan(2), [0; 0], "nothing is raised before it is due");
+        assert_eq!(plan(4), [1, 2, 4]);
     }
 }

@@ -26,6 +26,7 @@ mod letters;
 mod lives;
 mod operators;
 mod races;
+mod take_over;
 mod upkeep;
 
 /// A namespace of its own for one test, gone at its end.
