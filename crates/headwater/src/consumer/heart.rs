@@ -66,20 +66,20 @@ fn beat_every(silent_for: Duration) -> Duration {
 
 /// Beats and watches until the runtime is gone or serves no group.
 pub(crate) async fn run(runtime: Weak<Runtime>, silent_for: Option<Duration>) {
-    let watching = Weak::clone(&runtime);
+    let (watching, beaten) = (Weak::clone(&runtime), Notify::new());
     tokio::select! {
-        () = beat(runtime, silent_for) => {}
-        () = watch(watching), if silent_for.is_some() => {}
+        () = beat(runtime, silent_for, &beaten) => {}
+        () = watch(watching, &beaten) => {}
     }
 }
 
-/// Takes over from processes that have ended, beside the heartbeats: neither waits for the other.
-async fn watch(runtime: Weak<Runtime>) {
-    let mut pause = WATCH_EVERY;
+/// Takes over from processes that have ended, beside the heartbeats: neither waits for the other. It begins right after the first
+/// heartbeat, because only an owner that has beaten can prove that it lives.
+async fn watch(runtime: Weak<Runtime>, beaten: &Notify) {
+    beaten.notified().await;
     loop {
-        tokio::time::sleep(pause).await;
         let Some(alive) = runtime.upgrade().filter(|runtime| !runtime.settler.is_gone()) else { return };
-        pause = match in_time(BEAT_MAX, alive.store.take_over(&alive.owner)).await {
+        let pause = match in_time(BEAT_MAX, alive.store.take_over(&alive.owner)).await {
             // Whose leases ended by it, the store has said.
             Ok(_) => WATCH_EVERY,
             Err(error) if error.kind() == ErrorKind::Closed => return,
@@ -89,12 +89,14 @@ async fn watch(runtime: Weak<Runtime>) {
                 WATCH_RETRY
             }
         };
+        drop(alive);
+        tokio::time::sleep(pause).await;
     }
 }
 
 /// Beats until the runtime is gone or serves no group, on the thread for leases: blocked handlers silence no process. Only its own
 /// calls are made here; what it wants to know besides is read on the program's runtime, and nothing waits for that.
-async fn beat(runtime: Weak<Runtime>, silent_for: Option<Duration>) {
+async fn beat(runtime: Weak<Runtime>, silent_for: Option<Duration>, beaten: &Notify) {
     let mut owner = silent_for.map(OwnerBeat::new);
     let mut groups = GroupBeat::new();
     loop {
@@ -102,6 +104,9 @@ async fn beat(runtime: Weak<Runtime>, silent_for: Option<Duration>) {
         let mut told = Ok(());
         if let Some(owner) = owner.as_mut().filter(|owner| Instant::now() >= owner.due_at) {
             told = owner.beat(&alive).await;
+            if owner.in_touch_since.is_some() {
+                beaten.notify_one();
+            }
         }
         if told.is_ok() && groups.is_due(&alive.groups()) {
             told = groups.beat(&alive).await;

@@ -201,6 +201,11 @@ impl Store for PostgresStore {
         claim::claim(self, request).await
     }
 
+    async fn claimable(&self, subscriptions: &[SubscriptionId]) -> Result<Vec<SubscriptionId>> {
+        self.check_open()?;
+        claim::claimable(self, subscriptions).await
+    }
+
     async fn fetch(&self, topic: TopicId, range: OffsetRange) -> Result<Vec<Message>> {
         self.check_open()?;
         fetch::fetch(self, topic, range).await

@@ -46,6 +46,8 @@ pub(crate) struct Still {
     pub(crate) empty: Mutex<bool>,
     /// How many settlements meet a lock.
     pub(crate) locked: Mutex<u32>,
+    /// Whether claims would find nothing.
+    pub(crate) quiet: Mutex<bool>,
     pub(crate) settings: Mutex<TopicSettings>,
     pub(crate) policy: Mutex<DeliveryPolicy>,
     hub: Arc<Hub>,
@@ -163,6 +165,15 @@ with_the_rest! {
             }
             let leases = self.leases.lock().unwrap().drain(..).collect();
             Ok(Claimed { leases, ..Claimed::default() })
+        }
+
+        async fn claimable(&self, subscriptions: &[SubscriptionId]) -> Result<Vec<SubscriptionId>> {
+            self.note("claimable").await;
+            if let Some(failing) = self.failing("claimable", 0) {
+                failing?;
+            }
+            let quiet = *self.quiet.lock().unwrap();
+            Ok(if quiet { vec![] } else { subscriptions.to_vec() })
         }
 
         async fn fetch(&self, _: TopicId, range: OffsetRange) -> Result<Vec<Message>> {

@@ -19,6 +19,7 @@ macro_rules! statements {
 statements! {
     publish: "publish.sql",
     claim: "claim.sql",
+    claimable: "arm/claimable.sql",
     epoch: "epoch.sql",
     fetch: "fetch.sql",
     settle_all: "settle/all.sql",

@@ -22,6 +22,7 @@ mod clock;
 mod durability;
 mod epoch;
 mod handling;
+mod idle;
 mod letters;
 mod lives;
 mod operators;

@@ -7,7 +7,9 @@ use async_trait::async_trait;
 
 use super::reader::at_once;
 use super::work::{Kind, now_ms};
-use super::{SqliteStore, acks, audit, beat, policy, resurrect, seek, settle, shift, stuck, take_over, topic};
+use super::{
+    SqliteStore, acks, audit, beat, policy, resurrect, seek, settle, shift, stuck, take_over, topic,
+};
 use crate::error::Result;
 use crate::lease::{LeaseToken, OffsetRange};
 use crate::message::Offset;

@@ -7,9 +7,9 @@ use rusqlite::Connection;
 
 use super::checkpoint::Checkpoints;
 use super::connection::{self, Location, Role};
-use super::{fault, take_over};
 use super::reader::{self, Readers};
 use super::trust::{self, Trust};
+use super::{fault, take_over};
 use crate::error::{Error, ErrorKind, Result};
 
 pub(super) fn start_readers(

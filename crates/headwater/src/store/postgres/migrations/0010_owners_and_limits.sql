@@ -306,6 +306,25 @@ BEGIN
     RETURN NULL;
 END $$;
 
+-- The subscriptions for which a claim may find something. One is quiet if it is active, is past the head, and a claim that finds nothing
+-- would not ask to be repeated: recheck_ms() is the very function that claims ask. It knows of offsets that are taken and not there yet,
+-- of what is due or will be, of gaps and of scheduled messages. Reads only.
+CREATE FUNCTION {schema}.claimable(p_subscription_ids integer[], p_now timestamptz) RETURNS TABLE (subscription_id integer)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+BEGIN
+    RETURN QUERY
+    SELECT i.id FROM unnest(p_subscription_ids) AS i(id)
+    LEFT JOIN {schema}.subscription s ON s.subscription_id = i.id AND s.status = 'active'
+    LEFT JOIN {schema}.head h ON h.topic_id = s.topic_id
+    WHERE h.topic_id IS NULL
+       OR EXISTS (SELECT FROM {schema}.cursor c WHERE c.subscription_id = i.id AND c.next_offset <= h.head)
+       OR {schema}.recheck_ms(i.id, s.topic_id, v_now) IS NOT NULL;
+END $$;
+COMMENT ON FUNCTION {schema}.claimable IS 'granted to consumer: which subscriptions a claim may find something for';
+
 -- The roles made before get what is new.
 DO $$
 DECLARE
