@@ -48,6 +48,8 @@ const PANICS_MAX: u32 = 5;
 const CALM: Duration = Duration::from_secs(60);
 /// How long a wait lasts at most. A claim follows in any case, whatever looks said in between.
 const WAIT_MAX: Duration = Duration::from_secs(300);
+/// By how much a look may come late.
+const LATE: Duration = Duration::from_secs(4);
 /// The longest pause after a claim that failed.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
@@ -434,15 +436,17 @@ impl Feed {
     /// armed: what comes after the look wakes it. Gives when was looked.
     async fn look(&self, idle: &mut HashSet<SubscriptionId>, asked_at: Instant) -> Instant {
         let subscriptions: Vec<_> = idle.iter().copied().collect();
-        let looked = async {
-            // Whoever announces messages must know for as long that they are waited for.
-            drop(self.store.arm(&[self.topic]).await?);
-            self.idle.claimable(&subscriptions, asked_at).await
-        };
         let started = Instant::now();
+        let looked = async {
+            // Publishers must know for as long that their messages are waited for.
+            drop(self.store.arm(&[self.topic]).await?);
+            // One that comes late may have been forgotten by them meanwhile: only a look from now on serves.
+            let is_late = started > asked_at + SAFETY_POLL + LATE;
+            self.idle.claimable(&subscriptions, if is_late { Instant::now() } else { asked_at }).await
+        };
         match looked.await {
             Ok((at, claimable)) => {
-                claimable.iter().for_each(|subscription| drop(idle.remove(subscription)));
+                idle.retain(|subscription| !claimable.contains(subscription));
                 at
             }
             Err(error) => {
