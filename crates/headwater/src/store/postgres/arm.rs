@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tokio_postgres::AsyncMessage;
+use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::PostgresStore;
@@ -49,6 +50,8 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) struct Flags {
     waiter_id: Uuid,
     topics: Mutex<HashMap<TopicId, Flag>>,
+    /// Held while flags are raised: those that come meanwhile find their own among them.
+    raising: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
@@ -59,7 +62,7 @@ struct Flag {
 
 impl Flags {
     pub(super) fn new() -> Self {
-        Flags { waiter_id: Uuid::now_v7(), topics: Mutex::new(HashMap::new()) }
+        Flags { waiter_id: Uuid::now_v7(), topics: Mutex::default(), raising: tokio::sync::Mutex::default() }
     }
 
     /// A claim found work of this topic.
@@ -113,19 +116,19 @@ pub(super) async fn arm(store: &PostgresStore, topics: &[TopicId]) -> Result<Wak
     // First the waiting place, so that a notification between here and the wait is kept.
     let wake = store.hub.arm(topics);
     store.listener.ensure(&store.connections, &store.statements.news).await;
-    let (raise, poll) = store.flags.plan(topics, || store.hub.awaited());
+    let plan = || store.flags.plan(topics, || store.hub.awaited());
+    let (mut raise, mut poll) = plan();
     if !raise.is_empty() {
-        let asked_at = Instant::now();
-        let for_ms = i64::try_from(FLAG.as_millis()).expect("a few seconds");
-        store
-            .connections
-            .query(
-                "raising the waiter's flag",
-                &store.statements.raise_flag,
-                &[&raise, &store.flags.waiter_id, &for_ms],
-            )
-            .await?;
-        store.flags.raised(&raise, asked_at);
+        let _one = store.flags.raising.lock().await;
+        (raise, poll) = plan();
+        if !raise.is_empty() {
+            let asked_at = Instant::now();
+            let for_ms = i64::try_from(FLAG.as_millis()).expect("a few seconds");
+            let (doing, asked) = ("raising the waiter's flag", &store.statements.raise_flag);
+            let params: [&(dyn ToSql + Sync); 3] = [&raise, &store.flags.waiter_id, &for_ms];
+            store.connections.query(doing, asked, &params).await?;
+            store.flags.raised(&raise, asked_at);
+        }
     }
     Ok(wake.at_most(poll))
 }
