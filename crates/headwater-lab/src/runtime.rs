@@ -72,7 +72,7 @@ enum Check {
     Slow,
     /// Effects are there once although processes are killed.
     Once,
-    /// SIGTERM hands work over at once, SIGKILL within two heartbeats.
+    /// SIGTERM hands work over at once, SIGKILL within three seconds.
     Term,
     /// Keys stay in order.
     Order,

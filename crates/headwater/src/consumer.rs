@@ -24,6 +24,7 @@ mod catch_up;
 mod feed;
 mod group;
 mod heart;
+mod idle;
 mod keeper;
 mod ledger;
 mod listed;

@@ -40,6 +40,8 @@ pub const ERROR_TEXT_BYTES_MAX: usize = 64 * 1024;
 pub const DEAD_LETTER_IDS_MAX: usize = 10_000;
 /// Most dead letters redriven or purged in one transaction; a selection may be of any size.
 pub const DEAD_LETTERS_PER_STEP: i32 = 500;
+/// How many owners each owner examines for their proof of life: those that follow it by name.
+pub(crate) const WATCHED_OWNERS_MAX: i32 = 16;
 /// How long the inbox knows that a handler has handled a message.
 pub const INBOX_RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Most inbox entries forgotten in one round of upkeep.

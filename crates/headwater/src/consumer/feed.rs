@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use super::catch_up;
 use super::group::Group;
 use super::heart::Look;
+use super::idle::Idle;
 use super::pages::{Pages, weight};
 use super::standing::EndReason;
 use super::work::LeaseWork;
@@ -45,6 +46,10 @@ const GIVE_BACK_FOR: Duration = Duration::from_secs(60);
 /// How many panics in a row end a feed, and how long without one makes them a row no more.
 const PANICS_MAX: u32 = 5;
 const CALM: Duration = Duration::from_secs(60);
+/// How long a wait lasts at most. A claim follows in any case, whatever looks said in between.
+const WAIT_MAX: Duration = Duration::from_secs(300);
+/// By how much a look may come late.
+const LATE: Duration = Duration::from_secs(4);
 /// The longest pause after a claim that failed.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
@@ -62,6 +67,8 @@ pub(crate) struct Feed {
     pub(crate) changed: Arc<Notify>,
     /// Asked when somebody wants to know how a subscription is.
     look: Arc<Look>,
+    /// Asked before a claim that nobody woke.
+    idle: Arc<Idle>,
     read: AtomicU64,
     handed: AtomicU64,
     task: Mutex<Option<JoinHandle<()>>>,
@@ -70,7 +77,13 @@ pub(crate) struct Feed {
 }
 
 impl Feed {
-    pub(crate) fn new(store: Arc<dyn Store>, topic: TopicId, owner: Owner, look: Arc<Look>) -> Arc<Self> {
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        topic: TopicId,
+        owner: Owner,
+        look: Arc<Look>,
+        idle: Arc<Idle>,
+    ) -> Arc<Self> {
         Arc::new(Feed {
             store,
             topic,
@@ -80,6 +93,7 @@ impl Feed {
             epoch: Mutex::default(),
             changed: Arc::default(),
             look,
+            idle,
             read: AtomicU64::new(0),
             handed: AtomicU64::new(0),
             task: Mutex::default(),
@@ -350,6 +364,8 @@ async fn run(feed: Arc<Feed>) {
     let mut idle: HashSet<SubscriptionId> = HashSet::new();
     let mut wake: Option<BoxFuture<'static, bool>> = None;
     let mut recheck_at = Instant::now();
+    // Since when each that is idle was claimed for, or looked at.
+    let mut asked_at = Instant::now();
     let mut pause = Duration::from_millis(50);
     loop {
         let groups = feed.groups();
@@ -366,8 +382,12 @@ async fn run(feed: Arc<Feed>) {
             wake = None;
         }
         let woken_at = wake.is_none().then(Instant::now);
-        if woken_at.is_some() || Instant::now() >= recheck_at {
+        let now = Instant::now();
+        if woken_at.is_some() || now >= recheck_at {
+            (asked_at, recheck_at) = (now, now + WAIT_MAX);
             idle.clear();
+        } else if now >= asked_at + SAFETY_POLL {
+            asked_at = feed.look(&mut idle, asked_at).await;
         }
         for group in groups.iter().filter(|group| group.take_stirred()) {
             idle.remove(&group.subscription.subscription_id);
@@ -386,7 +406,7 @@ async fn run(feed: Arc<Feed>) {
                 tokio::select! {
                     _ = woken => wake = None,
                     () = feed.changed.notified() => {}
-                    () = tokio::time::sleep_until(recheck_at) => {}
+                    () = tokio::time::sleep_until(recheck_at.min(asked_at + SAFETY_POLL)) => {}
                 }
             }
             Err(error) => {
@@ -412,6 +432,32 @@ async fn run(feed: Arc<Feed>) {
 }
 
 impl Feed {
+    /// Looks whether claims for idle subscriptions may find something though nobody woke them; those are idle no more. The wake stays
+    /// armed: what comes after the look wakes it. Gives when was looked.
+    async fn look(&self, idle: &mut HashSet<SubscriptionId>, asked_at: Instant) -> Instant {
+        let subscriptions: Vec<_> = idle.iter().copied().collect();
+        let started = Instant::now();
+        let looked = async {
+            // Publishers must know for as long that their messages are waited for.
+            drop(self.store.arm(&[self.topic]).await?);
+            // One that comes late may have been forgotten by them meanwhile: only a look from now on serves.
+            let is_late = started > asked_at + SAFETY_POLL + LATE;
+            self.idle.claimable(&subscriptions, if is_late { Instant::now() } else { asked_at }).await
+        };
+        match looked.await {
+            Ok((at, claimable)) => {
+                idle.retain(|subscription| !claimable.contains(subscription));
+                at
+            }
+            Err(error) => {
+                // The claim that follows meets the same error, and tells it.
+                tracing::debug!(topic = %self.topic, %error, "no look at idle subscriptions, claiming");
+                idle.clear();
+                started
+            }
+        }
+    }
+
     /// Arms if need be, claims once for the groups that are ready; true if somebody was handed something.
     async fn step(
         &self,
@@ -422,16 +468,11 @@ impl Feed {
     ) -> Result<bool> {
         if wake.is_none() {
             let armed = self.store.arm(&[self.topic]).await?;
-            *wake = Some(armed.wait(SAFETY_POLL).boxed());
-            *recheck_at = Instant::now() + SAFETY_POLL;
+            *wake = Some(armed.wait(WAIT_MAX).boxed());
         }
         let (got, recheck_after) = self.claim(ready).await?;
-        let now = Instant::now();
-        if *recheck_at <= now {
-            *recheck_at = now + SAFETY_POLL;
-        }
         if let Some(after) = recheck_after {
-            *recheck_at = (*recheck_at).min(now + after);
+            *recheck_at = (*recheck_at).min(Instant::now() + after);
         }
         let mut any = false;
         for (id, leases) in got {

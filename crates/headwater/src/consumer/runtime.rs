@@ -14,6 +14,7 @@ use uuid::Uuid;
 use super::feed::Feed;
 use super::group::Group;
 use super::heart::{BEAT_MAX, Look, in_time};
+use super::idle::Idle;
 use super::ledger::Ledger;
 use super::settler::Settler;
 use super::{heart, keeper};
@@ -50,6 +51,7 @@ pub(crate) struct Runtime {
     ledger: Ledger,
     /// Asked when a heartbeat is wanted out of turn.
     pub(crate) look: Arc<Look>,
+    idle: Arc<Idle>,
     /// How upkeep is done by processes that serve groups; not at all without.
     maintenance: Option<MaintenancePreset>,
     /// There while groups are served.
@@ -67,6 +69,7 @@ impl Runtime {
     ) -> Arc<Self> {
         let settler = Settler::start(Arc::clone(&store));
         Arc::new_cyclic(|this: &Weak<Runtime>| Runtime {
+            idle: Arc::new(Idle::new(Arc::clone(&store), Weak::clone(this))),
             store,
             owner,
             settler,
@@ -103,8 +106,8 @@ impl Runtime {
         if let Some(feed) = feeds.get(&topic).and_then(Weak::upgrade) {
             return feed;
         }
-        let look = Arc::clone(&self.look);
-        let feed = Feed::new(Arc::clone(&self.store), topic, self.owner.clone(), look);
+        let (look, idle) = (Arc::clone(&self.look), Arc::clone(&self.idle));
+        let feed = Feed::new(Arc::clone(&self.store), topic, self.owner.clone(), look, idle);
         feeds.insert(topic, Arc::downgrade(&feed));
         feed
     }
@@ -120,7 +123,7 @@ impl Runtime {
         } else {
             // It begins with everybody in the list.
             let (this, silent_for) = (Weak::clone(&self.this), self.silent_for);
-            let beat = move || heart::beat(Weak::clone(&this), silent_for);
+            let beat = move || heart::run(Weak::clone(&this), silent_for);
             *heart = Some(self.thread.spawn_watched("heart", beat));
         }
         let mut maintaining = self.maintaining.lock().expect("no panic while held");

@@ -67,6 +67,7 @@ pub mod settle;
 pub mod shift;
 pub mod start;
 pub mod subscribe;
+pub mod take_over;
 pub mod tracking;
 pub mod transaction;
 pub mod upkeep;
@@ -295,6 +296,19 @@ macro_rules! conformance_cases {
                 many_owners_beat_at_once,
                 a_dead_owner_is_logged,
                 bad_silences_are_refused,
+            ]
+        );
+        $crate::conformance_group!(
+            $make,
+            take_over,
+            [
+                a_closed_owners_leases_end_at_once,
+                a_silent_owner_that_lives_keeps_its_leases_until_it_is_silent_for_too_long,
+                an_owner_whose_connections_were_cut_keeps_its_leases,
+                an_owner_that_never_beat_proves_nothing,
+                every_ended_owner_of_many_is_found,
+                a_killed_process_is_taken_over,
+                a_stopped_process_is_not_taken_over,
             ]
         );
         $crate::conformance_group!(

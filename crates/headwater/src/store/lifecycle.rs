@@ -56,6 +56,16 @@ pub trait Lifecycle {
     /// row of its own. The time is the database's.
     async fn beat(&self, owner: &Owner, beats: &[Beat]) -> Result<Vec<Pulse>>;
 
+    /// The owner proves that its process lives, and ends the leases of processes that have ended, long before they are silent for
+    /// too long: as [`super::Store::heartbeat`] ends them. Returns how many leases ended. Call it about every half second
+    /// beside the heartbeat; while nothing has ended it only reads.
+    ///
+    /// A proof is what the kernel takes back when a process ends, and not before: a session (PostgreSQL), the lock of a file
+    /// (the embedded engine). A process that is slow or stopped has it, and only silence ends its leases. One whose session was cut
+    /// has a second and a half to connect again or to take its proof back, by any connection, and loses nothing. An owner
+    /// that never beat proves nothing, and an owner without a proof is judged by silence alone.
+    async fn take_over(&self, owner: &Owner) -> Result<u64>;
+
     /// Moves a subscription's cursor. Everything it has outstanding is forgotten and its leases are lost; its dead
     /// letters stay. What lies between is handed out again, or never. With `dry_run` nothing is changed and the
     /// answer tells what would be. Cancelled is `InvalidTransition`.

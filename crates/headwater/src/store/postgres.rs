@@ -57,6 +57,7 @@ pub mod sqlx;
 mod statements;
 mod status;
 mod subscribe;
+mod take_over;
 mod time;
 mod tls;
 mod topic;
@@ -86,6 +87,7 @@ pub struct PostgresStore {
     hub: Arc<Hub>,
     flags: arm::Flags,
     listener: arm::Listener,
+    prover: take_over::Prover,
     vacuums: freshen::Vacuums,
     guard: clock::Guard,
     closed: AtomicBool,
@@ -110,6 +112,7 @@ impl PostgresStore {
         };
         Ok(PostgresStore {
             statements: Arc::new(Statements::of(&namespace)),
+            prover: take_over::Prover::new(listen.clone())?,
             listener: arm::Listener::new(listen, pools, &namespace, Arc::clone(&hub)),
             flags: arm::Flags::new(),
             namespace,
@@ -198,6 +201,11 @@ impl Store for PostgresStore {
         claim::claim(self, request).await
     }
 
+    async fn claimable(&self, subscriptions: &[SubscriptionId]) -> Result<Vec<SubscriptionId>> {
+        self.check_open()?;
+        claim::claimable(self, subscriptions).await
+    }
+
     async fn fetch(&self, topic: TopicId, range: OffsetRange) -> Result<Vec<Message>> {
         self.check_open()?;
         fetch::fetch(self, topic, range).await
@@ -281,6 +289,7 @@ impl Store for PostgresStore {
     async fn close(&self) -> Result<()> {
         self.closed.store(true, Ordering::SeqCst);
         self.listener.stop();
+        self.prover.stop();
         self.vacuums.stop(self).await;
         self.connections.close();
         self.hub.wake_all();

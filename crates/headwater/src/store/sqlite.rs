@@ -91,6 +91,7 @@ mod standing;
 mod status;
 mod stuck;
 mod subscribe;
+mod take_over;
 mod topic;
 mod tracking;
 mod transaction;
@@ -158,6 +159,7 @@ pub struct SqliteStore {
     holes: Arc<Holes>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     history: Arc<History>,
+    proofs: Arc<take_over::Proofs>,
 }
 
 impl SqliteStore {
@@ -229,6 +231,7 @@ impl SqliteStore {
             holes: Arc::default(),
             threads: Mutex::new(threads),
             history: Arc::default(),
+            proofs: Arc::default(),
         })
     }
 
@@ -294,6 +297,7 @@ impl SqliteStore {
     }
 
     fn signal_stop(&self) {
+        self.proofs.release();
         self.commands.close();
         if let Some(readers) = &self.readers {
             readers.close();
@@ -422,8 +426,7 @@ impl Store for SqliteStore {
     }
 
     async fn depart(&self, owner: &Owner) -> Result<()> {
-        let owner = owner.clone();
-        self.write(Kind::Consume, move |work| heartbeat::depart(work, &owner)).await
+        heartbeat::leave(self, owner).await
     }
 
     async fn arm(&self, topics: &[TopicId]) -> Result<Wake> {

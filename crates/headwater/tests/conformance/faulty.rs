@@ -231,6 +231,10 @@ impl Store for Faulty {
         Ok(claimed)
     }
 
+    async fn claimable(&self, subscriptions: &[SubscriptionId]) -> Result<Vec<SubscriptionId>> {
+        self.inner.claimable(subscriptions).await
+    }
+
     async fn fetch(&self, topic: TopicId, range: OffsetRange) -> Result<Vec<Message>> {
         let mut messages = self.inner.fetch(topic, range).await?;
         match self.fault {

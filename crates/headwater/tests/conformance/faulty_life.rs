@@ -93,6 +93,10 @@ impl Lifecycle for Faulty {
         self.inner.beat(owner, beats).await
     }
 
+    async fn take_over(&self, owner: &Owner) -> Result<u64> {
+        self.inner.take_over(owner).await
+    }
+
     async fn seek(&self, topic: &TopicName, group: &GroupName, to: Start, dry_run: bool) -> Result<Moved> {
         self.inner.seek(topic, group, to, dry_run && self.fault != Fault::DryRunIsReal).await
     }

@@ -1,4 +1,4 @@
-//! What becomes of groups whose feed panics.
+//! How often an idle feed claims, and what becomes of groups whose feed panics.
 
 use super::*;
 use crate::consumer::member::Members;
@@ -11,16 +11,69 @@ use crate::observe::metrics::Registry;
 /// A group that is served, on a store whose claims panic that often.
 fn served(store: &Arc<Still>, panics: u32) -> (Arc<Runtime>, Arc<Feed>, Arc<Group>) {
     store.fails("claim", (0..panics).map(|_| Failing::Panicking));
-    let subscription = store.subscription();
     let of_store = Arc::clone(store) as Arc<dyn Store>;
     let runtime = Runtime::start(LeaseThread::here(), of_store, Runtime::new_owner().unwrap(), None, None);
+    let (feed, group) = serve_one(store, &runtime, 1);
+    (runtime, feed, group)
+}
+
+/// The only group of a topic.
+fn serve_one(store: &Arc<Still>, runtime: &Arc<Runtime>, topic: i32) -> (Arc<Feed>, Arc<Group>) {
+    let mut subscription = store.subscription();
+    (subscription.topic.topic_id, subscription.subscription_id) = (TopicId(topic), SubscriptionId(topic));
     let feed = runtime.feed(subscription.topic.topic_id);
     let metrics = Registry::default().group(&subscription.topic.name, &subscription.group);
     let (settler, changed) = (runtime.settler.clone(), Arc::clone(&feed.changed));
     let group = Arc::new(Group::new(subscription, plain(), Members::default(), settler, changed, metrics));
     feed.join(Arc::clone(&group));
     runtime.serve(Arc::clone(&group));
-    (runtime, feed, group)
+    (feed, group)
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_feed_claims_once_for_each_safety_poll() {
+    let store = Arc::new(Still::default());
+    let (_runtime, _feed, _group) = served(&store, 0);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let before = store.count("claim");
+    tokio::time::sleep(100 * SAFETY_POLL).await;
+    let claims = store.count("claim") - before;
+    assert!((95..=105).contains(&claims), "{claims}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn quiet_topics_share_a_look_for_each_safety_poll_and_hardly_claim() {
+    let store = Arc::new(Still::default());
+    *store.quiet.lock().unwrap() = true;
+    let (runtime, _feed, _group) = served(&store, 0);
+    let mut others = Vec::new();
+    for topic in 2..=10 {
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        others.push(serve_one(&store, &runtime, topic));
+    }
+    tokio::time::sleep(2 * SAFETY_POLL).await;
+    let before = (store.count("claim"), store.count("claimable"));
+    tokio::time::sleep(100 * SAFETY_POLL).await;
+    let (claims, looks) = (store.count("claim") - before.0, store.count("claimable") - before.1);
+    assert!((99..=110).contains(&looks), "one for all ten: {looks}");
+    assert!((40..=60).contains(&claims), "ten each in five minutes: {claims}");
+    // What is not quiet is claimed for at the next look.
+    *store.quiet.lock().unwrap() = false;
+    let before = store.count("claim");
+    tokio::time::sleep(SAFETY_POLL).await;
+    assert!(store.count("claim") >= before + 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_that_fails_is_followed_by_a_claim() {
+    let store = Arc::new(Still::default());
+    *store.quiet.lock().unwrap() = true;
+    let (_runtime, _feed, _group) = served(&store, 0);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let before = store.count("claim");
+    store.fails("claimable", [Failing::With(ErrorKind::Unavailable)]);
+    tokio::time::sleep(SAFETY_POLL).await;
+    assert_eq!(store.count("claim"), before + 1);
 }
 
 #[tokio::test(start_paused = true)]

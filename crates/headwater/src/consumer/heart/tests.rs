@@ -183,6 +183,19 @@ async fn a_read_that_hangs_does_not_silence_the_process() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn ended_processes_are_looked_for_twice_a_second_and_nothing_waits_for_it() {
+    let store = Arc::new(Still::default());
+    let (_runtime, _group) = process(&store);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let looks = store.count("take_over");
+    assert!((115..=120).contains(&looks), "{looks}");
+    store.mute.lock().unwrap().insert("take_over");
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(store.count("take_over") > looks + 5, "one that hangs is given up");
+    assert!(store.longest_without("heartbeat") < Duration::from_secs(4));
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_was_done_is_told_to_the_end_and_once() {
     let (store, registry) = (Arc::new(Still::default()), Registry::default());
     let runtime = runtime(&store);

@@ -46,6 +46,8 @@ pub(crate) struct Still {
     pub(crate) empty: Mutex<bool>,
     /// How many settlements meet a lock.
     pub(crate) locked: Mutex<u32>,
+    /// Whether claims would find nothing.
+    pub(crate) quiet: Mutex<bool>,
     pub(crate) settings: Mutex<TopicSettings>,
     pub(crate) policy: Mutex<DeliveryPolicy>,
     hub: Arc<Hub>,
@@ -165,6 +167,15 @@ with_the_rest! {
             Ok(Claimed { leases, ..Claimed::default() })
         }
 
+        async fn claimable(&self, subscriptions: &[SubscriptionId]) -> Result<Vec<SubscriptionId>> {
+            self.note("claimable").await;
+            if let Some(failing) = self.failing("claimable", 0) {
+                failing?;
+            }
+            let quiet = *self.quiet.lock().unwrap();
+            Ok(if quiet { vec![] } else { subscriptions.to_vec() })
+        }
+
         async fn fetch(&self, _: TopicId, range: OffsetRange) -> Result<Vec<Message>> {
             let message = |offset: i64| Message {
                 offset: Offset(offset),
@@ -239,6 +250,11 @@ with_the_rest! {
             let revives = *self.revives.lock().unwrap();
             let pulse = if revives { Pulse::Resurrected(MissedMessages::default()) } else { Pulse::Active };
             Ok(vec![pulse; beats.len()])
+        }
+
+        async fn take_over(&self, _: &Owner) -> Result<u64> {
+            self.note("take_over").await;
+            Ok(0)
         }
 
         async fn policies(&self, _: &TopicName) -> Result<Vec<(GroupName, DeliveryPolicy)>> {

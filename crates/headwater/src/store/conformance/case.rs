@@ -219,11 +219,19 @@ impl Scene {
         self.claimed(owner_name, count).await.leases
     }
 
-    /// A claim that must give exactly one lease.
+    /// A claim that must give exactly one lease. Whoever waits must learn of it also by a look.
     pub async fn claim_one(&self, owner_name: &str, count: u32) -> Lease {
+        let claimable = self.claimable().await;
         let mut leases = self.claim(owner_name, count).await;
         assert_eq!(leases.len(), 1, "one lease expected: {leases:?}");
+        assert!(claimable, "a look found nothing before the claim that got {leases:?}");
         leases.remove(0)
+    }
+
+    /// Whether a look says that a claim may find something.
+    pub async fn claimable(&self) -> bool {
+        let id = self.subscription.subscription_id;
+        !self.store.claimable(&[id]).await.expect("the subscription is looked at").is_empty()
     }
 
     /// A claim that must give nothing.
@@ -266,6 +274,11 @@ impl Scene {
     pub async fn beat(&self, owner_name: &str, silent_ms: u64) -> u64 {
         let silent_for = Duration::from_millis(silent_ms);
         self.store.heartbeat(&owner(owner_name), silent_for).await.expect("the owner beats")
+    }
+
+    /// An owner proves that it lives, and takes over from those that ended. Gives how many leases ended.
+    pub async fn take_over(&self, owner_name: &str) -> u64 {
+        self.store.take_over(&owner(owner_name)).await.expect("the owner proves that it lives")
     }
 
     /// The messages of a lease.

@@ -39,6 +39,12 @@ pub fn work() {
             "consume" => consume(store.as_ref(), &topic, total).await,
             "handle" => handle(&store, &topic, total).await,
             "claim and hang" => claim_and_hang(store.as_ref(), &topic).await,
+            "prove, claim and hang" => {
+                let holder = owner("hanging process");
+                store.heartbeat(&holder, Duration::from_secs(15)).await.expect("beaten");
+                store.take_over(&holder).await.expect("proven");
+                claim_and_hang(store.as_ref(), &topic).await;
+            }
             other => panic!("no such job: {other}"),
         }
         store.close().await.expect("the store closes");
@@ -120,6 +126,15 @@ async fn claim_and_hang(store: &dyn Store, topic: &TopicName) {
     let leases = store.claim(&request).await.expect("claimed").leases;
     say(&leases[0].range.first.to_string());
     tokio::time::sleep(10 * DEADLINE).await;
+}
+
+/// A process that beats once, proves that it lives, and holds one message.
+pub(super) async fn holder(case: &Case) -> Option<Child> {
+    let mut child = spawn(case, "prove, claim and hang", 0)?;
+    let mut lines = said(&mut child);
+    let claimed = tokio::task::spawn_blocking(move || lines.next());
+    assert!(claimed.await.expect("the child says so").is_some(), "the child claims");
+    Some(child)
 }
 
 fn spawn(case: &Case, job: &str, total: i64) -> Option<Child> {

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tokio_postgres::AsyncMessage;
+use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::PostgresStore;
@@ -28,8 +29,11 @@ use crate::topic::TopicId;
 
 /// How long a raised flag stands. It is not lowered when work comes: it runs out.
 const FLAG: Duration = Duration::from_secs(40);
-/// A flag with less than this left is raised again before waiting: nobody waits for longer than the safety poll.
-const FLAG_LEFT_MIN: Duration = Duration::from_secs(16);
+/// A flag with less than this left is raised again before waiting: nobody waits for longer than the safety poll
+/// and a few seconds without arming again.
+const FLAG_LEFT_MIN: Duration = Duration::from_secs(20);
+/// Flags of other topics that somebody waits for are raised along if they have less than this left: one statement for all topics.
+const FLAG_LEFT_ALONG: Duration = Duration::from_secs(32);
 /// After work was found, a topic is polled for this long before its flag is raised: a busy topic's publishers are
 /// spared NOTIFY, which serialises commits across the cluster.
 const BUSY: Duration = Duration::from_millis(50);
@@ -46,6 +50,8 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) struct Flags {
     waiter_id: Uuid,
     topics: Mutex<HashMap<TopicId, Flag>>,
+    /// Held while flags are raised: those that come meanwhile find their own among them.
+    raising: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
@@ -58,7 +64,7 @@ struct Flag {
 
 impl Flags {
     pub(super) fn new() -> Self {
-        Flags { waiter_id: Uuid::now_v7(), topics: Mutex::new(HashMap::new()) }
+        Flags { waiter_id: Uuid::now_v7(), topics: Mutex::default(), raising: tokio::sync::Mutex::default() }
     }
 
     /// A claim found work of this topic.
@@ -70,7 +76,12 @@ impl Flags {
     /// The topics whose flag must be raised before waiting, and for how long to wait at most instead while a topic
     /// was busy a moment ago. A topic whose flag stands anyway is not polled where every publish notifies
     /// (`notifies`): polls would find nothing earlier, and compete with the publish for the server.
-    fn plan(&self, topics: &[TopicId], hearing: u64, notifies: bool) -> (Vec<i32>, Option<Duration>) {
+    fn plan(
+        &self,
+        topics: &[TopicId],
+        (hearing, notifies): (u64, bool),
+        awaited: impl FnOnce() -> Vec<TopicId>,
+    ) -> (Vec<i32>, Option<Duration>) {
         let now = Instant::now();
         let mut flags = self.topics.lock().expect("no panic while held");
         let (mut raise, mut poll) = (Vec::new(), None::<Duration>);
@@ -89,6 +100,18 @@ impl Flags {
                 None => raise.push(topic.0),
             }
         }
+        if !raise.is_empty() {
+            // Only what is raised already: a topic without a flag may be busy, and its publishers are spared.
+            let is_ending = |topic: &TopicId| {
+                flags.get(topic).is_some_and(|flag| {
+                    let ends = |until| flag.raised_in != hearing || until < now + FLAG_LEFT_ALONG;
+                    flag.raised_until.is_some_and(ends)
+                })
+            };
+            raise.extend(awaited().into_iter().filter(is_ending).map(|topic| topic.0));
+            raise.sort_unstable();
+            raise.dedup();
+        }
         (raise, poll)
     }
 
@@ -106,20 +129,20 @@ pub(super) async fn arm(store: &PostgresStore, topics: &[TopicId]) -> Result<Wak
     let wake = store.hub.arm(topics);
     store.listener.ensure(&store.connections, &store.statements.news).await;
     // Before the flag is raised: one that is lost with its server meanwhile counts as raised in an earlier hearing.
-    let (hearing, notifies) = store.listener.shared.hears();
-    let (raise, poll) = store.flags.plan(topics, hearing, notifies);
+    let hears = store.listener.shared.hears();
+    let plan = || store.flags.plan(topics, hears, || store.hub.awaited());
+    let (mut raise, mut poll) = plan();
     if !raise.is_empty() {
-        let asked_at = Instant::now();
-        let for_ms = i64::try_from(FLAG.as_millis()).expect("a few seconds");
-        store
-            .connections
-            .query(
-                "raising the waiter's flag",
-                &store.statements.raise_flag,
-                &[&raise, &store.flags.waiter_id, &for_ms],
-            )
-            .await?;
-        store.flags.raised(&raise, hearing, asked_at);
+        let _one = store.flags.raising.lock().await;
+        (raise, poll) = plan();
+        if !raise.is_empty() {
+            let asked_at = Instant::now();
+            let for_ms = i64::try_from(FLAG.as_millis()).expect("a few seconds");
+            let (doing, asked) = ("raising the waiter's flag", &store.statements.raise_flag);
+            let params: [&(dyn ToSql + Sync); 3] = [&raise, &store.flags.waiter_id, &for_ms];
+            store.connections.query(doing, asked, &params).await?;
+            store.flags.raised(&raise, hears.0, asked_at);
+        }
     }
     Ok(wake.at_most(poll))
 }
@@ -333,29 +356,48 @@ impl Shared {
 }
 
 #[cfg(test)]
-mod tests {
+mod rules {
     use super::*;
+
+    fn plan(flags: &Flags, hearing: u64, notifies: bool) -> (Vec<i32>, Option<Duration>) {
+        flags.plan(&[TopicId(1)], (hearing, notifies), Vec::new)
+    }
 
     #[test]
     fn a_busy_topic_is_polled_unless_its_flag_stands_and_every_publish_notifies() {
         let (flags, topic) = (Flags::new(), TopicId(1));
         flags.found(topic);
-        let (raise, poll) = flags.plan(&[topic], 0, true);
+        let (raise, poll) = plan(&flags, 0, true);
         assert!(raise.is_empty() && poll.is_some(), "its publishers are spared notifications");
         flags.raised(&[topic.0], 0, Instant::now());
-        assert_eq!(flags.plan(&[topic], 0, true), (vec![], None), "they notify anyway");
-        assert!(flags.plan(&[topic], 0, false).1.is_some(), "prepared transactions do not notify");
+        assert_eq!(plan(&flags, 0, true), (vec![], None), "they notify anyway");
+        assert!(plan(&flags, 0, false).1.is_some(), "prepared transactions do not notify");
         flags.raised(&[topic.0], 0, Instant::now() - FLAG);
-        assert!(flags.plan(&[topic], 0, true).1.is_some(), "the flag has run out");
+        assert!(plan(&flags, 0, true).1.is_some(), "the flag has run out");
     }
 
     #[test]
     fn a_flag_is_raised_again_once_listening_was_interrupted() {
         let (flags, topic) = (Flags::new(), TopicId(1));
         flags.raised(&[topic.0], 0, Instant::now());
-        assert_eq!(flags.plan(&[topic], 0, true), (vec![], None));
-        assert_eq!(flags.plan(&[topic], 1, true), (vec![1], None), "the server may have lost it");
+        assert_eq!(plan(&flags, 0, true), (vec![], None));
+        assert_eq!(plan(&flags, 1, true), (vec![1], None), "the server may have lost it");
         flags.found(topic);
-        assert!(flags.plan(&[topic], 1, true).1.is_some(), "and nothing may notify");
+        assert!(plan(&flags, 1, true).1.is_some(), "and nothing may notify");
+    }
+
+    #[test]
+    fn flags_that_end_soon_are_raised_along_and_no_others() {
+        let (flags, now) = (Flags::new(), Instant::now());
+        for (topic, left_s) in [(1, 10), (2, 30), (3, 39)] {
+            flags.raised(&[topic], 0, now + Duration::from_secs(left_s) - FLAG);
+        }
+        let plan = |topic, hearing| {
+            flags.plan(&[TopicId(topic)], (hearing, true), || (1..=4).map(TopicId).collect()).0
+        };
+        assert_eq!(plan(1, 0), [1, 2], "the third has long, and the fourth was never raised");
+        assert_eq!(plan(2, 0), [0; 0], "nothing is raised before it is due");
+        assert_eq!(plan(4, 0), [1, 2, 4]);
+        assert_eq!(plan(2, 1), [1, 2, 3], "the server may have lost them all");
     }
 }

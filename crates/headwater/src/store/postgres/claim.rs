@@ -80,6 +80,16 @@ pub(super) async fn claim(store: &PostgresStore, request: &ClaimRequest) -> Resu
     Ok(claimed)
 }
 
+pub(super) async fn claimable(
+    store: &PostgresStore,
+    subscriptions: &[SubscriptionId],
+) -> Result<Vec<SubscriptionId>> {
+    let ids: Vec<i32> = subscriptions.iter().map(|subscription| subscription.0).collect();
+    let (doing, asked) = ("looking at idle subscriptions", &store.statements.claimable);
+    let rows = store.connections.query(doing, asked, &[&ids, &store.clock.injected()]).await?;
+    Ok(rows.iter().map(|row| SubscriptionId(row.get("subscription_id"))).collect())
+}
+
 /// The server has no epoch: it crashed, was promoted or restored since the last claim of any client. Should it happen
 /// once more between the claim and this, the leases are gone with it and the epoch is the one after: clients drop what they
 /// keep either way.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{PostgresStore, audit, beat, policy, seek, settle, shift, topic};
+use super::{PostgresStore, audit, beat, policy, seek, settle, shift, take_over, topic};
 use crate::error::Result;
 use crate::lease::{LeaseToken, OffsetRange};
 use crate::message::Offset;
@@ -45,6 +45,11 @@ impl Lifecycle for PostgresStore {
     async fn beat(&self, owner: &Owner, beats: &[Beat]) -> Result<Vec<Pulse>> {
         self.check_open()?;
         beat::beat(self, owner, beats).await
+    }
+
+    async fn take_over(&self, owner: &Owner) -> Result<u64> {
+        self.check_open()?;
+        take_over::take_over(self, owner).await
     }
 
     async fn seek(&self, topic: &TopicName, group: &GroupName, to: Start, dry_run: bool) -> Result<Moved> {

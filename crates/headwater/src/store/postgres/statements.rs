@@ -19,6 +19,7 @@ macro_rules! statements {
 statements! {
     publish: "publish.sql",
     claim: "claim.sql",
+    claimable: "arm/claimable.sql",
     epoch: "epoch.sql",
     fetch: "fetch.sql",
     settle_all: "settle/all.sql",
@@ -27,6 +28,10 @@ statements! {
     extend: "extend.sql",
     heartbeat: "heartbeat.sql",
     depart: "depart.sql",
+    prove: "take_over/prove.sql",
+    watch: "take_over/watch.sql",
+    take_over: "take_over/end.sql",
+    withdraw: "take_over/withdraw.sql",
     read_clock: "clock/read.sql",
     move_clock: "clock/move.sql",
     subscribe: "subscribe/create.sql",

@@ -23,10 +23,12 @@ mod durability;
 mod epoch;
 mod gaps;
 mod handling;
+mod idle;
 mod letters;
 mod lives;
 mod operators;
 mod races;
+mod take_over;
 mod upkeep;
 
 /// A namespace of its own for one test, gone at its end.

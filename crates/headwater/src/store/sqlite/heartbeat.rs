@@ -6,8 +6,9 @@ use std::time::Duration;
 use rusqlite::params;
 
 use super::fault::Attempt;
-use super::work::Work;
-use super::{decode, millis, settle};
+use super::work::{Kind, Work};
+use super::{SqliteStore, decode, millis, settle};
+use crate::error::Result;
 use crate::name::Owner;
 use crate::topic::TopicId;
 
@@ -24,12 +25,18 @@ pub(super) fn heartbeat(work: &mut Work<'_>, owner: &Owner, silent_for: Duration
     };
     let mut ended = 0;
     for owner in dead {
-        ended += end_leases(work, &owner, now_ms)?;
+        let leases = end_leases(work, &owner)?;
+        if leases > 0 {
+            tracing::warn!(owner, leases, "owner fell silent, its leases end");
+        }
+        ended += leases;
     }
     Ok(ended)
 }
 
-fn end_leases(work: &mut Work<'_>, owner: &str, now_ms: i64) -> Attempt<u64> {
+/// Ends the leases of a dead owner, and forgets it.
+pub(super) fn end_leases(work: &mut Work<'_>, owner: &str) -> Attempt<u64> {
+    let now_ms = work.now_ms();
     let ended: Vec<(i64, Option<i32>)> = {
         let mut statement = work.connection.prepare_cached(super::sql!("heartbeat/end_leases.sql"))?;
         decode::all(&mut statement, params![owner, now_ms], |row| Ok((row.get(0)?, row.get(1)?)))?
@@ -40,15 +47,19 @@ fn end_leases(work: &mut Work<'_>, owner: &str, now_ms: i64) -> Attempt<u64> {
     for topic in topics {
         settle::stir(work, TopicId(topic))?;
     }
-    let leases = tokens.len() as u64;
-    if leases > 0 {
-        tracing::warn!(owner, leases, "owner fell silent, its leases end");
-    }
-    Ok(leases)
+    Ok(tokens.len() as u64)
+}
+
+/// Departs, and takes the proof along: nothing is left for others to find.
+pub(super) async fn leave(store: &SqliteStore, owner: &Owner) -> Result<()> {
+    let leaving = owner.clone();
+    store.write(Kind::Consume, move |work| depart(work, &leaving)).await?;
+    store.proofs.forget(owner);
+    Ok(())
 }
 
 /// Forgets an owner that leaves on purpose. What it has done for its groups is kept, added to what others have that left.
-pub(super) fn depart(work: &mut Work<'_>, owner: &Owner) -> Attempt<()> {
+fn depart(work: &mut Work<'_>, owner: &Owner) -> Attempt<()> {
     let connection = work.connection;
     for sql in [super::sql!("heartbeat/fold_activity.sql"), super::sql!("heartbeat/forget_activity.sql")] {
         connection.prepare_cached(sql)?.execute([owner.as_str()])?;

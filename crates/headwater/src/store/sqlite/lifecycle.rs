@@ -7,7 +7,9 @@ use async_trait::async_trait;
 
 use super::reader::at_once;
 use super::work::{Kind, now_ms};
-use super::{SqliteStore, acks, audit, beat, policy, resurrect, seek, settle, shift, stuck, topic};
+use super::{
+    SqliteStore, acks, audit, beat, policy, resurrect, seek, settle, shift, stuck, take_over, topic,
+};
 use crate::error::Result;
 use crate::lease::{LeaseToken, OffsetRange};
 use crate::message::Offset;
@@ -52,6 +54,10 @@ impl Lifecycle for SqliteStore {
         let (owner, beats) = (owner.clone(), beats.to_vec());
         // Losing one in a power cut costs nothing: the next says the same.
         self.write(Kind::Consume, move |work| beat::beat(work, &owner, &beats)).await
+    }
+
+    async fn take_over(&self, owner: &Owner) -> Result<u64> {
+        take_over::take_over(self, owner).await
     }
 
     async fn seek(&self, topic: &TopicName, group: &GroupName, to: Start, dry_run: bool) -> Result<Moved> {

@@ -7,9 +7,9 @@ use rusqlite::Connection;
 
 use super::checkpoint::Checkpoints;
 use super::connection::{self, Location, Role};
-use super::fault;
 use super::reader::{self, Readers};
 use super::trust::{self, Trust};
+use super::{fault, take_over};
 use crate::error::{Error, ErrorKind, Result};
 
 pub(super) fn start_readers(
@@ -64,7 +64,7 @@ pub(super) fn remove_files(location: &Location) -> Result<()> {
             _ => {}
         }
     }
-    Ok(())
+    take_over::remove_left(path, |_| Ok(false)).map_err(|fault| fault.into_error(&location.name))
 }
 
 /// Whether publishing creates topics. What is asked for is kept in the file, for publishes in plain SQL.

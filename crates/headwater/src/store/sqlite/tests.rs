@@ -15,6 +15,7 @@ mod life;
 mod open;
 mod plans;
 mod sql;
+mod take_over;
 mod upkeep;
 mod versions;
 mod waking;

@@ -12,6 +12,46 @@ CREATE TABLE {schema}.owner (
 
 CREATE INDEX owner_seen ON {schema}.owner (seen_at);
 
+-- What proves that an owner's process lives: a session of its own holds the advisory lock of this key. The server releases
+-- the lock when the process ends, because its kernel closes the connection. An owner without a row is judged by silence alone.
+--
+-- A proof ends with the server that gave it: a crash or a failover empties the table, and "server_at" tells a restart. Clients that
+-- connect again are not judged by how soon they do.
+--
+-- The key is random. Any role can read it in pg_locks and wait for the lock: then the end of the process is found by
+-- silence, as without a proof. No role can release a lock of another session, so none makes a living process seem ended.
+CREATE UNLOGGED TABLE {schema}.proof (
+    owner     text COLLATE "C" PRIMARY KEY REFERENCES {schema}.owner ON DELETE CASCADE,
+    key       bigint NOT NULL,
+    server_at timestamptz NOT NULL
+);
+
+-- Ends the leases of an owner that is dead, and forgets it. Its row is locked by the caller.
+CREATE FUNCTION {schema}.end_leases(p_owner text, p_now timestamptz, OUT leases bigint, OUT topic_ids integer[])
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    -- No index finds leases by owner: it would cost every claim and settlement, and owners die rarely.
+    WITH locked AS MATERIALIZED (
+        SELECT l.token FROM {schema}.outstanding l WHERE l.owner = p_owner AND l.due_at > p_now FOR UPDATE SKIP LOCKED
+    ), whole AS (
+        -- A lease ends with all its rows or not at all, or a settlement under way could find only some of them.
+        SELECT k.token FROM locked k GROUP BY k.token
+        HAVING count(*) = (SELECT count(*) FROM {schema}.outstanding a WHERE a.token = k.token)
+    ), ended AS (
+        UPDATE {schema}.outstanding o SET due_at = '-infinity' FROM whole WHERE o.token = whole.token
+        RETURNING o.token, o.subscription_id
+    )
+    SELECT count(DISTINCT e.token), array_agg(DISTINCT s.topic_id) INTO leases, topic_ids
+    FROM ended e JOIN {schema}.subscription s ON s.subscription_id = e.subscription_id;
+    IF NOT EXISTS (SELECT FROM {schema}.outstanding o WHERE o.owner = p_owner AND o.due_at > p_now) THEN
+        DELETE FROM {schema}.owner w WHERE w.owner = p_owner;
+    END IF;
+    IF leases > 0 THEN
+        -- Without looking for a flag: one that is raised while this runs is not seen, and deaths are rare.
+        PERFORM {schema}.wake(t, true, true) FROM unnest(topic_ids) t;
+    END IF;
+END $$;
+
 -- Says that an owner is alive, and ends the leases of those that have been silent for too long: one row for each of them
 -- that held any.
 --
@@ -36,29 +76,75 @@ BEGIN
         WHERE w.seen_at < v_now - make_interval(secs => p_silent_ms / 1000.0) AND w.owner <> p_owner
         ORDER BY w.seen_at FOR UPDATE SKIP LOCKED
     LOOP
-        -- No index finds leases by owner: it would cost every claim and settlement, and owners die rarely.
-        WITH locked AS MATERIALIZED (
-            SELECT l.token FROM {schema}.outstanding l WHERE l.owner = dead_owner AND l.due_at > v_now FOR UPDATE SKIP LOCKED
-        ), whole AS (
-            -- A lease ends with all its rows or not at all, or a settlement under way could find only some of them.
-            SELECT k.token FROM locked k GROUP BY k.token
-            HAVING count(*) = (SELECT count(*) FROM {schema}.outstanding a WHERE a.token = k.token)
-        ), ended AS (
-            UPDATE {schema}.outstanding o SET due_at = '-infinity' FROM whole WHERE o.token = whole.token
-            RETURNING o.token, o.subscription_id
-        )
-        SELECT count(DISTINCT e.token), array_agg(DISTINCT s.topic_id) INTO leases, topic_ids
-        FROM ended e JOIN {schema}.subscription s ON s.subscription_id = e.subscription_id;
-        IF NOT EXISTS (SELECT FROM {schema}.outstanding o WHERE o.owner = dead_owner AND o.due_at > v_now) THEN
-            DELETE FROM {schema}.owner w WHERE w.owner = dead_owner;
-        END IF;
+        SELECT e.leases, e.topic_ids INTO leases, topic_ids FROM {schema}.end_leases(dead_owner, v_now) e;
         IF leases > 0 THEN
-            -- Without looking for a flag: one that is raised while this runs is not seen, and deaths are rare.
-            PERFORM {schema}.wake(t, true, true) FROM unnest(topic_ids) t;
             RETURN NEXT;
         END IF;
     END LOOP;
 END $$;
+
+-- Proves that p_owner lives, with the session that this is called on, and returns the owners whose proof is gone. It writes only if
+-- the owner's row has another proof: one of an earlier session, or none.
+--
+-- The session holds the lock of p_key and has the key as a setting. A pooler that gives the statement another session is found
+-- by that setting: nothing is proven then.
+--
+-- Of all owners it examines the p_others_max that follow p_owner by name, and after the last the first ones. So each is examined
+-- by as many, and the cost of a call does not grow with their number.
+CREATE FUNCTION {schema}.watch(p_owner text, p_key bigint, p_others_max integer)
+RETURNS TABLE (owner text, key bigint, seen_at timestamptz)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    v_server_at timestamptz := pg_postmaster_start_time();
+BEGIN
+    IF current_setting('headwater.proof', true) IS DISTINCT FROM p_key::text THEN
+        RETURN;
+    END IF;
+    INSERT INTO {schema}.proof AS f (owner, key, server_at)
+    SELECT w.owner, p_key, v_server_at FROM {schema}.owner w
+    WHERE w.owner = p_owner AND NOT EXISTS (SELECT FROM {schema}.proof x WHERE x.owner = p_owner AND x.key = p_key)
+    ON CONFLICT (owner) DO UPDATE SET key = excluded.key, server_at = excluded.server_at;
+    FOR watch.owner, watch.key, watch.seen_at IN
+        SELECT w.owner, o.key, w.seen_at
+        FROM ((SELECT f.owner, f.key FROM {schema}.proof f WHERE f.owner > p_owner AND f.server_at = v_server_at
+               ORDER BY f.owner LIMIT p_others_max)
+              UNION ALL
+              (SELECT f.owner, f.key FROM {schema}.proof f WHERE f.owner < p_owner AND f.server_at = v_server_at
+               ORDER BY f.owner LIMIT p_others_max)
+              LIMIT p_others_max) o
+        JOIN {schema}.owner w ON w.owner = o.owner
+    LOOP
+        -- Shared: two that examine the same owner at once do not take each other for it.
+        IF pg_try_advisory_xact_lock_shared(watch.key) THEN
+            RETURN NEXT;
+        END IF;
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION {schema}.watch IS 'granted to consumer: proves that a process lives, and finds those that ended';
+
+-- Ends the leases of an owner whose proof is gone, as watch() found it: no row if it was seen alive or gave another proof since.
+-- Both rows stay locked until the leases have ended, so a proof that is given meanwhile comes before or after all of it.
+CREATE FUNCTION {schema}.take_over(p_owner text, p_key bigint, p_seen_at timestamptz, p_now timestamptz)
+RETURNS TABLE (leases bigint, topic_ids integer[])
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM set_config('synchronous_commit', 'off', true);
+    PERFORM FROM {schema}.owner w JOIN {schema}.proof f ON f.owner = w.owner
+    WHERE w.owner = p_owner AND w.seen_at = p_seen_at AND f.key = p_key AND f.server_at = pg_postmaster_start_time()
+    FOR UPDATE SKIP LOCKED;
+    IF FOUND AND pg_try_advisory_xact_lock_shared(p_key) THEN
+        RETURN QUERY SELECT e.leases, e.topic_ids FROM {schema}.end_leases(p_owner, coalesce(p_now, clock_timestamp())) e;
+    END IF;
+END $$;
+COMMENT ON FUNCTION {schema}.take_over IS 'granted to consumer: ends the leases of a process that ended';
+
+-- Takes a proof back: its session broke, and the owner is judged by silence until it has another.
+CREATE FUNCTION {schema}.withdraw(p_owner text) RETURNS void
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    DELETE FROM {schema}.proof f WHERE f.owner = p_owner
+$$;
+COMMENT ON FUNCTION {schema}.withdraw IS 'granted to consumer: takes back the proof that a process lives';
 
 -- Forgets an owner that leaves on purpose. What it did stays in the sums: it is added to the row of nobody.
 CREATE FUNCTION {schema}.depart(p_owner text) RETURNS void
@@ -219,6 +305,25 @@ BEGIN
     END IF;
     RETURN NULL;
 END $$;
+
+-- The subscriptions for which a claim may find something. One is quiet if it is active, is past the head, and a claim that finds nothing
+-- would not ask to be repeated: recheck_ms() is the very function that claims ask. It knows of offsets that are taken and not there yet,
+-- of what is due or will be, of gaps and of scheduled messages. Reads only.
+CREATE FUNCTION {schema}.claimable(p_subscription_ids integer[], p_now timestamptz) RETURNS TABLE (subscription_id integer)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+BEGIN
+    RETURN QUERY
+    SELECT i.id FROM unnest(p_subscription_ids) AS i(id)
+    LEFT JOIN {schema}.subscription s ON s.subscription_id = i.id AND s.status = 'active'
+    LEFT JOIN {schema}.head h ON h.topic_id = s.topic_id
+    WHERE h.topic_id IS NULL
+       OR EXISTS (SELECT FROM {schema}.cursor c WHERE c.subscription_id = i.id AND c.next_offset <= h.head)
+       OR {schema}.recheck_ms(i.id, s.topic_id, v_now) IS NOT NULL;
+END $$;
+COMMENT ON FUNCTION {schema}.claimable IS 'granted to consumer: which subscriptions a claim may find something for';
 
 -- The roles made before get what is new.
 DO $$

@@ -1,0 +1,293 @@
+//! Takeover: a session proves that its process lives, and the leases of owners whose session is gone end.
+//!
+//! The session holds the advisory lock of a random key, which the owner's row in `proof` names. The kernel closes the connection of
+//! a killed process, and the server then releases the lock. A process that is slow or stopped keeps both.
+//!
+//! Why a process whose session was cut loses nothing. Its next call, half a second later at most, takes the proof back over the
+//! pool for leases, connects again and gives the new proof; either is enough. Others end its leases only if they found the same
+//! proof gone again and again for [`GRACE`], and nothing was heard of the owner meanwhile. A restart, a crash or a failover of the
+//! server ends all proofs instead (`migrations/0010_owners_and_limits.sql`).
+//!
+//! A pooler in transaction mode runs a statement on any of its sessions, and closes them as it likes. Each call therefore checks
+//! that it runs on the session with the key. If not, the proof is taken back, and only silence tells.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Row, Statement};
+
+use super::heartbeat::ANSWER_TIMEOUT;
+use super::hosts::{Driven, Hosts};
+use super::statements::Statements;
+use super::{PostgresStore, fault};
+use crate::error::{Error, ErrorKind, Result};
+use crate::lease_thread::LeaseThread;
+use crate::limits::WATCHED_OWNERS_MAX;
+use crate::name::Owner;
+use crate::topic::TopicId;
+
+/// For how long a proof is found gone before leases end by it.
+const GRACE: Duration = Duration::from_millis(1_500);
+/// How long an answer of the session may take.
+const WATCH_MAX: Duration = Duration::from_secs(2);
+/// How soon a session is tried again that could not be made.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// The session that proves that this process lives, for all owners of a store.
+pub(super) struct Prover {
+    hosts: Hosts,
+    /// The session lives here: a program that blocks its own runtime still connects again.
+    thread: Arc<LeaseThread>,
+    state: Mutex<State>,
+    /// Held while connecting: one session is enough.
+    connecting: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    session: Option<Arc<Session>>,
+    pub(super) failed_at: Option<Instant>,
+    /// A pooler keeps no session.
+    pooled: bool,
+    /// Owners whose rows may name a proof.
+    proven: HashSet<Owner>,
+    /// By the owner that found them.
+    sightings: HashMap<Owner, Sightings>,
+}
+
+pub(super) struct Session {
+    pub(super) client: Client,
+    pub(super) key: i64,
+    watch: Statement,
+    made_at: Instant,
+}
+
+impl Prover {
+    pub(super) fn new(hosts: Hosts) -> Result<Self> {
+        let (state, connecting) = (Mutex::default(), tokio::sync::Mutex::default());
+        Ok(Prover { hosts, thread: LeaseThread::shared()?, state, connecting })
+    }
+
+    /// Ends the session: the store is closed.
+    pub(super) fn stop(&self) {
+        self.state().session = None;
+    }
+
+    pub(super) fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().expect("no panic while held")
+    }
+
+    /// The session, if there is one that can be relied on. One that cannot is dropped.
+    pub(super) fn session(&self, pools: &Hosts) -> Option<Arc<Session>> {
+        let mut state = self.state();
+        let is_left = |made_at| self.hosts.is_left(made_at) || pools.is_left(made_at);
+        let is_sound = |session: &Arc<Session>| !session.client.is_closed() && !is_left(session.made_at);
+        if !state.session.as_ref().is_some_and(is_sound) {
+            state.session = None;
+        }
+        state.session.clone()
+    }
+
+    /// Drops this session, unless another took its place.
+    fn drop_session(&self, broken: &Arc<Session>) {
+        let mut state = self.state();
+        if state.session.as_ref().is_some_and(|session| Arc::ptr_eq(session, broken)) {
+            state.session = None;
+        }
+    }
+
+    /// Makes a session that holds the lock of a new key; none while the last failure is recent.
+    async fn connect(&self, store: &PostgresStore) -> Result<Option<Arc<Session>>> {
+        let _one = self.connecting.lock().await;
+        if let Some(session) = self.session(store.connections.hosts()) {
+            return Ok(Some(session));
+        }
+        if self.state().failed_at.is_some_and(|at| at.elapsed() < RETRY_AFTER) {
+            return Ok(None);
+        }
+        // A caller that gives up half-way leaves this behind, and takes it for a failure.
+        self.state().failed_at = Some(Instant::now());
+        let (hosts, statements) = (self.hosts.clone(), Arc::clone(&store.statements));
+        let making = self.thread.spawn_owned(async move { Session::make(&hosts, &statements).await });
+        let made = tokio::time::timeout(self.hosts.connect_timeout(), making).await;
+        let late =
+            || Error::new(ErrorKind::Unavailable, "no session in time to prove that this process lives");
+        let session = Arc::new(made.map_err(|_| late())?.map_err(|_| late())??);
+        let mut state = self.state();
+        (state.failed_at, state.session) = (None, Some(Arc::clone(&session)));
+        Ok(Some(session))
+    }
+}
+
+impl Session {
+    async fn make(hosts: &Hosts, statements: &Statements) -> Result<Self> {
+        let translate = |error| fault::translate("proving that this process lives", error);
+        let drive = |connection: Driven| {
+            tokio::spawn(async move {
+                if let Err(error) = connection.await {
+                    tracing::debug!(%error, "session that proves life ended");
+                }
+            })
+        };
+        let made_at = Instant::now();
+        let (client, _) = hosts.connect(drive).await.map_err(translate)?;
+        let key = rand::random::<i64>() & i64::MAX;
+        let row = client.query_one(&statements.prove, &[&key]).await.map_err(translate)?;
+        if !row.get::<_, bool>("taken") {
+            return Err(Error::new(ErrorKind::Conflict, "the lock of a random key is taken"));
+        }
+        let watch = client.prepare(&statements.watch).await.map_err(translate)?;
+        Ok(Session { client, key, watch, made_at })
+    }
+
+    async fn watch(&self, owner: &Owner) -> Result<Vec<Row>> {
+        let doing = "looking for processes that ended";
+        let owner = owner.as_str();
+        let params: [&(dyn ToSql + Sync); 3] = [&owner, &self.key, &WATCHED_OWNERS_MAX];
+        match tokio::time::timeout(WATCH_MAX, self.client.query(&self.watch, &params)).await {
+            Ok(answer) => answer.map_err(|error| fault::translate(doing, error)),
+            Err(_) => Err(Error::new(ErrorKind::Unavailable, format!("no answer in time while {doing}"))),
+        }
+    }
+}
+
+pub(super) async fn take_over(store: &PostgresStore, owner: &Owner) -> Result<u64> {
+    let prover = &store.prover;
+    let session = match prover.session(store.connections.hosts()) {
+        Some(session) => session,
+        None => {
+            // First, because it may take long to connect: until then the owner is judged by silence.
+            withdraw(store, owner).await?;
+            if prover.state().pooled {
+                return Ok(0);
+            }
+            let Some(session) = prover.connect(store).await? else { return Ok(0) };
+            session
+        }
+    };
+    prover.state().proven.insert(owner.clone());
+    let rows = session.watch(owner).await.inspect_err(|_| prover.drop_session(&session))?;
+    if !rows[0].get::<_, bool>("kept") {
+        tracing::info!("session not kept by a pooler, processes that end are found by their silence");
+        prover.state().pooled = true;
+        prover.drop_session(&session);
+        return withdraw(store, owner).await.map(|()| 0);
+    }
+    let found = rows.iter().filter_map(Gone::of).collect();
+    let now = store.clock.monotonic();
+    let gone = prover.state().sightings.entry(owner.clone()).or_default().note(now, found);
+    let mut ended = 0;
+    for gone in gone {
+        ended += end(store, &gone).await?;
+    }
+    Ok(ended)
+}
+
+/// Takes the owner's proof back, if it gave one.
+async fn withdraw(store: &PostgresStore, owner: &Owner) -> Result<()> {
+    // What was found over a session that is gone may have been another server's.
+    store.prover.state().sightings.remove(owner);
+    if !store.prover.state().proven.contains(owner) {
+        return Ok(());
+    }
+    let doing = "taking back the proof of life";
+    let asked = &store.statements.withdraw;
+    store.connections.query_leases_within(WATCH_MAX, doing, asked, &[&owner.as_str()]).await?;
+    store.prover.state().proven.remove(owner);
+    Ok(())
+}
+
+async fn end(store: &PostgresStore, gone: &Gone) -> Result<u64> {
+    let now = store.clock.injected();
+    let params: [&(dyn ToSql + Sync); 4] = [&gone.owner, &gone.key, &gone.seen_at, &now];
+    let doing = "ending the leases of a process that ended";
+    let asked = &store.statements.take_over;
+    let rows = store.connections.query_leases_within(ANSWER_TIMEOUT, doing, asked, &params).await?;
+    let Some(row) = rows.first() else { return Ok(0) };
+    let leases = u64::try_from(row.get::<_, i64>("leases")).expect("a count is not negative");
+    tracing::warn!(owner = gone.owner, leases, "owner's process ended, leases ended");
+    let topics = row.get::<_, Option<Vec<i32>>>("topic_ids").unwrap_or_default();
+    topics.into_iter().for_each(|topic| store.hub.wake(TopicId(topic)));
+    Ok(leases)
+}
+
+/// An owner whose proof was found gone.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Gone {
+    owner: String,
+    key: i64,
+    seen_at: Timestamp,
+}
+
+impl Gone {
+    fn of(row: &Row) -> Option<Self> {
+        let owner = row.get::<_, Option<String>>("owner")?;
+        Some(Gone { owner, key: row.get("key"), seen_at: row.get("seen_at") })
+    }
+}
+
+/// Since when proofs are found gone, each time that was looked.
+#[derive(Debug, Default)]
+struct Sightings {
+    looked_at: Duration,
+    since: HashMap<Gone, Duration>,
+}
+
+impl Sightings {
+    /// Notes what is found gone now. Gives what has been so for long enough: the same proof, and not a heartbeat since. One that
+    /// was not found at some time is forgotten, and so is everything if this process was itself stopped in between.
+    fn note(&mut self, now: Duration, found: HashSet<Gone>) -> Vec<Gone> {
+        if now.saturating_sub(self.looked_at) > GRACE {
+            self.since.clear();
+        }
+        self.looked_at = now;
+        let since = |gone: &Gone| self.since.get(gone).copied().unwrap_or(now);
+        self.since = found.into_iter().map(|gone| (gone.clone(), since(&gone))).collect();
+        let due = |(gone, since): (&Gone, &Duration)| (now - *since >= GRACE).then(|| gone.clone());
+        self.since.iter().filter_map(due).collect()
+    }
+}
+
+#[cfg(test)]
+mod rules {
+    use super::*;
+
+    fn gone(owner: &str, key: i64) -> Gone {
+        Gone { owner: owner.into(), key, seen_at: Timestamp::UNIX_EPOCH }
+    }
+
+    fn note(sightings: &mut Sightings, at_ms: u64, found: &[&Gone]) -> Vec<Gone> {
+        sightings.note(Duration::from_millis(at_ms), found.iter().map(|gone| (*gone).clone()).collect())
+    }
+
+    #[test]
+    fn a_proof_is_gone_once_it_was_found_so_each_time_for_a_second_and_a_half() {
+        let (a, b) = (gone("a", 1), gone("b", 2));
+        let mut sightings = Sightings::default();
+        assert_eq!(note(&mut sightings, 10_000, &[&a]), []);
+        assert_eq!(note(&mut sightings, 10_500, &[&a, &b]), []);
+        assert_eq!(note(&mut sightings, 11_499, &[&a, &b]), []);
+        assert_eq!(note(&mut sightings, 11_500, &[&a, &b]), [a.clone()]);
+        assert_eq!(note(&mut sightings, 12_000, &[&b]), [b]);
+        assert_eq!(note(&mut sightings, 12_500, &[&a]), [], "it was not gone in between");
+    }
+
+    #[test]
+    fn another_proof_or_a_heartbeat_begins_anew_and_so_does_an_observer_that_was_stopped() {
+        let a = gone("a", 1);
+        let heard = Gone { seen_at: Timestamp::MAX, ..a.clone() };
+        for other in [gone("a", 2), heard] {
+            let mut sightings = Sightings::default();
+            assert_eq!(note(&mut sightings, 10_000, &[&a]), []);
+            assert_eq!(note(&mut sightings, 11_000, &[&other]), []);
+            assert_eq!(note(&mut sightings, 12_000, &[&other]), []);
+            assert_eq!(note(&mut sightings, 12_500, &[&other]), [other]);
+        }
+        let mut sightings = Sightings::default();
+        assert_eq!(note(&mut sightings, 10_000, &[&a]), []);
+        assert_eq!(note(&mut sightings, 70_000, &[&a]), []);
+    }
+}

@@ -1,0 +1,182 @@
+//! Proofs of life where this engine has its own way: sessions that are cut, poolers, restarts of the server.
+
+use super::races::until_true;
+use super::*;
+use crate::clock::{Clock, ManualClock};
+use crate::lease::Lease;
+
+const SILENT_FOR: Duration = Duration::from_secs(15);
+/// Looks half a second apart, for longer than the grace lasts.
+const LOOKS: u32 = 10;
+
+fn owner(name: &str) -> Owner {
+    Owner::new(name).expect("a valid name")
+}
+
+/// A holder with a lease and a proof, and another that watches it; both in a time that is moved by hand.
+struct Pair {
+    scene: Scene,
+    clock: ManualClock,
+    holder: PostgresStore,
+    watcher: PostgresStore,
+    lease: Lease,
+}
+
+impl Pair {
+    async fn new() -> Option<Self> {
+        let scene = Scene::new()?;
+        let clock = ManualClock::at(jiff::Timestamp::now());
+        let open = async || {
+            let options = OpenOptions::default().clock(Clock::Manual(clock.clone()));
+            PostgresStore::open(&scene.url, scene.namespace.clone(), options).await.expect("it opens")
+        };
+        let (holder, watcher) = (open().await, open().await);
+        let subscription = subscribed(&holder).await;
+        holder.publish(&orders(), &[NewMessage::new("x")]).await.unwrap();
+        for (store, name) in [(&holder, "holder"), (&watcher, "watcher")] {
+            store.heartbeat(&owner(name), SILENT_FOR).await.unwrap();
+            assert_eq!(store.take_over(&owner(name)).await.unwrap(), 0);
+        }
+        let request = ClaimRequest { owner: owner("holder"), ..request(&subscription) };
+        let lease = holder.claim(&request).await.unwrap().leases.remove(0);
+        Some(Pair { scene, clock, holder, watcher, lease })
+    }
+
+    /// Ends the session that proves that the holder lives, and returns once the server has released its lock.
+    async fn cut(&self) {
+        let held = "FROM pg_locks l JOIN {schema}.proof f ON f.owner = 'holder'
+            AND l.locktype = 'advisory' AND l.objsubid = 1 AND l.classid::bigint << 32 | l.objid::bigint = f.key";
+        let client = self.scene.client().await;
+        let end = self.scene.sql(&format!("SELECT pg_terminate_backend(l.pid) {held}"));
+        assert_eq!(client.query(&end, &[]).await.unwrap().len(), 1, "the holder has a session");
+        let held = self.scene.sql(&format!("SELECT {held}"));
+        until_true("its lock is released", async || client.query(&held, &[]).await.unwrap().is_empty()).await;
+    }
+
+    async fn look(&self) -> u64 {
+        let ended = self.watcher.take_over(&owner("watcher")).await.unwrap();
+        self.clock.advance(Duration::from_millis(500));
+        ended
+    }
+
+    async fn looks(&self) -> u64 {
+        let mut ended = 0;
+        for _ in 0..LOOKS {
+            ended += self.look().await;
+        }
+        ended
+    }
+
+    async fn proofs(&self) -> i64 {
+        let sql = self.scene.sql("SELECT count(*) FROM {schema}.proof f WHERE f.owner = 'holder'");
+        self.scene.client().await.query_one(&sql, &[]).await.unwrap().get(0)
+    }
+
+    /// The holder's lease is its own.
+    async fn is_kept(self) {
+        self.holder.settle(&[Settlement::ack_all(&self.lease)]).await.unwrap().remove(0).unwrap();
+        self.scene.drop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_was_cut_is_made_again_and_nothing_is_lost() {
+    let Some(pair) = Pair::new().await else { return };
+    for _ in 0..3 {
+        pair.cut().await;
+        assert_eq!(pair.look().await + pair.look().await, 0);
+        assert_eq!(pair.holder.take_over(&owner("holder")).await.unwrap(), 0);
+        assert_eq!(pair.looks().await, 0, "it has another session");
+        assert_eq!(pair.proofs().await, 1);
+    }
+    // Without one it would have lost its lease.
+    pair.cut().await;
+    assert_eq!(pair.looks().await, 1);
+    pair.scene.drop().await;
+}
+
+#[tokio::test]
+async fn a_process_that_cannot_connect_again_takes_its_proof_back_by_the_pool() {
+    let Some(pair) = Pair::new().await else { return };
+    pair.cut().await;
+    pair.holder.prover.state().failed_at = Some(Instant::now() + Duration::from_secs(3_600));
+    assert_eq!(pair.holder.take_over(&owner("holder")).await.unwrap(), 0);
+    assert_eq!(pair.proofs().await, 0);
+    assert_eq!(pair.looks().await, 0, "it is judged by silence");
+    pair.is_kept().await;
+}
+
+#[tokio::test]
+async fn heartbeats_are_proof_enough() {
+    let Some(pair) = Pair::new().await else { return };
+    pair.cut().await;
+    for _ in 0..LOOKS {
+        assert_eq!(pair.look().await + pair.look().await, 0);
+        pair.holder.heartbeat(&owner("holder"), SILENT_FOR).await.unwrap();
+    }
+    pair.is_kept().await;
+}
+
+#[tokio::test]
+async fn behind_a_pooler_that_keeps_no_session_only_silence_tells() {
+    let Some(pair) = Pair::new().await else { return };
+    // Another session answers: the key is not its own.
+    let session = pair.holder.prover.session(pair.holder.connections.hosts()).unwrap();
+    session.client.batch_execute("SET headwater.proof = 'of another'").await.unwrap();
+    drop(session);
+    assert_eq!(pair.holder.take_over(&owner("holder")).await.unwrap(), 0);
+    assert_eq!(pair.proofs().await, 0);
+    assert_eq!(pair.looks().await, 0);
+    assert_eq!(pair.holder.take_over(&owner("holder")).await.unwrap(), 0);
+    assert_eq!(pair.proofs().await, 0, "it gives none any more");
+    pair.clock.advance(SILENT_FOR);
+    assert_eq!(pair.watcher.heartbeat(&owner("watcher"), SILENT_FOR).await.unwrap(), 1);
+    pair.scene.drop().await;
+}
+
+/// Clients connect again to a server that was restarted, one after the other and as late as they like.
+#[tokio::test]
+async fn proofs_end_with_the_server_that_gave_them() {
+    let Some(pair) = Pair::new().await else { return };
+    let before = pair
+        .scene
+        .sql("UPDATE {schema}.proof SET server_at = server_at - interval '1 hour' WHERE owner = 'holder'");
+    pair.cut().await;
+    assert_eq!(pair.scene.client().await.execute(&before, &[]).await.unwrap(), 1);
+    assert_eq!(pair.looks().await, 0);
+    let unlogged =
+        pair.scene.sql("SELECT relpersistence::text FROM pg_class WHERE oid = '{schema}.proof'::regclass");
+    let row = pair.scene.client().await.query_one(&unlogged, &[]).await.unwrap();
+    assert_eq!(row.get::<_, &str>(0), "u", "a crash and a failover empty it");
+    pair.is_kept().await;
+}
+
+#[tokio::test]
+async fn a_watch_that_finds_nothing_writes_nothing() {
+    let Some(pair) = Pair::new().await else { return };
+    let session = pair.watcher.prover.session(pair.watcher.connections.hosts()).unwrap();
+    let sql = pair.scene.sql(
+        "SELECT count(*), pg_current_xact_id_if_assigned() IS NULL FROM {schema}.watch('watcher', $1, 16)",
+    );
+    let row = session.client.query_one(&sql, &[&session.key]).await.unwrap();
+    assert_eq!((row.get::<_, i64>(0), row.get::<_, bool>(1)), (0, true));
+    pair.is_kept().await;
+}
+
+#[tokio::test]
+async fn a_consumer_may_take_over() {
+    let Some(pair) = Pair::new().await else { return };
+    let consumer = pair.scene.open_as(Some("consumer")).await.unwrap();
+    consumer.heartbeat(&owner("consumer"), SILENT_FOR).await.unwrap();
+    assert_eq!(consumer.take_over(&owner("consumer")).await.unwrap(), 0);
+    pair.cut().await;
+    let mut ended = 0;
+    let until = Instant::now() + Duration::from_secs(20);
+    while ended == 0 {
+        assert!(Instant::now() < until);
+        ended += consumer.take_over(&owner("consumer")).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(ended, 1);
+    pair.scene.drop().await;
+}

@@ -1,0 +1,6 @@
+-- Purpose:    The proof that an owner's row has; no row for an owner that has not beaten.
+-- Parameters: ?1 owner
+-- Index:      the primary key
+SELECT proof
+FROM headwater_owner
+WHERE owner = ?1

@@ -1,0 +1,198 @@
+//! Takeover: an owner proves with the lock of a file that its process lives; the leases of owners whose lock the kernel
+//! released end at once.
+//!
+//! Why no living process loses a lease by it. Each proof is a file of a random name, and only its maker keeps it locked: once
+//! another has the lock, the process ended or closed its store. A lock belongs to the open file: no other close releases it,
+//! as it would a lock of POSIX, and a process that is stopped holds it. A file that is missing or cannot be opened proves nothing, and
+//! its owner is judged by silence alone. So is one that could not make its file.
+//!
+//! The files of SQLite itself are never opened here: closing one would release the locks of its connections.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fs::{File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use rusqlite::{Connection, OptionalExtension, params};
+use uuid::Uuid;
+
+use super::fault::Attempt;
+use super::trust::beside;
+use super::work::{Kind, Work};
+use super::{SqliteStore, decode, heartbeat};
+use crate::error::Result;
+use crate::limits::WATCHED_OWNERS_MAX;
+use crate::name::Owner;
+
+/// What the names of proofs have between the store's own and the random part.
+const INFIX: &str = "-owner-";
+
+/// The proofs of a store's owners; `None` for one that could not be made.
+#[derive(Debug, Default)]
+pub(super) struct Proofs(Mutex<HashMap<Owner, Option<Proof>>>);
+
+/// A file that stays locked until this is dropped.
+#[derive(Debug)]
+struct Proof {
+    name: String,
+    path: PathBuf,
+    _locked: File,
+}
+
+impl Proofs {
+    /// Releases every lock. The files stay for those that take over.
+    pub(super) fn release(&self) {
+        self.0.lock().expect("no panic while held").clear();
+    }
+
+    /// Releases and removes the proof of an owner that leaves on purpose.
+    pub(super) fn forget(&self, owner: &Owner) {
+        if let Some(Some(proof)) = self.0.lock().expect("no panic while held").remove(owner) {
+            // One that stays is removed with what killed processes leave.
+            let _ = std::fs::remove_file(&proof.path);
+        }
+    }
+
+    /// The owner's proof, made if there is none.
+    fn name_of(&self, owner: &Owner, store: &Path, connection: &Connection) -> Attempt<Option<String>> {
+        let mut proofs = self.0.lock().expect("no panic while held");
+        let proof = match proofs.entry(owner.clone()) {
+            Entry::Occupied(made) => made.into_mut(),
+            Entry::Vacant(free) => {
+                remove_left(store, |name| is_named(connection, name))?;
+                let made = Proof::make(store).inspect_err(|error| {
+                    tracing::warn!(%error, "lock file not made, the end of this process is found by its silence");
+                });
+                free.insert(made.ok())
+            }
+        };
+        Ok(proof.as_ref().map(|proof| proof.name.clone()))
+    }
+}
+
+impl Proof {
+    fn make(store: &Path) -> std::io::Result<Self> {
+        loop {
+            let name = Uuid::now_v7().simple().to_string();
+            let path = path_of(store, &name);
+            let file = OpenOptions::new().write(true).create_new(true).open(&path)?;
+            match file.try_lock() {
+                // Before it was locked, another may have taken it for one that is left, and removed it.
+                Ok(()) if path.exists() => return Ok(Proof { name, path, _locked: file }),
+                Ok(()) | Err(std::fs::TryLockError::WouldBlock) => {}
+                Err(std::fs::TryLockError::Error(error)) => {
+                    let _ = std::fs::remove_file(&path);
+                    return Err(error);
+                }
+            }
+        }
+    }
+}
+
+fn path_of(store: &Path, name: &str) -> PathBuf {
+    beside(store, &format!("{INFIX}{name}"))
+}
+
+/// The lock of a file that its process has released; `None` while it is held, or where nothing is known.
+fn released(path: &Path) -> Option<File> {
+    let file = File::open(path).ok()?;
+    file.try_lock().ok().map(|()| file)
+}
+
+/// Removes the files that killed processes left, except those that are still named.
+pub(super) fn remove_left(store: &Path, is_named: impl Fn(&str) -> Attempt<bool>) -> Attempt<()> {
+    let prefix = path_of(store, "");
+    let (Some(directory), Some(prefix)) = (store.parent(), prefix.file_name().and_then(|name| name.to_str()))
+    else {
+        return Ok(());
+    };
+    // What cannot be listed or removed stays: it takes no room and does no harm.
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        let file_name = entry.file_name();
+        let Some(name) = file_name.to_str().and_then(|name| name.strip_prefix(prefix)) else { continue };
+        if !is_named(name)? && released(&entry.path()).is_some() {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+    Ok(())
+}
+
+fn is_named(connection: &Connection, name: &str) -> Attempt<bool> {
+    let mut statement = connection.prepare_cached(super::sql!("take_over/named.sql"))?;
+    Ok(statement.query_row([name], |row| row.get(0))?)
+}
+
+/// What is to be written.
+struct Found {
+    /// The owner's own proof, where its row has another or none.
+    unproven: Option<String>,
+    ended: Vec<Ended>,
+}
+
+/// An owner whose process has ended. The lock is held until its leases have ended: no other process takes over meanwhile.
+struct Ended {
+    owner: String,
+    proof: String,
+    path: PathBuf,
+    _locked: File,
+}
+
+pub(super) async fn take_over(store: &SqliteStore, owner: &Owner) -> Result<u64> {
+    // In memory there is no other process.
+    let Some(path) = store.location.path.clone() else { return Ok(0) };
+    let (own, proofs) = (owner.clone(), Arc::clone(&store.proofs));
+    let found = store.read(move |connection| find(connection, &path, &own, &proofs)).await?;
+    if let Some(proof) = found.unproven {
+        let own = owner.clone();
+        let prove = move |work: &mut Work<'_>| {
+            let mut statement = work.connection.prepare_cached(super::sql!("take_over/prove.sql"))?;
+            Ok(statement.execute(params![own.as_str(), proof])?)
+        };
+        store.write(Kind::Consume, prove).await?;
+    }
+    let mut leases = 0;
+    for Ended { owner, proof, path, _locked } in found.ended {
+        leases += store.write(Kind::Consume, move |work| end(work, &owner, &proof)).await?;
+        // Only now: until then others know by it that the process has ended.
+        let _ = std::fs::remove_file(&path);
+    }
+    Ok(leases)
+}
+
+/// Reads only; an owner that has not beaten proves nothing.
+fn find(connection: &Connection, store: &Path, owner: &Owner, proofs: &Proofs) -> Attempt<Found> {
+    let stored = proof_of(connection, owner.as_str())?;
+    let unproven = match stored {
+        Some(stored) => {
+            let own = proofs.name_of(owner, store, connection)?;
+            own.filter(|own| stored.as_ref() != Some(own))
+        }
+        None => None,
+    };
+    let mut statement = connection.prepare_cached(super::sql!("take_over/others.sql"))?;
+    let others: Vec<(String, String)> =
+        decode::all(&mut statement, params![owner.as_str(), WATCHED_OWNERS_MAX], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })?;
+    let ended = others.into_iter().filter_map(|(owner, proof)| {
+        let path = path_of(store, &proof);
+        released(&path).map(|locked| Ended { owner, proof, path, _locked: locked })
+    });
+    Ok(Found { unproven, ended: ended.collect() })
+}
+
+/// The proof in an owner's row, if there is a row.
+fn proof_of(connection: &Connection, owner: &str) -> Attempt<Option<Option<String>>> {
+    let mut statement = connection.prepare_cached(super::sql!("take_over/proof.sql"))?;
+    Ok(statement.query_row([owner], |row| row.get(0)).optional()?)
+}
+
+fn end(work: &mut Work<'_>, owner: &str, proof: &str) -> Attempt<u64> {
+    if proof_of(work.connection, owner)?.flatten().as_deref() != Some(proof) {
+        return Ok(0);
+    }
+    let leases = heartbeat::end_leases(work, owner)?;
+    tracing::warn!(owner, leases, "owner's process ended, leases ended");
+    Ok(leases)
+}

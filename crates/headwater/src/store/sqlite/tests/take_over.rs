@@ -1,0 +1,87 @@
+//! Proofs of life where this engine has its own way: files beside the store's.
+
+use super::*;
+use crate::store::Lifecycle;
+
+const SILENT_FOR: Duration = Duration::from_secs(15);
+
+fn owner(name: &str) -> Owner {
+    Owner::new(name).unwrap()
+}
+
+/// The files that prove that an owner lives.
+fn proofs(place: &Place) -> Vec<PathBuf> {
+    let files = std::fs::read_dir(place.directory.path()).unwrap().map(|entry| entry.unwrap().path());
+    files.filter(|path| path.to_string_lossy().contains("-owner-")).collect()
+}
+
+async fn alive(place: &Place, name: &str) -> SqliteStore {
+    let store = place.open().await;
+    store.heartbeat(&owner(name), SILENT_FOR).await.unwrap();
+    assert_eq!(store.take_over(&owner(name)).await.unwrap(), 0);
+    store
+}
+
+/// A store whose owner `name` has a lease, and a proof.
+async fn holder(place: &Place, name: &str) -> SqliteStore {
+    let store = alive(place, name).await;
+    let subscription = subscribed(&store, "orders").await;
+    store.publish(&topic("orders"), &messages(1)).await.unwrap();
+    let request = ClaimRequest { owner: owner(name), ..request(&subscription, 1) };
+    assert_eq!(store.claim(&request).await.unwrap().leases.len(), 1);
+    store
+}
+
+#[tokio::test]
+async fn a_proof_is_removed_by_its_owner_or_by_the_one_that_takes_over() {
+    let place = Place::new();
+    let (lives, ends) = (alive(&place, "lives").await, holder(&place, "ends").await);
+    assert_eq!(proofs(&place).len(), 2);
+    ends.close().await.unwrap();
+    assert_eq!(proofs(&place).len(), 2, "the others know by it that the process ended");
+    assert_eq!(lives.take_over(&owner("lives")).await.unwrap(), 1);
+    assert_eq!(proofs(&place).len(), 1);
+    lives.depart(&owner("lives")).await.unwrap();
+    assert_eq!(proofs(&place), [PathBuf::new(); 0]);
+}
+
+#[tokio::test]
+async fn a_file_that_is_missing_proves_nothing() {
+    let place = Place::new();
+    let (lives, holder) = (alive(&place, "lives").await, holder(&place, "holder").await);
+    proofs(&place).iter().for_each(|proof| std::fs::remove_file(proof).unwrap());
+    assert_eq!(lives.take_over(&owner("lives")).await.unwrap(), 0);
+    holder.close().await.unwrap();
+    assert_eq!(lives.take_over(&owner("lives")).await.unwrap(), 0, "it is judged by silence");
+}
+
+#[tokio::test]
+async fn what_killed_processes_left_is_removed_and_what_proves_something_stays() {
+    let place = Place::new();
+    let left = place.directory.path().join("store.db-owner-left");
+    std::fs::write(&left, "").unwrap();
+    let beside = place.directory.path().join("other.db-owner-left");
+    std::fs::write(&beside, "").unwrap();
+    let ends = holder(&place, "ends").await;
+    assert!(!left.exists() && beside.exists());
+    ends.close().await.unwrap();
+    let lives = place.open().await;
+    lives.heartbeat(&owner("lives"), SILENT_FOR).await.unwrap();
+    assert_eq!(lives.take_over(&owner("lives")).await.unwrap(), 1, "it was not taken for one that is left");
+    lives.drop_namespace().await.unwrap();
+    assert_eq!(proofs(&place), [beside], "nothing is left of a store that is dropped");
+}
+
+#[tokio::test]
+async fn without_a_place_for_its_file_an_owner_is_judged_by_silence() {
+    let store = SqliteStore::open(SqlitePath::Memory, OpenOptions::default()).await.unwrap();
+    store.heartbeat(&owner("alone"), SILENT_FOR).await.unwrap();
+    assert_eq!(store.take_over(&owner("alone")).await.unwrap(), 0);
+    // A name that is longer than file systems take.
+    let place = Place::new();
+    let path = place.directory.path().join(format!("{}.db", "x".repeat(230)));
+    let store = open_at(&path, OpenOptions::default()).await.unwrap();
+    store.heartbeat(&owner("long"), SILENT_FOR).await.unwrap();
+    assert_eq!(store.take_over(&owner("long")).await.unwrap(), 0);
+    assert_eq!(proofs(&place), [PathBuf::new(); 0]);
+}
