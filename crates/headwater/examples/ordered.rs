@@ -1,4 +1,4 @@
-//! Strict order per key: later messages of a key wait for a failed one, other keys do not.
+//! Strict order per key: later messages of a key wait for a failed one, other keys do not (until a thousand of its lane wait).
 //!
 //! `cargo run -p headwater --example ordered [postgres://…]`
 

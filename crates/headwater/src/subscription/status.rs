@@ -45,6 +45,9 @@ pub struct SubscriptionStatus {
     pub in_flight: u64,
     /// Offsets that failed and wait for their time to be tried again.
     pub retrying: u64,
+    /// Lanes of an ordered subscription that take nothing new: so many messages wait behind a key that failed. The other keys
+    /// of such a lane wait too, until that message is done or buried.
+    pub lanes_full: u32,
     /// Messages buried.
     pub dead_letters: u64,
     /// Hand-outs that expired and were given to another: `stuck_messages_reassigned`.
@@ -99,6 +102,8 @@ pub enum Ailment {
     Stuck,
     /// Retention took messages it had not done.
     Missed,
+    /// A lane is full of messages behind a key that failed: its other keys wait too.
+    LaneFull,
 }
 
 impl Ailment {
@@ -110,6 +115,7 @@ impl Ailment {
             Ailment::Flapping => "flapping",
             Ailment::Stuck => "stuck",
             Ailment::Missed => "missed messages",
+            Ailment::LaneFull => "lane full",
         }
     }
 }
@@ -128,6 +134,7 @@ impl SubscriptionStatus {
             (Ailment::Flapping, active && self.is_flapping()),
             (Ailment::Stuck, active && self.oldest_pending.is_some_and(|at| old(at, STUCK_AFTER))),
             (Ailment::Missed, self.missed.count > 0),
+            (Ailment::LaneFull, active && self.lanes_full > 0),
         ];
         checks.into_iter().filter_map(|(ailment, is_so)| is_so.then_some(ailment)).collect()
     }

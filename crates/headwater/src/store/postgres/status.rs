@@ -7,7 +7,7 @@ use tokio_postgres::Row;
 use super::time::{millis, stored};
 use super::{PostgresStore, topic};
 use crate::error::Result;
-use crate::limits::FLAPPING_WINDOW;
+use crate::limits::{FLAPPING_WINDOW, PARKED_PER_LANE_MAX};
 use crate::message::Offset;
 use crate::name::{GroupName, TopicName};
 use crate::subscription::{Activity, MissedMessages, SubscriptionId, SubscriptionState, SubscriptionStatus};
@@ -20,7 +20,7 @@ pub(super) async fn list(store: &PostgresStore, name: &TopicName) -> Result<Vec<
         .query(
             &format!("listing subscriptions of topic {name}"),
             &store.statements.subscription_list,
-            &[&topic.topic_id.0, &millis(FLAPPING_WINDOW), &store.clock.injected()],
+            &[&topic.topic_id.0, &millis(FLAPPING_WINDOW), &store.clock.injected(), &PARKED_PER_LANE_MAX],
         )
         .await?;
     rows.iter().map(status_of).collect()
@@ -46,6 +46,7 @@ fn status_of(row: &Row) -> Result<SubscriptionStatus> {
         waiting: count("waiting"),
         in_flight: count("in_flight"),
         retrying: count("retrying"),
+        lanes_full: u32::try_from(count("lanes_full")).unwrap_or(u32::MAX),
         dead_letters: count("dead_letters"),
         reassigned: count("reassigned"),
         missed: missed_of(row),

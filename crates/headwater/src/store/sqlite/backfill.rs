@@ -316,7 +316,7 @@ impl Stored {
         Ok(Stored {
             subscription_id: row.get(0)?,
             topic: TopicId(row.get(1)?),
-            topic_name: row.get(2)?,
+            topic_name: decode::name(row, 2)?,
             group: row.get(3)?,
             tracking: Tracking::parse(&row.get::<_, String>(4)?).map_err(|error| unknown(4, error))?,
             state: BackfillState::parse(&row.get::<_, String>(5)?).map_err(|error| unknown(5, error))?,

@@ -135,7 +135,7 @@ impl Of {
                 topic_id: TopicId(row.get(0)?),
                 lanes: row.get(1)?,
                 state: decode::parsed(row, 2, SubscriptionState::parse)?,
-                topic: row.get(3)?,
+                topic: decode::name(row, 3)?,
                 group: row.get(4)?,
             })
         });

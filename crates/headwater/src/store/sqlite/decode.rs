@@ -1,6 +1,7 @@
 //! Reading stored values back. What plain SQL may have put there must not make a row unreadable: text that is not
-//! UTF-8 is read with replacement characters, and headers that are not strings as their JSON.
+//! UTF-8 is read with question marks, headers that are not strings as their JSON, and one that is damaged costs no other.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -29,12 +30,27 @@ pub(super) fn blob<'r>(row: &'r Row<'_>, at: usize) -> rusqlite::Result<&'r [u8]
 /// Text, or NULL.
 pub(super) fn text(row: &Row<'_>, at: usize) -> rusqlite::Result<Option<String>> {
     Ok(match row.get_ref(at)? {
-        ValueRef::Text(bytes) => Some(match std::str::from_utf8(bytes) {
-            Ok(text) => text.to_owned(),
-            Err(_) => String::from_utf8_lossy(bytes).into_owned(),
-        }),
+        ValueRef::Text(bytes) => Some(readable(bytes).into_owned()),
         _ => None,
     })
+}
+
+/// A name. One that is not UTF-8 stops neither a list nor maintenance; `doctor` finds it.
+pub(super) fn name(row: &Row<'_>, at: usize) -> rusqlite::Result<String> {
+    Ok(text(row, at)?.unwrap_or_default())
+}
+
+/// Text whose bytes that are not UTF-8 are question marks, so it is never longer than what is stored: a key read back passes
+/// the same limits.
+fn readable(bytes: &[u8]) -> Cow<'_, str> {
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        return text.into();
+    }
+    let chunk = |chunk: std::str::Utf8Chunk<'_>| {
+        let invalid = if chunk.invalid().is_empty() { "" } else { "?" };
+        [chunk.valid(), invalid].concat()
+    };
+    bytes.utf8_chunks().map(chunk).collect::<String>().into()
 }
 
 /// Headers as stored, or NULL.
@@ -45,8 +61,49 @@ pub(super) fn headers(row: &Row<'_>, at: usize) -> rusqlite::Result<Headers> {
     if let Ok(headers) = serde_json::from_slice(bytes) {
         return Ok(headers);
     }
-    let loose: BTreeMap<String, serde_json::Value> = serde_json::from_slice(bytes).unwrap_or_default();
-    Ok(loose.into_iter().map(|(name, value)| (name, value.to_string())).collect())
+    let mended = without_lone_surrogates(&readable(bytes));
+    let loose: BTreeMap<String, serde_json::Value> = serde_json::from_str(&mended).unwrap_or_else(|error| {
+        tracing::warn!(%error, "stored headers are no JSON object, message read without them");
+        BTreeMap::new()
+    });
+    let text = |value| match value {
+        serde_json::Value::String(text) => text,
+        other => other.to_string(),
+    };
+    Ok(loose.into_iter().map(|(name, value)| (name, text(value))).collect())
+}
+
+/// JSON in which escapes of half a character are those of the replacement character. SQLite lets them pass; a parser of UTF-8
+/// refuses the whole text for one.
+fn without_lone_surrogates(json: &str) -> String {
+    let unit_at = |at: usize| {
+        let digits = json.get(at..at + 6)?.strip_prefix("\\u")?;
+        u16::from_str_radix(digits, 16).ok()
+    };
+    let (mut mended, mut at) = (String::with_capacity(json.len()), 0);
+    while let Some(next) = json[at..].find('\\') {
+        mended.push_str(&json[at..at + next]);
+        at += next;
+        let length = match unit_at(at) {
+            Some(0xd800..=0xdbff)
+                if unit_at(at + 6).is_some_and(|unit| (0xdc00..=0xdfff).contains(&unit)) =>
+            {
+                12
+            }
+            Some(0xd800..=0xdfff) => {
+                mended.push_str("\\ufffd");
+                at += 6;
+                continue;
+            }
+            Some(_) => 6,
+            // A backslash and what it stands before, of whatever width.
+            None => 1 + json[at + 1..].chars().next().map_or(0, char::len_utf8),
+        };
+        mended.push_str(&json[at..at + length]);
+        at += length;
+    }
+    mended.push_str(&json[at..]);
+    mended
 }
 
 /// Milliseconds since 1970.
@@ -83,8 +140,8 @@ pub(super) fn parsed<T>(
     at: usize,
     parse: impl FnOnce(&str) -> Result<T>,
 ) -> rusqlite::Result<T> {
-    let text = row.get_ref(at)?.as_str().map_err(|error| unreadable(at, error))?;
-    parse(text).map_err(|error| unreadable(at, error))
+    let text = readable(row.get_ref(at)?.as_bytes().map_err(|error| unreadable(at, error))?);
+    parse(&text).map_err(|error| unreadable(at, error))
 }
 
 /// All rows of a statement through one function.
@@ -98,4 +155,31 @@ pub(super) fn all<T>(
 
 fn unreadable(at: usize, error: impl std::error::Error + Send + Sync + 'static) -> rusqlite::Error {
     rusqlite::Error::FromSqlConversionFailure(at, rusqlite::types::Type::Blob, Box::new(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_characters_are_replaced_and_nothing_else_is_touched() {
+        for (json, mended) in [
+            (r#"{"a":"\ud800","b":"x"}"#, r#"{"a":"\ufffd","b":"x"}"#),
+            (r#"{"a":"\ud83d\ude00"}"#, r#"{"a":"\ud83d\ude00"}"#),
+            (r#"{"a":"\ude00\ud83d"}"#, r#"{"a":"\ufffd\ufffd"}"#),
+            (r#"{"a":"\\ud800 \n \ü"}"#, r#"{"a":"\\ud800 \n \ü"}"#),
+            (r#"{"a":"\ud83d\u0041"}"#, r#"{"a":"\ufffd\u0041"}"#),
+            (r"\ud8", r"\ud8"),
+            ("\\", "\\"),
+        ] {
+            assert_eq!(without_lone_surrogates(json), mended);
+        }
+    }
+
+    #[test]
+    fn text_that_is_not_utf8_grows_no_longer() {
+        assert_eq!(readable(&[0xff; 100]), "?".repeat(100));
+        assert_eq!(readable(b"a\xffb\xe2\x82"), "a?b?");
+        assert_eq!(readable("größe".as_bytes()), "größe");
+    }
 }

@@ -81,7 +81,7 @@ fn pulses(work: &Work<'_>) -> Attempt<Vec<Pulse>> {
         Ok(Pulse {
             subscription_id: row.get(0)?,
             topic: TopicId(row.get(1)?),
-            topic_name: row.get(2)?,
+            topic_name: decode::name(row, 2)?,
             group: row.get(3)?,
             heartbeat_at_ms: row.get(4)?,
             suspected_at_ms: row.get(5)?,

@@ -157,6 +157,7 @@ fn check_all(connection: &Connection, now_ms: i64) -> Attempt<Vec<Finding>> {
             findings.push(Finding { check: check.name, problem, remedy: check.remedy.into() });
         }
     }
+    findings.append(&mut topic_names(connection)?);
     findings.append(&mut far_leases(connection, now_ms)?);
     findings.append(&mut changed_epoch(connection, now_ms)?);
     findings.append(&mut accounting::overdue_jobs(connection, now_ms)?);
@@ -172,6 +173,26 @@ fn integrity(connection: &Connection) -> Attempt<Vec<Finding>> {
             check: "integrity",
             problem: format!("SQLite finds damage: {problem}"),
             remedy: "stop all writers, copy the file, and recover it with `sqlite3 file .recover`".into(),
+        })
+        .collect())
+}
+
+/// Names that are not UTF-8, from a plain SQL publish before the trigger refused them: no command can name such a topic.
+fn topic_names(connection: &Connection) -> Attempt<Vec<Finding>> {
+    let mut statement = connection.prepare(super::sql!("doctor/topic_name.sql"))?;
+    let names = decode::all(&mut statement, [], |row| {
+        let stored = row.get_ref(1)?.as_bytes().unwrap_or_default().to_vec();
+        Ok((row.get::<_, i64>(0)?, stored, decode::name(row, 1)?))
+    })?;
+    let wrong = names.into_iter().filter(|(_, stored, _)| std::str::from_utf8(stored).is_err());
+    Ok(wrong
+        .take(FINDINGS_PER_CHECK_MAX)
+        .map(|(topic, _, read)| Finding {
+            check: "topic_name",
+            problem: format!("topic {topic}: its name is not UTF-8, read as {read}"),
+            remedy: format!(
+                "name it: sqlite3 FILE \"UPDATE headwater_topic SET name = 'NEW-NAME' WHERE topic_id = {topic}\""
+            ),
         })
         .collect())
 }

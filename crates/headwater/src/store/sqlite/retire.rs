@@ -62,7 +62,7 @@ struct Named {
 fn named(work: &Work<'_>, sql: &str, parameters: impl rusqlite::Params) -> Attempt<Vec<Named>> {
     let mut statement = work.connection.prepare_cached(sql)?;
     let rows: Vec<(i32, String, String)> =
-        decode::all(&mut statement, parameters, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+        decode::all(&mut statement, parameters, |row| Ok((row.get(0)?, decode::name(row, 1)?, row.get(2)?)))?;
     let named = rows.into_iter().map(|(subscription_id, topic, group)| {
         Ok(Named { subscription_id, topic: TopicName::new(topic)?, group: GroupName::new(group)? })
     });

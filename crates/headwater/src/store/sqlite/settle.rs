@@ -43,7 +43,7 @@ pub(super) fn release(work: &mut Work<'_>, token: LeaseToken, actor: &str) -> At
         .connection
         .prepare_cached(super::sql!("redrive/of.sql"))?
         .query_row([model.subscription_id], |row| {
-            Ok((TopicId(row.get(0)?), row.get::<_, String>(3)?, row.get::<_, String>(4)?))
+            Ok((TopicId(row.get(0)?), decode::name(row, 3)?, row.get::<_, String>(4)?))
         })?;
     let offsets: Vec<String> = held.iter().map(|part| part.range().to_string()).collect();
     let detail = serde_json::json!({ "token": token.0, "owner": model.owner, "offsets": offsets });

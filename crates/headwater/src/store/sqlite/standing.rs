@@ -43,7 +43,7 @@ impl Extent {
     fn read(topic: TopicId, row: &Row<'_>) -> rusqlite::Result<Self> {
         Ok(Extent {
             topic,
-            name: row.get(0)?,
+            name: decode::name(row, 0)?,
             tracking: Tracking::parse(&row.get::<_, String>(1)?).map_err(|error| unknown(1, error))?,
             head: row.get(2)?,
             first: row.get(3)?,

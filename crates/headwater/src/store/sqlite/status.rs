@@ -9,7 +9,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::fault::Attempt;
 use super::group::{self, Place};
 use super::{decode, millis, row_key, subscribe, topic};
-use crate::limits::FLAPPING_WINDOW;
+use crate::limits::{FLAPPING_WINDOW, PARKED_PER_LANE_MAX};
 use crate::message::Offset;
 use crate::name::{GroupName, TopicName};
 use crate::subscription::{Activity, SubscriptionId, SubscriptionState, SubscriptionStatus};
@@ -31,6 +31,11 @@ pub(super) fn list(
         fill_place(&mut status, &place, lanes, head);
         if restarts_floor.is_none_or(|floor| place.floor > floor) {
             status.restarts = 0;
+        }
+        if lanes > 0 {
+            let mut full = connection.prepare_cached(super::sql!("subscribe/lanes_full.sql"))?;
+            let parameters = params![status.subscription_id.0, PARKED_PER_LANE_MAX];
+            status.lanes_full = full.query_row(parameters, |row| row.get(0))?;
         }
         if status.lag > 0 {
             status.oldest_pending = oldest_pending(connection, topic.topic_id, place.floor, head)?;
@@ -73,6 +78,7 @@ impl Listed {
             waiting: 0,
             in_flight: 0,
             retrying: 0,
+            lanes_full: 0,
             dead_letters: decode::count(row, 13)?,
             reassigned: decode::count(row, 6)?,
             missed: group::read_missed(row, 7)?,

@@ -1,5 +1,5 @@
 -- Purpose: the subscriptions of a topic, how far each is and how it is doing.
--- Parameters: topic id, how far back restarts count in ms, injected time.
+-- Parameters: topic id, how far back restarts count in ms, injected time, parked rows that make a lane full.
 -- Index: subscription_group, cursor_pkey, outstanding_due, dead_letter_subscription, activity_pkey, message primary key.
 SELECT s.subscription_id, s.topic_id, s.group_name, s.status, s.status_at, s.heartbeat_at, t.heartbeat_timeout_ms,
        CASE WHEN s.heartbeat_at <= now.at THEN (extract(epoch FROM now.at - s.heartbeat_at) * 1000)::bigint
@@ -10,6 +10,10 @@ SELECT s.subscription_id, s.topic_id, s.group_name, s.status, s.status_at, s.hea
            WHERE m.topic_id = s.topic_id AND m.message_offset > f.floor
            ORDER BY m.message_offset LIMIT 1) END AS oldest_pending,
        o.leased, o.waiting, o.in_flight, o.retrying, s.reassigned, s.missed, s.missed_first, s.missed_last,
+       CASE WHEN s.lanes > 0 THEN (
+           SELECT count(*) FROM (
+               SELECT q.lane FROM {schema}.outstanding q WHERE q.subscription_id = s.subscription_id AND q.parked
+               GROUP BY q.lane HAVING count(*) >= $4) l) ELSE 0 END AS lanes_full,
        (SELECT count(*) FROM {schema}.dead_letter d WHERE d.subscription_id = s.subscription_id) AS dead_letters,
        a.processed, a.failed, a.filtered, a.rate, a.handling_mean_us, a.handling_p95_us, a.processes,
        CASE WHEN s.restarts_since >= now.at - make_interval(secs => $2::bigint / 1000.0) AND f.floor <= s.restarts_floor

@@ -179,6 +179,37 @@ BEGIN
             OR length(CAST(value AS BLOB)) NOT BETWEEN 1 AND 255
             OR instr(CAST(value AS BLOB), x'00') > 0
             OR value GLOB '*[' || char(1) || '-' || char(31) || char(127) || '-' || char(159) || ']*');
+    -- Each character decoded and encoded again gives the same bytes only in UTF-8. SQLite decodes U+FFFE and U+FFFF as
+    -- something else, hence a stand-in for them.
+    SELECT CASE field
+        WHEN 'topic' THEN RAISE(ABORT, 'invalid topic: must be UTF-8')
+        WHEN 'key' THEN RAISE(ABORT, 'invalid key: must be UTF-8')
+        WHEN 'type' THEN RAISE(ABORT, 'invalid type: must be UTF-8')
+        WHEN 'content_type' THEN RAISE(ABORT, 'invalid content_type: must be UTF-8')
+        WHEN 'correlation_id' THEN RAISE(ABORT, 'invalid correlation_id: must be UTF-8')
+        ELSE RAISE(ABORT, 'invalid dedup_key: must be UTF-8')
+    END
+    FROM (
+        SELECT field, replace(replace(value, CAST(x'efbfbe' AS TEXT), '-'), CAST(x'efbfbf' AS TEXT), '-') AS value
+        FROM (
+            SELECT 'topic' AS field, NEW.topic AS value
+            UNION ALL SELECT 'key', NEW.key
+            UNION ALL SELECT 'type', NEW.type
+            UNION ALL SELECT 'content_type', NEW.content_type
+            UNION ALL SELECT 'correlation_id', NEW.correlation_id
+            UNION ALL SELECT 'dedup_key', NEW.dedup_key
+        )
+        WHERE value GLOB '*[^ -~]*'
+    )
+    WHERE CAST(value AS BLOB) <> (
+        WITH RECURSIVE decoded (position, text) AS (
+            SELECT 0, ''
+            UNION ALL
+            SELECT position + 1, text || char(unicode(substr(value, position + 1, 1)))
+            FROM decoded WHERE position < length(value)
+        )
+        SELECT CAST(text AS BLOB) FROM decoded ORDER BY position DESC LIMIT 1
+    );
     SELECT RAISE(ABORT, 'invalid message_id: must be a UUID as text or as a blob of 16 bytes')
     WHERE NEW.message_id IS NOT NULL
         AND CASE typeof(NEW.message_id)
@@ -329,8 +360,9 @@ BEGIN
             + CAST(substr(strftime('%f', NEW.deliver_at), 4) AS INTEGER)
         ELSE NEW.deliver_at END) > CAST(strftime('%s', 'now') AS INTEGER) * 1000 + CAST(substr(strftime('%f', 'now'), 4) AS INTEGER);
 
-    -- The message just written is the one beyond last_offset, or else the newest of the schedule.
-    INSERT OR IGNORE INTO headwater_dedup (topic_id, dedup_key, message_id, message_offset, expires_at_ms)
+    -- The message just written is the one beyond last_offset, or else the newest of the schedule. A known key is left out by
+    -- the condition and not by OR IGNORE: the caller's own INSERT OR REPLACE would override that.
+    INSERT INTO headwater_dedup (topic_id, dedup_key, message_id, message_offset, expires_at_ms)
     SELECT topic.topic_id, NEW.dedup_key,
         coalesce(message.message_id,
             (SELECT message_id FROM headwater_schedule ORDER BY schedule_id DESC LIMIT 1)),
@@ -339,7 +371,9 @@ BEGIN
     FROM headwater_topic AS topic
     LEFT JOIN headwater_message AS message
         ON message.row_key = (topic.topic_id << 43) | (topic.last_offset + 1)
-    WHERE topic.name = NEW.topic AND NEW.dedup_key IS NOT NULL;
+    WHERE topic.name = NEW.topic AND NEW.dedup_key IS NOT NULL
+        AND NOT EXISTS (SELECT 1 FROM headwater_dedup AS dedup
+            WHERE dedup.topic_id = topic.topic_id AND dedup.dedup_key = NEW.dedup_key);
 
     UPDATE headwater_topic SET last_offset = last_offset + 1
     WHERE name = NEW.topic

@@ -1,6 +1,7 @@
 //! Publishing in plain SQL and in the caller's transaction, and reading the views.
 
 use super::*;
+use crate::store::{Lifecycle, Upkeep};
 
 fn insert(connection: &Connection, columns: &str, values: &str) -> rusqlite::Result<usize> {
     connection.execute(&format!("INSERT INTO headwater_publish ({columns}) VALUES ({values})"), [])
@@ -23,6 +24,15 @@ async fn the_trigger_keeps_the_rules_of_the_library() {
         ("topic, payload", "'a' || char(0) || 'b', 'x'", "invalid topic"),
         ("topic, payload", "'a' || char(133), 'x'", "invalid topic"),
         ("topic, payload", "x'41', 'x'", "invalid topic"),
+        ("topic, payload", "CAST(x'ff41' AS TEXT), 'x'", "invalid topic: must be UTF-8"),
+        ("topic, payload, key", "'t', 'x', CAST(x'c3' AS TEXT)", "invalid key: must be UTF-8"),
+        ("topic, payload, key", "'t', 'x', CAST(x'c3a9e083a9' AS TEXT)", "invalid key: must be UTF-8"),
+        ("topic, payload, type", "'t', 'x', CAST(x'eda080' AS TEXT)", "invalid type: must be UTF-8"),
+        (
+            "topic, payload, dedup_key",
+            "'t', 'x', CAST(x'f4908080' AS TEXT)",
+            "invalid dedup_key: must be UTF-8",
+        ),
         ("topic, payload", "'t', NULL", "invalid payload"),
         ("topic, payload, key", "'t', 'x', ''", "invalid key"),
         ("topic, payload, type", "'t', 'x', ''", "invalid type"),
@@ -113,7 +123,10 @@ async fn sql_knows_dedup_keys_and_delays() {
 #[tokio::test]
 async fn sql_creates_no_topic_when_the_store_must_not() {
     let place = Place::new();
-    let store = open_at(&place.path(), OpenOptions::default().auto_create(false)).await.unwrap();
+    let store = place.open().await;
+    store.set_auto_create(false).await.unwrap();
+    store.close().await.unwrap();
+    let store = place.open().await;
     let mut own = place.connect();
     let error = insert(&own, "topic, payload", "'t', 'x'").unwrap_err();
     assert!(error.to_string().contains("no such topic"), "{error}");
@@ -122,6 +135,164 @@ async fn sql_creates_no_topic_when_the_store_must_not() {
     assert_eq!(error.kind(), ErrorKind::NoSuchTopic);
     let error = store.publish(&topic("t"), &messages(1)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSuchTopic);
+    drop(transaction);
+    store.set_auto_create(true).await.unwrap();
+    insert(&own, "topic, payload", "'t', 'x'").unwrap();
+    let acts: Vec<String> = store.audit(10).await.unwrap().into_iter().map(|entry| entry.act).collect();
+    assert_eq!(acts, ["set_auto_create", "set_auto_create"]);
+}
+
+/// An option of one handle is for that handle: neither the file nor others change by it.
+#[tokio::test]
+async fn what_one_handle_may_create_changes_nothing_for_others() {
+    let place = Place::new();
+    let with = async |auto_create| {
+        open_at(&place.path(), OpenOptions::default().auto_create(auto_create)).await.unwrap()
+    };
+    let never = with(false).await;
+    let error = never.publish(&topic("a"), &messages(1)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSuchTopic);
+    insert(&place.connect(), "topic, payload", "'b', 'x'").unwrap();
+    place.open().await.publish(&topic("c"), &messages(1)).await.unwrap();
+
+    never.set_auto_create(false).await.unwrap();
+    let always = with(true).await;
+    always.publish(&topic("d"), &messages(1)).await.unwrap();
+    let error = insert(&place.connect(), "topic, payload", "'e', 'x'").unwrap_err();
+    assert!(error.to_string().contains("no such topic"), "{error}");
+    let error = place.open().await.publish(&topic("f"), &messages(1)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSuchTopic);
+}
+
+/// A conflict clause of the caller's overrides those inside a trigger.
+#[tokio::test]
+async fn insert_or_replace_keeps_a_known_dedup_key() {
+    let place = Place::new();
+    let store = place.open().await;
+    let own = place.connect();
+    insert(&own, "topic, payload, dedup_key", "'orders', 'first', 'd'").unwrap();
+    let soon = Timestamp::now().as_millisecond() + 3_600_000;
+    insert(&own, "topic, payload, deliver_at", &format!("'other', 'later', {soon}")).unwrap();
+    let known = |connection: &Connection| -> (Vec<u8>, i64) {
+        let sql = "SELECT message_id, message_offset FROM headwater_dedup WHERE dedup_key = 'd'";
+        connection.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap()
+    };
+    let before = known(&own);
+    for conflict in ["REPLACE", "IGNORE", "ROLLBACK", "FAIL"] {
+        let sql = format!(
+            "INSERT OR {conflict} INTO headwater_publish (topic, payload, dedup_key) VALUES ('orders', 'again', 'd')"
+        );
+        own.execute(&sql, []).unwrap();
+        assert_eq!(known(&own), before, "{conflict}");
+    }
+    assert_eq!(
+        store
+            .topics()
+            .await
+            .unwrap()
+            .iter()
+            .find(|status| status.topic.name == topic("orders"))
+            .unwrap()
+            .head
+            .0,
+        1
+    );
+    let sql =
+        "INSERT OR REPLACE INTO headwater_publish (topic, payload, dedup_key) VALUES ('orders', 'new', 'e')";
+    own.execute(sql, []).unwrap();
+    assert_eq!(store.doctor().await.unwrap(), []);
+}
+
+/// SQLite's advice for files that others may have written to.
+#[tokio::test]
+async fn sql_publishes_where_the_schema_is_not_trusted() {
+    let place = Place::new();
+    let store = place.open().await;
+    let subscription = subscribed(&store, "orders").await;
+    let own = place.connect();
+    own.execute_batch("PRAGMA trusted_schema = 0").unwrap();
+    insert(&own, "topic, payload, key, headers", "'orders', 'x', 'ü', '{\"a\": \"b\"}'").unwrap();
+    own.query_row("SELECT count(*) FROM headwater_subscriptions", [], |row| row.get::<_, i64>(0)).unwrap();
+    assert_eq!(drain(&store, &subscription).await, ["x"]);
+}
+
+#[tokio::test]
+async fn one_damaged_header_costs_no_other() {
+    let place = Place::new();
+    let store = place.open().await;
+    let subscription = subscribed(&store, "orders").await;
+    let own = place.connect();
+    insert(&own, "topic, payload, headers", r#"'orders', 'x', '{"a":"\ud800!","b":"\ud83d\ude00","c":"d"}'"#)
+        .unwrap();
+    insert(&own, "topic, payload", "'orders', 'x'").unwrap();
+    let torn = "CAST(CAST('{\"a\":\"' AS BLOB) || x'ff' || CAST('\",\"c\":\"d\"}' AS BLOB) AS TEXT)";
+    own.execute(&format!("UPDATE headwater_message SET headers = {torn} WHERE row_key & 3 = 2"), []).unwrap();
+    let lease = store.claim(&request(&subscription, 10)).await.unwrap().leases.remove(0);
+    let fetched = store.fetch(lease.topic_id, lease.range).await.unwrap();
+    let header = |at: usize, name: &str| fetched[at].headers[name].clone();
+    assert_eq!([header(0, "a"), header(0, "b"), header(0, "c")], ["\u{fffd}!", "😀", "d"]);
+    assert_eq!([header(1, "a"), header(1, "c")], ["?", "d"]);
+}
+
+/// A store from before the trigger refused such names: nothing else stops for it, and it can be mended.
+#[tokio::test]
+async fn a_topic_whose_name_is_not_utf8_stops_nothing() {
+    let place = Place::new();
+    let store = place.open().await;
+    let subscription = subscribed(&store, "orders").await;
+    let own = place.connect();
+    let sql = "INSERT INTO headwater_topic (name, created_at_ms) VALUES (CAST(x'ff41' AS TEXT), 0)";
+    own.execute(sql, []).unwrap();
+    let odd = crate::topic::TopicId(i32::try_from(own.last_insert_rowid()).unwrap());
+    let sql = "INSERT INTO headwater_subscription (topic_id, group_name, lanes, start_offset, created_at_ms, status_at_ms, heartbeat_at_ms)
+               VALUES (?1, 'g', 0, 1, 0, 0, 1)";
+    own.execute(sql, [odd.0]).unwrap();
+    own.execute("INSERT INTO headwater_cursor (subscription_id, lane, next_offset) SELECT max(subscription_id), 0, 1 FROM headwater_subscription", []).unwrap();
+    store.publish(&topic("orders"), &messages(2)).await.unwrap();
+    let names: Vec<String> =
+        store.topics().await.unwrap().iter().map(|status| status.topic.name.to_string()).collect();
+    assert_eq!(names, ["orders", "?A"], "by their bytes");
+    for topic in [odd, subscription.topic.topic_id] {
+        store.track(topic, 100).await.unwrap();
+        store.clean(topic, 100).await.unwrap();
+    }
+    store.detect_dead().await.unwrap();
+    store.clean_subscriptions(std::time::Duration::ZERO).await.unwrap();
+    let found = store.doctor().await.unwrap();
+    let found = found.iter().find(|finding| finding.check == "topic_name").expect("doctor finds it");
+    assert!(found.problem.contains(&format!("topic {odd}")) && found.problem.contains("?A"), "{found:?}");
+    let mend = found.remedy.split_once('"').unwrap().1.trim_end_matches('"').replace("NEW-NAME", "found");
+    own.execute(&mend, []).unwrap();
+    assert!(store.topic(&topic("found")).await.is_ok());
+    assert!(store.doctor().await.unwrap().iter().all(|finding| finding.check != "topic_name"));
+}
+
+/// A key from before the trigger refused it: its message can be tried again, and its neighbours are done.
+#[tokio::test]
+async fn a_key_that_is_not_utf8_costs_its_neighbours_nothing() {
+    let place = Place::new();
+    let store = place.open().await;
+    let settings = crate::TopicSettings { ordering: crate::Ordering::Key, lanes: 1, ..Default::default() };
+    store.create_topic(&topic("orders"), &settings).await.unwrap();
+    let subscription = store
+        .subscribe(&topic("orders"), &GroupName::new("workers").unwrap(), Start::Beginning)
+        .await
+        .unwrap();
+    let batch: Vec<_> = (0..4).map(|n| NewMessage::new("x").key(n.to_string())).collect();
+    store.publish(&topic("orders"), &batch).await.unwrap();
+    let bytes = "ff".repeat(100);
+    let sql = format!("UPDATE headwater_message SET key = CAST(x'{bytes}' AS TEXT) WHERE row_key & 7 = 2");
+    assert_eq!(place.connect().execute(&sql, []).unwrap(), 1);
+    let lease = store.claim(&request(&subscription, 10)).await.unwrap().leases.remove(0);
+    let key = store.fetch(lease.topic_id, lease.range).await.unwrap().remove(1).key.unwrap();
+    assert_eq!(key, "?".repeat(100));
+    let retry = Outcome::Retry { after: std::time::Duration::ZERO, error: "no".into(), key: Some(key) };
+    let one = |offset| OffsetRange::one(crate::Offset(offset));
+    let rest = OffsetRange::new(crate::Offset(3), crate::Offset(4));
+    let parts = vec![(one(1), Outcome::Ack), (one(2), retry), (rest, Outcome::Ack)];
+    store.settle(&[Settlement::each(&lease, parts)]).await.unwrap().remove(0).unwrap();
+    let again = store.claim(&request(&subscription, 10)).await.unwrap().leases.remove(0);
+    assert_eq!(again.range, one(2), "its neighbours are done");
 }
 
 #[tokio::test]
