@@ -58,8 +58,8 @@ pub(crate) struct BesideArgs {
     /// Smaller counts and shorter times: about a quarter of an hour in all.
     #[arg(long)]
     quick: bool,
-    /// How long `snapshot` and `storm` are held and `stopped` stops; by default 600 s, 600 s and 60 s, with --quick 30 s,
-    /// 30 s and 25 s.
+    /// How long `snapshot` and `storm` are held and `stopped` stops; by default 600 s, 600 s and 60 s, with --quick 30 s
+    /// each.
     #[arg(long)]
     seconds: Option<u64>,
     /// Writes everything as JSON.

@@ -8,7 +8,7 @@ use headwater::{Headwater, Partition, TopicName, TopicSettings};
 
 use super::Place;
 use super::open_transaction::OpenTransaction;
-use super::probe::{Probe, Times, failures, milliseconds};
+use super::probe::{Probe, Times, failures, longest_ms};
 use crate::bench::report::Unit;
 use crate::runtime::progress;
 use crate::runtime::report::{Floor, Judged};
@@ -52,9 +52,8 @@ pub(super) async fn run(place: &Place<'_>) -> Result<Vec<Judged>> {
 }
 
 fn judge(beside: &Times, attempts: &[(Duration, Option<String>)]) -> Vec<Judged> {
-    let longest = |samples: &[Duration]| milliseconds(samples, 1.0);
     let wait = |what: &str, samples: &[Duration]| {
-        Judged::new(what, longest(samples), Unit::Milliseconds, Floor::AtMost(WAIT_MAX_MS))
+        Judged::new(what, longest_ms(samples), Unit::Milliseconds, Floor::AtMost(WAIT_MAX_MS))
             .note(format!("{} calls", samples.len()))
     };
     let took: Vec<String> = attempts

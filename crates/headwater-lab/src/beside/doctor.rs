@@ -15,8 +15,8 @@ const DOCTOR_MAX_MS: f64 = 10_000.0;
 
 pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
     let ranges = setting.count(1_000_000, 100_000);
+    fill(place, ("waiting", "workers"), TopicSettings::pub_sub(), ranges, &retried()).await?;
     let headwater = place.open().await?;
-    fill(&headwater, ("waiting", "workers"), TopicSettings::pub_sub(), ranges, &retried()).await?;
     let groups = headwater.store().subscriptions(&headwater::TopicName::new("waiting")?).await?;
     let waiting = groups.iter().map(|group| group.waiting).sum();
     progress("doctor");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::child::BesideJob;
-use super::probe::{compare, failures, milliseconds};
+use super::probe::{compare, failures, longest_ms};
 use super::publisher::Publisher;
 use super::{Place, Setting};
 use crate::bench::report::Unit;
@@ -17,7 +17,7 @@ use crate::runtime::report::{Floor, Judged};
 
 const WRITERS: usize = 3;
 /// Messages of one transaction of theirs.
-const ROWS: u64 = 100;
+const ROWS: u64 = 20;
 const PAUSE_MS: u64 = 2;
 
 pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
@@ -51,11 +51,10 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     let written = topics.iter().find(|status| status.topic.name.as_str() == "greedy");
     let written = written.map_or(0, |status| status.head.0);
     headwater.close().await?;
-    let longest = milliseconds(&beside.times, 1.0);
     Ok(vec![
         failures(&[quiet.errors, beside.errors].concat()),
         compare("publish, median", &quiet.times, &beside.times, 0.5, Floor::None),
-        Judged::new("publish, longest", longest, Unit::Milliseconds, Floor::None),
+        Judged::new("publish, longest", longest_ms(&beside.times), Unit::Milliseconds, Floor::None),
         Judged::new("publishes", beside.times.len() as f64, Unit::Count, Floor::AtLeast(1.0))
             .note(format!("beside {written} messages of the writers")),
         Judged::new("messages of the writers", written as f64, Unit::Count, Floor::AtLeast(1.0)),

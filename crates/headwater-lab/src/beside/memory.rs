@@ -73,9 +73,12 @@ async fn consumer(place: &Place<'_>, messages: u64) -> Result<Used> {
     let process = Process::start(&place.url, &job, move |line| {
         count.fetch_add(u64::from(line.parse() == Ok(PAYLOAD_BYTES)), Ordering::Relaxed);
     })?;
-    let handled = eventually("all are handled", CONSUMED_MAX, async || {
-        Ok(consumed.load(Ordering::Relaxed) >= messages)
-    });
+    let handled =
+        eventually(
+            "all are handled",
+            CONSUMED_MAX,
+            async || Ok(consumed.load(Ordering::Relaxed) >= messages),
+        );
     handled.await?;
     let peak_bytes = peak_bytes_of(process.pid())?;
     process.stop().await?;

@@ -21,8 +21,10 @@ const PACE: Duration = Duration::from_millis(25);
 /// The rounds of one measurement, and those before it that count for nothing.
 const ROUNDS: usize = 100;
 const WARM_UP: usize = 20;
-/// A measurement ends after this time, however many rounds it has.
+/// They end after this time, however many rounds there were.
 const MEASURE_MAX: Duration = Duration::from_secs(60);
+const WARM_UP_MAX: Duration = Duration::from_secs(5);
+const ERRORS_MAX: usize = 3;
 /// A message that takes longer than this counts as not delivered.
 const DELIVERED_MAX: Duration = Duration::from_secs(2);
 
@@ -47,12 +49,14 @@ impl Probe {
 
     /// Measures at a calm pace.
     pub(super) async fn measure(&self) -> Times {
-        let mut ignored = Times::default();
-        for _ in 0..WARM_UP {
-            self.round(&mut ignored).await;
-        }
+        self.rounds(WARM_UP, WARM_UP_MAX).await;
+        self.rounds(ROUNDS, MEASURE_MAX).await
+    }
+
+    /// Ends after so many rounds, after this time, or when so much has failed that nothing more can be learnt.
+    async fn rounds(&self, rounds: usize, at_most: Duration) -> Times {
         let (mut times, begin) = (Times::default(), Instant::now());
-        while times.rounds < ROUNDS && begin.elapsed() < MEASURE_MAX {
+        while times.rounds < rounds && begin.elapsed() < at_most && times.errors.len() < ERRORS_MAX {
             self.round(&mut times).await;
             tokio::time::sleep(PACE).await;
         }
@@ -119,7 +123,7 @@ impl Times {
 
     /// Judges what was seen beside a neighbour by what was seen without it.
     pub(super) fn judge(&self, quiet: &Times) -> Vec<Judged> {
-        let worst = milliseconds(&self.claim, 1.0);
+        let worst = longest_ms(&self.claim);
         vec![
             compare("claim, median", &quiet.claim, &self.claim, 0.5, Floor::AtMost(TIMES_MAX))
                 .note(format!("{} claims, longest {worst:.1} ms", self.claim.len())),
@@ -157,6 +161,11 @@ pub(super) fn milliseconds(samples: &[Duration], share: f64) -> f64 {
     percentile(&mut samples.to_vec(), share).as_secs_f64() * 1_000.0
 }
 
+/// The longest of the samples, however few; no number where there are none.
+pub(super) fn longest_ms(samples: &[Duration]) -> f64 {
+    samples.iter().max().map_or(f64::NAN, |longest| longest.as_secs_f64() * 1_000.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -183,6 +192,7 @@ mod tests {
         assert!(!is_met(&few.judge(&enough)), "the neighbour stopped the claims");
         assert!(!is_met(&enough.judge(&few)), "there is nothing to compare with");
         assert!(!is_met(&times(&[]).judge(&times(&[]))));
+        assert!(longest_ms(&[]).is_nan() && longest_ms(&times(&[3, 9]).claim) > 8.9);
     }
 
     #[test]

@@ -112,7 +112,10 @@ mod tests {
     #[test]
     fn lines_become_calls_and_nonsense_does_not() {
         let call = Call::parse("f 7 100 150 database is locked").unwrap();
-        assert_eq!((call.took(), call.error.as_deref()), (Duration::from_micros(50), Some("database is locked")));
+        assert_eq!(
+            (call.took(), call.error.as_deref()),
+            (Duration::from_micros(50), Some("database is locked"))
+        );
         assert_eq!(Call::parse("a 7 100 150").unwrap().error, None);
         assert_eq!((Call::parse("a 7 x 150"), Call::parse("ready")), (None, None));
     }

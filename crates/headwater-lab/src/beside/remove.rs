@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use headwater::TopicSettings;
 
-use super::probe::{failures, milliseconds};
+use super::probe::{failures, longest_ms};
 use super::publisher::Publisher;
 use super::waiting::{buried, fill};
 use super::{Place, Setting};
@@ -19,8 +19,8 @@ const WAIT_MAX_MS: f64 = 250.0;
 
 pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
     let letters = setting.count(2_000_000, 200_000);
+    fill(place, ("buried", "workers"), TopicSettings::pub_sub(), letters, &buried()).await?;
     let headwater = place.open().await?;
-    fill(&headwater, ("buried", "workers"), TopicSettings::pub_sub(), letters, &buried()).await?;
     headwater.topic("published").pub_sub().create().await?;
     let publisher = Publisher::start(place, "published", PAUSE_MS).await?;
     let rest = async {
@@ -37,15 +37,14 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     let left = headwater.groups("buried").list().await?.len() as u64;
     let (problems, words) = unsound(&headwater).await?;
     headwater.close().await?;
-    let longest = |times: &[Duration]| milliseconds(times, 1.0);
     Ok(vec![
         Judged::new(
             "longest publish beside the removal",
-            longest(&beside.times),
+            longest_ms(&beside.times),
             Unit::Milliseconds,
             Floor::AtMost(WAIT_MAX_MS),
         )
-        .note(format!("{} publishes; {:.1} ms before", beside.times.len(), longest(&quiet.times))),
+        .note(format!("{} publishes; {:.1} ms before", beside.times.len(), longest_ms(&quiet.times))),
         Judged::new("the removal", took, Unit::Milliseconds, Floor::None)
             .note(format!("{letters} dead letters")),
         failures(&[quiet.errors, beside.errors].concat()),

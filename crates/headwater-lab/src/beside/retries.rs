@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use headwater::{TopicSettings, Tracking};
 
-use super::probe::{compare, failures, milliseconds};
+use super::probe::{compare, failures, longest_ms};
 use super::publisher::Publisher;
 use super::waiting::{fill, retried};
 use super::{Place, Setting};
@@ -23,9 +23,9 @@ const PAUSE_MS: u64 = 2;
 pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
     let retries = setting.count(1_000_000, 100_000);
     let during = Duration::from_secs(setting.count(40, 15));
-    let headwater = place.open().await?;
     let settings = TopicSettings { tracking: Tracking::ReferenceCounting, ..TopicSettings::pub_sub() };
-    fill(&headwater, ("waiting", "workers"), settings, retries, &retried()).await?;
+    fill(place, ("waiting", "workers"), settings, retries, &retried()).await?;
+    let headwater = place.open().await?;
     headwater.topic("published").pub_sub().create().await?;
     let publisher = Publisher::start(place, "published", PAUSE_MS).await?;
     let rest = async || {
@@ -47,7 +47,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     publisher.stop().await?;
     let (problems, words) = unsound(&headwater).await?;
     headwater.close().await?;
-    let longest = milliseconds(&beside.times, 1.0);
+    let longest = longest_ms(&beside.times);
     Ok(vec![
         compare("publish, p99", &quiet.times, &beside.times, 0.99, Floor::AtMost(super::probe::TIMES_MAX))
             .note(format!("{} publishes, {} runs of jobs", beside.times.len(), jobs.load(Ordering::Relaxed))),

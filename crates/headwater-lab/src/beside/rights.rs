@@ -93,7 +93,7 @@ impl Role {
 
 /// Uses every function and relation of a schema; every one must be refused for want of rights.
 async fn try_all(intruder: &Client, schema: &str) -> Result<Tried> {
-    let functions = "SELECT format('SELECT %I.%I(%s)', n.nspname, p.proname, \
+    let functions = "SELECT format('%s %I.%I(%s)', CASE p.prokind WHEN 'p' THEN 'CALL' ELSE 'SELECT' END, n.nspname, p.proname, \
              (SELECT string_agg(format('NULL::%s', format_type(t, NULL)), ', ') FROM unnest(p.proargtypes) t)) \
          FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = $1 AND p.prorettype <> 'trigger'::regtype";
     let relations = "SELECT format('SELECT * FROM %I.%I LIMIT 1', n.nspname, c.relname) \
@@ -109,9 +109,8 @@ async fn try_all(intruder: &Client, schema: &str) -> Result<Tried> {
             tried.objects += 1;
             let refused = intruder.batch_execute(&format!("BEGIN; {statement}; ROLLBACK")).await;
             intruder.batch_execute("ROLLBACK").await?;
-            let is_refused = refused
-                .as_ref()
-                .is_err_and(|error| error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE));
+            let is_refused =
+                refused.as_ref().is_err_and(|error| error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE));
             if !is_refused {
                 tried.opened.push(statement);
             }

@@ -84,7 +84,8 @@ type Errors = BTreeMap<String, (u64, String)>;
 
 fn judge(deadlocks: i64, errors: &Errors, calls: u64) -> Vec<Judged> {
     let all: Vec<String> = errors.iter().map(|(kind, (count, _))| format!("{kind} {count}")).collect();
-    let unexpected = errors.iter().filter(|(kind, _)| !EXPECTED.iter().any(|one| format!("{one:?}") == **kind));
+    let unexpected =
+        errors.iter().filter(|(kind, _)| !EXPECTED.iter().any(|one| format!("{one:?}") == **kind));
     let (mut count, mut first) = (0, String::new());
     for (_, (errors, text)) in unexpected {
         count += errors;

@@ -15,6 +15,8 @@ use crate::runtime::report::{Floor, Judged};
 use crate::soak::history::now_us;
 
 const TAKEN_OVER_MAX_MS: f64 = 3_000.0;
+/// Bursts of messages before the one in the middle of which a process is killed.
+const LOADED: usize = 5;
 /// A round ends after this time at the latest.
 const ROUND_MAX: Duration = Duration::from_secs(45);
 
@@ -28,9 +30,12 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     for round in 1..=rounds {
         progress(&format!("SIGKILL {round} of {rounds}"));
         let joined = stage.start().await?;
-        // At any moment between two heartbeats.
-        let pause = stage.random.random_range(1_000..7_000);
-        tokio::time::sleep(Duration::from_millis(pause)).await;
+        // Long enough that most of what it handled is settled, and at any moment between two heartbeats.
+        for _ in 0..LOADED {
+            stage.burst().await?;
+            let pause = stage.random.random_range(500..1_500);
+            tokio::time::sleep(Duration::from_millis(pause)).await;
+        }
         stage.burst().await?;
         let (process, victim) = std::mem::replace(&mut living, joined);
         let at_us = now_us();
@@ -86,8 +91,7 @@ mod tests {
         assert!(is_met(&in_flight, &[100.0, 3_000.0]));
         assert!(!is_met(&in_flight, &[100.0, 3_001.0]) && !is_met(&in_flight, &[100.0]));
         assert!(!is_met(&in_flight, &[]));
-        let done_long_before =
-            [(0, "+ 1 1000"), (0, "- 1 2000"), (1, "+ 1 11000000"), (1, "- 1 11000001")];
+        let done_long_before = [(0, "+ 1 1000"), (0, "- 1 2000"), (1, "+ 1 11000000"), (1, "- 1 11000001")];
         assert!(!is_met(&done_long_before, &[100.0, 100.0]));
     }
 }

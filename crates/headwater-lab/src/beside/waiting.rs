@@ -4,10 +4,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use headwater::{
-    ClaimRequest, GroupName, Headwater, NewMessage, Offset, OffsetRange, Outcome, Owner, Settlement, Start,
+    ClaimRequest, GroupName, NewMessage, Offset, OffsetRange, Outcome, Owner, Settlement, Start,
     TopicName, TopicSettings, Want,
 };
 
+use crate::runtime::place::Place;
 use crate::runtime::progress;
 
 /// Messages of one claim and one settlement.
@@ -26,16 +27,18 @@ pub(super) fn buried() -> Outcome {
     Outcome::Bury { error: "the downstream refused it".into() }
 }
 
-/// Makes a topic with one group, publishes so many messages to it and settles each by itself.
+/// Makes a topic with one group, publishes so many messages to it and settles each by itself. The store is closed
+/// afterwards, so that nothing of it is left to do.
 pub(super) async fn fill(
-    headwater: &Headwater,
+    place: &Place<'_>,
     (topic, group): (&str, &str),
     settings: TopicSettings,
     messages: u64,
     outcome: &Outcome,
 ) -> Result<()> {
     progress(&format!("publishing and settling {messages} messages one by one"));
-    let (store, topic) = (headwater.store(), TopicName::new(topic)?);
+    let (headwater, topic) = (place.open().await?, TopicName::new(topic)?);
+    let store = headwater.store();
     store.create_topic(&topic, &settings).await?;
     let subscription = store.subscribe(&topic, &GroupName::new(group)?, Start::Beginning).await?;
     let want = Want::new(subscription.subscription_id, BATCH);
@@ -56,5 +59,5 @@ pub(super) async fn fill(
             }
         }
     }
-    Ok(())
+    Ok(headwater.close().await?)
 }

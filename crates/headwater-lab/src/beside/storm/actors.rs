@@ -120,8 +120,7 @@ fn settlement(lease: &Lease, random: &mut StdRng) -> Settlement {
     let whole = |outcome| Settlement::each(lease, vec![(lease.range, outcome)]);
     match random.random_range(0..10) {
         0 if lease.lane.is_none() => {
-            let retry =
-                Outcome::Retry { after: Duration::from_millis(50), error: "later".into(), key: None };
+            let retry = Outcome::Retry { after: Duration::from_millis(50), error: "later".into(), key: None };
             whole(retry)
         }
         1 => whole(Outcome::Release),
