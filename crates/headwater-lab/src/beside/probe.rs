@@ -102,7 +102,7 @@ impl Probe {
 /// What a probe saw.
 #[derive(Debug, Default)]
 pub(super) struct Times {
-    rounds: usize,
+    pub(super) rounds: usize,
     pub(super) publish: Vec<Duration>,
     pub(super) claim: Vec<Duration>,
     /// From the publish call to the claim that brought the message.

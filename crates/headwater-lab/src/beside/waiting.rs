@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use headwater::{
-    ClaimRequest, GroupName, NewMessage, Offset, OffsetRange, Outcome, Owner, Settlement, Start,
-    TopicName, TopicSettings, Want,
+    ClaimRequest, GroupName, NewMessage, Offset, OffsetRange, Outcome, Owner, Settlement, Start, TopicName,
+    TopicSettings, Want,
 };
 
 use crate::runtime::place::Place;
