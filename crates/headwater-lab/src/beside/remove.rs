@@ -18,8 +18,8 @@ const PAUSE_MS: u64 = 2;
 const WAIT_MAX_MS: f64 = 250.0;
 
 pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
-    let letters = setting.count(2_000_000, 200_000);
-    fill(place, ("buried", "workers"), TopicSettings::pub_sub(), letters, &buried()).await?;
+    let buried_messages = setting.count(2_000_000, 200_000);
+    fill(place, ("buried", "workers"), TopicSettings::pub_sub(), buried_messages, &buried()).await?;
     let headwater = place.open().await?;
     headwater.topic("published").pub_sub().create().await?;
     let publisher = Publisher::start(place, "published", PAUSE_MS).await?;
@@ -46,7 +46,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
         )
         .note(format!("{} publishes; {:.1} ms before", beside.times.len(), longest_ms(&quiet.times))),
         Judged::new("the removal", took, Unit::Milliseconds, Floor::None)
-            .note(format!("{letters} dead letters")),
+            .note(format!("{buried_messages} dead letters")),
         failures(&[quiet.errors, beside.errors].concat()),
         Judged::none_of("groups that are left", left),
         Judged::none_of("problems found in the store", problems).note(words),

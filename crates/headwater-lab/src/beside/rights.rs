@@ -133,7 +133,7 @@ async fn take_guesses(intruder: &Client, schema: &str) -> Result<u64> {
     Ok(u64::try_from(taken)?)
 }
 
-/// Takes every advisory lock that any other session is seen with, for ever: pg_locks is everybody's to read.
+/// Takes every advisory lock that any other session is seen with, for ever: every role may read pg_locks.
 async fn take_seen(intruder: Client, seen: Arc<AtomicU64>) -> Result<()> {
     let sql = "SELECT count(*) FILTER (WHERE CASE l.objsubid \
              WHEN 1 THEN pg_try_advisory_lock((l.classid::bigint << 32) | l.objid::bigint) \

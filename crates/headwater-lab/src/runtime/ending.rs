@@ -60,7 +60,7 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// Nobody is there yet.
+    /// No process yet.
     pub(crate) fn new(place: &Place<'_>, headwater: Headwater, seed: u64) -> Self {
         let (url, random) = (place.url.clone(), StdRng::seed_from_u64(seed));
         Stage { url, headwater, record: Arc::default(), started: 0, published: 0, random }

@@ -115,7 +115,7 @@ async fn work(storm: &Storm, owner: &Owner, subscriptions: &[SubscriptionId], ra
     );
 }
 
-/// Acks, retries, releases or buries; parts of a lane are not told apart.
+/// Acks, retries, releases or buries; a lease of a lane only as a whole.
 fn settlement(lease: &Lease, random: &mut StdRng) -> Settlement {
     let whole = |outcome| Settlement::each(lease, vec![(lease.range, outcome)]);
     match random.random_range(0..10) {
