@@ -84,9 +84,19 @@ pub(crate) fn cpu_time_of(pids: &[u32]) -> Duration {
 
 /// Memory of this process that is in use right now.
 pub(crate) fn resident_bytes() -> Result<u64> {
-    let text = fs::read_to_string("/proc/self/status").context("reading the memory in use")?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS in it")?;
-    let kib: u64 = line.trim().trim_end_matches(" kB").parse().context("VmRSS is not a number")?;
+    memory_of("self", "VmRSS:")
+}
+
+/// The most memory that a process had in use at any time.
+pub(crate) fn peak_bytes_of(pid: u32) -> Result<u64> {
+    memory_of(&pid.to_string(), "VmHWM:")
+}
+
+fn memory_of(pid: &str, field: &str) -> Result<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).context("reading the memory in use")?;
+    let line = text.lines().find_map(|line| line.strip_prefix(field));
+    let line = line.with_context(|| format!("no {field} in it"))?;
+    let kib: u64 = line.trim().trim_end_matches(" kB").parse().context("memory is not a number")?;
     Ok(kib * 1024)
 }
 
@@ -169,7 +179,8 @@ mod tests {
 
     #[test]
     fn memory_in_use_is_known() {
-        assert!(resident_bytes().unwrap() > 100_000);
+        let now = resident_bytes().unwrap();
+        assert!(now > 100_000 && peak_bytes_of(std::process::id()).unwrap() >= now);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The lab: figures beside peers' in one run, the soak that counts every message, what consumers must show, the
-//! readiness of fan-out, and what chaos must not break.
+//! readiness of fan-out, what chaos must not break, and what neighbours must not slow down.
 
 mod bench;
+mod beside;
 mod chaos;
 mod machine;
 mod readiness;
@@ -13,7 +14,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Figures beside peers, the correctness soak, the consumers' checks, the readiness of fan-out, and chaos.
+/// Figures beside peers, the correctness soak, the consumers' checks, the readiness of fan-out, chaos and neighbours.
 #[derive(Debug, Parser)]
 #[command(name = "headwater-lab", version, about)]
 struct Cli {
@@ -36,7 +37,9 @@ enum Command {
     Readiness(readiness::ReadinessArgs),
     /// Judges what disks, clocks, operators and blocking handlers do to a store, with real processes.
     Chaos(chaos::ChaosArgs),
-    /// One process of a runtime or chaos check.
+    /// Judges Headwater beside hostile neighbours: open transactions, old snapshots, greedy writers, killed processes.
+    Beside(beside::BesideArgs),
+    /// One process of a runtime, chaos or beside check.
     #[command(hide = true)]
     RuntimeChild(runtime::ChildArgs),
 }
@@ -56,6 +59,7 @@ async fn main() -> ExitCode {
         Command::Runtime(args) => until_interrupted(runtime::run(args)).await,
         Command::Readiness(args) => until_interrupted(readiness::run(args)).await,
         Command::Chaos(args) => until_interrupted(chaos::run(args)).await,
+        Command::Beside(args) => until_interrupted(beside::run(args)).await,
         Command::RuntimeChild(args) => runtime::run_child(args).await.map(|()| true),
     };
     match outcome {

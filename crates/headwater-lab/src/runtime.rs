@@ -6,7 +6,7 @@
 pub(crate) mod checks;
 pub(crate) mod child;
 pub(crate) mod children;
-mod ending;
+pub(crate) mod ending;
 mod groups;
 mod idle;
 pub(crate) mod judge;

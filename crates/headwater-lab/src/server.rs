@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
-use tokio_postgres::{Client, NoTls};
+use tokio_postgres::{Client, Config, NoTls};
 
 /// What differs from PostgreSQL's defaults. `fsync` and `synchronous_commit` stay on: every figure is durable.
 pub(crate) const SETTINGS: [(&str, &str); 4] = [
@@ -117,8 +117,17 @@ fn with_database(url: &str, database: &str) -> String {
 
 /// Connects without TLS and drives the connection in the background.
 pub(crate) async fn connect(url: &str) -> Result<Client> {
-    let (client, connection) =
-        tokio_postgres::connect(url, NoTls).await.context("connecting to PostgreSQL")?;
+    connect_with(&url.parse()?).await
+}
+
+/// The same as another user.
+pub(crate) async fn connect_as(url: &str, user: &str, password: &str) -> Result<Client> {
+    let mut config: Config = url.parse()?;
+    connect_with(config.user(user).password(password)).await
+}
+
+async fn connect_with(config: &Config) -> Result<Client> {
+    let (client, connection) = config.connect(NoTls).await.context("connecting to PostgreSQL")?;
     tokio::spawn(async move {
         // The client sees every error of its own calls; what is left here is the server going away at the end.
         let _ = connection.await;

@@ -23,6 +23,8 @@ pub(crate) enum Unit {
     Percent,
     Bytes,
     Count,
+    /// How many times another figure.
+    Times,
 }
 
 impl Figure {
@@ -40,6 +42,7 @@ impl Figure {
             Unit::Percent => format!("{amount:.2} %"),
             Unit::Bytes => format!("{amount:.0} B"),
             Unit::Count => format!("{amount:.0}"),
+            Unit::Times => format!("{amount:.2} x"),
         }
     }
 }

@@ -15,6 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use super::publish::{self, Pace};
+use crate::beside::{self, BesideJob};
 use crate::chaos::{ChaosJob, run_job};
 use crate::machine::resident_bytes;
 use crate::soak::STORE_VARIABLE;
@@ -57,6 +58,8 @@ pub(crate) enum Job {
     Numbered { topic: String, group: String },
     /// A part in a chaos check.
     Chaos(ChaosJob),
+    /// A part in a check beside neighbours.
+    Beside(BesideJob),
     /// Says when each message is started and ended.
     Record { topic: String, group: String, handlers: usize, handle_ms: u64 },
 }
@@ -127,6 +130,10 @@ pub(crate) async fn run_child(args: ChildArgs) -> Result<()> {
         }
         Job::Chaos(job) => {
             run_job(&headwater, job, told).await?;
+            return Ok(headwater.close().await?);
+        }
+        Job::Beside(job) => {
+            beside::run_job(&headwater, &args.store, job, told).await?;
             return Ok(headwater.close().await?);
         }
         Job::Backfill => {

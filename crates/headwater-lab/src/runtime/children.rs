@@ -36,12 +36,35 @@ impl Process {
         url: &str,
         job: &Job,
         env: &[(String, String)],
-        mut on_line: impl FnMut(&str) + Send + 'static,
+        on_line: impl FnMut(&str) + Send + 'static,
     ) -> Result<Self> {
-        let mut child = Command::new(std::env::current_exe()?)
+        let mut command = Command::new(std::env::current_exe()?);
+        command
             .args(["runtime-child", "--job", &serde_json::to_string(job)?])
             .env(STORE_VARIABLE, url)
-            .envs(env.iter().map(|(name, value)| (name, value)))
+            .envs(env.iter().map(|(name, value)| (name, value)));
+        Process::spawn(command, on_line)
+    }
+
+    /// Starts the command `headwater` on a store. It never says that it is ready.
+    pub(crate) fn command(
+        url: &str,
+        args: &[&str],
+        on_line: impl FnMut(&str) + Send + 'static,
+    ) -> Result<Self> {
+        let program = std::env::current_exe()?.with_file_name("headwater");
+        ensure!(
+            program.exists(),
+            "{} is missing: build it with the same profile, `cargo build -p headwater-cli`",
+            program.display()
+        );
+        let mut command = Command::new(program);
+        command.args(args).env("HEADWATER_STORE", url);
+        Process::spawn(command, on_line)
+    }
+
+    fn spawn(mut command: Command, mut on_line: impl FnMut(&str) + Send + 'static) -> Result<Self> {
+        let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
@@ -88,9 +111,13 @@ impl Process {
 
     /// Asks it to end as an operator would.
     pub(crate) fn terminate(&self) -> Result<()> {
+        self.signal(Signal::TERM)
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
         let pid = self.child.id().context("the process has ended")?;
         let pid = Pid::from_raw(i32::try_from(pid)?).context("no process has id 0")?;
-        Ok(kill_process(pid, Signal::TERM)?)
+        Ok(kill_process(pid, signal)?)
     }
 
     /// Kills it and hears what it said last.

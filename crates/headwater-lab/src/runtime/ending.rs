@@ -18,8 +18,8 @@ use super::{Setting, progress};
 use crate::bench::report::Unit;
 use crate::soak::history::now_us;
 
-const TOPIC: &str = "endings";
-const GROUP: &str = "workers";
+pub(crate) const TOPIC: &str = "endings";
+pub(crate) const GROUP: &str = "workers";
 /// Messages published shortly before a process is told to end, a portion after the other, so that both processes have
 /// their share of them; what is left are some tenths of a second for the one that stays.
 const BURST: u64 = 2_500;
@@ -32,19 +32,12 @@ const REST_MAX_MS: f64 = 1_000.0;
 const NOTICED_MAX_MS: f64 = 3_000.0;
 /// A process acks what is done of a lease after a second at the latest; this is more than it needs to get it to the
 /// store.
-const UNSETTLED_US: u64 = 3_000_000;
+pub(crate) const UNSETTLED_US: u64 = 3_000_000;
 
 pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
     let headwater = place.open().await?;
     headwater.topic(TOPIC).create().await?;
-    let mut stage = Stage {
-        url: place.url.clone(),
-        headwater,
-        record: Arc::default(),
-        started: 0,
-        published: 0,
-        random: StdRng::seed_from_u64(setting.seed),
-    };
+    let mut stage = Stage::new(place, headwater, setting.seed);
     let mut judged = terminate(&mut stage, if setting.quick { 2 } else { 6 }).await?;
     // The moments differ in how long before them the processes had looked at each other for the last time.
     let moments: Vec<u64> = (0..if setting.quick { 4 } else { 20 }).map(|round| 600 + 137 * round).collect();
@@ -56,18 +49,25 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     Ok(judged)
 }
 
-struct Stage {
+/// Processes of one group that record what they handle, and bursts of messages for them.
+pub(crate) struct Stage {
     url: String,
-    headwater: Headwater,
+    pub(crate) headwater: Headwater,
     record: Arc<Mutex<Record>>,
     started: usize,
-    published: u64,
-    random: StdRng,
+    pub(crate) published: u64,
+    pub(crate) random: StdRng,
 }
 
 impl Stage {
+    /// No process yet.
+    pub(crate) fn new(place: &Place<'_>, headwater: Headwater, seed: u64) -> Self {
+        let (url, random) = (place.url.clone(), StdRng::seed_from_u64(seed));
+        Stage { url, headwater, record: Arc::default(), started: 0, published: 0, random }
+    }
+
     /// Starts a process that records what it handles; it is known by its number.
-    async fn start(&mut self) -> Result<(usize, Process)> {
+    pub(crate) async fn start(&mut self) -> Result<(usize, Process)> {
         let (number, record) = (self.started, Arc::clone(&self.record));
         self.started += 1;
         let job = Job::Record {
@@ -84,7 +84,7 @@ impl Stage {
     }
 
     /// Publishes a burst, and returns while processes are in the middle of it.
-    async fn burst(&mut self) -> Result<()> {
+    pub(crate) async fn burst(&mut self) -> Result<()> {
         for _ in 0..BURST / PORTION {
             let numbers = self.published..self.published + PORTION;
             let batch: Vec<NewMessage> =
@@ -96,12 +96,12 @@ impl Stage {
         Ok(())
     }
 
-    fn read<T>(&self, read: impl FnOnce(&Record) -> T) -> T {
+    pub(crate) fn read<T>(&self, read: impl FnOnce(&Record) -> T) -> T {
         read(&self.record.lock().expect("no panic while held"))
     }
 
     /// When the last message was handled; fails if that takes too long.
-    async fn handled_at_us(&self, at_most: Duration) -> Result<u64> {
+    pub(crate) async fn handled_at_us(&self, at_most: Duration) -> Result<u64> {
         let deadline = Instant::now() + at_most;
         while self.read(Record::finished) < self.published {
             let finished = self.read(Record::finished);
@@ -193,11 +193,11 @@ async fn kill(stage: &mut Stage, moments: &[u64]) -> Result<Vec<Judged>> {
     ])
 }
 
-fn largest(figures: &[f64]) -> f64 {
+pub(crate) fn largest(figures: &[f64]) -> f64 {
     figures.iter().copied().fold(f64::NAN, f64::max)
 }
 
-fn list(figures: &[f64]) -> String {
+pub(crate) fn list(figures: &[f64]) -> String {
     figures.iter().map(|figure| format!("{figure:.0} ms")).collect::<Vec<_>>().join(", ")
 }
 

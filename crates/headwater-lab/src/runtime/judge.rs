@@ -128,6 +128,17 @@ impl Record {
         shares
     }
 
+    /// How many messages a process has started.
+    pub(crate) fn started_by(&self, process: usize) -> u64 {
+        self.handled.values().filter(|all| all.iter().any(|one| one.process == process)).count() as u64
+    }
+
+    /// How many messages came to the end of a handler of a process.
+    pub(crate) fn ended_by(&self, process: usize) -> u64 {
+        let ended = |one: &Handled| one.process == process && one.ended_us.is_some();
+        self.handled.values().filter(|all| all.iter().any(ended)).count() as u64
+    }
+
     /// Messages handled more than once without the excuse of a kill: that the killed process had it in hand, which is
     /// to say that it started it and can have ended it no more than `unsettled_us` before it died.
     pub(crate) fn doubled_without_excuse(&self, kills: &[Kill], unsettled_us: u64) -> u64 {
@@ -235,6 +246,7 @@ mod tests {
         assert_eq!((record.finished(), record.doubled(), record.garbled), (2, 0, 0));
         assert_eq!(record.finished_at_us(), Some(150));
         assert_eq!(record.shares(), HashMap::from([(0, 2), (1, 1)]));
+        assert_eq!((record.started_by(0), record.ended_by(0), record.ended_by(2)), (2, 1, 0));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What the checks say: figures with a floor and a verdict each, as a table and as JSON.
 
-use comfy_table::{ContentArrangement, Table, presets};
+use comfy_table::{ColumnConstraint, ContentArrangement, Table, presets};
 use serde::Serialize;
 use serde_json::json;
 
@@ -46,13 +46,33 @@ pub(crate) struct Judged {
     pub(crate) what: String,
     pub(crate) figure: Figure,
     pub(crate) floor: Floor,
+    /// The two figures a ratio is of, without and with a neighbour.
+    pub(crate) compared: Option<Compared>,
     /// Figures it stands on, for people.
     pub(crate) note: String,
 }
 
+/// The same figure twice: on a quiet store, and beside a neighbour.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Compared {
+    pub(crate) quiet: Figure,
+    pub(crate) beside: Figure,
+}
+
 impl Judged {
     pub(crate) fn new(what: &str, amount: f64, unit: Unit, floor: Floor) -> Self {
-        Judged { what: what.into(), figure: Figure::new(amount, unit), floor, note: String::new() }
+        let figure = Figure::new(amount, unit);
+        Judged { what: what.into(), figure, floor, compared: None, note: String::new() }
+    }
+
+    /// A time in milliseconds on a quiet store and beside a neighbour: at most so many times as long. A time that could not
+    /// be taken, or took nothing, makes no ratio and so meets nothing.
+    pub(crate) fn beside(what: &str, quiet_ms: f64, beside_ms: f64, times_max: f64) -> Self {
+        let ratio = if quiet_ms > 0.0 && beside_ms > 0.0 { beside_ms / quiet_ms } else { f64::NAN };
+        let figure = |amount| Figure::new(amount, Unit::Milliseconds);
+        let mut judged = Judged::new(what, ratio, Unit::Times, Floor::AtMost(times_max));
+        judged.compared = Some(Compared { quiet: figure(quiet_ms), beside: figure(beside_ms) });
+        judged
     }
 
     /// A number of things that went wrong: there must be none.
@@ -117,20 +137,23 @@ impl Report {
         if !table.is_tty() {
             table.set_width(180);
         }
-        table.set_header(["check", "store", "what", "figure", "floor", "verdict", "note"]);
+        table.set_header(["check", "store", "what", "quiet", "beside", "figure", "floor", "verdict", "note"]);
         for outcome in &self.outcomes {
             let (check, store) = (outcome.check, outcome.store);
             match &outcome.result {
                 Ok(judged) => {
-                    for one in judged {
-                        let floor = one.floor.show(one.figure.unit);
-                        let figure = one.figure.show();
-                        table.add_row([check, store, &one.what, &figure, &floor, verdict(one), &one.note]);
-                    }
+                    table.add_rows(judged.iter().map(|one| row(check, store, one)));
                 }
                 Err(error) => {
-                    table.add_row([check, store, "came to no result", "", "", "VIOLATED", error]);
+                    let what = "came to no result";
+                    table.add_row([check, store, what, "", "", "", "", "VIOLATED", error]);
                 }
+            }
+        }
+        let figures = self.outcomes.iter().flat_map(|outcome| outcome.result.iter().flatten());
+        if figures.clone().all(|one| one.compared.is_none()) {
+            for column in table.column_iter_mut().skip(3).take(2) {
+                column.set_constraint(ColumnConstraint::Hidden);
             }
         }
         let Machine { cores, kernel, processor, memory_gib, filesystem } = &self.machine;
@@ -182,6 +205,14 @@ impl Report {
     }
 }
 
+fn row(check: &str, store: &str, one: &Judged) -> [String; 9] {
+    let compared = one.compared.map(|both| (both.quiet.show(), both.beside.show()));
+    let (quiet, beside) = compared.unwrap_or_default();
+    let (figure, floor) = (one.figure.show(), one.floor.show(one.figure.unit));
+    let (check, store, verdict) = (check.into(), store.into(), verdict(one).into());
+    [check, store, one.what.clone(), quiet, beside, figure, floor, verdict, one.note.clone()]
+}
+
 fn verdict(judged: &Judged) -> &'static str {
     match (judged.floor, judged.is_met()) {
         (Floor::None, _) => "",
@@ -205,6 +236,14 @@ mod tests {
         assert!(judged(1.0, Floor::AtMost(1.0)) && !judged(1.01, Floor::AtMost(1.0)));
         assert!(judged(5.0, Floor::Exactly(5.0)) && !judged(6.0, Floor::Exactly(5.0)));
         assert!(!judged(f64::NAN, Floor::AtLeast(0.0)) && !judged(f64::NAN, Floor::AtMost(1.0)));
+    }
+
+    #[test]
+    fn a_ratio_without_both_times_is_violated() {
+        let met = |quiet, beside| Judged::beside("claim", quiet, beside, 2.0).is_met();
+        assert!(met(1.0, 2.0) && !met(1.0, 2.01));
+        assert!(!met(0.0, 0.0) && !met(0.0, 1.0) && !met(1.0, 0.0), "a time of nothing was not taken");
+        assert!(!met(f64::NAN, 1.0) && !met(1.0, f64::NAN) && !met(f64::INFINITY, f64::INFINITY));
     }
 
     #[test]

@@ -1,0 +1,70 @@
+//! What the processes of a scenario do that no other check has.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use headwater::rusqlite::{Connection, TransactionBehavior};
+use headwater::{Handling, Headwater, Message, SqlitePath, Start, StoreUrl};
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use crate::runtime::child::{GRACE, READY};
+
+/// What a process of a scenario does.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "beside", rename_all = "snake_case")]
+pub(crate) enum BesideJob {
+    /// Writes to the file by plain SQL, so many messages in a transaction, one right after the other.
+    Greedy { topic: String, rows: u64 },
+    /// Handles messages with a bounded buffer; says the size of each.
+    Large { topic: String, group: String, buffer_bytes_max: usize },
+}
+
+/// Does it until asked to end.
+pub(crate) async fn run_job(
+    headwater: &Headwater,
+    url: &str,
+    job: BesideJob,
+    mut ending: watch::Receiver<bool>,
+) -> Result<()> {
+    match job {
+        BesideJob::Greedy { topic, rows } => {
+            let StoreUrl::Sqlite(SqlitePath::File(file)) = StoreUrl::parse(url, None)? else {
+                anyhow::bail!("plain SQL in a loop is for files");
+            };
+            let connection = Connection::open(file)?;
+            // What most programs have: SQLite's own handler, for five seconds.
+            connection.busy_timeout(Duration::from_secs(5))?;
+            println!("{READY}");
+            tokio::task::spawn_blocking(move || write(connection, &topic, rows, &ending)).await?
+        }
+        BesideJob::Large { topic, group, buffer_bytes_max } => {
+            let handling = Handling::one(|message: Message, _| async move {
+                println!("{}", message.payload.len());
+                Ok(())
+            });
+            let consumer = headwater.consumer(&topic, &group).start_from(Start::Beginning);
+            let consumer = consumer.handling("only", handling).concurrency(1);
+            let running = consumer.buffer_bytes_max(buffer_bytes_max).run().await?;
+            println!("{READY}");
+            ending.wait_for(|ending| *ending).await?;
+            running.shutdown(GRACE).await?;
+            Ok(())
+        }
+    }
+}
+
+fn write(mut connection: Connection, topic: &str, rows: u64, ending: &watch::Receiver<bool>) -> Result<()> {
+    while !*ending.borrow() {
+        // A neighbour that was refused the lock tries again at once.
+        let Ok(transaction) = connection.transaction_with_behavior(TransactionBehavior::Immediate) else {
+            continue;
+        };
+        for _ in 0..rows {
+            let insert = "INSERT INTO headwater_publish (topic, payload) VALUES (?1, 'greedy')";
+            transaction.execute(insert, [topic]).context("publishing by plain SQL")?;
+        }
+        transaction.commit()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! A neighbour of PostgreSQL stores: a foreign session whose transaction stays open.
+
+use anyhow::{Context, Result, ensure};
+use headwater::{Headwater, Namespace, NewMessage, TopicName};
+use tokio_postgres::Client;
+
+use super::probe::Probe;
+use crate::runtime::place::Place;
+use crate::runtime::progress;
+use crate::runtime::report::Judged;
+use crate::server::connect;
+
+const BATCH: u64 = 5_000;
+/// Savepoints that go to the server together.
+const SAVEPOINTS: u64 = 500;
+
+/// An open transaction; rolled back with its session.
+pub(super) struct OpenTransaction {
+    client: Client,
+    namespace: Namespace,
+    xid: String,
+}
+
+impl OpenTransaction {
+    /// Begins it; it has a transaction id, as one that writes.
+    pub(super) async fn begin(place: &Place<'_>, headwater: &Headwater, isolation: &str) -> Result<Self> {
+        let client = connect(&place.url).await?;
+        client.batch_execute(&format!("BEGIN ISOLATION LEVEL {isolation}")).await?;
+        let xid = client.query_one("SELECT pg_current_xact_id()::text", &[]).await?.get(0);
+        Ok(OpenTransaction { client, namespace: namespace(headwater)?, xid })
+    }
+
+    /// Publishes so many messages.
+    pub(super) async fn publish(&self, topic: &TopicName, messages: u64) -> Result<()> {
+        let mut left = messages;
+        while left > 0 {
+            let batch = vec![NewMessage::new("open"); usize::try_from(left.min(BATCH))?];
+            headwater::store::postgres::publish(&self.client, &self.namespace, topic, &batch).await?;
+            left -= batch.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Publishes so many messages, each in a savepoint of its own.
+    pub(super) async fn publish_in_savepoints(&self, topic: &TopicName, messages: u64) -> Result<()> {
+        let (schema, mut left) = (self.namespace.quoted(), messages);
+        let one =
+            format!("SAVEPOINT s; SELECT {schema}.publish('{topic}', '{{\"n\":1}}'); RELEASE SAVEPOINT s;");
+        while left > 0 {
+            let count = left.min(SAVEPOINTS);
+            self.client.batch_execute(&one.repeat(usize::try_from(count)?)).await?;
+            left -= count;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn execute(&self, sql: &str) -> Result<()> {
+        Ok(self.client.batch_execute(sql).await?)
+    }
+
+    /// Fails unless it was open until now, and ends it.
+    pub(super) async fn roll_back(self) -> Result<()> {
+        let xid: Option<String> =
+            self.client.query_one("SELECT pg_current_xact_id_if_assigned()::text", &[]).await?.get(0);
+        ensure!(xid.as_ref() == Some(&self.xid), "the transaction did not stay open");
+        Ok(self.client.batch_execute("ROLLBACK").await?)
+    }
+}
+
+/// Where the functions of a PostgreSQL store are.
+pub(super) fn namespace(headwater: &Headwater) -> Result<Namespace> {
+    Ok(headwater.store().as_postgres().context("only on PostgreSQL")?.namespace().clone())
+}
+
+/// Claims of a topic into which an open transaction has published, compared with those before it.
+pub(super) async fn judge_publisher(
+    place: &Place<'_>,
+    what: &str,
+    publish: impl AsyncFnOnce(&OpenTransaction, &TopicName) -> Result<()>,
+) -> Result<Vec<Judged>> {
+    let headwater = place.open().await?;
+    let probe = Probe::new(&headwater, "claimed").await?;
+    let quiet = probe.measure().await;
+    progress(what);
+    let open = OpenTransaction::begin(place, &headwater, "READ COMMITTED").await?;
+    publish(&open, &probe.topic).await?;
+    progress("the transaction stays open");
+    let beside = probe.measure().await;
+    open.roll_back().await?;
+    headwater.close().await?;
+    Ok(beside.judge(&quiet))
+}

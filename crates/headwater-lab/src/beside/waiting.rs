@@ -1,0 +1,63 @@
+//! Messages that were handed out once and settled one by one: waiting retries or dead letters, as many as wanted.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use headwater::{
+    ClaimRequest, GroupName, NewMessage, Offset, OffsetRange, Outcome, Owner, Settlement, Start, TopicName,
+    TopicSettings, Want,
+};
+
+use crate::runtime::place::Place;
+use crate::runtime::progress;
+
+/// Messages of one claim and one settlement.
+const BATCH: u32 = 2_000;
+const FILL_MAX: Duration = Duration::from_secs(15 * 60);
+/// Retries come due long after everything is over.
+const DUE_AFTER: Duration = Duration::from_secs(24 * 3_600);
+
+/// Waits to be tried again, with a reason of its own.
+pub(super) fn retried() -> Outcome {
+    Outcome::Retry { after: DUE_AFTER, error: "the downstream is away".into(), key: None }
+}
+
+/// Was given up.
+pub(super) fn buried() -> Outcome {
+    Outcome::Bury { error: "the downstream refused it".into() }
+}
+
+/// Makes a topic with one group, publishes so many messages to it and settles each by itself. The store is closed
+/// afterwards, so that nothing of it is left to do.
+pub(super) async fn fill(
+    place: &Place<'_>,
+    (topic, group): (&str, &str),
+    settings: TopicSettings,
+    messages: u64,
+    outcome: &Outcome,
+) -> Result<()> {
+    progress(&format!("publishing and settling {messages} messages one by one"));
+    let (headwater, topic) = (place.open().await?, TopicName::new(topic)?);
+    let store = headwater.store();
+    store.create_topic(&topic, &settings).await?;
+    let subscription = store.subscribe(&topic, &GroupName::new(group)?, Start::Beginning).await?;
+    let want = Want::new(subscription.subscription_id, BATCH);
+    let request = ClaimRequest { owner: Owner::new("the filler")?, wants: vec![want] };
+    let (mut done, deadline) = (0, Instant::now() + FILL_MAX);
+    while done < messages {
+        let batch = usize::try_from((messages - done).min(u64::from(BATCH)))?;
+        store.publish(&topic, &vec![NewMessage::new("x"); batch]).await?;
+        let target = done + batch as u64;
+        while done < target {
+            ensure!(Instant::now() < deadline, "{done} of {messages} messages were settled in {FILL_MAX:?}");
+            for lease in store.claim(&request).await?.leases {
+                let offsets = lease.range.first.0..=lease.range.last.0;
+                let one = |offset| (OffsetRange::one(Offset(offset)), outcome.clone());
+                let settlement = Settlement::each(&lease, offsets.map(one).collect());
+                store.settle(&[settlement]).await?.remove(0)?;
+                done += lease.range.span();
+            }
+        }
+    }
+    Ok(headwater.close().await?)
+}
