@@ -112,3 +112,18 @@ async fn every_check_of_the_accounting_finds_its_damage() {
         assert_eq!(found_in_counted(&sql).await, checks, "{sql}");
     }
 }
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_lock_that_is_held_for_long_is_shown_with_its_holder() {
+    let place = Place::new();
+    let store = place.open().await;
+    let own = place.connect();
+    own.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let findings = store.doctor().await.unwrap();
+    assert_eq!(findings.len(), 1, "{findings:?}");
+    assert_eq!(findings[0].check, "write_lock");
+    assert!(findings[0].problem.contains("another connection of this process"), "{findings:?}");
+    own.execute_batch("COMMIT").unwrap();
+    assert_eq!(store.doctor().await.unwrap(), []);
+}
