@@ -1,11 +1,9 @@
 //! One round of upkeep.
 
-use tokio_postgres::Row;
-
 use super::PostgresStore;
 use super::clock::{self, On};
 use super::freshen::freshen;
-use super::time::millis;
+use super::time::{count, millis};
 use crate::error::Result;
 use crate::limits::{
     ADVANCE_ROWS_MAX, GAPS_NOTED_MAX, INBOX_FORGET_MAX, INBOX_RETENTION, PROMOTE_MESSAGES_MAX,
@@ -32,14 +30,12 @@ pub(super) async fn maintain(store: &PostgresStore) -> Result<Maintained> {
             &[&millis(INBOX_RETENTION), &INBOX_FORGET_MAX, &store.clock.injected()],
         )
         .await?;
-    let count =
-        |row: &Row, column: &str| u64::try_from(row.get::<_, i64>(column)).expect("a count is not negative");
     let done = Maintained {
-        promoted: count(&rest[0], "promoted"),
-        late: count(&heads[0], "late"),
-        gaps_closed: count(&heads[0], "closed"),
-        dedup_forgotten: count(&rest[0], "dedup_forgotten"),
-        inbox_forgotten: count(&inbox[0], "forgotten"),
+        promoted: count(&rest[0], "promoted")?,
+        late: count(&heads[0], "late")?,
+        gaps_closed: count(&heads[0], "closed")?,
+        dedup_forgotten: count(&rest[0], "dedup_forgotten")?,
+        inbox_forgotten: count(&inbox[0], "forgotten")?,
     };
     // Small tables of which every batch replaces rows: claims are quick as long as they stay small.
     freshen(store, &["outstanding", "cursor", "head", "gap"], 20_000).await;
