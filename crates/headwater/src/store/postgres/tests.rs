@@ -26,6 +26,9 @@ mod letters;
 mod lives;
 mod operators;
 mod races;
+mod rights;
+mod scale;
+mod storage;
 mod upkeep;
 
 /// A namespace of its own for one test, gone at its end.
