@@ -18,11 +18,11 @@ pub(super) async fn audit(store: &PostgresStore, limit: u32) -> Result<Vec<Audit
     let entry = |row: &Row| {
         Ok(AuditEntry {
             at: stored(row, "acted_at")?,
-            actor: row.get("actor"),
-            act: row.get("act"),
-            topic: row.get("topic"),
-            group: row.get("group_name"),
-            detail: row.get("detail"),
+            actor: stored(row, "actor")?,
+            act: stored(row, "act")?,
+            topic: stored(row, "topic")?,
+            group: stored(row, "group_name")?,
+            detail: stored(row, "detail")?,
         })
     };
     rows.iter().map(entry).collect()
@@ -41,23 +41,29 @@ pub(super) async fn acks(store: &PostgresStore, name: &TopicName, offset: Offset
             &[&topic.topic_id.0, &offset, &span_max],
         )
         .await?;
-    rows.iter().filter(|row| is_of_its_lane(row)).map(ack_of).collect()
+    let mut acks = Vec::new();
+    for row in &rows {
+        if is_of_its_lane(row)? {
+            acks.push(ack_of(row)?);
+        }
+    }
+    Ok(acks)
 }
 
 /// The lanes' ranges overlap: an ack is a message's own if it is of the lane the message belongs to.
-fn is_of_its_lane(row: &Row) -> bool {
-    let lane: Option<i32> = row.get("lane");
-    let message_id: Option<Uuid> = row.get("message_id");
-    let Some((lane, message_id)) = lane.zip(message_id) else { return true };
-    let lanes = u16::try_from(row.get::<_, i32>("lanes")).expect("lanes fit 16 bits");
-    i32::from(lane_of(row.get("key"), message_id, lanes)) == lane
+fn is_of_its_lane(row: &Row) -> Result<bool> {
+    let lane: Option<i32> = stored(row, "lane")?;
+    let message_id: Option<Uuid> = stored(row, "message_id")?;
+    let Some((lane, message_id)) = lane.zip(message_id) else { return Ok(true) };
+    let lanes = u16::try_from(stored::<_, i32>(row, "lanes")?).expect("lanes fit 16 bits");
+    Ok(i32::from(lane_of(stored(row, "key")?, message_id, lanes)) == lane)
 }
 
 fn ack_of(row: &Row) -> Result<Ack> {
     Ok(Ack {
-        group: GroupName::new(row.get::<_, String>("group_name"))?,
-        range: OffsetRange::new(Offset(row.get("first_offset")), Offset(row.get("last_offset"))),
-        owner: Owner::new(row.get::<_, String>("owner"))?,
+        group: GroupName::new(stored::<_, String>(row, "group_name")?)?,
+        range: OffsetRange::new(Offset(stored(row, "first_offset")?), Offset(stored(row, "last_offset")?)),
+        owner: Owner::new(stored::<_, String>(row, "owner")?)?,
         at: stored(row, "acked_at")?,
     })
 }

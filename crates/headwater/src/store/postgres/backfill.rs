@@ -3,8 +3,7 @@
 use tokio_postgres::Row;
 
 use super::PostgresStore;
-use super::clean::count;
-use super::time::stored;
+use super::time::{count, stored};
 use super::track::{advance, batch};
 use crate::backfill::{Backfill, BackfillLimits, BackfillState, BackfillStep};
 use crate::error::{Error, Result};
@@ -41,7 +40,7 @@ pub(super) async fn start(
             ],
         )
         .await?;
-    shown(store, rows[0].get("subscription_id")).await
+    shown(store, stored(&rows[0], "subscription_id")?).await
 }
 
 /// Cancels one that is under way, or lets a stopped one go on.
@@ -59,7 +58,7 @@ pub(super) async fn turn(
             &[&topic.as_str(), &group.as_str(), &resume, &store.actor, &store.clock.injected()],
         )
         .await?;
-    shown(store, rows[0].get("subscription_id")).await
+    shown(store, stored(&rows[0], "subscription_id")?).await
 }
 
 pub(super) async fn list(store: &PostgresStore) -> Result<Vec<Backfill>> {
@@ -78,7 +77,7 @@ pub(super) async fn step(
         .connections
         .query("taking a backfill", &store.statements.backfill_take, &[&worker.as_str(), &WORKER_MS, &now])
         .await?;
-    let Some(subscription_id) = rows[0].get::<_, Option<i32>>("subscription_id") else {
+    let Some(subscription_id) = stored::<_, Option<i32>>(&rows[0], "subscription_id")? else {
         return Ok(None);
     };
     let stepped = store
@@ -98,15 +97,15 @@ pub(super) async fn step(
         }
         Ok(rows) => rows,
     };
-    if rows[0].get::<_, Option<i64>>("processed").is_none() {
+    if stored::<_, Option<i64>>(&rows[0], "processed")?.is_none() {
         // Cancelled, given to another, or gone with its group, between the two statements.
         return Ok(None);
     }
     let Some(backfill) = of_subscription(store, subscription_id).await? else { return Ok(None) };
     Ok(Some(BackfillStep {
         backfill,
-        processed: count(&rows[0], "processed"),
-        changed: count(&rows[0], "changed"),
+        processed: count(&rows[0], "processed")?,
+        changed: count(&rows[0], "changed")?,
     }))
 }
 
@@ -139,17 +138,17 @@ async fn of_subscription(store: &PostgresStore, subscription_id: i32) -> Result<
 }
 
 fn backfill_of(row: &Row) -> Result<Backfill> {
-    let (first, last): (i64, i64) = (row.get("first_offset"), row.get("last_offset"));
-    let checkpoint: i64 = row.get("checkpoint");
+    let (first, last): (i64, i64) = (stored(row, "first_offset")?, stored(row, "last_offset")?);
+    let checkpoint: i64 = stored(row, "checkpoint")?;
     let span = |from: i64, to: i64| u64::try_from(to - from + 1).unwrap_or(0);
-    let ran_ms: i64 = row.get("ran_ms");
+    let ran_ms: i64 = stored(row, "ran_ms")?;
     let processed = span(first, checkpoint);
     #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
     let rate = if ran_ms > 0 { processed as f64 / (ran_ms as f64 / 1_000.0) } else { 0.0 };
     Ok(Backfill {
-        topic: TopicName::new(row.get::<_, String>("topic"))?,
-        group: GroupName::new(row.get::<_, String>("group_name"))?,
-        state: BackfillState::parse(row.get("state"))?,
+        topic: TopicName::new(stored::<_, String>(row, "topic")?)?,
+        group: GroupName::new(stored::<_, String>(row, "group_name")?)?,
+        state: BackfillState::parse(stored(row, "state")?)?,
         first: Offset(first),
         last: Offset(last),
         checkpoint: Offset(checkpoint),
@@ -158,7 +157,7 @@ fn backfill_of(row: &Row) -> Result<Backfill> {
         created_at: stored(row, "created_at")?,
         progressed_at: stored(row, "progressed_at")?,
         rate,
-        rate_max: u32::try_from(row.get::<_, i32>("rate_max")).expect("the schema checks rates"),
-        error: row.get("error"),
+        rate_max: u32::try_from(stored::<_, i32>(row, "rate_max")?).expect("the schema checks rates"),
+        error: stored(row, "error")?,
     })
 }

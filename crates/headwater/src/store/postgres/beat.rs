@@ -6,6 +6,7 @@ use tokio_postgres::Row;
 
 use super::PostgresStore;
 use super::status::missed_of;
+use super::time::stored;
 use crate::error::Result;
 use crate::name::Owner;
 use crate::store::{Beat, Pulse};
@@ -53,10 +54,10 @@ fn micros(duration: Duration) -> u64 {
 }
 
 fn pulse_of(store: &PostgresStore, row: &Row) -> Result<Pulse> {
-    let Some(state) = row.get::<_, Option<&str>>("state") else { return Ok(Pulse::Gone) };
-    if row.get("resurrected") {
-        let missed = missed_of(row);
-        store.hub.wake(TopicId(row.get("topic_id")));
+    let Some(state) = stored::<_, Option<&str>>(row, "state")? else { return Ok(Pulse::Gone) };
+    if stored(row, "resurrected")? {
+        let missed = missed_of(row)?;
+        store.hub.wake(TopicId(stored(row, "topic_id")?));
         return Ok(Pulse::Resurrected(missed));
     }
     Ok(Pulse::of(SubscriptionState::parse(state)?))

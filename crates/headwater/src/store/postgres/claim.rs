@@ -6,7 +6,7 @@ use tokio_postgres::Row;
 
 use super::PostgresStore;
 use super::clock::{self, On};
-use super::time::millis;
+use super::time::{millis, stored};
 use crate::error::Result;
 use crate::lease::{
     ClaimRequest, Claimed, Epoch, Lease, LeaseId, LeaseToken, OffsetRange, Outcome, RateLimit, Settlement,
@@ -152,7 +152,7 @@ fn take(row: &Row, owner: &Owner, claimed: &mut Claimed) -> Result<()> {
     let subscription_id = SubscriptionId(row.get("subscription_id"));
     let topic_id = TopicId(row.get("topic_id"));
     match row.get::<_, &str>("kind") {
-        "lease" => claimed.leases.push(lease_of(row, owner, subscription_id, topic_id)),
+        "lease" => claimed.leases.push(lease_of(row, owner, subscription_id, topic_id)?),
         "inactive" => {
             claimed.inactive.push((subscription_id, SubscriptionState::parse(row.get("owner"))?));
         }
@@ -183,21 +183,21 @@ fn take(row: &Row, owner: &Owner, claimed: &mut Claimed) -> Result<()> {
     Ok(())
 }
 
-fn lease_of(row: &Row, owner: &Owner, subscription_id: SubscriptionId, topic_id: TopicId) -> Lease {
+fn lease_of(row: &Row, owner: &Owner, subscription_id: SubscriptionId, topic_id: TopicId) -> Result<Lease> {
     let lane: Option<i32> = row.get("lane");
     let attempt: i32 = row.get("attempt");
-    Lease {
+    Ok(Lease {
         subscription_id,
         owner: owner.clone(),
         topic_id,
         token: LeaseToken(row.get("token")),
         range: range_of(row),
         attempt: u32::try_from(attempt).expect("attempts count up from 1"),
-        deadline: row.get("deadline"),
+        deadline: stored(row, "deadline")?,
         suspect: row.get("suspect"),
         lane: lane.map(|lane| u16::try_from(lane).expect("lanes fit 16 bits")),
         blocked_keys: row.get::<_, Option<Vec<String>>>("blocked_keys").unwrap_or_default(),
-    }
+    })
 }
 
 fn range_of(row: &Row) -> OffsetRange {

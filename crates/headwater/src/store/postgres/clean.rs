@@ -7,7 +7,7 @@ use tokio_postgres::Row;
 use super::PostgresStore;
 use super::detect::name_of;
 use super::freshen::freshen_aside;
-use super::time::millis;
+use super::time::{count, millis, stored};
 use super::track::{advance, batch};
 use crate::error::Result;
 use crate::limits::{INBOX_FORGET_MAX, INBOX_RETENTION};
@@ -36,18 +36,19 @@ pub(super) async fn clean(store: &PostgresStore, topic: TopicId, messages_max: u
         )
         .await?;
     let row = &rows[0];
-    if !row.get::<_, bool>("more") {
+    if !stored::<_, bool>(row, "more")? {
         let own = [format!("message_t{topic}"), format!("message_t{topic}_rest")];
         freshen_aside(store, &["record", "ack_log", "message_shared", &own[0], &own[1]], 5_000).await;
     }
-    Ok(CleanStep { removed: count(row, "removed"), missed: missed_of(row)?, more: row.get("more") })
+    Ok(CleanStep { removed: count(row, "removed")?, missed: missed_of(row)?, more: stored(row, "more")? })
 }
 
 /// What groups missed of what went.
 pub(super) fn missed_of(row: &Row) -> Result<Vec<(GroupName, MissedMessages)>> {
-    let groups: Vec<String> = row.get::<_, Option<_>>("missed_groups").unwrap_or_default();
-    let numbers = |column: &str| row.get::<_, Option<Vec<i64>>>(column).unwrap_or_default();
-    let (counts, firsts, lasts) = (numbers("missed"), numbers("missed_first"), numbers("missed_last"));
+    let groups: Vec<String> = stored::<_, Option<_>>(row, "missed_groups")?.unwrap_or_default();
+    let numbers =
+        |column: &str| stored::<_, Option<Vec<i64>>>(row, column).map(|numbers| numbers.unwrap_or_default());
+    let (counts, firsts, lasts) = (numbers("missed")?, numbers("missed_first")?, numbers("missed_last")?);
     let mut missed: Vec<(GroupName, MissedMessages)> = Vec::new();
     for (group, (count, (first, last))) in
         groups.into_iter().zip(counts.into_iter().zip(firsts.into_iter().zip(lasts)))
@@ -63,7 +64,7 @@ pub(super) fn missed_of(row: &Row) -> Result<Vec<(GroupName, MissedMessages)>> {
             None => missed.push((group, MissedMessages { count, range })),
         }
     }
-    if let Some(topic) = row.get::<_, Option<&str>>("topic") {
+    if let Some(topic) = stored::<_, Option<&str>>(row, "topic")? {
         warn_missed(topic, &missed);
     }
     Ok(missed)
@@ -95,7 +96,7 @@ pub(super) async fn clean_subscriptions(
                 &[&millis(INBOX_RETENTION), &INBOX_FORGET_MAX, &now],
             )
             .await?;
-        let (old, inbox) = (count(&old[0], "forgotten"), count(&inbox[0], "forgotten"));
+        let (old, inbox) = (count(&old[0], "forgotten")?, count(&inbox[0], "forgotten")?);
         step.forgotten += old + inbox;
         if old < most && inbox < most {
             return Ok(step);
@@ -119,17 +120,13 @@ async fn clean_subscription(
         )
         .await?;
     let row = &rows[0];
-    let Some(subscription) = row.get::<_, Option<i32>>("subscription_id") else { return Ok(None) };
+    let Some(subscription) = stored::<_, Option<i32>>(row, "subscription_id")? else { return Ok(None) };
     let named = name_of(row)?;
-    if row.get("moved") {
+    if stored(row, "moved")? {
         step.zombies.push(named.clone());
     }
-    if row.get("deleted") {
+    if stored(row, "deleted")? {
         step.deleted.push(named);
     }
     Ok(Some(subscription))
-}
-
-pub(super) fn count(row: &Row, column: &str) -> u64 {
-    u64::try_from(row.get::<_, i64>(column)).expect("a count is not negative")
 }

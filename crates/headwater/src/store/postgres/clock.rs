@@ -13,6 +13,7 @@ use jiff::Timestamp;
 use tokio_postgres::Row;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 
+use super::time::stored;
 use super::{PostgresStore, fault};
 use crate::clock::guard::{Memory, READ_EVERY, Reading, Stored, step_ms};
 use crate::error::{Error, ErrorKind, Result};
@@ -116,23 +117,25 @@ pub(super) async fn look(store: &PostgresStore, on: On) -> Result<()> {
         let client = on.get(store).await?;
         let (memory, asked) = (store.guard.memory(), store.clock.monotonic());
         let rows = on.query(store, client, doing, read, &[&store.clock.injected()]).await?;
-        let now: Timestamp = rows[0].get("now");
+        let now: Timestamp = stored(&rows[0], "now")?;
         let reading = Reading { now_ms: now.as_millisecond(), asked, answered: store.clock.monotonic() };
-        let millis =
-            |column: &str| rows[0].get::<_, Option<Timestamp>>(column).map(Timestamp::as_millisecond);
-        let stored = Stored {
-            latest_ms: millis("latest_at"),
-            steady_ms: millis("steady_at"),
-            moved_ms: rows[0].get("moved_ms"),
+        let millis = |column: &str| {
+            stored::<_, Option<Timestamp>>(&rows[0], column).map(|at| at.map(Timestamp::as_millisecond))
         };
-        let mut step_ms = step_ms(memory.as_ref(), &reading, &stored);
+        let kept = Stored {
+            latest_ms: millis("latest_at")?,
+            steady_ms: millis("steady_at")?,
+            moved_ms: stored(&rows[0], "moved_ms")?,
+        };
+        let mut step_ms = step_ms(memory.as_ref(), &reading, &kept);
         let steady = memory.is_some_and(|memory| memory.is_steady());
-        if step_ms != 0 || is_due(&stored, reading.now_ms, steady) {
-            let params: [&(dyn ToSql + Sync); 4] = [&stored.moved_ms, &step_ms, &now, &steady];
+        if step_ms != 0 || is_due(&kept, reading.now_ms, steady) {
+            let injected = store.clock.injected();
+            let params: [&(dyn ToSql + Sync); 5] = [&kept.moved_ms, &step_ms, &now, &steady, &injected];
             let moved = &store.statements.move_clock;
             let client = on.get(store).await?;
             match on.query(store, client, "noting the time", moved, &params).await {
-                Ok(rows) if !rows[0].get::<_, bool>("moved") => continue,
+                Ok(rows) if !stored::<_, bool>(&rows[0], "moved")? => continue,
                 // A producer only reads: those that hold leases deal with steps.
                 Err(error) if error.kind() == ErrorKind::PermissionDenied => step_ms = 0,
                 answer => drop(answer?),
@@ -142,7 +145,7 @@ pub(super) async fn look(store: &PostgresStore, on: On) -> Result<()> {
             tracing::warn!(step_ms, "clock stepped, deadlines moved");
             store.hub.wake_all();
         }
-        let memory = Memory::after(memory, reading, stored.moved_ms.saturating_add(step_ms));
+        let memory = Memory::after(memory, reading, kept.moved_ms.saturating_add(step_ms));
         *store.guard.0.lock().expect("no panic while held") = Some(memory);
         return Ok(());
     }

@@ -5,7 +5,7 @@ use tokio_postgres::types::ToSql;
 
 use super::PostgresStore;
 use super::publish::Columns;
-use super::time::holdable;
+use super::time::{holdable, stored};
 use crate::error::{ErrorKind, Result};
 use crate::limits::PAYLOAD_BYTES_DEFAULT;
 use crate::message::{NewMessage, Published, validate_batch};
@@ -18,7 +18,7 @@ pub(super) async fn last(store: &PostgresStore, job: &str, first: Timestamp) -> 
     // To the millisecond, as on the other engine.
     let params: [&(dyn ToSql + Sync); 2] = [&job, &whole_ms(first)];
     let rows = store.connections.query(&doing, &store.statements.cron_last, &params).await?;
-    Ok(rows[0].get("last_tick"))
+    stored(&rows[0], "last_tick")
 }
 
 pub(super) async fn fire(
@@ -74,7 +74,7 @@ async fn fire_once(
         )
         .await?;
     let Some(row) = rows.first() else { return Ok(None) };
-    store.hub.wake(TopicId(row.get("topic_id")));
+    store.hub.wake(TopicId(stored(row, "topic_id")?));
     Ok(columns.published(row).pop())
 }
 

@@ -8,8 +8,7 @@ use uuid::Uuid;
 
 use super::PostgresStore;
 use super::fetch::headers_of;
-use super::time::holdable;
-use super::time::stored;
+use super::time::{count, holdable, stored};
 use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
 use crate::error::Result;
 use crate::limits::DEAD_LETTERS_PER_STEP;
@@ -41,7 +40,7 @@ pub(super) async fn redrive(store: &PostgresStore, selection: &DeadLetterSelecti
         .query("reading the subscription", &store.statements.subscribe_lanes, &[&subscription_id])
         .await?;
     let Some(lanes) = lanes.first() else { return Ok(Redriven::default()) };
-    let lanes = u16::try_from(lanes.get::<_, i32>("lanes")).expect("lanes fit 16 bits");
+    let lanes = u16::try_from(stored::<_, i32>(lanes, "lanes")?).expect("lanes fit 16 bits");
     let mut done = Redriven::default();
     let mut pages = Pages::new(store, selection);
     loop {
@@ -64,11 +63,11 @@ pub(super) async fn redrive(store: &PostgresStore, selection: &DeadLetterSelecti
         ];
         let rows =
             store.connections.query("redriving dead letters", &store.statements.redrive, &params).await?;
-        let redriven = count(&rows[0], "redriven");
+        let redriven = count(&rows[0], "redriven")?;
         done.gone += (page.len() - there.len()) as u64;
         done.redriven += redriven;
         if redriven > 0 {
-            store.hub.wake(TopicId(rows[0].get("topic_id")));
+            store.hub.wake(TopicId(stored(&rows[0], "topic_id")?));
         }
         if pages.is_last {
             return Ok(done);
@@ -93,7 +92,7 @@ pub(super) async fn purge(store: &PostgresStore, selection: &DeadLetterSelection
             &store.clock.injected(),
         ];
         let rows = store.connections.query("purging dead letters", &store.statements.purge, &params).await?;
-        purged += count(&rows[0], "purged");
+        purged += count(&rows[0], "purged")?;
         if pages.is_last {
             return Ok(purged);
         }
@@ -149,18 +148,20 @@ impl<'a> Pages<'a> {
         self.is_last = rows.len() < DEAD_LETTERS_PER_STEP as usize;
         let Some(last) = rows.last() else { return Ok(Vec::new()) };
         self.after = Some(Place {
-            buried_at: last.get("buried_at"),
-            offset: last.get("message_offset"),
-            id: last.get("dead_letter_id"),
+            buried_at: stored(last, "buried_at")?,
+            offset: stored(last, "message_offset")?,
+            id: stored(last, "dead_letter_id")?,
         });
-        self.started = Some(last.get("started"));
-        let letter = |row: &Row| Letter {
-            id: row.get("dead_letter_id"),
-            message_id: row.get("message_id"),
-            key: row.get("key"),
-            there: row.get("there"),
+        self.started = Some(stored(last, "started")?);
+        let letter = |row: &Row| {
+            Ok(Letter {
+                id: stored(row, "dead_letter_id")?,
+                message_id: stored(row, "message_id")?,
+                key: stored(row, "key")?,
+                there: stored(row, "there")?,
+            })
         };
-        Ok(rows.iter().map(letter).collect())
+        rows.iter().map(letter).collect()
     }
 }
 
@@ -189,25 +190,21 @@ fn selected<'a>(selection: &'a DeadLetterSelection, times: &'a Times) -> Vec<&'a
     ]
 }
 
-fn count(row: &Row, column: &str) -> u64 {
-    u64::try_from(row.get::<_, i64>(column)).expect("a count is not negative")
-}
-
 fn dead_letter_of(row: &Row) -> Result<DeadLetter> {
-    let attempts: i32 = row.get("attempts");
+    let attempts: i32 = stored(row, "attempts")?;
     Ok(DeadLetter {
-        dead_letter_id: row.get("dead_letter_id"),
-        subscription_id: SubscriptionId(row.get("subscription_id")),
-        offset: Offset(row.get("message_offset")),
-        message_id: row.get("message_id"),
-        key: row.get("key"),
-        message_type: row.get("message_type"),
-        payload: Bytes::copy_from_slice(row.get("payload")),
-        content_type: row.get("content_type"),
-        headers: headers_of(row.get("headers"))?,
-        correlation_id: row.get("correlation_id"),
+        dead_letter_id: stored(row, "dead_letter_id")?,
+        subscription_id: SubscriptionId(stored(row, "subscription_id")?),
+        offset: Offset(stored(row, "message_offset")?),
+        message_id: stored(row, "message_id")?,
+        key: stored(row, "key")?,
+        message_type: stored(row, "message_type")?,
+        payload: Bytes::copy_from_slice(stored(row, "payload")?),
+        content_type: stored(row, "content_type")?,
+        headers: headers_of(stored(row, "headers")?)?,
+        correlation_id: stored(row, "correlation_id")?,
         created_at: stored(row, "created_at")?,
-        error: row.get("error"),
+        error: stored(row, "error")?,
         attempts: u32::try_from(attempts).expect("attempts count up from 1"),
         buried_at: stored(row, "buried_at")?,
     })

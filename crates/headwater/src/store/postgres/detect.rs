@@ -6,7 +6,7 @@ use tokio_postgres::Row;
 
 use super::PostgresStore;
 use super::clean::elapse;
-use super::time::millis;
+use super::time::{millis, stored};
 use crate::error::Result;
 use crate::name::{GroupName, Owner, TopicName};
 use crate::store::Detected;
@@ -20,7 +20,7 @@ pub(super) async fn elect(store: &PostgresStore, worker: &Owner, term: Duration)
             &[&worker.as_str(), &millis(term), &store.clock.injected()],
         )
         .await?;
-    Ok(rows[0].get("elected"))
+    stored(&rows[0], "elected")
 }
 
 pub(super) async fn resign(store: &PostgresStore, worker: &Owner) -> Result<()> {
@@ -36,7 +36,7 @@ pub(super) async fn detect_dead(store: &PostgresStore) -> Result<Detected> {
     let mut detected = Detected::default();
     for row in &rows {
         let named = name_of(row)?;
-        match row.get::<_, &str>("kind") {
+        match stored::<_, &str>(row, "kind")? {
             "died" => detected.died.push(named),
             "suspected" => detected.suspected.push(named),
             _ => detected.near_timeout.push(named),
@@ -47,6 +47,6 @@ pub(super) async fn detect_dead(store: &PostgresStore) -> Result<Detected> {
 
 /// The topic and group a row names.
 pub(super) fn name_of(row: &Row) -> Result<(TopicName, GroupName)> {
-    let topic = TopicName::new(row.get::<_, String>("topic"))?;
-    Ok((topic, GroupName::new(row.get::<_, String>("group_name"))?))
+    let topic = TopicName::new(stored::<_, String>(row, "topic")?)?;
+    Ok((topic, GroupName::new(stored::<_, String>(row, "group_name")?)?))
 }

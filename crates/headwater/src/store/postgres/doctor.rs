@@ -3,6 +3,7 @@
 use tokio_postgres::Row;
 
 use super::PostgresStore;
+use super::time::stored;
 use crate::error::Result;
 use crate::store::Finding;
 
@@ -65,6 +66,11 @@ const REMEDIES: &[(&str, &str)] = &[
     ("backfill_abandoned", "run `headwater maintain`: another worker goes on from its checkpoint"),
     ("backfill_failed", "mend what the error says, then resume the backfill"),
     ("job_failing", "mend what the error says; the job is tried again by itself"),
+    ("public_rights", "run `headwater migrate` as the owner of the schema: it revokes them"),
+    (
+        "foreign_rights",
+        "as the owner of the schema revoke CREATE on it, and drop what others created or give it to the owner",
+    ),
     ("fsync_off", "set fsync = on; restore a backup if the machine crashed meanwhile"),
     ("full_page_writes_off", "set full_page_writes = on, unless the file system writes pages whole"),
     (
@@ -79,7 +85,12 @@ pub(super) async fn doctor(store: &PostgresStore) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     for statement in [&store.statements.doctor_delivery, &store.statements.doctor_upkeep] {
         let rows = store.connections.query("examining the store", statement, &[&now]).await?;
-        findings.extend(rows.iter().map(finding));
+        for row in &rows {
+            findings.push(finding(row)?);
+        }
+    }
+    for row in store.connections.query("examining rights", &store.statements.doctor_rights, &[]).await? {
+        findings.push(finding(&row)?);
     }
     Ok(findings)
 }
@@ -91,15 +102,15 @@ impl PostgresStore {
         self.check_open()?;
         let sql = &self.statements.doctor_durability;
         let rows = self.connections.query("examining the server's settings", sql, &[]).await?;
-        Ok(rows.iter().map(finding).collect())
+        rows.iter().map(finding).collect()
     }
 }
 
-fn finding(row: &Row) -> Finding {
-    let found: &str = row.get("finding");
+fn finding(row: &Row) -> Result<Finding> {
+    let found: &str = stored(row, "finding")?;
     let (check, remedy) =
         REMEDIES.iter().find(|(check, _)| *check == found).expect("every check of sql/doctor has a remedy");
-    Finding { check, problem: row.get("problem"), remedy: (*remedy).to_owned() }
+    Ok(Finding { check, problem: stored(row, "problem")?, remedy: (*remedy).to_owned() })
 }
 
 #[cfg(test)]

@@ -115,9 +115,14 @@ pub(super) fn is_moved_partition(code: &str, table: Option<&str>, constraint: Op
 
 /// Whether a statement was refused because the clock stepped.
 pub(super) fn is_step(error: &Error) -> bool {
+    code_is(error, &["HW009"])
+}
+
+/// Whether the server answered with one of these SQLSTATEs.
+pub(super) fn code_is(error: &Error, codes: &[&str]) -> bool {
     let source = std::error::Error::source(error);
     let driver = source.and_then(|source| source.downcast_ref::<tokio_postgres::Error>());
-    driver.and_then(tokio_postgres::Error::code).is_some_and(|code| code.code() == "HW009")
+    driver.and_then(tokio_postgres::Error::code).is_some_and(|code| codes.contains(&code.code()))
 }
 
 /// The kind behind an SQLSTATE; `HW…` are raised by the functions of the schema.

@@ -10,6 +10,7 @@ use tokio_postgres::CancelToken;
 
 use super::PostgresStore;
 use super::fault::translate;
+use super::time::stored;
 use crate::error::Result;
 
 /// How soon a large table is vacuumed again at the earliest: upkeep comes by for each topic that has rows in it.
@@ -58,7 +59,7 @@ async fn worn(store: &PostgresStore, tables: &[&str], dead_rows: i64) -> Result<
         .connections
         .query("looking for worn tables", &store.statements.clean_worn, &[&tables, &dead_rows])
         .await?;
-    Ok(rows.iter().map(|row| row.get("table_name")).collect())
+    rows.iter().map(|row| stored(row, "table_name")).collect()
 }
 
 fn statement(store: &PostgresStore, table: &str) -> String {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::PostgresStore;
 use super::clock::{self, On};
-use super::time::millis;
+use super::time::{count, millis, stored};
 use crate::error::Result;
 use crate::lease::check_silent_for;
 use crate::name::Owner;
@@ -29,9 +29,13 @@ pub(super) async fn heartbeat(store: &PostgresStore, owner: &Owner, silent_for: 
         .await?;
     let mut ended = 0;
     for row in &rows {
-        let leases = u64::try_from(row.get::<_, i64>("leases")).expect("a count is not negative");
-        tracing::warn!(owner = row.get::<_, &str>("dead_owner"), leases, "owner fell silent, its leases end");
-        row.get::<_, Vec<i32>>("topic_ids").into_iter().for_each(|topic| store.hub.wake(TopicId(topic)));
+        let leases = count(row, "leases")?;
+        tracing::warn!(
+            owner = stored::<_, &str>(row, "dead_owner")?,
+            leases,
+            "owner fell silent, its leases end"
+        );
+        stored::<_, Vec<i32>>(row, "topic_ids")?.into_iter().for_each(|topic| store.hub.wake(TopicId(topic)));
         ended += leases;
     }
     Ok(ended)

@@ -317,8 +317,13 @@ fn setup(config: &Config, namespace: &Namespace, statement_timeout: Duration) ->
         TargetSessionAttrs::ReadOnly => "",
         _ => REFUSE_STANDBY,
     };
+    // Only what differs: behind a pooler that gives each transaction another session, what is set here stays with a session
+    // that other programs get next. Set on the role or the database, nothing is.
     let settings = format!(
-        "SET statement_timeout = {timeout_ms}; SET default_transaction_isolation = 'read committed'; SET jit = off; {DURABLE}"
+        "SELECT set_config(s.name, w.value, false)
+         FROM (VALUES ('statement_timeout', '{timeout_ms}'), ('default_transaction_isolation', 'read committed'), ('jit', 'off'))
+              w (name, value) JOIN pg_settings s ON s.name = w.name
+         WHERE s.setting <> w.value; {DURABLE}"
     );
     [settings, format!("{refuse}; {}", in_namespace(BEGIN_EPOCH, namespace))]
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio_postgres::Row;
 
 use super::PostgresStore;
-use super::clean::count;
+use super::time::{count, stored};
 use crate::error::Result;
 use crate::maintain::{Job, JobRun, JobStatus};
 
@@ -16,21 +16,22 @@ pub(super) async fn probe(store: &PostgresStore) -> Result<()> {
 pub(super) async fn list(store: &PostgresStore) -> Result<Vec<JobStatus>> {
     let rows = store.connections.query("listing jobs", &store.statements.jobs, &[]).await?;
     // Jobs of a later version are not this program's.
-    Ok(rows.iter().filter_map(status_of).collect())
+    rows.iter().filter_map(|row| status_of(row).transpose()).collect()
 }
 
-fn status_of(row: &Row) -> Option<JobStatus> {
-    let name: &str = row.get("job");
-    Some(JobStatus {
-        job: Job::ALL.into_iter().find(|job| job.as_str() == name)?,
-        runs: count(row, "runs"),
-        failures: count(row, "failures"),
-        rows: count(row, "rows"),
-        backlog: count(row, "backlog"),
-        last_run_at: row.get("last_run_at"),
-        last_duration: Duration::from_micros(count(row, "duration_us")),
-        last_error: row.get("last_error"),
-    })
+fn status_of(row: &Row) -> Result<Option<JobStatus>> {
+    let name: &str = stored(row, "job")?;
+    let Some(job) = Job::ALL.into_iter().find(|job| job.as_str() == name) else { return Ok(None) };
+    Ok(Some(JobStatus {
+        job,
+        runs: count(row, "runs")?,
+        failures: count(row, "failures")?,
+        rows: count(row, "rows")?,
+        backlog: count(row, "backlog")?,
+        last_run_at: stored(row, "last_run_at")?,
+        last_duration: Duration::from_micros(count(row, "duration_us")?),
+        last_error: stored(row, "last_error")?,
+    }))
 }
 
 pub(super) async fn ran(store: &PostgresStore, run: &JobRun) -> Result<()> {

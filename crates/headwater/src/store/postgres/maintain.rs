@@ -1,11 +1,9 @@
 //! One round of upkeep.
 
-use tokio_postgres::Row;
-
 use super::PostgresStore;
 use super::clock::{self, On};
 use super::freshen::freshen;
-use super::time::millis;
+use super::time::{count, millis};
 use crate::error::Result;
 use crate::limits::{
     ADVANCE_ROWS_MAX, GAPS_NOTED_MAX, INBOX_FORGET_MAX, INBOX_RETENTION, PROMOTE_MESSAGES_MAX,
@@ -33,11 +31,11 @@ pub(super) async fn maintain(store: &PostgresStore) -> Result<Maintained> {
         )
         .await?;
     let done = Maintained {
-        promoted: count(&rest[0], "promoted"),
+        promoted: count(&rest[0], "promoted")?,
         late,
         gaps_closed,
-        dedup_forgotten: count(&rest[0], "dedup_forgotten"),
-        inbox_forgotten: count(&inbox[0], "forgotten"),
+        dedup_forgotten: count(&rest[0], "dedup_forgotten")?,
+        inbox_forgotten: count(&inbox[0], "forgotten")?,
     };
     // Small tables of which every batch replaces rows: claims are quick as long as they stay small.
     freshen(store, &["outstanding", "cursor", "head", "gap"], 20_000).await;

@@ -27,20 +27,22 @@ pub(super) async fn list(
 }
 
 fn outstanding_of(row: &Row) -> Result<Outstanding> {
-    let owner: Option<String> = row.get("owner");
-    let attempts = u32::try_from(row.get::<_, i32>("attempts")).expect("attempts count up from 0");
-    let lane: Option<i32> = row.get("lane");
-    let state = OutstandingState::of(owner.is_some(), row.get("is_over"), row.get("parked"));
+    let owner: Option<String> = stored(row, "owner")?;
+    let attempts = u32::try_from(stored::<_, i32>(row, "attempts")?).expect("attempts count up from 0");
+    let lane: Option<i32> = stored(row, "lane")?;
+    let state = OutstandingState::of(owner.is_some(), stored(row, "is_over")?, stored(row, "parked")?);
     Ok(Outstanding {
-        range: OffsetRange::new(Offset(row.get("first_offset")), Offset(row.get("last_offset"))),
+        range: OffsetRange::new(Offset(stored(row, "first_offset")?), Offset(stored(row, "last_offset")?)),
         lane: lane.map(|lane| u16::try_from(lane).expect("lanes fit 16 bits")),
         state,
-        token: (state == OutstandingState::Leased).then(|| LeaseToken(row.get("token"))),
+        token: (state == OutstandingState::Leased)
+            .then(|| stored(row, "token").map(LeaseToken))
+            .transpose()?,
         attempts: attempts + u32::from(owner.is_some()),
         due_at: stored(row, "due_at")?,
-        last_error: row.get("last_error"),
-        key: row.get("key"),
-        suspect: row.get("suspect"),
+        last_error: stored(row, "last_error")?,
+        key: stored(row, "key")?,
+        suspect: stored(row, "suspect")?,
         owner: owner.map(Owner::new).transpose()?,
     })
 }

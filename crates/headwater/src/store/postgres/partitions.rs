@@ -1,7 +1,8 @@
 //! Partitions of dedicated topics: see `migrations/0018_partitions.sql`.
 
 use super::PostgresStore;
-use super::clean::{count, elapse, missed_of};
+use super::clean::{elapse, missed_of};
+use super::time::{count, stored};
 use super::track::advance;
 use crate::error::Result;
 use crate::store::PartitionStep;
@@ -23,11 +24,11 @@ pub(super) async fn keep_partitions(store: &PostgresStore, topic: TopicId) -> Re
         .await?;
     let row = &rows[0];
     Ok(PartitionStep {
-        created: count(row, "created"),
-        dropped: count(row, "dropped"),
-        removed: count(row, "removed"),
+        created: count(row, "created")?,
+        dropped: count(row, "dropped")?,
+        removed: count(row, "removed")?,
         missed: missed_of(row)?,
-        ahead: count(row, "ahead"),
-        locked: row.get("locked"),
+        ahead: count(row, "ahead")?,
+        locked: stored(row, "locked")?,
     })
 }

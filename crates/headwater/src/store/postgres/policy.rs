@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio_postgres::Row;
 
-use super::time::millis;
+use super::time::{millis, stored};
 use super::{PostgresStore, topic};
 use crate::error::{Error, Result};
 use crate::name::{GroupName, TopicName};
@@ -38,7 +38,7 @@ pub(super) async fn set(
             ],
         )
         .await?;
-    match rows[0].get("state") {
+    match stored::<_, &str>(&rows[0], "state")? {
         "cancelled" => Err(Error::no_such_subscription(name.as_str(), group.as_str())),
         _ => Ok(()),
     }
@@ -55,24 +55,24 @@ pub(super) async fn list(
     }
     // A topic without groups is one row without a group.
     let of_group = |row: &Row| {
-        let group: Option<&str> = row.get("group_name");
-        group.map(|group| Ok((GroupName::new(group)?, policy_of(row))))
+        let group: Option<&str> = stored(row, "group_name")?;
+        group.map(|group| Ok((GroupName::new(group)?, policy_of(row)?))).transpose()
     };
-    rows.iter().filter_map(of_group).collect()
+    rows.iter().filter_map(|row| of_group(row).transpose()).collect()
 }
 
-pub(super) fn policy_of(row: &Row) -> DeliveryPolicy {
-    let millis = |column: &str| {
-        let millis: Option<i64> = row.get(column);
-        millis.map(|ms| Duration::from_millis(u64::try_from(ms).expect("the schema checks durations")))
+pub(super) fn policy_of(row: &Row) -> Result<DeliveryPolicy> {
+    let millis = |column: &str| -> Result<Option<Duration>> {
+        let millis: Option<i64> = stored(row, column)?;
+        Ok(millis.map(|ms| Duration::from_millis(u64::try_from(ms).expect("the schema checks durations"))))
     };
-    let attempts: Option<i32> = row.get("max_attempts");
-    DeliveryPolicy {
-        lease: millis("lease_ms"),
+    let attempts: Option<i32> = stored(row, "max_attempts")?;
+    Ok(DeliveryPolicy {
+        lease: millis("lease_ms")?,
         max_attempts: attempts.map(|count| u32::try_from(count).expect("the schema checks numbers")),
-        backoff_initial: millis("backoff_initial_ms"),
-        backoff_max: millis("backoff_max_ms"),
-    }
+        backoff_initial: millis("backoff_initial_ms")?,
+        backoff_max: millis("backoff_max_ms")?,
+    })
 }
 
 /// Settings as a group with this policy has them.

@@ -28,10 +28,10 @@ pub(super) async fn list(store: &PostgresStore, name: &TopicName, range: OffsetR
 
 fn record_of(row: &Row) -> Result<Record> {
     let groups = |column: &str| {
-        row.get::<_, Vec<String>>(column).into_iter().map(GroupName::new).collect::<Result<Vec<_>>>()
+        stored::<_, Vec<String>>(row, column)?.into_iter().map(GroupName::new).collect::<Result<Vec<_>>>()
     };
     Ok(Record {
-        offset: Offset(row.get("message_offset")),
+        offset: Offset(stored(row, "message_offset")?),
         required: groups("required")?,
         completed: groups("completed")?,
         completed_at: stored(row, "completed_at")?,

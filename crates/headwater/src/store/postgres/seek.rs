@@ -45,14 +45,14 @@ pub(super) async fn seek(
         .await?;
     let row = &rows[0];
     if !dry_run {
-        store.hub.wake(TopicId(row.get("topic_id")));
+        store.hub.wake(TopicId(stored(row, "topic_id")?));
     }
     Ok(Moved {
-        from: Offset(row.get("from_offset")),
-        to: Offset(row.get("to_offset")),
-        replayed: counted(row.get("replayed")),
-        skipped: counted(row.get("skipped")),
-        leases_lost: counted(row.get("leases_lost")),
+        from: Offset(stored(row, "from_offset")?),
+        to: Offset(stored(row, "to_offset")?),
+        replayed: counted(stored(row, "replayed")?),
+        skipped: counted(stored(row, "skipped")?),
+        leases_lost: counted(stored(row, "leases_lost")?),
     })
 }
 
@@ -73,9 +73,9 @@ pub(super) async fn force_complete(
         .await?;
     let completed = |row: &Row| {
         Ok(ForceCompleted {
-            group: GroupName::new(row.get::<_, String>("group_name"))?,
-            messages: counted(row.get("messages")),
-            until: Offset(row.get("until")),
+            group: GroupName::new(stored::<_, String>(row, "group_name")?)?,
+            messages: counted(stored(row, "messages")?),
+            until: Offset(stored(row, "until")?),
         })
     };
     rows.iter().map(completed).collect()
@@ -98,8 +98,8 @@ pub(super) async fn stuck(
         .await?;
     let stuck = |row: &Row| {
         Ok(Stuck {
-            group: GroupName::new(row.get::<_, String>("group_name"))?,
-            messages: counted(row.get("messages")),
+            group: GroupName::new(stored::<_, String>(row, "group_name")?)?,
+            messages: counted(stored(row, "messages")?),
             oldest: stored(row, "oldest")?,
         })
     };

@@ -2,6 +2,7 @@
 
 use super::PostgresStore;
 use super::status::{counted, missed_of};
+use super::time::stored;
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::Offset;
 use crate::name::{GroupName, TopicName};
@@ -42,8 +43,8 @@ pub(super) async fn shift(
         )
         .await?;
     let row = &rows[0];
-    if !row.get::<_, bool>("shifted") {
-        let state = SubscriptionState::parse(row.get("state"))?;
+    if !stored::<_, bool>(row, "shifted")? {
+        let state = SubscriptionState::parse(stored(row, "state")?)?;
         return Err(transition.refused(topic.as_str(), group.as_str(), state));
     }
     tracing::info!(
@@ -52,7 +53,7 @@ pub(super) async fn shift(
         state = transition.to().as_str(),
         "subscription changed"
     );
-    store.hub.wake(TopicId(row.get("topic_id")));
+    store.hub.wake(TopicId(stored(row, "topic_id")?));
     Ok(())
 }
 
@@ -65,10 +66,10 @@ pub(super) async fn remove(store: &PostgresStore, topic: &TopicName, group: &Gro
             &[&topic.as_str(), &group.as_str(), &store.actor, &store.clock.injected()],
         )
         .await?;
-    if rows[0].get::<_, i64>("removed") > 0 {
+    if stored::<_, i64>(&rows[0], "removed")? > 0 {
         return Ok(());
     }
-    let why = match SubscriptionState::parse(rows[0].get("state"))? {
+    let why = match SubscriptionState::parse(stored(&rows[0], "state")?)? {
         SubscriptionState::Cancelled => {
             "is cancelled and not yet released from the records; run maintenance and try again".to_owned()
         }
@@ -96,20 +97,20 @@ pub(super) async fn resurrect(
         )
         .await?;
     let row = &rows[0];
-    let resurrected: bool = row.get("resurrected");
-    let state = SubscriptionState::parse(row.get("state"))?;
+    let resurrected: bool = stored(row, "resurrected")?;
+    let state = SubscriptionState::parse(stored(row, "state")?)?;
     if !resurrected && state != SubscriptionState::Active {
         return Err(Transition::Resurrect.refused(topic.as_str(), group.as_str(), state));
     }
     if resurrected {
-        let missed = counted(row.get("missed"));
+        let missed = counted(stored(row, "missed")?);
         tracing::info!(
             topic = topic.as_str(),
             group = group.as_str(),
             missed,
             "dead subscription resurrected"
         );
-        store.hub.wake(TopicId(row.get("topic_id")));
+        store.hub.wake(TopicId(stored(row, "topic_id")?));
     }
-    Ok(Resurrected { resurrected, next: Offset(row.get("next_offset")), missed: missed_of(row) })
+    Ok(Resurrected { resurrected, next: Offset(stored(row, "next_offset")?), missed: missed_of(row)? })
 }

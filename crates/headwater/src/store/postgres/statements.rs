@@ -74,6 +74,7 @@ statements! {
     doctor_delivery: "doctor/delivery.sql",
     doctor_upkeep: "doctor/upkeep.sql",
     doctor_durability: "doctor/durability.sql",
+    doctor_rights: "doctor/rights.sql",
     elect: "election/elect.sql",
     resign: "election/resign.sql",
     detect: "detect.sql",

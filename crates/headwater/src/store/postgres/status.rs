@@ -27,48 +27,49 @@ pub(super) async fn list(store: &PostgresStore, name: &TopicName) -> Result<Vec<
 }
 
 fn status_of(row: &Row) -> Result<SubscriptionStatus> {
-    let count = |column: &str| counted(row.get(column));
-    let age_ms: Option<i64> = row.get("heartbeat_age_ms");
+    let count = |column: &str| stored(row, column).map(counted);
+    let age_ms: Option<i64> = stored(row, "heartbeat_age_ms")?;
     Ok(SubscriptionStatus {
-        subscription_id: SubscriptionId(row.get("subscription_id")),
-        topic_id: TopicId(row.get("topic_id")),
-        group: GroupName::new(row.get::<_, String>("group_name"))?,
-        state: SubscriptionState::parse(row.get("status"))?,
+        subscription_id: SubscriptionId(stored(row, "subscription_id")?),
+        topic_id: TopicId(stored(row, "topic_id")?),
+        group: GroupName::new(stored::<_, String>(row, "group_name")?)?,
+        state: SubscriptionState::parse(stored(row, "status")?)?,
         state_since: stored(row, "status_at")?,
         heartbeat_at: stored(row, "heartbeat_at")?,
         heartbeat_age: age_ms.map(|ms| Duration::from_millis(counted(ms))),
-        heartbeat_timeout: Duration::from_millis(count("heartbeat_timeout_ms")),
-        next: Offset(row.get("next_offset")),
-        floor: Offset(row.get("floor")),
-        lag: count("lag"),
+        heartbeat_timeout: Duration::from_millis(count("heartbeat_timeout_ms")?),
+        next: Offset(stored(row, "next_offset")?),
+        floor: Offset(stored(row, "floor")?),
+        lag: count("lag")?,
         oldest_pending: stored(row, "oldest_pending")?,
-        leased: count("leased"),
-        waiting: count("waiting"),
-        in_flight: count("in_flight"),
-        retrying: count("retrying"),
-        lanes_full: u32::try_from(count("lanes_full")).unwrap_or(u32::MAX),
-        dead_letters: count("dead_letters"),
-        reassigned: count("reassigned"),
-        missed: missed_of(row),
+        leased: count("leased")?,
+        waiting: count("waiting")?,
+        in_flight: count("in_flight")?,
+        retrying: count("retrying")?,
+        lanes_full: u32::try_from(count("lanes_full")?).unwrap_or(u32::MAX),
+        dead_letters: count("dead_letters")?,
+        reassigned: count("reassigned")?,
+        missed: missed_of(row)?,
         activity: Activity {
-            processed: count("processed"),
-            failed: count("failed"),
-            filtered: count("filtered"),
-            rate: row.get("rate"),
-            handling_mean: Duration::from_micros(count("handling_mean_us")),
-            handling_p95: Duration::from_micros(count("handling_p95_us")),
+            processed: count("processed")?,
+            failed: count("failed")?,
+            filtered: count("filtered")?,
+            rate: stored(row, "rate")?,
+            handling_mean: Duration::from_micros(count("handling_mean_us")?),
+            handling_p95: Duration::from_micros(count("handling_p95_us")?),
         },
-        processes: u32::try_from(count("processes")).unwrap_or(u32::MAX),
-        restarts: u32::try_from(row.get::<_, i32>("restarts")).expect("a count is not negative"),
+        processes: u32::try_from(count("processes")?).unwrap_or(u32::MAX),
+        restarts: u32::try_from(stored::<_, i32>(row, "restarts")?).expect("a count is not negative"),
     })
 }
 
-pub(super) fn missed_of(row: &Row) -> MissedMessages {
-    let (first, last): (Option<i64>, Option<i64>) = (row.get("missed_first"), row.get("missed_last"));
-    MissedMessages {
-        count: counted(row.get("missed")),
+pub(super) fn missed_of(row: &Row) -> Result<MissedMessages> {
+    let (first, last): (Option<i64>, Option<i64>) =
+        (stored(row, "missed_first")?, stored(row, "missed_last")?);
+    Ok(MissedMessages {
+        count: counted(stored(row, "missed")?),
         range: first.zip(last).map(|(first, last)| (Offset(first), Offset(last))),
-    }
+    })
 }
 
 pub(super) fn counted(number: i64) -> u64 {

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::time::{holdable, millis};
+use super::time::{holdable, millis, stored};
 use super::{PostgresStore, policy, topic};
 use crate::error::{ErrorKind, Result};
 use crate::limits::{FLAPPING_WINDOW, GAPS_NOTED_MAX};
@@ -45,8 +45,8 @@ pub(super) async fn subscribe(
         )
         .await?;
     let row = &rows[0];
-    if row.get("resurrected") {
-        let missed: i64 = row.get("missed");
+    if stored(row, "resurrected")? {
+        let missed: i64 = stored(row, "missed")?;
         tracing::info!(
             topic = name.as_str(),
             group = group.as_str(),
@@ -55,12 +55,12 @@ pub(super) async fn subscribe(
         );
         store.hub.wake(topic.topic_id);
     }
-    policy::put_into(&policy::policy_of(row), &mut topic.settings);
+    policy::put_into(&policy::policy_of(row)?, &mut topic.settings);
     Ok(Subscription {
-        subscription_id: SubscriptionId(row.get("subscription_id")),
+        subscription_id: SubscriptionId(stored(row, "subscription_id")?),
         group: group.clone(),
         topic,
-        lanes: u16::try_from(row.get::<_, i32>("lanes")).expect("lanes fit 16 bits"),
+        lanes: u16::try_from(stored::<_, i32>(row, "lanes")?).expect("lanes fit 16 bits"),
     })
 }
 
@@ -91,7 +91,7 @@ pub(super) async fn catch_up(store: &PostgresStore, topic: TopicId, start: Start
                 &[&topic.0, &CATCH_UP_ROWS, &GAPS_NOTED_MAX],
             )
             .await?;
-        let head: i64 = rows[0].get("head");
+        let head: i64 = stored(&rows[0], "head")?;
         if head == before {
             return Ok(());
         }

@@ -28,6 +28,9 @@ mod letters;
 mod lives;
 mod operators;
 mod races;
+mod rights;
+mod scale;
+mod storage;
 mod take_over;
 mod upkeep;
 

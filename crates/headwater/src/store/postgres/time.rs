@@ -23,6 +23,11 @@ pub(super) fn holdable(time: Timestamp) -> Timestamp {
     time.max(Timestamp::from_millisecond(EARLIEST_MS).expect("year 1 is within jiff's range"))
 }
 
+/// A stored count.
+pub(super) fn count<'row>(row: &'row Row, column: &'row str) -> Result<u64> {
+    Ok(u64::try_from(stored::<_, i64>(row, column)?).expect("a count is not negative"))
+}
+
 /// A stored value. One that cannot be read (a time outside of what Rust can hold) is an error of its row, and no panic.
 pub(super) fn stored<'row, I, T>(row: &'row Row, column: I) -> Result<T>
 where

@@ -1,6 +1,7 @@
 //! Keeping the records of reference counting: see `migrations/0016_tracking.sql`.
 
 use super::PostgresStore;
+use super::time::{count, stored};
 use crate::error::Result;
 use crate::limits::{ADVANCE_ROWS_MAX, GAPS_NOTED_MAX};
 use crate::store::TrackStep;
@@ -16,13 +17,13 @@ pub(super) async fn track(store: &PostgresStore, topic: TopicId, messages_max: u
             &[&topic.0, &batch(messages_max), &store.clock.injected()],
         )
         .await?;
-    let count = |column: &str| u64::try_from(rows[0].get::<_, i64>(column)).expect("a count is not negative");
+    let row = &rows[0];
     Ok(TrackStep {
-        recorded: count("recorded"),
-        changed: count("changed"),
-        completed: count("completed"),
-        removed: count("removed"),
-        more: rows[0].get("more"),
+        recorded: count(row, "recorded")?,
+        changed: count(row, "changed")?,
+        completed: count(row, "completed")?,
+        removed: count(row, "removed")?,
+        more: stored(row, "more")?,
     })
 }
 

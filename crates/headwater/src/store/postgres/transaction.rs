@@ -24,6 +24,7 @@ use super::hosts::Hosts;
 use super::publish::Columns;
 use super::settle::{PartColumns, reaches_the_end};
 use super::statements::Statements;
+use super::time::stored;
 use super::{PostgresStore, fault};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
@@ -113,7 +114,7 @@ impl PostgresTransaction {
         let doing = format!("publishing to topic {topic}");
         let rows =
             self.query(&doing, &self.shared.statements.publish, &columns.params(&topic.as_str())).await?;
-        self.wake_after_commit(TopicId(rows[0].get("topic_id")));
+        self.wake_after_commit(TopicId(stored(&rows[0], "topic_id")?));
         Ok(columns.published(&rows[0]))
     }
 }
@@ -138,7 +139,7 @@ impl PostgresTransaction {
         let now = self.shared.clock.injected();
         let sql = &self.shared.statements.transaction_enter;
         let rows = self.start(SAVEPOINT, sql, &[&handler, &message_id, &now]).await?;
-        Ok(rows[0].get("entered"))
+        stored(&rows[0], "entered")
     }
 
     /// Settles a lease inside this transaction; false if it is lost: then nothing of this may be committed.
@@ -170,7 +171,7 @@ impl PostgresTransaction {
                 ],
             )
             .await?;
-        let topic: Option<i32> = rows[0].get("topic_id");
+        let topic: Option<i32> = stored(&rows[0], "topic_id")?;
         if let Some(topic) = topic {
             // Also when all is acked: it may have freed a lane, and a look in vain is cheap.
             self.wake_after_commit(TopicId(topic));

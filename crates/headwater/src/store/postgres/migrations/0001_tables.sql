@@ -242,6 +242,17 @@ CREATE TABLE {schema}.clock (
 
 INSERT INTO {schema}.clock DEFAULT VALUES;
 
+-- What only the owner may choose: parameters of these types are in functions that others may call. The check runs where the
+-- argument is made, before the function is entered, and so with the caller's own rights, also under SET ROLE or inside
+-- another SECURITY DEFINER function. Tests inject the time as the owner; every other caller passes null, and the server's clock counts.
+CREATE DOMAIN {schema}.injected_time AS timestamptz
+    CONSTRAINT only_the_owner_sets_the_time CHECK (VALUE IS NULL OR has_table_privilege('{schema}.message', 'INSERT'));
+-- Ages from which on maintenance removes entries of the inbox, and subscriptions that are dead or cancelled.
+CREATE DOMAIN {schema}.inbox_age_ms AS bigint
+    CONSTRAINT only_the_owner_forgets_sooner CHECK (VALUE >= 604800000 OR has_table_privilege('{schema}.message', 'INSERT'));
+CREATE DOMAIN {schema}.subscription_age_ms AS bigint
+    CONSTRAINT only_the_owner_removes_sooner CHECK (VALUE >= 2592000000 OR has_table_privilege('{schema}.message', 'INSERT'));
+
 -- How old a stamp is. One from the future, of a clock that was ahead, is as old as can be: what waits for its age must not
 -- wait until the clock shows that time again. A second is the time between two processes that read the clock.
 CREATE FUNCTION {schema}.stamp_age_ms(p_at timestamptz, p_now timestamptz) RETURNS bigint

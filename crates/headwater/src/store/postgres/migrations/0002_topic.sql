@@ -73,14 +73,18 @@ BEGIN
             'invalid semantics: topic %s has more than one group, and a queue has one; cancel the others first', p_name);
     END IF;
     IF (t.storage, t.partition, t.partition_rows) IS DISTINCT FROM (n.storage, n.partition, n.partition_rows) THEN
-        -- Whoever has published and not committed holds the log: only once they ended is it known whether it is empty.
-        PERFORM set_config('lock_timeout', '3s', true);
-        LOCK TABLE {schema}.message IN ACCESS EXCLUSIVE MODE;
-        PERFORM set_config('lock_timeout', '0', true);
-        IF EXISTS (SELECT FROM {schema}.message m WHERE m.topic_id = t.topic_id) THEN
-            RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = format(
-                'invalid storage: topic %s has messages, and they are not moved; change it while it is empty', p_name);
-        END IF;
+        -- First without a lock: what is refused anyway makes no publisher wait. Then once more, because transactions that have
+        -- published and not committed hold the log: only once they ended is it known whether it is empty.
+        FOR i IN 1..2 LOOP
+            IF EXISTS (SELECT FROM {schema}.message m WHERE m.topic_id = t.topic_id) THEN
+                RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = format(
+                    'invalid storage: topic %s has messages, and they are not moved; change it while it is empty', p_name);
+            END IF;
+            IF i = 1 THEN
+                PERFORM {schema}.hold_vacuum();
+                PERFORM {schema}.lock_log();
+            END IF;
+        END LOOP;
     END IF;
     UPDATE {schema}.topic x
     SET semantics = n.semantics, message_retention_ms = n.message_retention_ms, max_retention_ms = n.max_retention_ms,

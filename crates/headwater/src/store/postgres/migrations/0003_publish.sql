@@ -110,7 +110,7 @@ END $$;
 -- i waits for its time; duplicate_of[i] is the id of the message that had its dedup key first.
 CREATE FUNCTION {schema}.publish_batch(
     p_topic text, p_message_ids uuid[], p_payloads bytea[], p_keys text[], p_types text[], p_content_types text[],
-    p_headers jsonb[], p_correlation_ids text[], p_dedup_keys text[], p_deliver_ats timestamptz[], p_now timestamptz,
+    p_headers jsonb[], p_correlation_ids text[], p_dedup_keys text[], p_deliver_ats timestamptz[], p_now {schema}.injected_time,
     p_own boolean, p_expected timestamptz DEFAULT NULL, OUT topic_id integer, OUT offsets bigint[], OUT duplicate_of uuid[]
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$

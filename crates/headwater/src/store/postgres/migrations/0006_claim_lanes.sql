@@ -185,7 +185,7 @@ END $$;
 -- run thousands of times a second over tables whose statistics are always stale.
 CREATE FUNCTION {schema}.claim(
     p_owner text, p_subscription_ids integer[], p_messages_max integer[], p_lease_ms bigint[], p_in_flight_max bigint[],
-    p_rates double precision[], p_bursts bigint[], p_durable boolean, p_promote_max integer, p_rows_max integer, p_gaps_max bigint, p_parked_max bigint, p_now timestamptz,
+    p_rates double precision[], p_bursts bigint[], p_durable boolean, p_promote_max integer, p_rows_max integer, p_gaps_max bigint, p_parked_max bigint, p_now {schema}.injected_time,
     p_expected timestamptz DEFAULT NULL, p_moved_ms bigint DEFAULT NULL
 ) RETURNS SETOF {schema}.claimed
 LANGUAGE plpgsql SECURITY DEFINER

@@ -7,7 +7,7 @@
 
 -- Writes down who acked a range, if the topic wants to know. Part of the transaction that acks.
 CREATE FUNCTION {schema}.log_ack(
-    p_subscription_id integer, p_first bigint, p_last bigint, p_lane integer, p_owner text, p_now timestamptz
+    p_subscription_id integer, p_first bigint, p_last bigint, p_lane integer, p_owner text, p_now {schema}.injected_time
 ) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -23,7 +23,7 @@ COMMENT ON FUNCTION {schema}.log_ack IS 'granted to consumer: the line of an ack
 -- the lease is lost or a part is not held under the token; then nothing has changed.
 CREATE FUNCTION {schema}.settle_parts(
     p_token bigint, p_subscription_id integer, p_owner text, p_firsts bigint[], p_lasts bigint[], p_outcomes text[],
-    p_delays_ms bigint[], p_errors text[], p_keys text[], p_durable boolean, p_now timestamptz,
+    p_delays_ms bigint[], p_errors text[], p_keys text[], p_durable boolean, p_now {schema}.injected_time,
     p_expected timestamptz DEFAULT NULL
 ) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER
@@ -93,7 +93,7 @@ END $$;
 
 -- Gives leases a new deadline; returns the tokens that were held.
 CREATE FUNCTION {schema}.extend(
-    p_tokens bigint[], p_subscription_ids integer[], p_owners text[], p_lease_ms bigint, p_durable boolean, p_now timestamptz,
+    p_tokens bigint[], p_subscription_ids integer[], p_owners text[], p_lease_ms bigint, p_durable boolean, p_now {schema}.injected_time,
     p_expected timestamptz DEFAULT NULL
 ) RETURNS SETOF bigint
 LANGUAGE plpgsql SECURITY DEFINER

@@ -140,7 +140,7 @@ END $$;
 -- Subscribes a group, or finds it. The extent's lock serialises those that create or resurrect: of ten at once one does, and
 -- the others find it done. A group that is there and counts is found without it.
 CREATE FUNCTION {schema}.subscribe(
-    p_topic text, p_group text, p_start text, p_offset bigint, p_at timestamptz, p_window_ms bigint, p_now timestamptz,
+    p_topic text, p_group text, p_start text, p_offset bigint, p_at timestamptz, p_window_ms bigint, p_now {schema}.injected_time,
     OUT subscription_id integer, OUT topic_id integer, OUT lanes integer, OUT lease_ms bigint, OUT max_attempts integer,
     OUT backoff_initial_ms bigint, OUT backoff_max_ms bigint, OUT resurrected boolean, OUT missed bigint
 )
@@ -220,7 +220,7 @@ END $$;
 -- One round of upkeep over all topics, after their heads were advanced: promotes, forgets old dedup keys and flags. It is
 -- apart from "advance" so that nothing it may have to wait for keeps a head locked.
 CREATE FUNCTION {schema}.maintain(
-    p_promote_max integer, p_now timestamptz, OUT promoted bigint, OUT dedup_forgotten bigint
+    p_promote_max integer, p_now {schema}.injected_time, OUT promoted bigint, OUT dedup_forgotten bigint
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

@@ -2,10 +2,26 @@
 -- whoever migrates. Roles belong to the whole cluster and need CREATEROLE; where the migrating user may not create
 -- them, a notice says so and the owner can grant the same to roles of their own.
 
-REVOKE ALL ON SCHEMA {schema} FROM PUBLIC;
-REVOKE ALL ON ALL TABLES IN SCHEMA {schema} FROM PUBLIC;
-REVOKE ALL ON ALL SEQUENCES IN SCHEMA {schema} FROM PUBLIC;
-REVOKE ALL ON ALL FUNCTIONS IN SCHEMA {schema} FROM PUBLIC;
+-- Takes from PUBLIC what it has of the schema. PostgreSQL grants every new function to PUBLIC, and a dump that is restored where a
+-- role is missing loses the revocation together with the grant that fails. Only where there is something to revoke: a
+-- revocation writes a function's row anew, its text too.
+CREATE FUNCTION {schema}.revoke_public() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_object text;
+BEGIN
+    FOR v_object IN
+        SELECT 'FUNCTION ' || p.oid::regprocedure FROM pg_proc p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
+        WHERE p.pronamespace = '{schema}'::regnamespace AND a.grantee = 0
+        UNION
+        SELECT CASE c.relkind WHEN 'S' THEN 'SEQUENCE ' ELSE 'TABLE ' END || c.oid::regclass FROM pg_class c, aclexplode(c.relacl) a
+        WHERE c.relnamespace = '{schema}'::regnamespace AND a.grantee = 0
+        UNION
+        SELECT 'SCHEMA {schema}' FROM pg_namespace n, aclexplode(n.nspacl) a WHERE n.oid = '{schema}'::regnamespace AND a.grantee = 0
+    LOOP
+        EXECUTE format('REVOKE ALL ON %s FROM PUBLIC', v_object);
+    END LOOP;
+END $$;
 
 -- Grants a role what it needs. The owner may call it for roles of their own.
 CREATE FUNCTION {schema}.grant_role(p_role text, p_kind text) RETURNS void
@@ -13,6 +29,8 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v_function text;
 BEGIN
+    -- First: the right to use the schema is what kept a restored one closed.
+    PERFORM {schema}.revoke_public();
     EXECUTE format('GRANT USAGE ON SCHEMA {schema} TO %I', p_role);
     IF p_kind NOT IN ('producer', 'consumer', 'reader') THEN
         RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = format('invalid kind: %s is not producer, consumer or reader', p_kind);
@@ -42,24 +60,39 @@ BEGIN
     END LOOP;
 END $$;
 
-REVOKE ALL ON FUNCTION {schema}.grant_role FROM PUBLIC;
-
-DO $$
+-- Creates the namespace's own roles where the user may, and grants them this version's functions and tables. A role that
+-- Headwater created has a comment that says so, which databases of one cluster share like the role. Another role of the name is refused:
+-- it belongs to other people, who would read every payload.
+CREATE FUNCTION {schema}.grant_roles() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+    v_mark text := 'headwater: role of namespace {name}';
     v_kind text;
+    v_role text;
 BEGIN
     FOREACH v_kind IN ARRAY ARRAY['producer', 'consumer', 'reader'] LOOP
-        BEGIN
-            IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '{name}_' || v_kind) THEN
-                EXECUTE format('CREATE ROLE %I NOLOGIN', '{name}_' || v_kind);
-            END IF;
-            PERFORM {schema}.grant_role('{name}_' || v_kind, v_kind);
-        EXCEPTION
-            WHEN insufficient_privilege THEN
-                RAISE NOTICE 'role {name}_% was not created: creating roles is not allowed to this user', v_kind;
-            WHEN duplicate_object OR unique_violation THEN
-                -- Another namespace's migration made it a moment ago.
-                PERFORM {schema}.grant_role('{name}_' || v_kind, v_kind);
-        END;
+        v_role := '{name}_' || v_kind;
+        IF to_regrole(quote_ident(v_role)) IS NULL THEN
+            BEGIN
+                EXECUTE format('CREATE ROLE %I NOLOGIN', v_role);
+                EXECUTE format('COMMENT ON ROLE %I IS %L', v_role, v_mark);
+            EXCEPTION
+                WHEN insufficient_privilege THEN
+                    RAISE NOTICE 'role % was not created: creating roles is not allowed to this user', v_role;
+                WHEN duplicate_object OR unique_violation THEN
+                    -- The migration of another database created it a moment ago.
+                    NULL;
+            END;
+        END IF;
+        CONTINUE WHEN to_regrole(quote_ident(v_role)) IS NULL;
+        IF shobj_description(to_regrole(quote_ident(v_role)), 'pg_authid') IS DISTINCT FROM v_mark THEN
+            RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = format(
+                'invalid role: %s exists and was not created for namespace {name}, which would give it the rights of a %s; '
+                'choose another namespace, rename the role, or, if it is meant to have them, run COMMENT ON ROLE %I IS %L',
+                v_role, v_kind, v_role, v_mark);
+        END IF;
+        PERFORM {schema}.grant_role(v_role, v_kind);
     END LOOP;
 END $$;
+
+SELECT {schema}.grant_roles();

@@ -58,7 +58,7 @@ END $$;
 -- It waits only for its own row, and holds nothing then: two beats, or a beat and a claim or settlement, never deadlock. A
 -- lease that somebody is settling or extending right now is left to them whole. Its owner's row then stays, and the next
 -- beat looks again.
-CREATE FUNCTION {schema}.heartbeat(p_owner text, p_silent_ms bigint, p_now timestamptz)
+CREATE FUNCTION {schema}.heartbeat(p_owner text, p_silent_ms bigint, p_now {schema}.injected_time)
 RETURNS TABLE (dead_owner text, leases bigint, topic_ids integer[])
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -125,7 +125,7 @@ COMMENT ON FUNCTION {schema}.watch IS 'granted to consumer: proves that a proces
 
 -- Ends the leases of an owner whose proof is gone, as watch() found it: no row if it was seen alive or gave another proof since.
 -- Both rows stay locked until the leases have ended, so a proof that is given meanwhile comes before or after all of it.
-CREATE FUNCTION {schema}.take_over(p_owner text, p_key bigint, p_seen_at timestamptz, p_now timestamptz)
+CREATE FUNCTION {schema}.take_over(p_owner text, p_key bigint, p_seen_at timestamptz, p_now {schema}.injected_time)
 RETURNS TABLE (leases bigint, topic_ids integer[])
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -170,29 +170,35 @@ END $$;
 
 -- The time, and what is known of the clock.
 CREATE FUNCTION {schema}.read_clock(
-    p_now timestamptz, OUT now timestamptz, OUT latest_at timestamptz, OUT steady_at timestamptz, OUT moved_ms bigint
+    p_now {schema}.injected_time, OUT now timestamptz, OUT latest_at timestamptz, OUT steady_at timestamptz, OUT moved_ms bigint
 )
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT coalesce(p_now, clock_timestamp()), c.latest_at, c.steady_at, c.moved_ms FROM {schema}.clock c
 $$;
 COMMENT ON FUNCTION {schema}.read_clock IS 'granted to producer, consumer: the time, and steps of the clock that are dealt with';
 
--- Stores the time p_now that a process read, and moves deadlines by a step it found. False, and nothing changed, if another
+-- Stores the time p_read that a process read, and moves deadlines by a step it found. False, and nothing changed, if another
 -- moved them since: p_moved_ms is no longer what is stored. Two that find the same step wait for each other at the row.
+-- False as well if the clock shows another time by now: it stepped since, or p_read was never read from it.
 --
 -- Rows that a transaction holds are passed over, because waiting for them could be a deadlock: a claim or settlement that is at
 -- work on them at this moment gives them new times or removes them.
-CREATE FUNCTION {schema}.move_clock(p_moved_ms bigint, p_step_ms bigint, p_now timestamptz, p_steady boolean) RETURNS boolean
+CREATE FUNCTION {schema}.move_clock(
+    p_moved_ms bigint, p_step_ms bigint, p_read timestamptz, p_steady boolean, p_now {schema}.injected_time
+) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v_step interval := make_interval(secs => p_step_ms / 1000.0);
     -- What had passed before a step forward stays passed; what lies in the past after a step back is as due as before.
-    v_after timestamptz := p_now - greatest(v_step, interval '0');
+    v_after timestamptz := p_read - greatest(v_step, interval '0');
 BEGIN
+    IF p_read IS NULL OR abs(extract(epoch FROM coalesce(p_now, clock_timestamp()) - p_read)) > 5 THEN
+        RETURN false;
+    END IF;
     PERFORM set_config('synchronous_commit', 'off', true);
     UPDATE {schema}.clock c
-    SET latest_at = CASE WHEN p_step_ms = 0 THEN greatest(c.latest_at, p_now) ELSE p_now END,
-        steady_at = CASE WHEN p_steady THEN p_now ELSE c.steady_at + v_step END,
+    SET latest_at = CASE WHEN p_step_ms = 0 THEN greatest(c.latest_at, p_read) ELSE p_read END,
+        steady_at = CASE WHEN p_steady THEN p_read ELSE c.steady_at + v_step END,
         moved_ms = c.moved_ms + p_step_ms
     WHERE c.moved_ms = p_moved_ms;
     IF NOT FOUND THEN
@@ -204,15 +210,15 @@ BEGIN
     -- A lease that a step back would end was given after it, by a process that did not notice: its time is right.
     UPDATE {schema}.outstanding o SET due_at = o.due_at + v_step WHERE o.ctid = ANY (ARRAY(
         SELECT x.ctid FROM {schema}.outstanding x
-        WHERE x.due_at > v_after AND x.due_at < 'infinity' AND (x.owner IS NULL OR x.due_at + v_step > p_now)
+        WHERE x.due_at > v_after AND x.due_at < 'infinity' AND (x.owner IS NULL OR x.due_at + v_step > p_read)
         FOR UPDATE SKIP LOCKED));
-    UPDATE {schema}.owner w SET seen_at = least(w.seen_at + v_step, p_now) WHERE w.ctid = ANY (ARRAY(
+    UPDATE {schema}.owner w SET seen_at = least(w.seen_at + v_step, p_read) WHERE w.ctid = ANY (ARRAY(
         SELECT x.ctid FROM {schema}.owner x FOR UPDATE SKIP LOCKED));
     UPDATE {schema}.waiter w SET until = w.until + v_step WHERE w.ctid = ANY (ARRAY(
         SELECT x.ctid FROM {schema}.waiter x FOR UPDATE SKIP LOCKED));
     UPDATE {schema}.dedup d
-    SET expires_at = least(CASE WHEN d.expires_at + v_step > p_now THEN d.expires_at + v_step ELSE d.expires_at END,
-                           p_now + make_interval(secs => t.dedup_window_ms / 1000.0))
+    SET expires_at = least(CASE WHEN d.expires_at + v_step > p_read THEN d.expires_at + v_step ELSE d.expires_at END,
+                           p_read + make_interval(secs => t.dedup_window_ms / 1000.0))
     FROM {schema}.topic t
     WHERE t.topic_id = d.topic_id AND d.ctid = ANY (ARRAY(
         SELECT x.ctid FROM {schema}.dedup x WHERE x.expires_at > v_after FOR UPDATE SKIP LOCKED));
@@ -309,7 +315,7 @@ END $$;
 -- The subscriptions for which a claim may find something. One is quiet if it is active, is past the head, and a claim that finds nothing
 -- would not ask to be repeated: recheck_ms() is the very function that claims ask. It knows of offsets that are taken and not there yet,
 -- of what is due or will be, of gaps and of scheduled messages. Reads only.
-CREATE FUNCTION {schema}.claimable(p_subscription_ids integer[], p_now timestamptz) RETURNS TABLE (subscription_id integer)
+CREATE FUNCTION {schema}.claimable(p_subscription_ids integer[], p_now {schema}.injected_time) RETURNS TABLE (subscription_id integer)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
@@ -325,14 +331,4 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION {schema}.claimable IS 'granted to consumer: which subscriptions a claim may find something for';
 
--- The roles made before get what is new.
-DO $$
-DECLARE
-    v_kind text;
-BEGIN
-    FOREACH v_kind IN ARRAY ARRAY['producer', 'consumer', 'reader'] LOOP
-        IF EXISTS (SELECT FROM pg_roles WHERE rolname = '{name}_' || v_kind) THEN
-            PERFORM {schema}.grant_role('{name}_' || v_kind, v_kind);
-        END IF;
-    END LOOP;
-END $$;
+SELECT {schema}.grant_roles();

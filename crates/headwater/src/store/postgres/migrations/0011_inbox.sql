@@ -30,14 +30,6 @@ BEGIN
     END LOOP;
 END $$;
 
--- Grants this version's functions and tables to the namespace's own roles, where the migrating user could create them.
-CREATE FUNCTION {schema}.grant_roles() RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    PERFORM {schema}.grant_role(r.rolname, k)
-    FROM unnest(ARRAY['producer', 'consumer', 'reader']) k JOIN pg_roles r ON r.rolname = '{name}_' || k;
-END $$;
-
 -- "message_id" is the publisher's identity of a message, so a second publish of the same id is known as well.
 CREATE TABLE {schema}.inbox (
     handler    text COLLATE "C" NOT NULL,
@@ -50,7 +42,7 @@ CREATE INDEX inbox_handled ON {schema}.inbox (handled_at);
 
 -- Enters a message; false if its handler has handled it. An open transaction that entered the same pair holds us until it
 -- ends: only then is it known whether the effect happened.
-CREATE FUNCTION {schema}.enter(p_handler text, p_message_id uuid, p_now timestamptz) RETURNS boolean
+CREATE FUNCTION {schema}.enter(p_handler text, p_message_id uuid, p_now {schema}.injected_time) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     INSERT INTO {schema}.inbox (handler, message_id, handled_at)
@@ -64,7 +56,7 @@ COMMENT ON FUNCTION {schema}.enter IS 'granted to consumer: the inbox entry of a
 -- committed or rolled back on its own is found out before anything is acked outside of it.
 CREATE FUNCTION {schema}.settle_inside(
     p_mark text, p_token bigint, p_subscription_id integer, p_owner text, p_firsts bigint[], p_lasts bigint[],
-    p_outcomes text[], p_delays_ms bigint[], p_errors text[], p_keys text[], p_now timestamptz
+    p_outcomes text[], p_delays_ms bigint[], p_errors text[], p_keys text[], p_now {schema}.injected_time
 ) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
@@ -100,7 +92,7 @@ END $$;
 COMMENT ON FUNCTION {schema}.settle_inside IS 'granted to consumer: settles in the transaction of the handlers';
 
 -- Forgets entries older than the retention, a bounded number. Those another round is removing are skipped.
-CREATE FUNCTION {schema}.forget_inbox(p_retention_ms bigint, p_max integer, p_now timestamptz) RETURNS bigint
+CREATE FUNCTION {schema}.forget_inbox(p_retention_ms {schema}.inbox_age_ms, p_max integer, p_now {schema}.injected_time) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v_count bigint;

@@ -14,7 +14,7 @@
 -- A call may take many steps. Its last one writes the line of the audit, with what the ones before it have redriven.
 CREATE FUNCTION {schema}.redrive(
     p_subscription_id integer, p_ids uuid[], p_lanes integer[], p_before bigint, p_is_last boolean, p_actor text,
-    p_now timestamptz, OUT redriven bigint, OUT topic_id integer
+    p_now {schema}.injected_time, OUT redriven bigint, OUT topic_id integer
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -74,7 +74,7 @@ COMMENT ON FUNCTION {schema}.redrive IS 'granted to consumer: hands dead letters
 
 -- Removes letters for good; how many there were. The last step of a call writes the line of the audit.
 CREATE FUNCTION {schema}.purge(
-    p_subscription_id integer, p_ids uuid[], p_before bigint, p_is_last boolean, p_actor text, p_now timestamptz
+    p_subscription_id integer, p_ids uuid[], p_before bigint, p_is_last boolean, p_actor text, p_now {schema}.injected_time
 ) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

@@ -3,7 +3,9 @@
 CREATE TABLE {schema}.cron (
     job       text COLLATE "C" PRIMARY KEY,
     -- The last tick fired, or the time from which on ticks count.
-    last_tick timestamptz NOT NULL
+    last_tick timestamptz NOT NULL,
+    -- What clients can hold: see the log.
+    CONSTRAINT cron_last_tick_readable CHECK (last_tick >= '0001-01-01 00:00:00Z' AND last_tick < '9999-12-30 00:00:00Z')
 ) WITH (fillfactor = 50);
 
 -- The last tick fired of a job; on first use it begins at p_first.
@@ -30,7 +32,7 @@ COMMENT ON FUNCTION {schema}.cron_last IS 'granted to producer: the last tick of
 CREATE FUNCTION {schema}.cron_fire(
     p_job text, p_tick timestamptz, p_topic text, p_message_id uuid, p_payload bytea, p_key text, p_type text,
     p_content_type text, p_headers jsonb, p_correlation_id text, p_dedup_key text, p_deliver_at timestamptz,
-    p_now timestamptz
+    p_now {schema}.injected_time
 ) RETURNS TABLE (topic_id integer, offsets bigint[], duplicate_of uuid[])
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

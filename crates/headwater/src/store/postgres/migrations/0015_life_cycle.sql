@@ -287,7 +287,7 @@ END $$;
 -- claims with limits, and a busy group must not die of that.
 CREATE FUNCTION {schema}.beat(
     p_owner text, p_ids integer[], p_processed bigint[], p_failed bigint[], p_filtered bigint[], p_rates double precision[],
-    p_means_us bigint[], p_p95s_us bigint[], p_now timestamptz
+    p_means_us bigint[], p_p95s_us bigint[], p_now {schema}.injected_time
 ) RETURNS TABLE (topic_id integer, state text, resurrected boolean, missed bigint, missed_first bigint, missed_last bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

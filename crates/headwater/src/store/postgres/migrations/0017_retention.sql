@@ -20,7 +20,7 @@ ALTER TABLE {schema}.mark SET (autovacuum_vacuum_scale_factor = 0, autovacuum_va
 -- most five minutes count, and nothing if it went back. A step of the clock and a pause of maintenance cannot be told apart: the
 -- first ages messages by five minutes at most, and the second only delays their removal. Dead detection reads it every minute.
 -- In a transaction of its own, so that no other waits for it.
-CREATE FUNCTION {schema}.elapse(p_now timestamptz) RETURNS bigint
+CREATE FUNCTION {schema}.elapse(p_now {schema}.injected_time) RETURNS bigint
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     INSERT INTO {schema}.elapsed AS c (read_at, elapsed_ms) VALUES (coalesce(p_now, clock_timestamp()), 0)
     ON CONFLICT (one) DO UPDATE
@@ -302,7 +302,7 @@ END $$;
 
 -- One step: at most p_max messages. Groups are those that had not done what was removed, dead ones too.
 CREATE FUNCTION {schema}.clean(
-    p_topic_id integer, p_max integer, p_now timestamptz,
+    p_topic_id integer, p_max integer, p_now {schema}.injected_time,
     OUT topic text, OUT removed bigint, OUT missed_groups text[], OUT missed bigint[], OUT missed_first bigint[], OUT missed_last bigint[],
     OUT more boolean
 )

@@ -54,26 +54,41 @@ LANGUAGE sql IMMUTABLE AS $$
     END
 $$;
 
+-- Waits for a vacuum of the shared table to give way, which takes PostgreSQL a second, in a mode that keeps no publisher or
+-- reader waiting: the short waits for the table itself would never outlast it.
+CREATE FUNCTION {schema}.hold_vacuum() RETURNS void
+LANGUAGE plpgsql SET lock_timeout = '3s' AS $$
+BEGIN
+    LOCK TABLE ONLY {schema}.message_shared IN SHARE UPDATE EXCLUSIVE MODE;
+END $$;
+
+-- Locks the whole log. While this waits for an open transaction every publish and claim waits behind it: so it fails soon, as
+-- busy, and the client tries again after a pause in which they continue.
+CREATE FUNCTION {schema}.lock_log() RETURNS void
+LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
+BEGIN
+    LOCK TABLE {schema}.message IN ACCESS EXCLUSIVE MODE;
+END $$;
+
 -- Gives a topic that has no messages the storage its settings name, and takes away what it had. Runs under the lock of the
--- extent, or in the transaction that creates the topic. The new table is made apart and attached, so publishers of other
--- topics go on; the shared table is locked while it is made sure that it has none of the topic's rows, at once if the topic was
--- created with tables of its own. Who has an open transaction on it can hold that up: then this fails as busy, and is tried
--- again.
+-- extent, or in the transaction that creates the topic. The new table is made apart and attached last, so publishers of other
+-- topics continue; the shared table is locked while it is made sure that it has none of the topic's rows, at once if the topic was
+-- created with tables of its own. An open transaction on it can hold that up: then this fails as busy, and the client tries
+-- again, as with lock_log.
 CREATE FUNCTION {schema}.make_storage(p_topic_id integer) RETURNS void
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
 DECLARE
     t {schema}.topic;
     v_table text := 'message_t' || p_topic_id;
     v_first bigint := {schema}.last_taken(p_topic_id) + 1;
     v_size bigint;
-    v_timeout text := current_setting('lock_timeout');
 BEGIN
     SELECT x.* INTO STRICT t FROM {schema}.topic x WHERE x.topic_id = p_topic_id;
     IF EXISTS (SELECT FROM {schema}.message m WHERE m.topic_id = p_topic_id) THEN
         RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = format(
             'invalid storage: topic %s has messages, and storage changes only while it has none', t.name);
     END IF;
-    PERFORM set_config('lock_timeout', '3s', true);
+    PERFORM {schema}.hold_vacuum();
     IF to_regclass('{schema}.' || v_table) IS NOT NULL THEN
         EXECUTE format('DROP TABLE {schema}.%I', v_table);
     END IF;
@@ -96,7 +111,6 @@ BEGIN
         END IF;
         EXECUTE format('ALTER TABLE {schema}.message ATTACH PARTITION {schema}.%I FOR VALUES IN (%s)', v_table, p_topic_id);
     END IF;
-    PERFORM set_config('lock_timeout', v_timeout, true);
 END $$;
 
 -- Measures the rate: over a minute at least, so that it is one.
@@ -299,7 +313,7 @@ END $$;
 
 -- One run over the partitions of a topic.
 CREATE FUNCTION {schema}.keep_partitions(
-    p_topic_id integer, p_lock_ms integer, p_now timestamptz,
+    p_topic_id integer, p_lock_ms integer, p_now {schema}.injected_time,
     OUT topic text, OUT created bigint, OUT dropped bigint, OUT removed bigint, OUT ahead bigint, OUT locked boolean,
     OUT missed_groups text[], OUT missed bigint[], OUT missed_first bigint[], OUT missed_last bigint[]
 )
@@ -309,6 +323,7 @@ DECLARE
     e {schema}.extent;
     t {schema}.topic;
     v_step record;
+    v_timeout text := current_setting('lock_timeout');
 BEGIN
     SELECT x.* INTO t FROM {schema}.topic x WHERE x.topic_id = p_topic_id;
     topic := t.name;
@@ -317,8 +332,8 @@ BEGIN
         RETURN;
     END IF;
     e := {schema}.begin_upkeep(p_topic_id);
-    -- Only now: the extent's lock is waited for as anybody waits for it.
-    PERFORM set_config('lock_timeout', p_lock_ms::text, true);
+    -- Only now: the extent's lock is waited for as anybody waits for it. Never without end, because others wait behind it.
+    PERFORM set_config('lock_timeout', greatest(least(p_lock_ms, 1000), 1)::text, true);
     SELECT x.* INTO STRICT t FROM {schema}.topic x WHERE x.topic_id = p_topic_id;
     SELECT * INTO v_step FROM {schema}.create_ahead(t, e, v_now);
     created := v_step.created;
@@ -333,7 +348,7 @@ BEGIN
     missed_last := v_step.missed_last;
     SELECT count(*) INTO ahead FROM {schema}.partition x
     WHERE x.topic_id = p_topic_id AND x.first_offset > {schema}.last_taken(p_topic_id);
-    PERFORM set_config('lock_timeout', '0', true);
+    PERFORM set_config('lock_timeout', v_timeout, true);
 END $$;
 COMMENT ON FUNCTION {schema}.keep_partitions IS 'granted to consumer: creates partitions ahead and drops those behind';
 

@@ -54,7 +54,7 @@ BEGIN
     SELECT x.* INTO STRICT t FROM {schema}.topic x JOIN {schema}.subscription s ON s.topic_id = x.topic_id
     WHERE s.subscription_id = p_subscription_id;
     PERFORM FROM {schema}.head h WHERE h.topic_id = t.topic_id FOR SHARE;
-    SELECT q.* INTO STRICT p FROM {schema}.places(t.topic_id) q WHERE q.subscription_id = p_subscription_id;
+    SELECT q.* INTO STRICT p FROM {schema}.place_of(p_subscription_id) q;
     SELECT x.* INTO STRICT e FROM {schema}.extent x WHERE x.topic_id = t.topic_id;
     SELECT h.head, {schema}.gaps(t.topic_id) INTO v_head, v_gaps FROM {schema}.head h WHERE h.topic_id = t.topic_id;
     -- What was published while nobody counted keeps its least life.
@@ -189,7 +189,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     JOIN {schema}.subscription s ON s.subscription_id = b.subscription_id
     JOIN {schema}.topic t ON t.topic_id = s.topic_id
     CROSS JOIN LATERAL (SELECT CASE WHEN t.tracking = 'offset_watermark' THEN (
-        SELECT lower(p.pending) - 1 FROM {schema}.places(t.topic_id) p WHERE p.subscription_id = s.subscription_id) END AS floor) f
+        SELECT lower(p.pending) - 1 FROM {schema}.place_of(s.subscription_id) p) END AS floor) f
     WHERE p_subscription_id IS NULL OR b.subscription_id = p_subscription_id
     ORDER BY b.created_at DESC, b.subscription_id DESC
 $$;
@@ -218,7 +218,7 @@ END $$;
 
 -- Starts a backfill by hand; returns its subscription.
 CREATE FUNCTION {schema}.start_backfill(
-    p_topic text, p_group text, p_messages_max bigint, p_rate_max integer, p_actor text, p_now timestamptz
+    p_topic text, p_group text, p_messages_max bigint, p_rate_max integer, p_actor text, p_now {schema}.injected_time
 ) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -242,7 +242,7 @@ BEGIN
     FROM {schema}.topic t
     JOIN {schema}.head h ON h.topic_id = t.topic_id
     JOIN {schema}.extent e ON e.topic_id = t.topic_id
-    JOIN {schema}.places(s.topic_id) p ON p.subscription_id = s.subscription_id
+    CROSS JOIN {schema}.place_of(s.subscription_id) p
     WHERE t.topic_id = s.topic_id;
     v_first := greatest(v_first, v_last - least(p_messages_max, v_last) + 1);
     DELETE FROM {schema}.backfill b WHERE b.subscription_id = s.subscription_id;
@@ -256,7 +256,7 @@ END $$;
 COMMENT ON FUNCTION {schema}.start_backfill IS 'granted to consumer: starts a backfill';
 
 -- Cancels a backfill that is under way, or lets a cancelled or failed one of a group that counts go on from its checkpoint.
-CREATE FUNCTION {schema}.turn_backfill(p_topic text, p_group text, p_resume boolean, p_actor text, p_now timestamptz) RETURNS integer
+CREATE FUNCTION {schema}.turn_backfill(p_topic text, p_group text, p_resume boolean, p_actor text, p_now {schema}.injected_time) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     s {schema}.subscription := {schema}.locked_group(p_topic, p_group);
@@ -285,7 +285,7 @@ END $$;
 COMMENT ON FUNCTION {schema}.turn_backfill IS 'granted to consumer: cancels and resumes backfills';
 
 -- Gives a worker a backfill that has work and no other worker, the oldest; null if there is none. Its own first.
-CREATE FUNCTION {schema}.take_backfill(p_worker text, p_lease_ms bigint, p_now timestamptz) RETURNS integer
+CREATE FUNCTION {schema}.take_backfill(p_worker text, p_lease_ms bigint, p_now {schema}.injected_time) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
@@ -311,7 +311,7 @@ COMMENT ON FUNCTION {schema}.take_backfill IS 'granted to consumer: gives backfi
 
 -- One batch of a worker's backfill; nulls if it is not this worker's any more, or was cancelled, or went with its group.
 CREATE FUNCTION {schema}.step_backfill(
-    p_subscription_id integer, p_worker text, p_max integer, p_lease_ms bigint, p_now timestamptz,
+    p_subscription_id integer, p_worker text, p_max integer, p_lease_ms bigint, p_now {schema}.injected_time,
     OUT processed bigint, OUT changed bigint
 )
 LANGUAGE plpgsql SECURITY DEFINER
@@ -340,7 +340,7 @@ BEGIN
     IF NOT FOUND THEN
         RETURN;
     END IF;
-    SELECT q.*, {schema}.gaps(e.topic_id) AS gaps INTO v_place FROM {schema}.places(e.topic_id) q WHERE q.subscription_id = p_subscription_id;
+    SELECT q.*, {schema}.gaps(e.topic_id) AS gaps INTO v_place FROM {schema}.place_of(p_subscription_id) q;
     IF v_place.bit IS NULL OR NOT v_place.counts THEN
         RETURN;
     END IF;

@@ -1,7 +1,7 @@
 -- Who dies, who watches, and small things past their time. And rights for what is new: see grant_role.
 
 -- Elects or confirms the worker of the namespace. Whoever has the term keeps it until it has run out.
-CREATE FUNCTION {schema}.elect(p_worker text, p_term_ms bigint, p_now timestamptz) RETURNS boolean
+CREATE FUNCTION {schema}.elect(p_worker text, p_term_ms bigint, p_now {schema}.injected_time) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
@@ -29,7 +29,7 @@ COMMENT ON FUNCTION {schema}.resign IS 'granted to consumer: gives up the term o
 --
 -- Extents first, then claims apart, each for all that may die and in one order: see 0015_life_cycle. Who is past its timeout only
 -- after that look is left for the next.
-CREATE FUNCTION {schema}.detect_dead(p_now timestamptz) RETURNS TABLE (kind text, topic text, group_name text)
+CREATE FUNCTION {schema}.detect_dead(p_now {schema}.injected_time) RETURNS TABLE (kind text, topic text, group_name text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
@@ -107,8 +107,8 @@ BEGIN
     PERFORM FROM {schema}.head h WHERE h.topic_id = p_topic_id FOR UPDATE;
     PERFORM {schema}.hold_claims(ARRAY[p_subscription_id], true);
     SELECT e.first_offset INTO STRICT v_first FROM {schema}.extent e WHERE e.topic_id = p_topic_id;
-    PERFORM FROM {schema}.places(p_topic_id) q
-    WHERE q.subscription_id = p_subscription_id AND q.status = 'dead' AND NOT q.counts AND lower(q.pending) < v_first;
+    PERFORM FROM {schema}.place_of(p_subscription_id) q
+    WHERE q.status = 'dead' AND NOT q.counts AND lower(q.pending) < v_first;
     IF NOT FOUND THEN
         RETURN false;
     END IF;
@@ -121,7 +121,7 @@ END $$;
 -- holds nothing, and nothing is stored that it has not done; and it left no letters, which a person may still want. The dead group
 -- of a queue stays: without it nothing would be kept for its workers. A transaction for each: no topic waits for another's.
 CREATE FUNCTION {schema}.clean_subscription(
-    p_after integer, p_older_than_ms bigint, p_now timestamptz,
+    p_after integer, p_older_than_ms {schema}.subscription_age_ms, p_now {schema}.injected_time,
     OUT subscription_id integer, OUT topic text, OUT group_name text, OUT moved boolean, OUT deleted boolean
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -156,14 +156,16 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION {schema}.clean_subscription IS 'granted to consumer: removes subscriptions past their time';
 
--- Deletes one if nothing of it is pending. Letters are there to be read until they are purged: while it has any it stays.
+-- Deletes one if nothing of it is pending. Letters are there to be read until they are purged: while it has any it stays. Under
+-- the head's lock: a late row that is handed out at this moment is either seen here, or finds no subscription.
 CREATE FUNCTION {schema}.delete_subscription(p_subscription_id integer, p_topic_id integer) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN
+    PERFORM FROM {schema}.head h WHERE h.topic_id = p_topic_id FOR SHARE;
     PERFORM {schema}.hold_claims(ARRAY[p_subscription_id], true);
     -- Looked at anew, under the lock: it may have come back.
-    PERFORM FROM {schema}.places(p_topic_id) p JOIN {schema}.subscription s ON s.subscription_id = p.subscription_id
-    WHERE p.subscription_id = p_subscription_id AND s.released_until IS NULL
+    PERFORM FROM {schema}.place_of(p_subscription_id) p JOIN {schema}.subscription s ON s.subscription_id = p.subscription_id
+    WHERE s.released_until IS NULL
       AND (p.status = 'cancelled'
            OR p.status = 'dead' AND NOT p.counts AND isempty(p.held)
               AND NOT EXISTS (SELECT FROM {schema}.message m WHERE m.topic_id = p_topic_id AND m.message_offset >= p.next_offset))
@@ -177,7 +179,7 @@ BEGIN
 END $$;
 
 -- Forgets what processes told that have not been heard of for a day, and expired dedup keys; a bounded number.
-CREATE FUNCTION {schema}.forget_old(p_max integer, p_now timestamptz) RETURNS bigint
+CREATE FUNCTION {schema}.forget_old(p_max integer, p_now {schema}.injected_time) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
@@ -197,7 +199,7 @@ COMMENT ON FUNCTION {schema}.forget_old IS 'granted to consumer: forgets small t
 
 -- Notes that a job was run. A look for the dead that failed was no look.
 CREATE FUNCTION {schema}.job_ran(
-    p_job text, p_duration_us bigint, p_rows bigint, p_backlog bigint, p_error text, p_now timestamptz
+    p_job text, p_duration_us bigint, p_rows bigint, p_backlog bigint, p_error text, p_now {schema}.injected_time
 ) RETURNS void
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     INSERT INTO {schema}.job AS j (job, runs, failures, rows, backlog, last_run_at, duration_us, last_error)
@@ -216,14 +218,4 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 $$;
 COMMENT ON FUNCTION {schema}.jobs IS 'granted to consumer, reader: how jobs have been doing';
 
--- Functions are everybody's when they are made. Only those that still are: a revocation writes a function's row anew.
-DO $$
-DECLARE
-    v_function text;
-BEGIN
-    FOR v_function IN SELECT p.oid::regprocedure::text FROM pg_proc p
-                      WHERE p.pronamespace = '{schema}'::regnamespace AND p.proacl IS NULL LOOP
-        EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', v_function);
-    END LOOP;
-END $$;
 SELECT {schema}.grant_roles();

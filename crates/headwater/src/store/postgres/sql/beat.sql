@@ -3,4 +3,4 @@
 -- in microseconds (each an array), injected time.
 -- Index: subscription_pkey, activity_pkey.
 SELECT topic_id, state, resurrected, missed, missed_first, missed_last
-FROM {schema}.beat($1, $2, $3, $4, $5, $6, $7, $8, $9)
+FROM {schema}.beat($1, $2, $3, $4, $5, $6, $7, $8, $9::timestamptz)

@@ -8,4 +8,4 @@ SELECT kind, subscription_id, topic_id, token, first_offset, last_offset, attemp
        suspect, lane, blocked_keys, owner, recheck_ms,
        -- Read once, by the server that handed out: null after a crash, until an epoch is begun.
        (SELECT e.epoch FROM {schema}.epoch e WHERE e.made_by = e.xmin) AS epoch
-FROM {schema}.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
+FROM {schema}.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13::timestamptz, $14, $15)

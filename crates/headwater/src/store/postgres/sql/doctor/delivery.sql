@@ -3,13 +3,14 @@
 -- Index: none in particular; it reads the small tables whole and the log by its ends.
 WITH now AS (SELECT coalesce($1::timestamptz, clock_timestamp()) AS at)
 SELECT 'outstanding_overlap' AS finding,
-       format('subscription %s lane %s: offsets %s..=%s are outstanding twice', a.subscription_id, a.lane, b.first_offset,
-              least(a.last_offset, b.last_offset)) AS problem
-FROM {schema}.outstanding a
-JOIN {schema}.outstanding b ON b.subscription_id = a.subscription_id AND b.lane IS NOT DISTINCT FROM a.lane
-    AND (b.token, b.first_offset) <> (a.token, a.first_offset)
-    AND b.first_offset >= a.first_offset AND b.first_offset <= a.last_offset
-    AND (b.first_offset > a.first_offset OR b.token > a.token)
+       format('subscription %s lane %s: offsets %s..=%s are outstanding twice', o.subscription_id, o.lane, o.first_offset,
+              least(o.before, o.last_offset)) AS problem
+FROM (SELECT x.subscription_id, x.lane, x.first_offset, x.last_offset,
+             -- How far those that begin below reach.
+             max(x.last_offset) OVER (PARTITION BY x.subscription_id, x.lane ORDER BY x.first_offset, x.token
+                                      ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+      FROM {schema}.outstanding x) o
+WHERE o.before >= o.first_offset
 UNION ALL
 SELECT 'outstanding_beyond_cursor',
        format('subscription %s: offsets %s..=%s are outstanding but the cursor is at %s', o.subscription_id,

@@ -14,4 +14,4 @@ RETURNING o.token,
          THEN (SELECT s.topic_id FROM {schema}.subscription s WHERE s.subscription_id = o.subscription_id) END AS freed_topic_id,
     -- Evaluated once as well: where no topic keeps an ack log, none is called for.
     CASE WHEN (SELECT EXISTS (SELECT FROM {schema}.topic t WHERE t.ack_log))
-         THEN {schema}.log_ack(o.subscription_id, o.first_offset, o.last_offset, o.lane, o.owner, $3) END AS logged
+         THEN {schema}.log_ack(o.subscription_id, o.first_offset, o.last_offset, o.lane, o.owner, $3::timestamptz) END AS logged

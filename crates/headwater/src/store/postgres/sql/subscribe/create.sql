@@ -3,4 +3,4 @@
 -- count in ms, injected time.
 -- Index: subscription_group.
 SELECT subscription_id, topic_id, lanes, lease_ms, max_attempts, backoff_initial_ms, backoff_max_ms, resurrected, missed
-FROM {schema}.subscribe($1, $2, $3, $4, $5, $6, $7)
+FROM {schema}.subscribe($1, $2, $3, $4, $5, $6, $7::timestamptz)

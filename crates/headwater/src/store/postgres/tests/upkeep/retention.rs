@@ -202,6 +202,37 @@ async fn old_subscriptions_are_deleted_with_nothing_unread() {
     stage.strike().await;
 }
 
+/// A late row is handed out under the head's lock, and a subscription is deleted under it: no range stays without its own.
+#[tokio::test]
+async fn a_subscription_is_not_deleted_beside_a_row_that_comes_late() {
+    // Not a zombie for a long time: those are moved first, which takes the same lock.
+    let settings = "message_retention_ms = NULL, zombie_subscription_ttl_ms = 100000000000";
+    let Some(stage) = Stage::set(settings).await else { return };
+    stage.subscribe("a").await;
+    stage.subscribe("b").await;
+    let dead = "UPDATE {schema}.subscription SET status = 'dead', died_elapsed_ms = -3000000000 WHERE group_name = 'b';
+                UPDATE {schema}.cursor SET next_offset = 11; UPDATE {schema}.head SET head = 10;
+                SELECT setval(t.offsets, 10) FROM {schema}.topic t";
+    stage.run(dead).await;
+    // As the head's advance hands out what commits in a noted gap.
+    let late = stage.scene.client().await;
+    let hands_out = "BEGIN; SELECT FROM {schema}.head FOR UPDATE;
+        INSERT INTO {schema}.outstanding (token, first_offset, last_offset, due_at, subscription_id) VALUES (1, 5, 5, '-infinity', 2)";
+    late.batch_execute(&stage.scene.sql(hands_out)).await.unwrap();
+    let store = Arc::clone(&stage.store);
+    let month = Duration::from_secs(30 * 24 * 3600);
+    let cleaning = tokio::spawn(async move { store.clean_subscriptions(month).await.unwrap() });
+    let waits = "SELECT count(*) FROM pg_stat_activity
+                 WHERE wait_event_type = 'Lock' AND query LIKE '%{name}%clean_subscription%'";
+    until_true("it waits", async || cleaning.is_finished() || stage.number(waits).await == 1).await;
+    late.batch_execute("COMMIT").await.unwrap();
+    assert_eq!(cleaning.await.unwrap().deleted, vec![]);
+    let orphans = "SELECT count(*) FROM {schema}.outstanding o LEFT JOIN {schema}.subscription s USING (subscription_id)
+                   WHERE s.subscription_id IS NULL";
+    assert_eq!(stage.number(orphans).await, 0);
+    stage.strike().await;
+}
+
 /// A large table is vacuumed beside upkeep, which goes on meanwhile.
 #[tokio::test]
 async fn worn_tables_are_vacuumed_beside_upkeep() {

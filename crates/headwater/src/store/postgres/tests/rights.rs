@@ -1,0 +1,334 @@
+//! Who may do what: each promise is tried as the role it is about.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::*;
+use crate::limits::{INBOX_RETENTION, SUBSCRIPTION_RETENTION};
+use crate::store::Upkeep;
+
+/// Runs a statement as a role of the namespace, and answers the SQLSTATE of its refusal.
+async fn refusal(scene: &Scene, client: &Client, role: &str, sql: &str) -> Option<(String, String)> {
+    client.batch_execute(&scene.sql(&format!("SET ROLE {{name}}_{role}"))).await.unwrap();
+    let answer = client.batch_execute(&scene.sql(sql)).await;
+    client.batch_execute("RESET ROLE").await.unwrap();
+    let error = answer.err()?;
+    let database = error.as_db_error().expect("refused by the server");
+    Some((database.code().code().to_owned(), database.constraint().unwrap_or_default().to_owned()))
+}
+
+async fn numbers(scene: &Scene, client: &Client, sql: &str) -> Vec<i64> {
+    let row = client.query_one(&scene.sql(sql), &[]).await.unwrap();
+    (0..row.len()).map(|at| row.get(at)).collect()
+}
+
+async fn run(scene: &Scene, client: &Client, sql: &str) {
+    client.batch_execute(&scene.sql(sql)).await.unwrap();
+}
+
+async fn migrated(scene: &Scene) -> crate::Result<super::super::Migration> {
+    migrate(&scene.url, &scene.namespace, &OpenOptions::default()).await
+}
+
+#[tokio::test]
+async fn a_role_that_may_only_connect_has_nothing_and_stops_nothing() {
+    let Some(scene) = Scene::new() else { return };
+    let client = scene.client().await;
+    run(&scene, &client, "CREATE ROLE {name}_stranger").await;
+    // The name by which migrations used to wait for each other can be guessed by everybody.
+    let key = xxhash_rust::xxh3::xxh3_64(format!("headwater migrate {}", scene.namespace).as_bytes());
+    run(
+        &scene,
+        &client,
+        &format!("SET ROLE {{name}}_stranger; SELECT pg_advisory_lock({})", key.cast_signed()),
+    )
+    .await;
+    let opened = tokio::time::timeout(Duration::from_secs(20), scene.open()).await;
+    let store = opened.expect("a stranger's lock stops no migration");
+    run(&scene, &client, "RESET ROLE; SELECT pg_advisory_unlock_all()").await;
+    subscribed(&store).await;
+    let held = "SELECT
+        (SELECT count(*) FROM pg_proc p WHERE p.pronamespace = '{schema}'::regnamespace
+         AND has_function_privilege('{name}_stranger', p.oid, 'EXECUTE')),
+        (SELECT count(*) FROM pg_class c WHERE c.relnamespace = '{schema}'::regnamespace AND c.relkind IN ('r', 'p', 'v')
+         AND has_table_privilege('{name}_stranger', c.oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER')),
+        (SELECT count(*) FROM pg_class c WHERE c.relnamespace = '{schema}'::regnamespace
+         AND CASE WHEN c.relkind = 'S' THEN has_sequence_privilege('{name}_stranger', c.oid, 'USAGE, SELECT, UPDATE') END),
+        has_schema_privilege('{name}_stranger', '{name}', 'USAGE, CREATE')::integer::bigint";
+    assert_eq!(numbers(&scene, &client, held).await, [0, 0, 0, 0]);
+    for sql in ["SELECT {schema}.publish('orders', '1')", "TABLE {schema}.message", "TABLE {schema}.topic"] {
+        let refused = refusal(&scene, &client, "stranger", sql).await;
+        assert_eq!(refused.map(|(code, _)| code).as_deref(), Some("42501"), "{sql}");
+    }
+    assert_eq!(store.doctor().await.unwrap(), []);
+    run(&scene, &client, "DROP ROLE {name}_stranger").await;
+    scene.drop().await;
+}
+
+/// Every function that a role may call is tried with a time of the caller's: the time is refused before the function begins.
+#[tokio::test]
+async fn only_the_owner_sets_the_time() {
+    let Some(scene) = Scene::new() else { return };
+    let store = scene.open().await;
+    subscribed(&store).await;
+    let client = scene.client().await;
+    let calls = "SELECT p.proname::text, k.kind, format('SELECT {schema}.%I(%s)', p.proname,
+               (SELECT string_agg(CASE WHEN a.type = '{schema}.injected_time'::regtype THEN '''2001-01-01''::timestamptz'
+                                       ELSE 'NULL::' || format_type(a.type, NULL) END, ', ' ORDER BY a.at)
+                FROM unnest(p.proargtypes) WITH ORDINALITY a (type, at)))
+        FROM pg_proc p, unnest(ARRAY['producer', 'consumer', 'reader']) k (kind)
+        WHERE p.pronamespace = '{schema}'::regnamespace AND '{schema}.injected_time'::regtype = ANY (p.proargtypes)
+          AND has_function_privilege('{name}_' || k.kind, p.oid, 'EXECUTE')";
+    let calls = client.query(&scene.sql(calls), &[]).await.unwrap();
+    assert!(calls.len() >= 30, "{} calls", calls.len());
+    for call in calls {
+        let (name, kind, sql): (&str, &str, &str) = (call.get(0), call.get(1), call.get(2));
+        let refused = refusal(&scene, &client, kind, sql).await;
+        let expected = ("23514".to_owned(), "only_the_owner_sets_the_time".to_owned());
+        assert_eq!(refused, Some(expected), "{name} as {kind}: {sql}");
+    }
+    // No other parameter of a granted function is a time, but for these, which say something else than what time it is.
+    let times = "SELECT DISTINCT p.proname || '.' || p.proargnames[a.at]
+        FROM pg_proc p, unnest(p.proargtypes) WITH ORDINALITY a (type, at), unnest(ARRAY['producer', 'consumer', 'reader']) k (kind)
+        WHERE p.pronamespace = '{schema}'::regnamespace AND format_type(a.type, NULL) ~ '^(timestamp|date|time)'
+          AND has_function_privilege('{name}_' || k.kind, p.oid, 'EXECUTE') ORDER BY 1";
+    let times = client.query(&scene.sql(times), &[]).await.unwrap();
+    let times: Vec<&str> = times.iter().map(|row| row.get(0)).collect();
+    let meant = [
+        "claim.p_expected",
+        "cron_fire.p_deliver_at",
+        "cron_fire.p_tick",
+        "cron_last.p_first",
+        "extend.p_expected",
+        "move_clock.p_read",
+        "publish.deliver_at",
+        "publish_batch.p_deliver_ats",
+        "publish_batch.p_expected",
+        "publish_bytes.deliver_at",
+        "settle_parts.p_expected",
+        "subscribe.p_at",
+    ];
+    assert_eq!(times, meant);
+    scene.drop().await;
+}
+
+#[tokio::test]
+async fn producers_and_consumers_set_no_stored_time() {
+    let Some(scene) = Scene::new() else { return };
+    let store = scene.open().await;
+    let subscription = subscribed(&store).await;
+    let client = scene.client().await;
+    // A time that the clock does not show is not stored.
+    let far = "SELECT {schema}.move_clock(0, 0, now() + interval '1 hour', true, NULL)";
+    run(&scene, &client, &format!("SET ROLE {{name}}_consumer; {far}; RESET ROLE")).await;
+    let stored = "SELECT count(*) FROM {schema}.clock c WHERE c.latest_at > now() + interval '1 minute'";
+    assert_eq!(numbers(&scene, &client, stored).await, [0]);
+    for tick in ["infinity", "-infinity", "20000-01-01"] {
+        let sql = format!("SELECT {{schema}}.cron_last('tick {tick}', '{tick}')");
+        let refused = refusal(&scene, &client, "producer", &sql).await;
+        assert_eq!(refused.map(|(_, check)| check).as_deref(), Some("cron_last_tick_readable"), "{tick}");
+    }
+    let producer = scene.open_as(Some("producer")).await.unwrap();
+    producer.publish(&orders(), &[NewMessage::new("x")]).await.unwrap();
+    let consumer = scene.open_as(Some("consumer")).await.unwrap();
+    let lease = consumer.claim(&request(&subscription)).await.unwrap().leases.remove(0);
+    assert_eq!(consumer.fetch(lease.topic_id, lease.range).await.unwrap().len(), 1);
+    scene.drop().await;
+}
+
+/// Consumers do the jobs of maintenance, with the ages that operations.md names and none below.
+#[tokio::test]
+async fn consumers_remove_nothing_before_its_time() {
+    let Some(scene) = Scene::new() else { return };
+    let store = scene.open().await;
+    subscribed(&store).await;
+    let client = scene.client().await;
+    let (inbox, dead) = (INBOX_RETENTION.as_millis(), SUBSCRIPTION_RETENTION.as_millis());
+    for (sql, check) in [
+        (format!("forget_inbox({}, 10, NULL)", inbox - 1), Some("only_the_owner_forgets_sooner")),
+        (format!("forget_inbox({inbox}, 10, NULL)"), None),
+        (format!("clean_subscription(0, {}, NULL)", dead - 1), Some("only_the_owner_removes_sooner")),
+        (format!("clean_subscription(0, {dead}, NULL)"), None),
+    ] {
+        let refused = refusal(&scene, &client, "consumer", &format!("SELECT {{schema}}.{sql}")).await;
+        assert_eq!(refused.map(|(_, check)| check).as_deref(), check, "{sql}");
+    }
+    for table in
+        ["message", "topic", "subscription", "cursor", "head", "dead_letter", "inbox", "dedup", "audit"]
+    {
+        for (kind, verb) in
+            [("producer", "DELETE FROM"), ("consumer", "DELETE FROM"), ("consumer", "TRUNCATE")]
+        {
+            let refused = refusal(&scene, &client, kind, &format!("{verb} {{schema}}.{table}")).await;
+            assert_eq!(refused.map(|(code, _)| code).as_deref(), Some("42501"), "{kind}: {verb} {table}");
+        }
+    }
+    // And the jobs themselves are theirs.
+    let consumer = scene.open_as(Some("consumer")).await.unwrap();
+    consumer.maintain().await.unwrap();
+    consumer.clean_subscriptions(SUBSCRIPTION_RETENTION).await.unwrap();
+    consumer.detect_dead().await.unwrap();
+    scene.drop().await;
+}
+
+#[tokio::test]
+async fn plain_sql_publishes_as_documented_for_a_producer() {
+    let Some(scene) = Scene::new() else { return };
+    subscribed(&scene.open().await).await;
+    let client = scene.client().await;
+    for sql in [
+        "SELECT {schema}.publish('orders', '{\"n\":1}')",
+        "SELECT {schema}.publish('orders', '{\"n\":1}', key => 'o-1', headers => '{\"a\":\"b\"}', dedup_key => 'd')",
+        "SELECT {schema}.publish('orders', '1', deliver_at => now() + interval '1 hour')",
+        "SELECT {schema}.publish_bytes('orders', '\\x00', type => 't', content_type => 'application/octet-stream')",
+    ] {
+        assert_eq!(refusal(&scene, &client, "producer", sql).await, None, "{sql}");
+    }
+    let published =
+        "SELECT (SELECT count(*) FROM {schema}.message), (SELECT count(*) FROM {schema}.schedule)";
+    assert_eq!(numbers(&scene, &client, published).await, [3, 1]);
+    scene.drop().await;
+}
+
+#[tokio::test]
+async fn a_schema_of_another_role_is_refused_with_its_owner() {
+    let Some(scene) = Scene::new() else { return };
+    let client = scene.client().await;
+    run(&scene, &client, "CREATE ROLE {name}_mallory; CREATE SCHEMA {schema} AUTHORIZATION {name}_mallory")
+        .await;
+    let mallory = scene.sql("{name}_mallory");
+    for refused in [migrated(&scene).await.unwrap_err(), scene.open_as(None).await.unwrap_err()] {
+        assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "{refused}");
+        let text = refused.to_string();
+        let names = [scene.namespace.as_str(), &mallory, "ALTER SCHEMA"];
+        assert!(names.iter().all(|name| text.contains(name)), "{text}");
+    }
+    let objects = "SELECT count(*) FROM pg_depend WHERE refclassid = 'pg_namespace'::regclass AND refobjid = '{schema}'::regnamespace";
+    assert_eq!(numbers(&scene, &client, objects).await, [0]);
+
+    // Given over, it is as good as the rights in it.
+    run(
+        &scene,
+        &client,
+        "ALTER SCHEMA {schema} OWNER TO CURRENT_USER; GRANT CREATE ON SCHEMA {schema} TO {name}_mallory",
+    )
+    .await;
+    let refused = migrated(&scene).await.unwrap_err();
+    assert!(
+        refused.to_string().contains(&mallory) && refused.to_string().contains("REVOKE CREATE"),
+        "{refused}"
+    );
+    run(&scene, &client, "REVOKE CREATE ON SCHEMA {schema} FROM {name}_mallory").await;
+    // No table and no function, and still not empty.
+    run(&scene, &client, "CREATE DOMAIN {schema}.hidden AS text").await;
+    let refused = migrated(&scene).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NotAStore, "{refused}");
+    run(&scene, &client, "DROP DOMAIN {schema}.hidden").await;
+    migrated(&scene).await.unwrap();
+
+    // A schema in use with an object of another role in it.
+    run(&scene, &client, "CREATE FUNCTION {schema}.check_name(text, name) RETURNS void LANGUAGE sql AS ''")
+        .await;
+    run(&scene, &client, "ALTER FUNCTION {schema}.check_name(text, name) OWNER TO {name}_mallory").await;
+    let refused = migrated(&scene).await.unwrap_err();
+    assert!(
+        refused.to_string().contains("check_name") && refused.to_string().contains(&mallory),
+        "{refused}"
+    );
+    let findings = scene.open().await.doctor().await.unwrap();
+    assert!(findings.iter().any(|finding| finding.check == "foreign_rights"), "{findings:?}");
+    scene.open().await.drop_namespace().await.unwrap();
+    run(&scene, &client, "DROP OWNED BY {name}_mallory; DROP ROLE {name}_mallory").await;
+}
+
+#[tokio::test]
+async fn a_role_of_the_name_that_was_there_before_is_neither_granted_nor_dropped() {
+    let Some(scene) = Scene::new() else { return };
+    let client = scene.client().await;
+    run(&scene, &client, "CREATE ROLE {name}_reader").await;
+    let refused = migrated(&scene).await.unwrap_err();
+    let text = refused.to_string();
+    assert!(text.contains(&scene.sql("{name}_reader")) && text.contains("COMMENT ON ROLE"), "{text}");
+    let there = "SELECT (SELECT count(*) FROM pg_namespace WHERE nspname = '{name}'),
+                        (SELECT count(*) FROM pg_roles WHERE rolname LIKE '{name}\\_%')";
+    assert_eq!(numbers(&scene, &client, there).await, [0, 1], "nothing but the role that was there");
+
+    // Accepted by hand it is granted; a role that is not marked stays when the namespace goes.
+    run(&scene, &client, "COMMENT ON ROLE {name}_reader IS 'headwater: role of namespace {name}'").await;
+    migrated(&scene).await.unwrap();
+    scene.open_as(Some("reader")).await.unwrap().topics().await.unwrap();
+    run(&scene, &client, "COMMENT ON ROLE {name}_reader IS 'of another program'").await;
+    scene.open().await.drop_namespace().await.unwrap();
+    assert_eq!(numbers(&scene, &client, there).await, [0, 1], "only the role of another program");
+    run(&scene, &client, "DROP ROLE {name}_reader").await;
+}
+
+/// What `pg_restore` leaves where the roles are missing: no grants, and functions that PUBLIC may call.
+#[tokio::test]
+async fn a_restored_schema_without_its_roles_is_closed() {
+    let Some(scene) = Scene::new() else { return };
+    let store = scene.open().await;
+    subscribed(&store).await;
+    let client = scene.client().await;
+    run(
+        &scene,
+        &client,
+        "DROP OWNED BY {name}_producer, {name}_consumer, {name}_reader;
+         DROP ROLE {name}_producer, {name}_consumer, {name}_reader;
+         GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema} TO PUBLIC;
+         CREATE ROLE {name}_stranger; CREATE ROLE {name}_auditor",
+    )
+    .await;
+    let publish = "SELECT {schema}.publish('orders', '1')";
+    let denied =
+        |refused: Option<(String, String)>| refused.map(|(code, _)| code).as_deref() == Some("42501");
+    assert!(denied(refusal(&scene, &client, "stranger", publish).await), "the schema itself is closed");
+    let findings = store.doctor().await.unwrap();
+    assert!(findings.iter().any(|finding| finding.check == "public_rights"), "{findings:?}");
+    // A grant opens the schema to its role, and closes the functions to everybody first.
+    run(&scene, &client, "SELECT {schema}.grant_role('{name}_auditor', 'reader')").await;
+    for sql in [publish, "SELECT {schema}.clean(1, 10, NULL)", "SELECT {schema}.resign('w')"] {
+        assert!(denied(refusal(&scene, &client, "auditor", sql).await), "{sql}");
+    }
+    assert_eq!(store.doctor().await.unwrap(), []);
+    // Migrating brings back what the dump lost, also where no version is missing.
+    run(&scene, &client, "GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema} TO PUBLIC").await;
+    let done = migrated(&scene).await.unwrap();
+    assert_eq!((done.from, done.to), (NEWEST, NEWEST));
+    assert_eq!(store.doctor().await.unwrap(), []);
+    scene.open_as(Some("producer")).await.unwrap().publish(&orders(), &[NewMessage::new("x")]).await.unwrap();
+    run(&scene, &client, "DROP OWNED BY {name}_auditor; DROP ROLE {name}_auditor, {name}_stranger").await;
+    scene.drop().await;
+}
+
+/// Functions that run with the owner's rights: `docs/operations.md` lists each with the roles that may call it.
+#[tokio::test]
+async fn functions_with_the_owners_rights_are_those_that_operations_lists() {
+    let Some(scene) = Scene::new() else { return };
+    scene.open().await;
+    let sql = "SELECT p.proname::text, coalesce(array_to_string(p.proconfig, ' '), ''),
+            coalesce((SELECT string_agg(replace(a.grantee::regrole::text, '{name}_', ''), ', ' ORDER BY a.grantee::regrole::text)
+                      FROM aclexplode(p.proacl) a WHERE a.grantee <> p.proowner), 'owner')
+        FROM pg_proc p WHERE p.pronamespace = '{schema}'::regnamespace AND p.prosecdef";
+    let mut found: BTreeMap<String, String> = BTreeMap::new();
+    for row in scene.client().await.query(&scene.sql(sql), &[]).await.unwrap() {
+        let (name, settings, callers): (String, &str, String) = (row.get(0), row.get(1), row.get(2));
+        assert!(settings.contains("search_path=pg_catalog, pg_temp"), "{name}: {settings}");
+        assert_eq!(found.insert(name.clone(), callers), None, "{name} is there twice");
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operations.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let listed = text
+        .split_once("| function with the owner's rights | who may call it |")
+        .expect("the table is there");
+    let mut documented = BTreeMap::new();
+    for line in listed.1.lines().skip(2).take_while(|line| line.starts_with('|')) {
+        let mut cells = line.trim_matches('|').split('|').map(str::trim);
+        let (names, callers) = (cells.next().unwrap(), cells.next().unwrap());
+        for name in names.split(", ") {
+            documented.insert(name.trim_matches('`').to_owned(), callers.to_owned());
+        }
+    }
+    assert_eq!(found, documented);
+    scene.drop().await;
+}

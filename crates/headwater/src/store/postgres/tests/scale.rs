@@ -1,0 +1,104 @@
+//! What must not grow with the number of groups or of messages that wait.
+
+use super::*;
+use crate::store::Upkeep;
+
+/// Rows of the cursors' table that subscribing one more group reads.
+async fn cursors_read(scene: &Scene, client: &Client, group: &str) -> i64 {
+    let subscribe =
+        format!("BEGIN; SELECT {{schema}}.subscribe('orders', '{group}', 'now', NULL, NULL, 60000, NULL)");
+    client.batch_execute(&scene.sql(&subscribe)).await.unwrap();
+    let read = "SELECT s.seq_tup_read + coalesce(s.idx_tup_fetch, 0) FROM pg_stat_xact_user_tables s
+                WHERE s.schemaname = '{name}' AND s.relname = 'cursor'";
+    let read = client.query_one(&scene.sql(read), &[]).await.unwrap().get(0);
+    client.batch_execute("COMMIT").await.unwrap();
+    read
+}
+
+#[tokio::test]
+async fn one_more_group_costs_the_same_beside_many() {
+    let Some(scene) = Scene::new() else { return };
+    subscribed(&scene.open().await).await;
+    let client = scene.client().await;
+    let first = cursors_read(&scene, &client, "first").await;
+    let many = "SELECT {schema}.subscribe('orders', 'g' || i, 'now', NULL, NULL, 60000, NULL) FROM generate_series(1, 500) i";
+    client.batch_execute(&scene.sql(many)).await.unwrap();
+    client.batch_execute(&scene.sql("ANALYZE {schema}.cursor, {schema}.subscription")).await.unwrap();
+    // Another session: plans that the first one made for an empty table are its own.
+    let last = cursors_read(&scene, &scene.client().await, "last").await;
+    assert!(last <= first + 10, "{first} cursors read for the first, {last} for the last");
+    scene.drop().await;
+}
+
+/// A pair of neighbours is not enough: a short range lies inside of a long one that began well before.
+#[tokio::test]
+async fn doctor_finds_ranges_that_are_outstanding_twice_among_many() {
+    let Some(scene) = Scene::new() else { return };
+    let store = scene.open().await;
+    let subscription = subscribed(&store).await;
+    let rows = "INSERT INTO {schema}.outstanding (token, first_offset, last_offset, due_at, subscription_id, attempts)
+        SELECT i, 2 * i, 2 * i, now(), $1, 1 FROM generate_series(1, 100000) i";
+    let client = scene.client().await;
+    client.execute(&scene.sql(rows), &[&subscription.subscription_id.0]).await.unwrap();
+    let ready = "UPDATE {schema}.cursor SET next_offset = 300001; UPDATE {schema}.head SET head = 300000;
+        SELECT setval(t.offsets, 300000) FROM {schema}.topic t; ANALYZE {schema}.outstanding";
+    client.batch_execute(&scene.sql(ready)).await.unwrap();
+    // Comparing each with each would not end within the time that a statement has.
+    assert_eq!(store.doctor().await.unwrap(), []);
+    let long = "INSERT INTO {schema}.outstanding (token, first_offset, last_offset, due_at, subscription_id)
+        VALUES (1000001, 200011, 200100, now(), $1), (1000002, 200020, 200021, now(), $1), (1000003, 200030, 200031, now(), $1)";
+    client.execute(&scene.sql(long), &[&subscription.subscription_id.0]).await.unwrap();
+    let problems: Vec<String> =
+        store.doctor().await.unwrap().into_iter().map(|finding| finding.problem).collect();
+    assert_eq!(problems.len(), 2, "{problems:?}");
+    assert!(problems.iter().any(|problem| problem.contains("200020..=200021")), "{problems:?}");
+    assert!(problems.iter().any(|problem| problem.contains("200030..=200031")), "{problems:?}");
+    scene.drop().await;
+}
+
+/// A time outside of what Rust holds is an error of the call, and no panic.
+#[tokio::test]
+async fn a_stored_time_that_cannot_be_read_is_an_error() {
+    let Some(scene) = Scene::new() else { return };
+    let store = scene.open().await;
+    let subscription = subscribed(&store).await;
+    let client = scene.client().await;
+    let bad = "INSERT INTO {schema}.job (job, runs, last_run_at) VALUES ('heads', 1, 'infinity');
+        INSERT INTO {schema}.dead_letter (subscription_id, topic_id, message_offset, message_id, payload, created_at, error, attempts, buried_at)
+        SELECT s.subscription_id, s.topic_id, 1, gen_random_uuid(), '', now(), 'x', 1, '-infinity' FROM {schema}.subscription s";
+    client.batch_execute(&scene.sql(bad)).await.unwrap();
+    let unreadable = |error: crate::Error| {
+        assert_eq!(error.kind(), ErrorKind::Database, "{error}");
+        assert!(error.to_string().contains("headwater doctor"), "{error}");
+    };
+    unreadable(store.jobs().await.unwrap_err());
+    let selection = crate::DeadLetterSelection::all(subscription.subscription_id);
+    unreadable(store.purge(&selection).await.unwrap_err());
+    client.batch_execute(&scene.sql("UPDATE {schema}.clock SET latest_at = 'infinity'")).await.unwrap();
+    unreadable(scene.open().await.claim(&request(&subscription)).await.unwrap_err());
+    client.batch_execute(&scene.sql("UPDATE {schema}.clock SET latest_at = NULL")).await.unwrap();
+    scene.drop().await;
+}
+
+/// Behind a pooler in transaction mode a session is another program's next: what is set already is not set again.
+#[tokio::test]
+async fn a_session_that_has_the_settings_is_left_alone() {
+    let Some(scene) = Scene::new() else { return };
+    scene.open().await;
+    let timeout_ms = OpenOptions::default().statement_timeout.as_millis();
+    let options = format!(
+        "-c%20statement_timeout%3D{timeout_ms}%20-c%20jit%3Doff%20-c%20default_transaction_isolation%3Dread%5C%20committed"
+    );
+    let url = format!("{}?options={options}", scene.url);
+    let sources = async |url: &str| {
+        let connections = Connections::new(url, &scene.namespace, &OpenOptions::default()).unwrap();
+        let sql = "SELECT DISTINCT source FROM pg_settings
+                   WHERE name IN ('statement_timeout', 'jit', 'default_transaction_isolation')";
+        let rows = connections.query("asking", sql, &[]).await.unwrap();
+        rows.iter().map(|row| row.get::<_, String>(0)).collect::<Vec<_>>()
+    };
+    assert_eq!(sources(&url).await, ["client"]);
+    // And is brought to them otherwise.
+    assert!(sources(&scene.url).await.contains(&"session".to_owned()));
+    scene.drop().await;
+}

@@ -1,0 +1,85 @@
+//! Tables of a topic's own, made and changed beside transactions that hold the log.
+
+use super::*;
+use crate::topic::{Partition, Storage};
+
+fn dedicated() -> TopicSettings {
+    TopicSettings { storage: Storage::Dedicated(Partition::None), ..TopicSettings::pub_sub() }
+}
+
+/// What is refused anyway is refused at once, without a lock that others wait behind.
+#[tokio::test]
+async fn a_change_of_storage_that_is_refused_takes_no_lock() {
+    let Some(scene) = Scene::new() else { return };
+    let store = scene.open().await;
+    subscribed(&store).await;
+    store.publish(&orders(), &[NewMessage::new("x")]).await.unwrap();
+    let publisher = scene.client().await;
+    publisher.batch_execute(&scene.sql("BEGIN; SELECT {schema}.publish('orders', '1')")).await.unwrap();
+    let refused = store.alter_topic(&orders(), &dedicated()).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidInput, "{refused}");
+    publisher.batch_execute("ROLLBACK").await.unwrap();
+    scene.drop().await;
+}
+
+/// Publishing and claiming continue while a topic waits for its tables, and it gets them once the open transaction has ended.
+#[tokio::test]
+async fn others_continue_while_storage_waits_for_an_open_transaction() {
+    let Some(scene) = Scene::new() else { return };
+    let store = Arc::new(scene.open().await);
+    let subscription = subscribed(&store).await;
+    let empty = TopicName::new("empty").unwrap();
+    store.create_topic(&empty, &TopicSettings::pub_sub()).await.unwrap();
+    let open = scene.client().await;
+    for (is_new, name) in [(true, "new"), (false, "empty")] {
+        open.batch_execute(&scene.sql("BEGIN; SELECT {schema}.publish('orders', '1')")).await.unwrap();
+        let making = tokio::spawn({
+            let (store, name) = (Arc::clone(&store), TopicName::new(name).unwrap());
+            async move {
+                match is_new {
+                    true => store.create_topic(&name, &dedicated()).await,
+                    false => store.alter_topic(&name, &dedicated()).await,
+                }
+            }
+        });
+        let (began, mut longest) = (Instant::now(), Duration::ZERO);
+        while began.elapsed() < Duration::from_millis(1500) {
+            let asked = Instant::now();
+            store.publish(&orders(), &[NewMessage::new("x")]).await.unwrap();
+            store.claim(&request(&subscription)).await.unwrap();
+            longest = longest.max(asked.elapsed());
+        }
+        // A tenth of a second is waited for; the rest is what a busy machine may add.
+        assert!(longest < Duration::from_millis(1000), "{name}: a publish and a claim took {longest:?}");
+        assert!(!making.is_finished(), "{name}: it waits for the open transaction");
+        open.batch_execute("COMMIT").await.unwrap();
+        let topic = making.await.unwrap().unwrap();
+        assert_eq!(topic.settings.storage, Storage::Dedicated(Partition::None));
+    }
+    scene.drop().await;
+}
+
+/// What the caller has set for its transaction holds after the call.
+#[tokio::test]
+async fn the_callers_lock_timeout_is_left_alone() {
+    let Some(scene) = Scene::new() else { return };
+    let store = scene.open().await;
+    let by_rows = TopicSettings { storage: Storage::Dedicated(Partition::Rows(1000)), ..dedicated() };
+    let topic = store.create_topic(&orders(), &by_rows).await.unwrap().topic_id;
+    let client = scene.client().await;
+    let settings =
+        "(SELECT to_jsonb(t) || '{\"partition\": \"none\", \"partition_rows\": null}' FROM {schema}.topic t)";
+    for call in [
+        format!("SELECT {{schema}}.keep_partitions({topic}, 100, NULL)"),
+        format!("SELECT {{schema}}.alter_topic('orders', {settings}, 'tester', NULL)"),
+    ] {
+        client
+            .batch_execute(&scene.sql(&format!("BEGIN; SET LOCAL lock_timeout = '7s'; {call}")))
+            .await
+            .unwrap();
+        let left: String = client.query_one("SHOW lock_timeout", &[]).await.unwrap().get(0);
+        assert_eq!(left, "7s", "{call}");
+        client.batch_execute("ROLLBACK").await.unwrap();
+    }
+    scene.drop().await;
+}
