@@ -21,6 +21,7 @@ const WATCHED_MIN: Duration = Duration::from_secs(3);
 pub(super) async fn run(place: &Place<'_>) -> Result<Vec<Judged>> {
     let headwater = place.open().await?;
     let probe = Probe::new(&headwater, "other").await?;
+    let published = Probe::new(&headwater, "published").await?;
     // Plans of the first calls are not the neighbour's.
     let quiet = probe.measure().await;
     let third = TopicName::new("third")?;
@@ -30,14 +31,21 @@ pub(super) async fn run(place: &Place<'_>) -> Result<Vec<Judged>> {
     progress("creating a dedicated topic beside an open transaction");
     let creator = place.open().await?;
     let is_over = AtomicBool::new(false);
-    let (attempts, beside) = tokio::join!(
+    let (attempts, mut beside, publishes) = tokio::join!(
         async {
             let attempts = create(&creator).await;
             is_over.store(true, Ordering::Relaxed);
             attempts
         },
-        watch(&probe, &is_over),
+        watch(&is_over, async |times| probe.round(times).await),
+        // In a loop of its own: a publish must not wait for a claim to be over.
+        watch(&is_over, async |times| {
+            if let Err(error) = published.publish(times).await {
+                times.errors.push(format!("{error:#}"));
+            }
+        }),
     );
+    beside.extend(publishes);
     open.roll_back().await?;
     let created = creator.topic("dedicated").pub_sub().dedicated(Partition::Day).create().await;
     creator.close().await?;
@@ -84,11 +92,11 @@ async fn create(headwater: &Headwater) -> Vec<(Duration, Option<String>)> {
     attempts
 }
 
-/// Publishes and claims without a pause until the attempts are over.
-async fn watch(probe: &Probe, is_over: &AtomicBool) -> Times {
+/// Calls without a pause until the attempts are over.
+async fn watch(is_over: &AtomicBool, call: impl AsyncFn(&mut Times)) -> Times {
     let (mut times, begin) = (Times::default(), Instant::now());
     while !is_over.load(Ordering::Relaxed) || begin.elapsed() < WATCHED_MIN {
-        probe.round(&mut times).await;
+        call(&mut times).await;
     }
     times
 }

@@ -71,12 +71,18 @@ impl Probe {
         }
     }
 
-    async fn try_round(&self, times: &mut Times) -> Result<()> {
+    /// Publishes one message.
+    pub(super) async fn publish(&self, times: &mut Times) -> Result<()> {
         let begin = Instant::now();
         let published = self.store.publish(&self.topic, &[NewMessage::new("x")]).await;
         // Also a call that fails has made its caller wait.
         times.publish.push(begin.elapsed());
-        published?;
+        Ok(published.map(drop)?)
+    }
+
+    async fn try_round(&self, times: &mut Times) -> Result<()> {
+        let begin = Instant::now();
+        self.publish(times).await?;
         while begin.elapsed() < DELIVERED_MAX {
             let start = Instant::now();
             let claimed = self.store.claim(&self.request).await;
