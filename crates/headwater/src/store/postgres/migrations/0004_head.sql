@@ -236,8 +236,18 @@ BEGIN
         END IF;
     END IF;
     IF v_after < p_last THEN
-        SELECT r.row_count, r.top, r.seen INTO v_rows, v_top, v_scanned
-        FROM {schema}.rows_above(h.topic_id, v_shared, v_after, p_last, p_rows_max) r;
+        IF v_shared THEN
+            SELECT count(*), max(s.message_offset), pg_current_snapshot() INTO v_rows, v_top, v_scanned
+            FROM (SELECT m.message_offset FROM {schema}.message_shared m
+                  WHERE m.topic_id = h.topic_id AND m.message_offset > v_after AND m.message_offset <= p_last
+                  ORDER BY m.message_offset LIMIT p_rows_max) s;
+        ELSE
+            EXECUTE 'SELECT count(*), max(s.message_offset), pg_current_snapshot()
+                     FROM (SELECT m.message_offset FROM {schema}.message m
+                           WHERE m.topic_id = $1 AND m.message_offset > $2 AND m.message_offset <= $3
+                           ORDER BY m.message_offset LIMIT $4) s'
+            INTO v_rows, v_top, v_scanned USING h.topic_id, v_after, p_last, p_rows_max;
+        END IF;
         IF v_rows = v_top - h.head THEN
             -- Nothing is missing so far. What is taken above v_top and not there yet is looked at when nothing else moves.
             h.head := v_top;
