@@ -350,27 +350,6 @@ END $$;
 -- time, with values: a kept plan on the partitioned log locks every partition of every topic before it leaves any out.
 -- Which form is right is read after the last offset was: storage changes only while a topic has no message and no publisher.
 
--- The first rows of a topic in (p_after, p_until], p_max at most.
-CREATE FUNCTION {schema}.rows_above(
-    p_topic_id integer, p_shared boolean, p_after bigint, p_until bigint, p_max integer,
-    OUT row_count bigint, OUT top bigint, OUT seen pg_snapshot
-)
-LANGUAGE plpgsql AS $$
-BEGIN
-    IF p_shared THEN
-        SELECT count(*), max(s.message_offset), pg_current_snapshot() INTO row_count, top, seen
-        FROM (SELECT m.message_offset FROM {schema}.message_shared m
-              WHERE m.topic_id = p_topic_id AND m.message_offset > p_after AND m.message_offset <= p_until
-              ORDER BY m.message_offset LIMIT p_max) s;
-    ELSE
-        EXECUTE 'SELECT count(*), max(s.message_offset), pg_current_snapshot()
-                 FROM (SELECT m.message_offset FROM {schema}.message m
-                       WHERE m.topic_id = $1 AND m.message_offset > $2 AND m.message_offset <= $3
-                       ORDER BY m.message_offset LIMIT $4) s'
-        INTO row_count, top, seen USING p_topic_id, p_after, p_until, p_max;
-    END IF;
-END $$;
-
 -- What is missing below rows of a topic in (p_after, p_until]; below the first of them from p_head on.
 CREATE FUNCTION {schema}.missing_above(
     p_topic_id integer, p_shared boolean, p_head bigint, p_after bigint, p_until bigint,

@@ -75,18 +75,22 @@ $$;
 
 -- The lowest xid that ran as of a snapshot and may have ended as of a later one. Zero if nothing is known.
 CREATE FUNCTION {schema}.first_ended(p_then pg_snapshot, p_now pg_snapshot) RETURNS xid8
-LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN p_then IS NULL OR pg_snapshot_xmax(p_then) > pg_snapshot_xmax(p_now) THEN '0'::xid8
-                ELSE least(pg_snapshot_xmax(p_then),
-                           (SELECT x FROM pg_snapshot_xip(p_then) x WHERE pg_visible_in_snapshot(x, p_now) ORDER BY x LIMIT 1)) END
-$$;
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    IF p_then IS NULL OR pg_snapshot_xmax(p_then) > pg_snapshot_xmax(p_now) THEN
+        RETURN '0'::xid8;
+    END IF;
+    RETURN least(pg_snapshot_xmax(p_then),
+                 (SELECT x FROM pg_snapshot_xip(p_then) x WHERE pg_visible_in_snapshot(x, p_now) ORDER BY x LIMIT 1));
+END $$;
 
 -- What of a snapshot concerns xids below a bound; all of it without one.
 CREATE FUNCTION {schema}.snapshot_below(p_seen pg_snapshot, p_bound xid8) RETURNS pg_snapshot
-LANGUAGE sql IMMUTABLE AS $$
-    SELECT format('%s:%s:%s', pg_snapshot_xmin(p_seen), pg_snapshot_xmax(p_seen),
-                  (SELECT string_agg(x::text, ',' ORDER BY x) FROM pg_snapshot_xip(p_seen) x WHERE (x < p_bound) IS NOT FALSE))::pg_snapshot
-$$;
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    RETURN format('%s:%s:%s', pg_snapshot_xmin(p_seen), pg_snapshot_xmax(p_seen), (
+        SELECT string_agg(x::text, ',' ORDER BY x) FROM pg_snapshot_xip(p_seen) x WHERE (x < p_bound) IS NOT FALSE))::pg_snapshot;
+END $$;
 
 -- Notes dead offsets, where they are many, for claims to pass; p_dead are final. Returns the highest one noted, or null.
 CREATE FUNCTION {schema}.note_holes(p_topic_id integer, p_dead int8multirange) RETURNS bigint
@@ -232,8 +236,18 @@ BEGIN
         END IF;
     END IF;
     IF v_after < p_last THEN
-        SELECT r.row_count, r.top, r.seen INTO v_rows, v_top, v_scanned
-        FROM {schema}.rows_above(h.topic_id, v_shared, v_after, p_last, p_rows_max) r;
+        IF v_shared THEN
+            SELECT count(*), max(s.message_offset), pg_current_snapshot() INTO v_rows, v_top, v_scanned
+            FROM (SELECT m.message_offset FROM {schema}.message_shared m
+                  WHERE m.topic_id = h.topic_id AND m.message_offset > v_after AND m.message_offset <= p_last
+                  ORDER BY m.message_offset LIMIT p_rows_max) s;
+        ELSE
+            EXECUTE 'SELECT count(*), max(s.message_offset), pg_current_snapshot()
+                     FROM (SELECT m.message_offset FROM {schema}.message m
+                           WHERE m.topic_id = $1 AND m.message_offset > $2 AND m.message_offset <= $3
+                           ORDER BY m.message_offset LIMIT $4) s'
+            INTO v_rows, v_top, v_scanned USING h.topic_id, v_after, p_last, p_rows_max;
+        END IF;
         IF v_rows = v_top - h.head THEN
             -- Nothing is missing so far. What is taken above v_top and not there yet is looked at when nothing else moves.
             h.head := v_top;
