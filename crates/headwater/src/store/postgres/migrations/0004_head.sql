@@ -233,7 +233,9 @@ BEGIN
     SELECT array_agg(q.topic_id ORDER BY q.topic_id), array_agg(q.last ORDER BY q.topic_id) INTO v_ids, v_lasts
     FROM (SELECT t.topic_id, coalesce(pg_sequence_last_value(t.offsets), 0) AS last, e.head, e.gaps_until,
                  coalesce({schema}.stamp_age_ms(e.gaps_checked_at, v_now) > 20, true) AS due
-          FROM {schema}.topic t JOIN {schema}.head e ON e.topic_id = t.topic_id
+          FROM {schema}.topic t
+          CROSS JOIN LATERAL (SELECT y.head, y.gaps_until, y.gaps_checked_at FROM {schema}.head y
+                              WHERE y.topic_id = t.topic_id ORDER BY y.era LIMIT 1) e
           WHERE t.topic_id = ANY (p_topic_ids)) q
     WHERE q.last > q.head OR q.gaps_until > 0 AND q.due;
     IF v_ids IS NULL THEN
@@ -284,8 +286,8 @@ BEGIN
             UPDATE {schema}.head e
             SET head = v_new.head, stuck_at = v_new.stuck_at, stuck_since = v_new.stuck_since, stuck_top = v_new.stuck_top,
                 stuck_bound = v_new.stuck_bound, gaps_until = v_new.gaps_until, gaps_checked_at = v_new.gaps_checked_at,
-                horizon_at = v_new.horizon_at, holes_until = v_new.holes_until
-            WHERE e.topic_id = h.topic_id;
+                horizon_at = v_new.horizon_at, holes_until = v_new.holes_until, moves = h.moves + 1, era = -((h.moves + 1) / 64)
+            WHERE e.topic_id = h.topic_id AND e.era <= h.era;
         END IF;
         IF v_late > 0 THEN
             PERFORM {schema}.wake(h.topic_id, true, false);

@@ -211,10 +211,12 @@ BEGIN
         CASE WHEN v_tokens + 1e-9 < 1 THEN greatest(ceil((1 - v_tokens) / p_want.rate * 1000 - 1e-6), 1) END,
         CASE WHEN p_want.free <= p_given THEN 25 END);
     IF v_held_ms IS NOT NULL AND (
-            EXISTS (SELECT FROM {schema}.outstanding o
-                    WHERE o.subscription_id = p_want.subscription_id AND o.due_at <= p_now AND NOT o.parked)
-            OR EXISTS (SELECT FROM {schema}.cursor c JOIN {schema}.head h ON h.topic_id = c.topic_id
-                       WHERE c.subscription_id = p_want.subscription_id AND c.next_offset <= h.head)) THEN
+            {schema}.any_due(p_want.subscription_id, p_want.due_since, p_now, false)
+            OR EXISTS (SELECT FROM generate_series(0, greatest(p_want.lanes, 1) - 1) AS l (lane)
+                       CROSS JOIN LATERAL (SELECT q.next_offset FROM {schema}.cursor q WHERE q.subscription_id = p_want.subscription_id
+                                           AND q.lane = l.lane ORDER BY q.era LIMIT 1) c
+                       WHERE c.next_offset <= (SELECT h.head FROM {schema}.head h WHERE h.topic_id = p_want.topic_id
+                                               ORDER BY h.era LIMIT 1))) THEN
         RETURN v_held_ms;
     END IF;
     RETURN NULL;
