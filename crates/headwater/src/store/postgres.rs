@@ -47,6 +47,7 @@ mod migrate;
 mod outstanding;
 mod partitions;
 mod policy;
+mod promotion;
 mod publish;
 mod records;
 mod seek;
@@ -88,6 +89,7 @@ pub struct PostgresStore {
     listener: arm::Listener,
     vacuums: freshen::Vacuums,
     guard: clock::Guard,
+    promotion: promotion::Promotion,
     closed: AtomicBool,
 }
 
@@ -121,6 +123,7 @@ impl PostgresStore {
             hub,
             vacuums: freshen::Vacuums::default(),
             guard: clock::Guard::default(),
+            promotion: promotion::Promotion::default(),
             closed: AtomicBool::new(false),
         })
     }

@@ -7,9 +7,7 @@ use super::clock::{self, On};
 use super::freshen::freshen;
 use super::time::millis;
 use crate::error::Result;
-use crate::limits::{
-    ADVANCE_ROWS_MAX, GAPS_NOTED_MAX, INBOX_FORGET_MAX, INBOX_RETENTION, PROMOTE_MESSAGES_MAX,
-};
+use crate::limits::{ADVANCE_ROWS_MAX, GAPS_NOTED_MAX, INBOX_FORGET_MAX, INBOX_RETENTION};
 use crate::store::Maintained;
 
 pub(super) async fn maintain(store: &PostgresStore) -> Result<Maintained> {
@@ -22,8 +20,14 @@ pub(super) async fn maintain(store: &PostgresStore) -> Result<Maintained> {
         .await?;
     let rest = store
         .connections
-        .query("maintaining", &store.statements.maintain, &[&PROMOTE_MESSAGES_MAX, &store.clock.injected()])
-        .await?;
+        .query(
+            "maintaining",
+            &store.statements.maintain,
+            &[&store.promotion.messages_max(), &store.clock.injected()],
+        )
+        .await;
+    store.promotion.note(&rest);
+    let rest = rest?;
     let inbox = store
         .connections
         .query(

@@ -50,6 +50,11 @@ pub struct Migration {
     pub to: i32,
 }
 
+/// What the server answers to a second one that creates a schema or table of a name: a duplicate in its catalog.
+const CREATED_MEANWHILE: [&str; 3] = ["23505", "42P06", "42P07"];
+/// The first creator leaves a schema and its table at once, so one repetition is enough; another may drop them again.
+const CREATORS_MET_MAX: u32 = 3;
+
 /// What stands under the namespace's name.
 enum Found {
     Nothing,
@@ -132,17 +137,29 @@ async fn look(connections: &Connections, namespace: &Namespace) -> Result<Found>
     Ok(if row.get("there") && row.get("used") { Found::Foreign } else { Found::Nothing })
 }
 
-/// Applies what is missing up to `to`, in one transaction under an advisory lock: whoever comes second finds it done.
+/// Applies what is missing up to `to`. One that meets another creating the schema begins again, and finds what that left.
 async fn apply(connections: &Connections, namespace: &Namespace, to: i32) -> Result<Migration> {
+    let mut met = 0;
+    loop {
+        match apply_once(connections, namespace, to).await? {
+            Some(migration) => return Ok(migration),
+            None if met < CREATORS_MET_MAX => met += 1,
+            None => {
+                return Err(Error::new(
+                    ErrorKind::Busy,
+                    format!("namespace {namespace} is being created; try again"),
+                ));
+            }
+        }
+    }
+}
+
+/// In one transaction, under the lock of the table of migrations, which only its owner may take: whoever comes second finds
+/// it done. `None` if another process created the schema or the table while this one was about to.
+async fn apply_once(connections: &Connections, namespace: &Namespace, to: i32) -> Result<Option<Migration>> {
     let doing = "migrating the schema";
     let mut client = connections.get().await?;
     let transaction = client.transaction().await.map_err(|error| fault::translate(doing, error))?;
-    let key = xxhash_rust::xxh3::xxh3_64(format!("headwater migrate {namespace}").as_bytes()).cast_signed();
-    transaction
-        .execute("SELECT pg_advisory_xact_lock($1)", &[&key])
-        .await
-        .map_err(|error| fault::translate(doing, error))?;
-    // Under the lock: somebody may have migrated while we waited for it.
     let row = transaction
         .query_one(LOOK, &[&namespace.as_str()])
         .await
@@ -150,7 +167,13 @@ async fn apply(connections: &Connections, namespace: &Namespace, to: i32) -> Res
     if !row.get::<_, bool>("ours") && row.get("there") && row.get("used") {
         return Err(foreign(namespace));
     }
-    let from = begin(&transaction, namespace).await.map_err(|error| fault::translate(doing, error))?;
+    // Read under the lock: another process may have migrated while this one waited for it.
+    let from = match begin(&transaction, namespace).await {
+        Err(error) if error.code().is_some_and(|code| CREATED_MEANWHILE.contains(&code.code())) => {
+            return Ok(None);
+        }
+        from => from.map_err(|error| fault::translate(doing, error))?,
+    };
     if from > NEWEST {
         return Err(too_new(namespace, from));
     }
@@ -164,13 +187,14 @@ async fn apply(connections: &Connections, namespace: &Namespace, to: i32) -> Res
     if from < to {
         tracing::info!(namespace = namespace.as_str(), from, to, "schema migrated");
     }
-    Ok(Migration { from, to: to.max(from) })
+    Ok(Some(Migration { from, to: to.max(from) }))
 }
 
 async fn begin(transaction: &Transaction<'_>, namespace: &Namespace) -> Result<i32, tokio_postgres::Error> {
     let sql = "CREATE SCHEMA IF NOT EXISTS {schema};
         CREATE TABLE IF NOT EXISTS {schema}.migration (
-            version integer PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT clock_timestamp());";
+            version integer PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT clock_timestamp());
+        LOCK TABLE {schema}.migration IN EXCLUSIVE MODE;";
     transaction
         .batch_execute(&format!("SET LOCAL client_min_messages = warning; {}", in_namespace(sql, namespace)))
         .await?;

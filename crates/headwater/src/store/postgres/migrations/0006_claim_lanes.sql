@@ -235,6 +235,8 @@ DECLARE
     v_found boolean;
     v_given bigint;
     v_held_ms bigint;
+    -- One budget for all topics, as one statement has to do it. Those that are left get it in the next claim.
+    v_promote_bytes bigint := {schema}.promote_bytes(p_promote_max);
 BEGIN
     IF v_now NOT BETWEEN p_expected - interval '5 seconds' AND p_expected + interval '5 seconds' THEN
         PERFORM {schema}.refuse_step(v_now, p_expected);
@@ -332,8 +334,9 @@ BEGIN
                             NULL, v_status, NULL)::{schema}.claimed;
             CONTINUE;
         END IF;
-        IF v_scheduled THEN
-            PERFORM {schema}.promote(v_want.topic_id, p_promote_max, v_now);
+        IF v_scheduled AND v_promote_bytes > 0 THEN
+            SELECT v_promote_bytes - p.bytes INTO v_promote_bytes
+            FROM {schema}.promote(v_want.topic_id, p_promote_max, v_promote_bytes, v_now) p;
         END IF;
         IF v_scheduled OR v_needs_head THEN
             v_topics := v_topics || v_want.topic_id;
@@ -361,7 +364,11 @@ BEGIN
         v_deadline := CASE WHEN v_want.lease_ms = 0 THEN 'infinity'
                            ELSE v_now + make_interval(secs => v_want.lease_ms / 1000.0) END;
         IF NOT v_want.quarantined AND (v_want.in_flight_max IS NOT NULL OR v_want.rate IS NOT NULL) THEN
-            v_want := {schema}.allow(v_want, p_now);
+            IF {schema}.any_due(v_want.subscription_id, v_want.due_since, v_now, true) OR {schema}.is_behind(v_want) THEN
+                v_want := {schema}.allow(v_want, p_now);
+            ELSE
+                v_want.room := 0;
+            END IF;
         END IF;
         IF v_want.quarantined OR v_want.room = 0 THEN
             -- This owner holds a suspect range: nothing else until it is settled. Or a limit of the group is reached.

@@ -1,12 +1,18 @@
 -- Purpose: ack whole leases; returns the tokens that were held, and the topic of those whose lane became free.
 -- Parameters: tokens, durable, injected time, subscription ids, owners.
 -- Index: outstanding_pkey (token, first_offset); topic_ack_log, once.
-DELETE FROM {schema}.outstanding o
-USING unnest($1::bigint[], $4::integer[], $5::text[]) AS held (token, subscription_id, owner)
-WHERE o.token = held.token AND o.subscription_id = held.subscription_id AND o.owner = held.owner
-  AND o.due_at > coalesce($3, clock_timestamp())
-  -- Evaluated once: an ack lost in a power cut only means a redelivery.
-  AND (SELECT $2 OR set_config('synchronous_commit', 'off', true) IS NOT NULL)
+WITH locked AS MATERIALIZED (
+    -- In the order of locks (0014_life_cycle_tables); a DELETE alone takes rows in the order in which its plan finds them.
+    SELECT l.token, l.first_offset FROM {schema}.outstanding l
+    JOIN unnest($1::bigint[], $4::integer[], $5::text[]) AS held (token, subscription_id, owner)
+        ON l.token = held.token AND l.subscription_id = held.subscription_id AND l.owner = held.owner
+    WHERE l.due_at > coalesce($3, clock_timestamp())
+      -- Evaluated once: an ack lost in a power cut only means a redelivery.
+      AND (SELECT $2 OR set_config('synchronous_commit', 'off', true) IS NOT NULL)
+    ORDER BY l.subscription_id, l.lane, l.first_offset FOR UPDATE OF l
+)
+DELETE FROM {schema}.outstanding o USING locked
+WHERE o.token = locked.token AND o.first_offset = locked.first_offset
 RETURNING o.token,
     CASE WHEN o.lane IS NOT NULL
          THEN (SELECT s.topic_id FROM {schema}.subscription s WHERE s.subscription_id = o.subscription_id) END AS freed_topic_id,
