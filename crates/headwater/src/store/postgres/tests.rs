@@ -24,8 +24,12 @@ mod epoch;
 mod handling;
 mod letters;
 mod lives;
+mod locks;
 mod operators;
+mod promotion;
 mod races;
+mod snapshots;
+mod storm;
 mod upkeep;
 
 /// A namespace of its own for one test, gone at its end.
