@@ -47,6 +47,7 @@ mod migrate;
 mod outstanding;
 mod partitions;
 mod policy;
+mod promotion;
 mod publish;
 mod records;
 mod seek;
@@ -90,6 +91,7 @@ pub struct PostgresStore {
     prover: take_over::Prover,
     vacuums: freshen::Vacuums,
     guard: clock::Guard,
+    promotion: promotion::Promotion,
     closed: AtomicBool,
 }
 
@@ -124,6 +126,7 @@ impl PostgresStore {
             hub,
             vacuums: freshen::Vacuums::default(),
             guard: clock::Guard::default(),
+            promotion: promotion::Promotion::default(),
             closed: AtomicBool::new(false),
         })
     }

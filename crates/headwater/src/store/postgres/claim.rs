@@ -12,7 +12,7 @@ use crate::lease::{
     ClaimRequest, Claimed, Epoch, Lease, LeaseId, LeaseToken, OffsetRange, Outcome, RateLimit, Settlement,
     Want,
 };
-use crate::limits::{ADVANCE_ROWS_MAX, GAPS_NOTED_MAX, PARKED_PER_LANE_MAX, PROMOTE_MESSAGES_MAX};
+use crate::limits::{ADVANCE_ROWS_MAX, GAPS_NOTED_MAX, PARKED_PER_LANE_MAX};
 use crate::message::Offset;
 use crate::name::Owner;
 use crate::store::Store;
@@ -45,7 +45,7 @@ pub(super) async fn claim(store: &PostgresStore, request: &ClaimRequest) -> Resu
                     &limits.rates,
                     &limits.bursts,
                     &store.durable_settlements,
-                    &PROMOTE_MESSAGES_MAX,
+                    &store.promotion.messages_max(),
                     &ADVANCE_ROWS_MAX,
                     &GAPS_NOTED_MAX,
                     &PARKED_PER_LANE_MAX,
@@ -55,6 +55,7 @@ pub(super) async fn claim(store: &PostgresStore, request: &ClaimRequest) -> Resu
                 ],
             )
             .await;
+        store.promotion.note(&answer);
         match answer {
             Err(error) if clock::repeats(store, On::Work, &mut refused, &error).await? => {}
             answer => break answer?,

@@ -5,9 +5,7 @@ use super::clock::{self, On};
 use super::freshen::freshen;
 use super::time::{count, millis};
 use crate::error::Result;
-use crate::limits::{
-    ADVANCE_ROWS_MAX, GAPS_NOTED_MAX, INBOX_FORGET_MAX, INBOX_RETENTION, PROMOTE_MESSAGES_MAX,
-};
+use crate::limits::{ADVANCE_ROWS_MAX, GAPS_NOTED_MAX, INBOX_FORGET_MAX, INBOX_RETENTION};
 use crate::store::Maintained;
 
 /// Topics whose heads are read in one transaction.
@@ -20,8 +18,14 @@ pub(super) async fn maintain(store: &PostgresStore) -> Result<Maintained> {
     let (late, gaps_closed) = advance_heads(store).await?;
     let rest = store
         .connections
-        .query("maintaining", &store.statements.maintain, &[&PROMOTE_MESSAGES_MAX, &store.clock.injected()])
-        .await?;
+        .query(
+            "maintaining",
+            &store.statements.maintain,
+            &[&store.promotion.messages_max(), &store.clock.injected()],
+        )
+        .await;
+    store.promotion.note(&rest);
+    let rest = rest?;
     let inbox = store
         .connections
         .query(
@@ -65,12 +69,8 @@ async fn advance_heads(store: &PostgresStore) -> Result<(u64, u64)> {
                     &[&topic.get::<_, i32>("topic_id"), &ADVANCE_ROWS_MAX, &GAPS_NOTED_MAX],
                 )
                 .await?;
-            late += count(&rows[0], "late");
-            closed += count(&rows[0], "closed");
+            late += count(&rows[0], "late")?;
+            closed += count(&rows[0], "closed")?;
         }
     }
-}
-
-fn count(row: &Row, column: &str) -> u64 {
-    u64::try_from(row.get::<_, i64>(column)).expect("a count is not negative")
 }

@@ -26,11 +26,15 @@ mod handling;
 mod idle;
 mod letters;
 mod lives;
+mod locks;
 mod operators;
+mod promotion;
 mod races;
 mod rights;
 mod scale;
+mod snapshots;
 mod storage;
+mod storm;
 mod take_over;
 mod upkeep;
 

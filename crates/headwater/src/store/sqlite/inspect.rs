@@ -90,6 +90,7 @@ impl SqliteStore {
             holes: Arc::default(),
             threads: Mutex::new(threads),
             history: Arc::default(),
+            proofs: Arc::default(),
             passes: Mutex::default(),
             read_only: Some(still),
         })

@@ -21,9 +21,16 @@ CREATE TABLE {schema}.topic (
     created_at         timestamptz NOT NULL
 );
 
+-- "head" and "cursor" have one row for each topic and lane, of which claims make thousands of versions. While an old snapshot or
+-- an open transaction keeps all of them, a look by the key alone visits every one. So "era" is part of the key: it falls by one
+-- every 64 versions, and the entries of the newest version come first in the index. Whoever is called often asks for
+-- era <= (SELECT era ... ORDER BY era LIMIT 1): the look stops at the first version it sees, and the bound leaves only the entries of
+-- that era, and of later ones if the row is changed meanwhile. Between two eras updates are heap-only. Uniqueness without
+-- the era holds because only create_topic and begin_subscription insert, once each.
+
 -- Everything at or below "head" is final: present, known never to come, or noted in "gap".
 CREATE TABLE {schema}.head (
-    topic_id        integer PRIMARY KEY REFERENCES {schema}.topic ON DELETE CASCADE,
+    topic_id        integer NOT NULL REFERENCES {schema}.topic ON DELETE CASCADE,
     head            bigint NOT NULL DEFAULT 0,
     -- The first missing offset the head waits at; since when; how far offsets had been taken then; and the bound
     -- below which every transaction that could own them has its xid.
@@ -45,7 +52,10 @@ CREATE TABLE {schema}.head (
     -- When pg_locks was last asked who may still fill them: that is not cheap.
     horizon_at      timestamptz,
     -- The highest offset in any hole, 0 without holes.
-    holes_until     bigint NOT NULL DEFAULT 0
+    holes_until     bigint NOT NULL DEFAULT 0,
+    moves           bigint NOT NULL DEFAULT 0,
+    era             bigint NOT NULL DEFAULT 0,
+    PRIMARY KEY (topic_id, era)
 ) WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
 
 -- Offsets the head stepped over although their owner may still commit.
@@ -112,7 +122,11 @@ CREATE TABLE {schema}.cursor (
     ordered         boolean NOT NULL,
     -- The count of hand-outs when the lane was last given out: the least recent goes first.
     turn            bigint NOT NULL DEFAULT 0,
-    PRIMARY KEY (subscription_id, lane)
+    -- A claim found nothing due in "outstanding" before this time: see due_since in 0005_claim.
+    due_from        timestamptz NOT NULL DEFAULT '-infinity',
+    moves           bigint NOT NULL DEFAULT 0,
+    era             bigint NOT NULL DEFAULT 0,
+    PRIMARY KEY (subscription_id, lane, era)
 ) WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
 
 CREATE INDEX cursor_topic ON {schema}.cursor (topic_id);

@@ -351,7 +351,10 @@ BEGIN
                  e.empty_until[cardinality(e.empty_until)] AS empty_until,
                  v_fresh AND e.empty_seen IS NOT NULL AND {schema}.stamp_age_ms(coalesce(e.horizon_at, e.stuck_since), v_now) <= 500
                  AND {schema}.first_ended(e.empty_seen, pg_current_snapshot()) >= e.empty_bound[cardinality(e.empty_bound)] AS empty
-          FROM {schema}.topic t JOIN {schema}.head e ON e.topic_id = t.topic_id
+          FROM {schema}.topic t
+          CROSS JOIN LATERAL (SELECT y.head, y.gaps_until, y.gaps_checked_at, y.empty_until, y.empty_bound, y.empty_seen,
+                                     y.horizon_at, y.stuck_since
+                              FROM {schema}.head y WHERE y.topic_id = t.topic_id ORDER BY y.era LIMIT 1) e
           WHERE t.topic_id = ANY (p_topic_ids)) q
     WHERE q.last > q.head AND NOT (coalesce(q.empty, false) AND q.empty_until >= q.last) OR q.last < q.head OR q.gaps_until > 0 AND q.due;
     IF v_ids IS NULL THEN
@@ -406,8 +409,8 @@ BEGIN
                 stuck_bound = v_new.stuck_bound, gaps_until = v_new.gaps_until, gaps_checked_at = v_new.gaps_checked_at,
                 gaps_seen = v_new.gaps_seen, gaps_bound = v_new.gaps_bound, empty_until = v_new.empty_until,
                 empty_bound = v_new.empty_bound, empty_seen = v_new.empty_seen,
-                horizon_at = v_new.horizon_at, holes_until = v_new.holes_until
-            WHERE e.topic_id = h.topic_id;
+                horizon_at = v_new.horizon_at, holes_until = v_new.holes_until, moves = h.moves + 1, era = -((h.moves + 1) / 64)
+            WHERE e.topic_id = h.topic_id AND e.era <= h.era;
         END IF;
         IF v_late > 0 THEN
             PERFORM {schema}.wake(h.topic_id, true, false);

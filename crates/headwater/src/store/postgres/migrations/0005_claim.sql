@@ -148,11 +148,26 @@ BEGIN
     RETURN r;
 END $$;
 
+-- From when on a claim has to look for due ranges. Entries of settled leases stay in the index until vacuum removes them, which an
+-- old snapshot prevents: looking from the beginning would visit one for each claim there was. So a claim that found nothing
+-- due notes in the cursor that it looked (due_from), and the next one looks from there on, and at '-infinity', where released
+-- ranges, late rows and leases of dead owners are.
+--
+-- A range may appear below: its transaction read the clock, wrote a due time, and was committed after a later claim had looked.
+-- So a fifth of a second before the look counts as not looked at, and the first claim of every five seconds looks from the
+-- beginning: a range whose commit took longer than that is handed out late by five seconds at most, and never lost. A clock
+-- that was set back makes it look from the beginning, too.
+CREATE FUNCTION {schema}.due_since(p_due_from timestamptz, p_now timestamptz) RETURNS timestamptz
+LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN p_due_from + interval '200 ms' BETWEEN date_bin('5 seconds', p_now, 'epoch') AND p_now
+                THEN p_due_from ELSE '-infinity' END
+$$;
+
 -- Takes up to p_max new offsets for a cursor that the caller has locked: [first, last], or nulls. See 0004_head for why
 -- a gap in the way is met under a share lock. It is never waited for: the claim may hold another topic's head. "more" is set where
--- a gap or a hole ended the range.
+-- a gap or a hole ended the range. p_due_from is the caller's note for the cursor, or null.
 CREATE FUNCTION {schema}.take_next(
-    p_topic_id integer, p_subscription_id integer, p_lane integer, p_next bigint, p_max bigint,
+    p_topic_id integer, p_subscription_id integer, p_lane integer, p_next bigint, p_max bigint, p_due_from timestamptz,
     OUT first_offset bigint, OUT last_offset bigint, OUT skipped boolean, OUT more boolean
 )
 LANGUAGE plpgsql AS $$
@@ -164,7 +179,8 @@ DECLARE
 BEGIN
     skipped := false;
     more := false;
-    SELECT h.head, h.gaps_until, h.holes_until INTO v_head, v_gaps_until, v_holes_until FROM {schema}.head h WHERE h.topic_id = p_topic_id;
+    SELECT h.head, h.gaps_until, h.holes_until INTO v_head, v_gaps_until, v_holes_until
+    FROM {schema}.head h WHERE h.topic_id = p_topic_id ORDER BY h.era LIMIT 1;
     IF p_next > v_head THEN
         RETURN;
     END IF;
@@ -180,7 +196,9 @@ BEGIN
     IF first_offset <= v_gaps_until AND EXISTS (
             SELECT FROM {schema}.gap g WHERE g.topic_id = p_topic_id
             AND g.first_offset <= take_next.last_offset AND g.last_offset >= take_next.first_offset) THEN
-        SELECT h.head INTO v_head FROM {schema}.head h WHERE h.topic_id = p_topic_id FOR SHARE SKIP LOCKED;
+        SELECT h.head INTO v_head FROM {schema}.head h WHERE h.topic_id = p_topic_id
+          AND h.era <= (SELECT y.era FROM {schema}.head y WHERE y.topic_id = p_topic_id ORDER BY y.era LIMIT 1)
+        FOR SHARE SKIP LOCKED;
         IF NOT FOUND THEN
             first_offset := NULL;
             last_offset := NULL;
@@ -198,8 +216,12 @@ BEGIN
         WHERE g.topic_id = p_topic_id AND g.first_offset > take_next.first_offset AND g.first_offset <= take_next.last_offset;
         last_offset := least(last_offset, v_gap);
     END IF;
-    UPDATE {schema}.cursor c SET next_offset = greatest(take_next.first_offset, take_next.last_offset + 1)
-    WHERE c.subscription_id = p_subscription_id AND c.lane = p_lane;
+    UPDATE {schema}.cursor c
+    SET next_offset = greatest(take_next.first_offset, take_next.last_offset + 1), due_from = coalesce(p_due_from, c.due_from),
+        moves = c.moves + 1, era = -((c.moves + 1) / 64)
+    WHERE c.subscription_id = p_subscription_id AND c.lane = p_lane
+      AND c.era <= (SELECT x.era FROM {schema}.cursor x WHERE x.subscription_id = p_subscription_id AND x.lane = p_lane
+                    ORDER BY x.era LIMIT 1);
     IF first_offset > last_offset THEN
         -- Only a gap was there. The cursor is past it; what comes in it will come late.
         first_offset := NULL;
@@ -212,7 +234,8 @@ END $$;
 -- them: what they are, and what they leave now (see 0010_owners_and_limits).
 CREATE TYPE {schema}.want AS (
     subscription_id integer, messages_max bigint, lease_ms bigint, topic_id integer, lanes integer, max_attempts integer,
-    has_due boolean, quarantined boolean,
+    -- Whether something is due; from when on to look for it; and where nothing is, what to note in the cursor.
+    has_due boolean, due_since timestamptz, due_from timestamptz, quarantined boolean,
     in_flight_max bigint, rate double precision, burst bigint,
     room bigint, free bigint, tokens double precision, filled_at timestamptz, turned_back boolean
 );
@@ -229,9 +252,13 @@ DECLARE
     v_lease record;
 BEGIN
     IF p_want.has_due THEN
-        FOR r IN SELECT * FROM {schema}.outstanding o
-                 WHERE o.subscription_id = p_want.subscription_id AND o.due_at <= p_now
-                 ORDER BY o.due_at, o.first_offset LIMIT p_want.messages_max FOR UPDATE SKIP LOCKED
+        FOR r IN SELECT d.* FROM (VALUES (true, '-infinity'::timestamptz, '-infinity'::timestamptz),
+                                         (false, p_want.due_since, p_now)) AS span (at_once, since, until)
+                 CROSS JOIN LATERAL (
+                     SELECT o.* FROM {schema}.outstanding o
+                     WHERE o.subscription_id = p_want.subscription_id AND o.due_at BETWEEN span.since AND span.until
+                       AND (span.at_once OR o.due_at > '-infinity')
+                     ORDER BY o.due_at, o.first_offset LIMIT p_want.messages_max FOR UPDATE SKIP LOCKED) d
         LOOP
             IF r.owner IS NOT NULL THEN
                 RETURN NEXT {schema}.note('expired', r, r.owner);
@@ -260,12 +287,20 @@ BEGIN
             END IF;
         END LOOP;
     END IF;
+    -- The cursor is locked only where the head is beyond it: a claim that finds nothing writes nothing and gets no xid.
     SELECT c.next_offset INTO v_next FROM {schema}.cursor c
-    WHERE c.subscription_id = p_want.subscription_id AND c.lane = 0 FOR UPDATE;
+    WHERE c.subscription_id = p_want.subscription_id AND c.lane = 0
+      AND c.era <= (SELECT x.era FROM {schema}.cursor x WHERE x.subscription_id = p_want.subscription_id AND x.lane = 0
+                    ORDER BY x.era LIMIT 1)
+      AND c.next_offset <= (SELECT h.head FROM {schema}.head h WHERE h.topic_id = p_want.topic_id ORDER BY h.era LIMIT 1)
+    FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
     -- No range covers an offset that may still come. Between gaps there may be one message each: so several ranges are given.
     FOR i IN 1..100 LOOP
         SELECT NULL::bigint AS token, n.first_offset, n.last_offset, n.skipped, n.more INTO v_lease
-        FROM {schema}.take_next(p_want.topic_id, p_want.subscription_id, 0, v_next, v_left) n;
+        FROM {schema}.take_next(p_want.topic_id, p_want.subscription_id, 0, v_next, v_left, p_want.due_from) n;
         IF v_lease.first_offset IS NOT NULL THEN
             v_lease.token := {schema}.new_token();
             INSERT INTO {schema}.outstanding (token, first_offset, last_offset, due_at, subscription_id, owner)

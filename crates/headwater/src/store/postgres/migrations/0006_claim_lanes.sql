@@ -84,9 +84,9 @@ BEGIN
        AND (SELECT count(*) FROM {schema}.outstanding o WHERE o.subscription_id = p_want.subscription_id
             AND o.lane = p_lane AND o.parked) < p_parked_max THEN
         SELECT c.next_offset INTO v_next FROM {schema}.cursor c
-        WHERE c.subscription_id = p_want.subscription_id AND c.lane = p_lane;
+        WHERE c.subscription_id = p_want.subscription_id AND c.lane = p_lane ORDER BY c.era LIMIT 1;
         SELECT n.first_offset, n.last_offset, n.skipped INTO v_new
-        FROM {schema}.take_next(p_want.topic_id, p_want.subscription_id, p_lane, v_next, v_max) n;
+        FROM {schema}.take_next(p_want.topic_id, p_want.subscription_id, p_lane, v_next, v_max, NULL) n;
         IF v_new.first_offset IS NOT NULL THEN
             INSERT INTO {schema}.outstanding (token, first_offset, last_offset, due_at, subscription_id, owner, lane)
             VALUES ({schema}.new_token(), v_new.first_offset, v_new.last_offset, p_deadline,
@@ -101,7 +101,10 @@ BEGIN
         END IF;
     END IF;
     IF cardinality(v_tokens) > 0 THEN
-        UPDATE {schema}.cursor c SET turn = currval('{schema}.lease_token') WHERE c.subscription_id = p_want.subscription_id AND c.lane = p_lane;
+        UPDATE {schema}.cursor c SET turn = currval('{schema}.lease_token')
+        WHERE c.subscription_id = p_want.subscription_id AND c.lane = p_lane
+          AND c.era <= (SELECT x.era FROM {schema}.cursor x WHERE x.subscription_id = p_want.subscription_id AND x.lane = p_lane
+                        ORDER BY x.era LIMIT 1);
         SELECT coalesce(array_agg(DISTINCT o.key), '{}') INTO v_blocked FROM {schema}.outstanding o
         WHERE o.subscription_id = p_want.subscription_id AND o.lane = p_lane AND o.key IS NOT NULL
           AND NOT o.token = ANY (v_tokens) AND NOT v_keyed;
@@ -119,12 +122,31 @@ CREATE FUNCTION {schema}.claim_ordered(
 LANGUAGE plpgsql AS $$
 DECLARE
     v_lane integer;
+    v_next bigint;
+    v_head bigint;
+    v_held boolean;
+    v_due boolean;
+    v_locked integer;
     v_row {schema}.claimed;
     v_found boolean := false;
     v_skipped boolean := false;
 BEGIN
-    FOR v_lane IN SELECT c.lane FROM {schema}.cursor c WHERE c.subscription_id = p_want.subscription_id ORDER BY c.turn, c.lane LOOP
-        PERFORM FROM {schema}.cursor c WHERE c.subscription_id = p_want.subscription_id AND c.lane = v_lane FOR UPDATE SKIP LOCKED;
+    SELECT h.head INTO v_head FROM {schema}.head h WHERE h.topic_id = p_want.topic_id ORDER BY h.era LIMIT 1;
+    FOR v_lane, v_next IN
+        SELECT l.lane, c.next_offset FROM generate_series(0, p_want.lanes - 1) AS l (lane)
+        CROSS JOIN LATERAL (SELECT q.next_offset, q.turn FROM {schema}.cursor q
+                            WHERE q.subscription_id = p_want.subscription_id AND q.lane = l.lane ORDER BY q.era LIMIT 1) c
+        ORDER BY c.turn, l.lane
+    LOOP
+        -- First without the lock: a claim that finds nothing writes nothing and gets no xid. What becomes claimable after this look
+        -- wakes who waits.
+        SELECT bool_or(o.owner IS NOT NULL AND o.due_at > p_now), bool_or(o.parked OR o.due_at <= p_now) INTO v_held, v_due
+        FROM {schema}.outstanding o WHERE o.subscription_id = p_want.subscription_id AND o.lane = v_lane;
+        CONTINUE WHEN v_held OR v_next > v_head AND v_due IS NOT TRUE;
+        SELECT c.lane INTO v_locked FROM {schema}.cursor c WHERE c.subscription_id = p_want.subscription_id AND c.lane = v_lane
+          AND c.era <= (SELECT x.era FROM {schema}.cursor x WHERE x.subscription_id = p_want.subscription_id AND x.lane = v_lane
+                        ORDER BY x.era LIMIT 1)
+        FOR UPDATE SKIP LOCKED;
         IF NOT FOUND THEN
             v_skipped := true;
             CONTINUE;
@@ -143,8 +165,18 @@ BEGIN
     END IF;
 END $$;
 
+-- Whether a range of a subscription is due: at once, or since a time.
+CREATE FUNCTION {schema}.any_due(p_subscription_id integer, p_since timestamptz, p_now timestamptz, p_parked boolean) RETURNS boolean
+LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_id AND o.due_at = '-infinity'
+                   AND (p_parked OR NOT o.parked))
+        OR EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_id AND o.due_at >= p_since
+                   AND o.due_at <= p_now AND (p_parked OR NOT o.parked));
+END $$;
+
 -- When claiming again may find something although nobody publishes, in milliseconds; null if only a publish can.
-CREATE FUNCTION {schema}.recheck_ms(p_subscription_id integer, p_topic_id integer, p_now timestamptz) RETURNS bigint
+CREATE FUNCTION {schema}.recheck_ms(p_subscription_id integer, p_topic_id integer, p_due_since timestamptz, p_now timestamptz) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
     v_due timestamptz;
@@ -160,7 +192,7 @@ BEGIN
          AND o.due_at > p_now AND NOT o.parked AND o.due_at < 'infinity'),
         (SELECT min(s.deliver_at) FROM {schema}.schedule s WHERE s.topic_id = p_topic_id)) INTO v_due;
     v_later := CASE WHEN v_due IS NOT NULL THEN greatest(ceil(extract(epoch FROM v_due - p_now) * 1000), 1) END;
-    SELECT * INTO h FROM {schema}.head e WHERE e.topic_id = p_topic_id;
+    SELECT * INTO h FROM {schema}.head e WHERE e.topic_id = p_topic_id ORDER BY e.era LIMIT 1;
     IF h.stuck_at IS NOT NULL THEN
         -- The head waits for somebody's commit: look again when its patience ends, and then ever more rarely.
         v_age_ms := {schema}.stamp_age_ms(h.stuck_since, v_clock);
@@ -173,7 +205,7 @@ BEGIN
         -- What comes late comes without an offset beyond the head, and maybe without a notification.
         v_soon := 100;
     END IF;
-    IF EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_id AND o.due_at <= p_now AND NOT o.parked) THEN
+    IF {schema}.any_due(p_subscription_id, p_due_since, p_now, false) THEN
         -- Due but not given: a suspect range waits until this owner holds nothing else, or a lane for its holder.
         v_soon := least(v_soon, 50);
     END IF;
@@ -206,6 +238,8 @@ DECLARE
     v_found boolean;
     v_given bigint;
     v_held_ms bigint;
+    -- One budget for all topics, as one statement has to do it. Those that are left get it in the next claim.
+    v_promote_bytes bigint := {schema}.promote_bytes(p_promote_max);
 BEGIN
     IF v_now NOT BETWEEN p_expected - interval '5 seconds' AND p_expected + interval '5 seconds' THEN
         PERFORM {schema}.refuse_step(v_now, p_expected);
@@ -220,21 +254,34 @@ BEGIN
         -- is asked of the cursor: what is locked is looked at again, in its newest version, after a pause let go of it.
         WITH was AS (
             SELECT c.next_offset, c.topic_id, coalesce(p_lease_ms[1], c.lease_ms, t.lease_ms) AS lease_ms
-            FROM {schema}.cursor c JOIN {schema}.head h ON h.topic_id = c.topic_id
+            FROM {schema}.cursor c
+            CROSS JOIN LATERAL (SELECT y.head, y.gaps_until, y.gaps_checked_at, y.holes_until FROM {schema}.head y
+                                WHERE y.topic_id = c.topic_id ORDER BY y.era LIMIT 1) h
             JOIN {schema}.topic t ON t.topic_id = c.topic_id
             WHERE c.subscription_id = p_subscription_ids[1] AND c.lane = 0 AND NOT c.ordered AND c.active
+              AND c.era <= (SELECT x.era FROM {schema}.cursor x WHERE x.subscription_id = p_subscription_ids[1] AND x.lane = 0
+                            ORDER BY x.era LIMIT 1)
               AND c.next_offset + p_messages_max[1] <= h.head + 1 AND c.next_offset > h.gaps_until
               AND c.next_offset > h.holes_until
               AND (h.gaps_until = 0 OR {schema}.stamp_age_ms(h.gaps_checked_at, v_clock) <= 20)
               AND NOT EXISTS (SELECT FROM {schema}.outstanding o
-                              WHERE o.subscription_id = p_subscription_ids[1] AND o.due_at <= v_now)
+                              WHERE o.subscription_id = p_subscription_ids[1] AND o.due_at = '-infinity')
+              AND NOT EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_ids[1]
+                              AND o.due_at >= {schema}.due_since(c.due_from, v_now) AND o.due_at <= v_now
+                              -- Not as a join: both bounds are then of the index.
+                              OFFSET 0)
               AND NOT EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_ids[1]
                               AND o.suspect AND o.owner = p_owner AND o.due_at > v_now)
               AND NOT EXISTS (SELECT FROM {schema}.schedule d WHERE d.topic_id = c.topic_id AND d.deliver_at <= v_now)
             FOR UPDATE OF c
         ), moved AS (
-            UPDATE {schema}.cursor c SET next_offset = was.next_offset + p_messages_max[1] FROM was
+            UPDATE {schema}.cursor c
+            SET next_offset = was.next_offset + p_messages_max[1], due_from = v_now - interval '200 ms',
+                moves = c.moves + 1, era = -((c.moves + 1) / 64)
+            FROM was
             WHERE c.subscription_id = p_subscription_ids[1] AND c.lane = 0
+              AND c.era <= (SELECT x.era FROM {schema}.cursor x WHERE x.subscription_id = p_subscription_ids[1] AND x.lane = 0
+                            ORDER BY x.era LIMIT 1)
             RETURNING was.next_offset AS first, c.next_offset - 1 AS last, was.topic_id, was.lease_ms
         ), leased AS (
             INSERT INTO {schema}.outstanding AS o (token, first_offset, last_offset, due_at, subscription_id, owner)
@@ -261,20 +308,26 @@ BEGIN
     FOR i IN 1..v_count LOOP
         SELECT s.status, s.subscription_id, p_messages_max[i], coalesce(p_lease_ms[i], s.lease_ms, t.lease_ms), s.topic_id,
                s.lanes, coalesce(s.max_attempts, t.max_attempts),
-               EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = s.subscription_id AND o.due_at <= v_now),
+               {schema}.any_due(s.subscription_id, d.due_since, v_now, true), d.due_since,
                EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = s.subscription_id AND o.suspect
                        AND o.owner = p_owner AND o.due_at > v_now),
                h.gaps_until > 0 AND coalesce({schema}.stamp_age_ms(h.gaps_checked_at, v_clock) > 20, true)
-               OR EXISTS (SELECT FROM {schema}.cursor c WHERE c.subscription_id = s.subscription_id
-                          AND c.next_offset + p_messages_max[i] * greatest(s.lanes, 1) > h.head + 1),
+               OR EXISTS (SELECT FROM generate_series(0, greatest(s.lanes, 1) - 1) AS l (lane)
+                          CROSS JOIN LATERAL (SELECT q.next_offset FROM {schema}.cursor q WHERE q.subscription_id = s.subscription_id
+                                              AND q.lane = l.lane ORDER BY q.era LIMIT 1) c
+                          WHERE c.next_offset + p_messages_max[i] * greatest(s.lanes, 1) > h.head + 1),
                EXISTS (SELECT FROM {schema}.schedule d WHERE d.topic_id = s.topic_id AND d.deliver_at <= v_now),
                p_in_flight_max[i], p_rates[i], p_bursts[i]
         INTO v_status, v_want.subscription_id, v_want.messages_max, v_want.lease_ms, v_want.topic_id, v_want.lanes,
-             v_want.max_attempts, v_want.has_due, v_want.quarantined, v_needs_head, v_scheduled, v_want.in_flight_max,
+             v_want.max_attempts, v_want.has_due, v_want.due_since, v_want.quarantined, v_needs_head, v_scheduled, v_want.in_flight_max,
              v_want.rate, v_want.burst
         FROM {schema}.subscription s
         JOIN {schema}.topic t ON t.topic_id = s.topic_id
-        JOIN {schema}.head h ON h.topic_id = s.topic_id
+        CROSS JOIN LATERAL (SELECT y.head, y.gaps_until, y.gaps_checked_at FROM {schema}.head y
+                            WHERE y.topic_id = s.topic_id ORDER BY y.era LIMIT 1) h
+        CROSS JOIN LATERAL (SELECT CASE WHEN s.lanes = 0 THEN {schema}.due_since(q.due_from, v_now) ELSE '-infinity' END AS due_since
+                            FROM {schema}.cursor q WHERE q.subscription_id = s.subscription_id AND q.lane = 0
+                            ORDER BY q.era LIMIT 1) d
         WHERE s.subscription_id = p_subscription_ids[i];
         IF NOT FOUND THEN
             RAISE EXCEPTION USING ERRCODE = 'HW005', MESSAGE = format('no such subscription: %s', p_subscription_ids[i]);
@@ -284,16 +337,18 @@ BEGIN
                             NULL, v_status, NULL)::{schema}.claimed;
             CONTINUE;
         END IF;
-        IF v_scheduled THEN
-            PERFORM {schema}.promote(v_want.topic_id, p_promote_max, v_now);
+        IF v_scheduled AND v_promote_bytes > 0 THEN
+            SELECT v_promote_bytes - p.bytes INTO v_promote_bytes
+            FROM {schema}.promote(v_want.topic_id, p_promote_max, v_promote_bytes, v_now) p;
         END IF;
         IF v_scheduled OR v_needs_head THEN
             v_topics := v_topics || v_want.topic_id;
         END IF;
         -- A lease may only look expired, because another process moved deadlines for a step that this one did not see.
-        IF v_want.has_due AND p_moved_ms <> (SELECT c.moved_ms FROM {schema}.clock c) THEN
+        IF v_want.has_due AND p_moved_ms <> (SELECT c.moved_ms FROM {schema}.clock c WHERE c.one) THEN
             PERFORM {schema}.refuse_step(v_now, p_expected);
         END IF;
+        v_want.due_from := CASE WHEN NOT v_want.has_due THEN v_now - interval '200 ms' END;
         v_wants := array_append(v_wants, v_want);
     END LOOP;
     IF v_wants IS NULL THEN
@@ -312,7 +367,11 @@ BEGIN
         v_deadline := CASE WHEN v_want.lease_ms = 0 THEN 'infinity'
                            ELSE v_now + make_interval(secs => v_want.lease_ms / 1000.0) END;
         IF NOT v_want.quarantined AND (v_want.in_flight_max IS NOT NULL OR v_want.rate IS NOT NULL) THEN
-            v_want := {schema}.allow(v_want, p_now);
+            IF {schema}.any_due(v_want.subscription_id, v_want.due_since, v_now, true) OR {schema}.is_behind(v_want) THEN
+                v_want := {schema}.allow(v_want, p_now);
+            ELSE
+                v_want.room := 0;
+            END IF;
         END IF;
         IF v_want.quarantined OR v_want.room = 0 THEN
             -- This owner holds a suspect range: nothing else until it is settled. Or a limit of the group is reached.
@@ -343,7 +402,7 @@ BEGIN
             RETURN NEXT {schema}.recheck(v_want.subscription_id, v_want.topic_id, v_held_ms);
         ELSIF NOT v_found THEN
             RETURN NEXT {schema}.recheck(v_want.subscription_id, v_want.topic_id,
-                CASE WHEN v_skipped THEN 3 ELSE {schema}.recheck_ms(v_want.subscription_id, v_want.topic_id, v_now) END);
+                CASE WHEN v_skipped THEN 3 ELSE {schema}.recheck_ms(v_want.subscription_id, v_want.topic_id, v_want.due_since, v_now) END);
         END IF;
     END LOOP;
 END $$;

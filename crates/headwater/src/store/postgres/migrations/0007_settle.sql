@@ -5,6 +5,13 @@
 -- Whole leases are acked by a plain DELETE (sql/settle/all.sql): a function around it would cost more than it does. It calls
 -- log_ack only where some topic of the namespace keeps an ack log.
 
+-- Locks leases in the order of locks (0014_life_cycle_tables), for a statement that changes them in the order of its plan.
+CREATE FUNCTION {schema}.lock_leases(p_tokens bigint[]) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM FROM {schema}.outstanding o WHERE o.token = ANY (p_tokens) ORDER BY o.subscription_id, o.lane, o.first_offset FOR UPDATE;
+END $$;
+
 -- Writes down who acked a range, if the topic wants to know. Part of the transaction that acks.
 CREATE FUNCTION {schema}.log_ack(
     p_subscription_id integer, p_first bigint, p_last bigint, p_lane integer, p_owner text, p_now {schema}.injected_time
@@ -107,6 +114,7 @@ BEGIN
     IF NOT p_durable THEN
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
+    PERFORM {schema}.lock_leases(p_tokens);
     RETURN QUERY
         UPDATE {schema}.outstanding o
         SET due_at = CASE WHEN p_lease_ms = 0 THEN 'infinity' ELSE v_now + make_interval(secs => p_lease_ms / 1000.0) END

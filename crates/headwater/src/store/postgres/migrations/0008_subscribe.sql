@@ -119,22 +119,29 @@ BEGIN
 END $$;
 
 -- Counts a registration of a group that is there: many without its floor moving, though there is something to do, mean that
--- it is flapping. False if it does not count any more.
+-- it is flapping. False if it does not count any more: then nothing of it stays locked, because the caller locks the extent
+-- next, and whoever has that may wait for the subscription. One that died while this waited for its row was locked on
+-- the way, which the end of the block undoes.
 CREATE FUNCTION {schema}.note_restart(p_subscription_id integer, p_window_ms bigint, p_now timestamptz) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
     v_floor bigint := {schema}.floor_of(p_subscription_id);
+    v_since timestamptz := p_now - make_interval(secs => p_window_ms / 1000.0);
+    v_idle boolean := v_floor >= (SELECT h.head FROM {schema}.subscription s JOIN {schema}.head h ON h.topic_id = s.topic_id
+                                  WHERE s.subscription_id = p_subscription_id);
 BEGIN
     UPDATE {schema}.subscription s
-    SET restarts = CASE WHEN g.idle THEN 0 WHEN g.goes_on THEN s.restarts + 1 ELSE 1 END,
-        restarts_since = CASE WHEN g.goes_on THEN s.restarts_since ELSE p_now END,
-        restarts_floor = CASE WHEN g.goes_on THEN s.restarts_floor ELSE v_floor END
-    FROM (SELECT coalesce(x.restarts_since >= p_now - make_interval(secs => p_window_ms / 1000.0)
-                          AND x.restarts_floor >= v_floor, false) AS goes_on,
-                 v_floor >= (SELECT h.head FROM {schema}.head h WHERE h.topic_id = x.topic_id) AS idle
-          FROM {schema}.subscription x WHERE x.subscription_id = p_subscription_id FOR NO KEY UPDATE) g
+    SET (restarts, restarts_since, restarts_floor) = (
+        SELECT CASE WHEN v_idle THEN 0 WHEN g.again THEN s.restarts + 1 ELSE 1 END,
+               CASE WHEN g.again THEN s.restarts_since ELSE p_now END, CASE WHEN g.again THEN s.restarts_floor ELSE v_floor END
+        FROM (SELECT coalesce(s.restarts_since >= v_since AND s.restarts_floor >= v_floor, false) AS again) g)
     WHERE s.subscription_id = p_subscription_id AND s.status IN ('active', 'paused');
-    RETURN FOUND;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW000';
+    END IF;
+    RETURN true;
+EXCEPTION
+    WHEN SQLSTATE 'HW000' THEN RETURN false;
 END $$;
 
 -- Subscribes a group, or finds it. The extent's lock serialises those that create or resurrect: of ten at once one does, and
@@ -225,12 +232,20 @@ CREATE FUNCTION {schema}.maintain(
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
+    v_bytes bigint := {schema}.promote_bytes(p_promote_max);
+    v_topic integer;
 BEGIN
-    SELECT coalesce(sum({schema}.promote(d.topic_id, p_promote_max, v_now)), 0) INTO promoted
-    FROM (SELECT DISTINCT s.topic_id FROM {schema}.schedule s WHERE s.deliver_at <= v_now) d;
+    promoted := 0;
+    -- One budget for all topics, as one statement has to do it; first where the longest is overdue, so that each has its turn.
+    FOR v_topic IN SELECT s.topic_id FROM {schema}.schedule s WHERE s.deliver_at <= v_now GROUP BY s.topic_id ORDER BY min(s.deliver_at) LOOP
+        EXIT WHEN v_bytes <= 0;
+        SELECT promoted + p.messages, v_bytes - p.bytes INTO promoted, v_bytes
+        FROM {schema}.promote(v_topic, p_promote_max, v_bytes, v_now) p;
+    END LOOP;
     DELETE FROM {schema}.dedup d WHERE d.ctid = ANY (ARRAY(
         SELECT x.ctid FROM {schema}.dedup x WHERE x.expires_at <= v_now LIMIT 10000 FOR UPDATE SKIP LOCKED));
     GET DIAGNOSTICS dedup_forgotten = ROW_COUNT;
     DELETE FROM {schema}.hole h USING {schema}.extent x WHERE x.topic_id = h.topic_id AND h.last_offset < x.first_offset;
-    DELETE FROM {schema}.waiter w WHERE w.until < clock_timestamp() - interval '1 minute';
+    DELETE FROM {schema}.waiter w WHERE w.ctid = ANY (ARRAY(
+        SELECT x.ctid FROM {schema}.waiter x WHERE x.until < clock_timestamp() - interval '1 minute' FOR UPDATE SKIP LOCKED));
 END $$;

@@ -146,25 +146,37 @@ LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 $$;
 COMMENT ON FUNCTION {schema}.withdraw IS 'granted to consumer: takes back the proof that a process lives';
 
--- Forgets an owner that leaves on purpose. What it did stays in the sums: it is added to the row of nobody.
-CREATE FUNCTION {schema}.depart(p_owner text) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+-- Forgets owners. What they did stays in the sums: it is added to the row of nobody. That row refers to the subscription, so
+-- the subscriptions are locked before the rows, and all in the order of locks: owners that leave at once, or whose heartbeat
+-- is still under way, wait for each other in one order.
+CREATE FUNCTION {schema}.forget_owners(p_owners text[]) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_ids integer[];
 BEGIN
     PERFORM set_config('synchronous_commit', 'off', true);
-    DELETE FROM {schema}.owner w WHERE w.owner = p_owner;
+    DELETE FROM {schema}.owner w WHERE w.owner = ANY (ARRAY(
+        SELECT x.owner FROM {schema}.owner x WHERE x.owner = ANY (p_owners) ORDER BY x.owner FOR UPDATE));
+    v_ids := ARRAY(SELECT DISTINCT a.subscription_id FROM {schema}.activity a WHERE a.owner = ANY (p_owners));
+    PERFORM FROM {schema}.subscription s WHERE s.subscription_id = ANY (v_ids) ORDER BY s.subscription_id FOR KEY SHARE;
+    PERFORM FROM {schema}.activity a WHERE a.subscription_id = ANY (v_ids) AND a.owner = ANY (p_owners || ''::text)
+    ORDER BY a.subscription_id, a.owner FOR UPDATE;
     WITH gone AS (
-        DELETE FROM {schema}.activity a WHERE a.owner = p_owner
+        DELETE FROM {schema}.activity a WHERE a.subscription_id = ANY (v_ids) AND a.owner = ANY (p_owners)
         RETURNING a.subscription_id, a.processed, a.failed, a.filtered
     )
     INSERT INTO {schema}.activity AS a (subscription_id, owner, processed, failed, filtered, rate, handling_mean_us,
                                         handling_p95_us, told_at)
-    SELECT g.subscription_id, '', g.processed, g.failed, g.filtered, 0, 0, 0, '-infinity' FROM gone g
-    -- In one order, so that two that leave at once wait for each other and never deadlock.
-    ORDER BY g.subscription_id
+    SELECT g.subscription_id, '', sum(g.processed), sum(g.failed), sum(g.filtered), 0, 0, 0, '-infinity'
+    FROM gone g GROUP BY g.subscription_id ORDER BY g.subscription_id
     ON CONFLICT (subscription_id, owner) DO UPDATE
         SET processed = a.processed + excluded.processed, failed = a.failed + excluded.failed,
             filtered = a.filtered + excluded.filtered;
 END $$;
+
+-- Forgets an owner that leaves on purpose.
+CREATE FUNCTION {schema}.depart(p_owner text) RETURNS void
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$ SELECT {schema}.forget_owners(ARRAY[p_owner]) $$;
 
 -- Steps of the clock: clock/guard.rs says how a process tells one, and why all of them together move deadlines once.
 
@@ -227,16 +239,16 @@ END $$;
 COMMENT ON FUNCTION {schema}.move_clock IS 'granted to consumer: moves deadlines when the clock stepped';
 
 -- Limits of a group, over all processes. A claim without limits comes by none of this, and settlements never do: what
--- is in flight is counted where it is, in "outstanding", under a lock of the subscription's row, which every limited claim
--- takes before any row or cursor of it. An expiry, which writes that row, takes it in the same order: no claim, limited or
--- not, deadlocks with another. Whoever is held back looks again a little later; docs/decisions/0011 says why nobody is
--- woken.
+-- is in flight is counted where it is, in "outstanding", under a lock of the group's row here, which every limited claim
+-- takes before any row or cursor of the subscription, and only where there is something to hand out. The row is of claims alone:
+-- heartbeats and registrations do not wait for a busy group. Whoever is held back looks again a little later;
+-- docs/decisions/0011 says why nobody is woken.
 
--- Token buckets, from their first use on. Written under the lock of the subscription's row.
+-- A row for each group that ever had limits; the token bucket is null until it is first used.
 CREATE TABLE {schema}.group_rate (
     subscription_id integer PRIMARY KEY REFERENCES {schema}.subscription ON DELETE CASCADE,
-    tokens          double precision NOT NULL,
-    filled_at       timestamptz NOT NULL
+    tokens          double precision,
+    filled_at       timestamptz
 ) WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
 
 -- How many messages a span of offsets counts as: in an ordered subscription one in p_lanes is the holder's.
@@ -279,11 +291,26 @@ DECLARE
     w {schema}.want := {schema}.measure(p_want, p_now);
 BEGIN
     IF w.room > 0 OR w.turned_back THEN
-        PERFORM FROM {schema}.subscription s WHERE s.subscription_id = w.subscription_id FOR NO KEY UPDATE;
+        PERFORM FROM {schema}.group_rate g WHERE g.subscription_id = w.subscription_id FOR UPDATE;
+        IF NOT FOUND THEN
+            INSERT INTO {schema}.group_rate (subscription_id) VALUES (w.subscription_id) ON CONFLICT (subscription_id) DO NOTHING;
+            PERFORM FROM {schema}.group_rate g WHERE g.subscription_id = w.subscription_id FOR UPDATE;
+        END IF;
         w := {schema}.measure(p_want, p_now);
     END IF;
     w.messages_max := w.room;
     RETURN w;
+END $$;
+
+-- Whether there is something beyond a cursor of a subscription.
+CREATE FUNCTION {schema}.is_behind(p_want {schema}.want) RETURNS boolean
+LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN EXISTS (
+        SELECT FROM generate_series(0, greatest(p_want.lanes, 1) - 1) AS l (lane)
+        CROSS JOIN LATERAL (SELECT q.next_offset FROM {schema}.cursor q WHERE q.subscription_id = p_want.subscription_id
+                            AND q.lane = l.lane ORDER BY q.era LIMIT 1) c
+        WHERE c.next_offset <= (SELECT h.head FROM {schema}.head h WHERE h.topic_id = p_want.topic_id ORDER BY h.era LIMIT 1));
 END $$;
 
 -- Takes the tokens for what was handed out. Returns in how many milliseconds to look again if a limit is reached and
@@ -303,10 +330,7 @@ BEGIN
         CASE WHEN v_tokens + 1e-9 < 1 THEN greatest(ceil((1 - v_tokens) / p_want.rate * 1000 - 1e-6), 1) END,
         CASE WHEN p_want.free <= p_given THEN 25 END);
     IF v_held_ms IS NOT NULL AND (
-            EXISTS (SELECT FROM {schema}.outstanding o
-                    WHERE o.subscription_id = p_want.subscription_id AND o.due_at <= p_now AND NOT o.parked)
-            OR EXISTS (SELECT FROM {schema}.cursor c JOIN {schema}.head h ON h.topic_id = c.topic_id
-                       WHERE c.subscription_id = p_want.subscription_id AND c.next_offset <= h.head)) THEN
+            {schema}.any_due(p_want.subscription_id, p_want.due_since, p_now, false) OR {schema}.is_behind(p_want)) THEN
         RETURN v_held_ms;
     END IF;
     RETURN NULL;
@@ -327,7 +351,7 @@ BEGIN
     LEFT JOIN {schema}.head h ON h.topic_id = s.topic_id
     WHERE h.topic_id IS NULL
        OR EXISTS (SELECT FROM {schema}.cursor c WHERE c.subscription_id = i.id AND c.next_offset <= h.head)
-       OR {schema}.recheck_ms(i.id, s.topic_id, v_now) IS NOT NULL;
+       OR {schema}.recheck_ms(i.id, s.topic_id, '-infinity', v_now) IS NOT NULL;
 END $$;
 COMMENT ON FUNCTION {schema}.claimable IS 'granted to consumer: which subscriptions a claim may find something for';
 

@@ -72,6 +72,7 @@ BEGIN
         RETURN {schema}.settle_parts(p_token, p_subscription_id, p_owner, p_firsts, p_lasts, p_outcomes, p_delays_ms,
                                      p_errors, p_keys, true, p_now);
     END IF;
+    PERFORM {schema}.lock_leases(ARRAY[p_token]);
     WITH ended AS (
         DELETE FROM {schema}.outstanding o
         WHERE o.token = p_token AND o.subscription_id = p_subscription_id AND o.owner = p_owner

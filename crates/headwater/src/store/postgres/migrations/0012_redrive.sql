@@ -40,6 +40,7 @@ BEGIN
     PERFORM FROM {schema}.cursor c
     WHERE c.subscription_id = p_subscription_id AND c.lane IN (SELECT coalesce(l, 0) FROM unnest(p_lanes) l)
     ORDER BY c.lane FOR UPDATE;
+    PERFORM FROM {schema}.dead_letter d WHERE d.dead_letter_id = ANY (p_ids) ORDER BY d.dead_letter_id FOR UPDATE;
     WITH letter AS (
         DELETE FROM {schema}.dead_letter d USING unnest(p_ids, p_lanes) AS w (id, lane)
         WHERE d.dead_letter_id = w.id AND d.subscription_id = p_subscription_id
@@ -80,6 +81,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v_count bigint;
 BEGIN
+    PERFORM FROM {schema}.dead_letter d WHERE d.dead_letter_id = ANY (p_ids) ORDER BY d.dead_letter_id FOR UPDATE;
     DELETE FROM {schema}.dead_letter d WHERE d.dead_letter_id = ANY (p_ids) AND d.subscription_id = p_subscription_id;
     GET DIAGNOSTICS v_count = ROW_COUNT;
     IF p_is_last THEN

@@ -1,43 +1,6 @@
 -- The life of topics and subscriptions: states, heartbeats, cursors moved by hand.
 --
--- Who hands out and who changes a subscription's state or place meet in two ways:
---
---   1. The short way of a claim (one statement) locks the cursor and looks at it again, in its newest version, once it has
---      it. Therefore a state is also on the cursor (cursor.active), and whoever changes it waits for claims that hold the
---      cursor: afterwards none is under way that saw it active, and none begins.
---   2. The long way locks outstanding ranges first, then maybe the subscription, then a cursor. Operators lock in
---      another order. So it holds an advisory lock, shared, from before it reads the state until its end, and operators
---      hold it alone before they lock anything of the subscription: no claim of that kind is under way then, and none waits in
---      a circle with them. It costs a claim no write. Locks are by subscription_id modulo 64: a claim that serves a thousand
---      subscriptions must not fill the server's lock table.
---
---      The short way may have locked the cursor and then found that it is not active. A claim that has locked anything
---      does not wait for an operator who may want just that: it comes back a little later.
---
--- Cleanup and the detector are operators in this: they write the subscription and then its cursors, while a claim of an ordered
--- group has a lane's cursor when it writes the subscription. Buckets are taken all at once, in order, because a claim that
--- serves many waits for them in that order.
-
--- Keeps operators (p_alone) or long claims away from subscriptions until the transaction ends. In one order. False if this is
--- a claim that must not wait and would have to.
-CREATE FUNCTION {schema}.hold_claims(p_subscription_ids integer[], p_alone boolean) RETURNS boolean
-LANGUAGE plpgsql AS $$
-DECLARE
-    -- Whoever has locked a row has an xid.
-    v_may_wait boolean := p_alone OR pg_current_xact_id_if_assigned() IS NULL;
-    v_bucket integer;
-BEGIN
-    FOR v_bucket IN SELECT DISTINCT u % 64 FROM unnest(p_subscription_ids) u ORDER BY 1 LOOP
-        IF p_alone THEN
-            PERFORM pg_advisory_xact_lock(hashtext('headwater claims {name}'), v_bucket);
-        ELSIF v_may_wait THEN
-            PERFORM pg_advisory_xact_lock_shared(hashtext('headwater claims {name}'), v_bucket);
-        ELSIF NOT pg_try_advisory_xact_lock_shared(hashtext('headwater claims {name}'), v_bucket) THEN
-            RETURN false;
-        END IF;
-    END LOOP;
-    RETURN true;
-END $$;
+-- In which order they lock, and how claims are held apart, is at the top of 0014_life_cycle_tables.
 
 -- The cursors follow the subscription, whoever changes it.
 CREATE FUNCTION {schema}.follow_subscription() RETURNS trigger
@@ -121,8 +84,8 @@ $$;
 -- As long as that has not committed, the row it splits is there for a new look; afterwards what it inserted is. So when
 -- a look finds nothing there is nothing. What was removed does not tell: the row that was waited for may be gone.
 --
--- Each round locks first, by token, as settlements and extensions of several leases do: so they wait for one another in one order.
--- What it has not locked it leaves to the next round.
+-- Each round locks all of it first, in the order of locks, as settlements and extensions of several leases do. If a settlement
+-- inserted rows meanwhile, the round lets go of what it locked and begins anew: those may come before one that it has.
 CREATE FUNCTION {schema}.forget_outstanding(p_subscription_id integer, p_below bigint, p_now timestamptz) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -131,9 +94,17 @@ DECLARE
     v_locked tid[];
 BEGIN
     WHILE EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_id AND o.first_offset < p_below) LOOP
-        v_locked := ARRAY(
-            SELECT o.ctid FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_id AND o.first_offset < p_below
-            ORDER BY o.token, o.first_offset FOR UPDATE);
+        BEGIN
+            v_locked := ARRAY(
+                SELECT o.ctid FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_id AND o.first_offset < p_below
+                ORDER BY o.lane, o.first_offset FOR UPDATE);
+            IF cardinality(v_locked) <> (SELECT count(*) FROM {schema}.outstanding o
+                                         WHERE o.subscription_id = p_subscription_id AND o.first_offset < p_below) THEN
+                RAISE EXCEPTION USING ERRCODE = 'HW000';
+            END IF;
+        EXCEPTION
+            WHEN SQLSTATE 'HW000' THEN CONTINUE;
+        END;
         WITH gone AS (
             DELETE FROM {schema}.outstanding o WHERE o.ctid = ANY (v_locked) AND o.last_offset < p_below
             RETURNING o.token, o.owner, o.due_at
@@ -325,6 +296,8 @@ BEGIN
                  AND {schema}.stamp_age_ms(s.heartbeat_at, v_now) * 2 > t.heartbeat_timeout_ms) THEN
         PERFORM {schema}.stamp_overdue(p_ids, v_now);
     END IF;
+    PERFORM FROM {schema}.activity a WHERE a.owner = p_owner AND a.subscription_id = ANY (p_ids)
+    ORDER BY a.subscription_id FOR UPDATE;
     UPDATE {schema}.activity a
     SET processed = u.processed, failed = u.failed, filtered = u.filtered, rate = u.rate, handling_mean_us = u.mean_us,
         handling_p95_us = u.p95_us, told_at = v_now
@@ -358,9 +331,11 @@ COMMENT ON FUNCTION {schema}.beat IS 'granted to consumer: the heartbeat of a pr
 CREATE FUNCTION {schema}.stamp_overdue(p_ids integer[], p_now timestamptz) RETURNS void
 LANGUAGE plpgsql SET lock_timeout = '500ms' AS $$
 BEGIN
-    UPDATE {schema}.subscription s SET heartbeat_at = p_now, suspected_at = NULL FROM {schema}.topic t
-    WHERE s.subscription_id = ANY (p_ids) AND s.status IN ('active', 'paused') AND t.topic_id = s.topic_id
-      AND {schema}.stamp_age_ms(s.heartbeat_at, p_now) * 2 > t.heartbeat_timeout_ms;
+    UPDATE {schema}.subscription s SET heartbeat_at = p_now, suspected_at = NULL WHERE s.subscription_id = ANY (ARRAY(
+        SELECT x.subscription_id FROM {schema}.subscription x JOIN {schema}.topic t ON t.topic_id = x.topic_id
+        WHERE x.subscription_id = ANY (p_ids) AND x.status IN ('active', 'paused')
+          AND {schema}.stamp_age_ms(x.heartbeat_at, p_now) * 2 > t.heartbeat_timeout_ms
+        ORDER BY x.subscription_id FOR NO KEY UPDATE OF x));
 EXCEPTION
     WHEN lock_not_available THEN NULL;
 END $$;

@@ -183,13 +183,17 @@ CREATE FUNCTION {schema}.forget_old(p_max integer, p_now {schema}.injected_time)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
+    v_owners text[];
     v_activities bigint;
     v_keys bigint;
 BEGIN
     -- Their totals stay, in the row that has no owner.
-    SELECT count({schema}.depart(g.owner)) INTO v_activities
-    FROM (SELECT DISTINCT x.owner FROM {schema}.activity x
-          WHERE x.owner <> '' AND x.told_at < v_now - interval '1 day' ORDER BY x.owner LIMIT p_max) g;
+    v_owners := ARRAY(SELECT DISTINCT x.owner FROM {schema}.activity x
+                      WHERE x.owner <> '' AND x.told_at < v_now - interval '1 day' ORDER BY x.owner LIMIT p_max);
+    v_activities := cardinality(v_owners);
+    IF v_activities > 0 THEN
+        PERFORM {schema}.forget_owners(v_owners);
+    END IF;
     DELETE FROM {schema}.dedup d WHERE d.ctid = ANY (ARRAY(
         SELECT x.ctid FROM {schema}.dedup x WHERE x.expires_at <= v_now ORDER BY x.expires_at LIMIT p_max FOR UPDATE SKIP LOCKED));
     GET DIAGNOSTICS v_keys = ROW_COUNT;

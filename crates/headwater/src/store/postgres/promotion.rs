@@ -1,0 +1,62 @@
+//! How much of what is due one statement promotes: less after one that did not end in time.
+
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use crate::error::{ErrorKind, Result};
+use crate::limits::PROMOTE_MESSAGES_MAX;
+
+/// The budget of a promotion, in messages; the schema derives the bytes from it. A statement that takes too long is rolled
+/// back with all it promoted, and would be so for ever with the same budget: so it is halved, down to one message, and
+/// doubled after each one that ends.
+pub(super) struct Promotion(AtomicI32);
+
+impl Default for Promotion {
+    fn default() -> Self {
+        Promotion(AtomicI32::new(PROMOTE_MESSAGES_MAX))
+    }
+}
+
+impl Promotion {
+    pub(super) fn messages_max(&self) -> i32 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Two that note at once may lose one of the notes: the next makes up for it.
+    pub(super) fn note<T>(&self, outcome: &Result<T>) {
+        let before = self.messages_max();
+        let after = match outcome {
+            Ok(_) => before.saturating_mul(2).min(PROMOTE_MESSAGES_MAX),
+            Err(error) if matches!(error.kind(), ErrorKind::Busy | ErrorKind::Unavailable) => {
+                (before / 2).max(1)
+            }
+            Err(_) => before,
+        };
+        if after != before {
+            self.0.store(after, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Error;
+
+    #[test]
+    fn a_failure_halves_the_budget_and_success_restores_it() {
+        let promotion = Promotion::default();
+        let busy = || Err::<(), _>(Error::new(ErrorKind::Busy, "statement timeout"));
+        promotion.note(&busy());
+        assert_eq!(promotion.messages_max(), PROMOTE_MESSAGES_MAX / 2);
+        for _ in 0..40 {
+            promotion.note(&busy());
+        }
+        assert_eq!(promotion.messages_max(), 1, "one at least");
+        promotion.note(&Err::<(), _>(Error::new(ErrorKind::PermissionDenied, "no")));
+        assert_eq!(promotion.messages_max(), 1, "not a matter of size");
+        for _ in 0..40 {
+            promotion.note(&Ok(()));
+        }
+        assert_eq!(promotion.messages_max(), PROMOTE_MESSAGES_MAX);
+    }
+}

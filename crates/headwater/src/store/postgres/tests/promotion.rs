@@ -1,0 +1,77 @@
+//! Delayed messages that are due go into the log by bytes, not only by number.
+
+use super::*;
+use crate::ManualClock;
+
+const MIB: usize = 1024 * 1024;
+
+fn large() -> TopicSettings {
+    TopicSettings { payload_bytes_max: 32 * MIB, ..TopicSettings::pub_sub() }
+}
+
+/// Large ones that are all due at once would take longer than a statement may: then none ever came.
+#[tokio::test]
+async fn large_delayed_messages_are_promoted_by_bytes_and_all_come() {
+    let Some(scene) = Scene::new() else { return };
+    let clock = ManualClock::at(jiff::Timestamp::now());
+    let store = scene.open_at(&clock).await;
+    store.create_topic(&orders(), &large()).await.unwrap();
+    let group = GroupName::new("a").unwrap();
+    let subscription = store.subscribe(&orders(), &group, Start::Beginning).await.unwrap();
+    let due = clock.now() + Duration::from_secs(1);
+    let message = |n: usize, bytes: usize| {
+        NewMessage::new(vec![b'x'; bytes])
+            .key(n.to_string())
+            .deliver_at(due + Duration::from_millis(n as u64))
+    };
+    // The first is above the budget of 16 MB by itself.
+    store.publish(&orders(), &[message(0, 17 * MIB)]).await.unwrap();
+    for n in 1..=24 {
+        store.publish(&orders(), &[message(n, MIB)]).await.unwrap();
+    }
+    clock.advance(Duration::from_secs(2));
+    let scheduled = async || store.topics().await.unwrap()[0].scheduled;
+    assert_eq!(store.maintain().await.unwrap().promoted, 1, "one at least");
+    assert_eq!(store.maintain().await.unwrap().promoted, 15, "as many as the budget takes");
+    assert_eq!(scheduled().await, 9);
+    let mut keys = Vec::new();
+    for _ in 0..10 {
+        for lease in store.claim(&request(&subscription)).await.unwrap().leases {
+            let messages = store.fetch(lease.topic_id, lease.range).await.unwrap();
+            keys.extend(messages.iter().map(|message| message.key.clone().unwrap()));
+            store.settle(&[Settlement::ack_all(&lease)]).await.unwrap().remove(0).unwrap();
+        }
+    }
+    assert_eq!(keys, (0..=24).map(|n| n.to_string()).collect::<Vec<_>>(), "all of them, in order");
+    scene.drop().await;
+}
+
+/// A claim that serves many topics has one budget for all of them.
+#[tokio::test]
+async fn a_claim_for_many_topics_promotes_within_one_budget() {
+    let Some(scene) = Scene::new() else { return };
+    let clock = ManualClock::at(jiff::Timestamp::now());
+    let store = scene.open_at(&clock).await;
+    let mut wants = Vec::new();
+    for n in 0..3 {
+        let topic = TopicName::new(&format!("topic-{n}")).unwrap();
+        store.create_topic(&topic, &large()).await.unwrap();
+        let group = GroupName::new("a").unwrap();
+        let subscription = store.subscribe(&topic, &group, Start::Beginning).await.unwrap();
+        wants.push(Want::new(subscription.subscription_id, 10));
+        let due = clock.now() + Duration::from_secs(1);
+        let batch = vec![NewMessage::new(vec![b'x'; 6 * MIB]).deliver_at(due); 2];
+        store.publish(&topic, &batch).await.unwrap();
+    }
+    clock.advance(Duration::from_secs(1));
+    let request = ClaimRequest { owner: Owner::new("tester").unwrap(), wants };
+    let scheduled = async || store.topics().await.unwrap().iter().map(|topic| topic.scheduled).sum::<u64>();
+    store.claim(&request).await.unwrap();
+    // Two of the first topic, and one of the second, at least one being promoted while anything is left of the budget.
+    assert_eq!(scheduled().await, 3);
+    store.claim(&request).await.unwrap();
+    assert_eq!(scheduled().await, 1);
+    store.claim(&request).await.unwrap();
+    assert_eq!(scheduled().await, 0);
+    scene.drop().await;
+}
