@@ -46,8 +46,7 @@ pub(super) async fn clean(store: &PostgresStore, topic: TopicId, messages_max: u
 /// What groups missed of what went.
 pub(super) fn missed_of(row: &Row) -> Result<Vec<(GroupName, MissedMessages)>> {
     let groups: Vec<String> = stored::<_, Option<_>>(row, "missed_groups")?.unwrap_or_default();
-    let numbers =
-        |column: &str| stored::<_, Option<Vec<i64>>>(row, column).map(|numbers| numbers.unwrap_or_default());
+    let numbers = |column: &str| stored::<_, Option<Vec<i64>>>(row, column).map(Option::unwrap_or_default);
     let (counts, firsts, lasts) = (numbers("missed")?, numbers("missed_first")?, numbers("missed_last")?);
     let mut missed: Vec<(GroupName, MissedMessages)> = Vec::new();
     for (group, (count, (first, last))) in

@@ -191,7 +191,7 @@ async fn apply(connections: &Connections, namespace: &Namespace, to: i32) -> Res
     }
 }
 
-/// unique_violation, duplicate_schema, duplicate_table.
+/// `unique_violation`, `duplicate_schema`, `duplicate_table`.
 const DUPLICATES: &[&str] = &["23505", "42P06", "42P07"];
 
 async fn apply_once(connections: &Connections, namespace: &Namespace, to: i32) -> Result<Migration> {

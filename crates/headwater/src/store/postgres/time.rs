@@ -24,7 +24,7 @@ pub(super) fn holdable(time: Timestamp) -> Timestamp {
 }
 
 /// A stored count.
-pub(super) fn count<'row>(row: &'row Row, column: &'row str) -> Result<u64> {
+pub(super) fn count(row: &Row, column: &str) -> Result<u64> {
     Ok(u64::try_from(stored::<_, i64>(row, column)?).expect("a count is not negative"))
 }
 
