@@ -144,7 +144,7 @@ impl Session {
     }
 
     async fn watch(&self, owner: &Owner) -> Result<Vec<Row>> {
-        let doing = "looking for processes that ended";
+        let doing = "examining other processes";
         let owner = owner.as_str();
         let params: [&(dyn ToSql + Sync); 3] = [&owner, &self.key, &WATCHED_OWNERS_MAX];
         match tokio::time::timeout(WATCH_MAX, self.client.query(&self.watch, &params)).await {
@@ -229,10 +229,10 @@ impl Gone {
     }
 }
 
-/// Since when proofs are found gone, each time that was looked.
+/// Since when proofs are found gone without interruption.
 #[derive(Debug, Default)]
 struct Sightings {
-    looked_at: Duration,
+    examined_at: Duration,
     since: HashMap<Gone, Duration>,
 }
 
@@ -240,10 +240,10 @@ impl Sightings {
     /// Notes what is found gone now. Gives what has been so for long enough: the same proof, and not a heartbeat since. One that
     /// was not found at some time is forgotten, and so is everything if this process was itself stopped in between.
     fn note(&mut self, now: Duration, found: HashSet<Gone>) -> Vec<Gone> {
-        if now.saturating_sub(self.looked_at) > GRACE {
+        if now.saturating_sub(self.examined_at) > GRACE {
             self.since.clear();
         }
-        self.looked_at = now;
+        self.examined_at = now;
         let since = |gone: &Gone| self.since.get(gone).copied().unwrap_or(now);
         self.since = found.into_iter().map(|gone| (gone.clone(), since(&gone))).collect();
         let due = |(gone, since): (&Gone, &Duration)| (now - *since >= GRACE).then(|| gone.clone());
