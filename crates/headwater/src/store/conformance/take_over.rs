@@ -102,7 +102,7 @@ pub async fn an_owner_whose_connections_were_cut_keeps_its_leases(case: &Case) {
             match scene.store.take_over(&owner(name)).await {
                 Ok(leases) => assert_eq!(leases, 0),
                 Err(error) => {
-                    assert!(error.is_retryable(), "the first answers say that connections broke: {error}")
+                    assert!(error.is_retryable(), "the first answers say that connections broke: {error}");
                 }
             }
         }

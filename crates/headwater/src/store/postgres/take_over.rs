@@ -270,7 +270,7 @@ mod rules {
         assert_eq!(note(&mut sightings, 10_000, &[&a]), []);
         assert_eq!(note(&mut sightings, 10_500, &[&a, &b]), []);
         assert_eq!(note(&mut sightings, 11_499, &[&a, &b]), []);
-        assert_eq!(note(&mut sightings, 11_500, &[&a, &b]), [a.clone()]);
+        assert_eq!(note(&mut sightings, 11_500, &[&a, &b]), std::slice::from_ref(&a));
         assert_eq!(note(&mut sightings, 12_000, &[&b]), [b]);
         assert_eq!(note(&mut sightings, 12_500, &[&a]), [], "it was not gone in between");
     }

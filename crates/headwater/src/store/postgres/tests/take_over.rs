@@ -73,7 +73,7 @@ impl Pair {
     }
 
     /// The holder's lease is its own.
-    async fn is_kept(self) {
+    async fn assert_kept(self) {
         self.holder.settle(&[Settlement::ack_all(&self.lease)]).await.unwrap().remove(0).unwrap();
         self.scene.drop().await;
     }
@@ -103,7 +103,7 @@ async fn a_process_that_cannot_connect_again_takes_its_proof_back_by_the_pool() 
     assert_eq!(pair.holder.take_over(&owner("holder")).await.unwrap(), 0);
     assert_eq!(pair.proofs().await, 0);
     assert_eq!(pair.watch_long().await, 0, "it is judged by silence");
-    pair.is_kept().await;
+    pair.assert_kept().await;
 }
 
 #[tokio::test]
@@ -114,7 +114,7 @@ async fn heartbeats_are_proof_enough() {
         assert_eq!(pair.watch().await + pair.watch().await, 0);
         pair.holder.heartbeat(&owner("holder"), SILENT_FOR).await.unwrap();
     }
-    pair.is_kept().await;
+    pair.assert_kept().await;
 }
 
 #[tokio::test]
@@ -148,7 +148,7 @@ async fn proofs_end_with_the_server_that_gave_them() {
         pair.scene.sql("SELECT relpersistence::text FROM pg_class WHERE oid = '{schema}.proof'::regclass");
     let row = pair.scene.client().await.query_one(&unlogged, &[]).await.unwrap();
     assert_eq!(row.get::<_, &str>(0), "u", "a crash and a failover empty it");
-    pair.is_kept().await;
+    pair.assert_kept().await;
 }
 
 #[tokio::test]
@@ -160,7 +160,7 @@ async fn a_watch_that_finds_nothing_writes_nothing() {
     );
     let row = session.client.query_one(&sql, &[&session.key]).await.unwrap();
     assert_eq!((row.get::<_, i64>(0), row.get::<_, bool>(1)), (0, true));
-    pair.is_kept().await;
+    pair.assert_kept().await;
 }
 
 #[tokio::test]
