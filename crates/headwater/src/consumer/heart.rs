@@ -33,8 +33,6 @@ const READ_MAX: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// How often the process proves that it lives, and examines others.
 const WATCH_EVERY: Duration = Duration::from_millis(500);
-/// How soon after one that failed.
-const WATCH_RETRY: Duration = Duration::from_secs(1);
 /// The longest interval: a process that serves nobody waits for somebody.
 const INTERVAL_MAX: Duration = Duration::from_secs(300);
 
@@ -79,18 +77,15 @@ async fn watch(runtime: Weak<Runtime>, begun: &Notify) {
     begun.notified().await;
     loop {
         let Some(alive) = runtime.upgrade().filter(|runtime| !runtime.settler.is_gone()) else { return };
-        let pause = match in_time(BEAT_MAX, alive.store.take_over(&alive.owner)).await {
+        match in_time(BEAT_MAX, alive.store.take_over(&alive.owner)).await {
             // Whose leases ended by it, the store has said.
-            Ok(_) => WATCH_EVERY,
+            Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::Closed => return,
-            Err(error) => {
-                // Heartbeats meet what lasts, and tell it.
-                tracing::debug!(%error, "no proof of life given, trying again");
-                WATCH_RETRY
-            }
-        };
+            // Heartbeats meet what lasts, and tell it.
+            Err(error) => tracing::debug!(%error, "no proof of life given, trying again"),
+        }
         drop(alive);
-        tokio::time::sleep(pause).await;
+        tokio::time::sleep(WATCH_EVERY).await;
     }
 }
 

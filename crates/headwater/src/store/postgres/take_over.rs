@@ -35,6 +35,8 @@ const GRACE: Duration = Duration::from_millis(1_500);
 const WATCH_MAX: Duration = Duration::from_secs(2);
 /// How soon a session is tried again that could not be made.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// How much later if the server refuses what the session asks.
+const REFUSED_FOR: Duration = Duration::from_secs(30);
 
 /// The session that proves that this process lives, for all owners of a store.
 pub(super) struct Prover {
@@ -91,11 +93,13 @@ impl Prover {
         state.session.clone()
     }
 
-    /// Drops this session, unless another took its place.
-    fn drop_session(&self, broken: &Arc<Session>) {
+    /// Drops this session, unless another took its place. A role that lacks rights does not connect again and again.
+    fn drop_session(&self, broken: &Arc<Session>, error: &Error) {
         let mut state = self.state();
         if state.session.as_ref().is_some_and(|session| Arc::ptr_eq(session, broken)) {
             state.session = None;
+            let pause = if error.is_retryable() { Duration::ZERO } else { REFUSED_FOR };
+            state.failed_at = Some(Instant::now() + pause);
         }
     }
 
@@ -169,11 +173,18 @@ pub(super) async fn take_over(store: &PostgresStore, owner: &Owner) -> Result<u6
         }
     };
     prover.state().proven.insert(owner.clone());
-    let rows = session.watch(owner).await.inspect_err(|_| prover.drop_session(&session))?;
+    let rows = match session.watch(owner).await {
+        Ok(rows) => rows,
+        Err(error) => {
+            prover.drop_session(&session, &error);
+            withdraw(store, owner).await?;
+            return Err(error);
+        }
+    };
     if !rows[0].get::<_, bool>("kept") {
         tracing::info!("session not kept by a pooler, processes that end are found by their silence");
         prover.state().pooled = true;
-        prover.drop_session(&session);
+        prover.stop();
         return withdraw(store, owner).await.map(|()| 0);
     }
     let found = rows.iter().filter_map(Gone::of).collect();
