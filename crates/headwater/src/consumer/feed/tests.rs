@@ -31,17 +31,6 @@ fn serve_one(store: &Arc<Still>, runtime: &Arc<Runtime>, topic: i32) -> (Arc<Fee
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_idle_feed_claims_once_for_each_safety_poll() {
-    let store = Arc::new(Still::default());
-    let (_runtime, _feed, _group) = served(&store, 0);
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    let before = store.count("claim");
-    tokio::time::sleep(100 * SAFETY_POLL).await;
-    let claims = store.count("claim") - before;
-    assert!((95..=105).contains(&claims), "{claims}");
-}
-
-#[tokio::test(start_paused = true)]
 async fn quiet_topics_share_a_check_for_each_safety_poll_and_hardly_claim() {
     let store = Arc::new(Still::default());
     *store.quiet.lock().unwrap() = true;
