@@ -98,8 +98,9 @@ impl Prover {
         let mut state = self.state();
         if state.session.as_ref().is_some_and(|session| Arc::ptr_eq(session, broken)) {
             state.session = None;
-            let pause = if error.is_retryable() { Duration::ZERO } else { REFUSED_FOR };
-            state.failed_at = Some(Instant::now() + pause);
+            if !error.is_retryable() {
+                state.failed_at = Some(Instant::now() + REFUSED_FOR);
+            }
         }
     }
 

@@ -67,6 +67,13 @@ impl Pair {
         ended
     }
 
+    /// After a cut: the first call may be the one that finds the session broken.
+    async fn prove_again(&self) {
+        if self.holder.take_over(&owner("holder")).await.is_err() {
+            assert_eq!(self.holder.take_over(&owner("holder")).await.unwrap(), 0);
+        }
+    }
+
     async fn proofs(&self) -> i64 {
         let sql = self.scene.sql("SELECT count(*) FROM {schema}.proof f WHERE f.owner = 'holder'");
         self.scene.client().await.query_one(&sql, &[]).await.unwrap().get(0)
@@ -85,7 +92,7 @@ async fn a_session_that_was_cut_is_made_again_and_nothing_is_lost() {
     for _ in 0..3 {
         pair.cut().await;
         assert_eq!(pair.watch().await + pair.watch().await, 0);
-        assert_eq!(pair.holder.take_over(&owner("holder")).await.unwrap(), 0);
+        pair.prove_again().await;
         assert_eq!(pair.watch_long().await, 0, "it has another session");
         assert_eq!(pair.proofs().await, 1);
     }
@@ -100,7 +107,7 @@ async fn a_process_that_cannot_connect_again_takes_its_proof_back_by_the_pool() 
     let Some(pair) = Pair::new().await else { return };
     pair.cut().await;
     pair.holder.prover.state().failed_at = Some(Instant::now() + Duration::from_secs(3_600));
-    assert_eq!(pair.holder.take_over(&owner("holder")).await.unwrap(), 0);
+    pair.prove_again().await;
     assert_eq!(pair.proofs().await, 0);
     assert_eq!(pair.watch_long().await, 0, "it is judged by silence");
     pair.assert_kept().await;
