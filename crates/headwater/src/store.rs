@@ -117,8 +117,8 @@ pub trait Store: Lifecycle + Upkeep + fmt::Debug + Send + Sync + 'static {
     /// time, and none are handed out faster, redeliveries included. A claim held back by one says when to look again.
     async fn claim(&self, request: &ClaimRequest) -> Result<Claimed>;
 
-    /// Of these subscriptions, each for which a claim may find something now or be told when, or that is not active: one read for all
-    /// who wait. An engine may name more, and by default names all.
+    /// Of these subscriptions, each for which a claim may find something now or later, or that is not active: one read for all
+    /// that wait. An engine may name more, and by default names all.
     async fn claimable(&self, subscriptions: &[SubscriptionId]) -> Result<Vec<SubscriptionId>> {
         Ok(subscriptions.to_vec())
     }

@@ -39,7 +39,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     headwater.topic(TOPIC).create().await?;
     let mut stage = Stage::new(place, headwater, setting.seed);
     let mut judged = terminate(&mut stage, if setting.quick { 2 } else { 6 }).await?;
-    // The moments differ in how long before them the processes had looked at each other for the last time.
+    // The moments differ in how long before them the processes had examined each other for the last time.
     let moments: Vec<u64> = (0..if setting.quick { 4 } else { 20 }).map(|round| 600 + 137 * round).collect();
     judged.extend(kill(&mut stage, &moments).await?);
     settled(&stage.headwater, TOPIC, GROUP, Duration::from_secs(30)).await?;

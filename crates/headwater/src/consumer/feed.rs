@@ -44,9 +44,9 @@ const GIVE_BACK_FOR: Duration = Duration::from_secs(60);
 /// How many panics in a row end a feed, and how long without one makes them a row no more.
 const PANICS_MAX: u32 = 5;
 const CALM: Duration = Duration::from_secs(60);
-/// How long a wait lasts at most. A claim follows in any case, whatever looks said in between.
+/// How long a wait lasts at most. A claim follows in any case, whatever checks found in between.
 const WAIT_MAX: Duration = Duration::from_secs(300);
-/// By how much a look may come late.
+/// By how much a check may come late.
 const LATE: Duration = Duration::from_secs(4);
 /// The longest pause after a claim that failed.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
@@ -65,7 +65,7 @@ pub(crate) struct Feed {
     pub(crate) changed: Arc<Notify>,
     /// Asked when somebody wants to know how a subscription is.
     look: Arc<Look>,
-    /// Asked before a claim that nobody woke.
+    /// Asked before a claim that nothing woke.
     idle: Arc<Idle>,
     read: AtomicU64,
     handed: AtomicU64,
@@ -342,7 +342,7 @@ async fn run(feed: Arc<Feed>) {
     let mut idle: HashSet<SubscriptionId> = HashSet::new();
     let mut wake: Option<BoxFuture<'static, bool>> = None;
     let mut recheck_at = Instant::now();
-    // Since when each that is idle was claimed for, or looked at.
+    // Since when each idle subscription was claimed for, or checked.
     let mut asked_at = Instant::now();
     let mut pause = Duration::from_millis(50);
     loop {
@@ -365,7 +365,7 @@ async fn run(feed: Arc<Feed>) {
             (asked_at, recheck_at) = (now, now + WAIT_MAX);
             idle.clear();
         } else if now >= asked_at + SAFETY_POLL {
-            asked_at = feed.look(&mut idle, asked_at).await;
+            asked_at = feed.check(&mut idle, asked_at).await;
         }
         for group in groups.iter().filter(|group| group.take_stirred()) {
             idle.remove(&group.subscription.subscription_id);
@@ -410,26 +410,26 @@ async fn run(feed: Arc<Feed>) {
 }
 
 impl Feed {
-    /// Looks whether claims for idle subscriptions may find something though nobody woke them; those are idle no more. The wake stays
-    /// armed: what comes after the look wakes it. Gives when was looked.
-    async fn look(&self, idle: &mut HashSet<SubscriptionId>, asked_at: Instant) -> Instant {
+    /// Checks whether claims for idle subscriptions may find something though nothing woke them; those are idle no more. The wake
+    /// stays armed: what comes after the check wakes it. Returns the time of the check.
+    async fn check(&self, idle: &mut HashSet<SubscriptionId>, asked_at: Instant) -> Instant {
         let subscriptions: Vec<_> = idle.iter().copied().collect();
         let started = Instant::now();
-        let looked = async {
+        let checked = async {
             // Publishers must know for as long that their messages are waited for.
             drop(self.store.arm(&[self.topic]).await?);
-            // One that comes late may have been forgotten by them meanwhile: only a look from now on serves.
+            // One that comes late may have been forgotten by them meanwhile: only a check from now on serves.
             let is_late = started > asked_at + SAFETY_POLL + LATE;
             self.idle.claimable(&subscriptions, if is_late { Instant::now() } else { asked_at }).await
         };
-        match looked.await {
+        match checked.await {
             Ok((at, claimable)) => {
                 idle.retain(|subscription| !claimable.contains(subscription));
                 at
             }
             Err(error) => {
                 // The claim that follows meets the same error, and tells it.
-                tracing::debug!(topic = %self.topic, %error, "no look at idle subscriptions, claiming");
+                tracing::debug!(topic = %self.topic, %error, "check of idle subscriptions failed, claiming");
                 idle.clear();
                 started
             }

@@ -31,10 +31,8 @@ pub(crate) const BEAT_MAX: Duration = Duration::from_secs(5);
 const READ_MAX: Duration = Duration::from_secs(2);
 /// How soon after one heartbeat another may be asked for out of turn.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// How often the process proves that it lives, and looks for those that ended.
+/// How often the process proves that it lives, and examines others.
 const WATCH_EVERY: Duration = Duration::from_millis(500);
-/// How soon after one that failed.
-const WATCH_RETRY: Duration = Duration::from_secs(1);
 /// The longest interval: a process that serves nobody waits for somebody.
 const INTERVAL_MAX: Duration = Duration::from_secs(300);
 
@@ -64,39 +62,36 @@ fn beat_every(silent_for: Duration) -> Duration {
     silent_for / 4
 }
 
-/// Beats and watches until the runtime is gone or serves no group.
+/// Sends heartbeats and examines other processes until the runtime is gone or serves no group.
 pub(crate) async fn run(runtime: Weak<Runtime>, silent_for: Option<Duration>) {
-    let (watching, beaten) = (Weak::clone(&runtime), Notify::new());
+    let (watching, begun) = (Weak::clone(&runtime), Notify::new());
     tokio::select! {
-        () = beat(runtime, silent_for, &beaten) => {}
-        () = watch(watching, &beaten) => {}
+        () = beat(runtime, silent_for, &begun) => {}
+        () = watch(watching, &begun) => {}
     }
 }
 
 /// Takes over from processes that have ended, beside the heartbeats: neither waits for the other. It begins right after the first
-/// heartbeat, because only an owner that has beaten can prove that it lives.
-async fn watch(runtime: Weak<Runtime>, beaten: &Notify) {
-    beaten.notified().await;
+/// heartbeat, because only a known owner can prove that it lives.
+async fn watch(runtime: Weak<Runtime>, begun: &Notify) {
+    begun.notified().await;
     loop {
         let Some(alive) = runtime.upgrade().filter(|runtime| !runtime.settler.is_gone()) else { return };
-        let pause = match in_time(BEAT_MAX, alive.store.take_over(&alive.owner)).await {
+        match in_time(BEAT_MAX, alive.store.take_over(&alive.owner)).await {
             // Whose leases ended by it, the store has said.
-            Ok(_) => WATCH_EVERY,
+            Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::Closed => return,
-            Err(error) => {
-                // Heartbeats meet what lasts, and tell it.
-                tracing::debug!(%error, "no proof of life given, trying again");
-                WATCH_RETRY
-            }
-        };
+            // Heartbeats meet what lasts, and tell it.
+            Err(error) => tracing::debug!(%error, "no proof of life given, trying again"),
+        }
         drop(alive);
-        tokio::time::sleep(pause).await;
+        tokio::time::sleep(WATCH_EVERY).await;
     }
 }
 
 /// Beats until the runtime is gone or serves no group, on the thread for leases: blocked handlers silence no process. Only its own
 /// calls are made here; what it wants to know besides is read on the program's runtime, and nothing waits for that.
-async fn beat(runtime: Weak<Runtime>, silent_for: Option<Duration>, beaten: &Notify) {
+async fn beat(runtime: Weak<Runtime>, silent_for: Option<Duration>, begun: &Notify) {
     let mut owner = silent_for.map(OwnerBeat::new);
     let mut groups = GroupBeat::new();
     loop {
@@ -105,7 +100,7 @@ async fn beat(runtime: Weak<Runtime>, silent_for: Option<Duration>, beaten: &Not
         if let Some(owner) = owner.as_mut().filter(|owner| Instant::now() >= owner.due_at) {
             told = owner.beat(&alive).await;
             if owner.in_touch_since.is_some() {
-                beaten.notify_one();
+                begun.notify_one();
             }
         }
         if told.is_ok() && groups.is_due(&alive.groups()) {

@@ -1,6 +1,6 @@
-//! One look for everything in the process that waits: whether a claim for an idle subscription may find something.
+//! One query for everything in the process that waits: whether a claim for an idle subscription may find something.
 //!
-//! Each feed asks now and then although nobody woke it. A hundred idle topics that claimed each would keep the database busy; so the
+//! Each feed asks now and then although nothing woke it. A hundred idle topics that claimed each would keep the database busy; so the
 //! first that asks does it for all subscriptions of the process, and the others take its answer.
 
 use std::collections::HashSet;
@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::store::Store;
 use crate::subscription::SubscriptionId;
 
-/// The latest look, shared by the feeds of a process.
+/// The latest answer, shared by the feeds of a process.
 #[derive(Debug)]
 pub(crate) struct Idle {
     store: Arc<dyn Store>,

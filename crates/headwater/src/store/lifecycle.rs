@@ -71,7 +71,7 @@ pub trait Lifecycle {
     /// A proof is what the kernel takes back when a process ends, and not before: a session (PostgreSQL), the lock of a file
     /// (the embedded engine). A process that is slow or stopped has it, and only silence ends its leases. One whose session was cut
     /// has a second and a half to connect again or to take its proof back, by any connection, and loses nothing. An owner
-    /// that never beat proves nothing, and an owner without a proof is judged by silence alone.
+    /// without a heartbeat proves nothing, and an owner without a proof is judged by silence alone.
     async fn take_over(&self, owner: &Owner) -> Result<u64>;
 
     /// Moves a subscription's cursor. Everything it has outstanding is forgotten and its leases are lost; its dead

@@ -31,18 +31,7 @@ fn serve_one(store: &Arc<Still>, runtime: &Arc<Runtime>, topic: i32) -> (Arc<Fee
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_idle_feed_claims_once_for_each_safety_poll() {
-    let store = Arc::new(Still::default());
-    let (_runtime, _feed, _group) = served(&store, 0);
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    let before = store.count("claim");
-    tokio::time::sleep(100 * SAFETY_POLL).await;
-    let claims = store.count("claim") - before;
-    assert!((95..=105).contains(&claims), "{claims}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn quiet_topics_share_a_look_for_each_safety_poll_and_hardly_claim() {
+async fn quiet_topics_share_a_check_for_each_safety_poll_and_hardly_claim() {
     let store = Arc::new(Still::default());
     *store.quiet.lock().unwrap() = true;
     let (runtime, _feed, _group) = served(&store, 0);
@@ -54,10 +43,10 @@ async fn quiet_topics_share_a_look_for_each_safety_poll_and_hardly_claim() {
     tokio::time::sleep(2 * SAFETY_POLL).await;
     let before = (store.count("claim"), store.count("claimable"));
     tokio::time::sleep(100 * SAFETY_POLL).await;
-    let (claims, looks) = (store.count("claim") - before.0, store.count("claimable") - before.1);
-    assert!((99..=110).contains(&looks), "one for all ten: {looks}");
+    let (claims, checks) = (store.count("claim") - before.0, store.count("claimable") - before.1);
+    assert!((99..=110).contains(&checks), "one for all ten: {checks}");
     assert!((40..=60).contains(&claims), "ten each in five minutes: {claims}");
-    // What is not quiet is claimed for at the next look.
+    // What is not quiet is claimed for at the next check.
     *store.quiet.lock().unwrap() = false;
     let before = store.count("claim");
     tokio::time::sleep(SAFETY_POLL).await;
@@ -65,7 +54,7 @@ async fn quiet_topics_share_a_look_for_each_safety_poll_and_hardly_claim() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_look_that_fails_is_followed_by_a_claim() {
+async fn a_check_that_fails_is_followed_by_a_claim() {
     let store = Arc::new(Still::default());
     *store.quiet.lock().unwrap() = true;
     let (_runtime, _feed, _group) = served(&store, 0);

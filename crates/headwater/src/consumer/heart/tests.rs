@@ -183,15 +183,15 @@ async fn a_read_that_hangs_does_not_silence_the_process() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ended_processes_are_looked_for_twice_a_second_and_nothing_waits_for_it() {
+async fn ended_processes_are_found_twice_a_second_and_nothing_waits_for_it() {
     let store = Arc::new(Still::default());
     let (_runtime, _group) = process(&store);
     tokio::time::sleep(Duration::from_secs(60)).await;
-    let looks = store.count("take_over");
-    assert!((115..=120).contains(&looks), "{looks}");
+    let calls = store.count("take_over");
+    assert!((115..=120).contains(&calls), "{calls}");
     store.mute.lock().unwrap().insert("take_over");
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert!(store.count("take_over") > looks + 5, "one that hangs is given up");
+    assert!(store.count("take_over") > calls + 5, "one that hangs is given up");
     assert!(store.longest_without("heartbeat") < Duration::from_secs(4));
 }
 

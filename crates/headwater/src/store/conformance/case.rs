@@ -219,19 +219,19 @@ impl Scene {
         self.claimed(owner_name, count).await.leases
     }
 
-    /// A claim that must give exactly one lease. Whoever waits must learn of it also by a look.
+    /// A claim that must give exactly one lease. A check by those that wait must have found it.
     pub async fn claim_one(&self, owner_name: &str, count: u32) -> Lease {
         let claimable = self.claimable().await;
         let mut leases = self.claim(owner_name, count).await;
         assert_eq!(leases.len(), 1, "one lease expected: {leases:?}");
-        assert!(claimable, "a look found nothing before the claim that got {leases:?}");
+        assert!(claimable, "a check found nothing before the claim that got {leases:?}");
         leases.remove(0)
     }
 
-    /// Whether a look says that a claim may find something.
+    /// Whether a claim may find something.
     pub async fn claimable(&self) -> bool {
         let id = self.subscription.subscription_id;
-        !self.store.claimable(&[id]).await.expect("the subscription is looked at").is_empty()
+        !self.store.claimable(&[id]).await.expect("the subscription is checked").is_empty()
     }
 
     /// A claim that must give nothing.

@@ -41,7 +41,7 @@ pub fn work() {
             "claim and hang" => claim_and_hang(store.as_ref(), &topic).await,
             "prove, claim and hang" => {
                 let holder = owner("hanging process");
-                store.heartbeat(&holder, Duration::from_secs(15)).await.expect("beaten");
+                store.heartbeat(&holder, Duration::from_secs(15)).await.expect("the owner is known");
                 store.take_over(&holder).await.expect("proven");
                 claim_and_hang(store.as_ref(), &topic).await;
             }
@@ -128,7 +128,7 @@ async fn claim_and_hang(store: &dyn Store, topic: &TopicName) {
     tokio::time::sleep(10 * DEADLINE).await;
 }
 
-/// A process that beats once, proves that it lives, and holds one message.
+/// A process that sends one heartbeat, proves that it lives, and holds one message.
 pub(super) async fn holder(case: &Case) -> Option<Child> {
     let mut child = spawn(case, "prove, claim and hang", 0)?;
     let mut lines = said(&mut child);

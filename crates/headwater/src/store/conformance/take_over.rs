@@ -12,10 +12,10 @@ use crate::lease::{Lease, Settlement};
 const SILENT_MS: u64 = 15_000;
 /// How often owners watch each other.
 const WATCH_MS: u64 = 500;
-/// Looks for longer than any grace lasts.
-const LOOKS: u64 = 10;
+/// So often in a row is longer than any grace lasts.
+const CALLS: u64 = 10;
 
-/// A scene of another process in effect, with a lease of this owner's, which beats and proves that it lives.
+/// A scene of another process in effect, with a lease of this owner's, which has sent a heartbeat and proves that it lives.
 async fn holder(case: &Case, scene: &Scene, name: &str) -> (Scene, Lease) {
     let holder = scene.through(&case.open().await);
     holder.beat(name, SILENT_MS).await;
@@ -24,7 +24,7 @@ async fn holder(case: &Case, scene: &Scene, name: &str) -> (Scene, Lease) {
     (holder, lease)
 }
 
-/// Looks until leases have ended, and gives how many.
+/// Calls until leases have ended, and gives how many.
 async fn ended(case: &Case, scene: &Scene) -> u64 {
     let until = Instant::now() + DEADLINE;
     loop {
@@ -38,9 +38,9 @@ async fn ended(case: &Case, scene: &Scene) -> u64 {
     }
 }
 
-/// Looks several times, during which nothing ends.
+/// Calls several times, during which nothing ends.
 async fn keeps(case: &Case, scene: &Scene, why: &str) {
-    for _ in 0..LOOKS {
+    for _ in 0..CALLS {
         assert_eq!(scene.take_over("lives").await, 0, "{why}");
         case.advance_ms(WATCH_MS);
     }
@@ -78,7 +78,7 @@ pub async fn a_silent_owner_that_lives_keeps_its_leases_until_it_is_silent_for_t
     let theirs = scene.claim_one("lives", 1).await;
     failed(stopped.settle(Settlement::ack_all(&lost)).await, ErrorKind::LeaseLost);
     scene.ack(&theirs).await;
-    // It goes on, and has a proof again.
+    // It continues, and has a proof again.
     stopped.beat("stopped", SILENT_MS).await;
     assert_eq!(stopped.take_over("stopped").await, 0);
     let kept = stopped.claim_one("stopped", 1).await;
@@ -86,7 +86,7 @@ pub async fn a_silent_owner_that_lives_keeps_its_leases_until_it_is_silent_for_t
     stopped.ack(&kept).await;
 }
 
-/// Whoever connects again in time loses nothing.
+/// An owner that connects again in time loses nothing.
 pub async fn an_owner_whose_connections_were_cut_keeps_its_leases(case: &Case) {
     let scene = case.queue().await;
     scene.publish(1).await;
@@ -97,12 +97,12 @@ pub async fn an_owner_whose_connections_were_cut_keeps_its_leases(case: &Case) {
         println!("skipped: this engine has no connections to cut");
         return;
     }
-    for _ in 0..LOOKS {
+    for _ in 0..CALLS {
         for (scene, name) in [(&scene, "lives"), (&cut, "cut")] {
             match scene.store.take_over(&owner(name)).await {
                 Ok(leases) => assert_eq!(leases, 0),
                 Err(error) => {
-                    assert!(error.is_retryable(), "the first answers say that connections broke: {error}")
+                    assert!(error.is_retryable(), "the first answers say that connections broke: {error}");
                 }
             }
         }
@@ -117,10 +117,10 @@ pub async fn an_owner_that_never_beat_proves_nothing(case: &Case) {
     scene.publish(1).await;
     scene.beat("lives", SILENT_MS).await;
     let other = scene.through(&case.open().await);
-    assert_eq!(other.take_over("never beats").await, 0);
-    let lease = other.claim_one("never beats", 1).await;
+    assert_eq!(other.take_over("without heartbeat").await, 0);
+    let lease = other.claim_one("without heartbeat", 1).await;
     other.store.close().await.expect("closes");
-    keeps(case, &scene, "it never beat").await;
+    keeps(case, &scene, "it sent no heartbeat").await;
     scene.ack(&lease).await;
 }
 

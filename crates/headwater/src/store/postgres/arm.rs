@@ -29,10 +29,10 @@ use crate::topic::TopicId;
 
 /// How long a raised flag stands. It is not lowered when work comes: it runs out.
 const FLAG: Duration = Duration::from_secs(40);
-/// A flag with less than this left is raised again before waiting: nobody waits for longer than the safety poll
-/// and a few seconds without arming again.
+/// A flag with less than this left is raised again before waiting: each waiter arms again after the safety poll
+/// and a few seconds at most.
 const FLAG_LEFT_MIN: Duration = Duration::from_secs(20);
-/// Flags of other topics that somebody waits for are raised along if they have less than this left: one statement for all topics.
+/// Flags of other awaited topics are raised along if they have less than this left: one statement for all topics.
 const FLAG_LEFT_ALONG: Duration = Duration::from_secs(32);
 /// After work was found, a topic is polled for this long before its flag is raised: a busy topic's publishers are
 /// spared NOTIFY, which serialises commits across the cluster.

@@ -35,6 +35,8 @@ const GRACE: Duration = Duration::from_millis(1_500);
 const WATCH_MAX: Duration = Duration::from_secs(2);
 /// How soon a session is tried again that could not be made.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// How much later if the server refuses what the session asks.
+const REFUSED_FOR: Duration = Duration::from_secs(30);
 
 /// The session that proves that this process lives, for all owners of a store.
 pub(super) struct Prover {
@@ -91,11 +93,14 @@ impl Prover {
         state.session.clone()
     }
 
-    /// Drops this session, unless another took its place.
-    fn drop_session(&self, broken: &Arc<Session>) {
+    /// Drops this session, unless another took its place. A role that lacks rights does not connect again and again.
+    fn drop_session(&self, broken: &Arc<Session>, error: &Error) {
         let mut state = self.state();
         if state.session.as_ref().is_some_and(|session| Arc::ptr_eq(session, broken)) {
             state.session = None;
+            if !error.is_retryable() {
+                state.failed_at = Some(Instant::now() + REFUSED_FOR);
+            }
         }
     }
 
@@ -144,7 +149,7 @@ impl Session {
     }
 
     async fn watch(&self, owner: &Owner) -> Result<Vec<Row>> {
-        let doing = "looking for processes that ended";
+        let doing = "examining other processes";
         let owner = owner.as_str();
         let params: [&(dyn ToSql + Sync); 3] = [&owner, &self.key, &WATCHED_OWNERS_MAX];
         match tokio::time::timeout(WATCH_MAX, self.client.query(&self.watch, &params)).await {
@@ -169,11 +174,18 @@ pub(super) async fn take_over(store: &PostgresStore, owner: &Owner) -> Result<u6
         }
     };
     prover.state().proven.insert(owner.clone());
-    let rows = session.watch(owner).await.inspect_err(|_| prover.drop_session(&session))?;
+    let rows = match session.watch(owner).await {
+        Ok(rows) => rows,
+        Err(error) => {
+            prover.drop_session(&session, &error);
+            withdraw(store, owner).await?;
+            return Err(error);
+        }
+    };
     if !rows[0].get::<_, bool>("kept") {
         tracing::info!("session not kept by a pooler, processes that end are found by their silence");
         prover.state().pooled = true;
-        prover.drop_session(&session);
+        prover.stop();
         return withdraw(store, owner).await.map(|()| 0);
     }
     let found = rows.iter().filter_map(Gone::of).collect();
@@ -229,10 +241,10 @@ impl Gone {
     }
 }
 
-/// Since when proofs are found gone, each time that was looked.
+/// Since when proofs are found gone without interruption.
 #[derive(Debug, Default)]
 struct Sightings {
-    looked_at: Duration,
+    examined_at: Duration,
     since: HashMap<Gone, Duration>,
 }
 
@@ -240,10 +252,10 @@ impl Sightings {
     /// Notes what is found gone now. Gives what has been so for long enough: the same proof, and not a heartbeat since. One that
     /// was not found at some time is forgotten, and so is everything if this process was itself stopped in between.
     fn note(&mut self, now: Duration, found: HashSet<Gone>) -> Vec<Gone> {
-        if now.saturating_sub(self.looked_at) > GRACE {
+        if now.saturating_sub(self.examined_at) > GRACE {
             self.since.clear();
         }
-        self.looked_at = now;
+        self.examined_at = now;
         let since = |gone: &Gone| self.since.get(gone).copied().unwrap_or(now);
         self.since = found.into_iter().map(|gone| (gone.clone(), since(&gone))).collect();
         let due = |(gone, since): (&Gone, &Duration)| (now - *since >= GRACE).then(|| gone.clone());
@@ -270,7 +282,7 @@ mod rules {
         assert_eq!(note(&mut sightings, 10_000, &[&a]), []);
         assert_eq!(note(&mut sightings, 10_500, &[&a, &b]), []);
         assert_eq!(note(&mut sightings, 11_499, &[&a, &b]), []);
-        assert_eq!(note(&mut sightings, 11_500, &[&a, &b]), [a.clone()]);
+        assert_eq!(note(&mut sightings, 11_500, &[&a, &b]), std::slice::from_ref(&a));
         assert_eq!(note(&mut sightings, 12_000, &[&b]), [b]);
         assert_eq!(note(&mut sightings, 12_500, &[&a]), [], "it was not gone in between");
     }

@@ -160,7 +160,7 @@ pub(super) async fn take_over(store: &SqliteStore, owner: &Owner) -> Result<u64>
     Ok(leases)
 }
 
-/// Reads only; an owner that has not beaten proves nothing.
+/// Reads only; an owner without a heartbeat proves nothing.
 fn find(connection: &Connection, store: &Path, owner: &Owner, proofs: &Proofs) -> Attempt<Found> {
     let stored = proof_of(connection, owner.as_str())?;
     let unproven = match stored {

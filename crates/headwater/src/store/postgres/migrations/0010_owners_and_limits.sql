@@ -47,7 +47,7 @@ BEGIN
         DELETE FROM {schema}.owner w WHERE w.owner = p_owner;
     END IF;
     IF leases > 0 THEN
-        -- Without looking for a flag: one that is raised while this runs is not seen, and deaths are rare.
+        -- Whether or not a flag is up: one that is raised while this runs is not seen, and deaths are rare.
         PERFORM {schema}.wake(t, true, true) FROM unnest(topic_ids) t;
     END IF;
 END $$;

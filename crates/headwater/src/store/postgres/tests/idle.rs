@@ -1,4 +1,4 @@
-//! What a look at idle subscriptions names, and what it leaves alone.
+//! What a check of idle subscriptions names, and what it leaves alone.
 
 use super::*;
 use crate::clock::{Clock, ManualClock};
@@ -6,7 +6,7 @@ use crate::lease::Outcome;
 use crate::subscription::{SubscriptionId, Transition};
 
 #[tokio::test]
-async fn a_look_names_what_claims_may_find_and_nothing_that_is_quiet() {
+async fn a_check_names_what_claims_may_find_and_nothing_that_is_quiet() {
     let Some(scene) = Scene::new() else { return };
     let clock = ManualClock::at(jiff::Timestamp::now());
     let options = OpenOptions::default().clock(Clock::Manual(clock.clone()));
@@ -15,47 +15,47 @@ async fn a_look_names_what_claims_may_find_and_nothing_that_is_quiet() {
     let first = subscribed(&store).await;
     let second = store.subscribe(&orders(), &group("b"), Start::Beginning).await.unwrap();
     let (a, b) = (first.subscription_id, second.subscription_id);
-    let look = async || {
+    let check = async || {
         let mut named = store.claimable(&[a, b, SubscriptionId(-1)]).await.unwrap();
         named.sort();
         named
     };
     let none = SubscriptionId(-1);
-    assert_eq!(look().await, [none], "one that does not exist is for a claim to tell");
+    assert_eq!(check().await, [none], "one that does not exist is for a claim to tell");
     store.publish(&orders(), &[NewMessage::new("x")]).await.unwrap();
-    assert_eq!(look().await, [none, a, b]);
+    assert_eq!(check().await, [none, a, b]);
     let mut leases = Vec::new();
     for subscription in [&first, &second] {
         leases.push(store.claim(&request(subscription)).await.unwrap().leases.remove(0));
     }
-    assert_eq!(look().await, [none, a, b], "their leases will end");
+    assert_eq!(check().await, [none, a, b], "their leases will end");
     store.settle(&[Settlement::ack_all(&leases[0])]).await.unwrap().remove(0).unwrap();
-    assert_eq!(look().await, [none, b]);
+    assert_eq!(check().await, [none, b]);
     let retry = Outcome::Retry { after: Duration::from_secs(60), error: "later".into(), key: None };
     let parts = vec![(leases[1].range, retry)];
     store.settle(&[Settlement::each(&leases[1], parts)]).await.unwrap().remove(0).unwrap();
-    assert_eq!(look().await, [none, b], "it is due later");
+    assert_eq!(check().await, [none, b], "it is due later");
     clock.advance(Duration::from_secs(61));
     let lease = store.claim(&request(&second)).await.unwrap().leases.remove(0);
     store.settle(&[Settlement::ack_all(&lease)]).await.unwrap().remove(0).unwrap();
-    assert_eq!(look().await, [none]);
+    assert_eq!(check().await, [none]);
     // A transaction that has taken an offset and not committed.
     let mut client = scene.client().await;
     let open = client.transaction().await.unwrap();
     let published =
         super::super::publish(&open, &scene.namespace, &orders(), &[NewMessage::new("open")]).await;
     published.unwrap();
-    assert_eq!(look().await, [none, a, b]);
+    assert_eq!(check().await, [none, a, b]);
     open.commit().await.unwrap();
     for subscription in [&first, &second] {
         let lease = store.claim(&request(subscription)).await.unwrap().leases.remove(0);
         store.settle(&[Settlement::ack_all(&lease)]).await.unwrap().remove(0).unwrap();
     }
-    assert_eq!(look().await, [none]);
+    assert_eq!(check().await, [none]);
     let delayed = NewMessage::new("delayed").deliver_at(clock.now() + Duration::from_secs(60));
     store.publish(&orders(), &[delayed]).await.unwrap();
-    assert_eq!(look().await, [none, a, b], "it will be due");
+    assert_eq!(check().await, [none, a, b], "it will be due");
     store.shift(&orders(), &group("a"), Transition::Pause).await.unwrap();
-    assert!(look().await.contains(&a), "a claim tells that it is paused");
+    assert!(check().await.contains(&a), "a claim tells that it is paused");
     scene.drop().await;
 }

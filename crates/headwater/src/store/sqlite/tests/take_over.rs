@@ -42,7 +42,7 @@ async fn a_proof_is_removed_by_its_owner_or_by_the_one_that_takes_over() {
     assert_eq!(lives.take_over(&owner("lives")).await.unwrap(), 1);
     assert_eq!(proofs(&place).len(), 1);
     lives.depart(&owner("lives")).await.unwrap();
-    assert_eq!(proofs(&place), [PathBuf::new(); 0]);
+    assert!(proofs(&place).is_empty());
 }
 
 #[tokio::test]
@@ -83,5 +83,5 @@ async fn without_a_place_for_its_file_an_owner_is_judged_by_silence() {
     let store = open_at(&path, OpenOptions::default()).await.unwrap();
     store.heartbeat(&owner("long"), SILENT_FOR).await.unwrap();
     assert_eq!(store.take_over(&owner("long")).await.unwrap(), 0);
-    assert_eq!(proofs(&place), [PathBuf::new(); 0]);
+    assert!(proofs(&place).is_empty());
 }

@@ -1,4 +1,4 @@
--- Purpose:    The proof that an owner's row has; no row for an owner that has not beaten.
+-- Purpose:    The proof that an owner's row has; no row for an owner without a heartbeat.
 -- Parameters: ?1 owner
 -- Index:      the primary key
 SELECT proof
