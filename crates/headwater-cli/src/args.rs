@@ -23,7 +23,7 @@ pub(crate) use group::{
     SubscribeArgs, TopicArgs,
 };
 pub(crate) use messages::{ConsumeArgs, PublishArgs};
-pub(crate) use topic::{SettingsArgs, StorageWord, TopicAlterArgs, TopicCommand, TopicCreateArgs};
+pub(crate) use topic::{SettingsArgs, StorageWord, Switch, TopicAlterArgs, TopicCommand, TopicCreateArgs};
 pub(crate) use upkeep::{
     AuditArgs, BackfillCommand, BackfillListArgs, BackfillWatchArgs, DemoArgs, DemoWorkerArgs, MaintainArgs,
     MigrateArgs,
@@ -168,10 +168,13 @@ impl Global {
         }
     }
 
+    pub(crate) fn store_url(&self) -> Result<StoreUrl> {
+        Ok(StoreUrl::parse(&self.store, self.namespace.as_deref())?)
+    }
+
     /// Opens a store that is there. A missing embedded file is refused: a look at it, or a slip in its name, must not make one.
     pub(crate) async fn open(&self, options: OpenOptions) -> Result<Headwater> {
-        if let StoreUrl::Sqlite(SqlitePath::File(path)) =
-            StoreUrl::parse(&self.store, self.namespace.as_deref())?
+        if let StoreUrl::Sqlite(SqlitePath::File(path)) = self.store_url()?
             && path.try_exists().is_ok_and(|exists| !exists)
         {
             bail!(

@@ -4,10 +4,10 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use headwater::{Headwater, NewMessage, Published, TopicName};
+use headwater::{Headwater, NewMessage, OpenOptions, Published, StoreUrl, TopicName};
 use serde::Deserialize;
 use serde_json::json;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader, Lines, Stdin};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader, Split, Stdin};
 use uuid::Uuid;
 
 use crate::args::{Global, Output, PublishArgs};
@@ -33,8 +33,7 @@ struct Line {
 }
 
 pub(crate) async fn run(global: &Global, args: &PublishArgs) -> Result<ExitCode> {
-    // A person at a terminal means the topic they name; programs decide by their own options.
-    let headwater = global.create(global.options().auto_create(!args.no_create)).await?;
+    let headwater = global.create(options(global, args)?).await?;
     let topic = TopicName::new(&args.topic)?;
     let mut out = Out { output: global.output, failed: None };
     if let Some(payload) = &args.payload {
@@ -49,6 +48,18 @@ pub(crate) async fn run(global: &Global, args: &PublishArgs) -> Result<ExitCode>
     headwater.close().await?;
     out.end()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A person at a terminal means the topic they name. Where the store keeps whether topics are created, that is followed: an
+/// option of one call neither changes nor overrides it.
+fn options(global: &Global, args: &PublishArgs) -> Result<OpenOptions> {
+    let keeps_it = matches!(global.store_url()?, StoreUrl::Sqlite(_));
+    let options = global.options();
+    Ok(match args.no_create {
+        true => options.auto_create(false),
+        false if keeps_it => options,
+        false => options.auto_create(true),
+    })
 }
 
 /// Where what was published is printed, until that fails. Publishing does not depend on it: what is piped in is published
@@ -94,7 +105,7 @@ async fn send_lines(
     headwater: &Headwater,
     topic: &TopicName,
 ) -> Result<()> {
-    let mut lines = BufReader::new(tokio::io::stdin()).lines();
+    let mut lines = BufReader::new(tokio::io::stdin()).split(b'\n');
     let (mut number, mut count) = (0_u64, 0_usize);
     loop {
         let (batch, stop) = read_batch(args, &mut lines, &mut number).await;
@@ -116,16 +127,16 @@ async fn send_lines(
 /// Reads what is there: waits for the first line only. The second part tells why a batch ended early.
 async fn read_batch(
     args: &PublishArgs,
-    lines: &mut Lines<BufReader<Stdin>>,
+    lines: &mut Split<BufReader<Stdin>>,
     number: &mut u64,
 ) -> (Vec<NewMessage>, Result<()>) {
     let mut batch = Vec::new();
     while batch.len() < BATCH_MESSAGES {
         let line = if batch.is_empty() {
-            lines.next_line().await
+            lines.next_segment().await
         } else {
             // Ready or not: a slow writer's lines leave one by one, a file's by the thousand.
-            match tokio::time::timeout(std::time::Duration::from_millis(1), lines.next_line()).await {
+            match tokio::time::timeout(std::time::Duration::from_millis(1), lines.next_segment()).await {
                 Ok(line) => line,
                 Err(_) => break,
             }
@@ -133,7 +144,7 @@ async fn read_batch(
         *number += 1;
         let message = match line {
             Ok(None) => break,
-            Ok(Some(line)) => parse(args, &line).with_context(|| format!("line {number} of stdin")),
+            Ok(Some(line)) => parse(args, line).with_context(|| format!("line {number} of stdin")),
             Err(error) => Err(error).context("reading stdin"),
         };
         match message {
@@ -144,15 +155,18 @@ async fn read_batch(
     (batch, Ok(()))
 }
 
-fn parse(args: &PublishArgs, line: &str) -> Result<NewMessage> {
-    let message =
-        if args.json_lines { from_json(args, line)? } else { message(args, line.as_bytes().to_vec()) };
+/// A line is a payload, of whatever bytes; only JSON has to be text.
+fn parse(args: &PublishArgs, mut line: Vec<u8>) -> Result<NewMessage> {
+    if line.last() == Some(&b'\r') {
+        line.pop();
+    }
+    let message = if args.json_lines { from_json(args, &line)? } else { message(args, line) };
     message.validate()?;
     Ok(message)
 }
 
-fn from_json(args: &PublishArgs, line: &str) -> Result<NewMessage> {
-    let line: Line = serde_json::from_str(line)?;
+fn from_json(args: &PublishArgs, line: &[u8]) -> Result<NewMessage> {
+    let line: Line = serde_json::from_slice(line)?;
     // A string is sent as its text, anything else as JSON.
     let (payload, found) = match &line.payload {
         serde_json::Value::String(text) => (text.clone().into_bytes(), "text/plain"),

@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use headwater::{Headwater, Job, Progress, Topic, TopicName, TopicSettings, TopicStatus};
 use serde_json::{Value, json};
 
-use crate::args::{Global, Output, TopicAlterArgs, TopicCommand, TopicCreateArgs};
+use crate::args::{Global, Output, Switch, TopicAlterArgs, TopicCommand, TopicCreateArgs};
 use crate::human;
 use crate::output::{Fields, Rows, Usage, print_objects};
 use crate::progress::{LOOK_EVERY, Shown};
@@ -29,6 +29,10 @@ pub(crate) async fn run(global: &Global, command: &TopicCommand) -> Result<ExitC
         TopicCommand::Alter(args) => alter(global, &headwater, args).await,
         TopicCommand::Show(args) => show(global, &headwater, &TopicName::new(&args.name)?).await,
         TopicCommand::List => list(global, &headwater).await,
+        TopicCommand::AutoCreate(args) => {
+            let set = headwater.store().set_auto_create(args.setting == Switch::On).await;
+            set.map_err(anyhow::Error::from)
+        }
     };
     headwater.close().await?;
     done?;

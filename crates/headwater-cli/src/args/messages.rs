@@ -37,7 +37,7 @@ pub(crate) struct PublishArgs {
     /// Deliver after this long
     #[arg(long, value_parser = duration, allow_hyphen_values = true)]
     pub(crate) delay: Option<Duration>,
-    /// Fail if the topic does not exist
+    /// Fail if the topic does not exist; without it, it is created unless `headwater topic auto-create` is off
     #[arg(long)]
     pub(crate) no_create: bool,
 }

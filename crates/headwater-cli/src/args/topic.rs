@@ -36,6 +36,26 @@ pub(crate) enum TopicCommand {
     ///
     /// Example: headwater topic list --output json
     List,
+    /// Whether publishing creates topics, where neither the program nor a flag says so (embedded store)
+    ///
+    /// Kept in the file: plain SQL follows it at once, programs from when they open the store. PostgreSQL keeps none: there each
+    /// program says so, and plain SQL creates no topic.
+    ///
+    /// Example: headwater topic auto-create off
+    #[command(verbatim_doc_comment)]
+    AutoCreate(AutoCreateArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct AutoCreateArgs {
+    /// on or off
+    pub(crate) setting: Switch,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Switch {
+    On,
+    Off,
 }
 
 #[derive(Debug, clap::Args)]

@@ -44,3 +44,33 @@ fn answers_that_cannot_be_written_are_a_failure_after_everything_is_published() 
     assert!(said.contains("everything was published, but printing it failed"), "{said}");
     assert_eq!(place.one(&["topic", "show", "orders"])["head"], LINES);
 }
+
+fn with_bytes(place: &Place, args: &[&str], input: &[u8]) -> std::process::Output {
+    let piped = |command: &mut std::process::Command| {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let mut child = piped(&mut place.command(args));
+    child.stdin.take().unwrap().write_all(input).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+/// A line is a payload, and a payload may be of any bytes.
+#[test]
+fn lines_of_any_bytes_are_published_and_a_bad_json_line_is_named() {
+    let place = Place::sqlite();
+    let published = with_bytes(&place, &["publish", "orders"], b"one\n\xff\x00\xfe\r\n\nlast");
+    assert_eq!(published.status.code(), Some(0), "{published:?}");
+    let got = place.run(&["consume", "orders", "--wait", "0s"]);
+    assert_eq!(got.stdout, b"one\n\xff\x00\xfe\n\nlast\n");
+
+    let input = b"{\"payload\":1}\n{\"payload\":\"\xff\"}\n{\"payload\":3}\n";
+    let refused = with_bytes(&place, &["publish", "orders", "--json-lines"], input);
+    assert_eq!(refused.status.code(), Some(1));
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(said.contains("line 2 of stdin"), "{said}");
+    assert_eq!(
+        place.run(&["consume", "orders", "--wait", "0s"]).stdout,
+        b"1\n",
+        "the line before it is there"
+    );
+}

@@ -179,3 +179,40 @@ fn tracking_on_postgres() {
         tracking(&place);
     }
 }
+
+/// An option of one call is of that call: plain SQL and others create topics, or do not, as the store says.
+#[test]
+fn only_its_own_command_changes_whether_topics_are_created() {
+    let place = Place::sqlite();
+    let sql = |topic: &str| {
+        let connection = rusqlite::Connection::open(place.folder.path().join("headwater.db")).unwrap();
+        connection.execute("INSERT INTO headwater_publish (topic, payload) VALUES (?1, 'x')", [topic]).is_ok()
+    };
+    place.out(&["publish", "orders", "x", "--dedup-key", "made here"]);
+    let refused = refusal(&place.run(&["publish", "nowhere", "x", "--no-create"]), 1);
+    assert!(refused.contains("no such topic: nowhere"), "{refused}");
+    assert!(sql("by-sql"), "plain SQL still creates topics");
+    assert_eq!(place.out(&["publish", "by-hand", "x"]), "by-hand 1\n");
+
+    place.out(&["topic", "auto-create", "off"]);
+    assert!(!sql("tpyo"));
+    let refused = refusal(&place.run(&["publish", "tpyo", "x"]), 1);
+    assert!(refused.contains("no such topic: tpyo"), "{refused}");
+    assert_eq!(place.out(&["publish", "orders", "x"]), "orders 2\n");
+    assert!(!sql("tpyo"), "publishing did not switch it on");
+    assert_eq!(place.one(&["audit"])["act"], "set_auto_create");
+    place.out(&["topic", "auto-create", "on"]);
+    assert!(sql("again"));
+    assert!(refusal(&place.run(&["topic", "auto-create", "maybe"]), 2).contains("maybe"));
+}
+
+#[test]
+fn postgres_keeps_no_such_setting_and_says_so() {
+    let Some(place) = Place::postgres("auto_create") else { return };
+    assert_eq!(place.out(&["publish", "orders", "x"]), "orders 1\n");
+    let refused = refusal(&place.run(&["publish", "nowhere", "x", "--no-create"]), 1);
+    assert!(refused.contains("no such topic: nowhere"), "{refused}");
+    assert_eq!(place.out(&["publish", "nowhere", "x"]), "nowhere 1\n");
+    let refused = refusal(&place.run(&["topic", "auto-create", "off"]), 2);
+    assert!(refused.contains("each program says so"), "{refused}");
+}

@@ -25,6 +25,14 @@ pub trait Lifecycle {
     /// Groups that exist keep their lanes.
     async fn alter_topic(&self, name: &TopicName, settings: &TopicSettings) -> Result<Topic>;
 
+    /// Whether publishes in plain SQL, and programs whose [`super::OpenOptions::auto_create`] says nothing, create topics from
+    /// now on; programs that are running keep what they found. Only the embedded store keeps that; elsewhere it is
+    /// `InvalidInput`.
+    async fn set_auto_create(&self, _: bool) -> Result<()> {
+        let why = "this database keeps none: each program says so when it opens the store, and plain SQL creates no topic";
+        Err(Error::invalid("auto_create", why))
+    }
+
     /// Pauses, resumes or cancels; `InvalidTransition` from any other state than the drawn ones, and for what only
     /// the detector ([`Transition::Die`]) or [`Lifecycle::resurrect`] may do.
     ///
@@ -184,7 +192,7 @@ pub struct AuditEntry {
     /// Who, as the store was opened with [`super::OpenOptions::actor`].
     pub actor: String,
     /// What: `pause`, `resume`, `cancel`, `resurrect`, `remove`, `seek`, `alter_topic`, `set_policy`, `release_lease`,
-    /// `force_complete`, `backfill`, `cancel_backfill`, `resume_backfill`, `redrive`, `purge`.
+    /// `force_complete`, `backfill`, `cancel_backfill`, `resume_backfill`, `redrive`, `purge`, `set_auto_create`.
     pub act: String,
     /// The topic.
     pub topic: Option<String>,

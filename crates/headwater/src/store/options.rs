@@ -52,8 +52,8 @@ impl OpenOptions {
         self
     }
 
-    /// Whether publishing to a topic that does not exist creates it as a queue. By default the embedded store does
-    /// and PostgreSQL does not.
+    /// Whether publishing through this handle to a topic that does not exist creates it as a queue. By default PostgreSQL does
+    /// not, and the embedded store does unless its file says otherwise: `headwater topic auto-create off`.
     #[must_use]
     pub fn auto_create(mut self, auto_create: bool) -> Self {
         self.auto_create = Some(auto_create);

@@ -186,7 +186,8 @@ impl SqliteStore {
         connection::inspect(&location, options.adopt)?;
         let mut connection = connection::open(&location, Role::Writer)?;
         migrate::migrate(&mut connection, &location.name, options.adopt)?;
-        let auto_create = open::settle_auto_create(&connection, &location, options.auto_create)?;
+        let stored = open::stored_auto_create(&connection, &location)?;
+        let auto_create = options.auto_create.unwrap_or(stored);
         let trust = Trust::of(&connection, &location)?;
         let hub = Arc::new(Hub::default());
         let watched = Arc::new(Watched::default());

@@ -26,6 +26,11 @@ impl Lifecycle for SqliteStore {
         self.write(Kind::Define, move |work| topic::alter(work, &name, &settings, &actor)).await
     }
 
+    async fn set_auto_create(&self, auto_create: bool) -> Result<()> {
+        let actor = Arc::clone(&self.actor);
+        self.write(Kind::Define, move |work| topic::set_auto_create(work, auto_create, &actor)).await
+    }
+
     async fn shift(&self, topic: &TopicName, group: &GroupName, transition: Transition) -> Result<()> {
         shift::check(topic, group, transition)?;
         let (topic, group, actor) = (topic.clone(), group.clone(), Arc::clone(&self.actor));

@@ -67,24 +67,10 @@ pub(super) fn remove_files(location: &Location) -> Result<()> {
     Ok(())
 }
 
-/// Whether publishing creates topics. What is asked for is kept in the file, for publishes in plain SQL.
-pub(super) fn settle_auto_create(
-    connection: &Connection,
-    location: &Location,
-    wanted: Option<bool>,
-) -> Result<bool> {
-    let failed = |error| fault::sqlite_error(&location.name, error);
-    let stored: String = connection
-        .query_row("SELECT value FROM headwater_meta WHERE key = 'auto_create'", [], |row| row.get(0))
-        .map_err(failed)?;
-    let wanted = wanted.unwrap_or(stored == "1");
-    if wanted != (stored == "1") {
-        connection
-            .execute(
-                "UPDATE headwater_meta SET value = ?1 WHERE key = 'auto_create'",
-                [if wanted { "1" } else { "0" }],
-            )
-            .map_err(failed)?;
-    }
-    Ok(wanted)
+/// Whether publishing creates topics through a handle that was not told: as the file says. What one handle is told is its own,
+/// and changes nothing for others.
+pub(super) fn stored_auto_create(connection: &Connection, location: &Location) -> Result<bool> {
+    connection
+        .query_row("SELECT value = '1' FROM headwater_meta WHERE key = 'auto_create'", [], |row| row.get(0))
+        .map_err(|error| fault::sqlite_error(&location.name, error))
 }

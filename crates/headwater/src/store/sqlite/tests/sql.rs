@@ -1,7 +1,7 @@
 //! Publishing in plain SQL and in the caller's transaction, and reading the views.
 
 use super::*;
-use crate::store::Upkeep;
+use crate::store::{Lifecycle, Upkeep};
 
 fn insert(connection: &Connection, columns: &str, values: &str) -> rusqlite::Result<usize> {
     connection.execute(&format!("INSERT INTO headwater_publish ({columns}) VALUES ({values})"), [])
@@ -123,7 +123,10 @@ async fn sql_knows_dedup_keys_and_delays() {
 #[tokio::test]
 async fn sql_creates_no_topic_when_the_store_must_not() {
     let place = Place::new();
-    let store = open_at(&place.path(), OpenOptions::default().auto_create(false)).await.unwrap();
+    let store = place.open().await;
+    store.set_auto_create(false).await.unwrap();
+    store.close().await.unwrap();
+    let store = place.open().await;
     let mut own = place.connect();
     let error = insert(&own, "topic, payload", "'t', 'x'").unwrap_err();
     assert!(error.to_string().contains("no such topic"), "{error}");
@@ -131,6 +134,33 @@ async fn sql_creates_no_topic_when_the_store_must_not() {
     let error = publish(&transaction, &topic("t"), &messages(1)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSuchTopic);
     let error = store.publish(&topic("t"), &messages(1)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSuchTopic);
+    drop(transaction);
+    store.set_auto_create(true).await.unwrap();
+    insert(&own, "topic, payload", "'t', 'x'").unwrap();
+    let acts: Vec<String> = store.audit(10).await.unwrap().into_iter().map(|entry| entry.act).collect();
+    assert_eq!(acts, ["set_auto_create", "set_auto_create"]);
+}
+
+/// An option of one handle is for that handle: neither the file nor others change by it.
+#[tokio::test]
+async fn what_one_handle_may_create_changes_nothing_for_others() {
+    let place = Place::new();
+    let with = async |auto_create| {
+        open_at(&place.path(), OpenOptions::default().auto_create(auto_create)).await.unwrap()
+    };
+    let never = with(false).await;
+    let error = never.publish(&topic("a"), &messages(1)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSuchTopic);
+    insert(&place.connect(), "topic, payload", "'b', 'x'").unwrap();
+    place.open().await.publish(&topic("c"), &messages(1)).await.unwrap();
+
+    never.set_auto_create(false).await.unwrap();
+    let always = with(true).await;
+    always.publish(&topic("d"), &messages(1)).await.unwrap();
+    let error = insert(&place.connect(), "topic, payload", "'e', 'x'").unwrap_err();
+    assert!(error.to_string().contains("no such topic"), "{error}");
+    let error = place.open().await.publish(&topic("f"), &messages(1)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSuchTopic);
 }
 
