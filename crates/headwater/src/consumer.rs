@@ -276,7 +276,12 @@ impl ConsumerBuilder {
         self
     }
 
-    /// Bytes of messages buffered and in hand at most, by what messages have weighed lately.
+    /// Bytes of messages that are buffered or being handled at most, 64 MiB by default; a batch of a consumer that is driven by
+    /// hand is no larger. A message is handled whatever it weighs, and claims are made while half of the limit is free, so
+    /// up to half of it and one message may be in hand where messages are larger than that.
+    ///
+    /// Each consumer of a process has its own limit. Memory of messages is freed in pages of up to 4 MiB, once no message of the
+    /// page is being handled.
     #[must_use]
     pub fn buffer_bytes_max(mut self, bytes: usize) -> Self {
         self.buffer_bytes_max = bytes;

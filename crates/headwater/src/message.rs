@@ -225,6 +225,19 @@ impl Message {
     pub fn lane(&self, lanes: u16) -> u16 {
         lane_of(self.key.as_deref(), self.message_id, lanes)
     }
+
+    /// What it weighs in memory, in bytes, roughly: what limits of buffers count.
+    pub fn weight(&self) -> usize {
+        MESSAGE_BYTES + self.payload.len() + weight_of_headers(&self.headers)
+    }
+}
+
+/// Bytes a message weighs beside its payload and its headers, roughly.
+pub(crate) const MESSAGE_BYTES: usize = 200;
+
+/// What headers weigh in memory.
+pub(crate) fn weight_of_headers(headers: &Headers) -> usize {
+    headers.iter().map(|(name, value)| name.len() + value.len() + 64).sum()
 }
 
 fn key_hash_of(key: Option<&str>, message_id: Uuid) -> u64 {

@@ -19,6 +19,7 @@ use crate::topic::{Topic, TopicId, TopicSettings, TopicStatus};
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod fetched;
 mod lifecycle;
 pub(crate) mod options;
 #[cfg(feature = "postgres")]
@@ -28,6 +29,8 @@ pub mod sqlite;
 mod upkeep;
 pub(crate) mod wake;
 
+pub(crate) use fetched::Weighing;
+pub use fetched::{FetchBound, Fetched};
 pub use lifecycle::{
     Ack, AuditEntry, Beat, ForceCompleted, Lifecycle, Moved, Pulse, Record, Resurrected, Stuck,
 };
@@ -115,7 +118,13 @@ pub trait Store: Lifecycle + Upkeep + fmt::Debug + Send + Sync + 'static {
     async fn claim(&self, request: &ClaimRequest) -> Result<Claimed>;
 
     /// The messages of a closed range, by offset. Reads only; offsets that never came to be are left out.
-    async fn fetch(&self, topic: TopicId, range: OffsetRange) -> Result<Vec<Message>>;
+    async fn fetch(&self, topic: TopicId, range: OffsetRange) -> Result<Vec<Message>> {
+        Ok(self.fetch_within(topic, range, FetchBound::NONE).await?.messages)
+    }
+
+    /// The same from the first offset of the range on, for as long as messages fit the bound. What does not fit is not
+    /// brought into memory: its size is known before its payload is read.
+    async fn fetch_within(&self, topic: TopicId, range: OffsetRange, bound: FetchBound) -> Result<Fetched>;
 
     /// Settles leases, each for itself and each all or nothing: `Err(LeaseLost)` where the token is unknown, old or
     /// past its deadline, belongs to another owner or subscription, or a part is not held under it, and then nothing of that lease changes. A buried message is

@@ -16,6 +16,8 @@ mod life;
 mod logs;
 #[path = "runtime/members.rs"]
 mod members;
+#[path = "runtime/memory.rs"]
+mod memory;
 #[path = "runtime/once.rs"]
 mod once;
 #[path = "runtime/order.rs"]

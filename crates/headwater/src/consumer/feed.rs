@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures::FutureExt;
 use futures::future::BoxFuture;
-use futures::{FutureExt, StreamExt, TryStreamExt};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -20,25 +20,23 @@ use tokio::time::Instant;
 use super::catch_up;
 use super::group::Group;
 use super::heart::Look;
-use super::pages::{Pages, weight};
+use super::pages::Pages;
 use super::standing::EndReason;
 use super::work::LeaseWork;
-use crate::error::{Error, ErrorKind, Result, panic_text};
+use crate::error::{ErrorKind, Result, panic_text};
 use crate::handler::Messages;
 use crate::lease::{ClaimRequest, Claimed, Epoch, Lease, OffsetRange, Outcome, Want};
 use crate::limits::{CLAIM_SUBSCRIPTIONS_MAX, SAFETY_POLL};
-use crate::message::Offset;
+use crate::message::{Message, Offset};
 use crate::name::Owner;
 use crate::settle::own_messages;
-use crate::store::Store;
+use crate::store::{Store, Weighing};
 use crate::subscription::SubscriptionId;
 use crate::topic::TopicId;
 
-/// How many reads may be under way at once: as many as there are processors is what pays.
-const READS_AT_ONCE: usize = 4;
-/// How many offsets one read spans at most: a large claim is read in parts at the same time.
-const READ_MAX: i64 = 1_000;
-/// Bytes of pages kept for groups that come a little later.
+mod read;
+
+/// Bytes of pages kept at most for groups and lanes that come a little later.
 const PAGES_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// How long giving back leases of an abandoned claim is tried.
 const GIVE_BACK_FOR: Duration = Duration::from_secs(60);
@@ -76,7 +74,7 @@ impl Feed {
             topic,
             owner,
             groups: Mutex::default(),
-            pages: Mutex::new(Pages::new(PAGES_BYTES_MAX)),
+            pages: Mutex::new(Pages::new()),
             epoch: Mutex::default(),
             changed: Arc::default(),
             look,
@@ -176,7 +174,8 @@ impl Feed {
         for (id, messages) in messages {
             catch_up::claimed(by_id[&id], &self.store, asked[&id], messages, took);
         }
-        self.pages.lock().expect("no panic while held").trim();
+        let keep = self.pages_bytes_max();
+        self.pages.lock().expect("no panic while held").trim(keep);
         Ok((got, claimed.recheck_after))
     }
 
@@ -216,43 +215,16 @@ impl Feed {
         }
     }
 
-    /// Reads what the leases span and no page holds: ranges that touch are read together.
-    async fn read_missing(
-        &self,
-        leases: &[Lease],
-        groups: &HashMap<SubscriptionId, &Arc<Group>>,
-    ) -> Result<()> {
-        let missing: Vec<OffsetRange> = {
-            let pages = self.pages.lock().expect("no panic while held");
-            let mut missing: Vec<_> = leases.iter().flat_map(|lease| pages.missing(lease.range)).collect();
-            missing.sort();
-            missing
-        };
-        let reads: Vec<_> = joined(missing).into_iter().flat_map(parts).collect();
-        if reads.is_empty() {
-            return Ok(());
-        }
-        let started = Instant::now();
-        let read: Vec<_> = futures::stream::iter(reads)
-            .map(|range| async move { Ok::<_, Error>((range, self.store.fetch(self.topic, range).await?)) })
-            .buffer_unordered(READS_AT_ONCE)
-            .try_collect()
-            .await?;
-        let took = started.elapsed();
-        for id in leases.iter().map(|lease| lease.subscription_id).collect::<HashSet<_>>() {
-            groups[&id].metrics.fetch_seconds.record(took);
-        }
-        let mut pages = self.pages.lock().expect("no panic while held");
-        for (range, messages) in read {
-            self.read.fetch_add(messages.len() as u64, Ordering::Relaxed);
-            pages.keep(range, messages);
-        }
-        Ok(())
-    }
-
+    /// Hands a lease to its group: what was read of it and the group has room for. The rest is given back.
     fn hand_over(&self, group: &Arc<Group>, lease: Lease, lease_for: Duration, claimed_at: Instant) {
-        let views = self.pages.lock().expect("no panic while held").view(lease.range);
-        let (slices, parked) = if lease.lane.is_some() {
+        let views = {
+            let pages = self.pages.lock().expect("no panic while held");
+            let read = pages.prefix(lease.range);
+            read.map(|read| (read, pages.view(read)))
+        };
+        let mut unread_from = views.as_ref().map_or(lease.range.first, |(read, _)| Offset(read.last.0 + 1));
+        let views = views.map_or_else(Vec::new, |(_, views)| views);
+        let (mut slices, mut parked) = if lease.lane.is_some() {
             let all: Vec<_> = views.iter().flatten().cloned().collect();
             let (own, parked) = own_messages(&lease, group.subscription.lanes, all);
             let slices = if own.is_empty() { vec![] } else { vec![Messages::from(own)] };
@@ -260,15 +232,40 @@ impl Feed {
         } else {
             (views, Vec::new())
         };
+        let mut weighing = Weighing::new(group.bound());
+        let too_much = slices.iter().flatten().find(|message| !weighing.fits(message.weight()));
+        if let Some(message) = too_much {
+            unread_from = message.offset;
+            slices = slices.iter().filter_map(|slice| below(slice, unread_from)).collect();
+            parked.retain(|(offset, _)| *offset < unread_from);
+        }
         let count: usize = slices.iter().map(|slice| slice.len()).sum();
         // A sample tells how large messages are: every sixteenth.
-        let sample = slices.iter().flatten().step_by(16).map(weight);
+        let sample = slices.iter().flatten().step_by(16).map(Message::weight);
         let (sampled, bytes) = sample.fold((0, 0), |(count, bytes), weight| (count + 1, bytes + weight));
         group.pace.saw(sampled, bytes);
         self.handed.fetch_add(count as u64, Ordering::Relaxed);
-        let work = LeaseWork::new(lease, Arc::clone(group), lease_for, slices, parked, claimed_at);
+        let last = lease.range.last;
+        let mut work = LeaseWork::new(lease, Arc::clone(group), lease_for, slices, parked, claimed_at);
+        if unread_from <= last {
+            work.leave_unread(OffsetRange::new(unread_from, last));
+        }
         group.take_over(work);
     }
+
+    /// Bytes of pages to keep for later claims: of none if only one group reads, and each message once.
+    fn pages_bytes_max(&self) -> usize {
+        let groups = self.groups.lock().expect("no panic while held");
+        let shared = groups.len() > 1 || groups.iter().any(|group| group.subscription.lanes > 0);
+        let allowed = groups.iter().map(|group| group.settings.buffer_bytes_max / 2);
+        if shared { allowed.fold(0, usize::saturating_add).min(PAGES_BYTES_MAX) } else { 0 }
+    }
+}
+
+/// The part of a view below an offset.
+fn below(messages: &Messages, offset: Offset) -> Option<Messages> {
+    let count = messages.partition_point(|message| message.offset < offset);
+    (count > 0).then(|| messages.part(0..count))
 }
 
 /// Leases that were claimed and not handed over yet: given back if the claim is abandoned on the way.
@@ -300,25 +297,6 @@ impl Drop for Hand<'_> {
             }
         });
     }
-}
-
-/// Sorted ranges with those that overlap or touch made one.
-fn joined(sorted: Vec<OffsetRange>) -> Vec<OffsetRange> {
-    let mut joined: Vec<OffsetRange> = Vec::new();
-    for range in sorted {
-        match joined.last_mut() {
-            Some(last) if range.first.0 <= last.last.0 + 1 => last.last = last.last.max(range.last),
-            _ => joined.push(range),
-        }
-    }
-    joined
-}
-
-/// A range cut into reads.
-fn parts(range: OffsetRange) -> impl Iterator<Item = OffsetRange> {
-    let last_of = move |first: i64| Offset(range.last.0.min(first + READ_MAX - 1));
-    let firsts = (range.first.0..=range.last.0).step_by(usize::try_from(READ_MAX).expect("it is small"));
-    firsts.map(move |first| OffsetRange::new(Offset(first), last_of(first)))
 }
 
 /// Runs the feed, and starts it again after a panic. One that panics again and again ends its groups: a group that no feed

@@ -19,9 +19,10 @@ use super::work::LeaseWork;
 use super::worker;
 use crate::handler::{Handler, Messages};
 use crate::lease::{Outcome, Settlement, Want};
-use crate::message::Offset;
+use crate::message::{Message, Offset};
 use crate::observe::metrics::GroupMetrics;
 use crate::settle::RetryPolicy;
+use crate::store::FetchBound;
 use crate::subscription::{DeliveryPolicy, Subscription, SubscriptionState};
 use crate::topic::TopicSettings;
 
@@ -134,6 +135,10 @@ impl Group {
         if self.queue.free() == 0 && self.pace.idle_for() >= STUCK {
             return None;
         }
+        // Claimed again once half of what it may hold is done: handlers have the other half meanwhile.
+        if !self.bound().at_least_one {
+            return None;
+        }
         let paced = match &self.catch_up {
             // Told when its rest is over.
             Some(catch_up) => catch_up.messages_max()? as usize,
@@ -181,7 +186,7 @@ impl Group {
             return;
         }
         let members = self.members();
-        let count: usize = work.slices().iter().map(|slice| slice.len()).sum();
+        let count = work.messages();
         self.metrics.delivered.add(count as u64);
         self.moved.store(true, Ordering::Relaxed);
         if work.lease.suspect {
@@ -193,11 +198,16 @@ impl Group {
         }
         let mut slices = Vec::new();
         let mut ended = false;
-        for slice in work.slices() {
-            ended |= self.route(&work, &members, slice, &mut slices);
+        for slice in work.take_slices() {
+            ended |= self.route(&work, &members, &slice, &mut slices);
         }
         if ended {
             self.settle_all(&work);
+        } else if work.has_unread()
+            && let Some(unread) = work.settle_done(Duration::ZERO)
+        {
+            // Given back before anything is started: what was not read is for a process that has room.
+            self.settle(&work, unread, false);
         }
         let workers = self.queue.push(slices);
         self.start_workers(workers);
@@ -227,6 +237,19 @@ impl Group {
             self.hungry.notify_one();
         }
         unit
+    }
+
+    /// How many bytes of messages it may take now. One message is taken whatever it weighs while half of the room is free,
+    /// which is when claims are made: a message too large for the limit is handled too.
+    pub(crate) fn bound(&self) -> FetchBound {
+        let (bytes, bytes_max) = (self.queue.bytes(), self.settings.buffer_bytes_max);
+        FetchBound { bytes_max: bytes_max.saturating_sub(bytes), at_least_one: bytes <= bytes_max / 2 }
+    }
+
+    /// Messages were handled, however that ended.
+    pub(crate) fn done(&self, messages: &[Message]) {
+        self.queue.done(messages);
+        self.pace.done(messages.len());
     }
 
     /// A handler waits: somebody else should take what is queued behind it.

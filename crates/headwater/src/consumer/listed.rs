@@ -18,9 +18,10 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::heart::{BEAT_MAX, in_time};
-use crate::error::{Error, Result, no_panic};
-use crate::lease::{Lease, LeaseId, Outcome, Settlement};
+use crate::error::{Error, ErrorKind, Result, no_panic};
+use crate::lease::{Lease, LeaseId, OffsetRange, Outcome, Settlement};
 use crate::lease_thread::LeaseThread;
+use crate::message::Offset;
 use crate::store::Store;
 
 /// How long leases that never end by themselves may wait.
@@ -68,6 +69,25 @@ impl Listed {
 
     pub(super) fn pop(&mut self) {
         self.leases.pop_front();
+    }
+
+    /// Gives back the end of the next one, which there was no room to read. What is left of the lease is handed out; false if
+    /// it was lost meanwhile.
+    pub(super) async fn cut(&mut self, unread: OffsetRange) -> Result<bool> {
+        let Some(lease) = self.leases.front_mut() else { return Ok(false) };
+        let back = Settlement::each(&*lease, vec![(unread, Outcome::Release)]);
+        match no_panic("giving back what was not read", self.store.settle(&[back])).await?.remove(0) {
+            Ok(()) => {
+                lease.range.last = Offset(unread.first.0 - 1);
+                Ok(true)
+            }
+            Err(error) if error.kind() == ErrorKind::LeaseLost => {
+                tracing::warn!(leases = 1, "lease lost before it was handed out");
+                self.pop();
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     async fn extend(&mut self) -> Result<()> {

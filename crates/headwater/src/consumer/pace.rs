@@ -106,7 +106,8 @@ impl Pace {
             }
         }
         let by_bytes = if inner.bytes_each > 0.0 {
-            (self.bytes_max as f64 / inner.bytes_each) as usize
+            // Half of it: estimates err, and what does not fit has to be given back.
+            (self.bytes_max as f64 / 2.0 / inner.bytes_each) as usize
         } else {
             CLAIM_MAX
         };
@@ -162,7 +163,7 @@ mod tests {
         }
         assert_eq!(want, CLAIM_MAX);
         pace.saw(10, 10 * 1_000);
-        assert_eq!(pace.want(0, 8, 1), Some(1_000), "a million bytes of a thousand each");
+        assert_eq!(pace.want(0, 8, 1), Some(500), "half a million bytes of a thousand each");
     }
 
     #[tokio::test(start_paused = true)]

@@ -11,8 +11,8 @@ use crate::handler::Messages;
 use crate::lease::OffsetRange;
 use crate::message::{Message, Offset};
 
-/// Bytes a message weighs beside its payload, roughly.
-const MESSAGE_BYTES: usize = 200;
+/// Bytes of one page at most, unless one message alone weighs more.
+const PAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// Most pages kept: they are looked through one by one.
 const PAGES_MAX: usize = 256;
@@ -22,7 +22,6 @@ const PAGES_MAX: usize = 256;
 pub(crate) struct Pages {
     pages: VecDeque<Page>,
     bytes: usize,
-    bytes_max: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -33,13 +32,26 @@ struct Page {
 }
 
 impl Pages {
-    pub(crate) fn new(bytes_max: usize) -> Self {
-        Pages { pages: VecDeque::new(), bytes: 0, bytes_max }
+    pub(crate) fn new() -> Self {
+        Pages { pages: VecDeque::new(), bytes: 0 }
     }
 
-    /// Keeps what was read of a range.
+    /// Keeps what was read of a range, in pages of [`PAGE_BYTES_MAX`] or one message: what works on a message holds its page.
     pub(crate) fn keep(&mut self, range: OffsetRange, messages: Vec<Message>) {
-        let bytes = messages.iter().map(weight).sum();
+        let (mut first, mut bytes, mut page) = (range.first, 0, Vec::with_capacity(messages.len()));
+        for message in messages {
+            let (offset, weight) = (message.offset, message.weight());
+            if bytes + weight > PAGE_BYTES_MAX && !page.is_empty() {
+                self.push(OffsetRange::new(first, Offset(offset.0 - 1)), std::mem::take(&mut page), bytes);
+                (first, bytes) = (offset, 0);
+            }
+            bytes += weight;
+            page.push(message);
+        }
+        self.push(OffsetRange::new(first, range.last), page, bytes);
+    }
+
+    fn push(&mut self, range: OffsetRange, messages: Vec<Message>, bytes: usize) {
         self.bytes += bytes;
         self.pages.push_back(Page { range, messages: messages.into(), bytes });
     }
@@ -52,8 +64,8 @@ impl Pages {
 
     /// Lets go of the oldest pages, down to what may be kept. Not part of [`Pages::keep`]: whoever has read pages for a claim
     /// must find all of them until it has its views.
-    pub(crate) fn trim(&mut self) {
-        while self.bytes > self.bytes_max || self.pages.len() > PAGES_MAX {
+    pub(crate) fn trim(&mut self, bytes_max: usize) {
+        while self.bytes > bytes_max || self.pages.len() > PAGES_MAX {
             let oldest = self.pages.pop_front().expect("bytes are of pages");
             self.bytes -= oldest.bytes;
         }
@@ -68,6 +80,17 @@ impl Pages {
             }
         });
         missing
+    }
+
+    /// How far a range is here from its first offset on.
+    pub(crate) fn prefix(&self, range: OffsetRange) -> Option<OffsetRange> {
+        match self.missing(range).first() {
+            None => Some(range),
+            Some(missing) if missing.first > range.first => {
+                Some(OffsetRange::new(range.first, Offset(missing.first.0 - 1)))
+            }
+            Some(_) => None,
+        }
     }
 
     /// The messages of a range that is wholly here, as views into the pages, offsets rising.
@@ -104,15 +127,10 @@ impl Pages {
     }
 }
 
-/// What a message weighs in memory.
-pub(crate) fn weight(message: &Message) -> usize {
-    let headers: usize = message.headers.iter().map(|(name, value)| name.len() + value.len() + 64).sum();
-    MESSAGE_BYTES + message.payload.len() + headers
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::MESSAGE_BYTES;
 
     fn range(first: i64, last: i64) -> OffsetRange {
         OffsetRange::new(Offset(first), Offset(last))
@@ -139,7 +157,7 @@ mod tests {
 
     #[test]
     fn only_what_nobody_read_is_missing_and_gaps_are_no_reason_to_read_again() {
-        let mut pages = Pages::new(usize::MAX);
+        let mut pages = Pages::new();
         pages.keep(range(10, 20), messages((10..=20).filter(|offset| *offset != 15)));
         assert_eq!(pages.missing(range(12, 18)), []);
         assert_eq!(offsets(&pages.view(range(12, 18))), [12, 13, 14, 16, 17, 18]);
@@ -151,12 +169,12 @@ mod tests {
 
     #[test]
     fn the_oldest_goes_when_memory_is_used_up_and_views_live_on() {
-        let mut pages = Pages::new(3 * MESSAGE_BYTES);
+        let mut pages = Pages::new();
         pages.keep(range(1, 2), messages(1..=2));
         let view = pages.view(range(1, 2));
         pages.keep(range(3, 4), messages(3..=4));
         assert_eq!(offsets(&pages.view(range(1, 4))), [1, 2, 3, 4], "nothing goes before it was looked at");
-        pages.trim();
+        pages.trim(3 * MESSAGE_BYTES);
         assert_eq!(pages.missing(range(1, 4)), [range(1, 2)]);
         assert_eq!(offsets(&view), [1, 2]);
         assert!(pages.bytes <= 3 * MESSAGE_BYTES);

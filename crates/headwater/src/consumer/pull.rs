@@ -16,10 +16,10 @@ use crate::handle::Batch;
 use crate::lease::{ClaimRequest, Lease, Want};
 use crate::lease_thread::LeaseThread;
 use crate::limits::{DELAY_MAX, SAFETY_POLL};
-use crate::message::Message;
+use crate::message::{Message, Offset};
 use crate::name::Owner;
 use crate::observe::metrics::GroupMetrics;
-use crate::store::{Pulse, Store};
+use crate::store::{FetchBound, Pulse, Store};
 use crate::subscription::{Subscription, SubscriptionState};
 
 /// Takes batches one by one, for programs that drive themselves; [`ConsumerBuilder::run`](super::ConsumerBuilder::run) does the rest.
@@ -117,13 +117,20 @@ impl Consumer {
                 () = std::future::ready(()) => {}
             }
             // Taken off the list only once its messages are here: an error or a dropped call loses no lease.
-            while let Some((lease, lease_for)) = listed.front().await? {
-                let messages = self.runtime.store.fetch(lease.topic_id, lease.range).await?;
+            while let Some((mut lease, lease_for)) = listed.front().await? {
+                let bound = FetchBound::at_least_one(self.group.settings.buffer_bytes_max);
+                let fetched = self.runtime.store.fetch_within(lease.topic_id, lease.range, bound).await?;
                 if listed.is_old() {
                     // The read took so long, or the process was stopped: the next round gives it back.
                     continue;
                 }
-                let batch = self.batch_of(lease, lease_for, listed.since(), messages).await?;
+                if let Some(unread) = fetched.left {
+                    if !listed.cut(unread).await? {
+                        continue;
+                    }
+                    lease.range.last = Offset(unread.first.0 - 1);
+                }
+                let batch = self.batch_of(lease, lease_for, listed.since(), fetched.messages).await?;
                 listed.pop();
                 if batch.is_some() {
                     return Ok(batch);

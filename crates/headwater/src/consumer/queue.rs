@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::member::Member;
 use super::work::LeaseWork;
 use crate::handler::Messages;
+use crate::message::Message;
 
 /// Messages of one lease for one member.
 #[derive(Debug)]
@@ -83,6 +84,8 @@ pub(crate) struct Queue {
     workers_max: usize,
     /// Messages queued and not started.
     buffered: AtomicUsize,
+    /// What the messages weigh that are queued or being handled.
+    bytes: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -94,7 +97,12 @@ struct Inner {
 
 impl Queue {
     pub(crate) fn new(workers_max: usize) -> Self {
-        Queue { inner: Mutex::default(), workers_max, buffered: AtomicUsize::new(0) }
+        Queue {
+            inner: Mutex::default(),
+            workers_max,
+            buffered: AtomicUsize::default(),
+            bytes: AtomicUsize::default(),
+        }
     }
 
     /// Queues slices; returns how many workers to start for them.
@@ -103,6 +111,7 @@ impl Queue {
         let mut units = 0;
         for slice in slices {
             self.buffered.fetch_add(slice.messages.len(), Ordering::Relaxed);
+            self.bytes.fetch_add(weight_of(&slice.messages), Ordering::Relaxed);
             units += if slice.kind == Kind::Singles { slice.messages.len() } else { 1 };
             inner.slices.push_back(Arc::new(slice));
         }
@@ -153,6 +162,16 @@ impl Queue {
         self.buffered.load(Ordering::Relaxed)
     }
 
+    /// Bytes queued or being handled.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Messages were handled.
+    pub(crate) fn done(&self, messages: &[Message]) {
+        self.bytes.fetch_sub(weight_of(messages), Ordering::Relaxed);
+    }
+
     /// Workers that could be started.
     pub(crate) fn free(&self) -> usize {
         self.workers_max - self.inner.lock().expect("no panic while held").workers
@@ -175,7 +194,9 @@ impl Queue {
             let rest = slice.take_rest();
             if !rest.is_empty() {
                 self.buffered.fetch_sub(rest.len(), Ordering::Relaxed);
-                stale.push((Arc::clone(slice), slice.messages.part(rest)));
+                let rest = slice.messages.part(rest);
+                self.done(&rest);
+                stale.push((Arc::clone(slice), rest));
             }
             false
         });
@@ -189,6 +210,10 @@ impl Inner {
         self.workers += hired;
         hired
     }
+}
+
+fn weight_of(messages: &[Message]) -> usize {
+    messages.iter().map(Message::weight).sum()
 }
 
 /// Workers started when work arrives.

@@ -32,9 +32,13 @@ pub(crate) struct LeaseWork {
     extended_us: AtomicU64,
     /// Shared with handlers: they may ask.
     pub(crate) lost: Arc<AtomicBool>,
-    /// What was handed to workers. Offsets that are in none of them never came to be or are another lane's: nobody has to
-    /// do anything for them, and they are acked with the last settlement.
-    slices: Vec<Messages>,
+    /// What is to be handed to workers, until they have it: a lease in hand holds no payload that was handled.
+    slices: Mutex<Vec<Messages>>,
+    /// What was handed to workers. Other offsets never came to be, are another lane's, or were not read: they are settled
+    /// with the last settlement at the latest.
+    delivered: Bits,
+    messages: usize,
+    has_unread: bool,
     unfinished: AtomicUsize,
     /// Held by whoever settles a part: two at once would each find the other's rows gone, and take the lease for lost.
     pub(crate) settling: tokio::sync::Mutex<()>,
@@ -78,15 +82,19 @@ impl LeaseWork {
         claimed_at: Instant,
     ) -> Self {
         let span = usize::try_from(lease.range.span()).expect("a lease's span fits memory");
-        LeaseWork {
+        let messages = slices.iter().map(|slice| slice.len()).sum();
+        let work = LeaseWork {
             policy: group.policy(),
             group,
             lease_for,
             claimed_at,
             extended_us: AtomicU64::new(0),
             lost: Arc::default(),
-            unfinished: AtomicUsize::new(slices.iter().map(|slice| slice.len()).sum()),
-            slices,
+            unfinished: AtomicUsize::new(messages),
+            messages,
+            has_unread: false,
+            delivered: Bits::new(span),
+            slices: Mutex::default(),
             settling: tokio::sync::Mutex::default(),
             unsettled: AtomicBool::new(false),
             doubted: AtomicBool::new(false),
@@ -97,6 +105,18 @@ impl LeaseWork {
                 closed: false,
             }),
             lease,
+        };
+        slices.iter().flatten().for_each(|message| work.delivered.set(work.position(message.offset)));
+        LeaseWork { slices: Mutex::new(slices), ..work }
+    }
+
+    /// The end of it was not read, for want of room: it is given back with the next settlement.
+    pub(crate) fn leave_unread(&mut self, unread: OffsetRange) {
+        self.has_unread = true;
+        let mut state = self.state.lock().expect("no panic while held");
+        for offset in unread.first.0..=unread.last.0 {
+            state.exceptions.insert(offset, Outcome::Release);
+            self.done.set(self.position(Offset(offset)));
         }
     }
 
@@ -104,8 +124,18 @@ impl LeaseWork {
         self.lease.token
     }
 
-    pub(crate) fn slices(&self) -> &[Messages] {
-        &self.slices
+    /// How many messages it has for workers.
+    pub(crate) fn messages(&self) -> usize {
+        self.messages
+    }
+
+    /// Whether a part of it was not read.
+    pub(crate) fn has_unread(&self) -> bool {
+        self.has_unread
+    }
+
+    pub(crate) fn take_slices(&self) -> Vec<Messages> {
+        std::mem::take(&mut *self.slices.lock().expect("no panic while held"))
     }
 
     /// Whether nothing of it may be started any more: it was lost, or its time is over and it could not be extended. Another may
@@ -170,7 +200,7 @@ impl LeaseWork {
         let outcomes: BTreeMap<i64, Outcome> =
             outcomes.into_iter().map(|(offset, outcome)| (offset.0, outcome)).collect();
         let state = self.state.lock().expect("no panic while held");
-        let alone = self.slices.iter().map(|slice| slice.len()).sum::<usize>() == messages.len();
+        let alone = self.messages == messages.len();
         if alone && state.settled.is_none() && state.exceptions.is_empty() && outcomes.is_empty() {
             return Settlement::ack_all(&self.lease);
         }
@@ -227,10 +257,6 @@ impl LeaseWork {
         if cover == Cover::All && state.exceptions.is_empty() && state.settled.is_none() {
             return Some(Settlement::ack_all(&self.lease));
         }
-        let pending = match cover {
-            Cover::All => Vec::new(),
-            Cover::Done | Cover::AllGivingBack => self.delivered(),
-        };
         let mut parts: Vec<(OffsetRange, Outcome)> = Vec::new();
         let State { exceptions, settled, .. } = &mut *state;
         for position in 0..self.done.len() {
@@ -240,7 +266,9 @@ impl LeaseWork {
             let offset = self.lease.range.first.0 + i64::try_from(position).expect("a span fits 63 bits");
             let outcome = match cover {
                 Cover::Done if !self.done.get(position) => continue,
-                Cover::AllGivingBack if pending[position] && !self.done.get(position) => Outcome::Release,
+                Cover::AllGivingBack if self.delivered.get(position) && !self.done.get(position) => {
+                    Outcome::Release
+                }
                 Cover::All | Cover::Done | Cover::AllGivingBack => {
                     exceptions.remove(&offset).unwrap_or_else(|| self.unmentioned(position, &parts))
                 }
@@ -262,15 +290,6 @@ impl LeaseWork {
         } else {
             Outcome::Ack
         }
-    }
-
-    /// Which positions were handed to workers.
-    fn delivered(&self) -> Vec<bool> {
-        let mut delivered = vec![false; self.done.len()];
-        for message in self.slices.iter().flatten() {
-            delivered[self.position(message.offset)] = true;
-        }
-        delivered
     }
 
     /// Whether a third of its time has passed since it was last extended, or the store's history changed. It is due until an

@@ -40,7 +40,7 @@ async fn one(group: &Arc<Group>, slice: &Arc<Slice>, at: usize) {
     let verdict = handle_one(group, slice, message, at).await;
     let outcome = decide(verdict, slice.work.lease.attempt, &slice.work.policy, jitter_of(message));
     group.count(&outcome);
-    group.pace.done(1);
+    group.done(std::slice::from_ref(message));
     if slice.work.finish(message.offset, outcome) {
         group.settle_all(&slice.work);
     }
@@ -48,7 +48,6 @@ async fn one(group: &Arc<Group>, slice: &Arc<Slice>, at: usize) {
 
 /// Handles all of a slice: a batch, a transaction, or a lane's messages in their order.
 async fn whole(group: &Arc<Group>, slice: &Arc<Slice>) {
-    let count = slice.messages.len();
     let ended = match &slice.member.handler {
         _ if slice.each.is_some() => {
             let verdicts = in_order(group, slice).await;
@@ -64,7 +63,7 @@ async fn whole(group: &Arc<Group>, slice: &Arc<Slice>) {
         #[cfg(feature = "sqlite")]
         Handler::Sqlite(handler) => transaction::in_sqlite(group, slice, handler).await,
     };
-    group.pace.done(count);
+    group.done(&slice.messages);
     if ended {
         group.settle_all(&slice.work);
     }

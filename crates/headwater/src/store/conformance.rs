@@ -192,6 +192,7 @@ macro_rules! conformance_cases {
                 claiming_for_an_unknown_subscription_hands_out_nothing,
                 a_claim_outside_its_limits_is_refused,
                 fetch_reads_what_is_there,
+                fetch_reads_as_much_as_fits,
                 the_widest_ranges_stay_in_their_topic,
                 a_subscription_wanted_twice_shares_nothing,
                 a_large_range_is_one_lease,

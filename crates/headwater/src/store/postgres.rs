@@ -15,11 +15,11 @@ use crate::clock::Clock;
 use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::{ClaimRequest, Claimed, LeaseId, OffsetRange, Settlement};
-use crate::message::{Message, NewMessage, Published};
+use crate::message::{NewMessage, Published};
 use crate::name::{GroupName, Owner, TopicName, check_name};
 use crate::namespace::Namespace;
 use crate::store::wake::Hub;
-use crate::store::{Finding, Maintained, OpenOptions, Store, Wake};
+use crate::store::{FetchBound, Fetched, Finding, Maintained, OpenOptions, Store, Wake};
 use crate::subscription::{Outstanding, Start, Subscription, SubscriptionId, SubscriptionStatus};
 use crate::topic::{Topic, TopicId, TopicSettings, TopicStatus};
 
@@ -198,9 +198,9 @@ impl Store for PostgresStore {
         claim::claim(self, request).await
     }
 
-    async fn fetch(&self, topic: TopicId, range: OffsetRange) -> Result<Vec<Message>> {
+    async fn fetch_within(&self, topic: TopicId, range: OffsetRange, bound: FetchBound) -> Result<Fetched> {
         self.check_open()?;
-        fetch::fetch(self, topic, range).await
+        fetch::fetch(self, topic, range, bound).await
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Result<()>>> {

@@ -18,12 +18,12 @@ use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::{ClaimRequest, Claimed, LeaseId, OffsetRange, Settlement, check_silent_for};
 use crate::limits::DELAY_MAX;
-use crate::message::{Message, NewMessage, Published, validate_batch};
+use crate::message::{NewMessage, Published, validate_batch};
 use crate::name::{GroupName, Owner, TopicName, check_name};
 use crate::namespace::SqlitePath;
 use crate::store::options::OpenOptions;
 use crate::store::wake::{Hub, Wake};
-use crate::store::{Finding, Maintained, Store};
+use crate::store::{FetchBound, Fetched, Finding, Maintained, Store};
 use crate::subscription::{Outstanding, Start, Subscription, SubscriptionId, SubscriptionStatus};
 use crate::topic::{Topic, TopicId, TopicSettings, TopicStatus};
 
@@ -381,9 +381,9 @@ impl Store for SqliteStore {
         Ok(claimed)
     }
 
-    async fn fetch(&self, topic: TopicId, range: OffsetRange) -> Result<Vec<Message>> {
+    async fn fetch_within(&self, topic: TopicId, range: OffsetRange, bound: FetchBound) -> Result<Fetched> {
         let holes = Arc::clone(&self.holes);
-        self.read(move |connection| holes.fetch(connection, topic, range)).await
+        self.read(move |connection| holes.fetch(connection, topic, range, bound)).await
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Result<()>>> {

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use headwater::store::conformance::{self, Case, ForeignPlace, Harness};
+use headwater::store::{FetchBound, Fetched};
 use headwater::{
     BackfillStep, ClaimRequest, Claimed, DeadLetter, DeadLetterSelection, Epoch, ErrorKind, Finding,
-    GroupName, LeaseId, Maintained, Message, MissedMessages, NewMessage, OffsetRange, OpenOptions,
-    Outstanding, Owner, Parts, Published, Redriven, Result, Settlement, Start, Store, Subscription,
-    SubscriptionId, SubscriptionStatus, Topic, TopicId, TopicName, TopicSettings, TopicStatus, Wake,
+    GroupName, LeaseId, Maintained, MissedMessages, NewMessage, OffsetRange, OpenOptions, Outstanding, Owner,
+    Parts, Published, Redriven, Result, Settlement, Start, Store, Subscription, SubscriptionId,
+    SubscriptionStatus, Topic, TopicId, TopicName, TopicSettings, TopicStatus, Wake,
 };
 use jiff::Timestamp;
 
@@ -24,6 +25,7 @@ mod life;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     FetchLosesOne,
+    FetchIsUnbounded,
     AckIsSwallowed,
     LostLeaseIsAccepted,
     ExtensionIsSwallowed,
@@ -84,6 +86,7 @@ macro_rules! noticed {
 }
 
 noticed! {
+    an_unbounded_fetch_is_noticed: FetchIsUnbounded by claim::fetch_reads_as_much_as_fits;
     a_lost_message_is_noticed: FetchLosesOne by random_ops::random_ops_agree_with_the_model;
     a_swallowed_ack_is_noticed: AckIsSwallowed by random_ops::random_ops_agree_with_the_model;
     a_stale_settlement_is_noticed: LostLeaseIsAccepted by random_ops::random_ops_agree_with_the_model;
@@ -231,16 +234,17 @@ impl Store for Faulty {
         Ok(claimed)
     }
 
-    async fn fetch(&self, topic: TopicId, range: OffsetRange) -> Result<Vec<Message>> {
-        let mut messages = self.inner.fetch(topic, range).await?;
+    async fn fetch_within(&self, topic: TopicId, range: OffsetRange, bound: FetchBound) -> Result<Fetched> {
+        let bound = if self.fault == Fault::FetchIsUnbounded { FetchBound::NONE } else { bound };
+        let mut fetched = self.inner.fetch_within(topic, range, bound).await?;
         match self.fault {
-            Fault::FetchLosesOne if range.span() > 3 => drop(messages.pop()),
+            Fault::FetchLosesOne if range.span() > 3 => drop(fetched.messages.pop()),
             Fault::PayloadIsChanged => {
-                messages.iter_mut().take(1).for_each(|message| message.payload = "other".into());
+                fetched.messages.iter_mut().take(1).for_each(|message| message.payload = "other".into());
             }
             _ => {}
         }
-        Ok(messages)
+        Ok(fetched)
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Result<()>>> {

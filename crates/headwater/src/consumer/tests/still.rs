@@ -22,6 +22,7 @@ use crate::store::{
     Ack, AuditEntry, Beat, CleanStep, Detected, Finding, ForceCompleted, Lifecycle, Maintained, Moved,
     PartitionStep, Pulse, Record, Resurrected, Store, Stuck, SubscriptionStep, TrackStep, Upkeep, Wake,
 };
+use crate::store::{FetchBound, Fetched};
 use crate::subscription::{
     DeliveryPolicy, MissedMessages, Outstanding, Start, Subscription, SubscriptionId, SubscriptionStatus,
     Transition,
@@ -165,7 +166,7 @@ with_the_rest! {
             Ok(Claimed { leases, ..Claimed::default() })
         }
 
-        async fn fetch(&self, _: TopicId, range: OffsetRange) -> Result<Vec<Message>> {
+        async fn fetch_within(&self, _: TopicId, range: OffsetRange, _: FetchBound) -> Result<Fetched> {
             let message = |offset: i64| Message {
                 offset: Offset(offset),
                 message_id: Uuid::nil(),
@@ -178,7 +179,7 @@ with_the_rest! {
                 created_at: Timestamp::UNIX_EPOCH,
             };
             let last = if *self.empty.lock().unwrap() { 0 } else { range.last.0 };
-            Ok((range.first.0..=last).map(message).collect())
+            Ok(Fetched { messages: (range.first.0..=last).map(message).collect(), left: None })
         }
 
         async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Result<()>>> {

@@ -10,6 +10,7 @@ use super::case::{
 use crate::error::ErrorKind;
 use crate::lease::{ClaimRequest, Want};
 use crate::message::NewMessage;
+use crate::store::FetchBound;
 use crate::subscription::{Start, SubscriptionId};
 use crate::topic::TopicSettings;
 
@@ -201,6 +202,51 @@ pub async fn fetch_reads_what_is_there(case: &Case) {
     assert_eq!(scene.fetch_range(4, 1_000_000).await, []);
     assert_eq!(scene.drain("a").await.len(), 3);
     assert_eq!(offsets_of(&scene.fetch_range(1, 3).await), [1, 2, 3]);
+}
+
+/// A fetch reads no more bytes than it may, from the first offset on, and says what it left: in steps every message is read
+/// once and whole, however large it is.
+pub async fn fetch_reads_as_much_as_fits(case: &Case) {
+    const MIB: usize = 1024 * 1024;
+    let store = case.open().await;
+    let settings = TopicSettings { payload_bytes_max: 16 * MIB, ..TopicSettings::default() };
+    let scene = Scene::new(store, "sizes", settings).await;
+    // Below and above what comes with its row, and above what one query reads.
+    let sizes = [10, 300, 9_000, 70_000, 3 * MIB, 2 * MIB, 1, 9 * MIB + 1, 0, MIB];
+    let payload = |at: usize, size: usize| (0..size).map(|byte| (byte * 31 + at) as u8).collect::<Vec<u8>>();
+    let messages: Vec<_> =
+        sizes.iter().enumerate().map(|(at, size)| NewMessage::new(payload(at, *size))).collect();
+    for message in messages {
+        scene.publish_all(&[message]).await;
+    }
+    scene.store.maintain().await.unwrap();
+    let topic = scene.subscription.topic.topic_id;
+    let fetch = async |first, bound| scene.store.fetch_within(topic, range(first, 10), bound).await.unwrap();
+
+    let fetched = fetch(1, FetchBound::strict(100_000)).await;
+    assert_eq!(offsets_of(&fetched.messages), [1, 2, 3, 4]);
+    assert_eq!(fetched.left, Some(range(5, 10)));
+    assert_eq!(fetched.read_of(range(1, 10)), Some(range(1, 4)));
+    let nothing = fetch(5, FetchBound::strict(100_000)).await;
+    assert_eq!((nothing.messages.len(), nothing.left), (0, Some(range(5, 10))));
+    assert_eq!(nothing.read_of(range(5, 10)), None);
+    let one = fetch(5, FetchBound::at_least_one(0)).await;
+    assert_eq!((offsets_of(&one.messages), one.left), (vec![5], Some(range(6, 10))));
+
+    for bytes_max in [0, 5_000, MIB, 6 * MIB, usize::MAX] {
+        let (mut next, mut read) = (Some(1), Vec::new());
+        while let Some(first) = next {
+            let fetched = fetch(first, FetchBound::at_least_one(bytes_max)).await;
+            let bytes: usize = fetched.messages.iter().map(crate::Message::weight).sum();
+            assert!(bytes <= bytes_max || fetched.messages.len() == 1, "{bytes} of {bytes_max}");
+            read.extend(fetched.messages);
+            next = fetched.left.map(|left| left.first.0);
+        }
+        assert!(offsets_of(&read).into_iter().eq(1..=10), "each once: {bytes_max}");
+        for (at, message) in read.iter().enumerate() {
+            assert!(message.payload == payload(at, sizes[at]), "offset {} as published", message.offset);
+        }
+    }
 }
 
 /// Ranges as wide as the numbers go touch no other topic's messages.

@@ -21,6 +21,7 @@ statements! {
     claim: "claim.sql",
     epoch: "epoch.sql",
     fetch: "fetch.sql",
+    fetch_payload: "fetch/payload.sql",
     settle_all: "settle/all.sql",
     settle_parts: "settle/parts.sql",
     settle_wake: "settle/wake.sql",

@@ -1,12 +1,13 @@
 //! Fetch: the messages of a closed range. Reads only.
 
 use bytes::{Bytes, BytesMut};
-use rusqlite::Connection;
+use rusqlite::{Connection, MAIN_DB};
 
 use super::fault::Attempt;
 use super::{OFFSET_MAX, TOPIC_ID_MAX, decode, offset_of, row_key};
 use crate::lease::OffsetRange;
-use crate::message::{Message, Offset};
+use crate::message::{MESSAGE_BYTES, Message, Offset, weight_of_headers};
+use crate::store::{FetchBound, Fetched, Weighing};
 use crate::topic::TopicId;
 
 /// Messages reserved for ahead at most: a range may be mostly holes.
@@ -16,42 +17,73 @@ const RESERVE_MAX: u64 = 1_000;
 /// own, so that keeping one of them keeps no more than it.
 const SHARED_PAYLOAD_BYTES_MAX: usize = 1024;
 
-/// The messages of a range, by offset.
-pub(super) fn fetch(connection: &Connection, topic: TopicId, range: OffsetRange) -> Attempt<Vec<Message>> {
+/// Payloads up to this size are read with their row. Of larger ones the row brings the size alone, which SQLite knows
+/// from the record's header, and the payload is read only if it fits.
+const READ_WITH_ROW_BYTES_MAX: i64 = 64 * 1024;
+
+/// The messages of a range, by offset, as far as they fit.
+pub(super) fn fetch(
+    connection: &Connection,
+    topic: TopicId,
+    range: OffsetRange,
+    bound: FetchBound,
+) -> Attempt<Fetched> {
     // Within the topic's own keys, whatever is asked for: the neighbours' are next to them.
     let (first, last) = (range.first.0.max(1), range.last.0.min(OFFSET_MAX));
     if first > last || !(1..=TOPIC_ID_MAX).contains(&topic.0) {
-        return Ok(Vec::new());
+        return Ok(Fetched::default());
     }
     let mut statement = connection.prepare_cached(super::sql!("fetch.sql"))?;
-    let mut rows = statement.query([row_key(topic, first), row_key(topic, last)])?;
+    let bounds = [row_key(topic, first), row_key(topic, last), READ_WITH_ROW_BYTES_MAX];
+    let mut rows = statement.query(bounds)?;
     let span = OffsetRange::new(Offset(first), Offset(last)).span();
     let mut messages = Vec::with_capacity(span.min(RESERVE_MAX).try_into().unwrap_or_default());
     let mut ends = Vec::with_capacity(messages.capacity());
     let mut shared = BytesMut::new();
+    let mut weighing = Weighing::new(bound);
+    let mut left = None;
     while let Some(row) = rows.next()? {
+        let row_key = row.get(0)?;
+        let offset = Offset(offset_of(row_key));
+        let headers = decode::headers(row, 6)?;
+        let payload_bytes = usize::try_from(row.get::<_, i64>(9)?).unwrap_or_default();
+        if !weighing.fits(MESSAGE_BYTES + payload_bytes + weight_of_headers(&headers)) {
+            left = Some(OffsetRange::new(offset, range.last));
+            break;
+        }
         let payload = decode::blob(row, 4)?;
-        let payload = if payload.len() > SHARED_PAYLOAD_BYTES_MAX {
+        let payload = if payload.len() < payload_bytes {
+            large_payload(connection, row_key, payload_bytes)?
+        } else if payload.len() > SHARED_PAYLOAD_BYTES_MAX {
             Bytes::copy_from_slice(payload)
         } else {
             shared.extend_from_slice(payload);
             Bytes::new()
         };
         messages.push(Message {
-            offset: Offset(offset_of(row.get(0)?)),
+            offset,
             message_id: decode::uuid(row, 1)?,
             key: decode::text(row, 2)?,
             message_type: decode::text(row, 3)?,
             payload,
             content_type: decode::text(row, 5)?,
-            headers: decode::headers(row, 6)?,
+            headers,
             correlation_id: decode::text(row, 7)?,
             created_at: decode::timestamp(row, 8)?,
         });
         ends.push(shared.len());
     }
     share_out(&mut messages, &ends, &shared.freeze());
-    Ok(messages)
+    Ok(Fetched { messages, left })
+}
+
+/// Reads a payload piece by piece into its place: as a column SQLite would make a copy of its own first. The statement that
+/// found the row is still open, so this reads the same snapshot.
+fn large_payload(connection: &Connection, row_key: i64, bytes: usize) -> Attempt<Bytes> {
+    let blob = connection.blob_open(MAIN_DB, "headwater_message", "payload", row_key, true)?;
+    let mut payload = vec![0; bytes];
+    blob.read_at_exact(&mut payload, 0)?;
+    Ok(payload.into())
 }
 
 /// Gives every message its part of the shared buffer; `ends` is where the buffer ended after each message.

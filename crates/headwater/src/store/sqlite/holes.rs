@@ -24,6 +24,7 @@ use crate::error::Result;
 use crate::lease::ranges::Ranges;
 use crate::lease::{LeaseId, OffsetRange, Outcome, Parts, Settlement};
 use crate::message::Message;
+use crate::store::{FetchBound, Fetched};
 use crate::topic::TopicId;
 
 /// Holes that fetches of this process have met.
@@ -49,10 +50,13 @@ impl Holes {
         connection: &Connection,
         topic: TopicId,
         range: OffsetRange,
-    ) -> Attempt<Vec<Message>> {
-        let messages = fetch::fetch(connection, topic, range)?;
-        self.notice(connection, topic, range, &messages)?;
-        Ok(messages)
+        bound: FetchBound,
+    ) -> Attempt<Fetched> {
+        let fetched = fetch::fetch(connection, topic, range, bound)?;
+        if let Some(read) = fetched.read_of(range) {
+            self.notice(connection, topic, read, &fetched.messages)?;
+        }
+        Ok(fetched)
     }
 
     /// Settles, and counts the holes that are acked with it.

@@ -67,8 +67,8 @@ pub(super) fn remove_files(location: &Location) -> Result<()> {
     Ok(())
 }
 
-/// Whether publishing creates topics through a handle that was not told: as the file says. What one handle is told is its own,
-/// and changes nothing for others.
+/// Whether publishing creates topics through a handle whose options say nothing. The option of one handle is its own, and
+/// changes nothing for others.
 pub(super) fn stored_auto_create(connection: &Connection, location: &Location) -> Result<bool> {
     connection
         .query_row("SELECT value = '1' FROM headwater_meta WHERE key = 'auto_create'", [], |row| row.get(0))

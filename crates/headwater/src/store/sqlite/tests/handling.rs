@@ -1,5 +1,6 @@
 //! Handlers on the writer's thread: whatever one does to its transaction, it does to nobody else's.
 
+use crate::Message;
 use crate::lease::LeaseId;
 use crate::settle::{RetryPolicy, Verdict, WaitingKeys};
 
