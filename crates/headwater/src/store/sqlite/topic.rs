@@ -306,7 +306,7 @@ fn stored_form(settings: &TopicSettings) -> TopicSettings {
 /// Whether publishes that say nothing create topics. Kept in the file, for those in plain SQL.
 pub(super) fn set_auto_create(work: &mut Work<'_>, auto_create: bool, actor: &str) -> Attempt<()> {
     let stored = if auto_create { "1" } else { "0" };
-    work.connection.prepare_cached(super::sql!("auto_create.sql"))?.execute([stored])?;
+    work.connection.prepare_cached(super::sql!("publish/auto_create.sql"))?.execute([stored])?;
     let detail = serde_json::json!({ "auto_create": auto_create });
     audit::note(work, actor, "set_auto_create", None, None, &detail)
 }
