@@ -3,6 +3,7 @@
 //! One thread writes ([`writer`]), a few read ([`reader`]), one copies the write-ahead log into the file
 //! ([`checkpoint`]). One writer at a time means that a topic's head is its last offset and that there are no gaps.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::thread::JoinHandle;
@@ -158,6 +159,8 @@ pub struct SqliteStore {
     holes: Arc<Holes>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     history: Arc<History>,
+    /// How far cleanup is in each topic.
+    passes: Mutex<HashMap<TopicId, clean::Pass>>,
 }
 
 impl SqliteStore {
@@ -229,6 +232,7 @@ impl SqliteStore {
             holes: Arc::default(),
             threads: Mutex::new(threads),
             history: Arc::default(),
+            passes: Mutex::default(),
         })
     }
 

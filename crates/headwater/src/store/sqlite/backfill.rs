@@ -31,7 +31,7 @@ pub(super) fn begin(
     limits: &BackfillLimits,
     now_ms: i64,
 ) -> Attempt<()> {
-    let first = extent.first.max(standing.floor() + 1);
+    let first = extent.first.max(standing.floor + 1);
     if first > extent.head {
         connection.prepare_cached(super::sql!("backfill/forget.sql"))?.execute([standing.subscription_id])?;
         return Ok(());
@@ -242,7 +242,7 @@ fn batch(
     let last = stored.last.min(first + i64::from(messages_max) - 1);
     let mut changed = 0;
     if first <= last {
-        let applied = tracking::applied_within(connection, stored.subscription_id, first, last)?;
+        let applied = tracking::applied(connection, stored.subscription_id, first, last)?;
         let layers = [(applied, Masks { one: standing.mask(), two: 0 })];
         let mut statement = connection.prepare_cached(super::sql!("backfill/set.sql"))?;
         for segment in segments(&layers, first, last) {
@@ -353,7 +353,7 @@ impl Stored {
         if self.tracking == Tracking::ReferenceCounting {
             return Ok(Shown { state: self.state, checkpoint: self.checkpoint });
         }
-        let floor = Standing::one(connection, self.subscription_id)?.1.floor();
+        let floor = Standing::one(connection, self.subscription_id)?.1.floor;
         let state = match self.state {
             open if open.is_open() && floor >= self.last => BackfillState::Completed,
             open if open.is_open() => BackfillState::InProgress,

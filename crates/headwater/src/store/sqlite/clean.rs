@@ -11,7 +11,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use self::age::Ages;
 use super::fault::Attempt;
-use super::standing::{Extent, Standing, any_counts, holding, watermark};
+use super::standing::{Extent, Standing, any_counts, bounded, waiting, watermark};
 use super::work::Work;
 use super::{OFFSET_MAX, decode, lanes, offset_of, row_key, settle};
 use crate::lease::ranges::Ranges;
@@ -30,19 +30,41 @@ pub(super) use age::elapse;
 /// and do not hold the writer either.
 const LOOKED_AT_PER_REMOVED: usize = 10;
 
-/// Removes what retention allows: see [`crate::store::Upkeep::clean`]. Answers with the topic's name too, for the log.
-pub(super) fn clean(work: &mut Work<'_>, topic: TopicId, messages_max: u32) -> Attempt<(String, CleanStep)> {
+/// Waiting ranges of each subscription that a step meets at most.
+const RANGES_MAX: u32 = 2_000;
+
+/// Where a pass over a topic is, so that what has to stay is not met again by each step. Kept in memory: a process that
+/// forgets it begins at the first message.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pass {
+    from: i64,
+    removed: u64,
+}
+
+/// Removes what retention allows: see [`crate::store::Upkeep::clean`]. Answers with the topic's name too, for the log, and with
+/// where the next step goes on.
+///
+/// A pass ends at the last message that may go. If it removed something while it passed over what has to stay, another
+/// begins at once: meanwhile more may go below.
+pub(super) fn clean(
+    work: &mut Work<'_>,
+    topic: TopicId,
+    messages_max: u32,
+    pass: Pass,
+) -> Attempt<(String, CleanStep, Pass)> {
     let (connection, now_ms) = (work.connection, work.now_ms());
     let extent = Extent::load(connection, topic)?;
     let standings = Standing::all(connection, topic)?;
     let ages = Ages { connection, extent: &extent, elapsed_ms: elapse(work)? };
     ages.note()?;
     marks::write(connection, &extent, watermark(&extent, &standings), now_ms)?;
-    let rule = Rule::of(&ages, &standings, now_ms)?;
-    let picked = rule.pick(connection, &extent, messages_max as usize)?;
-    let mut step = CleanStep { more: picked.more, ..CleanStep::default() };
+    let limits = Limits::of(&ages, &standings, now_ms)?;
+    let places = Places::load(connection, &standings, pass.from.max(extent.first), limits.last())?;
+    let picked = Rule { limits, places: &places }.pick(connection, &extent, messages_max as usize)?;
+    let again = picked.next.is_none() && pass.from > extent.first && pass.removed > 0;
+    let mut step = CleanStep { more: picked.next.is_some() || again, ..CleanStep::default() };
     if !picked.offsets.is_empty() {
-        let lost = lost_by(connection, &extent, &standings, &picked.offsets)?;
+        let lost = lost_by(connection, &extent, &places, &picked.offsets)?;
         step.removed = remove(connection, &extent, &picked.offsets)?;
         let first = raise_first(connection, &extent, step.removed)?;
         step.missed = miss(work, &extent, &lost)?;
@@ -53,102 +75,175 @@ pub(super) fn clean(work: &mut Work<'_>, topic: TopicId, messages_max: u32) -> A
         }
     }
     step.more |= forget_acks(work.connection, topic, messages_max)?;
-    Ok((extent.name, step))
+    let removed = pass.removed + step.removed;
+    let pass = picked.next.map_or(Pass::default(), |from| Pass { from, removed });
+    Ok((extent.name, step, pass))
 }
 
-/// What may go, by the state of things now.
-struct Rule {
+/// What subscriptions have done of the offsets that a step is about.
+struct Places<'s> {
+    standings: &'s [Standing],
+    first: i64,
+    last: i64,
+    /// Of each; nothing where the step is about no offset.
+    done: Vec<Ranges>,
+}
+
+impl<'s> Places<'s> {
+    /// From an offset on, up to another or as far as one step may read.
+    fn load(connection: &Connection, standings: &'s [Standing], first: i64, last: i64) -> Attempt<Self> {
+        let last = match first <= last {
+            true => bounded(connection, standings.iter(), first, last, RANGES_MAX)?,
+            false => last,
+        };
+        let done = standings.iter().map(|standing| standing.done(connection, first, last));
+        Ok(Places { standings, first, last, done: done.collect::<Attempt<_>>()? })
+    }
+
+    /// What all of them have done, or those that hold retention.
+    fn done_by_all(&self, holding: bool) -> Ranges {
+        let any_counts = any_counts(self.standings);
+        let chosen = |standing: &Standing| !holding || standing.counts || !any_counts;
+        let all = self.standings.iter().zip(&self.done).filter(|(standing, _)| chosen(standing));
+        all.fold(Ranges::of(self.first, self.last), |common, (_, done)| common.intersection(done))
+    }
+}
+
+/// What may go, by the state of things now, but for what subscriptions have done.
+struct Limits {
     /// Old enough in elapsed time to go unread: older than `max_retention`, or published while none counted, and none does.
     aged: Ranges,
-    /// Done for every subscription there is, and may go if created at or before.
-    read: Ranges,
+    /// Read by every subscription there is, it may go if created at or before.
     forced_until_ms: Option<i64>,
-    /// Done for those that hold retention, as far as ranges can tell; what others have not read is old enough too.
-    done: Ranges,
+    /// Where such messages can be.
+    forced_until: i64,
+    /// Done for those that hold retention, it may go up to here.
+    done_until: i64,
+    /// What others have not read of it must be old enough too.
+    unread: Ranges,
     /// In reference counting, the record must have been completed at or before.
     completed_until_ms: Option<i64>,
     /// At or below this offset messages must also have been created at or before the time.
     zero_until: i64,
     zero_until_ms: i64,
-    /// Where such messages can be: found by time, so that what must stay is not looked at.
-    region: Ranges,
+    /// Where such messages can be.
+    old_enough: Ranges,
 }
 
-impl Rule {
+impl Limits {
     fn of(ages: &Ages<'_>, standings: &[Standing], now_ms: i64) -> Attempt<Self> {
         let (connection, extent) = (ages.connection, ages.extent);
         let before = |retention_ms: i64| now_ms.saturating_sub(retention_ms);
-        let stored = Ranges::of(extent.first, extent.head);
-        let read = if standings.is_empty() { Ranges::default() } else { done_by(standings.iter(), &stored) };
         let completed_until_ms =
             extent.message_retention_ms.filter(|_| extent.counts_references()).map(before);
-        let done = match (extent.message_retention_ms, completed_until_ms) {
-            (None, _) => Ranges::default(),
+        let done_until = match (extent.message_retention_ms, completed_until_ms) {
+            (None, _) => 0,
             // Nothing is completed before it is created.
             (_, Some(until_ms)) => {
                 let end = if any_counts(standings) { extent.head } else { extent.zero_from - 1 };
-                let created = created_until(connection, extent, until_ms, now_ms)?;
-                done_by(holding(standings), &stored)
-                    .within(extent.first, created.min(extent.tracked_until).min(end))
+                created_until(connection, extent, until_ms, now_ms)?.min(extent.tracked_until).min(end)
             }
-            (Some(retention_ms), None) => {
-                let marked = marks::since(connection, extent.topic, before(retention_ms))?;
-                done_by(holding(standings), &stored)
-                    .within(extent.first, marked.min(watermark(extent, standings)))
-            }
+            (Some(retention_ms), None) => marks::since(connection, extent.topic, before(retention_ms))?
+                .min(watermark(extent, standings)),
         };
-        let done = done.intersection(&read.union(&unread_long_enough(ages)?));
-        let aged = aged(ages, standings)?.intersection(&stored);
         let forced_until_ms = extent.max_retention_ms.map(before);
+        let forced_until = match forced_until_ms.filter(|_| !standings.is_empty()) {
+            Some(until_ms) => created_until(connection, extent, until_ms, now_ms)?,
+            None => 0,
+        };
         let (zero_until, zero_until_ms) =
             (extent.zero_until.unwrap_or(OFFSET_MAX), before(extent.zero_subscription_retention_ms));
         let old_enough = Ranges::of(1, created_until(connection, extent, zero_until_ms, now_ms)?)
             .union(&Ranges::of(zero_until.saturating_add(1), OFFSET_MAX));
-        let forced = match forced_until_ms {
-            Some(until_ms) => read.within(1, created_until(connection, extent, until_ms, now_ms)?),
-            None => Ranges::default(),
-        };
-        let region = done.intersection(&old_enough).union(&forced).union(&aged);
-        Ok(Rule { aged, read, forced_until_ms, done, completed_until_ms, zero_until, zero_until_ms, region })
+        let (aged, unread) = (aged(ages, standings)?, unread_long_enough(ages)?);
+        Ok(Limits {
+            aged,
+            forced_until_ms,
+            forced_until,
+            done_until,
+            unread,
+            completed_until_ms,
+            zero_until,
+            zero_until_ms,
+            old_enough,
+        })
     }
 
-    fn allows(&self, offset: i64, created_at_ms: i64, completed_at_ms: Option<i64>) -> bool {
+    /// Nothing above may go.
+    fn last(&self) -> i64 {
+        self.aged.last().unwrap_or(0).max(self.forced_until).max(self.done_until)
+    }
+}
+
+/// What may go of the offsets that a step is about.
+struct Rule<'p> {
+    limits: Limits,
+    places: &'p Places<'p>,
+}
+
+/// The same as sets of offsets: each is looked at by itself only within them.
+struct Candidates {
+    aged: Ranges,
+    read: Ranges,
+    done: Ranges,
+    region: Ranges,
+}
+
+impl Rule<'_> {
+    fn candidates(&self, extent: &Extent) -> Candidates {
+        let Limits { aged, forced_until, done_until, unread, old_enough, .. } = &self.limits;
+        let stored = Ranges::of(self.places.first, self.places.last.min(extent.head));
+        let read = match self.places.standings.is_empty() {
+            true => Ranges::default(),
+            false => self.places.done_by_all(false).intersection(&stored),
+        };
+        let done = self.places.done_by_all(true).intersection(&stored).within(1, *done_until);
+        let done = done.intersection(&read.union(unread));
+        let aged = aged.intersection(&stored);
+        let region =
+            done.intersection(old_enough).union(&read.within(1, *forced_until)).union(&aged);
+        Candidates { aged, read, done, region }
+    }
+
+    fn allows(
+        &self,
+        candidates: &Candidates,
+        offset: i64,
+        created_at_ms: i64,
+        completed_at_ms: Option<i64>,
+    ) -> bool {
+        let limits = &self.limits;
         let by = |at_ms: i64, until_ms: Option<i64>| until_ms.is_some_and(|until_ms| at_ms <= until_ms);
-        let completed = self
+        let completed = limits
             .completed_until_ms
-            .is_none_or(|_| completed_at_ms.is_some_and(|at_ms| by(at_ms, self.completed_until_ms)));
-        let seasoned = offset > self.zero_until || created_at_ms <= self.zero_until_ms;
-        self.aged.contains(offset)
-            || (self.read.contains(offset) && by(created_at_ms, self.forced_until_ms))
-            || (self.done.contains(offset) && completed && seasoned)
+            .is_none_or(|_| completed_at_ms.is_some_and(|at_ms| by(at_ms, limits.completed_until_ms)));
+        let seasoned = offset > limits.zero_until || created_at_ms <= limits.zero_until_ms;
+        candidates.aged.contains(offset)
+            || (candidates.read.contains(offset) && by(created_at_ms, limits.forced_until_ms))
+            || (candidates.done.contains(offset) && completed && seasoned)
     }
 
     /// The lowest messages that may go.
     fn pick(&self, connection: &Connection, extent: &Extent, at_most: usize) -> Attempt<Picked> {
+        let candidates = self.candidates(extent);
         let mut statement = connection.prepare_cached(super::sql!("clean/look.sql"))?;
         let (mut offsets, mut looked_at) = (Vec::new(), 0);
-        for (first, last) in self.region.iter() {
+        for (first, last) in candidates.region.iter() {
             let mut rows = statement.query([row_key(extent.topic, first), row_key(extent.topic, last)])?;
             while let Some(row) = rows.next()? {
+                let offset = offset_of(row.get(0)?);
                 if offsets.len() == at_most || looked_at == at_most * LOOKED_AT_PER_REMOVED {
-                    // Those that stay come again at every look: only removals promise that another step gets on.
-                    let more = !offsets.is_empty();
-                    return Ok(Picked { offsets: covering(&offsets), more });
+                    return Ok(Picked { offsets: covering(&offsets), next: Some(offset) });
                 }
                 looked_at += 1;
-                let offset = offset_of(row.get(0)?);
-                if self.allows(offset, row.get(1)?, row.get(2)?) {
+                if self.allows(&candidates, offset, row.get(1)?, row.get(2)?) {
                     offsets.push(offset);
                 }
             }
         }
-        Ok(Picked { offsets: covering(&offsets), more: false })
+        let next = (self.places.last < self.limits.last()).then_some(self.places.last + 1);
+        Ok(Picked { offsets: covering(&offsets), next })
     }
-}
-
-/// What all of them have done.
-fn done_by<'s>(standings: impl Iterator<Item = &'s Standing>, stored: &Ranges) -> Ranges {
-    standings.fold(stored.clone(), |done, standing| done.intersection(&standing.done))
 }
 
 /// What is old enough to go as done although a dead subscription has not read it, or no subscription is left.
@@ -177,10 +272,11 @@ fn aged(ages: &Ages<'_>, standings: &[Standing]) -> Attempt<Ranges> {
     Ok(aged)
 }
 
-/// What a step removes, and whether there is more.
+/// What a step removes.
 struct Picked {
     offsets: Ranges,
-    more: bool,
+    /// Where the next step goes on; nothing at the end.
+    next: Option<i64>,
 }
 
 fn covering(offsets: &[i64]) -> Ranges {
@@ -266,12 +362,12 @@ struct Lost<'s> {
 fn lost_by<'s>(
     connection: &Connection,
     extent: &Extent,
-    standings: &'s [Standing],
+    places: &Places<'s>,
     going: &Ranges,
 ) -> Attempt<Vec<Lost<'s>>> {
     let mut lost = Vec::new();
-    for standing in standings {
-        let pending = going.without(&standing.done);
+    for (standing, done) in places.standings.iter().zip(&places.done) {
+        let pending = going.without(done);
         if !pending.is_empty() {
             let owed = lanes::owed(connection, extent.topic, standing, &pending)?;
             lost.push(Lost { standing, pending, owed });
@@ -290,10 +386,7 @@ fn miss(
     let mut unblocked = 0;
     for Lost { standing, pending, owed } in lost {
         note_missed(work.connection, standing.subscription_id, owed.count(), owed.first().zip(owed.last()))?;
-        unblocked += work
-            .connection
-            .prepare_cached(super::sql!("clean/forget_ranges.sql"))?
-            .execute(params![standing.subscription_id, pending.first(), pending.last(), extent.topic.0])?;
+        unblocked += forget_ranges(work.connection, extent.topic, standing.subscription_id, pending)?;
         if let Some((first, last)) = owed.first().zip(owed.last()) {
             let range = Some((Offset(first), Offset(last)));
             let group = GroupName::new(standing.group.clone())?;
@@ -305,6 +398,22 @@ fn miss(
         settle::stir(work, extent.topic)?;
     }
     Ok(missed)
+}
+
+/// Forgets ranges that wait for messages of which none is left; answers how many.
+fn forget_ranges(
+    connection: &Connection,
+    topic: TopicId,
+    subscription_id: i32,
+    pending: &Ranges,
+) -> Attempt<usize> {
+    let Some((first, last)) = pending.first().zip(pending.last()) else { return Ok(0) };
+    let mut forget = connection.prepare_cached(super::sql!("clean/forget_ranges.sql"))?;
+    let mut forgotten = 0;
+    for waiting in waiting(connection, subscription_id, first, last)? {
+        forgotten += forget.execute(params![subscription_id, waiting.token, waiting.first, topic.0])?;
+    }
+    Ok(forgotten)
 }
 
 /// Adds messages that a subscription will never see, and the first and last of them, to what it has missed.

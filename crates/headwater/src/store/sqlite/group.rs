@@ -99,10 +99,10 @@ pub(super) fn place(connection: &Connection, subscription_id: i32, now_ms: i64) 
         .query_row([subscription_id], |row| row.get(0))?;
     let mut statement = connection.prepare_cached(super::sql!("subscribe/held.sql"))?;
     Ok(statement.query_row(params![subscription_id, now_ms], |row| {
-        let lowest: Option<i64> = row.get(0)?;
+        let lowest: i64 = row.get(0)?;
         Ok(Place {
             next,
-            floor: lowest.map_or(next, |lowest| lowest.min(next)) - 1,
+            floor: lowest.min(next) - 1,
             outstanding: decode::count(row, 1)?,
             leased: decode::count(row, 2)?,
             waiting: decode::count(row, 3)?,

@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use rusqlite::{Connection, params};
+use rusqlite::Connection;
 
 use super::fault::Attempt;
-use super::standing::Standing;
+use super::standing::{Held, Standing, outstanding};
 use super::{decode, offset_of, row_key};
 use crate::lease::ranges::Ranges;
 use crate::message::lane_of;
@@ -29,13 +29,8 @@ impl Lanes {
     ) -> Attempt<Self> {
         let mut statement = connection.prepare_cached(super::sql!("claim/lanes.sql"))?;
         let next = decode::all(&mut statement, [subscription_id], |row| Ok((row.get(0)?, row.get(1)?)))?;
-        let mut statement = connection.prepare_cached(super::sql!("redrive/outstanding.sql"))?;
         let mut held: HashMap<Option<u16>, BTreeMap<i64, i64>> = HashMap::new();
-        for (lane, first, last) in
-            decode::all(&mut statement, params![subscription_id, first, last], |row| {
-                Ok((row.get(0)?, row.get(1)?, row.get(2)?))
-            })?
-        {
+        for Held { lane, first, last, .. } in outstanding(connection, subscription_id, first, last)? {
             held.entry(lane).or_default().insert(first, last);
         }
         Ok(Lanes { next: next.into_iter().collect(), held })

@@ -81,7 +81,7 @@ fn advance(work: &mut Work<'_>, subscription_id: i32) -> Attempt<bool> {
     }
     let (topic, standing) = Standing::one(work.connection, subscription_id)?;
     let first = Extent::load(work.connection, topic)?.first;
-    if standing.floor() >= first - 1 {
+    if standing.floor >= first - 1 {
         return Ok(false);
     }
     resurrect::cut_off(work, subscription_id, first)?;
@@ -112,7 +112,7 @@ fn delete_if_idle(work: &mut Work<'_>, subscription_id: i32, older_than: Duratio
 fn has_unread(work: &Work<'_>, topic: TopicId, standing: &Standing) -> Attempt<bool> {
     let extent = Extent::load(work.connection, topic)?;
     let mut statement = work.connection.prepare_cached(super::sql!("track/stored.sql"))?;
-    for (first, last) in standing.pending().within(extent.first, extent.head).iter() {
+    for (first, last) in standing.pending(work.connection, extent.first, extent.head)?.iter() {
         if statement.exists(params![row_key(topic, first), row_key(topic, last), 1])? {
             return Ok(true);
         }

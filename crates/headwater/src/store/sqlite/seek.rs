@@ -19,7 +19,7 @@ struct Plan {
     topic: TopicId,
     first: i64,
     head: i64,
-    pending: Ranges,
+    standing: Standing,
     moved: Moved,
 }
 
@@ -39,7 +39,7 @@ fn plan(
         .prepare_cached(super::sql!("seek/leases.sql"))?
         .query_row(params![subscription_id, now_ms], |row| super::decode::count(row, 0))?;
     let moved = Moved { from: Offset(standing.next), to: Offset(to), replayed: 0, skipped: 0, leases_lost };
-    Ok(Plan { subscription_id, topic, first, head, pending: standing.pending(), moved })
+    Ok(Plan { subscription_id, topic, first, head, standing, moved })
 }
 
 /// Works out what a move does, without doing it. Counts messages, so it is a reader's.
@@ -50,8 +50,9 @@ pub(super) fn look(
     to: Start,
     now_ms: i64,
 ) -> Attempt<Moved> {
-    let Plan { topic, first, head, pending, moved, .. } = plan(connection, name, group, to, now_ms)?;
+    let Plan { topic, first, head, standing, moved, .. } = plan(connection, name, group, to, now_ms)?;
     let to = moved.to.0;
+    let pending = standing.pending(connection, first, head)?;
     let again = Ranges::of(to.max(first), head).without(&pending);
     let never = pending.within(first, to.saturating_sub(1));
     Ok(Moved {

@@ -80,6 +80,7 @@ pub(super) fn delete(work: &Work<'_>, subscription_id: i32) -> Attempt<()> {
         super::sql!("remove/cursor.sql"),
         super::sql!("remove/dead_letter.sql"),
         super::sql!("remove/applied.sql"),
+        super::sql!("remove/touched.sql"),
         super::sql!("remove/backfill.sql"),
         super::sql!("remove/activity.sql"),
         super::sql!("remove/group_rate.sql"),

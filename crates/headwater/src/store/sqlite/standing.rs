@@ -1,9 +1,9 @@
 //! Where a topic and its subscriptions stand: what upkeep decides from.
 
-use rusqlite::{Connection, OptionalExtension, Row};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::fault::Attempt;
-use super::{OFFSET_MAX, decode};
+use super::decode;
 use crate::error::Error;
 use crate::lease::ranges::Ranges;
 use crate::subscription::SubscriptionState;
@@ -82,8 +82,73 @@ pub(super) struct Standing {
     pub(super) lanes: u16,
     /// The first offset never handed out; of an ordered one, its slowest lane's.
     pub(super) next: i64,
-    /// What it has done: below `next` and in no outstanding range.
-    pub(super) done: Ranges,
+    /// Everything at or below it is done.
+    pub(super) floor: i64,
+    /// Everything at or below it is set in the records as it is done, but for what was touched since.
+    pub(super) applied_until: i64,
+}
+
+/// An outstanding range of a subscription.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Held {
+    pub(super) lane: Option<u16>,
+    pub(super) first: i64,
+    pub(super) last: i64,
+    pub(super) token: i64,
+}
+
+/// What of a subscription is outstanding and touches some offsets. Costs what is found and what is in flight, however many
+/// ranges wait elsewhere.
+pub(super) fn outstanding(
+    connection: &Connection,
+    subscription_id: i32,
+    first: i64,
+    last: i64,
+) -> Attempt<Vec<Held>> {
+    let mut held = leased(connection, subscription_id, first, last)?;
+    held.append(&mut waiting(connection, subscription_id, first, last)?);
+    Ok(held)
+}
+
+/// The offsets in outstanding ranges.
+pub(super) fn covering(held: &[Held]) -> Ranges {
+    Ranges::covering(held.iter().map(|held| (held.first, held.last)))
+}
+
+/// What of it is leased.
+pub(super) fn leased(
+    connection: &Connection,
+    subscription_id: i32,
+    first: i64,
+    last: i64,
+) -> Attempt<Vec<Held>> {
+    held(connection, super::sql!("track/leased.sql"), subscription_id, first, last)
+}
+
+/// What of it waits.
+pub(super) fn waiting(
+    connection: &Connection,
+    subscription_id: i32,
+    first: i64,
+    last: i64,
+) -> Attempt<Vec<Held>> {
+    held(connection, super::sql!("track/waiting.sql"), subscription_id, first, last)
+}
+
+fn held(
+    connection: &Connection,
+    sql: &'static str,
+    subscription_id: i32,
+    first: i64,
+    last: i64,
+) -> Attempt<Vec<Held>> {
+    if first > last {
+        return Ok(Vec::new());
+    }
+    let mut statement = connection.prepare_cached(sql)?;
+    Ok(decode::all(&mut statement, params![subscription_id, first, last], |row| {
+        Ok(Held { lane: row.get(0)?, first: row.get(1)?, last: row.get(2)?, token: row.get(3)? })
+    })?)
 }
 
 impl Standing {
@@ -101,7 +166,7 @@ impl Standing {
     pub(super) fn one(connection: &Connection, subscription_id: i32) -> Attempt<(TopicId, Self)> {
         let mut statement = connection.prepare_cached(super::sql!("track/subscription.sql"))?;
         let found = statement
-            .query_row([subscription_id], |row| Ok((TopicId(row.get(9)?), Self::read(row)?)))
+            .query_row([subscription_id], |row| Ok((TopicId(row.get(10)?), Self::read(row)?)))
             .optional()?;
         let Some((topic, mut standing)) = found else {
             return Err(Error::no_such_subscription("", &format!("number {subscription_id}")).into());
@@ -112,7 +177,7 @@ impl Standing {
 
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         let state = SubscriptionState::parse(&row.get::<_, String>(2)?).map_err(|error| unknown(2, error))?;
-        let semantics = Semantics::parse(&row.get::<_, String>(8)?).map_err(|error| unknown(8, error))?;
+        let semantics = Semantics::parse(&row.get::<_, String>(9)?).map_err(|error| unknown(9, error))?;
         Ok(Standing {
             subscription_id: row.get(0)?,
             group: row.get(1)?,
@@ -122,32 +187,33 @@ impl Standing {
             bit: row.get(4)?,
             required_from: row.get(5)?,
             lanes: row.get(6)?,
-            next: row.get(7)?,
-            done: Ranges::default(),
+            applied_until: row.get(7)?,
+            next: row.get(8)?,
+            floor: 0,
         })
     }
 
     fn look(&mut self, connection: &Connection) -> Attempt<()> {
-        let mut statement = connection.prepare_cached(super::sql!("track/outstanding.sql"))?;
-        let outstanding =
-            decode::all(&mut statement, [self.subscription_id], |row| Ok((row.get(0)?, row.get(1)?)))?;
-        self.done = Ranges::of(1, self.next - 1).without(&Ranges::covering(outstanding));
+        let mut statement = connection.prepare_cached(super::sql!("track/lowest.sql"))?;
+        let lowest: Option<i64> = statement.query_row([self.subscription_id], |row| row.get(0))?;
+        self.floor = lowest.map_or(self.next, |lowest| lowest.min(self.next)) - 1;
         Ok(())
     }
 
-    /// Everything at or below it is done.
-    pub(super) fn floor(&self) -> i64 {
-        self.done.iter().next().filter(|(first, _)| *first == 1).map_or(0, |(_, last)| last)
+    /// Of some offsets, those it has done: below `next` and in no outstanding range.
+    pub(super) fn done(&self, connection: &Connection, first: i64, last: i64) -> Attempt<Ranges> {
+        let held = outstanding(connection, self.subscription_id, first, last.min(self.next - 1))?;
+        Ok(Ranges::of(first.max(1), last.min(self.next - 1)).without(&covering(&held)))
     }
 
-    /// What it has not done.
-    pub(super) fn pending(&self) -> Ranges {
-        Ranges::of(1, OFFSET_MAX).without(&self.done)
+    /// Of some offsets, those it has not done.
+    pub(super) fn pending(&self, connection: &Connection, first: i64, last: i64) -> Attempt<Ranges> {
+        Ok(Ranges::of(first, last).without(&self.done(connection, first, last)?))
     }
 
-    /// The offsets whose records are for it: from where it began on, and whatever it has not done.
-    pub(super) fn required(&self) -> Ranges {
-        Ranges::of(self.required_from.max(1), OFFSET_MAX).union(&self.pending())
+    /// Of some offsets, those whose records are for it: from where it began on, and whatever it has not done.
+    pub(super) fn required(&self, done: &Ranges, first: i64, last: i64) -> Ranges {
+        Ranges::of(self.required_from.max(first), last).union(&Ranges::of(first, last).without(done))
     }
 
     /// Its bit as a mask; none without a bit.
@@ -160,7 +226,7 @@ impl Standing {
 /// since is above it, and what the dead have not done too.
 pub(super) fn watermark(extent: &Extent, standings: &[Standing]) -> i64 {
     let end = if any_counts(standings) { extent.head } else { extent.zero_from - 1 };
-    holding(standings).map(Standing::floor).fold(end, i64::min)
+    holding(standings).map(|standing| standing.floor).fold(end, i64::min)
 }
 
 /// Those that hold retention: all that count, or all that are left if none does.
@@ -171,6 +237,24 @@ pub(super) fn holding(standings: &[Standing]) -> impl Iterator<Item = &Standing>
 
 pub(super) fn any_counts(standings: &[Standing]) -> bool {
     standings.iter().any(|standing| standing.counts)
+}
+
+/// Up to where a step that begins at an offset may go: no subscription has more than so many ranges waiting there.
+pub(super) fn bounded<'s>(
+    connection: &Connection,
+    standings: impl Iterator<Item = &'s Standing>,
+    first: i64,
+    last: i64,
+    ranges_max: u32,
+) -> Attempt<i64> {
+    let mut last = last;
+    let mut statement = connection.prepare_cached(super::sql!("track/crowd.sql"))?;
+    for standing in standings {
+        let bounds = params![standing.subscription_id, first, last, ranges_max];
+        let crowd: Option<i64> = statement.query_row(bounds, |row| row.get(0)).optional()?;
+        last = crowd.map_or(last, |crowd| (crowd - 1).max(first));
+    }
+    Ok(last)
 }
 
 /// A stored word that is none of ours.

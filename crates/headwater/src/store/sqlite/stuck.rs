@@ -28,7 +28,7 @@ pub(super) fn stuck(
     let until = last_older(connection, topic, older_than, now_ms)?;
     let mut all = Vec::new();
     for standing in Standing::all(connection, topic)?.iter().filter(|standing| standing.counts) {
-        let found = pending::stored(connection, topic, &standing.pending().within(1, until))?;
+        let found = pending::stored(connection, topic, &standing.pending(connection, 1, until)?)?;
         let Some((first, _)) = found.range else { continue };
         if let Some(oldest) = published_at(connection, topic, first)? {
             let group = GroupName::new(standing.group.clone())?;
@@ -108,10 +108,10 @@ fn plan(connection: &Connection, topic: TopicId, until: i64, before: Option<&Pla
     let standings = Standing::all(connection, topic)?;
     // An operator asks for it: the dead do not hold what they would give up, not even in a queue.
     let living = standings.iter().filter(|standing| standing.state != SubscriptionState::Dead);
-    let until = living.map(Standing::floor).fold(until.min(extent.head), i64::min);
+    let until = living.map(|standing| standing.floor).fold(until.min(extent.head), i64::min);
     let mut given_up = Vec::new();
     for standing in standings.iter().filter(|standing| standing.state == SubscriptionState::Dead) {
-        let pending = standing.pending().within(extent.first, until);
+        let pending = standing.pending(connection, extent.first, until)?;
         let stored = match before.and_then(|before| before.counted(&extent, standing, &pending)) {
             Some(counted) => counted,
             None => pending::stored(connection, topic, &pending)?,

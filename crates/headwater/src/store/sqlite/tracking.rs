@@ -4,6 +4,8 @@
 //! counted when messages are published or acked: [`step`] derives it all from cursors and outstanding ranges. What was
 //! derived is kept per subscription as `applied`, and this always holds: a pending record that is for a group is marked
 //! done for it exactly if its offset is in the group's `applied`.
+//!
+//! A step reads only what may have changed, however many ranges wait: see [`step`].
 
 use rusqlite::{Connection, params};
 
@@ -34,7 +36,8 @@ pub(super) fn begin_accounting(work: &mut Work<'_>, subscription_id: i32) -> Att
         // One that came back has kept its bit, and what is applied still tells how it stands in records that have it.
         Some(bit) => Some(bit),
         None if extent.counts_references() => {
-            store_applied(connection, subscription_id, &standing.done.within(1, extent.tracked_until))?;
+            let done = standing.done(connection, 1, extent.tracked_until)?;
+            set_applied(connection, subscription_id, (1, extent.tracked_until), &done)?;
             Some(free_bit(connection, &extent)?)
         }
         None => None,
@@ -42,7 +45,7 @@ pub(super) fn begin_accounting(work: &mut Work<'_>, subscription_id: i32) -> Att
     connection.prepare_cached(super::sql!("track/begin.sql"))?.execute(params![
         subscription_id,
         bit,
-        standing.floor() + 1
+        standing.floor + 1
     ])?;
     backfill::begin(connection, &extent, &standing, &BackfillLimits::default(), work.now_ms())
 }
@@ -121,6 +124,7 @@ fn has_records(connection: &Connection, extent: &Extent) -> Attempt<bool> {
 /// The topic has no records any more: nobody needs a bit.
 fn forget_bits(connection: &Connection, topic: TopicId) -> Attempt<()> {
     connection.prepare_cached(super::sql!("track/forget_applied.sql"))?.execute([topic.0])?;
+    connection.prepare_cached(super::sql!("track/forget_touched.sql"))?.execute([topic.0])?;
     connection.prepare_cached(super::sql!("track/forget_bits.sql"))?.execute([topic.0])?;
     connection.prepare_cached(super::sql!("track/forget_change.sql"))?.execute([topic.0])?;
     Ok(())
@@ -135,7 +139,7 @@ fn give_bits(connection: &Connection, extent: &Extent) -> Attempt<()> {
     let mut statement = connection.prepare_cached(super::sql!("track/begin.sql"))?;
     let mut used = 0;
     for (bit, standing) in (0..TRACKED_GROUPS_MAX).zip(&standings) {
-        store_applied(connection, standing.subscription_id, &Ranges::default())?;
+        connection.prepare_cached(super::sql!("remove/applied.sql"))?.execute([standing.subscription_id])?;
         statement.execute(params![standing.subscription_id, bit, standing.start])?;
         used |= 1 << bit;
     }
@@ -200,19 +204,35 @@ fn signed(mask: u64) -> i64 {
     mask.cast_signed()
 }
 
-/// The offsets of a subscription whose completion is set in the records.
-fn load_applied(connection: &Connection, subscription_id: i32) -> Attempt<Ranges> {
+/// Of some offsets, those whose completion is set in the records of a subscription.
+pub(super) fn applied(
+    connection: &Connection,
+    subscription_id: i32,
+    first: i64,
+    last: i64,
+) -> Attempt<Ranges> {
     let mut statement = connection.prepare_cached(super::sql!("track/applied.sql"))?;
-    let ranges = decode::all(&mut statement, [subscription_id], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    Ok(Ranges::covering(ranges))
+    let bounds = params![subscription_id, first, last];
+    let ranges = decode::all(&mut statement, bounds, |row| Ok((row.get(0)?, row.get(1)?)))?;
+    Ok(Ranges::covering(ranges).within(first, last))
 }
 
-/// Stores them: only rows that changed are written.
-fn store_applied(connection: &Connection, subscription_id: i32, applied: &Ranges) -> Attempt<()> {
+/// Stores which of some offsets are set. Only rows that change are written, and none that lies elsewhere is read.
+fn set_applied(
+    connection: &Connection,
+    subscription_id: i32,
+    (first, last): (i64, i64),
+    wanted: &Ranges,
+) -> Attempt<()> {
+    if first > last {
+        return Ok(());
+    }
     let mut statement = connection.prepare_cached(super::sql!("track/applied.sql"))?;
-    let stored: Vec<(i64, i64)> =
-        decode::all(&mut statement, [subscription_id], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    let wanted: Vec<(i64, i64)> = applied.iter().collect();
+    // With those that touch from outside: they become one row with what is set beside them.
+    let bounds = params![subscription_id, first - 1, last + 1];
+    let stored: Vec<(i64, i64)> = decode::all(&mut statement, bounds, |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let around = Ranges::covering(stored.iter().copied()).without(&Ranges::of(first, last));
+    let wanted: Vec<(i64, i64)> = around.union(&wanted.within(first, last)).iter().collect();
     let mut remove = connection.prepare_cached(super::sql!("track/applied_remove.sql"))?;
     for (first, _) in stored.iter().filter(|range| wanted.binary_search(range).is_err()) {
         remove.execute(params![subscription_id, first])?;
@@ -222,14 +242,4 @@ fn store_applied(connection: &Connection, subscription_id: i32, applied: &Ranges
         insert.execute(params![subscription_id, first, last])?;
     }
     Ok(())
-}
-
-/// Whether an offset's completion is set in its record, for whoever sets the group on it later.
-pub(super) fn applied_within(
-    connection: &Connection,
-    subscription_id: i32,
-    first: i64,
-    last: i64,
-) -> Attempt<Ranges> {
-    Ok(load_applied(connection, subscription_id)?.within(first, last))
 }

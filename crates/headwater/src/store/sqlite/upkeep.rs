@@ -50,9 +50,11 @@ impl Upkeep for SqliteStore {
 
     async fn clean(&self, topic: TopicId, messages_max: u32) -> Result<CleanStep> {
         let messages_max = bounded(messages_max)?;
-        let (topic, step) =
-            self.write(Kind::Consume, move |work| clean::clean(work, topic, messages_max)).await?;
-        warn_missed(&topic, &step.missed);
+        let pass = self.passes.lock().expect("no panic while held").remove(&topic).unwrap_or_default();
+        let (name, step, pass) =
+            self.write(Kind::Consume, move |work| clean::clean(work, topic, messages_max, pass)).await?;
+        self.passes.lock().expect("no panic while held").insert(topic, pass);
+        warn_missed(&name, &step.missed);
         Ok(step)
     }
 

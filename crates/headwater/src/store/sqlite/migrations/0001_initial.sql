@@ -28,7 +28,9 @@ CREATE TABLE headwater_topic (
     payload_bytes_max INTEGER NOT NULL DEFAULT 1048576,
     dedup_window_ms INTEGER NOT NULL DEFAULT 600000,
     gap_patience_ms INTEGER NOT NULL DEFAULT 50,
-    created_at_ms INTEGER NOT NULL
+    created_at_ms INTEGER NOT NULL,
+    -- How many messages are delayed: kept by triggers, so that it is never counted.
+    scheduled INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
 -- The log. row_key is (topic_id << 43) | offset: one integer key keeps a true B+tree, clustered by topic and offset,
@@ -60,6 +62,14 @@ CREATE TABLE headwater_schedule (
     payload BLOB NOT NULL
 ) STRICT;
 CREATE INDEX headwater_schedule_due ON headwater_schedule (topic_id, deliver_at_ms);
+CREATE TRIGGER headwater_schedule_add AFTER INSERT ON headwater_schedule
+BEGIN
+    UPDATE headwater_topic SET scheduled = scheduled + 1 WHERE topic_id = NEW.topic_id;
+END;
+CREATE TRIGGER headwater_schedule_take AFTER DELETE ON headwater_schedule
+BEGIN
+    UPDATE headwater_topic SET scheduled = scheduled - 1 WHERE topic_id = OLD.topic_id;
+END;
 
 -- Dedup keys within their window. message_offset is NULL while the message waits in the schedule.
 CREATE TABLE headwater_dedup (
@@ -123,6 +133,8 @@ CREATE TABLE headwater_range (
 -- Every row is in exactly one of the first two: a plain lease costs one index entry.
 CREATE INDEX headwater_range_leased ON headwater_range (subscription_id, due_at_ms, owner) WHERE owner IS NOT NULL;
 CREATE INDEX headwater_range_waiting ON headwater_range (subscription_id, due_at_ms, first_offset) WHERE owner IS NULL;
+-- By place: what touches some offsets, and the lowest, however many wait.
+CREATE INDEX headwater_range_place ON headwater_range (subscription_id, first_offset, last_offset) WHERE owner IS NULL;
 CREATE INDEX headwater_range_suspect ON headwater_range (subscription_id, first_offset) WHERE suspect = 1;
 CREATE INDEX headwater_range_lane ON headwater_range (subscription_id, lane, first_offset) WHERE lane IS NOT NULL;
 

@@ -70,7 +70,13 @@ CREATE TABLE headwater_subscription (
     -- Messages that get their record from now on require it from this offset on.
     required_from INTEGER NOT NULL DEFAULT 1,
     -- It does not count any more: up to here pending records have let go of it. NULL when nothing is to be released.
-    released_until INTEGER
+    released_until INTEGER,
+    -- Everything at or below is in headwater_applied exactly if it is done, but for what is in headwater_touched.
+    applied_until INTEGER NOT NULL DEFAULT 0,
+    -- Outstanding ranges that wait, the offsets in them, and the offsets in those that are to be retried: kept by triggers.
+    waiting INTEGER NOT NULL DEFAULT 0,
+    waiting_offsets INTEGER NOT NULL DEFAULT 0,
+    retrying_offsets INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 INSERT INTO headwater_subscription (
     subscription_id, topic_id, group_name, lanes, start_offset, reassigned, created_at_ms, status_at_ms
@@ -80,6 +86,13 @@ FROM headwater_moving;
 -- AUTOINCREMENT goes on where it was, so that no number is used twice.
 DELETE FROM sqlite_sequence WHERE name = 'headwater_subscription';
 INSERT INTO sqlite_sequence (name, seq) SELECT 'headwater_subscription', seq FROM headwater_moving_sequence;
+UPDATE headwater_subscription
+SET (waiting, waiting_offsets, retrying_offsets) = (
+    SELECT count(*), coalesce(sum(last_offset - first_offset + 1), 0),
+        coalesce(sum(iif(parked = 0 AND attempts > 0, last_offset - first_offset + 1, 0)), 0)
+    FROM headwater_range AS waiting
+    WHERE waiting.subscription_id = headwater_subscription.subscription_id AND waiting.owner IS NULL
+);
 DROP TABLE headwater_moving;
 DROP TABLE headwater_moving_sequence;
 CREATE UNIQUE INDEX headwater_subscription_group ON headwater_subscription (topic_id, group_name)
@@ -109,7 +122,7 @@ SELECT topic.topic_id, topic.name AS topic, topic.semantics, topic.tracking, top
     topic.first_offset AS "first", topic.last_offset AS head,
     (SELECT count(*) FROM headwater_subscription AS subscription
         WHERE subscription.topic_id = topic.topic_id AND subscription.status <> 'cancelled') AS subscriptions,
-    (SELECT count(*) FROM headwater_schedule AS schedule WHERE schedule.topic_id = topic.topic_id) AS scheduled,
+    topic.scheduled,
     topic.message_retention_ms, topic.max_retention_ms, topic.zero_subscription_retention_ms,
     topic.block_writes AS block_writes_on_zero_subscriptions, topic.zombie_subscription_ttl_ms,
     topic.lease_ms, topic.max_attempts, topic.backoff_initial_ms, topic.backoff_max_ms,
@@ -129,8 +142,7 @@ SELECT subscription.subscription_id, topic.name AS topic, subscription.group_nam
     topic.last_offset AS head,
     (SELECT count(*) FROM headwater_range AS leased
         WHERE leased.subscription_id = subscription.subscription_id AND leased.owner IS NOT NULL) AS leased,
-    (SELECT count(*) FROM headwater_range AS waiting
-        WHERE waiting.subscription_id = subscription.subscription_id AND waiting.owner IS NULL) AS waiting,
+    subscription.waiting,
     (SELECT count(*) FROM headwater_dead_letter AS dead
         WHERE dead.subscription_id = subscription.subscription_id) AS dead_letters,
     subscription.reassigned, subscription.missed, subscription.missed_first, subscription.missed_last,
@@ -149,6 +161,56 @@ CREATE TABLE headwater_applied (
     last_offset INTEGER NOT NULL,
     PRIMARY KEY (subscription_id, first_offset)
 ) STRICT, WITHOUT ROWID;
+
+-- Reference counting: offsets at or below applied_until that may be done, or not done any more, since tracking last met them.
+-- A lease that tracking met (token above 0) is due once its row is gone; what waited or waits is due at once (token 0).
+CREATE TABLE headwater_touched (
+    subscription_id INTEGER NOT NULL,
+    first_offset INTEGER NOT NULL,
+    token INTEGER NOT NULL,
+    last_offset INTEGER NOT NULL,
+    PRIMARY KEY (subscription_id, first_offset, token)
+) STRICT, WITHOUT ROWID;
+-- Only ranges that wait pay for this: a plain lease and its ack do not.
+CREATE TRIGGER headwater_range_waits AFTER INSERT ON headwater_range WHEN NEW.owner IS NULL
+BEGIN
+    UPDATE headwater_subscription
+    SET waiting = waiting + 1, waiting_offsets = waiting_offsets + NEW.last_offset - NEW.first_offset + 1,
+        retrying_offsets = retrying_offsets
+            + iif(NEW.parked = 0 AND NEW.attempts > 0, NEW.last_offset - NEW.first_offset + 1, 0)
+    WHERE subscription_id = NEW.subscription_id;
+    INSERT INTO headwater_touched (subscription_id, first_offset, token, last_offset)
+    SELECT subscription_id, NEW.first_offset, 0, NEW.last_offset
+    FROM headwater_subscription
+    WHERE subscription_id = NEW.subscription_id AND bit IS NOT NULL
+    ON CONFLICT DO UPDATE SET last_offset = max(last_offset, excluded.last_offset);
+END;
+CREATE TRIGGER headwater_range_waited AFTER DELETE ON headwater_range WHEN OLD.owner IS NULL
+BEGIN
+    UPDATE headwater_subscription
+    SET waiting = waiting - 1, waiting_offsets = waiting_offsets - (OLD.last_offset - OLD.first_offset + 1),
+        retrying_offsets = retrying_offsets
+            - iif(OLD.parked = 0 AND OLD.attempts > 0, OLD.last_offset - OLD.first_offset + 1, 0)
+    WHERE subscription_id = OLD.subscription_id;
+    INSERT INTO headwater_touched (subscription_id, first_offset, token, last_offset)
+    SELECT subscription_id, OLD.first_offset, 0, OLD.last_offset
+    FROM headwater_subscription
+    WHERE subscription_id = OLD.subscription_id AND bit IS NOT NULL
+    ON CONFLICT DO UPDATE SET last_offset = max(last_offset, excluded.last_offset);
+END;
+CREATE TRIGGER headwater_range_cut AFTER UPDATE OF first_offset ON headwater_range WHEN NEW.owner IS NULL
+BEGIN
+    UPDATE headwater_subscription
+    SET waiting_offsets = waiting_offsets - (NEW.first_offset - OLD.first_offset),
+        retrying_offsets = retrying_offsets
+            - iif(NEW.parked = 0 AND NEW.attempts > 0, NEW.first_offset - OLD.first_offset, 0)
+    WHERE subscription_id = NEW.subscription_id;
+    INSERT INTO headwater_touched (subscription_id, first_offset, token, last_offset)
+    SELECT subscription_id, OLD.first_offset, 0, OLD.last_offset
+    FROM headwater_subscription
+    WHERE subscription_id = NEW.subscription_id AND bit IS NOT NULL
+    ON CONFLICT DO UPDATE SET last_offset = max(last_offset, excluded.last_offset);
+END;
 
 -- The watermark as it was: message retention is reckoned from when messages were done.
 CREATE TABLE headwater_mark (

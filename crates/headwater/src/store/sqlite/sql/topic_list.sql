@@ -1,16 +1,16 @@
 -- Purpose:    All topics by name, with what can be seen of their logs. The watermark is the lowest floor of those
 --             that count. Without one it stays: the dead hold it, and what was published since is above it.
 -- Parameters: none
--- Index:      the unique index on name for the order; headwater_schedule_due and headwater_subscription_group for the
---             counts; the primary key of the records; headwater_range_leased and headwater_range_waiting for the
---             floors
+-- Index:      the unique index on name for the order; headwater_subscription_group for the count; the
+--             primary key of the records; headwater_range_leased, over what is in flight, and headwater_range_place, its
+--             first entry, for the floors
 SELECT topic.topic_id, topic.name, topic.semantics, topic.lease_ms, topic.max_attempts, topic.backoff_initial_ms,
     topic.backoff_max_ms, topic.ordering, topic.lanes, topic.payload_bytes_max, topic.dedup_window_ms,
     topic.gap_patience_ms, topic.tracking, topic.message_retention_ms, topic.max_retention_ms,
     topic.zero_subscription_retention_ms, topic.block_writes, topic.zombie_subscription_ttl_ms,
     topic.heartbeat_interval_ms, topic.heartbeat_timeout_ms, topic.storage, topic.partition, topic.partition_rows,
     topic.ack_log, topic.last_offset,
-    (SELECT count(*) FROM headwater_schedule AS schedule WHERE schedule.topic_id = topic.topic_id),
+    topic.scheduled,
     (
         SELECT count(*) FROM headwater_subscription AS subscription
         WHERE subscription.topic_id = topic.topic_id AND subscription.status <> 'cancelled'
@@ -29,14 +29,14 @@ SELECT topic.topic_id, topic.name, topic.semantics, topic.lease_ms, topic.max_at
             ),
             coalesce(
                 (
-                    SELECT min(leased.first_offset) FROM headwater_range AS leased
+                    SELECT min(leased.first_offset) FROM headwater_range AS leased INDEXED BY headwater_range_leased
                     WHERE leased.subscription_id = subscription.subscription_id AND leased.owner IS NOT NULL
                 ),
                 9223372036854775807
             ),
             coalesce(
                 (
-                    SELECT min(waiting.first_offset) FROM headwater_range AS waiting
+                    SELECT min(waiting.first_offset) FROM headwater_range AS waiting INDEXED BY headwater_range_place
                     WHERE waiting.subscription_id = subscription.subscription_id AND waiting.owner IS NULL
                 ),
                 9223372036854775807

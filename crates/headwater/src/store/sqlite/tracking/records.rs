@@ -12,7 +12,7 @@ use crate::message::Offset;
 use crate::name::{GroupName, TopicName};
 use crate::store::Record;
 use crate::store::sqlite::fault::Attempt;
-use crate::store::sqlite::standing::{Extent, Standing};
+use crate::store::sqlite::standing::Extent;
 use crate::store::sqlite::{OFFSET_MAX, decode, offset_of, reader, row_key, topic};
 
 /// Records in one answer at most.
@@ -96,7 +96,8 @@ fn to_come(
         let bounds = params![row_key(extent.topic, first), row_key(extent.topic, last), at_most];
         decode::all(&mut statement, bounds, |row| Ok(offset_of(row.get(0)?)))?
     };
-    let segments = segments(&layers_of(Standing::all(connection, extent.topic)?), first, last);
+    let last = stored.last().copied().unwrap_or(last);
+    let segments = segments(&layers_of(connection, extent.topic, first, last)?, first, last);
     let mut at = segments.iter().peekable();
     let mut found = Vec::with_capacity(stored.len());
     for offset in stored {

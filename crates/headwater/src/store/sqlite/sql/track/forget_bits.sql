@@ -2,5 +2,5 @@
 -- Parameters: ?1 topic_id
 -- Index:      the subscriptions of the store, few
 UPDATE headwater_subscription
-SET bit = NULL, released_until = NULL
+SET bit = NULL, released_until = NULL, applied_until = 0
 WHERE topic_id = ?1

@@ -2,7 +2,7 @@
 -- Parameters: ?1 topic_id
 -- Index:      headwater_subscription_group; the primary key of the cursors
 SELECT subscription.subscription_id, subscription.group_name, subscription.status, subscription.start_offset,
-    subscription.bit, subscription.required_from, subscription.lanes,
+    subscription.bit, subscription.required_from, subscription.lanes, subscription.applied_until,
     coalesce((
         SELECT min(cursor.next_offset) FROM headwater_cursor AS cursor
         WHERE cursor.subscription_id = subscription.subscription_id
