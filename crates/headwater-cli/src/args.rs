@@ -179,7 +179,21 @@ impl Global {
                 path.display()
             );
         }
-        self.create(options).await
+        let unwritable = |error: &anyhow::Error| {
+            let kind = error.downcast_ref::<headwater::Error>().map(headwater::Error::kind);
+            matches!(kind, Some(ErrorKind::ReadOnly | ErrorKind::PermissionDenied))
+        };
+        match self.create(options.clone()).await {
+            // What only reads works all the same; what writes is refused with the reason.
+            Err(error) if unwritable(&error) => match self.create(options.read_only(true)).await {
+                Ok(headwater) => {
+                    eprintln!("opened read-only: {error:#}");
+                    Ok(headwater)
+                }
+                Err(_) => Err(error),
+            },
+            opened => opened,
+        }
     }
 
     /// Opens the store, and makes it where it is missing.

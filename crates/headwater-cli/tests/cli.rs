@@ -24,6 +24,9 @@ mod signals;
 mod terminal;
 #[path = "cli/topics.rs"]
 mod topics;
+#[cfg(unix)]
+#[path = "cli/unwritable.rs"]
+mod unwritable;
 #[path = "cli/upkeep.rs"]
 mod upkeep;
 

@@ -22,6 +22,7 @@ pub struct OpenOptions {
     pub(crate) health_window: Duration,
     pub(crate) actor: String,
     pub(crate) maintenance: Option<MaintenancePreset>,
+    pub(crate) read_only: bool,
 }
 
 impl Default for OpenOptions {
@@ -40,6 +41,7 @@ impl Default for OpenOptions {
             health_window: WINDOW_DEFAULT,
             actor: format!("process {}", std::process::id()),
             maintenance: Some(MaintenancePreset::Standard),
+            read_only: false,
         }
     }
 }
@@ -76,6 +78,14 @@ impl OpenOptions {
         self
     }
 
+    /// Opens the embedded file for reading only, also where it, its directory or the mount cannot be written: topics, groups
+    /// and dead letters are listed and the doctor runs; whatever writes is refused. Nothing is made or migrated.
+    #[must_use]
+    pub fn read_only(mut self, read_only: bool) -> Self {
+        self.read_only = read_only;
+        self
+    }
+
     /// Where time comes from; tests inject a manual clock.
     #[must_use]
     pub fn clock(mut self, clock: Clock) -> Self {
@@ -106,7 +116,8 @@ impl OpenOptions {
         self
     }
 
-    /// How long a statement may take before it is cancelled (PostgreSQL).
+    /// How long a statement may take before it is cancelled (PostgreSQL), or how long a publish or a change of settings waits
+    /// for another process's lock (SQLite). What a lease depends on waits for a sixth of it: 5 of 30 seconds.
     #[must_use]
     pub fn statement_timeout(mut self, timeout: Duration) -> Self {
         self.statement_timeout = timeout;

@@ -50,6 +50,7 @@ mod acks;
 mod audit;
 mod backfill;
 mod beat;
+mod calls;
 mod checkpoint;
 mod claim;
 mod clean;
@@ -66,7 +67,9 @@ mod fault;
 mod fetch;
 mod group;
 mod heartbeat;
+mod holder;
 mod holes;
+mod inspect;
 mod jobs;
 mod lanes;
 mod lifecycle;
@@ -76,6 +79,7 @@ mod migrate;
 mod notice;
 mod open;
 mod outstanding;
+mod patience;
 mod pending;
 mod policy;
 mod promote;
@@ -85,6 +89,7 @@ mod range;
 mod reader;
 mod resurrect;
 mod retire;
+mod rivals;
 mod seek;
 mod settle;
 mod shift;
@@ -161,6 +166,8 @@ pub struct SqliteStore {
     history: Arc<History>,
     /// How far cleanup is in each topic.
     passes: Mutex<HashMap<TopicId, clean::Pass>>,
+    /// Set if it is opened for reading only; then with the file if that is read as it lies.
+    read_only: Option<Option<inspect::Still>>,
 }
 
 impl SqliteStore {
@@ -185,6 +192,9 @@ impl SqliteStore {
         options: &OpenOptions,
         watch: fn(&Connection, Arc<Watched>) -> Watch,
     ) -> Result<SqliteStore> {
+        if options.read_only {
+            return Self::open_read_only(path, options);
+        }
         let location = Location::new(path)?;
         connection::inspect(&location, options.adopt)?;
         let mut connection = connection::open(&location, Role::Writer)?;
@@ -213,6 +223,7 @@ impl SqliteStore {
                 settlements: options.durable_settlements,
             },
             watch,
+            patience: options.statement_timeout,
             full: true,
         };
         // All connections are open: each has what the path led to when the first one opened it.
@@ -233,6 +244,7 @@ impl SqliteStore {
             threads: Mutex::new(threads),
             history: Arc::default(),
             passes: Mutex::default(),
+            read_only: None,
         })
     }
 
@@ -247,38 +259,13 @@ impl SqliteStore {
     }
 
     async fn answer<T>(&self, command: BoxCommand, answer: oneshot::Receiver<Result<T>>) -> Result<T> {
+        if self.read_only.is_some() {
+            return Err(self.not_written());
+        }
         if self.commands.push(command).await.is_err() {
             return Err(self.closed());
         }
         answer.await.unwrap_or_else(|_| Err(self.closed()))
-    }
-
-    /// Runs a read on a reader.
-    async fn read<T: Send + 'static>(
-        &self,
-        mut run: impl FnMut(&Connection) -> Attempt<T> + Send + 'static,
-    ) -> Result<T> {
-        let Some(readers) = &self.readers else {
-            return self.write(Kind::Read, move |work| run(work.connection)).await;
-        };
-        self.trust.check_for_read()?;
-        let (reply, answer) = oneshot::channel();
-        let (name, trust) = (self.location.name.clone(), Arc::clone(&self.trust));
-        let queued = readers
-            .push(move |connection| {
-                if !reply.is_closed() {
-                    let read = run(connection).inspect_err(|fault| fault.inspect(|error| trust.note(error)));
-                    // Nobody waiting for the answer is no fault of the reader's.
-                    let _ = reply.send(read.map_err(|fault| fault.into_error(&name)));
-                }
-            })
-            .await;
-        if !queued {
-            return Err(self.closed());
-        }
-        answer.await.unwrap_or_else(|_| {
-            Err(Error::new(ErrorKind::Database, format!("a read panicked: {}", self.location.name)))
-        })
     }
 
     fn closed(&self) -> Error {
@@ -377,8 +364,10 @@ impl Store for SqliteStore {
 
     async fn claim(&self, request: &ClaimRequest) -> Result<Claimed> {
         request.validate()?;
-        let (request, history) = (request.clone(), Arc::clone(&self.history));
-        let (job, answer) = Job::new(Kind::Consume, move |work| claim::claim(work, &request, &history));
+        let (request, history, watched) =
+            (request.clone(), Arc::clone(&self.history), Arc::clone(&self.watched));
+        let (job, answer) =
+            Job::new(Kind::Consume, move |work| claim::claim(work, &request, &history, &watched.rivals));
         let (mut claimed, seen) = self.answer(Box::new(job.undo(claim::give_back)), answer).await?;
         claimed.epoch = self.history.note(seen, &self.location.name);
         Ok(claimed)

@@ -5,6 +5,9 @@
 //! that the log starts anew. At a hard size the writer waits for its turn and copies whatever is left before it commits
 //! again: how large the log gets does not depend on which thread the machine runs, only on readers that keep the old
 //! log in use.
+//!
+//! A try to start the log anew holds the lock to write while it waits for readers. A reader that stays makes each try
+//! fail, so a try waits for [`READERS_WAIT`] only, and the distance to the next doubles while they fail.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -16,9 +19,9 @@ use std::time::{Duration, Instant};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
-use super::connection::BUSY_TIMEOUT;
 use super::fault::is_unknown_commit;
 use super::trust::Trust;
+use super::{holder, patience};
 
 /// The background thread starts at this size of the log, and again whenever it grew by as much.
 const BACKGROUND_BYTES: i64 = 8 * 1024 * 1024;
@@ -28,9 +31,12 @@ const FINISH_BYTES: i64 = 64 * 1024 * 1024;
 const FINISH_REST_BYTES: i64 = 8 * 1024 * 1024;
 /// From this size on the writer copies whatever is left, however long that takes.
 pub(super) const FORCE_BYTES: i64 = 256 * 1024 * 1024;
-/// How long the writer waits for readers of the old log and for checkpoints of other processes, before it goes on and tries
-/// again later.
+/// How long the writer waits for checkpoints of other processes, before it goes on and tries again later.
 const OTHERS_TIMEOUT: Duration = Duration::from_millis(250);
+/// How long a try waits for readers of the old log, with the lock to write. Those of the engine itself are done by then.
+const READERS_WAIT: Duration = Duration::from_millis(20);
+/// A log of this size is told once: readers have kept it for long.
+pub(super) const LARGE_BYTES: u64 = 512 * 1024 * 1024;
 /// How often it looks whether another process's checkpoint has ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
@@ -58,7 +64,38 @@ pub(super) struct Checkpoints {
     turn: Arc<Mutex<i64>>,
     page_bytes: i64,
     asked_at_bytes: i64,
-    tried_at_bytes: i64,
+    tries: Tries,
+    name: String,
+}
+
+/// When the writer tries to start the log anew.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tries {
+    /// The size at the last try.
+    at_bytes: i64,
+    /// How many failed in a row because of readers.
+    failed: u32,
+    /// The size was told.
+    told: bool,
+}
+
+impl Tries {
+    /// Whether the log is large enough for another try.
+    fn is_due(self, bytes: i64) -> bool {
+        let distance = BACKGROUND_BYTES << self.failed.min(16);
+        let forced_first = bytes >= FORCE_BYTES && self.at_bytes < FORCE_BYTES && self.failed == 0;
+        bytes >= FINISH_BYTES && (bytes >= self.at_bytes + distance || forced_first)
+    }
+}
+
+/// What became of a try.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Restart {
+    Done,
+    /// Readers keep the old log in use.
+    Read,
+    /// Another process's checkpoint was under way, or the log may not be touched now.
+    Refused,
 }
 
 impl Checkpoints {
@@ -70,7 +107,8 @@ impl Checkpoints {
             turn: Arc::default(),
             page_bytes: 4096,
             asked_at_bytes: 0,
-            tried_at_bytes: 0,
+            tries: Tries::default(),
+            name: String::new(),
         }
     }
 
@@ -78,6 +116,7 @@ impl Checkpoints {
     pub(super) fn start(connection: Connection, page_bytes: i64, trust: Arc<Trust>) -> std::io::Result<Self> {
         let (ask, asked) = sync_channel(1);
         let turn = Arc::default();
+        let name = connection.path().unwrap_or_default().to_owned();
         let thread = std::thread::Builder::new().name("headwater-checkpoint".into());
         let own = Arc::clone(&turn);
         let thread = thread.spawn(move || {
@@ -90,7 +129,8 @@ impl Checkpoints {
             turn,
             page_bytes,
             asked_at_bytes: 0,
-            tried_at_bytes: 0,
+            tries: Tries::default(),
+            name,
         })
     }
 
@@ -101,39 +141,57 @@ impl Checkpoints {
 
     /// Called between transactions.
     pub(super) fn after_commit(&mut self, connection: &Connection, trust: &Trust) {
-        let Some(ask) = &self.ask else { return };
+        let Some(ask) = self.ask.clone() else { return };
         let bytes = FRAMES.get() * self.page_bytes;
-        if bytes < self.asked_at_bytes.max(self.tried_at_bytes) {
+        if bytes < self.asked_at_bytes.max(self.tries.at_bytes) {
             // The log has started anew.
-            (self.asked_at_bytes, self.tried_at_bytes) = (0, 0);
+            (self.asked_at_bytes, self.tries) = (0, Tries::default());
         }
+        self.tell(bytes);
         // One or the other: asking the background thread and restarting at the same moment, each would keep the other out.
-        if self.try_restart(bytes, connection, trust) {
-            self.tried_at_bytes = bytes;
-        } else if bytes >= self.asked_at_bytes + BACKGROUND_BYTES && ask.try_send(()).is_ok() {
-            self.asked_at_bytes = bytes;
+        match self.try_restart(bytes, connection, trust) {
+            Some(restart) => {
+                self.tries.at_bytes = bytes;
+                self.tries.failed = if restart == Restart::Read { self.tries.failed + 1 } else { 0 };
+            }
+            None if bytes >= self.asked_at_bytes + BACKGROUND_BYTES && ask.try_send(()).is_ok() => {
+                self.asked_at_bytes = bytes;
+            }
+            None => {}
         }
     }
 
-    /// Restarts the log if it is large enough and this is the moment; whether it was tried.
-    fn try_restart(&self, bytes: i64, connection: &Connection, trust: &Trust) -> bool {
-        let forced_first = bytes >= FORCE_BYTES && self.tried_at_bytes < FORCE_BYTES;
-        if bytes < FINISH_BYTES || (bytes < self.tried_at_bytes + BACKGROUND_BYTES && !forced_first) {
-            return false;
+    /// Tells once that readers keep a log that has become large.
+    fn tell(&mut self, bytes: i64) {
+        if self.tries.told || bytes.cast_unsigned() < LARGE_BYTES {
+            return;
+        }
+        self.tries.told = true;
+        let readers = readers(Path::new(&self.name));
+        tracing::warn!(
+            location = self.name,
+            bytes,
+            readers,
+            "write-ahead log kept from being cut by a long read transaction"
+        );
+    }
+
+    /// Restarts the log if it is large enough and this is the moment; what became of it if it was tried.
+    fn try_restart(&self, bytes: i64, connection: &Connection, trust: &Trust) -> Option<Restart> {
+        if !self.tries.is_due(bytes) {
+            return None;
         }
         if bytes >= FORCE_BYTES {
             // Waits for a pass of the background thread under way: giving up here is how a log grows without bound.
             let _turn = self.turn();
-            restart(connection, trust);
-            return true;
+            return Some(restart(connection, trust));
         }
         match self.turn.try_lock() {
             Ok(rest_frames) if *rest_frames * self.page_bytes <= FINISH_REST_BYTES => {
-                restart(connection, trust);
+                Some(restart(connection, trust))
             }
-            _ => return false,
+            _ => None,
         }
-        true
     }
 
     /// The last one, when the store closes: leaves an empty log if nobody else has the file open.
@@ -146,7 +204,7 @@ impl Checkpoints {
         if !trust.may_checkpoint() {
             return;
         }
-        let done = connection.busy_timeout(OTHERS_TIMEOUT).and_then(|()| checkpoint(connection, "TRUNCATE"));
+        let done = patience::at_most(OTHERS_TIMEOUT, || checkpoint(connection, "TRUNCATE"));
         if let Err(error) = done {
             // SQLite's own checkpoint at the close must not try again what the disk has just failed.
             failed(&error, trust);
@@ -177,19 +235,29 @@ fn failed(error: &rusqlite::Error, trust: &Trust) {
     }
 }
 
+/// The processes that read from the log, as far as that can be known.
+pub(super) fn readers(database: &Path) -> String {
+    let readers = holder::of_read_locks(database);
+    let named: Vec<String> = readers.iter().map(ToString::to_string).collect();
+    if named.is_empty() { "not known".into() } else { named.join(", ") }
+}
+
 /// Copies the rest and makes the next transaction start the log anew.
-fn restart(connection: &Connection, trust: &Trust) {
+fn restart(connection: &Connection, trust: &Trust) -> Restart {
     if !trust.may_checkpoint() {
-        return;
+        return Restart::Refused;
     }
-    let done = connection.busy_timeout(OTHERS_TIMEOUT).and_then(|()| restart_in_time(connection));
-    if let Err(error) = connection.busy_timeout(BUSY_TIMEOUT) {
-        tracing::warn!(%error, "setting the busy timeout back failed");
-    }
+    let done = patience::at_most(READERS_WAIT, || restart_in_time(connection));
     match done {
-        Ok(true) => {}
-        Ok(false) => tracing::debug!("another process or a reader keeps the old write-ahead log in use"),
-        Err(error) => failed(&error, trust),
+        Ok(Restart::Done) => Restart::Done,
+        Ok(kept) => {
+            tracing::debug!(?kept, "old write-ahead log still in use");
+            kept
+        }
+        Err(error) => {
+            failed(&error, trust);
+            Restart::Refused
+        }
     }
 }
 
@@ -200,7 +268,7 @@ pub(super) fn frames(path: &Path) -> rusqlite::Result<(u64, u64)> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
-    connection.busy_timeout(OTHERS_TIMEOUT)?;
+    patience::install(&connection)?;
     // A connection that has read nothing yet does not know of the log.
     connection.query_row("PRAGMA schema_version", [], |_| Ok(()))?;
     let (_, frames, copied) = checkpoint(&connection, "NOOP")?;
@@ -210,13 +278,15 @@ pub(super) fn frames(path: &Path) -> rusqlite::Result<(u64, u64)> {
 }
 
 /// Whether the log starts anew. For readers SQLite waits by itself, for another process's checkpoint it does not: then it
-/// answers that it knows nothing of the log.
-fn restart_in_time(connection: &Connection) -> rusqlite::Result<bool> {
+/// answers that it knows nothing of the log. Between these tries no lock is held.
+fn restart_in_time(connection: &Connection) -> rusqlite::Result<Restart> {
     let until = Instant::now() + OTHERS_TIMEOUT;
     loop {
         match checkpoint(connection, "RESTART")? {
+            (false, ..) => return Ok(Restart::Done),
             (true, -1, _) if Instant::now() < until => std::thread::sleep(LOOK_AGAIN),
-            (kept, ..) => return Ok(!kept),
+            (true, -1, _) => return Ok(Restart::Refused),
+            (true, ..) => return Ok(Restart::Read),
         }
     }
 }
@@ -264,5 +334,39 @@ mod tests {
         drop(under_way);
         is_done.recv().unwrap();
         assert_eq!(writer.join().unwrap(), 1, "the log started anew");
+    }
+
+    #[test]
+    fn tries_that_readers_make_fail_come_ever_more_rarely() {
+        let mut tries = Tries::default();
+        let mut tried_at = Vec::new();
+        for bytes in (0..4 << 30).step_by(1 << 20) {
+            if tries.is_due(bytes) {
+                tried_at.push(bytes >> 20);
+                tries = Tries { at_bytes: bytes, failed: tries.failed + 1, told: false };
+            }
+        }
+        assert_eq!(tried_at, [64, 80, 112, 176, 304, 560, 1072, 2096], "in MB");
+        tries = Tries { at_bytes: 64 << 20, failed: 0, told: false };
+        assert!(tries.is_due(72 << 20), "one that another checkpoint kept out comes again soon");
+    }
+
+    /// A reader that stays costs each try what it waits for readers, and no more.
+    #[test]
+    fn a_try_beside_a_reader_that_stays_ends_soon_and_says_why() {
+        let folder = tempfile::tempdir().unwrap();
+        let location = Location::new(&SqlitePath::File(folder.path().join("log.db"))).unwrap();
+        let connection = open(&location, Role::Writer).unwrap();
+        connection.execute_batch("CREATE TABLE t (n); INSERT INTO t VALUES (1)").unwrap();
+        let reader = open(&location, Role::Reader).unwrap();
+        reader.execute_batch("BEGIN; SELECT count(*) FROM t").unwrap();
+        connection.execute_batch("INSERT INTO t VALUES (2)").unwrap();
+        let trust = Trust::of(&connection, &location).unwrap();
+        assert_eq!(restart(&connection, &trust), Restart::Read);
+        #[cfg(target_os = "linux")]
+        assert_eq!(readers(location.path.as_ref().unwrap()), "another connection of this process");
+        reader.execute_batch("COMMIT").unwrap();
+        assert_eq!(restart(&connection, &trust), Restart::Done);
+        assert_eq!(readers(location.path.as_ref().unwrap()), "not known");
     }
 }

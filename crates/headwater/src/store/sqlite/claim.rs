@@ -9,6 +9,7 @@ use self::limits::Allowance;
 use super::epoch::{History, Seen};
 use super::fault::Attempt;
 use super::promote::promote;
+use super::rivals::Rivals;
 use super::range::{DUE_NEVER, DUE_NOW, Part, next_token};
 use super::work::{BoxCommand, Job, Kind, Work};
 use super::{decode, millis, settle};
@@ -36,6 +37,7 @@ pub(super) fn claim(
     work: &mut Work<'_>,
     request: &ClaimRequest,
     history: &History,
+    rivals: &Rivals,
 ) -> Attempt<(Claimed, Seen)> {
     let now_ms = work.now_ms();
     let mut seen = Seen::default();
@@ -50,6 +52,7 @@ pub(super) fn claim(
             claimed.inactive.push((want.subscription_id, state.status));
             continue;
         }
+        let found = state.next;
         let mut claim = Claim::begin(work, &request.owner, want, now_ms, state)?;
         seen.take(claim.work, claim.state.topic_id, claim.state.head)?;
         if claim.budget() == 0 {
@@ -63,7 +66,10 @@ pub(super) fn claim(
         if !want.limits.is_none() {
             limits::spend(&mut claim)?;
         }
-        let Claim { mut leases, recheck_at_ms: at, .. } = claim;
+        let Claim { mut leases, recheck_at_ms: at, state, .. } = claim;
+        // What was handed out fresh was from `found` on.
+        let next = leases.iter().map(|lease| lease.range.last.0 + 1).fold(found, i64::max);
+        rivals.note(want.subscription_id, state.topic_id, found, next, !leases.is_empty());
         leases.sort_by_key(|lease| lease.range.first);
         claimed.leases.append(&mut leases);
         recheck_at_ms = [recheck_at_ms, at].into_iter().flatten().min();

@@ -6,13 +6,11 @@ use std::time::{Duration, Instant};
 use rusqlite::types::Value;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-use super::fault::sqlite_error;
-use super::{migrate, trust};
+use super::fault::{is_busy, sqlite_error};
+use super::{migrate, patience, trust};
 use crate::error::{Error, ErrorKind, Result};
 use crate::namespace::SqlitePath;
 
-/// How long a connection waits for another one's lock.
-pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Statements kept prepared per connection: more than the engine has.
 const STATEMENTS_MAX: usize = 128;
 /// Files up to this size are checked whole before they are opened for writing.
@@ -64,7 +62,6 @@ pub(super) enum Role {
 type Pragma = (&'static str, &'static str, i64);
 
 const COMMON: &[Pragma] = &[
-    ("busy_timeout", "5000", 5000),
     // Reads through a mapping turn an I/O error into a signal that kills the process.
     ("mmap_size", "0", 0),
     // Savepoints' journals and sorts stay in memory.
@@ -96,7 +93,7 @@ pub(super) fn open(location: &Location, role: Role) -> Result<Connection> {
         }
     };
     connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
-    connection.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
+    patience::install(&connection).map_err(failed)?;
     // SQLite opens a file it may not write for reading, without a word.
     if connection.is_readonly("main").map_err(failed)? {
         return Err(Error::new(
@@ -105,15 +102,21 @@ pub(super) fn open(location: &Location, role: Role) -> Result<Connection> {
         ));
     }
     set_journal_mode(&connection, location)?;
+    set_pragmas(&connection, location, role)?;
+    Ok(connection)
+}
+
+/// Sets what a connection of a role needs.
+pub(super) fn set_pragmas(connection: &Connection, location: &Location, role: Role) -> Result<()> {
     let own = match role {
         Role::Writer => WRITER,
         Role::Reader => READER,
         Role::Checkpointer => CHECKPOINTER,
     };
     for (name, value, expected) in COMMON.iter().chain(own) {
-        set_pragma(&connection, location, name, value, *expected)?;
+        set_pragma(connection, location, name, value, *expected)?;
     }
-    Ok(connection)
+    Ok(())
 }
 
 /// Sets a pragma and reads it back. Another value refuses to start: every promise rests on these settings.
@@ -149,7 +152,7 @@ fn mismatch(location: &Location, name: &str, value: &str, found: &str) -> Error 
 /// asking its busy handler, so this waits by itself.
 fn set_journal_mode(connection: &Connection, location: &Location) -> Result<()> {
     let expected = if location.path.is_some() { "wal" } else { "memory" };
-    let deadline = Instant::now() + BUSY_TIMEOUT;
+    let deadline = Instant::now() + patience::LOCK_WAIT;
     loop {
         let mode: rusqlite::Result<String> =
             connection.query_row(&format!("PRAGMA journal_mode = {expected}"), [], |row| row.get(0));
@@ -159,13 +162,16 @@ fn set_journal_mode(connection: &Connection, location: &Location) -> Result<()> 
             Err(error) if is_busy(&error) && Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(5));
             }
+            Err(error) if is_unwritable(&error) && location.path.is_some() => {
+                let text = format!(
+                    "the store cannot be written, because `-wal` and `-shm` cannot be made beside it: {}: {error}",
+                    location.name
+                );
+                return Err(Error::with_source(ErrorKind::ReadOnly, text, error));
+            }
             Err(error) => return Err(sqlite_error(&location.name, error)),
         }
     }
-}
-
-fn is_busy(error: &rusqlite::Error) -> bool {
-    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
 /// Looks at a file before anything may change in it: what is not a store of Headwater is refused byte for byte as it
@@ -188,7 +194,7 @@ pub(super) fn inspect(location: &Location, adopt: bool) -> Result<()> {
     let failed = |error| sqlite_error(&location.name, error);
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags).map_err(failed)?;
-    connection.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
+    patience::install(&connection).map_err(failed)?;
     match migrate::version(&connection, &location.name) {
         Ok(Some(version)) => migrate::check_not_newer(version, &location.name)?,
         Ok(None) => migrate::check_may_install(&connection, &location.name, adopt)?,
@@ -252,9 +258,12 @@ fn is_mount_point(_: &Path) -> bool {
 fn needs_recovery(error: &Error) -> bool {
     let source = std::error::Error::source(error);
     let sqlite = source.and_then(|source| source.downcast_ref::<std::sync::Arc<rusqlite::Error>>());
-    sqlite.is_some_and(|error| {
-        matches!(error.sqlite_error_code(), Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen))
-    })
+    sqlite.is_some_and(|error| is_unwritable(error))
+}
+
+/// Whether SQLite could not write, or could not make a file beside the database.
+pub(super) fn is_unwritable(error: &rusqlite::Error) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen))
 }
 
 fn check_whole(connection: &Connection, location: &Location) -> Result<()> {

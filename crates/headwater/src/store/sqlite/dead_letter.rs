@@ -1,6 +1,7 @@
 //! Dead letters: listing, handing out again, removing.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -86,6 +87,7 @@ async fn for_each_page<T: Clone + Default + Send + 'static>(
     selection.validate()?;
     let (mut place, mut done) = (Place::default(), T::default());
     loop {
+        let began = Instant::now();
         let (selection, before, actor) = (selection.clone(), done.clone(), Arc::clone(&store.actor));
         let ran = store.write(Kind::Define, move |work| {
             let Some(of) = Of::find(work, &selection)? else { return Ok((before.clone(), None)) };
@@ -104,6 +106,7 @@ async fn for_each_page<T: Clone + Default + Send + 'static>(
             Some(next) => place = next,
             None => return Ok(done),
         }
+        SqliteStore::rest(began).await;
     }
 }
 

@@ -9,6 +9,7 @@ use crate::limits::DELAY_MAX;
 use crate::store::Finding;
 
 mod accounting;
+mod files;
 
 /// Problems listed per check at most: a broken store may have millions.
 const FINDINGS_PER_CHECK_MAX: usize = 100;
@@ -160,6 +161,7 @@ fn check_all(connection: &Connection, now_ms: i64) -> Attempt<Vec<Finding>> {
     findings.append(&mut far_leases(connection, now_ms)?);
     findings.append(&mut changed_epoch(connection, now_ms)?);
     findings.append(&mut accounting::overdue_jobs(connection, now_ms)?);
+    findings.append(&mut files::check(connection));
     Ok(findings)
 }
 

@@ -1,9 +1,11 @@
 //! What can end a command inside the engine, and how SQLite's own errors reach the caller.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use rusqlite::ErrorCode;
 
+use super::holder;
 use crate::error::{Error, ErrorKind};
 
 /// Why a command did not succeed.
@@ -61,6 +63,11 @@ pub(super) fn sqlite_error(location: &str, error: rusqlite::Error) -> Error {
 /// The same for an error that several commands share: the one COMMIT they all waited for failed.
 pub(super) fn shared_error(location: &str, error: &Arc<rusqlite::Error>) -> Error {
     let (kind, what) = classify(error);
+    let holder = (kind == ErrorKind::Busy).then(|| holder::of_write_lock(Path::new(location))).flatten();
+    let what = match holder {
+        Some(holder) => format!("database busy, {holder} holds its write lock"),
+        None => what.to_owned(),
+    };
     Error::with_source(kind, format!("{what}: {location}: {error}"), Arc::clone(error))
 }
 
@@ -77,6 +84,11 @@ pub(super) fn commit_error(location: &str, error: &Arc<rusqlite::Error>) -> Erro
 /// Whether a failed COMMIT may still turn out to be stored.
 pub(super) fn is_unknown_commit(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::SystemIoFailure))
+}
+
+/// Whether another connection has a lock.
+pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
 /// Whether SQLite says that the file is damaged.

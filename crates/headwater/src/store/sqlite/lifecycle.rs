@@ -6,7 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::reader::at_once;
-use super::work::{Kind, now_ms};
+use super::shift::Removal;
+use super::work::{Kind, Work, now_ms};
 use super::{SqliteStore, acks, audit, beat, policy, resurrect, seek, settle, shift, stuck, topic};
 use crate::error::Result;
 use crate::lease::{LeaseToken, OffsetRange};
@@ -29,12 +30,25 @@ impl Lifecycle for SqliteStore {
     async fn shift(&self, topic: &TopicName, group: &GroupName, transition: Transition) -> Result<()> {
         shift::check(topic, group, transition)?;
         let (topic, group, actor) = (topic.clone(), group.clone(), Arc::clone(&self.actor));
-        self.write(Kind::Define, move |work| shift::shift(work, &topic, &group, transition, &actor)).await
+        self.write(Kind::Define, move |work| shift::shift(work, &topic, &group, transition, &actor)).await?;
+        if transition == Transition::Cancel {
+            self.in_steps(Kind::Consume, shift::forget_waiting).await?;
+        }
+        Ok(())
     }
 
     async fn remove(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
         let (topic, group, actor) = (topic.clone(), group.clone(), Arc::clone(&self.actor));
-        self.write(Kind::Define, move |work| shift::remove(work, &topic, &group, &actor)).await
+        let (name, of) = (topic.clone(), group.clone());
+        self.in_steps(Kind::Consume, move |work: &mut Work<'_>| {
+            shift::remove(work, &name, &of, Removal::Empty)
+        })
+        .await?;
+        // Waits for the disk, and so for the steps before it.
+        self.write(Kind::Define, move |work| {
+            shift::remove(work, &topic, &group, Removal::Delete { actor: &actor }).map(drop)
+        })
+        .await
     }
 
     async fn resurrect(

@@ -2,7 +2,8 @@
 
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior};
 
-use super::connection::{BUSY_TIMEOUT, Location};
+use super::connection::Location;
+use super::patience;
 use super::fault::sqlite_error;
 use crate::error::{Error, ErrorKind, Result};
 use crate::namespace::SqlitePath;
@@ -38,8 +39,18 @@ pub fn version_of(path: &SqlitePath) -> Result<Option<i64>> {
         }
         _ => Connection::open_with_flags(path, flags).map_err(failed)?,
     };
-    connection.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
+    patience::install(&connection).map_err(failed)?;
     version(&connection, &location.name)
+}
+
+/// Refuses a file that is not at the newest version: where it cannot be written it cannot be brought there.
+pub(super) fn check_current(connection: &Connection, location: &str) -> Result<()> {
+    let found = match version(connection, location)? {
+        Some(version) if version == newest() => return Ok(()),
+        Some(version) => format!("its version is {version}, this program reads {}", newest()),
+        None => "it holds nothing of Headwater".into(),
+    };
+    Err(Error::new(ErrorKind::NotAStore, format!("the store cannot be read: {location}: {found}")))
 }
 
 /// Brings the file to the newest version.

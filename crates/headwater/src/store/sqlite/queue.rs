@@ -152,6 +152,17 @@ impl<T> Queue<T> {
         state
     }
 
+    /// Puts items that were taken back in front, in their order. Gives them back if the queue is closed.
+    pub(super) fn put_back(&self, items: Vec<T>) -> Result<(), Vec<T>> {
+        let mut state = self.lock();
+        if state.closed {
+            return Err(items);
+        }
+        state.unplaced += items.len();
+        items.into_iter().rev().for_each(|item| state.items.push_front(item));
+        Ok(())
+    }
+
     /// Makes a sleeping taker look around.
     pub(super) fn nudge(&self) {
         let mut state = self.lock();

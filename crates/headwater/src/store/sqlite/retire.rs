@@ -2,7 +2,7 @@
 //!
 //! Each part is a write command of its own, and bounded: the writer is shared.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rusqlite::params;
 
@@ -11,7 +11,7 @@ use super::standing::{Extent, Standing};
 use super::work::{Kind, Work};
 use super::{SqliteStore, clean, decode, millis, resurrect, row_key, shift};
 use crate::error::Result;
-use crate::limits::{INBOX_RETENTION, UPKEEP_MESSAGES_MAX};
+use crate::limits::INBOX_RETENTION;
 use crate::name::{GroupName, TopicName};
 use crate::store::SubscriptionStep;
 use crate::subscription::SubscriptionState;
@@ -20,12 +20,17 @@ use crate::topic::TopicId;
 /// What a process told of itself is kept for so long after it fell silent.
 const ACTIVITY_RETENTION: Duration = Duration::from_secs(24 * 3600);
 
+/// Rows that one step forgets at most.
+const ROWS_PER_STEP: u32 = 1_000;
+
 /// Runs all of it: see [`crate::store::Upkeep::clean_subscriptions`].
 pub(super) async fn clean_subscriptions(
     store: &SqliteStore,
     older_than: Duration,
 ) -> Result<SubscriptionStep> {
     let mut step = SubscriptionStep::default();
+    // A crash between two steps of a cancel leaves it.
+    store.in_steps(Kind::Consume, shift::forget_waiting).await?;
     for zombie in store.write(Kind::Consume, |work| zombies(work)).await? {
         let subscription_id = zombie.subscription_id;
         if store.write(Kind::Consume, move |work| advance(work, subscription_id)).await? {
@@ -42,11 +47,13 @@ pub(super) async fn clean_subscriptions(
     step.forgotten += store.write(Kind::Consume, forget_activities).await?;
     for forget in [forget_dedup, forget_inbox] {
         loop {
+            let began = Instant::now();
             let forgotten = store.write(Kind::Consume, forget).await?;
             step.forgotten += forgotten;
-            if forgotten < u64::from(UPKEEP_MESSAGES_MAX) {
+            if forgotten < u64::from(ROWS_PER_STEP) {
                 break;
             }
+            SqliteStore::rest(began).await;
         }
     }
     Ok(step)
@@ -130,11 +137,11 @@ fn forget_activities(work: &mut Work<'_>) -> Attempt<u64> {
 
 fn forget_dedup(work: &mut Work<'_>) -> Attempt<u64> {
     let mut forget = work.connection.prepare_cached(super::sql!("maintain/forget_dedup.sql"))?;
-    Ok(forget.execute(params![work.now_ms(), UPKEEP_MESSAGES_MAX])? as u64)
+    Ok(forget.execute(params![work.now_ms(), ROWS_PER_STEP])? as u64)
 }
 
 fn forget_inbox(work: &mut Work<'_>) -> Attempt<u64> {
     let before_ms = work.now_ms().saturating_sub(millis(INBOX_RETENTION));
     let mut forget = work.connection.prepare_cached(super::sql!("maintain/forget_inbox.sql"))?;
-    Ok(forget.execute(params![before_ms, UPKEEP_MESSAGES_MAX])? as u64)
+    Ok(forget.execute(params![before_ms, ROWS_PER_STEP])? as u64)
 }

@@ -1,6 +1,6 @@
 //! Shift: a subscription's state moves as an operator says, and a cancelled one is removed.
 
-use rusqlite::params;
+use rusqlite::{OptionalExtension, params};
 
 use super::fault::Attempt;
 use super::work::Work;
@@ -37,7 +37,8 @@ pub(super) fn shift(
     let parameters = params![found.subscription_id, from.as_str(), to.as_str(), work.now_ms()];
     work.connection.prepare_cached(super::sql!("shift/state.sql"))?.execute(parameters)?;
     if to == SubscriptionState::Cancelled {
-        let mut forget = work.connection.prepare_cached(super::sql!("shift/forget_ranges.sql"))?;
+        // Its tokens are lost at once. What waits is never handed out again, and goes step by step: see `forget_waiting`.
+        let mut forget = work.connection.prepare_cached(super::sql!("shift/forget_leases.sql"))?;
         forget.execute([found.subscription_id])?;
         tracking::end_accounting(work, found.subscription_id)?;
     }
@@ -46,8 +47,40 @@ pub(super) fn shift(
     settle::stir(work, topic.topic_id)
 }
 
-/// Deletes the cancelled subscriptions of a group, with everything of their own.
-pub(super) fn remove(work: &mut Work<'_>, name: &TopicName, group: &GroupName, actor: &str) -> Attempt<()> {
+/// Rows that one step deletes at most: the writer is shared.
+const ROWS_PER_STEP: u32 = 1_000;
+
+/// Forgets what waits for cancelled subscriptions, one step of it; true if there is more.
+pub(super) fn forget_waiting(work: &mut Work<'_>) -> Attempt<bool> {
+    let mut statement = work.connection.prepare_cached(super::sql!("shift/cancelled_waiting.sql"))?;
+    let Some(subscription_id) = statement.query_row([], |row| row.get::<_, i32>(0)).optional()? else {
+        return Ok(false);
+    };
+    let mut forget = work.connection.prepare_cached(super::sql!("shift/forget_waiting.sql"))?;
+    forget.execute(params![subscription_id, ROWS_PER_STEP])?;
+    Ok(true)
+}
+
+/// A part of a removal.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Removal<'a> {
+    /// Deletes some of what may be much.
+    Empty,
+    /// Deletes the rest, and notes who asked for it.
+    Delete { actor: &'a str },
+}
+
+/// Empties the cancelled subscriptions of a group, one step of it, or deletes them; true if there is more to empty.
+///
+/// Cancelled is for good: nothing claims for such a subscription, redrives to it or brings it back. So what it has left goes
+/// first, in steps, and its own row last, with the line in the audit. A crash between steps leaves a cancelled
+/// subscription with less; the next removal goes on from there.
+pub(super) fn remove(
+    work: &mut Work<'_>,
+    name: &TopicName,
+    group: &GroupName,
+    step: Removal<'_>,
+) -> Attempt<bool> {
     let topic = topic::get(work.connection, name)?;
     let cancelled: Vec<(i32, bool)> = {
         let mut statement = work.connection.prepare_cached(super::sql!("remove/cancelled.sql"))?;
@@ -65,13 +98,38 @@ pub(super) fn remove(work: &mut Work<'_>, name: &TopicName, group: &GroupName, a
     if cancelled.iter().any(|(_, unreleased)| *unreleased) {
         return Err(refused("is still in the records of pending messages; upkeep takes it out").into());
     }
+    let Removal::Delete { actor } = step else {
+        for (subscription_id, _) in &cancelled {
+            if !empty(work, *subscription_id)? {
+                return Ok(true);
+            }
+        }
+        return Ok(false);
+    };
     for (subscription_id, _) in &cancelled {
         work.connection.prepare_cached(super::sql!("shift/forget_ranges.sql"))?.execute([subscription_id])?;
         delete(work, *subscription_id)?;
     }
     let numbers: Vec<i32> = cancelled.into_iter().map(|(subscription_id, _)| subscription_id).collect();
     let detail = serde_json::json!({ "subscriptions": numbers });
-    audit::note(work, actor, "remove", Some(name.as_str()), Some(group.as_str()), &detail)
+    audit::note(work, actor, "remove", Some(name.as_str()), Some(group.as_str()), &detail)?;
+    Ok(false)
+}
+
+/// Deletes rows of a cancelled subscription that may be many, as many as a step may; true if none is left.
+fn empty(work: &Work<'_>, subscription_id: i32) -> Attempt<bool> {
+    for sql in [
+        super::sql!("remove/dead_letters.sql"),
+        super::sql!("shift/forget_waiting.sql"),
+        super::sql!("remove/applied_some.sql"),
+        super::sql!("remove/touched_some.sql"),
+    ] {
+        let deleted = work.connection.prepare_cached(sql)?.execute(params![subscription_id, ROWS_PER_STEP])?;
+        if deleted > 0 {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Deletes a subscription that has nothing outstanding, and everything of its own.

@@ -12,19 +12,22 @@ use super::work::Kind;
 use super::{SqliteStore, backfill, clean, detect, jobs, reader, retire, tracking, work};
 use crate::backfill::{Backfill, BackfillLimits, BackfillStep};
 use crate::error::{Error, Result};
-use crate::limits::UPKEEP_MESSAGES_MAX;
 use crate::maintain::{JobRun, JobStatus};
 use crate::name::{GroupName, Owner, TopicName};
 use crate::store::upkeep::warn_missed;
 use crate::store::{CleanStep, Detected, PartitionStep, SubscriptionStep, TrackStep, Upkeep};
 use crate::topic::TopicId;
 
+/// Most messages of one step. Everybody who writes waits while it runs: a step of this size takes a few milliseconds, and more
+/// of them, with a rest after each, do the same work.
+const STEP_MESSAGES_MAX: u32 = 1_000;
+
 /// How many messages a step touches: what was asked for, and no more than the writer can spare.
 fn bounded(messages_max: u32) -> Result<u32> {
     if messages_max == 0 {
         return Err(Error::invalid("messages_max", "must be above zero"));
     }
-    Ok(messages_max.min(UPKEEP_MESSAGES_MAX))
+    Ok(messages_max.min(STEP_MESSAGES_MAX))
 }
 
 #[async_trait]

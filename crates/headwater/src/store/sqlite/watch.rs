@@ -28,6 +28,7 @@ use rusqlite::{Connection, OptionalExtension};
 
 use super::notice::Notices;
 use super::queue::Sleep;
+use super::rivals::Rivals;
 use crate::store::wake::Hub;
 use crate::topic::TopicId;
 
@@ -52,14 +53,17 @@ const NOTICE_VALID_FOR: Duration = Duration::from_secs(10);
 /// A foreign commit is mostly a claim or settlement; waking everybody for each would make idle consumers of one
 /// process compete with the busy ones of another for the write lock.
 #[derive(Debug, Default)]
-pub(super) struct Watched(Mutex<HashMap<TopicId, Option<Seen>>>);
+pub(super) struct Watched {
+    topics: Mutex<HashMap<TopicId, Option<Seen>>>,
+    pub(super) rivals: Rivals,
+}
 
 type Seen = (i64, i64);
 
 impl Watched {
     /// Adds topics; what they look like is not known yet, so the first foreign commit wakes their waiters.
     pub(super) fn add(&self, topics: &[TopicId]) {
-        let mut watched = self.0.lock().expect("no panic while held");
+        let mut watched = self.topics.lock().expect("no panic while held");
         for topic in topics {
             watched.entry(*topic).or_insert(None);
         }
@@ -91,6 +95,9 @@ pub(super) struct Watch {
     looked_at: Instant,
     changed_at: Instant,
     was_waiting: bool,
+    /// Topics with new messages that are left to other processes first, with their heads, and until when.
+    late: HashMap<TopicId, i64>,
+    late_until: Option<Instant>,
 }
 
 impl Watch {
@@ -118,6 +125,8 @@ impl Watch {
             looked_at: now,
             changed_at: now,
             was_waiting: false,
+            late: HashMap::new(),
+            late_until: None,
         }
     }
 
@@ -131,11 +140,16 @@ impl Watch {
         let beat = self.beat();
         match &self.hearing {
             _ if !waiting => Sleep::ForGood,
+            _ if self.late_until.is_some() => Sleep::AtMost(self.late_for()),
             // While a look is due anyhow further notices are left alone: who writes without pause wakes nobody more often.
             Hearing::Tells(_) if self.noticed => Sleep::AtMost(self.left(beat)),
             Hearing::Tells(notices) => Sleep::UntilNotice(notices, self.left(beat)),
             Hearing::Untried(_) | Hearing::Silent => Sleep::AtMost(beat),
         }
+    }
+
+    fn late_for(&self) -> Duration {
+        self.late_until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()))
     }
 
     fn left(&self, beat: Duration) -> Duration {
@@ -161,6 +175,12 @@ impl Watch {
         if hub.waiting() == 0 {
             return;
         }
+        if self.late_until.is_some() {
+            if !self.late_for().is_zero() {
+                return;
+            }
+            self.wake_late(&watched, connection, hub);
+        }
         self.listen();
         let due = if matches!(self.hearing, Hearing::Tells(_)) { self.beat() } else { BEAT_BRISK };
         if self.looked_at.elapsed() < due {
@@ -175,16 +195,40 @@ impl Watch {
             Ok(version) if Some(version) == self.data_version => {}
             Ok(version) => {
                 self.changed_at = self.looked_at;
-                if let Err(error) = wake_changed(&watched, connection, hub) {
-                    tracing::debug!(%error, "reading the watched topics failed, waking everybody");
-                    hub.wake_all();
-                }
+                self.wake(&watched, connection, hub);
                 if self.data_version.replace(version).is_some() {
                     self.doubt(looked_before_at);
                 }
             }
             // Waiters have their safety poll; the claim they then make reports what is wrong.
             Err(error) => tracing::debug!(%error, "asking for data_version failed"),
+        }
+    }
+
+    fn wake(&mut self, watched: &Watched, connection: &Connection, hub: &Hub) {
+        match wake_changed(watched, connection, hub, &mut self.late) {
+            // What is late already stays so until then: its waiters are not left out.
+            Ok(Some(start)) => {
+                self.late_until.get_or_insert(Instant::now() + start);
+            }
+            Ok(None) => {}
+            Err(error) => {
+                tracing::debug!(%error, "reading the watched topics failed, waking everybody");
+                hub.wake_all();
+            }
+        }
+    }
+
+    /// Wakes the waiters of topics that were left to others and still have something.
+    fn wake_late(&mut self, watched: &Watched, connection: &Connection, hub: &Hub) {
+        self.late_until = None;
+        let now_ms = jiff::Timestamp::now().as_millisecond();
+        for (topic, head) in std::mem::take(&mut self.late) {
+            let left = watched.rivals.has_more(connection, topic, head, now_ms);
+            // Whoever cannot know wakes: the claim tells what is wrong.
+            if left.unwrap_or(true) {
+                hub.wake(topic);
+            }
         }
     }
 
@@ -224,34 +268,47 @@ impl Watch {
     }
 
     /// Wakes whom a commit of our own connection may concern, where nobody knows what it wrote.
-    pub(super) fn look_at_own(&self, connection: &Connection, hub: &Hub) {
+    pub(super) fn look_at_own(&mut self, connection: &Connection, hub: &Hub) {
         if hub.waiting() == 0 {
             return;
         }
-        match &self.watched {
+        match self.watched.clone() {
             None => hub.wake_all(),
-            Some(watched) => {
-                if let Err(error) = wake_changed(watched, connection, hub) {
-                    tracing::debug!(%error, "reading the watched topics failed, waking everybody");
-                    hub.wake_all();
-                }
-            }
+            Some(watched) => self.wake(&watched, connection, hub),
         }
     }
 }
 
-fn wake_changed(watched: &Watched, connection: &Connection, hub: &Hub) -> rusqlite::Result<()> {
+/// Wakes the waiters of topics that have changed. Answers how long to leave some of them to other processes.
+fn wake_changed(
+    watched: &Watched,
+    connection: &Connection,
+    hub: &Hub,
+    late: &mut HashMap<TopicId, i64>,
+) -> rusqlite::Result<Option<Duration>> {
     let mut statement = connection.prepare_cached(super::sql!("arm/topic_seen.sql"))?;
-    let mut watched = watched.0.lock().expect("no panic while held");
-    for (topic, seen) in watched.iter_mut() {
+    let mut topics = watched.topics.lock().expect("no panic while held");
+    let mut head_start: Option<Duration> = None;
+    for (topic, seen) in topics.iter_mut() {
         let now: Option<Seen> =
             statement.query_row([topic.0], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
-        if *seen != now || now.is_none() {
-            *seen = now;
-            hub.wake(*topic);
+        if *seen == now && now.is_some() {
+            continue;
+        }
+        let before = std::mem::replace(seen, now);
+        let only_new = before.zip(now).filter(|(before, now)| before.1 == now.1);
+        match only_new.and_then(|(_, now)| Some((now.0, watched.rivals.head_start(*topic)?))) {
+            Some((head, start)) => {
+                late.insert(*topic, head);
+                head_start = head_start.max(Some(start));
+            }
+            None => {
+                late.remove(topic);
+                hub.wake(*topic);
+            }
         }
     }
-    Ok(())
+    Ok(head_start)
 }
 
 #[cfg(all(test, target_os = "linux"))]

@@ -1,5 +1,7 @@
 //! What the writer runs: a command, and the transaction it works in.
 
+use std::time::Instant;
+
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
@@ -68,6 +70,8 @@ pub(super) enum Kind {
 pub(super) trait Command: Send {
     /// How it is committed.
     fn kind(&self) -> Kind;
+    /// When it was made.
+    fn since(&self) -> Instant;
     /// Whether nobody waits for the answer any more.
     fn is_abandoned(&self) -> bool;
     /// Does it, and keeps the answer.
@@ -82,6 +86,7 @@ pub(super) type BoxCommand = Box<dyn Command>;
 /// A command made of a closure and somebody who waits for its answer.
 pub(super) struct Job<T, F> {
     kind: Kind,
+    since: Instant,
     run: F,
     outcome: Option<T>,
     reply: oneshot::Sender<Result<T, Error>>,
@@ -99,7 +104,7 @@ where
     /// A job and where its answer will come.
     pub(super) fn new(kind: Kind, run: F) -> (Self, oneshot::Receiver<Result<T, Error>>) {
         let (reply, answer) = oneshot::channel();
-        (Job { kind, run, outcome: None, reply, undo: None, unattended: false }, answer)
+        (Job { kind, since: Instant::now(), run, outcome: None, reply, undo: None, unattended: false }, answer)
     }
 
     /// Sets how an answer that nobody takes is taken back.
@@ -122,6 +127,10 @@ where
 {
     fn kind(&self) -> Kind {
         self.kind
+    }
+
+    fn since(&self) -> Instant {
+        self.since
     }
 
     fn is_abandoned(&self) -> bool {

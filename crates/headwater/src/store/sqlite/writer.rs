@@ -8,13 +8,17 @@ use std::io::ErrorKind::{InvalidData, UnexpectedEof};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rusqlite::Connection;
 
 use super::checkpoint::{self, Checkpoints};
 use super::clock;
 use super::connection::Location;
-use super::fault::{Attempt, Fault, commit_error, is_damage, is_unknown_commit, shared_error};
+use super::fault::{
+    Attempt, Fault, commit_error, is_busy, is_damage, is_unknown_commit, shared_error, sqlite_error,
+};
+use super::patience;
 use super::queue::{Queue, Taken};
 use super::trust::Trust;
 use super::watch::Watch;
@@ -28,6 +32,9 @@ use crate::store::wake::Hub;
 pub(super) const QUEUE_PLACES: usize = 1024;
 /// Commands in one transaction at most: bounds how long the first of them waits.
 const GROUP_COMMANDS_MAX: usize = 256;
+
+/// One transaction waits for a lock for this part of what a publish may wait: 5 of 30 seconds, by default.
+const TRIES_PER_PATIENCE: u32 = 6;
 
 /// Why the log is not rewritten after a failed checkpoint. A page that an earlier pass copied may be missing in the file,
 /// and SQLite copies it again only once it has built its index of the log anew.
@@ -50,6 +57,8 @@ pub(super) struct Writer {
     pub(super) watch: Watch,
     pub(super) checkpoints: Checkpoints,
     pub(super) trust: Arc<Trust>,
+    /// How long a command that no lease depends on waits for another process's lock.
+    pub(super) patience: Duration,
     /// What the connection's `synchronous` is now: true for FULL.
     pub(super) full: bool,
 }
@@ -84,6 +93,8 @@ enum SlotOutcome {
     Done,
     NeedsSync,
     Failed(Error),
+    /// It met another process's lock and did not run; with the error for when it may wait no longer.
+    Locked(Error),
 }
 
 /// Where a transaction failed.
@@ -155,10 +166,11 @@ impl Writer {
                 self.serve_group(std::slice::from_mut(slot), true);
             }
         }
+        let slots = self.put_locked_back(slots);
         for slot in slots {
             let failure = match slot.outcome {
                 SlotOutcome::Done => None,
-                SlotOutcome::Failed(error) => Some(error),
+                SlotOutcome::Failed(error) | SlotOutcome::Locked(error) => Some(error),
                 SlotOutcome::NeedsSync => Some(Fault::NeedsSync.into_error(&self.location.name)),
                 SlotOutcome::Pending => unreachable!("a group gives every slot an outcome"),
             };
@@ -168,6 +180,30 @@ impl Writer {
             }
         }
         self.checkpoints.after_commit(&self.connection, &self.trust);
+    }
+
+    /// Puts publishes and definitions that met a lock back in front of the queue, while they may wait. What depends on a lease
+    /// is answered instead: its caller has to know in time. What is put back did not run, and keeps its order; what came
+    /// meanwhile runs with it in the next transaction.
+    fn put_locked_back(&self, slots: Vec<Slot>) -> Vec<Slot> {
+        let may_wait = |slot: &Slot| {
+            matches!(slot.outcome, SlotOutcome::Locked(_))
+                && matches!(slot.command.kind(), Kind::Publish | Kind::Define)
+                && slot.command.since().elapsed() < self.patience
+        };
+        let (locked, mut answered): (Vec<Slot>, Vec<Slot>) = slots.into_iter().partition(may_wait);
+        let Some(error) = locked.iter().find_map(|slot| match &slot.outcome {
+            SlotOutcome::Locked(error) => Some(error.copy()),
+            _ => None,
+        }) else {
+            return answered;
+        };
+        let commands = locked.into_iter().map(|slot| slot.command).collect();
+        if let Err(closed) = self.commands.put_back(commands) {
+            let failed = |command| Slot { command, outcome: SlotOutcome::Failed(error.copy()) };
+            answered.extend(closed.into_iter().map(failed));
+        }
+        answered
     }
 
     /// One transaction for all; if one of several breaks it, one for each, so that nobody pays for another.
@@ -192,6 +228,10 @@ impl Writer {
             Failure::Inside(Fault::NeedsSync) if alone => slots[0].outcome = SlotOutcome::NeedsSync,
             Failure::Inside(fault) if alone => {
                 slots[0].outcome = SlotOutcome::Failed(fault.into_error(&self.location.name));
+            }
+            Failure::Begin(error) if is_busy(&error) => {
+                let error = sqlite_error(&self.location.name, error);
+                slots.iter_mut().for_each(|slot| slot.outcome = SlotOutcome::Locked(error.copy()));
             }
             Failure::Begin(error) => self.fail_all(slots, error, shared_error),
             Failure::Commit(error) if alone || is_unknown_commit(&error) => {
@@ -300,7 +340,7 @@ impl Writer {
         self.may_write().map_err(Failure::Refused)?;
         self.set_synchronous(synced).map_err(Failure::Begin)?;
         let connection = &self.connection;
-        execute(connection, "BEGIN IMMEDIATE").map_err(Failure::Begin)?;
+        patience::at_most(self.patience / TRIES_PER_PATIENCE, || execute(connection, "BEGIN IMMEDIATE")).map_err(Failure::Begin)?;
         let writes = slots.iter().any(|slot| slot.command.kind() != Kind::Read);
         let looked = if writes { clock::look(connection, &self.clock, self.memory) } else { Ok(None) };
         let looked = looked.map_err(Failure::Begin)?;

@@ -8,7 +8,7 @@ WHERE subscription_id = ?1 AND owner IS NOT NULL
 UNION ALL
 SELECT token, first_offset, last_offset, subscription_id, lane, owner, due_at_ms, attempts, suspect, parked, key,
     last_error
-FROM headwater_range
+FROM headwater_range INDEXED BY headwater_range_waiting
 WHERE subscription_id = ?1 AND owner IS NULL
 ORDER BY parked, due_at_ms, first_offset, lane
 LIMIT ?2

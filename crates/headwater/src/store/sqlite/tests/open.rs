@@ -14,7 +14,6 @@ fn every_connection_reads_its_pragmas_back() {
         let connection = connection::open(&location, role).unwrap();
         let mode: String = connection.query_row("PRAGMA journal_mode", [], |row| row.get(0)).unwrap();
         assert_eq!(mode, "wal", "{role:?}");
-        assert_eq!(read_i64(&connection, "busy_timeout"), 5000, "{role:?}");
         assert_eq!(read_i64(&connection, "mmap_size"), 0, "{role:?}");
         assert_eq!(read_i64(&connection, "wal_autocheckpoint"), 0, "{role:?}");
         assert_eq!(read_i64(&connection, "query_only"), i64::from(role == Role::Reader), "{role:?}");
@@ -187,4 +186,23 @@ async fn a_store_in_memory_does_everything() {
     assert_eq!(store.doctor().await.unwrap(), []);
     assert_eq!(store.topics().await.unwrap().len(), 1);
     store.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_store_opened_read_only_is_read_and_refuses_to_write() {
+    let place = Place::new();
+    let store = place.open().await;
+    subscribed(&store, "orders").await;
+    store.publish(&topic("orders"), &messages(3)).await.unwrap();
+    let options = || OpenOptions::default().read_only(true);
+    let look = open_at(&place.path(), options()).await.unwrap();
+    assert_eq!(look.topics().await.unwrap()[0].head.0, 3, "beside one that writes");
+    assert_eq!(look.doctor().await.unwrap(), []);
+    let error = look.publish(&topic("orders"), &messages(1)).await.unwrap_err();
+    assert!(error.kind() == ErrorKind::ReadOnly && error.to_string().contains("read-only"), "{error:?}");
+    assert_eq!(store.topics().await.unwrap()[0].head.0, 3, "nothing was written");
+    look.close().await.unwrap();
+    store.close().await.unwrap();
+    let missing = open_at(&place.path().with_extension("none"), options()).await.unwrap_err();
+    assert_eq!(missing.kind(), ErrorKind::Unavailable, "nothing is made: {missing:?}");
 }

@@ -4,7 +4,8 @@ use super::*;
 use crate::backfill::{BackfillLimits, BackfillState};
 use crate::clock::ManualClock;
 use crate::message::Offset;
-use crate::store::{Record, Upkeep};
+use crate::store::{Lifecycle, Record, Upkeep};
+use crate::subscription::{SubscriptionState, Transition};
 use crate::topic::Tracking;
 
 mod backfilling;
@@ -13,6 +14,7 @@ mod clock;
 mod counting;
 mod dying;
 mod holding;
+mod many;
 mod random;
 
 const HOUR: Duration = Duration::from_secs(3_600);

@@ -191,3 +191,42 @@ mod notices {
         }
     }
 }
+
+/// Publishes a message and claims it for the group, in one commit of another process.
+fn publish_and_take(other: &Connection, subscription: &Subscription) {
+    other
+        .execute_batch(&format!(
+            "BEGIN IMMEDIATE;
+             INSERT INTO headwater_publish (topic, payload) VALUES ('orders', 'taken');
+             UPDATE headwater_cursor SET next_offset = next_offset + 1 WHERE subscription_id = {};
+             COMMIT",
+            subscription.subscription_id.0
+        ))
+        .unwrap();
+}
+
+#[tokio::test]
+async fn one_that_lost_to_another_process_is_woken_only_by_what_is_left() {
+    let place = Place::new();
+    let store = place.open().await;
+    let subscription = subscribed(&store, "orders").await;
+    let other = place.connect();
+    let armed = async || {
+        let wake = store.arm(&[subscription.topic.topic_id]).await.unwrap();
+        assert!(store.claim(&request(&subscription, 1)).await.unwrap().leases.is_empty());
+        // The first look learns what the topic looks like.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        wake
+    };
+    let wake = armed().await;
+    publish_and_take(&other, &subscription);
+    assert!(wake.wait(Duration::from_secs(5)).await, "it has no rival that it knows of");
+    let wake = armed().await;
+    let missed = tokio::spawn(wake.wait(Duration::from_millis(300)));
+    publish_and_take(&other, &subscription);
+    assert!(!missed.await.unwrap(), "nothing is left, and it does not claim");
+    let wake = armed().await;
+    other.execute_batch("INSERT INTO headwater_publish (topic, payload) VALUES ('orders', 'left')").unwrap();
+    assert!(wake.wait(Duration::from_secs(5)).await, "something is left");
+    assert_eq!(drain(&store, &subscription).await, ["left"]);
+}

@@ -71,16 +71,15 @@ async fn a_full_disk_is_reported_and_service_resumes() {
 #[tokio::test]
 async fn a_lock_held_by_another_is_reported_as_busy_and_nothing_is_acknowledged() {
     let place = Place::new();
-    let store = place.open().await;
+    let options = OpenOptions::default().statement_timeout(Duration::from_millis(50));
+    let store = open_at(&place.path(), options).await.unwrap();
     store.publish(&topic("orders"), &messages(1)).await.unwrap();
-    store
-        .write(Kind::Read, |work| Ok(work.connection.busy_timeout(Duration::from_millis(50))?))
-        .await
-        .unwrap();
     let own = place.connect();
     own.execute_batch("BEGIN IMMEDIATE").unwrap();
     let error = store.publish(&topic("orders"), &messages(1)).await.unwrap_err();
     assert!(error.kind() == ErrorKind::Busy && error.is_retryable(), "{error:?}");
+    #[cfg(target_os = "linux")]
+    assert!(error.to_string().contains("another connection of this process holds its write lock"), "{error}");
     own.execute_batch("COMMIT").unwrap();
     store.publish(&topic("orders"), &messages(1)).await.unwrap();
     assert_eq!(store.topics().await.unwrap()[0].head.0, 2);
@@ -118,7 +117,7 @@ async fn promoting_waits_for_the_disk() {
     let wanted = request(&subscription, 1);
     let claimed = store
         .write(Kind::Consume, move |work| {
-            let (claimed, _) = claim::claim(work, &wanted, &History::default())?;
+            let (claimed, _) = claim::claim(work, &wanted, &History::default(), &rivals::Rivals::default())?;
             SYNCED.store(u32::from(work.synced), Ordering::SeqCst);
             Ok(claimed)
         })
@@ -139,7 +138,7 @@ async fn a_claim_whose_caller_went_away_is_given_back() {
     let (job, answer) = Job::new(Kind::Consume, move |work| {
         let _ = entered.blocking_send(());
         let _ = gate.recv();
-        claim::claim(work, &wanted, &History::default())
+        claim::claim(work, &wanted, &History::default(), &rivals::Rivals::default())
     });
     assert!(store.commands.push(Box::new(job.undo(claim::give_back))).await.is_ok());
     runs.recv().await.unwrap();
@@ -166,4 +165,31 @@ async fn the_log_stays_bounded_while_publishing_goes_on() {
     // The hard size, its frames' headers and the one commit that passes it: no more, however the threads are scheduled.
     let most = u64::try_from(checkpoint::FORCE_BYTES).unwrap() / 1024 / 1024 + 8;
     assert!(megabytes < most, "400 MB were published and the log grew to {megabytes} MB, over {most}");
+}
+
+/// What met a lock has not run. A publish goes back to the front of the queue and keeps its place before what comes later; what a
+/// lease depends on is answered.
+#[tokio::test]
+async fn a_publish_outlasts_a_lock_that_ends_a_claim() {
+    let place = Place::new();
+    let options = OpenOptions::default().statement_timeout(Duration::from_secs(3));
+    let store = Arc::new(open_at(&place.path(), options).await.unwrap());
+    let subscription = subscribed(&store, "orders").await;
+    let publish = |name: &'static str| {
+        let store = Arc::clone(&store);
+        tokio::spawn(async move { store.publish(&topic("orders"), &[NewMessage::new(name)]).await })
+    };
+    let own = place.connect();
+    own.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let first = publish("first");
+    let claimed = store.claim(&request(&subscription, 1)).await;
+    assert_eq!(claimed.unwrap_err().kind(), ErrorKind::Busy);
+    let second = publish("second");
+    let claimed = store.claim(&request(&subscription, 1)).await;
+    assert_eq!(claimed.unwrap_err().kind(), ErrorKind::Busy);
+    assert!(!first.is_finished() && !second.is_finished(), "they still wait");
+    own.execute_batch("COMMIT").unwrap();
+    first.await.unwrap().unwrap();
+    second.await.unwrap().unwrap();
+    assert_eq!(drain(&store, &subscription).await, ["first", "second"]);
 }

@@ -1,0 +1,61 @@
+//! A store that cannot be written is still inspected.
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+
+use super::*;
+
+/// A user that permissions hold for; root is held by none.
+const NOBODY: u32 = 65_534;
+
+fn as_nobody(place: &Place, args: &[&str]) -> Output {
+    let mut command = place.command(args);
+    if rustix::process::getuid().is_root() {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    command.stdin(Stdio::null()).output().unwrap()
+}
+
+fn permit(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// Whether another user may run the command at all: its folders may be closed.
+fn can_run(place: &Place) -> bool {
+    let mut command = place.command(&["--version"]);
+    if rustix::process::getuid().is_root() {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    command.output().is_ok_and(|output| output.status.success())
+}
+
+#[test]
+fn a_store_in_a_folder_that_cannot_be_written_is_listed_and_checked() {
+    let place = Place::sqlite();
+    permit(place.folder.path(), 0o755);
+    if !can_run(&place) {
+        println!("skipped: another user may not run the command here");
+        return;
+    }
+    place.out(&["topic", "create", "orders"]);
+    text(place.with_input(&["publish", "orders"], "one\ntwo\n"));
+    let file = place.folder.path().join("headwater.db");
+    for (folder_mode, file_mode) in [(0o555, 0o644), (0o555, 0o444), (0o777, 0o444)] {
+        permit(&file, file_mode);
+        permit(place.folder.path(), folder_mode);
+        let listed = text(as_nobody(&place, &["topic", "list", "--output", "json"]));
+        assert!(listed.contains("\"orders\"") && listed.contains("2"), "{folder_mode:o} {file_mode:o}: {listed}");
+        text(as_nobody(&place, &["group", "list", "orders"]));
+        text(as_nobody(&place, &["doctor"]));
+        let refused = refusal(&as_nobody(&place, &["publish", "orders", "three"]), 1);
+        assert!(refused.contains("cannot be written"), "{folder_mode:o} {file_mode:o}: {refused}");
+        let refused = refusal(&as_nobody(&place, &["group", "subscribe", "orders", "late"]), 1);
+        assert!(refused.contains("read-only"), "{folder_mode:o} {file_mode:o}: {refused}");
+        permit(place.folder.path(), 0o755);
+        permit(&file, 0o644);
+        for suffix in ["-wal", "-shm"] {
+            let _ = std::fs::remove_file(place.folder.path().join(format!("headwater.db{suffix}")));
+        }
+    }
+    assert_eq!(place.one(&["topic", "show", "orders"])["head"], 2, "nothing was written");
+}

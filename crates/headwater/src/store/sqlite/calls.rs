@@ -1,0 +1,71 @@
+//! How calls reach the threads of a store, beside single writes: reads, and work in steps.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rusqlite::Connection;
+use tokio::sync::oneshot;
+
+use super::SqliteStore;
+use super::fault::Attempt;
+use super::work::{Kind, Work};
+use crate::error::{Error, ErrorKind, Result};
+
+/// The rest after a step: longer than the pause between two tries for the lock.
+const REST_MIN: Duration = Duration::from_millis(3);
+const REST_MAX: Duration = Duration::from_millis(100);
+
+impl SqliteStore {
+    /// Runs a step until it answers that there is no more of it.
+    pub(super) async fn in_steps(
+        &self,
+        kind: Kind,
+        step: impl FnMut(&mut Work<'_>) -> Attempt<bool> + Clone + Send + 'static,
+    ) -> Result<()> {
+        loop {
+            let began = Instant::now();
+            if !self.write(kind, step.clone()).await? {
+                return Ok(());
+            }
+            Self::rest(began).await;
+        }
+    }
+
+    /// Rests after a step for as long as it took. Without that the next takes the lock at once, and other processes, which
+    /// try for it every other millisecond, hardly ever meet the gap.
+    pub(super) async fn rest(began: Instant) {
+        tokio::time::sleep(began.elapsed().clamp(REST_MIN, REST_MAX)).await;
+    }
+
+    /// Runs a read on a reader.
+    pub(super) async fn read<T: Send + 'static>(
+        &self,
+        mut run: impl FnMut(&Connection) -> Attempt<T> + Send + 'static,
+    ) -> Result<T> {
+        let Some(readers) = &self.readers else {
+            return self.write(Kind::Read, move |work| run(work.connection)).await;
+        };
+        self.trust.check_for_read()?;
+        let (reply, answer) = oneshot::channel();
+        let (name, trust) = (self.location.name.clone(), Arc::clone(&self.trust));
+        let queued = readers
+            .push(move |connection| {
+                if !reply.is_closed() {
+                    let read = run(connection).inspect_err(|fault| fault.inspect(|error| trust.note(error)));
+                    // Nobody waiting for the answer is no fault of the reader's.
+                    let _ = reply.send(read.map_err(|fault| fault.into_error(&name)));
+                }
+            })
+            .await;
+        if !queued {
+            return Err(self.closed());
+        }
+        let read = answer.await.unwrap_or_else(|_| {
+            Err(Error::new(ErrorKind::Database, format!("a read panicked: {}", self.location.name)))
+        });
+        match &self.read_only {
+            Some(Some(still)) => still.check().and(read),
+            _ => read,
+        }
+    }
+}

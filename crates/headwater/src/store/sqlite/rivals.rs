@@ -1,0 +1,98 @@
+//! Whether other processes take what this one waits for.
+//!
+//! Where many processes wait for one group, a publish wakes all of them: each claims, with the lock to write, and one gets
+//! something. A process that lost the last time looks before it wakes anybody: a moment later, because the one that won
+//! is faster then, and reading only. If nothing is left it goes on waiting. A process that has no rival, or won the last
+//! time, wakes at once.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use rusqlite::{Connection, params};
+
+use crate::subscription::SubscriptionId;
+use crate::topic::TopicId;
+
+/// How long one that lost leaves to the others, and how far those that lost are spread.
+const HEAD_START: Duration = Duration::from_millis(1);
+const SPREAD_US: u64 = 3_000;
+
+/// The subscriptions that this process claims for, as its last claims found them.
+#[derive(Debug, Default)]
+pub(super) struct Rivals(Mutex<HashMap<SubscriptionId, Last>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Last {
+    topic: TopicId,
+    /// The first offset never handed out, when the claim ended.
+    next: i64,
+    /// Another process took what was new since the claim before.
+    lost: bool,
+}
+
+impl Rivals {
+    /// Notes how a claim ended: where the subscription stood when it began, and where it stands after it.
+    pub(super) fn note(&self, subscription: SubscriptionId, topic: TopicId, found: i64, next: i64, got: bool) {
+        let mut known = self.0.lock().expect("no panic while held");
+        let last = known.entry(subscription).or_insert(Last { topic, next, lost: false });
+        let lost = !got && (last.lost || found > last.next);
+        *last = Last { topic, next, lost };
+    }
+
+    /// How long to wait before a look at a topic with new messages; `None` wakes whoever waits at once.
+    pub(super) fn head_start(&self, topic: TopicId) -> Option<Duration> {
+        let known = self.0.lock().expect("no panic while held");
+        let mut of_topic = known.values().filter(|last| last.topic == topic).peekable();
+        let lost = of_topic.peek().is_some() && of_topic.all(|last| last.lost);
+        lost.then(|| HEAD_START + Duration::from_micros(rand::random_range(0..SPREAD_US)))
+    }
+
+    /// Whether any subscription of a topic has something to hand out. Beside new messages only a stir makes something
+    /// claimable, and a stir wakes at once: so what is not there now comes with another commit or at a time that the waiter
+    /// knows.
+    pub(super) fn has_more(
+        &self,
+        connection: &Connection,
+        topic: TopicId,
+        head: i64,
+        now_ms: i64,
+    ) -> rusqlite::Result<bool> {
+        let of_topic: Vec<SubscriptionId> = {
+            let known = self.0.lock().expect("no panic while held");
+            known.iter().filter(|(_, last)| last.topic == topic).map(|(id, _)| *id).collect()
+        };
+        let mut statement = connection.prepare_cached(super::sql!("claim/more.sql"))?;
+        for subscription in of_topic {
+            if statement.query_row(params![subscription.0, head, now_ms], |row| row.get(0))? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_one_that_lost_gives_others_a_head_start() {
+        let (rivals, orders, a, b) = (Rivals::default(), TopicId(1), SubscriptionId(1), SubscriptionId(2));
+        assert_eq!(rivals.head_start(orders), None, "nothing is known");
+        rivals.note(a, orders, 1, 1, false);
+        rivals.note(a, orders, 1, 1, false);
+        assert_eq!(rivals.head_start(orders), None, "nothing was there to lose");
+        rivals.note(a, orders, 2, 2, false);
+        assert!(rivals.head_start(orders).is_some_and(|start| start >= HEAD_START), "another took it");
+        rivals.note(a, orders, 2, 2, false);
+        assert!(rivals.head_start(orders).is_some(), "it has won nothing since");
+        assert_eq!(rivals.head_start(TopicId(2)), None);
+        rivals.note(b, orders, 1, 1, false);
+        assert_eq!(rivals.head_start(orders), None, "the other group has no rival");
+        rivals.note(b, orders, 5, 5, false);
+        assert!(rivals.head_start(orders).is_some());
+        rivals.note(a, orders, 2, 4, true);
+        assert_eq!(rivals.head_start(orders), None, "it won");
+    }
+}
