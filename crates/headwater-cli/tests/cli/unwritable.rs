@@ -44,7 +44,10 @@ fn a_store_in_a_folder_that_cannot_be_written_is_listed_and_checked() {
         permit(&file, file_mode);
         permit(place.folder.path(), folder_mode);
         let listed = text(as_nobody(&place, &["topic", "list", "--output", "json"]));
-        assert!(listed.contains("\"orders\"") && listed.contains("2"), "{folder_mode:o} {file_mode:o}: {listed}");
+        assert!(
+            listed.contains("\"orders\"") && listed.contains("2"),
+            "{folder_mode:o} {file_mode:o}: {listed}"
+        );
         text(as_nobody(&place, &["group", "list", "orders"]));
         text(as_nobody(&place, &["doctor"]));
         let refused = refusal(&as_nobody(&place, &["publish", "orders", "three"]), 1);

@@ -200,8 +200,7 @@ impl Rule<'_> {
         let done = self.places.done_by_all(true).intersection(&stored).within(1, *done_until);
         let done = done.intersection(&read.union(unread));
         let aged = aged.intersection(&stored);
-        let region =
-            done.intersection(old_enough).union(&read.within(1, *forced_until)).union(&aged);
+        let region = done.intersection(old_enough).union(&read.within(1, *forced_until)).union(&aged);
         Candidates { aged, read, done, region }
     }
 

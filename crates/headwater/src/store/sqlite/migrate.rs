@@ -3,8 +3,8 @@
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior};
 
 use super::connection::Location;
-use super::patience;
 use super::fault::sqlite_error;
+use super::patience;
 use crate::error::{Error, ErrorKind, Result};
 use crate::namespace::SqlitePath;
 

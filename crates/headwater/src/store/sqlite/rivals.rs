@@ -33,7 +33,14 @@ struct Last {
 
 impl Rivals {
     /// Notes how a claim ended: where the subscription stood when it began, and where it stands after it.
-    pub(super) fn note(&self, subscription: SubscriptionId, topic: TopicId, found: i64, next: i64, got: bool) {
+    pub(super) fn note(
+        &self,
+        subscription: SubscriptionId,
+        topic: TopicId,
+        found: i64,
+        next: i64,
+        got: bool,
+    ) {
         let mut known = self.0.lock().expect("no panic while held");
         let last = known.entry(subscription).or_insert(Last { topic, next, lost: false });
         let lost = !got && (last.lost || found > last.next);

@@ -124,7 +124,8 @@ fn empty(work: &Work<'_>, subscription_id: i32) -> Attempt<bool> {
         super::sql!("remove/applied_some.sql"),
         super::sql!("remove/touched_some.sql"),
     ] {
-        let deleted = work.connection.prepare_cached(sql)?.execute(params![subscription_id, ROWS_PER_STEP])?;
+        let deleted =
+            work.connection.prepare_cached(sql)?.execute(params![subscription_id, ROWS_PER_STEP])?;
         if deleted > 0 {
             return Ok(false);
         }

@@ -2,8 +2,8 @@
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::fault::Attempt;
 use super::decode;
+use super::fault::Attempt;
 use crate::error::Error;
 use crate::lease::ranges::Ranges;
 use crate::subscription::SubscriptionState;

@@ -104,7 +104,10 @@ where
     /// A job and where its answer will come.
     pub(super) fn new(kind: Kind, run: F) -> (Self, oneshot::Receiver<Result<T, Error>>) {
         let (reply, answer) = oneshot::channel();
-        (Job { kind, since: Instant::now(), run, outcome: None, reply, undo: None, unattended: false }, answer)
+        (
+            Job { kind, since: Instant::now(), run, outcome: None, reply, undo: None, unattended: false },
+            answer,
+        )
     }
 
     /// Sets how an answer that nobody takes is taken back.

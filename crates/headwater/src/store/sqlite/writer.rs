@@ -340,7 +340,8 @@ impl Writer {
         self.may_write().map_err(Failure::Refused)?;
         self.set_synchronous(synced).map_err(Failure::Begin)?;
         let connection = &self.connection;
-        patience::at_most(self.patience / TRIES_PER_PATIENCE, || execute(connection, "BEGIN IMMEDIATE")).map_err(Failure::Begin)?;
+        patience::at_most(self.patience / TRIES_PER_PATIENCE, || execute(connection, "BEGIN IMMEDIATE"))
+            .map_err(Failure::Begin)?;
         let writes = slots.iter().any(|slot| slot.command.kind() != Kind::Read);
         let looked = if writes { clock::look(connection, &self.clock, self.memory) } else { Ok(None) };
         let looked = looked.map_err(Failure::Begin)?;

@@ -24,7 +24,9 @@ pub(super) const CHECKS: &[Check] = &[
         sql: crate::store::sqlite::sql!("doctor/kept_waiting.sql"),
         describe: |row| {
             let (subscription, kept, found): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
-            Ok(format!("subscription {subscription}: {kept} waiting ranges are noted, {found} are there, or their offsets differ"))
+            Ok(format!(
+                "subscription {subscription}: {kept} waiting ranges are noted, {found} are there, or their offsets differ"
+            ))
         },
         remedy: "something took the triggers of headwater_range away; only numbers that are shown are wrong: set waiting, \
                  waiting_offsets and retrying_offsets in headwater_subscription",

@@ -126,7 +126,10 @@ fn due_ranges_are_found_through_the_partial_indexes() {
             sql!("redrive/page.sql"),
             "headwater_dead_letter_of (subscription_id=? AND dead_letter_key>? AND dead_letter_key<?)",
         ),
-        (sql!("track/waiting.sql"), "headwater_range_place (subscription_id=? AND first_offset>? AND first_offset<?)"),
+        (
+            sql!("track/waiting.sql"),
+            "headwater_range_place (subscription_id=? AND first_offset>? AND first_offset<?)",
+        ),
         (sql!("track/waiting.sql"), "headwater_range_place (subscription_id=? AND first_offset<?)"),
         (sql!("track/waiting.sql"), "headwater_range_lane (subscription_id=? AND lane=? AND first_offset<?)"),
         (sql!("topic_list.sql"), "headwater_range_place (subscription_id=?)"),

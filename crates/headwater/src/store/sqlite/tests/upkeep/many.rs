@@ -8,8 +8,7 @@ use super::*;
 async fn with_waiting(settings: &str, waiting: i64) -> (Scene, Subscription) {
     let scene = Scene::new(settings).await;
     let workers = scene.group("workers", Start::Beginning).await;
-    let (id, messages, now_ms) =
-        (workers.subscription_id.0, waiting * 2, scene.clock.now().as_millisecond());
+    let (id, messages, now_ms) = (workers.subscription_id.0, waiting * 2, scene.clock.now().as_millisecond());
     scene.sql(&format!(
         "INSERT INTO headwater_message (row_key, message_id, payload, created_at_ms)
          WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {messages})
@@ -148,16 +147,19 @@ async fn a_group_is_removed_in_steps_and_a_removal_that_was_cut_off_is_repeated(
     assert_eq!(scene.number("SELECT count(*) FROM headwater_range"), Some(0));
     // One step, as before a crash.
     let (of, by) = (name.clone(), workers.clone());
-    let step = scene.store.write(Kind::Consume, move |work| {
-        shift::remove(work, &of, &by, shift::Removal::Empty)
-    });
+    let step =
+        scene.store.write(Kind::Consume, move |work| shift::remove(work, &of, &by, shift::Removal::Empty));
     assert!(step.await.unwrap(), "there is more");
     assert_eq!(scene.number("SELECT count(*) FROM headwater_dead_letter"), Some(4_000));
     scene.assert_sound().await;
-    let (_, left) = scene.store.write(Kind::Read, {
-        let (name, workers) = (name.clone(), workers.clone());
-        move |work| group::get(work.connection, &name, &workers)
-    }).await.unwrap();
+    let (_, left) = scene
+        .store
+        .write(Kind::Read, {
+            let (name, workers) = (name.clone(), workers.clone());
+            move |work| group::get(work.connection, &name, &workers)
+        })
+        .await
+        .unwrap();
     assert_eq!(left.state, SubscriptionState::Cancelled, "nothing claims for it");
     let (most, removed) = counted(&scene, scene.store.remove(&name, &workers)).await;
     removed.unwrap();
@@ -172,9 +174,9 @@ async fn a_group_is_removed_in_steps_and_a_removal_that_was_cut_off_is_repeated(
 async fn what_waits_for_a_cancelled_group_is_forgotten_by_maintenance() {
     let (scene, workers) = with_waiting("", 3_000).await;
     let (name, workers, _) = (topic("orders"), group("workers"), workers);
-    let cancel = scene.store.write(Kind::Define, move |work| {
-        shift::shift(work, &name, &workers, Transition::Cancel, "me")
-    });
+    let cancel = scene
+        .store
+        .write(Kind::Define, move |work| shift::shift(work, &name, &workers, Transition::Cancel, "me"));
     cancel.await.unwrap();
     assert_eq!(scene.number("SELECT waiting FROM headwater_subscription"), Some(3_000));
     scene.assert_sound().await;
