@@ -20,6 +20,28 @@ pub(super) const CHECKS: &[Check] = &[
         remedy: "nobody will ever settle it; delete the row from headwater_range",
     },
     Check {
+        name: "kept_waiting",
+        sql: crate::store::sqlite::sql!("doctor/kept_waiting.sql"),
+        describe: |row| {
+            let (subscription, kept, found): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
+            Ok(format!(
+                "subscription {subscription}: {kept} waiting ranges are noted, {found} are there, or their offsets differ"
+            ))
+        },
+        remedy: "something took the triggers of headwater_range away; only numbers that are shown are wrong: set waiting, \
+                 waiting_offsets and retrying_offsets in headwater_subscription",
+    },
+    Check {
+        name: "kept_scheduled",
+        sql: crate::store::sqlite::sql!("doctor/kept_scheduled.sql"),
+        describe: |row| {
+            let (topic, kept, found): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
+            Ok(format!("topic {topic}: {kept} delayed messages are noted, {found} are there"))
+        },
+        remedy: "something took the triggers of headwater_schedule away; only the number that is shown is wrong: set scheduled \
+                 in headwater_topic",
+    },
+    Check {
         name: "zero_until",
         sql: crate::store::sqlite::sql!("doctor/zero_until.sql"),
         describe: |row| {

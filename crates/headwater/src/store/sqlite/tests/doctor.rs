@@ -82,7 +82,7 @@ async fn every_check_of_the_accounting_finds_its_damage() {
     let record = "(1 << 43) + 7";
     for (sql, checks) in [
         (
-            "INSERT INTO headwater_range VALUES (1, 1, 2, 3, NULL, NULL, 0, 0, 0, 0, NULL, NULL);
+            "INSERT INTO headwater_range VALUES (1, 1, 2, 3, NULL, 'me', 0, 0, 0, 0, NULL, NULL);
              UPDATE headwater_cursor SET next_offset = 3 WHERE subscription_id = 3;
              UPDATE headwater_subscription SET status = 'cancelled', released_until = 0 WHERE subscription_id = 3;
              DELETE FROM headwater_backfill"
@@ -102,6 +102,8 @@ async fn every_check_of_the_accounting_finds_its_damage() {
         (format!("DELETE FROM headwater_message WHERE row_key = {record}"), vec!["missing_message", "orphan_record"]),
         (format!("DELETE FROM headwater_record WHERE row_key = {record}"), vec!["missing_record"]),
         (format!("UPDATE headwater_record SET completed = completed | 1 WHERE row_key = {record}"), vec!["applied_differs"]),
+        ("UPDATE headwater_subscription SET waiting = waiting + 1 WHERE subscription_id = 3".into(), vec!["kept_waiting"]),
+        ("UPDATE headwater_topic SET scheduled = scheduled + 1".into(), vec!["kept_scheduled"]),
         ("INSERT INTO headwater_applied VALUES (7, 1, 2)".into(), vec!["malformed_applied"]),
         ("UPDATE headwater_backfill SET checkpoint = 99".into(), vec!["backfill"]),
         ("UPDATE headwater_backfill SET state = 'failed', error = 'no'".into(), vec!["backfill"]),

@@ -8,11 +8,11 @@ use super::*;
 async fn with_waiting(settings: &str, waiting: i64) -> (Scene, Subscription) {
     let scene = Scene::new(settings).await;
     let workers = scene.group("workers", Start::Beginning).await;
-    let (id, messages) = (workers.subscription_id.0, waiting * 2);
+    let (id, messages, now_ms) = (workers.subscription_id.0, waiting * 2, scene.clock.now().as_millisecond());
     scene.sql(&format!(
         "INSERT INTO headwater_message (row_key, message_id, payload, created_at_ms)
          WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {messages})
-         SELECT (1 << 43) | n, randomblob(16), 'x', 0 FROM n;
+         SELECT (1 << 43) | n, randomblob(16), x'78', {now_ms} FROM n;
          UPDATE headwater_topic SET last_offset = {messages};
          UPDATE headwater_cursor SET next_offset = {messages} + 1 WHERE subscription_id = {id};
          INSERT INTO headwater_range
@@ -140,7 +140,7 @@ async fn a_group_is_removed_in_steps_and_a_removal_that_was_cut_off_is_repeated(
         "INSERT INTO headwater_dead_letter (dead_letter_id, subscription_id, message_offset, message_id, created_at_ms,
              error, attempts, buried_at_ms, payload)
          WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 5000)
-         SELECT randomblob(16), {id}, n, randomblob(16), 0, 'no', 1, 0, 'x' FROM n"
+         SELECT randomblob(16), {id}, n, randomblob(16), 0, 'no', 1, 0, x'78' FROM n"
     ));
     let (name, workers) = (topic("orders"), group("workers"));
     scene.store.shift(&name, &workers, Transition::Cancel).await.unwrap();
