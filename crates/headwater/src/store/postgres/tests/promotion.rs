@@ -54,7 +54,7 @@ async fn a_claim_for_many_topics_promotes_within_one_budget() {
     let store = scene.open_at(&clock).await;
     let mut wants = Vec::new();
     for n in 0..3 {
-        let topic = TopicName::new(&format!("topic-{n}")).unwrap();
+        let topic = TopicName::new(format!("topic-{n}")).unwrap();
         store.create_topic(&topic, &large()).await.unwrap();
         let group = GroupName::new("a").unwrap();
         let subscription = store.subscribe(&topic, &group, Start::Beginning).await.unwrap();
