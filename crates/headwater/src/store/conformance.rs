@@ -8,9 +8,8 @@
 //! }
 //! ```
 //!
-//! Cases are grouped by verb, in files called like the verb. Their names are claims. Time is a manual clock, so no
-//! case sleeps to be safe; what happens in real time is waited for with a deadline. After every case the doctor looks
-//! at the place and must find nothing.
+//! Cases are grouped by verb, in files called like the verb. Their names are claims. Time is a manual clock; what
+//! happens in real time is waited for with a deadline. After every case the doctor must find nothing.
 
 pub mod case;
 mod effects;
