@@ -13,6 +13,8 @@ use std::path::Path;
 const WRITE_BYTE: u64 = 120;
 /// The bytes of those who read from the log and so keep it from starting anew. 123 is for those who need none of it.
 const READ_BYTES: std::ops::RangeInclusive<u64> = 124..=127;
+/// How often the kernel's list is read for a holder.
+const READS_MAX: u32 = 5;
 
 /// A process that has a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,11 +41,13 @@ impl fmt::Display for Holder {
     }
 }
 
-/// The process that may write now, as far as that can be known.
+/// The process that may write now, as far as that can be known. The kernel lists its locks piece by piece, and leaves one out if
+/// others change meanwhile: so a list without the holder is read again.
 pub(super) fn of_write_lock(database: &Path) -> Option<Holder> {
-    let locks = Locks::of(database)?;
-    let pid = locks.holders("WRITE", WRITE_BYTE, WRITE_BYTE).into_iter().next()?;
-    Some(describe(pid))
+    (0..READS_MAX).find_map(|_| {
+        let pid = Locks::of(database)?.holders("WRITE", WRITE_BYTE, WRITE_BYTE).into_iter().next()?;
+        Some(describe(pid))
+    })
 }
 
 /// The processes that read from the log now.

@@ -107,6 +107,7 @@ async fn only_the_owner_sets_the_time() {
         "publish_bytes.deliver_at",
         "settle_parts.p_expected",
         "subscribe.p_at",
+        "take_over.p_seen_at",
     ];
     assert_eq!(times, meant);
     scene.drop().await;

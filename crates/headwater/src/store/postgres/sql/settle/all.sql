@@ -5,7 +5,7 @@ WITH locked AS MATERIALIZED (
     -- In the order of locks (0014_life_cycle_tables); a DELETE alone takes rows in the order in which its plan finds them.
     SELECT l.token, l.first_offset FROM {schema}.outstanding l
     -- The index finds the tokens; whether each is that of its group and owner is looked up in a hash. As a join, which IS TRUE
-    -- rules out, it is planned as a scan of the table and all its dead rows.
+    -- rules out, here and below, it is planned as a scan of the table and all its dead rows.
     WHERE l.token = ANY ($1)
       AND ((l.token, l.subscription_id, l.owner) IN (SELECT * FROM unnest($1::bigint[], $4::integer[], $5::text[]))) IS TRUE
       AND l.due_at > coalesce($3, clock_timestamp())
@@ -13,8 +13,8 @@ WITH locked AS MATERIALIZED (
       AND (SELECT $2 OR set_config('synchronous_commit', 'off', true) IS NOT NULL)
     ORDER BY l.subscription_id, l.lane, l.first_offset FOR UPDATE
 )
-DELETE FROM {schema}.outstanding o USING locked
-WHERE o.token = locked.token AND o.first_offset = locked.first_offset
+DELETE FROM {schema}.outstanding o
+WHERE o.token = ANY ($1) AND ((o.token, o.first_offset) IN (SELECT k.token, k.first_offset FROM locked k)) IS TRUE
 RETURNING o.token,
     CASE WHEN o.lane IS NOT NULL
          THEN (SELECT s.topic_id FROM {schema}.subscription s WHERE s.subscription_id = o.subscription_id) END AS freed_topic_id,

@@ -17,7 +17,7 @@ async fn with_waiting(settings: &str, waiting: i64) -> (Scene, Subscription) {
          UPDATE headwater_cursor SET next_offset = {messages} + 1 WHERE subscription_id = {id};
          INSERT INTO headwater_range
          WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {waiting})
-         SELECT n, n * 2, n * 2, {id}, NULL, NULL, 4102444800000, 1, 0, 0, NULL, NULL FROM n;
+         SELECT n, n * 2, n * 2, {id}, NULL, NULL, {now_ms} + 2592000000, 1, 0, 0, NULL, NULL FROM n;
          UPDATE headwater_cursor SET next_offset = 1000000 WHERE subscription_id = 0;"
     ));
     (scene, workers)
