@@ -212,6 +212,7 @@ impl SqliteStore {
             Some(_) => watch(&connection, Arc::clone(&watched)),
             None => Watch::none(),
         };
+        let proofs = Arc::<take_over::Proofs>::default();
         let writer = Writer {
             checkpoints: open::start_checkpoints(&connection, &location, &trust)?,
             trust: Arc::clone(&trust),
@@ -227,6 +228,8 @@ impl SqliteStore {
             },
             watch,
             patience: options.statement_timeout,
+            put_back: 0,
+            _proofs: Arc::clone(&proofs),
             full: true,
         };
         // All connections are open: each has what the path led to when the first one opened it.
@@ -246,7 +249,7 @@ impl SqliteStore {
             holes: Arc::default(),
             threads: Mutex::new(threads),
             history: Arc::default(),
-            proofs: Arc::default(),
+            proofs,
             passes: Mutex::default(),
             read_only: None,
         })
@@ -282,14 +285,16 @@ impl SqliteStore {
         let threads = std::mem::take(&mut *self.threads.lock().expect("no panic while held"));
         let joining =
             tokio::task::spawn_blocking(move || threads.into_iter().all(|thread| thread.join().is_ok()));
-        match joining.await {
+        let joined = joining.await;
+        // Not before: others would end leases whose settlements are queued.
+        self.proofs.release();
+        match joined {
             Ok(true) => Ok(()),
             _ => Err(Error::new(ErrorKind::Database, format!("a thread panicked: {}", self.location.name))),
         }
     }
 
     fn signal_stop(&self) {
-        self.proofs.release();
         self.commands.close();
         if let Some(readers) = &self.readers {
             readers.close();

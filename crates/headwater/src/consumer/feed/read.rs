@@ -46,8 +46,8 @@ impl Feed {
             let of_group = || leases.iter().filter(|lease| lease.subscription_id == *id);
             let first = {
                 let pages = self.pages.lock().expect("no panic while held");
-                let has_any = of_group().any(|lease| pages.prefix(lease.range).is_some());
-                of_group().next().filter(|_| !has_any).map(|lease| lease.range)
+                // Its lowest lease has come the longest way: behind others that fit it would be released again and again.
+                of_group().next().filter(|lease| pages.prefix(lease.range).is_none()).map(|lease| lease.range)
             };
             if let Some(range) = first {
                 self.read_part(range, FetchBound::at_least_one(0)).await?;

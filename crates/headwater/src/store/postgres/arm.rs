@@ -74,12 +74,11 @@ impl Flags {
     }
 
     /// The topics whose flag must be raised before waiting, and for how long to wait at most instead while a topic
-    /// was busy a moment ago. A topic whose flag stands anyway is not polled where every publish notifies
-    /// (`notifies`): polls would find nothing earlier, and compete with the publish for the server.
+    /// was busy a moment ago.
     fn plan(
         &self,
         topics: &[TopicId],
-        (hearing, notifies): (u64, bool),
+        hearing: u64,
         awaited: impl FnOnce() -> Vec<TopicId>,
     ) -> (Vec<i32>, Option<Duration>) {
         let now = Instant::now();
@@ -91,7 +90,6 @@ impl Flags {
                 && flag.raised_until.is_some_and(|until| until >= now + FLAG_LEFT_MIN);
             let quiet = flag.found_at.map(|at| now - at).filter(|quiet| *quiet < BUSY);
             match quiet {
-                Some(_) if stands && notifies => {}
                 Some(quiet) => {
                     let next = (quiet / 2).clamp(Duration::from_millis(1), Duration::from_millis(20));
                     poll = Some(poll.map_or(next, |poll| poll.min(next)));
@@ -129,8 +127,8 @@ pub(super) async fn arm(store: &PostgresStore, topics: &[TopicId]) -> Result<Wak
     let wake = store.hub.arm(topics);
     store.listener.ensure(&store.connections, &store.statements.news).await;
     // Before the flag is raised: one that is lost with its server meanwhile counts as raised in an earlier hearing.
-    let hears = store.listener.shared.hears();
-    let plan = || store.flags.plan(topics, hears, || store.hub.awaited());
+    let hearing = store.listener.shared.hearing.load(Ordering::SeqCst);
+    let plan = || store.flags.plan(topics, hearing, || store.hub.awaited());
     let (mut raise, mut poll) = plan();
     if !raise.is_empty() {
         let _one = store.flags.raising.lock().await;
@@ -141,7 +139,7 @@ pub(super) async fn arm(store: &PostgresStore, topics: &[TopicId]) -> Result<Wak
             let (doing, asked) = ("raising the waiter's flag", &store.statements.raise_flag);
             let params: [&(dyn ToSql + Sync); 3] = [&raise, &store.flags.waiter_id, &for_ms];
             store.connections.query(doing, asked, &params).await?;
-            store.flags.raised(&raise, hears.0, asked_at);
+            store.flags.raised(&raise, hearing, asked_at);
         }
     }
     Ok(wake.at_most(poll))
@@ -342,13 +340,6 @@ fn hear(mut connection: Driven, sender: mpsc::Sender<String>) -> JoinHandle<()> 
 }
 
 impl Shared {
-    /// Which hearing this is, and whether every publish to a topic whose flag was raised in it is heard. It may end at any
-    /// moment; all are woken then, and again when the next one begins.
-    fn hears(&self) -> (u64, bool) {
-        let hearing = self.hearing.load(Ordering::SeqCst);
-        (hearing, self.works.load(Ordering::SeqCst) && !self.may_prepare.load(Ordering::SeqCst))
-    }
-
     fn settle(&self) {
         self.settled.store(true, Ordering::SeqCst);
         self.settled_now.notify_waiters();
@@ -359,31 +350,18 @@ impl Shared {
 mod rules {
     use super::*;
 
-    fn plan(flags: &Flags, hearing: u64, notifies: bool) -> (Vec<i32>, Option<Duration>) {
-        flags.plan(&[TopicId(1)], (hearing, notifies), Vec::new)
-    }
-
-    #[test]
-    fn a_busy_topic_is_polled_unless_its_flag_stands_and_every_publish_notifies() {
-        let (flags, topic) = (Flags::new(), TopicId(1));
-        flags.found(topic);
-        let (raise, poll) = plan(&flags, 0, true);
-        assert!(raise.is_empty() && poll.is_some(), "its publishers are spared notifications");
-        flags.raised(&[topic.0], 0, Instant::now());
-        assert_eq!(plan(&flags, 0, true), (vec![], None), "they notify anyway");
-        assert!(plan(&flags, 0, false).1.is_some(), "prepared transactions do not notify");
-        flags.raised(&[topic.0], 0, Instant::now() - FLAG);
-        assert!(plan(&flags, 0, true).1.is_some(), "the flag has run out");
+    fn plan(flags: &Flags, hearing: u64) -> (Vec<i32>, Option<Duration>) {
+        flags.plan(&[TopicId(1)], hearing, Vec::new)
     }
 
     #[test]
     fn a_flag_is_raised_again_once_listening_was_interrupted() {
         let (flags, topic) = (Flags::new(), TopicId(1));
         flags.raised(&[topic.0], 0, Instant::now());
-        assert_eq!(plan(&flags, 0, true), (vec![], None));
-        assert_eq!(plan(&flags, 1, true), (vec![1], None), "the server may have lost it");
+        assert_eq!(plan(&flags, 0), (vec![], None));
+        assert_eq!(plan(&flags, 1), (vec![1], None), "the server may have lost it");
         flags.found(topic);
-        assert!(plan(&flags, 1, true).1.is_some(), "and nothing may notify");
+        assert!(plan(&flags, 1).1.is_some(), "and nothing may notify");
     }
 
     #[test]
@@ -392,9 +370,8 @@ mod rules {
         for (topic, left_s) in [(1, 10), (2, 30), (3, 39)] {
             flags.raised(&[topic], 0, now + Duration::from_secs(left_s) - FLAG);
         }
-        let plan = |topic, hearing| {
-            flags.plan(&[TopicId(topic)], (hearing, true), || (1..=4).map(TopicId).collect()).0
-        };
+        let plan =
+            |topic, hearing| flags.plan(&[TopicId(topic)], hearing, || (1..=4).map(TopicId).collect()).0;
         assert_eq!(plan(1, 0), [1, 2], "the third has long, and the fourth was never raised");
         assert_eq!(plan(2, 0), [0; 0], "nothing is raised before it is due");
         assert_eq!(plan(4, 0), [1, 2, 4]);

@@ -26,6 +26,7 @@ pub(super) async fn maintain(store: &PostgresStore) -> Result<Maintained> {
         .await;
     store.promotion.note(&rest);
     let rest = rest?;
+    store.promotion.ended();
     let inbox = store
         .connections
         .query(

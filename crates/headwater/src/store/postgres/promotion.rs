@@ -6,8 +6,8 @@ use crate::error::{ErrorKind, Result};
 use crate::limits::PROMOTE_MESSAGES_MAX;
 
 /// The budget of a promotion, in messages; the schema derives the bytes from it. A statement that takes too long is rolled
-/// back with all it promoted, and would be so for ever with the same budget: so it is halved, down to one message, and
-/// doubled after each one that ends.
+/// back with all it promoted, and would be so for ever with the same budget: so it is halved, down to one message. It is
+/// doubled after a round of maintenance that ends, which promotes of all topics; a claim may have promoted nothing.
 pub(super) struct Promotion(AtomicI32);
 
 impl Default for Promotion {
@@ -21,18 +21,20 @@ impl Promotion {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Two that note at once may lose one of the notes: the next makes up for it.
+    /// Notes what came of a statement that may promote. Two that note at once may lose one of the notes: the next makes up for it.
     pub(super) fn note<T>(&self, outcome: &Result<T>) {
+        if let Err(error) = outcome
+            && matches!(error.kind(), ErrorKind::Busy | ErrorKind::Unavailable)
+        {
+            self.0.store((self.messages_max() / 2).max(1), Ordering::Relaxed);
+        }
+    }
+
+    /// Notes that a round of maintenance ended with this budget.
+    pub(super) fn ended(&self) {
         let before = self.messages_max();
-        let after = match outcome {
-            Ok(_) => before.saturating_mul(2).min(PROMOTE_MESSAGES_MAX),
-            Err(error) if matches!(error.kind(), ErrorKind::Busy | ErrorKind::Unavailable) => {
-                (before / 2).max(1)
-            }
-            Err(_) => before,
-        };
-        if after != before {
-            self.0.store(after, Ordering::Relaxed);
+        if before < PROMOTE_MESSAGES_MAX {
+            self.0.store(before.saturating_mul(2).min(PROMOTE_MESSAGES_MAX), Ordering::Relaxed);
         }
     }
 }
@@ -43,7 +45,7 @@ mod tests {
     use crate::error::Error;
 
     #[test]
-    fn a_failure_halves_the_budget_and_success_restores_it() {
+    fn a_failure_halves_the_budget_and_maintenance_restores_it() {
         let promotion = Promotion::default();
         let busy = || Err::<(), _>(Error::new(ErrorKind::Busy, "statement timeout"));
         promotion.note(&busy());
@@ -54,8 +56,10 @@ mod tests {
         assert_eq!(promotion.messages_max(), 1, "one at least");
         promotion.note(&Err::<(), _>(Error::new(ErrorKind::PermissionDenied, "no")));
         assert_eq!(promotion.messages_max(), 1, "not a matter of size");
+        promotion.note(&Ok(()));
+        assert_eq!(promotion.messages_max(), 1, "a claim may have promoted nothing");
         for _ in 0..40 {
-            promotion.note(&Ok(()));
+            promotion.ended();
         }
         assert_eq!(promotion.messages_max(), PROMOTE_MESSAGES_MAX);
     }

@@ -31,8 +31,9 @@ use crate::topic::TopicId;
 
 /// For how long a proof is found gone before leases end by it.
 const GRACE: Duration = Duration::from_millis(1_500);
-/// How long an answer of the session may take.
-const WATCH_MAX: Duration = Duration::from_secs(2);
+/// How long an answer of the session may take. With the half second between calls less than `GRACE`: a session that was cut is
+/// given up before others act on it.
+const WATCH_MAX: Duration = Duration::from_millis(500);
 /// How soon a session is tried again that could not be made.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// How much later if the server refuses what the session asks.

@@ -38,8 +38,11 @@ impl Lifecycle for SqliteStore {
         shift::check(topic, group, transition)?;
         let (topic, group, actor) = (topic.clone(), group.clone(), Arc::clone(&self.actor));
         self.write(Kind::Define, move |work| shift::shift(work, &topic, &group, transition, &actor)).await?;
-        if transition == Transition::Cancel {
-            self.in_steps(Kind::Consume, shift::forget_waiting).await?;
+        if transition == Transition::Cancel
+            && let Err(error) = self.in_steps(Kind::Consume, shift::forget_waiting).await
+        {
+            // The group is cancelled; maintenance forgets the rest.
+            tracing::info!(%error, "waiting ranges of a cancelled group left to maintenance");
         }
         Ok(())
     }

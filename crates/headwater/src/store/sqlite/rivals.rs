@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, params};
 
+use crate::limits::SAFETY_POLL;
 use crate::subscription::SubscriptionId;
 use crate::topic::TopicId;
 
@@ -55,9 +56,9 @@ impl Rivals {
         lost.then(|| HEAD_START + Duration::from_micros(rand::random_range(0..SPREAD_US)))
     }
 
-    /// Whether any subscription of a topic has something to hand out. Beside new messages only a stir makes something
-    /// claimable, and a stir wakes at once: so what is not there now comes with another commit or at a time that the waiter
-    /// knows.
+    /// Whether any subscription of a topic has something to hand out, or will have before the waiter looks by itself: its claim
+    /// is answered with that time, such as the end of the lease that another just took. Beside new messages and time only a stir
+    /// makes something claimable, and a stir wakes at once.
     pub(super) fn has_more(
         &self,
         connection: &Connection,
@@ -69,9 +70,10 @@ impl Rivals {
             let known = self.0.lock().expect("no panic while held");
             known.iter().filter(|(_, last)| last.topic == topic).map(|(id, _)| *id).collect()
         };
+        let soon_ms = now_ms + i64::try_from(SAFETY_POLL.as_millis()).expect("some seconds");
         let mut statement = connection.prepare_cached(super::sql!("claim/more.sql"))?;
         for subscription in of_topic {
-            if statement.query_row(params![subscription.0, head, now_ms], |row| row.get(0))? {
+            if statement.query_row(params![subscription.0, head, soon_ms], |row| row.get(0))? {
                 return Ok(true);
             }
         }

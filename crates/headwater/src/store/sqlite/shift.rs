@@ -57,8 +57,7 @@ pub(super) fn forget_waiting(work: &mut Work<'_>) -> Attempt<bool> {
         return Ok(false);
     };
     let mut forget = work.connection.prepare_cached(super::sql!("shift/forget_waiting.sql"))?;
-    forget.execute(params![subscription_id, ROWS_PER_STEP])?;
-    Ok(true)
+    Ok(forget.execute(params![subscription_id, ROWS_PER_STEP])? > 0)
 }
 
 /// A part of a removal.

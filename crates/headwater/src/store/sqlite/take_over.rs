@@ -111,7 +111,10 @@ pub(super) fn remove_left(store: &Path, is_named: impl Fn(&str) -> Attempt<bool>
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         let file_name = entry.file_name();
         let Some(name) = file_name.to_str().and_then(|name| name.strip_prefix(prefix)) else { continue };
-        if !is_named(name)? && released(&entry.path()).is_some() {
+        // Locked until it is removed: one that is being made is not taken for one that is left.
+        if !is_named(name)?
+            && let Some(_locked) = released(&entry.path())
+        {
             let _ = std::fs::remove_file(entry.path());
         }
     }

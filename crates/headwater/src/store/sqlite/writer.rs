@@ -20,6 +20,7 @@ use super::fault::{
 };
 use super::patience;
 use super::queue::{Queue, Taken};
+use super::take_over::Proofs;
 use super::trust::Trust;
 use super::watch::Watch;
 use super::work::{BoxCommand, Kind, Work};
@@ -59,6 +60,10 @@ pub(super) struct Writer {
     pub(super) trust: Arc<Trust>,
     /// How long a command that no lease depends on waits for another process's lock.
     pub(super) patience: Duration,
+    /// How many commands were put back in front of the queue.
+    pub(super) put_back: usize,
+    /// The process lives for others until what is queued is committed.
+    pub(super) _proofs: Arc<Proofs>,
     /// What the connection's `synchronous` is now: true for FULL.
     pub(super) full: bool,
 }
@@ -122,7 +127,7 @@ impl Writer {
         let guard = AbandonOnDrop(Arc::clone(&self.commands));
         checkpoint::count_frames(&self.connection);
         loop {
-            match self.commands.take(GROUP_COMMANDS_MAX, self.watch.pause(&self.hub)) {
+            match self.commands.take(GROUP_COMMANDS_MAX + self.put_back, self.watch.pause(&self.hub)) {
                 Taken::Items(commands) => self.serve(commands),
                 Taken::Nothing => {}
                 Taken::Closed => break,
@@ -183,15 +188,16 @@ impl Writer {
     }
 
     /// Puts publishes and definitions that met a lock back in front of the queue, while they may wait. What depends on a lease
-    /// is answered instead: its caller has to know in time. What is put back did not run, and keeps its order; what came
-    /// meanwhile runs with it in the next transaction.
-    fn put_locked_back(&self, slots: Vec<Slot>) -> Vec<Slot> {
+    /// is answered instead: its caller has to know in time. What is put back did not run; what came meanwhile runs with it in
+    /// the next transaction.
+    fn put_locked_back(&mut self, slots: Vec<Slot>) -> Vec<Slot> {
         let may_wait = |slot: &Slot| {
             matches!(slot.outcome, SlotOutcome::Locked(_))
                 && matches!(slot.command.kind(), Kind::Publish | Kind::Define)
                 && slot.command.since().elapsed() < self.patience
         };
         let (locked, mut answered): (Vec<Slot>, Vec<Slot>) = slots.into_iter().partition(may_wait);
+        self.put_back = locked.len();
         let Some(error) = locked.iter().find_map(|slot| match &slot.outcome {
             SlotOutcome::Locked(error) => Some(error.copy()),
             _ => None,

@@ -34,8 +34,9 @@ BEGIN
         PERFORM setval('{schema}.offsets_timeline', ('x' || v_timeline)::bit(32)::bigint);
     ELSE
         IF cause = 'restore' THEN
-            -- A dump brings the value of another server, or of an earlier time.
+            -- A dump brings the value of another server, or of an earlier time, and snapshots too.
             PERFORM setval('{schema}.offsets_timeline', 1, false);
+            UPDATE {schema}.head h SET gaps_seen = NULL, empty_seen = NULL WHERE h.gaps_seen IS NOT NULL OR h.empty_seen IS NOT NULL;
         END IF;
         PERFORM {schema}.pass_lost_offsets();
     END IF;

@@ -209,6 +209,10 @@ BEGIN
         -- Due but not given: a suspect range waits until this owner holds nothing else, or a lane for its holder.
         v_soon := least(v_soon, 50);
     END IF;
+    IF p_due_since > '-infinity' THEN
+        -- Something may be due below: see due_since.
+        v_soon := least(v_soon, 5000);
+    END IF;
     RETURN least(v_later, v_soon);
 END $$;
 

@@ -90,7 +90,7 @@ END $$;
 -- by that setting: nothing is proven then.
 --
 -- Of all owners it examines the p_others_max that follow p_owner by name, and after the last the first ones. So each is examined
--- by as many, and the cost of a call does not grow with their number.
+-- by as many, and the cost of a call does not grow with their number. Owners of the same session are not: it may take its own lock.
 CREATE FUNCTION {schema}.watch(p_owner text, p_key bigint, p_others_max integer)
 RETURNS TABLE (owner text, key bigint, seen_at timestamptz)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -107,10 +107,10 @@ BEGIN
     ON CONFLICT (owner) DO UPDATE SET key = excluded.key, server_at = excluded.server_at;
     FOR watch.owner, watch.key, watch.seen_at IN
         SELECT w.owner, o.key, w.seen_at
-        FROM ((SELECT f.owner, f.key FROM {schema}.proof f WHERE f.owner > p_owner AND f.server_at = v_server_at
+        FROM ((SELECT f.owner, f.key FROM {schema}.proof f WHERE f.owner > p_owner AND f.key <> p_key AND f.server_at = v_server_at
                ORDER BY f.owner LIMIT p_others_max)
               UNION ALL
-              (SELECT f.owner, f.key FROM {schema}.proof f WHERE f.owner < p_owner AND f.server_at = v_server_at
+              (SELECT f.owner, f.key FROM {schema}.proof f WHERE f.owner < p_owner AND f.key <> p_key AND f.server_at = v_server_at
                ORDER BY f.owner LIMIT p_others_max)
               LIMIT p_others_max) o
         JOIN {schema}.owner w ON w.owner = o.owner
@@ -351,6 +351,8 @@ BEGIN
     LEFT JOIN {schema}.head h ON h.topic_id = s.topic_id
     WHERE h.topic_id IS NULL
        OR EXISTS (SELECT FROM {schema}.cursor c WHERE c.subscription_id = i.id AND c.next_offset <= h.head)
+       -- What is parked becomes free with the ack of another process, which may end before it wakes anyone.
+       OR EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = i.id AND o.parked)
        OR {schema}.recheck_ms(i.id, s.topic_id, '-infinity', v_now) IS NOT NULL;
 END $$;
 COMMENT ON FUNCTION {schema}.claimable IS 'granted to consumer: which subscriptions a claim may find something for';

@@ -6,6 +6,8 @@
 CREATE FUNCTION {schema}.follow_subscription() RETURNS trigger
 LANGUAGE plpgsql AS $$
 BEGIN
+    -- In the order of locks: the UPDATE takes lanes as its plan finds them.
+    PERFORM FROM {schema}.cursor c WHERE c.subscription_id = NEW.subscription_id ORDER BY c.lane FOR UPDATE;
     UPDATE {schema}.cursor c SET active = NEW.status = 'active', lease_ms = NEW.lease_ms
     WHERE c.subscription_id = NEW.subscription_id;
     RETURN NULL;

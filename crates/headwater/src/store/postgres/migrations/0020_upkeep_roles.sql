@@ -61,7 +61,7 @@ BEGIN
                {schema}.before(v_now, t.heartbeat_timeout_ms * 4 / 5) AS near
         FROM {schema}.subscription x JOIN {schema}.topic t ON t.topic_id = x.topic_id
         WHERE x.status = 'active' AND x.heartbeat_at <= {schema}.before(v_now, t.heartbeat_timeout_ms * 4 / 5)
-        ORDER BY x.topic_id, x.subscription_id
+        ORDER BY x.subscription_id
     LOOP
         topic := s.name;
         group_name := s.group_name;

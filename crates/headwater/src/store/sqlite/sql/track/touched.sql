@@ -6,7 +6,7 @@ SELECT first_offset, token, last_offset
 FROM headwater_touched AS touched
 WHERE subscription_id = ?1 AND (token = 0 OR NOT EXISTS (
     SELECT 1 FROM headwater_range AS range
-    WHERE range.token = touched.token AND range.first_offset = touched.first_offset
+    WHERE range.token = touched.token AND range.first_offset = touched.first_offset AND range.last_offset = touched.last_offset
 ))
 ORDER BY first_offset, token
 LIMIT ?2
