@@ -156,7 +156,8 @@ END $$;
 --
 -- A range may appear below: its transaction read the clock, wrote a due time, and was committed after a later claim had looked.
 -- So a fifth of a second before the look counts as not looked at, and the first claim of every five seconds looks from the
--- beginning: a range whose commit took longer than that is handed out late by five seconds at most, and never lost. A clock
+-- beginning: a range whose commit took longer than that is handed out late by five seconds at most, or by the fifteen of the safety
+-- poll where nothing else is claimed, and never lost. A clock
 -- that was set back makes it look from the beginning, too.
 CREATE FUNCTION {schema}.due_since(p_due_from timestamptz, p_now timestamptz) RETURNS timestamptz
 LANGUAGE sql STABLE AS $$

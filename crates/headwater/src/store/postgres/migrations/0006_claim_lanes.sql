@@ -209,10 +209,6 @@ BEGIN
         -- Due but not given: a suspect range waits until this owner holds nothing else, or a lane for its holder.
         v_soon := least(v_soon, 50);
     END IF;
-    IF p_due_since > '-infinity' THEN
-        -- Something may be due below: see due_since.
-        v_soon := least(v_soon, 5000);
-    END IF;
     RETURN least(v_later, v_soon);
 END $$;
 
@@ -299,6 +295,25 @@ BEGIN
         INTO v_row FROM moved m, leased l;
         IF FOUND THEN
             RETURN NEXT v_row;
+            RETURN;
+        END IF;
+        -- The other common case: nothing is there. The head is at the last offset taken, which is read after the flag of the waiting
+        -- process was raised: see "wake". Nothing is handed out, so operators need not be held off.
+        SELECT c.topic_id, {schema}.due_since(c.due_from, v_now) INTO v_want.topic_id, v_want.due_since
+        FROM {schema}.cursor c
+        CROSS JOIN LATERAL (SELECT y.head, y.gaps_until, y.stuck_at FROM {schema}.head y
+                            WHERE y.topic_id = c.topic_id ORDER BY y.era LIMIT 1) h
+        JOIN {schema}.topic t ON t.topic_id = c.topic_id
+        WHERE c.subscription_id = p_subscription_ids[1] AND c.lane = 0 AND NOT c.ordered AND c.active
+          AND c.era <= (SELECT x.era FROM {schema}.cursor x WHERE x.subscription_id = p_subscription_ids[1] AND x.lane = 0
+                        ORDER BY x.era LIMIT 1)
+          AND c.next_offset > h.head AND h.gaps_until = 0 AND h.stuck_at IS NULL
+          AND h.head = coalesce(pg_sequence_last_value(t.offsets), 0)
+          AND NOT EXISTS (SELECT FROM {schema}.schedule d WHERE d.topic_id = c.topic_id AND d.deliver_at <= v_now)
+          AND NOT {schema}.any_due(p_subscription_ids[1], {schema}.due_since(c.due_from, v_now), v_now, true);
+        IF FOUND THEN
+            RETURN NEXT {schema}.recheck(p_subscription_ids[1], v_want.topic_id,
+                {schema}.recheck_ms(p_subscription_ids[1], v_want.topic_id, v_want.due_since, v_now));
             RETURN;
         END IF;
     END IF;
