@@ -233,6 +233,9 @@ DECLARE
     v_needs_head boolean;
     v_scheduled boolean;
     v_status text;
+    v_next bigint;
+    v_head bigint;
+    v_settled boolean;
     v_row {schema}.claimed;
     v_deadline timestamptz;
     v_found boolean;
@@ -249,7 +252,19 @@ BEGIN
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
     IF v_count = 1 AND p_in_flight_max IS NULL THEN
-        -- The common case in one statement: a full range is there, nothing is due again, no gap may be in the way. It
+        -- Which of two common cases it may be; a statement that finds out by itself costs more than the rest of a claim.
+        SELECT c.topic_id, c.next_offset, h.head, {schema}.due_since(c.due_from, v_now),
+               h.gaps_until = 0 AND h.stuck_at IS NULL AND h.head = coalesce(pg_sequence_last_value(t.offsets), 0)
+        INTO v_want.topic_id, v_next, v_head, v_want.due_since, v_settled
+        FROM {schema}.cursor c
+        CROSS JOIN LATERAL (SELECT y.head, y.gaps_until, y.stuck_at FROM {schema}.head y
+                            WHERE y.topic_id = c.topic_id ORDER BY y.era LIMIT 1) h
+        JOIN {schema}.topic t ON t.topic_id = c.topic_id
+        WHERE c.subscription_id = p_subscription_ids[1] AND c.lane = 0 AND NOT c.ordered AND c.active
+        ORDER BY c.era LIMIT 1;
+    END IF;
+    IF v_next + p_messages_max[1] <= v_head + 1 THEN
+        -- A full range is there. In one statement, if nothing is due again and no gap may be in the way. It
         -- locks nothing, and gives this transaction no xid, unless all of that holds. Whether the subscription is active
         -- is asked of the cursor: what is locked is looked at again, in its newest version, after a pause let go of it.
         WITH was AS (
@@ -297,25 +312,14 @@ BEGIN
             RETURN NEXT v_row;
             RETURN;
         END IF;
-        -- The other common case: nothing is there. The head is at the last offset taken, which is read after the flag of the waiting
-        -- process was raised: see "wake". Nothing is handed out, so operators need not be held off.
-        SELECT c.topic_id, {schema}.due_since(c.due_from, v_now) INTO v_want.topic_id, v_want.due_since
-        FROM {schema}.cursor c
-        CROSS JOIN LATERAL (SELECT y.head, y.gaps_until, y.stuck_at FROM {schema}.head y
-                            WHERE y.topic_id = c.topic_id ORDER BY y.era LIMIT 1) h
-        JOIN {schema}.topic t ON t.topic_id = c.topic_id
-        WHERE c.subscription_id = p_subscription_ids[1] AND c.lane = 0 AND NOT c.ordered AND c.active
-          AND c.era <= (SELECT x.era FROM {schema}.cursor x WHERE x.subscription_id = p_subscription_ids[1] AND x.lane = 0
-                        ORDER BY x.era LIMIT 1)
-          AND c.next_offset > h.head AND h.gaps_until = 0 AND h.stuck_at IS NULL
-          AND h.head = coalesce(pg_sequence_last_value(t.offsets), 0)
-          AND NOT EXISTS (SELECT FROM {schema}.schedule d WHERE d.topic_id = c.topic_id AND d.deliver_at <= v_now)
-          AND NOT {schema}.any_due(p_subscription_ids[1], {schema}.due_since(c.due_from, v_now), v_now, true);
-        IF FOUND THEN
-            RETURN NEXT {schema}.recheck(p_subscription_ids[1], v_want.topic_id,
-                {schema}.recheck_ms(p_subscription_ids[1], v_want.topic_id, v_want.due_since, v_now));
-            RETURN;
-        END IF;
+    ELSIF v_next > v_head AND v_settled
+          AND NOT EXISTS (SELECT FROM {schema}.schedule d WHERE d.topic_id = v_want.topic_id AND d.deliver_at <= v_now)
+          AND NOT {schema}.any_due(p_subscription_ids[1], v_want.due_since, v_now, true) THEN
+        -- Nothing is there: the head is at the last offset taken, which was read after the flag of the waiting process was raised
+        -- (see "wake"). Nothing is handed out, so operators need not be held off.
+        RETURN NEXT {schema}.recheck(p_subscription_ids[1], v_want.topic_id,
+            {schema}.recheck_ms(p_subscription_ids[1], v_want.topic_id, v_want.due_since, v_now));
+        RETURN;
     END IF;
     -- Before the state is read, and until the end: see 0015_life_cycle.
     IF NOT {schema}.hold_claims(p_subscription_ids, false) THEN
@@ -331,10 +335,12 @@ BEGIN
                EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = s.subscription_id AND o.suspect
                        AND o.owner = p_owner AND o.due_at > v_now),
                h.gaps_until > 0 AND coalesce({schema}.stamp_age_ms(h.gaps_checked_at, v_clock) > 20, true)
-               OR EXISTS (SELECT FROM generate_series(0, greatest(s.lanes, 1) - 1) AS l (lane)
-                          CROSS JOIN LATERAL (SELECT q.next_offset FROM {schema}.cursor q WHERE q.subscription_id = s.subscription_id
-                                              AND q.lane = l.lane ORDER BY q.era LIMIT 1) c
-                          WHERE c.next_offset + p_messages_max[i] * greatest(s.lanes, 1) > h.head + 1),
+               OR d.next_offset + p_messages_max[i] * greatest(s.lanes, 1) > h.head + 1
+               OR s.lanes > 1 AND EXISTS (
+                   SELECT FROM generate_series(1, s.lanes - 1) AS l (lane)
+                   CROSS JOIN LATERAL (SELECT q.next_offset FROM {schema}.cursor q WHERE q.subscription_id = s.subscription_id
+                                       AND q.lane = l.lane ORDER BY q.era LIMIT 1) c
+                   WHERE c.next_offset + p_messages_max[i] * s.lanes > h.head + 1),
                EXISTS (SELECT FROM {schema}.schedule d WHERE d.topic_id = s.topic_id AND d.deliver_at <= v_now),
                p_in_flight_max[i], p_rates[i], p_bursts[i]
         INTO v_status, v_want.subscription_id, v_want.messages_max, v_want.lease_ms, v_want.topic_id, v_want.lanes,
@@ -344,7 +350,8 @@ BEGIN
         JOIN {schema}.topic t ON t.topic_id = s.topic_id
         CROSS JOIN LATERAL (SELECT y.head, y.gaps_until, y.gaps_checked_at FROM {schema}.head y
                             WHERE y.topic_id = s.topic_id ORDER BY y.era LIMIT 1) h
-        CROSS JOIN LATERAL (SELECT CASE WHEN s.lanes = 0 THEN {schema}.due_since(q.due_from, v_now) ELSE '-infinity' END AS due_since
+        CROSS JOIN LATERAL (SELECT CASE WHEN s.lanes = 0 THEN {schema}.due_since(q.due_from, v_now) ELSE '-infinity' END AS due_since,
+                                   q.next_offset
                             FROM {schema}.cursor q WHERE q.subscription_id = s.subscription_id AND q.lane = 0
                             ORDER BY q.era LIMIT 1) d
         WHERE s.subscription_id = p_subscription_ids[i];
