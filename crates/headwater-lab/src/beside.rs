@@ -30,9 +30,8 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
-use rand::RngExt;
 
-use crate::runtime::checks::Run;
+use crate::runtime::checks::{Run, RunArgs};
 use crate::runtime::place::{Ground, Place};
 use crate::runtime::report::Judged;
 use crate::server::Server;
@@ -50,11 +49,6 @@ pub(crate) struct BesideArgs {
     /// Only these scenarios.
     #[arg(long, value_enum, num_args = 1.., value_name = "NAME")]
     only: Vec<Scenario>,
-    /// A store to run on: own-postgres for a server of the lab's own, postgres://… (databases named headwater_lab_*
-    /// are made there and removed), sqlite:path (files whose names begin so are made and removed). Default:
-    /// own-postgres and files in the work directory.
-    #[arg(long, num_args = 1.., value_name = "STORE")]
-    store: Vec<String>,
     /// Smaller counts and shorter times: about a quarter of an hour in all.
     #[arg(long)]
     quick: bool,
@@ -62,15 +56,8 @@ pub(crate) struct BesideArgs {
     /// each.
     #[arg(long)]
     seconds: Option<u64>,
-    /// Writes everything as JSON.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// What all randomness starts from; drawn and printed if absent.
-    #[arg(long)]
-    seed: Option<u64>,
-    /// Where data and logs go.
-    #[arg(long, value_name = "DIRECTORY", default_value = "target/lab")]
-    work: PathBuf,
+    #[command(flatten)]
+    run: RunArgs,
 }
 
 /// What can be run on its own.
@@ -195,21 +182,17 @@ pub(crate) async fn run(args: BesideArgs) -> Result<bool> {
     let at_most = Duration::from_secs(24 * 3_600);
     let seconds = args.seconds.map(Duration::from_secs);
     ensure!(seconds.is_none_or(|held| held <= at_most), "--seconds: must be at most a day");
-    let seed = args.seed.unwrap_or_else(|| rand::rng().random_range(0..1_000_000_000));
-    println!("seed {seed}");
-    let mut run = Run::begin(&args.work, args.quick, seed).await?;
-    let stores = match &args.store[..] {
-        [] => vec![OWN_POSTGRES.to_owned(), format!("sqlite:{}", args.work.join("beside").display())],
-        named => named.to_vec(),
-    };
+    let seed = args.run.seed();
+    let mut run = Run::begin(&args.run.work, args.quick, seed).await?;
+    let stores = args.run.stores("beside")?;
     let setting = Setting { quick: args.quick, seconds: args.seconds, seed };
     let scenario_max = SCENARIO_MAX + seconds.unwrap_or_default() * 2;
     for store in &stores {
         let is_wanted = |one: &&Scenario| args.only.is_empty() || args.only.contains(one);
         let ground = if store == OWN_POSTGRES {
-            Ground::Postgres(Server::start(&args.work, &[CONNECTIONS]).await?)
+            Ground::Postgres(Server::start(&args.run.work, &[CONNECTIONS]).await?)
         } else {
-            Ground::prepare(store, &args.work).await?
+            Ground::prepare(store, &args.run.work).await?
         };
         for scenario in Scenario::value_variants().iter().filter(is_wanted) {
             if scenario.concerns(&ground) {
@@ -218,7 +201,7 @@ pub(crate) async fn run(args: BesideArgs) -> Result<bool> {
             }
         }
     }
-    run.end(args.json.as_deref())
+    run.end(args.run.json.as_deref())
 }
 
 #[cfg(test)]

@@ -20,12 +20,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use rand::RngExt;
 
-use crate::runtime::checks::Run;
+use crate::runtime::checks::{Run, RunArgs};
 use crate::runtime::place::{Ground, Place};
 use crate::runtime::report::Judged;
-use crate::soak::OWN_POSTGRES;
 pub(crate) use child::{ChaosJob, run_job};
 
 /// Longer than any check takes; one that is still at it then has come to no result.
@@ -37,26 +35,14 @@ pub(crate) struct ChaosArgs {
     /// Only these checks.
     #[arg(long, value_enum, num_args = 1.., value_name = "NAME")]
     only: Vec<Check>,
-    /// A store to check on: own-postgres for a server of the lab's own, postgres://… (databases named headwater_lab_*
-    /// are made there and removed), sqlite:path (files whose names begin so are made and removed). Default:
-    /// own-postgres and files in the work directory.
-    #[arg(long, num_args = 1.., value_name = "STORE")]
-    store: Vec<String>,
     /// How long `blocked` blocks every thread.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
     /// How many positions of a failing sync `failed-sync` tries.
     #[arg(long, default_value_t = 40)]
     positions: u64,
-    /// Writes everything as JSON.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// What all randomness starts from; drawn and printed if absent.
-    #[arg(long)]
-    seed: Option<u64>,
-    /// Where data and logs go.
-    #[arg(long, value_name = "DIRECTORY", default_value = "target/lab")]
-    work: PathBuf,
+    #[command(flatten)]
+    run: RunArgs,
 }
 
 /// What can be checked on its own.
@@ -125,18 +111,14 @@ struct Setting<'a> {
 
 /// Runs what was asked for; true if nothing was violated.
 pub(crate) async fn run(args: ChaosArgs) -> Result<bool> {
-    let seed = args.seed.unwrap_or_else(|| rand::rng().random_range(0..1_000_000_000));
-    println!("seed {seed}");
-    let mut run = Run::begin(&args.work, false, seed).await?;
-    let work = args.work.canonicalize()?;
-    let stores = match &args.store[..] {
-        [] => vec![format!("sqlite:{}", work.join("chaos").display()), OWN_POSTGRES.to_owned()],
-        named => named.to_vec(),
-    };
+    let seed = args.run.seed();
+    let mut run = Run::begin(&args.run.work, false, seed).await?;
+    let stores = args.run.stores("chaos")?;
+    let work = args.run.work.canonicalize()?;
     let setting =
         Setting { work: &work, blocked: Duration::from_secs(args.seconds), positions: args.positions, seed };
     for store in &stores {
-        let ground = Ground::prepare(store, &args.work).await?;
+        let ground = Ground::prepare(store, &args.run.work).await?;
         for check in Check::value_variants() {
             let wanted = args.only.is_empty() || args.only.contains(check);
             if wanted && check.concerns(&ground) {
@@ -145,5 +127,5 @@ pub(crate) async fn run(args: ChaosArgs) -> Result<bool> {
             }
         }
     }
-    run.end(args.json.as_deref())
+    run.end(args.run.json.as_deref())
 }

@@ -23,10 +23,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use rand::RngExt;
 
-use crate::soak::OWN_POSTGRES;
-use checks::Run;
+use checks::{Run, RunArgs};
 pub(crate) use child::{ChildArgs, run_child};
 use place::{Ground, Place};
 use report::Judged;
@@ -40,23 +38,11 @@ pub(crate) struct RuntimeArgs {
     /// Only these checks.
     #[arg(long, value_enum, num_args = 1.., value_name = "NAME")]
     only: Vec<Check>,
-    /// A store to check on: own-postgres for a server of the lab's own, postgres://… (databases named headwater_lab_*
-    /// are made there and removed), sqlite:path (files whose names begin so are made and removed). Default:
-    /// own-postgres and files in the work directory.
-    #[arg(long, num_args = 1.., value_name = "STORE")]
-    store: Vec<String>,
     /// Shorter runs: about five minutes in all.
     #[arg(long)]
     quick: bool,
-    /// Writes everything as JSON.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// What all randomness starts from; drawn and printed if absent.
-    #[arg(long)]
-    seed: Option<u64>,
-    /// Where data and logs go.
-    #[arg(long, value_name = "DIRECTORY", default_value = "target/lab")]
-    work: PathBuf,
+    #[command(flatten)]
+    run: RunArgs,
 }
 
 /// What can be checked on its own.
@@ -124,16 +110,12 @@ struct Setting {
 
 /// Runs what was asked for; true if nothing was violated.
 pub(crate) async fn run(args: RuntimeArgs) -> Result<bool> {
-    let seed = args.seed.unwrap_or_else(|| rand::rng().random_range(0..1_000_000_000));
-    println!("seed {seed}");
-    let stores = match &args.store[..] {
-        [] => vec![OWN_POSTGRES.to_owned(), format!("sqlite:{}", args.work.join("runtime").display())],
-        named => named.to_vec(),
-    };
+    let seed = args.run.seed();
+    let mut run = Run::begin(&args.run.work, args.quick, seed).await?;
+    let stores = args.run.stores("runtime")?;
     let setting = Setting { quick: args.quick, seed, stores: stores.len() };
-    let mut run = Run::begin(&args.work, args.quick, seed).await?;
     for store in &stores {
-        let ground = Ground::prepare(store, &args.work).await?;
+        let ground = Ground::prepare(store, &args.run.work).await?;
         for check in Check::value_variants() {
             let wanted = args.only.is_empty() || args.only.contains(check);
             if wanted && check.concerns(&ground) {
@@ -142,7 +124,7 @@ pub(crate) async fn run(args: RuntimeArgs) -> Result<bool> {
             }
         }
     }
-    run.end(args.json.as_deref())
+    run.end(args.run.json.as_deref())
 }
 
 /// Says on standard error what is going on, so that a person sees where the time goes.
