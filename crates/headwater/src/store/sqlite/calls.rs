@@ -52,7 +52,7 @@ impl SqliteStore {
             .push(move |connection| {
                 if !reply.is_closed() {
                     let read = run(connection).inspect_err(|fault| fault.inspect(|error| trust.note(error)));
-                    // Nobody waiting for the answer is no fault of the reader's.
+                    // A caller that has stopped waiting is no fault of the reader's.
                     let _ = reply.send(read.map_err(|fault| fault.into_error(&name)));
                 }
             })

@@ -31,11 +31,11 @@ const FINISH_BYTES: i64 = 64 * 1024 * 1024;
 const FINISH_REST_BYTES: i64 = 8 * 1024 * 1024;
 /// From this size on the writer copies whatever is left, however long that takes.
 pub(super) const FORCE_BYTES: i64 = 256 * 1024 * 1024;
-/// How long the writer waits for checkpoints of other processes, before it goes on and tries again later.
+/// How long the writer waits for checkpoints of other processes, before it continues and tries again later.
 const OTHERS_TIMEOUT: Duration = Duration::from_millis(250);
 /// How long a try waits for readers of the old log, with the lock to write. Those of the engine itself are done by then.
 const READERS_WAIT: Duration = Duration::from_millis(20);
-/// A log of this size is told once: readers have kept it for long.
+/// A log of this size is logged once: readers have kept it for long.
 pub(super) const LARGE_BYTES: u64 = 512 * 1024 * 1024;
 /// How often it looks whether another process's checkpoint has ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
@@ -75,8 +75,8 @@ struct Tries {
     at_bytes: i64,
     /// How many failed in a row because of readers.
     failed: u32,
-    /// The size was told.
-    told: bool,
+    /// The size was logged.
+    logged: bool,
 }
 
 impl Tries {
@@ -163,10 +163,10 @@ impl Checkpoints {
 
     /// Tells once that readers keep a log that has become large.
     fn tell(&mut self, bytes: i64) {
-        if self.tries.told || bytes.cast_unsigned() < LARGE_BYTES {
+        if self.tries.logged || bytes.cast_unsigned() < LARGE_BYTES {
             return;
         }
-        self.tries.told = true;
+        self.tries.logged = true;
         let readers = readers(Path::new(&self.name));
         tracing::warn!(
             location = self.name,
@@ -343,11 +343,11 @@ mod tests {
         for bytes in (0..4 << 30).step_by(1 << 20) {
             if tries.is_due(bytes) {
                 tried_at.push(bytes >> 20);
-                tries = Tries { at_bytes: bytes, failed: tries.failed + 1, told: false };
+                tries = Tries { at_bytes: bytes, failed: tries.failed + 1, logged: false };
             }
         }
         assert_eq!(tried_at, [64, 80, 112, 176, 304, 560, 1072, 2096], "in MB");
-        tries = Tries { at_bytes: 64 << 20, failed: 0, told: false };
+        tries = Tries { at_bytes: 64 << 20, failed: 0, logged: false };
         assert!(tries.is_due(72 << 20), "one that another checkpoint kept out comes again soon");
     }
 

@@ -42,7 +42,7 @@ pub(super) struct Pass {
 }
 
 /// Removes what retention allows: see [`crate::store::Upkeep::clean`]. Answers with the topic's name too, for the log, and with
-/// where the next step goes on.
+/// where the next step continues.
 ///
 /// A pass ends at the last message that may go. If it removed something while it passed over what has to stay, another
 /// begins at once: meanwhile more may go below.
@@ -274,7 +274,7 @@ fn aged(ages: &Ages<'_>, standings: &[Standing]) -> Attempt<Ranges> {
 /// What a step removes.
 struct Picked {
     offsets: Ranges,
-    /// Where the next step goes on; nothing at the end.
+    /// Where the next step continues; nothing at the end.
     next: Option<i64>,
 }
 

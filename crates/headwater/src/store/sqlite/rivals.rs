@@ -1,8 +1,8 @@
 //! Whether other processes take what this one waits for.
 //!
 //! Where many processes wait for one group, a publish wakes all of them: each claims, with the lock to write, and one gets
-//! something. A process that lost the last time looks before it wakes anybody: a moment later, because the one that won
-//! is faster then, and reading only. If nothing is left it goes on waiting. A process that has no rival, or won the last
+//! something. A process that lost the last time reads before it wakes its waiters: a moment later, because the one that won
+//! is faster then, and reading only. If nothing is left it continues to wait. A process that has no rival, or won the last
 //! time, wakes at once.
 
 use std::collections::HashMap;
@@ -48,7 +48,7 @@ impl Rivals {
         *last = Last { topic, next, lost };
     }
 
-    /// How long to wait before a look at a topic with new messages; `None` wakes whoever waits at once.
+    /// How long to wait before a look at a topic with new messages; `None` wakes the waiters at once.
     pub(super) fn head_start(&self, topic: TopicId) -> Option<Duration> {
         let known = self.0.lock().expect("no panic while held");
         let mut of_topic = known.values().filter(|last| last.topic == topic).peekable();

@@ -73,7 +73,7 @@ pub(super) enum Removal<'a> {
 ///
 /// Cancelled is for good: nothing claims for such a subscription, redrives to it or brings it back. So what it has left goes
 /// first, in steps, and its own row last, with the line in the audit. A crash between steps leaves a cancelled
-/// subscription with less; the next removal goes on from there.
+/// subscription with less; the next removal continues from there.
 pub(super) fn remove(
     work: &mut Work<'_>,
     name: &TopicName,

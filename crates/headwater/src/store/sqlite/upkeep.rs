@@ -18,7 +18,7 @@ use crate::store::upkeep::warn_missed;
 use crate::store::{CleanStep, Detected, PartitionStep, SubscriptionStep, TrackStep, Upkeep};
 use crate::topic::TopicId;
 
-/// Most messages of one step. Everybody who writes waits while it runs: a step of this size takes a few milliseconds, and more
+/// Most messages of one step. Every other writer waits while it runs: a step of this size takes a few milliseconds, and more
 /// of them, with a rest after each, do the same work.
 const STEP_MESSAGES_MAX: u32 = 1_000;
 

@@ -213,7 +213,7 @@ impl Watch {
             }
             Ok(None) => {}
             Err(error) => {
-                tracing::debug!(%error, "reading the watched topics failed, waking everybody");
+                tracing::debug!(%error, "reading the watched topics failed, all waiters woken");
                 hub.wake_all();
             }
         }
@@ -225,7 +225,7 @@ impl Watch {
         let now_ms = jiff::Timestamp::now().as_millisecond();
         for (topic, head) in std::mem::take(&mut self.late) {
             let left = watched.rivals.has_more(connection, topic, head, now_ms);
-            // Whoever cannot know wakes: the claim tells what is wrong.
+            // After a failed read they are woken: the claim returns what is wrong.
             if left.unwrap_or(true) {
                 hub.wake(topic);
             }

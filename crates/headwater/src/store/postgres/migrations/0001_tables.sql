@@ -23,7 +23,7 @@ CREATE TABLE {schema}.topic (
 
 -- "head" and "cursor" have one row for each topic and lane, of which claims make thousands of versions. While an old snapshot or
 -- an open transaction keeps all of them, a look by the key alone visits every one. So "era" is part of the key: it falls by one
--- every 64 versions, and the entries of the newest version come first in the index. Whoever is called often asks for
+-- every 64 versions, and the entries of the newest version come first in the index. Frequent statements ask for
 -- era <= (SELECT era ... ORDER BY era LIMIT 1): the look stops at the first version it sees, and the bound leaves only the entries of
 -- that era, and of later ones if the row is changed meanwhile. Between two eras updates are heap-only. Uniqueness without
 -- the era holds because only create_topic and begin_subscription insert, once each.

@@ -1,4 +1,4 @@
--- Publishing. The only way into the log: nobody is granted INSERT on it. At the end, how the head reads the log.
+-- Publishing. The only way into the log: no role is granted INSERT on it. At the end, how the head reads the log.
 
 -- Wakes consumers of a topic that said they wait. NOTIFY serialises commits across the cluster, so it is left out when
 -- nobody waits. A consumer that raises its flag after this looked finds the offsets taken (see "advance") and looks

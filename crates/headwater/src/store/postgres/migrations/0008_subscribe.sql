@@ -120,7 +120,7 @@ END $$;
 
 -- Counts a registration of a group that is there: many without its floor moving, though there is something to do, mean that
 -- it is flapping. False if it does not count any more: then nothing of it stays locked, because the caller locks the extent
--- next, and whoever has that may wait for the subscription. One that died while this waited for its row was locked on
+-- next, and a session that holds that may wait for the subscription. One that died while this waited for its row was locked on
 -- the way, which the end of the block undoes.
 CREATE FUNCTION {schema}.note_restart(p_subscription_id integer, p_window_ms bigint, p_now timestamptz) RETURNS boolean
 LANGUAGE plpgsql AS $$

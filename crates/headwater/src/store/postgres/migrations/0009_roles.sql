@@ -45,7 +45,7 @@ BEGIN
         EXECUTE format('GRANT SELECT ON {schema}.message, {schema}.subscription, {schema}.head, {schema}.cursor, '
                        '{schema}.outstanding, {schema}.gap, {schema}.schedule, {schema}.dead_letter, '
                        '{schema}.epoch TO %I', p_role);
-        -- Acks delete, and lock first: that takes the right to change some column. Whoever may delete a range may do worse.
+        -- Acks delete, and lock first: that takes the right to change some column. The right to delete a range allows more than that.
         EXECUTE format('GRANT DELETE, UPDATE (parked) ON {schema}.outstanding TO %I', p_role);
     END IF;
     FOR v_function IN

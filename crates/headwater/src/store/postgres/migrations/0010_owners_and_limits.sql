@@ -146,7 +146,7 @@ LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 $$;
 COMMENT ON FUNCTION {schema}.withdraw IS 'granted to consumer: takes back the proof that a process lives';
 
--- Forgets owners. What they did stays in the sums: it is added to the row of nobody. That row refers to the subscription, so
+-- Forgets owners. What they did stays in the sums: it is added to the row without an owner. That row refers to the subscription, so
 -- the subscriptions are locked before the rows, and all in the order of locks: owners that leave at once, or whose heartbeat
 -- is still under way, wait for each other in one order.
 CREATE FUNCTION {schema}.forget_owners(p_owners text[]) RETURNS void
@@ -241,8 +241,8 @@ COMMENT ON FUNCTION {schema}.move_clock IS 'granted to consumer: moves deadlines
 -- Limits of a group, over all processes. A claim without limits comes by none of this, and settlements never do: what
 -- is in flight is counted where it is, in "outstanding", under a lock of the group's row here, which every limited claim
 -- takes before any row or cursor of the subscription, and only where there is something to hand out. The row is of claims alone:
--- heartbeats and registrations do not wait for a busy group. Whoever is held back looks again a little later;
--- docs/decisions/0011 says why nobody is woken.
+-- heartbeats and registrations do not wait for a busy group. A claim that is held back is repeated a little later;
+-- docs/decisions/0011 says why no process is woken.
 
 -- A row for each group that ever had limits; the token bucket is null until it is first used.
 CREATE TABLE {schema}.group_rate (

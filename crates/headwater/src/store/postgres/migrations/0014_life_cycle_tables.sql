@@ -9,7 +9,7 @@
 --   extent (by topic), head (by topic), claims_N (by number), group_rate, subscription, cursor (each by subscription, lane),
 --   outstanding (by subscription, lane, first_offset), activity (by subscription, owner), dead_letter (by id)
 --
--- The order of ranges is not that of tokens: a range gets a new one when it is handed out again, and whoever waited for it then has
+-- The order of ranges is not that of tokens: a range gets a new one when it is handed out again, and a session that waited for it then has
 -- a place in the order that is not the one it asked for.
 --
 -- What is only taken if it is free (SKIP LOCKED, NOWAIT) waits for nothing and may be taken at any point. Where several rows of a
@@ -19,7 +19,7 @@
 -- Nothing that has a subscription waits for a cursor or a range of it beside such a claim:
 --
 --   1. The short way of a claim (one statement) locks the cursor and looks at it again, in its newest version, once it has
---      it. Therefore a state is also on the cursor (cursor.active), and whoever changes it waits for claims that hold the
+--      it. Therefore a state is also on the cursor (cursor.active), and a change of it waits for claims that hold the
 --      cursor: afterwards none is under way that saw it active, and none begins.
 --   2. The long way holds claims_N, shared, from before it reads the state until its end. Operators hold it alone before they
 --      lock anything of the subscription: no claim of that kind is under way then. It costs a claim no write and no xid,
@@ -273,7 +273,7 @@ BEGIN
     ELSIF pg_current_xact_id_if_assigned() IS NULL THEN
         EXECUTE 'LOCK TABLE ' || v_tables || ' IN ROW SHARE MODE';
     ELSE
-        -- Whoever has locked a row has an xid.
+        -- A transaction that has locked a row has an xid.
         BEGIN
             EXECUTE 'LOCK TABLE ' || v_tables || ' IN ROW SHARE MODE NOWAIT';
         EXCEPTION

@@ -332,7 +332,7 @@ BEGIN
         RETURN;
     END IF;
     e := {schema}.begin_upkeep(p_topic_id);
-    -- Only now: the extent's lock is waited for as anybody waits for it. Never without end, because others wait behind it.
+    -- Only now: the extent's lock is waited for as by any other statement. Never without end, because others wait behind it.
     PERFORM set_config('lock_timeout', greatest(least(p_lock_ms, 1000), 1)::text, true);
     SELECT x.* INTO STRICT t FROM {schema}.topic x WHERE x.topic_id = p_topic_id;
     SELECT * INTO v_step FROM {schema}.create_ahead(t, e, v_now);

@@ -156,7 +156,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION {schema}.clean_subscription IS 'granted to consumer: removes subscriptions past their time';
 
--- Deletes one if nothing of it is pending. Letters are there to be read until they are purged: while it has any it stays. Under
+-- Deletes one if nothing of it is pending. Dead letters are there to be read until they are purged: while it has any it stays. Under
 -- the head's lock: a late row that is handed out at this moment is either seen here, or finds no subscription.
 CREATE FUNCTION {schema}.delete_subscription(p_subscription_id integer, p_topic_id integer) RETURNS boolean
 LANGUAGE plpgsql AS $$

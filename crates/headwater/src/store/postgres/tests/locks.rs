@@ -13,7 +13,7 @@ fn claim_sql(scene: &Scene, subscription: &Subscription, limits: &str) -> String
     ))
 }
 
-/// Every advisory lock whose number is derived from what everybody knows, and every one that is seen in use.
+/// Every advisory lock whose number is derived from what is public, and every one that is seen in use.
 #[tokio::test]
 async fn a_role_without_rights_stops_no_claim_and_no_migration() {
     let Some(scene) = Scene::new() else { return };

@@ -35,7 +35,7 @@ async fn a_role_that_may_only_connect_has_nothing_and_stops_nothing() {
     let Some(scene) = Scene::new() else { return };
     let client = scene.client().await;
     run(&scene, &client, "CREATE ROLE {name}_stranger").await;
-    // The name by which migrations used to wait for each other can be guessed by everybody.
+    // The name by which migrations used to wait for each other can be guessed by any role.
     let key = xxhash_rust::xxh3::xxh3_64(format!("headwater migrate {}", scene.namespace).as_bytes());
     run(
         &scene,
@@ -286,7 +286,7 @@ async fn a_restored_schema_without_its_roles_is_closed() {
     assert!(denied(refusal(&scene, &client, "stranger", publish).await), "the schema itself is closed");
     let findings = store.doctor().await.unwrap();
     assert!(findings.iter().any(|finding| finding.check == "public_rights"), "{findings:?}");
-    // A grant opens the schema to its role, and closes the functions to everybody first.
+    // A grant opens the schema to its role, and closes the functions to PUBLIC first.
     run(&scene, &client, "SELECT {schema}.grant_role('{name}_auditor', 'reader')").await;
     for sql in [publish, "SELECT {schema}.clean(1, 10, NULL)", "SELECT {schema}.resign('w')"] {
         assert!(denied(refusal(&scene, &client, "auditor", sql).await), "{sql}");

@@ -149,7 +149,7 @@ impl Worker {
                 self.run("resume", sql, &[&group]).await;
             }
             1 => {
-                // Whoever beat some time ago is found silent.
+                // An owner without a recent heartbeat is found silent.
                 self.run(
                     "detect",
                     "SELECT {schema}.detect_dead(clock_timestamp() + interval '6 minutes')",

@@ -31,7 +31,7 @@ fn held_lock(path: &Path) -> Option<Finding> {
         }
     }
     let remedy = match holder.stopped {
-        true => "let it go on (SIGCONT) or end it; its open transaction is then rolled back",
+        true => "continue it (SIGCONT) or end it; its open transaction is then rolled back",
         false => "end its transaction, or end it; the transaction is then rolled back",
     };
     Some(Finding {

@@ -4,7 +4,7 @@
 //! `applied_until` of a subscription, `applied` is what it has done, but for what is in `headwater_touched`:
 //!
 //! 1. Beyond it a step reads the next ranges up to the cursor, sets what they say, and moves `applied_until`. A lease it meets
-//!    is noted in `headwater_touched` by its token, and met again once its row is gone: acked, retried, expired or forgotten.
+//!    is noted in `headwater_touched` by its token, and met again once its row is gone or shorter: acked, retried, expired or forgotten.
 //! 2. A range that begins to wait or ends waiting notes itself, by triggers: it is handed out again, comes back from the dead
 //!    letters, or is forgotten.
 //! 3. A cursor that is set back takes `applied_until` with it.
