@@ -25,7 +25,6 @@ mod storm;
 mod takeover;
 mod waiting;
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -217,7 +216,7 @@ mod tests {
 
     #[test]
     fn every_scenario_concerns_a_store() {
-        let file = Ground::Sqlite(PathBuf::from("x"));
+        let file = Ground::Sqlite("x".into());
         let server = Ground::Postgres(Server::external("postgres://nowhere"));
         for scenario in Scenario::value_variants() {
             assert!(scenario.concerns(&file) || scenario.concerns(&server), "{}", scenario.name());

@@ -15,7 +15,7 @@ mod restored;
 mod slow_pull;
 mod tools;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;

@@ -18,7 +18,6 @@ mod rates;
 pub(crate) mod report;
 mod slow;
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
