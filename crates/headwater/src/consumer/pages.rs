@@ -37,23 +37,23 @@ impl Pages {
     }
 
     /// Keeps what was read of a range, in pages of [`PAGE_BYTES_MAX`] or one message: what works on a message holds its page.
-    pub(crate) fn keep(&mut self, range: OffsetRange, messages: Vec<Message>) {
-        let (mut first, mut bytes, mut page) = (range.first, 0, Vec::with_capacity(messages.len()));
-        for message in messages {
+    pub(crate) fn keep(&mut self, range: OffsetRange, mut messages: Vec<Message>) {
+        let (mut first, mut bytes, mut count) = (range.first, 0, 0);
+        while let Some(message) = messages.get(count) {
             let (offset, weight) = (message.offset, message.weight());
-            if bytes + weight > PAGE_BYTES_MAX && !page.is_empty() {
-                self.push(OffsetRange::new(first, Offset(offset.0 - 1)), std::mem::take(&mut page), bytes);
-                (first, bytes) = (offset, 0);
+            if bytes + weight > PAGE_BYTES_MAX && count > 0 {
+                let page = messages.drain(..count).collect();
+                self.push(OffsetRange::new(first, Offset(offset.0 - 1)), page, bytes);
+                (first, bytes, count) = (offset, 0, 0);
             }
-            bytes += weight;
-            page.push(message);
+            (bytes, count) = (bytes + weight, count + 1);
         }
-        self.push(OffsetRange::new(first, range.last), page, bytes);
+        self.push(OffsetRange::new(first, range.last), messages.into(), bytes);
     }
 
-    fn push(&mut self, range: OffsetRange, messages: Vec<Message>, bytes: usize) {
+    fn push(&mut self, range: OffsetRange, messages: Arc<[Message]>, bytes: usize) {
         self.bytes += bytes;
-        self.pages.push_back(Page { range, messages: messages.into(), bytes });
+        self.pages.push_back(Page { range, messages, bytes });
     }
 
     /// Drops everything: it was read in another history.

@@ -1,6 +1,7 @@
 //! Fetch: the messages of a closed range. Reads only.
 
 use bytes::{Bytes, BytesMut};
+use rusqlite::types::ValueRef;
 use rusqlite::{Connection, MAIN_DB};
 
 use super::fault::Attempt;
@@ -17,7 +18,7 @@ const RESERVE_MAX: u64 = 1_000;
 /// own, so that keeping one of them keeps no more than it.
 const SHARED_PAYLOAD_BYTES_MAX: usize = 1024;
 
-/// Payloads up to this size are read with their row. Of larger ones the row brings the size alone, which SQLite knows
+/// Payloads up to this size are read with their row. Of a larger one the row brings the size instead, which SQLite knows
 /// from the record's header, and the payload is read only if it fits.
 const READ_WITH_ROW_BYTES_MAX: i64 = 64 * 1024;
 
@@ -46,19 +47,23 @@ pub(super) fn fetch(
         let row_key = row.get(0)?;
         let offset = Offset(offset_of(row_key));
         let headers = decode::headers(row, 6)?;
-        let payload_bytes = usize::try_from(row.get::<_, i64>(9)?).unwrap_or_default();
+        let payload = row.get_ref(4)?;
+        let payload_bytes = match payload {
+            ValueRef::Blob(bytes) => bytes.len(),
+            // Its size stands for a large one. The column holds nothing but blobs.
+            _ => usize::try_from(row.get::<_, i64>(4)?).unwrap_or_default(),
+        };
         if !weighing.fits(MESSAGE_BYTES + payload_bytes + weight_of_headers(&headers)) {
             left = Some(OffsetRange::new(offset, range.last));
             break;
         }
-        let payload = decode::blob(row, 4)?;
-        let payload = if payload.len() < payload_bytes {
-            large_payload(connection, row_key, payload_bytes)?
-        } else if payload.len() > SHARED_PAYLOAD_BYTES_MAX {
-            Bytes::copy_from_slice(payload)
-        } else {
-            shared.extend_from_slice(payload);
-            Bytes::new()
+        let payload = match payload {
+            ValueRef::Blob(bytes) if bytes.len() <= SHARED_PAYLOAD_BYTES_MAX => {
+                shared.extend_from_slice(bytes);
+                Bytes::new()
+            }
+            ValueRef::Blob(bytes) => Bytes::copy_from_slice(bytes),
+            _ => large_payload(connection, row_key, payload_bytes)?,
         };
         messages.push(Message {
             offset,
