@@ -235,7 +235,11 @@ DECLARE
     v_status text;
     v_next bigint;
     v_head bigint;
-    v_settled boolean;
+    v_top bigint;
+    v_last bigint;
+    v_even boolean;
+    v_shared boolean;
+    v_clear boolean;
     v_row {schema}.claimed;
     v_deadline timestamptz;
     v_found boolean;
@@ -252,74 +256,86 @@ BEGIN
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
     IF v_count = 1 AND p_in_flight_max IS NULL THEN
-        -- Which of two common cases it may be; a statement that finds out by itself costs more than the rest of a claim.
-        SELECT c.topic_id, c.next_offset, h.head, {schema}.due_since(c.due_from, v_now),
-               h.gaps_until = 0 AND h.stuck_at IS NULL AND h.head = coalesce(pg_sequence_last_value(t.offsets), 0)
-        INTO v_want.topic_id, v_next, v_head, v_want.due_since, v_settled
+        -- The short way, for a group without lanes and limits where nothing is due again and no gap is in the way. What it reads
+        -- first locks nothing, and gives this transaction no xid.
+        SELECT c.topic_id, c.next_offset, coalesce(p_lease_ms[1], c.lease_ms, t.lease_ms), {schema}.due_since(c.due_from, v_now), h.head,
+               h.gaps_until = 0 AND h.stuck_at IS NULL, t.storage = 'shared', coalesce(pg_sequence_last_value(t.offsets), 0),
+               c.next_offset > greatest(h.gaps_until, h.holes_until)
+               AND (h.gaps_until = 0 OR {schema}.stamp_age_ms(h.gaps_checked_at, v_clock) <= 20)
+        INTO v_want.topic_id, v_next, v_want.lease_ms, v_want.due_since, v_head, v_even, v_shared, v_last, v_clear
         FROM {schema}.cursor c
-        CROSS JOIN LATERAL (SELECT y.head, y.gaps_until, y.stuck_at FROM {schema}.head y
+        CROSS JOIN LATERAL (SELECT y.head, y.gaps_until, y.gaps_checked_at, y.holes_until, y.stuck_at FROM {schema}.head y
                             WHERE y.topic_id = c.topic_id ORDER BY y.era LIMIT 1) h
         JOIN {schema}.topic t ON t.topic_id = c.topic_id
         WHERE c.subscription_id = p_subscription_ids[1] AND c.lane = 0 AND NOT c.ordered AND c.active
         ORDER BY c.era LIMIT 1;
-    END IF;
-    IF v_next + p_messages_max[1] <= v_head + 1 THEN
-        -- A full range is there. In one statement, if nothing is due again and no gap may be in the way. It
-        -- locks nothing, and gives this transaction no xid, unless all of that holds. Whether the subscription is active
-        -- is asked of the cursor: what is locked is looked at again, in its newest version, after a pause let go of it.
-        WITH was AS (
-            SELECT c.next_offset, c.topic_id, coalesce(p_lease_ms[1], c.lease_ms, t.lease_ms) AS lease_ms
-            FROM {schema}.cursor c
-            CROSS JOIN LATERAL (SELECT y.head, y.gaps_until, y.gaps_checked_at, y.holes_until FROM {schema}.head y
-                                WHERE y.topic_id = c.topic_id ORDER BY y.era LIMIT 1) h
-            JOIN {schema}.topic t ON t.topic_id = c.topic_id
-            WHERE c.subscription_id = p_subscription_ids[1] AND c.lane = 0 AND NOT c.ordered AND c.active
-              AND c.era <= (SELECT x.era FROM {schema}.cursor x WHERE x.subscription_id = p_subscription_ids[1] AND x.lane = 0
-                            ORDER BY x.era LIMIT 1)
-              AND c.next_offset + p_messages_max[1] <= h.head + 1 AND c.next_offset > h.gaps_until
-              AND c.next_offset > h.holes_until
-              AND (h.gaps_until = 0 OR {schema}.stamp_age_ms(h.gaps_checked_at, v_clock) <= 20)
-              AND NOT EXISTS (SELECT FROM {schema}.outstanding o
-                              WHERE o.subscription_id = p_subscription_ids[1] AND o.due_at = '-infinity')
-              AND NOT EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_ids[1]
-                              AND o.due_at >= {schema}.due_since(c.due_from, v_now) AND o.due_at <= v_now
-                              -- Not as a join: both bounds are then of the index.
-                              OFFSET 0)
-              AND NOT EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_ids[1]
-                              AND o.suspect AND o.owner = p_owner AND o.due_at > v_now)
-              AND NOT EXISTS (SELECT FROM {schema}.schedule d WHERE d.topic_id = c.topic_id AND d.deliver_at <= v_now)
-            FOR UPDATE OF c
-        ), moved AS (
-            UPDATE {schema}.cursor c
-            SET next_offset = was.next_offset + p_messages_max[1], due_from = v_now - interval '200 ms',
-                moves = c.moves + 1, era = -((c.moves + 1) / 64)
-            FROM was
-            WHERE c.subscription_id = p_subscription_ids[1] AND c.lane = 0
-              AND c.era <= (SELECT x.era FROM {schema}.cursor x WHERE x.subscription_id = p_subscription_ids[1] AND x.lane = 0
-                            ORDER BY x.era LIMIT 1)
-            RETURNING was.next_offset AS first, c.next_offset - 1 AS last, was.topic_id, was.lease_ms
-        ), leased AS (
-            INSERT INTO {schema}.outstanding AS o (token, first_offset, last_offset, due_at, subscription_id, owner)
-            SELECT {schema}.new_token(), m.first, m.last,
-                   CASE WHEN m.lease_ms = 0 THEN 'infinity' ELSE v_now + make_interval(secs => m.lease_ms / 1000.0) END,
-                   p_subscription_ids[1], p_owner
-            FROM moved m
-            RETURNING o.token, o.due_at
-        )
-        SELECT 'lease', p_subscription_ids[1], m.topic_id, l.token, m.first, m.last, 1, l.due_at, false, NULL, NULL, NULL, NULL
-        INTO v_row FROM moved m, leased l;
-        IF FOUND THEN
-            RETURN NEXT v_row;
-            RETURN;
+        v_top := v_head;
+        IF v_clear AND v_even AND v_shared AND v_last > v_head AND v_next + p_messages_max[1] > v_head + 1 THEN
+            -- If nothing is missing up to the last message, the head may go there (see 0004_head). Bounded, for a transaction of
+            -- a million publishes; the long way then notes that the head is stuck, and it is not asked again.
+            SELECT CASE WHEN count(*) = max(m.message_offset) - v_head THEN max(m.message_offset) ELSE v_head END INTO v_top
+            FROM {schema}.message_shared m
+            WHERE m.topic_id = v_want.topic_id AND m.message_offset > v_head AND m.message_offset <= v_head + p_rows_max;
         END IF;
-    ELSIF v_next > v_head AND v_settled
-          AND NOT EXISTS (SELECT FROM {schema}.schedule d WHERE d.topic_id = v_want.topic_id AND d.deliver_at <= v_now)
-          AND NOT {schema}.any_due(p_subscription_ids[1], v_want.due_since, v_now, true) THEN
+        v_clear := v_clear
+            AND (v_top > v_head OR v_next + p_messages_max[1] <= v_head + 1 OR v_next > v_head AND v_even AND v_last = v_head)
+            AND NOT EXISTS (SELECT FROM {schema}.schedule d WHERE d.topic_id = v_want.topic_id AND d.deliver_at <= v_now)
+            AND NOT EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_ids[1]
+                            AND o.suspect AND o.owner = p_owner AND o.due_at > v_now)
+            AND NOT {schema}.any_due(p_subscription_ids[1], v_want.due_since, v_now, true);
+    END IF;
+    IF v_clear AND v_next > v_top THEN
         -- Nothing is there: the head is at the last offset taken, which was read after the flag of the waiting process was raised
         -- (see "wake"). Nothing is handed out, so operators need not be held off.
         RETURN NEXT {schema}.recheck(p_subscription_ids[1], v_want.topic_id,
             {schema}.recheck_ms(p_subscription_ids[1], v_want.topic_id, v_want.due_since, v_now));
         RETURN;
+    ELSIF v_clear THEN
+        -- Whether the subscription is active is asked of the cursor: what is locked is looked at again, in its newest version, after
+        -- a pause let go of it. So is the head, where it is moved: a gap that another process noted meanwhile ends the
+        -- short way. The head is not waited for, so it does not matter that the cursor may be locked first.
+        WITH ahead AS MATERIALIZED (
+            SELECT e.head FROM {schema}.head e
+            WHERE e.topic_id = v_want.topic_id AND v_top > v_head AND e.gaps_until = 0 AND e.stuck_at IS NULL
+              AND e.era <= (SELECT y.era FROM {schema}.head y WHERE y.topic_id = v_want.topic_id ORDER BY y.era LIMIT 1)
+            FOR UPDATE SKIP LOCKED
+        ), was AS (
+            SELECT c.next_offset FROM {schema}.cursor c
+            WHERE c.subscription_id = p_subscription_ids[1] AND c.lane = 0 AND c.active
+              AND c.era <= (SELECT x.era FROM {schema}.cursor x WHERE x.subscription_id = p_subscription_ids[1] AND x.lane = 0
+                            ORDER BY x.era LIMIT 1)
+              AND c.next_offset >= v_next
+              AND CASE WHEN v_top > v_head THEN c.next_offset <= v_top AND EXISTS (SELECT FROM ahead)
+                       ELSE c.next_offset + p_messages_max[1] <= v_top + 1 END
+            FOR UPDATE
+        ), advanced AS (
+            UPDATE {schema}.head e SET head = v_top, moves = e.moves + 1, era = -((e.moves + 1) / 64)
+            FROM was, ahead
+            WHERE e.topic_id = v_want.topic_id AND ahead.head < v_top
+              AND e.era <= (SELECT y.era FROM {schema}.head y WHERE y.topic_id = v_want.topic_id ORDER BY y.era LIMIT 1)
+        ), moved AS (
+            UPDATE {schema}.cursor c
+            SET next_offset = least(was.next_offset + p_messages_max[1], v_top + 1), due_from = v_now - interval '200 ms',
+                moves = c.moves + 1, era = -((c.moves + 1) / 64)
+            FROM was
+            WHERE c.subscription_id = p_subscription_ids[1] AND c.lane = 0
+              AND c.era <= (SELECT x.era FROM {schema}.cursor x WHERE x.subscription_id = p_subscription_ids[1] AND x.lane = 0
+                            ORDER BY x.era LIMIT 1)
+            RETURNING was.next_offset AS first, c.next_offset - 1 AS last
+        ), leased AS (
+            INSERT INTO {schema}.outstanding AS o (token, first_offset, last_offset, due_at, subscription_id, owner)
+            SELECT {schema}.new_token(), m.first, m.last,
+                   CASE WHEN v_want.lease_ms = 0 THEN 'infinity' ELSE v_now + make_interval(secs => v_want.lease_ms / 1000.0) END,
+                   p_subscription_ids[1], p_owner
+            FROM moved m
+            RETURNING o.token, o.first_offset, o.last_offset, o.due_at
+        )
+        SELECT 'lease', p_subscription_ids[1], v_want.topic_id, l.token, l.first_offset, l.last_offset, 1, l.due_at, false, NULL, NULL, NULL, NULL
+        INTO v_row FROM leased l;
+        IF FOUND THEN
+            RETURN NEXT v_row;
+            RETURN;
+        END IF;
     END IF;
     -- Before the state is read, and until the end: see 0015_life_cycle.
     IF NOT {schema}.hold_claims(p_subscription_ids, false) THEN

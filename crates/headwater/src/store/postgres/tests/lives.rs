@@ -131,15 +131,17 @@ async fn after_a_pause_nothing_is_handed_out_whatever_was_under_way() {
     let store = Arc::new(scene.open().await);
     let subscription = subscribed(&store).await;
     let held = async || store.subscriptions(&orders()).await.unwrap()[0].in_flight;
-    // A full range is claimed the short way, a part of one the long way.
-    for count in [10, 3] {
+    // The short way: a full range, and what is left. Then the long way, which a group with limits takes.
+    for (count, in_flight_max) in [(10, None), (3, None), (10, Some(1_000))] {
         store.publish(&orders(), &vec![NewMessage::new("x"); count]).await.unwrap();
         store.maintain().await.unwrap();
         let claimer = scene.client().await;
         let claim = format!(
-            "BEGIN; SELECT {{schema}}.claim('open', ARRAY[{}], ARRAY[{}], ARRAY[60000::bigint], NULL, NULL, NULL, true,
+            "BEGIN; SELECT {{schema}}.claim('open', ARRAY[{}], ARRAY[{}], ARRAY[60000::bigint], {}, NULL, NULL, true,
              100, 1000, 1000, 1000, NULL)",
-            subscription.subscription_id, 2
+            subscription.subscription_id,
+            2,
+            in_flight_max.map_or("NULL".into(), |max| format!("ARRAY[{max}::bigint]"))
         );
         claimer.batch_execute(&scene.sql(&claim)).await.unwrap();
         let pausing = tokio::spawn({
@@ -164,7 +166,8 @@ async fn after_a_pause_nothing_is_handed_out_whatever_was_under_way() {
         pauser.batch_execute(&scene.sql(pause)).await.unwrap();
         let claiming = tokio::spawn({
             let (store, request) = (Arc::clone(&store), claim_of(&subscription, "late"));
-            let wants = vec![Want::new(subscription.subscription_id, 2)];
+            let limits = GroupLimits { in_flight_max, rate: None };
+            let wants = vec![Want { limits, ..Want::new(subscription.subscription_id, 2) }];
             async move { store.claim(&ClaimRequest { wants, ..request }).await }
         });
         until_somebody_waits(&scene).await;

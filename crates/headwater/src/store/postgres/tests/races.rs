@@ -73,6 +73,29 @@ async fn a_lease_being_settled_is_left_to_its_settler() {
     scene.drop().await;
 }
 
+/// No cursor passes a head that another session is moving: what that one finds missing is not known yet.
+#[tokio::test]
+async fn a_claim_beside_a_held_head_hands_out_nothing_above_it_and_does_not_wait() {
+    let Some(scene) = Scene::new() else { return };
+    let store = scene.open().await;
+    let subscription = subscribed(&store).await;
+    let mover = scene.client().await;
+    for message in ["a", "b"] {
+        store.publish(&orders(), &[NewMessage::new(message)]).await.unwrap();
+        mover.batch_execute(&scene.sql("BEGIN; SELECT FROM {schema}.head FOR UPDATE")).await.unwrap();
+        let beside = in_time("a claim beside it", store.claim(&request(&subscription))).await.unwrap();
+        assert_eq!(beside.leases, []);
+        assert!(
+            beside.recheck_after.is_some_and(|after| after < Duration::from_millis(10)),
+            "it comes back soon"
+        );
+        mover.batch_execute("COMMIT").await.unwrap();
+        assert_eq!(store.claim(&request(&subscription)).await.unwrap().leases.len(), 1);
+    }
+    assert_eq!(store.doctor().await.unwrap(), []);
+    scene.drop().await;
+}
+
 /// Two beats at once, one of them by an owner that the other is about to sweep: neither waits for good.
 #[tokio::test]
 async fn a_beat_of_an_owner_being_swept_waits_and_goes_on() {
