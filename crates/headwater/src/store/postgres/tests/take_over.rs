@@ -198,5 +198,9 @@ async fn owners_of_the_same_session_are_not_taken_for_gone() {
         assert_eq!(pair.holder.take_over(&beside).await.unwrap(), 0, "the holder lives");
         pair.clock.advance(Duration::from_millis(500));
     }
+    let session = pair.holder.prover.session(pair.holder.connections.hosts()).unwrap();
+    let found = pair.scene.sql("SELECT f.owner FROM {schema}.watch('beside', $1, 16) f");
+    assert!(session.client.query(&found, &[&session.key]).await.unwrap().is_empty(), "none is found gone");
+    drop(session);
     pair.assert_kept().await;
 }

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use tokio::sync::oneshot::error::TryRecvError;
+
 use super::super::epoch::History;
 use super::*;
 
@@ -199,25 +201,25 @@ async fn a_publish_outlasts_a_lock_that_ends_a_claim() {
 async fn publishes_that_were_put_back_keep_no_claim_from_its_answer() {
     let place = Place::new();
     let options = OpenOptions::default().statement_timeout(Duration::from_secs(3));
-    let store = Arc::new(open_at(&place.path(), options).await.unwrap());
+    let store = open_at(&place.path(), options).await.unwrap();
     let subscription = subscribed(&store, "orders").await;
     let own = place.connect();
     own.execute_batch("BEGIN IMMEDIATE").unwrap();
     // One more than a transaction takes.
-    let publishes: Vec<_> = (0..=writer::GROUP_COMMANDS_MAX)
-        .map(|_| {
-            let store = Arc::clone(&store);
-            tokio::spawn(async move { store.publish(&topic("orders"), &messages(1)).await })
-        })
-        .collect();
-    // On this runtime each of them is queued now.
-    tokio::task::yield_now().await;
+    let mut answers = Vec::new();
+    for _ in 0..=writer::GROUP_COMMANDS_MAX {
+        let (job, answer) = Job::new(Kind::Publish, |_| Ok(()));
+        assert!(store.commands.push(Box::new(job)).await.is_ok());
+        answers.push(answer);
+    }
     let claimed = store.claim(&request(&subscription, 1)).await;
     assert_eq!(claimed.unwrap_err().kind(), ErrorKind::Busy);
-    assert!(publishes.iter().all(|publish| !publish.is_finished()), "they wait longer than the claim");
+    let waits = |answer: &mut oneshot::Receiver<_>| {
+        answer.try_recv().is_err_and(|empty| empty == TryRecvError::Empty)
+    };
+    assert!(answers.iter_mut().all(waits), "they wait longer than the claim");
     own.execute_batch("COMMIT").unwrap();
-    for publish in publishes {
-        publish.await.unwrap().unwrap();
+    for answer in answers {
+        answer.await.unwrap().unwrap();
     }
-    assert_eq!(drain(&store, &subscription).await.len(), writer::GROUP_COMMANDS_MAX + 1);
 }
