@@ -1,7 +1,8 @@
 //! Which locks claims take: none that a role without rights could hold against them, and none at all where nothing is there. And in
 //! which order operators take theirs.
 
-use super::races::{claim_of, in_time, until_true};
+use super::lives::until_somebody_waits;
+use super::races::{claim_of, in_time};
 use super::*;
 use crate::ManualClock;
 use crate::lease::GroupLimits;
@@ -96,13 +97,6 @@ async fn a_claim_that_finds_nothing_gets_no_xid() {
     scene.drop().await;
 }
 
-/// Waits until a session of this namespace's functions waits for a lock.
-async fn until_one_waits(scene: &Scene, client: &Client) {
-    let like = format!("%{}%", scene.namespace);
-    let waits = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE $1";
-    until_true("a session waits", async || !client.query(waits, &[&like]).await.unwrap().is_empty()).await;
-}
-
 /// A claim takes lanes one after the other, in the order of locks. The rows lie in another one, and the plan finds them in that.
 #[tokio::test]
 async fn a_pause_that_waits_for_a_lane_holds_no_later_lane() {
@@ -112,9 +106,9 @@ async fn a_pause_that_waits_for_a_lane_holds_no_later_lane() {
     store.create_topic(&orders(), &settings).await.unwrap();
     let group = GroupName::new("a").unwrap();
     store.subscribe(&orders(), &group, Start::Beginning).await.unwrap();
-    let (claim, test) = (scene.client().await, scene.client().await);
+    let claim = scene.client().await;
     // A version of lane 0 behind that of lane 1.
-    test.batch_execute(&scene.sql("UPDATE {schema}.cursor SET moves = moves WHERE lane = 0")).await.unwrap();
+    claim.batch_execute(&scene.sql("UPDATE {schema}.cursor SET moves = moves WHERE lane = 0")).await.unwrap();
     let by_place =
         format!("{}?options=-c%20enable_indexscan%3Doff%20-c%20enable_bitmapscan%3Doff", scene.url);
     let store =
@@ -124,7 +118,7 @@ async fn a_pause_that_waits_for_a_lane_holds_no_later_lane() {
         .await
         .unwrap();
     let pausing = tokio::spawn(async move { store.shift(&orders(), &group, Transition::Pause).await });
-    until_one_waits(&scene, &test).await;
+    until_somebody_waits(&scene).await;
     let next = scene.sql("SELECT FROM {schema}.cursor WHERE lane = 1 FOR UPDATE NOWAIT");
     claim.batch_execute(&next).await.expect("the next lane is free");
     claim.batch_execute("COMMIT").await.unwrap();
@@ -136,6 +130,7 @@ async fn a_pause_that_waits_for_a_lane_holds_no_later_lane() {
 /// locks the first group and then the other, and one that has a head and then counts an expiry in a subscription.
 #[tokio::test]
 async fn a_detector_that_waits_holds_nothing_later_in_the_order_of_locks() {
+    // $1 and $2 are the subscriptions, $3 and $4 the topics, each in its order.
     for (held, next) in [
         (
             "{schema}.subscription WHERE subscription_id = $1 FOR UPDATE",
@@ -177,14 +172,14 @@ async fn a_detector_that_waits_holds_nothing_later_in_the_order_of_locks() {
             let text = scene.sql(&format!("SELECT FROM {text}"));
             (1..=4).fold(text, |text, n| text.replace(&format!("${n}"), &ids[n - 1].to_string()))
         };
-        let (other, test) = (scene.client().await, scene.client().await);
+        let other = scene.client().await;
         other.batch_execute("BEGIN").await.unwrap();
         other.batch_execute(&sql(held)).await.unwrap();
         let detecting = tokio::spawn({
             let store = Arc::clone(&store);
             async move { store.detect_dead().await }
         });
-        until_one_waits(&scene, &test).await;
+        until_somebody_waits(&scene).await;
         let free = other.batch_execute(&sql(&format!("{next} FOR UPDATE NOWAIT"))).await;
         assert!(free.is_ok(), "waits for {held}, and holds {next}: {free:?}");
         other.batch_execute("COMMIT").await.unwrap();
