@@ -27,8 +27,8 @@ COMMENT ON FUNCTION {schema}.resign IS 'granted to consumer: gives up the term o
 -- silent because nobody could speak. They are suspected, and die at a look that comes an interval later and finds them silent
 -- still. A suspicion is void once its subject has spoken, or the server was restarted again.
 --
--- Extents first, then heads, then claims apart, each for all that may die and in one order: see 0014_life_cycle_tables. Who is past its timeout only
--- after that look is left for the next.
+-- Extents first, then heads, then claims apart, each for all that may die and in one order: see 0014_life_cycle_tables. Who is
+-- past its timeout only after that look is left for the next.
 CREATE FUNCTION {schema}.detect_dead(p_now {schema}.injected_time) RETURNS TABLE (kind text, topic text, group_name text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

@@ -250,7 +250,7 @@ async fn one_that_lost_is_woken_if_the_lease_of_the_other_ends_before_the_safety
     rivals.note(subscription.subscription_id, topic_id, 1, 1, false);
     let (connection, now_ms) = (place.connect(), clock.now().as_millisecond());
     let has_more = |now_ms| rivals.has_more(&connection, topic_id, 1, now_ms).unwrap();
-    assert!(!has_more(now_ms - 1), "the waiter looks by itself before it ends");
+    assert!(!has_more(now_ms - 1), "the waiter's own poll comes before its end");
     assert!(has_more(now_ms), "it ends with the safety poll");
     there.settle(&[Settlement::ack_all(&lease)]).await.unwrap().remove(0).unwrap();
     assert!(!has_more(now_ms), "nothing is left");
