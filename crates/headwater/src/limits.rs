@@ -40,6 +40,8 @@ pub const ERROR_TEXT_BYTES_MAX: usize = 64 * 1024;
 pub const DEAD_LETTER_IDS_MAX: usize = 10_000;
 /// Most dead letters redriven or purged in one transaction; a selection may be of any size.
 pub const DEAD_LETTERS_PER_STEP: i32 = 500;
+/// How often a process proves that it lives, and examines others.
+pub(crate) const WATCH_EVERY: Duration = Duration::from_millis(500);
 /// How many owners each owner examines for their proof of life: those that follow it by name.
 pub(crate) const WATCHED_OWNERS_MAX: i32 = 16;
 /// How long the inbox knows that a handler has handled a message.

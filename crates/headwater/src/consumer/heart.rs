@@ -19,7 +19,7 @@ use super::group::Group;
 use super::runtime::Runtime;
 use super::standing::EndReason;
 use crate::error::{Error, ErrorKind, Result, no_panic};
-use crate::limits::{DELAY_MAX, HEARTBEAT_FAILURES_MAX};
+use crate::limits::{DELAY_MAX, HEARTBEAT_FAILURES_MAX, WATCH_EVERY};
 use crate::name::GroupName;
 use crate::store::{Beat, Pulse};
 use crate::subscription::{DeliveryPolicy, Subscription, SubscriptionId, SubscriptionState};
@@ -31,8 +31,6 @@ pub(crate) const BEAT_MAX: Duration = Duration::from_secs(5);
 const READ_MAX: Duration = Duration::from_secs(2);
 /// How soon after one heartbeat another may be asked for out of turn.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// How often the process proves that it lives, and examines others.
-const WATCH_EVERY: Duration = Duration::from_millis(500);
 /// The longest interval: a process that serves nobody waits for somebody.
 const INTERVAL_MAX: Duration = Duration::from_secs(300);
 

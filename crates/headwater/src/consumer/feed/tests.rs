@@ -1,8 +1,9 @@
-//! How often an idle feed claims, and what becomes of groups whose feed panics.
+//! How often an idle feed claims, what it reads of its leases, and what becomes of groups whose feed panics.
 
 use super::*;
 use crate::consumer::member::Members;
 use crate::consumer::runtime::Runtime;
+use crate::consumer::settings::GroupSettings;
 use crate::consumer::tests::plain;
 use crate::consumer::tests::still::{Failing, Still};
 use crate::lease_thread::LeaseThread;
@@ -19,14 +20,25 @@ fn served(store: &Arc<Still>, panics: u32) -> (Arc<Runtime>, Arc<Feed>, Arc<Grou
 
 /// The only group of a topic.
 fn serve_one(store: &Arc<Still>, runtime: &Arc<Runtime>, topic: i32) -> (Arc<Feed>, Arc<Group>) {
+    let (feed, group) = join_one(store, runtime, topic, plain());
+    runtime.serve(Arc::clone(&group));
+    (feed, group)
+}
+
+/// The only group of a topic, which nothing is claimed for.
+fn join_one(
+    store: &Arc<Still>,
+    runtime: &Arc<Runtime>,
+    topic: i32,
+    settings: GroupSettings,
+) -> (Arc<Feed>, Arc<Group>) {
     let mut subscription = store.subscription();
     (subscription.topic.topic_id, subscription.subscription_id) = (TopicId(topic), SubscriptionId(topic));
     let feed = runtime.feed(subscription.topic.topic_id);
     let metrics = Registry::default().group(&subscription.topic.name, &subscription.group);
     let (settler, changed) = (runtime.settler.clone(), Arc::clone(&feed.changed));
-    let group = Arc::new(Group::new(subscription, plain(), Members::default(), settler, changed, metrics));
+    let group = Arc::new(Group::new(subscription, settings, Members::default(), settler, changed, metrics));
     feed.join(Arc::clone(&group));
-    runtime.serve(Arc::clone(&group));
     (feed, group)
 }
 
@@ -84,4 +96,27 @@ async fn a_feed_that_panics_again_and_again_ends_its_groups_and_their_heartbeats
     let before = store.count("beat");
     tokio::time::sleep(Duration::from_secs(600)).await;
     assert_eq!(store.count("beat"), before, "nor says that it lives");
+}
+
+/// The small ones of a claim would be read, and the large one given back, claim by claim.
+#[tokio::test(start_paused = true)]
+async fn the_first_lease_of_a_claim_is_read_though_it_is_large_and_the_others_fit() {
+    let store = Arc::new(Still::default());
+    let of_store = Arc::clone(&store) as Arc<dyn Store>;
+    let runtime = Runtime::start(LeaseThread::here(), of_store, Runtime::new_owner().unwrap(), None, None);
+    let (feed, group) = join_one(&store, &runtime, 1, GroupSettings { buffer_bytes_max: 10_000, ..plain() });
+    let groups = HashMap::from([(group.subscription.subscription_id, &group)]);
+    store.sizes.lock().unwrap().extend([(1, 1_000_000), (7, 1_000_000)]);
+    // Apart from each other: each is a read of its own.
+    [1, 3, 5, 7].into_iter().for_each(|offset| store.hand_out(offset));
+    let leases: Vec<Lease> = store.leases.lock().unwrap().drain(..).collect();
+    feed.read_missing(&leases, &groups).await.unwrap();
+    let pages = feed.pages.lock().unwrap();
+    let read: Vec<i64> = leases
+        .iter()
+        .map(|lease| lease.range)
+        .filter(|range| pages.prefix(*range).is_some())
+        .map(|range| range.first.0)
+        .collect();
+    assert_eq!(read, [1, 3, 5], "of the large ones the first, and no other");
 }

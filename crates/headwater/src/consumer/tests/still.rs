@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use jiff::Timestamp;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -22,7 +21,7 @@ use crate::store::{
     Ack, AuditEntry, Beat, CleanStep, Detected, Finding, ForceCompleted, Lifecycle, Maintained, Moved,
     PartitionStep, Pulse, Record, Resurrected, Store, Stuck, SubscriptionStep, TrackStep, Upkeep, Wake,
 };
-use crate::store::{FetchBound, Fetched};
+use crate::store::{FetchBound, Fetched, Weighing};
 use crate::subscription::{
     DeliveryPolicy, MissedMessages, Outstanding, Start, Subscription, SubscriptionId, SubscriptionStatus,
     Transition,
@@ -43,6 +42,8 @@ pub(crate) struct Still {
     pub(crate) revives: Mutex<bool>,
     /// What the next claims hand out.
     pub(crate) leases: Mutex<VecDeque<Lease>>,
+    /// How many bytes the payload of an offset has, where it is not one.
+    pub(crate) sizes: Mutex<HashMap<i64, usize>>,
     /// Whether leases have no messages.
     pub(crate) empty: Mutex<bool>,
     /// How many settlements meet a lock.
@@ -177,20 +178,26 @@ with_the_rest! {
             Ok(if quiet { vec![] } else { subscriptions.to_vec() })
         }
 
-        async fn fetch_within(&self, _: TopicId, range: OffsetRange, _: FetchBound) -> Result<Fetched> {
+        async fn fetch_within(&self, _: TopicId, range: OffsetRange, bound: FetchBound) -> Result<Fetched> {
+            let sizes = self.sizes.lock().unwrap().clone();
             let message = |offset: i64| Message {
                 offset: Offset(offset),
                 message_id: Uuid::nil(),
                 key: None,
                 message_type: None,
-                payload: Bytes::from_static(b"x"),
+                payload: vec![b'x'; sizes.get(&offset).copied().unwrap_or(1)].into(),
                 content_type: None,
                 headers: crate::Headers::default(),
                 correlation_id: None,
                 created_at: Timestamp::UNIX_EPOCH,
             };
             let last = if *self.empty.lock().unwrap() { 0 } else { range.last.0 };
-            Ok(Fetched { messages: (range.first.0..=last).map(message).collect(), left: None })
+            let mut messages: Vec<Message> = (range.first.0..=last).map(message).collect();
+            let mut weighing = Weighing::new(bound);
+            let read = messages.iter().take_while(|message| weighing.fits(message.weight())).count();
+            let left = messages.get(read).map(|message| OffsetRange::new(message.offset, range.last));
+            messages.truncate(read);
+            Ok(Fetched { messages, left })
         }
 
         async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Result<()>>> {

@@ -255,6 +255,45 @@ pub async fn a_zombie_gives_up_only_what_is_removed(case: &Case) {
     assert_eq!(scene.reads().await, [3, 4, 5, 6, 7, 8]);
 }
 
+/// Only a group of a fan-out topic that has been dead for its time gives something up. A queue waits for its dead group, and
+/// a paused one comes back: what they hold stays, though its messages are removed.
+pub async fn only_the_long_dead_of_a_fan_out_topic_are_zombies(case: &Case) {
+    let settings = TopicSettings {
+        zombie_subscription_ttl: HOUR * 3,
+        message_retention: None,
+        max_retention: Some(HOUR),
+        lease: Duration::ZERO,
+        ..lively()
+    };
+    let scene = case.scene(settings.clone()).await;
+    let queue = TopicSettings { semantics: Semantics::Queue, ..settings.clone() };
+    let (queue, paused) = (scene.beside("queue", queue).await, scene.beside("paused", settings).await);
+    for scene in [&scene, &queue, &paused] {
+        scene.publish(2).await;
+        scene.claim_one("a", 1).await;
+        scene.clean_all().await;
+    }
+    paused.shift(Transition::Pause).await;
+    queue.pulse("dying").await;
+    scene.let_die(case).await;
+    assert_eq!(queue.state().await, SubscriptionState::Dead);
+    case.pass(HOUR).await;
+    for scene in [&scene, &queue, &paused] {
+        assert_eq!(scene.clean_all().await.removed, 2);
+    }
+    let keep = HOUR * 24 * 365;
+    let zombies = async || scene.store.clean_subscriptions(keep).await.unwrap().zombies;
+    assert_eq!(zombies().await, [], "not dead for long");
+    case.pass(HOUR * 2 - MOMENT).await;
+    assert_eq!(zombies().await, [], "a moment before its time");
+    case.pass(MOMENT).await;
+    assert_eq!(zombies().await, [named(&scene)]);
+    assert_eq!(scene.outstanding().await, []);
+    case.pass(HOUR * 24).await;
+    assert_eq!(zombies().await, [], "the others never");
+    assert_eq!((queue.outstanding().await.len(), paused.outstanding().await.len()), (1, 1));
+}
+
 /// While a group is paused nobody expects it to beat: resumed, it has a whole timeout to come back.
 pub async fn a_resumed_group_has_the_time_to_come_back(case: &Case) {
     let scene = case.scene(lively()).await;

@@ -74,6 +74,7 @@ macro_rules! conformance_life_cases {
                 a_bounded_resurrection_is_at_most_so_far_behind,
                 what_the_dead_held_is_there_when_they_come_back,
                 a_zombie_gives_up_only_what_is_removed,
+                only_the_long_dead_of_a_fan_out_topic_are_zombies,
                 old_dead_and_cancelled_groups_are_deleted,
                 a_resumed_group_has_the_time_to_come_back,
                 letters_keep_a_cancelled_group,

@@ -25,15 +25,16 @@ use super::statements::Statements;
 use super::{PostgresStore, fault};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease_thread::LeaseThread;
-use crate::limits::WATCHED_OWNERS_MAX;
+use crate::limits::{WATCH_EVERY, WATCHED_OWNERS_MAX};
 use crate::name::Owner;
 use crate::topic::TopicId;
 
 /// For how long a proof is found gone before leases end by it.
 const GRACE: Duration = Duration::from_millis(1_500);
-/// How long an answer of the session may take. With the half second between calls less than `GRACE`: a session that was cut is
-/// given up before others act on it.
+/// How long an answer of the session may take.
 const WATCH_MAX: Duration = Duration::from_millis(500);
+/// A session that was cut is given up before others act on it.
+const _: () = assert!(WATCH_EVERY.as_millis() + WATCH_MAX.as_millis() < GRACE.as_millis());
 /// How soon a session is tried again that could not be made.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// How much later if the server refuses what the session asks.

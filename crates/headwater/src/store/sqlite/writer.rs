@@ -32,7 +32,7 @@ use crate::store::wake::Hub;
 /// Commands waiting at most; further callers wait for a place.
 pub(super) const QUEUE_PLACES: usize = 1024;
 /// Commands in one transaction at most: bounds how long the first of them waits.
-const GROUP_COMMANDS_MAX: usize = 256;
+pub(super) const GROUP_COMMANDS_MAX: usize = 256;
 
 /// One transaction waits for a lock for this part of what a publish may wait: 5 of 30 seconds, by default.
 const TRIES_PER_PATIENCE: u32 = 6;

@@ -23,9 +23,10 @@
 -- running because it is at or above its xmax counts as ended. Two rules keep it from losing a row, whatever is stored:
 --   - a gap is searched by the very statement whose xmin closes it;
 --   - a gap is searched by the call that notes it, after it noted it.
--- A stored snapshot survives a crash, a failover and a dump. A bound is the xid of a transaction that committed before
+-- A stored snapshot survives a crash and a failover. A bound is the xid of a transaction that committed before
 -- the row of the head that holds the snapshot, so the log has it, and no xid below a bound is given again. A snapshot
--- from the future (its xmax is above the present one) is of another cluster or of a lost history, and counts as none.
+-- from the future (its xmax is above the present one) is of another cluster or of a lost history, and counts as none. A
+-- restored dump begins an epoch, which forgets them all: xids of another cluster, or of another time, say nothing here.
 -- A transaction sees rows of its own before it ends, and its own xid is in no xip of its own: so it counts as ended for itself. For
 -- others it has not, so a transaction that had an xid before L was read keeps no snapshot.
 --

@@ -27,8 +27,8 @@ COMMENT ON FUNCTION {schema}.resign IS 'granted to consumer: gives up the term o
 -- silent because nobody could speak. They are suspected, and die at a look that comes an interval later and finds them silent
 -- still. A suspicion is void once its subject has spoken, or the server was restarted again.
 --
--- Extents first, then claims apart, each for all that may die and in one order: see 0015_life_cycle. Who is past its timeout only
--- after that look is left for the next.
+-- Extents first, then heads, then claims apart, each for all that may die and in one order: see 0014_life_cycle_tables. Who is
+-- past its timeout only after that look is left for the next.
 CREATE FUNCTION {schema}.detect_dead(p_now {schema}.injected_time) RETURNS TABLE (kind text, topic text, group_name text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -53,6 +53,8 @@ BEGIN
         FOR i IN 1..cardinality(v_topics) LOOP
             PERFORM {schema}.begin_upkeep(v_topics[i]);
         END LOOP;
+        -- A claim that has moved a head counts expiries in subscriptions: no head is waited for with one of those in hand.
+        PERFORM FROM {schema}.head h WHERE h.topic_id = ANY (v_topics) ORDER BY h.topic_id FOR SHARE;
         PERFORM {schema}.hold_claims(v_ids, true);
     END IF;
     FOR s IN
@@ -70,7 +72,7 @@ BEGIN
             kind := 'near_timeout';
         ELSIF v_suspected + s.beat <= v_now OR v_suspected IS NULL AND v_watched THEN
             CONTINUE WHEN s.subscription_id <> ALL (coalesce(v_ids, '{}'))
-                OR NOT {schema}.die(s.subscription_id, s.topic_id, s.silent_since, v_now);
+                OR NOT {schema}.die(s.subscription_id, s.silent_since, v_now);
             kind := 'died';
         ELSE
             UPDATE {schema}.subscription x SET suspected_at = coalesce(v_suspected, v_now)
@@ -83,11 +85,10 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION {schema}.detect_dead IS 'granted to consumer: finds subscriptions that fell silent';
 
--- Declares one dead, if it is active and silent still. The caller holds its extent, and claims apart.
-CREATE FUNCTION {schema}.die(p_subscription_id integer, p_topic_id integer, p_silent_since timestamptz, p_now timestamptz) RETURNS boolean
+-- Declares one dead, if it is active and silent still. The caller holds its extent and its head, and claims apart.
+CREATE FUNCTION {schema}.die(p_subscription_id integer, p_silent_since timestamptz, p_now timestamptz) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM FROM {schema}.head h WHERE h.topic_id = p_topic_id FOR SHARE;
     UPDATE {schema}.subscription s SET status = 'dead', status_at = p_now, died_elapsed_ms = {schema}.elapsed(), suspected_at = NULL
     WHERE s.subscription_id = p_subscription_id AND s.status = 'active' AND s.heartbeat_at < p_silent_since;
     IF NOT FOUND THEN

@@ -15,6 +15,11 @@ async fn claimed_epoch(store: &PostgresStore, subscription: &Subscription) -> Ep
     claimed.epoch
 }
 
+/// The very row, as a dump brings it back: with another xmin.
+const RESTORED: &str =
+    "BEGIN; CREATE TEMP TABLE dump ON COMMIT DROP AS TABLE {schema}.epoch; DELETE FROM {schema}.epoch;
+    INSERT INTO {schema}.epoch TABLE dump; COMMIT";
+
 #[tokio::test]
 async fn a_restored_dump_begins_an_epoch_that_the_doctor_shows() {
     let Some(scene) = Scene::new() else { return };
@@ -22,11 +27,7 @@ async fn a_restored_dump_begins_an_epoch_that_the_doctor_shows() {
     let subscription = subscribed(&store).await;
     let before = claimed_epoch(&store, &subscription).await;
     assert_eq!(claimed_epoch(&store, &subscription).await, before, "nothing happened");
-    // The very row, as a dump brings it back: with another xmin.
-    let copied =
-        "BEGIN; CREATE TEMP TABLE dump ON COMMIT DROP AS TABLE {schema}.epoch; DELETE FROM {schema}.epoch;
-        INSERT INTO {schema}.epoch TABLE dump; COMMIT";
-    scene.client().await.batch_execute(&scene.sql(copied)).await.unwrap();
+    scene.client().await.batch_execute(&scene.sql(RESTORED)).await.unwrap();
     let after = claimed_epoch(&store, &subscription).await;
     assert_ne!(after, before);
     assert_eq!(claimed_epoch(&store, &subscription).await, after, "one epoch for all that claim in it");
@@ -34,6 +35,36 @@ async fn a_restored_dump_begins_an_epoch_that_the_doctor_shows() {
     let found: Vec<_> = findings.iter().map(|finding| (finding.check, finding.problem.as_str())).collect();
     assert_eq!((found.len(), found[0].0), (1, "epoch_changed"), "{found:?}");
     assert!(found[0].1.contains("restore"), "{found:?}");
+}
+
+/// The snapshots in a dump are of the cluster it was made on. Here another transaction may run under an xid that ran there: the rows that
+/// had come with its end would be passed over, and then taken for dead.
+#[tokio::test]
+async fn a_restored_dump_brings_no_snapshot_of_what_was_seen() {
+    let Some(scene) = Scene::new() else { return };
+    let store = scene.open().await;
+    let subscription = subscribed(&store).await;
+    store.publish(&orders(), &["1", "2", "3"].map(NewMessage::new)).await.unwrap();
+    store.close().await.unwrap();
+    let (running, client) = (scene.client().await, scene.client().await);
+    let xid = "SELECT pg_current_xact_id()::text::bigint";
+    running.batch_execute("BEGIN").await.unwrap();
+    let xid: i64 = running.query_one(xid, &[]).await.unwrap().get(0);
+    let restored = format!(
+        "UPDATE {{schema}}.head SET empty_until = '{{3}}', empty_bound = ARRAY['{after}'::xid8], empty_seen = '{xid}:{after}:{xid}',
+            gaps_seen = '{xid}:{after}:{xid}'; {RESTORED}",
+        after = xid + 1,
+    );
+    client.batch_execute(&scene.sql(&restored)).await.unwrap();
+    let store = scene.open().await;
+    let kept =
+        scene.sql("SELECT count(*) FROM {schema}.head WHERE empty_seen IS NOT NULL OR gaps_seen IS NOT NULL");
+    assert_eq!(client.query_one(&kept, &[]).await.unwrap().get::<_, i64>(0), 0);
+    let leases = in_time("a claim", store.claim(&request(&subscription))).await.unwrap().leases;
+    let ranges: Vec<String> = leases.iter().map(|lease| lease.range.to_string()).collect();
+    assert_eq!(ranges, ["1..=3"]);
+    running.batch_execute("ROLLBACK").await.unwrap();
+    scene.drop().await;
 }
 
 /// As a promoted standby finds it: no epoch, and another timeline than before.

@@ -4,6 +4,8 @@ use super::*;
 use crate::clock::{Clock, ManualClock};
 use crate::lease::Outcome;
 use crate::subscription::{SubscriptionId, Transition};
+use crate::topic::Ordering;
+use crate::{Offset, OffsetRange};
 
 #[tokio::test]
 async fn a_check_names_what_claims_may_find_and_nothing_that_is_quiet() {
@@ -57,5 +59,38 @@ async fn a_check_names_what_claims_may_find_and_nothing_that_is_quiet() {
     assert_eq!(check().await, [none, a, b], "it will be due");
     store.shift(&orders(), &group("a"), Transition::Pause).await.unwrap();
     assert!(check().await.contains(&a), "a claim tells that it is paused");
+    scene.drop().await;
+}
+
+/// What is parked is due with no time of its own. An ack frees it, and its process may end before it wakes the others.
+#[tokio::test]
+async fn a_check_names_a_group_with_nothing_but_a_parked_range() {
+    let Some(scene) = Scene::new() else { return };
+    let clock = ManualClock::at(jiff::Timestamp::now());
+    let store = scene.open_at(&clock).await;
+    let settings = TopicSettings { ordering: Ordering::Key, lanes: 1, ..TopicSettings::pub_sub() };
+    store.create_topic(&orders(), &settings).await.unwrap();
+    let group = GroupName::new("a").unwrap();
+    let subscription = store.subscribe(&orders(), &group, Start::Beginning).await.unwrap();
+    let id = subscription.subscription_id;
+    let claim = async || store.claim(&request(&subscription)).await.unwrap().leases.remove(0);
+    store.publish(&orders(), &["1", "2"].map(|text| NewMessage::new(text).key("k"))).await.unwrap();
+    let both = claim().await;
+    let retry =
+        Outcome::Retry { after: Duration::from_secs(60), error: "later".into(), key: Some("k".into()) };
+    let parts = [(1, retry), (2, Outcome::Park { key: "k".into() })];
+    let parts = parts.map(|(offset, outcome)| (OffsetRange::one(Offset(offset)), outcome));
+    store.settle(&[Settlement::each(&both, parts.into())]).await.unwrap().remove(0).unwrap();
+    clock.advance(Duration::from_secs(61));
+    let first = claim().await;
+    assert_eq!(first.range, OffsetRange::one(Offset(1)));
+    // The ack is committed, and its process ends.
+    let acked = scene.sql("DELETE FROM {schema}.outstanding WHERE NOT parked");
+    assert_eq!(scene.client().await.execute(&acked, &[]).await.unwrap(), 1);
+    assert_eq!(store.claimable(&[id]).await.unwrap(), [id], "the parked range is free");
+    let second = claim().await;
+    assert_eq!(second.range, OffsetRange::one(Offset(2)));
+    store.settle(&[Settlement::ack_all(&second)]).await.unwrap().remove(0).unwrap();
+    assert_eq!(store.claimable(&[id]).await.unwrap(), []);
     scene.drop().await;
 }

@@ -31,7 +31,7 @@ async fn kill(scene: &Scene) {
 }
 
 /// Waits until a session of this namespace's functions waits for a lock.
-async fn until_somebody_waits(scene: &Scene) {
+pub(super) async fn until_somebody_waits(scene: &Scene) {
     let client = scene.client().await;
     let like = format!("%{}%", scene.namespace);
     let waits = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE $1";

@@ -1,8 +1,13 @@
-//! Which locks claims take: none that a role without rights could hold against them, and none at all where nothing is there.
+//! Which locks claims take: none that a role without rights could hold against them, and none at all where nothing is there. And in
+//! which order operators take theirs.
 
+use super::lives::until_somebody_waits;
 use super::races::{claim_of, in_time};
 use super::*;
+use crate::ManualClock;
 use crate::lease::GroupLimits;
+use crate::store::{Beat, Upkeep};
+use crate::subscription::{Activity, Transition};
 use crate::topic::Ordering;
 
 /// A claim as a statement of its own connection: 10 messages at most.
@@ -90,4 +95,96 @@ async fn a_claim_that_finds_nothing_gets_no_xid() {
         }
     }
     scene.drop().await;
+}
+
+/// A claim takes lanes one after the other, in the order of locks. The rows lie in another one, and the plan finds them in that.
+#[tokio::test]
+async fn a_pause_that_waits_for_a_lane_holds_no_later_lane() {
+    let Some(scene) = Scene::new() else { return };
+    let settings = TopicSettings { ordering: Ordering::Key, lanes: 2, ..TopicSettings::pub_sub() };
+    let store = scene.open().await;
+    store.create_topic(&orders(), &settings).await.unwrap();
+    let group = GroupName::new("a").unwrap();
+    store.subscribe(&orders(), &group, Start::Beginning).await.unwrap();
+    let claim = scene.client().await;
+    // A version of lane 0 behind that of lane 1.
+    claim.batch_execute(&scene.sql("UPDATE {schema}.cursor SET moves = moves WHERE lane = 0")).await.unwrap();
+    let by_place =
+        format!("{}?options=-c%20enable_indexscan%3Doff%20-c%20enable_bitmapscan%3Doff", scene.url);
+    let store =
+        PostgresStore::open(&by_place, scene.namespace.clone(), OpenOptions::default()).await.unwrap();
+    claim
+        .batch_execute(&scene.sql("BEGIN; SELECT FROM {schema}.cursor WHERE lane = 0 FOR UPDATE"))
+        .await
+        .unwrap();
+    let pausing = tokio::spawn(async move { store.shift(&orders(), &group, Transition::Pause).await });
+    until_somebody_waits(&scene).await;
+    let next = scene.sql("SELECT FROM {schema}.cursor WHERE lane = 1 FOR UPDATE NOWAIT");
+    claim.batch_execute(&next).await.expect("the next lane is free");
+    claim.batch_execute("COMMIT").await.unwrap();
+    in_time("the pause", pausing).await.unwrap().unwrap();
+    scene.drop().await;
+}
+
+/// Two silent groups, the first of the second topic: the order of topics is not that of subscriptions. The detector meets one that
+/// locks the first group and then the other, and one that has a head and then counts an expiry in a subscription.
+#[tokio::test]
+async fn a_detector_that_waits_holds_nothing_later_in_the_order_of_locks() {
+    // $1 and $2 are the subscriptions, $3 and $4 the topics, each in its order.
+    for (held, next) in [
+        (
+            "{schema}.subscription WHERE subscription_id = $1 FOR UPDATE",
+            "{schema}.subscription WHERE subscription_id = $2",
+        ),
+        ("{schema}.head WHERE topic_id = $3 FOR UPDATE", "{schema}.head WHERE topic_id = $4"),
+        ("{schema}.head WHERE topic_id = $3 FOR UPDATE", "{schema}.subscription WHERE subscription_id = $1"),
+    ] {
+        let Some(scene) = Scene::new() else { return };
+        let clock = ManualClock::at(jiff::Timestamp::now());
+        let store = Arc::new(scene.open_at(&clock).await);
+        let timeout = Duration::from_secs(60);
+        let settings = TopicSettings {
+            heartbeat_interval: timeout / 4,
+            heartbeat_timeout: timeout,
+            ..TopicSettings::pub_sub()
+        };
+        let [one, two] = ["one", "two"].map(|name| TopicName::new(name).unwrap());
+        for topic in [&one, &two] {
+            store.create_topic(topic, &settings).await.unwrap();
+        }
+        let group = GroupName::new("a").unwrap();
+        let first = store.subscribe(&two, &group, Start::Beginning).await.unwrap();
+        let second = store.subscribe(&one, &group, Start::Beginning).await.unwrap();
+        let beats = [&first, &second].map(|subscription| Beat {
+            subscription_id: subscription.subscription_id,
+            activity: Activity::default(),
+        });
+        store.beat(&Owner::new("dying").unwrap(), &beats).await.unwrap();
+        assert_eq!(store.detect_dead().await.unwrap().died, []);
+        clock.advance(timeout + Duration::from_secs(1));
+        let ids = [
+            first.subscription_id.0,
+            second.subscription_id.0,
+            second.topic.topic_id.0,
+            first.topic.topic_id.0,
+        ];
+        let sql = |text: &str| {
+            let text = scene.sql(&format!("SELECT FROM {text}"));
+            (1..=4).fold(text, |text, n| text.replace(&format!("${n}"), &ids[n - 1].to_string()))
+        };
+        let other = scene.client().await;
+        other.batch_execute("BEGIN").await.unwrap();
+        other.batch_execute(&sql(held)).await.unwrap();
+        let detecting = tokio::spawn({
+            let store = Arc::clone(&store);
+            async move { store.detect_dead().await }
+        });
+        until_somebody_waits(&scene).await;
+        let free = other.batch_execute(&sql(&format!("{next} FOR UPDATE NOWAIT"))).await;
+        assert!(free.is_ok(), "waits for {held}, and holds {next}: {free:?}");
+        other.batch_execute("COMMIT").await.unwrap();
+        let died = in_time("the detector", detecting).await.unwrap().unwrap().died;
+        assert_eq!(died.len(), 2, "{died:?}");
+        scene.drop().await;
+    }
 }

@@ -187,3 +187,20 @@ async fn a_consumer_may_take_over() {
     assert_eq!(ended, 1);
     pair.scene.drop().await;
 }
+
+/// Two owners of one store have one session, which may take its own lock again: for itself that lock is always free.
+#[tokio::test]
+async fn owners_of_the_same_session_are_not_taken_for_gone() {
+    let Some(pair) = Pair::new().await else { return };
+    let beside = owner("beside");
+    pair.holder.heartbeat(&beside, SILENT_FOR).await.unwrap();
+    for _ in 0..CALLS {
+        assert_eq!(pair.holder.take_over(&beside).await.unwrap(), 0, "the holder lives");
+        pair.clock.advance(Duration::from_millis(500));
+    }
+    let session = pair.holder.prover.session(pair.holder.connections.hosts()).unwrap();
+    let found = pair.scene.sql("SELECT f.owner FROM {schema}.watch('beside', $1, 16) f");
+    assert!(session.client.query(&found, &[&session.key]).await.unwrap().is_empty(), "none is found gone");
+    drop(session);
+    pair.assert_kept().await;
+}

@@ -1,5 +1,7 @@
 //! Proofs of life where this engine has its own way: files beside the store's.
 
+use std::fs::TryLockError;
+
 use super::*;
 use crate::store::Lifecycle;
 
@@ -13,6 +15,13 @@ fn owner(name: &str) -> Owner {
 fn proofs(place: &Place) -> Vec<PathBuf> {
     let files = std::fs::read_dir(place.directory.path()).unwrap().map(|entry| entry.unwrap().path());
     files.filter(|path| path.to_string_lossy().contains("-owner-")).collect()
+}
+
+/// The file that the row of an owner names.
+fn proof_of(place: &Place, name: &str) -> PathBuf {
+    let sql = "SELECT proof FROM headwater_owner WHERE owner = ?1";
+    let proof: String = place.connect().query_row(sql, [name], |row| row.get(0)).unwrap();
+    place.directory.path().join(format!("store.db-owner-{proof}"))
 }
 
 async fn alive(place: &Place, name: &str) -> SqliteStore {
@@ -84,4 +93,44 @@ async fn without_a_place_for_its_file_an_owner_is_judged_by_silence() {
     store.heartbeat(&owner("long"), SILENT_FOR).await.unwrap();
     assert_eq!(store.take_over(&owner("long")).await.unwrap(), 0);
     assert!(proofs(&place).is_empty());
+}
+
+/// Until what is queued is committed the process lives for others: they would end leases whose settlements are queued. Closed
+/// or only dropped.
+#[tokio::test]
+async fn a_proof_is_kept_until_what_is_queued_is_committed() {
+    for closes in [true, false] {
+        let place = Place::new();
+        let (lives, ends) = (alive(&place, "lives").await, holder(&place, "ends").await);
+        let proof = proof_of(&place, "ends");
+        let (go, gate) = std::sync::mpsc::channel::<()>();
+        let (entered, mut runs) = tokio::sync::mpsc::channel(1);
+        let (job, _answer) = Job::new(Kind::Consume, move |work| {
+            let _ = entered.blocking_send(());
+            let _ = gate.recv();
+            // As the settlement of its lease.
+            work.connection.execute("DELETE FROM headwater_range", [])?;
+            Ok(())
+        });
+        assert!(ends.commands.push(Box::new(job)).await.is_ok());
+        runs.recv().await.unwrap();
+        let is_held =
+            || matches!(std::fs::File::open(&proof).unwrap().try_lock(), Err(TryLockError::WouldBlock));
+        if closes {
+            let mut closing = std::pin::pin!(ends.close());
+            assert!(futures::poll!(closing.as_mut()).is_pending());
+            assert!(is_held(), "closing, with a settlement queued");
+            go.send(()).unwrap();
+            closing.await.unwrap();
+            assert!(!is_held());
+        } else {
+            drop(ends);
+            assert!(is_held(), "dropped, with a settlement queued");
+            go.send(()).unwrap();
+            // Until the thread has ended.
+            let released = std::fs::File::open(&proof).unwrap();
+            tokio::task::spawn_blocking(move || released.lock()).await.unwrap().unwrap();
+        }
+        assert_eq!(lives.take_over(&owner("lives")).await.unwrap(), 0, "nothing is left to end");
+    }
 }

@@ -3,6 +3,8 @@
 use std::time::Instant;
 
 use super::*;
+use crate::clock::ManualClock;
+use crate::limits::SAFETY_POLL;
 
 /// Waits for a wake-up with a deadline far below the safety poll.
 async fn woken_by(store: &SqliteStore, topic_id: TopicId, act: impl AsyncFnOnce()) -> bool {
@@ -229,4 +231,27 @@ async fn one_that_lost_to_another_process_is_woken_only_by_what_is_left() {
     other.execute_batch("INSERT INTO headwater_publish (topic, payload) VALUES ('orders', 'left')").unwrap();
     assert!(wake.wait(Duration::from_secs(5)).await, "something is left");
     assert_eq!(drain(&store, &subscription).await, ["left"]);
+}
+
+/// The lease of the process that won may end before the waiter's next safety poll. Only a claim that is made now is answered
+/// with that time.
+#[tokio::test]
+async fn one_that_lost_is_woken_if_the_lease_of_the_other_ends_before_the_safety_poll() {
+    let place = Place::new();
+    let clock = ManualClock::at(Timestamp::now());
+    let there =
+        open_at(&place.path(), OpenOptions::default().clock(Clock::Manual(clock.clone()))).await.unwrap();
+    let subscription = subscribed(&there, "orders").await;
+    there.publish(&topic("orders"), &messages(1)).await.unwrap();
+    let mut wanted = request(&subscription, 1);
+    wanted.wants[0].lease = Some(SAFETY_POLL);
+    let lease = there.claim(&wanted).await.unwrap().leases.remove(0);
+    let (rivals, topic_id) = (rivals::Rivals::default(), subscription.topic.topic_id);
+    rivals.note(subscription.subscription_id, topic_id, 1, 1, false);
+    let (connection, now_ms) = (place.connect(), clock.now().as_millisecond());
+    let has_more = |now_ms| rivals.has_more(&connection, topic_id, 1, now_ms).unwrap();
+    assert!(!has_more(now_ms - 1), "the waiter's own poll comes before its end");
+    assert!(has_more(now_ms), "it ends with the safety poll");
+    there.settle(&[Settlement::ack_all(&lease)]).await.unwrap().remove(0).unwrap();
+    assert!(!has_more(now_ms), "nothing is left");
 }

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use tokio::sync::oneshot::error::TryRecvError;
+
 use super::super::epoch::History;
 use super::*;
 
@@ -192,4 +194,32 @@ async fn a_publish_outlasts_a_lock_that_ends_a_claim() {
     first.await.unwrap().unwrap();
     second.await.unwrap().unwrap();
     assert_eq!(drain(&store, &subscription).await, ["first", "second"]);
+}
+
+/// What a lease depends on is answered while a lock is held, however many publishes were put back in front of it.
+#[tokio::test]
+async fn publishes_that_were_put_back_keep_no_claim_from_its_answer() {
+    let place = Place::new();
+    let options = OpenOptions::default().statement_timeout(Duration::from_secs(3));
+    let store = open_at(&place.path(), options).await.unwrap();
+    let subscription = subscribed(&store, "orders").await;
+    let own = place.connect();
+    own.execute_batch("BEGIN IMMEDIATE").unwrap();
+    // One more than a transaction takes.
+    let mut answers = Vec::new();
+    for _ in 0..=writer::GROUP_COMMANDS_MAX {
+        let (job, answer) = Job::new(Kind::Publish, |_| Ok(()));
+        assert!(store.commands.push(Box::new(job)).await.is_ok());
+        answers.push(answer);
+    }
+    let claimed = store.claim(&request(&subscription, 1)).await;
+    assert_eq!(claimed.unwrap_err().kind(), ErrorKind::Busy);
+    let waits = |answer: &mut oneshot::Receiver<_>| {
+        answer.try_recv().is_err_and(|empty| empty == TryRecvError::Empty)
+    };
+    assert!(answers.iter_mut().all(waits), "they wait longer than the claim");
+    own.execute_batch("COMMIT").unwrap();
+    for answer in answers {
+        answer.await.unwrap().unwrap();
+    }
 }
