@@ -45,6 +45,7 @@ statements! {
     alter_topic: "alter_topic.sql",
     shift: "shift.sql",
     remove: "remove.sql",
+    remove_dead_letters: "remove/dead_letters.sql",
     resurrect: "resurrect.sql",
     beat: "beat.sql",
     seek: "seek.sql",
