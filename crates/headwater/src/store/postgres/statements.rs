@@ -23,6 +23,7 @@ statements! {
     epoch: "epoch.sql",
     fetch: "fetch.sql",
     fetch_payload: "fetch/payload.sql",
+    fetch_headers: "fetch/headers.sql",
     settle_all: "settle/all.sql",
     settle_parts: "settle/parts.sql",
     settle_wake: "settle/wake.sql",
