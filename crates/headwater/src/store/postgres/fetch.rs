@@ -10,7 +10,7 @@ use super::PostgresStore;
 use super::time::stored;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::OffsetRange;
-use crate::message::{Headers, Message, Offset};
+use crate::message::{Headers, MESSAGE_BYTES, Message, Offset};
 use crate::store::{FetchBound, Fetched, Weighing};
 use crate::topic::TopicId;
 
@@ -31,8 +31,8 @@ pub(super) async fn fetch(
     range: OffsetRange,
     bound: FetchBound,
 ) -> Result<Fetched> {
-    let params: [&(dyn ToSql + Sync); 4] =
-        [&topic.0, &range.first.0, &range.last.0, &READ_WITH_ROW_BYTES_MAX];
+    let params: [&(dyn ToSql + Sync); 5] =
+        [&topic.0, &range.first.0, &range.last.0, &READ_WITH_ROW_BYTES_MAX, &rows_max(bound)];
     let rows = store.connections.query("fetching messages", &store.statements.fetch, &params).await?;
     let mut weighing = Weighing::new(bound);
     let mut fetched = Fetched::default();
@@ -64,6 +64,12 @@ pub(super) async fn fetch(
         });
     }
     Ok(fetched)
+}
+
+/// So many rows always hold one that does not fit, because each message weighs at least [`MESSAGE_BYTES`] and the first may fit
+/// whatever it weighs. Fewer rows are the whole range.
+pub(super) fn rows_max(bound: FetchBound) -> i64 {
+    i64::try_from(bound.bytes_max / MESSAGE_BYTES).expect("a 64-bit number divided fits 63 bits") + 2
 }
 
 /// Puts what was read for a message into its place. False if it is gone: the message was removed meanwhile and is a hole now, as if it

@@ -1,9 +1,12 @@
 //! What must not grow with the number of groups or of messages that wait.
 
+use tokio_postgres::types::ToSql;
+
+use super::super::fetch::rows_max;
 use super::*;
 use crate::lease::OffsetRange;
 use crate::message::Offset;
-use crate::store::Upkeep;
+use crate::store::{FetchBound, Upkeep};
 
 /// Rows of the cursors' table that subscribing one more group reads.
 async fn cursors_read(scene: &Scene, client: &Client, group: &str) -> i64 {
@@ -75,10 +78,15 @@ async fn large_headers_do_not_come_with_their_rows() {
         [small, trace, message(&even, 1), message(&odd, 1), message(&even, 100), message(&odd, 100)];
     store.publish(&orders(), &messages).await.unwrap();
     let sql = &store.statements.fetch;
-    let rows = scene.client().await.query(sql, &[&topic.0, &1_i64, &6_i64, &8_192_i32]).await.unwrap();
+    let read = async |bound| {
+        let params: [&(dyn ToSql + Sync); 5] = [&topic.0, &1_i64, &6_i64, &8_192_i32, &rows_max(bound)];
+        scene.client().await.query(sql, &params).await.unwrap()
+    };
+    let rows = read(FetchBound::NONE).await;
     let come: Vec<usize> = rows.iter().map(|row| row.get::<_, Option<&str>>(6).map_or(0, str::len)).collect();
     assert!(come[0] > 0 && come[1] > 700 && come[1] < 8_192, "{come:?}");
     assert_eq!(come[2..], [0; 4], "they are above what comes with a row");
+    assert_eq!(read(FetchBound::at_least_one(0)).await.len(), 2, "the second is the first that does not fit");
     let fetched = store.fetch(topic, OffsetRange::new(Offset(1), Offset(6))).await.unwrap();
     assert!(
         fetched.iter().map(|message| &message.headers).eq(messages.iter().map(|message| &message.headers))
