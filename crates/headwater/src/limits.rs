@@ -38,7 +38,7 @@ pub const DELAY_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 pub const ERROR_TEXT_BYTES_MAX: usize = 64 * 1024;
 /// Most identities in one selection of dead letters.
 pub const DEAD_LETTER_IDS_MAX: usize = 10_000;
-/// Most dead letters redriven or purged in one transaction; a selection may be of any size.
+/// Most dead letters redriven, purged or (PostgreSQL) removed with their group in one transaction; there may be any number.
 pub const DEAD_LETTERS_PER_STEP: i32 = 500;
 /// How often a process proves that it lives, and examines others.
 pub(crate) const WATCH_EVERY: Duration = Duration::from_millis(500);

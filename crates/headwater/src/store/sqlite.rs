@@ -487,7 +487,7 @@ impl Store for SqliteStore {
     async fn drop_namespace(&self) -> Result<()> {
         let alone = self.write(Kind::Define, maintain::drop_all).await?;
         self.stop().await?;
-        if alone { open::remove_files(&self.location) } else { Ok(()) }
+        if alone { open::remove_files(&self.location, &self.trust) } else { Ok(()) }
     }
 
     async fn close(&self) -> Result<()> {

@@ -9,7 +9,7 @@ use super::case::{
 };
 use crate::error::ErrorKind;
 use crate::lease::{ClaimRequest, Want};
-use crate::message::NewMessage;
+use crate::message::{Headers, NewMessage};
 use crate::store::FetchBound;
 use crate::subscription::{Start, SubscriptionId};
 use crate::topic::TopicSettings;
@@ -214,9 +214,19 @@ pub async fn fetch_reads_as_much_as_fits(case: &Case) {
     // Below and above what comes with its row, and above what one query reads.
     let sizes = [10, 300, 9_000, 70_000, 3 * MIB, 2 * MIB, 1, 9 * MIB + 1, 0, MIB];
     let payload = |at: usize, size: usize| (0..size).map(|byte| (byte * 31 + at) as u8).collect::<Vec<u8>>();
-    let messages: Vec<_> =
-        sizes.iter().enumerate().map(|(at, size)| NewMessage::new(payload(at, *size))).collect();
-    for message in messages {
+    // The fourth has as many as may be, the sixth one that compresses well, the ninth a small one.
+    let header_bytes = |at: usize| [0, 0, 0, 16_000, 0, 9_000, 0, 0, 10, 0][at];
+    let headers = |at: usize| {
+        let value = |n: usize| match at {
+            3 => (0..header_bytes(at)).map(|byte| char::from(b' ' + (byte * n * 31 % 89) as u8)).collect(),
+            _ => "x".repeat(header_bytes(at)),
+        };
+        let count = if at == 3 { 128 } else { usize::from(header_bytes(at) > 0) };
+        (0..count).map(|n| (format!("header-{n}"), value(n))).collect::<Headers>()
+    };
+    for (at, size) in sizes.iter().enumerate() {
+        let mut message = NewMessage::new(payload(at, *size));
+        message.headers = headers(at);
         scene.publish_all(&[message]).await;
     }
     scene.store.maintain().await.unwrap();
@@ -224,9 +234,9 @@ pub async fn fetch_reads_as_much_as_fits(case: &Case) {
     let fetch = async |first, bound| scene.store.fetch_within(topic, range(first, 10), bound).await.unwrap();
 
     let fetched = fetch(1, FetchBound::strict(100_000)).await;
-    assert_eq!(offsets_of(&fetched.messages), [1, 2, 3, 4]);
-    assert_eq!(fetched.left, Some(range(5, 10)));
-    assert_eq!(fetched.read_of(range(1, 10)), Some(range(1, 4)));
+    assert_eq!(offsets_of(&fetched.messages), [1, 2, 3], "headers count");
+    assert_eq!(fetched.left, Some(range(4, 10)));
+    assert_eq!(fetched.read_of(range(1, 10)), Some(range(1, 3)));
     let nothing = fetch(5, FetchBound::strict(100_000)).await;
     assert_eq!((nothing.messages.len(), nothing.left), (0, Some(range(5, 10))));
     assert_eq!(nothing.read_of(range(5, 10)), None);
@@ -245,6 +255,7 @@ pub async fn fetch_reads_as_much_as_fits(case: &Case) {
         assert!(offsets_of(&read).into_iter().eq(1..=10), "each once: {bytes_max}");
         for (at, message) in read.iter().enumerate() {
             assert!(message.payload == payload(at, sizes[at]), "offset {} as published", message.offset);
+            assert!(message.headers == headers(at), "offset {} as published", message.offset);
         }
     }
 }

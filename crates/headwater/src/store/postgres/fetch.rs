@@ -10,16 +10,19 @@ use super::PostgresStore;
 use super::time::stored;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::OffsetRange;
-use crate::message::{Headers, Message, Offset};
+use crate::message::{Headers, MESSAGE_BYTES, Message, Offset};
 use crate::store::{FetchBound, Fetched, Weighing};
 use crate::topic::TopicId;
 
-/// Payloads up to this size come with their row. Of larger ones the row brings the size alone, which PostgreSQL knows
-/// without reading them, and they are read only if they fit.
+/// Payloads and headers up to this size come with their row. Of larger ones the row brings the size alone, and they are read only
+/// if they fit. PostgreSQL knows the size of a payload without reading it, and that of headers that are not compressed.
 const READ_WITH_ROW_BYTES_MAX: i32 = 8 * 1024;
-/// How many bytes of large payloads one query reads. The client holds a query's whole answer beside what is made of it, and a
-/// connection keeps the buffer it once needed.
+/// How many bytes of large payloads or headers one query reads. The client holds a query's whole answer beside what is made of it,
+/// and a connection keeps the buffer it once needed.
 const READ_AT_ONCE_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// Offset and size of what did not come with its row, offsets rising.
+type Large = [(i64, usize)];
 
 /// The messages of a range, by offset, as far as they fit.
 pub(super) async fn fetch(
@@ -28,59 +31,78 @@ pub(super) async fn fetch(
     range: OffsetRange,
     bound: FetchBound,
 ) -> Result<Fetched> {
-    let params: [&(dyn ToSql + Sync); 4] =
-        [&topic.0, &range.first.0, &range.last.0, &READ_WITH_ROW_BYTES_MAX];
+    let params: [&(dyn ToSql + Sync); 5] =
+        [&topic.0, &range.first.0, &range.last.0, &READ_WITH_ROW_BYTES_MAX, &rows_max(bound)];
     let rows = store.connections.query("fetching messages", &store.statements.fetch, &params).await?;
     let mut weighing = Weighing::new(bound);
     let mut fetched = Fetched::default();
-    // Offset and size of each payload that did not come with its row.
-    let mut large: Vec<(i64, usize)> = Vec::new();
+    let (mut large_payloads, mut large_headers) = (Vec::new(), Vec::new());
     for row in &rows {
         let message = message_of(row)?;
-        let bytes: i32 = stored(row, 9)?;
-        let bytes = usize::try_from(bytes).unwrap_or_default();
-        if !weighing.fits(message.weight() - message.payload.len() + bytes) {
+        let bytes = usize::try_from(stored::<_, i32>(row, 9)?).unwrap_or_default();
+        let headers_bytes =
+            stored::<_, Option<i64>>(row, 10)?.map(|bytes| usize::try_from(bytes).unwrap_or_default());
+        let weight = message.weight() - message.payload.len() + bytes + headers_bytes.unwrap_or_default();
+        if !weighing.fits(weight) {
             fetched.left = Some(OffsetRange::new(message.offset, range.last));
             break;
         }
         if message.payload.len() < bytes {
-            large.push((message.offset.0, bytes));
+            large_payloads.push((message.offset.0, bytes));
         }
+        large_headers.extend(headers_bytes.map(|bytes| (message.offset.0, bytes)));
         fetched.messages.push(message);
     }
     drop(rows);
-    let mut payloads = read_large(store, topic, &large).await?;
-    if !large.is_empty() {
-        // One that is gone was removed meanwhile: it is a hole now, as if it had been removed before.
-        let there = |offset: i64| large.binary_search_by_key(&offset, |(large, _)| *large).is_err();
-        fetched.messages.retain_mut(|message| match payloads.remove(&message.offset.0) {
-            Some(payload) => {
-                message.payload = payload;
-                true
-            }
-            None => there(message.offset.0),
+    if !large_payloads.is_empty() || !large_headers.is_empty() {
+        let mut payloads = read_payloads(store, topic, &large_payloads).await?;
+        let mut headers = read_headers(store, topic, &large_headers).await?;
+        fetched.messages.retain_mut(|message| {
+            let offset = message.offset.0;
+            put(&mut message.payload, offset, &large_payloads, &mut payloads)
+                && put(&mut message.headers, offset, &large_headers, &mut headers)
         });
     }
     Ok(fetched)
 }
 
+/// So many rows always hold one that does not fit, because each message weighs at least [`MESSAGE_BYTES`] and the first may fit
+/// whatever it weighs. Fewer rows are the whole range.
+pub(super) fn rows_max(bound: FetchBound) -> i64 {
+    i64::try_from(bound.bytes_max / MESSAGE_BYTES).expect("a 64-bit number divided fits 63 bits") + 2
+}
+
+/// Puts what was read for a message into its place. False if it is gone: the message was removed meanwhile and is a hole now, as if it
+/// had been removed before.
+fn put<T>(place: &mut T, offset: i64, large: &Large, read: &mut HashMap<i64, T>) -> bool {
+    if large.binary_search_by_key(&offset, |(large, _)| *large).is_err() {
+        return true;
+    }
+    read.remove(&offset).map(|value| *place = value).is_some()
+}
+
+/// What one query reads, one at least, and the rest.
+fn split(large: &Large) -> (&Large, &Large) {
+    let mut total = 0;
+    let together = large.iter().take_while(|(_, bytes)| {
+        total += bytes;
+        total <= READ_AT_ONCE_BYTES_MAX
+    });
+    large.split_at(together.count().max(1))
+}
+
+fn offsets_of(large: &Large) -> Vec<i64> {
+    large.iter().map(|(offset, _)| *offset).collect()
+}
+
 /// Payloads that did not come with their rows, by offset. A message never changes, so it may be read in pieces.
-async fn read_large(
-    store: &PostgresStore,
-    topic: TopicId,
-    large: &[(i64, usize)],
-) -> Result<HashMap<i64, Bytes>> {
+async fn read_payloads(store: &PostgresStore, topic: TopicId, large: &Large) -> Result<HashMap<i64, Bytes>> {
     let mut payloads: HashMap<i64, Bytes> = HashMap::new();
     let mut rest = large;
     while let [(_, bytes), ..] = rest {
-        let mut total = 0;
-        let together = rest.iter().take_while(|(_, bytes)| {
-            total += bytes;
-            total <= READ_AT_ONCE_BYTES_MAX
-        });
-        let (now, later) = rest.split_at(together.count().max(1));
+        let (now, later) = split(rest);
         rest = later;
-        let offsets: Vec<i64> = now.iter().map(|(offset, _)| *offset).collect();
+        let offsets = offsets_of(now);
         let mut read: HashMap<i64, BytesMut> =
             now.iter().map(|(offset, bytes)| (*offset, BytesMut::with_capacity(*bytes))).collect();
         for from in (0..*bytes).step_by(READ_AT_ONCE_BYTES_MAX) {
@@ -100,6 +122,22 @@ async fn read_large(
         }
     }
     Ok(payloads)
+}
+
+/// Headers that did not come with their rows, by offset.
+async fn read_headers(store: &PostgresStore, topic: TopicId, large: &Large) -> Result<HashMap<i64, Headers>> {
+    let mut headers: HashMap<i64, Headers> = HashMap::new();
+    let mut rest = large;
+    while !rest.is_empty() {
+        let (now, later) = split(rest);
+        rest = later;
+        let params: [&(dyn ToSql + Sync); 2] = [&topic.0, &offsets_of(now)];
+        let sql = &store.statements.fetch_headers;
+        for row in &store.connections.query("fetching messages", sql, &params).await? {
+            headers.insert(stored(row, 0)?, headers_of(stored(row, 1)?)?);
+        }
+    }
+    Ok(headers)
 }
 
 fn sql_size(bytes: usize) -> i32 {

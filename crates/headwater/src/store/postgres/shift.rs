@@ -1,9 +1,13 @@
 //! States of subscriptions, as operators change them.
 
+use jiff::Timestamp;
+use tokio_postgres::types::ToSql;
+
 use super::PostgresStore;
 use super::status::{counted, missed_of};
 use super::time::stored;
 use crate::error::{Error, ErrorKind, Result};
+use crate::limits::DEAD_LETTERS_PER_STEP;
 use crate::message::Offset;
 use crate::name::{GroupName, TopicName};
 use crate::store::Resurrected;
@@ -57,13 +61,15 @@ pub(super) async fn shift(
     Ok(())
 }
 
+/// Dead letters first, step by step, each step in a transaction of its own; then the rest.
 pub(super) async fn remove(store: &PostgresStore, topic: &TopicName, group: &GroupName) -> Result<()> {
+    let dead_letters = remove_dead_letters(store, topic, group).await?;
     let rows = store
         .connections
         .query(
             &format!("removing group {group} of topic {topic}"),
             &store.statements.remove,
-            &[&topic.as_str(), &group.as_str(), &store.actor, &store.clock.injected()],
+            &[&topic.as_str(), &group.as_str(), &dead_letters, &store.actor, &store.clock.injected()],
         )
         .await?;
     if stored::<_, i64>(&rows[0], "removed")? > 0 {
@@ -79,6 +85,29 @@ pub(super) async fn remove(store: &PostgresStore, topic: &TopicName, group: &Gro
         ErrorKind::InvalidTransition,
         format!("invalid transition: topic {topic}, group {group} {why}; nothing was changed"),
     ))
+}
+
+/// Deletes the dead letters of what was cancelled under the group's name; how many there were.
+async fn remove_dead_letters(store: &PostgresStore, topic: &TopicName, group: &GroupName) -> Result<i64> {
+    let doing = format!("removing dead letters of group {group} of topic {topic}");
+    let mut place: (i32, Option<Timestamp>, i64) = (0, None, 0);
+    let mut deleted = 0;
+    loop {
+        let (subscription_id, buried_at, offset) = &place;
+        let params: [&(dyn ToSql + Sync); 6] =
+            [&topic.as_str(), &group.as_str(), &DEAD_LETTERS_PER_STEP, subscription_id, buried_at, offset];
+        let rows = store.connections.query(&doing, &store.statements.remove_dead_letters, &params).await?;
+        let step: i64 = stored(&rows[0], "dead_letters")?;
+        if step == 0 {
+            return Ok(deleted);
+        }
+        deleted += step;
+        place = (
+            stored(&rows[0], "subscription_id")?,
+            stored(&rows[0], "buried_at")?,
+            stored(&rows[0], "message_offset")?,
+        );
+    }
 }
 
 pub(super) async fn resurrect(

@@ -51,9 +51,9 @@ pub(super) fn no_thread(location: &Location, error: std::io::Error) -> Error {
     )
 }
 
-/// Removes a store's files once nothing has them open.
-pub(super) fn remove_files(location: &Location) -> Result<()> {
-    let Some(path) = &location.path else { return Ok(()) };
+/// Removes a store's files once nothing has them open: what the path leads to, and what lies beside that. A symbolic link stays.
+pub(super) fn remove_files(location: &Location, trust: &Trust) -> Result<()> {
+    let Some(path) = trust.resolved() else { return Ok(()) };
     for suffix in ["", "-wal", "-shm", trust::MARKER] {
         let file = trust::beside(path, suffix);
         match std::fs::remove_file(&file) {

@@ -143,7 +143,7 @@ struct Ended {
 
 pub(super) async fn take_over(store: &SqliteStore, owner: &Owner) -> Result<u64> {
     // In memory there is no other process.
-    let Some(path) = store.location.path.clone() else { return Ok(0) };
+    let Some(path) = store.trust.resolved().map(Path::to_owned) else { return Ok(0) };
     let (own, proofs) = (owner.clone(), Arc::clone(&store.proofs));
     let found = store.read(move |connection| find(connection, &path, &own, &proofs)).await?;
     if let Some(proof) = found.unproven {

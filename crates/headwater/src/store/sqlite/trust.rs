@@ -43,6 +43,8 @@ const OF_FILE: &str = "file";
 /// What the threads of one store know of its files.
 pub(super) struct Trust {
     name: String,
+    /// The file that the path leads to, beside which the others lie; `None` in memory.
+    resolved: Option<PathBuf>,
     /// The paths and the files they led to when the store was opened; empty in memory.
     files: Vec<(PathBuf, FileId)>,
     /// Set for good.
@@ -72,14 +74,16 @@ impl Trust {
         // SQLite's name of the file: the log lies beside what a symbolic link points to.
         let sqlite_path = connection.path().filter(|path| !path.is_empty());
         let mut files = Vec::new();
+        let mut resolved = None;
         if let Some(path) = &location.path {
-            let resolved = sqlite_path.map_or_else(|| path.clone(), PathBuf::from);
+            let of_sqlite = sqlite_path.map_or_else(|| path.clone(), PathBuf::from);
             for suffix in SUFFIXES {
-                let file = if suffix.is_empty() { path.clone() } else { beside(&resolved, suffix) };
+                let file = if suffix.is_empty() { path.clone() } else { beside(&of_sqlite, suffix) };
                 let metadata =
                     std::fs::metadata(&file).map_err(|error| gone(&location.name, &file, &error))?;
                 files.extend(file_id(&metadata).map(|id| (file, id)));
             }
+            resolved = Some(of_sqlite);
         }
         let trust = Trust {
             name: location.name.clone(),
@@ -87,6 +91,7 @@ impl Trust {
                 sqlite_path.is_some_and(|path| beside(Path::new(path), MARKER).exists()),
             ),
             file_unsynced: AtomicBool::new(false),
+            resolved,
             files,
             failed: Mutex::default(),
             has_failed: AtomicBool::new(false),
@@ -234,9 +239,15 @@ impl Trust {
         self.files.get(1).map(|(path, _)| path.as_path())
     }
 
+    /// The file that the path leads to: every process that has it open finds the same files beside it, by whatever symbolic link it
+    /// opened it. `None` in memory.
+    pub(super) fn resolved(&self) -> Option<&Path> {
+        self.resolved.as_deref()
+    }
+
     fn marker(&self) -> Option<PathBuf> {
-        let log = self.log()?.to_str()?;
-        Some(beside(Path::new(log.strip_suffix(SUFFIXES[1])?), MARKER))
+        self.log()?;
+        self.resolved().map(|path| beside(path, MARKER))
     }
 
     /// Whether the log may be copied into the file: not while it may have holes on the disk. A power cut would then

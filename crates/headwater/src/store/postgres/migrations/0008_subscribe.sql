@@ -56,6 +56,7 @@ DECLARE
     h {schema}.head;
     v_first bigint;
     v_head bigint;
+    v_after bigint;
     v_top bigint;
     v_missing int8multirange;
     v_watched record;
@@ -74,9 +75,13 @@ BEGIN
     -- the last visible row and everything missing below it is noted: if it comes it comes late, also for this group.
     v_head := h.head;
     IF p_start IN ('now', 'timestamp') THEN
+        -- Rows of open transactions that the head has searched are not visited, as in move_head. What commits after this line may
+        -- be taken for missing: then it comes late.
+        v_after := (SELECT max(u.until) FROM unnest(h.empty_until, h.empty_bound) AS u (until, bound)
+                    WHERE u.bound <= {schema}.first_ended(h.empty_seen, pg_current_snapshot()));
         SELECT m.missing, m.top INTO v_missing, v_top
         FROM {schema}.missing_above(p_topic_id, (SELECT t.storage = 'shared' FROM {schema}.topic t WHERE t.topic_id = p_topic_id),
-                                    h.head, h.head, 9223372036854775807) m;
+                                    h.head, greatest(h.head, v_after), 9223372036854775807) m;
     END IF;
     IF v_top IS NOT NULL THEN
         h.head := v_top;

@@ -101,9 +101,12 @@ BEGIN
     IF current_setting('headwater.proof', true) IS DISTINCT FROM p_key::text THEN
         RETURN;
     END IF;
+    -- The lock of the foreign key, taken before it is checked: an owner that another forgets at this moment has no row once that
+    -- commits, and proves nothing until its next heartbeat, as before its first one. Its session stays.
     INSERT INTO {schema}.proof AS f (owner, key, server_at)
     SELECT w.owner, p_key, v_server_at FROM {schema}.owner w
     WHERE w.owner = p_owner AND NOT EXISTS (SELECT FROM {schema}.proof x WHERE x.owner = p_owner AND x.key = p_key)
+    FOR KEY SHARE OF w
     ON CONFLICT (owner) DO UPDATE SET key = excluded.key, server_at = excluded.server_at;
     FOR watch.owner, watch.key, watch.seen_at IN
         SELECT w.owner, o.key, w.seen_at

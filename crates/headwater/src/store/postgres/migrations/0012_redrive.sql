@@ -93,4 +93,50 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION {schema}.purge IS 'granted to consumer: removes dead letters';
 
+-- A step of a removal: deletes dead letters of what was cancelled under a group's name and is released from the records, about
+-- 64 MB of payloads at most. Returns how many, none once all are deleted, and the place of the last: the next step begins there and
+-- does not visit deleted rows again, which an old snapshot keeps.
+--
+-- Cancelled is for good: nothing claims for such a subscription, buries for it, redrives to it or revives it, and a group of its
+-- name that subscribes is another one. A crash between steps leaves it cancelled with fewer dead letters, and the next
+-- removal continues. Only its dead letters are locked, and none is waited for. A step that is lost in a crash is repeated.
+CREATE FUNCTION {schema}.empty_cancelled(
+    p_topic text, p_group text, p_max integer, INOUT subscription_id integer, INOUT buried_at timestamptz,
+    INOUT message_offset bigint, OUT dead_letters bigint
+)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+#variable_conflict use_variable
+DECLARE
+    s {schema}.subscription := {schema}.find_subscription(p_topic, p_group);
+    v_id integer;
+    v_rows tid[];
+BEGIN
+    PERFORM set_config('synchronous_commit', 'off', true);
+    dead_letters := 0;
+    FOR v_id IN
+        SELECT x.subscription_id FROM {schema}.subscription x WHERE x.topic_id = s.topic_id AND x.group_name = p_group
+        AND x.status = 'cancelled' AND x.released_until IS NULL AND x.subscription_id >= subscription_id ORDER BY x.subscription_id
+    LOOP
+        IF v_id > subscription_id THEN
+            subscription_id := v_id;
+            buried_at := '-infinity';
+        END IF;
+        WITH page AS (
+            SELECT d.ctid AS row, d.buried_at AS at, d.message_offset AS "offset", octet_length(d.payload) AS bytes
+            FROM {schema}.dead_letter d
+            WHERE d.subscription_id = v_id AND (d.buried_at, d.message_offset) >= (buried_at, message_offset)
+            ORDER BY d.buried_at, d.message_offset LIMIT p_max FOR UPDATE SKIP LOCKED
+        ), summed AS (
+            SELECT p.*, sum(p.bytes) OVER (ORDER BY p.at, p."offset", p.row) - p.bytes AS bytes_before FROM page p
+        )
+        SELECT array_agg(q.row), count(*), max(q.at), (array_agg(q."offset" ORDER BY q.at DESC, q."offset" DESC))[1]
+        INTO v_rows, dead_letters, buried_at, message_offset
+        FROM summed q WHERE q.bytes_before < 67108864;
+        IF dead_letters > 0 THEN
+            DELETE FROM {schema}.dead_letter d WHERE d.ctid = ANY (v_rows);
+            RETURN;
+        END IF;
+    END LOOP;
+END $$;
+
 SELECT {schema}.grant_roles();

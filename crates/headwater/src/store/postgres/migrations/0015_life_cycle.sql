@@ -166,10 +166,10 @@ BEGIN
     PERFORM {schema}.wake(s.topic_id, true, true);
 END $$;
 
--- Deletes what was cancelled under a group's name and is released from the records. Returns the state it found and how
--- many it deleted.
+-- Deletes what was cancelled under a group's name and is released from the records, after the steps of empty_cancelled. Returns the
+-- state it found and how many it deleted.
 CREATE FUNCTION {schema}.remove_subscription(
-    p_topic text, p_group text, p_actor text, p_now timestamptz, OUT state text, OUT removed bigint
+    p_topic text, p_group text, p_before bigint, p_actor text, p_now timestamptz, OUT state text, OUT removed bigint
 )
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -186,7 +186,7 @@ BEGIN
         RETURN;
     END IF;
     state := 'cancelled';
-    PERFORM {schema}.note_act(p_actor, 'remove', p_topic, p_group, jsonb_build_object('dead_letters',
+    PERFORM {schema}.note_act(p_actor, 'remove', p_topic, p_group, jsonb_build_object('dead_letters', p_before +
         (SELECT count(*) FROM {schema}.dead_letter d WHERE d.subscription_id = ANY (v_ids))), p_now);
     DELETE FROM {schema}.dead_letter d WHERE d.subscription_id = ANY (v_ids);
     DELETE FROM {schema}.outstanding o WHERE o.subscription_id = ANY (v_ids);

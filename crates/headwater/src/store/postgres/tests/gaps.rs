@@ -8,6 +8,8 @@ use crate::topic::{Partition, Storage};
 
 /// Messages the open transaction publishes.
 const OPEN: i64 = 5_000;
+const PUBLISH_MANY: &str = "SELECT {schema}.publish_batch('orders', ARRAY(SELECT gen_random_uuid() FROM generate_series(1, 5000)),
+    ARRAY(SELECT ''::bytea FROM generate_series(1, 5000)), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false)";
 
 /// A store with the topic `orders`, a group that has read nothing, and no patience for open transactions.
 async fn impatient(scene: &Scene) -> (PostgresStore, Subscription) {
@@ -31,12 +33,17 @@ impl Scene {
 
     /// Entries of the log's index that one advance of all heads reads.
     async fn visits(&self, client: &Client) -> i64 {
+        let advance = "SELECT {schema}.advance(ARRAY(SELECT topic_id FROM {schema}.topic), 20000, 10000)";
+        self.visits_of(client, advance).await
+    }
+
+    /// Entries of the log's index that a statement reads.
+    async fn visits_of(&self, client: &Client, statement: &str) -> i64 {
         self.run(client, "BEGIN").await;
         // Counts on over transactions.
         let read = "SELECT pg_stat_get_xact_tuples_returned('{schema}.message_shared_pkey'::regclass)";
         let before = self.number(client, read).await;
-        let advance = "SELECT {schema}.advance(ARRAY(SELECT topic_id FROM {schema}.topic), 20000, 10000)";
-        self.run(client, advance).await;
+        self.run(client, statement).await;
         let visits = self.number(client, read).await - before;
         self.run(client, "COMMIT").await;
         visits
@@ -104,11 +111,7 @@ async fn beside_an_open_transaction(publish: &str) {
 
 #[tokio::test]
 async fn an_open_publisher_costs_claims_no_search_of_its_rows() {
-    beside_an_open_transaction(
-        "SELECT {schema}.publish_batch('orders', ARRAY(SELECT gen_random_uuid() FROM generate_series(1, 5000)),
-            ARRAY(SELECT ''::bytea FROM generate_series(1, 5000)), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false)",
-    )
-    .await;
+    beside_an_open_transaction(PUBLISH_MANY).await;
 }
 
 #[tokio::test]
@@ -119,6 +122,40 @@ async fn savepoints_of_an_open_publisher_cost_claims_no_search_of_its_rows() {
         END LOOP; END $$",
     )
     .await;
+}
+
+/// Groups that start at now beside a transaction with many messages: its rows are searched a few times in all, not for each group,
+/// and each group gets all of them once it commits.
+#[tokio::test]
+async fn an_open_publisher_costs_starts_no_search_of_its_rows() {
+    let Some(scene) = Scene::new() else { return };
+    let (store, _) = impatient(&scene).await;
+    let (open, client) = (scene.client().await, scene.client().await);
+    scene.run(&open, &format!("BEGIN; {PUBLISH_MANY}")).await;
+    for above in [false, true] {
+        if above {
+            store.publish(&orders(), &[NewMessage::new("x")]).await.unwrap();
+        }
+        let mut visits = 0;
+        for round in 0..20 {
+            scene.visits(&client).await;
+            let name = format!("{above}{round}");
+            let subscribe =
+                format!("SELECT {{schema}}.subscribe('orders', '{name}', 'now', NULL, NULL, 60000, NULL)");
+            visits += scene.visits_of(&client, &subscribe).await;
+        }
+        assert!(visits < 8 * OPEN, "a message above: {above}, {visits} visits: it is searched each time");
+    }
+    scene.run(&open, "COMMIT").await;
+    for (name, above) in [("false0", 1), ("false19", 1), ("true0", 0), ("true19", 0)] {
+        let subscription =
+            store.subscribe(&orders(), &GroupName::new(name).unwrap(), Start::Now).await.unwrap();
+        let expected = usize::try_from(OPEN).unwrap() + above;
+        let (offsets, _) = drain(&store, &subscription, expected).await;
+        let distinct: BTreeSet<_> = offsets.iter().collect();
+        assert_eq!((offsets.len(), distinct.len()), (expected, expected), "{name}: each comes once");
+    }
+    scene.drop().await;
 }
 
 /// `count` times a message that is rolled back and one that is committed.

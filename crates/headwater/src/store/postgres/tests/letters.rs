@@ -2,6 +2,8 @@
 
 use crate::DeadLetterSelection;
 use crate::lease::Outcome;
+use crate::limits::DEAD_LETTERS_PER_STEP;
+use crate::subscription::{SubscriptionState, Transition};
 
 use super::*;
 
@@ -51,5 +53,76 @@ async fn consumers_redrive_and_purge_and_producers_fire() {
         let refused = role.cron_fire("job", now, &orders(), &message).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "{refused}");
     }
+    scene.drop().await;
+}
+
+/// A group with `count` more dead letters than the one it buried itself, as many at the same time.
+async fn many_buried(scene: &Scene, store: &PostgresStore, count: i32) -> Subscription {
+    let subscription = subscribed(store).await;
+    buried(store, &subscription, 1).await;
+    let copies = scene.sql(
+        "INSERT INTO {schema}.dead_letter
+             (subscription_id, topic_id, message_offset, message_id, payload, created_at, error, attempts, buried_at)
+         SELECT d.subscription_id, d.topic_id, n, d.message_id, d.payload, d.created_at, d.error, d.attempts,
+                d.buried_at + make_interval(secs => n / 300)
+         FROM {schema}.dead_letter d, generate_series(1, $1::integer) n",
+    );
+    scene.client().await.execute(&copies, &[&count]).await.unwrap();
+    subscription
+}
+
+/// A removal that fails between its steps, as in a crash, leaves a group that is cancelled and can only be removed.
+#[tokio::test]
+async fn a_group_is_removed_in_steps_and_one_that_failed_half_way_is_continued() {
+    let Some(scene) = Scene::new() else { return };
+    let store = scene.open().await;
+    let count = DEAD_LETTERS_PER_STEP * 4;
+    let subscription = many_buried(&scene, &store, count - 1).await;
+    let group = GroupName::new("a").unwrap();
+    // Notes each step, and fails from the third on.
+    let watching = scene.sql(&format!(
+        "CREATE TABLE {{schema}}.step (xid xid8, deleted bigint);
+         CREATE FUNCTION {{schema}}.note_step() RETURNS trigger LANGUAGE plpgsql AS $$
+         BEGIN
+             INSERT INTO {{schema}}.step SELECT pg_current_xact_id(), count(*) FROM gone HAVING count(*) > 0;
+             IF (SELECT sum(s.deleted) FROM {{schema}}.step s) > {} THEN
+                 RAISE EXCEPTION 'a crash';
+             END IF;
+             RETURN NULL;
+         END $$;
+         CREATE TRIGGER note_step AFTER DELETE ON {{schema}}.dead_letter REFERENCING OLD TABLE AS gone
+             FOR EACH STATEMENT EXECUTE FUNCTION {{schema}}.note_step()",
+        DEAD_LETTERS_PER_STEP * 2
+    ));
+    let client = scene.client().await;
+    client.batch_execute(&watching).await.unwrap();
+    store.shift(&orders(), &group, Transition::Cancel).await.unwrap();
+    let failed = store.remove(&orders(), &group).await.unwrap_err();
+    assert!(failed.to_string().contains("a crash"), "{failed}");
+
+    let letters = DeadLetterSelection::all(subscription.subscription_id);
+    assert_eq!(store.dead_letters(&letters, 10_000).await.unwrap().len(), count as usize / 2);
+    let refused = store.redrive(&letters).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidTransition, "{refused}");
+    let anew = store.subscribe(&orders(), &group, Start::Beginning).await.unwrap();
+    let letters = DeadLetterSelection::all(anew.subscription_id);
+    assert!(store.dead_letters(&letters, 1).await.unwrap().is_empty(), "it is another subscription");
+
+    client.batch_execute(&scene.sql("DELETE FROM {schema}.step")).await.unwrap();
+    let letters = DeadLetterSelection::all(subscription.subscription_id);
+    store.remove(&orders(), &group).await.unwrap();
+    assert!(store.dead_letters(&letters, 1).await.unwrap().is_empty());
+    let left = store.subscriptions(&orders()).await.unwrap();
+    assert_eq!(left.iter().map(|status| status.state).collect::<Vec<_>>(), [SubscriptionState::Active]);
+    let steps =
+        scene.sql("SELECT count(DISTINCT xid), max(deleted), sum(deleted)::bigint FROM {schema}.step");
+    let row = client.query_one(&steps, &[]).await.unwrap();
+    let at_most = i64::from(DEAD_LETTERS_PER_STEP);
+    assert_eq!((row.get(0), row.get(1), row.get(2)), (2_i64, at_most, 2 * at_most));
+    let audit = store.audit(1).await.unwrap().remove(0);
+    assert_eq!(
+        (audit.act.as_str(), audit.detail),
+        ("remove", format!("{{\"dead_letters\": {}}}", 2 * at_most))
+    );
     scene.drop().await;
 }

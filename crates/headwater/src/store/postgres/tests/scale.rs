@@ -1,7 +1,12 @@
 //! What must not grow with the number of groups or of messages that wait.
 
+use tokio_postgres::types::ToSql;
+
+use super::super::fetch::rows_max;
 use super::*;
-use crate::store::Upkeep;
+use crate::lease::OffsetRange;
+use crate::message::Offset;
+use crate::store::{FetchBound, Upkeep};
 
 /// Rows of the cursors' table that subscribing one more group reads.
 async fn cursors_read(scene: &Scene, client: &Client, group: &str) -> i64 {
@@ -53,6 +58,39 @@ async fn doctor_finds_ranges_that_are_outstanding_twice_among_many() {
     assert_eq!(problems.len(), 2, "{problems:?}");
     assert!(problems.iter().any(|problem| problem.contains("200020..=200021")), "{problems:?}");
     assert!(problems.iter().any(|problem| problem.contains("200030..=200031")), "{problems:?}");
+    scene.drop().await;
+}
+
+/// The first query of a fetch reads the rows of the whole range, and only then is known what fits.
+#[tokio::test]
+async fn large_headers_do_not_come_with_their_rows() {
+    let Some(scene) = Scene::new() else { return };
+    let store = scene.open().await;
+    let topic = subscribed(&store).await.topic.topic_id;
+    // Text that compresses well, and text that does not.
+    let even = "x".repeat(16_000);
+    let odd: String = (0..1_000).map(|_| format!("{:016x}", rand::random::<u64>())).collect();
+    let message = |value: &str, count: usize| {
+        (0..count).fold(NewMessage::new("x"), |message, n| message.header(format!("h{n}"), value))
+    };
+    let (small, trace) = (message("x", 2), message(&"00-4bf92f3577b34da6a3ce929d0e0e4736-".repeat(10), 2));
+    let messages =
+        [small, trace, message(&even, 1), message(&odd, 1), message(&even, 100), message(&odd, 100)];
+    store.publish(&orders(), &messages).await.unwrap();
+    let sql = &store.statements.fetch;
+    let read = async |bound| {
+        let params: [&(dyn ToSql + Sync); 5] = [&topic.0, &1_i64, &6_i64, &8_192_i32, &rows_max(bound)];
+        scene.client().await.query(sql, &params).await.unwrap()
+    };
+    let rows = read(FetchBound::NONE).await;
+    let come: Vec<usize> = rows.iter().map(|row| row.get::<_, Option<&str>>(6).map_or(0, str::len)).collect();
+    assert!(come[0] > 0 && come[1] > 700 && come[1] < 8_192, "{come:?}");
+    assert_eq!(come[2..], [0; 4], "they are above what comes with a row");
+    assert_eq!(read(FetchBound::at_least_one(0)).await.len(), 2, "the second is the first that does not fit");
+    let fetched = store.fetch(topic, OffsetRange::new(Offset(1), Offset(6))).await.unwrap();
+    assert!(
+        fetched.iter().map(|message| &message.headers).eq(messages.iter().map(|message| &message.headers))
+    );
     scene.drop().await;
 }
 

@@ -113,6 +113,44 @@ async fn a_process_that_cannot_connect_again_takes_its_proof_back_by_the_pool() 
     pair.assert_kept().await;
 }
 
+/// An owner that was silent for too long is forgotten while it gives a proof. Its heartbeat brings it back, and its next call the proof.
+#[tokio::test]
+async fn an_owner_that_is_forgotten_meanwhile_gives_its_proof_again_after_its_heartbeat() {
+    let Some(pair) = Pair::new().await else { return };
+    let (mut other, client) = (pair.scene.client().await, pair.scene.client().await);
+    let waits = "SELECT count(*) FROM pg_stat_activity a JOIN pg_locks l USING (pid)
+                 WHERE NOT l.granted AND a.query LIKE '%headwater.proof%' AND a.query LIKE '%' || $1 || '%'";
+    let mut gave = None;
+    // Again where the machine is so slow that the call is given up meanwhile.
+    while gave.is_none() {
+        client.execute(&pair.scene.sql("DELETE FROM {schema}.proof"), &[]).await.unwrap();
+        pair.holder.heartbeat(&owner("holder"), SILENT_FOR).await.unwrap();
+        let forgetting = other.transaction().await.unwrap();
+        let forget = pair.scene.sql("DELETE FROM {schema}.owner w WHERE w.owner = 'holder'");
+        assert_eq!(forgetting.execute(&forget, &[]).await.unwrap(), 1);
+        let forgotten = async {
+            until_true("the holder's call waits", async || {
+                let namespace = pair.scene.namespace.as_str();
+                client.query_one(waits, &[&namespace]).await.unwrap().get::<_, i64>(0) > 0
+            })
+            .await;
+            forgetting.commit().await.unwrap();
+        };
+        let holder = owner("holder");
+        let (given, ()) = tokio::join!(pair.holder.take_over(&holder), forgotten);
+        match given {
+            Err(error) if error.is_retryable() => pair.prove_again().await,
+            given => gave = Some(given),
+        }
+    }
+    assert_eq!(gave.unwrap().unwrap(), 0);
+    assert_eq!(pair.proofs().await, 0, "it is not known");
+    pair.holder.heartbeat(&owner("holder"), SILENT_FOR).await.unwrap();
+    assert_eq!(pair.holder.take_over(&owner("holder")).await.unwrap(), 0);
+    assert_eq!(pair.proofs().await, 1);
+    pair.assert_kept().await;
+}
+
 #[tokio::test]
 async fn heartbeats_are_proof_enough() {
     let Some(pair) = Pair::new().await else { return };

@@ -25,7 +25,11 @@ fn proof_of(place: &Place, name: &str) -> PathBuf {
 }
 
 async fn alive(place: &Place, name: &str) -> SqliteStore {
-    let store = place.open().await;
+    alive_at(&place.path(), name).await
+}
+
+async fn alive_at(path: &Path, name: &str) -> SqliteStore {
+    let store = open_at(path, OpenOptions::default()).await.unwrap();
     store.heartbeat(&owner(name), SILENT_FOR).await.unwrap();
     assert_eq!(store.take_over(&owner(name)).await.unwrap(), 0);
     store
@@ -52,6 +56,32 @@ async fn a_proof_is_removed_by_its_owner_or_by_the_one_that_takes_over() {
     assert_eq!(proofs(&place).len(), 1);
     lives.depart(&owner("lives")).await.unwrap();
     assert!(proofs(&place).is_empty());
+}
+
+/// By a link to the file in another directory, and by one to its directory.
+#[cfg(unix)]
+#[tokio::test]
+async fn a_store_that_is_opened_by_a_symbolic_link_has_its_proofs_beside_the_file() {
+    let (place, elsewhere) = (Place::new(), tempfile::tempdir().unwrap());
+    let ends = holder(&place, "ends").await;
+    let (file, directory) = (elsewhere.path().join("link.db"), elsewhere.path().join("link"));
+    std::os::unix::fs::symlink(place.path(), &file).unwrap();
+    std::os::unix::fs::symlink(place.directory.path(), &directory).unwrap();
+    let by_file = alive_at(&file, "file").await;
+    let by_directory = alive_at(&directory.join("store.db"), "directory").await;
+    assert_eq!(proofs(&place).len(), 3);
+    assert_eq!(std::fs::read_dir(elsewhere.path()).unwrap().count(), 2, "nothing lies beside a link");
+    ends.close().await.unwrap();
+    assert_eq!(by_file.take_over(&owner("file")).await.unwrap(), 1);
+    by_directory.close().await.unwrap();
+    assert_eq!(by_file.take_over(&owner("file")).await.unwrap(), 0, "it had no lease");
+    assert_eq!(proofs(&place).len(), 1);
+    by_file.drop_namespace().await.unwrap();
+    assert_eq!(
+        std::fs::read_dir(place.directory.path()).unwrap().count(),
+        0,
+        "what the link leads to is dropped"
+    );
 }
 
 #[tokio::test]
