@@ -7,6 +7,8 @@ mod topic;
 mod upkeep;
 pub(crate) mod words;
 
+use std::io::Write;
+
 use anyhow::{Result, bail};
 use clap::{Parser, Subcommand, ValueEnum};
 use headwater::{ErrorKind, Headwater, OpenOptions, SqlitePath, StoreUrl};
@@ -190,10 +192,11 @@ impl Global {
             // What only reads works all the same; what writes is refused with the reason.
             Err(error) if unwritable(&error) => match self.create(options.read_only(true)).await {
                 Ok(headwater) => {
-                    eprintln!("opened read-only: {error:#}");
+                    // Not `eprintln!`: it panics when the other end of stderr is closed.
+                    let _ = writeln!(std::io::stderr(), "opened read-only: {error:#}");
                     Ok(headwater)
                 }
-                Err(_) => Err(error),
+                Err(unread) => Err(error.context(format!("cannot be opened read-only either: {unread:#}"))),
             },
             opened => opened,
         }

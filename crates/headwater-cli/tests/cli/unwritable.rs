@@ -62,3 +62,20 @@ fn a_store_in_a_folder_that_cannot_be_written_is_listed_and_checked() {
     }
     assert_eq!(place.one(&["topic", "show", "orders"])["head"], 2, "nothing was written");
 }
+
+/// What the log holds would be missing in every answer.
+#[test]
+fn a_store_whose_log_cannot_be_read_is_refused_with_what_to_do() {
+    let place = Place::sqlite();
+    permit(place.folder.path(), 0o755);
+    if !can_run(&place) {
+        println!("skipped: another user may not run the command here");
+        return;
+    }
+    place.out(&["topic", "create", "orders"]);
+    std::fs::write(place.folder.path().join("headwater.db-wal"), [0; 4096]).unwrap();
+    permit(place.folder.path(), 0o555);
+    let refused = refusal(&as_nobody(&place, &["topic", "list"]), 1);
+    permit(place.folder.path(), 0o755);
+    assert!(refused.contains("copy the file and its `-wal`"), "{refused}");
+}

@@ -135,4 +135,19 @@ mod tests {
         let stopped = Holder { pid: 1, program: Some("python3".into()), stopped: true };
         assert_eq!(stopped.to_string(), "process 1 (python3, stopped)");
     }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_process_that_is_stopped_is_described_so() {
+        let mut child = std::process::Command::new("sh").args(["-c", "kill -STOP $$"]).spawn().unwrap();
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while !describe(child.id()).stopped && std::time::Instant::now() < until {
+            std::thread::yield_now();
+        }
+        let holder = describe(child.id());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(holder.to_string(), format!("process {} (sh, stopped)", child.id()));
+        assert!(!describe(std::process::id()).stopped);
+    }
 }

@@ -130,3 +130,26 @@ fn connect(location: &Location, path: &Path) -> Result<(Connection, Option<Still
     connection::set_pragmas(&connection, location, Role::Reader)?;
     Ok((connection, still))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_counts_only_while_the_file_lies_still() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("store.db");
+        std::fs::write(&path, "one").unwrap();
+        let still = Still::of(&path).unwrap();
+        still.check().unwrap();
+        std::fs::write(trust::beside(&path, "-wal"), "").unwrap();
+        let error = still.check().unwrap_err();
+        assert!(error.kind() == ErrorKind::Unavailable && error.is_retryable(), "a log: {error:?}");
+        std::fs::remove_file(trust::beside(&path, "-wal")).unwrap();
+        still.check().unwrap();
+        std::fs::write(&path, "more").unwrap();
+        assert!(still.check().is_err(), "another size");
+        std::fs::remove_file(&path).unwrap();
+        assert!(still.check().is_err(), "gone");
+    }
+}

@@ -228,6 +228,19 @@ mod tests {
         assert!(matches!(queue.take(9, Sleep::ForGood), Taken::Closed));
     }
 
+    #[tokio::test]
+    async fn what_is_put_back_comes_first_in_its_order() {
+        let queue = Queue::new(4);
+        for item in 1..=3 {
+            queue.push(item).await.unwrap();
+        }
+        assert!(matches!(queue.take(2, Sleep::ForGood), Taken::Items(items) if items == [1, 2]));
+        queue.put_back(vec![1, 2]).unwrap();
+        assert!(matches!(queue.take(9, Sleep::ForGood), Taken::Items(items) if items == [1, 2, 3]));
+        queue.close();
+        assert_eq!(queue.put_back(vec![3]), Err(vec![3]));
+    }
+
     #[cfg(target_os = "linux")]
     #[tokio::test]
     async fn whoever_sleeps_until_a_notice_is_woken_by_callers_too() {

@@ -129,3 +129,17 @@ async fn a_lock_that_is_held_for_long_is_shown_with_its_holder() {
     own.execute_batch("COMMIT").unwrap();
     assert_eq!(store.doctor().await.unwrap(), []);
 }
+
+#[tokio::test]
+async fn a_log_that_cannot_be_cut_is_shown() {
+    let place = Place::new();
+    let store = place.open().await;
+    store.publish(&topic("orders"), &messages(1)).await.unwrap();
+    assert_eq!(store.doctor().await.unwrap(), []);
+    // Without a block on the disk, and behind the last frame: SQLite reads none of it.
+    let log = std::fs::OpenOptions::new().append(true).open(place.path().with_extension("db-wal")).unwrap();
+    log.set_len(checkpoint::LARGE_BYTES).unwrap();
+    let findings = store.doctor().await.unwrap();
+    assert_eq!(findings.len(), 1, "{findings:?}");
+    assert_eq!(findings[0].check, "large_log");
+}

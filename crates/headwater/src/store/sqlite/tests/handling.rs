@@ -158,3 +158,20 @@ async fn messages_behind_a_failed_one_of_their_key_are_not_started() {
     let said: Vec<Verdict> = done.verdicts.into_iter().map(|(_, verdict)| verdict).collect();
     assert_eq!(said, [Verdict::Failed("x".into()), Verdict::Done, Verdict::Release]);
 }
+
+#[tokio::test]
+async fn messages_missing_from_the_log_are_counted_by_a_handler_that_passes_them() {
+    let place = Place::new();
+    let store = place.open().await;
+    let subscription = subscribed(&store, "orders").await;
+    store.publish(&topic("orders"), &messages(3)).await.unwrap();
+    let sql = "DELETE FROM headwater_message WHERE row_key & 8796093022207 = 2";
+    place.connect().execute(sql, []).unwrap();
+    let lease = store.claim(&request(&subscription, 3)).await.unwrap().leases.remove(0);
+    let fetched = store.fetch(lease.topic_id, lease.range).await.unwrap();
+    assert_eq!(fetched.len(), 2);
+    store.handle_in_transaction(work(lease.id(), fetched, |_| Verdict::Done)).await.unwrap();
+    let status = store.subscriptions(&topic("orders")).await.unwrap().remove(0);
+    let range = status.missed.range.map(|(first, last)| (first.0, last.0));
+    assert_eq!((status.missed.count, range), (1, Some((2, 2))));
+}

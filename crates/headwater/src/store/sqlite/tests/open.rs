@@ -206,3 +206,13 @@ async fn a_store_opened_read_only_is_read_and_refuses_to_write() {
     let missing = open_at(&place.path().with_extension("none"), options()).await.unwrap_err();
     assert_eq!(missing.kind(), ErrorKind::Unavailable, "nothing is made: {missing:?}");
 }
+
+#[tokio::test]
+async fn a_store_of_another_version_is_not_read_read_only() {
+    let place = Place::new();
+    place.open().await.close().await.unwrap();
+    let sql = "UPDATE headwater_meta SET value = '1' WHERE key = 'schema_version'";
+    place.connect().execute(sql, []).unwrap();
+    let error = open_at(&place.path(), OpenOptions::default().read_only(true)).await.unwrap_err();
+    assert!(error.kind() == ErrorKind::NotAStore && error.to_string().contains("version is 1"), "{error:?}");
+}

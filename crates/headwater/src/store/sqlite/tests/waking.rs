@@ -231,6 +231,19 @@ async fn one_that_lost_to_another_process_is_woken_only_by_what_is_left() {
     other.execute_batch("INSERT INTO headwater_publish (topic, payload) VALUES ('orders', 'left')").unwrap();
     assert!(wake.wait(Duration::from_secs(5)).await, "something is left");
     assert_eq!(drain(&store, &subscription).await, ["left"]);
+    // It lost again, to one whose lease ends before the waiter would claim by itself: it has to learn when.
+    let wake = armed().await;
+    publish_and_take(&other, &subscription);
+    assert!(wake.wait(Duration::from_secs(5)).await, "it won the last time");
+    let wake = armed().await;
+    let ends_at_ms = Timestamp::now().as_millisecond() + 1_000;
+    let lease = format!(
+        "INSERT INTO headwater_range VALUES (900, 1, 1, {}, NULL, 'other', {ends_at_ms}, 1, 0, 0, NULL, NULL)",
+        subscription.subscription_id.0
+    );
+    other.execute_batch(&lease).unwrap();
+    publish_and_take(&other, &subscription);
+    assert!(wake.wait(Duration::from_secs(5)).await, "a lease of another ends soon");
 }
 
 /// The lease of the process that won may end before the waiter's next safety poll. Only a claim that is made now is answered

@@ -223,3 +223,19 @@ async fn publishes_that_were_put_back_keep_no_claim_from_its_answer() {
         answer.await.unwrap().unwrap();
     }
 }
+
+/// By its own handler: SQLite's would wait for five seconds, and none at all not a moment.
+#[test]
+fn every_connection_waits_for_a_lock_as_long_as_it_may() {
+    let place = Place::new();
+    let location = Location::new(&SqlitePath::File(place.path())).unwrap();
+    let connection = connection::open(&location, Role::Writer).unwrap();
+    let own = place.connect();
+    own.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let limit = Duration::from_millis(50);
+    let began = std::time::Instant::now();
+    let refused = patience::at_most(limit, || connection.execute_batch("BEGIN IMMEDIATE"));
+    let elapsed = began.elapsed();
+    assert!(fault::is_busy(&refused.unwrap_err()));
+    assert!(elapsed >= limit && elapsed < patience::LOCK_WAIT, "{elapsed:?}");
+}

@@ -46,6 +46,24 @@ async fn counted<T>(scene: &Scene, run: impl Future<Output = T>) -> (u64, T) {
     (steps, ran)
 }
 
+/// How many transactions the writer commits.
+async fn commits<T>(scene: &Scene, run: impl Future<Output = T>) -> (u64, T) {
+    let count = Arc::new(AtomicU64::new(0));
+    let hook = Arc::clone(&count);
+    let watch = scene.store.write(Kind::Consume, move |work| {
+        let hook = Arc::clone(&hook);
+        let counting = move || {
+            hook.fetch_add(1, Ordering::Relaxed);
+            false
+        };
+        Ok(work.connection.commit_hook(Some(counting))?)
+    });
+    watch.await.unwrap();
+    count.store(0, Ordering::Relaxed);
+    let ran = run.await;
+    (count.load(Ordering::Relaxed), ran)
+}
+
 #[tokio::test]
 async fn a_step_of_cleanup_reads_no_range_of_what_must_stay() {
     let (scene, _) = with_waiting("", 20_000).await;
@@ -72,7 +90,7 @@ async fn each_step_of_cleanup_is_bounded_and_a_pass_removes_all_that_may_go() {
         }
     }
     assert_eq!(removed, 20_000, "what is done goes, between all that waits");
-    assert!(most < 600, "{most} thousand steps in one step");
+    assert!(most < 250, "{most} thousand steps in one step");
     scene.assert_sound().await;
 }
 
@@ -88,7 +106,7 @@ async fn a_step_of_tracking_costs_what_changed_and_not_what_waits() {
             break;
         }
     }
-    assert!(most < 600, "{most} thousand steps in one step");
+    assert!(most < 250, "{most} thousand steps in one step");
     let (steps, tracked) = counted(&scene, scene.store.track(scene.topic, 10_000)).await;
     assert!(!tracked.unwrap().more);
     assert!(steps < 5, "{steps} thousand steps for nothing");
@@ -143,7 +161,9 @@ async fn a_group_is_removed_in_steps_and_a_removal_that_was_cut_off_is_repeated(
          SELECT randomblob(16), {id}, n, randomblob(16), 0, 'no', 1, 0, x'78' FROM n"
     ));
     let (name, workers) = (topic("orders"), group("workers"));
-    scene.store.shift(&name, &workers, Transition::Cancel).await.unwrap();
+    let (steps, cancelled) = commits(&scene, scene.store.shift(&name, &workers, Transition::Cancel)).await;
+    cancelled.unwrap();
+    assert!(steps >= 4, "the cancel and 3,000 ranges in {steps} transactions");
     assert_eq!(scene.number("SELECT count(*) FROM headwater_range"), Some(0));
     // One step, as before a crash.
     let (of, by) = (name.clone(), workers.clone());
@@ -161,9 +181,9 @@ async fn a_group_is_removed_in_steps_and_a_removal_that_was_cut_off_is_repeated(
         .await
         .unwrap();
     assert_eq!(left.state, SubscriptionState::Cancelled, "nothing claims for it");
-    let (most, removed) = counted(&scene, scene.store.remove(&name, &workers)).await;
+    let (steps, removed) = commits(&scene, scene.store.remove(&name, &workers)).await;
     removed.unwrap();
-    assert!(most > 0);
+    assert!(steps >= 5, "4,000 dead letters and the group in {steps} transactions");
     for table in ["dead_letter", "range", "touched", "applied", "subscription"] {
         assert_eq!(scene.number(&format!("SELECT count(*) FROM headwater_{table}")), Some(0), "{table}");
     }
