@@ -9,11 +9,11 @@ pub(crate) mod words;
 
 use std::io::Write;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use clap::{Parser, Subcommand, ValueEnum};
 use headwater::{ErrorKind, Headwater, OpenOptions, SqlitePath, StoreUrl};
 
-use crate::output::with_hint;
+use crate::output::{explain, with_hint};
 
 pub(crate) use dead_letter::{
     DeadLetterCommand, DeadLetterFilter, DeadLetterListArgs, DeadLetterOf, DeadLetterPurgeArgs,
@@ -176,9 +176,10 @@ impl Global {
 
     /// Opens a store that is there. A missing embedded file is refused: a look at it, or a slip in its name, must not make one.
     pub(crate) async fn open(&self, options: OpenOptions) -> Result<Headwater> {
-        if let StoreUrl::Sqlite(SqlitePath::File(path)) = self.store_url()?
-            && path.try_exists().is_ok_and(|exists| !exists)
-        {
+        let StoreUrl::Sqlite(SqlitePath::File(path)) = self.store_url()? else {
+            return self.create(options).await;
+        };
+        if path.try_exists().is_ok_and(|exists| !exists) {
             bail!(
                 "no store at {}; `headwater publish` or `headwater topic create` makes one",
                 path.display()
@@ -196,7 +197,10 @@ impl Global {
                     let _ = writeln!(std::io::stderr(), "opened read-only: {error:#}");
                     Ok(headwater)
                 }
-                Err(unread) => Err(error.context(format!("cannot be opened read-only either: {unread:#}"))),
+                Err(unread) => {
+                    let unread = explain(&unread);
+                    Err(anyhow!("{}; it cannot be opened read-only either: {unread}", explain(&error)))
+                }
             },
             opened => opened,
         }

@@ -79,3 +79,15 @@ fn a_store_whose_log_cannot_be_read_is_refused_with_what_to_do() {
     permit(place.folder.path(), 0o755);
     assert!(refused.contains("copy the file and its `-wal`"), "{refused}");
 }
+
+/// There is no file to read without rights: the refusal of the server is the whole answer.
+#[test]
+fn a_server_that_refuses_is_not_tried_read_only() {
+    let Some(mut place) = Place::postgres("refused") else { return };
+    let (url, _) = place.store.as_mut().unwrap();
+    let at = url.find("://").unwrap() + 3;
+    let host = url[at..].find('@').map_or(at, |user| at + user + 1);
+    url.replace_range(at..host, "headwater_nobody@");
+    let refused = refusal(&place.command(&["topic", "list"]).output().unwrap(), 1);
+    assert!(refused.contains("headwater_nobody") && !refused.contains("read-only"), "{refused}");
+}

@@ -13,6 +13,9 @@
 
 use std::sync::Arc;
 
+#[cfg(feature = "postgres")]
+use tokio::time::Instant;
+
 use super::group::Group;
 use super::queue::Slice;
 use super::worker::context_of;
@@ -150,7 +153,7 @@ async fn try_in_postgres(
         }
         let context = context_of(slice, &slice.member, part.part(at..at + 1));
         let handle = transaction.clone();
-        let verdict = guarded(group, 1, || {
+        let verdict = guarded(group, 1, Instant::now(), || {
             let handling = handler.start(handle, message, context)?;
             Ok(traced(group, message, slice.work.lease.attempt, handling))
         });

@@ -140,19 +140,18 @@ impl LeaseWork {
 
     /// Whether nothing of it may be started any more: it was lost, or its time is over and it could not be extended. Another may
     /// have its messages.
-    pub(crate) fn is_lost(&self) -> bool {
-        self.lost.load(Ordering::Relaxed) || (!self.lease_for.is_zero() && self.age() >= self.lease_for)
+    pub(crate) fn is_lost(&self, now: Instant) -> bool {
+        self.lost.load(Ordering::Relaxed) || (!self.lease_for.is_zero() && self.age(now) >= self.lease_for)
     }
 
     /// Whether it has waited for so long before it came to hand that it might end before it is extended for the first time.
     pub(crate) fn came_late(&self) -> bool {
-        !self.lease_for.is_zero() && self.age() >= self.lease_for / 3 * 2
+        !self.lease_for.is_zero() && self.age(Instant::now()) >= self.lease_for / 3 * 2
     }
 
     /// For how long it was not extended.
-    fn age(&self) -> Duration {
-        self.claimed_at
-            .elapsed()
+    fn age(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.claimed_at)
             .saturating_sub(Duration::from_micros(self.extended_us.load(Ordering::Relaxed)))
     }
 
@@ -295,7 +294,7 @@ impl LeaseWork {
     /// Whether a third of its time has passed since it was last extended, or the store's history changed. It is due until an
     /// extension succeeded.
     pub(crate) fn needs_extension(&self) -> bool {
-        let aged = !self.lease_for.is_zero() && self.age() >= self.lease_for / 3;
+        let aged = !self.lease_for.is_zero() && self.age(Instant::now()) >= self.lease_for / 3;
         (aged || self.doubted.load(Ordering::Relaxed))
             && !self.lost.load(Ordering::Relaxed)
             && !self.state.lock().expect("no panic while held").closed

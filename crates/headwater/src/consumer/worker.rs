@@ -137,14 +137,15 @@ async fn handle_batch(
     let failed_all = |verdict: Verdict| -> Vec<(Offset, Verdict)> {
         messages.iter().map(|message| (message.offset, verdict.clone())).collect()
     };
-    if slice.work.is_lost() {
+    let started = Instant::now();
+    if slice.work.is_lost(started) {
         return failed_all(Verdict::Release);
     }
     let member =
         slice.member_of(slice.messages.iter().position(|m| m.offset == messages[0].offset).unwrap_or(0));
     let context = context_of(slice, member, messages.clone());
     let start = || Ok(handler.start(messages.clone(), context));
-    match guarded(group, messages.len(), start).await {
+    match guarded(group, messages.len(), started, start).await {
         Ok(Ok(verdicts)) => verdicts.into_inner(),
         Ok(Err(Verdict::Skip)) => {
             group.metrics.skipped.add(messages.len() as u64);
@@ -158,12 +159,13 @@ async fn handle_batch(
 async fn handle_one(group: &Arc<Group>, slice: &Arc<Slice>, message: &Message, at: usize) -> Verdict {
     let member = slice.member_of(at);
     let Handler::One(handler) = &member.handler else { unreachable!("only single handlers come here") };
-    if slice.work.is_lost() {
+    let started = Instant::now();
+    if slice.work.is_lost(started) {
         return Verdict::Release;
     }
     let context = context_of(slice, member, slice.messages.part(at..at + 1));
     let handler: &dyn HandleOne = &**handler;
-    let verdict = guarded(group, 1, || {
+    let verdict = guarded(group, 1, started, || {
         let handling = handler.start(message, context)?;
         Ok(traced(group, message, slice.work.lease.attempt, handling))
     });
@@ -205,16 +207,17 @@ pub(super) fn context_of(slice: &Slice, member: &Member, messages: Messages) -> 
 }
 
 /// Runs a handler: a panic, a payload that cannot be decoded and too long a time are verdicts too. While it waits,
-/// another worker is called for what is queued behind it.
+/// another worker is called for what is queued behind it. It starts now; the caller has read the clock, which costs a tenth of
+/// what a handler that does nothing costs.
 pub(super) async fn guarded<T: Send + 'static>(
     group: &Arc<Group>,
     messages: usize,
+    started: Instant,
     start: impl FnOnce() -> Result<BoxFuture<'static, T>, crate::codec::DecodeError>,
 ) -> Result<T, Verdict> {
-    let started = Instant::now();
     let _in_flight = group.metrics.hold(messages as u64);
     let result = match std::panic::catch_unwind(AssertUnwindSafe(start)) {
-        Ok(Ok(handling)) => attend(group, AssertUnwindSafe(handling).catch_unwind()).await,
+        Ok(Ok(handling)) => attend(group, started, AssertUnwindSafe(handling).catch_unwind()).await,
         Ok(Err(error)) => {
             group.metrics.decode_failed.add(messages as u64);
             // It would fail the same way each time.
@@ -240,8 +243,11 @@ pub(super) async fn guarded<T: Send + 'static>(
 /// The handler took longer than this.
 struct TooLong(Duration);
 
-async fn attend<F: Future + Unpin>(group: &Arc<Group>, mut handling: F) -> Result<F::Output, TooLong> {
-    let started = Instant::now();
+async fn attend<F: Future + Unpin>(
+    group: &Arc<Group>,
+    started: Instant,
+    mut handling: F,
+) -> Result<F::Output, TooLong> {
     if let Poll::Ready(done) = futures::poll!(&mut handling) {
         return Ok(done);
     }

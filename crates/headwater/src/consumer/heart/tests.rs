@@ -87,7 +87,7 @@ async fn a_cancelled_group_ends_with_its_reason_and_its_leases_are_nobodys() {
     let mut beating = GroupBeat::new();
     heard(&scene, &mut beating, Pulse::Cancelled);
     assert_eq!(scene.group.standing.ended(), Some(EndReason::Cancelled));
-    assert!(work.is_lost(), "handlers may ask");
+    assert!(work.is_lost(Instant::now()), "handlers may ask");
     assert!(scene.group.is_stopping() && scene.group.want().is_none());
     assert_eq!(scene.group.held(), 0, "nothing is left to be settled");
     heard(&scene, &mut beating, Pulse::Gone);

@@ -258,6 +258,16 @@ pub async fn fetch_reads_as_much_as_fits(case: &Case) {
             assert!(message.headers == headers(at), "offset {} as published", message.offset);
         }
     }
+    // As many small ones as fit, and not one more or less.
+    scene.publish_all(&vec![NewMessage::new(""); 40]).await;
+    let each = crate::message::MESSAGE_BYTES;
+    for count in [1, 10, 39] {
+        let bound = FetchBound::strict(count * each + each / 2);
+        let fetched = scene.store.fetch_within(topic, range(11, 50), bound).await.unwrap();
+        let last = 10 + count as i64;
+        assert!(offsets_of(&fetched.messages).into_iter().eq(11..=last), "{count} of 40");
+        assert_eq!(fetched.left, Some(range(last + 1, 50)));
+    }
 }
 
 /// Ranges as wide as the numbers go touch no other topic's messages.

@@ -53,6 +53,11 @@ pub(super) async fn fetch(
         large_headers.extend(headers_bytes.map(|bytes| (message.offset.0, bytes)));
         fetched.messages.push(message);
     }
+    // Rows that the limit cut off would be taken for holes, and acked unread.
+    assert!(
+        fetched.left.is_some() || rows_max(bound) > rows.len() as i64,
+        "a row that does not fit is among them"
+    );
     drop(rows);
     if !large_payloads.is_empty() || !large_headers.is_empty() {
         let mut payloads = read_payloads(store, topic, &large_payloads).await?;

@@ -258,7 +258,7 @@ BEGIN
     IF v_count = 1 AND p_in_flight_max IS NULL THEN
         -- The short way, for a group without lanes and limits where nothing is due again and no gap is in the way. What it reads
         -- first locks nothing, and gives this transaction no xid.
-        SELECT c.topic_id, c.next_offset, coalesce(p_lease_ms[1], c.lease_ms, t.lease_ms), {schema}.due_since(c.due_from, v_now), h.head,
+        SELECT c.topic_id, c.next_offset, t.lease_ms, {schema}.due_since(c.due_from, v_now), h.head,
                h.gaps_until = 0 AND h.stuck_at IS NULL, t.storage = 'shared', coalesce(pg_sequence_last_value(t.offsets), 0),
                c.next_offset > greatest(h.gaps_until, h.holes_until)
                AND (h.gaps_until = 0 OR {schema}.stamp_age_ms(h.gaps_checked_at, v_clock) <= 20)
@@ -269,49 +269,59 @@ BEGIN
         JOIN {schema}.topic t ON t.topic_id = c.topic_id
         WHERE c.subscription_id = p_subscription_ids[1] AND c.lane = 0 AND NOT c.ordered AND c.active
         ORDER BY c.era LIMIT 1;
-        v_top := v_head;
-        IF v_clear AND v_even AND v_shared AND v_last > v_head AND v_next + p_messages_max[1] > v_head + 1 THEN
-            -- If nothing is missing up to the last message, the head may go there (see 0004_head). Bounded, for a transaction of
-            -- a million publishes; the long way then notes that the head is stuck, and it is not asked again.
-            SELECT CASE WHEN count(*) = max(m.message_offset) - v_head THEN max(m.message_offset) ELSE v_head END INTO v_top
-            FROM {schema}.message_shared m
-            WHERE m.topic_id = v_want.topic_id AND m.message_offset > v_head AND m.message_offset <= v_head + p_rows_max;
-        END IF;
-        v_clear := v_clear
-            AND (v_top > v_head OR v_next + p_messages_max[1] <= v_head + 1 OR v_next > v_head AND v_even AND v_last = v_head)
-            AND NOT EXISTS (SELECT FROM {schema}.schedule d WHERE d.topic_id = v_want.topic_id AND d.deliver_at <= v_now)
+    END IF;
+    IF v_clear THEN
+        v_clear := NOT EXISTS (SELECT FROM {schema}.schedule d WHERE d.topic_id = v_want.topic_id AND d.deliver_at <= v_now)
             AND NOT EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_ids[1]
                             AND o.suspect AND o.owner = p_owner AND o.due_at > v_now)
             AND NOT {schema}.any_due(p_subscription_ids[1], v_want.due_since, v_now, true);
+        v_top := v_head;
     END IF;
-    IF v_clear AND v_next > v_top THEN
+    IF v_clear AND v_even AND v_shared AND v_last > v_head AND v_next + p_messages_max[1] > v_head + 1 THEN
+        -- If nothing is missing up to the last message, the head may go there (see 0004_head). Bounded, for a transaction of
+        -- a million publishes; the long way then notes that the head is stuck, and it is not asked again.
+        SELECT CASE WHEN count(*) = max(m.message_offset) - v_head THEN max(m.message_offset) ELSE v_head END INTO v_top
+        FROM {schema}.message_shared m
+        WHERE m.topic_id = v_want.topic_id AND m.message_offset > v_head
+          AND m.message_offset <= v_head + least(p_rows_max, greatest(1000, v_next + p_messages_max[1] - v_head));
+    END IF;
+    IF v_clear AND v_even AND v_next > v_head AND v_last = v_head THEN
         -- Nothing is there: the head is at the last offset taken, which was read after the flag of the waiting process was raised
         -- (see "wake"). Nothing is handed out, so operators need not be held off.
         RETURN NEXT {schema}.recheck(p_subscription_ids[1], v_want.topic_id,
             {schema}.recheck_ms(p_subscription_ids[1], v_want.topic_id, v_want.due_since, v_now));
         RETURN;
-    ELSIF v_clear THEN
-        -- Whether the subscription is active is asked of the cursor: what is locked is looked at again, in its newest version, after
+    ELSIF v_clear AND v_next <= v_top AND (v_top > v_head OR v_last = v_head OR v_next + p_messages_max[1] <= v_head + 1) THEN
+        -- Whether the subscription is active is asked of the cursor: what is locked is read again, in its newest version, after
         -- a pause let go of it. So is the head, where it is moved: a gap that another process noted meanwhile ends the
-        -- short way. The head is not waited for, so it does not matter that the cursor may be locked first.
+        -- short way. A claim that has the head waits for no cursor: other groups need the head.
         WITH ahead AS MATERIALIZED (
-            SELECT e.head FROM {schema}.head e
-            WHERE e.topic_id = v_want.topic_id AND v_top > v_head AND e.gaps_until = 0 AND e.stuck_at IS NULL
+            SELECT FROM {schema}.head e
+            WHERE v_top > v_head AND e.topic_id = v_want.topic_id AND e.gaps_until = 0 AND e.stuck_at IS NULL
               AND e.era <= (SELECT y.era FROM {schema}.head y WHERE y.topic_id = v_want.topic_id ORDER BY y.era LIMIT 1)
             FOR UPDATE SKIP LOCKED
-        ), was AS (
-            SELECT c.next_offset FROM {schema}.cursor c
-            WHERE c.subscription_id = p_subscription_ids[1] AND c.lane = 0 AND c.active
+        ), below AS MATERIALIZED (
+            SELECT c.next_offset, c.lease_ms FROM {schema}.cursor c
+            WHERE v_top = v_head AND c.subscription_id = p_subscription_ids[1] AND c.lane = 0 AND c.active
               AND c.era <= (SELECT x.era FROM {schema}.cursor x WHERE x.subscription_id = p_subscription_ids[1] AND x.lane = 0
                             ORDER BY x.era LIMIT 1)
-              AND c.next_offset >= v_next
-              AND CASE WHEN v_top > v_head THEN c.next_offset <= v_top AND EXISTS (SELECT FROM ahead)
-                       ELSE c.next_offset + p_messages_max[1] <= v_top + 1 END
+              AND c.next_offset BETWEEN v_next AND v_top
+              AND (v_last = v_head OR c.next_offset + p_messages_max[1] <= v_top + 1)
             FOR UPDATE
+        ), above AS MATERIALIZED (
+            SELECT c.next_offset, c.lease_ms FROM {schema}.cursor c
+            WHERE v_top > v_head AND EXISTS (SELECT FROM ahead)
+              AND c.subscription_id = p_subscription_ids[1] AND c.lane = 0 AND c.active
+              AND c.era <= (SELECT x.era FROM {schema}.cursor x WHERE x.subscription_id = p_subscription_ids[1] AND x.lane = 0
+                            ORDER BY x.era LIMIT 1)
+              AND c.next_offset BETWEEN v_next AND v_top
+            FOR UPDATE SKIP LOCKED
+        ), was AS (
+            SELECT * FROM below UNION ALL SELECT * FROM above
         ), advanced AS (
             UPDATE {schema}.head e SET head = v_top, moves = e.moves + 1, era = -((e.moves + 1) / 64)
-            FROM was, ahead
-            WHERE e.topic_id = v_want.topic_id AND ahead.head < v_top
+            FROM above
+            WHERE e.topic_id = v_want.topic_id AND e.head < v_top
               AND e.era <= (SELECT y.era FROM {schema}.head y WHERE y.topic_id = v_want.topic_id ORDER BY y.era LIMIT 1)
         ), moved AS (
             UPDATE {schema}.cursor c
@@ -321,11 +331,12 @@ BEGIN
             WHERE c.subscription_id = p_subscription_ids[1] AND c.lane = 0
               AND c.era <= (SELECT x.era FROM {schema}.cursor x WHERE x.subscription_id = p_subscription_ids[1] AND x.lane = 0
                             ORDER BY x.era LIMIT 1)
-            RETURNING was.next_offset AS first, c.next_offset - 1 AS last
+            RETURNING was.next_offset AS first, c.next_offset - 1 AS last,
+                      coalesce(p_lease_ms[1], was.lease_ms, v_want.lease_ms) AS lease_ms
         ), leased AS (
             INSERT INTO {schema}.outstanding AS o (token, first_offset, last_offset, due_at, subscription_id, owner)
             SELECT {schema}.new_token(), m.first, m.last,
-                   CASE WHEN v_want.lease_ms = 0 THEN 'infinity' ELSE v_now + make_interval(secs => v_want.lease_ms / 1000.0) END,
+                   CASE WHEN m.lease_ms = 0 THEN 'infinity' ELSE v_now + make_interval(secs => m.lease_ms / 1000.0) END,
                    p_subscription_ids[1], p_owner
             FROM moved m
             RETURNING o.token, o.first_offset, o.last_offset, o.due_at

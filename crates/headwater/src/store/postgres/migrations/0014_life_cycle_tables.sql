@@ -18,8 +18,8 @@
 -- A claim departs from it in one place: it has a range (free), and then a cursor, when it counts an expiry in the subscription.
 -- Nothing that has a subscription waits for a cursor or a range of it beside such a claim:
 --
---   1. The short way of a claim (one statement) locks the cursor and looks at it again, in its newest version, once it has
---      it. Therefore a state is also on the cursor (cursor.active), and a change of it waits for claims that hold the
+--   1. The short way of a claim (one statement) takes the head if it is free, locks the cursor and reads it again, in its newest
+--      version, once it has it. Therefore a state is also on the cursor (cursor.active), and a change of it waits for claims that hold the
 --      cursor: afterwards none is under way that saw it active, and none begins.
 --   2. The long way holds claims_N, shared, from before it reads the state until its end. Operators hold it alone before they
 --      lock anything of the subscription: no claim of that kind is under way then. It costs a claim no write and no xid,

@@ -199,8 +199,8 @@ END $$;
 -- up to the first offset, and ranges that wait for nothing away. Leased ones are left to their holders. No noted gap lies
 -- below the first offset, so no cursor crosses one.
 --
--- No claim of the long way is under way for those that are touched (hold_claims), and the short way has nothing but a cursor:
--- it is waited for. Subscription by subscription in the order of their ids, its row before its cursors, and never waiting for
+-- No claim of the long way is under way for those that are touched (hold_claims), and the short way has nothing of the
+-- subscription but a cursor: it is waited for. Subscription by subscription in the order of their ids, its row before its cursors, and never waiting for
 -- an outstanding row. The claims are held apart here unless the caller has done so.
 CREATE FUNCTION {schema}.follow_log(p_places {schema}.place[], p_misses {schema}.miss[], p_first bigint)
 RETURNS TABLE (group_name text, missed bigint, missed_first bigint, missed_last bigint)

@@ -27,7 +27,7 @@ impl Scene {
         client.batch_execute(&self.sql(statement)).await.unwrap();
     }
 
-    async fn number(&self, client: &Client, query: &str) -> i64 {
+    pub(super) async fn number(&self, client: &Client, query: &str) -> i64 {
         client.query_one(&self.sql(query), &[]).await.unwrap().get(0)
     }
 

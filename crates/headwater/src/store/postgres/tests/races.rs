@@ -96,6 +96,28 @@ async fn a_claim_beside_a_held_head_hands_out_nothing_above_it_and_does_not_wait
     scene.drop().await;
 }
 
+/// A group that starts above the head moves it, too: else the head stays where it is, and the group polls for nothing.
+#[tokio::test]
+async fn a_claim_from_above_the_head_moves_it() {
+    let Some(scene) = Scene::new() else { return };
+    let store = scene.open().await;
+    subscribed(&store).await;
+    store.publish(&orders(), &vec![NewMessage::new("x"); 3]).await.unwrap();
+    let start = crate::Start::Offset(crate::Offset(4));
+    let above = store.subscribe(&orders(), &GroupName::new("above").unwrap(), start).await.unwrap();
+    let client = scene.client().await;
+    let head = "SELECT head FROM {schema}.head";
+    assert_eq!(scene.number(&client, head).await, 0, "no claim has moved it");
+    assert_eq!(store.claim(&request(&above)).await.unwrap().leases, []);
+    assert_eq!(scene.number(&client, head).await, 3);
+    assert_eq!(
+        store.claim(&request(&above)).await.unwrap().recheck_after,
+        None,
+        "only a publish has something for it"
+    );
+    scene.drop().await;
+}
+
 /// Two beats at once, one of them by an owner that the other is about to sweep: neither waits for good.
 #[tokio::test]
 async fn a_beat_of_an_owner_being_swept_waits_and_goes_on() {

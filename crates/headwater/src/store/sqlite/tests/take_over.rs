@@ -77,6 +77,7 @@ async fn a_store_that_is_opened_by_a_symbolic_link_has_its_proofs_beside_the_fil
     assert_eq!(by_file.take_over(&owner("file")).await.unwrap(), 0, "it had no lease");
     assert_eq!(proofs(&place).len(), 1);
     by_file.drop_namespace().await.unwrap();
+    assert!(std::fs::symlink_metadata(&file).is_ok(), "the link is not the store's");
     assert_eq!(
         std::fs::read_dir(place.directory.path()).unwrap().count(),
         0,
@@ -159,7 +160,8 @@ async fn a_proof_is_kept_until_what_is_queued_is_committed() {
             go.send(()).unwrap();
             // Until the thread has ended.
             let released = std::fs::File::open(&proof).unwrap();
-            tokio::task::spawn_blocking(move || released.lock()).await.unwrap().unwrap();
+            let ended = tokio::task::spawn_blocking(move || released.lock());
+            tokio::time::timeout(Duration::from_secs(20), ended).await.unwrap().unwrap().unwrap();
         }
         assert_eq!(lives.take_over(&owner("lives")).await.unwrap(), 0, "nothing is left to end");
     }

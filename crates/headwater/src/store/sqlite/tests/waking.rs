@@ -216,11 +216,13 @@ async fn one_that_lost_to_another_process_is_woken_only_by_what_is_left() {
     let probe = store.create_topic(&topic("probe"), &TopicSettings::pub_sub()).await.unwrap();
     let armed = async || {
         let _known = store.arm(&[subscription.topic.topic_id]).await.unwrap();
-        // A look that sees a change of one topic sees all that was committed before. The first one does not tell: it wakes
-        // whatever it finds.
+        // A check of the watcher that sees a change of one topic sees all that was committed before. Its first check of a topic
+        // wakes in any case.
         for _ in 0..2 {
             let looked = store.arm(&[probe.topic_id]).await.unwrap();
-            other.execute_batch("INSERT INTO headwater_publish (topic, payload) VALUES ('probe', 'x')").unwrap();
+            other
+                .execute_batch("INSERT INTO headwater_publish (topic, payload) VALUES ('probe', 'x')")
+                .unwrap();
             assert!(looked.wait(Duration::from_secs(5)).await);
         }
         let wake = store.arm(&[subscription.topic.topic_id]).await.unwrap();
