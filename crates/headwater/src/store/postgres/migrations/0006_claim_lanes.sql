@@ -237,8 +237,11 @@ DECLARE
     v_head bigint;
     v_top bigint;
     v_last bigint;
-    v_even boolean;
-    v_shared boolean;
+    v_gaps_until bigint;
+    v_gaps_seen pg_snapshot;
+    v_gaps_bound xid8;
+    v_may_move boolean;
+    v_stuck boolean;
     v_clear boolean;
     v_row {schema}.claimed;
     v_deadline timestamptz;
@@ -259,13 +262,14 @@ BEGIN
         -- The short way, for a group without lanes and limits where nothing is due again and no gap is in the way. What it reads
         -- first locks nothing, and gives this transaction no xid.
         SELECT c.topic_id, c.next_offset, t.lease_ms, {schema}.due_since(c.due_from, v_now), h.head,
-               h.gaps_until = 0 AND h.stuck_at IS NULL, t.storage = 'shared', coalesce(pg_sequence_last_value(t.offsets), 0),
+               h.gaps_until, h.gaps_seen, h.gaps_bound, h.stuck_at IS NULL AND t.storage = 'shared', h.stuck_at IS NOT NULL,
+               coalesce(pg_sequence_last_value(t.offsets), 0),
                c.next_offset > greatest(h.gaps_until, h.holes_until)
                AND (h.gaps_until = 0 OR {schema}.stamp_age_ms(h.gaps_checked_at, v_clock) <= 20)
-        INTO v_want.topic_id, v_next, v_want.lease_ms, v_want.due_since, v_head, v_even, v_shared, v_last, v_clear
+        INTO v_want.topic_id, v_next, v_want.lease_ms, v_want.due_since, v_head, v_gaps_until, v_gaps_seen, v_gaps_bound, v_may_move, v_stuck, v_last, v_clear
         FROM {schema}.cursor c
-        CROSS JOIN LATERAL (SELECT y.head, y.gaps_until, y.gaps_checked_at, y.holes_until, y.stuck_at FROM {schema}.head y
-                            WHERE y.topic_id = c.topic_id ORDER BY y.era LIMIT 1) h
+        CROSS JOIN LATERAL (SELECT y.head, y.gaps_until, y.gaps_seen, y.gaps_bound, y.gaps_checked_at, y.holes_until, y.stuck_at
+                            FROM {schema}.head y WHERE y.topic_id = c.topic_id ORDER BY y.era LIMIT 1) h
         JOIN {schema}.topic t ON t.topic_id = c.topic_id
         WHERE c.subscription_id = p_subscription_ids[1] AND c.lane = 0 AND NOT c.ordered AND c.active
         ORDER BY c.era LIMIT 1;
@@ -277,15 +281,19 @@ BEGIN
             AND NOT {schema}.any_due(p_subscription_ids[1], v_want.due_since, v_now, true);
         v_top := v_head;
     END IF;
-    IF v_clear AND v_even AND v_shared AND v_last > v_head AND v_next + p_messages_max[1] > v_head + 1 THEN
-        -- If nothing is missing up to the last message, the head may go there (see 0004_head). Bounded, for a transaction of
-        -- a million publishes; the long way then notes that the head is stuck, and it is not asked again.
-        SELECT CASE WHEN count(*) = max(m.message_offset) - v_head THEN max(m.message_offset) ELSE v_head END INTO v_top
+    IF v_clear AND v_may_move AND v_last > v_head AND v_next + p_messages_max[1] > v_head + 1 THEN
+        -- If nothing is missing up to the last message, and as of the same snapshot nothing has ended that may own a row in a noted
+        -- gap, the head may go there (see 0004_head). Bounded, for a transaction of a million publishes; the long way then
+        -- notes that the head is stuck, and it is not asked again.
+        SELECT CASE WHEN count(*) = max(m.message_offset) - v_head
+                         AND (v_gaps_until = 0 OR {schema}.first_ended(v_gaps_seen, pg_current_snapshot()) >= v_gaps_bound)
+                    THEN max(m.message_offset) ELSE v_head END
+        INTO v_top
         FROM {schema}.message_shared m
         WHERE m.topic_id = v_want.topic_id AND m.message_offset > v_head
           AND m.message_offset <= v_head + least(p_rows_max, greatest(1000, v_next + p_messages_max[1] - v_head));
     END IF;
-    IF v_clear AND v_even AND v_next > v_head AND v_last = v_head THEN
+    IF v_clear AND v_gaps_until = 0 AND NOT v_stuck AND v_next > v_head AND v_last = v_head THEN
         -- Nothing is there: the head is at the last offset taken, which was read after the flag of the waiting process was raised
         -- (see "wake"). Nothing is handed out, so operators need not be held off.
         RETURN NEXT {schema}.recheck(p_subscription_ids[1], v_want.topic_id,
@@ -293,11 +301,11 @@ BEGIN
         RETURN;
     ELSIF v_clear AND v_next <= v_top AND (v_top > v_head OR v_last = v_head OR v_next + p_messages_max[1] <= v_head + 1) THEN
         -- Whether the subscription is active is asked of the cursor: what is locked is read again, in its newest version, after
-        -- a pause let go of it. So is the head, where it is moved: a gap that another process noted meanwhile ends the
-        -- short way. A claim that has the head waits for no cursor: other groups need the head.
+        -- a pause let go of it. So is the head, where it is moved: a gap that another process noted meanwhile is above v_head, and
+        -- ends the short way. A claim that has the head waits for no cursor: other groups need the head.
         WITH ahead AS MATERIALIZED (
             SELECT FROM {schema}.head e
-            WHERE v_top > v_head AND e.topic_id = v_want.topic_id AND e.gaps_until = 0 AND e.stuck_at IS NULL
+            WHERE v_top > v_head AND e.topic_id = v_want.topic_id AND e.gaps_until = v_gaps_until AND e.stuck_at IS NULL
               AND e.era <= (SELECT y.era FROM {schema}.head y WHERE y.topic_id = v_want.topic_id ORDER BY y.era LIMIT 1)
             FOR UPDATE SKIP LOCKED
         ), below AS MATERIALIZED (
