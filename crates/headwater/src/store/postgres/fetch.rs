@@ -39,17 +39,15 @@ pub(super) async fn fetch(
     let (mut large_payloads, mut large_headers) = (Vec::new(), Vec::new());
     for row in &rows {
         let message = message_of(row)?;
-        let bytes = usize::try_from(stored::<_, i32>(row, 9)?).unwrap_or_default();
-        let headers_bytes =
-            stored::<_, Option<i64>>(row, 10)?.map(|bytes| usize::try_from(bytes).unwrap_or_default());
-        let weight = message.weight() - message.payload.len() + bytes + headers_bytes.unwrap_or_default();
-        if !weighing.fits(weight) {
+        // Null where it came along.
+        let payload_bytes = stored::<_, Option<i32>>(row, 9)?.and_then(|bytes| usize::try_from(bytes).ok());
+        let headers_bytes = stored::<_, Option<i64>>(row, 10)?.and_then(|bytes| usize::try_from(bytes).ok());
+        let left_out = payload_bytes.unwrap_or_default() + headers_bytes.unwrap_or_default();
+        if !weighing.fits(message.weight() + left_out) {
             fetched.left = Some(OffsetRange::new(message.offset, range.last));
             break;
         }
-        if message.payload.len() < bytes {
-            large_payloads.push((message.offset.0, bytes));
-        }
+        large_payloads.extend(payload_bytes.map(|bytes| (message.offset.0, bytes)));
         large_headers.extend(headers_bytes.map(|bytes| (message.offset.0, bytes)));
         fetched.messages.push(message);
     }

@@ -18,9 +18,9 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- One lane that the caller has locked and nobody holds. Strict order per key: a range that is not one key's own (expired,
--- given back) may hold any key, so nothing new is taken before it is done.
+-- given back, late) may hold any key, so nothing new is taken before it is done. p_head was read before that is checked here.
 CREATE FUNCTION {schema}.claim_lane(
-    p_want {schema}.want, p_lane integer, p_owner text, p_deadline timestamptz, p_now timestamptz, p_parked_max bigint
+    p_want {schema}.want, p_lane integer, p_owner text, p_deadline timestamptz, p_now timestamptz, p_parked_max bigint, p_head bigint
 ) RETURNS SETOF {schema}.claimed
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -86,7 +86,7 @@ BEGIN
         SELECT c.next_offset INTO v_next FROM {schema}.cursor c
         WHERE c.subscription_id = p_want.subscription_id AND c.lane = p_lane ORDER BY c.era LIMIT 1;
         SELECT n.first_offset, n.last_offset, n.skipped INTO v_new
-        FROM {schema}.take_next(p_want.topic_id, p_want.subscription_id, p_lane, v_next, v_max, NULL) n;
+        FROM {schema}.take_next(p_want.topic_id, p_want.subscription_id, p_lane, v_next, v_max, NULL, p_head) n;
         IF v_new.first_offset IS NOT NULL THEN
             INSERT INTO {schema}.outstanding (token, first_offset, last_offset, due_at, subscription_id, owner, lane)
             VALUES ({schema}.new_token(), v_new.first_offset, v_new.last_offset, p_deadline,
@@ -154,7 +154,7 @@ BEGIN
         -- Looked up anew under the lock: whoever held the lock before may have leased the lane.
         CONTINUE WHEN EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = p_want.subscription_id
                               AND o.lane = v_lane AND o.owner IS NOT NULL AND o.due_at > p_now);
-        FOR v_row IN SELECT * FROM {schema}.claim_lane(p_want, v_lane, p_owner, p_deadline, p_now, p_parked_max) LOOP
+        FOR v_row IN SELECT * FROM {schema}.claim_lane(p_want, v_lane, p_owner, p_deadline, p_now, p_parked_max, v_head) LOOP
             v_found := v_found OR v_row.kind IN ('lease', 'used_up');
             RETURN NEXT v_row;
         END LOOP;

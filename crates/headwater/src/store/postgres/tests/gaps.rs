@@ -344,3 +344,76 @@ async fn a_sequence_behind_the_head_is_raised_before_it_gives_an_offset() {
     assert!(taken >= offset, "{taken}");
     scene.drop().await;
 }
+
+/// The head moves, and a late row is handed out, after a claim has found that nothing late waits for its lane and before it takes
+/// new offsets: it takes none above the head as of the check. The later message of a key would overtake the late one.
+#[tokio::test]
+async fn an_ordered_claim_takes_nothing_above_the_head_that_it_checked() {
+    let Some(scene) = Scene::new() else { return };
+    let store = Arc::new(scene.open().await);
+    let ordering = crate::topic::Ordering::Key;
+    let settings =
+        TopicSettings { gap_patience: Duration::ZERO, ordering, lanes: 1, ..TopicSettings::pub_sub() };
+    store.create_topic(&orders(), &settings).await.unwrap();
+    let subscription =
+        store.subscribe(&orders(), &GroupName::new("a").unwrap(), Start::Beginning).await.unwrap();
+    let (open, other, mover) = (scene.client().await, scene.client().await, scene.client().await);
+    let publish = |key: &str| format!("SELECT {{schema}}.publish('orders', '1'::jsonb, key => '{key}')");
+    scene.run(&open, "BEGIN").await;
+    scene.run(&open, &publish("k")).await;
+    scene.run(&other, &publish("x")).await;
+    scene.run(&other, &publish("x")).await;
+    let first = drain_one(&store, &subscription).await;
+    assert_eq!(first.range.last.0, 2);
+    scene.run(&open, &publish("k")).await;
+    // The claim stops before it takes anything, where the test holds a lock.
+    let aside = format!("{}_aside", scene.namespace.as_str());
+    let stopping = "CREATE SCHEMA {aside}; ALTER FUNCTION {schema}.take_next SET SCHEMA {aside};
+        CREATE FUNCTION {schema}.take_next(p_topic_id integer, p_subscription_id integer, p_lane integer, p_next bigint, p_max bigint,
+            p_due_from timestamptz, p_head bigint, OUT first_offset bigint, OUT last_offset bigint, OUT skipped boolean, OUT more boolean)
+        LANGUAGE plpgsql AS $$ BEGIN
+            LOCK TABLE {schema}.stop IN SHARE MODE;
+            SELECT n.* INTO first_offset, last_offset, skipped, more
+            FROM {aside}.take_next(p_topic_id, p_subscription_id, p_lane, p_next, p_max, p_due_from, p_head) n;
+        END $$;
+        CREATE TABLE {schema}.stop ();";
+    scene.run(&other, &stopping.replace("{aside}", &aside)).await;
+    scene.run(&other, "BEGIN; LOCK TABLE {schema}.stop IN ACCESS EXCLUSIVE MODE").await;
+    // Another session is moving the head when the claim comes.
+    scene.run(&mover, "BEGIN; SELECT FROM {schema}.head FOR UPDATE").await;
+    let claiming = tokio::spawn({
+        let (store, request) = (Arc::clone(&store), request(&subscription));
+        async move { store.claim(&request).await }
+    });
+    let waits = "SELECT count(*) FROM pg_locks WHERE relation = '{schema}.stop'::regclass AND NOT granted";
+    until_true("the claim waits", async || scene.number(&other, waits).await == 1).await;
+    scene.run(&open, "COMMIT").await;
+    scene
+        .run(
+            &mover,
+            "COMMIT; SELECT {schema}.advance(ARRAY(SELECT topic_id FROM {schema}.topic), 20000, 10000)",
+        )
+        .await;
+    assert_eq!(scene.number(&open, "SELECT head FROM {schema}.head").await, 4);
+    scene.run(&other, "COMMIT").await;
+    let leases = claiming.await.unwrap().unwrap().leases;
+    assert_eq!(leases.len(), 1);
+    assert_eq!((leases[0].range.first.0, leases[0].range.last.0), (3, 3), "offset 1, of the key of 4, waits");
+    scene.run(&other, &format!("DROP SCHEMA {aside} CASCADE")).await;
+    scene.drop().await;
+}
+
+/// Claims one message, as soon as it is there, and acks it.
+async fn drain_one(store: &PostgresStore, subscription: &Subscription) -> crate::Lease {
+    let want =
+        ClaimRequest { wants: vec![Want::new(subscription.subscription_id, 1)], ..request(subscription) };
+    let mut lease = None;
+    until_true("a message comes", async || {
+        lease = store.claim(&want).await.unwrap().leases.pop();
+        lease.is_some()
+    })
+    .await;
+    let lease = lease.unwrap();
+    store.settle(&[Settlement::ack_all(&lease)]).await.unwrap().remove(0).unwrap();
+    lease
+}
