@@ -75,7 +75,11 @@ pub(super) async fn remove(store: &PostgresStore, topic: &TopicName, group: &Gro
     if stored::<_, i64>(&rows[0], "removed")? > 0 {
         return Ok(());
     }
-    let why = match SubscriptionState::parse(stored(&rows[0], "state")?)? {
+    let Some(state) = stored::<_, Option<&str>>(&rows[0], "state")? else {
+        // Another call, or maintenance, removed it meanwhile.
+        return Ok(());
+    };
+    let why = match SubscriptionState::parse(state)? {
         SubscriptionState::Cancelled => {
             "is cancelled and not yet released from the records; run maintenance and try again".to_owned()
         }

@@ -183,6 +183,9 @@ BEGIN
     IF removed = 0 THEN
         SELECT CASE WHEN bool_or(x.status = 'cancelled') THEN 'cancelled' ELSE max(x.status) END INTO state
         FROM {schema}.subscription x WHERE x.topic_id = s.topic_id AND x.group_name = p_group;
+        IF p_before > 0 THEN
+            PERFORM {schema}.note_act(p_actor, 'remove', p_topic, p_group, jsonb_build_object('dead_letters', p_before), p_now);
+        END IF;
         RETURN;
     END IF;
     state := 'cancelled';

@@ -126,3 +126,23 @@ async fn a_group_is_removed_in_steps_and_one_that_failed_half_way_is_continued()
     );
     scene.drop().await;
 }
+
+/// The group is gone, as asked: a removal that comes second does not fail.
+#[tokio::test]
+async fn of_two_removals_at_once_neither_fails() {
+    let Some(scene) = Scene::new() else { return };
+    let store = Arc::new(scene.open().await);
+    subscribed(&store).await;
+    let group = GroupName::new("a").unwrap();
+    store.shift(&orders(), &group, Transition::Cancel).await.unwrap();
+    let first = scene.client().await;
+    first.batch_execute(&scene.sql("BEGIN; SELECT FROM {schema}.extent FOR UPDATE")).await.unwrap();
+    let second = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.remove(&orders(), &group).await }
+    });
+    super::lives::until_somebody_waits(&scene).await;
+    first.batch_execute(&scene.sql("DELETE FROM {schema}.subscription; COMMIT")).await.unwrap();
+    second.await.unwrap().unwrap();
+    scene.drop().await;
+}
