@@ -167,11 +167,9 @@ $$;
 
 -- Takes up to p_max new offsets for a cursor that the caller has locked: [first, last], or nulls. See 0004_head for why
 -- a gap in the way is met under a share lock. It is never waited for: the claim may hold another topic's head. "more" is set where
--- a gap or a hole ended the range. p_due_from is the caller's note for the cursor, or null. p_head is a bound that a caller sets who
--- has checked that nothing late waits for the lane: a head that was moved after the check may be above a row that came late with it,
--- and a later message of its key would overtake it. Null without order.
+-- a gap or a hole ended the range. p_due_from is the caller's note for the cursor, or null.
 CREATE FUNCTION {schema}.take_next(
-    p_topic_id integer, p_subscription_id integer, p_lane integer, p_next bigint, p_max bigint, p_due_from timestamptz, p_head bigint,
+    p_topic_id integer, p_subscription_id integer, p_lane integer, p_next bigint, p_max bigint, p_due_from timestamptz,
     OUT first_offset bigint, OUT last_offset bigint, OUT skipped boolean, OUT more boolean
 )
 LANGUAGE plpgsql AS $$
@@ -185,7 +183,6 @@ BEGIN
     more := false;
     SELECT h.head, h.gaps_until, h.holes_until INTO v_head, v_gaps_until, v_holes_until
     FROM {schema}.head h WHERE h.topic_id = p_topic_id ORDER BY h.era LIMIT 1;
-    v_head := least(v_head, p_head);
     IF p_next > v_head THEN
         RETURN;
     END IF;
@@ -216,7 +213,7 @@ BEGIN
             EXIT WHEN NOT FOUND;
             first_offset := v_gap;
         END LOOP;
-        last_offset := least(first_offset + p_max - 1, v_head, p_head);
+        last_offset := least(first_offset + p_max - 1, v_head);
         SELECT min(g.first_offset) - 1 INTO v_gap FROM {schema}.gap g
         WHERE g.topic_id = p_topic_id AND g.first_offset > take_next.first_offset AND g.first_offset <= take_next.last_offset;
         last_offset := least(last_offset, v_gap);
@@ -305,7 +302,7 @@ BEGIN
     -- No range covers an offset that may still come. Between gaps there may be one message each: so several ranges are given.
     FOR i IN 1..100 LOOP
         SELECT NULL::bigint AS token, n.first_offset, n.last_offset, n.skipped, n.more INTO v_lease
-        FROM {schema}.take_next(p_want.topic_id, p_want.subscription_id, 0, v_next, v_left, p_want.due_from, NULL) n;
+        FROM {schema}.take_next(p_want.topic_id, p_want.subscription_id, 0, v_next, v_left, p_want.due_from) n;
         IF v_lease.first_offset IS NOT NULL THEN
             v_lease.token := {schema}.new_token();
             INSERT INTO {schema}.outstanding (token, first_offset, last_offset, due_at, subscription_id, owner)

@@ -18,9 +18,9 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- One lane that the caller has locked and nobody holds. Strict order per key: a range that is not one key's own (expired,
--- given back, late) may hold any key, so nothing new is taken before it is done. p_head was read before that is checked here.
+-- given back, late) may hold any key, so nothing new is taken before it is done.
 CREATE FUNCTION {schema}.claim_lane(
-    p_want {schema}.want, p_lane integer, p_owner text, p_deadline timestamptz, p_now timestamptz, p_parked_max bigint, p_head bigint
+    p_want {schema}.want, p_lane integer, p_owner text, p_deadline timestamptz, p_now timestamptz, p_parked_max bigint
 ) RETURNS SETOF {schema}.claimed
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -86,8 +86,15 @@ BEGIN
         SELECT c.next_offset INTO v_next FROM {schema}.cursor c
         WHERE c.subscription_id = p_want.subscription_id AND c.lane = p_lane ORDER BY c.era LIMIT 1;
         SELECT n.first_offset, n.last_offset, n.skipped INTO v_new
-        FROM {schema}.take_next(p_want.topic_id, p_want.subscription_id, p_lane, v_next, v_max, NULL, p_head) n;
-        IF v_new.first_offset IS NOT NULL THEN
+        FROM {schema}.take_next(p_want.topic_id, p_want.subscription_id, p_lane, v_next, v_max, NULL) n;
+        IF v_new.first_offset IS NOT NULL AND EXISTS (SELECT FROM {schema}.outstanding o
+                WHERE o.subscription_id = p_want.subscription_id AND o.lane = p_lane AND o.key IS NULL) THEN
+            -- Asked again, after head and gaps were read: another session may have closed a gap since it was asked first, or moved the
+            -- head, and handed out what came late. The new range would hold a later message of the same transaction. What the lane
+            -- has is given first, and the cursor, which is locked, stays where that session has seen it.
+            UPDATE {schema}.cursor c SET next_offset = v_next WHERE c.subscription_id = p_want.subscription_id AND c.lane = p_lane;
+            RETURN NEXT {schema}.recheck(p_want.subscription_id, p_want.topic_id, 1);
+        ELSIF v_new.first_offset IS NOT NULL THEN
             INSERT INTO {schema}.outstanding (token, first_offset, last_offset, due_at, subscription_id, owner, lane)
             VALUES ({schema}.new_token(), v_new.first_offset, v_new.last_offset, p_deadline,
                     p_want.subscription_id, p_owner, p_lane)
@@ -154,7 +161,7 @@ BEGIN
         -- Looked up anew under the lock: whoever held the lock before may have leased the lane.
         CONTINUE WHEN EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = p_want.subscription_id
                               AND o.lane = v_lane AND o.owner IS NOT NULL AND o.due_at > p_now);
-        FOR v_row IN SELECT * FROM {schema}.claim_lane(p_want, v_lane, p_owner, p_deadline, p_now, p_parked_max, v_head) LOOP
+        FOR v_row IN SELECT * FROM {schema}.claim_lane(p_want, v_lane, p_owner, p_deadline, p_now, p_parked_max) LOOP
             v_found := v_found OR v_row.kind IN ('lease', 'used_up');
             RETURN NEXT v_row;
         END LOOP;
