@@ -14,8 +14,8 @@ use crate::message::{Headers, MESSAGE_BYTES, Message, Offset};
 use crate::store::{FetchBound, Fetched, Weighing};
 use crate::topic::TopicId;
 
-/// Payloads and headers up to this size come with their row. Of larger ones the row brings the size alone, and they are read only
-/// if they fit. PostgreSQL knows the size of a payload without reading it, and that of headers that are not compressed.
+/// Payloads and headers up to this size come with their row. Larger ones are read only if they fit. PostgreSQL knows the size of
+/// a payload without reading it, and that of headers that are not compressed.
 const READ_WITH_ROW_BYTES_MAX: i32 = 8 * 1024;
 /// How many bytes of large payloads or headers one query reads. The client holds a query's whole answer beside what is made of it,
 /// and a connection keeps the buffer it once needed.
@@ -34,21 +34,28 @@ pub(super) async fn fetch(
     let params: [&(dyn ToSql + Sync); 5] =
         [&topic.0, &range.first.0, &range.last.0, &READ_WITH_ROW_BYTES_MAX, &rows_max(bound)];
     let rows = store.connections.query("fetching messages", &store.statements.fetch, &params).await?;
+    let sizes = sizes_of(store, topic, &rows).await?;
     let mut weighing = Weighing::new(bound);
     let mut fetched = Fetched::default();
     let (mut large_payloads, mut large_headers) = (Vec::new(), Vec::new());
     for row in &rows {
         let message = message_of(row)?;
-        // Null where it came along.
-        let payload_bytes = stored::<_, Option<i32>>(row, 9)?.and_then(|bytes| usize::try_from(bytes).ok());
-        let headers_bytes = stored::<_, Option<i64>>(row, 10)?.and_then(|bytes| usize::try_from(bytes).ok());
+        let offset = message.offset.0;
+        let (is_payload_large, are_headers_large) = is_large(row)?;
+        let (mut payload_bytes, mut headers_bytes) = (None, None);
+        if is_payload_large || are_headers_large {
+            // Removed meanwhile, it is a hole, as if it had been removed before.
+            let Some((payload, headers)) = sizes.get(&offset) else { continue };
+            payload_bytes = is_payload_large.then_some(*payload);
+            headers_bytes = are_headers_large.then_some(*headers);
+        }
         let left_out = payload_bytes.unwrap_or_default() + headers_bytes.unwrap_or_default();
         if !weighing.fits(message.weight() + left_out) {
             fetched.left = Some(OffsetRange::new(message.offset, range.last));
             break;
         }
-        large_payloads.extend(payload_bytes.map(|bytes| (message.offset.0, bytes)));
-        large_headers.extend(headers_bytes.map(|bytes| (message.offset.0, bytes)));
+        large_payloads.extend(payload_bytes.map(|bytes| (offset, bytes)));
+        large_headers.extend(headers_bytes.map(|bytes| (offset, bytes)));
         fetched.messages.push(message);
     }
     // Rows that the limit cut off would be taken for holes, and acked unread.
@@ -73,6 +80,38 @@ pub(super) async fn fetch(
 /// whatever it weighs. Fewer rows are the whole range.
 pub(super) fn rows_max(bound: FetchBound) -> i64 {
     i64::try_from(bound.bytes_max / MESSAGE_BYTES).expect("a 64-bit number divided fits 63 bits") + 2
+}
+
+/// Whether payload and headers of a row are so large that they did not come with it.
+fn is_large(row: &Row) -> Result<(bool, bool)> {
+    let (payload, headers) = (stored::<_, Option<&[u8]>>(row, 4)?, stored::<_, Option<&str>>(row, 6)?);
+    Ok((payload.is_none(), headers == Some("")))
+}
+
+/// Bytes of payload and headers, by offset, of the messages that did not come whole with their rows.
+async fn sizes_of(
+    store: &PostgresStore,
+    topic: TopicId,
+    rows: &[Row],
+) -> Result<HashMap<i64, (usize, usize)>> {
+    let mut offsets: Vec<i64> = Vec::new();
+    for row in rows {
+        if is_large(row)? != (false, false) {
+            offsets.push(stored(row, 0)?);
+        }
+    }
+    if offsets.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let params: [&(dyn ToSql + Sync); 2] = [&topic.0, &offsets];
+    let rows = store.connections.query("fetching messages", &store.statements.fetch_sizes, &params).await?;
+    let bytes = |bytes: i64| usize::try_from(bytes).unwrap_or_default();
+    rows.iter()
+        .map(|row| {
+            let (payload, headers): (i32, Option<i64>) = (stored(row, 1)?, stored(row, 2)?);
+            Ok((stored(row, 0)?, (bytes(payload.into()), bytes(headers.unwrap_or_default()))))
+        })
+        .collect()
 }
 
 /// Puts what was read for a message into its place. False if it is gone: the message was removed meanwhile and is a hole now, as if it
@@ -149,7 +188,8 @@ fn sql_size(bytes: usize) -> i32 {
 
 /// Columns are read by position: a look-up by name per column and row would cost more than the rest.
 fn message_of(row: &Row) -> Result<Message> {
-    let payload: Option<&[u8]> = stored(row, 4)?;
+    // Both without what did not come along.
+    let (payload, headers): (Option<&[u8]>, Option<&str>) = (stored(row, 4)?, stored(row, 6)?);
     Ok(Message {
         offset: Offset(stored(row, 0)?),
         message_id: stored(row, 1)?,
@@ -157,7 +197,7 @@ fn message_of(row: &Row) -> Result<Message> {
         message_type: stored(row, 3)?,
         payload: Bytes::copy_from_slice(payload.unwrap_or_default()),
         content_type: stored(row, 5)?,
-        headers: headers_of(stored(row, 6)?)?,
+        headers: headers_of(headers.filter(|json| !json.is_empty()))?,
         correlation_id: stored(row, 7)?,
         created_at: stored(row, 8)?,
     })

@@ -22,6 +22,7 @@ statements! {
     claimable: "arm/claimable.sql",
     epoch: "epoch.sql",
     fetch: "fetch.sql",
+    fetch_sizes: "fetch/sizes.sql",
     fetch_payload: "fetch/payload.sql",
     fetch_headers: "fetch/headers.sql",
     settle_all: "settle/all.sql",

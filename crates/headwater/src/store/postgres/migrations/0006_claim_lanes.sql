@@ -306,38 +306,42 @@ BEGIN
         RETURN NEXT {schema}.recheck(p_subscription_ids[1], v_want.topic_id,
             {schema}.recheck_ms(p_subscription_ids[1], v_want.topic_id, v_want.due_since, v_now));
         RETURN;
-    ELSIF v_clear AND v_next <= v_top AND (v_top > v_head OR v_last = v_head OR v_next + p_messages_max[1] <= v_head + 1) THEN
-        -- Whether the subscription is active is asked of the cursor: what is locked is read again, in its newest version, after
-        -- a pause let go of it. So is the head, where it is moved: a gap that another process noted meanwhile is above v_head, and
-        -- ends the short way. A claim that has the head waits for no cursor: other groups need the head.
+    END IF;
+    v_clear := v_clear AND v_next <= v_top AND (v_top > v_head OR v_last = v_head OR v_next + p_messages_max[1] <= v_head + 1);
+    -- Whether the subscription is active is asked of the cursor: what is locked is read again, in its newest version, after a
+    -- pause let go of it. So is the head, where it is moved: a gap that another process noted meanwhile is above v_head, and ends
+    -- the short way.
+    IF v_clear AND v_top > v_head THEN
+        -- Other groups need the head, so a claim that has it waits for no cursor; the statement below finds it locked.
         WITH ahead AS MATERIALIZED (
             SELECT FROM {schema}.head e
-            WHERE v_top > v_head AND e.topic_id = v_want.topic_id AND e.gaps_until = v_gaps_until AND e.stuck_at IS NULL
+            WHERE e.topic_id = v_want.topic_id AND e.gaps_until = v_gaps_until AND e.stuck_at IS NULL
               AND e.era <= (SELECT y.era FROM {schema}.head y WHERE y.topic_id = v_want.topic_id ORDER BY y.era LIMIT 1)
             FOR UPDATE SKIP LOCKED
-        ), below AS MATERIALIZED (
-            SELECT c.next_offset, c.lease_ms FROM {schema}.cursor c
-            WHERE v_top = v_head AND c.subscription_id = p_subscription_ids[1] AND c.lane = 0 AND c.active
-              AND c.era <= (SELECT x.era FROM {schema}.cursor x WHERE x.subscription_id = p_subscription_ids[1] AND x.lane = 0
-                            ORDER BY x.era LIMIT 1)
-              AND c.next_offset BETWEEN v_next AND v_top
-              AND (v_last = v_head OR c.next_offset + p_messages_max[1] <= v_top + 1)
-            FOR UPDATE
         ), above AS MATERIALIZED (
-            SELECT c.next_offset, c.lease_ms FROM {schema}.cursor c
-            WHERE v_top > v_head AND EXISTS (SELECT FROM ahead)
+            SELECT FROM {schema}.cursor c
+            WHERE EXISTS (SELECT FROM ahead)
               AND c.subscription_id = p_subscription_ids[1] AND c.lane = 0 AND c.active
               AND c.era <= (SELECT x.era FROM {schema}.cursor x WHERE x.subscription_id = p_subscription_ids[1] AND x.lane = 0
                             ORDER BY x.era LIMIT 1)
               AND c.next_offset BETWEEN v_next AND v_top
             FOR UPDATE SKIP LOCKED
-        ), was AS (
-            SELECT * FROM below UNION ALL SELECT * FROM above
-        ), advanced AS (
-            UPDATE {schema}.head e SET head = v_top, moves = e.moves + 1, era = -((e.moves + 1) / 64)
-            FROM above
-            WHERE e.topic_id = v_want.topic_id AND e.head < v_top
-              AND e.era <= (SELECT y.era FROM {schema}.head y WHERE y.topic_id = v_want.topic_id ORDER BY y.era LIMIT 1)
+        )
+        UPDATE {schema}.head e SET head = greatest(e.head, v_top), moves = e.moves + 1, era = -((e.moves + 1) / 64)
+        FROM above
+        WHERE e.topic_id = v_want.topic_id
+          AND e.era <= (SELECT y.era FROM {schema}.head y WHERE y.topic_id = v_want.topic_id ORDER BY y.era LIMIT 1);
+        v_clear := FOUND;
+    END IF;
+    IF v_clear THEN
+        WITH was AS MATERIALIZED (
+            SELECT c.next_offset, c.lease_ms FROM {schema}.cursor c
+            WHERE c.subscription_id = p_subscription_ids[1] AND c.lane = 0 AND c.active
+              AND c.era <= (SELECT x.era FROM {schema}.cursor x WHERE x.subscription_id = p_subscription_ids[1] AND x.lane = 0
+                            ORDER BY x.era LIMIT 1)
+              AND c.next_offset BETWEEN v_next AND v_top
+              AND (v_top > v_head OR v_last = v_head OR c.next_offset + p_messages_max[1] <= v_top + 1)
+            FOR UPDATE
         ), moved AS (
             UPDATE {schema}.cursor c
             SET next_offset = least(was.next_offset + p_messages_max[1], v_top + 1), due_from = v_now - interval '200 ms',
