@@ -20,7 +20,7 @@ use tokio_postgres::{Client, Config, NoTls};
 /// What differs from PostgreSQL's defaults. `fsync` and `synchronous_commit` stay on: every figure is durable.
 pub(crate) const SETTINGS: [(&str, &str); 4] = [
     ("shared_buffers", "512MB"),
-    ("max_wal_size", "4GB"),
+    ("max_wal_size", "8GB"),
     ("checkpoint_timeout", "15min"),
     ("max_connections", "300"),
 ];

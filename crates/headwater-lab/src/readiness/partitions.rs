@@ -19,6 +19,9 @@ use crate::server::connect;
 const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 const PER_HOUR: usize = 2_000;
+/// How often messages are cleaned: what a dead group has not read ages by five minutes at most between two runs, so that a step of
+/// the clock removes nothing.
+const STEPS_PER_HOUR: u32 = 12;
 const DAYS: u32 = 10;
 const RETENTION_DAYS: u32 = 7;
 
@@ -63,7 +66,7 @@ async fn days(headwater: &Headwater, clock: &ManualClock) -> Result<Vec<Judged>>
         consume(headwater, living.subscription_id, &owner).await?;
         store.beat(&owner, &[beat(living.subscription_id)]).await?;
         store.detect_dead().await?;
-        while store.clean(topic.topic_id, 10_000).await?.more {}
+        clean(headwater, &topic).await?;
         let kept = store.keep_partitions(topic.topic_id).await?;
         ensure!(!kept.locked, "the table was locked though nobody uses it");
         (created, dropped) = (created + kept.created, dropped + kept.dropped);
@@ -72,11 +75,14 @@ async fn days(headwater: &Headwater, clock: &ManualClock) -> Result<Vec<Judged>>
         if hour > (RETENTION_DAYS + 2) * 24 {
             stored_most = stored_most.max(status.head.0 - status.first.0 + 1);
         }
-        clock.advance(HOUR / 2);
-        store.beat(&owner, &[beat(living.subscription_id)]).await?;
-        store.detect_dead().await?;
-        clock.advance(HOUR / 2);
-        store.beat(&owner, &[beat(living.subscription_id)]).await?;
+        for step in 1..=STEPS_PER_HOUR {
+            clock.advance(HOUR / STEPS_PER_HOUR);
+            clean(headwater, &topic).await?;
+            if step % (STEPS_PER_HOUR / 2) == 0 {
+                store.beat(&owner, &[beat(living.subscription_id)]).await?;
+                store.detect_dead().await?;
+            }
+        }
     }
     let groups = store.subscriptions(&name).await?;
     let states = |group: &str| groups.iter().find(|one| one.group.as_str() == group).map(|one| one.state);
@@ -101,6 +107,11 @@ async fn days(headwater: &Headwater, clock: &ManualClock) -> Result<Vec<Judged>>
             "retention of {RETENTION_DAYS} days, partitions of about one, one group dead all the time"
         )),
     ])
+}
+
+async fn clean(headwater: &Headwater, topic: &Topic) -> Result<()> {
+    while headwater.store().clean(topic.topic_id, 10_000).await?.more {}
+    Ok(())
 }
 
 /// Acks all there is.

@@ -25,6 +25,8 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     let subscription = store.subscribe(&topic, &GroupName::new("workers")?, Start::Now).await?;
     let client = connect(&place.url).await?;
     client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT pg_current_xact_id(); SELECT count(*) FROM headwater.cursor").await?;
+    // A checkpoint in one third alone would be measured instead: it begins once so much log was written, by the checks before, too.
+    connect(&place.url).await?.batch_execute("CHECKPOINT").await?;
     progress("a foreign transaction holds its snapshot");
     let want = Want::new(subscription.subscription_id, BATCH);
     let request = ClaimRequest { owner: Owner::new("the worker")?, wants: vec![want] };
@@ -47,7 +49,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     let (first, last) =
         thirds(&rates[rates.len().min(3)..]).context("too few samples; give it more minutes")?;
     Ok(vec![
-        Judged::new("rate, last third of first", last / first * 100.0, Unit::Percent, Floor::AtLeast(90.0))
+        Judged::new("rate, last third of first", last / first * 100.0, Unit::Percent, Floor::AtLeast(95.0))
             .note(format!(
                 "{first:.0}, then {last:.0} messages a second, published and consumed in turn by one"
             )),
