@@ -37,8 +37,6 @@ const BATCH_MIN: u32 = 50;
 const SAMPLES: usize = 40;
 /// Fewer say too little to speed up.
 const SAMPLES_TO_GROW: usize = 3;
-/// Fewer probes say nothing of one in twenty, which a shorter rest has to spare.
-const PROBES_TO_REST_LESS: usize = 20;
 /// The first pause under load; it doubles up to the longest.
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
 /// The longest pause under load. Far below the time after which a silent worker loses its backfill.
@@ -162,7 +160,6 @@ impl Controller {
         } else if self.batches.len() >= SAMPLES_TO_GROW
             && batch <= self.aims.batch.mul_f64(0.7)
             && probe <= self.aims.probe.min(limit).mul_f64(0.8)
-            && (self.rest <= self.aims.rest || self.beside.len() >= PROBES_TO_REST_LESS)
         {
             self.speed_up();
         }
@@ -196,11 +193,8 @@ impl Controller {
         self.pause = if self.pause <= PAUSE_FIRST { Duration::ZERO } else { self.pause / 2 };
         self.rest =
             if self.rest <= REST_FIRST { self.aims.rest } else { self.rest / 2.0 }.max(self.aims.rest);
-        // Smaller batches say nothing of how long larger ones take, nor longer rests of what shorter ones do.
+        // Smaller batches say nothing of how long larger ones take.
         self.batches.clear();
-        if self.rest > self.aims.rest {
-            self.beside.clear();
-        }
     }
 }
 
@@ -348,25 +342,6 @@ mod tests {
         assert!(share_of_time(BackfillPace::Standard, each, 1) > 0.9);
         assert!(share_of_time(BackfillPace::Aggressive, each, 3) > 0.9);
         assert!(share_of_time(BackfillPace::Conservative, each, 1) > 0.4);
-    }
-
-    /// One batch in eight is enough to be in the 95th percentile, and most of the time three in a row are not slow.
-    #[test]
-    fn applications_that_few_batches_slow_down_get_the_time_as_well() {
-        let mut controller = Controller::new(BackfillPace::Standard);
-        let (quiet, took) = (Duration::from_millis(1), Duration::from_millis(5));
-        let (mut busy, mut rested) = (Duration::ZERO, Duration::ZERO);
-        for round in 0..400 {
-            let beside = vec![if round % 8 == 0 { quiet * 4 } else { quiet }];
-            let processed = u64::from(controller.batch());
-            let pause =
-                controller.observe(&Observed { processed, took, quiet: Some(quiet), beside }, u32::MAX);
-            if round >= 200 {
-                (busy, rested) = (busy + took, rested + pause);
-            }
-        }
-        let share = busy.div_duration_f64(busy + rested);
-        assert!(share <= 0.0501, "one part in twenty: {share}");
     }
 
     #[test]
