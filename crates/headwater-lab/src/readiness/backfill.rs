@@ -132,7 +132,7 @@ async fn reaches(headwater: &Headwater, share: f64) -> Result<Span> {
     let first = find(headwater).await?.processed;
     let mut began = None;
     eventually("the backfill gets on", Duration::from_secs(600), async || {
-        // Rarely: a hundred questions a second would be felt by the foreign transactions, too.
+        // Frequent queries would slow down the foreign transactions that are measured.
         tokio::time::sleep(Duration::from_millis(250)).await;
         let backfill = find(headwater).await?;
         if began.is_none() && backfill.processed > first {

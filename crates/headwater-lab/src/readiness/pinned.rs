@@ -25,7 +25,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     let subscription = store.subscribe(&topic, &GroupName::new("workers")?, Start::Now).await?;
     let client = connect(&place.url).await?;
     client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT pg_current_xact_id(); SELECT count(*) FROM headwater.cursor").await?;
-    // A checkpoint in one third alone would be measured instead: it begins once so much log was written, by the checks before, too.
+    // So that the log written by the checks before does not make the server begin a checkpoint in one third alone.
     connect(&place.url).await?.batch_execute("CHECKPOINT").await?;
     progress("a foreign transaction holds its snapshot");
     let want = Want::new(subscription.subscription_id, BATCH);

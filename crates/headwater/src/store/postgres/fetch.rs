@@ -42,17 +42,18 @@ pub(super) async fn fetch(
         let message = message_of(row)?;
         let offset = message.offset.0;
         let (is_payload_large, are_headers_large) = is_large(row)?;
-        let (mut payload_bytes, mut headers_bytes) = (None, None);
-        if is_payload_large || are_headers_large {
-            // Removed meanwhile, it is a hole, as if it had been removed before.
-            let Some((payload, headers)) = sizes.get(&offset) else { continue };
-            payload_bytes = is_payload_large.then_some(*payload);
-            headers_bytes = are_headers_large.then_some(*headers);
-        }
+        let size = sizes.get(&offset);
+        let payload_bytes = size.filter(|_| is_payload_large).map(|(payload, _)| *payload);
+        let headers_bytes = size.filter(|_| are_headers_large).map(|(_, headers)| *headers);
         let left_out = payload_bytes.unwrap_or_default() + headers_bytes.unwrap_or_default();
         if !weighing.fits(message.weight() + left_out) {
             fetched.left = Some(OffsetRange::new(message.offset, range.last));
             break;
+        }
+        if size.is_none() && (is_payload_large || are_headers_large) {
+            // Removed since the row was read: a hole, as if it had been removed before. It is weighed all the same, because the
+            // limit of rows counts on every row's weight.
+            continue;
         }
         large_payloads.extend(payload_bytes.map(|bytes| (offset, bytes)));
         large_headers.extend(headers_bytes.map(|bytes| (offset, bytes)));

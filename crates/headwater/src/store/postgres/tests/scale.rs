@@ -94,6 +94,25 @@ async fn large_headers_do_not_come_with_their_rows() {
     scene.drop().await;
 }
 
+/// Retention removes large messages between the query for rows and the one for sizes, here all of them: they are holes, and what the
+/// limit of rows cut off is left to the next fetch.
+#[tokio::test]
+async fn large_messages_that_are_removed_meanwhile_are_holes() {
+    let Some(scene) = Scene::new() else { return };
+    let mut store = scene.open().await;
+    let topic = subscribed(&store).await.topic.topic_id;
+    store.publish(&orders(), &vec![NewMessage::new(vec![b'x'; 16_000]); 3]).await.unwrap();
+    Arc::get_mut(&mut store.statements).unwrap().fetch_sizes =
+        "SELECT 1::bigint, 1, 1::bigint WHERE $1::integer IS NULL AND $2::bigint[] IS NULL".to_owned();
+    let range = OffsetRange::new(Offset(1), Offset(3));
+    let fetched = store.fetch_within(topic, range, FetchBound::at_least_one(0)).await.unwrap();
+    assert_eq!(fetched.messages, []);
+    assert_eq!(fetched.left, Some(OffsetRange::new(Offset(2), Offset(3))));
+    let fetched = store.fetch_within(topic, range, FetchBound::NONE).await.unwrap();
+    assert_eq!((fetched.messages, fetched.left), (vec![], None));
+    scene.drop().await;
+}
+
 /// A time outside of what Rust holds is an error of the call, and no panic.
 #[tokio::test]
 async fn a_stored_time_that_cannot_be_read_is_an_error() {
