@@ -166,9 +166,15 @@ async fn large(
     store.publish(&topic.name, &[NewMessage::new("the next one")]).await?;
     clock.advance(Duration::from_secs(120));
     store.maintain().await?;
-    let start = Instant::now();
-    let kept = store.keep_partitions(topic.topic_id).await?;
-    let took = start.elapsed();
+    // Autovacuum may hold the table's lock; maintenance then tries again in its next run.
+    let (kept, took) = loop {
+        let start = Instant::now();
+        let kept = store.keep_partitions(topic.topic_id).await?;
+        if !kept.locked {
+            break (kept, start.elapsed());
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    };
     ensure!(kept.dropped == 1, "nothing was dropped: {kept:?}");
     Ok(vec![
         Judged::new(
