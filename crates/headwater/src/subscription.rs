@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use crate::lease::{LeaseToken, OffsetRange};
 use crate::message::Offset;
 use crate::name::{GroupName, Owner};
-use crate::topic::Topic;
+use crate::topic::{Topic, TopicSettings};
 
 mod state;
 mod status;
@@ -67,6 +67,19 @@ pub struct DeliveryPolicy {
     pub backoff_initial: Option<Duration>,
     /// The longest retry delay.
     pub backoff_max: Option<Duration>,
+}
+
+impl DeliveryPolicy {
+    /// The settings of a topic as a group with this policy has them.
+    pub(crate) fn apply_to(&self, settings: &TopicSettings) -> TopicSettings {
+        TopicSettings {
+            lease: self.lease.unwrap_or(settings.lease),
+            max_attempts: self.max_attempts.unwrap_or(settings.max_attempts),
+            backoff_initial: self.backoff_initial.unwrap_or(settings.backoff_initial),
+            backoff_max: self.backoff_max.unwrap_or(settings.backoff_max),
+            ..settings.clone()
+        }
+    }
 }
 
 /// A range of a subscription that was handed out and is not done.

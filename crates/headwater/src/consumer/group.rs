@@ -23,7 +23,7 @@ use crate::message::{Message, Offset};
 use crate::observe::metrics::GroupMetrics;
 use crate::settle::RetryPolicy;
 use crate::store::FetchBound;
-use crate::subscription::{DeliveryPolicy, Subscription, SubscriptionState};
+use crate::subscription::{Subscription, SubscriptionState};
 use crate::topic::TopicSettings;
 
 /// With all workers busy and nothing finished for that long, a group takes nothing more.
@@ -119,9 +119,8 @@ impl Group {
     }
 
     /// The topic was altered, or the group's policy, or neither.
-    pub(crate) fn learn(&self, settings: &TopicSettings, policy: &DeliveryPolicy) {
-        let delivery = Delivery::from(settings).with(policy);
-        *self.delivery.lock().expect("no panic while held") = delivery;
+    pub(crate) fn learn(&self, settings: &TopicSettings) {
+        *self.delivery.lock().expect("no panic while held") = Delivery::from(settings);
         self.standing.set_heartbeat_interval(settings.heartbeat_interval);
     }
 

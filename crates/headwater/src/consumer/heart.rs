@@ -6,7 +6,6 @@
 //! messages that others have by then.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
@@ -20,10 +19,8 @@ use super::runtime::Runtime;
 use super::standing::EndReason;
 use crate::error::{Error, ErrorKind, Result, no_panic};
 use crate::limits::{DELAY_MAX, HEARTBEAT_FAILURES_MAX, WATCH_EVERY};
-use crate::name::GroupName;
 use crate::store::{Beat, Pulse};
-use crate::subscription::{DeliveryPolicy, Subscription, SubscriptionId, SubscriptionState};
-use crate::topic::{TopicId, TopicSettings};
+use crate::subscription::{SubscriptionId, SubscriptionState};
 
 /// How long a heartbeat may take.
 pub(crate) const BEAT_MAX: Duration = Duration::from_secs(5);
@@ -313,23 +310,14 @@ impl GroupBeat {
 }
 
 /// What operators have altered of a topic or a group holds from here on: how often to beat, how long leases last, how
-/// messages are tried again. Two reads for each topic, each time beginning with another one: many may not be read in time.
+/// messages are tried again. One read for all.
 async fn learn_settings(runtime: &Runtime, groups: &[Arc<Group>]) -> Result<()> {
-    let mut topics: HashMap<TopicId, (TopicSettings, HashMap<GroupName, DeliveryPolicy>)> = HashMap::new();
-    let first = rand::random_range(0..groups.len());
-    for group in groups[first..].iter().chain(&groups[..first]) {
-        let Subscription { topic, group: name, .. } = &group.subscription;
-        let (settings, policies) = match topics.entry(topic.topic_id) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(free) => {
-                let settings = runtime.store.topic(&topic.name).await?.settings;
-                let policies = runtime.store.policies(&topic.name).await?;
-                free.insert((settings, policies.into_iter().collect()))
-            }
-        };
+    let served: Vec<SubscriptionId> = groups.iter().map(|group| group.subscription.subscription_id).collect();
+    let settings: HashMap<_, _> = runtime.store.settings_of(&served).await?.into_iter().collect();
+    for group in groups {
         // One that is not among them is gone: that is for a heartbeat to hear.
-        if let Some(policy) = policies.get(name) {
-            group.learn(settings, policy);
+        if let Some(settings) = settings.get(&group.subscription.subscription_id) {
+            group.learn(settings);
         }
     }
     Ok(())

@@ -6,7 +6,6 @@ use super::member::Filter;
 use crate::backfill::BackfillPace;
 use crate::lease::GroupLimits;
 use crate::settle::RetryPolicy;
-use crate::subscription::DeliveryPolicy;
 use crate::topic::TopicSettings;
 
 /// How a group runs.
@@ -36,20 +35,5 @@ pub(super) struct Delivery {
 impl From<&TopicSettings> for Delivery {
     fn from(settings: &TopicSettings) -> Self {
         Delivery { lease: settings.lease, retry: RetryPolicy::from(settings) }
-    }
-}
-
-impl Delivery {
-    /// As a group sees it that has a policy of its own.
-    pub(super) fn with(self, policy: &DeliveryPolicy) -> Self {
-        let RetryPolicy { max_attempts, backoff_initial, backoff_max } = self.retry;
-        Delivery {
-            lease: policy.lease.unwrap_or(self.lease),
-            retry: RetryPolicy {
-                max_attempts: policy.max_attempts.unwrap_or(max_attempts),
-                backoff_initial: policy.backoff_initial.unwrap_or(backoff_initial),
-                backoff_max: policy.backoff_max.unwrap_or(backoff_max),
-            },
-        }
     }
 }

@@ -82,18 +82,15 @@ pub trait Lifecycle {
     /// Gives a group a delivery policy of its own.
     async fn set_policy(&self, topic: &TopicName, group: &GroupName, policy: &DeliveryPolicy) -> Result<()>;
 
-    /// The delivery policies that the groups of a topic were given, of all that are not cancelled: one read for those who
-    /// serve many.
-    async fn policies(&self, topic: &TopicName) -> Result<Vec<(GroupName, DeliveryPolicy)>>;
+    /// The delivery policy a group was given. Cancelled is `NoSuchSubscription`.
+    async fn policy(&self, topic: &TopicName, group: &GroupName) -> Result<DeliveryPolicy>;
 
-    /// The delivery policy a group was given.
-    async fn policy(&self, topic: &TopicName, group: &GroupName) -> Result<DeliveryPolicy> {
-        let own = self.policies(topic).await?.into_iter().find(|(name, _)| name == group);
-        own.map_or_else(
-            || Err(Error::no_such_subscription(topic.as_str(), group.as_str())),
-            |(_, policy)| Ok(policy),
-        )
-    }
+    /// What holds for each of these subscriptions: its topic's settings, with its group's policy applied. One read for a process
+    /// that serves many. Those that are cancelled or removed are left out.
+    async fn settings_of(
+        &self,
+        subscriptions: &[SubscriptionId],
+    ) -> Result<Vec<(SubscriptionId, TopicSettings)>>;
 
     /// Ends a lease by hand, whoever holds it: it is handed out again at once, without an attempt counted. `LeaseLost` if
     /// there is none of that token.

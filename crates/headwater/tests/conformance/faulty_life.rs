@@ -108,8 +108,15 @@ impl Lifecycle for Faulty {
         self.inner.set_policy(topic, group, policy).await
     }
 
-    async fn policies(&self, topic: &TopicName) -> Result<Vec<(GroupName, DeliveryPolicy)>> {
-        self.inner.policies(topic).await
+    async fn policy(&self, topic: &TopicName, group: &GroupName) -> Result<DeliveryPolicy> {
+        self.inner.policy(topic, group).await
+    }
+
+    async fn settings_of(
+        &self,
+        subscriptions: &[SubscriptionId],
+    ) -> Result<Vec<(SubscriptionId, TopicSettings)>> {
+        self.inner.settings_of(subscriptions).await
     }
 
     async fn release_lease(&self, token: LeaseToken) -> Result<()> {

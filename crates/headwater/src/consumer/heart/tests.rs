@@ -10,7 +10,7 @@ use crate::message::Offset;
 use crate::observe::metrics::Registry;
 use crate::settle::RetryPolicy;
 use crate::store::Store;
-use crate::subscription::{DeliveryPolicy, MissedMessages};
+use crate::subscription::MissedMessages;
 
 fn heard(scene: &Scene, beating: &mut GroupBeat, pulse: Pulse) {
     let groups = [Arc::clone(&scene.group)];
@@ -232,10 +232,8 @@ async fn what_operators_alter_holds_within_two_beats() {
     {
         let mut settings = store.settings.lock().unwrap();
         (settings.lease, settings.max_attempts) = (seconds(30), 3);
-        (settings.backoff_initial, settings.heartbeat_interval) = (seconds(9), seconds(6));
+        (settings.backoff_initial, settings.heartbeat_interval) = (seconds(7), seconds(6));
     }
-    *store.policy.lock().unwrap() =
-        DeliveryPolicy { backoff_initial: Some(seconds(7)), ..DeliveryPolicy::default() };
     tokio::time::sleep(seconds(40)).await;
     let altered = RetryPolicy { max_attempts: 3, backoff_initial: seconds(7), ..before };
     assert_eq!((group.lease_for(), group.policy()), (seconds(30), altered));

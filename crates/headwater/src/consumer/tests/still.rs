@@ -51,7 +51,6 @@ pub(crate) struct Still {
     /// Whether claims would find nothing.
     pub(crate) quiet: Mutex<bool>,
     pub(crate) settings: Mutex<TopicSettings>,
-    pub(crate) policy: Mutex<DeliveryPolicy>,
     hub: Arc<Hub>,
 }
 
@@ -265,9 +264,13 @@ with_the_rest! {
             Ok(0)
         }
 
-        async fn policies(&self, _: &TopicName) -> Result<Vec<(GroupName, DeliveryPolicy)>> {
-            self.note("policies").await;
-            Ok(vec![(GroupName::new("email").unwrap(), *self.policy.lock().unwrap())])
+        async fn settings_of(
+            &self,
+            subscriptions: &[SubscriptionId],
+        ) -> Result<Vec<(SubscriptionId, TopicSettings)>> {
+            self.note("settings_of").await;
+            let settings = self.subscription().topic.settings;
+            Ok(subscriptions.iter().map(|subscription| (*subscription, settings.clone())).collect())
         }
     }
     fn alter_topic(name: &TopicName, settings: &TopicSettings) -> Topic;
@@ -276,6 +279,7 @@ with_the_rest! {
     fn resurrect(topic: &TopicName, group: &GroupName, behind_max: Option<u64>) -> Resurrected;
     fn seek(topic: &TopicName, group: &GroupName, to: Start, dry_run: bool) -> Moved;
     fn set_policy(topic: &TopicName, group: &GroupName, policy: &DeliveryPolicy) -> ();
+    fn policy(topic: &TopicName, group: &GroupName) -> DeliveryPolicy;
     fn release_lease(token: LeaseToken) -> ();
     fn force_complete(topic: &TopicName, older_than: Duration, dry_run: bool) -> Vec<ForceCompleted>;
     fn stuck(topic: &TopicName, older_than: Duration) -> Vec<Stuck>;

@@ -14,6 +14,7 @@ use crate::message::{NewMessage, Offset};
 use crate::store::{ForceCompleted, Moved, Pulse, Stuck};
 use crate::subscription::{DeliveryPolicy, MissedMessages, Start, SubscriptionState, Transition};
 use crate::topic::TopicSettings;
+use std::collections::HashMap;
 
 /// Keeps everything, so that cursors can be moved anywhere.
 fn kept() -> TopicSettings {
@@ -262,9 +263,11 @@ pub async fn a_groups_own_policy_wins(case: &Case) {
     };
     scene.store.set_policy(&scene.topic, &name, &own).await.unwrap();
     assert_eq!(scene.store.policy(&scene.topic, &name).await.unwrap(), own);
-    let mut all = scene.store.policies(&scene.topic).await.unwrap();
-    all.sort_by(|(one, _), (another, _)| one.cmp(another));
-    assert_eq!(all, [(group("other"), DeliveryPolicy::default()), (name.clone(), own)]);
+    let both = [&scene, &other].map(|scene| scene.subscription.subscription_id);
+    let of_both: HashMap<_, _> = scene.store.settings_of(&both).await.unwrap().into_iter().collect();
+    let of = |id| of_both.get(id).map(|settings: &TopicSettings| (settings.lease, settings.max_attempts));
+    assert_eq!(of(&both[0]), Some((Duration::from_secs(7), 2)), "its own");
+    assert_eq!(of(&both[1]), Some((Duration::from_secs(300), 5)), "the topic's");
     let settings = scene.subscribe("workers", Start::Beginning).await.subscription.topic.settings;
     assert_eq!((settings.lease, settings.max_attempts), (Duration::from_secs(7), 2));
     assert_eq!(settings.backoff_initial, Duration::from_millis(20));

@@ -12,7 +12,7 @@ use crate::name::{GroupName, Owner, TopicName};
 use crate::store::{
     Ack, AuditEntry, Beat, ForceCompleted, Lifecycle, Moved, Pulse, Record, Resurrected, Stuck,
 };
-use crate::subscription::{DeliveryPolicy, Start, Transition};
+use crate::subscription::{DeliveryPolicy, Start, SubscriptionId, Transition};
 use crate::topic::{Topic, TopicSettings};
 
 #[async_trait]
@@ -62,9 +62,17 @@ impl Lifecycle for PostgresStore {
         policy::set(self, topic, group, policy).await
     }
 
-    async fn policies(&self, topic: &TopicName) -> Result<Vec<(GroupName, DeliveryPolicy)>> {
+    async fn policy(&self, topic: &TopicName, group: &GroupName) -> Result<DeliveryPolicy> {
         self.check_open()?;
-        policy::list(self, topic).await
+        policy::get(self, topic, group).await
+    }
+
+    async fn settings_of(
+        &self,
+        subscriptions: &[SubscriptionId],
+    ) -> Result<Vec<(SubscriptionId, TopicSettings)>> {
+        self.check_open()?;
+        policy::settings_of(self, subscriptions).await
     }
 
     async fn release_lease(&self, token: LeaseToken) -> Result<()> {

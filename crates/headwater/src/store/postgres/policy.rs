@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 
 use super::time::{millis, stored};
 use super::{PostgresStore, topic};
 use crate::error::{Error, Result};
 use crate::name::{GroupName, TopicName};
-use crate::subscription::DeliveryPolicy;
+use crate::subscription::{DeliveryPolicy, SubscriptionId};
 use crate::topic::TopicSettings;
 
 pub(super) async fn set(
@@ -18,9 +19,7 @@ pub(super) async fn set(
     policy: &DeliveryPolicy,
 ) -> Result<()> {
     // What holds for a topic holds for a group.
-    let mut settings = topic::get(store, name).await?.settings;
-    put_into(policy, &mut settings);
-    settings.validate()?;
+    policy.apply_to(&topic::get(store, name).await?.settings).validate()?;
     let rows = store
         .connections
         .query(
@@ -44,21 +43,32 @@ pub(super) async fn set(
     }
 }
 
-pub(super) async fn list(
+pub(super) async fn get(
     store: &PostgresStore,
     name: &TopicName,
-) -> Result<Vec<(GroupName, DeliveryPolicy)>> {
-    let doing = format!("reading the policies of topic {name}");
-    let rows = store.connections.query(&doing, &store.statements.policy_list, &[&name.as_str()]).await?;
-    if rows.is_empty() {
-        return Err(Error::no_such_topic(name.as_str()));
+    group: &GroupName,
+) -> Result<DeliveryPolicy> {
+    let doing = format!("reading the policy of group {group} of topic {name}");
+    let (sql, params) =
+        (&store.statements.policy_get, [&name.as_str() as &(dyn ToSql + Sync), &group.as_str()]);
+    let rows = store.connections.query(&doing, sql, &params).await?;
+    let Some(row) = rows.first() else { return Err(Error::no_such_topic(name.as_str())) };
+    if stored::<_, Option<i32>>(row, "subscription_id")?.is_none() {
+        return Err(Error::no_such_subscription(name.as_str(), group.as_str()));
     }
-    // A topic without groups is one row without a group.
-    let of_group = |row: &Row| {
-        let group: Option<&str> = stored(row, "group_name")?;
-        group.map(|group| Ok((GroupName::new(group)?, policy_of(row)?))).transpose()
-    };
-    rows.iter().filter_map(|row| of_group(row).transpose()).collect()
+    policy_of(row)
+}
+
+pub(super) async fn settings_of(
+    store: &PostgresStore,
+    subscriptions: &[SubscriptionId],
+) -> Result<Vec<(SubscriptionId, TopicSettings)>> {
+    let ids: Vec<i32> = subscriptions.iter().map(|subscription| subscription.0).collect();
+    let (doing, sql) = ("reading the settings of subscriptions", &store.statements.policy_settings);
+    let rows = store.connections.query(doing, sql, &[&ids]).await?;
+    rows.iter()
+        .map(|row| Ok((SubscriptionId(stored(row, "subscription_id")?), topic::topic_of(row)?.settings)))
+        .collect()
 }
 
 pub(super) fn policy_of(row: &Row) -> Result<DeliveryPolicy> {
@@ -73,12 +83,4 @@ pub(super) fn policy_of(row: &Row) -> Result<DeliveryPolicy> {
         backoff_initial: millis("backoff_initial_ms")?,
         backoff_max: millis("backoff_max_ms")?,
     })
-}
-
-/// Settings as a group with this policy has them.
-pub(super) fn put_into(policy: &DeliveryPolicy, settings: &mut TopicSettings) {
-    settings.lease = policy.lease.unwrap_or(settings.lease);
-    settings.max_attempts = policy.max_attempts.unwrap_or(settings.max_attempts);
-    settings.backoff_initial = policy.backoff_initial.unwrap_or(settings.backoff_initial);
-    settings.backoff_max = policy.backoff_max.unwrap_or(settings.backoff_max);
 }

@@ -55,7 +55,7 @@ pub(super) async fn subscribe(
         );
         store.hub.wake(topic.topic_id);
     }
-    policy::put_into(&policy::policy_of(row)?, &mut topic.settings);
+    topic.settings = policy::policy_of(row)?.apply_to(&topic.settings);
     Ok(Subscription {
         subscription_id: SubscriptionId(stored(row, "subscription_id")?),
         group: group.clone(),

@@ -130,7 +130,7 @@ fn columns_of(settings: &TopicSettings) -> String {
     .to_string()
 }
 
-fn topic_of(row: &Row) -> Result<Topic> {
+pub(super) fn topic_of(row: &Row) -> Result<Topic> {
     let duration =
         |millis: i64| Duration::from_millis(u64::try_from(millis).expect("the schema checks durations"));
     let millis = |column: &str| stored(row, column).map(duration);

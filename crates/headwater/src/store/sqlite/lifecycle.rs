@@ -18,7 +18,7 @@ use crate::name::{GroupName, Owner, TopicName};
 use crate::store::{
     Ack, AuditEntry, Beat, ForceCompleted, Lifecycle, Moved, Pulse, Record, Resurrected, Stuck,
 };
-use crate::subscription::{DeliveryPolicy, Start, Transition};
+use crate::subscription::{DeliveryPolicy, Start, SubscriptionId, Transition};
 use crate::topic::{Topic, TopicSettings};
 
 #[async_trait]
@@ -102,9 +102,18 @@ impl Lifecycle for SqliteStore {
         self.write(Kind::Define, move |work| policy::set(work, &topic, &group, &policy, &actor)).await
     }
 
-    async fn policies(&self, topic: &TopicName) -> Result<Vec<(GroupName, DeliveryPolicy)>> {
-        let topic = topic.clone();
-        self.read(move |connection| at_once(connection, |look| policy::list(look, &topic))).await
+    async fn policy(&self, topic: &TopicName, group: &GroupName) -> Result<DeliveryPolicy> {
+        let (topic, group) = (topic.clone(), group.clone());
+        self.read(move |connection| at_once(connection, |look| policy::get(look, &topic, &group))).await
+    }
+
+    async fn settings_of(
+        &self,
+        subscriptions: &[SubscriptionId],
+    ) -> Result<Vec<(SubscriptionId, TopicSettings)>> {
+        let subscriptions = subscriptions.to_vec();
+        self.read(move |connection| at_once(connection, |look| policy::settings_of(look, &subscriptions)))
+            .await
     }
 
     async fn release_lease(&self, token: LeaseToken) -> Result<()> {

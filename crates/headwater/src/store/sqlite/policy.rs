@@ -1,12 +1,13 @@
 //! Delivery policies: what a group does differently from its topic.
 
-use rusqlite::{Connection, Row, params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::fault::Attempt;
 use super::work::Work;
 use super::{audit, decode, group, millis, topic};
+use crate::error::Error;
 use crate::name::{GroupName, TopicName};
-use crate::subscription::DeliveryPolicy;
+use crate::subscription::{DeliveryPolicy, SubscriptionId, SubscriptionState};
 use crate::topic::TopicSettings;
 
 /// The policy of a subscription.
@@ -24,25 +25,27 @@ fn policy_of(row: &Row<'_>) -> rusqlite::Result<DeliveryPolicy> {
     })
 }
 
-/// The settings of a topic as a group with a policy of its own sees them.
-pub(super) fn applied(settings: &TopicSettings, policy: &DeliveryPolicy) -> TopicSettings {
-    TopicSettings {
-        lease: policy.lease.unwrap_or(settings.lease),
-        max_attempts: policy.max_attempts.unwrap_or(settings.max_attempts),
-        backoff_initial: policy.backoff_initial.unwrap_or(settings.backoff_initial),
-        backoff_max: policy.backoff_max.unwrap_or(settings.backoff_max),
-        ..settings.clone()
+/// The policy of a group that is not cancelled.
+pub(super) fn get(connection: &Connection, name: &TopicName, group: &GroupName) -> Attempt<DeliveryPolicy> {
+    let (topic, found) = group::get(connection, name, group)?;
+    if found.state == SubscriptionState::Cancelled {
+        return Err(Error::no_such_subscription(topic.name.as_str(), group.as_str()).into());
     }
+    of(connection, found.subscription_id)
 }
 
-/// The policies of a topic's groups that are not cancelled.
-pub(super) fn list(connection: &Connection, name: &TopicName) -> Attempt<Vec<(GroupName, DeliveryPolicy)>> {
-    let topic = topic::get(connection, name)?;
-    let mut statement = connection.prepare_cached(super::sql!("policy/list.sql"))?;
-    let policies = decode::all(&mut statement, [topic.topic_id.0], |row| {
-        Ok((row.get::<_, String>(4)?, policy_of(row)?))
-    })?;
-    policies.into_iter().map(|(group, policy)| Ok((GroupName::new(group)?, policy))).collect()
+/// The settings of subscriptions that are not cancelled, with their policies applied.
+pub(super) fn settings_of(
+    connection: &Connection,
+    subscriptions: &[SubscriptionId],
+) -> Attempt<Vec<(SubscriptionId, TopicSettings)>> {
+    let mut statement = connection.prepare_cached(super::sql!("policy/settings.sql"))?;
+    let mut found = Vec::with_capacity(subscriptions.len());
+    for subscription in subscriptions {
+        let topic = statement.query_row([subscription.0], topic::read).optional()?;
+        found.extend(topic.map(|topic| (*subscription, topic.settings)));
+    }
+    Ok(found)
 }
 
 /// Gives a group a policy.
@@ -55,7 +58,7 @@ pub(super) fn set(
 ) -> Attempt<()> {
     let (topic, found) = group::get_alive(work.connection, name, group, "set_policy")?;
     // The rules of a topic's settings are those of a policy.
-    applied(&topic.settings, policy).validate()?;
+    policy.apply_to(&topic.settings).validate()?;
     let lease_ms = policy.lease.map(millis);
     let backoff_ms = [policy.backoff_initial, policy.backoff_max].map(|time| time.map(millis));
     work.connection.prepare_cached(super::sql!("policy/set.sql"))?.execute(params![

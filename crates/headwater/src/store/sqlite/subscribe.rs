@@ -51,7 +51,7 @@ fn return_to(work: &mut Work<'_>, topic: Topic, group: &GroupName, found: &Group
         ])?;
     }
     let policy = policy::of(work.connection, subscription_id)?;
-    let topic = Topic { settings: policy::applied(&topic.settings, &policy), ..topic };
+    let topic = Topic { settings: policy.apply_to(&topic.settings), ..topic };
     Ok(Subscription {
         subscription_id: SubscriptionId(subscription_id),
         group: group.clone(),

@@ -249,7 +249,7 @@ impl Change {
     }
 }
 
-fn read(row: &Row<'_>) -> rusqlite::Result<Topic> {
+pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<Topic> {
     let (partition, rows): (String, Option<i64>) = (row.get(21)?, row.get(22)?);
     let settings = TopicSettings {
         semantics: decode::parsed(row, 2, Semantics::parse)?,
