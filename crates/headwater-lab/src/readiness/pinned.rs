@@ -52,16 +52,15 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     let ((first, last), (first_share, last_share)) = (thirds(&rates)?, thirds(&shares)?);
     Ok(vec![
         Judged::new(
-            "rate beside an unpinned twin's, last third of first",
-            last_share / first_share * 100.0,
+            "rate of an unpinned twin's, last third",
+            last_share * 100.0,
             Unit::Percent,
             Floor::AtLeast(95.0),
         )
         .note(format!(
             "{first:.0}, then {last:.0} messages a second, published and consumed in turn by one; \
-             {:.0} %, then {:.0} % of the twin's",
-            first_share * 100.0,
-            last_share * 100.0
+             {:.0} % of the twin's in the first third",
+            first_share * 100.0
         )),
     ])
 }

@@ -9,7 +9,7 @@ use crate::limits::{ADVANCE_ROWS_MAX, GAPS_NOTED_MAX, INBOX_FORGET_MAX, INBOX_RE
 use crate::store::Maintained;
 
 /// Topics whose heads are read in one transaction.
-const TOPICS_PER_STEP: i64 = 500;
+const TOPICS_PER_STEP: usize = 500;
 
 pub(super) async fn maintain(store: &PostgresStore) -> Result<Maintained> {
     // Before dedup keys are forgotten by it.
@@ -54,10 +54,11 @@ pub(super) async fn maintain(store: &PostgresStore) -> Result<Maintained> {
 /// how many messages came late and how many gaps are closed.
 async fn advance_heads(store: &PostgresStore) -> Result<(u64, u64)> {
     let (mut late, mut closed, mut above) = (0, 0, 0_i32);
+    let per_step = i64::try_from(TOPICS_PER_STEP).expect("a small number");
     loop {
         let topics = store
             .connections
-            .query("reading heads", &store.statements.heads_with_news, &[&above, &TOPICS_PER_STEP])
+            .query("reading heads", &store.statements.heads_with_news, &[&above, &per_step])
             .await?;
         let Some(last) = topics.last() else { return Ok((late, closed)) };
         above = last.get("topic_id");
@@ -72,6 +73,9 @@ async fn advance_heads(store: &PostgresStore) -> Result<(u64, u64)> {
                 .await?;
             late += count(&rows[0], "late")?;
             closed += count(&rows[0], "closed")?;
+        }
+        if topics.len() < TOPICS_PER_STEP {
+            return Ok((late, closed));
         }
     }
 }
