@@ -408,6 +408,42 @@ async fn an_ordered_claim_takes_nothing_new_beside_what_came_late_meanwhile() {
     scene.drop().await;
 }
 
+/// A transaction commits while a group starts at now, with one row below the last visible one and one above: both are the group's.
+#[tokio::test]
+async fn a_transaction_that_commits_during_a_start_at_now_is_there_whole() {
+    let Some(scene) = Scene::new() else { return };
+    let store = Arc::new(scene.open().await);
+    store.create_topic(&orders(), &TopicSettings::pub_sub()).await.unwrap();
+    let (open, other) = (scene.client().await, scene.client().await);
+    let publish = "SELECT {schema}.publish('orders', '1'::jsonb)";
+    scene.run(&open, &format!("BEGIN; {publish}")).await;
+    scene.run(&other, publish).await;
+    scene.run(&open, publish).await;
+    // The start stops where it notes what is missing, while the test holds a lock.
+    let stopping = "CREATE TABLE {schema}.stop ();
+        CREATE FUNCTION {schema}.wait_here() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            LOCK TABLE {schema}.stop IN SHARE MODE; RETURN NULL;
+        END $$;
+        CREATE TRIGGER wait_here BEFORE INSERT ON {schema}.gap EXECUTE FUNCTION {schema}.wait_here()";
+    scene.run(&other, stopping).await;
+    scene.run(&other, "BEGIN; LOCK TABLE {schema}.stop IN ACCESS EXCLUSIVE MODE").await;
+    let starting = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.subscribe(&orders(), &GroupName::new("now").unwrap(), Start::Now).await }
+    });
+    let waits = "SELECT count(*) FROM pg_locks WHERE relation = '{schema}.stop'::regclass AND NOT granted";
+    until_true("the start waits", async || scene.number(&other, waits).await == 1).await;
+    scene.run(&open, "COMMIT").await;
+    scene.run(&other, "COMMIT").await;
+    let subscription = starting.await.unwrap().unwrap();
+    for offset in [1, 3] {
+        let lease = drain_one(&store, &subscription).await;
+        assert_eq!((lease.range.first.0, lease.range.last.0), (offset, offset));
+    }
+    assert_eq!(store.claim(&request(&subscription)).await.unwrap().leases, []);
+    scene.drop().await;
+}
+
 /// Claims one message, as soon as it is there, and acks it.
 async fn drain_one(store: &PostgresStore, subscription: &Subscription) -> crate::Lease {
     let want =

@@ -99,6 +99,31 @@ LANGUAGE sql AS $$
     SELECT max(n.last_offset) FROM noted n
 $$;
 
+-- Hands late rows out to every subscription whose cursor has passed them, and takes them out of their gaps.
+CREATE OR REPLACE FUNCTION {schema}.hand_out_late(p_topic_id integer, p_late int8multirange) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    -- Each lane of an ordered subscription gets it, and all but the one of its key ack it unseen.
+    INSERT INTO {schema}.outstanding (token, first_offset, last_offset, due_at, subscription_id, lane)
+    SELECT {schema}.new_token(), greatest(lower(r), s.start_offset), least(upper(r), c.next_offset) - 1,
+           '-infinity', c.subscription_id, CASE WHEN s.lanes > 0 THEN c.lane END
+    FROM unnest(p_late) r
+    JOIN {schema}.cursor c ON c.topic_id = p_topic_id AND c.next_offset > lower(r)
+    JOIN {schema}.subscription s ON s.subscription_id = c.subscription_id
+    -- A cancelled one holds nothing, ever: whoever cancels has waited for the head's lock first.
+    WHERE greatest(lower(r), s.start_offset) < least(upper(r), c.next_offset) AND s.status <> 'cancelled';
+    PERFORM {schema}.record_late(p_topic_id, p_late);
+    -- What is left of the gaps they came from.
+    WITH hit AS (
+        DELETE FROM {schema}.gap g
+        WHERE g.topic_id = p_topic_id AND p_late && int8range(g.first_offset, g.last_offset, '[]')
+        RETURNING g.first_offset, g.last_offset, g.bound, g.noted_at
+    )
+    INSERT INTO {schema}.gap (topic_id, first_offset, last_offset, bound, noted_at)
+    SELECT p_topic_id, lower(r), upper(r) - 1, hit.bound, hit.noted_at
+    FROM hit, unnest(int8multirange(int8range(hit.first_offset, hit.last_offset, '[]')) - p_late) r;
+END $$;
+
 -- Hands out rows that appeared in noted gaps, and closes gaps that are dead. Runs under FOR UPDATE of the head row, which it
 -- returns as it has to be. Gaps above p_since were noted by this transaction. p_bound bounds the owners of offsets <= p_last,
 -- or is null where this transaction had an xid before p_last was read.
@@ -125,26 +150,8 @@ BEGIN
     SELECT r.late, r.ended INTO v_late, v_ended
     FROM {schema}.rows_in_gaps(p_topic_id, v_changed, p_since, h.gaps_until, p_horizon) r;
     IF v_late IS NOT NULL THEN
-        -- Each lane of an ordered subscription gets it, and all but the one of its key ack it unseen.
-        INSERT INTO {schema}.outstanding (token, first_offset, last_offset, due_at, subscription_id, lane)
-        SELECT {schema}.new_token(), greatest(lower(r), s.start_offset), least(upper(r), c.next_offset) - 1,
-               '-infinity', c.subscription_id, CASE WHEN s.lanes > 0 THEN c.lane END
-        FROM unnest(v_late) r
-        JOIN {schema}.cursor c ON c.topic_id = p_topic_id AND c.next_offset > lower(r)
-        JOIN {schema}.subscription s ON s.subscription_id = c.subscription_id
-        -- A cancelled one holds nothing, ever: whoever cancels has waited for the head's lock first.
-        WHERE greatest(lower(r), s.start_offset) < least(upper(r), c.next_offset) AND s.status <> 'cancelled';
-        PERFORM {schema}.record_late(p_topic_id, v_late);
+        PERFORM {schema}.hand_out_late(p_topic_id, v_late);
         SELECT sum(upper(r) - lower(r)) INTO late FROM unnest(v_late) r;
-        -- What is left of the gaps they came from.
-        WITH hit AS (
-            DELETE FROM {schema}.gap g
-            WHERE g.topic_id = p_topic_id AND v_late && int8range(g.first_offset, g.last_offset, '[]')
-            RETURNING g.first_offset, g.last_offset, g.bound, g.noted_at
-        )
-        INSERT INTO {schema}.gap (topic_id, first_offset, last_offset, bound, noted_at)
-        SELECT p_topic_id, lower(r), upper(r) - 1, hit.bound, hit.noted_at
-        FROM hit, unnest(int8multirange(int8range(hit.first_offset, hit.last_offset, '[]')) - v_late) r;
     END IF;
     WITH dead AS (
         DELETE FROM {schema}.gap g WHERE g.topic_id = p_topic_id AND g.bound <= v_ended

@@ -1,15 +1,16 @@
 -- Reading the log: which offsets of a range are there.
 --
--- Statements of the head (functions/head.sql) on the log come in two forms. Shared topics name the shared table, in a plan that is kept. The others are planned each
--- time, with values: a kept plan on the partitioned log locks every partition of every topic before it leaves any out.
--- Which form is right is read after the last offset was: storage changes only while a topic has no message and no publisher.
+-- Statements of the head (functions/head.sql) on the log come in two forms. Shared topics name the shared table, in a plan that is kept.
+-- The others are planned each time, with values: a kept plan on the partitioned log locks every partition of every topic before
+-- it leaves any out. Which form is right is read after the last offset was: storage changes only while a topic has no message
+-- and no publisher. They are STABLE, so that a statement that calls two of them reads one snapshot, its own.
 
 -- What is missing below rows of a topic in (p_after, p_until]; below the first of them from p_head on.
 CREATE OR REPLACE FUNCTION {schema}.missing_above(
     p_topic_id integer, p_shared boolean, p_head bigint, p_after bigint, p_until bigint,
     OUT missing int8multirange, OUT top bigint, OUT seen pg_snapshot
 )
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql STABLE AS $$
 BEGIN
     IF p_shared THEN
         SELECT coalesce(range_agg(int8range(s.before + 1, s.message_offset)) FILTER (WHERE s.message_offset > s.before + 1), '{}'),
@@ -33,7 +34,7 @@ END $$;
 CREATE OR REPLACE FUNCTION {schema}.rows_in_gaps(
     p_topic_id integer, p_changed xid8, p_since bigint, p_until bigint, p_horizon xid8, OUT late int8multirange, OUT ended xid8
 )
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql STABLE AS $$
 BEGIN
     -- OFFSET 0 keeps the order of the join: gap by gap, by the log's index. The other way round, every message of the
     -- topic would be held against every gap.

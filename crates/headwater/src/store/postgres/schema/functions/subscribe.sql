@@ -15,7 +15,7 @@ DECLARE
     v_after bigint;
     v_top bigint;
     v_missing int8multirange;
-    v_watched record;
+    v_late int8multirange;
 BEGIN
     IF NOT p_dry THEN
         PERFORM FROM {schema}.head e WHERE e.topic_id = p_topic_id FOR UPDATE;
@@ -35,9 +35,18 @@ BEGIN
         -- be taken for missing: then it comes late.
         v_after := (SELECT max(u.until) FROM unnest(h.empty_until, h.empty_bound) AS u (until, bound)
                     WHERE u.bound <= {schema}.first_ended(h.empty_seen, pg_current_snapshot()));
-        SELECT m.missing, m.top INTO v_missing, v_top
+        SELECT m.missing, m.top, r.late INTO v_missing, v_top, v_late
         FROM {schema}.missing_above(p_topic_id, (SELECT t.storage = 'shared' FROM {schema}.topic t WHERE t.topic_id = p_topic_id),
-                                    h.head, greatest(h.head, v_after), 9223372036854775807) m;
+                                    h.head, greatest(h.head, v_after), 9223372036854775807) m
+        LEFT JOIN {schema}.rows_in_gaps(p_topic_id, {schema}.first_ended(h.gaps_seen, pg_current_snapshot()), 9223372036854775807,
+                                        h.gaps_until, NULL) r ON h.gaps_until > 0;
+    END IF;
+    -- Rows in noted gaps that were visible together with the last row: of the same snapshot, or a transaction that commits in between
+    -- would be before this group with its rows in gaps, and after it with those above the last row. So they are handed out to the
+    -- groups there are, before this one is there, and before the head moves: a transaction whose later row the head
+    -- shows has its earlier rows handed out, and order per key holds. What commits later comes late for this group too.
+    IF v_late IS NOT NULL AND NOT p_dry THEN
+        PERFORM {schema}.hand_out_late(p_topic_id, v_late);
     END IF;
     IF v_top IS NOT NULL THEN
         h.head := v_top;
@@ -45,20 +54,13 @@ BEGIN
         IF NOT isempty(v_missing) AND NOT p_dry THEN
             INSERT INTO {schema}.gap (topic_id, first_offset, last_offset, bound, noted_at)
             SELECT p_topic_id, lower(r), upper(r) - 1, NULL, clock_timestamp() FROM unnest(v_missing) r;
-            h.gaps_until := greatest(h.gaps_until, upper(v_missing) - 1);
             h.gaps_bound := NULL;
         END IF;
     END IF;
-    -- After the look at the head, as in "advance", and before anything of it commits: a transaction whose later row the head
-    -- shows has made its earlier rows in noted gaps visible to this later snapshot, so they are handed out no later and
-    -- order per key holds. Before this group is there: rows that came before this call are not its.
-    IF h.gaps_until > 0 AND NOT p_dry THEN
-        SELECT w.h INTO v_watched FROM {schema}.watch_gaps(h, v_head, 0, NULL, NULL) w;
-        h := v_watched.h;
-    END IF;
     IF NOT p_dry THEN
         UPDATE {schema}.head e
-        SET head = h.head, stuck_at = h.stuck_at, gaps_until = h.gaps_until, gaps_bound = h.gaps_bound, holes_until = h.holes_until
+        SET head = h.head, stuck_at = h.stuck_at, gaps_bound = h.gaps_bound,
+            gaps_until = (SELECT coalesce(max(g.last_offset), 0) FROM {schema}.gap g WHERE g.topic_id = p_topic_id)
         WHERE e.topic_id = p_topic_id;
     END IF;
     -- Below the first offset stored nothing ever comes: cleanup passes no noted gap.
