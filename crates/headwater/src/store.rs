@@ -24,6 +24,8 @@ mod lifecycle;
 pub(crate) mod options;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(crate) mod schema;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 mod upkeep;

@@ -1,0 +1,59 @@
+//! What both engines need to keep the code of their schema (functions, views, triggers) current.
+//!
+//! Code is re-created whole when its hash differs from the stored one, but never over the code of a newer program: with two
+//! versions running during a rolling deploy, the older one would otherwise put its code back each time it opens.
+
+use xxhash_rust::xxh3::Xxh3;
+
+/// A hash of these texts, in order: the same in every build and on every machine. It finds stale code and resists no attack.
+pub(crate) fn hash(texts: &[&str]) -> String {
+    let mut hasher = Xxh3::new();
+    for text in texts {
+        // The length first: moving a line from one text to the next gives another hash.
+        hasher.update(&u64::try_from(text.len()).unwrap_or(u64::MAX).to_le_bytes());
+        hasher.update(text.as_bytes());
+    }
+    format!("{:032x}", hasher.digest128())
+}
+
+/// Whether the stored program version is newer than the program's own; a text that is not a version is not newer.
+pub(crate) fn newer(stored: &str, own: &str) -> bool {
+    match (numbers(stored), numbers(own)) {
+        (Some(stored), Some(own)) => stored > own,
+        _ => false,
+    }
+}
+
+/// The three numbers of a version; what comes after them (`-rc.1`, `+build`) does not count.
+fn numbers(version: &str) -> Option<[u64; 3]> {
+    let mut parts = version.split(['-', '+']).next()?.split('.').map(|part| part.parse().ok());
+    let numbers = [parts.next()??, parts.next()??, parts.next()??];
+    parts.next().is_none().then_some(numbers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hash_is_fixed_and_depends_on_every_text_and_their_borders() {
+        assert_eq!(hash(&["a", "b"]), "4e8071d3974d16754bcb794c7d699bd6");
+        for other in [&["ab"][..], &["ab", ""], &["b", "a"], &["a"], &[]] {
+            assert_ne!(hash(&["a", "b"]), hash(other), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn versions_are_compared_by_their_numbers() {
+        for (stored, own) in
+            [("0.2.0", "0.1.9"), ("0.10.0", "0.9.0"), ("1.0.0", "0.99.99"), ("0.1.1", "0.1.0-rc.1")]
+        {
+            assert!(newer(stored, own), "{stored} {own}");
+            assert!(!newer(own, stored), "{own} {stored}");
+        }
+        assert!(!newer("0.1.0", "0.1.0"));
+        for other in ["", "9", "9.9", "9.9.9.9", "x.y.z"] {
+            assert!(!newer(other, "0.1.0"), "{other}");
+        }
+    }
+}
