@@ -1,4 +1,4 @@
-//! The schema of the file: tables, which are migrated by version, and code (views and triggers), which is re-created whole.
+//! The schema of the file: tables, which are migrated by version, and code (views and triggers), which is replaced whole.
 //!
 //! Why programs of different versions can have one file open. The code of a file is that of the newest program that opened it;
 //! an older program with the same version of the tables works with it and leaves it alone. A later version of the tables
@@ -20,36 +20,36 @@ use crate::store::schema;
 pub(super) struct Schema {
     /// The tables of a new file: complete, at the newest version.
     pub(super) tables: &'static [&'static str],
-    /// What brings tables of version N - 1 to version N, from 2 on. Append only: files of any released version are out there.
-    pub(super) migrations: &'static [(i64, &'static str)],
+    /// By version, from 2 on: what brings the tables of the version before to it. Append only: files of any released version exist.
+    pub(super) steps: &'static [(i64, &'static str)],
     /// Views and triggers. An edit must still serve older programs with the same version of the tables; what cannot is a migration.
     pub(super) code: &'static [&'static str],
     /// The version of the program.
     pub(super) program: &'static str,
 }
 
+macro_rules! files {
+    ($($file:literal),* $(,)?) => { &[$(include_str!(concat!("schema/", $file)),)*] };
+}
+
 /// The schema of this program.
 pub(super) const SCHEMA: Schema = Schema {
-    tables: &[
-        include_str!("schema/tables/meta.sql"),
-        include_str!("schema/tables/topic.sql"),
-        include_str!("schema/tables/message.sql"),
-        include_str!("schema/tables/schedule.sql"),
-        include_str!("schema/tables/dedup.sql"),
-        include_str!("schema/tables/subscription.sql"),
-        include_str!("schema/tables/outstanding.sql"),
-        include_str!("schema/tables/dead_letter.sql"),
-        include_str!("schema/tables/owner.sql"),
-        include_str!("schema/tables/tracking.sql"),
-        include_str!("schema/tables/retention.sql"),
-        include_str!("schema/tables/maintenance.sql"),
+    tables: files![
+        "tables/meta.sql",
+        "tables/topic.sql",
+        "tables/message.sql",
+        "tables/schedule.sql",
+        "tables/dedup.sql",
+        "tables/subscription.sql",
+        "tables/outstanding.sql",
+        "tables/dead_letter.sql",
+        "tables/owner.sql",
+        "tables/tracking.sql",
+        "tables/retention.sql",
+        "tables/maintenance.sql",
     ],
-    migrations: &[],
-    code: &[
-        include_str!("schema/triggers.sql"),
-        include_str!("schema/views.sql"),
-        include_str!("schema/publish_trigger.sql"),
-    ],
+    steps: &[],
+    code: files!["triggers.sql", "views.sql", "publish_trigger.sql"],
     program: env!("CARGO_PKG_VERSION"),
 };
 
@@ -119,7 +119,7 @@ pub(super) fn migrate(connection: &mut Connection, location: &str, adopt: bool) 
 
 impl Schema {
     pub(super) fn version(&self) -> i64 {
-        self.migrations.last().map_or(1, |(version, _)| *version)
+        self.steps.last().map_or(1, |(version, _)| *version)
     }
 
     /// Safe when many processes open at once: `BEGIN IMMEDIATE` lets one in at a time, and the second finds nothing left to
@@ -142,12 +142,8 @@ impl Schema {
         let before = found.map(|found| found.version);
         self.apply(&transaction, before).map_err(failed)?;
         transaction.commit().map_err(failed)?;
-        let (version, program) = (self.version(), self.program);
-        if before == Some(version) {
-            tracing::info!(location, program, "schema code re-created");
-        } else {
-            tracing::info!(location, version, program, "schema migrated");
-        }
+        let (from, to, program) = (before.unwrap_or(0), self.version(), self.program);
+        tracing::info!(location, from, to, program, "schema migrated");
         Ok(())
     }
 
@@ -157,7 +153,7 @@ impl Schema {
             None => self.tables.iter().try_for_each(|sql| connection.execute_batch(sql))?,
             Some(before) => {
                 drop_ours(connection, &["trigger", "view"])?;
-                let mut later = self.migrations.iter().filter(|(version, _)| *version > before);
+                let mut later = self.steps.iter().filter(|(version, _)| *version > before);
                 later.try_for_each(|(_, sql)| connection.execute_batch(sql))?;
             }
         }

@@ -2,7 +2,7 @@
 --   INSERT INTO headwater_publish (topic, key, payload) VALUES ('orders', 'o-1', '{"n":1}');
 -- Two steps. headwater_publish checks the form of what the caller wrote and converts it; headwater_append checks the result
 -- against the topic and stores it. A trigger has no variables: the columns of headwater_append take their place.
--- Re-created whole by every program whose text of it differs: edit in place.
+-- Replaced whole by every program whose text of it differs: edit in place.
 
 CREATE VIEW headwater_publish (
     topic, key, payload, type, content_type, headers, correlation_id, message_id, dedup_key, deliver_at

@@ -1,4 +1,4 @@
--- Triggers that keep the tables' own rules. Re-created whole by every program whose text of them differs: edit in place.
+-- Triggers that keep the tables' own rules. Replaced whole by every program whose text of them differs: edit in place.
 
 -- headwater_topic.scheduled.
 CREATE TRIGGER headwater_schedule_add AFTER INSERT ON headwater_schedule

@@ -1,4 +1,4 @@
--- Views: the tables in readable form, for plain SQL. Re-created whole by every program whose text of them differs: edit in place.
+-- Views: the tables in readable form, for plain SQL. Replaced whole by every program whose text of them differs: edit in place.
 
 CREATE VIEW headwater_topics AS
 SELECT topic.topic_id, topic.name AS topic, topic.semantics, topic.tracking, topic.ordering, topic.lanes,

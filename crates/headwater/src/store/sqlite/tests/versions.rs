@@ -1,4 +1,4 @@
-//! Versions of the schema: tables are migrated, code is re-created, and programs of different versions have one file open.
+//! Versions of the schema: tables are migrated, code is replaced, and programs of different versions have one file open.
 
 use rusqlite::types::Value;
 
@@ -46,7 +46,7 @@ fn later() -> Schema {
     let tables: Vec<&'static str> = SCHEMA.tables.iter().map(edit).collect();
     Schema {
         tables: with(tables.leak(), "CREATE TABLE headwater_later (n INTEGER) STRICT;"),
-        migrations: &[(2, LATER)],
+        steps: &[(2, LATER)],
         code: with(SCHEMA.code, LATER_VIEW),
         program: "99.0.0",
     }
@@ -196,8 +196,8 @@ async fn a_migration_that_fails_leaves_everything_as_it_was() {
     let mut own = place.connect();
     let before = shape(&own);
     for schema in [
-        Schema { migrations: &[(2, BROKEN)], ..SCHEMA },
-        Schema { migrations: &[(2, LATER)], code: with(SCHEMA.code, BROKEN), ..SCHEMA },
+        Schema { steps: &[(2, BROKEN)], ..SCHEMA },
+        Schema { steps: &[(2, LATER)], code: with(SCHEMA.code, BROKEN), ..SCHEMA },
         Schema { code: with(SCHEMA.code, BROKEN), ..SCHEMA },
     ] {
         schema.install(&mut own, "x", false).unwrap_err();
