@@ -112,14 +112,13 @@ mod tests {
             ("crates/headwater/src/store/sqlite/sql/claim.sql", "-- Claim.\nSELECT ';' AS a;\n"),
             ("crates/headwater/src/store/sqlite/sql/publish.sql", "-- Publish.\nSELECT 1\n"),
             (
-                "crates/headwater/src/store/sqlite/migrations/0001_base.sql",
-                "-- Base.\nSELECT 1;\nSELECT 2;\n",
+                "crates/headwater/src/store/sqlite/schema/tables/topic.sql",
+                "-- Topics.\nSELECT 1;\nSELECT 2;\n",
             ),
-            ("crates/headwater/src/store/sqlite/migrations/0002_more.sql", "-- More.\nSELECT 1;\n"),
+            ("crates/headwater/src/store/sqlite/schema/migrations/0002_more.sql", "-- More.\nSELECT 1;\n"),
             ("crates/headwater/src/store/postgres/sql/claim/due.sql", "-- Due.\nSELECT $$a;b$$;\n"),
             ("crates/headwater/src/store/postgres/sql/claim/next.sql", "-- Next.\nSELECT 2;\n"),
             ("crates/headwater/src/store/postgres/sql/publish.sql", "-- Publish.\nSELECT 1;\n"),
-            ("crates/headwater/src/store/postgres/migrations/0001_base.sql", "-- Base.\nSELECT 1;\n"),
         ])
     }
 

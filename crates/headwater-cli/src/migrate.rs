@@ -21,13 +21,15 @@ async fn postgres(global: &Global, args: &MigrateArgs, url: &str, namespace: &Na
     let options = global.options();
     let place = format!("namespace {namespace}");
     if args.status {
-        let version = store::postgres::version(url, namespace, &options).await?.map(i64::from);
+        let found = store::postgres::version(url, namespace, &options).await?;
         let missing =
             format!("{place} does not exist; it is created on first use, or by `headwater migrate`");
-        return status(global, &place, version, store::postgres::newest().into(), &missing);
+        let version = found.map(|found| i64::from(found.tables));
+        let is_current = found.is_none_or(|found| found.is_current);
+        return status(global, &place, version, store::postgres::newest().into(), is_current, &missing);
     }
     let done = store::postgres::migrate(url, namespace, &options).await?;
-    migrated(global, &place, done.from.into(), done.to.into())
+    migrated(global, &place, done.from.into(), done.to.into(), done.code_replaced)
 }
 
 /// The embedded file migrates itself whenever it is opened; only a look at its version must not open it.
@@ -44,19 +46,26 @@ async fn sqlite(global: &Global, args: &MigrateArgs, path: &SqlitePath) -> Resul
         } else {
             format!("no store at {place}; `headwater publish` or `headwater topic create` makes one")
         };
-        return status(global, &place, before, store::sqlite::newest(), &missing);
+        return status(global, &place, before, store::sqlite::newest(), true, &missing);
     }
     global.create(global.options().adopt(args.adopt)).await?.close().await?;
-    migrated(global, &place, before.unwrap_or(0), store::sqlite::newest())
+    migrated(global, &place, before.unwrap_or(0), store::sqlite::newest(), false)
 }
 
-fn status(global: &Global, place: &str, version: Option<i64>, newest: i64, missing: &str) -> Result<()> {
+fn status(
+    global: &Global,
+    place: &str,
+    version: Option<i64>,
+    newest: i64,
+    is_current: bool,
+    missing: &str,
+) -> Result<()> {
     if global.output == Output::Json {
         let mut fields = Fields::default();
         fields.push("store", json!(place));
         fields.push("version", json!(version));
         fields.push("newest", json!(newest));
-        fields.push("pending", json!((newest - version.unwrap_or(0)).max(0)));
+        fields.push("pending", json!((newest - version.unwrap_or(0)).max(i64::from(!is_current))));
         return fields.print(global.output);
     }
     match version {
@@ -68,20 +77,26 @@ fn status(global: &Global, place: &str, version: Option<i64>, newest: i64, missi
         Some(version) if version > newest => println!(
             "{place} is at schema version {version}, this program knows up to {newest}: upgrade the program"
         ),
+        Some(version) if !is_current => println!(
+            "{place} is at schema version {version} with the functions of another build: `headwater migrate` replaces them"
+        ),
         Some(version) => println!("{place} is at schema version {version}; nothing is pending"),
     }
     Ok(())
 }
 
-fn migrated(global: &Global, place: &str, from: i64, to: i64) -> Result<()> {
+fn migrated(global: &Global, place: &str, from: i64, to: i64, code_replaced: bool) -> Result<()> {
     if global.output == Output::Json {
         let mut fields = Fields::default();
         fields.push("store", json!(place));
         fields.push("from", json!(from));
         fields.push("to", json!(to));
+        fields.push("code_replaced", json!(code_replaced));
         return fields.print(global.output);
     }
-    if from == to {
+    if from == to && code_replaced {
+        println!("{place} is at schema version {to}; its functions were replaced");
+    } else if from == to {
         println!("{place} is at schema version {to}; nothing to do");
     } else {
         println!("{place} migrated from schema version {from} to {to}");

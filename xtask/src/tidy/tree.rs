@@ -55,10 +55,6 @@ impl Tree {
     pub(super) fn insert(&mut self, path: &str, content: &str) {
         self.0.insert(path.to_owned(), content.to_owned());
     }
-
-    pub(super) fn remove(&mut self, path: &str) {
-        self.0.remove(path).expect("a file of the tree");
-    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! The PostgreSQL engine: one schema per namespace, version 15 or newer.
 //!
-//! The algorithms are in `migrations/*.sql`, as functions of the schema: one round trip per operation, and plain SQL
+//! The algorithms are in `schema/functions/*.sql`, as functions of the schema: one round trip per operation, and plain SQL
 //! publishes through the same code as Rust. Here are connections, types and errors. Why nothing is ever skipped is
-//! written down in `migrations/0004_head.sql`.
+//! written down in `schema/functions/head.sql`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -67,7 +67,7 @@ mod transaction;
 mod upkeep;
 
 pub use connect::PoolState;
-pub use migrate::{Migration, migrate, newest, version};
+pub use migrate::{Migration, Version, migrate, newest, version};
 pub use publish::publish;
 pub use transaction::PostgresTransaction;
 

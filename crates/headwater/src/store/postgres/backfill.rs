@@ -1,4 +1,4 @@
-//! Backfills: see `migrations/0019_backfill.sql`.
+//! Backfills: see `schema/functions/backfill.sql`.
 
 use tokio_postgres::Row;
 

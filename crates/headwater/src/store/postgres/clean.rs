@@ -1,4 +1,4 @@
-//! Retention of messages and subscriptions: see `migrations/0017_retention.sql`.
+//! Retention of messages and subscriptions: see `schema/functions/clean.sql`.
 
 use std::time::Duration;
 

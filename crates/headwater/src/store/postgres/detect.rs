@@ -1,4 +1,4 @@
-//! Elections, and looking for the dead: see `migrations/0020_upkeep_roles.sql`.
+//! Elections, and looking for the dead: see `schema/functions/maintain.sql`.
 
 use std::time::Duration;
 

@@ -38,7 +38,10 @@ pub(super) fn translate(doing: &str, error: tokio_postgres::Error) -> Error {
         | ErrorKind::InvalidTransition
         | ErrorKind::Conflict => said.to_owned(),
         ErrorKind::SchemaOutdated => {
-            format!("schema missing or outdated while {doing}: {said}; run `headwater migrate`")
+            format!(
+                "schema missing or of another version while {doing}: {said}; run `headwater migrate`, or upgrade this program if \
+                 a newer one migrated it"
+            )
         }
         ErrorKind::StorageFull => format!("storage full while {doing}: {said}; nothing was written"),
         ErrorKind::ReadOnly => format!("database is read-only while {doing}: {said}; nothing was written"),

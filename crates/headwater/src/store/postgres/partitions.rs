@@ -1,4 +1,4 @@
-//! Partitions of dedicated topics: see `migrations/0018_partitions.sql`.
+//! Partitions of dedicated topics: see `schema/functions/partitions.sql`.
 
 use super::PostgresStore;
 use super::clean::{elapse, missed_of};

@@ -6,7 +6,7 @@
 //! Why a process whose session was cut loses nothing. Its next call, half a second later at most, takes the proof back over the
 //! pool for leases, connects again and gives the new proof; either is enough. Others end its leases only if they found the same
 //! proof gone again and again for [`GRACE`], and nothing was heard of the owner meanwhile. A restart, a crash or a failover of the
-//! server ends all proofs instead (`migrations/0010_owners_and_limits.sql`).
+//! server ends all proofs instead (`schema/functions/owner.sql`).
 //!
 //! A pooler in transaction mode runs a statement on any of its sessions, and closes them as it likes. Each call therefore checks
 //! that it runs on the session with the key. If not, the proof is taken back, and only silence tells.

@@ -8,8 +8,7 @@ use tokio_postgres::{Client, NoTls};
 use uuid::Uuid;
 
 use super::connect::Connections;
-use super::migrate::{MIGRATIONS, NEWEST, apply_up_to};
-use super::{PostgresStore, migrate, version};
+use super::{PostgresStore, migrate, newest};
 use crate::lease::{ClaimRequest, Settlement, Want};
 use crate::name::{GroupName, Owner, TopicName};
 use crate::namespace::Namespace;
@@ -32,6 +31,7 @@ mod promotion;
 mod races;
 mod rights;
 mod scale;
+mod schema;
 mod snapshots;
 mod storage;
 mod storm;
@@ -104,38 +104,6 @@ async fn subscribed(store: &PostgresStore) -> Subscription {
         .subscribe(&orders(), &GroupName::new("a").expect("a name"), Start::Beginning)
         .await
         .expect("subscribed")
-}
-
-#[tokio::test]
-async fn every_earlier_version_is_migrated_and_a_newer_one_refused() {
-    let Some(scene) = Scene::new() else { return };
-    for (from, _, _) in &MIGRATIONS[..MIGRATIONS.len() - 1] {
-        let from = *from;
-        let connections = Connections::new(&scene.url, &scene.namespace, &OpenOptions::default()).unwrap();
-        apply_up_to(&connections, &scene.namespace, from).await.unwrap();
-        assert_eq!(version(&scene.url, &scene.namespace, &OpenOptions::default()).await.unwrap(), Some(from));
-        let refused = scene.open_as(None).await.unwrap_err();
-        assert_eq!(refused.kind(), ErrorKind::SchemaOutdated, "{refused}");
-        assert!(refused.to_string().contains("headwater migrate"), "{refused}");
-        let done = migrate(&scene.url, &scene.namespace, &OpenOptions::default()).await.unwrap();
-        assert_eq!((done.from, done.to), (from, NEWEST));
-        let store = scene.open().await;
-        subscribed(&store).await;
-        store.publish(&orders(), &[NewMessage::new("x")]).await.unwrap();
-        store.drop_namespace().await.unwrap();
-    }
-    scene.open().await;
-    let newer = scene.sql("INSERT INTO {schema}.migration (version, name) VALUES (1000, 'from the future')");
-    scene.client().await.batch_execute(&newer).await.unwrap();
-    let refused = scene.open_as(None).await.unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::SchemaTooNew, "{refused}");
-    scene
-        .client()
-        .await
-        .batch_execute(&scene.sql("DELETE FROM {schema}.migration WHERE version = 1000"))
-        .await
-        .unwrap();
-    scene.drop().await;
 }
 
 #[tokio::test]

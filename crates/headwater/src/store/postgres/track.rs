@@ -1,4 +1,4 @@
-//! Keeping the records of reference counting: see `migrations/0016_tracking.sql`.
+//! Keeping the records of reference counting: see `schema/functions/track.sql`.
 
 use super::PostgresStore;
 use super::time::{count, stored};

@@ -2,7 +2,7 @@
 -- Parameters: tokens, durable, injected time, subscription ids, owners.
 -- Index: outstanding_pkey (token, first_offset); topic_ack_log, once.
 WITH locked AS MATERIALIZED (
-    -- In the order of locks (0014_life_cycle_tables); a DELETE alone takes rows in the order in which its plan finds them.
+    -- In the order of locks (schema/functions/locks.sql); a DELETE alone takes rows in the order in which its plan finds them.
     SELECT l.token, l.first_offset FROM {schema}.outstanding l
     -- The index finds the tokens; whether each is that of its group and owner is looked up in a hash. As a join, which IS TRUE
     -- rules out, here and below, it is planned as a scan of the table and all its dead rows.

@@ -1,0 +1,215 @@
+-- Groups that come and go: their place in the accounting, and backfills, which bring a group that came late into records
+-- that are there already.
+--
+-- A backfill covers offsets up to an end fixed when it starts. Each batch is one transaction with its checkpoint: killed, it
+-- goes on from the last one. Setting a bit that is set changes nothing, so a batch done twice would do no harm either.
+-- Between batches groups go on: the record gets the group's bit, and whether it is done by then; what is done later is
+-- a difference to what was applied, and tracking sets it.
+
+-- A backfill with where it is. In offset watermark nothing is done for it: it is as far as the group is.
+CREATE OR REPLACE FUNCTION {schema}.backfills(p_subscription_id integer)
+RETURNS TABLE (topic text, group_name text, state text, first_offset bigint, last_offset bigint, checkpoint bigint,
+               created_at timestamptz, progressed_at timestamptz, ran_ms bigint, rate_max integer, error text)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    SELECT t.name, s.group_name,
+           CASE WHEN f.floor IS NULL OR b.state IN ('cancelled', 'failed') THEN b.state
+                WHEN f.floor >= b.last_offset THEN 'completed' ELSE 'in_progress' END,
+           b.first_offset, b.last_offset,
+           CASE WHEN f.floor IS NULL THEN b.checkpoint ELSE greatest(least(f.floor, b.last_offset), b.checkpoint) END,
+           b.created_at, b.progressed_at, b.ran_ms, b.rate_max, b.error
+    FROM {schema}.backfill b
+    JOIN {schema}.subscription s ON s.subscription_id = b.subscription_id
+    JOIN {schema}.topic t ON t.topic_id = s.topic_id
+    CROSS JOIN LATERAL (SELECT CASE WHEN t.tracking = 'offset_watermark' THEN (
+        SELECT lower(p.pending) - 1 FROM {schema}.place_of(s.subscription_id) p) END AS floor) f
+    WHERE p_subscription_id IS NULL OR b.subscription_id = p_subscription_id
+    ORDER BY b.created_at DESC, b.subscription_id DESC
+$$;
+
+-- The group an operator names, under the lock of its topic's extent.
+CREATE OR REPLACE FUNCTION {schema}.locked_group(p_topic text, p_group text) RETURNS {schema}.subscription
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_topic integer;
+    s {schema}.subscription;
+BEGIN
+    SELECT t.topic_id INTO v_topic FROM {schema}.topic t WHERE t.name = p_topic;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW001', MESSAGE = format('no such topic: %s', p_topic);
+    END IF;
+    PERFORM {schema}.begin_upkeep(v_topic);
+    SELECT x.* INTO s FROM {schema}.subscription x
+    WHERE x.topic_id = v_topic AND x.group_name = p_group AND x.status <> 'cancelled';
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW005', MESSAGE = format(
+            'no such subscription: topic %s, group %s; see `headwater group list %s`', p_topic, p_group, p_topic);
+    END IF;
+    RETURN s;
+END $$;
+
+-- Starts a backfill by hand; returns its subscription.
+CREATE OR REPLACE FUNCTION {schema}.start_backfill(
+    p_topic text, p_group text, p_messages_max bigint, p_rate_max integer, p_actor text, p_now {schema}.injected_time
+) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    s {schema}.subscription := {schema}.locked_group(p_topic, p_group);
+    v_first bigint;
+    v_last bigint;
+BEGIN
+    IF EXISTS (SELECT FROM {schema}.backfills(s.subscription_id) b WHERE b.state IN ('not_started', 'in_progress')) THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW008', MESSAGE = format(
+            'a backfill is under way: topic %s, group %s; wait for it or cancel it', p_topic, p_group);
+    END IF;
+    IF s.status NOT IN ('active', 'paused') THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW007', MESSAGE = format(
+            'invalid transition: topic %s, group %s is %s; a backfill needs active or paused; nothing was changed',
+            p_topic, p_group, s.status);
+    END IF;
+    SELECT CASE t.tracking WHEN 'offset_watermark' THEN h.head ELSE e.tracked_until END,
+           greatest(lower(p.pending), e.first_offset)
+    INTO v_last, v_first
+    FROM {schema}.topic t
+    JOIN {schema}.head h ON h.topic_id = t.topic_id
+    JOIN {schema}.extent e ON e.topic_id = t.topic_id
+    CROSS JOIN {schema}.place_of(s.subscription_id) p
+    WHERE t.topic_id = s.topic_id;
+    v_first := greatest(v_first, v_last - least(p_messages_max, v_last) + 1);
+    DELETE FROM {schema}.backfill b WHERE b.subscription_id = s.subscription_id;
+    INSERT INTO {schema}.backfill (subscription_id, state, first_offset, last_offset, checkpoint, rate_max, created_at)
+    VALUES (s.subscription_id, CASE WHEN v_first > v_last THEN 'completed' ELSE 'not_started' END, v_first,
+            greatest(v_last, v_first - 1), v_first - 1, p_rate_max, v_now);
+    PERFORM {schema}.note_act(p_actor, 'backfill', p_topic, p_group,
+        jsonb_build_object('first', v_first, 'last', v_last, 'rate_max', p_rate_max), p_now);
+    RETURN s.subscription_id;
+END $$;
+
+-- Cancels a backfill that is under way, or lets a cancelled or failed one of a group that counts go on from its checkpoint.
+CREATE OR REPLACE FUNCTION {schema}.turn_backfill(p_topic text, p_group text, p_resume boolean, p_actor text, p_now {schema}.injected_time) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    s {schema}.subscription := {schema}.locked_group(p_topic, p_group);
+    v_act text := CASE WHEN p_resume THEN 'resume_backfill' ELSE 'cancel_backfill' END;
+    v_from text[] := CASE WHEN p_resume THEN ARRAY['cancelled', 'failed'] ELSE ARRAY['not_started', 'in_progress'] END;
+    v_state text;
+BEGIN
+    SELECT b.state INTO v_state FROM {schema}.backfills(s.subscription_id) b;
+    IF v_state IS NULL OR NOT v_state = ANY (v_from) THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW007', MESSAGE = format(
+            'invalid transition: the backfill of topic %s, group %s is %s; %s needs %s; nothing was changed', p_topic, p_group,
+            coalesce(v_state, 'missing'), v_act, array_to_string(v_from, ' or '));
+    END IF;
+    IF p_resume AND s.status NOT IN ('active', 'paused') THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW007', MESSAGE = format(
+            'invalid transition: topic %s, group %s is %s; a backfill needs active or paused; nothing was changed',
+            p_topic, p_group, s.status);
+    END IF;
+    UPDATE {schema}.backfill b
+    SET state = CASE WHEN NOT p_resume THEN 'cancelled' WHEN b.checkpoint < b.first_offset THEN 'not_started' ELSE 'in_progress' END,
+        error = NULL, worker = NULL, worker_until = NULL
+    WHERE b.subscription_id = s.subscription_id;
+    PERFORM {schema}.note_act(p_actor, v_act, p_topic, p_group, '{}', p_now);
+    RETURN s.subscription_id;
+END $$;
+
+-- Gives a worker a backfill that has work and no other worker, the oldest; null if there is none. Its own first.
+CREATE OR REPLACE FUNCTION {schema}.take_backfill(p_worker text, p_lease_ms bigint, p_now {schema}.injected_time) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    v_id integer;
+BEGIN
+    SELECT b.subscription_id INTO v_id FROM {schema}.backfill b
+    JOIN {schema}.subscription s ON s.subscription_id = b.subscription_id
+    JOIN {schema}.topic t ON t.topic_id = s.topic_id
+    WHERE b.state IN ('not_started', 'in_progress') AND t.tracking = 'reference_counting'
+      AND {schema}.counts(s.status, t.semantics) AND s.bit IS NOT NULL
+      -- Or it was given by a clock that was ahead: nobody waits for that time.
+      AND (b.worker IS NULL OR b.worker = p_worker OR b.worker_until <= v_now
+           OR b.worker_until > v_now + make_interval(secs => p_lease_ms / 1000.0))
+    ORDER BY b.worker = p_worker DESC NULLS LAST, b.created_at, b.subscription_id
+    LIMIT 1 FOR UPDATE OF b SKIP LOCKED;
+    UPDATE {schema}.backfill b
+    SET state = 'in_progress', worker = p_worker, worker_until = v_now + make_interval(secs => p_lease_ms / 1000.0),
+        progressed_at = coalesce(b.progressed_at, v_now)
+    WHERE b.subscription_id = v_id;
+    RETURN v_id;
+END $$;
+
+-- One batch of a worker's backfill; nulls if it is not this worker's any more, or was cancelled, or went with its group.
+CREATE OR REPLACE FUNCTION {schema}.step_backfill(
+    p_subscription_id integer, p_worker text, p_max integer, p_lease_ms bigint, p_now {schema}.injected_time,
+    OUT processed bigint, OUT changed bigint
+)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+    v_began timestamptz := clock_timestamp();
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    e {schema}.extent;
+    b {schema}.backfill;
+    v_topic integer;
+    v_from bigint;
+    v_to bigint;
+    v_span int8multirange;
+    v_mask bigint;
+    v_place record;
+    v_r record;
+    v_count bigint;
+BEGIN
+    SELECT s.topic_id INTO v_topic FROM {schema}.subscription s WHERE s.subscription_id = p_subscription_id;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    e := {schema}.begin_upkeep(v_topic);
+    SELECT x.* INTO b FROM {schema}.backfill x
+    WHERE x.subscription_id = p_subscription_id AND x.worker = p_worker AND x.state = 'in_progress' FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    SELECT q.*, {schema}.gaps(e.topic_id) AS gaps INTO v_place FROM {schema}.place_of(p_subscription_id) q;
+    IF v_place.bit IS NULL OR NOT v_place.counts THEN
+        RETURN;
+    END IF;
+    v_mask := 1::bigint << v_place.bit;
+    changed := 0;
+    -- What has no pending record needs no look: it is passed over and does not count for the batch.
+    v_from := greatest(b.checkpoint, e.pending_from - 1);
+    v_to := least(v_from + p_max, b.last_offset);
+    v_span := int8multirange(int8range(v_from + 1, greatest(v_to, v_from) + 1));
+    -- Done and not done, by stretches: a record gets both bits, or one.
+    FOR v_r IN SELECT lower(r) AS first, upper(r) - 1 AS last, kind.done
+               FROM (VALUES (true), (false)) kind (done),
+                    unnest(CASE WHEN kind.done THEN v_span - v_place.pending - v_place.gaps
+                                ELSE v_span * (v_place.pending + v_place.gaps) END) r
+    LOOP
+        UPDATE {schema}.record r
+        SET required = r.required | v_mask, completed = CASE WHEN v_r.done THEN r.completed | v_mask ELSE r.completed & ~v_mask END
+        WHERE r.topic_id = e.topic_id AND r.message_offset BETWEEN v_r.first AND v_r.last AND r.completed_at IS NULL
+          AND (r.required & v_mask = 0 OR v_r.done <> (r.completed & v_mask <> 0));
+        GET DIAGNOSTICS v_count = ROW_COUNT;
+        changed := changed + v_count;
+    END LOOP;
+    -- What is now required and not done must be a difference once it is done, whatever was applied before.
+    UPDATE {schema}.subscription s
+    SET applied = s.applied - v_span * (v_place.pending + v_place.gaps)
+    WHERE s.subscription_id = p_subscription_id AND s.applied && (v_span * (v_place.pending + v_place.gaps));
+    processed := v_to - b.checkpoint;
+    UPDATE {schema}.backfill x
+    SET checkpoint = v_to, state = CASE WHEN v_to >= b.last_offset THEN 'completed' ELSE 'in_progress' END,
+        worker = CASE WHEN v_to < b.last_offset THEN p_worker END,
+        worker_until = CASE WHEN v_to < b.last_offset THEN v_now + make_interval(secs => p_lease_ms / 1000.0) END,
+        -- Breaks of a worker count, those between workers do not.
+        ran_ms = b.ran_ms + ceil(extract(epoch FROM clock_timestamp() - v_began) * 1000)::bigint
+                 + greatest(least((extract(epoch FROM v_now - b.progressed_at) * 1000)::bigint, p_lease_ms), 0),
+        progressed_at = v_now
+    WHERE x.subscription_id = p_subscription_id;
+END $$;
+
+-- Stops a backfill that an error ended, with the error.
+CREATE OR REPLACE FUNCTION {schema}.fail_backfill(p_subscription_id integer, p_worker text, p_error text) RETURNS void
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    UPDATE {schema}.backfill b SET state = 'failed', error = p_error, worker = NULL, worker_until = NULL
+    WHERE b.subscription_id = p_subscription_id AND b.worker = p_worker AND b.state = 'in_progress'
+$$;

@@ -1,0 +1,286 @@
+-- Removing what retention allows.
+--
+-- Why nothing is removed that somebody was promised: a step holds the lock of the extent, and what it looks at then stays
+-- true until it commits (see functions/track.sql). A subscribe, seek, redrive or resurrection either had the lock before: then
+-- its place is seen here and its messages stay; or has it after: then it sees the new first offset and what is left. Rows
+-- that come late out of a noted gap are in the gap for the snapshot that decides, and so not touched.
+--
+-- Killed at any point, nothing of the step has happened. Two at once: the second waits for the lock and finds the rest.
+
+-- Notes where the watermark is now, and forgets marks that tell nothing any more. A watermark that moved back (a late joiner,
+-- a seek) takes the marks with it: what has to be done again is reckoned from then on. A mark that follows its
+-- predecessor closely gives way to the next one: messages stay a thousandth of their time longer, and there are never many more
+-- than a thousand marks.
+CREATE OR REPLACE FUNCTION {schema}.note_mark(p_topic {schema}.topic, p_watermark bigint, p_now timestamptz) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_last {schema}.mark;
+    v_previous timestamptz;
+BEGIN
+    IF p_topic.message_retention_ms IS NULL THEN
+        RETURN;
+    END IF;
+    -- Noted by a clock that was ahead: it would keep others from being noted until then.
+    DELETE FROM {schema}.mark m WHERE m.topic_id = p_topic.topic_id AND m.marked_at > p_now;
+    UPDATE {schema}.mark m SET watermark = p_watermark WHERE m.topic_id = p_topic.topic_id AND m.watermark > p_watermark;
+    SELECT m.* INTO v_last FROM {schema}.mark m WHERE m.topic_id = p_topic.topic_id ORDER BY m.marked_at DESC LIMIT 1;
+    IF NOT FOUND OR v_last.watermark < p_watermark AND v_last.marked_at < p_now THEN
+        INSERT INTO {schema}.mark (topic_id, marked_at, watermark) VALUES (p_topic.topic_id, p_now, p_watermark);
+        SELECT max(m.marked_at) INTO v_previous FROM {schema}.mark m
+        WHERE m.topic_id = p_topic.topic_id AND m.marked_at < v_last.marked_at;
+        IF v_last.marked_at - v_previous < make_interval(secs => p_topic.message_retention_ms / 1000.0 / 1000) THEN
+            DELETE FROM {schema}.mark m WHERE m.topic_id = p_topic.topic_id AND m.marked_at = v_last.marked_at;
+        END IF;
+    END IF;
+    DELETE FROM {schema}.mark m WHERE m.topic_id = p_topic.topic_id AND m.marked_at < (
+        SELECT max(x.marked_at) FROM {schema}.mark x WHERE x.topic_id = p_topic.topic_id
+        AND x.marked_at <= {schema}.before(p_now, p_topic.message_retention_ms));
+END $$;
+
+-- What may go now. Runs under the lock of the extent, which an earlier statement took.
+CREATE OR REPLACE FUNCTION {schema}.reach_of(p_topic {schema}.topic, e {schema}.extent, p_now timestamptz) RETURNS {schema}.reach
+LANGUAGE plpgsql AS $$
+DECLARE
+    r {schema}.reach;
+    v_counts boolean;
+BEGIN
+    r.now := coalesce(p_now, clock_timestamp());
+    -- One statement, one snapshot.
+    SELECT h.head, {schema}.gaps(h.topic_id), ARRAY(SELECT p FROM {schema}.places(h.topic_id) p WHERE p.status <> 'cancelled')
+    INTO r.head, r.gaps, r.places FROM {schema}.head h WHERE h.topic_id = p_topic.topic_id;
+    SELECT coalesce(bool_or(p.counts), false), coalesce({schema}.span(1, r.head) - range_agg(p.pending), '{}') INTO v_counts, r.read
+    FROM unnest(r.places) p;
+    -- While none counts the watermark stays: what was published since is above it, and what the dead have not done too.
+    SELECT coalesce(range_agg(p.pending), '{}') + CASE WHEN v_counts THEN '{}' ELSE int8multirange(int8range(e.zero_from, NULL)) END
+    INTO r.pending FROM unnest(r.places) p WHERE p.counts OR NOT v_counts;
+    r.watermark := least(r.head, lower(r.pending) - 1);
+    PERFORM {schema}.note_mark(p_topic, r.watermark, r.now);
+    PERFORM {schema}.note_age(p_topic, e.first_offset, r.head);
+    r.kept_since := {schema}.before(r.now, p_topic.message_retention_ms);
+    r.zero_since := {schema}.before(r.now, p_topic.zero_subscription_retention_ms);
+    r.aged_since := {schema}.before(r.now, p_topic.max_retention_ms);
+    r.done_until := CASE p_topic.message_retention_ms WHEN 0 THEN r.watermark ELSE least(r.watermark, coalesce(
+        (SELECT m.watermark FROM {schema}.mark m WHERE m.topic_id = p_topic.topic_id AND m.marked_at <= r.kept_since
+         ORDER BY m.marked_at DESC LIMIT 1), 0)) END;
+    r.fit := r.read + {schema}.span(1, {schema}.aged_by(p_topic.topic_id, p_topic.message_retention_ms))
+        * ({schema}.span(1, {schema}.aged_by(p_topic.topic_id, p_topic.zero_subscription_retention_ms))
+           + coalesce(int8multirange(int8range(e.zero_until + 1, NULL)), '{}'));
+    r.aged := {schema}.span(1, {schema}.aged_by(p_topic.topic_id, p_topic.max_retention_ms));
+    IF NOT v_counts AND p_topic.message_retention_ms IS NOT NULL THEN
+        r.aged := r.aged + {schema}.span(e.zero_from, {schema}.aged_by(p_topic.topic_id,
+            greatest(p_topic.zero_subscription_retention_ms, p_topic.message_retention_ms)));
+    END IF;
+    RETURN r;
+END $$;
+
+-- The table whose rows are deleted one by one: a dedicated topic that is cut into partitions loses them whole, but for what
+-- went past them.
+CREATE OR REPLACE FUNCTION {schema}.loose_table(p_topic {schema}.topic) RETURNS text
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN p_topic.storage = 'shared' THEN 'message_shared'
+                WHEN p_topic.partition = 'none' THEN 'message_t' || p_topic.topic_id
+                ELSE 'message_t' || p_topic.topic_id || '_rest' END
+$$;
+
+-- Counts it, for all that had not done some of it, before it goes.
+CREATE OR REPLACE FUNCTION {schema}.misses(p_table text, p_topic_id integer, p_places {schema}.place[], p_gone int8multirange) RETURNS {schema}.miss[]
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+    p {schema}.place;
+    v_miss {schema}.miss;
+    v_misses {schema}.miss[] := '{}';
+BEGIN
+    FOREACH p IN ARRAY p_places LOOP
+        CONTINUE WHEN NOT p.pending && p_gone;
+        EXECUTE format('SELECT $1, count(*), min(m.message_offset), max(m.message_offset) FROM unnest($2) r
+            CROSS JOIN LATERAL (SELECT x.message_offset FROM {schema}.%I x
+                WHERE x.topic_id = $3 AND x.message_offset >= lower(r) AND x.message_offset < upper(r) OFFSET 0) m', p_table)
+            INTO v_miss USING p.subscription_id, p.pending * p_gone, p_topic_id;
+        IF v_miss.messages > 0 THEN
+            v_misses := v_misses || v_miss;
+        END IF;
+    END LOOP;
+    RETURN v_misses;
+END $$;
+
+-- Keeps in the status of subscriptions what they missed, and returns it for the log. And moves them over what is gone: cursors
+-- up to the first offset, and ranges that wait for nothing away. Leased ones are left to their holders. No noted gap lies
+-- below the first offset, so no cursor crosses one.
+--
+-- No claim of the long way is under way for those that are touched (hold_claims), and the short way has nothing of the
+-- subscription but a cursor: it is waited for. Subscription by subscription in the order of their ids, its row before its cursors, and never waiting for
+-- an outstanding row. The claims are held apart here unless the caller has done so.
+CREATE OR REPLACE FUNCTION {schema}.follow_log(p_places {schema}.place[], p_misses {schema}.miss[], p_first bigint)
+RETURNS TABLE (group_name text, missed bigint, missed_first bigint, missed_last bigint)
+LANGUAGE plpgsql AS $$
+DECLARE
+    p {schema}.place;
+    v_miss {schema}.miss;
+BEGIN
+    PERFORM {schema}.hold_claims(ARRAY(
+        SELECT q.subscription_id FROM unnest(p_places) q
+        WHERE lower(q.pending) < p_first OR q.subscription_id = ANY (ARRAY(SELECT m.subscription_id FROM unnest(p_misses) m))), true);
+    FOREACH p IN ARRAY p_places LOOP
+        SELECT m.* INTO v_miss FROM unnest(p_misses) m WHERE m.subscription_id = p.subscription_id;
+        IF FOUND THEN
+            UPDATE {schema}.subscription s
+            SET missed = s.missed + v_miss.messages, missed_first = least(s.missed_first, v_miss.first_offset),
+                missed_last = greatest(s.missed_last, v_miss.last_offset)
+            WHERE s.subscription_id = p.subscription_id;
+            group_name := p.group_name;
+            missed := v_miss.messages;
+            missed_first := v_miss.first_offset;
+            missed_last := v_miss.last_offset;
+            RETURN NEXT;
+        END IF;
+        IF lower(p.pending) < p_first THEN
+            PERFORM FROM {schema}.cursor c WHERE c.subscription_id = p.subscription_id AND c.next_offset < p_first
+            ORDER BY c.lane FOR UPDATE;
+            UPDATE {schema}.cursor c SET next_offset = p_first WHERE c.subscription_id = p.subscription_id AND c.next_offset < p_first;
+            DELETE FROM {schema}.outstanding o WHERE o.ctid = ANY (ARRAY(
+                SELECT x.ctid FROM {schema}.outstanding x
+                WHERE x.subscription_id = p.subscription_id AND x.owner IS NULL AND x.last_offset < p_first FOR UPDATE SKIP LOCKED));
+        END IF;
+    END LOOP;
+END $$;
+
+-- Forgets what belongs to offsets below the first one: records whose partition was dropped, lines of the ack log.
+CREATE OR REPLACE FUNCTION {schema}.forget_below(p_topic_id integer, p_first bigint, p_max integer) RETURNS bigint
+LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
+DECLARE
+    v_records bigint;
+    v_lines bigint;
+BEGIN
+    DELETE FROM {schema}.record r WHERE r.ctid = ANY (ARRAY(
+        SELECT x.ctid FROM {schema}.record x WHERE x.topic_id = p_topic_id AND x.message_offset < p_first
+        ORDER BY x.message_offset LIMIT p_max));
+    GET DIAGNOSTICS v_records = ROW_COUNT;
+    DELETE FROM {schema}.ack_log a WHERE a.ctid = ANY (ARRAY(
+        SELECT x.ctid FROM {schema}.ack_log x WHERE x.topic_id = p_topic_id AND x.last_offset < p_first
+        ORDER BY x.last_offset LIMIT p_max));
+    GET DIAGNOSTICS v_lines = ROW_COUNT;
+    RETURN greatest(v_records, v_lines);
+END $$;
+
+-- Looks at the next p_max messages by the key of the table, and decides for each. A message goes if it is done for long enough
+-- (and old enough, if it was published while nobody counted), or older than max_retention whatever is done: by the clock if every
+-- subscription has read it, by its age in elapsed time if not.
+CREATE OR REPLACE FUNCTION {schema}.candidates(
+    p_topic {schema}.topic, p_extent {schema}.extent, r {schema}.reach, p_from bigint, p_max integer,
+    -- Looked at: how many, the last, when the youngest of them was published.
+    OUT seen bigint, OUT seen_last bigint, OUT seen_at timestamptz,
+    -- What goes, in stretches without what stays and without gaps; how far all messages were looked at.
+    OUT gone int8multirange, OUT kept bigint, OUT until bigint
+)
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+    v_counting boolean := p_topic.tracking = 'reference_counting';
+    v_table text := {schema}.loose_table(p_topic);
+    v_kept int8multirange;
+    v_oldest timestamptz;
+BEGIN
+    EXECUTE format('SELECT m.created_at FROM {schema}.%I m WHERE m.topic_id = $1 AND m.message_offset >= $2 ORDER BY m.message_offset LIMIT 1',
+                   v_table) INTO v_oldest USING p_topic.topic_id, p_from;
+    -- Times rise with offsets, but for publishers that overlap: if the first is not too old, none has to be looked at for that.
+    until := CASE WHEN v_oldest <= r.aged_since OR v_counting THEN r.head ELSE least(greatest(r.done_until, upper(r.aged) - 1), r.head) END;
+    EXECUTE format($q$
+        SELECT count(*), max(c.message_offset), max(c.created_at), min(c.message_offset) FILTER (WHERE NOT c.gone),
+               coalesce(range_agg(int8range(c.message_offset, c.message_offset, '[]')) FILTER (WHERE NOT c.gone), '{}')
+        FROM (SELECT q.message_offset, q.created_at,
+                     ($11 @> q.message_offset OR q.created_at <= $4 AND $12 @> q.message_offset
+                      OR (q.message_offset > $5 OR q.created_at <= $6) AND $13 @> q.message_offset AND %s) IS TRUE AS gone
+              FROM (SELECT m.message_offset, m.created_at FROM {schema}.%I m
+                    WHERE m.topic_id = $1 AND m.message_offset BETWEEN $2 AND $3 ORDER BY m.message_offset LIMIT $7) q) c
+        $q$,
+        -- In reference counting any message that is done, whatever is pending before it: recorded as completed for long
+        -- enough, and done for everybody who counts by now, who may have come later.
+        CASE WHEN v_counting THEN 'NOT $9::int8multirange @> q.message_offset AND (SELECT x.completed_at <= $8
+             FROM {schema}.record x WHERE x.topic_id = $1 AND x.message_offset = q.message_offset)'
+             ELSE 'q.message_offset <= $10' END, v_table)
+    INTO seen, seen_last, seen_at, kept, v_kept
+    USING p_topic.topic_id, p_from, until, r.aged_since, p_extent.zero_until, r.zero_since, p_max, r.kept_since, r.pending,
+          r.done_until, r.aged, r.read, r.fit;
+    IF seen = p_max THEN
+        until := seen_last;
+    END IF;
+    gone := int8multirange(int8range(p_from, greatest(seen_last + 1, p_from))) - v_kept - r.gaps;
+    kept := least(kept, lower(int8multirange(int8range(p_from, NULL)) * r.gaps));
+END $$;
+
+-- One step: at most p_max messages. Groups are those that had not done what was removed, dead ones too.
+CREATE OR REPLACE FUNCTION {schema}.clean(
+    p_topic_id integer, p_max integer, p_now {schema}.injected_time,
+    OUT topic text, OUT removed bigint, OUT missed_groups text[], OUT missed bigint[], OUT missed_first bigint[], OUT missed_last bigint[],
+    OUT more boolean
+)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
+DECLARE
+    e {schema}.extent := {schema}.begin_upkeep(p_topic_id);
+    t {schema}.topic;
+    r {schema}.reach;
+    c record;
+    v_from bigint;
+    v_first bigint;
+    v_next bigint;
+    v_full boolean;
+    v_range record;
+    v_count bigint;
+    v_misses {schema}.miss[] := '{}';
+BEGIN
+    SELECT x.* INTO STRICT t FROM {schema}.topic x WHERE x.topic_id = p_topic_id;
+    r := {schema}.reach_of(t, e, p_now);
+    topic := t.name;
+    removed := 0;
+    v_from := greatest(e.first_offset, e.clean_from);
+    SELECT * INTO c FROM {schema}.candidates(t, e, r, v_from, p_max);
+    IF NOT isempty(c.gone) THEN
+        v_misses := {schema}.misses({schema}.loose_table(t), p_topic_id, r.places, c.gone);
+        FOR v_range IN SELECT lower(q) AS first, upper(q) - 1 AS last FROM unnest(c.gone) q LOOP
+            EXECUTE format('DELETE FROM {schema}.%I m WHERE m.topic_id = $1 AND m.message_offset BETWEEN $2 AND $3', {schema}.loose_table(t))
+                USING p_topic_id, v_range.first, v_range.last;
+            GET DIAGNOSTICS v_count = ROW_COUNT;
+            removed := removed + v_count;
+            DELETE FROM {schema}.record x
+            WHERE x.topic_id = p_topic_id AND x.message_offset BETWEEN v_range.first AND v_range.last
+              -- What lies in partitions keeps its record until its partition goes.
+              AND (t.partition = 'none' OR NOT EXISTS (SELECT FROM {schema}.partition y WHERE y.topic_id = p_topic_id
+                              AND x.message_offset BETWEEN y.first_offset AND y.last_offset));
+        END LOOP;
+    END IF;
+    -- Whether this run goes on. Where messages are done in order, those behind a full look that found nothing are younger
+    -- still. Only what was published while nobody counted may stay longer than what came after it: then the look goes on behind
+    -- all of that, whose rest is no older than what was seen of it. In reference counting what is pending may hide what is done,
+    -- up to what was published too lately for that.
+    v_full := c.seen = p_max;
+    more := v_full AND (removed > 0 OR t.tracking = 'reference_counting'
+                        AND coalesce(c.seen_at <= coalesce(r.kept_since, r.aged_since), false));
+    v_next := CASE WHEN more THEN c.seen_last + 1 ELSE 0 END;
+    IF v_full AND NOT more AND t.tracking = 'offset_watermark' AND v_from <= e.zero_until THEN
+        more := true;
+        v_next := greatest(c.seen_last, e.zero_until) + 1;
+    END IF;
+    -- While none counts, what was published since may be older than what the dead keep below it.
+    IF v_full AND NOT more AND e.zero_until IS NULL AND v_from < e.zero_from AND e.zero_from < upper(r.aged) THEN
+        more := true;
+        v_next := greatest(c.seen_last + 1, e.zero_from);
+    END IF;
+    -- Up to the lowest that stays, never across a gap or beyond the head, where something may still come. Nothing is known
+    -- of what this step did not look at.
+    v_first := e.first_offset;
+    IF v_from = e.first_offset THEN
+        v_first := greatest(e.first_offset, least(
+            c.kept, c.until + 1, r.head + 1,
+            (SELECT min(x.first_offset) FROM {schema}.partition x WHERE x.topic_id = p_topic_id)));
+    END IF;
+    SELECT array_agg(m.group_name), array_agg(m.missed), array_agg(m.missed_first), array_agg(m.missed_last)
+    INTO missed_groups, missed, missed_first, missed_last FROM {schema}.follow_log(r.places, v_misses, v_first) m;
+    IF {schema}.forget_below(p_topic_id, v_first, p_max) = p_max THEN
+        more := true;
+    END IF;
+    IF removed > 0 OR (v_first, v_next) <> (e.first_offset, e.clean_from) THEN
+        UPDATE {schema}.extent x SET first_offset = v_first, clean_from = v_next, removed = x.removed + clean.removed
+        WHERE x.topic_id = p_topic_id;
+    END IF;
+END $$;

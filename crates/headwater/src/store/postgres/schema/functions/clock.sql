@@ -1,0 +1,129 @@
+-- Ages, steps of the clock, and elapsed time.
+--
+-- Steps of the clock: clock/guard.rs says how a process tells one, and why all of them together move deadlines once.
+
+-- How old a stamp is. One from the future, of a clock that was ahead, is as old as can be: what waits for its age must not
+-- wait until the clock shows that time again. A second is the time between two processes that read the clock.
+CREATE OR REPLACE FUNCTION {schema}.stamp_age_ms(p_at timestamptz, p_now timestamptz) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN p_at - p_now > interval '1 second' THEN 1000000000000000
+                WHEN p_at > p_now THEN 0
+                ELSE (extract(epoch FROM p_now - p_at) * 1000)::bigint END
+$$;
+
+-- Refuses (HW009) to judge deadlines by a clock that stepped. Callers compare first, because a call costs more than that:
+-- a process says which time it expects, and looks into it when it is refused.
+CREATE OR REPLACE FUNCTION {schema}.refuse_step(p_now timestamptz, p_expected timestamptz) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = 'HW009', MESSAGE = format('clock stepped: %s where %s is expected', p_now, p_expected);
+END $$;
+
+-- The time, and what is known of the clock.
+CREATE OR REPLACE FUNCTION {schema}.read_clock(
+    p_now {schema}.injected_time, OUT now timestamptz, OUT latest_at timestamptz, OUT steady_at timestamptz, OUT moved_ms bigint
+)
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    SELECT coalesce(p_now, clock_timestamp()), c.latest_at, c.steady_at, c.moved_ms FROM {schema}.clock c
+$$;
+
+-- Stores the time p_read that a process read, and moves deadlines by a step it found. False, and nothing changed, if another
+-- moved them since: p_moved_ms is no longer what is stored. Two that find the same step wait for each other at the row.
+-- False as well if the clock shows another time by now: it stepped since, or p_read was never read from it.
+--
+-- Rows that a transaction holds are passed over, because waiting for them could be a deadlock: a claim or settlement that is at
+-- work on them at this moment gives them new times or removes them.
+CREATE OR REPLACE FUNCTION {schema}.move_clock(
+    p_moved_ms bigint, p_step_ms bigint, p_read timestamptz, p_steady boolean, p_now {schema}.injected_time
+) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_step interval := make_interval(secs => p_step_ms / 1000.0);
+    -- What had passed before a step forward stays passed; what lies in the past after a step back is as due as before.
+    v_after timestamptz := p_read - greatest(v_step, interval '0');
+BEGIN
+    IF p_read IS NULL OR abs(extract(epoch FROM coalesce(p_now, clock_timestamp()) - p_read)) > 5 THEN
+        RETURN false;
+    END IF;
+    PERFORM set_config('synchronous_commit', 'off', true);
+    UPDATE {schema}.clock c
+    SET latest_at = CASE WHEN p_step_ms = 0 THEN greatest(c.latest_at, p_read) ELSE p_read END,
+        steady_at = CASE WHEN p_steady THEN p_read ELSE c.steady_at + v_step END,
+        moved_ms = c.moved_ms + p_step_ms
+    WHERE c.moved_ms = p_moved_ms;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    IF p_step_ms = 0 THEN
+        RETURN true;
+    END IF;
+    -- A lease that a step back would end was given after it, by a process that did not notice: its time is right.
+    UPDATE {schema}.outstanding o SET due_at = o.due_at + v_step WHERE o.ctid = ANY (ARRAY(
+        SELECT x.ctid FROM {schema}.outstanding x
+        WHERE x.due_at > v_after AND x.due_at < 'infinity' AND (x.owner IS NULL OR x.due_at + v_step > p_read)
+        FOR UPDATE SKIP LOCKED));
+    UPDATE {schema}.owner w SET seen_at = least(w.seen_at + v_step, p_read) WHERE w.ctid = ANY (ARRAY(
+        SELECT x.ctid FROM {schema}.owner x FOR UPDATE SKIP LOCKED));
+    UPDATE {schema}.waiter w SET until = w.until + v_step WHERE w.ctid = ANY (ARRAY(
+        SELECT x.ctid FROM {schema}.waiter x FOR UPDATE SKIP LOCKED));
+    UPDATE {schema}.dedup d
+    SET expires_at = least(CASE WHEN d.expires_at + v_step > p_read THEN d.expires_at + v_step ELSE d.expires_at END,
+                           p_read + make_interval(secs => t.dedup_window_ms / 1000.0))
+    FROM {schema}.topic t
+    WHERE t.topic_id = d.topic_id AND d.ctid = ANY (ARRAY(
+        SELECT x.ctid FROM {schema}.dedup x WHERE x.expires_at > v_after FOR UPDATE SKIP LOCKED));
+    RETURN true;
+END $$;
+
+-- Reads the clock for the elapsed time, and answers it. A wrong clock must not make unread messages old: between two readings at
+-- most five minutes count, and nothing if it went back. A step of the clock and a pause of maintenance cannot be told apart: the
+-- first ages messages by five minutes at most, and the second only delays their removal. Dead detection reads it every minute.
+-- In a transaction of its own, so that no other waits for it.
+CREATE OR REPLACE FUNCTION {schema}.elapse(p_now {schema}.injected_time) RETURNS bigint
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    INSERT INTO {schema}.elapsed AS c (read_at, elapsed_ms) VALUES (coalesce(p_now, clock_timestamp()), 0)
+    ON CONFLICT (one) DO UPDATE
+        SET elapsed_ms = c.elapsed_ms
+                + least(greatest((extract(epoch FROM excluded.read_at - c.read_at) * 1000)::bigint, 0), 300000),
+            read_at = excluded.read_at
+    RETURNING c.elapsed_ms
+$$;
+
+CREATE OR REPLACE FUNCTION {schema}.elapsed() RETURNS bigint
+LANGUAGE sql STABLE AS $$ SELECT coalesce((SELECT c.elapsed_ms FROM {schema}.elapsed c), 0) $$;
+
+-- Everything at or below is at least so old in elapsed time; 0 for null.
+CREATE OR REPLACE FUNCTION {schema}.aged_by(p_topic_id integer, p_ms bigint) RETURNS bigint
+LANGUAGE sql STABLE AS $$
+    SELECT coalesce((SELECT a.head FROM {schema}.age a WHERE a.topic_id = p_topic_id AND a.elapsed_ms <= {schema}.elapsed() - p_ms
+                     ORDER BY a.elapsed_ms DESC LIMIT 1), 0)
+$$;
+
+-- Notes the head, if it moved, and forgets notes that tell nothing any more. A note of age a is the only one in a slot of about
+-- a / 256: there are about a thousand at most, and removal is late by as little. The width of slots is a power of two, so the first
+-- of a wide slot is the first of a narrow one too.
+CREATE OR REPLACE FUNCTION {schema}.note_age(p_topic {schema}.topic, p_first bigint, p_head bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_now bigint := {schema}.elapsed();
+    v_longest bigint := greatest(p_topic.max_retention_ms, CASE WHEN p_topic.message_retention_ms IS NOT NULL
+        THEN greatest(p_topic.message_retention_ms, p_topic.zero_subscription_retention_ms) END);
+BEGIN
+    IF v_longest IS NOT NULL AND p_head > greatest({schema}.aged_by(p_topic.topic_id, 0), p_first - 1) THEN
+        INSERT INTO {schema}.age AS a (topic_id, elapsed_ms, head) VALUES (p_topic.topic_id, v_now, p_head)
+        ON CONFLICT (topic_id, elapsed_ms) DO UPDATE SET head = excluded.head;
+        DELETE FROM {schema}.age a USING (
+            SELECT x.elapsed_ms, lag(x.elapsed_ms) OVER (ORDER BY x.elapsed_ms) AS before,
+                   1::bigint << ceil(log(2, greatest((v_now - x.elapsed_ms) / 256, 1)::numeric))::integer AS width
+            FROM {schema}.age x WHERE x.topic_id = p_topic.topic_id
+        ) q
+        WHERE a.topic_id = p_topic.topic_id AND a.elapsed_ms = q.elapsed_ms AND q.before / q.width = q.elapsed_ms / q.width;
+    END IF;
+    DELETE FROM {schema}.age a WHERE a.topic_id = p_topic.topic_id
+        AND (v_longest IS NULL OR a.head < p_first - 1 OR a.elapsed_ms < (
+            SELECT max(x.elapsed_ms) FROM {schema}.age x WHERE x.topic_id = p_topic.topic_id AND x.elapsed_ms <= v_now - v_longest));
+END $$;
+
+-- An offset in time; null retention never ends.
+CREATE OR REPLACE FUNCTION {schema}.before(p_now timestamptz, p_ms bigint) RETURNS timestamptz
+LANGUAGE sql IMMUTABLE AS $$ SELECT p_now - make_interval(secs => p_ms / 1000.0) $$;

@@ -1,0 +1,93 @@
+-- Leases: tokens, what becomes of one that ran out, and burials.
+
+-- A fencing token that was never issued before: the count of hand-outs above 31 random bits. The count alone repeats where
+-- history is lost: claims commit asynchronously, so a crash undoes the last of them and the sequence with them, and a
+-- failover or a restored copy goes back further. The random bits alone could repeat within one history. Together a lost
+-- token meets a later one only if both agree. Tokens rise until the count passes 32 bits, and so share pages of the index.
+CREATE OR REPLACE FUNCTION {schema}.new_token() RETURNS bigint
+LANGUAGE sql VOLATILE AS $$
+    SELECT ((nextval('{schema}.lease_token') & 4294967295) << 31) | floor(random() * 2147483648)::bigint
+$$;
+
+-- Marks an expired lease: it counts as an attempt, and its range is suspect from now on. Only a single message may use
+-- up its last attempt: a neighbour must never be buried for it. Rows of an old token get a new one.
+CREATE OR REPLACE FUNCTION {schema}.expire(p_row {schema}.outstanding, p_max_attempts integer) RETURNS {schema}.outstanding
+LANGUAGE plpgsql AS $$
+DECLARE
+    r {schema}.outstanding := p_row;
+BEGIN
+    r.attempts := CASE WHEN r.first_offset = r.last_offset THEN r.attempts + 1
+                       ELSE greatest(least(r.attempts + 1, p_max_attempts - 1), 0) END;
+    r.suspect := true;
+    r.last_error := 'lease expired: held by ' || r.owner;
+    r.owner := NULL;
+    r.due_at := '-infinity';
+    r.token := {schema}.new_token();
+    UPDATE {schema}.outstanding o
+    SET token = r.token, attempts = r.attempts, suspect = true, last_error = r.last_error, owner = NULL, due_at = r.due_at
+    WHERE o.token = p_row.token AND o.first_offset = p_row.first_offset;
+    UPDATE {schema}.subscription s SET reassigned = s.reassigned + 1 WHERE s.subscription_id = r.subscription_id;
+    RETURN r;
+END $$;
+
+-- How many offsets of a suspect range to hand out: half, and one alone for the last attempt; 0 means bury it.
+CREATE OR REPLACE FUNCTION {schema}.hand_out_again(p_span bigint, p_attempts integer, p_max_attempts integer) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN p_span = 1 AND p_attempts >= p_max_attempts THEN 0
+                WHEN p_attempts + 1 >= p_max_attempts THEN 1
+                ELSE (p_span + 1) / 2 END
+$$;
+
+-- Leases the first p_take offsets of a waiting row to an owner; the rest stays waiting under a token of its own.
+CREATE OR REPLACE FUNCTION {schema}.lease_row(p_row {schema}.outstanding, p_take bigint, p_owner text, p_deadline timestamptz)
+RETURNS {schema}.outstanding
+LANGUAGE plpgsql AS $$
+DECLARE
+    r {schema}.outstanding := p_row;
+BEGIN
+    r.last_offset := p_row.first_offset + p_take - 1;
+    r.token := {schema}.new_token();
+    r.owner := p_owner;
+    r.due_at := p_deadline;
+    r.parked := false;
+    UPDATE {schema}.outstanding o
+    SET token = r.token, last_offset = r.last_offset, owner = r.owner, due_at = r.due_at, parked = false
+    WHERE o.token = p_row.token AND o.first_offset = p_row.first_offset;
+    IF r.last_offset < p_row.last_offset THEN
+        INSERT INTO {schema}.outstanding (token, first_offset, last_offset, due_at, subscription_id, attempts, lane,
+                                          suspect, parked, owner, key, last_error)
+        VALUES ({schema}.new_token(), r.last_offset + 1, p_row.last_offset, '-infinity', r.subscription_id,
+                r.attempts, r.lane, r.suspect, p_row.parked, NULL, r.key, r.last_error);
+    END IF;
+    RETURN r;
+END $$;
+
+-- Copies the messages of a range to the dead letters. The caller removes the range in the same transaction.
+CREATE OR REPLACE FUNCTION {schema}.bury(
+    p_subscription_id integer, p_topic_id integer, p_first bigint, p_last bigint, p_attempts integer, p_error text,
+    p_now timestamptz
+) RETURNS void
+LANGUAGE sql AS $$
+    INSERT INTO {schema}.dead_letter (subscription_id, topic_id, message_offset, message_id, key, message_type, payload,
+                                      content_type, headers, correlation_id, created_at, error, attempts, buried_at)
+    SELECT p_subscription_id, p_topic_id, m.message_offset, m.message_id, m.key, m.message_type, m.payload,
+           m.content_type, m.headers, m.correlation_id, m.created_at, p_error, p_attempts, p_now
+    FROM {schema}.message m WHERE m.topic_id = p_topic_id AND m.message_offset BETWEEN p_first AND p_last
+$$;
+
+-- Buries a suspect message that has used up its attempts; says so to the log.
+CREATE OR REPLACE FUNCTION {schema}.bury_suspect(r {schema}.outstanding, p_topic_id integer, p_now timestamptz) RETURNS {schema}.claimed
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM {schema}.bury(r.subscription_id, p_topic_id, r.first_offset, r.last_offset, r.attempts,
+                          format('lease expired %s times; last %s', r.attempts, r.last_error), p_now);
+    DELETE FROM {schema}.outstanding o WHERE o.token = r.token AND o.first_offset = r.first_offset;
+    RETURN {schema}.note('buried', r, r.last_error);
+END $$;
+
+-- Locks leases in the order of locks (functions/locks.sql), for a statement that changes them in the order of its plan.
+CREATE OR REPLACE FUNCTION {schema}.lock_leases(p_tokens bigint[]) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM FROM {schema}.outstanding o WHERE o.token = ANY (p_tokens) ORDER BY o.subscription_id, o.lane, o.first_offset FOR UPDATE;
+END $$;

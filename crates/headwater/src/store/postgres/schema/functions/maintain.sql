@@ -1,0 +1,163 @@
+-- Maintenance: elections, dead owners and groups, and small things past their time.
+
+-- One round of upkeep over all topics, after their heads were advanced: promotes, forgets old dedup keys and flags. It is
+-- apart from "advance" so that nothing it may have to wait for keeps a head locked.
+CREATE OR REPLACE FUNCTION {schema}.maintain(
+    p_promote_max integer, p_now {schema}.injected_time, OUT promoted bigint, OUT dedup_forgotten bigint
+)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    v_bytes bigint := {schema}.promote_bytes(p_promote_max);
+    v_topic integer;
+BEGIN
+    promoted := 0;
+    -- One budget for all topics, as one statement has to do it; first where the longest is overdue, so that each has its turn.
+    FOR v_topic IN SELECT s.topic_id FROM {schema}.schedule s WHERE s.deliver_at <= v_now GROUP BY s.topic_id ORDER BY min(s.deliver_at) LOOP
+        EXIT WHEN v_bytes <= 0;
+        SELECT promoted + p.messages, v_bytes - p.bytes INTO promoted, v_bytes
+        FROM {schema}.promote(v_topic, p_promote_max, v_bytes, v_now) p;
+    END LOOP;
+    DELETE FROM {schema}.dedup d WHERE d.ctid = ANY (ARRAY(
+        SELECT x.ctid FROM {schema}.dedup x WHERE x.expires_at <= v_now LIMIT 10000 FOR UPDATE SKIP LOCKED));
+    GET DIAGNOSTICS dedup_forgotten = ROW_COUNT;
+    DELETE FROM {schema}.hole h USING {schema}.extent x WHERE x.topic_id = h.topic_id AND h.last_offset < x.first_offset;
+    DELETE FROM {schema}.waiter w WHERE w.ctid = ANY (ARRAY(
+        SELECT x.ctid FROM {schema}.waiter x WHERE x.until < clock_timestamp() - interval '1 minute' FOR UPDATE SKIP LOCKED));
+END $$;
+
+-- Forgets what processes told that have not been heard of for a day, and expired dedup keys; a bounded number.
+CREATE OR REPLACE FUNCTION {schema}.forget_old(p_max integer, p_now {schema}.injected_time) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    v_owners text[];
+    v_activities bigint;
+    v_keys bigint;
+BEGIN
+    -- Their totals stay, in the row that has no owner.
+    v_owners := ARRAY(SELECT DISTINCT x.owner FROM {schema}.activity x
+                      WHERE x.owner <> '' AND x.told_at < v_now - interval '1 day' ORDER BY x.owner LIMIT p_max);
+    v_activities := cardinality(v_owners);
+    IF v_activities > 0 THEN
+        PERFORM {schema}.forget_owners(v_owners);
+    END IF;
+    DELETE FROM {schema}.dedup d WHERE d.ctid = ANY (ARRAY(
+        SELECT x.ctid FROM {schema}.dedup x WHERE x.expires_at <= v_now ORDER BY x.expires_at LIMIT p_max FOR UPDATE SKIP LOCKED));
+    GET DIAGNOSTICS v_keys = ROW_COUNT;
+    RETURN v_activities + v_keys;
+END $$;
+
+-- Elects or confirms the worker of the namespace. Whoever has the term keeps it until it has run out.
+CREATE OR REPLACE FUNCTION {schema}.elect(p_worker text, p_term_ms bigint, p_now {schema}.injected_time) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+BEGIN
+    INSERT INTO {schema}.election AS e (worker, until) VALUES (p_worker, v_now + make_interval(secs => p_term_ms / 1000.0))
+    ON CONFLICT (one) DO UPDATE SET worker = excluded.worker, until = excluded.until
+        -- A term that ends later than one that begins now was given by a clock that was ahead: nobody waits for that time.
+        WHERE e.worker = excluded.worker OR e.until <= v_now OR e.until > excluded.until;
+    RETURN FOUND;
+END $$;
+
+CREATE OR REPLACE FUNCTION {schema}.resign(p_worker text) RETURNS void
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    DELETE FROM {schema}.election e WHERE e.worker = p_worker
+$$;
+
+-- Looks for the dead. One look at a time: they meet at the job's row. Under the extent's lock the silence is checked again in
+-- the update itself: a heartbeat that came between is seen, and one that comes later finds a dead one and resurrects it.
+--
+-- Where nobody was watching (the last look is more than three minutes ago, or older than the server's start), everybody looks
+-- silent because nobody could speak. They are suspected, and die at a look that comes an interval later and finds them silent
+-- still. A suspicion is void once its subject has spoken, or the server was restarted again.
+--
+-- Extents first, then heads, then claims apart, each for all that may die and in one order: see functions/locks.sql. Who is
+-- past its timeout only after that look is left for the next.
+CREATE OR REPLACE FUNCTION {schema}.detect_dead(p_now {schema}.injected_time) RETURNS TABLE (kind text, topic text, group_name text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    -- An injected time has nothing to do with when the server was started.
+    v_started timestamptz := CASE WHEN p_now IS NULL THEN pg_postmaster_start_time() ELSE '-infinity' END;
+    v_last timestamptz;
+    v_watched boolean;
+    v_ids integer[];
+    v_topics integer[];
+    s record;
+    v_suspected timestamptz;
+BEGIN
+    INSERT INTO {schema}.job (job, last_run_at) VALUES ('dead_detection', 'epoch') ON CONFLICT (job) DO NOTHING;
+    SELECT j.last_run_at INTO v_last FROM {schema}.job j WHERE j.job = 'dead_detection' FOR UPDATE;
+    v_watched := v_last >= v_now - interval '3 minutes' AND v_last >= v_started;
+    SELECT array_agg(x.subscription_id), array_agg(DISTINCT x.topic_id ORDER BY x.topic_id) INTO v_ids, v_topics
+    FROM {schema}.subscription x JOIN {schema}.topic t ON t.topic_id = x.topic_id
+    WHERE x.status = 'active' AND x.heartbeat_at < {schema}.before(v_now, t.heartbeat_timeout_ms)
+      AND (v_watched OR x.suspected_at IS NOT NULL);
+    IF v_ids IS NOT NULL THEN
+        FOR i IN 1..cardinality(v_topics) LOOP
+            PERFORM {schema}.begin_upkeep(v_topics[i]);
+        END LOOP;
+        -- A claim that has moved a head counts expiries in subscriptions: no head is waited for with one of those in hand.
+        PERFORM FROM {schema}.head h WHERE h.topic_id = ANY (v_topics) ORDER BY h.topic_id FOR SHARE;
+        PERFORM {schema}.hold_claims(v_ids, true);
+    END IF;
+    FOR s IN
+        SELECT x.subscription_id, x.topic_id, t.name, x.group_name, x.heartbeat_at, x.suspected_at,
+               {schema}.before(v_now, t.heartbeat_timeout_ms) AS silent_since, make_interval(secs => t.heartbeat_interval_ms / 1000.0) AS beat,
+               {schema}.before(v_now, t.heartbeat_timeout_ms * 4 / 5) AS near
+        FROM {schema}.subscription x JOIN {schema}.topic t ON t.topic_id = x.topic_id
+        WHERE x.status = 'active' AND x.heartbeat_at <= {schema}.before(v_now, t.heartbeat_timeout_ms * 4 / 5)
+        ORDER BY x.subscription_id
+    LOOP
+        topic := s.name;
+        group_name := s.group_name;
+        v_suspected := CASE WHEN s.suspected_at > s.heartbeat_at AND s.suspected_at >= v_started THEN s.suspected_at END;
+        IF s.heartbeat_at >= s.silent_since THEN
+            kind := 'near_timeout';
+        ELSIF v_suspected + s.beat <= v_now OR v_suspected IS NULL AND v_watched THEN
+            CONTINUE WHEN s.subscription_id <> ALL (coalesce(v_ids, '{}'))
+                OR NOT {schema}.die(s.subscription_id, s.silent_since, v_now);
+            kind := 'died';
+        ELSE
+            UPDATE {schema}.subscription x SET suspected_at = coalesce(v_suspected, v_now)
+            WHERE x.subscription_id = s.subscription_id AND x.suspected_at IS DISTINCT FROM coalesce(v_suspected, v_now);
+            kind := 'suspected';
+        END IF;
+        RETURN NEXT;
+    END LOOP;
+    UPDATE {schema}.job j SET last_run_at = greatest(v_now, j.last_run_at) WHERE j.job = 'dead_detection';
+END $$;
+
+-- Declares one dead, if it is active and silent still. The caller holds its extent and its head, and claims apart.
+CREATE OR REPLACE FUNCTION {schema}.die(p_subscription_id integer, p_silent_since timestamptz, p_now timestamptz) RETURNS boolean
+LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE {schema}.subscription s SET status = 'dead', status_at = p_now, died_elapsed_ms = {schema}.elapsed(), suspected_at = NULL
+    WHERE s.subscription_id = p_subscription_id AND s.status = 'active' AND s.heartbeat_at < p_silent_since;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    PERFORM {schema}.end_accounting(p_subscription_id);
+    RETURN true;
+END $$;
+
+-- Notes that a job was run. A look for the dead that failed was no look.
+CREATE OR REPLACE FUNCTION {schema}.job_ran(
+    p_job text, p_duration_us bigint, p_rows bigint, p_backlog bigint, p_error text, p_now {schema}.injected_time
+) RETURNS void
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    INSERT INTO {schema}.job AS j (job, runs, failures, rows, backlog, last_run_at, duration_us, last_error)
+    VALUES (p_job, 1, (p_error IS NOT NULL)::integer, p_rows, p_backlog,
+            CASE WHEN p_job = 'dead_detection' AND p_error IS NOT NULL THEN 'epoch' ELSE coalesce(p_now, clock_timestamp()) END,
+            p_duration_us, p_error)
+    ON CONFLICT (job) DO UPDATE
+        SET runs = j.runs + 1, failures = j.failures + excluded.failures, rows = j.rows + excluded.rows, backlog = excluded.backlog,
+            last_run_at = greatest(j.last_run_at, excluded.last_run_at), duration_us = excluded.duration_us, last_error = excluded.last_error
+$$;
+
+CREATE OR REPLACE FUNCTION {schema}.jobs() RETURNS SETOF {schema}.job
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    SELECT j.* FROM {schema}.job j WHERE j.runs > 0 ORDER BY j.job
+$$;

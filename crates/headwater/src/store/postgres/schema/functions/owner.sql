@@ -1,0 +1,158 @@
+-- Owners that say they are alive, and limits that hold for a whole group.
+--
+-- An owner that beats is known to be dead once it falls silent, long before its leases run out. Whoever beats next ends
+-- those leases: their deadline becomes the beginning of time, so that no clock makes their tokens valid again. The rest
+-- (a new token, the attempt, suspicion, the log line) is done by the claim that finds them, as for any lease past its
+-- deadline. Owners that never beat have no row here and only plain leases. Neither claims nor settlements look here.
+
+-- Ends the leases of an owner that is dead, and forgets it. Its row is locked by the caller.
+CREATE OR REPLACE FUNCTION {schema}.end_leases(p_owner text, p_now timestamptz, OUT leases bigint, OUT topic_ids integer[])
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    -- No index finds leases by owner: it would cost every claim and settlement, and owners die rarely.
+    WITH locked AS MATERIALIZED (
+        SELECT l.token FROM {schema}.outstanding l WHERE l.owner = p_owner AND l.due_at > p_now FOR UPDATE SKIP LOCKED
+    ), whole AS (
+        -- A lease ends with all its rows or not at all, or a settlement under way could find only some of them.
+        SELECT k.token FROM locked k GROUP BY k.token
+        HAVING count(*) = (SELECT count(*) FROM {schema}.outstanding a WHERE a.token = k.token)
+    ), ended AS (
+        UPDATE {schema}.outstanding o SET due_at = '-infinity' FROM whole WHERE o.token = whole.token
+        RETURNING o.token, o.subscription_id
+    )
+    SELECT count(DISTINCT e.token), array_agg(DISTINCT s.topic_id) INTO leases, topic_ids
+    FROM ended e JOIN {schema}.subscription s ON s.subscription_id = e.subscription_id;
+    IF NOT EXISTS (SELECT FROM {schema}.outstanding o WHERE o.owner = p_owner AND o.due_at > p_now) THEN
+        DELETE FROM {schema}.owner w WHERE w.owner = p_owner;
+    END IF;
+    IF leases > 0 THEN
+        -- Whether or not a flag is up: one that is raised while this runs is not seen, and deaths are rare.
+        PERFORM {schema}.wake(t, true, true) FROM unnest(topic_ids) t;
+    END IF;
+END $$;
+
+-- Says that an owner is alive, and ends the leases of those that have been silent for too long: one row for each of them
+-- that held any.
+--
+-- It waits only for its own row, and holds nothing then: two beats, or a beat and a claim or settlement, never deadlock. A
+-- lease that somebody is settling or extending right now is left to them whole. Its owner's row then stays, and the next
+-- beat looks again.
+CREATE OR REPLACE FUNCTION {schema}.heartbeat(p_owner text, p_silent_ms bigint, p_now {schema}.injected_time)
+RETURNS TABLE (dead_owner text, leases bigint, topic_ids integer[])
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+BEGIN
+    -- A beat lost in a power cut is made up for by the next one; a sweep is lost together with the row it removed.
+    PERFORM set_config('synchronous_commit', 'off', true);
+    INSERT INTO {schema}.owner AS w (owner, seen_at) VALUES (p_owner, v_now)
+    ON CONFLICT (owner) DO UPDATE SET seen_at = excluded.seen_at;
+    -- One from the future was seen by a clock that was ahead: it counts as seen now, and is not alive until then.
+    UPDATE {schema}.owner w SET seen_at = v_now WHERE w.owner = ANY (ARRAY(
+        SELECT x.owner FROM {schema}.owner x WHERE x.seen_at > v_now + interval '1 second' FOR UPDATE SKIP LOCKED));
+    FOR dead_owner IN
+        SELECT w.owner FROM {schema}.owner w
+        WHERE w.seen_at < v_now - make_interval(secs => p_silent_ms / 1000.0) AND w.owner <> p_owner
+        ORDER BY w.seen_at FOR UPDATE SKIP LOCKED
+    LOOP
+        SELECT e.leases, e.topic_ids INTO leases, topic_ids FROM {schema}.end_leases(dead_owner, v_now) e;
+        IF leases > 0 THEN
+            RETURN NEXT;
+        END IF;
+    END LOOP;
+END $$;
+
+-- Proves that p_owner lives, with the session that this is called on, and returns the owners whose proof is gone. It writes only if
+-- the owner's row has another proof: one of an earlier session, or none.
+--
+-- The session holds the lock of p_key and has the key as a setting. A pooler that gives the statement another session is found
+-- by that setting: nothing is proven then.
+--
+-- Of all owners it examines the p_others_max that follow p_owner by name, and after the last the first ones. So each is examined
+-- by as many, and the cost of a call does not grow with their number. Owners of the same session are not: it may take its own lock.
+CREATE OR REPLACE FUNCTION {schema}.watch(p_owner text, p_key bigint, p_others_max integer)
+RETURNS TABLE (owner text, key bigint, seen_at timestamptz)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    v_server_at timestamptz := pg_postmaster_start_time();
+BEGIN
+    IF current_setting('headwater.proof', true) IS DISTINCT FROM p_key::text THEN
+        RETURN;
+    END IF;
+    -- The lock of the foreign key, taken before it is checked: an owner that another forgets at this moment has no row once that
+    -- commits, and proves nothing until its next heartbeat, as before its first one. Its session stays.
+    INSERT INTO {schema}.proof AS f (owner, key, server_at)
+    SELECT w.owner, p_key, v_server_at FROM {schema}.owner w
+    WHERE w.owner = p_owner AND NOT EXISTS (SELECT FROM {schema}.proof x WHERE x.owner = p_owner AND x.key = p_key)
+    FOR KEY SHARE OF w
+    ON CONFLICT (owner) DO UPDATE SET key = excluded.key, server_at = excluded.server_at;
+    FOR watch.owner, watch.key, watch.seen_at IN
+        SELECT w.owner, o.key, w.seen_at
+        FROM ((SELECT f.owner, f.key FROM {schema}.proof f WHERE f.owner > p_owner AND f.key <> p_key AND f.server_at = v_server_at
+               ORDER BY f.owner LIMIT p_others_max)
+              UNION ALL
+              (SELECT f.owner, f.key FROM {schema}.proof f WHERE f.owner < p_owner AND f.key <> p_key AND f.server_at = v_server_at
+               ORDER BY f.owner LIMIT p_others_max)
+              LIMIT p_others_max) o
+        JOIN {schema}.owner w ON w.owner = o.owner
+    LOOP
+        -- Shared: two that examine the same owner at once do not take each other for it.
+        IF pg_try_advisory_xact_lock_shared(watch.key) THEN
+            RETURN NEXT;
+        END IF;
+    END LOOP;
+END $$;
+
+-- Ends the leases of an owner whose proof is gone, as watch() found it: no row if it was seen alive or gave another proof since.
+-- Both rows stay locked until the leases have ended, so a proof that is given meanwhile comes before or after all of it.
+CREATE OR REPLACE FUNCTION {schema}.take_over(p_owner text, p_key bigint, p_seen_at timestamptz, p_now {schema}.injected_time)
+RETURNS TABLE (leases bigint, topic_ids integer[])
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM set_config('synchronous_commit', 'off', true);
+    PERFORM FROM {schema}.owner w JOIN {schema}.proof f ON f.owner = w.owner
+    WHERE w.owner = p_owner AND w.seen_at = p_seen_at AND f.key = p_key AND f.server_at = pg_postmaster_start_time()
+    FOR UPDATE SKIP LOCKED;
+    IF FOUND AND pg_try_advisory_xact_lock_shared(p_key) THEN
+        RETURN QUERY SELECT e.leases, e.topic_ids FROM {schema}.end_leases(p_owner, coalesce(p_now, clock_timestamp())) e;
+    END IF;
+END $$;
+
+-- Takes a proof back: its session broke, and the owner is judged by silence until it has another.
+CREATE OR REPLACE FUNCTION {schema}.withdraw(p_owner text) RETURNS void
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    DELETE FROM {schema}.proof f WHERE f.owner = p_owner
+$$;
+
+-- Forgets owners. What they did stays in the sums: it is added to the row without an owner. That row refers to the subscription, so
+-- the subscriptions are locked before the rows, and all in the order of locks: owners that leave at once, or whose heartbeat
+-- is still under way, wait for each other in one order.
+CREATE OR REPLACE FUNCTION {schema}.forget_owners(p_owners text[]) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_ids integer[];
+BEGIN
+    PERFORM set_config('synchronous_commit', 'off', true);
+    DELETE FROM {schema}.owner w WHERE w.owner = ANY (ARRAY(
+        SELECT x.owner FROM {schema}.owner x WHERE x.owner = ANY (p_owners) ORDER BY x.owner FOR UPDATE));
+    v_ids := ARRAY(SELECT DISTINCT a.subscription_id FROM {schema}.activity a WHERE a.owner = ANY (p_owners));
+    PERFORM FROM {schema}.subscription s WHERE s.subscription_id = ANY (v_ids) ORDER BY s.subscription_id FOR KEY SHARE;
+    PERFORM FROM {schema}.activity a WHERE a.subscription_id = ANY (v_ids) AND a.owner = ANY (p_owners || ''::text)
+    ORDER BY a.subscription_id, a.owner FOR UPDATE;
+    WITH gone AS (
+        DELETE FROM {schema}.activity a WHERE a.subscription_id = ANY (v_ids) AND a.owner = ANY (p_owners)
+        RETURNING a.subscription_id, a.processed, a.failed, a.filtered
+    )
+    INSERT INTO {schema}.activity AS a (subscription_id, owner, processed, failed, filtered, rate, handling_mean_us,
+                                        handling_p95_us, told_at)
+    SELECT g.subscription_id, '', sum(g.processed), sum(g.failed), sum(g.filtered), 0, 0, 0, '-infinity'
+    FROM gone g GROUP BY g.subscription_id ORDER BY g.subscription_id
+    ON CONFLICT (subscription_id, owner) DO UPDATE
+        SET processed = a.processed + excluded.processed, failed = a.failed + excluded.failed,
+            filtered = a.filtered + excluded.filtered;
+END $$;
+
+-- Forgets an owner that leaves on purpose.
+CREATE OR REPLACE FUNCTION {schema}.depart(p_owner text) RETURNS void
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$ SELECT {schema}.forget_owners(ARRAY[p_owner]) $$;

@@ -1,0 +1,138 @@
+-- Dead letters handed out again, or removed. Which lane a message is of only the stable hash tells, so the client names it.
+
+-- Hands letters to their subscription again, as if they had never been handed out. The letter goes and its offset becomes
+-- outstanding in one transaction, so of two redrives of a letter the second finds nothing. A letter whose message is
+-- not in the log stays.
+--
+-- The cursors are locked first, as claims do: an offset that its lane has not reached yet, or that is outstanding already,
+-- comes anyhow and must not come twice. That can be: whoever buries a range of an ordered subscription whole buries what
+-- other lanes have in it too.
+--
+-- The extent is locked before the letters' messages are looked for, so that cleanup does not take one that is about to be
+-- outstanding; shared, because redrives do not mind each other.
+--
+-- A call may take many steps. Its last one writes the line of the audit, with what the ones before it have redriven.
+CREATE OR REPLACE FUNCTION {schema}.redrive(
+    p_subscription_id integer, p_ids uuid[], p_lanes integer[], p_before bigint, p_is_last boolean, p_actor text,
+    p_now {schema}.injected_time, OUT redriven bigint, OUT topic_id integer
+)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_status text;
+    v_topic text;
+    v_group text;
+BEGIN
+    redriven := 0;
+    SELECT s.topic_id INTO redrive.topic_id FROM {schema}.subscription s WHERE s.subscription_id = p_subscription_id;
+    PERFORM FROM {schema}.extent e WHERE e.topic_id = redrive.topic_id FOR SHARE;
+    SELECT s.status, t.name, s.group_name INTO v_status, v_topic, v_group
+    FROM {schema}.subscription s JOIN {schema}.topic t ON t.topic_id = s.topic_id
+    WHERE s.subscription_id = p_subscription_id;
+    IF NOT FOUND THEN
+        -- Removed a moment ago, its letters with it.
+        RETURN;
+    END IF;
+    IF v_status = 'cancelled' THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW007', MESSAGE = format(
+            'invalid transition: topic %s, group %s is cancelled; its dead letters can be read and purged, not handed out; nothing was changed',
+            v_topic, v_group);
+    END IF;
+    PERFORM FROM {schema}.cursor c
+    WHERE c.subscription_id = p_subscription_id AND c.lane IN (SELECT coalesce(l, 0) FROM unnest(p_lanes) l)
+    ORDER BY c.lane FOR UPDATE;
+    PERFORM FROM {schema}.dead_letter d WHERE d.dead_letter_id = ANY (p_ids) ORDER BY d.dead_letter_id FOR UPDATE;
+    WITH letter AS (
+        DELETE FROM {schema}.dead_letter d USING unnest(p_ids, p_lanes) AS w (id, lane)
+        WHERE d.dead_letter_id = w.id AND d.subscription_id = p_subscription_id
+          AND EXISTS (SELECT FROM {schema}.message m WHERE m.topic_id = d.topic_id AND m.message_offset = d.message_offset)
+        RETURNING d.message_offset, d.key, w.lane
+    ), once AS (
+        SELECT DISTINCT ON (l.message_offset) l.message_offset, l.key, l.lane FROM letter l
+        JOIN {schema}.cursor c ON c.subscription_id = p_subscription_id AND c.lane = coalesce(l.lane, 0)
+        WHERE l.message_offset < c.next_offset
+        ORDER BY l.message_offset
+    ), held AS (
+        SELECT o.lane, range_agg(int8range(o.first_offset, o.last_offset, '[]')) AS offsets
+        FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_id GROUP BY o.lane
+    ), again AS (
+        INSERT INTO {schema}.outstanding (token, first_offset, last_offset, due_at, subscription_id, lane, key)
+        SELECT {schema}.new_token(), n.message_offset, n.message_offset, '-infinity', p_subscription_id, n.lane,
+               CASE WHEN n.lane IS NOT NULL THEN n.key END
+        FROM once n LEFT JOIN held h ON h.lane IS NOT DISTINCT FROM n.lane
+        WHERE h.offsets IS NULL OR NOT h.offsets @> n.message_offset
+    )
+    SELECT count(*) INTO redriven FROM letter;
+    IF p_is_last THEN
+        PERFORM {schema}.note_act(p_actor, 'redrive', v_topic, v_group,
+                                  jsonb_build_object('redriven', p_before + redriven), p_now);
+    END IF;
+    IF redriven > 0 THEN
+        -- Without looking for a flag: one that is raised while this runs is not seen, and a redrive is rare.
+        PERFORM {schema}.wake(redrive.topic_id, true, true);
+    END IF;
+END $$;
+
+-- Removes letters for good; how many there were. The last step of a call writes the line of the audit.
+CREATE OR REPLACE FUNCTION {schema}.purge(
+    p_subscription_id integer, p_ids uuid[], p_before bigint, p_is_last boolean, p_actor text, p_now {schema}.injected_time
+) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_count bigint;
+BEGIN
+    PERFORM FROM {schema}.dead_letter d WHERE d.dead_letter_id = ANY (p_ids) ORDER BY d.dead_letter_id FOR UPDATE;
+    DELETE FROM {schema}.dead_letter d WHERE d.dead_letter_id = ANY (p_ids) AND d.subscription_id = p_subscription_id;
+    GET DIAGNOSTICS v_count = ROW_COUNT;
+    IF p_is_last THEN
+        PERFORM {schema}.note_act(p_actor, 'purge', t.name, s.group_name, jsonb_build_object('purged', p_before + v_count), p_now)
+        FROM {schema}.subscription s JOIN {schema}.topic t ON t.topic_id = s.topic_id
+        WHERE s.subscription_id = p_subscription_id;
+    END IF;
+    RETURN v_count;
+END $$;
+
+-- A step of a removal: deletes dead letters of what was cancelled under a group's name and is released from the records, about
+-- 64 MB of payloads at most. Returns how many, none once all are deleted, and the place of the last: the next step begins there and
+-- does not visit deleted rows again, which an old snapshot keeps.
+--
+-- Cancelled is for good: nothing claims for such a subscription, buries for it, redrives to it or revives it, and a group of its
+-- name that subscribes is another one. A crash between steps leaves it cancelled with fewer dead letters, and the next
+-- removal continues. Only its dead letters are locked, and none is waited for. A step that is lost in a crash is repeated.
+CREATE OR REPLACE FUNCTION {schema}.empty_cancelled(
+    p_topic text, p_group text, p_max integer, INOUT subscription_id integer, INOUT buried_at timestamptz,
+    INOUT message_offset bigint, OUT dead_letters bigint
+)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+#variable_conflict use_variable
+DECLARE
+    s {schema}.subscription := {schema}.find_subscription(p_topic, p_group);
+    v_id integer;
+    v_rows tid[];
+BEGIN
+    PERFORM set_config('synchronous_commit', 'off', true);
+    dead_letters := 0;
+    FOR v_id IN
+        SELECT x.subscription_id FROM {schema}.subscription x WHERE x.topic_id = s.topic_id AND x.group_name = p_group
+        AND x.status = 'cancelled' AND x.released_until IS NULL AND x.subscription_id >= subscription_id ORDER BY x.subscription_id
+    LOOP
+        IF v_id > subscription_id THEN
+            subscription_id := v_id;
+            buried_at := '-infinity';
+        END IF;
+        WITH page AS (
+            SELECT d.ctid AS row, d.buried_at AS at, d.message_offset AS "offset", octet_length(d.payload) AS bytes
+            FROM {schema}.dead_letter d
+            WHERE d.subscription_id = v_id AND (d.buried_at, d.message_offset) >= (buried_at, message_offset)
+            ORDER BY d.buried_at, d.message_offset LIMIT p_max FOR UPDATE SKIP LOCKED
+        ), summed AS (
+            SELECT p.*, sum(p.bytes) OVER (ORDER BY p.at, p."offset", p.row) - p.bytes AS bytes_before FROM page p
+        )
+        SELECT array_agg(q.row), count(*), max(q.at), (array_agg(q."offset" ORDER BY q.at DESC, q."offset" DESC))[1]
+        INTO v_rows, dead_letters, buried_at, message_offset
+        FROM summed q WHERE q.bytes_before < 67108864;
+        IF dead_letters > 0 THEN
+            DELETE FROM {schema}.dead_letter d WHERE d.ctid = ANY (v_rows);
+            RETURN;
+        END IF;
+    END LOOP;
+END $$;

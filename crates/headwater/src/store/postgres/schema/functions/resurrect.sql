@@ -1,0 +1,60 @@
+-- Dead subscriptions that come back.
+
+-- Brings a dead subscription back; false if it is not dead. Runs under the lock of the extent, so one of many does it. Its
+-- heartbeat begins anew: a process has its full timeout to speak.
+CREATE OR REPLACE FUNCTION {schema}.revive(p_subscription_id integer, p_behind_max bigint, p_now timestamptz) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_topic integer;
+    v_next bigint;
+BEGIN
+    SELECT s.topic_id INTO v_topic FROM {schema}.subscription s WHERE s.subscription_id = p_subscription_id AND s.status = 'dead';
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    SELECT greatest(e.first_offset, h.head - p_behind_max + 1) INTO STRICT v_next
+    FROM {schema}.head h JOIN {schema}.extent e ON e.topic_id = h.topic_id WHERE h.topic_id = v_topic FOR UPDATE OF h;
+    PERFORM {schema}.hold_claims(ARRAY[p_subscription_id], true);
+    UPDATE {schema}.subscription s
+    SET status = 'active', status_at = p_now, heartbeat_at = p_now, suspected_at = NULL,
+        -- What is given up so does not come late either.
+        start_offset = CASE WHEN p_behind_max IS NULL THEN s.start_offset ELSE greatest(s.start_offset, v_next) END
+    WHERE s.subscription_id = p_subscription_id AND s.status = 'dead';
+    IF p_behind_max IS NULL THEN
+        -- Ranges below the first offset stored are left alone: they may be leased, and are found empty.
+        UPDATE {schema}.cursor c SET next_offset = greatest(c.next_offset, v_next) WHERE c.subscription_id = p_subscription_id;
+    ELSE
+        PERFORM {schema}.give_up_below(p_subscription_id, v_next, p_now);
+    END IF;
+    PERFORM {schema}.count_again(v_topic);
+    PERFORM {schema}.begin_accounting(p_subscription_id, p_now) FROM {schema}.topic t WHERE t.topic_id = v_topic AND t.semantics <> 'queue';
+    PERFORM {schema}.wake(v_topic, true, true);
+    RETURN true;
+END $$;
+
+-- An operator brings a dead subscription back.
+CREATE OR REPLACE FUNCTION {schema}.resurrect(
+    p_topic text, p_group text, p_behind_max bigint, p_actor text, p_now timestamptz,
+    OUT topic_id integer, OUT state text, OUT resurrected boolean, OUT next_offset bigint, OUT missed bigint,
+    OUT missed_first bigint, OUT missed_last bigint
+)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    s {schema}.subscription := {schema}.find_subscription(p_topic, p_group);
+BEGIN
+    PERFORM {schema}.lock_extent(s.topic_id);
+    -- Looked up anew under the lock: another may have brought it back, or cancelled it.
+    s := {schema}.find_subscription(p_topic, p_group);
+    topic_id := s.topic_id;
+    state := s.status;
+    missed := s.missed;
+    missed_first := s.missed_first;
+    missed_last := s.missed_last;
+    resurrected := {schema}.revive(s.subscription_id, p_behind_max, v_now);
+    SELECT min(c.next_offset) INTO next_offset FROM {schema}.cursor c WHERE c.subscription_id = s.subscription_id;
+    IF resurrected THEN
+        PERFORM {schema}.note_act(p_actor, 'resurrect', p_topic, p_group,
+            jsonb_build_object('behind_max', p_behind_max, 'next', next_offset, 'missed', missed), v_now);
+    END IF;
+END $$;

@@ -1,0 +1,129 @@
+-- Cursors moved, policies set and messages given up by operators.
+
+-- Moves a subscription's cursor, or tells what that would do. How many messages that is about is counted before anything is
+-- locked, because there may be millions: what is published, handled or removed meanwhile is not in the numbers.
+CREATE OR REPLACE FUNCTION {schema}.seek(
+    p_topic text, p_group text, p_start text, p_offset bigint, p_at timestamptz, p_dry boolean, p_actor text, p_now timestamptz,
+    OUT topic_id integer, OUT from_offset bigint, OUT to_offset bigint, OUT replayed bigint, OUT skipped bigint,
+    OUT leases_lost bigint
+)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    s {schema}.subscription := {schema}.find_subscription(p_topic, p_group);
+    v_start bigint;
+    v_before int8multirange;
+    v_after int8multirange;
+BEGIN
+    PERFORM {schema}.refuse_cancelled(s, p_topic);
+    topic_id := s.topic_id;
+    SELECT f.next_offset INTO to_offset FROM {schema}.find_start(s.topic_id, p_start, p_offset, p_at, true) f;
+    SELECT min(c.next_offset), {schema}.pending_of(s.subscription_id) INTO from_offset, v_before
+    FROM {schema}.cursor c WHERE c.subscription_id = s.subscription_id;
+    v_after := int8multirange(int8range(to_offset, NULL));
+    replayed := (SELECT n.messages FROM {schema}.stored_in(s.topic_id, v_after - v_before) n);
+    skipped := (SELECT n.messages FROM {schema}.stored_in(s.topic_id, v_before - v_after) n);
+    IF p_dry THEN
+        SELECT count(DISTINCT o.token) INTO leases_lost FROM {schema}.outstanding o
+        WHERE o.subscription_id = s.subscription_id AND o.owner IS NOT NULL AND o.due_at > v_now;
+        RETURN;
+    END IF;
+    PERFORM {schema}.lock_extent(s.topic_id);
+    s := {schema}.find_subscription(p_topic, p_group);
+    PERFORM {schema}.refuse_cancelled(s, p_topic);
+    SELECT f.next_offset, f.start_offset INTO to_offset, v_start
+    FROM {schema}.find_start(s.topic_id, p_start, p_offset, p_at, false) f;
+    PERFORM {schema}.hold_claims(ARRAY[s.subscription_id], true);
+    PERFORM FROM {schema}.cursor c WHERE c.subscription_id = s.subscription_id ORDER BY c.lane FOR UPDATE;
+    SELECT min(c.next_offset) INTO from_offset FROM {schema}.cursor c WHERE c.subscription_id = s.subscription_id;
+    leases_lost := {schema}.forget_outstanding(s.subscription_id, 9223372036854775807, v_now);
+    UPDATE {schema}.cursor c SET next_offset = to_offset WHERE c.subscription_id = s.subscription_id;
+    -- A rewind gives nothing up: what was this group's before is so still, also what comes late below the offset it goes back
+    -- to. It comes once, because a row leaves its noted gap once, as a range of whoever's cursor is past it then. Only a skip
+    -- gives up what lies below, late rows included.
+    -- What it has not got on with since it restarted is measured from here.
+    UPDATE {schema}.subscription x
+    SET start_offset = CASE WHEN to_offset <= from_offset THEN least(x.start_offset, v_start) ELSE v_start END, required_from = least(x.required_from, to_offset), restarts = 0, restarts_since = NULL
+    WHERE x.subscription_id = s.subscription_id;
+    PERFORM {schema}.note_act(p_actor, 'seek', p_topic, p_group, jsonb_build_object('from', from_offset, 'to', to_offset,
+        'replayed', replayed, 'skipped', skipped, 'leases_lost', leases_lost), v_now);
+    PERFORM {schema}.wake(s.topic_id, true, true);
+END $$;
+
+-- Gives a group a delivery policy of its own; nulls take the topic's.
+CREATE OR REPLACE FUNCTION {schema}.set_policy(
+    p_topic text, p_group text, p_lease_ms bigint, p_max_attempts integer, p_backoff_initial_ms bigint, p_backoff_max_ms bigint,
+    p_actor text, p_now timestamptz
+) RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    s {schema}.subscription := {schema}.find_subscription(p_topic, p_group);
+BEGIN
+    PERFORM {schema}.hold_claims(ARRAY[s.subscription_id], true);
+    UPDATE {schema}.subscription x
+    SET lease_ms = p_lease_ms, max_attempts = p_max_attempts, backoff_initial_ms = p_backoff_initial_ms, backoff_max_ms = p_backoff_max_ms
+    WHERE x.subscription_id = s.subscription_id AND x.status <> 'cancelled';
+    IF NOT FOUND THEN
+        RETURN 'cancelled';
+    END IF;
+    PERFORM {schema}.note_act(p_actor, 'set_policy', p_topic, p_group, jsonb_build_object('lease_ms', p_lease_ms, 'max_attempts',
+        p_max_attempts, 'backoff_initial_ms', p_backoff_initial_ms, 'backoff_max_ms', p_backoff_max_ms), p_now);
+    RETURN s.status;
+END $$;
+
+-- Gives up for dead subscriptions what is done for every counting one and was published longer ago than that: a row for each that
+-- had some. Up to the first message that is not so old, because a cursor is one offset. With p_dry nothing is changed.
+CREATE OR REPLACE FUNCTION {schema}.force_complete(p_topic text, p_older_than_ms bigint, p_dry boolean, p_actor text, p_now timestamptz)
+RETURNS TABLE (group_name text, messages bigint, until bigint)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    v_topic integer;
+    v_dead integer[];
+    v_until bigint;
+    v_floor bigint;
+    v_all bigint := 0;
+    v_first bigint;
+    v_last bigint;
+    v_names text[] := '{}';
+    s record;
+BEGIN
+    SELECT t.topic_id INTO v_topic FROM {schema}.topic t WHERE t.name = p_topic;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW001', MESSAGE = format('no such topic: %s', p_topic);
+    END IF;
+    PERFORM {schema}.lock_extent(v_topic);
+    PERFORM FROM {schema}.head h WHERE h.topic_id = v_topic FOR UPDATE;
+    SELECT array_agg(x.subscription_id), min({schema}.floor_of(x.subscription_id)) INTO v_dead, v_floor
+    FROM {schema}.subscription x WHERE x.topic_id = v_topic AND x.status = 'dead';
+    IF v_dead IS NOT NULL THEN
+        PERFORM {schema}.hold_claims(v_dead, true);
+        v_until := {schema}.watermark_of(v_topic);
+        v_until := least(v_until, (SELECT min(m.message_offset) - 1 FROM {schema}.message m
+            WHERE m.topic_id = v_topic AND m.message_offset > v_floor AND m.message_offset <= v_until
+              AND m.created_at >= v_now - make_interval(secs => p_older_than_ms / 1000.0)));
+    END IF;
+    FOR s IN SELECT x.subscription_id, x.group_name AS name FROM {schema}.subscription x
+             WHERE x.subscription_id = ANY (v_dead) ORDER BY x.group_name
+    LOOP
+        SELECT n.messages, n.first_offset, n.last_offset INTO messages, v_first, v_last
+        FROM {schema}.stored_in(v_topic, {schema}.pending_of(s.subscription_id) * int8multirange(int8range(NULL, v_until, '(]'))) n;
+        CONTINUE WHEN messages = 0;
+        IF NOT p_dry THEN
+            PERFORM {schema}.give_up_below(s.subscription_id, v_until + 1, v_now);
+            UPDATE {schema}.subscription x
+            SET missed = x.missed + force_complete.messages, missed_first = least(x.missed_first, v_first),
+                missed_last = greatest(x.missed_last, v_last)
+            WHERE x.subscription_id = s.subscription_id;
+        END IF;
+        group_name := s.name;
+        until := v_until;
+        v_all := v_all + messages;
+        v_names := array_append(v_names, s.name);
+        RETURN NEXT;
+    END LOOP;
+    IF NOT p_dry THEN
+        PERFORM {schema}.note_act(p_actor, 'force_complete', p_topic, NULL, jsonb_build_object('older_than_ms', p_older_than_ms,
+            'groups', to_jsonb(v_names), 'messages', v_all, 'until', v_until), v_now);
+    END IF;
+END $$;

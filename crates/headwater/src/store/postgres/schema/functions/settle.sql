@@ -1,0 +1,187 @@
+-- Settling and extending, fenced by token, owner and subscription: a slow worker may wake after its lease moved on, or after
+-- a crash undid the claim. A lease whose deadline has passed is lost even if nobody took it yet, so that "held" means one
+-- thing to every process.
+--
+-- Whole leases are acked by a plain DELETE (sql/settle/all.sql): a function around it would cost more than it does. It calls
+-- log_ack only where some topic of the namespace keeps an ack log.
+
+-- Writes down who acked a range, if the topic wants to know. Part of the transaction that acks.
+CREATE OR REPLACE FUNCTION {schema}.log_ack(
+    p_subscription_id integer, p_first bigint, p_last bigint, p_lane integer, p_owner text, p_now {schema}.injected_time
+) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    INSERT INTO {schema}.ack_log (topic_id, first_offset, last_offset, group_name, owner, acked_at, lane, lanes)
+    SELECT s.topic_id, p_first, p_last, s.group_name, p_owner, coalesce(p_now, clock_timestamp()), p_lane, s.lanes
+    FROM {schema}.subscription s JOIN {schema}.topic t ON t.topic_id = s.topic_id
+    WHERE s.subscription_id = p_subscription_id AND t.ack_log;
+    RETURN FOUND;
+END $$;
+
+-- Settles parts of one lease, all or nothing. Outcomes: ack, retry, bury, release, park. Returns the topic, or null if
+-- the lease is lost or a part is not held under the token; then nothing has changed.
+CREATE OR REPLACE FUNCTION {schema}.settle_parts(
+    p_token bigint, p_subscription_id integer, p_owner text, p_firsts bigint[], p_lasts bigint[], p_outcomes text[],
+    p_delays_ms bigint[], p_errors text[], p_keys text[], p_durable boolean, p_now {schema}.injected_time,
+    p_expected timestamptz DEFAULT NULL
+) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    v_held int8multirange;
+    v_settled int8multirange;
+    v_topic integer;
+    v_logs boolean;
+    v_part record;
+    r {schema}.outstanding;
+BEGIN
+    IF v_now NOT BETWEEN p_expected - interval '5 seconds' AND p_expected + interval '5 seconds' THEN
+        PERFORM {schema}.refuse_step(v_now, p_expected);
+    END IF;
+    IF NOT p_durable THEN
+        PERFORM set_config('synchronous_commit', 'off', true);
+    END IF;
+    -- All rows of a lease share everything but their range.
+    FOR r IN SELECT * FROM {schema}.outstanding o WHERE o.token = p_token AND o.subscription_id = p_subscription_id
+             AND o.owner = p_owner AND o.due_at > v_now ORDER BY o.first_offset FOR UPDATE
+    LOOP
+        v_held := coalesce(v_held, '{}') + int8multirange(int8range(r.first_offset, r.last_offset, '[]'));
+    END LOOP;
+    SELECT range_agg(int8range(u.a, u.b, '[]')) INTO v_settled FROM unnest(p_firsts, p_lasts) AS u (a, b);
+    IF v_held IS NULL OR NOT v_held @> v_settled THEN
+        RETURN NULL;
+    END IF;
+    SELECT * INTO r FROM {schema}.outstanding o WHERE o.token = p_token LIMIT 1;
+    SELECT s.topic_id, t.ack_log INTO STRICT v_topic, v_logs
+    FROM {schema}.subscription s JOIN {schema}.topic t ON t.topic_id = s.topic_id
+    WHERE s.subscription_id = r.subscription_id;
+    IF v_logs THEN
+        PERFORM {schema}.log_ack(r.subscription_id, u.a, u.b, r.lane, r.owner, v_now)
+        FROM unnest(p_firsts, p_lasts, p_outcomes) AS u (a, b, outcome) WHERE u.outcome = 'ack';
+    END IF;
+    DELETE FROM {schema}.outstanding o WHERE o.token = p_token;
+    INSERT INTO {schema}.outstanding (token, first_offset, last_offset, due_at, subscription_id, attempts, lane, suspect,
+                                      owner, key, last_error)
+    SELECT p_token, lower(g), upper(g) - 1, r.due_at, r.subscription_id, r.attempts, r.lane, r.suspect, r.owner, r.key,
+           r.last_error
+    FROM unnest(v_held - v_settled) g;
+    FOR v_part IN SELECT * FROM unnest(p_firsts, p_lasts, p_outcomes, p_delays_ms, p_errors, p_keys)
+                  AS u (first, last, outcome, delay_ms, error, key) WHERE u.outcome <> 'ack'
+    LOOP
+        IF v_part.outcome = 'bury' THEN
+            PERFORM {schema}.bury(r.subscription_id, v_topic, v_part.first, v_part.last, r.attempts + 1, v_part.error, v_now);
+        ELSE
+            INSERT INTO {schema}.outstanding (token, first_offset, last_offset, due_at, subscription_id, attempts, lane,
+                                              suspect, parked, owner, key, last_error)
+            SELECT {schema}.new_token(), v_part.first, v_part.last,
+                   CASE WHEN v_part.outcome = 'retry' THEN v_now + make_interval(secs => v_part.delay_ms / 1000.0)
+                        ELSE '-infinity' END,
+                   r.subscription_id, r.attempts + (v_part.outcome = 'retry')::integer, r.lane,
+                   r.suspect AND v_part.outcome = 'release', v_part.outcome = 'park', NULL,
+                   CASE WHEN v_part.outcome = 'release' THEN r.key ELSE v_part.key END,
+                   CASE WHEN v_part.outcome = 'retry' THEN v_part.error ELSE r.last_error END;
+        END IF;
+    END LOOP;
+    -- Something may have become claimable that nobody publishes again.
+    IF r.lane IS NOT NULL OR p_outcomes && ARRAY['release', 'retry'] THEN
+        PERFORM {schema}.wake(v_topic, true, false);
+    END IF;
+    RETURN v_topic;
+END $$;
+
+-- Ends a lease by hand, as if its holder had given it back. Returns the topic, or null if there is no such lease.
+CREATE OR REPLACE FUNCTION {schema}.release_lease(p_token bigint, p_actor text, p_now timestamptz) RETURNS integer
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    v_subscription integer;
+    v_owner text;
+    v_first bigint;
+    v_last bigint;
+    v_topic {schema}.topic;
+    v_group text;
+BEGIN
+    -- In the order in which a settlement locks them.
+    PERFORM FROM {schema}.outstanding o WHERE o.token = p_token ORDER BY o.first_offset FOR UPDATE;
+    SELECT max(o.subscription_id), max(o.owner), min(o.first_offset), max(o.last_offset)
+    INTO v_subscription, v_owner, v_first, v_last
+    FROM {schema}.outstanding o WHERE o.token = p_token AND o.owner IS NOT NULL AND o.due_at > v_now;
+    IF v_subscription IS NULL THEN
+        RETURN NULL;
+    END IF;
+    UPDATE {schema}.outstanding o SET token = {schema}.new_token(), owner = NULL, due_at = '-infinity'
+    WHERE o.token = p_token;
+    SELECT s.group_name INTO STRICT v_group FROM {schema}.subscription s WHERE s.subscription_id = v_subscription;
+    SELECT t.* INTO STRICT v_topic FROM {schema}.subscription s JOIN {schema}.topic t ON t.topic_id = s.topic_id
+    WHERE s.subscription_id = v_subscription;
+    PERFORM {schema}.note_act(p_actor, 'release_lease', v_topic.name, v_group,
+        jsonb_build_object('token', p_token, 'owner', v_owner, 'first', v_first, 'last', v_last), v_now);
+    PERFORM {schema}.wake(v_topic.topic_id, true, true);
+    RETURN v_topic.topic_id;
+END $$;
+
+-- Gives leases a new deadline; returns the tokens that were held.
+CREATE OR REPLACE FUNCTION {schema}.extend(
+    p_tokens bigint[], p_subscription_ids integer[], p_owners text[], p_lease_ms bigint, p_durable boolean, p_now {schema}.injected_time,
+    p_expected timestamptz DEFAULT NULL
+) RETURNS SETOF bigint
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+BEGIN
+    IF v_now NOT BETWEEN p_expected - interval '5 seconds' AND p_expected + interval '5 seconds' THEN
+        PERFORM {schema}.refuse_step(v_now, p_expected);
+    END IF;
+    IF NOT p_durable THEN
+        PERFORM set_config('synchronous_commit', 'off', true);
+    END IF;
+    PERFORM {schema}.lock_leases(p_tokens);
+    RETURN QUERY
+        UPDATE {schema}.outstanding o
+        SET due_at = CASE WHEN p_lease_ms = 0 THEN 'infinity' ELSE v_now + make_interval(secs => p_lease_ms / 1000.0) END
+        FROM unnest(p_tokens, p_subscription_ids, p_owners) AS held (token, subscription_id, owner)
+        WHERE o.token = held.token AND o.subscription_id = held.subscription_id AND o.owner = held.owner AND o.due_at > v_now
+        RETURNING o.token;
+END $$;
+
+-- Settles a lease inside the transaction that the handlers wrote in. Without p_firsts all of it is acked. Returns the
+-- topic, or null if the lease is lost. p_mark was set when the transaction began and ends with it: a handler that
+-- committed or rolled back on its own is found out before anything is acked outside of it.
+CREATE OR REPLACE FUNCTION {schema}.settle_inside(
+    p_mark text, p_token bigint, p_subscription_id integer, p_owner text, p_firsts bigint[], p_lasts bigint[],
+    p_outcomes text[], p_delays_ms bigint[], p_errors text[], p_keys text[], p_now {schema}.injected_time
+) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
+DECLARE
+    v_topic integer;
+    v_lane integer;
+BEGIN
+    IF current_setting('headwater.transaction', true) IS DISTINCT FROM p_mark THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = 'invalid handler: it ended the transaction it was given; '
+            'leave BEGIN, COMMIT and ROLLBACK to the consumer';
+    END IF;
+    IF p_firsts IS NOT NULL THEN
+        RETURN {schema}.settle_parts(p_token, p_subscription_id, p_owner, p_firsts, p_lasts, p_outcomes, p_delays_ms,
+                                     p_errors, p_keys, true, p_now);
+    END IF;
+    PERFORM {schema}.lock_leases(ARRAY[p_token]);
+    WITH ended AS (
+        DELETE FROM {schema}.outstanding o
+        WHERE o.token = p_token AND o.subscription_id = p_subscription_id AND o.owner = p_owner
+          AND o.due_at > coalesce(p_now, clock_timestamp())
+        RETURNING o.subscription_id, o.lane, o.first_offset, o.last_offset, o.owner
+    )
+    SELECT max(s.topic_id), max(e.lane),
+           bool_or(CASE WHEN t.ack_log THEN {schema}.log_ack(e.subscription_id, e.first_offset, e.last_offset, e.lane, e.owner, p_now) END)
+    INTO v_topic, v_lane
+    FROM ended e JOIN {schema}.subscription s ON s.subscription_id = e.subscription_id
+    JOIN {schema}.topic t ON t.topic_id = s.topic_id;
+    IF v_lane IS NOT NULL THEN
+        -- The lane is free for another holder.
+        PERFORM {schema}.wake(v_topic, true, false);
+    END IF;
+    RETURN v_topic;
+END $$;

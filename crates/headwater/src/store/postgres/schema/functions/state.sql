@@ -1,0 +1,150 @@
+-- The states of subscriptions. In which order statements lock, and how claims are held apart, is in functions/locks.sql.
+
+-- Whether messages wait for a subscription. That of a queue counts until it is cancelled: its work waits for its workers.
+CREATE OR REPLACE FUNCTION {schema}.counts(p_status text, p_semantics text) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT p_status IN ('active', 'paused') OR p_status = 'dead' AND p_semantics = 'queue'
+$$;
+
+-- The cursors follow the subscription, whoever changes it.
+CREATE OR REPLACE FUNCTION {schema}.follow_subscription() RETURNS trigger
+LANGUAGE plpgsql AS $$
+BEGIN
+    -- In the order of locks: the UPDATE takes lanes as its plan finds them.
+    PERFORM FROM {schema}.cursor c WHERE c.subscription_id = NEW.subscription_id ORDER BY c.lane FOR UPDATE;
+    UPDATE {schema}.cursor c SET active = NEW.status = 'active', lease_ms = NEW.lease_ms
+    WHERE c.subscription_id = NEW.subscription_id;
+    RETURN NULL;
+END $$;
+CREATE OR REPLACE TRIGGER cursor_follows AFTER UPDATE OF status, lease_ms ON {schema}.subscription
+    FOR EACH ROW WHEN ((OLD.status, OLD.lease_ms) IS DISTINCT FROM (NEW.status, NEW.lease_ms))
+    EXECUTE FUNCTION {schema}.follow_subscription();
+
+-- The subscription of a group: the living one, or else the last that was cancelled.
+CREATE OR REPLACE FUNCTION {schema}.find_subscription(p_topic text, p_group text) RETURNS {schema}.subscription
+LANGUAGE plpgsql AS $$
+DECLARE
+    s {schema}.subscription;
+    v_topic integer;
+BEGIN
+    SELECT t.topic_id INTO v_topic FROM {schema}.topic t WHERE t.name = p_topic;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW001', MESSAGE = format('no such topic: %s', p_topic);
+    END IF;
+    SELECT * INTO s FROM {schema}.subscription x WHERE x.topic_id = v_topic AND x.group_name = p_group
+    ORDER BY x.status = 'cancelled', x.subscription_id DESC LIMIT 1;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW005', MESSAGE = format(
+            'no such subscription: topic %s, group %s; see `headwater group list %1$s`', p_topic, p_group);
+    END IF;
+    RETURN s;
+END $$;
+
+-- Refuses to move a cancelled subscription: it has no place any more.
+CREATE OR REPLACE FUNCTION {schema}.refuse_cancelled(s {schema}.subscription, p_topic text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF s.status = 'cancelled' THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW007', MESSAGE = format(
+            'invalid transition: topic %s, group %s is cancelled; seek needs active or paused or dead; nothing was changed',
+            p_topic, s.group_name);
+    END IF;
+END $$;
+
+-- Forgets what a subscription has outstanding below an offset; how many leases were lost. The caller holds its cursors, the
+-- topic's head, and claims apart (hold_claims): nobody else inserts rows but a settlement that splits a row it holds.
+-- As long as that has not committed, the row it splits is there for a new look; afterwards what it inserted is. So when
+-- a look finds nothing there is nothing. What was removed does not tell: the row that was waited for may be gone.
+--
+-- Each round locks all of it first, in the order of locks, as settlements and extensions of several leases do. If a settlement
+-- inserted rows meanwhile, the round lets go of what it locked and begins anew: those may come before one that it has.
+CREATE OR REPLACE FUNCTION {schema}.forget_outstanding(p_subscription_id integer, p_below bigint, p_now timestamptz) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_lost bigint[] := '{}';
+    v_tokens bigint[];
+    v_locked tid[];
+BEGIN
+    WHILE EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_id AND o.first_offset < p_below) LOOP
+        BEGIN
+            v_locked := ARRAY(
+                SELECT o.ctid FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_id AND o.first_offset < p_below
+                ORDER BY o.lane, o.first_offset FOR UPDATE);
+            IF cardinality(v_locked) <> (SELECT count(*) FROM {schema}.outstanding o
+                                         WHERE o.subscription_id = p_subscription_id AND o.first_offset < p_below) THEN
+                RAISE EXCEPTION USING ERRCODE = 'HW000';
+            END IF;
+        EXCEPTION
+            WHEN SQLSTATE 'HW000' THEN CONTINUE;
+        END;
+        WITH gone AS (
+            DELETE FROM {schema}.outstanding o WHERE o.ctid = ANY (v_locked) AND o.last_offset < p_below
+            RETURNING o.token, o.owner, o.due_at
+        )
+        SELECT array_agg(g.token) INTO v_tokens FROM gone g WHERE g.owner IS NOT NULL AND g.due_at > p_now;
+        v_lost := v_lost || v_tokens;
+        UPDATE {schema}.outstanding o SET first_offset = p_below
+        WHERE o.ctid = ANY (v_locked) AND o.first_offset < p_below AND o.last_offset >= p_below;
+    END LOOP;
+    RETURN (SELECT count(DISTINCT t) FROM unnest(v_lost) t);
+END $$;
+
+-- Moves a subscription up to an offset: what is below is given up. Runs under the locks of extent and head.
+CREATE OR REPLACE FUNCTION {schema}.give_up_below(p_subscription_id integer, p_next bigint, p_now timestamptz) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE {schema}.cursor c SET next_offset = greatest(c.next_offset, p_next) WHERE c.subscription_id = p_subscription_id;
+    PERFORM {schema}.forget_outstanding(p_subscription_id, p_next, p_now);
+END $$;
+
+-- Pauses, resumes or cancels. Compare and set: if the state is none of p_from nothing changes and the state is told.
+--
+-- Cancelling takes the lock of the head too: a late row is not handed to it any more once its ranges are removed.
+CREATE OR REPLACE FUNCTION {schema}.shift(
+    p_topic text, p_group text, p_act text, p_from text[], p_to text, p_actor text, p_now timestamptz,
+    OUT topic_id integer, OUT state text, OUT shifted boolean
+)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    s {schema}.subscription := {schema}.find_subscription(p_topic, p_group);
+    v_lost bigint := 0;
+BEGIN
+    topic_id := s.topic_id;
+    IF p_to = 'cancelled' THEN
+        PERFORM {schema}.lock_extent(s.topic_id);
+        PERFORM FROM {schema}.head h WHERE h.topic_id = s.topic_id FOR UPDATE;
+    END IF;
+    PERFORM {schema}.hold_claims(ARRAY[s.subscription_id], true);
+    -- What was paused is as if it had just beaten: its processes have the time of a whole timeout to come back.
+    UPDATE {schema}.subscription x
+    SET status = p_to, status_at = v_now,
+        heartbeat_at = CASE WHEN p_to = 'active' AND x.heartbeat_at < v_now THEN v_now ELSE x.heartbeat_at END
+    WHERE x.subscription_id = s.subscription_id AND x.status = ANY (p_from);
+    shifted := FOUND;
+    IF NOT shifted THEN
+        SELECT x.status INTO state FROM {schema}.find_subscription(p_topic, p_group) x;
+        RETURN;
+    END IF;
+    state := p_to;
+    IF p_to = 'cancelled' THEN
+        v_lost := {schema}.forget_outstanding(s.subscription_id, 9223372036854775807, v_now);
+        PERFORM {schema}.end_accounting(s.subscription_id);
+    END IF;
+    PERFORM {schema}.note_act(p_actor, p_act, p_topic, p_group, jsonb_build_object('from', s.status, 'leases_lost', v_lost), v_now);
+    -- Without looking for a flag: one that is raised while this runs is not seen, and operators are rare.
+    PERFORM {schema}.wake(s.topic_id, true, true);
+END $$;
+
+-- What was published while no subscription counted has a least life of its own: see extent.zero_until.
+CREATE OR REPLACE FUNCTION {schema}.count_again(p_topic_id integer) RETURNS void
+LANGUAGE sql AS $$
+    UPDATE {schema}.extent e SET zero_until = {schema}.last_taken(p_topic_id) WHERE e.topic_id = p_topic_id AND e.zero_until IS NULL
+$$;
+
+CREATE OR REPLACE FUNCTION {schema}.count_no_more(p_topic_id integer) RETURNS void
+LANGUAGE sql AS $$
+    UPDATE {schema}.extent e SET zero_until = NULL, zero_from = {schema}.last_taken(p_topic_id) + 1
+    WHERE e.topic_id = p_topic_id AND e.zero_until IS NOT NULL AND NOT EXISTS (
+        SELECT FROM {schema}.subscription s JOIN {schema}.topic t USING (topic_id) WHERE topic_id = p_topic_id AND {schema}.counts(s.status, t.semantics))
+$$;

@@ -1,0 +1,167 @@
+-- Subscribing.
+
+-- Where a group that starts so begins, and from where on late rows are its: everything of theirs commits later. Takes the
+-- lock of the head, after that of the extent, which serialises it with the hand-out of late rows and with claims that meet a
+-- gap. With p_dry nothing is changed or locked, and it is as near as a look can be.
+CREATE OR REPLACE FUNCTION {schema}.find_start(
+    p_topic_id integer, p_start text, p_offset bigint, p_at timestamptz, p_dry boolean,
+    OUT next_offset bigint, OUT start_offset bigint
+)
+LANGUAGE plpgsql AS $$
+DECLARE
+    h {schema}.head;
+    v_first bigint;
+    v_head bigint;
+    v_after bigint;
+    v_top bigint;
+    v_missing int8multirange;
+    v_watched record;
+BEGIN
+    IF NOT p_dry THEN
+        PERFORM FROM {schema}.head e WHERE e.topic_id = p_topic_id FOR UPDATE;
+    END IF;
+    SELECT * INTO STRICT h FROM {schema}.head e WHERE e.topic_id = p_topic_id;
+    SELECT x.first_offset INTO STRICT v_first FROM {schema}.extent x WHERE x.topic_id = p_topic_id;
+    IF p_start = 'offset' AND p_offset > {schema}.last_taken(p_topic_id) + 1 THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = format(
+            'invalid start offset: %s is beyond the end, %s is the last offset taken: start at now for what comes next',
+            p_offset, {schema}.last_taken(p_topic_id));
+    END IF;
+    -- What is visible now was committed before; what is not is delivered when it comes. So for a start by time the head moves to
+    -- the last visible row and everything missing below it is noted: if it comes it comes late, also for this group.
+    v_head := h.head;
+    IF p_start IN ('now', 'timestamp') THEN
+        -- Rows of open transactions that the head has searched are not visited, as in move_head. What commits after this line may
+        -- be taken for missing: then it comes late.
+        v_after := (SELECT max(u.until) FROM unnest(h.empty_until, h.empty_bound) AS u (until, bound)
+                    WHERE u.bound <= {schema}.first_ended(h.empty_seen, pg_current_snapshot()));
+        SELECT m.missing, m.top INTO v_missing, v_top
+        FROM {schema}.missing_above(p_topic_id, (SELECT t.storage = 'shared' FROM {schema}.topic t WHERE t.topic_id = p_topic_id),
+                                    h.head, greatest(h.head, v_after), 9223372036854775807) m;
+    END IF;
+    IF v_top IS NOT NULL THEN
+        h.head := v_top;
+        h.stuck_at := NULL;
+        IF NOT isempty(v_missing) AND NOT p_dry THEN
+            INSERT INTO {schema}.gap (topic_id, first_offset, last_offset, bound, noted_at)
+            SELECT p_topic_id, lower(r), upper(r) - 1, NULL, clock_timestamp() FROM unnest(v_missing) r;
+            h.gaps_until := greatest(h.gaps_until, upper(v_missing) - 1);
+            h.gaps_bound := NULL;
+        END IF;
+    END IF;
+    -- After the look at the head, as in "advance", and before anything of it commits: a transaction whose later row the head
+    -- shows has made its earlier rows in noted gaps visible to this later snapshot, so they are handed out no later and
+    -- order per key holds. Before this group is there: rows that came before this call are not its.
+    IF h.gaps_until > 0 AND NOT p_dry THEN
+        SELECT w.h INTO v_watched FROM {schema}.watch_gaps(h, v_head, 0, NULL, NULL) w;
+        h := v_watched.h;
+    END IF;
+    IF NOT p_dry THEN
+        UPDATE {schema}.head e
+        SET head = h.head, stuck_at = h.stuck_at, gaps_until = h.gaps_until, gaps_bound = h.gaps_bound, holes_until = h.holes_until
+        WHERE e.topic_id = p_topic_id;
+    END IF;
+    -- Below the first offset stored nothing ever comes: cleanup passes no noted gap.
+    next_offset := greatest(v_first, CASE p_start
+        WHEN 'now' THEN h.head + 1
+        WHEN 'offset' THEN p_offset
+        WHEN 'bounded' THEN h.head - p_offset + 1
+        WHEN 'timestamp' THEN coalesce({schema}.first_since(p_topic_id, v_first, h.head, p_at), h.head + 1) END);
+    -- Late rows below the start belong to it only if it started by time: they commit after that.
+    start_offset := CASE WHEN p_start IN ('now', 'timestamp') THEN 1 ELSE next_offset END;
+END $$;
+
+-- Counts a registration of a group that is there: many without its floor moving, though there is something to do, mean that
+-- it is flapping. False if it does not count any more: then nothing of it stays locked, because the caller locks the extent
+-- next, and a session that holds that may wait for the subscription. One that died while this waited for its row was locked on
+-- the way, which the end of the block undoes.
+CREATE OR REPLACE FUNCTION {schema}.note_restart(p_subscription_id integer, p_window_ms bigint, p_now timestamptz) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_floor bigint := {schema}.floor_of(p_subscription_id);
+    v_since timestamptz := p_now - make_interval(secs => p_window_ms / 1000.0);
+    v_idle boolean := v_floor >= (SELECT h.head FROM {schema}.subscription s JOIN {schema}.head h ON h.topic_id = s.topic_id
+                                  WHERE s.subscription_id = p_subscription_id);
+BEGIN
+    UPDATE {schema}.subscription s
+    SET (restarts, restarts_since, restarts_floor) = (
+        SELECT CASE WHEN v_idle THEN 0 WHEN g.again THEN s.restarts + 1 ELSE 1 END,
+               CASE WHEN g.again THEN s.restarts_since ELSE p_now END, CASE WHEN g.again THEN s.restarts_floor ELSE v_floor END
+        FROM (SELECT coalesce(s.restarts_since >= v_since AND s.restarts_floor >= v_floor, false) AS again) g)
+    WHERE s.subscription_id = p_subscription_id AND s.status IN ('active', 'paused');
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW000';
+    END IF;
+    RETURN true;
+EXCEPTION
+    WHEN SQLSTATE 'HW000' THEN RETURN false;
+END $$;
+
+-- Subscribes a group, or finds it. The extent's lock serialises those that create or resurrect: of ten at once one does, and
+-- the others find it done. A group that is there and counts is found without it.
+CREATE OR REPLACE FUNCTION {schema}.subscribe(
+    p_topic text, p_group text, p_start text, p_offset bigint, p_at timestamptz, p_window_ms bigint, p_now {schema}.injected_time,
+    OUT subscription_id integer, OUT topic_id integer, OUT lanes integer, OUT lease_ms bigint, OUT max_attempts integer,
+    OUT backoff_initial_ms bigint, OUT backoff_max_ms bigint, OUT resurrected boolean, OUT missed bigint
+)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    v_status text;
+BEGIN
+    PERFORM {schema}.check_name('topic', p_topic), {schema}.check_name('group', p_group);
+    SELECT t.topic_id INTO topic_id FROM {schema}.topic t WHERE t.name = p_topic;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW001', MESSAGE = format('no such topic: %s', p_topic);
+    END IF;
+    resurrected := false;
+    -- Twice at most: what dies or is cancelled between a look and the next line is looked at again, then under the lock.
+    FOR i IN 1..2 LOOP
+        SELECT s.subscription_id, s.status INTO subscription_id, v_status FROM {schema}.subscription s
+        WHERE s.topic_id = subscribe.topic_id AND s.group_name = p_group AND s.status <> 'cancelled';
+        EXIT WHEN v_status IN ('active', 'paused') AND {schema}.note_restart(subscription_id, p_window_ms, v_now);
+        IF i = 1 THEN
+            PERFORM {schema}.lock_extent(topic_id);
+        ELSIF v_status = 'dead' THEN
+            resurrected := {schema}.revive(subscription_id, NULL, v_now);
+        ELSE
+            subscription_id := {schema}.begin_subscription(topic_id, p_group, p_start, p_offset, p_at, v_now);
+        END IF;
+    END LOOP;
+    SELECT s.lanes, s.lease_ms, s.max_attempts, s.backoff_initial_ms, s.backoff_max_ms, s.missed
+    INTO lanes, lease_ms, max_attempts, backoff_initial_ms, backoff_max_ms, missed
+    FROM {schema}.subscription s WHERE s.subscription_id = subscribe.subscription_id;
+END $$;
+
+-- Creates a subscription. Runs under the lock of the extent.
+CREATE OR REPLACE FUNCTION {schema}.begin_subscription(
+    p_topic_id integer, p_group text, p_start text, p_offset bigint, p_at timestamptz, p_now timestamptz
+) RETURNS integer
+LANGUAGE plpgsql AS $$
+DECLARE
+    t {schema}.topic;
+    v_other text;
+    v_next bigint;
+    v_start bigint;
+    v_id integer;
+BEGIN
+    SELECT * INTO STRICT t FROM {schema}.topic q WHERE q.topic_id = p_topic_id;
+    SELECT s.group_name INTO v_other FROM {schema}.subscription s
+    WHERE s.topic_id = p_topic_id AND s.status <> 'cancelled' LIMIT 1;
+    IF FOUND AND t.semantics = 'queue' THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = format(
+            'invalid group: topic %s is a queue and its group is %s; a second group would compete for its messages: create the topic as pub_sub for fan-out',
+            t.name, v_other);
+    END IF;
+    SELECT f.next_offset, f.start_offset INTO v_next, v_start
+    FROM {schema}.find_start(p_topic_id, p_start, p_offset, p_at, false) f;
+    INSERT INTO {schema}.subscription AS s (topic_id, group_name, lanes, start_offset, status_at, created_at)
+    VALUES (p_topic_id, p_group, CASE t.ordering WHEN 'key' THEN t.lanes ELSE 0 END, v_start, p_now, p_now)
+    RETURNING s.subscription_id INTO v_id;
+    INSERT INTO {schema}.cursor (subscription_id, lane, topic_id, next_offset, ordered)
+    SELECT v_id, l, p_topic_id, v_next, t.ordering = 'key'
+    FROM generate_series(0, CASE t.ordering WHEN 'key' THEN t.lanes - 1 ELSE 0 END) l;
+    PERFORM {schema}.count_again(p_topic_id);
+    PERFORM {schema}.begin_accounting(v_id, p_now);
+    RETURN v_id;
+END $$;

@@ -1,0 +1,363 @@
+-- Records of reference counting: what is derived from cursors and outstanding ranges, and why that is enough.
+--
+-- An offset is done for a subscription if it is below the next offset of each of its lanes and in none of its outstanding
+-- ranges. Publishing, claiming and settling write no record; "track" brings the records up to date from there.
+--
+-- What is looked at stays true for as long as the extent's lock is held:
+--
+--   1. A claim moves a cursor and inserts the range it moved over in one transaction, and a settlement removes and
+--      inserts parts of what was outstanding in one transaction. So any one snapshot sees a done set that only grows by them.
+--   2. What makes an offset not done again (redrive, seek, a resurrection that goes back) or adds a subscription that
+--      has not done it (subscribe) takes the extent's lock first, and looks only once it has it.
+--   3. A row that comes late out of a noted gap is the one thing that becomes outstanding without that lock. So offsets in
+--      noted gaps are never called done here. The gap's row goes and the outstanding range comes in one transaction:
+--      a snapshot sees one or the other. And a gap is noted in the transaction that moves the head across it, so
+--      one that is missing in a snapshot lies above the head of that snapshot.
+--
+-- Therefore: the lock is taken by one statement; the next one, with its own snapshot, reads head, gaps, cursors and
+-- outstanding ranges together; everything after it uses what that one read. Where statements share one snapshot
+-- (REPEATABLE READ) it would be older than the lock: that is refused.
+--
+-- Everything of a step is one transaction: killed before its commit, nothing of it has happened, and what was read is there
+-- to be read again. Run twice, the second finds nothing to do: bits are set to what they should be, not added up.
+
+-- Takes the lock of upkeep where looking after it makes sense.
+CREATE OR REPLACE FUNCTION {schema}.begin_upkeep(p_topic_id integer) RETURNS {schema}.extent
+LANGUAGE plpgsql AS $$
+DECLARE
+    e {schema}.extent;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = format(
+            'invalid transaction: upkeep looks after it has its lock, which %s does not allow; use read committed',
+            current_setting('transaction_isolation'));
+    END IF;
+    SELECT x.* INTO e FROM {schema}.extent x WHERE x.topic_id = p_topic_id FOR UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW001', MESSAGE = format('no such topic: number %s', p_topic_id);
+    END IF;
+    RETURN e;
+END $$;
+
+-- Cuts a span into segments in which two sets of bits are the same throughout. Of each bit, p_ones and p_twos are where it is
+-- in the first and in the second set. The sum of the weights of the bits that hold at an offset is their bitmap: bit 63
+-- weighs minus two to the 63rd, as in two's complement.
+CREATE OR REPLACE FUNCTION {schema}.segments(p_span int8multirange, p_bits smallint[], p_ones int8multirange[], p_twos int8multirange[])
+RETURNS TABLE (first_offset bigint, last_offset bigint, one bigint, two bigint)
+LANGUAGE sql IMMUTABLE AS $$
+    WITH piece AS (
+        SELECT r, 1 AS inside, 0::numeric AS one, 0::numeric AS two FROM unnest(p_span) r
+        UNION ALL
+        SELECT r, 0, (1::bigint << u.bit)::numeric, 0 FROM unnest(p_bits, p_ones) AS u (bit, ranges), unnest(u.ranges * p_span) r
+        UNION ALL
+        SELECT r, 0, 0, (1::bigint << u.bit)::numeric FROM unnest(p_bits, p_twos) AS u (bit, ranges), unnest(u.ranges * p_span) r
+    ), edge AS (
+        SELECT lower(r) AS at, inside, one, two FROM piece
+        UNION ALL
+        SELECT upper(r), -inside, -one, -two FROM piece
+    ), change AS (
+        SELECT at, sum(inside) AS inside, sum(one) AS one, sum(two) AS two FROM edge GROUP BY at
+    ), segment AS (
+        SELECT at, lead(at) OVER w - 1 AS last, sum(inside) OVER w AS inside, sum(one) OVER w AS one, sum(two) OVER w AS two
+        FROM change WINDOW w AS (ORDER BY at)
+    )
+    SELECT at, last, one::bigint, two::bigint FROM segment WHERE inside > 0 ORDER BY at
+$$;
+
+-- Makes records for the offsets of a span, in which no noted gap lies. Only what came late out of a gap may have one already
+-- (record_late), and no further can come to have one while this runs: so a look is enough, and the rest is inserted without
+-- the price of conflicts. Those that are there get the groups that came since. Returns how many were made and
+-- how many of the span are complete by it.
+CREATE OR REPLACE FUNCTION {schema}.make_records(
+    p_topic_id integer, p_span int8multirange, p_places {schema}.place[], p_now timestamptz, OUT made bigint, OUT completed bigint
+)
+LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+    v_bits smallint[];
+    v_required int8multirange[];
+    v_done int8multirange[];
+    v_there int8multirange;
+    s record;
+    v_count bigint;
+BEGIN
+    made := 0;
+    completed := 0;
+    -- Required from where the group began, and of what was handed to it from before: rows that came late.
+    SELECT array_agg(p.bit), array_agg(q.required), array_agg(q.required - p.pending)
+    INTO v_bits, v_required, v_done
+    FROM unnest(p_places) p
+    CROSS JOIN LATERAL (SELECT int8multirange(int8range(p.required_from, NULL)) + p.held AS required) q
+    WHERE p.bit IS NOT NULL AND p.counts;
+    SELECT coalesce(range_agg(int8range(r.message_offset, r.message_offset, '[]')), '{}') INTO v_there FROM {schema}.record r
+    WHERE r.topic_id = p_topic_id AND r.message_offset >= lower(p_span) AND r.message_offset < upper(p_span);
+    FOR s IN SELECT * FROM {schema}.segments(p_span - v_there, v_bits, v_required, v_done) LOOP
+        INSERT INTO {schema}.record (topic_id, message_offset, required, completed, completed_at)
+        SELECT p_topic_id, m.message_offset, s.one, s.two, CASE WHEN s.one = s.two THEN p_now END FROM {schema}.message m
+        WHERE m.topic_id = p_topic_id AND m.message_offset BETWEEN s.first_offset AND s.last_offset;
+        GET DIAGNOSTICS v_count = ROW_COUNT;
+        made := made + v_count;
+        completed := completed + CASE WHEN s.one = s.two THEN v_count ELSE 0 END;
+    END LOOP;
+    FOR s IN SELECT * FROM {schema}.segments(p_span * v_there, v_bits, v_required, v_done) LOOP
+        UPDATE {schema}.record r
+        SET required = r.required | s.one, completed = r.completed | s.two,
+            completed_at = CASE WHEN r.required | s.one = r.completed | s.two THEN p_now END
+        WHERE r.topic_id = p_topic_id AND r.message_offset BETWEEN s.first_offset AND s.last_offset AND r.completed_at IS NULL;
+    END LOOP;
+END $$;
+
+-- Records of rows that came late out of noted gaps, in the transaction that hands them out (watch_gaps), under the lock of
+-- the head. Not done by anybody yet: whoever requires it has just got it, or has not reached it. It may be above what is
+-- tracked; then tracking finds it there. A group that dies or begins waits for the head's lock, so each late row
+-- has its record made before or sees it as it is then.
+CREATE OR REPLACE FUNCTION {schema}.record_late(p_topic_id integer, p_late int8multirange) RETURNS void
+LANGUAGE sql AS $$
+    INSERT INTO {schema}.record (topic_id, message_offset, required, completed, completed_at)
+    SELECT t.topic_id, n, b.bits, 0, CASE WHEN b.bits = 0 THEN clock_timestamp() END
+    FROM {schema}.topic t, unnest(p_late) r, generate_series(lower(r), upper(r) - 1) n
+    CROSS JOIN LATERAL (
+        SELECT coalesce(bit_or(1::bigint << p.bit), 0) AS bits FROM {schema}.places(p_topic_id) p
+        WHERE p.bit IS NOT NULL AND p.counts
+          AND (p.required_from <= n OR p.held @> n)
+    ) b
+    WHERE t.topic_id = p_topic_id AND t.tracking = 'reference_counting'
+    ON CONFLICT (topic_id, message_offset) DO NOTHING
+$$;
+
+-- Sets and unsets what groups have done, or not any more, since it was last applied: at most p_max offsets, lowest first, each
+-- pending record once for all groups. p_gaps and p_places are of one snapshot. Everything up to the cut was dealt with, or
+-- everything if it is null.
+CREATE OR REPLACE FUNCTION {schema}.apply_progress(
+    p_extent {schema}.extent, p_gaps int8multirange, p_places {schema}.place[], p_max bigint, p_now timestamptz,
+    OUT dealt bigint, OUT changed bigint, OUT completed bigint, OUT cut bigint
+)
+LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+    v_span int8multirange := int8multirange(int8range(p_extent.first_offset, greatest(p_extent.tracked_until + 1, p_extent.first_offset)));
+    v_touched int8multirange;
+    v_bits smallint[];
+    v_set int8multirange[];
+    v_unset int8multirange[];
+    s record;
+    v_changed bigint;
+    v_completed bigint;
+BEGIN
+    dealt := 0;
+    changed := 0;
+    completed := 0;
+    SELECT array_agg(p.bit), array_agg(q.done - p.applied), array_agg(p.applied * v_span - q.done),
+           range_agg((q.done - p.applied) + (p.applied * v_span - q.done))
+    INTO v_bits, v_set, v_unset, v_touched
+    FROM unnest(p_places) p
+    CROSS JOIN LATERAL (SELECT v_span - p.pending - p_gaps AS done) q
+    WHERE p.bit IS NOT NULL AND p.counts;
+    IF v_touched IS NULL OR isempty(v_touched) THEN
+        RETURN;
+    END IF;
+    -- The offset at which the budget is used up; null if it is not.
+    SELECT min(upper(q.r) - 1 - (q.total - p_max)) FILTER (WHERE q.total > p_max), least(max(q.total), p_max)
+    INTO cut, dealt
+    FROM (SELECT r, sum(upper(r) - lower(r)) OVER (ORDER BY lower(r)) AS total FROM unnest(v_touched) r) q;
+    v_touched := v_touched * int8multirange(int8range(NULL, cut, '(]'));
+    FOR s IN SELECT * FROM {schema}.segments(v_touched, v_bits, v_set, v_unset) LOOP
+        WITH new AS (
+            UPDATE {schema}.record r
+            SET completed = (r.completed | s.one) & ~s.two & r.required,
+                completed_at = CASE WHEN (r.completed | s.one) & ~s.two & r.required = r.required THEN p_now END
+            WHERE r.topic_id = p_extent.topic_id AND r.message_offset BETWEEN s.first_offset AND s.last_offset
+              AND r.completed_at IS NULL AND (r.completed | s.one) & ~s.two & r.required <> r.completed
+            RETURNING r.completed_at
+        )
+        SELECT count(*), count(new.completed_at) INTO v_changed, v_completed FROM new;
+        changed := changed + v_changed;
+        completed := completed + v_completed;
+    END LOOP;
+END $$;
+
+-- Takes groups that do not count any more out of pending records, at most p_max of them. Nobody adds such a group to a
+-- record: those who do hold the extent's lock, or the head's, for which the end of a group's accounting waits.
+CREATE OR REPLACE FUNCTION {schema}.release_records(
+    p_extent {schema}.extent, p_max bigint, p_now timestamptz, OUT changed bigint, OUT completed bigint, OUT more boolean
+)
+LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+    s record;
+    v_from bigint;
+    v_last bigint;
+    v_rows bigint;
+    v_left bigint := p_max;
+    v_changed bigint;
+    v_completed bigint;
+BEGIN
+    changed := 0;
+    completed := 0;
+    more := false;
+    FOR s IN SELECT x.subscription_id, 1::bigint << x.bit AS mask, x.released_until FROM {schema}.subscription x
+             WHERE x.topic_id = p_extent.topic_id AND x.released_until IS NOT NULL AND x.bit IS NOT NULL
+               AND x.status NOT IN ('active', 'paused') ORDER BY x.subscription_id
+    LOOP
+        IF v_left <= 0 THEN
+            more := true;
+            EXIT;
+        END IF;
+        v_from := greatest(s.released_until, p_extent.pending_from - 1);
+        -- To the last record there is, also above what is tracked: a late row's.
+        SELECT max(q.message_offset), count(*) INTO v_last, v_rows
+        FROM (SELECT r.message_offset FROM {schema}.record r WHERE r.topic_id = p_extent.topic_id AND r.message_offset > v_from
+              ORDER BY r.message_offset LIMIT v_left) q;
+        WITH new AS (
+            UPDATE {schema}.record r
+            SET required = r.required & ~s.mask, completed = r.completed & ~s.mask,
+                completed_at = CASE WHEN r.required & ~s.mask = r.completed & ~s.mask THEN p_now END
+            WHERE r.topic_id = p_extent.topic_id AND r.message_offset > v_from AND r.message_offset <= v_last
+              AND r.completed_at IS NULL AND (r.required | r.completed) & s.mask <> 0
+            RETURNING r.completed_at
+        )
+        SELECT count(*), count(new.completed_at) INTO v_changed, v_completed FROM new;
+        changed := changed + v_changed;
+        completed := completed + v_completed;
+        UPDATE {schema}.subscription x SET released_until = CASE WHEN v_rows = v_left THEN v_last END
+        WHERE x.subscription_id = s.subscription_id;
+        more := more OR v_rows = v_left;
+        v_left := v_left - v_rows;
+    END LOOP;
+END $$;
+
+-- Notes what was applied: up to the cut, and to the records that are new. Ranges that touch are one, and what was removed
+-- from the log is forgotten, so it stays as small as what is outstanding. Locked by id, as claims do.
+CREATE OR REPLACE FUNCTION {schema}.note_applied(
+    p_extent {schema}.extent, p_gaps int8multirange, p_places {schema}.place[], p_cut bigint, p_new int8multirange
+) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_dealt int8multirange := int8multirange(int8range(p_extent.first_offset,
+        greatest(least(p_cut, p_extent.tracked_until) + 1, p_extent.first_offset))) + p_new;
+    v_rest int8multirange := int8multirange(int8range(p_cut + 1, greatest(p_extent.tracked_until, p_cut) + 1));
+    p {schema}.place;
+    v_applied int8multirange;
+BEGIN
+    FOREACH p IN ARRAY p_places LOOP
+        CONTINUE WHEN p.bit IS NULL OR NOT p.counts;
+        v_applied := v_dealt - p.pending - p_gaps;
+        IF p_cut IS NOT NULL THEN
+            v_applied := v_applied + p.applied * v_rest;
+        END IF;
+        IF v_applied <> p.applied THEN
+            UPDATE {schema}.subscription s SET applied = v_applied WHERE s.subscription_id = p.subscription_id;
+        END IF;
+    END LOOP;
+END $$;
+
+-- A bound below which no record is pending, looking at so many records from where it was. Late rows get records out of
+-- turn, but only in noted gaps, which a snapshot without the record still shows: so never beyond one.
+CREATE OR REPLACE FUNCTION {schema}.lowest_pending(p_topic_id integer, p_from bigint, p_until bigint) RETURNS bigint
+LANGUAGE sql VOLATILE
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+    WITH seen AS MATERIALIZED (
+        SELECT r.message_offset, r.completed_at FROM {schema}.record r
+        WHERE r.topic_id = p_topic_id AND r.message_offset >= p_from AND r.message_offset <= p_until
+        ORDER BY r.message_offset LIMIT CASE WHEN EXISTS (
+            -- The common case of a group that is behind: it is where it was.
+            SELECT FROM {schema}.record x WHERE x.topic_id = p_topic_id AND x.message_offset = p_from AND x.completed_at IS NULL
+        ) THEN 1 ELSE 20000 END
+    )
+    SELECT least(
+        coalesce((SELECT min(s.message_offset) FROM seen s WHERE s.completed_at IS NULL),
+                 (SELECT max(s.message_offset) + 1 FROM seen s HAVING count(*) = 20000), p_until + 1),
+        (SELECT min(g.first_offset) FROM {schema}.gap g WHERE g.topic_id = p_topic_id))
+$$;
+
+-- Removes what a change to offset watermark has left, lowest first, and ends the change.
+CREATE OR REPLACE FUNCTION {schema}.drop_records(p_extent {schema}.extent, p_max integer, OUT removed bigint, OUT more boolean)
+LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+    v_last bigint;
+BEGIN
+    SELECT max(q.message_offset) INTO v_last
+    FROM (SELECT r.message_offset FROM {schema}.record r WHERE r.topic_id = p_extent.topic_id
+          ORDER BY r.message_offset LIMIT p_max) q;
+    DELETE FROM {schema}.record r WHERE r.topic_id = p_extent.topic_id AND r.message_offset <= v_last;
+    GET DIAGNOSTICS removed = ROW_COUNT;
+    more := removed = p_max;
+    IF more THEN
+        UPDATE {schema}.extent x SET pending_from = v_last + 1 WHERE x.topic_id = p_extent.topic_id;
+        RETURN;
+    END IF;
+    UPDATE {schema}.extent x SET tracked_until = 0, change_until = NULL, pending_from = 1, bits_used = 0
+    WHERE x.topic_id = p_extent.topic_id;
+    UPDATE {schema}.subscription s SET bit = NULL, applied = '{}', released_until = NULL
+    WHERE s.topic_id = p_extent.topic_id AND (s.bit IS NOT NULL OR s.released_until IS NOT NULL);
+END $$;
+
+-- One step over the records of a topic; at most p_max offsets are dealt with.
+CREATE OR REPLACE FUNCTION {schema}.track(
+    p_topic_id integer, p_max integer, p_now {schema}.injected_time,
+    OUT recorded bigint, OUT changed bigint, OUT completed bigint, OUT removed bigint, OUT more boolean
+)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    e {schema}.extent := {schema}.begin_upkeep(p_topic_id);
+    v_tracking text;
+    v_head bigint;
+    v_gaps int8multirange;
+    v_places {schema}.place[];
+    v_until bigint;
+    v_new int8multirange;
+    v_step record;
+    v_release record;
+    v_pending bigint;
+BEGIN
+    recorded := 0;
+    changed := 0;
+    completed := 0;
+    removed := 0;
+    more := false;
+    -- One statement, one snapshot, after the lock.
+    SELECT t.tracking, h.head, {schema}.gaps(p_topic_id), ARRAY(SELECT p FROM {schema}.places(p_topic_id) p)
+    INTO v_tracking, v_head, v_gaps, v_places
+    FROM {schema}.topic t JOIN {schema}.head h ON h.topic_id = t.topic_id WHERE t.topic_id = p_topic_id;
+    IF v_tracking = 'offset_watermark' THEN
+        IF e.change_until IS NOT NULL THEN
+            SELECT d.removed, d.more INTO removed, more FROM {schema}.drop_records(e, p_max) d;
+        END IF;
+        RETURN;
+    END IF;
+    e.tracked_until := greatest(e.tracked_until, e.first_offset - 1);
+    -- First what has records: what is new is then recorded as it is by now, in most cases once and for all.
+    SELECT * INTO v_step FROM {schema}.apply_progress(e, v_gaps, v_places, p_max, v_now);
+    v_until := greatest(least(v_head, e.tracked_until + p_max - v_step.dealt), e.tracked_until);
+    v_new := int8multirange(int8range(e.tracked_until + 1, v_until + 1));
+    IF NOT isempty(v_new) THEN
+        SELECT m.made, m.completed INTO recorded, completed
+        FROM {schema}.make_records(p_topic_id, v_new - v_gaps, v_places, v_now) m;
+    END IF;
+    SELECT * INTO v_release
+    FROM {schema}.release_records(e, p_max - v_step.dealt - (v_until - e.tracked_until), v_now);
+    changed := v_step.changed + v_release.changed;
+    completed := completed + v_step.completed + v_release.completed;
+    more := v_step.cut IS NOT NULL OR v_until < v_head OR v_release.more;
+    PERFORM {schema}.note_applied(e, v_gaps, v_places, v_step.cut, v_new);
+    v_pending := {schema}.lowest_pending(p_topic_id, greatest(e.pending_from, e.first_offset), v_until);
+    IF (v_until, v_pending) IS DISTINCT FROM (e.tracked_until, e.pending_from) OR v_until >= e.change_until THEN
+        UPDATE {schema}.extent x
+        SET tracked_until = v_until, pending_from = v_pending,
+            change_until = CASE WHEN v_until < x.change_until THEN x.change_until END
+        WHERE x.topic_id = p_topic_id;
+    END IF;
+END $$;
+
+-- The same of a range, by offset.
+CREATE OR REPLACE FUNCTION {schema}.records(p_topic text, p_first bigint, p_last bigint, p_max integer, p_now {schema}.injected_time)
+RETURNS TABLE (message_offset bigint, required text[], completed text[], completed_at timestamptz)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    SELECT s.message_offset, s.required_groups, s.completed_groups,
+           CASE WHEN s.completed_at IS NOT NULL AND NOT s.recorded THEN coalesce(p_now, s.completed_at) ELSE s.completed_at END
+    FROM {schema}.message_status s
+    WHERE s.topic = p_topic AND s.message_offset BETWEEN p_first AND p_last
+    ORDER BY s.message_offset LIMIT p_max
+$$;

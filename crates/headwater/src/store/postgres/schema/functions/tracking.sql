@@ -1,0 +1,168 @@
+-- Which groups count in the records of reference counting, and changes of the mode.
+
+-- A bit that nobody has: never used, or not found in any record.
+CREATE OR REPLACE FUNCTION {schema}.free_bit(p_topic_id integer) RETURNS smallint
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_used bigint;
+    v_topic text;
+    v_bit smallint;
+BEGIN
+    SELECT e.bits_used INTO v_used FROM {schema}.extent e WHERE e.topic_id = p_topic_id;
+    -- Without a look at the records first: there may be millions.
+    FOR v_bit IN
+        SELECT b FROM generate_series(0, 63) b
+        -- A cancelled one that is released may stay for its letters; it needs its bit only where a record still names it.
+        WHERE NOT EXISTS (SELECT FROM {schema}.subscription s WHERE s.topic_id = p_topic_id AND s.bit = b
+                          AND (s.status <> 'cancelled' OR s.released_until IS NOT NULL))
+        ORDER BY v_used & (1::bigint << b) <> 0, b
+    LOOP
+        CONTINUE WHEN v_used & (1::bigint << v_bit) <> 0 AND EXISTS (
+            SELECT FROM {schema}.record r WHERE r.topic_id = p_topic_id AND (r.required | r.completed) & (1::bigint << v_bit) <> 0);
+        UPDATE {schema}.extent e SET bits_used = e.bits_used | (1::bigint << v_bit) WHERE e.topic_id = p_topic_id;
+        UPDATE {schema}.subscription s SET bit = NULL WHERE s.topic_id = p_topic_id AND s.bit = v_bit;
+        RETURN v_bit;
+    END LOOP;
+    SELECT t.name INTO v_topic FROM {schema}.topic t WHERE t.topic_id = p_topic_id;
+    RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = format(
+        'invalid group: topic %s counts references and has 64 groups, which is the most; change its tracking to offset_watermark for any number',
+        v_topic);
+END $$;
+
+-- Gives a subscription that begins to count, or counts again, its place: a bit, where it is required from, what is applied,
+-- and a backfill for what is there already. Runs under the lock of the extent, and takes the head's: see record_late. In
+-- offset watermark the backfill only shows how far the group has caught up.
+CREATE OR REPLACE FUNCTION {schema}.begin_accounting(p_subscription_id integer, p_now timestamptz) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    t {schema}.topic;
+    e {schema}.extent;
+    p {schema}.place;
+    v_head bigint;
+    v_gaps int8multirange;
+    v_bit smallint;
+    v_first bigint;
+    v_last bigint;
+BEGIN
+    SELECT x.* INTO STRICT t FROM {schema}.topic x JOIN {schema}.subscription s ON s.topic_id = x.topic_id
+    WHERE s.subscription_id = p_subscription_id;
+    PERFORM FROM {schema}.head h WHERE h.topic_id = t.topic_id FOR SHARE;
+    SELECT q.* INTO STRICT p FROM {schema}.place_of(p_subscription_id) q;
+    SELECT x.* INTO STRICT e FROM {schema}.extent x WHERE x.topic_id = t.topic_id;
+    SELECT h.head, {schema}.gaps(t.topic_id) INTO v_head, v_gaps FROM {schema}.head h WHERE h.topic_id = t.topic_id;
+    -- What was published while nobody counted keeps its least life.
+    UPDATE {schema}.extent x SET zero_until = {schema}.last_taken(t.topic_id) WHERE x.topic_id = t.topic_id AND x.zero_until IS NULL;
+    v_first := greatest(lower(p.pending), e.first_offset);
+    IF t.tracking = 'offset_watermark' THEN
+        v_last := v_head;
+        UPDATE {schema}.subscription s SET required_from = p.next_offset WHERE s.subscription_id = p_subscription_id;
+    ELSE
+        v_last := e.tracked_until;
+        v_first := greatest(v_first, v_last - 1000000 + 1);
+        v_bit := coalesce(p.bit, {schema}.free_bit(t.topic_id));
+        -- Nothing has to be set for what is done already: no pending record has its bit, and a backfill sets it together with
+        -- what it finds done. But if it comes back before the records have let go of it, some have: then all is applied anew.
+        UPDATE {schema}.subscription s
+        SET bit = v_bit, required_from = p.next_offset, released_until = NULL,
+            applied = CASE WHEN s.released_until IS NULL
+                THEN int8multirange(int8range(e.first_offset, greatest(e.tracked_until + 1, e.first_offset))) - p.pending - v_gaps
+                ELSE '{}' END
+        WHERE s.subscription_id = p_subscription_id;
+    END IF;
+    DELETE FROM {schema}.backfill b WHERE b.subscription_id = p_subscription_id;
+    IF v_first <= v_last THEN
+        INSERT INTO {schema}.backfill (subscription_id, state, first_offset, last_offset, checkpoint, rate_max, created_at)
+        VALUES (p_subscription_id, 'not_started', v_first, v_last, v_first - 1, 50000, v_now);
+    END IF;
+END $$;
+
+-- Ends the accounting of a subscription that died or was cancelled: its status says so already. Runs under the lock of the
+-- extent and takes the head's, so that no late row is handed to a cancelled one, or recorded for either, after this. What
+-- is pending lets go of it step by step: see release_records.
+CREATE OR REPLACE FUNCTION {schema}.end_accounting(p_subscription_id integer) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    s {schema}.subscription;
+BEGIN
+    -- Died in a queue, it counts.
+    IF (SELECT {schema}.counts(x.status, t.semantics) FROM {schema}.subscription x JOIN {schema}.topic t ON t.topic_id = x.topic_id
+        WHERE x.subscription_id = p_subscription_id) THEN
+        RETURN;
+    END IF;
+    PERFORM FROM {schema}.head h
+    WHERE h.topic_id = (SELECT x.topic_id FROM {schema}.subscription x WHERE x.subscription_id = p_subscription_id) FOR SHARE;
+    UPDATE {schema}.subscription x SET released_until = CASE WHEN x.bit IS NOT NULL THEN 0 END
+    WHERE x.subscription_id = p_subscription_id RETURNING x.* INTO STRICT s;
+    UPDATE {schema}.backfill b SET state = 'cancelled', worker = NULL, worker_until = NULL
+    WHERE b.subscription_id = p_subscription_id AND b.state IN ('not_started', 'in_progress');
+    IF s.status = 'cancelled' THEN
+        DELETE FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_id;
+    END IF;
+    PERFORM {schema}.count_no_more(s.topic_id);
+END $$;
+
+-- The topic became a queue, or pub/sub: its dead groups count from now on, or no longer. Runs under the lock of the extent.
+CREATE OR REPLACE FUNCTION {schema}.semantics_changed(p_topic_id integer, p_now timestamptz) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    p {schema}.place;
+BEGIN
+    FOR p IN SELECT q.* FROM {schema}.places(p_topic_id) q WHERE q.status = 'dead' LOOP
+        IF p.counts THEN
+            PERFORM {schema}.begin_accounting(p.subscription_id, p_now);
+        ELSE
+            PERFORM {schema}.end_accounting(p.subscription_id);
+        END IF;
+    END LOOP;
+END $$;
+
+-- Changes how a topic tracks completion; "track" brings it about. Runs under the lock of the extent, and takes the head's: a
+-- late row is recorded by the mode that its hand-out sees, and by nobody else.
+CREATE OR REPLACE FUNCTION {schema}.change_tracking(p_topic_id integer, p_target text, p_now timestamptz) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    t {schema}.topic;
+    e {schema}.extent;
+    v_head bigint;
+    v_subscription integer;
+BEGIN
+    SELECT x.* INTO STRICT t FROM {schema}.topic x WHERE x.topic_id = p_topic_id;
+    SELECT x.* INTO STRICT e FROM {schema}.extent x WHERE x.topic_id = p_topic_id;
+    IF t.tracking = p_target THEN
+        RETURN;
+    END IF;
+    IF e.change_until IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW008', MESSAGE = format(
+            'a change of mode is under way: topic %s becomes %s; wait until it is done, see `headwater topic show`', t.name, t.tracking);
+    END IF;
+    SELECT h.head INTO STRICT v_head FROM {schema}.head h WHERE h.topic_id = p_topic_id FOR UPDATE;
+    UPDATE {schema}.topic x SET tracking = p_target WHERE x.topic_id = p_topic_id;
+    IF p_target = 'offset_watermark' THEN
+        UPDATE {schema}.extent x SET change_until = greatest(x.tracked_until, 0), pending_from = x.first_offset WHERE x.topic_id = p_topic_id;
+        RETURN;
+    END IF;
+    UPDATE {schema}.extent x
+    SET tracked_until = x.first_offset - 1, pending_from = x.first_offset,
+        change_until = CASE WHEN v_head >= x.first_offset THEN v_head END
+    WHERE x.topic_id = p_topic_id;
+    -- Each record is made with what is done by then, so nothing is applied and nothing is to be filled.
+    FOR v_subscription IN SELECT s.subscription_id FROM {schema}.subscription s
+                          WHERE s.topic_id = p_topic_id AND s.status <> 'cancelled' ORDER BY s.subscription_id
+    LOOP
+        UPDATE {schema}.subscription s SET bit = {schema}.free_bit(p_topic_id), applied = '{}', released_until = NULL
+        WHERE s.subscription_id = v_subscription;
+    END LOOP;
+    UPDATE {schema}.backfill b SET state = 'completed', checkpoint = b.last_offset
+    FROM {schema}.subscription s WHERE s.subscription_id = b.subscription_id AND s.topic_id = p_topic_id;
+END $$;
+
+-- How far a change of mode is: offsets dealt with, of so many. No row when none is under way.
+CREATE OR REPLACE FUNCTION {schema}.tracking_change(p_topic_id integer, OUT done bigint, OUT total bigint) RETURNS SETOF record
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    SELECT least(greatest(CASE t.tracking WHEN 'offset_watermark' THEN e.pending_from ELSE e.tracked_until + 1 END - e.first_offset, 0),
+                 greatest(e.change_until - e.first_offset + 1, 0)),
+           greatest(e.change_until - e.first_offset + 1, 0)
+    FROM {schema}.extent e JOIN {schema}.topic t ON t.topic_id = e.topic_id
+    WHERE e.topic_id = p_topic_id AND e.change_until IS NOT NULL
+$$;

@@ -1,0 +1,105 @@
+-- Rights. PUBLIC has nothing. {name}_producer may publish, {name}_consumer may consume, {name}_reader may read. The owner is the
+-- role that migrates. Roles belong to the whole cluster and need CREATEROLE; where the migrating role may not create
+-- them, a notice says so and the owner can grant the same to roles of their own.
+
+-- Takes from PUBLIC what it has of the schema. PostgreSQL grants every new function to PUBLIC, and a dump that is restored where a
+-- role is missing loses the revocation together with the grant that fails. Only where there is something to revoke: a
+-- revocation writes a function's row anew, its text too.
+CREATE OR REPLACE FUNCTION {schema}.revoke_public() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_object text;
+BEGIN
+    FOR v_object IN
+        SELECT 'FUNCTION ' || p.oid::regprocedure FROM pg_proc p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
+        WHERE p.pronamespace = '{schema}'::regnamespace AND a.grantee = 0
+        UNION
+        SELECT CASE c.relkind WHEN 'S' THEN 'SEQUENCE ' ELSE 'TABLE ' END || c.oid::regclass FROM pg_class c, aclexplode(c.relacl) a
+        WHERE c.relnamespace = '{schema}'::regnamespace AND a.grantee = 0
+        UNION
+        SELECT 'SCHEMA {schema}' FROM pg_namespace n, aclexplode(n.nspacl) a WHERE n.oid = '{schema}'::regnamespace AND a.grantee = 0
+    LOOP
+        EXECUTE format('REVOKE ALL ON %s FROM PUBLIC', v_object);
+    END LOOP;
+END $$;
+
+-- Grants a role what its kind needs. The owner may call it for roles of their own, and calls it again after an upgrade.
+CREATE OR REPLACE FUNCTION {schema}.grant_role(p_role text, p_kind text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_functions text[];
+    v_function text;
+BEGIN
+    -- First: the right to use the schema is what kept a restored one closed.
+    PERFORM {schema}.revoke_public();
+    CASE p_kind
+        WHEN 'producer' THEN
+            v_functions := ARRAY['begin_epoch', 'cron_fire', 'cron_last', 'last_taken', 'publish', 'publish_batch', 'publish_bytes',
+                                 'read_clock', 'tracking_change'];
+        WHEN 'consumer' THEN
+            v_functions := ARRAY['advance', 'backfills', 'beat', 'begin_epoch', 'claim', 'claimable', 'clean', 'clean_subscription',
+                                 'depart', 'detect_dead', 'elapse', 'elect', 'enter', 'extend', 'fail_backfill', 'forget_inbox',
+                                 'forget_old', 'heartbeat', 'job_ran', 'jobs', 'keep_partitions', 'last_taken', 'log_ack', 'maintain',
+                                 'move_clock', 'places', 'purge', 'raise_flag', 'read_clock', 'records', 'redrive', 'resign',
+                                 'settle_inside', 'settle_parts', 'start_backfill', 'step_backfill', 'subscribe', 'take_backfill',
+                                 'take_over', 'track', 'tracking_change', 'turn_backfill', 'wake', 'watch', 'went_past', 'withdraw'];
+        WHEN 'reader' THEN
+            v_functions := ARRAY['backfills', 'jobs', 'last_taken', 'places', 'records', 'tracking_change', 'went_past'];
+        ELSE
+            RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = format('invalid kind: %s is not producer, consumer or reader', p_kind);
+    END CASE;
+    EXECUTE format('GRANT USAGE ON SCHEMA {schema} TO %I', p_role);
+    EXECUTE format('GRANT SELECT ON {schema}.schema_version, {schema}.topic TO %I', p_role);
+    IF p_kind = 'reader' THEN
+        EXECUTE format('GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO %I', p_role);
+    ELSIF p_kind = 'consumer' THEN
+        EXECUTE format('GRANT SELECT ON {schema}.message, {schema}.subscription, {schema}.head, {schema}.cursor, {schema}.outstanding, '
+                       '{schema}.gap, {schema}.schedule, {schema}.dead_letter, {schema}.epoch, {schema}.extent, {schema}.mark, '
+                       '{schema}.record, {schema}.backfill, {schema}.activity, {schema}.ack_log TO %I', p_role);
+        -- Acks delete, and lock first: that takes the right to change some column. The right to delete a range allows more than that.
+        EXECUTE format('GRANT DELETE, UPDATE (parked) ON {schema}.outstanding TO %I', p_role);
+    END IF;
+    FOR v_function IN
+        SELECT p.oid::regprocedure::text FROM pg_proc p
+        WHERE p.pronamespace = '{schema}'::regnamespace AND p.proname = ANY (v_functions)
+          -- Each grant writes the function's row anew, its text too.
+          AND NOT has_function_privilege(p_role, p.oid, 'EXECUTE')
+    LOOP
+        EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', v_function, p_role);
+    END LOOP;
+END $$;
+
+-- Creates the namespace's own roles where the user may, and grants them this version's functions and tables. A role that
+-- Headwater created has a comment that says so, which databases of one cluster share like the role. Another role of the name is refused:
+-- it belongs to other people, who would read every payload.
+CREATE OR REPLACE FUNCTION {schema}.grant_roles() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_mark text := 'headwater: role of namespace {name}';
+    v_kind text;
+    v_role text;
+BEGIN
+    FOREACH v_kind IN ARRAY ARRAY['producer', 'consumer', 'reader'] LOOP
+        v_role := '{name}_' || v_kind;
+        IF to_regrole(quote_ident(v_role)) IS NULL THEN
+            BEGIN
+                EXECUTE format('CREATE ROLE %I NOLOGIN', v_role);
+                EXECUTE format('COMMENT ON ROLE %I IS %L', v_role, v_mark);
+            EXCEPTION
+                WHEN insufficient_privilege THEN
+                    RAISE NOTICE 'role % was not created: creating roles is not allowed to this user', v_role;
+                WHEN duplicate_object OR unique_violation THEN
+                    -- The migration of another database created it a moment ago.
+                    NULL;
+            END;
+        END IF;
+        CONTINUE WHEN to_regrole(quote_ident(v_role)) IS NULL;
+        IF shobj_description(to_regrole(quote_ident(v_role)), 'pg_authid') IS DISTINCT FROM v_mark THEN
+            RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = format(
+                'invalid role: %s exists and was not created for namespace {name}, which would give it the rights of a %s; '
+                'choose another namespace, rename the role, or, if it is meant to have them, run COMMENT ON ROLE %I IS %L',
+                v_role, v_kind, v_role, v_mark);
+        END IF;
+        PERFORM {schema}.grant_role(v_role, v_kind);
+    END LOOP;
+END $$;

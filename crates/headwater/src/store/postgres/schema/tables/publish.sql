@@ -1,0 +1,47 @@
+-- What publishing needs besides the log: messages for later, dedup keys, cron ticks, and processes that wait.
+
+-- Messages whose time has not come.
+CREATE TABLE {schema}.schedule (
+    schedule_id    bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    topic_id       integer NOT NULL REFERENCES {schema}.topic ON DELETE CASCADE,
+    deliver_at     timestamptz NOT NULL,
+    message_id     uuid NOT NULL,
+    key            text,
+    message_type   text,
+    payload        bytea NOT NULL,
+    content_type   text,
+    headers        jsonb,
+    correlation_id text,
+    dedup_key      text
+);
+
+CREATE INDEX schedule_due ON {schema}.schedule (topic_id, deliver_at, schedule_id);
+
+-- Dedup keys in their window. message_offset is null while the first one is still scheduled.
+CREATE TABLE {schema}.dedup (
+    topic_id       integer NOT NULL REFERENCES {schema}.topic ON DELETE CASCADE,
+    dedup_key      text COLLATE "C" NOT NULL,
+    message_id     uuid NOT NULL,
+    message_offset bigint,
+    expires_at     timestamptz NOT NULL,
+    PRIMARY KEY (topic_id, dedup_key)
+);
+
+CREATE INDEX dedup_expiry ON {schema}.dedup (expires_at);
+
+-- Ticks of periodic jobs: each fires once, in the process that comes first.
+CREATE TABLE {schema}.cron (
+    job       text COLLATE "C" PRIMARY KEY,
+    -- The last tick fired, or the time from which on ticks count.
+    last_tick timestamptz NOT NULL,
+    -- What clients can hold: see the log.
+    CONSTRAINT cron_last_tick_readable CHECK (last_tick >= '0001-01-01 00:00:00Z' AND last_tick < '9999-12-30 00:00:00Z')
+) WITH (fillfactor = 50);
+
+-- Processes that wait for a topic: publishers notify only while there is one. Lost in a crash, and raised again.
+CREATE UNLOGGED TABLE {schema}.waiter (
+    topic_id  integer NOT NULL,
+    waiter_id uuid NOT NULL,
+    until     timestamptz NOT NULL,
+    PRIMARY KEY (topic_id, waiter_id)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);

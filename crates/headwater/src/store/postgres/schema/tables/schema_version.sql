@@ -1,0 +1,11 @@
+-- Which version of the schema this is.
+
+CREATE TABLE {schema}.schema_version (
+    one         boolean PRIMARY KEY DEFAULT true CHECK (one),
+    -- The version of the tables.
+    tables      integer NOT NULL,
+    -- The hash of the functions, views, triggers and rights, and the version of the program that put them there.
+    code        text NOT NULL,
+    program     text NOT NULL,
+    migrated_at timestamptz NOT NULL
+);

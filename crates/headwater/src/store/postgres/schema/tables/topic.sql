@@ -1,0 +1,44 @@
+-- Topics and their settings.
+--
+-- {schema} is the quoted schema of a namespace, {name} its bare name.
+
+CREATE TABLE {schema}.topic (
+    topic_id                       integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name                           text COLLATE "C" NOT NULL UNIQUE,
+    semantics                      text NOT NULL CHECK (semantics IN ('queue', 'pub_sub')),
+    tracking                       text NOT NULL CHECK (tracking IN ('offset_watermark', 'reference_counting')),
+    -- Null keeps for ever.
+    message_retention_ms           bigint CHECK (message_retention_ms >= 0),
+    max_retention_ms               bigint CHECK (max_retention_ms > 0),
+    zero_subscription_retention_ms bigint NOT NULL CHECK (zero_subscription_retention_ms >= 0),
+    block_writes                   boolean NOT NULL,
+    zombie_subscription_ttl_ms     bigint NOT NULL CHECK (zombie_subscription_ttl_ms >= 0),
+    lease_ms                       bigint NOT NULL CHECK (lease_ms >= 0),
+    max_attempts                   integer NOT NULL CHECK (max_attempts > 0),
+    backoff_initial_ms             bigint NOT NULL CHECK (backoff_initial_ms >= 0),
+    backoff_max_ms                 bigint NOT NULL CHECK (backoff_max_ms >= 0),
+    ordering                       text NOT NULL CHECK (ordering IN ('none', 'key')),
+    lanes                          integer NOT NULL CHECK (lanes > 0),
+    storage                        text NOT NULL CHECK (storage IN ('shared', 'dedicated')),
+    partition                      text NOT NULL CHECK (partition IN ('none', 'rows', 'hour', 'day', 'month')),
+    partition_rows                 bigint CHECK (partition_rows > 0),
+    payload_bytes_max              integer NOT NULL CHECK (payload_bytes_max > 0),
+    dedup_window_ms                bigint NOT NULL CHECK (dedup_window_ms >= 0),
+    heartbeat_interval_ms          bigint NOT NULL CHECK (heartbeat_interval_ms > 0),
+    heartbeat_timeout_ms           bigint NOT NULL CHECK (heartbeat_timeout_ms > 0),
+    ack_log                        boolean NOT NULL,
+    gap_patience_ms                bigint NOT NULL CHECK (gap_patience_ms >= 0),
+    -- Where the topic's offsets come from. CACHE 1, so that offsets rise with time across sessions.
+    offsets                        regclass,
+    created_at                     timestamptz NOT NULL
+);
+
+-- Small or empty: every ack asks whether any topic keeps an ack log.
+CREATE INDEX topic_ack_log ON {schema}.topic (topic_id) WHERE ack_log;
+
+-- The numbers of topics that are created with tables of their own. Before a table is attached the server searches the default
+-- partition for rows that would belong into it, under a lock that excludes everything else, unless its constraints say that
+-- there are none. So these numbers begin at a thousand million, and the shared table takes no such number. A topic that is given
+-- tables later, while it is empty, has a low number, and the shared table is searched: a constraint for it would refuse its
+-- publishers meanwhile, and for ever if the change were cut short.
+CREATE SEQUENCE {schema}.dedicated_topic_id AS integer MINVALUE 1000000000 CACHE 1;

@@ -1,0 +1,33 @@
+-- Reference counting, and backfills of groups that came late.
+
+-- For each message the groups it is for and those that are done, one bit each (subscription.bit). Apart from the log: a changed
+-- bit must not copy the payload, and the log stays append-only.
+--
+-- No index but the key, and room in the page for a second version of every row: whatever changes in a record, completed_at
+-- included, is then a heap-only update that the next visitor of the page prunes. A partial index on what is pending
+-- would make each completion write the key's index too; extent.pending_from says where to begin instead.
+CREATE TABLE {schema}.record (
+    topic_id       integer NOT NULL,
+    message_offset bigint NOT NULL,
+    required       bigint NOT NULL,
+    completed      bigint NOT NULL,
+    completed_at   timestamptz,
+    PRIMARY KEY (topic_id, message_offset)
+) WITH (fillfactor = 45, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000);
+
+CREATE TABLE {schema}.backfill (
+    subscription_id integer PRIMARY KEY REFERENCES {schema}.subscription ON DELETE CASCADE,
+    state           text NOT NULL CHECK (state IN ('not_started', 'in_progress', 'completed', 'cancelled', 'failed')),
+    first_offset    bigint NOT NULL,
+    last_offset     bigint NOT NULL,
+    checkpoint      bigint NOT NULL,
+    rate_max        integer NOT NULL CHECK (rate_max > 0),
+    created_at      timestamptz NOT NULL,
+    progressed_at   timestamptz,
+    -- Time spent on it, for the rate: it may have been cancelled and resumed.
+    ran_ms          bigint NOT NULL DEFAULT 0,
+    error           text,
+    -- The worker that has it, and until when.
+    worker          text,
+    worker_until    timestamptz
+);
