@@ -50,7 +50,8 @@ pub enum ErrorKind {
     /// The file or schema is not one of Headwater's, or is damaged: it was not touched. Also a file that was deleted or replaced
     /// while it was open, or that has a second name.
     NotAStore,
-    /// The store's schema is missing or older than this program: run `headwater migrate`.
+    /// The store's schema is missing or older than this program: run `headwater migrate`. Also a store that a development version
+    /// made before the first release: it is not read.
     SchemaOutdated,
     /// The store's schema is newer than this program: upgrade the program.
     SchemaTooNew,

@@ -195,9 +195,8 @@ pub(super) fn inspect(location: &Location, adopt: bool) -> Result<()> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags).map_err(failed)?;
     patience::install(&connection).map_err(failed)?;
-    match migrate::version(&connection, &location.name) {
-        Ok(Some(version)) => migrate::check_not_newer(version, &location.name)?,
-        Ok(None) => migrate::check_may_install(&connection, &location.name, adopt)?,
+    match migrate::check_may_open(&connection, &location.name, adopt) {
+        Ok(()) => {}
         // Only a connection that may write can roll back what a crash left in a journal; nothing is wrong with the file.
         Err(error) if needs_recovery(&error) => return Ok(()),
         Err(error) => return Err(error),

@@ -1,11 +1,11 @@
 //! Maintain: one bounded round of upkeep, and the removal of everything.
 
-use rusqlite::{Connection, params};
+use rusqlite::params;
 
-use super::decode;
 use super::fault::Attempt;
 use super::promote::promote;
 use super::work::Work;
+use super::{decode, migrate};
 use crate::limits::{INBOX_FORGET_MAX, INBOX_RETENTION};
 use crate::store::Maintained;
 use crate::topic::TopicId;
@@ -36,23 +36,11 @@ pub(super) fn maintain(work: &mut Work<'_>) -> Attempt<Maintained> {
 pub(super) fn drop_all(work: &mut Work<'_>) -> Attempt<bool> {
     let connection = work.connection;
     // Views and triggers first: dropping a table checks that nothing still names it.
-    for kind in ["trigger", "view", "table"] {
-        for name in ours(connection, kind)? {
-            // Our own names, from the database's own catalogue, quoted.
-            connection.execute_batch(&format!("DROP {kind} \"{}\"", name.replace('"', "\"\"")))?;
-        }
-    }
+    migrate::drop_ours(connection, &["trigger", "view", "table"])?;
     let others: i64 = connection.query_row(
         "SELECT count(*) FROM sqlite_master WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'",
         [],
         |row| row.get(0),
     )?;
     Ok(others == 0)
-}
-
-fn ours(connection: &Connection, kind: &str) -> Attempt<Vec<String>> {
-    let mut statement = connection.prepare(
-        "SELECT name FROM sqlite_master WHERE type = ?1 AND name LIKE 'headwater\\_%' ESCAPE '\\'",
-    )?;
-    Ok(decode::all(&mut statement, [kind], |row| row.get(0))?)
 }

@@ -1,29 +1,64 @@
-//! The schema and its versions: one list, run in order, in one transaction.
+//! The schema of the file: tables, which are migrated by version, and code (views and triggers), which is replaced whole.
+//!
+//! Why programs of different versions can have one file open. The code of a file is that of the newest program that opened it;
+//! an older program with the same version of the tables works with it and leaves it alone. A later version of the tables
+//! refuses older programs: when they open the file, and at their next write if they have it open already. That check is part of the write
+//! transaction, and a migration is one too: no program writes to tables that it does not know.
 
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior};
 
 use super::connection::Location;
-use super::fault::sqlite_error;
+use super::decode;
+use super::fault::{Attempt, sqlite_error};
 use super::patience;
 use crate::error::{Error, ErrorKind, Result};
 use crate::namespace::SqlitePath;
+use crate::store::schema;
 
-/// Every migration ever released, by version. Append only: files of any earlier version are out there.
-pub(super) const MIGRATIONS: &[(i64, &str)] = &[
-    (1, include_str!("migrations/0001_initial.sql")),
-    (2, include_str!("migrations/0002_owners_and_limits.sql")),
-    (3, include_str!("migrations/0003_inbox.sql")),
-    (4, include_str!("migrations/0004_cron.sql")),
-    (5, include_str!("migrations/0005_life_cycle.sql")),
-    (6, include_str!("migrations/0006_bits_used.sql")),
-];
-
-/// The version this program writes.
-pub fn newest() -> i64 {
-    MIGRATIONS.last().expect("there is a first migration").0
+/// What one program installs and works with.
+#[derive(Clone, Copy)]
+pub(super) struct Schema {
+    /// The tables of a new file: complete, at the newest version.
+    pub(super) tables: &'static [&'static str],
+    /// By version, from 2 on: what brings the tables of the version before to it. Append only: files of any released version exist.
+    pub(super) steps: &'static [(i64, &'static str)],
+    /// Views and triggers. An edit must still serve older programs with the same version of the tables; what cannot is a migration.
+    pub(super) code: &'static [&'static str],
+    /// The version of the program.
+    pub(super) program: &'static str,
 }
 
-/// The version a file is at, without touching it; `None` if it is not there, or holds nothing of Headwater's.
+macro_rules! files {
+    ($($file:literal),* $(,)?) => { &[$(include_str!(concat!("schema/", $file)),)*] };
+}
+
+/// The schema of this program.
+pub(super) const SCHEMA: Schema = Schema {
+    tables: files![
+        "tables/meta.sql",
+        "tables/topic.sql",
+        "tables/message.sql",
+        "tables/schedule.sql",
+        "tables/dedup.sql",
+        "tables/subscription.sql",
+        "tables/outstanding.sql",
+        "tables/dead_letter.sql",
+        "tables/owner.sql",
+        "tables/tracking.sql",
+        "tables/retention.sql",
+        "tables/maintenance.sql",
+    ],
+    steps: &[],
+    code: files!["triggers.sql", "views.sql", "publish_trigger.sql"],
+    program: env!("CARGO_PKG_VERSION"),
+};
+
+/// The version of the tables that this program works with.
+pub fn newest() -> i64 {
+    SCHEMA.version()
+}
+
+/// The version of the tables in a file, without touching it; `None` if it is not there, or holds nothing of Headwater's.
 pub fn version_of(path: &SqlitePath) -> Result<Option<i64>> {
     let location = Location::new(path)?;
     let Some(path) = location.path.as_ref().filter(|path| path.exists()) else { return Ok(None) };
@@ -40,91 +75,189 @@ pub fn version_of(path: &SqlitePath) -> Result<Option<i64>> {
         _ => Connection::open_with_flags(path, flags).map_err(failed)?,
     };
     patience::install(&connection).map_err(failed)?;
-    version(&connection, &location.name)
+    Ok(Found::read(&connection, &location.name)?.map(|found| found.version))
 }
 
-/// Refuses a file that is not at the newest version: where it cannot be written it cannot be brought there.
+/// Refuses a file whose tables have another version: for those that read it without bringing it there.
 pub(super) fn check_current(connection: &Connection, location: &str) -> Result<()> {
-    let found = match version(connection, location)? {
-        Some(version) if version == newest() => return Ok(()),
-        Some(version) => format!("its version is {version}, this program reads {}", newest()),
-        None => "it holds nothing of Headwater".into(),
+    let Some(found) = Found::read(connection, location)? else {
+        let text = format!("the store cannot be read: {location}: it holds nothing of Headwater");
+        return Err(Error::new(ErrorKind::NotAStore, text));
     };
-    Err(Error::new(ErrorKind::NotAStore, format!("the store cannot be read: {location}: {found}")))
+    SCHEMA.check_not_newer(found.version, location)?;
+    if found.version == newest() {
+        return Ok(());
+    }
+    let text = format!(
+        "schema version {} is older than this program's {}, open the store once for writing: {location}",
+        found.version,
+        newest()
+    );
+    Err(Error::new(ErrorKind::SchemaOutdated, text))
 }
 
-/// Brings the file to the newest version.
-///
-/// Safe when many processes open at once: `BEGIN IMMEDIATE` lets one in at a time, and whoever comes second finds
-/// nothing left to do. All of it is one transaction, so a crash leaves the file as it was.
+/// The same at the start of every write transaction: one row, read under the lock that a migration needs too.
+pub(super) fn check_written(connection: &Connection, location: &str) -> Attempt<()> {
+    const VERSION: &str = "SELECT CAST(value AS INTEGER) FROM headwater_meta WHERE key = 'schema'";
+    let found: Option<i64> =
+        connection.prepare_cached(VERSION)?.query_row([], |row| row.get(0)).optional()?;
+    if found == Some(newest()) { Ok(()) } else { Ok(check_current(connection, location)?) }
+}
+
+/// Refuses, before anything is touched, a file that [`migrate`] would refuse.
+pub(super) fn check_may_open(connection: &Connection, location: &str, adopt: bool) -> Result<()> {
+    match Found::read(connection, location)? {
+        Some(found) => SCHEMA.check_not_newer(found.version, location),
+        None => check_may_install(connection, location, adopt),
+    }
+}
+
+/// Brings the file to this program's tables and code.
 pub(super) fn migrate(connection: &mut Connection, location: &str, adopt: bool) -> Result<()> {
-    if version(connection, location)? == Some(newest()) {
-        return Ok(());
-    }
-    run(connection, location, adopt, MIGRATIONS)
+    SCHEMA.install(connection, location, adopt)
 }
 
-fn run(connection: &mut Connection, location: &str, adopt: bool, migrations: &[(i64, &str)]) -> Result<()> {
-    let failed = |error| sqlite_error(location, error);
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
-    let found = version(&transaction, location)?;
-    match found {
-        Some(found) => check_not_newer(found, location)?,
-        None => check_may_install(&transaction, location, adopt)?,
+impl Schema {
+    pub(super) fn version(&self) -> i64 {
+        self.steps.last().map_or(1, |(version, _)| *version)
     }
-    let found = found.unwrap_or(0);
-    for (version, sql) in migrations.iter().filter(|(version, _)| *version > found) {
-        transaction.execute_batch(sql).map_err(failed)?;
-        transaction
-            .execute(
-                "INSERT INTO headwater_meta (key, value) VALUES ('schema_version', ?1) \
-                 ON CONFLICT (key) DO UPDATE SET value = excluded.value",
-                [version.to_string()],
+
+    /// Safe when many processes open at once: `BEGIN IMMEDIATE` lets one in at a time, and the second finds nothing left to
+    /// do. All of it is one transaction: a crash leaves the file as it was, and no other connection meets a file without code.
+    pub(super) fn install(&self, connection: &mut Connection, location: &str, adopt: bool) -> Result<()> {
+        if Found::read(connection, location)?.is_some_and(|found| self.is_current(&found)) {
+            return Ok(());
+        }
+        let failed = |error| sqlite_error(location, error);
+        let transaction =
+            connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
+        let found = Found::read(&transaction, location)?;
+        match &found {
+            Some(found) => self.check_not_newer(found.version, location)?,
+            None => check_may_install(&transaction, location, adopt)?,
+        }
+        if found.as_ref().is_some_and(|found| self.is_current(found)) {
+            return Ok(());
+        }
+        let before = found.map(|found| found.version);
+        self.apply(&transaction, before).map_err(failed)?;
+        transaction.commit().map_err(failed)?;
+        let (from, to, program) = (before.unwrap_or(0), self.version(), self.program);
+        tracing::info!(location, from, to, program, "schema migrated");
+        Ok(())
+    }
+
+    /// Without code in between: a table that is renamed or rebuilt would have every view and trigger checked that names it.
+    fn apply(&self, connection: &Connection, before: Option<i64>) -> rusqlite::Result<()> {
+        match before {
+            None => self.tables.iter().try_for_each(|sql| connection.execute_batch(sql))?,
+            Some(before) => {
+                drop_ours(connection, &["trigger", "view"])?;
+                let mut later = self.steps.iter().filter(|(version, _)| *version > before);
+                later.try_for_each(|(_, sql)| connection.execute_batch(sql))?;
+            }
+        }
+        self.code.iter().try_for_each(|sql| connection.execute_batch(sql))?;
+        let mut store = connection.prepare(
+            "INSERT INTO headwater_meta (key, value) VALUES (?1, ?2) \
+             ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+        )?;
+        store.execute(["schema", &self.version().to_string()])?;
+        store.execute(["schema_code", &schema::hash(self.code)])?;
+        store.execute(["schema_program", self.program])?;
+        Ok(())
+    }
+
+    /// Whether nothing is to be done: the tables are this program's, the code is this or a newer program's.
+    fn is_current(&self, found: &Found) -> bool {
+        found.version == self.version()
+            && (found.code == schema::hash(self.code) || schema::newer(&found.program, self.program))
+    }
+
+    /// Refuses tables from the future.
+    fn check_not_newer(&self, found: i64, location: &str) -> Result<()> {
+        let newest = self.version();
+        if found <= newest {
+            return Ok(());
+        }
+        let text =
+            format!("schema version {found} is newer than this program's {newest}, upgrade it: {location}");
+        Err(Error::new(ErrorKind::SchemaTooNew, text))
+    }
+}
+
+/// The schema that a file has.
+#[derive(Debug, Default)]
+struct Found {
+    version: i64,
+    code: String,
+    program: String,
+}
+
+impl Found {
+    /// `None` if the file has none.
+    fn read(connection: &Connection, location: &str) -> Result<Option<Found>> {
+        let failed = |error| sqlite_error(location, error);
+        let there: Option<i64> = connection
+            .query_row(
+                "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'headwater_meta'",
+                [],
+                |row| row.get(0),
             )
+            .optional()
             .map_err(failed)?;
-        tracing::info!(location, version, "schema migrated");
+        if there.is_none() {
+            return Ok(None);
+        }
+        let mut found = Found::default();
+        let mut version = None;
+        let mut statement = connection
+            .prepare("SELECT key, value FROM headwater_meta WHERE key LIKE 'schema%'")
+            .map_err(failed)?;
+        let rows: Vec<(String, String)> =
+            decode::all(&mut statement, [], |row| Ok((row.get(0)?, row.get(1)?))).map_err(failed)?;
+        for (key, value) in rows {
+            match key.as_str() {
+                "schema" => version = value.parse().ok(),
+                "schema_code" => found.code = value,
+                "schema_program" => found.program = value,
+                "schema_version" => return Err(unreleased(location)),
+                _ => {}
+            }
+        }
+        found.version = version.ok_or_else(|| {
+            let text = format!("not a store of Headwater: headwater_meta has no schema version: {location}");
+            Error::new(ErrorKind::NotAStore, text)
+        })?;
+        Ok(Some(found))
     }
-    transaction.commit().map_err(failed)
 }
 
-/// The version of the schema in the file; `None` if there is none.
-pub(super) fn version(connection: &Connection, location: &str) -> Result<Option<i64>> {
-    let failed = |error| sqlite_error(location, error);
-    let there: Option<i64> = connection
-        .query_row(
-            "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'headwater_meta'",
-            [],
-            |row| row.get(0),
-        )
-        .optional()
-        .map_err(failed)?;
-    if there.is_none() {
-        return Ok(None);
-    }
-    let value: Option<String> = connection
-        .query_row("SELECT value FROM headwater_meta WHERE key = 'schema_version'", [], |row| row.get(0))
-        .optional()
-        .map_err(failed)?;
-    let version = value.as_deref().and_then(|value| value.parse().ok());
-    version.map(Some).ok_or_else(|| {
-        let text = format!("not a store of Headwater: headwater_meta has no schema_version: {location}");
-        Error::new(ErrorKind::NotAStore, text)
-    })
+fn unreleased(location: &str) -> Error {
+    let text = format!(
+        "made by a development version of Headwater before the first release, which this program does not read; nothing \
+         was changed: {location}; to begin with an empty store use another file, or drop the headwater_* tables of this one; \
+         what is in it can be read with the program that made it"
+    );
+    Error::new(ErrorKind::SchemaOutdated, text)
 }
 
-/// Refuses a schema from the future.
-pub(super) fn check_not_newer(found: i64, location: &str) -> Result<()> {
-    let newest = newest();
-    if found <= newest {
-        return Ok(());
+/// Drops every object of Headwater's of these kinds, in this order.
+pub(super) fn drop_ours(connection: &Connection, kinds: &[&str]) -> rusqlite::Result<()> {
+    const OURS: &str =
+        "SELECT name FROM sqlite_master WHERE type = ?1 AND name LIKE 'headwater\\_%' ESCAPE '\\'";
+    for kind in kinds {
+        let names: Vec<String> = decode::all(&mut connection.prepare(OURS)?, [kind], |row| row.get(0))?;
+        for name in names {
+            // Our own names, from the database's own catalogue, quoted.
+            connection.execute_batch(&format!("DROP {kind} \"{}\"", name.replace('"', "\"\"")))?;
+        }
     }
-    let text =
-        format!("schema version {found} is newer than this program's {newest}, upgrade it: {location}");
-    Err(Error::new(ErrorKind::SchemaTooNew, text))
+    Ok(())
 }
 
 /// Refuses a database that belongs to another application, unless it invited Headwater in.
-pub(super) fn check_may_install(connection: &Connection, location: &str, adopt: bool) -> Result<()> {
+fn check_may_install(connection: &Connection, location: &str, adopt: bool) -> Result<()> {
     let failed = |error| sqlite_error(location, error);
     let mut statement = connection
         .prepare("SELECT name FROM sqlite_master WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY name LIMIT 4")
@@ -140,41 +273,4 @@ pub(super) fn check_may_install(connection: &Connection, location: &str, adopt: 
         others.join(", ")
     );
     Err(Error::new(ErrorKind::NotAStore, text))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_later_migration_is_appended_and_runs_once() {
-        let mut connection = Connection::open_in_memory().unwrap();
-        migrate(&mut connection, "x", false).unwrap();
-        let newer = newest() + 1;
-        let later = [MIGRATIONS, &[(newer, "CREATE TABLE headwater_later (n INTEGER) STRICT")]].concat();
-        // A newer program's list, whose newest this program does not know: the runner takes any list.
-        run(&mut connection, "x", false, &later).unwrap();
-        assert_eq!(version(&connection, "x").unwrap(), Some(newer));
-        assert_eq!(migrate(&mut connection, "x", false).unwrap_err().kind(), ErrorKind::SchemaTooNew);
-    }
-
-    #[test]
-    fn every_earlier_version_is_migrated() {
-        for count in 1..MIGRATIONS.len() {
-            let mut connection = Connection::open_in_memory().unwrap();
-            run(&mut connection, "x", false, &MIGRATIONS[..count]).unwrap();
-            assert_eq!(version(&connection, "x").unwrap(), Some(MIGRATIONS[count - 1].0));
-            migrate(&mut connection, "x", false).unwrap();
-            assert_eq!(version(&connection, "x").unwrap(), Some(newest()));
-        }
-    }
-
-    #[test]
-    fn a_failing_migration_leaves_nothing_behind() {
-        let mut connection = Connection::open_in_memory().unwrap();
-        let broken = (newest() + 1, "CREATE TABLE headwater_later (n INTEGER); SELECT nonsense FROM nowhere");
-        run(&mut connection, "x", false, &[MIGRATIONS, &[broken]].concat()).unwrap_err();
-        assert_eq!(version(&connection, "x").unwrap(), None);
-        migrate(&mut connection, "x", false).unwrap();
-    }
 }

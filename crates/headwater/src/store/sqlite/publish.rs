@@ -8,8 +8,8 @@ use rusqlite::{Connection, OptionalExtension, params};
 use uuid::Uuid;
 
 use super::fault::{Attempt, Fault};
-use super::row_key;
 use super::work::Work;
+use super::{migrate, row_key};
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{DELAY_MAX, PAYLOAD_BYTES_DEFAULT};
 use crate::message::{NewMessage, Offset, Published, validate_batch};
@@ -55,7 +55,7 @@ pub fn publish(
     let now_ms = Timestamp::now().as_millisecond();
     // A savepoint: a caller who goes on after an error must not commit half a batch.
     transaction.execute_batch("SAVEPOINT headwater_publish").map_err(|error| failed(error.into()))?;
-    let published = publish_here(transaction, topic, messages, now_ms);
+    let published = publish_here(transaction, &location, topic, messages, now_ms);
     let end = match published {
         Ok(_) => "RELEASE headwater_publish",
         Err(_) => "ROLLBACK TO headwater_publish; RELEASE headwater_publish",
@@ -69,6 +69,7 @@ pub fn publish(
 
 fn publish_here(
     connection: &Connection,
+    location: &str,
     topic: &TopicName,
     messages: &[NewMessage],
     now_ms: i64,
@@ -77,6 +78,7 @@ fn publish_here(
         .query_row("SELECT value FROM headwater_meta WHERE key = 'auto_create'", [], |row| row.get(0))
         .optional()
         .map_err(no_schema)?;
+    migrate::check_written(connection, location)?;
     let mut logs = Logs::default();
     let prepared = Prepared::batch(messages);
     let log = logs.of(connection, topic, auto_create.as_deref() == Some("1"), messages, now_ms)?;

@@ -36,7 +36,11 @@ impl Place {
     }
 
     async fn open(&self) -> SqliteStore {
-        open_at(&self.path(), OpenOptions::default()).await.unwrap()
+        self.try_open(OpenOptions::default()).await.unwrap()
+    }
+
+    async fn try_open(&self, options: OpenOptions) -> Result<SqliteStore> {
+        open_at(&self.path(), options).await
     }
 
     /// A plain connection of the caller's own.

@@ -18,12 +18,12 @@ use super::connection::Location;
 use super::fault::{
     Attempt, Fault, commit_error, is_busy, is_damage, is_unknown_commit, shared_error, sqlite_error,
 };
-use super::patience;
 use super::queue::{Queue, Taken};
 use super::take_over::Proofs;
 use super::trust::Trust;
 use super::watch::Watch;
 use super::work::{BoxCommand, Kind, Work};
+use super::{migrate, patience};
 use crate::clock::Clock;
 use crate::clock::guard::Memory;
 use crate::error::{Error, ErrorKind, panic_text};
@@ -349,8 +349,7 @@ impl Writer {
         patience::at_most(self.patience / TRIES_PER_PATIENCE, || execute(connection, "BEGIN IMMEDIATE"))
             .map_err(Failure::Begin)?;
         let writes = slots.iter().any(|slot| slot.command.kind() != Kind::Read);
-        let looked = if writes { clock::look(connection, &self.clock, self.memory) } else { Ok(None) };
-        let looked = looked.map_err(Failure::Begin)?;
+        let looked = if writes { self.before_writing() } else { Ok(None) }?;
         let mut work = Work::new(connection, &self.clock, synced);
         let alone = slots.len() == 1;
         for slot in &mut *slots {
@@ -365,6 +364,15 @@ impl Writer {
             self.hub.wake(topic);
         }
         Ok(())
+    }
+
+    /// What every transaction that writes checks first: its tables are those that this program knows, and the clock did not step.
+    fn before_writing(&self) -> Result<Option<Memory>, Failure> {
+        migrate::check_written(&self.connection, &self.location.name).map_err(|fault| match fault {
+            Fault::Sqlite(error) => Failure::Begin(error),
+            fault => Failure::Refused(fault.into_error(&self.location.name)),
+        })?;
+        clock::look(&self.connection, &self.clock, self.memory).map_err(Failure::Begin)
     }
 
     /// `synchronous` can only change between transactions. In WAL mode one fsync makes everything before it durable

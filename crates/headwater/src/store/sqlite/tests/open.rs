@@ -94,11 +94,31 @@ async fn a_damaged_store_is_refused_untouched() {
 async fn a_newer_schema_is_refused_untouched() {
     let place = Place::new();
     place.open().await.close().await.unwrap();
-    place
-        .connect()
-        .execute("UPDATE headwater_meta SET value = '99' WHERE key = 'schema_version'", [])
-        .unwrap();
+    place.connect().execute("UPDATE headwater_meta SET value = '99' WHERE key = 'schema'", []).unwrap();
     refused(&place.path(), ErrorKind::SchemaTooNew, "version 99").await;
+}
+
+#[tokio::test]
+async fn a_file_of_a_development_version_is_refused_untouched() {
+    let place = Place::new();
+    let old = place.connect();
+    old.execute_batch(
+        "CREATE TABLE headwater_meta (key TEXT PRIMARY KEY NOT NULL, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
+         INSERT INTO headwater_meta VALUES ('schema_version', '6'), ('auto_create', '1')",
+    )
+    .unwrap();
+    drop(old);
+    let says = "made by a development version of Headwater before the first release";
+    refused(&place.path(), ErrorKind::SchemaOutdated, says).await;
+    for attempt in [
+        place.try_open(OpenOptions::default().read_only(true)).await.unwrap_err(),
+        version_of(&SqlitePath::File(place.path())).unwrap_err(),
+    ] {
+        assert!(
+            attempt.kind() == ErrorKind::SchemaOutdated && attempt.to_string().contains(says),
+            "{attempt:?}"
+        );
+    }
 }
 
 #[tokio::test]
@@ -211,8 +231,11 @@ async fn a_store_opened_read_only_is_read_and_refuses_to_write() {
 async fn a_store_of_another_version_is_not_read_read_only() {
     let place = Place::new();
     place.open().await.close().await.unwrap();
-    let sql = "UPDATE headwater_meta SET value = '1' WHERE key = 'schema_version'";
-    place.connect().execute(sql, []).unwrap();
-    let error = open_at(&place.path(), OpenOptions::default().read_only(true)).await.unwrap_err();
-    assert!(error.kind() == ErrorKind::NotAStore && error.to_string().contains("version is 1"), "{error:?}");
+    for (version, kind) in [("0", ErrorKind::SchemaOutdated), ("99", ErrorKind::SchemaTooNew)] {
+        let sql = "UPDATE headwater_meta SET value = ?1 WHERE key = 'schema'";
+        place.connect().execute(sql, [version]).unwrap();
+        let error = place.try_open(OpenOptions::default().read_only(true)).await.unwrap_err();
+        let says = format!("schema version {version} is ");
+        assert!(error.kind() == kind && error.to_string().contains(&says), "{error:?}");
+    }
 }

@@ -1,88 +1,212 @@
-//! Files that earlier versions made.
+//! Versions of the schema: tables are migrated, code is replaced, and programs of different versions have one file open.
+
+use rusqlite::types::Value;
 
 use super::*;
-use crate::message::Offset;
-use crate::subscription::SubscriptionState;
+use migrate::{SCHEMA, Schema};
 
-fn group(name: &str) -> GroupName {
-    GroupName::new(name).unwrap()
+/// What a later release may do to the tables: a table that views name is rebuilt, another gets a column, a third is new.
+const LATER: &str = "
+    CREATE TABLE headwater_moved (
+        subscription_id INTEGER NOT NULL,
+        lane INTEGER NOT NULL,
+        next_offset INTEGER NOT NULL,
+        turn INTEGER NOT NULL DEFAULT 0,
+        later INTEGER NOT NULL DEFAULT 7,
+        PRIMARY KEY (subscription_id, lane)
+    ) STRICT, WITHOUT ROWID;
+    INSERT INTO headwater_moved (subscription_id, lane, next_offset, turn)
+    SELECT subscription_id, lane, next_offset, turn FROM headwater_cursor;
+    DROP TABLE headwater_cursor;
+    ALTER TABLE headwater_moved RENAME TO headwater_cursor;
+    ALTER TABLE headwater_message ADD COLUMN later TEXT;
+    CREATE TABLE headwater_later (n INTEGER) STRICT;";
+const BROKEN: &str = "CREATE TABLE headwater_later (n INTEGER); SELECT nonsense FROM nowhere";
+const LATER_VIEW: &str = "CREATE VIEW headwater_laters AS SELECT later FROM headwater_cursor";
+
+fn with(texts: &'static [&'static str], more: &'static str) -> &'static [&'static str] {
+    Box::leak([texts, &[more]].concat().into_boxed_slice())
 }
 
-fn number(place: &Place, sql: &str) -> i64 {
-    place.connect().query_row(sql, [], |row| row.get(0)).unwrap()
-}
-
-/// A file as an earlier version made it.
-fn at_version(place: &Place, newest: usize) -> Connection {
-    let old = place.connect();
-    for (version, sql) in &migrate::MIGRATIONS[..newest] {
-        old.execute_batch(sql).unwrap();
-        old.execute(
-            "INSERT OR REPLACE INTO headwater_meta (key, value) VALUES ('schema_version', ?1)",
-            [version.to_string()],
-        )
-        .unwrap();
+/// A later release with later tables.
+fn later() -> Schema {
+    let edit = |text: &&'static str| -> &'static str {
+        let turn = "turn INTEGER NOT NULL DEFAULT 0,";
+        let payload = "correlation_id TEXT,\n    payload BLOB NOT NULL\n) STRICT;";
+        match *text {
+            text if text.contains(turn) => {
+                text.replace(turn, &format!("{turn} later INTEGER NOT NULL DEFAULT 7,")).leak()
+            }
+            text if text.contains("headwater_message (") => {
+                text.replace(payload, &payload.replace("NULL\n)", "NULL,\n later TEXT\n)")).leak()
+            }
+            text => text,
+        }
+    };
+    let tables: Vec<&'static str> = SCHEMA.tables.iter().map(edit).collect();
+    Schema {
+        tables: with(tables.leak(), "CREATE TABLE headwater_later (n INTEGER) STRICT;"),
+        steps: &[(2, LATER)],
+        code: with(SCHEMA.code, LATER_VIEW),
+        program: "99.0.0",
     }
-    old
 }
 
-#[tokio::test]
-async fn a_file_of_version_5_does_not_know_which_bits_its_records_have_and_looks() {
-    let place = Place::new();
-    let old = at_version(&place, 5);
-    old.execute_batch(
-        "INSERT INTO headwater_topic (name, semantics, created_at_ms, tracking, last_offset, tracked_until, zero_until)
-         VALUES ('orders', 'pub_sub', 1, 'reference_counting', 1, 1, 0);
-         INSERT INTO headwater_message (row_key, message_id, payload, headers, created_at_ms)
-         VALUES ((1 << 43) | 1, zeroblob(16), x'78', '{}', 1);
-         INSERT INTO headwater_record VALUES ((1 << 43) | 1, 3, 3, 1);
-         INSERT INTO headwater_subscription (topic_id, group_name, lanes, start_offset, created_at_ms, status_at_ms, bit)
-         VALUES (1, 'a', 0, 1, 1, 1, 0);
-         INSERT INTO headwater_cursor (subscription_id, lane, next_offset) VALUES (1, 0, 2);",
-    )
-    .unwrap();
-    drop(old);
-    let store = place.open().await;
-    store.subscribe(&topic("orders"), &group("new"), Start::Now).await.unwrap();
-    let bit = number(&place, "SELECT bit FROM headwater_subscription WHERE group_name = 'new'");
-    assert_eq!(bit, 2, "a message still names the group that had bit 1");
-    assert_eq!(number(&place, "SELECT bits_used FROM headwater_topic"), 0b111);
+/// A release of another version with the same tables and one view more.
+fn other_code(program: &'static str) -> Schema {
+    Schema { code: with(SCHEMA.code, "CREATE VIEW headwater_extra AS SELECT 1 AS one"), program, ..SCHEMA }
 }
 
-#[tokio::test]
-async fn a_file_of_version_4_keeps_its_subscriptions_and_their_places() {
-    let place = Place::new();
-    let old = at_version(&place, 4);
-    old.execute_batch(
-        "INSERT INTO headwater_topic (name, semantics, created_at_ms) VALUES ('orders', 'pub_sub', 1), ('idle', 'queue', 1);
-         INSERT INTO headwater_subscription (topic_id, group_name, lanes, start_offset, reassigned, created_at_ms)
-         VALUES (1, 'workers', 0, 1, 4, 1), (1, 'gone', 0, 1, 0, 1);
-         DELETE FROM headwater_subscription WHERE group_name = 'gone';
-         INSERT INTO headwater_cursor (subscription_id, lane, next_offset) VALUES (1, 0, 3);
-         UPDATE headwater_cursor SET next_offset = 9 WHERE subscription_id = 0;
-         INSERT INTO headwater_range VALUES (9, 2, 2, 1, NULL, NULL, 0, 1, 0, 0, NULL, 'failed');",
-    )
-    .unwrap();
-    for payload in ["one", "two", "three"] {
-        old.execute("INSERT INTO headwater_publish (topic, payload) VALUES ('orders', ?1)", [payload])
-            .unwrap();
+fn rows(connection: &Connection, sql: &str) -> Vec<Vec<Value>> {
+    let mut statement = connection.prepare(sql).unwrap();
+    let columns = statement.column_count();
+    decode::all(&mut statement, [], |row| (0..columns).map(|at| row.get(at)).collect()).unwrap()
+}
+
+fn meta(connection: &Connection, key: &str) -> String {
+    connection.query_row("SELECT value FROM headwater_meta WHERE key = ?1", [key], |row| row.get(0)).unwrap()
+}
+
+fn has(connection: &Connection, name: &str) -> bool {
+    connection
+        .query_row("SELECT count(*) = 1 FROM sqlite_master WHERE name = ?1", [name], |row| row.get(0))
+        .unwrap()
+}
+
+/// The whole schema, however its tables came to be: the text of a table that was altered differs from that of a new one.
+fn shape(connection: &Connection) -> Vec<Vec<Value>> {
+    let tables = "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name";
+    let mut shape =
+        rows(connection, "SELECT type, name, sql FROM sqlite_master WHERE type <> 'table' ORDER BY 1, 2");
+    for table in rows(connection, tables) {
+        let [Value::Text(name)] = &table[..] else { panic!("{table:?}") };
+        shape.extend(rows(connection, &format!("SELECT * FROM pragma_table_xinfo('{name}')")));
+        shape.extend(rows(connection, &format!("SELECT * FROM pragma_table_list('{name}')")));
+        shape.push(table);
     }
-    drop(old);
-    let store = place.open().await;
-    let status = store.subscriptions(&topic("orders")).await.unwrap().remove(0);
-    assert_eq!((status.state, status.next, status.floor), (SubscriptionState::Active, Offset(3), Offset(1)));
-    assert_eq!((status.lag, status.retrying, status.reassigned), (2, 1, 4));
-    assert_eq!(store.topic(&topic("orders")).await.unwrap().settings, TopicSettings::pub_sub());
-    let subscription = store.subscribe(&topic("orders"), &group("workers"), Start::Now).await.unwrap();
-    assert_eq!(subscription.subscription_id, status.subscription_id);
-    assert_eq!(drain(&store, &subscription).await, ["two", "three"]);
-    let new = store.subscribe(&topic("orders"), &group("new"), Start::Beginning).await.unwrap();
-    assert_eq!(new.subscription_id.0, 3, "the number of one that is gone is not used again");
-    assert_eq!(number(&place, "SELECT zero_until FROM headwater_topic WHERE name = 'orders'"), 0);
-    assert_eq!(
-        number(&place, "SELECT zero_until IS NULL FROM headwater_topic WHERE name = 'idle'"),
-        1,
-        "nobody counts there"
+    shape
+}
+
+async fn is_too_new<T: std::fmt::Debug>(attempt: impl Future<Output = Result<T>>) {
+    let error = attempt.await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::SchemaTooNew, "{error:?}");
+    assert!(
+        error.to_string().contains("schema version 2 is newer than this program's 1, upgrade it"),
+        "{error}"
     );
-    assert_eq!(store.doctor().await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn later_tables_keep_the_data_and_refuse_the_writes_of_an_older_program_that_runs() {
+    let place = Place::new();
+    let store = place.open().await;
+    let subscription = subscribed(&store, "orders").await;
+    store.publish(&topic("orders"), &messages(3)).await.unwrap();
+    let lease = store.claim(&request(&subscription, 2)).await.unwrap().leases.remove(0);
+    let mut own = place.connect();
+    let kept = "SELECT * FROM headwater_subscriptions JOIN headwater_messages USING (topic)";
+    let before = rows(&own, kept);
+    later().install(&mut own, "x", false).unwrap();
+    assert_eq!((meta(&own, "schema"), meta(&own, "schema_program")), ("2".into(), "99.0.0".into()));
+    assert_eq!(rows(&own, kept), before);
+    assert_eq!(rows(&own, "SELECT later FROM headwater_laters"), [[Value::Integer(7)], [Value::Integer(7)]]);
+
+    is_too_new(store.publish(&topic("orders"), &messages(1))).await;
+    is_too_new(store.claim(&request(&subscription, 1))).await;
+    is_too_new(store.settle(&[Settlement::ack_all(&lease)])).await;
+    is_too_new(async { publish(&own.unchecked_transaction().unwrap(), &topic("orders"), &messages(1)) })
+        .await;
+    is_too_new(place.try_open(OpenOptions::default())).await;
+    is_too_new(place.try_open(OpenOptions::default().read_only(true))).await;
+    assert_eq!(rows(&own, kept), before, "nothing was written");
+    own.execute("INSERT INTO headwater_publish (topic, payload) VALUES ('orders', 'x')", []).unwrap();
+    assert_eq!(
+        store.topics().await.unwrap()[0].head.0,
+        4,
+        "reads are served, and plain SQL is the later program's"
+    );
+}
+
+#[test]
+fn migrated_tables_are_those_of_a_new_file() {
+    let (mut migrated, mut new) =
+        (Connection::open_in_memory().unwrap(), Connection::open_in_memory().unwrap());
+    migrate::migrate(&mut migrated, "x", false).unwrap();
+    let first = shape(&migrated);
+    later().install(&mut migrated, "x", false).unwrap();
+    later().install(&mut new, "x", false).unwrap();
+    assert_eq!(shape(&migrated), shape(&new));
+    assert_ne!(shape(&migrated), first);
+}
+
+#[tokio::test]
+async fn an_older_program_works_with_newer_code_and_leaves_it() {
+    let place = Place::new();
+    let store = place.open().await;
+    let subscription = subscribed(&store, "orders").await;
+    other_code("99.0.0").install(&mut place.connect(), "x", false).unwrap();
+    store.publish(&topic("orders"), &messages(1)).await.unwrap();
+    assert_eq!(drain(&store, &subscription).await, ["message 0"], "it runs since before");
+    let again = place.open().await;
+    again.publish(&topic("orders"), &messages(1)).await.unwrap();
+    let own = place.connect();
+    own.execute("INSERT INTO headwater_publish (topic, payload) VALUES ('orders', 'sql')", []).unwrap();
+    assert_eq!(drain(&again, &subscription).await, ["message 0", "sql"]);
+    assert!(has(&own, "headwater_extra"));
+    assert_eq!(meta(&own, "schema_program"), "99.0.0");
+}
+
+#[tokio::test]
+async fn code_of_an_older_program_is_replaced_once_and_an_applications_own_stays() {
+    let place = Place::new();
+    let mut own = place.connect();
+    own.execute_batch("CREATE TABLE account (n INTEGER)").unwrap();
+    other_code("0.0.1").install(&mut own, "x", true).unwrap();
+    own.execute_batch(
+        "CREATE TRIGGER mine AFTER INSERT ON headwater_message BEGIN INSERT INTO account VALUES (NEW.row_key); END;
+         CREATE VIEW heads AS SELECT head FROM headwater_topics",
+    )
+    .unwrap();
+    let openings: Vec<_> = (0..8)
+        .map(|_| {
+            let path = place.path();
+            tokio::spawn(async move { open_at(&path, OpenOptions::default()).await.unwrap() })
+        })
+        .collect();
+    for opening in openings {
+        opening.await.unwrap().publish(&topic("orders"), &messages(1)).await.unwrap();
+    }
+    assert!(!has(&own, "headwater_extra"));
+    assert_eq!(meta(&own, "schema_program"), env!("CARGO_PKG_VERSION"));
+    assert_eq!(
+        rows(&own, "SELECT count(*), max(head) FROM account, heads"),
+        [[Value::Integer(8), Value::Integer(8)]]
+    );
+    let changes = "PRAGMA schema_version";
+    let before = rows(&own, changes);
+    place.open().await.close().await.unwrap();
+    assert_eq!(rows(&own, changes), before, "what is current is not created again");
+}
+
+#[tokio::test]
+async fn a_migration_that_fails_leaves_everything_as_it_was() {
+    let place = Place::new();
+    let store = place.open().await;
+    let subscription = subscribed(&store, "orders").await;
+    let mut own = place.connect();
+    let before = shape(&own);
+    for schema in [
+        Schema { steps: &[(2, BROKEN)], ..SCHEMA },
+        Schema { steps: &[(2, LATER)], code: with(SCHEMA.code, BROKEN), ..SCHEMA },
+        Schema { code: with(SCHEMA.code, BROKEN), ..SCHEMA },
+    ] {
+        schema.install(&mut own, "x", false).unwrap_err();
+        assert_eq!(shape(&own), before);
+        store.publish(&topic("orders"), &messages(1)).await.unwrap();
+    }
+    assert_eq!(drain(&store, &subscription).await.len(), 3);
+    let mut new = Connection::open_in_memory().unwrap();
+    Schema { tables: with(SCHEMA.tables, BROKEN), ..SCHEMA }.install(&mut new, "x", false).unwrap_err();
+    assert_eq!(shape(&new), Vec::<Vec<Value>>::new());
+    migrate::migrate(&mut new, "x", false).unwrap();
 }

@@ -1,0 +1,25 @@
+-- Retention: how old messages are.
+
+-- The watermark as it was: message retention is reckoned from when messages were done.
+CREATE TABLE headwater_mark (
+    topic_id INTEGER NOT NULL,
+    marked_at_ms INTEGER NOT NULL,
+    watermark INTEGER NOT NULL,
+    PRIMARY KEY (topic_id, marked_at_ms)
+) STRICT, WITHOUT ROWID;
+
+-- Elapsed time as maintenance saw it pass; at most one row. Unread messages are removed by it alone, never by one reading of
+-- the clock: a step of the clock counts as the longest distance that two readings are expected to have.
+CREATE TABLE headwater_elapsed (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    read_at_ms INTEGER NOT NULL,
+    elapsed_ms INTEGER NOT NULL
+) STRICT;
+
+-- The last offset as it was: everything at or below last_offset was published by that elapsed time.
+CREATE TABLE headwater_age (
+    topic_id INTEGER NOT NULL,
+    elapsed_ms INTEGER NOT NULL,
+    last_offset INTEGER NOT NULL,
+    PRIMARY KEY (topic_id, elapsed_ms)
+) STRICT, WITHOUT ROWID;

@@ -1,0 +1,62 @@
+-- Triggers that keep the tables' own rules. Replaced whole by every program whose text of them differs: edit in place.
+
+-- headwater_topic.scheduled.
+CREATE TRIGGER headwater_schedule_add AFTER INSERT ON headwater_schedule
+BEGIN
+    UPDATE headwater_topic SET scheduled = scheduled + 1 WHERE topic_id = NEW.topic_id;
+END;
+CREATE TRIGGER headwater_schedule_take AFTER DELETE ON headwater_schedule
+BEGIN
+    UPDATE headwater_topic SET scheduled = scheduled - 1 WHERE topic_id = OLD.topic_id;
+END;
+
+-- The counts of what waits in headwater_subscription. Only ranges that wait pay for this: a plain lease and its ack do not.
+CREATE TRIGGER headwater_range_waits AFTER INSERT ON headwater_range WHEN NEW.owner IS NULL
+BEGIN
+    UPDATE headwater_subscription
+    SET waiting = waiting + 1, waiting_offsets = waiting_offsets + NEW.last_offset - NEW.first_offset + 1,
+        retrying_offsets = retrying_offsets
+            + iif(NEW.parked = 0 AND NEW.attempts > 0, NEW.last_offset - NEW.first_offset + 1, 0)
+    WHERE subscription_id = NEW.subscription_id;
+    INSERT INTO headwater_touched (subscription_id, first_offset, token, last_offset)
+    SELECT subscription_id, NEW.first_offset, 0, NEW.last_offset
+    FROM headwater_subscription
+    WHERE subscription_id = NEW.subscription_id AND bit IS NOT NULL
+    ON CONFLICT DO UPDATE SET last_offset = max(last_offset, excluded.last_offset);
+END;
+CREATE TRIGGER headwater_range_waited AFTER DELETE ON headwater_range WHEN OLD.owner IS NULL
+BEGIN
+    UPDATE headwater_subscription
+    SET waiting = waiting - 1, waiting_offsets = waiting_offsets - (OLD.last_offset - OLD.first_offset + 1),
+        retrying_offsets = retrying_offsets
+            - iif(OLD.parked = 0 AND OLD.attempts > 0, OLD.last_offset - OLD.first_offset + 1, 0)
+    WHERE subscription_id = OLD.subscription_id;
+    INSERT INTO headwater_touched (subscription_id, first_offset, token, last_offset)
+    SELECT subscription_id, OLD.first_offset, 0, OLD.last_offset
+    FROM headwater_subscription
+    WHERE subscription_id = OLD.subscription_id AND bit IS NOT NULL
+    ON CONFLICT DO UPDATE SET last_offset = max(last_offset, excluded.last_offset);
+END;
+CREATE TRIGGER headwater_range_cut AFTER UPDATE OF first_offset ON headwater_range WHEN NEW.owner IS NULL
+BEGIN
+    UPDATE headwater_subscription
+    SET waiting_offsets = waiting_offsets - (NEW.first_offset - OLD.first_offset),
+        retrying_offsets = retrying_offsets
+            - iif(NEW.parked = 0 AND NEW.attempts > 0, NEW.first_offset - OLD.first_offset, 0)
+    WHERE subscription_id = NEW.subscription_id;
+    INSERT INTO headwater_touched (subscription_id, first_offset, token, last_offset)
+    SELECT subscription_id, OLD.first_offset, 0, OLD.last_offset
+    FROM headwater_subscription
+    WHERE subscription_id = NEW.subscription_id AND bit IS NOT NULL
+    ON CONFLICT DO UPDATE SET last_offset = max(last_offset, excluded.last_offset);
+END;
+
+-- The audit is append-only.
+CREATE TRIGGER headwater_audit_update BEFORE UPDATE ON headwater_audit
+BEGIN
+    SELECT RAISE(ABORT, 'invalid change: the audit is append-only');
+END;
+CREATE TRIGGER headwater_audit_delete BEFORE DELETE ON headwater_audit
+BEGIN
+    SELECT RAISE(ABORT, 'invalid change: the audit is append-only');
+END;
