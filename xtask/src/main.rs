@@ -2,7 +2,6 @@
 
 mod interrupt;
 mod packages;
-mod postgres;
 mod process;
 mod services;
 mod test;

@@ -5,8 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
-
-use crate::process::read;
+use headwater_servers::output_of;
 
 /// Path from the root, with `/`, to content.
 pub(super) struct Tree(BTreeMap<String, String>);
@@ -16,7 +15,7 @@ impl Tree {
     pub(super) fn load(root: &Path) -> Result<Self> {
         let mut list = Command::new("git");
         list.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]).current_dir(root);
-        let names = read(&mut list).context("cannot list the repository's files")?;
+        let names = output_of(&mut list).context("cannot list the repository's files")?;
         let mut files = BTreeMap::new();
         for name in names.split('\0').filter(|name| !name.is_empty()) {
             // Deleted but not yet committed, a link to a folder, or not text: nothing to check.
@@ -73,7 +72,7 @@ mod tests {
         std::fs::write(root.join("target"), "ignored").unwrap();
         std::fs::write(root.join("picture"), [0xff, 0xfe, 0x00]).unwrap();
         std::fs::write(root.join("src/ä b.rs"), "//! Here.\n").unwrap();
-        read(Command::new("git").args(["init", "--quiet"]).current_dir(&root)).unwrap();
+        output_of(Command::new("git").args(["init", "--quiet"]).current_dir(&root)).unwrap();
         let tree = Tree::load(&root).unwrap();
         let paths: Vec<&str> = tree.files().map(|(path, _)| path).collect();
         assert_eq!(paths, [".gitignore", "src/ä b.rs"]);

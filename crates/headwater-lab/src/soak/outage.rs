@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use headwater::{Ordering, TopicSettings};
+use headwater_servers::Stop;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
@@ -22,7 +23,7 @@ use super::publish::{Ledger, id_of};
 use super::stage::Stage;
 use super::verdict::Verdict;
 use super::{SoakArgs, spawn_publishers};
-use crate::server::replica::{Crash, Pair, Replication};
+use crate::server::replica::{Pair, Replication};
 use crate::server::{Server, connect};
 
 const DATABASE: &str = "headwater_lab_soak";
@@ -179,7 +180,7 @@ impl Run<'_> {
 
     /// One outage.
     async fn strike(&mut self, children: &mut Children) -> Result<()> {
-        let how = if self.outages.len().is_multiple_of(2) { Crash::Immediate } else { Crash::Kill };
+        let how = if self.outages.len().is_multiple_of(2) { Stop::Immediate } else { Stop::Kill };
         let quiet = self.outages.len() % 4 >= 2;
         let mut outage = Outage::default();
         let target = self.stage.postgres().context("only a server can go away")?.clone();
@@ -193,7 +194,7 @@ impl Run<'_> {
                     tokio::time::sleep(Duration::from_millis(self.random.random_range(0..60))).await;
                 }
                 outage.kept_us = self.ledger.committed_us();
-                server.crash(how)?;
+                server.stop(how)?;
                 server.recover().await?;
                 self.ledger.pause(false);
             }
