@@ -8,9 +8,7 @@ use headwater::{Headwater, OpenOptions, Partition};
 
 use super::probe::{Probe, Times};
 use super::{Place, Setting};
-use crate::runtime::place::unsound;
-use crate::runtime::progress;
-use crate::runtime::report::Judged;
+use crate::check::{Judged, progress, unsound};
 
 const DEDICATED: usize = 300;
 const WORKERS: usize = 16;

@@ -9,10 +9,7 @@ use super::probe::{failures, longest_ms};
 use super::publisher::Publisher;
 use super::waiting::{buried, fill};
 use super::{Place, Setting};
-use crate::bench::report::Unit;
-use crate::runtime::place::unsound;
-use crate::runtime::progress;
-use crate::runtime::report::{Floor, Judged};
+use crate::check::{Floor, Judged, Unit, progress, unsound};
 
 const PAUSE_MS: u64 = 2;
 const WAIT_MAX_MS: f64 = 250.0;

@@ -11,12 +11,7 @@ use super::probe::{compare, failures, longest_ms};
 use super::publisher::Publisher;
 use super::waiting::{fill, retried};
 use super::{Place, Setting};
-use crate::bench::report::Unit;
-use crate::runtime::child::Job;
-use crate::runtime::children::Process;
-use crate::runtime::place::unsound;
-use crate::runtime::progress;
-use crate::runtime::report::{Floor, Judged};
+use crate::check::{Floor, Job, Judged, Process, Unit, progress, unsound};
 
 const PAUSE_MS: u64 = 2;
 

@@ -12,11 +12,7 @@ use headwater::{
 use super::open_transaction::{OpenTransaction, namespace};
 use super::probe::compare;
 use super::{Place, Setting};
-use crate::runtime::child::Job;
-use crate::runtime::children::Process;
-use crate::runtime::place::unsound;
-use crate::runtime::progress;
-use crate::runtime::report::{Floor, Judged};
+use crate::check::{Floor, Job, Judged, Process, progress, unsound};
 
 /// Messages published together, and claimed in parts.
 const PUBLISHED: usize = 100;

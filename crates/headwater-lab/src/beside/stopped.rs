@@ -9,13 +9,7 @@ use headwater::{Headwater, LeaseToken, OutstandingState, SubscriptionId};
 use rustix::process::Signal;
 
 use super::{Place, Setting};
-use crate::bench::report::Unit;
-use crate::runtime::child::Job;
-use crate::runtime::children::Process;
-use crate::runtime::judge::Record;
-use crate::runtime::place::{eventually, settled, unsound};
-use crate::runtime::progress;
-use crate::runtime::report::{Floor, Judged};
+use crate::check::{Floor, Job, Judged, Process, Record, Unit, eventually, progress, settled, unsound};
 
 const TOPIC: &str = "stopped";
 const GROUP: &str = "workers";

@@ -15,10 +15,7 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use super::{Place, Setting};
-use crate::bench::report::Unit;
-use crate::runtime::place::unsound;
-use crate::runtime::progress;
-use crate::runtime::report::{Floor, Judged};
+use crate::check::{Floor, Judged, Unit, progress, unsound};
 use crate::server::connect;
 
 /// How many of each kind are at work at once.

@@ -6,12 +6,8 @@ use anyhow::Result;
 use rand::RngExt;
 
 use super::{Place, Setting};
-use crate::bench::report::Unit;
+use crate::check::{Floor, Judged, Kill, Record, Unit, progress, settled, unsound};
 use crate::runtime::ending::{GROUP, Stage, TOPIC, UNSETTLED_US, largest, list};
-use crate::runtime::judge::{Kill, Record};
-use crate::runtime::place::{settled, unsound};
-use crate::runtime::progress;
-use crate::runtime::report::{Floor, Judged};
 use crate::soak::history::now_us;
 
 const TAKEN_OVER_MAX_MS: f64 = 3_000.0;

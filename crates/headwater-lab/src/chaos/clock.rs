@@ -10,9 +10,7 @@ use anyhow::{Context, Result};
 use super::crew::{Crew, GROUPS, TOPIC, stored};
 use super::tools::libfaketime;
 use super::{Place, Setting};
-use crate::bench::report::Unit;
-use crate::runtime::place::{eventually, unsound};
-use crate::runtime::report::{Floor, Judged};
+use crate::check::{Floor, Judged, Unit, eventually, unsound};
 use crate::soak::history::now_us;
 
 /// A group that reads nothing until the end.
@@ -26,9 +24,9 @@ const FLOWS_WITHIN: Duration = Duration::from_secs(20);
 /// What a killed process held comes back: fifteen seconds of silence, a heartbeat, and the work.
 const BACK_WITHIN: Duration = Duration::from_secs(25);
 
-pub(super) async fn run(place: &Place<'_>, setting: &Setting<'_>) -> Result<Vec<Judged>> {
+pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
     let library = libfaketime()?;
-    let directory = tempfile::Builder::new().prefix("clock").tempdir_in(setting.work)?;
+    let directory = tempfile::Builder::new().prefix("clock").tempdir_in(&setting.work)?;
     let hands = directory.path().join("hands");
     set(&hands, 0)?;
     let headwater = place.open().await?;

@@ -14,10 +14,7 @@ use super::Setting;
 use super::child::ChaosJob;
 use super::disk::{Deed, Disk, read};
 use super::tools::shared_library;
-use crate::runtime::child::Job;
-use crate::runtime::children::Process;
-use crate::runtime::place::unsound;
-use crate::runtime::report::Judged;
+use crate::check::{Floor, Job, Judged, Process, Unit, unsound};
 
 const TOPIC: &str = "synced";
 const MESSAGES: u64 = 60;
@@ -34,8 +31,8 @@ struct Found {
     example: String,
 }
 
-pub(super) async fn run(setting: &Setting<'_>) -> Result<Vec<Judged>> {
-    let directory = tempfile::Builder::new().prefix("failed-sync").tempdir_in(setting.work)?;
+pub(super) async fn run(setting: &Setting) -> Result<Vec<Judged>> {
+    let directory = tempfile::Builder::new().prefix("failed-sync").tempdir_in(&setting.work)?;
     let shim = shared_library(include_str!("shim.c"), directory.path(), "shim")?;
     let mut random = StdRng::seed_from_u64(setting.seed);
     let untouched = record(directory.path(), &shim, 0).await?;
@@ -70,13 +67,8 @@ pub(super) async fn run(setting: &Setting<'_>) -> Result<Vec<Judged>> {
         Judged::none_of("images that are damaged", damaged),
         Judged::none_of("lost or damaged without a failed sync", control.lost + control.damaged)
             .note(format!("{} images. {}", control.images, control.example)),
-        Judged::new(
-            "positions tried",
-            positions as f64,
-            crate::bench::report::Unit::Count,
-            crate::runtime::report::Floor::AtLeast(30.0),
-        )
-        .note(format!("of {syncs} syncs")),
+        Judged::new("positions tried", positions as f64, Unit::Count, Floor::AtLeast(30.0))
+            .note(format!("of {syncs} syncs")),
     ])
 }
 

@@ -11,12 +11,7 @@ use headwater::{
 
 use super::Setting;
 use super::oltp::{Oltp, Span};
-use crate::bench::report::Unit;
-use crate::runtime::child::Job;
-use crate::runtime::children::Process;
-use crate::runtime::place::{Place, eventually, unsound};
-use crate::runtime::progress;
-use crate::runtime::report::{Floor, Judged};
+use crate::check::{Floor, Job, Judged, Place, Process, Unit, eventually, progress, unsound};
 use crate::server::connect;
 
 pub(super) const TOPIC: &str = "backfill";

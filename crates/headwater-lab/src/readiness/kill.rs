@@ -8,13 +8,7 @@ use headwater::{GroupName, Headwater, SubscriptionState, SubscriptionStatus, Top
 
 use super::Setting;
 use super::sample::{Looker, Sample};
-use crate::bench::report::Unit;
-use crate::runtime::child::Job;
-use crate::runtime::children::Process;
-use crate::runtime::place::{Place, eventually, unsound};
-use crate::runtime::progress;
-use crate::runtime::publish::Pace;
-use crate::runtime::report::{Floor, Judged};
+use crate::check::{Floor, Job, Judged, Pace, Place, Process, Unit, eventually, ms, progress, unsound};
 
 const TOPIC: &str = "kill";
 const PER_SECOND: u64 = 1_000;
@@ -137,7 +131,6 @@ fn longest(heard: &Heard) -> Duration {
 
 fn judge(died_after: Duration, stalled: Duration, (before, after): (&Sample, &Sample)) -> Vec<Judged> {
     let growth = (after.database_bytes / before.database_bytes - 1.0) * 100.0;
-    let ms = |time: Duration| time.as_secs_f64() * 1_000.0;
     let in_time = Floor::AtMost(ms(TIMEOUT + INTERVAL * 2));
     vec![
         Judged::new("killed to dead", ms(died_after), Unit::Milliseconds, in_time)

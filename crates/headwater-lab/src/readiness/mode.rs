@@ -8,13 +8,7 @@ use headwater::{GroupName, Headwater, Job as Upkeep, Start, TopicName, TopicSett
 
 use super::Setting;
 use super::backfill::fill;
-use crate::bench::report::Unit;
-use crate::runtime::child::{Job, Progress};
-use crate::runtime::children::Process;
-use crate::runtime::place::{Place, eventually, unsound};
-use crate::runtime::progress;
-use crate::runtime::publish::Pace;
-use crate::runtime::report::{Floor, Judged};
+use crate::check::{Floor, Job, Judged, Pace, Place, Process, Progress, Unit, eventually, progress, unsound};
 
 const TOPIC: &str = "mode";
 const GROUPS: usize = 3;

@@ -10,10 +10,7 @@ use headwater::{
 };
 
 use super::Setting;
-use crate::bench::report::Unit;
-use crate::runtime::place::{Place, unsound};
-use crate::runtime::progress;
-use crate::runtime::report::{Floor, Judged};
+use crate::check::{Floor, Judged, Place, Unit, progress, unsound};
 use crate::server::connect;
 
 const HOUR: Duration = Duration::from_secs(3_600);

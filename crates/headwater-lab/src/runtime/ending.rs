@@ -9,13 +9,10 @@ use headwater::{Headwater, NewMessage};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use super::child::{GRACE, Job};
-use super::children::Process;
-use super::judge::{Kill, Record};
-use super::place::{Place, settled, unsound};
-use super::report::{Floor, Judged};
-use super::{Setting, progress};
-use crate::bench::report::Unit;
+use super::Setting;
+use crate::check::{
+    Floor, GRACE, Job, Judged, Kill, Place, Process, Record, Unit, progress, settled, unsound,
+};
 use crate::soak::history::now_us;
 
 pub(crate) const TOPIC: &str = "endings";

@@ -7,12 +7,8 @@ use headwater::{Headwater, NewMessage, TopicSettings};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use super::child::{Job, LedgerJob};
-use super::children::Process;
-use super::judge::effects;
-use super::place::{Place, eventually, settled, unsound};
-use super::report::Judged;
-use super::{Setting, progress};
+use super::Setting;
+use crate::check::{Job, Judged, LedgerJob, Place, Process, effects, eventually, progress, settled, unsound};
 use crate::server::connect;
 
 const TOPIC: &str = "effects";
@@ -23,8 +19,8 @@ const AHEAD: u64 = 1_000;
 const CREATE: &str = "CREATE TABLE lab_ledger (n bigint NOT NULL, attempt bigint NOT NULL)";
 const SELECT: &str = "SELECT n, attempt FROM lab_ledger";
 const COUNT: &str = "SELECT count(*) FROM lab_ledger";
-pub(super) const INSERT_SQLITE: &str = "INSERT INTO lab_ledger (n, attempt) VALUES (?1, ?2)";
-pub(super) const INSERT_POSTGRES: &str = "INSERT INTO lab_ledger (n, attempt) VALUES ($1, $2)";
+pub(crate) const INSERT_SQLITE: &str = "INSERT INTO lab_ledger (n, attempt) VALUES (?1, ?2)";
+pub(crate) const INSERT_POSTGRES: &str = "INSERT INTO lab_ledger (n, attempt) VALUES ($1, $2)";
 
 pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
     let (kills, messages) = if setting.quick { (20, 2_000) } else { (200, 20_000) };

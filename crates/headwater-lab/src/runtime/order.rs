@@ -8,12 +8,8 @@ use headwater::{Handling, Headwater, Message, NewMessage, Ordering, Running, Top
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use super::child::GRACE;
-use super::judge::OrderBook;
-use super::place::{Place, settled, unsound};
-use super::report::Judged;
-use super::{Setting, progress};
-use crate::bench::report::Unit;
+use super::Setting;
+use crate::check::{Floor, GRACE, Judged, OrderBook, Place, Unit, progress, settled, unsound};
 
 const TOPIC: &str = "ordered";
 const GROUP: &str = "workers";
@@ -55,7 +51,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
             .note(format!("{changes}, {rate:.0} messages a second")),
         Judged::none_of("two of a key at once", book.overlaps),
         Judged::all_of("messages done", book.done, messages),
-        Judged::new("messages that came again", book.repeats as f64, Unit::Count, super::report::Floor::None),
+        Judged::new("messages that came again", book.repeats as f64, Unit::Count, Floor::None),
         Judged::none_of("problems found in the store", problems).note(words),
     ])
 }

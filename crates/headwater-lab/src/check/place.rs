@@ -7,7 +7,9 @@ use anyhow::{Context, Result, ensure};
 use headwater::{Headwater, TopicName};
 
 use crate::server::Server;
-use crate::soak::OWN_POSTGRES;
+
+/// Names a PostgreSQL of the lab's own, started for the run.
+pub(crate) const OWN_POSTGRES: &str = "own-postgres";
 
 /// What kind of store checks run on.
 #[derive(Debug)]
