@@ -3,7 +3,7 @@
 mod hygiene;
 mod layout;
 mod sql;
-mod tree;
+pub(crate) mod tree;
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -8,11 +8,11 @@ use anyhow::{Context, Result};
 use headwater_servers::output_of;
 
 /// Path from the root, with `/`, to content.
-pub(super) struct Tree(BTreeMap<String, String>);
+pub(crate) struct Tree(BTreeMap<String, String>);
 
 impl Tree {
     /// Also what is not added yet: a file should be right before it is committed. Ignored and binary files are not part.
-    pub(super) fn load(root: &Path) -> Result<Self> {
+    pub(crate) fn load(root: &Path) -> Result<Self> {
         let mut list = Command::new("git");
         list.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]).current_dir(root);
         let names = output_of(&mut list).context("cannot list the repository's files")?;
@@ -26,36 +26,36 @@ impl Tree {
         Ok(Self(files))
     }
 
-    pub(super) fn files(&self) -> impl Iterator<Item = (&str, &str)> {
+    pub(crate) fn files(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(path, content)| (path.as_str(), content.as_str()))
     }
 
-    pub(super) fn with_extension(&self, extension: &str) -> impl Iterator<Item = (&str, &str)> {
+    pub(crate) fn with_extension(&self, extension: &str) -> impl Iterator<Item = (&str, &str)> {
         self.files().filter(move |(path, _)| Path::new(path).extension().is_some_and(|own| own == extension))
     }
 
     /// Files below a folder, by their path inside it.
-    pub(super) fn below(&self, folder: &str) -> impl Iterator<Item = (&str, &str)> {
+    pub(crate) fn below(&self, folder: &str) -> impl Iterator<Item = (&str, &str)> {
         self.files()
             .filter_map(move |(path, content)| Some((path.strip_prefix(folder)?.strip_prefix('/')?, content)))
     }
 
-    pub(super) fn get(&self, path: &str) -> Option<&str> {
+    pub(crate) fn get(&self, path: &str) -> Option<&str> {
         self.0.get(path).map(String::as_str)
     }
 }
 
 #[cfg(test)]
 impl Tree {
-    pub(super) fn of(files: &[(&str, &str)]) -> Self {
+    pub(crate) fn of(files: &[(&str, &str)]) -> Self {
         Self(files.iter().map(|(path, content)| ((*path).to_owned(), (*content).to_owned())).collect())
     }
 
-    pub(super) fn insert(&mut self, path: &str, content: &str) {
+    pub(crate) fn insert(&mut self, path: &str, content: &str) {
         self.0.insert(path.to_owned(), content.to_owned());
     }
 
-    pub(super) fn remove(&mut self, path: &str) {
+    pub(crate) fn remove(&mut self, path: &str) {
         self.0.remove(path).expect("a file of the tree");
     }
 }
