@@ -22,7 +22,7 @@ use crate::machine::{Machine, busy_percent};
 pub(crate) use child::{ChildArgs, GRACE, Job, LedgerJob, Progress, READY, STORE_VARIABLE, Upkept};
 pub(crate) use figure::{Figure, Unit, best, median, ms, percentile_ms, thirds};
 pub(crate) use judge::{Kill, OrderBook, Record, effects};
-pub(crate) use place::{Ground, OWN_POSTGRES, Place, eventually, settled, unsettled, unsound};
+pub(crate) use place::{Ground, OWN_POSTGRES, Place, eventually, problems, settled, soundness, unsettled};
 pub(crate) use process::Process;
 pub(crate) use publish::Pace;
 pub(crate) use report::{Floor, Judged};

@@ -14,7 +14,7 @@ use super::Setting;
 use super::child::ChaosJob;
 use super::disk::{Deed, Disk, read};
 use super::tools::shared_library;
-use crate::check::{Floor, Job, Judged, Process, Unit, unsound};
+use crate::check::{Floor, Job, Judged, Process, Unit, problems};
 
 const TOPIC: &str = "synced";
 const MESSAGES: u64 = 60;
@@ -131,18 +131,19 @@ async fn check(
         let store = store.context("there is no store")?;
         let headwater = Headwater::open(&format!("sqlite:{}", store.display())).await?;
         let messages = headwater.published(TOPIC).await;
-        let problems = unsound(&headwater).await;
+        let problems = problems(&**headwater.store()).await;
         headwater.close().await?;
         let numbers = messages?.iter().map(|message| Ok(serde_json::from_slice(&message.payload)?)).collect();
         anyhow::Ok((numbers, problems?))
     };
     match opened.await {
-        Ok((Ok(numbers), (problems, words))) => {
+        Ok((Ok(numbers), problems)) => {
             let numbers: BTreeSet<u64> = numbers;
             let lost = acknowledged.difference(&numbers).count() as u64;
             found.lost += lost;
-            found.damaged += u64::from(problems > 0);
-            if lost + problems > 0 {
+            found.damaged += u64::from(!problems.is_empty());
+            if lost > 0 || !problems.is_empty() {
+                let words = problems.join("; ");
                 found.example = format!("sync {position}: {lost} of {} lost {words}", acknowledged.len());
             }
         }

@@ -8,7 +8,7 @@ use headwater::{GroupName, Headwater, SubscriptionState, SubscriptionStatus, Top
 
 use super::Setting;
 use super::sample::{Looker, Sample};
-use crate::check::{Floor, Job, Judged, Pace, Place, Process, Unit, eventually, ms, progress, unsound};
+use crate::check::{Floor, Job, Judged, Pace, Place, Process, Unit, eventually, ms, progress, soundness};
 
 const TOPIC: &str = "kill";
 const PER_SECOND: u64 = 1_000;
@@ -98,7 +98,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
         process.stop().await?;
     }
     ensure!(back.resurrected, "it was not dead any more");
-    let (unsound, words) = unsound(&headwater).await?;
+    let sound = soundness(&headwater).await?;
     let mut judged = judge(died_after, stalled, (&before, &after));
     judged.push(
         Judged::new(
@@ -109,7 +109,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
         )
         .note(format!("bounded to {BEHIND_MAX}; {} missed to retention", back.missed.count)),
     );
-    judged.push(Judged::none_of("things doctor finds", unsound).note(words));
+    judged.push(sound);
     Ok(judged)
 }
 

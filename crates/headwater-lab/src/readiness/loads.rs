@@ -14,7 +14,7 @@ use super::Setting;
 use super::sample::{Looker, Sample, worst_table};
 use crate::check::{
     Floor, Job, Judged, Pace, Place, Process, Progress, Unit, Upkept, eventually, percentile_ms, progress,
-    thirds, unsound,
+    soundness, thirds,
 };
 use crate::machine::disk_bytes_per_second;
 
@@ -99,11 +99,11 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting, load: Load) -> Res
     let caught_up = caught_up.await;
     upkeep.stop().await?;
     consumers.stop().await?;
-    let (unsound, words) = unsound(&headwater).await?;
+    let sound = soundness(&headwater).await?;
     let mut judged = seen.lock().expect("no panic while held").judge(load, rate, disk)?;
     judged
         .push(Judged::none_of("groups that did not catch up within a minute", u64::from(caught_up.is_err())));
-    judged.push(Judged::none_of("things doctor finds", unsound).note(words));
+    judged.push(sound);
     if !load.is_judged {
         judged.iter_mut().for_each(|one| one.floor = Floor::None);
     }
