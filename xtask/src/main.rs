@@ -1,8 +1,8 @@
 //! Developer commands, run as `cargo xtask <command>`: one match shows all of them.
 
+mod house;
 mod interrupt;
 mod packages;
-mod postgres;
 mod process;
 mod services;
 mod test;
@@ -28,6 +28,9 @@ Usage: cargo xtask <command>
   tidy
       Formatting, lints, sizes, headers, mirrored SQL, licences.
 
+  house
+      Print how large the house is: names, methods, files, lines, sizes, words to avoid; as markdown.
+
   services [--durable] [--exec CMD ARGS...]
       Start a PostgreSQL server and keep it until Ctrl-C, or for as long as CMD runs.
       --durable       with fsync on, for measurements
@@ -51,6 +54,7 @@ fn run() -> Result<ExitCode> {
     match command {
         "test" => test::run(&root, &interrupt, &test::Options::parse(rest)?),
         "tidy" if rest.is_empty() => tidy::run(&root, &interrupt),
+        "house" if rest.is_empty() => house::run(&root),
         "services" => services::run(&root, &interrupt, &services::Options::parse(rest)?),
         "help" | "--help" | "-h" => {
             say(USAGE);

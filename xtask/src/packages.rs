@@ -5,9 +5,10 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use headwater_servers::{Programs, User, find_program, output_of};
 
-use crate::process::{cargo, find_program, read, say};
-use crate::{is_ci, postgres};
+use crate::is_ci;
+use crate::process::{cargo, say};
 
 /// Runs as root. Debian's server package would otherwise create a cluster and start it: tests bring their own server,
 /// and one on the standard port is the developer's business. The setting is gone again afterwards.
@@ -44,7 +45,7 @@ impl Need {
 
     fn is_met(self) -> bool {
         match self {
-            Self::PostgresServer => postgres::find_programs().is_ok(),
+            Self::PostgresServer => Programs::find().is_ok(),
             Self::PostgresClient => find_program("psql").is_some(),
             Self::Sqlite => find_program("sqlite3").is_some(),
         }
@@ -66,7 +67,7 @@ pub(crate) fn ensure(needs: &[Need]) -> Result<()> {
         return Ok(());
     }
     let packages: Vec<&str> = missing.iter().map(|need| need.package()).collect();
-    let privilege = match (is_root()?, find_program("sudo")) {
+    let privilege = match (User::is_root()?, find_program("sudo")) {
         (true, _) => Privilege::Root,
         (false, Some(_)) => Privilege::Sudo,
         (false, None) => Privilege::None,
@@ -81,7 +82,7 @@ pub(crate) fn ensure(needs: &[Need]) -> Result<()> {
     }
     if let Some(still) = missing.iter().find(|need| !need.is_met()) {
         // Finds out why: a distribution may offer a server that is too old.
-        postgres::find_programs()?;
+        Programs::find()?;
         bail!("package {} was installed, but its programs are not found", still.package());
     }
     Ok(())
@@ -90,19 +91,16 @@ pub(crate) fn ensure(needs: &[Need]) -> Result<()> {
 /// `cargo fmt` and `cargo clippy` are not part of a minimal Rust installation.
 pub(crate) fn ensure_rust_components(root: &Path) -> Result<()> {
     for (subcommand, component) in [("fmt", "rustfmt"), ("clippy", "clippy")] {
-        if read(&mut cargo(root, &[subcommand, "--version"])).is_ok() {
+        if output_of(&mut cargo(root, &[subcommand, "--version"])).is_ok() {
             continue;
         }
         say(&format!("adding the Rust component {component}"));
         let mut rustup = Command::new("rustup");
         rustup.args(["component", "add", component]).current_dir(root);
-        read(&mut rustup).with_context(|| format!("`cargo {subcommand}` is missing; install {component}"))?;
+        output_of(&mut rustup)
+            .with_context(|| format!("`cargo {subcommand}` is missing; install {component}"))?;
     }
     Ok(())
-}
-
-pub(crate) fn is_root() -> Result<bool> {
-    Ok(read(Command::new("id").arg("-u"))? == "0")
 }
 
 fn install_command(packages: &[&str], has_apt: bool, privilege: Privilege, can_ask: bool) -> Result<Command> {

@@ -1,14 +1,13 @@
-//! Running other programs: found on PATH, watched for interruption, and ended with everything they started.
+//! Running other programs: watched for interruption, and ended with everything they started.
 
 use std::ffi::OsStr;
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use crate::interrupt::Interrupt;
 
@@ -20,18 +19,6 @@ const KILL_AFTER: Duration = Duration::from_secs(20);
 /// Prints a line for the developer. Errors are dropped: a closed pipe must not keep a server from being stopped.
 pub(crate) fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
-}
-
-/// Where `name` would be run from, by PATH.
-pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    // An unprivileged PATH on Debian lacks these, though their programs run for everyone.
-    let system = ["/usr/sbin", "/sbin"].map(PathBuf::from);
-    std::env::split_paths(&path).chain(system).map(|dir| dir.join(name)).find(|file| is_executable(file))
-}
-
-pub(crate) fn is_executable(file: &Path) -> bool {
-    file.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
 /// A cargo command as a developer's own shell would run it.
@@ -47,18 +34,6 @@ pub(crate) fn cargo(root: &Path, arguments: &[&str]) -> Command {
         }
     }
     command
-}
-
-/// The trimmed output of a command that is expected to succeed.
-pub(crate) fn read(command: &mut Command) -> Result<String> {
-    let program = command.get_program().to_os_string();
-    let output = command.stdin(Stdio::null()).output();
-    let output = output.with_context(|| format!("cannot run {}", program.display()))?;
-    if !output.status.success() {
-        let errors = String::from_utf8_lossy(&output.stderr);
-        bail!("{} failed ({}): {}", program.display(), output.status, errors.trim());
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 /// Runs a command to its end in a process group of its own, without input.
@@ -143,17 +118,5 @@ mod tests {
         assert_eq!(code_of(status("exit 0")), 0);
         assert_eq!(code_of(status("exit 7")), 7);
         assert_eq!(code_of(status("kill -TERM $$")), 128 + 15);
-    }
-
-    #[test]
-    fn failing_command_shows_what_it_said() {
-        let error = read(Command::new("sh").args(["-c", "echo no such thing >&2; exit 3"])).unwrap_err();
-        assert!(error.to_string().contains("no such thing"), "{error}");
-    }
-
-    #[test]
-    fn programs_are_found_on_the_path() {
-        assert!(find_program("sh").is_some());
-        assert!(find_program("no-program-has-this-name").is_none());
     }
 }

@@ -4,15 +4,24 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
+use headwater_servers::{Listen, Server, check_parent};
 
 use crate::interrupt::Interrupt;
 use crate::packages::{self, Need};
-use crate::postgres::{Durability, Server};
 use crate::process::{self, say};
 
 /// Names the server that tests use.
 pub(crate) const POSTGRES_VARIABLE: &str = "HEADWATER_TEST_POSTGRES";
+
+/// What the server promises to those who crash it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Durability {
+    /// No fsync: a test's data need not survive the machine.
+    Fast,
+    /// As in production.
+    Durable,
+}
 
 /// What follows `services` on the command line.
 #[derive(Debug, PartialEq, Eq)]
@@ -45,20 +54,45 @@ impl Options {
 
 pub(crate) fn run(root: &Path, interrupt: &Interrupt, options: &Options) -> Result<ExitCode> {
     packages::ensure(&[Need::PostgresServer])?;
-    let mut server = Server::start(root, options.durability, interrupt)?;
+    let mut server = start(root, options.durability, interrupt)?;
     let Some((program, arguments)) = options.exec.split_first() else {
-        say(&format!("{POSTGRES_VARIABLE}={}", server.url()));
+        say(&format!("{POSTGRES_VARIABLE}={}", server.url("postgres")));
         say(&format!("log: {}\nCtrl-C stops the server and removes it", server.log_file().display()));
         while interrupt.signal().is_none() {
-            server.check()?;
+            server.poll()?;
             std::thread::sleep(Duration::from_millis(100));
         }
         return Ok(ExitCode::SUCCESS);
     };
     let mut command = Command::new(program);
-    command.args(arguments).env(POSTGRES_VARIABLE, server.url());
+    command.args(arguments).env(POSTGRES_VARIABLE, server.url("postgres"));
     let status = process::run_interactive(&mut command, interrupt)?;
     Ok(interrupt.exit_code().unwrap_or_else(|| ExitCode::from(process::code_of(status))))
+}
+
+/// A server that accepts connections, below `target/` where its user can reach that, else below the temporary files. Must be
+/// called from the main thread: the server ends with the thread that started it.
+pub(crate) fn start(root: &Path, durability: Durability, interrupt: &Interrupt) -> Result<Server> {
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir));
+    let mut parent = target.join("services");
+    std::fs::create_dir_all(&parent).with_context(|| format!("cannot create {}", parent.display()))?;
+    if let Err(reason) = check_parent(&parent) {
+        let temporary = std::env::temp_dir();
+        say(&format!("not in {} ({reason:#}): using {}", parent.display(), temporary.display()));
+        parent = temporary;
+    }
+    let mut server = Server::start(&parent, Listen::Loopback, &settings(durability))?;
+    server.wait(|| interrupt.check())?;
+    Ok(server)
+}
+
+fn settings(durability: Durability) -> Vec<(&'static str, &'static str)> {
+    let mut settings = vec![("max_connections", "200"), ("max_prepared_transactions", "50")];
+    if durability == Durability::Fast {
+        settings.extend([("fsync", "off"), ("full_page_writes", "off")]);
+    }
+    settings
 }
 
 #[cfg(test)]
@@ -74,6 +108,12 @@ mod tests {
         let options = parse(&["--durable", "--exec", "psql", "--durable", "--exec"]).unwrap();
         assert_eq!(options.durability, Durability::Durable);
         assert_eq!(options.exec, ["psql", "--durable", "--exec"]);
+    }
+
+    #[test]
+    fn durable_server_keeps_fsync_on() {
+        assert!(settings(Durability::Fast).contains(&("fsync", "off")));
+        assert!(!settings(Durability::Durable).iter().any(|(_, value)| *value == "off"));
     }
 
     #[test]

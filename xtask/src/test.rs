@@ -5,12 +5,12 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use headwater_servers::find_program;
 
 use crate::interrupt::Interrupt;
 use crate::packages::{self, Need};
-use crate::postgres::{Durability, Server};
-use crate::process::{self, cargo, find_program, say};
-use crate::services::POSTGRES_VARIABLE;
+use crate::process::{self, cargo, say};
+use crate::services::{self, Durability, POSTGRES_VARIABLE};
 use crate::{is_ci, tidy};
 
 /// Tells tests that a missing service is a failure, not a reason to skip.
@@ -124,8 +124,8 @@ fn run_steps(root: &Path, interrupt: &Interrupt, options: &Options) -> Result<Ex
     steps.take("services", || {
         packages::ensure(&needs(options.sqlite_only, must_start))?;
         if must_start {
-            let started = Server::start(root, Durability::Fast, interrupt)?;
-            url = Some(started.url());
+            let started = services::start(root, Durability::Fast, interrupt)?;
+            url = Some(started.url("postgres"));
             server = Some(started);
         }
         Ok(true)

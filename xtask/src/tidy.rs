@@ -3,15 +3,16 @@
 mod hygiene;
 mod layout;
 mod sql;
-mod tree;
+pub(crate) mod tree;
 
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use headwater_servers::find_program;
 
 use crate::interrupt::Interrupt;
-use crate::process::{self, cargo, find_program, say};
+use crate::process::{self, cargo, say};
 use crate::{is_ci, packages};
 
 use self::tree::Tree;

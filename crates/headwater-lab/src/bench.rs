@@ -15,9 +15,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 
+use crate::check::report::write_json;
+use crate::check::{Figure, Unit, progress};
 use crate::machine::{Machine, busy_percent, fdatasync_idle_ms, fdatasync_per_second};
 use crate::server::{self, Server};
-use report::{Beside, Figure, Floor, Report, Row, Unit};
+use report::{Beside, Floor, Report, Row};
 
 /// The payload of every message measured.
 pub(crate) const PAYLOAD_BYTES: usize = 100;
@@ -151,10 +153,7 @@ pub(crate) async fn run(args: BenchArgs) -> Result<bool> {
     sqlite::measure(&args.work, plan, &wanted, &mut report).await?;
     report.seconds = start.elapsed().as_secs_f64();
     println!("{}", report.table());
-    if let Some(path) = &args.json {
-        let text = serde_json::to_string_pretty(&report.json())?;
-        std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
-    }
+    write_json(args.json.as_deref(), &report.json())?;
     if let Some(path) = &args.svg {
         std::fs::write(path, svg::draw(&report)).with_context(|| format!("writing {}", path.display()))?;
     }
@@ -196,9 +195,4 @@ async fn describe_server(server: &Server, report: &mut Report) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Says on standard error what is being measured, so that a person sees where the time goes.
-fn progress(what: &str) {
-    eprintln!("· {what}");
 }

@@ -30,11 +30,8 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 
-use crate::runtime::checks::{Run, RunArgs};
-use crate::runtime::place::{Ground, Place};
-use crate::runtime::report::Judged;
+use crate::check::{self, Ground, Judged, OWN_POSTGRES, Place, Run, RunArgs};
 use crate::server::Server;
-use crate::soak::OWN_POSTGRES;
 pub(crate) use child::{BesideJob, run_job};
 
 /// Longer than any scenario takes beyond its own `--seconds`; one that is not done then has come to no result.
@@ -98,29 +95,10 @@ enum Scenario {
     Memory,
 }
 
-impl Scenario {
-    fn name(self) -> &'static str {
-        match self {
-            Scenario::OpenPublisher => "open-publisher",
-            Scenario::Savepoints => "savepoints",
-            Scenario::Rollbacks => "rollbacks",
-            Scenario::Snapshot => "snapshot",
-            Scenario::Partitions => "partitions",
-            Scenario::Storm => "storm",
-            Scenario::Rights => "rights",
-            Scenario::Dedicated => "dedicated",
-            Scenario::Doctor => "doctor",
-            Scenario::Retries => "retries",
-            Scenario::Remove => "remove",
-            Scenario::Greedy => "greedy",
-            Scenario::Takeover => "takeover",
-            Scenario::Stopped => "stopped",
-            Scenario::Memory => "memory",
-        }
-    }
+impl check::Check for Scenario {
+    type Setting = Setting;
 
-    /// Whether it has something to say about a store.
-    fn concerns(self, ground: &Ground) -> bool {
+    fn concerns(&self, ground: &Ground) -> bool {
         match self {
             Scenario::OpenPublisher
             | Scenario::Savepoints
@@ -135,7 +113,7 @@ impl Scenario {
         }
     }
 
-    async fn run(self, place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
+    async fn run(&self, place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
         match self {
             Scenario::OpenPublisher => open_publisher::run(place, setting).await,
             Scenario::Savepoints => savepoints::run(place).await,
@@ -187,18 +165,12 @@ pub(crate) async fn run(args: BesideArgs) -> Result<bool> {
     let setting = Setting { quick: args.quick, seconds: args.seconds, seed };
     let scenario_max = SCENARIO_MAX + seconds.unwrap_or_default() * 2;
     for store in &stores {
-        let is_wanted = |one: &&Scenario| args.only.is_empty() || args.only.contains(one);
         let ground = if store == OWN_POSTGRES {
             Ground::Postgres(Server::start(&args.run.work, &[CONNECTIONS]).await?)
         } else {
             Ground::prepare(store, &args.run.work).await?
         };
-        for scenario in Scenario::value_variants().iter().filter(is_wanted) {
-            if scenario.concerns(&ground) {
-                let judged = async |place: &Place<'_>| scenario.run(place, &setting).await;
-                run.judge(scenario.name(), &ground, scenario_max, judged).await?;
-            }
-        }
+        run.judge(&ground, &args.only, scenario_max, &setting).await?;
     }
     run.end(args.run.json.as_deref())
 }
@@ -206,6 +178,7 @@ pub(crate) async fn run(args: BesideArgs) -> Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::check::Check;
 
     #[test]
     fn a_named_time_wins_over_those_of_whole_and_quick_runs() {
@@ -219,7 +192,7 @@ mod tests {
         let file = Ground::Sqlite("x".into());
         let server = Ground::Postgres(Server::external("postgres://nowhere"));
         for scenario in Scenario::value_variants() {
-            assert!(scenario.concerns(&file) || scenario.concerns(&server), "{}", scenario.name());
+            assert!(scenario.concerns(&file) || scenario.concerns(&server), "{scenario:?}");
         }
     }
 }

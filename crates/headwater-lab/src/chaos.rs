@@ -15,15 +15,13 @@ mod restored;
 mod slow_pull;
 mod tools;
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 
-use crate::runtime::checks::{Run, RunArgs};
-use crate::runtime::place::{Ground, Place};
-use crate::runtime::report::Judged;
+use crate::check::{self, Ground, Judged, Place, Run, RunArgs};
 pub(crate) use child::{ChaosJob, run_job};
 
 /// Longer than any check takes; one that is still at it then has come to no result.
@@ -64,21 +62,10 @@ enum Check {
     Away,
 }
 
-impl Check {
-    fn name(self) -> &'static str {
-        match self {
-            Check::Restored => "restored",
-            Check::Replaced => "replaced",
-            Check::FailedSync => "failed-sync",
-            Check::Clock => "clock",
-            Check::Blocked => "blocked",
-            Check::SlowPull => "slow-pull",
-            Check::Away => "away",
-        }
-    }
+impl check::Check for Check {
+    type Setting = Setting;
 
-    /// Whether it has something to say about a store.
-    fn concerns(self, ground: &Ground) -> bool {
+    fn concerns(&self, ground: &Ground) -> bool {
         match self {
             Check::Restored | Check::Replaced | Check::FailedSync | Check::Clock => {
                 matches!(ground, Ground::Sqlite(_))
@@ -87,7 +74,7 @@ impl Check {
         }
     }
 
-    async fn run(self, place: &Place<'_>, setting: &Setting<'_>) -> Result<Vec<Judged>> {
+    async fn run(&self, place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
         match self {
             Check::Restored => restored::run(place).await,
             Check::Replaced => replaced::run(place).await,
@@ -101,9 +88,9 @@ impl Check {
 }
 
 /// What all checks of a run share.
-#[derive(Clone, Copy, Debug)]
-struct Setting<'a> {
-    work: &'a Path,
+#[derive(Debug)]
+struct Setting {
+    work: PathBuf,
     blocked: Duration,
     positions: u64,
     seed: u64,
@@ -114,18 +101,15 @@ pub(crate) async fn run(args: ChaosArgs) -> Result<bool> {
     let seed = args.run.seed();
     let mut run = Run::begin(&args.run.work, false, seed).await?;
     let stores = args.run.stores("chaos")?;
-    let work = args.run.work.canonicalize()?;
-    let setting =
-        Setting { work: &work, blocked: Duration::from_secs(args.seconds), positions: args.positions, seed };
+    let setting = Setting {
+        work: args.run.work.canonicalize()?,
+        blocked: Duration::from_secs(args.seconds),
+        positions: args.positions,
+        seed,
+    };
     for store in &stores {
         let ground = Ground::prepare(store, &args.run.work).await?;
-        for check in Check::value_variants() {
-            let wanted = args.only.is_empty() || args.only.contains(check);
-            if wanted && check.concerns(&ground) {
-                let judged = async |place: &Place<'_>| check.run(place, &setting).await;
-                run.judge(check.name(), &ground, CHECK_MAX, judged).await?;
-            }
-        }
+        run.judge(&ground, &args.only, CHECK_MAX, &setting).await?;
     }
     run.end(args.run.json.as_deref())
 }

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use serde::Serialize;
 
+use crate::check::percentile_ms;
+
 /// What figures depend on besides the code.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Machine {
@@ -34,6 +36,13 @@ impl Machine {
             memory_gib: memory_kib.div_ceil(1024 * 1024),
             filesystem: filesystem_of(work),
         }
+    }
+}
+
+impl std::fmt::Display for Machine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Machine { cores, kernel, processor, memory_gib, filesystem } = self;
+        write!(f, "{cores} cores ({processor}), {memory_gib} GiB, Linux {kernel}, {filesystem}")
     }
 }
 
@@ -159,8 +168,7 @@ pub(crate) fn fdatasync_idle_ms(directory: &Path, samples: usize) -> Result<f64>
         taken.push(start.elapsed());
     }
     fs::remove_file(&path)?;
-    taken.sort_unstable();
-    Ok(taken[samples / 2].as_secs_f64() * 1_000.0)
+    Ok(percentile_ms(&taken, 0.5))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 mod bench;
 mod beside;
 mod chaos;
+mod check;
 mod machine;
 mod readiness;
 mod runtime;
@@ -28,9 +29,6 @@ enum Command {
     Bench(bench::BenchArgs),
     /// Runs publishers and consumer processes against a store and counts every message.
     Soak(soak::SoakArgs),
-    /// One consumer process of the soak.
-    #[command(hide = true)]
-    SoakMember(soak::MemberArgs),
     /// Measures and judges running consumers: rates, lag, order, single effects, endings, idle cost.
     Runtime(runtime::RuntimeArgs),
     /// Judges fan-out under load: both modes, deaths, backfills, changes of mode, partitions, heartbeats.
@@ -39,9 +37,9 @@ enum Command {
     Chaos(chaos::ChaosArgs),
     /// Judges Headwater beside hostile neighbours: open transactions, old snapshots, greedy writers, killed processes.
     Beside(beside::BesideArgs),
-    /// One process of a runtime, chaos or beside check.
+    /// One process of a soak or a check.
     #[command(hide = true)]
-    RuntimeChild(runtime::ChildArgs),
+    RuntimeChild(check::ChildArgs),
 }
 
 #[tokio::main]
@@ -55,12 +53,11 @@ async fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Bench(args) => until_interrupted(bench::run(args)).await,
         Command::Soak(args) => until_interrupted(soak::run(args)).await,
-        Command::SoakMember(args) => soak::run_member(args).await.map(|()| true),
         Command::Runtime(args) => until_interrupted(runtime::run(args)).await,
         Command::Readiness(args) => until_interrupted(readiness::run(args)).await,
         Command::Chaos(args) => until_interrupted(chaos::run(args)).await,
         Command::Beside(args) => until_interrupted(beside::run(args)).await,
-        Command::RuntimeChild(args) => runtime::run_child(args).await.map(|()| true),
+        Command::RuntimeChild(args) => check::child::run_child(args).await.map(|()| true),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,

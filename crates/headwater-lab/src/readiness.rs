@@ -22,10 +22,7 @@ use clap::{Args, ValueEnum};
 use headwater::Tracking;
 use rand::RngExt;
 
-use crate::runtime::checks::Run;
-use crate::runtime::place::{Ground, Place};
-use crate::runtime::report::Judged;
-use crate::soak::OWN_POSTGRES;
+use crate::check::{self, Ground, Judged, OWN_POSTGRES, Place, Run};
 use loads::Load;
 
 /// Options of `readiness`.
@@ -82,27 +79,14 @@ enum Check {
     Pinned,
 }
 
-impl Check {
-    fn name(self) -> &'static str {
-        match self {
-            Check::Lt1 => "lt1",
-            Check::Lt2 => "lt2",
-            Check::Lt3 => "lt3",
-            Check::Lt4 => "lt4",
-            Check::Lt5 => "lt5",
-            Check::Lt6 => "lt6",
-            Check::Lt7 => "lt7",
-            Check::Kill => "kill",
-            Check::Backfill => "backfill",
-            Check::Mode => "mode",
-            Check::Heartbeats => "heartbeats",
-            Check::Tenants => "tenants",
-            Check::Partitions => "partitions",
-            Check::Pinned => "pinned",
-        }
+impl check::Check for Check {
+    type Setting = Setting;
+
+    fn concerns(&self, ground: &Ground) -> bool {
+        matches!(ground, Ground::Postgres(_))
     }
 
-    async fn run(self, place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
+    async fn run(&self, place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
         use Tracking::{OffsetWatermark, ReferenceCounting};
         let load = |tracking, groups, per_second, is_judged| Load { tracking, groups, per_second, is_judged };
         match self {
@@ -152,11 +136,6 @@ pub(crate) async fn run(args: ReadinessArgs) -> Result<bool> {
     let ground = Ground::prepare(&args.store, &args.work).await?;
     ensure!(matches!(ground, Ground::Postgres(_)), "--store {}: readiness is about PostgreSQL", args.store);
     let check_max = Duration::from_secs(20 * 60) + setting.hold() * 4;
-    for check in Check::value_variants() {
-        if args.only.is_empty() || args.only.contains(check) {
-            let judged = async |place: &Place<'_>| check.run(place, &setting).await;
-            run.judge(check.name(), &ground, check_max, judged).await?;
-        }
-    }
+    run.judge(&ground, &args.only, check_max, &setting).await?;
     run.end(args.json.as_deref())
 }

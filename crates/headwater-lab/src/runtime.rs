@@ -3,19 +3,12 @@
 //! Each check has an empty store of its own. Those about processes start real ones from this very program and end them by
 //! their ids.
 
-pub(crate) mod checks;
-pub(crate) mod child;
-pub(crate) mod children;
 pub(crate) mod ending;
 mod groups;
 mod idle;
-pub(crate) mod judge;
-mod once;
+pub(crate) mod once;
 mod order;
-pub(crate) mod place;
-pub(crate) mod publish;
 mod rates;
-pub(crate) mod report;
 mod slow;
 
 use std::time::Duration;
@@ -23,10 +16,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 
-use checks::{Run, RunArgs};
-pub(crate) use child::{ChildArgs, run_child};
-use place::{Ground, Place};
-use report::Judged;
+use crate::check::{self, Ground, Judged, Place, Run, RunArgs};
 
 /// Longer than any check takes; one that is still at it then has come to no result.
 const CHECK_MAX: Duration = Duration::from_secs(20 * 60);
@@ -65,26 +55,14 @@ enum Check {
     Idle,
 }
 
-impl Check {
-    fn name(self) -> &'static str {
-        match self {
-            Check::BatchRate => "batch-rate",
-            Check::SingleRate => "single-rate",
-            Check::Groups => "groups",
-            Check::Slow => "slow",
-            Check::Once => "once",
-            Check::Term => "term",
-            Check::Order => "order",
-            Check::Idle => "idle",
-        }
+impl check::Check for Check {
+    type Setting = Setting;
+
+    fn concerns(&self, ground: &Ground) -> bool {
+        *self != Check::Groups || matches!(ground, Ground::Postgres(_))
     }
 
-    /// Whether it has something to say about a store.
-    fn concerns(self, ground: &Ground) -> bool {
-        self != Check::Groups || matches!(ground, Ground::Postgres(_))
-    }
-
-    async fn run(self, place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
+    async fn run(&self, place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
         match self {
             Check::BatchRate => rates::batch(place, setting).await,
             Check::SingleRate => rates::single(place, setting).await,
@@ -115,18 +93,7 @@ pub(crate) async fn run(args: RuntimeArgs) -> Result<bool> {
     let setting = Setting { quick: args.quick, seed, stores: stores.len() };
     for store in &stores {
         let ground = Ground::prepare(store, &args.run.work).await?;
-        for check in Check::value_variants() {
-            let wanted = args.only.is_empty() || args.only.contains(check);
-            if wanted && check.concerns(&ground) {
-                let judged = async |place: &Place<'_>| check.run(place, &setting).await;
-                run.judge(check.name(), &ground, CHECK_MAX, judged).await?;
-            }
-        }
+        run.judge(&ground, &args.only, CHECK_MAX, &setting).await?;
     }
     run.end(args.run.json.as_deref())
-}
-
-/// Says on standard error what is going on, so that a person sees where the time goes.
-pub(crate) fn progress(what: &str) {
-    eprintln!("· {what}");
 }

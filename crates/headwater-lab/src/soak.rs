@@ -24,10 +24,11 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::task::JoinSet;
 
+use crate::check::OWN_POSTGRES;
 use crate::server::{PREPARED_TRANSACTIONS, Server};
 use check::Facts;
-use children::{Children, MemberSpec};
-pub(crate) use member::{MemberArgs, STORE_VARIABLE, run_member};
+use children::Children;
+pub(crate) use member::{MemberJob, run_member};
 use publish::Ledger;
 use stage::{GROUPS, Stage};
 use verdict::Verdict;
@@ -35,9 +36,6 @@ use verdict::Verdict;
 const PUBLISHERS: usize = 16;
 /// Few and slow, because every commit wakes all members: what is measured is whether anything stalls, not throughput.
 const PROBES: usize = 2;
-/// Names a PostgreSQL of the lab's own, started for the run.
-pub(crate) const OWN_POSTGRES: &str = "own-postgres";
-
 /// Options of `soak`.
 #[derive(Debug, Args)]
 pub(crate) struct SoakArgs {
@@ -130,7 +128,7 @@ async fn soak(args: &SoakArgs, store: &str, seed: u64) -> Result<bool> {
     let mut children = stage.children();
     for group in GROUPS {
         for member in 0..args.members {
-            children.start(MemberSpec { group: group.into(), member, topic: None, extra: vec![] })?;
+            children.start(member, MemberJob { group: group.into(), ..MemberJob::default() })?;
         }
     }
     let ledger = Ledger::default();

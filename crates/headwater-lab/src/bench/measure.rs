@@ -60,43 +60,9 @@ where
     Ok(Rate { messages: run.messages.load(Ordering::Relaxed), elapsed })
 }
 
-/// The best figure of several rounds: on a noisy machine it is the one least disturbed.
-pub(crate) fn best(rounds: &[f64]) -> f64 {
-    rounds.iter().copied().fold(0.0, f64::max)
-}
-
-/// The middle of several rounds, for figures where neither end is the undisturbed one.
-pub(crate) fn median(rounds: &[f64]) -> f64 {
-    let mut sorted = rounds.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let (low, high) = (sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2]);
-    (low + high) / 2.0
-}
-
-/// The value below which this share of the samples lies.
-pub(crate) fn percentile(samples: &mut [Duration], share: f64) -> Duration {
-    assert!(!samples.is_empty(), "a percentile needs samples");
-    samples.sort_unstable();
-    let at = ((samples.len() - 1) as f64 * share).round() as usize;
-    samples[at]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn percentiles_are_taken_from_the_sorted_samples() {
-        let mut samples: Vec<_> = (1..=101).rev().map(Duration::from_millis).collect();
-        assert_eq!(percentile(&mut samples, 0.5), Duration::from_millis(51));
-        assert_eq!(percentile(&mut samples, 0.99), Duration::from_millis(100));
-    }
-
-    #[test]
-    fn the_median_of_an_even_count_lies_between_the_middle_two() {
-        assert_eq!(median(&[9.0, 1.0, 2.0]), 2.0);
-        assert_eq!(median(&[4.0, 1.0, 2.0, 9.0]), 3.0);
-    }
 
     #[tokio::test]
     async fn the_idle_rest_of_a_run_does_not_count() {

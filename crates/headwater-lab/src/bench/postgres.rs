@@ -9,13 +9,14 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::engine::Engine;
-use super::measure::best;
 use super::peers::copy::BareCopy;
 use super::peers::pgmq::Pgmq;
 use super::peers::pgq::{self, Pgq};
 use super::peers::{Peer, missing, or_reason};
-use super::report::{Beside, Figure, Floor, Report, Row, Unit};
+use super::report::{Beside, Floor, Report, Row};
 use super::{Plan, Work, progress};
+use crate::check::best;
+use crate::check::{Figure, Unit};
 use crate::server::Server;
 
 const DATABASE: &str = "headwater_lab";

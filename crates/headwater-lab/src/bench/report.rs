@@ -1,63 +1,11 @@
 //! What a bench run says: rows with a verdict each, as a table, as JSON.
 
-use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 use serde_json::json;
 
+use crate::check::report::{busy_warning, new_table};
+use crate::check::{Figure, Unit};
 use crate::machine::Machine;
-
-/// A figure with its unit.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub(crate) struct Figure {
-    pub(crate) amount: f64,
-    pub(crate) unit: Unit,
-}
-
-/// What a figure counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Unit {
-    MessagesPerSecond,
-    PerSecond,
-    Milliseconds,
-    Percent,
-    Bytes,
-    Count,
-    /// How many times another figure.
-    Times,
-}
-
-impl Figure {
-    pub(crate) fn new(amount: f64, unit: Unit) -> Self {
-        Figure { amount, unit }
-    }
-
-    /// The figure for people: short, with its unit.
-    pub(crate) fn show(self) -> String {
-        let Figure { amount, unit } = self;
-        match unit {
-            Unit::MessagesPerSecond => format!("{} msg/s", thousands(amount)),
-            Unit::PerSecond => format!("{} /s", thousands(amount)),
-            Unit::Milliseconds => format!("{amount:.2} ms"),
-            Unit::Percent => format!("{amount:.2} %"),
-            Unit::Bytes => format!("{amount:.0} B"),
-            Unit::Count => format!("{amount:.0}"),
-            Unit::Times => format!("{amount:.2} x"),
-        }
-    }
-}
-
-fn thousands(amount: f64) -> String {
-    if amount >= 999_500.0 {
-        format!("{:.2}M", amount / 1e6)
-    } else if amount >= 10_000.0 {
-        format!("{:.0}k", amount / 1e3)
-    } else if amount >= 1_000.0 {
-        format!("{:.1}k", amount / 1e3)
-    } else {
-        format!("{amount:.0}")
-    }
-}
 
 /// What our figure stands beside.
 #[derive(Clone, Debug, Serialize)]
@@ -157,11 +105,7 @@ impl Report {
 
     /// The table with its heading.
     pub(crate) fn table(&self) -> String {
-        let mut table = Table::new();
-        table.load_style(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
-        if !table.is_tty() {
-            table.set_width(180);
-        }
+        let mut table = new_table();
         table.set_header(["", "work", "headwater", "peer / limit", "ratio", "floor", "verdict"]);
         for (number, row) in (1..).zip(&self.rows) {
             table.add_row([
@@ -176,22 +120,17 @@ impl Report {
         }
         let how = (1..).zip(&self.rows).map(|(number, row)| format!("{number:>3}  {}\n", row.how));
         let how: String = how.collect();
-        let busy = match self.busy_before_percent {
-            busy if busy > 15.0 => {
-                format!("\nWARNING: the cores were {busy:.0} % busy with something else before this run")
-            }
-            _ => String::new(),
-        };
+        let busy = busy_warning(self.busy_before_percent);
         format!("{}{busy}\n{table}\n{how}{}", self.heading(), self.summary())
     }
 
     fn heading(&self) -> String {
-        let Machine { cores, kernel, processor, memory_gib, filesystem } = &self.machine;
         let list = |pairs: &[(String, String)]| {
             pairs.iter().map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
         };
         format!(
-            "payload 100 bytes; {cores} cores ({processor}), {memory_gib} GiB, Linux {kernel}, {filesystem}\nversions: {}\nPostgreSQL settings: {}",
+            "payload 100 bytes; {}\nversions: {}\nPostgreSQL settings: {}",
+            self.machine,
             list(&self.versions),
             list(&self.settings),
         )

@@ -6,12 +6,14 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::engine::Engine;
-use super::measure::{Rate, best};
+use super::measure::Rate;
 use super::peers::python::{HONKER, LITEQUEUE, Package, PythonPeer};
 use super::peers::{Peer, or_reason};
 use super::postgres::rate_row;
-use super::report::{Beside, Figure, Floor, Report, Row, Unit};
+use super::report::{Beside, Floor, Report, Row};
 use super::{Plan, Work, progress, waiting};
+use crate::check::best;
+use crate::check::{Figure, Unit};
 
 const FULL: &str = "WAL, synchronous = FULL on both sides";
 

@@ -6,8 +6,9 @@ use anyhow::{Context, Result};
 use headwater::{TopicName, limits::SAFETY_POLL};
 
 use super::engine::{Engine, receive};
-use super::measure::percentile;
-use super::report::{Beside, Figure, Floor, Row, Unit};
+use super::report::{Beside, Floor, Row};
+use crate::check::percentile_ms;
+use crate::check::{Figure, Unit};
 use crate::machine::cpu_time;
 
 /// Percentiles of a latency.
@@ -48,7 +49,7 @@ pub(crate) async fn latency(
             samples.push(received.saturating_duration_since(called));
         }
     }
-    let mut ms = |share| percentile(&mut samples, share).as_secs_f64() * 1_000.0;
+    let ms = |share| percentile_ms(&samples, share);
     Ok(Latency { p50_ms: ms(0.5), p99_ms: ms(0.99) })
 }
 

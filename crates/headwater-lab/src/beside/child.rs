@@ -8,7 +8,7 @@ use headwater::{Handling, Headwater, Message, SqlitePath, Start, StoreUrl};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use crate::runtime::child::{GRACE, READY};
+use crate::check::{GRACE, READY};
 
 /// What a process of a scenario does.
 #[derive(Clone, Debug, Serialize, Deserialize)]

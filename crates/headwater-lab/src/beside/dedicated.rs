@@ -9,9 +9,7 @@ use headwater::{Headwater, Partition, TopicName, TopicSettings};
 use super::Place;
 use super::open_transaction::OpenTransaction;
 use super::probe::{Probe, Times, failures, longest_ms};
-use crate::bench::report::Unit;
-use crate::runtime::progress;
-use crate::runtime::report::{Floor, Judged};
+use crate::check::{Floor, Judged, Unit, progress};
 
 const ATTEMPTS: usize = 3;
 const WAIT_MAX_MS: f64 = 250.0;

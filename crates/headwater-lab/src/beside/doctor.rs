@@ -7,9 +7,7 @@ use headwater::{Finding, TopicSettings};
 
 use super::waiting::{fill, retried};
 use super::{Place, Setting};
-use crate::bench::report::Unit;
-use crate::runtime::progress;
-use crate::runtime::report::{Floor, Judged};
+use crate::check::{Floor, Judged, Unit, progress};
 
 const DOCTOR_MAX_MS: f64 = 10_000.0;
 

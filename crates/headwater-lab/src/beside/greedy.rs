@@ -8,12 +8,7 @@ use super::child::BesideJob;
 use super::probe::{compare, failures, longest_ms};
 use super::publisher::Publisher;
 use super::{Place, Setting};
-use crate::bench::report::Unit;
-use crate::runtime::child::Job;
-use crate::runtime::children::Process;
-use crate::runtime::place::unsound;
-use crate::runtime::progress;
-use crate::runtime::report::{Floor, Judged};
+use crate::check::{Floor, Job, Judged, Process, Unit, progress, soundness};
 
 const WRITERS: usize = 3;
 /// Messages of one transaction of theirs.
@@ -46,7 +41,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
         writer.kill().await?;
     }
     publisher.stop().await?;
-    let (problems, words) = unsound(&headwater).await?;
+    let sound = soundness(&headwater).await?;
     let topics = headwater.store().topics().await?;
     let written = topics.iter().find(|status| status.topic.name.as_str() == "greedy");
     let written = written.map_or(0, |status| status.head.0);
@@ -58,6 +53,6 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
         Judged::new("publishes", beside.times.len() as f64, Unit::Count, Floor::AtLeast(1.0))
             .note(format!("beside {written} messages of the writers")),
         Judged::new("messages of the writers", written as f64, Unit::Count, Floor::AtLeast(1.0)),
-        Judged::none_of("problems found in the store", problems).note(words),
+        sound,
     ])
 }

@@ -10,13 +10,8 @@ use tokio::task::JoinHandle;
 
 use super::child::BesideJob;
 use super::{Place, Setting};
-use crate::bench::report::Unit;
+use crate::check::{Floor, Job, Judged, Process, Unit, eventually, progress};
 use crate::machine::peak_bytes_of;
-use crate::runtime::child::Job;
-use crate::runtime::children::Process;
-use crate::runtime::place::eventually;
-use crate::runtime::progress;
-use crate::runtime::report::{Floor, Judged};
 
 const TOPIC: &str = "large";
 const PAYLOAD_BYTES: usize = 50_000_000;

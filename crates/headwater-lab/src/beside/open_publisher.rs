@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::open_transaction::judge_publisher;
 use super::{Place, Setting};
-use crate::runtime::report::Judged;
+use crate::check::Judged;
 
 pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
     let messages = setting.count(1_000_000, 100_000);

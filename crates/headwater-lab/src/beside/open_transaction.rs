@@ -5,9 +5,7 @@ use headwater::{Headwater, Namespace, NewMessage, TopicName};
 use tokio_postgres::Client;
 
 use super::probe::Probe;
-use crate::runtime::place::Place;
-use crate::runtime::progress;
-use crate::runtime::report::Judged;
+use crate::check::{Judged, Place, progress};
 use crate::server::connect;
 
 const BATCH: u64 = 5_000;

@@ -8,9 +8,7 @@ use headwater::{Headwater, OpenOptions, Partition};
 
 use super::probe::{Probe, Times};
 use super::{Place, Setting};
-use crate::runtime::place::unsound;
-use crate::runtime::progress;
-use crate::runtime::report::Judged;
+use crate::check::{Judged, progress, soundness};
 
 const DEDICATED: usize = 300;
 const WORKERS: usize = 16;
@@ -29,10 +27,10 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     }
     progress(&format!("{WORKERS} workers on shared topics beside them"));
     let beside = work(place, during).await?;
-    let (problems, words) = unsound(&headwater).await?;
+    let sound = soundness(&headwater).await?;
     headwater.close().await?;
     let mut judged = judge(&quiet, &beside);
-    judged.push(Judged::none_of("problems found in the store", problems).note(words));
+    judged.push(sound);
     Ok(judged)
 }
 

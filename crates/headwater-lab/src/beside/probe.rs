@@ -9,8 +9,7 @@ use headwater::{
     TopicSettings, Want,
 };
 
-use crate::bench::measure::percentile;
-use crate::runtime::report::{Floor, Judged};
+use crate::check::{Floor, Judged, percentile_ms};
 
 /// Claims beside a neighbour take at most so many times as long as on the quiet store.
 pub(super) const TIMES_MAX: f64 = 2.0;
@@ -164,7 +163,7 @@ pub(super) fn milliseconds(samples: &[Duration], share: f64) -> f64 {
     if samples.len() < SAMPLES_MIN {
         return f64::NAN;
     }
-    percentile(&mut samples.to_vec(), share).as_secs_f64() * 1_000.0
+    percentile_ms(samples, share)
 }
 
 /// The longest of the samples, however few; no number where there are none.

@@ -6,9 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::chaos::ChaosJob;
-use crate::runtime::child::Job;
-use crate::runtime::children::Process;
-use crate::runtime::place::{Place, eventually};
+use crate::check::{Job, Place, Process, eventually};
 use crate::soak::history::now_us;
 
 /// Longer than any call may take; one that is under way then counts as that long.

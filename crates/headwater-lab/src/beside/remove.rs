@@ -9,10 +9,7 @@ use super::probe::{failures, longest_ms};
 use super::publisher::Publisher;
 use super::waiting::{buried, fill};
 use super::{Place, Setting};
-use crate::bench::report::Unit;
-use crate::runtime::place::unsound;
-use crate::runtime::progress;
-use crate::runtime::report::{Floor, Judged};
+use crate::check::{Floor, Judged, Unit, progress, soundness};
 
 const PAUSE_MS: u64 = 2;
 const WAIT_MAX_MS: f64 = 250.0;
@@ -35,7 +32,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     let took = begin.elapsed().as_secs_f64() * 1_000.0;
     publisher.stop().await?;
     let left = headwater.groups("buried").list().await?.len() as u64;
-    let (problems, words) = unsound(&headwater).await?;
+    let sound = soundness(&headwater).await?;
     headwater.close().await?;
     Ok(vec![
         Judged::new(
@@ -49,6 +46,6 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
             .note(format!("{buried_messages} dead letters")),
         failures(&[quiet.errors, beside.errors].concat()),
         Judged::none_of("groups that are left", left),
-        Judged::none_of("problems found in the store", problems).note(words),
+        sound,
     ])
 }

@@ -11,12 +11,7 @@ use super::probe::{compare, failures, longest_ms};
 use super::publisher::Publisher;
 use super::waiting::{fill, retried};
 use super::{Place, Setting};
-use crate::bench::report::Unit;
-use crate::runtime::child::Job;
-use crate::runtime::children::Process;
-use crate::runtime::place::unsound;
-use crate::runtime::progress;
-use crate::runtime::report::{Floor, Judged};
+use crate::check::{Floor, Job, Judged, Process, Unit, progress, soundness};
 
 const PAUSE_MS: u64 = 2;
 
@@ -45,7 +40,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     maintenance.ensure_alive()?;
     maintenance.kill().await?;
     publisher.stop().await?;
-    let (problems, words) = unsound(&headwater).await?;
+    let sound = soundness(&headwater).await?;
     headwater.close().await?;
     let longest = longest_ms(&beside.times);
     Ok(vec![
@@ -54,6 +49,6 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
         compare("publish, median", &quiet.times, &beside.times, 0.5, Floor::None),
         Judged::new("publish, longest", longest, Unit::Milliseconds, Floor::None),
         failures(&[quiet.errors, beside.errors].concat()),
-        Judged::none_of("problems found in the store", problems).note(words),
+        sound,
     ])
 }

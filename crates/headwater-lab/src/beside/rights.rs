@@ -11,8 +11,7 @@ use tokio_postgres::error::SqlState;
 use super::Place;
 use super::open_transaction::namespace;
 use super::probe::Probe;
-use crate::runtime::progress;
-use crate::runtime::report::Judged;
+use crate::check::{Judged, progress};
 use crate::server::connect_as;
 
 /// Words from which a key for advisory locks may be made, each with so many numbers beside it.

@@ -12,9 +12,7 @@ use headwater::{
 use super::open_transaction::{OpenTransaction, namespace};
 use super::probe::TIMES_MAX;
 use super::{Place, Setting};
-use crate::bench::report::Unit;
-use crate::runtime::progress;
-use crate::runtime::report::{Floor, Judged};
+use crate::check::{Floor, Judged, Unit, ms, progress};
 use crate::server::connect;
 
 /// A drain ends after this time, however far it is.
@@ -51,7 +49,6 @@ struct Drained {
 }
 
 fn judge(quiet: &Drained, beside: &Drained, new: Duration, wanted: u64) -> Vec<Judged> {
-    let ms = |time: Duration| time.as_secs_f64() * 1_000.0;
     vec![
         // A drain that came to no end took at least as long as it was given.
         Judged::beside("drain of the messages between", ms(quiet.took), ms(beside.took), TIMES_MAX)

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::Place;
 use super::open_transaction::judge_publisher;
-use crate::runtime::report::Judged;
+use crate::check::Judged;
 
 const MESSAGES: u64 = 20_000;
 

@@ -12,11 +12,7 @@ use headwater::{
 use super::open_transaction::{OpenTransaction, namespace};
 use super::probe::compare;
 use super::{Place, Setting};
-use crate::runtime::child::Job;
-use crate::runtime::children::Process;
-use crate::runtime::place::unsound;
-use crate::runtime::progress;
-use crate::runtime::report::{Floor, Judged};
+use crate::check::{Floor, Job, Judged, Process, progress, soundness};
 
 /// Messages published together, and claimed in parts.
 const PUBLISHED: usize = 100;
@@ -43,10 +39,10 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     let beside = group.claim_for(held).await?;
     open.roll_back().await?;
     maintenance.stop().await?;
-    let (problems, words) = unsound(&headwater).await?;
+    let sound = soundness(&headwater).await?;
     headwater.close().await?;
     let mut judged = judge(&quiet, &beside);
-    judged.push(Judged::none_of("problems found in the store", problems).note(words));
+    judged.push(sound);
     Ok(judged)
 }
 

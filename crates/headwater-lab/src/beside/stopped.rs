@@ -9,13 +9,7 @@ use headwater::{Headwater, LeaseToken, OutstandingState, SubscriptionId};
 use rustix::process::Signal;
 
 use super::{Place, Setting};
-use crate::bench::report::Unit;
-use crate::runtime::child::Job;
-use crate::runtime::children::Process;
-use crate::runtime::judge::Record;
-use crate::runtime::place::{eventually, settled, unsound};
-use crate::runtime::progress;
-use crate::runtime::report::{Floor, Judged};
+use crate::check::{Floor, Job, Judged, Process, Record, Unit, eventually, progress, settled, soundness};
 
 const TOPIC: &str = "stopped";
 const GROUP: &str = "workers";
@@ -56,7 +50,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     let done = settled(&headwater, TOPIC, GROUP, at_work + Duration::from_secs(30)).await;
     other.stop().await?;
     stopped.kill().await?;
-    let (problems, words) = unsound(&headwater).await?;
+    let sound = soundness(&headwater).await?;
     headwater.close().await?;
     let record = record.lock().expect("no panic while held");
     let mut judged = judge(&before, &after, taken.is_ok(), record.ended_by(0));
@@ -64,7 +58,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
         Judged::new("taken over after", taken_after.as_secs_f64() * 1_000.0, Unit::Milliseconds, Floor::None),
         Judged::none_of("messages that are not settled in the end", u64::from(done.is_err()))
             .note(done.err().map(|error| format!("{error:#}")).unwrap_or_default()),
-        Judged::none_of("problems found in the store", problems).note(words),
+        sound,
     ]);
     Ok(judged)
 }

@@ -15,10 +15,7 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use super::{Place, Setting};
-use crate::bench::report::Unit;
-use crate::runtime::place::unsound;
-use crate::runtime::progress;
-use crate::runtime::report::{Floor, Judged};
+use crate::check::{Floor, Judged, Unit, progress, soundness};
 use crate::server::connect;
 
 /// How many of each kind are at work at once.
@@ -71,11 +68,11 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     tokio::time::sleep(STATISTICS).await;
     let deadlocks = deadlocks(place).await? - before;
     let headwater = place.open().await?;
-    let (problems, words) = unsound(&headwater).await?;
+    let sound = soundness(&headwater).await?;
     headwater.close().await?;
     let errors = storm.errors.lock().expect("no panic while held");
     let mut judged = judge(deadlocks, &errors, storm.calls.load(Ordering::Relaxed));
-    judged.push(Judged::none_of("problems found in the store", problems).note(words));
+    judged.push(sound);
     Ok(judged)
 }
 

@@ -6,12 +6,8 @@ use anyhow::Result;
 use rand::RngExt;
 
 use super::{Place, Setting};
-use crate::bench::report::Unit;
+use crate::check::{Floor, Judged, Kill, Record, Unit, progress, settled, soundness};
 use crate::runtime::ending::{GROUP, Stage, TOPIC, UNSETTLED_US, largest, list};
-use crate::runtime::judge::{Kill, Record};
-use crate::runtime::place::{settled, unsound};
-use crate::runtime::progress;
-use crate::runtime::report::{Floor, Judged};
 use crate::soak::history::now_us;
 
 const TAKEN_OVER_MAX_MS: f64 = 3_000.0;
@@ -46,14 +42,14 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     }
     living.1.stop().await?;
     let done = settled(&stage.headwater, TOPIC, GROUP, Duration::from_secs(30)).await;
-    let (problems, words) = unsound(&stage.headwater).await?;
+    let sound = soundness(&stage.headwater).await?;
     stage.headwater.close().await?;
     let mut judged = stage.read(|record| judge(record, &taken, &kills, rounds));
     judged.push(
         Judged::none_of("groups that are not done", u64::from(done.is_err()))
             .note(done.err().map(|error| format!("{error:#}")).unwrap_or_default()),
     );
-    judged.push(Judged::none_of("problems found in the store", problems).note(words));
+    judged.push(sound);
     Ok(judged)
 }
 

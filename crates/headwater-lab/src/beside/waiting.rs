@@ -8,8 +8,7 @@ use headwater::{
     TopicSettings, Want,
 };
 
-use crate::runtime::place::Place;
-use crate::runtime::progress;
+use crate::check::{Place, progress};
 
 /// Messages of one claim and one settlement.
 const BATCH: u32 = 2_000;

@@ -7,7 +7,7 @@ use anyhow::Result;
 use headwater::{Clock, Headwater, Job, ManualClock, NewMessage, OpenOptions};
 
 use super::Place;
-use crate::runtime::report::Judged;
+use crate::check::Judged;
 
 const TOPIC: &str = "away";
 const GROUP: &str = "workers";

@@ -9,18 +9,14 @@ use headwater::{NewMessage, TopicSettings};
 
 use super::child::ChaosJob;
 use super::{Place, Setting};
-use crate::runtime::child::Job;
-use crate::runtime::children::Process;
-use crate::runtime::judge::Record;
-use crate::runtime::place::{eventually, settled};
-use crate::runtime::report::Judged;
+use crate::check::{Job, Judged, Process, Record, eventually, settled};
 
 const TOPIC: &str = "blocked";
 const GROUP: &str = "workers";
 /// As many as the runtime has threads.
 const THREADS: usize = 2;
 
-pub(super) async fn run(place: &Place<'_>, setting: &Setting<'_>) -> Result<Vec<Judged>> {
+pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
     let headwater = place.open().await?;
     let settings = TopicSettings { lease: Duration::from_secs(300), ..TopicSettings::default() };
     headwater.topic(TOPIC).settings(settings).create().await?;

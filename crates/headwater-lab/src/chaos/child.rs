@@ -1,4 +1,4 @@
-//! What the processes of a chaos check do. Each says what happened line by line, as `runtime::judge` reads it.
+//! What the processes of a chaos check do. Each says what happened line by line, as `check::judge` reads it.
 
 use std::io::Write;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use headwater::{Handling, Headwater, Json, Start};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use crate::runtime::child::{GRACE, READY};
+use crate::check::{GRACE, READY};
 use crate::soak::history::now_us;
 
 /// What a process of a chaos check does.

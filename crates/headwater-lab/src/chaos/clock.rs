@@ -10,9 +10,7 @@ use anyhow::{Context, Result};
 use super::crew::{Crew, GROUPS, TOPIC, stored};
 use super::tools::libfaketime;
 use super::{Place, Setting};
-use crate::bench::report::Unit;
-use crate::runtime::place::{eventually, unsound};
-use crate::runtime::report::{Floor, Judged};
+use crate::check::{Floor, Judged, Unit, eventually, soundness};
 use crate::soak::history::now_us;
 
 /// A group that reads nothing until the end.
@@ -26,9 +24,9 @@ const FLOWS_WITHIN: Duration = Duration::from_secs(20);
 /// What a killed process held comes back: fifteen seconds of silence, a heartbeat, and the work.
 const BACK_WITHIN: Duration = Duration::from_secs(25);
 
-pub(super) async fn run(place: &Place<'_>, setting: &Setting<'_>) -> Result<Vec<Judged>> {
+pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
     let library = libfaketime()?;
-    let directory = tempfile::Builder::new().prefix("clock").tempdir_in(setting.work)?;
+    let directory = tempfile::Builder::new().prefix("clock").tempdir_in(&setting.work)?;
     let hands = directory.path().join("hands");
     set(&hands, 0)?;
     let headwater = place.open().await?;
@@ -58,7 +56,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting<'_>) -> Result<Vec<
     crew.kill_all().await?;
     let removed = all.iter().filter(|n| !log.contains(n)).count();
     let asleep = read_all(&headwater).await?;
-    let (problems, words) = unsound(&headwater).await?;
+    let sound = soundness(&headwater).await?;
     headwater.close().await?;
     let at_once: u64 =
         crew.with(|heard| heard.handled.values().map(|record| record.overlapping(&killed)).sum());
@@ -67,7 +65,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting<'_>) -> Result<Vec<
             .note(format!("of {}", all.len())),
         Judged::none_of("messages the group that slept did not get", all.difference(&asleep).count() as u64),
         Judged::none_of("messages handled twice at once", at_once),
-        Judged::none_of("problems found in the store", problems).note(words),
+        sound,
     ]);
     for (group, count) in missing {
         judged.push(Judged::none_of(&format!("messages unhandled by {group}"), count));

@@ -8,10 +8,7 @@ use anyhow::{Context, Result};
 use headwater::{GroupName, Headwater, Start, TopicName, TopicSettings};
 
 use super::child::ChaosJob;
-use crate::runtime::child::Job;
-use crate::runtime::children::Process;
-use crate::runtime::judge::Record;
-use crate::runtime::place::{Place, eventually};
+use crate::check::{Job, Place, Process, Record, eventually};
 use crate::soak::history::now_us;
 
 pub(super) const TOPIC: &str = "chaos";

@@ -14,10 +14,7 @@ use super::Setting;
 use super::child::ChaosJob;
 use super::disk::{Deed, Disk, read};
 use super::tools::shared_library;
-use crate::runtime::child::Job;
-use crate::runtime::children::Process;
-use crate::runtime::place::unsound;
-use crate::runtime::report::Judged;
+use crate::check::{Floor, Job, Judged, Process, Unit, problems};
 
 const TOPIC: &str = "synced";
 const MESSAGES: u64 = 60;
@@ -34,8 +31,8 @@ struct Found {
     example: String,
 }
 
-pub(super) async fn run(setting: &Setting<'_>) -> Result<Vec<Judged>> {
-    let directory = tempfile::Builder::new().prefix("failed-sync").tempdir_in(setting.work)?;
+pub(super) async fn run(setting: &Setting) -> Result<Vec<Judged>> {
+    let directory = tempfile::Builder::new().prefix("failed-sync").tempdir_in(&setting.work)?;
     let shim = shared_library(include_str!("shim.c"), directory.path(), "shim")?;
     let mut random = StdRng::seed_from_u64(setting.seed);
     let untouched = record(directory.path(), &shim, 0).await?;
@@ -70,13 +67,8 @@ pub(super) async fn run(setting: &Setting<'_>) -> Result<Vec<Judged>> {
         Judged::none_of("images that are damaged", damaged),
         Judged::none_of("lost or damaged without a failed sync", control.lost + control.damaged)
             .note(format!("{} images. {}", control.images, control.example)),
-        Judged::new(
-            "positions tried",
-            positions as f64,
-            crate::bench::report::Unit::Count,
-            crate::runtime::report::Floor::AtLeast(30.0),
-        )
-        .note(format!("of {syncs} syncs")),
+        Judged::new("positions tried", positions as f64, Unit::Count, Floor::AtLeast(30.0))
+            .note(format!("of {syncs} syncs")),
     ])
 }
 
@@ -139,18 +131,19 @@ async fn check(
         let store = store.context("there is no store")?;
         let headwater = Headwater::open(&format!("sqlite:{}", store.display())).await?;
         let messages = headwater.published(TOPIC).await;
-        let problems = unsound(&headwater).await;
+        let problems = problems(&**headwater.store()).await;
         headwater.close().await?;
         let numbers = messages?.iter().map(|message| Ok(serde_json::from_slice(&message.payload)?)).collect();
         anyhow::Ok((numbers, problems?))
     };
     match opened.await {
-        Ok((Ok(numbers), (problems, words))) => {
+        Ok((Ok(numbers), problems)) => {
             let numbers: BTreeSet<u64> = numbers;
             let lost = acknowledged.difference(&numbers).count() as u64;
             found.lost += lost;
-            found.damaged += u64::from(problems > 0);
-            if lost + problems > 0 {
+            found.damaged += u64::from(!problems.is_empty());
+            if lost > 0 || !problems.is_empty() {
+                let words = problems.join("; ");
                 found.example = format!("sync {position}: {lost} of {} lost {words}", acknowledged.len());
             }
         }

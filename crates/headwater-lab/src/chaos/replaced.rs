@@ -8,9 +8,7 @@ use anyhow::Result;
 
 use super::crew::{Crew, GROUPS, file};
 use super::tools::sqlite3;
-use crate::bench::report::Unit;
-use crate::runtime::place::{Place, eventually};
-use crate::runtime::report::{Floor, Judged};
+use crate::check::{Floor, Judged, Place, Unit, eventually};
 use crate::soak::history::now_us;
 
 const PAUSE_MS: u64 = 10;

@@ -7,8 +7,7 @@ use anyhow::Result;
 
 use super::crew::{Crew, GROUPS, file, stored};
 use super::tools::sqlite3;
-use crate::runtime::place::{Place, eventually};
-use crate::runtime::report::Judged;
+use crate::check::{Judged, Place, eventually};
 use crate::soak::history::now_us;
 
 const PAUSE_MS: u64 = 10;

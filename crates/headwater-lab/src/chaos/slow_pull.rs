@@ -9,11 +9,7 @@ use headwater::{NewMessage, TopicSettings};
 
 use super::Place;
 use super::child::ChaosJob;
-use crate::runtime::child::Job;
-use crate::runtime::children::Process;
-use crate::runtime::judge::Record;
-use crate::runtime::place::eventually;
-use crate::runtime::report::Judged;
+use crate::check::{Job, Judged, Process, Record, eventually};
 
 const TOPIC: &str = "slow-pull";
 const GROUP: &str = "workers";

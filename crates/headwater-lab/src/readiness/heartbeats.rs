@@ -13,11 +13,7 @@ use headwater::{
 use tokio::task::JoinSet;
 
 use super::Setting;
-use crate::bench::measure::percentile;
-use crate::bench::report::Unit;
-use crate::runtime::place::{Place, unsound};
-use crate::runtime::progress;
-use crate::runtime::report::{Floor, Judged};
+use crate::check::{Floor, Judged, Place, Unit, percentile_ms, progress, soundness};
 use crate::server::connect;
 
 const TOPIC: &str = "heartbeats";
@@ -59,9 +55,9 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     }
     progress(&format!("{INSTANCES} instances of one group beat every {:?}", INTERVAL / 3));
     let waits = watch(place, &headwater, setting.hold() / 2).await?;
-    let mut taken = std::mem::take(&mut *seen.taken.lock().expect("no panic while held"));
+    let taken = std::mem::take(&mut *seen.taken.lock().expect("no panic while held"));
     anyhow::ensure!(!taken.is_empty(), "nobody beat");
-    let (p50, p99) = (percentile(&mut taken, 0.5), percentile(&mut taken, 0.99));
+    let (p50, p99) = (percentile_ms(&taken, 0.5), percentile_ms(&taken, 0.99));
     let (failed, dead) = (seen.failed.load(Ordering::Relaxed), seen.not_active.load(Ordering::Relaxed));
     let away = setting.hold() * 2;
     progress(&format!("the server goes away for {away:?}"));
@@ -72,22 +68,18 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     tasks.abort_all();
     let states = headwater.store().subscriptions(&topic).await?;
     let alive = states.iter().filter(|status| status.state == SubscriptionState::Active).count();
-    let (unsound, words) = unsound(&headwater).await?;
-    let ms = |time: Duration| time.as_secs_f64() * 1_000.0;
+    let sound = soundness(&headwater).await?;
     Ok(vec![
         Judged::none_of("heartbeats seen waiting for a lock", waits),
-        Judged::new("a heartbeat, p99", ms(p99), Unit::Milliseconds, Floor::AtMost(100.0)).note(format!(
-            "p50 {:.2} ms, {} heartbeats",
-            ms(p50),
-            taken.len()
-        )),
+        Judged::new("a heartbeat, p99", p99, Unit::Milliseconds, Floor::AtMost(100.0))
+            .note(format!("p50 {p50:.2} ms, {} heartbeats", taken.len())),
         Judged::none_of("heartbeats that failed", failed),
         Judged::none_of("times an instance was told it is not active", dead),
         Judged::none_of("deaths after the server was away", deaths)
             .note(format!("away for {away:?}, timeout {TIMEOUT:?}")),
         Judged::all_of("groups active in the end", alive as u64, 1)
             .note(format!("{} heartbeats since", beaten.len())),
-        Judged::none_of("things doctor finds", unsound).note(words),
+        sound,
     ])
 }
 

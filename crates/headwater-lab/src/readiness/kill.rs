@@ -8,13 +8,7 @@ use headwater::{GroupName, Headwater, SubscriptionState, SubscriptionStatus, Top
 
 use super::Setting;
 use super::sample::{Looker, Sample};
-use crate::bench::report::Unit;
-use crate::runtime::child::Job;
-use crate::runtime::children::Process;
-use crate::runtime::place::{Place, eventually, unsound};
-use crate::runtime::progress;
-use crate::runtime::publish::Pace;
-use crate::runtime::report::{Floor, Judged};
+use crate::check::{Floor, Job, Judged, Pace, Place, Process, Unit, eventually, ms, progress, soundness};
 
 const TOPIC: &str = "kill";
 const PER_SECOND: u64 = 1_000;
@@ -104,7 +98,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
         process.stop().await?;
     }
     ensure!(back.resurrected, "it was not dead any more");
-    let (unsound, words) = unsound(&headwater).await?;
+    let sound = soundness(&headwater).await?;
     let mut judged = judge(died_after, stalled, (&before, &after));
     judged.push(
         Judged::new(
@@ -115,7 +109,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
         )
         .note(format!("bounded to {BEHIND_MAX}; {} missed to retention", back.missed.count)),
     );
-    judged.push(Judged::none_of("things doctor finds", unsound).note(words));
+    judged.push(sound);
     Ok(judged)
 }
 
@@ -137,7 +131,6 @@ fn longest(heard: &Heard) -> Duration {
 
 fn judge(died_after: Duration, stalled: Duration, (before, after): (&Sample, &Sample)) -> Vec<Judged> {
     let growth = (after.database_bytes / before.database_bytes - 1.0) * 100.0;
-    let ms = |time: Duration| time.as_secs_f64() * 1_000.0;
     let in_time = Floor::AtMost(ms(TIMEOUT + INTERVAL * 2));
     vec![
         Judged::new("killed to dead", ms(died_after), Unit::Milliseconds, in_time)

@@ -12,16 +12,11 @@ use headwater::{
 
 use super::Setting;
 use super::sample::{Looker, Sample, worst_table};
-use crate::bench::measure::percentile;
-use crate::bench::report::Unit;
+use crate::check::{
+    Floor, Job, Judged, Pace, Place, Process, Progress, Unit, Upkept, eventually, percentile_ms, progress,
+    soundness, thirds,
+};
 use crate::machine::disk_bytes_per_second;
-use crate::runtime::child::{Job, Progress, Upkept};
-use crate::runtime::children::Process;
-use crate::runtime::judge::thirds;
-use crate::runtime::place::{Place, eventually, unsound};
-use crate::runtime::progress;
-use crate::runtime::publish::Pace;
-use crate::runtime::report::{Floor, Judged};
 
 const TOPIC: &str = "load";
 /// How long messages stay once they are done: short, so that cleanup has its full work within a minute.
@@ -104,11 +99,11 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting, load: Load) -> Res
     let caught_up = caught_up.await;
     upkeep.stop().await?;
     consumers.stop().await?;
-    let (unsound, words) = unsound(&headwater).await?;
+    let sound = soundness(&headwater).await?;
     let mut judged = seen.lock().expect("no panic while held").judge(load, rate, disk)?;
     judged
         .push(Judged::none_of("groups that did not catch up within a minute", u64::from(caught_up.is_err())));
-    judged.push(Judged::none_of("things doctor finds", unsound).note(words));
+    judged.push(sound);
     if !load.is_judged {
         judged.iter_mut().for_each(|one| one.floor = Floor::None);
     }
@@ -176,7 +171,7 @@ impl Seen {
         self.errors.extend(run.error.map(|error| format!("{}: {error}", run.job)));
     }
 
-    fn judge(&mut self, load: Load, rate: f64, disk: f64) -> Result<Vec<Judged>> {
+    fn judge(&self, load: Load, rate: f64, disk: f64) -> Result<Vec<Judged>> {
         let few = || format!("too few samples: {}", self.lag.len());
         let (lag_first, lag_last) = thirds(&self.lag).with_context(few)?;
         let stored: Vec<f64> = self.samples.iter().map(|(_, sample)| sample.stored as f64).collect();
@@ -187,7 +182,7 @@ impl Seen {
         let ((first_at, first), (last_at, last)) = (&self.samples[0], &self.samples[self.samples.len() - 1]);
         let wal = (last.wal_bytes - first.wal_bytes) / (*last_at - *first_at).as_secs_f64();
         ensure!(!self.claim_fetch.is_empty(), "the probe got nothing");
-        let p95 = percentile(&mut self.claim_fetch, 0.95).as_secs_f64() * 1_000.0;
+        let p95 = percentile_ms(&self.claim_fetch, 0.95);
         let pace = load.per_second as f64;
         let mib = 1024.0 * 1024.0;
         // Removal per second of work at it: what it could keep up with.

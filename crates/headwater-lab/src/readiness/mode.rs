@@ -8,13 +8,9 @@ use headwater::{GroupName, Headwater, Job as Upkeep, Start, TopicName, TopicSett
 
 use super::Setting;
 use super::backfill::fill;
-use crate::bench::report::Unit;
-use crate::runtime::child::{Job, Progress};
-use crate::runtime::children::Process;
-use crate::runtime::place::{Place, eventually, unsound};
-use crate::runtime::progress;
-use crate::runtime::publish::Pace;
-use crate::runtime::report::{Floor, Judged};
+use crate::check::{
+    Floor, Job, Judged, Pace, Place, Process, Progress, Unit, eventually, progress, soundness,
+};
 
 const TOPIC: &str = "mode";
 const GROUPS: usize = 3;
@@ -64,7 +60,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     consumers.stop().await?;
     let handed = last().handed;
-    let (unsound, words) = unsound(&headwater).await?;
+    let sound = soundness(&headwater).await?;
     let took = |what: &str, took: Duration| {
         Judged::new(what, took.as_secs_f64() * 1_000.0, Unit::Milliseconds, Floor::None)
     };
@@ -74,7 +70,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
         took("to reference counting", there),
         took("back to offset watermark", back),
         took("and to reference counting again", again),
-        Judged::none_of("things doctor finds", unsound).note(words),
+        sound,
     ])
 }
 

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use rand::RngExt;
 use tokio::task::JoinSet;
 
-use crate::bench::measure::percentile;
+use crate::check::percentile_ms;
 use crate::server::connect;
 
 const CONNECTIONS: u64 = 4;
@@ -66,11 +66,10 @@ impl Oltp {
         }
         let taken = self.taken.lock().expect("no panic while held");
         let within = |at: &Instant| spans.iter().any(|(from, to)| (from..to).contains(&at));
-        let mut times: Vec<Duration> =
-            taken.iter().filter(|(at, _)| within(at)).map(|(_, took)| *took).collect();
+        let times: Vec<Duration> = taken.iter().filter(|(at, _)| within(at)).map(|(_, took)| *took).collect();
         anyhow::ensure!(!times.is_empty(), "the foreign application did nothing");
         let long: Duration = spans.iter().map(|(from, to)| *to - *from).sum();
         let rate = times.len() as f64 / long.as_secs_f64();
-        Ok((percentile(&mut times, 0.95).as_secs_f64() * 1_000.0, rate))
+        Ok((percentile_ms(&times, 0.95), rate))
     }
 }

@@ -10,10 +10,7 @@ use headwater::{
 };
 
 use super::Setting;
-use crate::bench::report::Unit;
-use crate::runtime::place::{Place, unsound};
-use crate::runtime::progress;
-use crate::runtime::report::{Floor, Judged};
+use crate::check::{Floor, Judged, Place, Unit, progress, soundness};
 use crate::server::connect;
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -31,8 +28,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     let headwater = Headwater::open_with(&place.url, options).await?;
     let mut judged = days(&headwater, &clock).await?;
     judged.extend(large(place, &headwater, &clock, setting).await?);
-    let (unsound, words) = unsound(&headwater).await?;
-    judged.push(Judged::none_of("things doctor finds", unsound).note(words));
+    judged.push(soundness(&headwater).await?);
     Ok(judged)
 }
 

@@ -11,11 +11,7 @@ use headwater::{
 };
 
 use super::Setting;
-use crate::bench::report::Unit;
-use crate::runtime::judge::thirds;
-use crate::runtime::place::Place;
-use crate::runtime::progress;
-use crate::runtime::report::{Floor, Judged};
+use crate::check::{Floor, Judged, Place, Unit, progress, thirds};
 use crate::server::connect;
 
 const BATCH: u32 = 500;

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use headwater::{Headwater, TopicName};
 use tokio_postgres::Client;
 
-use crate::runtime::place::Place;
+use crate::check::Place;
 
 /// Tables below this are not judged by their share of dead rows: a few pages that are written over and over.
 pub(super) const SMALL_TABLE_BYTES: i64 = 4 << 20;

@@ -6,14 +6,7 @@ use anyhow::{Context, Result, ensure};
 use headwater::{ClaimRequest, GroupName, Owner, Settlement, Start, TopicName, TopicSettings, Want};
 
 use super::Setting;
-use crate::bench::measure::percentile;
-use crate::bench::report::Unit;
-use crate::runtime::child::Job;
-use crate::runtime::children::Process;
-use crate::runtime::place::Place;
-use crate::runtime::progress;
-use crate::runtime::publish::{self, Pace};
-use crate::runtime::report::{Floor, Judged};
+use crate::check::{Floor, Job, Judged, Pace, Place, Process, Unit, ms, percentile_ms, progress, publish};
 use crate::soak::history::now_us;
 
 const GROUPS: usize = 4;
@@ -61,12 +54,11 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
         ensure!(status.success(), "a publisher failed: {status}");
     }
     large.stop().await?;
-    let ms = |time: Duration| time.as_secs_f64() * 1_000.0;
     let longest = behind.iter().max().copied().context("the small topic got nothing")?;
     Ok(vec![
         Judged::new(
             "claim and fetch of the small topic, p95",
-            ms(percentile(&mut fetched, 0.95)),
+            percentile_ms(&fetched, 0.95),
             Unit::Milliseconds,
             Floor::AtMost(50.0),
         )

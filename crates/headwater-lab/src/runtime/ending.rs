@@ -9,13 +9,10 @@ use headwater::{Headwater, NewMessage};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use super::child::{GRACE, Job};
-use super::children::Process;
-use super::judge::{Kill, Record};
-use super::place::{Place, settled, unsound};
-use super::report::{Floor, Judged};
-use super::{Setting, progress};
-use crate::bench::report::Unit;
+use super::Setting;
+use crate::check::{
+    Floor, GRACE, Job, Judged, Kill, Place, Process, Record, Unit, progress, settled, soundness,
+};
 use crate::soak::history::now_us;
 
 pub(crate) const TOPIC: &str = "endings";
@@ -43,8 +40,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     let moments: Vec<u64> = (0..if setting.quick { 4 } else { 20 }).map(|round| 600 + 137 * round).collect();
     judged.extend(kill(&mut stage, &moments).await?);
     settled(&stage.headwater, TOPIC, GROUP, Duration::from_secs(30)).await?;
-    let (problems, words) = unsound(&stage.headwater).await?;
-    judged.push(Judged::none_of("problems found in the store", problems).note(words));
+    judged.push(soundness(&stage.headwater).await?);
     stage.headwater.close().await?;
     Ok(judged)
 }

@@ -7,14 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::child::{Job, Progress};
-use super::children::Process;
-use super::judge::thirds;
-use super::place::{Place, eventually};
-use super::publish::Pace;
-use super::report::{Floor, Judged};
-use super::{Setting, progress};
-use crate::bench::report::Unit;
+use super::Setting;
+use crate::check::{Floor, Job, Judged, Pace, Place, Process, Progress, Unit, eventually, progress, thirds};
 
 const GROUPS: usize = 100;
 const PER_SECOND: u64 = 30_000;

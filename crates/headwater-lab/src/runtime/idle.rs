@@ -4,12 +4,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::child::Job;
-use super::children::Process;
-use super::place::Place;
-use super::report::{Floor, Judged};
-use super::{Setting, progress};
-use crate::bench::report::Unit;
+use super::Setting;
+use crate::check::{Floor, Job, Judged, Place, Process, Unit, progress};
 use crate::machine::cpu_time_of;
 
 const CONSUMERS: usize = 100;

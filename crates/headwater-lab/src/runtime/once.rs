@@ -7,12 +7,10 @@ use headwater::{Headwater, NewMessage, TopicSettings};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use super::child::{Job, LedgerJob};
-use super::children::Process;
-use super::judge::effects;
-use super::place::{Place, eventually, settled, unsound};
-use super::report::Judged;
-use super::{Setting, progress};
+use super::Setting;
+use crate::check::{
+    Job, Judged, LedgerJob, Place, Process, effects, eventually, progress, settled, soundness,
+};
 use crate::server::connect;
 
 const TOPIC: &str = "effects";
@@ -23,8 +21,8 @@ const AHEAD: u64 = 1_000;
 const CREATE: &str = "CREATE TABLE lab_ledger (n bigint NOT NULL, attempt bigint NOT NULL)";
 const SELECT: &str = "SELECT n, attempt FROM lab_ledger";
 const COUNT: &str = "SELECT count(*) FROM lab_ledger";
-pub(super) const INSERT_SQLITE: &str = "INSERT INTO lab_ledger (n, attempt) VALUES (?1, ?2)";
-pub(super) const INSERT_POSTGRES: &str = "INSERT INTO lab_ledger (n, attempt) VALUES ($1, $2)";
+pub(crate) const INSERT_SQLITE: &str = "INSERT INTO lab_ledger (n, attempt) VALUES (?1, ?2)";
+pub(crate) const INSERT_POSTGRES: &str = "INSERT INTO lab_ledger (n, attempt) VALUES ($1, $2)";
 
 pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
     let (kills, messages) = if setting.quick { (20, 2_000) } else { (200, 20_000) };
@@ -62,7 +60,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
         process.stop().await?;
     }
     let found = effects(&ledger.rows().await?, messages);
-    let (problems, words) = unsound(&headwater).await?;
+    let sound = soundness(&headwater).await?;
     headwater.close().await?;
     Ok(vec![
         Judged::none_of("messages without a row", found.missing)
@@ -70,7 +68,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
         Judged::none_of("rows too many", found.doubled)
             .note(format!("{} rows were written on a later attempt", found.later_attempts)),
         Judged::none_of("rows of unknown messages", found.strangers),
-        Judged::none_of("problems found in the store", problems).note(words),
+        sound,
     ])
 }
 

@@ -7,13 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use headwater::{Handling, Headwater, Message, Messages, Start, TopicName};
 
-use super::child::GRACE;
-use super::place::Place;
-use super::report::{Floor, Judged};
-use super::{Setting, progress};
+use super::Setting;
 use crate::bench::engine::Engine;
-use crate::bench::measure::best;
-use crate::bench::report::Unit;
+use crate::check::{Floor, GRACE, Judged, Place, Unit, best, progress};
 
 const BATCH: u32 = 500;
 const TOPIC: &str = "rates";

@@ -6,14 +6,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 
-use super::child::{GRACE, Job};
-use super::children::Process;
-use super::place::{Place, eventually, unsettled};
-use super::publish::{self, Pace};
-use super::report::{Floor, Judged};
-use super::{Setting, progress};
-use crate::bench::measure::percentile;
-use crate::bench::report::Unit;
+use super::Setting;
+use crate::check::{
+    Floor, GRACE, Job, Judged, Pace, Place, Process, Unit, eventually, ms, percentile_ms, progress, publish,
+    unsettled,
+};
 use crate::soak::history::now_us;
 
 const TOPIC: &str = "slow";
@@ -68,11 +65,10 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     let left = unsettled(&headwater, TOPIC, GROUP).await?.unwrap_or_default();
     running.shutdown(GRACE).await?;
     headwater.close().await?;
-    let mut taken = std::mem::take(&mut *taken.lock().expect("no panic while held"));
+    let taken = std::mem::take(&mut *taken.lock().expect("no panic while held"));
     let fast = taken.len() as u64;
     let last = *taken.iter().max().context("nothing was handled")?;
-    let ms = |duration: Duration| duration.as_secs_f64() * 1_000.0;
-    let (p50, p99) = (ms(percentile(&mut taken, 0.5)), ms(percentile(&mut taken, 0.99)));
+    let (p50, p99) = (percentile_ms(&taken, 0.5), percentile_ms(&taken, 0.99));
     Ok(vec![
         Judged::new("fast ones, publish to handled, p99", p99, Unit::Milliseconds, Floor::AtMost(100.0))
             .note(format!("p50 {p50:.1} ms, worst {:.1} ms", ms(last))),

@@ -4,7 +4,7 @@
 //! let mut pair = Pair::start(&work, Replication::Asynchronous, &[PREPARED_TRANSACTIONS]).await?;
 //! let store = pair.create_database("soak").await?; // names both servers: postgres://…,…/soak
 //! pair.cut().await?;                               // optional: what is committed from here on is the lost tail
-//! pair.crash(Crash::Kill)?;                        // or Crash::Immediate
+//! pair.crash(Stop::Kill)?;                         // or Stop::Immediate
 //! pair.promote().await?;                           // the standby is the primary now, and `store` finds it
 //! pair.rejoin().await?;                            // the old primary is copied anew and follows: ready for the next round
 //! ```
@@ -23,15 +23,14 @@
 //!
 //! Servers and files go with the value. Both listen on one private socket directory only.
 
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
-use rustix::process::Signal;
+use anyhow::{Result, ensure};
+use headwater_servers::{Listen, Server, Stop};
 use tokio_postgres::Client;
 
-use super::{Files, Place, Postmaster, SETTINGS, as_user, binary, connect, serve, unprivileged_user};
+use super::{POLL, SETTINGS, connect};
 
 /// Every wait for a server has this deadline.
 const WAIT_MAX: Duration = Duration::from_secs(60);
@@ -45,31 +44,12 @@ pub(crate) enum Replication {
     Synchronous,
 }
 
-/// How a primary ends without a farewell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Crash {
-    /// `pg_ctl stop -m immediate`: every process leaves at once, without a checkpoint.
-    Immediate,
-    /// SIGKILL of the postmaster; its children notice and leave.
-    Kill,
-}
-
 /// Two servers, one of which is the primary. See the module.
 #[derive(Debug)]
 pub(crate) struct Pair {
-    nodes: [Node; 2],
+    nodes: [Server; 2],
     primary: usize,
     replication: Replication,
-    /// Last: the sockets go after the servers.
-    socket: tempfile::TempDir,
-}
-
-#[derive(Debug)]
-struct Node {
-    postmaster: Option<Postmaster>,
-    files: Files,
-    port: u16,
-    settings: Vec<(String, String)>,
 }
 
 #[cfg_attr(not(test), allow(dead_code, reason = "the soak uses a part of it, its own tests all"))]
@@ -80,35 +60,34 @@ impl Pair {
         replication: Replication,
         beside: &[(&str, &str)],
     ) -> Result<Self> {
-        let socket = tempfile::Builder::new().prefix("headwater-pair").tempdir()?;
-        let user = unprivileged_user()?;
-        if let Some((uid, gid)) = user {
-            std::os::unix::fs::chown(socket.path(), Some(uid), Some(gid))?;
-        }
-        let nodes = [Node::create(work, "a", 54_391, beside)?, Node::create(work, "b", 54_392, beside)?];
-        let mut pair = Pair { nodes, primary: 0, replication, socket };
-        pair.nodes[0].files.init(user)?;
-        pair.serve(0).await?;
-        pair.rejoin().await?;
+        // A standby that was cut off for a while finds what it missed.
+        let settings = [&SETTINGS[..], &[("wal_keep_size", "1GB"), ("hot_standby", "on")], beside].concat();
+        let mut primary = Server::start(work, Listen::Socket, &settings)?;
+        ready(&mut primary).await?;
+        let mut standby = primary.standby(primary.port() + 1)?;
+        ready(&mut standby).await?;
+        let pair = Pair { nodes: [primary, standby], primary: 0, replication };
+        pair.streaming().await?;
         Ok(pair)
     }
 
     /// The URL of a database at both servers: clients that ask for a writable one follow every failover.
     pub(crate) fn url(&self, database: &str) -> String {
-        let host = self.host().replace('/', "%2F");
         // The order of the ports, not of the roles: the URL stays the same.
-        let (a, b) = (self.nodes[0].port.min(self.nodes[1].port), self.nodes[0].port.max(self.nodes[1].port));
-        format!("postgres://postgres@{host}:{a},{host}:{b}/{database}")
+        let mut urls = self.nodes.each_ref().map(|node| node.url(database));
+        urls.sort();
+        let (authority, _) = urls[0].rsplit_once('/').expect("a path follows");
+        format!("{authority},{}", urls[1].trim_start_matches("postgres://postgres@"))
     }
 
     /// The URL of a database at the present primary alone.
     pub(crate) fn primary_url(&self, database: &str) -> String {
-        self.node_url(self.primary, database)
+        self.nodes[self.primary].url(database)
     }
 
     /// The URL of a database at the other server alone: a standby is read-only.
     pub(crate) fn standby_url(&self, database: &str) -> String {
-        self.node_url(1 - self.primary, database)
+        self.nodes[1 - self.primary].url(database)
     }
 
     /// A connection to the primary's own database.
@@ -146,18 +125,13 @@ impl Pair {
 
     /// Lets a standby that was cut off receive again.
     pub(crate) async fn mend(&self) -> Result<()> {
-        let from = self.conninfo(self.primary);
-        self.follow(&from).await?;
+        self.follow(&self.nodes[self.primary].conninfo()).await?;
         self.streaming().await
     }
 
     /// Ends the primary without a farewell.
-    pub(crate) fn crash(&mut self, how: Crash) -> Result<()> {
-        let signal = match how {
-            Crash::Immediate => Signal::QUIT,
-            Crash::Kill => Signal::KILL,
-        };
-        self.stop(self.primary, signal)
+    pub(crate) fn crash(&mut self, how: Stop) -> Result<()> {
+        self.nodes[self.primary].stop(how)
     }
 
     /// Starts the crashed primary again where it was; its standby follows it as before.
@@ -172,7 +146,7 @@ impl Pair {
         ensure!(
             promoted.get::<_, bool>(0),
             "the standby was not promoted: {}",
-            self.nodes[self.primary].files.last_words()
+            self.nodes[self.primary].log_tail()
         );
         Ok(())
     }
@@ -180,11 +154,11 @@ impl Pair {
     /// Restarts the new primary at the address of the old one, which is down: as a virtual IP or a DNS name does.
     pub(crate) async fn take_over_address(&mut self) -> Result<()> {
         let other = 1 - self.primary;
-        ensure!(self.nodes[other].postmaster.is_none(), "the old primary still has its address");
-        self.stop(self.primary, Signal::INT)?;
-        let (old, new) = (self.nodes[other].port, self.nodes[self.primary].port);
-        self.nodes[self.primary].port = old;
-        self.nodes[other].port = new;
+        ensure!(self.nodes[other].is_stopped(), "the old primary still has its address");
+        self.nodes[self.primary].stop(Stop::Fast)?;
+        let (old, new) = (self.nodes[other].port(), self.nodes[self.primary].port());
+        self.nodes[self.primary].move_to(old);
+        self.nodes[other].move_to(new);
         self.serve(self.primary).await
     }
 
@@ -192,13 +166,9 @@ impl Pair {
     pub(crate) async fn switch_over(&mut self) -> Result<()> {
         let old = self.primary;
         // A fast stop sends the rest of the WAL before it ends.
-        self.stop(old, Signal::INT)?;
+        self.nodes[old].stop(Stop::Fast)?;
         self.promote().await?;
-        let node = &self.nodes[old];
-        let conninfo = self.conninfo(self.primary);
-        node.write("standby.signal", "")?;
-        node.append("postgresql.auto.conf", &format!("primary_conninfo = '{conninfo}'\n"))?;
-        node.append("postgresql.auto.conf", "synchronous_standby_names = ''\n")?;
+        self.nodes[old].follow(&self.nodes[self.primary])?;
         self.serve(old).await?;
         self.streaming().await
     }
@@ -206,17 +176,9 @@ impl Pair {
     /// Makes the server that is down a standby of the present primary, from a new base backup.
     pub(crate) async fn rejoin(&mut self) -> Result<()> {
         let other = 1 - self.primary;
-        ensure!(self.nodes[other].postmaster.is_none(), "the other server is up");
-        let user = unprivileged_user()?;
-        self.nodes[other].files.clear(user)?;
-        let files = &self.nodes[other].files;
-        let log = std::fs::OpenOptions::new().append(true).create(true).open(&files.log)?;
-        let mut copy = as_user(&binary("pg_basebackup")?, user);
-        copy.args(["--checkpoint=fast", "--wal-method=stream", "--write-recovery-conf", "--no-sync"]);
-        copy.arg("-d").arg(self.conninfo(self.primary)).arg("-D").arg(&files.data);
-        let status = copy.stdout(Stdio::null()).stderr(log).status().context("running pg_basebackup")?;
-        ensure!(status.success(), "pg_basebackup failed: {}", files.last_words());
-        self.serve(other).await?;
+        ensure!(self.nodes[other].is_stopped(), "the other server is up");
+        self.nodes[other] = self.nodes[self.primary].standby(self.nodes[other].port())?;
+        ready(&mut self.nodes[other]).await?;
         self.streaming().await
     }
 
@@ -246,34 +208,14 @@ impl Pair {
         Ok(())
     }
 
-    fn stop(&mut self, node: usize, signal: Signal) -> Result<()> {
-        self.nodes[node].postmaster.take().context("the server is down already")?.stop(signal)
-    }
-
-    /// Starts a server and waits until it answers. One whose predecessor was killed is refused until the last of that
-    /// one's children has left the shared memory, and is started again.
     async fn serve(&mut self, which: usize) -> Result<()> {
-        let (url, user) = (self.node_url(which, "postgres"), unprivileged_user()?);
-        let deadline = Instant::now() + WAIT_MAX;
-        loop {
-            let node = &mut self.nodes[which];
-            if node.postmaster.as_mut().is_none_or(Postmaster::has_ended) {
-                let place = Place { files: &node.files, socket: self.socket.path(), port: node.port };
-                node.postmaster = Some(serve(place, &node.settings, user)?);
-            }
-            let Err(error) = connect(&url).await else { return Ok(()) };
-            ensure!(
-                Instant::now() < deadline,
-                "a server did not come up: {error:#}; {}",
-                node.files.last_words()
-            );
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        self.nodes[which].serve()?;
+        ready(&mut self.nodes[which]).await
     }
 
     /// Waits until a server answers a question with yes.
     async fn holds(&self, node: usize, question: &str, what: &str) -> Result<()> {
-        let client = connect(&self.node_url(node, "postgres")).await?;
+        let client = connect(&self.nodes[node].url("postgres")).await?;
         let deadline = Instant::now() + WAIT_MAX;
         while !client.query_one(question, &[]).await?.get::<_, bool>(0) {
             ensure!(Instant::now() < deadline, "waited in vain until {what}");
@@ -281,48 +223,13 @@ impl Pair {
         }
         Ok(())
     }
-
-    fn host(&self) -> String {
-        self.socket.path().display().to_string()
-    }
-
-    fn node_url(&self, node: usize, database: &str) -> String {
-        let host = self.host().replace('/', "%2F");
-        format!("postgres://postgres@{host}:{}/{database}", self.nodes[node].port)
-    }
-
-    fn conninfo(&self, node: usize) -> String {
-        format!("host={} port={} user=postgres", self.host(), self.nodes[node].port)
-    }
 }
 
-#[cfg_attr(not(test), allow(dead_code, reason = "the soak uses a part of it, its own tests all"))]
-impl Node {
-    fn create(work: &Path, name: &str, port: u16, beside: &[(&str, &str)]) -> Result<Self> {
-        let files = Files::create(work, &format!("-{name}"), unprivileged_user()?)?;
-        // A standby that was cut off for a while finds what it missed.
-        let replication = [("wal_keep_size", "1GB"), ("hot_standby", "on")];
-        let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
-        let settings = SETTINGS.iter().chain(&replication).chain(beside).map(own).collect();
-        Ok(Node { postmaster: None, files, port, settings })
+async fn ready(server: &mut Server) -> Result<()> {
+    while !server.poll()? {
+        tokio::time::sleep(POLL).await;
     }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.files.data.join(name)
-    }
-
-    fn write(&self, name: &str, text: &str) -> Result<()> {
-        std::fs::write(self.path(name), text)?;
-        if let Some((uid, gid)) = unprivileged_user()? {
-            std::os::unix::fs::chown(self.path(name), Some(uid), Some(gid))?;
-        }
-        Ok(())
-    }
-
-    fn append(&self, name: &str, text: &str) -> Result<()> {
-        let before = std::fs::read_to_string(self.path(name)).unwrap_or_default();
-        self.write(name, &format!("{before}{text}"))
-    }
+    Ok(())
 }
 
 /// They need a PostgreSQL installation and some ten seconds each: `cargo test -p headwater-lab -- --ignored`.
@@ -392,7 +299,7 @@ mod tests {
         assert_eq!(refused.kind(), ErrorKind::ReadOnly, "{refused}");
         reader.close().await.unwrap();
 
-        pair.crash(Crash::Kill).unwrap();
+        pair.crash(Stop::Kill).unwrap();
         pair.promote().await.unwrap();
         publish(&headwater, 3).await;
         reach(3).await;
@@ -413,14 +320,14 @@ mod tests {
             .unwrap();
 
         add(&pair.primary_url("kept")).await;
-        pair.crash(Crash::Kill).unwrap();
+        pair.crash(Stop::Kill).unwrap();
         pair.restart().await.unwrap();
         assert_eq!(count(&pair.primary_url("kept")).await, 1, "recovery in place");
 
         pair.caught_up().await.unwrap();
         pair.cut().await.unwrap();
         add(&pair.primary_url("kept")).await;
-        pair.crash(Crash::Immediate).unwrap();
+        pair.crash(Stop::Immediate).unwrap();
         pair.promote().await.unwrap();
         assert_eq!(count(&pair.primary_url("kept")).await, 1, "the tail is lost");
 

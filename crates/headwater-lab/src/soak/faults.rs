@@ -8,8 +8,9 @@ use headwater::{DeadLetterSelection, NewMessage, TopicSettings};
 use rustix::process::Signal;
 
 use super::check::MemberHistory;
-use super::children::{Children, MemberSpec};
+use super::children::Children;
 use super::history::MemberEvent;
+use super::member::MemberJob;
 use super::publish::payload;
 use super::stage::{GROUPS, Stage};
 
@@ -21,10 +22,10 @@ pub(super) async fn stopped_holder(work: &Path, store: &str, seed: u64) -> Resul
     let stage = Stage::set(work, store, "stopped-holder", &settings, &GROUPS, seed).await?;
     publish(&stage, "m", 10).await?;
     let mut children = stage.children();
-    children.start(member(0, &["--hold", "--batch-max", "10"]))?;
-    children.wait_for_line(0, "holding").await?;
-    children.signal(0, Signal::STOP)?;
-    children.start(member(1, &[]))?;
+    children.start(0, MemberJob { hold: true, batch_max: Some(10), ..member() })?;
+    children.process(0).ready().await?;
+    children.process(0).signal(Signal::STOP)?;
+    children.start(1, member())?;
     let held = delivered(&children, "m0")?;
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
@@ -36,8 +37,8 @@ pub(super) async fn stopped_holder(work: &Path, store: &str, seed: u64) -> Resul
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     // The line waits in the pipe: the holder settles as the first thing after it wakes.
-    children.tell(0, "settle").await?;
-    children.signal(0, Signal::CONT)?;
+    children.process(0).send_line("settle").await?;
+    children.process(0).signal(Signal::CONT)?;
     let (refused, acked) = loop {
         let history = of_member(&children, "m0")?;
         let refused = history.iter().any(|event| matches!(event, MemberEvent::Refused { .. }));
@@ -70,7 +71,8 @@ pub(super) async fn poison(work: &Path, store: &str, seed: u64) -> Result<bool> 
     let mut children = stage.children();
     publish(&stage, "m", MESSAGES).await?;
     for number in 0..2 {
-        children.start(member(number, &["--abort-on", POISON, "--batch-max", "100"]))?;
+        let abort_on = Some(POISON.to_owned());
+        children.start(number, MemberJob { abort_on, batch_max: Some(100), ..member() })?;
     }
     let subscriptions = stage.store.subscriptions(&stage.topic).await?;
     let subscription =
@@ -107,9 +109,8 @@ pub(super) async fn poison(work: &Path, store: &str, seed: u64) -> Result<bool> 
     Ok(clean)
 }
 
-fn member(number: usize, extra: &[&str]) -> MemberSpec {
-    let extra = extra.iter().map(ToString::to_string).collect();
-    MemberSpec { group: GROUP.into(), member: number, topic: None, extra }
+fn member() -> MemberJob {
+    MemberJob { group: GROUP.into(), ..MemberJob::default() }
 }
 
 async fn publish(stage: &Stage, prefix: &str, count: usize) -> Result<()> {

@@ -5,14 +5,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use clap::ValueEnum;
 use headwater::{Handling, Headwater, Message, OpenOptions};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::history::{MemberEvent, Recorder, now_us};
-use super::member::{Ask, MemberArgs, persistently};
+use super::member::{Ask, MemberJob, persistently};
 use super::publish::id_of;
 
 /// How handlers finish when the process is asked to end.
@@ -24,7 +24,7 @@ const EFFECT: &str =
     "INSERT INTO public.lab_effect (id) VALUES ($1) RETURNING pg_current_xact_id()::text::bigint";
 
 /// What handlers do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum HandlerKind {
     /// Record the message.
     Plain,
@@ -52,13 +52,18 @@ impl Shared {
 }
 
 /// Runs a consumer until standard input ends.
-pub(super) async fn run(args: MemberArgs, kind: HandlerKind, mut asked: watch::Receiver<Ask>) -> Result<()> {
-    let recorder = Recorder::create(&args.history)?;
-    let shared = Shared(Arc::new(Mutex::new((recorder, StdRng::seed_from_u64(args.seed)))));
+pub(super) async fn run(
+    url: &str,
+    job: MemberJob,
+    kind: HandlerKind,
+    mut asked: watch::Receiver<Ask>,
+) -> Result<()> {
+    let recorder = Recorder::create(&job.history)?;
+    let shared = Shared(Arc::new(Mutex::new((recorder, StdRng::seed_from_u64(job.seed)))));
     let (headwater, running) = persistently(async || {
         let options = OpenOptions::default().connections_max(6).actor("the lab");
-        let headwater = Headwater::open_with(&args.store, options).await?;
-        let consumer = headwater.consumer(&args.topic, &args.group).handling("only", handling(kind, &shared));
+        let headwater = Headwater::open_with(url, options).await?;
+        let consumer = headwater.consumer(&job.topic, &job.group).handling("only", handling(kind, &shared));
         let running = consumer.concurrency(8).batch(20).run().await?;
         Ok((headwater, running))
     })

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use clap::Args;
 use headwater::store::{OpenOptions, open};
 use headwater::{
     ClaimRequest, Error, ErrorKind, GroupName, Lease, Message, Offset, OffsetRange, Outcome, Owner,
@@ -13,40 +12,31 @@ use headwater::{
 };
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::handled::{self, HandlerKind};
 use super::history::{MemberEvent, Recorder, now_us};
 use super::publish::id_of;
+use crate::check::READY;
 
-/// The environment variable that names the store: a URL may hold a password, and arguments can be seen by others.
-pub(crate) const STORE_VARIABLE: &str = "HEADWATER_LAB_STORE";
+/// How many messages a claim takes at most, unless the job says otherwise.
+const BATCH_MAX: u32 = 50;
 
-/// Options of one consumer process.
-#[derive(Debug, Args)]
-pub(crate) struct MemberArgs {
-    #[arg(long, env = STORE_VARIABLE, hide_env_values = true)]
-    pub(super) store: String,
-    #[arg(long)]
+/// What one consumer process does.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct MemberJob {
     pub(super) topic: String,
-    #[arg(long)]
     pub(super) group: String,
-    #[arg(long)]
-    owner: String,
-    #[arg(long)]
+    pub(super) owner: String,
     pub(super) history: PathBuf,
-    #[arg(long)]
     pub(super) seed: u64,
-    #[arg(long, default_value_t = 50)]
-    batch_max: u32,
-    /// Says `holding` after the first delivery and settles it only once a line arrives.
-    #[arg(long)]
-    hold: bool,
+    pub(super) batch_max: Option<u32>,
+    /// Is ready after the first delivery, and settles it only once a line arrives.
+    pub(super) hold: bool,
     /// Aborts the process when this message is delivered.
-    #[arg(long)]
-    abort_on: Option<String>,
+    pub(super) abort_on: Option<String>,
     /// Runs a consumer with handlers instead of the bare verbs.
-    #[arg(long, value_enum)]
     pub(super) handler: Option<HandlerKind>,
 }
 
@@ -67,37 +57,37 @@ struct Member {
     recorder: Recorder,
     random: StdRng,
     asked: watch::Receiver<Ask>,
-    args: MemberArgs,
+    job: MemberJob,
 }
 
 /// Consumes until standard input ends.
-pub(crate) async fn run_member(args: MemberArgs) -> Result<()> {
+pub(crate) async fn run_member(url: &str, job: MemberJob) -> Result<()> {
     let asked = listen_to_parent();
-    if let Some(handler) = args.handler {
-        return handled::run(args, handler, asked).await;
+    if let Some(handler) = job.handler {
+        return handled::run(url, job, handler, asked).await;
     }
-    let (topic, group) = (TopicName::new(args.topic.as_str())?, GroupName::new(args.group.as_str())?);
+    let (topic, group) = (TopicName::new(job.topic.as_str())?, GroupName::new(job.group.as_str())?);
     // One that is started again may find the server away.
     let (store, subscription) = persistently(async || {
-        let store = open(&args.store, OpenOptions::default().connections_max(3)).await?;
+        let store = open(url, OpenOptions::default().connections_max(3)).await?;
         let subscription = store.subscribe(&topic, &group, Start::Beginning).await?;
         Ok((store, subscription))
     })
     .await?;
     let mut member = Member {
-        owner: Owner::new(args.owner.as_str())?,
-        recorder: Recorder::create(&args.history)?,
-        random: StdRng::seed_from_u64(args.seed),
+        owner: Owner::new(job.owner.as_str())?,
+        recorder: Recorder::create(&job.history)?,
+        random: StdRng::seed_from_u64(job.seed),
         asked,
         store,
         subscription,
-        args,
+        job,
     };
     while *member.asked.borrow() != Ask::Stop {
         match member.step().await {
             Ok(()) => {}
             Err(error) if is_retryable(&error) => tokio::time::sleep(Duration::from_millis(20)).await,
-            Err(error) => return Err(error.context(format!("member {}", member.args.owner))),
+            Err(error) => return Err(error.context(format!("member {}", member.job.owner))),
         }
     }
     Ok(member.store.close().await?)
@@ -164,7 +154,7 @@ impl Member {
     }
 
     fn request(&mut self) -> Result<ClaimRequest> {
-        let messages_max = self.random.random_range(1..=self.args.batch_max);
+        let messages_max = self.random.random_range(1..=self.job.batch_max.unwrap_or(BATCH_MAX));
         let want = Want::new(self.subscription.subscription_id, messages_max);
         Ok(ClaimRequest { owner: self.owner.clone(), wants: vec![want] })
     }
@@ -177,7 +167,7 @@ impl Member {
             let delivered = delivered.collect::<Result<Vec<_>>>()?;
             self.recorder.record(&delivered)?;
             self.maybe_abort(&delivered);
-            if self.args.hold {
+            if self.job.hold {
                 self.hold().await?;
             } else if self.random.random_range(0..10) == 0 {
                 tokio::time::sleep(Duration::from_millis(self.random.random_range(0..4))).await;
@@ -197,18 +187,18 @@ impl Member {
     }
 
     fn maybe_abort(&self, delivered: &[MemberEvent]) {
-        let Some(poison) = &self.args.abort_on else { return };
+        let Some(poison) = &self.job.abort_on else { return };
         let got_it = |event: &MemberEvent| matches!(event, MemberEvent::Delivered { id, .. } if id == poison);
         if delivered.iter().any(got_it) {
             std::process::abort();
         }
     }
 
-    /// Says that a delivery is in hand and waits for a line before it goes on to settle it.
+    /// Says that a delivery is in hand and waits for a line before it settles it.
     async fn hold(&mut self) -> Result<()> {
-        println!("holding");
+        println!("{READY}");
         self.asked.wait_for(|ask| *ask != Ask::Run).await?;
-        self.args.hold = false;
+        self.job.hold = false;
         Ok(())
     }
 

@@ -10,27 +10,30 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use headwater::{Ordering, TopicSettings};
+use headwater_servers::Stop;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::check::{Facts, Fate, Outage};
-use super::children::{Children, MemberSpec};
-use super::handled::{CREATE_EFFECTS, effects};
+use super::children::Children;
+use super::handled::{CREATE_EFFECTS, HandlerKind, effects};
 use super::history::now_us;
+use super::member::MemberJob;
 use super::order::{inversions, tokens_issued_twice};
 use super::publish::{Ledger, id_of};
 use super::stage::Stage;
 use super::verdict::Verdict;
 use super::{SoakArgs, spawn_publishers};
-use crate::server::replica::{Crash, Pair, Replication};
+use crate::check::OWN_POSTGRES;
+use crate::server::replica::{Pair, Replication};
 use crate::server::{Server, connect};
 
 const DATABASE: &str = "headwater_lab_soak";
 /// Longer than an outage, and short enough that a lease whose claim was never answered comes back during the run.
 const LEASE: Duration = Duration::from_secs(30);
 /// Bare verbs, a running consumer, and a running consumer with exactly-once handlers; all on one topic.
-const GROUPS: [(&str, &[&str]); 3] =
-    [("verbs", &[]), ("running", &["--handler", "plain"]), ("once", &["--handler", "once"])];
+const GROUPS: [(&str, Option<HandlerKind>); 3] =
+    [("verbs", None), ("running", Some(HandlerKind::Plain)), ("once", Some(HandlerKind::Once))];
 /// A running consumer on a topic that is ordered by key.
 const ORDERED: &str = "ordered";
 /// Settlements and rolled-back numbers stay off the disk until something is committed: a crash then takes more away.
@@ -107,13 +110,12 @@ pub(super) async fn soak(args: &SoakArgs, seed: u64) -> Result<bool> {
     let ordered_topic = stage.add_topic(ORDERED, &by_key, &[ORDERED]).await?;
     let mut children = stage.children();
     for member in 0..args.members {
-        for (group, extra) in GROUPS {
-            let extra = extra.iter().map(ToString::to_string).collect();
-            children.start(MemberSpec { group: group.into(), member, topic: None, extra })?;
+        for (group, handler) in GROUPS {
+            children.start(member, MemberJob { group: group.into(), handler, ..MemberJob::default() })?;
         }
-        let extra = vec!["--handler".into(), "plain".into()];
-        let topic = Some(ordered_topic.clone());
-        children.start(MemberSpec { group: ORDERED.into(), member, topic, extra })?;
+        let (group, topic) = (ORDERED.into(), ordered_topic.clone());
+        let handler = Some(HandlerKind::Plain);
+        children.start(member, MemberJob { group, topic, handler, ..MemberJob::default() })?;
     }
     let random = StdRng::seed_from_u64(seed ^ 0x6372_6173);
     let (ledger, outages, tail) = (Ledger::default(), vec![], HashSet::new());
@@ -179,7 +181,7 @@ impl Run<'_> {
 
     /// One outage.
     async fn strike(&mut self, children: &mut Children) -> Result<()> {
-        let how = if self.outages.len().is_multiple_of(2) { Crash::Immediate } else { Crash::Kill };
+        let how = if self.outages.len().is_multiple_of(2) { Stop::Immediate } else { Stop::Kill };
         let quiet = self.outages.len() % 4 >= 2;
         let mut outage = Outage::default();
         let target = self.stage.postgres().context("only a server can go away")?.clone();
@@ -193,7 +195,7 @@ impl Run<'_> {
                     tokio::time::sleep(Duration::from_millis(self.random.random_range(0..60))).await;
                 }
                 outage.kept_us = self.ledger.committed_us();
-                server.crash(how)?;
+                server.stop(how)?;
                 server.recover().await?;
                 self.ledger.pause(false);
             }
@@ -307,11 +309,7 @@ async fn stored(url: &str, stage: &Stage) -> Result<[HashSet<String>; 2]> {
 
 /// Checks the options that only make sense together.
 pub(super) fn check(args: &SoakArgs) -> Result<()> {
-    ensure!(
-        args.store == super::OWN_POSTGRES,
-        "only a server of the lab's own goes away: --store {}",
-        super::OWN_POSTGRES
-    );
+    ensure!(args.store == OWN_POSTGRES, "only a server of the lab's own goes away: --store {}", OWN_POSTGRES);
     ensure!(args.crashes == 0 || args.failovers == 0, "--crashes and --failovers are two runs");
     Ok(())
 }

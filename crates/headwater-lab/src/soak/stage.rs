@@ -14,6 +14,7 @@ use headwater::{
 use super::children::Children;
 use super::publish::id_of;
 use super::{publish_postgres, publish_sqlite};
+use crate::check::problems;
 
 /// The groups of every soak.
 pub(super) const GROUPS: [&str; 4] = ["g1", "g2", "g3", "g4"];
@@ -148,10 +149,7 @@ impl Stage {
 
     /// What is off in the store now that everything is settled.
     pub(super) async fn findings(&self) -> Result<Vec<String>> {
-        let mut findings: Vec<String> = vec![];
-        for finding in self.store.doctor().await? {
-            findings.push(format!("{}: {}", finding.check, finding.problem));
-        }
+        let mut findings = problems(&*self.store).await?;
         for (topic, groups) in self.status().await? {
             for group in groups {
                 if !is_done(&group, &topic) || group.dead_letters > 0 {

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use comfy_table::{Table, presets};
-
 use super::check::{Facts, Fate, GroupFindings, MemberHistory, check_group, latencies_us};
 use super::publish_postgres::Prepared;
+use crate::check::report::new_table;
+use crate::check::{Floor, Judged, Unit, ms, percentile_ms};
 
 /// The longest allowed time from COMMIT to delivery while another transaction stays open.
 const LATENCY_MAX_US: u64 = 200_000;
@@ -25,8 +25,8 @@ pub(super) struct Verdict {
     pub(super) kills: usize,
     /// How often the database went away.
     pub(super) outages: usize,
-    /// What was counted beside the groups, and whether there may be any.
-    counts: Vec<(&'static str, usize, bool)>,
+    /// What was counted beside the groups.
+    counts: Vec<Judged>,
     pub(super) findings: Vec<String>,
     pub(super) seconds: f64,
 }
@@ -46,13 +46,13 @@ impl Verdict {
     }
 
     /// Notes a number of things that must not be.
-    pub(super) fn count(&mut self, what: &'static str, count: usize) {
-        self.counts.push((what, count, false));
+    pub(super) fn count(&mut self, what: &str, count: usize) {
+        self.counts.push(Judged::none_of(what, count as u64));
     }
 
     /// Notes a number of things that may be.
-    pub(super) fn show(&mut self, what: &'static str, count: usize) {
-        self.counts.push((what, count, true));
+    pub(super) fn show(&mut self, what: &str, count: usize) {
+        self.counts.push(Judged::new(what, count as f64, Unit::Count, Floor::None));
     }
 
     /// Whether nothing was violated. Without a kill or an outage nothing may be refused or come twice either.
@@ -60,7 +60,7 @@ impl Verdict {
         let calm =
             |found: &GroupFindings| self.kills + self.outages > 0 || found.refused + found.repeated == 0;
         !self.groups.is_empty()
-            && self.counts.iter().all(|(_, count, allowed)| *allowed || *count == 0)
+            && self.counts.iter().all(Judged::is_met)
             && self.groups.iter().all(|(_, found)| found.is_clean() && calm(found))
             && self.findings.is_empty()
             && self.prepared != Some(Prepared::Refused)
@@ -73,8 +73,7 @@ impl Verdict {
 
     /// The table with its summary.
     pub(super) fn table(&self, seed: u64) -> String {
-        let mut table = Table::new();
-        table.load_style(presets::UTF8_BORDERS_ONLY);
+        let mut table = new_table();
         table.set_header([
             "group",
             "delivered",
@@ -102,9 +101,9 @@ impl Verdict {
             table.add_row(std::iter::once(group.clone()).chain(counts.map(|count| count.to_string())));
         }
         let mut lines = vec![table.to_string(), self.summary()];
-        lines.extend(self.counts.iter().map(|(what, count, allowed)| {
-            let word = if *allowed || *count == 0 { "" } else { " VIOLATED" };
-            format!("{what}: {count}{word}")
+        lines.extend(self.counts.iter().map(|count| {
+            let word = if count.is_met() { "" } else { " VIOLATED" };
+            format!("{}: {}{word}", count.what, count.figure.show())
         }));
         lines.extend(self.groups.iter().flat_map(|(group, found)| {
             found.examples.iter().map(move |example| format!("  {group}: {example}"))
@@ -128,8 +127,7 @@ impl Verdict {
         let mut text = format!(
             "{committed} committed, {rolled_back} rolled back, {unknown} unanswered, {kills} kills, {outages} outages{prepared}"
         );
-        let mut sorted: Vec<u64> = self.latencies.iter().map(|(us, _)| *us).collect();
-        sorted.sort_unstable();
+        let taken: Vec<_> = self.latencies.iter().map(|(us, _)| Duration::from_micros(*us)).collect();
         if let Some((worst, id)) = self.worst_latency() {
             let (held, most) = match self.held {
                 Some(held) => (
@@ -138,13 +136,12 @@ impl Verdict {
                 ),
                 None => Default::default(),
             };
-            let ms = |us: u64| us as f64 / 1_000.0;
             text.push_str(&format!(
                 "\ncommit to delivery{held}: p50 {:.1} ms, p99 {:.1} ms, max {:.1} ms ({id}) over {}{most}",
-                ms(sorted[sorted.len() / 2]),
-                ms(sorted[sorted.len() * 99 / 100]),
-                ms(*worst),
-                sorted.len(),
+                percentile_ms(&taken, 0.5),
+                percentile_ms(&taken, 0.99),
+                ms(Duration::from_micros(*worst)),
+                taken.len(),
             ));
         }
         text

@@ -6,10 +6,11 @@ use anyhow::Result;
 use headwater::Subscription;
 use tokio_postgres::Client;
 
-use super::super::measure::median;
 use super::super::progress;
-use super::super::report::{Beside, Figure, Floor, Row, Unit};
+use super::super::report::{Beside, Floor, Row};
 use super::{Context, DATABASE};
+use crate::check::median;
+use crate::check::{Figure, Unit};
 use crate::machine::cpu_time;
 use crate::server::connect;
 

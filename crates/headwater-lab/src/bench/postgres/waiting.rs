@@ -5,9 +5,10 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::super::engine::Engine;
-use super::super::report::{Beside, Figure, Floor, Row, Unit};
+use super::super::report::{Beside, Floor, Row};
 use super::super::{progress, waiting};
 use super::{Context, DATABASE};
+use crate::check::{Figure, Unit};
 
 /// From the call of `publish` to the message in the hands of a consumer of another store.
 pub(super) async fn latency(context: &Context<'_>) -> Result<Vec<Row>> {

@@ -4,10 +4,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use headwater::{Headwater, TopicName};
+use headwater::{Headwater, Store, TopicName};
 
+use super::Judged;
 use crate::server::Server;
-use crate::soak::OWN_POSTGRES;
+
+/// Names a PostgreSQL of the lab's own, started for the run.
+pub(crate) const OWN_POSTGRES: &str = "own-postgres";
 
 /// What kind of store checks run on.
 #[derive(Debug)]
@@ -120,16 +123,18 @@ impl Place<'_> {
     }
 }
 
-/// A file that goes with its value, and those SQLite puts beside it.
+/// A file that goes with its value, and those that SQLite and its owners put beside it.
 #[derive(Debug)]
 struct RemovedFile(PathBuf);
 
 impl Drop for RemovedFile {
     fn drop(&mut self) {
-        for suffix in ["", "-wal", "-shm"] {
-            let mut path = self.0.clone().into_os_string();
-            path.push(suffix);
-            let _ = std::fs::remove_file(path);
+        let name = self.0.file_name().unwrap_or_default().as_encoded_bytes();
+        let parent = self.0.parent().filter(|parent| !parent.as_os_str().is_empty());
+        for entry in std::fs::read_dir(parent.unwrap_or(Path::new("."))).into_iter().flatten().flatten() {
+            if entry.file_name().as_encoded_bytes().starts_with(name) {
+                let _ = std::fs::remove_file(entry.path());
+            }
         }
     }
 }
@@ -162,12 +167,16 @@ pub(crate) async fn settled(
     Ok(())
 }
 
-/// How many things the store finds wrong with itself.
-pub(crate) async fn unsound(headwater: &Headwater) -> Result<(u64, String)> {
-    let findings = headwater.store().doctor().await?;
-    let words: Vec<String> =
-        findings.iter().map(|finding| format!("{}: {}", finding.check, finding.problem)).collect();
-    Ok((words.len() as u64, words.join("; ")))
+/// What the store finds wrong with itself.
+pub(crate) async fn problems(store: &dyn Store) -> Result<Vec<String>> {
+    let findings = store.doctor().await?;
+    Ok(findings.iter().map(|finding| format!("{}: {}", finding.check, finding.problem)).collect())
+}
+
+/// The same as a figure: there must be none.
+pub(crate) async fn soundness(headwater: &Headwater) -> Result<Judged> {
+    let problems = problems(&**headwater.store()).await?;
+    Ok(Judged::none_of("problems found in the store", problems.len() as u64).note(problems.join("; ")))
 }
 
 /// Waits until something holds; fails with its name if it does not in time.
@@ -182,4 +191,22 @@ pub(crate) async fn eventually(
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_takes_along_what_killed_processes_left_beside_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        for name in ["a.db", "a.db-wal", "a.db-owner-1", "b.db"] {
+            std::fs::write(at(name), "").unwrap();
+        }
+        drop(RemovedFile(at("a.db")));
+        let left: Vec<_> =
+            std::fs::read_dir(directory.path()).unwrap().flatten().map(|one| one.path()).collect();
+        assert_eq!(left, [at("b.db")]);
+    }
 }

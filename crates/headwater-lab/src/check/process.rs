@@ -5,13 +5,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::child::{Job, READY};
-use crate::soak::STORE_VARIABLE;
+use super::{Job, READY, STORE_VARIABLE};
 
 /// Longer than a process needs to start and to subscribe a hundred groups on a busy machine.
 const START_MAX: Duration = Duration::from_secs(60);
@@ -101,9 +100,14 @@ impl Process {
         *self.ready.borrow()
     }
 
+    /// How it ended, if it has.
+    pub(crate) fn status(&mut self) -> Result<Option<ExitStatus>> {
+        Ok(self.child.try_wait()?)
+    }
+
     /// Fails if it has ended.
     pub(crate) fn ensure_alive(&mut self) -> Result<()> {
-        match self.child.try_wait()? {
+        match self.status()? {
             None => Ok(()),
             Some(status) => anyhow::bail!("process {} ended by itself: {status}", self.pid),
         }
@@ -118,6 +122,18 @@ impl Process {
         let pid = self.child.id().context("the process has ended")?;
         let pid = Pid::from_raw(i32::try_from(pid)?).context("no process has id 0")?;
         Ok(kill_process(pid, signal)?)
+    }
+
+    /// Sends it a line.
+    pub(crate) async fn send_line(&mut self, line: &str) -> Result<()> {
+        let input = self.child.stdin.as_mut().context("the input of the process is closed")?;
+        input.write_all(format!("{line}\n").as_bytes()).await?;
+        Ok(input.flush().await?)
+    }
+
+    /// Asks it to end in order: its input ends, as it would if this process died.
+    pub(crate) fn close_input(&mut self) {
+        drop(self.child.stdin.take());
     }
 
     /// Kills it and hears what it said last.
@@ -136,9 +152,9 @@ impl Process {
         Ok(status)
     }
 
-    /// Lets it end in order: its input ends, as it would if this process died.
+    /// Lets it end in order.
     pub(crate) async fn stop(mut self) -> Result<()> {
-        drop(self.child.stdin.take());
+        self.close_input();
         let status = self.ended(Duration::from_secs(30)).await?;
         ensure!(status.success(), "a process failed: {status}");
         Ok(())

@@ -2,16 +2,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-/// The mean of the first and of the last third of samples taken at even intervals.
-pub(crate) fn thirds(samples: &[f64]) -> Option<(f64, f64)> {
-    let third = samples.len() / 3;
-    if third == 0 {
-        return None;
-    }
-    let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
-    Some((mean(&samples[..third]), mean(&samples[samples.len() - third..])))
-}
-
 /// What a ledger of effects says about the messages `0..messages`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Effects {
@@ -215,13 +205,6 @@ impl OrderBook {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn thirds_are_the_ends_of_the_run() {
-        assert_eq!(thirds(&[1.0, 3.0, 100.0, 100.0, 5.0, 7.0]), Some((2.0, 6.0)));
-        assert_eq!(thirds(&[1.0, 50.0, 50.0, 9.0, 2.0]), Some((1.0, 2.0)));
-        assert_eq!(thirds(&[1.0, 2.0]), None, "too few to say anything");
-    }
 
     #[test]
     fn a_ledger_tells_missing_doubled_and_strange_rows() {

@@ -1,10 +1,13 @@
 //! What the checks say: figures with a floor and a verdict each, as a table and as JSON.
 
+use std::path::Path;
+
+use anyhow::{Context, Result};
 use comfy_table::{ColumnConstraint, ContentArrangement, Table, presets};
 use serde::Serialize;
 use serde_json::json;
 
-use crate::bench::report::{Figure, Unit};
+use crate::check::{Figure, Unit};
 use crate::machine::Machine;
 
 /// What a figure is held to.
@@ -98,11 +101,11 @@ impl Judged {
 /// What became of one check on one store.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
-    pub(crate) check: &'static str,
+    pub(crate) check: String,
     pub(crate) store: &'static str,
     pub(crate) seconds: f64,
     /// Its figures, or why there are none.
-    pub(crate) result: Result<Vec<Judged>, String>,
+    pub(crate) result: std::result::Result<Vec<Judged>, String>,
 }
 
 impl Outcome {
@@ -132,14 +135,10 @@ impl Report {
 
     /// The table with a heading and a summary.
     pub(crate) fn table(&self) -> String {
-        let mut table = Table::new();
-        table.load_style(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
-        if !table.is_tty() {
-            table.set_width(180);
-        }
+        let mut table = new_table();
         table.set_header(["check", "store", "what", "quiet", "beside", "figure", "floor", "verdict", "note"]);
         for outcome in &self.outcomes {
-            let (check, store) = (outcome.check, outcome.store);
+            let (check, store) = (outcome.check.as_str(), outcome.store);
             match &outcome.result {
                 Ok(judged) => {
                     table.add_rows(judged.iter().map(|one| row(check, store, one)));
@@ -156,23 +155,13 @@ impl Report {
                 column.set_constraint(ColumnConstraint::Hidden);
             }
         }
-        let Machine { cores, kernel, processor, memory_gib, filesystem } = &self.machine;
-        let heading = format!(
-            "{cores} cores ({processor}), {memory_gib} GiB, Linux {kernel}, {filesystem}, seed {}",
-            self.seed
-        );
-        let busy = match self.busy_before_percent {
-            busy if busy > 15.0 => {
-                format!("\nWARNING: the cores were {busy:.0} % busy with something else before this run")
-            }
-            _ => String::new(),
-        };
+        let (machine, busy) = (&self.machine, busy_warning(self.busy_before_percent));
         let violated = self.outcomes.iter().filter(|outcome| !outcome.is_met()).count();
         let word = if self.is_met() { "ALL MET" } else { "VIOLATED" };
         let checks = self.outcomes.len();
         format!(
-            "{heading}{busy}\n{table}\n{word}: {violated} of {checks} checks violated, in {:.0} s",
-            self.seconds
+            "{machine}, seed {}{busy}\n{table}\n{word}: {violated} of {checks} checks violated, in {:.0} s",
+            self.seed, self.seconds
         )
     }
 
@@ -205,6 +194,31 @@ impl Report {
     }
 }
 
+/// A table for a terminal, or as wide as a log allows.
+pub(crate) fn new_table() -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
+    if !table.is_tty() {
+        table.set_width(180);
+    }
+    table
+}
+
+/// Figures taken beside other work are to be doubted.
+pub(crate) fn busy_warning(busy_before_percent: f64) -> String {
+    if busy_before_percent <= 15.0 {
+        return String::new();
+    }
+    format!("\nWARNING: the cores were {busy_before_percent:.0} % busy with something else before this run")
+}
+
+/// Writes a report for programs, where a file was named.
+pub(crate) fn write_json(path: Option<&Path>, report: &serde_json::Value) -> Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    let text = serde_json::to_string_pretty(report)?;
+    std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
+}
+
 fn row(check: &str, store: &str, one: &Judged) -> [String; 9] {
     let compared = one.compared.map(|both| (both.quiet.show(), both.beside.show()));
     let (quiet, beside) = compared.unwrap_or_default();
@@ -225,8 +239,8 @@ fn verdict(judged: &Judged) -> &'static str {
 mod tests {
     use super::*;
 
-    fn outcome(result: Result<Vec<Judged>, String>) -> Outcome {
-        Outcome { check: "once", store: "sqlite", seconds: 1.0, result }
+    fn outcome(result: std::result::Result<Vec<Judged>, String>) -> Outcome {
+        Outcome { check: "once".into(), store: "sqlite", seconds: 1.0, result }
     }
 
     #[test]

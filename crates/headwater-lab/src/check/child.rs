@@ -18,9 +18,11 @@ use super::publish::{self, Pace};
 use crate::beside::{self, BesideJob};
 use crate::chaos::{ChaosJob, run_job};
 use crate::machine::resident_bytes;
-use crate::soak::STORE_VARIABLE;
 use crate::soak::history::now_us;
+use crate::soak::{MemberJob, run_member};
 
+/// The environment variable that names the store: a URL may hold a password, and arguments can be seen by others.
+pub(crate) const STORE_VARIABLE: &str = "HEADWATER_LAB_STORE";
 /// What a process says once it is at work.
 pub(crate) const READY: &str = "ready";
 /// How long handlers may take to finish when a process is asked to end.
@@ -56,6 +58,8 @@ pub(crate) enum Job {
     Backfill,
     /// Says the number of each message it handled.
     Numbered { topic: String, group: String },
+    /// A consumer of the soak.
+    Member(MemberJob),
     /// A part in a chaos check.
     Chaos(ChaosJob),
     /// A part in a check beside neighbours.
@@ -97,7 +101,11 @@ pub(crate) struct Upkept {
 
 /// Does its job until it is done or told to end.
 pub(crate) async fn run_child(args: ChildArgs) -> Result<()> {
-    let job: Job = serde_json::from_str(&args.job)?;
+    let job = match serde_json::from_str(&args.job)? {
+        // It listens to its parent for more than the end.
+        Job::Member(job) => return run_member(&args.store, job).await,
+        job => job,
+    };
     let mut told = told_to_end()?;
     let mut options = OpenOptions::default().actor("the lab");
     if matches!(job, Job::Groups { .. }) {
@@ -141,6 +149,7 @@ pub(crate) async fn run_child(args: ChildArgs) -> Result<()> {
             backfill(&headwater).await?;
             return Ok(headwater.close().await?);
         }
+        Job::Member(_) => unreachable!("it has run already"),
         Job::Wait { topics, groups } => wait(&headwater, topics, groups).await?,
         Job::Ledger(job) => vec![keep_ledger(&headwater, &job).await?],
         Job::Numbered { topic, group } => vec![number(&headwater, &topic, &group).await?],
@@ -257,14 +266,16 @@ async fn keep_ledger(headwater: &Headwater, job: &LedgerJob) -> Result<Running> 
     let pause = Duration::from_millis(job.handle_ms);
     let handling = if headwater.store().engine() == "sqlite" {
         Handling::in_sqlite(move |connection, Json(n): Json<i64>, context: &Context| {
-            connection.execute(super::once::INSERT_SQLITE, [n, i64::from(context.attempt())])?;
+            connection.execute(crate::runtime::once::INSERT_SQLITE, [n, i64::from(context.attempt())])?;
             // After the write, so that a kill finds it written and not committed.
             std::thread::sleep(pause);
             Ok(())
         })
     } else {
         Handling::in_postgres(move |transaction, Json(n): Json<i64>, context: Context| async move {
-            transaction.execute(super::once::INSERT_POSTGRES, &[&n, &i64::from(context.attempt())]).await?;
+            transaction
+                .execute(crate::runtime::once::INSERT_POSTGRES, &[&n, &i64::from(context.attempt())])
+                .await?;
             tokio::time::sleep(pause).await;
             Ok(())
         })

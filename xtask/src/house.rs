@@ -1,0 +1,277 @@
+//! `cargo xtask house`: how large the house is, as markdown tables. The same tree gives the same text.
+
+mod rust;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::tidy::tree::Tree;
+
+use self::rust::{Source, lines_of};
+
+/// The traits that an engine implements.
+const BOUNDARY: [&str; 3] = ["Store", "Lifecycle", "Upkeep"];
+/// Words that plain technical English does without, and "dead letters" is not "letters".
+const WORDS_TO_AVOID: [&str; 18] = [
+    "whoever", "somebody", "nobody", "told", "look", "looks", "hungry", "worn", "letters", "goes on",
+    "upkeep", "chores", "ailment", "ailments", "beat", "stir", "bell", "freshen",
+];
+const LIBRARY: &str = "crates/headwater/";
+const MAP: &str = "ARCHITECTURE.md";
+/// Areas in the order of the table; a file is in the first that fits.
+const AREAS: [&str; 9] = [
+    "library, non-test Rust",
+    "SQL",
+    "conformance",
+    "other library tests",
+    "command",
+    "its tests",
+    "lab",
+    "servers and xtask",
+    "documents, examples, rest",
+];
+
+/// Prints all tables.
+pub(crate) fn run(root: &Path) -> Result<ExitCode> {
+    println!("{}", House::measure(&Tree::load(root)?).tables());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The figures.
+#[derive(Debug, Default)]
+struct House {
+    exports: usize,
+    /// By trait.
+    methods: Vec<(&'static str, usize)>,
+    sql_files: usize,
+    migrations: usize,
+    glossary: usize,
+    /// Files and lines, by area.
+    areas: [(usize, usize); AREAS.len()],
+    library: Sizes,
+    all: Sizes,
+    /// By word: in Rust, SQL and documents.
+    words: Vec<(&'static str, [usize; 3])>,
+}
+
+/// Lines of files and functions.
+#[derive(Debug, Default)]
+struct Sizes {
+    files: Vec<usize>,
+    functions: Vec<usize>,
+}
+
+impl House {
+    fn measure(tree: &Tree) -> Self {
+        let mut house =
+            House { words: WORDS_TO_AVOID.map(|word| (word, [0; 3])).to_vec(), ..House::default() };
+        house.methods = BOUNDARY.map(|name| (name, 0)).to_vec();
+        house.glossary = tree.get(MAP).map_or(0, glossary_entries);
+        for (path, text) in tree.files() {
+            let area = area_of(path);
+            house.areas[area].0 += 1;
+            house.areas[area].1 += text.lines().count();
+            match Path::new(path).extension().and_then(|extension| extension.to_str()) {
+                Some("rs") => house.add_rust(path, text, area),
+                Some("sql") => {
+                    house.sql_files += 1;
+                    house.migrations += usize::from(path.contains("/migrations/"));
+                    house.add_words(1, text);
+                }
+                Some("md") => house.add_words(2, text),
+                _ => {}
+            }
+        }
+        house
+    }
+
+    fn add_rust(&mut self, path: &str, text: &str, area: usize) {
+        let source = Source::read(text);
+        let lines = text.lines().count();
+        let tests = source.test_modules();
+        let is_library = area == 0;
+        if is_library {
+            // Test modules within a file of the library count as tests.
+            let test_lines = tests.iter().map(|range| lines_of(text.as_bytes(), range)).sum::<usize>();
+            self.areas[0].1 -= test_lines;
+            self.areas[3].1 += test_lines;
+            self.library.files.push(lines);
+            for (name, count) in &mut self.methods {
+                *count += source.methods(name).unwrap_or_default();
+            }
+        }
+        self.all.files.push(lines);
+        for function in source.functions() {
+            let lines = lines_of(text.as_bytes(), &function);
+            self.all.functions.push(lines);
+            if is_library && !tests.iter().any(|range| range.contains(&function.start)) {
+                self.library.functions.push(lines);
+            }
+        }
+        if path == "crates/headwater/src/lib.rs" {
+            self.exports = source.exports();
+        }
+        // The list above is no prose.
+        if path.starts_with("crates/") {
+            self.add_words(0, &source.prose);
+        }
+    }
+
+    fn add_words(&mut self, place: usize, text: &str) {
+        let text = text.to_lowercase();
+        for (word, counts) in &mut self.words {
+            counts[place] += occurrences(&text, word);
+        }
+    }
+
+    fn tables(&self) -> String {
+        let methods: usize = self.methods.iter().map(|(_, count)| count).sum();
+        let by_trait: Vec<String> =
+            self.methods.iter().map(|(name, count)| format!("{name} {count}")).collect();
+        let (files, lines) = self.areas.iter().fold((0, 0), |sum, area| (sum.0 + area.0, sum.1 + area.1));
+        let mut text = String::from("| the house | now | aim |\n|---|---|---|\n");
+        let figures = [
+            ("names re-exported from `lib.rs`", self.exports.to_string(), "about 45"),
+            (
+                "methods of the store boundary",
+                format!("{methods}: {}", by_trait.join(", ")),
+                "three traits by caller",
+            ),
+            ("SQL files", self.sql_files.to_string(), "about 90"),
+            ("migrations among them", self.migrations.to_string(), "0"),
+            ("entries of the glossary", self.glossary.to_string(), "at most 45"),
+            ("lines, tests included", lines.to_string(), "fewer than 74000"),
+        ];
+        figures.iter().for_each(|(what, now, aim)| text += &format!("| {what} | {now} | {aim} |\n"));
+        text += "\n| area | files | lines |\n|---|---|---|\n";
+        for (name, (files, lines)) in AREAS.iter().zip(self.areas) {
+            text += &format!("| {name} | {files} | {lines} |\n");
+        }
+        text += &format!("| **all** | {files} | {lines} |\n");
+        text += "\n| median / p90 / max lines | files | functions |\n|---|---|---|\n";
+        for (name, sizes) in [("library", &self.library), ("all Rust", &self.all)] {
+            text += &format!("| {name} | {} | {} |\n", spread(&sizes.files), spread(&sizes.functions));
+        }
+        text += "\n| word to avoid | Rust comments and strings | SQL | documents |\n|---|---|---|---|\n";
+        for (word, [rust, sql, documents]) in &self.words {
+            text += &format!("| {word} | {rust} | {sql} | {documents} |\n");
+        }
+        let sum = |place: usize| self.words.iter().map(|(_, counts)| counts[place]).sum::<usize>();
+        text + &format!("| **all** | {} | {} | {} |", sum(0), sum(1), sum(2))
+    }
+}
+
+/// Which of [`AREAS`] a file is in.
+fn area_of(path: &str) -> usize {
+    let is_rust = path.ends_with(".rs");
+    let is_test = path.split('/').any(|part| part == "tests" || part == "tests.rs");
+    match path.strip_prefix(LIBRARY) {
+        Some(_) if path.ends_with(".sql") => 1,
+        Some(inner) if inner.starts_with("src/store/conformance") => 2,
+        Some(_) if is_rust && is_test => 3,
+        Some(inner) if is_rust && inner.starts_with("src/") => 0,
+        None if path.starts_with("crates/headwater-cli/") => 4 + usize::from(is_test),
+        None if path.starts_with("crates/headwater-lab/") => 6,
+        None if path.starts_with("crates/headwater-servers/") || path.starts_with("xtask/") => 7,
+        _ => 8,
+    }
+}
+
+/// Rows of tables and items of lists below a heading "Glossary", until the next heading.
+fn glossary_entries(map: &str) -> usize {
+    let is_heading = |line: &&str| line.starts_with('#');
+    let below = map.lines().skip_while(|line| !(is_heading(line) && line.contains("Glossary"))).skip(1);
+    let lines: Vec<&str> = below.take_while(|line| !is_heading(line)).collect();
+    let items = lines.iter().filter(|line| line.starts_with("- ") || line.starts_with("* ")).count();
+    let rows = lines.iter().filter(|line| line.starts_with('|')).count();
+    let rulers = lines
+        .iter()
+        .filter(|line| line.starts_with("|--") || line.starts_with("|:") || line.starts_with("| --"));
+    // Each table has a heading and a ruler.
+    items + rows.saturating_sub(2 * rulers.count())
+}
+
+/// How often a word, or words, occur as a whole; "dead letters" are no "letters".
+fn occurrences(text: &str, word: &str) -> usize {
+    let is_part = |c: char| c.is_alphanumeric();
+    let found = text.match_indices(word).filter(|(at, _)| {
+        let (before, after) = (&text[..*at], &text[at + word.len()..]);
+        let is_whole = !before.ends_with(is_part) && !after.starts_with(is_part);
+        let is_dead_letter = word == "letters" && before.trim_end_matches(|c| !is_part(c)).ends_with("dead");
+        is_whole && !is_dead_letter
+    });
+    found.count()
+}
+
+/// Median, ninth decile and maximum.
+fn spread(sizes: &[usize]) -> String {
+    let mut sorted = sizes.to_vec();
+    sorted.sort_unstable();
+    let at =
+        |share: usize| sorted.get(sorted.len().saturating_sub(1) * share / 100).copied().unwrap_or_default();
+    format!("{} / {} / {}", at(50), at(90), at(100))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_has_one_area() {
+        let area = |path| AREAS[area_of(path)];
+        assert_eq!(area("crates/headwater/src/lib.rs"), "library, non-test Rust");
+        assert_eq!(area("crates/headwater/src/store/sqlite/tests/a.rs"), "other library tests");
+        assert_eq!(area("crates/headwater/src/a/tests.rs"), "other library tests");
+        assert_eq!(area("crates/headwater/tests/a.rs"), "other library tests");
+        assert_eq!(area("crates/headwater/src/store/conformance/a.rs"), "conformance");
+        assert_eq!(area("crates/headwater/src/store/sqlite/sql/a.sql"), "SQL");
+        assert_eq!(area("crates/headwater/examples/a.rs"), "documents, examples, rest");
+        assert_eq!(area("crates/headwater-cli/tests/cli/a.rs"), "its tests");
+        assert_eq!(area("crates/headwater-lab/src/soak/check/tests.rs"), "lab");
+        assert_eq!(area("xtask/src/main.rs"), "servers and xtask");
+        assert_eq!(area("README.md"), "documents, examples, rest");
+    }
+
+    #[test]
+    fn glossary_is_a_table_or_a_list_below_its_heading() {
+        assert_eq!(glossary_entries("# Map\n| a | b |\n|---|---|\n| c | d |\n"), 0);
+        let table = "## Glossary\n\n| word | means |\n|---|---|\n| key | k |\n| head | h |\n## Next\n- no\n";
+        assert_eq!(glossary_entries(table), 2);
+        assert_eq!(glossary_entries("## Glossary\n- **key**: k\n- **head**: h\n  more of it\n"), 2);
+    }
+
+    #[test]
+    fn whole_words_count_and_dead_letters_are_allowed() {
+        assert_eq!(occurrences("look, overlook, looks; look", "look"), 2);
+        assert_eq!(occurrences("letters, dead letters, dead_letters and dead\n/// letters", "letters"), 1);
+        assert_eq!(occurrences("it goes on and on", "goes on"), 1);
+    }
+
+    #[test]
+    fn spread_is_the_middle_the_ninth_decile_and_the_largest() {
+        assert_eq!(spread(&[]), "0 / 0 / 0");
+        assert_eq!(spread(&(1..=101).rev().collect::<Vec<_>>()), "51 / 91 / 101");
+    }
+
+    #[test]
+    fn tests_within_a_file_are_no_part_of_the_library() {
+        let lib =
+            "//! Nobody.\npub use a::{B, C};\nfn a() {}\n#[cfg(test)]\nmod tests {\n    fn b() {\n    }\n}\n";
+        let tree = Tree::of(&[
+            ("crates/headwater/src/lib.rs", lib),
+            ("crates/headwater/src/store.rs", "pub trait Store {\n    fn claim(&self);\n}\n"),
+            ("crates/headwater/src/store/sqlite/migrations/0001_a.sql", "-- Told.\n"),
+            ("README.md", "Look.\n"),
+        ]);
+        let house = House::measure(&tree);
+        assert_eq!((house.areas[0], house.areas[3]), ((2, 6), (0, 5)));
+        assert_eq!((house.exports, house.sql_files, house.migrations), (2, 1, 1));
+        assert_eq!(house.methods[0], ("Store", 1));
+        assert_eq!((house.library.functions.len(), house.all.functions.len()), (1, 2));
+        let text = house.tables();
+        assert!(text.contains("| nobody | 1 | 0 | 0 |") && text.contains("| told | 0 | 1 | 0 |"), "{text}");
+        assert!(text.contains("| look | 0 | 0 | 1 |") && text.contains("| **all** | 4 | 13 |"), "{text}");
+    }
+}
