@@ -7,8 +7,8 @@ use headwater::{
     Ack, AuditEntry, Backfill, BackfillLimits, BackfillStep, Beat, CleanStep, DeliveryPolicy, Detected,
     ErrorKind, ForceCompleted, GroupName, JobRun, JobStatus, LeaseToken, Lifecycle, Moved, Offset,
     OffsetRange, Owner, PartitionStep, Pulse, Record, Result, Resurrected, Semantics, Start, Stuck,
-    SubscriptionState, SubscriptionStatus, SubscriptionStep, Topic, TopicId, TopicName, TopicSettings,
-    TrackStep, Transition, Upkeep,
+    SubscriptionId, SubscriptionState, SubscriptionStatus, SubscriptionStep, Topic, TopicId, TopicName,
+    TopicSettings, TrackStep, Transition, Upkeep,
 };
 
 use super::{Fault, Faulty};
