@@ -9,10 +9,12 @@ use tokio::time::Instant;
 
 use crate::consumer::{BEAT_MAX, InUse, in_time};
 use crate::error::{Error, ErrorKind, Result};
-use crate::lease::{Lease, OffsetRange, Outcome, Settlement};
+use crate::lease::{Lease, OffsetRange};
 use crate::lease_thread::Owned;
 use crate::message::{Message, Offset};
-use crate::settle::{RetryPolicy, Verdict, WaitingKeys, outcomes_of, own_messages, with_followers_held};
+use crate::settle::{
+    Outcome, RetryPolicy, Settlement, Verdict, WaitingKeys, outcomes_of, own_messages, with_followers_held,
+};
 
 /// The pause before a settlement is repeated, and the longest one.
 const SETTLE_PAUSE: Duration = Duration::from_millis(50);

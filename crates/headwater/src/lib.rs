@@ -276,8 +276,8 @@ pub use handle::Batch;
 pub use handler::{Bury, Context, Failure, HandlerResult, Messages, Retry, Skip, Verdicts};
 pub use headwater::{Headwater, TopicBuilder};
 pub use lease::{
-    ClaimRequest, Claimed, Epoch, GroupLimits, HandOut, Lease, LeaseId, LeaseToken, OffsetRange, Outcome,
-    Parts, RateLimit, Settlement, Want, attempts_after_expiry, hand_out_again,
+    ClaimRequest, Claimed, Epoch, GroupLimits, HandOut, Lease, LeaseId, LeaseToken, OffsetRange, RateLimit,
+    Want, attempts_after_expiry, hand_out_again,
 };
 pub use maintain::{Job, JobRun, JobStatus, Maintaining, Maintenance, MaintenancePreset};
 pub use message::{Headers, Message, NewMessage, Offset, Published};
@@ -290,6 +290,7 @@ pub use publish::{Producer, Sends};
 /// The driver whose connections handlers in SQLite transactions get: use it from here, and versions always match.
 #[cfg(feature = "sqlite")]
 pub use rusqlite;
+pub use settle::{Outcome, Parts, Settlement};
 pub use store::{
     Ack, AuditEntry, Beat, CleanStep, Detected, Finding, ForceCompleted, Lifecycle, Maintained, Moved,
     OpenOptions, PartitionStep, Pulse, Record, Resurrected, Store, Stuck, SubscriptionStep, TrackStep,

@@ -26,11 +26,11 @@ use super::standing::EndReason;
 use super::work::LeaseWork;
 use crate::error::{ErrorKind, Result, panic_text};
 use crate::handler::Messages;
-use crate::lease::{ClaimRequest, Claimed, Epoch, Lease, OffsetRange, Outcome, Want};
+use crate::lease::{ClaimRequest, Claimed, Epoch, Lease, OffsetRange, Want};
 use crate::limits::{CLAIM_SUBSCRIPTIONS_MAX, SAFETY_POLL};
 use crate::message::{Message, Offset};
 use crate::name::Owner;
-use crate::settle::own_messages;
+use crate::settle::{Outcome, own_messages};
 use crate::store::{Store, Weighing};
 use crate::subscription::SubscriptionId;
 use crate::topic::TopicId;
@@ -296,7 +296,7 @@ impl Drop for Hand<'_> {
         let settlements: Vec<_> = self
             .leases
             .drain(..)
-            .map(|lease| crate::lease::Settlement::each(&lease, vec![(lease.range, Outcome::Release)]))
+            .map(|lease| crate::settle::Settlement::each(&lease, vec![(lease.range, Outcome::Release)]))
             .collect();
         let store = Arc::clone(self.store);
         tokio::spawn(async move {

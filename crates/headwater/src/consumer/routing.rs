@@ -7,9 +7,8 @@ use super::member::{Member, Members, Route};
 use super::queue::{Kind, Slice};
 use super::work::LeaseWork;
 use crate::handler::{Handler, Messages};
-use crate::lease::Outcome;
 use crate::message::Message;
-use crate::settle::{Verdict, decide, jitter_of};
+use crate::settle::{Outcome, Verdict, decide, jitter_of};
 
 impl Group {
     /// Cuts a slice into pieces of work. True if the lease is at its end by that: everything was filtered out.

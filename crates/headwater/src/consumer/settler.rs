@@ -15,7 +15,8 @@ use tokio::time::Instant;
 
 use super::work::LeaseWork;
 use crate::error::{ErrorKind, Result, no_panic, panic_text};
-use crate::lease::{LeaseToken, Parts, Settlement};
+use crate::lease::LeaseToken;
+use crate::settle::{Parts, Settlement};
 use crate::store::Store;
 
 /// Most settlements of one call.

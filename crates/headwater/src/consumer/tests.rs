@@ -15,9 +15,10 @@ use super::settings::GroupSettings;
 use super::work::LeaseWork;
 use super::{BUFFER_BYTES_MAX, Handling, member_of};
 use crate::handler::Messages;
-use crate::lease::{ClaimRequest, GroupLimits, Lease, OffsetRange, Outcome, Parts, Settlement, Want};
+use crate::lease::{ClaimRequest, GroupLimits, Lease, OffsetRange, Want};
 use crate::message::{Message, NewMessage, Offset};
 use crate::name::{GroupName, Owner};
+use crate::settle::{Outcome, Parts, Settlement};
 use crate::subscription::Start;
 use crate::{Headwater, TopicName};
 

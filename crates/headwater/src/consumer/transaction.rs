@@ -25,9 +25,8 @@ use super::worker::{guarded, traced};
 use crate::error::Result;
 use crate::error::{Error, ErrorKind};
 use crate::handler::Messages;
-use crate::lease::Settlement;
 use crate::message::{Message, Offset};
-use crate::settle::{Verdict, WaitingKeys, outcomes_of};
+use crate::settle::{Settlement, Verdict, WaitingKeys, outcomes_of};
 
 /// Handles a slice in one transaction of the embedded store. True if the lease is at its end by that.
 #[cfg(feature = "sqlite")]

@@ -13,9 +13,9 @@ use tokio::time::Instant;
 
 use super::group::Group;
 use crate::handler::Messages;
-use crate::lease::{Lease, LeaseToken, OffsetRange, Outcome, Parts, Settlement};
+use crate::lease::{Lease, LeaseToken, OffsetRange};
 use crate::message::Offset;
-use crate::settle::RetryPolicy;
+use crate::settle::{Outcome, Parts, RetryPolicy, Settlement};
 
 /// A lease and what has become of its messages so far.
 #[derive(Debug)]

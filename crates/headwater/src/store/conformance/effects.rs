@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use super::case::{Case, Scene};
 use crate::error::{Error, ErrorKind, Result};
-use crate::lease::{Lease, OffsetRange, Outcome, Settlement};
+use crate::lease::{Lease, OffsetRange};
 use crate::message::{Message, Offset};
-use crate::settle::{Verdict, WaitingKeys};
+use crate::settle::{Outcome, Settlement, Verdict, WaitingKeys};
 use crate::store::Store;
 
 /// What a case's handler says of a message, after it wrote its effect.

@@ -21,10 +21,10 @@ use super::fault::{Attempt, Fault};
 use super::work::{Kind, Work};
 use super::{SqliteStore, settle};
 use crate::error::{Error, ErrorKind, Result, panic_text};
-use crate::lease::{LeaseId, Settlement};
+use crate::lease::LeaseId;
 use crate::message::{Message, Offset};
 use crate::name::check_name;
-use crate::settle::{Verdict, WaitingKeys};
+use crate::settle::{Settlement, Verdict, WaitingKeys};
 
 const SAVEPOINT: &str = "SAVEPOINT headwater_message";
 const RELEASE: &str = "RELEASE headwater_message";
