@@ -242,7 +242,6 @@ mod cron;
 mod dead_letter;
 mod error;
 mod groups;
-mod handle;
 mod handler;
 mod headwater;
 mod lease;
@@ -267,13 +266,12 @@ pub use clock::{Clock, ManualClock};
 #[cfg(feature = "protobuf")]
 pub use codec::Protobuf;
 pub use codec::{Decode, DecodeError, IntoMessage, Json};
-pub use consumer::{Consumer, ConsumerBuilder, EndReason, Handling, Running, Stepper, Stopped};
+pub use consumer::{Batch, Consumer, ConsumerBuilder, EndReason, Running, Stepper, Stopped};
 pub use cron::{CronBuilder, CronJob, Missed};
 pub use dead_letter::{DeadLetter, DeadLetterSelection, DeadLetters, Redriven};
 pub use error::{Error, ErrorKind, Result};
 pub use groups::{GroupHealth, Groups, Removed};
-pub use handle::Batch;
-pub use handler::{Bury, Context, Failure, HandlerResult, Messages, Retry, Skip, Verdicts};
+pub use handler::{Bury, Context, Failure, HandlerResult, Handling, Messages, Retry, Skip, Verdicts};
 pub use headwater::{Headwater, TopicBuilder};
 pub use lease::{
     ClaimRequest, Claimed, Epoch, GroupLimits, HandOut, Lease, LeaseId, LeaseToken, OffsetRange, RateLimit,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::batch::Batch;
 use super::group::Group;
 use super::listed::{List, Listed};
 use super::member::Members;
@@ -12,7 +13,6 @@ use super::runtime::Runtime;
 use super::settings::GroupSettings;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::handle::Batch;
 use crate::lease::{ClaimRequest, Lease, Want};
 use crate::lease_thread::LeaseThread;
 use crate::limits::{DELAY_MAX, SAFETY_POLL};
@@ -38,9 +38,9 @@ pub struct Consumer {
 
 /// A group in use: heartbeats say so while this is there.
 #[derive(Debug)]
-pub(crate) struct InUse {
-    pub(crate) runtime: Arc<Runtime>,
-    pub(crate) group: Arc<Group>,
+pub(super) struct InUse {
+    pub(super) runtime: Arc<Runtime>,
+    pub(super) group: Arc<Group>,
 }
 
 impl InUse {

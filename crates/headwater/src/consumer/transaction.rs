@@ -33,7 +33,7 @@ use crate::settle::{Settlement, Verdict, WaitingKeys, outcomes_of};
 pub(crate) async fn in_sqlite(
     group: &Arc<Group>,
     slice: &Arc<Slice>,
-    handler: &Arc<crate::handler::SqliteHandler>,
+    handler: &Arc<crate::handler::HandleSqlite>,
 ) -> bool {
     use crate::store::sqlite::TransactionWork;
 
@@ -49,11 +49,9 @@ pub(crate) async fn in_sqlite(
         waiting: WaitingKeys::of(&slice.work.lease, &slice.work.policy),
         handler: Arc::new(move |connection, message| {
             let at = handled.messages.partition_point(|other| other.offset < message.offset);
-            run(
-                connection,
-                message,
-                &context_of(&handled, &handled.member, handled.messages.part(at..at + 1)),
-            )
+            let context = context_of(&handled, &handled.member, handled.messages.part(at..at + 1));
+            // It would fail the same way each time.
+            run(connection, message, &context).unwrap_or_else(|error| Verdict::Bury(error.to_string()))
         }),
         decide: Box::new(move |verdicts| settlement_of(&ending, &ending.messages, verdicts)),
     };
@@ -81,7 +79,7 @@ pub(crate) async fn in_sqlite(
 pub(crate) async fn in_postgres(
     group: &Arc<Group>,
     slice: &Arc<Slice>,
-    handler: &Arc<dyn crate::handler::HandlePostgres>,
+    handler: &Arc<crate::handler::HandlePostgres>,
 ) -> bool {
     let mut part = slice.messages.clone();
     // What was said of the messages behind the part.
@@ -129,7 +127,7 @@ async fn try_in_postgres(
     group: &Arc<Group>,
     slice: &Arc<Slice>,
     part: &Messages,
-    handler: &dyn crate::handler::HandlePostgres,
+    handler: &crate::handler::HandlePostgres,
     ran: &mut Option<(usize, Verdict)>,
 ) -> Result<(Settlement, Vec<(Offset, Verdict)>)> {
     let Some(store) = group.settler.store().as_postgres() else {
@@ -153,7 +151,7 @@ async fn try_in_postgres(
         let context = context_of(slice, &slice.member, part.part(at..at + 1));
         let handle = transaction.clone();
         let verdict = guarded(group, 1, Instant::now(), || {
-            let handling = handler.start(handle, message, context)?;
+            let handling = handler(handle, message, context)?;
             Ok(traced(group, message, slice.work.lease.attempt, handling))
         });
         let mut verdict = verdict.await.unwrap_or_else(|verdict| verdict);

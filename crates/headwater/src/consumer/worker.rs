@@ -15,7 +15,7 @@ use super::member::Member;
 use super::queue::{Slice, Unit};
 use super::transaction;
 use crate::error::panic_text;
-use crate::handler::{Context, HandleBatch, HandleOne, Handler, Messages};
+use crate::handler::{Context, HandleBatch, Handler, Messages};
 use crate::limits::DELAY_MAX;
 use crate::message::{Message, Offset};
 use crate::observe::trace;
@@ -106,7 +106,7 @@ async fn in_order(group: &Arc<Group>, slice: &Arc<Slice>) -> Vec<(Offset, Verdic
 }
 
 /// A batch handler's share: all of an unordered slice at once, or a lane's in batches, one after the other.
-async fn in_batches(group: &Arc<Group>, slice: &Arc<Slice>, handler: &dyn HandleBatch) -> bool {
+async fn in_batches(group: &Arc<Group>, slice: &Arc<Slice>, handler: &HandleBatch) -> bool {
     let mut verdicts = Vec::new();
     let mut waiting = false;
     let mut from = 0;
@@ -131,7 +131,7 @@ async fn in_batches(group: &Arc<Group>, slice: &Arc<Slice>, handler: &dyn Handle
 async fn handle_batch(
     group: &Arc<Group>,
     slice: &Arc<Slice>,
-    handler: &dyn HandleBatch,
+    handler: &HandleBatch,
     messages: Messages,
 ) -> Vec<(Offset, Verdict)> {
     let failed_all = |verdict: Verdict| -> Vec<(Offset, Verdict)> {
@@ -144,7 +144,7 @@ async fn handle_batch(
     let member =
         slice.member_of(slice.messages.iter().position(|m| m.offset == messages[0].offset).unwrap_or(0));
     let context = context_of(slice, member, messages.clone());
-    let start = || Ok(handler.start(messages.clone(), context));
+    let start = || Ok(handler(messages.clone(), context));
     match guarded(group, messages.len(), started, start).await {
         Ok(Ok(verdicts)) => verdicts.into_inner(),
         Ok(Err(Verdict::Skip)) => {
@@ -164,9 +164,8 @@ async fn handle_one(group: &Arc<Group>, slice: &Arc<Slice>, message: &Message, a
         return Verdict::Release;
     }
     let context = context_of(slice, member, slice.messages.part(at..at + 1));
-    let handler: &dyn HandleOne = &**handler;
     let verdict = guarded(group, 1, started, || {
-        let handling = handler.start(message, context)?;
+        let handling = handler(message, context)?;
         Ok(traced(group, message, slice.work.lease.attempt, handling))
     });
     match verdict.await {

@@ -1,4 +1,4 @@
-//! Handling: a leased batch of messages, what a handler says of each, and the settlement that follows.
+//! A leased batch of a consumer that is driven by hand: what a handler says of each message, and the settlement that follows.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex};
@@ -7,7 +7,8 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::consumer::{BEAT_MAX, InUse, in_time};
+use super::heart::{BEAT_MAX, in_time};
+use super::pull::InUse;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::{Lease, OffsetRange};
 use crate::lease_thread::Owned;
@@ -39,7 +40,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    pub(crate) fn new(
+    pub(super) fn new(
         of: InUse,
         lease: Lease,
         lease_for: Duration,
