@@ -55,6 +55,7 @@ pub use running::{Running, Stopped};
 use runtime::Runtime;
 use settings::GroupSettings;
 pub use standing::EndReason;
+pub(crate) use standing::Standing;
 pub use step::Stepper;
 
 /// Messages buffered and in hand, in bytes, unless told otherwise.

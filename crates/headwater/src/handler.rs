@@ -19,10 +19,12 @@ use crate::store::postgres::PostgresTransaction;
 
 mod context;
 mod messages;
+mod run;
 
 pub use context::Context;
 pub(crate) use context::Identity;
 pub use messages::Messages;
+pub(crate) use run::{HandlerGuard, HandlerRun, Said};
 
 /// Says whether a message is wanted, from its headers, key, type and payload.
 pub(crate) type Filter = Arc<dyn Fn(&Message) -> bool + Send + Sync>;

@@ -184,7 +184,7 @@ pub fn decide(verdict: Verdict, attempt: u32, policy: &RetryPolicy, jitter: f64)
 
 /// Which keys of a lane wait: a message that comes again holds back the later ones of its key, and one that is buried does not.
 ///
-/// The one home of that rule. Every loop over the messages of a lease asks [`WaitingKeys::hold`] before it handles a message,
+/// The one home of that rule. [`HandlerRun`](crate::handler::HandlerRun) asks [`WaitingKeys::hold`] before a message is handled,
 /// and says afterwards how it ended: what was not handled for its key is then never taken for done by [`outcomes_of`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WaitingKeys {
@@ -196,6 +196,11 @@ pub(crate) struct WaitingKeys {
 impl WaitingKeys {
     pub(crate) fn of(lease: &Lease, policy: &RetryPolicy) -> Self {
         WaitingKeys { lane: lease.lane.map(|_| (lease.attempt, *policy)), keys: HashSet::new() }
+    }
+
+    /// Whether messages of one key are handled in their order.
+    pub(crate) fn is_ordered(&self) -> bool {
+        self.lane.is_some()
     }
 
     /// Whether the message must not be handled, because an older one of its key waits.
@@ -224,11 +229,11 @@ impl WaitingKeys {
 /// Verdicts of a program that handles a lane by itself, and leaves out later messages of a key that failed: those are given
 /// back, also when the failure was the last attempt and its message is buried. Nothing is done that was not handled.
 pub(crate) fn with_followers_held(
-    lease: &Lease,
+    is_ordered: bool,
     messages: &[Message],
     mut verdicts: Vec<(Offset, Verdict)>,
 ) -> Vec<(Offset, Verdict)> {
-    if lease.lane.is_none() {
+    if !is_ordered {
         return verdicts;
     }
     let named: HashMap<Offset, bool> = verdicts

@@ -17,7 +17,7 @@ use super::settler::Settler;
 use super::standing::{EndReason, Standing};
 use super::work::LeaseWork;
 use super::worker;
-use crate::handler::{Handler, Messages};
+use crate::handler::{Handler, HandlerGuard, Messages};
 use crate::lease::Want;
 use crate::message::{Message, Offset};
 use crate::observe::metrics::GroupMetrics;
@@ -31,7 +31,7 @@ const STUCK: Duration = Duration::from_millis(900);
 
 /// One group's work in this process.
 pub(crate) struct Group {
-    pub(crate) subscription: Subscription,
+    pub(crate) subscription: Arc<Subscription>,
     pub(crate) settings: GroupSettings,
     /// How its messages are handed out and tried again; altered while it runs.
     delivery: Mutex<Delivery>,
@@ -41,13 +41,14 @@ pub(crate) struct Group {
     /// How it gives way to applications while it has a backlog, if it does.
     pub(crate) catch_up: Option<CatchUp>,
     /// Whether it may be served.
-    pub(crate) standing: Standing,
+    pub(crate) standing: Arc<Standing>,
+    /// Calls its handlers.
+    pub(crate) guard: Arc<HandlerGuard>,
     /// Told when the group wants more, or nothing any more.
     pub(crate) hungry: Arc<Notify>,
     members: RwLock<Arc<Members>>,
     queue: Queue,
     workers: Mutex<JoinSet<()>>,
-    stopping: AtomicBool,
     /// Leases handed to this group and not settled yet, and who waits for them to be.
     held: AtomicUsize,
     pub(crate) settled: Notify,
@@ -72,7 +73,16 @@ impl Group {
         hungry: Arc<Notify>,
         metrics: Arc<GroupMetrics>,
     ) -> Self {
+        let subscription = Arc::new(subscription);
         let interval = subscription.topic.settings.heartbeat_interval;
+        let standing = if settings.pulled { Standing::pulled(interval) } else { Standing::new(interval) };
+        let standing = Arc::new(standing);
+        let guard = HandlerGuard::new(
+            Arc::clone(&subscription),
+            settings.timeout,
+            Arc::clone(&metrics),
+            Arc::clone(&standing),
+        );
         Group {
             delivery: Mutex::new(Delivery::from(&subscription.topic.settings)),
             metrics,
@@ -81,8 +91,8 @@ impl Group {
             queue: Queue::new(settings.concurrency),
             members: RwLock::new(Arc::new(members)),
             workers: Mutex::default(),
-            standing: if settings.pulled { Standing::pulled(interval) } else { Standing::new(interval) },
-            stopping: AtomicBool::new(false),
+            standing,
+            guard: Arc::new(guard),
             held: AtomicUsize::new(0),
             settled: Notify::new(),
             stirred: AtomicBool::new(false),
@@ -127,7 +137,7 @@ impl Group {
     /// What to claim for it now, if anything.
     pub(crate) fn want(&self) -> Option<Want> {
         // A paused one goes on asking: that is how it learns that it is not paused any more.
-        if self.stopping.load(Ordering::Relaxed) || self.standing.is_suspended() {
+        if self.standing.is_stopping() || self.standing.is_suspended() {
             return None;
         }
         // Nobody here could start it soon; whoever gets free asks again.
@@ -180,7 +190,7 @@ impl Group {
         self.settler.remember(&work);
         // Remembered first: whoever stops the group either sees this lease in hand, or is seen here.
         // And one that came late, because no thread here ran: it may end, or be another's, before a handler is done with it.
-        if self.stopping.load(Ordering::SeqCst) || work.came_late() {
+        if self.standing.is_stopping() || work.came_late() {
             self.give_back(&work);
             return;
         }
@@ -211,9 +221,9 @@ impl Group {
         let workers = self.queue.push(slices);
         self.start_workers(workers);
         // Queued first: whoever holds the group back either finds it there, or is seen here.
-        if self.stopping.load(Ordering::SeqCst) {
+        if self.standing.is_stopping() {
             self.release(self.queue.close());
-        } else if self.standing.holds_back() {
+        } else if self.standing.is_held_back() {
             self.release(self.queue.take_stale(Duration::ZERO));
         }
     }
@@ -326,29 +336,10 @@ impl Group {
         }
     }
 
-    /// Counts what became of a message.
-    pub(crate) fn count(&self, outcome: &Outcome) {
-        match outcome {
-            Outcome::Ack => self.metrics.acked.add(1),
-            Outcome::Retry { .. } => self.metrics.retried.add(1),
-            Outcome::Bury { .. } => self.metrics.buried.add(1),
-            Outcome::Release | Outcome::Park { .. } => {}
-        }
-    }
-
     /// Whether something moved since this was last asked, or is still behind.
     pub(crate) fn take_moved(&self) -> bool {
         let behind = self.metrics.lag.get().is_some_and(|lag| lag > 0);
         self.moved.swap(false, Ordering::Relaxed) || behind
-    }
-
-    pub(crate) fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Relaxed)
-    }
-
-    /// Whether nothing more is to be handed to members now, not even what a worker has taken and not begun.
-    pub(crate) fn is_held_back(&self) -> bool {
-        self.is_stopping() || self.standing.holds_back()
     }
 
     /// Hears from the store how its subscription is; true if it is held back from now on.
@@ -418,7 +409,7 @@ impl Group {
 
     /// Takes no more work, and gives back what is queued and not started. Handlers that run go on.
     pub(crate) fn stop(&self) {
-        self.stopping.store(true, Ordering::SeqCst);
+        self.standing.set_stopping();
         self.release(self.queue.close());
         self.hungry.notify_one();
     }

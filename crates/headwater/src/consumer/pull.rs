@@ -30,7 +30,7 @@ use crate::subscription::{Subscription, SubscriptionState};
 pub struct Consumer {
     /// Of its own: a name under which its leases are held, and what it says of itself.
     runtime: Arc<Runtime>,
-    group: Arc<Group>,
+    pub(super) group: Arc<Group>,
     batch: u32,
     /// Leases claimed together with the one handed out last.
     list: List,
@@ -164,12 +164,15 @@ impl Consumer {
         let asked_at = Instant::now();
         let claimed = self.runtime.store.claim(&request).await?;
         if !claimed.leases.is_empty() {
+            self.group.hear(SubscriptionState::Active);
             listed.fill(claimed.leases, lease_for, asked_at);
             return Ok(None);
         }
         for (_, state) in claimed.inactive {
             match state {
-                SubscriptionState::Active | SubscriptionState::Paused => {}
+                SubscriptionState::Active | SubscriptionState::Paused => {
+                    self.group.hear(state);
+                }
                 SubscriptionState::Dead => {
                     revive(&self.runtime, &self.group).await?;
                     return Ok(None);

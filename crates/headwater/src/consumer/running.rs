@@ -50,7 +50,7 @@ impl Running {
         let standing = &self.group.standing;
         let (state, reason) = match standing.ended() {
             Some(reason) => (HealthState::Stopped, Some(reason.to_string())),
-            None if self.group.is_stopping() => (HealthState::Stopping, None),
+            None if standing.is_stopping() => (HealthState::Stopping, None),
             None if standing.is_suspended() => {
                 let why = "heartbeats fail: nothing is handed out until one succeeds";
                 (HealthState::Failing, Some(why.to_owned()))

@@ -1,5 +1,6 @@
 //! Rules of the runtime that only show inside: what becomes of a lease in hand.
 
+mod drivers;
 mod silent;
 pub(crate) mod still;
 

@@ -114,7 +114,6 @@ mod tests;
 
 pub use migrate::{newest, version_of};
 pub use publish::publish;
-pub use transaction::SqliteHandler;
 pub(crate) use transaction::TransactionWork;
 
 /// Offsets have 43 bits of the key of a message, topics the 20 above them.

@@ -38,18 +38,18 @@ async fn ten_failures_hold_everything_back_until_one_succeeds() {
     for _ in 1..HEARTBEAT_FAILURES_MAX {
         failed(&scene, &mut beating);
     }
-    assert!(!scene.group.is_held_back(), "nine may be bad luck");
+    assert!(!scene.group.standing.is_held_back(), "nine may be bad luck");
     assert_eq!(scene.group.held(), 1);
     failed(&scene, &mut beating);
-    assert!(scene.group.is_held_back());
+    assert!(scene.group.standing.is_held_back());
     assert!(scene.group.want().is_none(), "nothing more is asked for");
     assert!(is_back(&scene).await, "what was not begun is given back");
     heard(&scene, &mut beating, Pulse::Active);
-    assert!(!scene.group.is_held_back());
+    assert!(!scene.group.standing.is_held_back());
     assert!(scene.group.want().is_some());
     assert!(scene.group.take_stirred(), "the feed is told");
     failed(&scene, &mut beating);
-    assert!(!scene.group.is_held_back(), "counted from the last success");
+    assert!(!scene.group.standing.is_held_back(), "counted from the last success");
 }
 
 #[tokio::test]
@@ -58,17 +58,17 @@ async fn a_pause_gives_back_what_was_not_begun_and_goes_on_asking() {
     scene.fill();
     let mut beating = GroupBeat::new();
     heard(&scene, &mut beating, Pulse::Paused);
-    assert!(scene.group.is_held_back());
+    assert!(scene.group.standing.is_held_back());
     assert!(is_back(&scene).await);
     assert!(scene.group.want().is_some(), "that is how it learns of its end");
     assert!(scene.group.take_stirred(), "a claim says whether it is still so");
     heard(&scene, &mut beating, Pulse::Paused);
     assert!(!scene.group.take_stirred(), "but only once");
     heard(&scene, &mut beating, Pulse::Active);
-    assert!(scene.group.is_held_back(), "an answer may be older than a pause");
+    assert!(scene.group.standing.is_held_back(), "an answer may be older than a pause");
     assert!(scene.group.take_stirred());
     scene.group.hear(SubscriptionState::Active);
-    assert!(!scene.group.is_held_back(), "a claim is not");
+    assert!(!scene.group.standing.is_held_back(), "a claim is not");
 }
 
 #[tokio::test]
@@ -88,7 +88,7 @@ async fn a_cancelled_group_ends_with_its_reason_and_its_leases_are_nobodys() {
     heard(&scene, &mut beating, Pulse::Cancelled);
     assert_eq!(scene.group.standing.ended(), Some(EndReason::Cancelled));
     assert!(work.is_lost(Instant::now()), "handlers may ask");
-    assert!(scene.group.is_stopping() && scene.group.want().is_none());
+    assert!(scene.group.standing.is_stopping() && scene.group.want().is_none());
     assert_eq!(scene.group.held(), 0, "nothing is left to be settled");
     heard(&scene, &mut beating, Pulse::Gone);
     assert_eq!(scene.group.standing.ended(), Some(EndReason::Cancelled), "the first reason stays");
