@@ -27,6 +27,7 @@ mod group;
 mod heart;
 mod idle;
 mod keeper;
+mod leases;
 mod ledger;
 mod listed;
 mod member;

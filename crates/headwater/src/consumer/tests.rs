@@ -90,7 +90,8 @@ impl Scene {
     /// The lease in hand, for so long since now.
     fn work_of(&self, lease_for: Duration) -> LeaseWork {
         let slices = vec![Messages::from(self.messages.clone())];
-        LeaseWork::new(self.lease.clone(), Arc::clone(&self.group), lease_for, slices, vec![], Instant::now())
+        let (of, policy) = (Arc::clone(&self.group.leases), self.group.policy());
+        LeaseWork::new(self.lease.clone(), of, policy, lease_for, slices, vec![], Instant::now())
     }
 }
 

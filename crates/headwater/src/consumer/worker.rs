@@ -33,7 +33,7 @@ async fn one(group: &Arc<Group>, slice: &Arc<Slice>, at: usize) {
     let outcome = group.guard.decide_one(message, verdict, slice.work.lease.attempt, &slice.work.policy);
     group.done(std::slice::from_ref(message));
     if slice.work.finish(message.offset, outcome) {
-        group.settle_all(&slice.work);
+        group.settler.finish(&slice.work);
     }
 }
 
@@ -51,7 +51,7 @@ async fn whole(group: &Arc<Group>, slice: &Arc<Slice>) {
     };
     group.done(&slice.messages);
     if ended {
-        group.settle_all(&slice.work);
+        group.settler.finish(&slice.work);
     }
 }
 

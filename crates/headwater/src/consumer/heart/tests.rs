@@ -39,7 +39,7 @@ async fn ten_failures_hold_everything_back_until_one_succeeds() {
         failed(&scene, &mut beating);
     }
     assert!(!scene.group.standing.is_held_back(), "nine may be bad luck");
-    assert_eq!(scene.group.held(), 1);
+    assert_eq!(scene.group.leases.held(), 1);
     failed(&scene, &mut beating);
     assert!(scene.group.standing.is_held_back());
     assert!(scene.group.want().is_none(), "nothing more is asked for");
@@ -47,7 +47,7 @@ async fn ten_failures_hold_everything_back_until_one_succeeds() {
     heard(&scene, &mut beating, Pulse::Active);
     assert!(!scene.group.standing.is_held_back());
     assert!(scene.group.want().is_some());
-    assert!(scene.group.take_stirred(), "the feed is told");
+    assert!(scene.group.leases.take_stirred(), "the feed is told");
     failed(&scene, &mut beating);
     assert!(!scene.group.standing.is_held_back(), "counted from the last success");
 }
@@ -61,12 +61,12 @@ async fn a_pause_gives_back_what_was_not_begun_and_goes_on_asking() {
     assert!(scene.group.standing.is_held_back());
     assert!(is_back(&scene).await);
     assert!(scene.group.want().is_some(), "that is how it learns of its end");
-    assert!(scene.group.take_stirred(), "a claim says whether it is still so");
+    assert!(scene.group.leases.take_stirred(), "a claim says whether it is still so");
     heard(&scene, &mut beating, Pulse::Paused);
-    assert!(!scene.group.take_stirred(), "but only once");
+    assert!(!scene.group.leases.take_stirred(), "but only once");
     heard(&scene, &mut beating, Pulse::Active);
     assert!(scene.group.standing.is_held_back(), "an answer may be older than a pause");
-    assert!(scene.group.take_stirred());
+    assert!(scene.group.leases.take_stirred());
     scene.group.hear(SubscriptionState::Active);
     assert!(!scene.group.standing.is_held_back(), "a claim is not");
 }
@@ -89,7 +89,7 @@ async fn a_cancelled_group_ends_with_its_reason_and_its_leases_are_nobodys() {
     assert_eq!(scene.group.standing.ended(), Some(EndReason::Cancelled));
     assert!(work.is_lost(Instant::now()), "handlers may ask");
     assert!(scene.group.standing.is_stopping() && scene.group.want().is_none());
-    assert_eq!(scene.group.held(), 0, "nothing is left to be settled");
+    assert_eq!(scene.group.leases.held(), 0, "nothing is left to be settled");
     heard(&scene, &mut beating, Pulse::Gone);
     assert_eq!(scene.group.standing.ended(), Some(EndReason::Cancelled), "the first reason stays");
     assert_eq!(scene.runtime().beats_of(&[Arc::clone(&scene.group)]), [], "and nobody beats for it");
@@ -104,7 +104,7 @@ async fn a_group_that_lives_again_claims_at_once() {
     let groups = [Arc::clone(&scene.group)];
     let beats = scene.runtime().beats_of(&groups);
     assert!(GroupBeat::new().hear(Ok((beats, vec![Pulse::Resurrected(missed)])), &groups));
-    assert!(!scene.group.standing.is_dead() && scene.group.take_stirred());
+    assert!(!scene.group.standing.is_dead() && scene.group.leases.take_stirred());
 }
 
 #[tokio::test]
