@@ -43,7 +43,7 @@ mod settler;
 mod standing;
 mod step;
 #[cfg(all(test, feature = "sqlite"))]
-mod tests;
+pub(crate) mod tests;
 mod transaction;
 mod work;
 mod worker;
@@ -173,7 +173,8 @@ impl ConsumerBuilder {
         self
     }
 
-    /// How long a handler may take before it counts as failed.
+    /// How long a handler may take before it has failed. It is dropped then; a member inside SQLite's transactions cannot be, and
+    /// its writes are undone once it returns.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);

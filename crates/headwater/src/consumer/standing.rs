@@ -108,7 +108,7 @@ impl Standing {
         self.stopping.load(Ordering::SeqCst)
     }
 
-    pub(super) fn set_stopping(&self) {
+    pub(crate) fn set_stopping(&self) {
         self.stopping.store(true, Ordering::SeqCst);
     }
 

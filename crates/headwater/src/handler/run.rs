@@ -86,14 +86,17 @@ impl<M: Deref<Target = [Message]>> HandlerRun<M> {
         }
     }
 
+    #[cfg(feature = "sqlite")]
     pub(crate) fn guard(&self) -> &Arc<HandlerGuard> {
         &self.guard
     }
 
+    #[cfg(feature = "sqlite")]
     pub(crate) fn messages(&self) -> &M {
         &self.messages
     }
 
+    #[cfg(feature = "sqlite")]
     pub(crate) fn attempt(&self) -> u32 {
         self.attempt
     }
@@ -371,3 +374,6 @@ async fn within<F: Future>(span: Span, context: Option<TraceContext>, handling: 
         None => handling.instrument(span).await,
     }
 }
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests;
