@@ -10,7 +10,7 @@ use crate::Headwater;
 use crate::backfill::{BackfillPace, drive};
 use crate::codec::Decode;
 use crate::error::{Error, Result};
-use crate::handler::{self, Context, Failure, Handler, HandlerResult, Identity, Messages, Verdicts};
+use crate::handler::{Context, Filter, Handler, HandlerResult, Handling, Identity};
 use crate::lease::{GroupLimits, RateLimit};
 use crate::lease_thread::LeaseThread;
 use crate::limits::{CLAIM_MESSAGES_MAX, DELAY_MAX};
@@ -20,12 +20,14 @@ use crate::store::Store;
 use crate::subscription::{Start, Subscription};
 use crate::topic::Tracking;
 
+mod batch;
 mod catch_up;
 mod feed;
 mod group;
 mod heart;
 mod idle;
 mod keeper;
+mod leases;
 mod ledger;
 mod listed;
 mod member;
@@ -41,96 +43,24 @@ mod settler;
 mod standing;
 mod step;
 #[cfg(all(test, feature = "sqlite"))]
-mod tests;
+pub(crate) mod tests;
 mod transaction;
 mod work;
 mod worker;
 
+pub use batch::Batch;
 use group::Group;
-pub(crate) use heart::{BEAT_MAX, in_time};
-use member::{Filter, Member, Members};
+use member::{Member, Members};
 pub use pull::Consumer;
-pub(crate) use pull::InUse;
 pub use running::{Running, Stopped};
 use runtime::Runtime;
 use settings::GroupSettings;
 pub use standing::EndReason;
+pub(crate) use standing::Standing;
 pub use step::Stepper;
 
 /// Messages buffered and in hand, in bytes, unless told otherwise.
 const BUFFER_BYTES_MAX: usize = 64 * 1024 * 1024;
-
-/// What a member does, and with which messages.
-///
-/// ```
-/// use headwater::{Handling, Json};
-/// let large = Handling::one(|order: Json<u64>, _context| async move { println!("{}", order.0); Ok(()) })
-///     .when(|message| message.headers.get("size").is_some_and(|size| size == "large"));
-/// # let _ = large;
-/// ```
-#[derive(Clone)]
-pub struct Handling {
-    handler: Handler,
-    filter: Option<Filter>,
-}
-
-impl std::fmt::Debug for Handling {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Handling({:?})", self.handler)
-    }
-}
-
-impl Handling {
-    /// One message at a time, decoded; several at once as the consumer's concurrency allows.
-    pub fn one<T, H, F>(handler: H) -> Self
-    where
-        T: Decode + Send + 'static,
-        H: Fn(T, Context) -> F + Send + Sync + 'static,
-        F: Future<Output = HandlerResult> + Send + 'static,
-    {
-        Handling { handler: handler::one(handler), filter: None }
-    }
-
-    /// A batch at a time. `Ok(())` acks all of it, `Ok(verdicts)` all but those named, an error fails all of it.
-    pub fn batch<V, H, F>(handler: H) -> Self
-    where
-        V: Into<Verdicts>,
-        H: Fn(Messages, Context) -> F + Send + Sync + 'static,
-        F: Future<Output = Result<V, Failure>> + Send + 'static,
-    {
-        Handling { handler: handler::batch(handler), filter: None }
-    }
-
-    /// One message at a time inside an open PostgreSQL transaction of the store: what the handler writes through it, the
-    /// inbox entry and the ack commit together. Exactly once, wherever the process dies.
-    #[cfg(feature = "postgres")]
-    pub fn in_postgres<T, H, F>(handler: H) -> Self
-    where
-        T: Decode + Send + 'static,
-        H: Fn(crate::store::postgres::PostgresTransaction, T, Context) -> F + Send + Sync + 'static,
-        F: Future<Output = HandlerResult> + Send + 'static,
-    {
-        Handling { handler: handler::in_postgres(handler), filter: None }
-    }
-
-    /// The same inside the embedded store's own transaction, on its writer's thread: nobody else writes meanwhile, so the
-    /// closure is synchronous and should be short.
-    #[cfg(feature = "sqlite")]
-    pub fn in_sqlite<T, H>(handler: H) -> Self
-    where
-        T: Decode + 'static,
-        H: Fn(&rusqlite::Connection, T, &Context) -> HandlerResult + Send + Sync + 'static,
-    {
-        Handling { handler: handler::in_sqlite(handler), filter: None }
-    }
-
-    /// Only messages for which this is true.
-    #[must_use]
-    pub fn when(mut self, filter: impl Fn(&Message) -> bool + Send + Sync + 'static) -> Self {
-        self.filter = Some(Arc::new(filter));
-        self
-    }
-}
 
 /// A consumer about to be run or opened.
 pub struct ConsumerBuilder {
@@ -243,7 +173,8 @@ impl ConsumerBuilder {
         self
     }
 
-    /// How long a handler may take before it counts as failed.
+    /// How long a handler may take before it has failed. It is dropped then; a member inside SQLite's transactions cannot be, and
+    /// its writes are undone once it returns.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);

@@ -8,18 +8,115 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
 use futures::future::BoxFuture;
 
 use crate::codec::{Decode, DecodeError};
 use crate::message::{Message, Offset};
 use crate::settle::Verdict;
+#[cfg(feature = "postgres")]
+use crate::store::postgres::PostgresTransaction;
 
 mod context;
 mod messages;
+mod run;
 
 pub use context::Context;
 pub(crate) use context::Identity;
 pub use messages::Messages;
+pub(crate) use run::{HandlerGuard, HandlerRun, Said};
+
+/// Says whether a message is wanted, from its headers, key, type and payload.
+pub(crate) type Filter = Arc<dyn Fn(&Message) -> bool + Send + Sync>;
+
+/// What a member does, and with which messages.
+///
+/// ```
+/// use headwater::{Handling, Json};
+/// let large = Handling::one(|order: Json<u64>, _context| async move { println!("{}", order.0); Ok(()) })
+///     .when(|message| message.headers.get("size").is_some_and(|size| size == "large"));
+/// # let _ = large;
+/// ```
+#[derive(Clone)]
+pub struct Handling {
+    pub(crate) handler: Handler,
+    pub(crate) filter: Option<Filter>,
+}
+
+impl fmt::Debug for Handling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Handling({:?})", self.handler)
+    }
+}
+
+impl Handling {
+    fn new(handler: Handler) -> Self {
+        Handling { handler, filter: None }
+    }
+
+    /// One message at a time, decoded; several at once as the consumer's concurrency allows.
+    pub fn one<T, H, F>(handler: H) -> Self
+    where
+        T: Decode + Send + 'static,
+        H: Fn(T, Context) -> F + Send + Sync + 'static,
+        F: Future<Output = HandlerResult> + Send + 'static,
+    {
+        Handling::new(Handler::One(Arc::new(move |message: &Message, context| {
+            let handling = handler(T::decode(message)?, context);
+            Ok(async move { verdict_of(handling.await) }.boxed())
+        })))
+    }
+
+    /// A batch at a time. `Ok(())` acks all of it, `Ok(verdicts)` all but those named, an error fails all of it.
+    pub fn batch<V, H, F>(handler: H) -> Self
+    where
+        V: Into<Verdicts>,
+        H: Fn(Messages, Context) -> F + Send + Sync + 'static,
+        F: Future<Output = Result<V, Failure>> + Send + 'static,
+    {
+        Handling::new(Handler::Batch(Arc::new(move |messages, context| {
+            let handling = handler(messages, context);
+            async move { handling.await.map(Into::into).map_err(Failure::into_verdict) }.boxed()
+        })))
+    }
+
+    /// One message at a time inside an open PostgreSQL transaction of the store: what the handler writes through it, the
+    /// inbox entry and the ack commit together. Exactly once, wherever the process dies.
+    #[cfg(feature = "postgres")]
+    pub fn in_postgres<T, H, F>(handler: H) -> Self
+    where
+        T: Decode + Send + 'static,
+        H: Fn(PostgresTransaction, T, Context) -> F + Send + Sync + 'static,
+        F: Future<Output = HandlerResult> + Send + 'static,
+    {
+        Handling::new(Handler::Postgres(Arc::new(move |transaction, message: &Message, context| {
+            let handling = handler(transaction, T::decode(message)?, context);
+            Ok(async move { verdict_of(handling.await) }.boxed())
+        })))
+    }
+
+    /// The same inside the embedded store's own transaction, on its writer's thread: nobody else writes meanwhile, so the
+    /// closure is synchronous and should be short.
+    #[cfg(feature = "sqlite")]
+    pub fn in_sqlite<T, H>(handler: H) -> Self
+    where
+        T: Decode + 'static,
+        H: Fn(&rusqlite::Connection, T, &Context) -> HandlerResult + Send + Sync + 'static,
+    {
+        Handling::new(Handler::Sqlite(Arc::new(
+            move |connection: &rusqlite::Connection, message: &Message, context: &Context| {
+                Ok(verdict_of(handler(connection, T::decode(message)?, context)))
+            },
+        )))
+    }
+
+    /// Only messages for which this is true.
+    #[must_use]
+    pub fn when(mut self, filter: impl Fn(&Message) -> bool + Send + Sync + 'static) -> Self {
+        self.filter = Some(Arc::new(filter));
+        self
+    }
+}
 
 /// What a handler of single messages returns.
 pub type HandlerResult = Result<(), Failure>;
@@ -154,15 +251,15 @@ impl From<()> for Verdicts {
 #[derive(Clone)]
 pub(crate) enum Handler {
     /// One message at a time.
-    One(Arc<dyn HandleOne>),
+    One(Arc<HandleOne>),
     /// Up to a batch at a time.
-    Batch(Arc<dyn HandleBatch>),
+    Batch(Arc<HandleBatch>),
     /// In the store's own transaction.
     #[cfg(feature = "postgres")]
-    Postgres(Arc<dyn HandlePostgres>),
+    Postgres(Arc<HandlePostgres>),
     /// In the embedded store's own transaction, on its writer's thread.
     #[cfg(feature = "sqlite")]
-    Sqlite(Arc<SqliteHandler>),
+    Sqlite(Arc<HandleSqlite>),
 }
 
 impl fmt::Debug for Handler {
@@ -179,132 +276,29 @@ impl fmt::Debug for Handler {
 }
 
 /// Starts the handling of one message; fails at once if its payload cannot be decoded.
-pub(crate) trait HandleOne: Send + Sync {
-    fn start(&self, message: &Message, context: Context) -> Result<BoxFuture<'static, Verdict>, DecodeError>;
-}
+pub(crate) type HandleOne =
+    dyn Fn(&Message, Context) -> Result<BoxFuture<'static, Verdict>, DecodeError> + Send + Sync;
 
-/// Handles a batch.
-pub(crate) trait HandleBatch: Send + Sync {
-    fn start(&self, messages: Messages, context: Context) -> BoxFuture<'static, Result<Verdicts, Verdict>>;
-}
+/// Starts the handling of a batch.
+pub(crate) type HandleBatch =
+    dyn Fn(Messages, Context) -> BoxFuture<'static, Result<Verdicts, Verdict>> + Send + Sync;
 
-/// Handles one message inside an open transaction.
+/// Starts the handling of one message inside an open transaction.
 #[cfg(feature = "postgres")]
-pub(crate) trait HandlePostgres: Send + Sync {
-    fn start(
-        &self,
-        transaction: crate::store::postgres::PostgresTransaction,
-        message: &Message,
-        context: Context,
-    ) -> Result<BoxFuture<'static, Verdict>, DecodeError>;
-}
+pub(crate) type HandlePostgres = dyn Fn(PostgresTransaction, &Message, Context) -> Result<BoxFuture<'static, Verdict>, DecodeError>
+    + Send
+    + Sync;
 
 /// Handles one message inside an open transaction, synchronously.
 #[cfg(feature = "sqlite")]
-pub(crate) type SqliteHandler = dyn Fn(&rusqlite::Connection, &Message, &Context) -> Verdict + Send + Sync;
+pub(crate) type HandleSqlite =
+    dyn Fn(&rusqlite::Connection, &Message, &Context) -> Result<Verdict, DecodeError> + Send + Sync;
 
 fn verdict_of(result: HandlerResult) -> Verdict {
     match result {
         Ok(()) => Verdict::Done,
         Err(failure) => failure.into_verdict(),
     }
-}
-
-/// A handler of single messages from a closure.
-pub(crate) fn one<T, H, F>(handler: H) -> Handler
-where
-    T: Decode + Send + 'static,
-    H: Fn(T, Context) -> F + Send + Sync + 'static,
-    F: Future<Output = HandlerResult> + Send + 'static,
-{
-    struct One<H, T>(H, std::marker::PhantomData<fn(T)>);
-    impl<T, H, F> HandleOne for One<H, T>
-    where
-        T: Decode + Send + 'static,
-        H: Fn(T, Context) -> F + Send + Sync + 'static,
-        F: Future<Output = HandlerResult> + Send + 'static,
-    {
-        fn start(
-            &self,
-            message: &Message,
-            context: Context,
-        ) -> Result<BoxFuture<'static, Verdict>, DecodeError> {
-            let handling = (self.0)(T::decode(message)?, context);
-            Ok(Box::pin(async move { verdict_of(handling.await) }))
-        }
-    }
-    Handler::One(Arc::new(One(handler, std::marker::PhantomData)))
-}
-
-/// A handler of batches from a closure.
-pub(crate) fn batch<V, H, F>(handler: H) -> Handler
-where
-    V: Into<Verdicts>,
-    H: Fn(Messages, Context) -> F + Send + Sync + 'static,
-    F: Future<Output = Result<V, Failure>> + Send + 'static,
-{
-    struct Many<H>(H);
-    impl<V, H, F> HandleBatch for Many<H>
-    where
-        V: Into<Verdicts>,
-        H: Fn(Messages, Context) -> F + Send + Sync + 'static,
-        F: Future<Output = Result<V, Failure>> + Send + 'static,
-    {
-        fn start(
-            &self,
-            messages: Messages,
-            context: Context,
-        ) -> BoxFuture<'static, Result<Verdicts, Verdict>> {
-            let handling = (self.0)(messages, context);
-            Box::pin(async move { handling.await.map(Into::into).map_err(Failure::into_verdict) })
-        }
-    }
-    Handler::Batch(Arc::new(Many(handler)))
-}
-
-/// A handler inside PostgreSQL transactions from a closure.
-#[cfg(feature = "postgres")]
-pub(crate) fn in_postgres<T, H, F>(handler: H) -> Handler
-where
-    T: Decode + Send + 'static,
-    H: Fn(crate::store::postgres::PostgresTransaction, T, Context) -> F + Send + Sync + 'static,
-    F: Future<Output = HandlerResult> + Send + 'static,
-{
-    struct InPostgres<H, T>(H, std::marker::PhantomData<fn(T)>);
-    impl<T, H, F> HandlePostgres for InPostgres<H, T>
-    where
-        T: Decode + Send + 'static,
-        H: Fn(crate::store::postgres::PostgresTransaction, T, Context) -> F + Send + Sync + 'static,
-        F: Future<Output = HandlerResult> + Send + 'static,
-    {
-        fn start(
-            &self,
-            transaction: crate::store::postgres::PostgresTransaction,
-            message: &Message,
-            context: Context,
-        ) -> Result<BoxFuture<'static, Verdict>, DecodeError> {
-            let handling = (self.0)(transaction, T::decode(message)?, context);
-            Ok(Box::pin(async move { verdict_of(handling.await) }))
-        }
-    }
-    Handler::Postgres(Arc::new(InPostgres(handler, std::marker::PhantomData)))
-}
-
-/// A handler inside the embedded store's transactions from a closure.
-#[cfg(feature = "sqlite")]
-pub(crate) fn in_sqlite<T, H>(handler: H) -> Handler
-where
-    T: Decode + 'static,
-    H: Fn(&rusqlite::Connection, T, &Context) -> HandlerResult + Send + Sync + 'static,
-{
-    Handler::Sqlite(Arc::new(
-        move |connection: &rusqlite::Connection, message: &Message, context: &Context| match T::decode(
-            message,
-        ) {
-            Ok(value) => verdict_of(handler(connection, value, context)),
-            Err(error) => Verdict::Bury(error.to_string()),
-        },
-    ))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Leases: ranges handed out, how they are settled, and the rule by which a crashed range is handed out again.
+//! Leases: ranges handed out, and the rule by which a crashed range is handed out again.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,15 +6,13 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::error::{Error, Result};
-use crate::limits::{CLAIM_MESSAGES_MAX, CLAIM_SUBSCRIPTIONS_MAX, DELAY_MAX, ERROR_TEXT_BYTES_MAX};
+use crate::limits::{CLAIM_MESSAGES_MAX, CLAIM_SUBSCRIPTIONS_MAX, DELAY_MAX};
 use crate::message::Offset;
-use crate::name::{Owner, check_name};
+use crate::name::Owner;
 use crate::subscription::{SubscriptionId, SubscriptionState};
 use crate::topic::TopicId;
 
 mod limits;
-#[cfg(feature = "sqlite")]
-pub(crate) mod ranges;
 
 #[cfg(feature = "sqlite")]
 pub(crate) use limits::Bucket;
@@ -221,120 +219,6 @@ pub struct Claimed {
     pub recheck_after: Option<Duration>,
     /// Subscriptions asked for that are not active, and how they are. They got nothing.
     pub inactive: Vec<(SubscriptionId, SubscriptionState)>,
-}
-
-/// What becomes of one range of a lease.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// Done.
-    Ack,
-    /// Hand out again after the delay; counts as an attempt.
-    Retry {
-        /// The delay.
-        after: Duration,
-        /// Why, for people.
-        error: String,
-        /// In an ordered subscription, the message's key: later messages of the key wait for this one.
-        key: Option<String>,
-    },
-    /// Copy to the dead letters with this reason, and done.
-    Bury {
-        /// Why, for people.
-        error: String,
-    },
-    /// Give back unhandled: due at once, not counted as an attempt.
-    Release,
-    /// In an ordered subscription: give back until nothing older of this key is outstanding.
-    Park {
-        /// The blocked key.
-        key: String,
-    },
-}
-
-/// How (part of) one lease is settled. Offsets not mentioned stay leased under the same token.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settlement {
-    /// The lease.
-    pub lease: LeaseId,
-    /// What becomes of which part.
-    pub parts: Parts,
-}
-
-/// The whole lease acked, or parts with an outcome each.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Parts {
-    /// Everything still leased under the token is done: one DELETE.
-    AckAll,
-    /// Disjoint ranges, each with its outcome.
-    Each(Vec<(OffsetRange, Outcome)>),
-}
-
-impl Settlement {
-    /// Acks all of a lease.
-    pub fn ack_all(lease: impl Into<LeaseId>) -> Self {
-        Settlement { lease: lease.into(), parts: Parts::AckAll }
-    }
-
-    /// Settles parts of a lease.
-    pub fn each(lease: impl Into<LeaseId>, parts: Vec<(OffsetRange, Outcome)>) -> Self {
-        Settlement { lease: lease.into(), parts: Parts::Each(parts) }
-    }
-
-    /// Checks that ranges are disjoint and delays bounded, and sorts the parts by offset.
-    pub fn normalized(mut self) -> Result<Self> {
-        if let Parts::Each(parts) = &mut self.parts {
-            if parts.is_empty() {
-                return Err(Error::invalid("settlement", "names no offsets; leave it out, or ack all"));
-            }
-            parts.sort_by_key(|(range, _)| *range);
-            for pair in parts.windows(2) {
-                if pair[1].0.first <= pair[0].0.last {
-                    let (a, b) = (pair[0].0, pair[1].0);
-                    return Err(Error::invalid("settlement", format!("ranges {a} and {b} overlap")));
-                }
-            }
-            for (_, outcome) in parts {
-                outcome.normalize()?;
-            }
-        }
-        Ok(self)
-    }
-}
-
-impl Outcome {
-    fn normalize(&mut self) -> Result<()> {
-        match self {
-            Outcome::Retry { after, error, key } => {
-                if *after > DELAY_MAX {
-                    return Err(Error::invalid("retry delay", "longer than 366 days"));
-                }
-                bound_error_text(error);
-                key.as_deref().map_or(Ok(()), |key| check_name("key", key))
-            }
-            Outcome::Bury { error } => {
-                bound_error_text(error);
-                Ok(())
-            }
-            Outcome::Park { key } => check_name("key", key),
-            Outcome::Ack | Outcome::Release => Ok(()),
-        }
-    }
-}
-
-/// Keeps an error's text within its limit, marks the cut, and drops NUL (PostgreSQL's text cannot hold it).
-fn bound_error_text(error: &mut String) {
-    if error.contains('\0') {
-        *error = error.replace('\0', "\u{FFFD}");
-    }
-    if error.len() > ERROR_TEXT_BYTES_MAX {
-        let mark = " … (cut)";
-        let mut end = ERROR_TEXT_BYTES_MAX - mark.len();
-        while !error.is_char_boundary(end) {
-            end -= 1;
-        }
-        error.truncate(end);
-        error.push_str(mark);
-    }
 }
 
 /// How much of an outstanding range to hand out, and whether to bury instead.

@@ -242,7 +242,6 @@ mod cron;
 mod dead_letter;
 mod error;
 mod groups;
-mod handle;
 mod handler;
 mod headwater;
 mod lease;
@@ -267,17 +266,16 @@ pub use clock::{Clock, ManualClock};
 #[cfg(feature = "protobuf")]
 pub use codec::Protobuf;
 pub use codec::{Decode, DecodeError, IntoMessage, Json};
-pub use consumer::{Consumer, ConsumerBuilder, EndReason, Handling, Running, Stepper, Stopped};
+pub use consumer::{Batch, Consumer, ConsumerBuilder, EndReason, Running, Stepper, Stopped};
 pub use cron::{CronBuilder, CronJob, Missed};
 pub use dead_letter::{DeadLetter, DeadLetterSelection, DeadLetters, Redriven};
 pub use error::{Error, ErrorKind, Result};
 pub use groups::{GroupHealth, Groups, Removed};
-pub use handle::Batch;
-pub use handler::{Bury, Context, Failure, HandlerResult, Messages, Retry, Skip, Verdicts};
+pub use handler::{Bury, Context, Failure, HandlerResult, Handling, Messages, Retry, Skip, Verdicts};
 pub use headwater::{Headwater, TopicBuilder};
 pub use lease::{
-    ClaimRequest, Claimed, Epoch, GroupLimits, HandOut, Lease, LeaseId, LeaseToken, OffsetRange, Outcome,
-    Parts, RateLimit, Settlement, Want, attempts_after_expiry, hand_out_again,
+    ClaimRequest, Claimed, Epoch, GroupLimits, HandOut, Lease, LeaseId, LeaseToken, OffsetRange, RateLimit,
+    Want, attempts_after_expiry, hand_out_again,
 };
 pub use maintain::{Job, JobRun, JobStatus, Maintaining, Maintenance, MaintenancePreset};
 pub use message::{Headers, Message, NewMessage, Offset, Published};
@@ -290,6 +288,7 @@ pub use publish::{Producer, Sends};
 /// The driver whose connections handlers in SQLite transactions get: use it from here, and versions always match.
 #[cfg(feature = "sqlite")]
 pub use rusqlite;
+pub use settle::{Outcome, Parts, Settlement};
 pub use store::{
     Ack, AuditEntry, Beat, CleanStep, Detected, Finding, ForceCompleted, Lifecycle, Maintained, Moved,
     OpenOptions, PartitionStep, Pulse, Record, Resurrected, Store, Stuck, SubscriptionStep, TrackStep,

@@ -1,11 +1,13 @@
-//! What becomes of a handled message: the pure rule between a handler's word and the store's outcome.
+//! What becomes of a handled message: the pure rule between a handler's word and the store's outcome, and settlements.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use crate::lease::{Lease, Outcome};
-use crate::limits::DELAY_MAX;
+use crate::error::{Error, Result};
+use crate::lease::{Lease, LeaseId, OffsetRange};
+use crate::limits::{DELAY_MAX, ERROR_TEXT_BYTES_MAX};
 use crate::message::{Message, Offset};
+use crate::name::check_name;
 use crate::topic::TopicSettings;
 
 /// What a handler says of one message.
@@ -23,6 +25,120 @@ pub enum Verdict {
     Skip,
     /// Not started: give back, not counted as an attempt.
     Release,
+}
+
+/// What becomes of one range of a lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Done.
+    Ack,
+    /// Hand out again after the delay; counts as an attempt.
+    Retry {
+        /// The delay.
+        after: Duration,
+        /// Why, for people.
+        error: String,
+        /// In an ordered subscription, the message's key: later messages of the key wait for this one.
+        key: Option<String>,
+    },
+    /// Copy to the dead letters with this reason, and done.
+    Bury {
+        /// Why, for people.
+        error: String,
+    },
+    /// Give back unhandled: due at once, not counted as an attempt.
+    Release,
+    /// In an ordered subscription: give back until nothing older of this key is outstanding.
+    Park {
+        /// The blocked key.
+        key: String,
+    },
+}
+
+/// How (part of) one lease is settled. Offsets not mentioned stay leased under the same token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settlement {
+    /// The lease.
+    pub lease: LeaseId,
+    /// What becomes of which part.
+    pub parts: Parts,
+}
+
+/// The whole lease acked, or parts with an outcome each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Parts {
+    /// Everything still leased under the token is done: one DELETE.
+    AckAll,
+    /// Disjoint ranges, each with its outcome.
+    Each(Vec<(OffsetRange, Outcome)>),
+}
+
+impl Settlement {
+    /// Acks all of a lease.
+    pub fn ack_all(lease: impl Into<LeaseId>) -> Self {
+        Settlement { lease: lease.into(), parts: Parts::AckAll }
+    }
+
+    /// Settles parts of a lease.
+    pub fn each(lease: impl Into<LeaseId>, parts: Vec<(OffsetRange, Outcome)>) -> Self {
+        Settlement { lease: lease.into(), parts: Parts::Each(parts) }
+    }
+
+    /// Checks that ranges are disjoint and delays bounded, and sorts the parts by offset.
+    pub fn normalized(mut self) -> Result<Self> {
+        if let Parts::Each(parts) = &mut self.parts {
+            if parts.is_empty() {
+                return Err(Error::invalid("settlement", "names no offsets; leave it out, or ack all"));
+            }
+            parts.sort_by_key(|(range, _)| *range);
+            for pair in parts.windows(2) {
+                if pair[1].0.first <= pair[0].0.last {
+                    let (a, b) = (pair[0].0, pair[1].0);
+                    return Err(Error::invalid("settlement", format!("ranges {a} and {b} overlap")));
+                }
+            }
+            for (_, outcome) in parts {
+                outcome.normalize()?;
+            }
+        }
+        Ok(self)
+    }
+}
+
+impl Outcome {
+    fn normalize(&mut self) -> Result<()> {
+        match self {
+            Outcome::Retry { after, error, key } => {
+                if *after > DELAY_MAX {
+                    return Err(Error::invalid("retry delay", "longer than 366 days"));
+                }
+                bound_error_text(error);
+                key.as_deref().map_or(Ok(()), |key| check_name("key", key))
+            }
+            Outcome::Bury { error } => {
+                bound_error_text(error);
+                Ok(())
+            }
+            Outcome::Park { key } => check_name("key", key),
+            Outcome::Ack | Outcome::Release => Ok(()),
+        }
+    }
+}
+
+/// Keeps an error's text within its limit, marks the cut, and drops NUL (PostgreSQL's text cannot hold it).
+fn bound_error_text(error: &mut String) {
+    if error.contains('\0') {
+        *error = error.replace('\0', "\u{FFFD}");
+    }
+    if error.len() > ERROR_TEXT_BYTES_MAX {
+        let mark = " … (cut)";
+        let mut end = ERROR_TEXT_BYTES_MAX - mark.len();
+        while !error.is_char_boundary(end) {
+            end -= 1;
+        }
+        error.truncate(end);
+        error.push_str(mark);
+    }
 }
 
 /// How often and how fast a message is tried again.
@@ -68,7 +184,7 @@ pub fn decide(verdict: Verdict, attempt: u32, policy: &RetryPolicy, jitter: f64)
 
 /// Which keys of a lane wait: a message that comes again holds back the later ones of its key, and one that is buried does not.
 ///
-/// The one home of that rule. Every loop over the messages of a lease asks [`WaitingKeys::hold`] before it handles a message,
+/// The one home of that rule. [`HandlerRun`](crate::handler::HandlerRun) asks [`WaitingKeys::hold`] before a message is handled,
 /// and says afterwards how it ended: what was not handled for its key is then never taken for done by [`outcomes_of`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WaitingKeys {
@@ -80,6 +196,11 @@ pub(crate) struct WaitingKeys {
 impl WaitingKeys {
     pub(crate) fn of(lease: &Lease, policy: &RetryPolicy) -> Self {
         WaitingKeys { lane: lease.lane.map(|_| (lease.attempt, *policy)), keys: HashSet::new() }
+    }
+
+    /// Whether messages of one key are handled in their order.
+    pub(crate) fn is_ordered(&self) -> bool {
+        self.lane.is_some()
     }
 
     /// Whether the message must not be handled, because an older one of its key waits.
@@ -108,11 +229,11 @@ impl WaitingKeys {
 /// Verdicts of a program that handles a lane by itself, and leaves out later messages of a key that failed: those are given
 /// back, also when the failure was the last attempt and its message is buried. Nothing is done that was not handled.
 pub(crate) fn with_followers_held(
-    lease: &Lease,
+    is_ordered: bool,
     messages: &[Message],
     mut verdicts: Vec<(Offset, Verdict)>,
 ) -> Vec<(Offset, Verdict)> {
-    if lease.lane.is_none() {
+    if !is_ordered {
         return verdicts;
     }
     let named: HashMap<Offset, bool> = verdicts

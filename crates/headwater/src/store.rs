@@ -11,9 +11,10 @@ use jiff::Timestamp;
 
 use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
 use crate::error::Result;
-use crate::lease::{ClaimRequest, Claimed, LeaseId, OffsetRange, Settlement};
+use crate::lease::{ClaimRequest, Claimed, LeaseId, OffsetRange};
 use crate::message::{Message, NewMessage, Published};
 use crate::name::{GroupName, Owner, TopicName};
+use crate::settle::Settlement;
 use crate::subscription::{Outstanding, Start, Subscription, SubscriptionId, SubscriptionStatus};
 use crate::topic::{Topic, TopicId, TopicSettings, TopicStatus};
 

@@ -26,11 +26,11 @@ use super::standing::EndReason;
 use super::work::LeaseWork;
 use crate::error::{ErrorKind, Result, panic_text};
 use crate::handler::Messages;
-use crate::lease::{ClaimRequest, Claimed, Epoch, Lease, OffsetRange, Outcome, Want};
+use crate::lease::{ClaimRequest, Claimed, Epoch, Lease, OffsetRange, Want};
 use crate::limits::{CLAIM_SUBSCRIPTIONS_MAX, SAFETY_POLL};
 use crate::message::{Message, Offset};
 use crate::name::Owner;
-use crate::settle::own_messages;
+use crate::settle::{Outcome, own_messages};
 use crate::store::{Store, Weighing};
 use crate::subscription::SubscriptionId;
 use crate::topic::TopicId;
@@ -223,7 +223,8 @@ impl Feed {
     /// Somebody was woken, perhaps by a pause. Claims tell those who took part in one since; whoever has messages in hand and
     /// wanted none has to ask.
     fn look_after_wake(&self, groups: &[Arc<Group>], woken_at: Instant) {
-        let in_the_dark = |group: &Arc<Group>| group.held() > 0 && !group.standing.has_heard_since(woken_at);
+        let in_the_dark =
+            |group: &Arc<Group>| group.leases.held() > 0 && !group.standing.has_heard_since(woken_at);
         if groups.iter().any(in_the_dark) {
             self.look.ask();
         }
@@ -260,7 +261,15 @@ impl Feed {
         group.pace.saw(sampled, bytes);
         self.handed.fetch_add(count as u64, Ordering::Relaxed);
         let last = lease.range.last;
-        let mut work = LeaseWork::new(lease, Arc::clone(group), lease_for, slices, parked, claimed_at);
+        let mut work = LeaseWork::new(
+            lease,
+            Arc::clone(&group.leases),
+            group.policy(),
+            lease_for,
+            slices,
+            parked,
+            claimed_at,
+        );
         if unread_from <= last {
             work.leave_unread(OffsetRange::new(unread_from, last));
         }
@@ -296,7 +305,7 @@ impl Drop for Hand<'_> {
         let settlements: Vec<_> = self
             .leases
             .drain(..)
-            .map(|lease| crate::lease::Settlement::each(&lease, vec![(lease.range, Outcome::Release)]))
+            .map(|lease| crate::settle::Settlement::each(&lease, vec![(lease.range, Outcome::Release)]))
             .collect();
         let store = Arc::clone(self.store);
         tokio::spawn(async move {
@@ -367,7 +376,7 @@ async fn run(feed: Arc<Feed>) {
         } else if now >= asked_at + SAFETY_POLL {
             asked_at = feed.check(&mut idle, asked_at).await;
         }
-        for group in groups.iter().filter(|group| group.take_stirred()) {
+        for group in groups.iter().filter(|group| group.leases.take_stirred()) {
             idle.remove(&group.subscription.subscription_id);
         }
         let is_ready = |group: &Arc<Group>| !idle.contains(&group.subscription.subscription_id);

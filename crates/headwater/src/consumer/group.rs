@@ -1,6 +1,6 @@
 //! A group in this process: its members, its queue of work and its workers.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::catch_up::CatchUp;
+use super::leases::{GroupLeases, HELD_MAX};
 use super::member::{Member, Members};
 use super::pace::Pace;
 use super::queue::{Queue, Slice};
@@ -17,11 +18,11 @@ use super::settler::Settler;
 use super::standing::{EndReason, Standing};
 use super::work::LeaseWork;
 use super::worker;
-use crate::handler::{Handler, Messages};
-use crate::lease::{Outcome, Settlement, Want};
+use crate::handler::{Handler, HandlerGuard, Messages};
+use crate::lease::Want;
 use crate::message::{Message, Offset};
 use crate::observe::metrics::GroupMetrics;
-use crate::settle::RetryPolicy;
+use crate::settle::{Outcome, RetryPolicy};
 use crate::store::FetchBound;
 use crate::subscription::{Subscription, SubscriptionState};
 use crate::topic::TopicSettings;
@@ -31,7 +32,7 @@ const STUCK: Duration = Duration::from_millis(900);
 
 /// One group's work in this process.
 pub(crate) struct Group {
-    pub(crate) subscription: Subscription,
+    pub(crate) subscription: Arc<Subscription>,
     pub(crate) settings: GroupSettings,
     /// How its messages are handed out and tried again; altered while it runs.
     delivery: Mutex<Delivery>,
@@ -41,18 +42,14 @@ pub(crate) struct Group {
     /// How it gives way to applications while it has a backlog, if it does.
     pub(crate) catch_up: Option<CatchUp>,
     /// Whether it may be served.
-    pub(crate) standing: Standing,
-    /// Told when the group wants more, or nothing any more.
-    pub(crate) hungry: Arc<Notify>,
+    pub(crate) standing: Arc<Standing>,
+    /// Calls its handlers.
+    pub(crate) guard: Arc<HandlerGuard>,
+    /// Its leases in hand.
+    pub(crate) leases: Arc<GroupLeases>,
     members: RwLock<Arc<Members>>,
     queue: Queue,
     workers: Mutex<JoinSet<()>>,
-    stopping: AtomicBool,
-    /// Leases handed to this group and not settled yet, and who waits for them to be.
-    held: AtomicUsize,
-    pub(crate) settled: Notify,
-    /// Something was settled that may let the store hand out more, though nobody publishes.
-    stirred: AtomicBool,
     /// Whether anything was delivered since the lag was looked up.
     moved: AtomicBool,
 }
@@ -72,7 +69,23 @@ impl Group {
         hungry: Arc<Notify>,
         metrics: Arc<GroupMetrics>,
     ) -> Self {
+        let subscription = Arc::new(subscription);
         let interval = subscription.topic.settings.heartbeat_interval;
+        let standing = if settings.pulled { Standing::pulled(interval) } else { Standing::new(interval) };
+        let standing = Arc::new(standing);
+        let guard = HandlerGuard::new(
+            Arc::clone(&subscription),
+            settings.timeout,
+            Arc::clone(&metrics),
+            Arc::clone(&standing),
+        );
+        let leases = GroupLeases::new(
+            Arc::clone(&subscription),
+            Arc::clone(&metrics),
+            Arc::clone(&standing),
+            !settings.limits.is_none(),
+            hungry,
+        );
         Group {
             delivery: Mutex::new(Delivery::from(&subscription.topic.settings)),
             metrics,
@@ -81,16 +94,13 @@ impl Group {
             queue: Queue::new(settings.concurrency),
             members: RwLock::new(Arc::new(members)),
             workers: Mutex::default(),
-            standing: if settings.pulled { Standing::pulled(interval) } else { Standing::new(interval) },
-            stopping: AtomicBool::new(false),
-            held: AtomicUsize::new(0),
-            settled: Notify::new(),
-            stirred: AtomicBool::new(false),
+            standing,
+            guard: Arc::new(guard),
             moved: AtomicBool::new(true),
             subscription,
             settings,
             settler,
-            hungry,
+            leases: Arc::new(leases),
         }
     }
 
@@ -104,7 +114,7 @@ impl Group {
         let result = change(&mut changed.0);
         *members = Arc::new(changed);
         drop(members);
-        self.hungry.notify_one();
+        self.leases.hungry.notify_one();
         result
     }
 
@@ -127,11 +137,14 @@ impl Group {
     /// What to claim for it now, if anything.
     pub(crate) fn want(&self) -> Option<Want> {
         // A paused one goes on asking: that is how it learns that it is not paused any more.
-        if self.stopping.load(Ordering::Relaxed) || self.standing.is_suspended() {
+        if self.standing.is_stopping() || self.standing.is_suspended() {
             return None;
         }
         // Nobody here could start it soon; whoever gets free asks again.
         if self.queue.free() == 0 && self.pace.idle_for() >= STUCK {
+            return None;
+        }
+        if self.leases.held() >= HELD_MAX {
             return None;
         }
         // Claimed again once half of what it may hold is done: handlers have the other half meanwhile.
@@ -176,12 +189,11 @@ impl Group {
     /// Takes over a lease: routes its messages to members and queues them.
     pub(crate) fn take_over(self: &Arc<Self>, work: LeaseWork) {
         let work = Arc::new(work);
-        self.held.fetch_add(1, Ordering::AcqRel);
-        self.settler.remember(&work);
+        self.settler.take(&work);
         // Remembered first: whoever stops the group either sees this lease in hand, or is seen here.
         // And one that came late, because no thread here ran: it may end, or be another's, before a handler is done with it.
-        if self.stopping.load(Ordering::SeqCst) || work.came_late() {
-            self.give_back(&work);
+        if self.standing.is_stopping() || work.came_late() {
+            self.settler.give_back(&work);
             return;
         }
         let members = self.members();
@@ -192,7 +204,7 @@ impl Group {
             self.metrics.reassigned.add(count as u64);
         }
         if count == 0 {
-            self.settle_all(&work);
+            self.settler.finish(&work);
             return;
         }
         let mut slices = Vec::new();
@@ -201,19 +213,19 @@ impl Group {
             ended |= self.route(&work, &members, &slice, &mut slices);
         }
         if ended {
-            self.settle_all(&work);
+            self.settler.finish(&work);
         } else if work.has_unread()
             && let Some(unread) = work.settle_done(Duration::ZERO)
         {
             // Given back before anything is started: what was not read is for a process that has room.
-            self.settle(&work, unread, false);
+            self.settler.settle_part(&work, unread);
         }
         let workers = self.queue.push(slices);
         self.start_workers(workers);
         // Queued first: whoever holds the group back either finds it there, or is seen here.
-        if self.stopping.load(Ordering::SeqCst) {
+        if self.standing.is_stopping() {
             self.release(self.queue.close());
-        } else if self.standing.holds_back() {
+        } else if self.standing.is_held_back() {
             self.release(self.queue.take_stale(Duration::ZERO));
         }
     }
@@ -233,7 +245,7 @@ impl Group {
     pub(crate) fn next(&self, current: &mut Option<Arc<Slice>>) -> Option<super::queue::Unit> {
         let unit = self.queue.next(current);
         if self.pace.is_low(self.queue.buffered()) {
-            self.hungry.notify_one();
+            self.leases.hungry.notify_one();
         }
         unit
     }
@@ -258,52 +270,11 @@ impl Group {
         }
     }
 
-    /// All messages of a lease are done: settles it.
-    pub(crate) fn settle_all(&self, work: &Arc<LeaseWork>) {
-        match work.settle_all() {
-            Some(settlement) => self.settle(work, settlement, true),
-            None => self.let_go(work),
-        }
-    }
-
-    /// Settles what is done of a lease and gives back the rest; false if its last settlement is on its way already.
-    pub(crate) fn give_back(&self, work: &Arc<LeaseWork>) -> bool {
-        let settlement = work.give_back();
-        let gives = settlement.is_some();
-        if let Some(settlement) = settlement {
-            self.settle(work, settlement, true);
-        }
-        gives
-    }
-
-    fn settle(&self, work: &Arc<LeaseWork>, settlement: Settlement, last: bool) {
-        if !self.standing.is_over() {
-            self.settler.settle(Arc::clone(work), settlement, last);
-        } else if last {
-            // The subscription is over and all its leases with it: there is nothing to be said.
-            self.let_go(work);
-        }
-    }
-
-    /// A lease is settled or lost for good.
-    pub(crate) fn let_go(&self, work: &LeaseWork) {
-        self.settler.forget(work.token());
-        self.held.fetch_sub(1, Ordering::AcqRel);
-        self.settled.notify_waiters();
-        // A lane is free again, a suspect no longer keeps us from the rest, a limit has room.
-        if work.lease.lane.is_some() || work.lease.suspect || !self.settings.limits.is_none() {
-            self.stir();
-        }
-    }
-
-    /// Whether the store may have more for the group though it found nothing lately.
-    pub(crate) fn take_stirred(&self) -> bool {
-        self.stirred.swap(false, Ordering::AcqRel)
-    }
-
-    /// Leases not settled yet.
-    pub(crate) fn held(&self) -> usize {
-        self.held.load(Ordering::Acquire)
+    /// Its leases in hand.
+    pub(crate) fn in_hand(&self) -> Vec<Arc<LeaseWork>> {
+        let mut works = self.settler.in_hand();
+        works.retain(|work| Arc::ptr_eq(&work.of, &self.leases));
+        works
     }
 
     /// Gives back what nobody has started for too long while handlers are busy: others may be free.
@@ -319,20 +290,10 @@ impl Group {
             let released: Vec<(Offset, Outcome)> =
                 messages.iter().map(|message| (message.offset, Outcome::Release)).collect();
             if slice.work.finish_all(&messages, released) {
-                self.settle_all(&slice.work);
+                self.settler.finish(&slice.work);
             } else if let Some(settlement) = slice.work.settle_done(Duration::ZERO) {
-                self.settle(&slice.work, settlement, false);
+                self.settler.settle_part(&slice.work, settlement);
             }
-        }
-    }
-
-    /// Counts what became of a message.
-    pub(crate) fn count(&self, outcome: &Outcome) {
-        match outcome {
-            Outcome::Ack => self.metrics.acked.add(1),
-            Outcome::Retry { .. } => self.metrics.retried.add(1),
-            Outcome::Bury { .. } => self.metrics.buried.add(1),
-            Outcome::Release | Outcome::Park { .. } => {}
         }
     }
 
@@ -340,15 +301,6 @@ impl Group {
     pub(crate) fn take_moved(&self) -> bool {
         let behind = self.metrics.lag.get().is_some_and(|lag| lag > 0);
         self.moved.swap(false, Ordering::Relaxed) || behind
-    }
-
-    pub(crate) fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Relaxed)
-    }
-
-    /// Whether nothing more is to be handed to members now, not even what a worker has taken and not begun.
-    pub(crate) fn is_held_back(&self) -> bool {
-        self.is_stopping() || self.standing.holds_back()
     }
 
     /// Hears from the store how its subscription is; true if it is held back from now on.
@@ -390,7 +342,7 @@ impl Group {
     /// In touch again.
     pub(crate) fn unsuspend(&self) {
         if self.standing.set_suspended(false) {
-            self.stir();
+            self.leases.stir();
         }
     }
 
@@ -401,26 +353,18 @@ impl Group {
         }
         let (topic, group) = (&self.subscription.topic.name, &self.subscription.group);
         tracing::warn!(%topic, %group, %reason, "the consumer ends");
-        let ours = |work: &Arc<LeaseWork>| std::ptr::eq(&raw const *work.group, self);
-        let over = self.standing.is_over();
-        for work in self.settler.in_hand().into_iter().filter(|work| over && ours(work)) {
-            work.lost.store(true, Ordering::Relaxed);
+        if self.standing.is_over() {
+            self.in_hand().iter().for_each(|work| work.lost.store(true, Ordering::Relaxed));
         }
         self.stop();
         self.standing.ending.notify_waiters();
     }
 
-    /// Lets the feed claim for it again although nobody published.
-    pub(crate) fn stir(&self) {
-        self.stirred.store(true, Ordering::Release);
-        self.hungry.notify_one();
-    }
-
     /// Takes no more work, and gives back what is queued and not started. Handlers that run go on.
     pub(crate) fn stop(&self) {
-        self.stopping.store(true, Ordering::SeqCst);
+        self.standing.set_stopping();
         self.release(self.queue.close());
-        self.hungry.notify_one();
+        self.leases.hungry.notify_one();
     }
 
     /// Waits until every worker has ended, or gives up at the deadline and ends them. True if all ended by themselves.

@@ -250,7 +250,8 @@ impl GroupBeat {
             return false;
         }
         let Some((since, urgent)) = self.asked.take() else { return true };
-        let in_the_dark = |group: &Arc<Group>| group.held() > 0 && !group.standing.has_heard_since(since);
+        let in_the_dark =
+            |group: &Arc<Group>| group.leases.held() > 0 && !group.standing.has_heard_since(since);
         urgent || now >= self.due_at || groups.iter().any(in_the_dark)
     }
 
@@ -328,7 +329,7 @@ fn hear_pulse(group: &Group, pulse: &Pulse) {
         Pulse::Active => {
             if group.standing.set_dead(false) | group.standing.is_paused() {
                 // A claim says whether that is still so: this answer may be older than a pause.
-                group.stir();
+                group.leases.stir();
             }
             group.standing.heard();
         }
@@ -341,11 +342,11 @@ fn hear_pulse(group: &Group, pulse: &Pulse) {
             );
             group.standing.set_dead(false);
             group.standing.heard();
-            group.stir();
+            group.leases.stir();
         }
         Pulse::Paused => {
             if group.hear(SubscriptionState::Paused) {
-                group.stir();
+                group.leases.stir();
             }
         }
         Pulse::Cancelled => group.end(EndReason::Cancelled),

@@ -44,7 +44,7 @@ async fn look_after(runtime: &Runtime) {
             due.entry(work.lease_for).or_default().push(work.lease.id());
         }
         if let Some(settlement) = work.settle_done(SLOW) {
-            runtime.settler.settle(std::sync::Arc::clone(work), settlement, false);
+            runtime.settler.settle_part(work, settlement);
         }
     }
     for group in runtime.groups() {
@@ -68,7 +68,7 @@ async fn look_after(runtime: &Runtime) {
             } else {
                 work.lost.store(true, Ordering::Relaxed);
                 tracing::warn!(
-                    topic = %work.group.subscription.topic.name, group = %work.group.subscription.group,
+                    topic = %work.of.subscription.topic.name, group = %work.of.subscription.group,
                     offsets = %work.lease.range, %token, "lease lost while handling"
                 );
             }

@@ -20,9 +20,10 @@ use tokio::time::Instant;
 
 use super::heart::{BEAT_MAX, in_time};
 use crate::error::{Error, ErrorKind, Result, no_panic};
-use crate::lease::{Lease, LeaseId, OffsetRange, Outcome, Settlement};
+use crate::lease::{Lease, LeaseId, OffsetRange};
 use crate::lease_thread::LeaseThread;
 use crate::message::Offset;
+use crate::settle::{Outcome, Settlement};
 use crate::store::Store;
 
 /// How long leases that never end by themselves may wait.

@@ -5,11 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use crate::error::panic_text;
-use crate::handler::{Handler, Identity};
+use crate::handler::{Filter, Handler, Identity};
 use crate::message::Message;
-
-/// Says whether a message is wanted, from its headers, key, type and payload.
-pub(crate) type Filter = Arc<dyn Fn(&Message) -> bool + Send + Sync>;
 
 /// One handler of a group.
 pub(crate) struct Member {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::batch::Batch;
 use super::group::Group;
 use super::listed::{List, Listed};
 use super::member::Members;
@@ -12,7 +13,6 @@ use super::runtime::Runtime;
 use super::settings::GroupSettings;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::handle::Batch;
 use crate::lease::{ClaimRequest, Lease, Want};
 use crate::lease_thread::LeaseThread;
 use crate::limits::{DELAY_MAX, SAFETY_POLL};
@@ -30,7 +30,7 @@ use crate::subscription::{Subscription, SubscriptionState};
 pub struct Consumer {
     /// Of its own: a name under which its leases are held, and what it says of itself.
     runtime: Arc<Runtime>,
-    group: Arc<Group>,
+    pub(super) group: Arc<Group>,
     batch: u32,
     /// Leases claimed together with the one handed out last.
     list: List,
@@ -38,9 +38,9 @@ pub struct Consumer {
 
 /// A group in use: heartbeats say so while this is there.
 #[derive(Debug)]
-pub(crate) struct InUse {
-    pub(crate) runtime: Arc<Runtime>,
-    pub(crate) group: Arc<Group>,
+pub(super) struct InUse {
+    pub(super) runtime: Arc<Runtime>,
+    pub(super) group: Arc<Group>,
 }
 
 impl InUse {
@@ -164,12 +164,15 @@ impl Consumer {
         let asked_at = Instant::now();
         let claimed = self.runtime.store.claim(&request).await?;
         if !claimed.leases.is_empty() {
+            self.group.hear(SubscriptionState::Active);
             listed.fill(claimed.leases, lease_for, asked_at);
             return Ok(None);
         }
         for (_, state) in claimed.inactive {
             match state {
-                SubscriptionState::Active | SubscriptionState::Paused => {}
+                SubscriptionState::Active | SubscriptionState::Paused => {
+                    self.group.hear(state);
+                }
                 SubscriptionState::Dead => {
                     revive(&self.runtime, &self.group).await?;
                     return Ok(None);

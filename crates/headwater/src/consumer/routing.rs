@@ -7,9 +7,8 @@ use super::member::{Member, Members, Route};
 use super::queue::{Kind, Slice};
 use super::work::LeaseWork;
 use crate::handler::{Handler, Messages};
-use crate::lease::Outcome;
 use crate::message::Message;
-use crate::settle::{Verdict, decide, jitter_of};
+use crate::settle::{Outcome, Verdict};
 
 impl Group {
     /// Cuts a slice into pieces of work. True if the lease is at its end by that: everything was filtered out.
@@ -79,12 +78,11 @@ impl Group {
     /// A message that failed before any handler saw it.
     fn fail(&self, work: &LeaseWork, message: &Message, error: String) -> bool {
         let verdict = Verdict::Failed(error);
-        let mut outcome = decide(verdict, work.lease.attempt, &work.policy, jitter_of(message));
+        let mut outcome = self.guard.decide_one(message, verdict, work.lease.attempt, &work.policy);
         if let (Outcome::Retry { key, .. }, true) = (&mut outcome, work.lease.lane.is_some()) {
             // Later messages of the key wait for it.
             key.clone_from(&message.key);
         }
-        self.count(&outcome);
         work.finish(message.offset, outcome)
     }
 

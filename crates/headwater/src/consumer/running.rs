@@ -11,8 +11,9 @@ use super::group::Group;
 use super::member::Member;
 use super::runtime::Runtime;
 use super::standing::EndReason;
-use super::{Handling, check_handler, check_lane_members, member_of};
+use super::{check_handler, check_lane_members, member_of};
 use crate::error::{Error, Result};
+use crate::handler::Handling;
 use crate::limits::DELAY_MAX;
 use crate::observe::health::{Health, HealthState};
 use crate::subscription::Subscription;
@@ -49,7 +50,7 @@ impl Running {
         let standing = &self.group.standing;
         let (state, reason) = match standing.ended() {
             Some(reason) => (HealthState::Stopped, Some(reason.to_string())),
-            None if self.group.is_stopping() => (HealthState::Stopping, None),
+            None if standing.is_stopping() => (HealthState::Stopping, None),
             None if standing.is_suspended() => {
                 let why = "heartbeats fail: nothing is handed out until one succeeds";
                 (HealthState::Failing, Some(why.to_owned()))
@@ -129,8 +130,8 @@ impl Running {
         // A claim under way may take longer than the grace time; whatever it still brings is given back.
         let _ = tokio::time::timeout_at(deadline, self.feed.leave(&self.group)).await;
         let in_time = self.group.workers_ended(deadline).await;
-        let back = self.in_hand();
-        let given_back = back.iter().filter(|work| self.group.give_back(work)).count();
+        let back = self.group.in_hand();
+        let given_back = back.iter().filter(|work| self.runtime.settler.give_back(work)).count();
         let settled = tokio::time::timeout(FLUSH, self.runtime.settler.flush()).await;
         // Whoever could not give something back does not take its leave: found silent, it has it taken.
         let clean = settled.is_ok() && back.iter().all(|work| !work.unsettled.load(Ordering::Relaxed));
@@ -142,12 +143,6 @@ impl Running {
             )
         })?;
         Ok(Stopped { in_time, given_back })
-    }
-
-    fn in_hand(&self) -> Vec<Arc<super::work::LeaseWork>> {
-        let mut works = self.runtime.settler.in_hand();
-        works.retain(|work| Arc::ptr_eq(&work.group, &self.group));
-        works
     }
 }
 

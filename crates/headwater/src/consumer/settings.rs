@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::member::Filter;
 use crate::backfill::BackfillPace;
+use crate::handler::Filter;
 use crate::lease::GroupLimits;
 use crate::settle::RetryPolicy;
 use crate::topic::TopicSettings;

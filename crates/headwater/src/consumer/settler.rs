@@ -1,7 +1,10 @@
 //! Settling: everything that was finished while one call was under way goes into the next, in one statement.
 //!
 //! One call at a time, so that what is said of a lease first is settled first. A database that cannot be reached is asked
-//! again until the lease must have run out; whatever is lost by then is delivered again, to somebody.
+//! again until the lease must have run out; whatever is lost by then is delivered again.
+//!
+//! It holds leases in hand, which hold what they share with their group ([`GroupLeases`](super::leases::GroupLeases)); nothing
+//! of that points back here.
 
 use std::collections::{HashMap, HashSet};
 use std::panic::AssertUnwindSafe;
@@ -15,18 +18,25 @@ use tokio::time::Instant;
 
 use super::work::LeaseWork;
 use crate::error::{ErrorKind, Result, no_panic, panic_text};
-use crate::lease::{LeaseToken, Parts, Settlement};
+use crate::lease::LeaseToken;
+use crate::settle::{Parts, Settlement};
 use crate::store::Store;
 
 /// Most settlements of one call.
 const CALL_MAX: usize = 1_000;
 
+/// Every lease in hand of a process.
+type InHand = Arc<Mutex<HashMap<LeaseToken, Arc<LeaseWork>>>>;
+
 /// Where finished leases go. Clones share one queue; it also knows every lease in hand.
 #[derive(Clone, Debug)]
 pub(crate) struct Settler {
-    /// As many as there are leases in hand, which the feed bounds.
+    /// Without a bound of its own: workers that end, and consumers that are dropped, cannot wait for room in it, and an order that
+    /// is left out would be a lease that nothing settles. What is in it is bounded all the same. An order is the last of its
+    /// lease, or it names messages that no order before it named: so there are no more of them than messages in hand. And a group
+    /// claims nothing while [`HELD_MAX`](super::leases::HELD_MAX) of its leases are not settled.
     queue: mpsc::UnboundedSender<Order>,
-    in_hand: Arc<Mutex<HashMap<LeaseToken, Arc<LeaseWork>>>>,
+    in_hand: InHand,
     store: Arc<dyn Store>,
     /// Told when the first lease comes to hand.
     first: Arc<Notify>,
@@ -42,14 +52,16 @@ impl Settler {
     /// Starts the task; it ends when the last clone is dropped and everything is settled.
     pub(crate) fn start(store: Arc<dyn Store>) -> Self {
         let (queue, mut orders) = mpsc::unbounded_channel();
-        let settling = Arc::clone(&store);
+        let in_hand = InHand::default();
+        let (settling, held) = (Arc::clone(&store), Arc::clone(&in_hand));
         tokio::spawn(async move {
             // What it had in hand then is not extended any more, and comes again when its leases end.
-            while let Err(panic) = AssertUnwindSafe(run(&*settling, &mut orders)).catch_unwind().await {
+            while let Err(panic) = AssertUnwindSafe(run(&*settling, &held, &mut orders)).catch_unwind().await
+            {
                 tracing::error!(panic = panic_text(&*panic), "settler panicked");
             }
         });
-        Settler { queue, in_hand: Arc::default(), store, first: Arc::default() }
+        Settler { queue, in_hand, store, first: Arc::default() }
     }
 
     /// Whether its task has ended, which it does only with the program's runtime: then nothing is settled or handled any more,
@@ -62,8 +74,9 @@ impl Settler {
         &*self.store
     }
 
-    /// Notes a lease as being in hand, to be extended and settled in parts.
-    pub(crate) fn remember(&self, work: &Arc<LeaseWork>) {
+    /// Takes a lease in hand, to be extended and settled in parts.
+    pub(crate) fn take(&self, work: &Arc<LeaseWork>) {
+        work.of.take();
         let mut in_hand = self.in_hand.lock().expect("no panic while held");
         if in_hand.is_empty() {
             self.first.notify_one();
@@ -84,10 +97,6 @@ impl Settler {
         }
     }
 
-    pub(crate) fn forget(&self, token: LeaseToken) {
-        self.in_hand.lock().expect("no panic while held").remove(&token);
-    }
-
     /// Has every lease in hand extended out of turn: the store answers which of them it still knows.
     pub(crate) fn verify(&self) {
         self.in_hand().iter().for_each(|work| work.doubted.store(true, Ordering::Relaxed));
@@ -98,10 +107,36 @@ impl Settler {
         self.in_hand.lock().expect("no panic while held").values().cloned().collect()
     }
 
+    /// All messages of a lease are done: settles it.
+    pub(crate) fn finish(&self, work: &Arc<LeaseWork>) {
+        match work.settle_all() {
+            Some(settlement) => self.settle(work, settlement, true),
+            None => let_go(&self.in_hand, work),
+        }
+    }
+
+    /// Settles what is done of a lease and gives back the rest; false if its last settlement is on its way already.
+    pub(crate) fn give_back(&self, work: &Arc<LeaseWork>) -> bool {
+        let settlement = work.give_back();
+        let gives = settlement.is_some();
+        settlement.into_iter().for_each(|settlement| self.settle(work, settlement, true));
+        gives
+    }
+
+    /// Settles a part of a lease; the rest stays in hand.
+    pub(crate) fn settle_part(&self, work: &Arc<LeaseWork>, settlement: Settlement) {
+        self.settle(work, settlement, false);
+    }
+
     /// Queues a settlement; `last` says that nothing of the lease is left after it.
-    pub(crate) fn settle(&self, work: Arc<LeaseWork>, settlement: Settlement, last: bool) {
-        // The task outlives every clone.
-        let _ = self.queue.send(Order::Settle { work, settlement, last });
+    fn settle(&self, work: &Arc<LeaseWork>, settlement: Settlement, last: bool) {
+        if !work.of.standing.is_over() {
+            // The task outlives every clone.
+            let _ = self.queue.send(Order::Settle { work: Arc::clone(work), settlement, last });
+        } else if last {
+            // The subscription is over and all its leases with it: there is nothing to be settled.
+            let_go(&self.in_hand, work);
+        }
     }
 
     /// Returns once everything queued before is settled.
@@ -113,7 +148,13 @@ impl Settler {
     }
 }
 
-async fn run(store: &dyn Store, orders: &mut mpsc::UnboundedReceiver<Order>) {
+/// A lease is settled or lost for good.
+fn let_go(in_hand: &InHand, work: &LeaseWork) {
+    in_hand.lock().expect("no panic while held").remove(&work.token());
+    work.of.let_go(&work.lease);
+}
+
+async fn run(store: &dyn Store, in_hand: &InHand, orders: &mut mpsc::UnboundedReceiver<Order>) {
     let mut taken = Vec::with_capacity(CALL_MAX);
     while orders.recv_many(&mut taken, CALL_MAX).await > 0 {
         let (mut works, mut settlements, mut flushes) = (Vec::new(), Vec::new(), Vec::new());
@@ -127,7 +168,7 @@ async fn run(store: &dyn Store, orders: &mut mpsc::UnboundedReceiver<Order>) {
             }
         }
         if !settlements.is_empty() {
-            settle(store, works, settlements).await;
+            settle(store, in_hand, works, settlements).await;
         }
         for flush in flushes {
             let _ = flush.send(());
@@ -135,35 +176,37 @@ async fn run(store: &dyn Store, orders: &mut mpsc::UnboundedReceiver<Order>) {
     }
 }
 
-async fn settle(store: &dyn Store, works: Vec<(Arc<LeaseWork>, bool)>, settlements: Vec<Settlement>) {
+async fn settle(
+    store: &dyn Store,
+    in_hand: &InHand,
+    works: Vec<(Arc<LeaseWork>, bool)>,
+    settlements: Vec<Settlement>,
+) {
     let started = Instant::now();
     let results = settle_patiently(store, &works, &settlements).await;
     for (((work, last), settlement), result) in works.into_iter().zip(settlements).zip(results) {
-        work.group.metrics.settle_seconds.record(started.elapsed());
+        work.of.metrics.settle_seconds.record(started.elapsed());
         match result {
             Ok(()) => {}
             // Its subscription is over: that it has no leases any more is no news.
-            Err(_) if work.group.standing.is_over() => {}
+            Err(_) if work.of.standing.is_over() => {}
             Err(error) => {
                 work.unsettled.store(true, Ordering::Relaxed);
                 if error.kind() == ErrorKind::LeaseLost {
                     work.lost.store(true, Ordering::Relaxed);
-                    work.group.metrics.lease_lost.add(1);
+                    work.of.metrics.lease_lost.add(1);
                 } else if !last {
                     work.unsettle(settlement);
                 }
-                work.group
-                    .metrics
-                    .errors
-                    .record_error(&error, format!("settling offsets {}", work.lease.range));
+                work.of.metrics.errors.record_error(&error, format!("settling offsets {}", work.lease.range));
                 tracing::warn!(
-                    topic = %work.group.subscription.topic.name, group = %work.group.subscription.group,
+                    topic = %work.of.subscription.topic.name, group = %work.of.subscription.group,
                     offsets = %work.lease.range, token = %work.token(), %error, "not settled, will be delivered again"
                 );
             }
         }
         if last {
-            work.group.let_go(&work);
+            let_go(in_hand, &work);
         }
     }
 }

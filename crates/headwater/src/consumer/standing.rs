@@ -39,6 +39,8 @@ pub(crate) struct Standing {
     dead: AtomicBool,
     /// This process has lost touch with the database.
     suspended: AtomicBool,
+    /// Its consumer stops.
+    stopping: AtomicBool,
     ended: OnceLock<EndReason>,
     /// Told when it has ended.
     pub(super) ending: Notify,
@@ -53,11 +55,12 @@ pub(crate) struct Standing {
 }
 
 impl Standing {
-    pub(super) fn new(heartbeat_interval: Duration) -> Self {
+    pub(crate) fn new(heartbeat_interval: Duration) -> Self {
         Standing {
             paused: AtomicBool::new(false),
             dead: AtomicBool::new(false),
             suspended: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
             ended: OnceLock::new(),
             ending: Notify::new(),
             heard_at: Mutex::new(Instant::now()),
@@ -96,9 +99,17 @@ impl Standing {
         self.users() > 0 || lately()
     }
 
-    /// Whether nothing is to be handed to members now.
-    pub(super) fn holds_back(&self) -> bool {
-        self.is_paused() || self.is_suspended()
+    /// Whether nothing more is to be handed to members now, not even what a worker has taken and not begun.
+    pub(crate) fn is_held_back(&self) -> bool {
+        self.is_stopping() || self.is_paused() || self.is_suspended()
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn set_stopping(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
     }
 
     pub(crate) fn is_paused(&self) -> bool {

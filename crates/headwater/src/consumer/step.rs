@@ -28,10 +28,10 @@ impl Stepper {
         }
         let leases = got.values().sum();
         loop {
-            let settled = group.settled.notified();
+            let settled = group.leases.settled.notified();
             tokio::pin!(settled);
             settled.as_mut().enable();
-            if group.held() == 0 {
+            if group.leases.held() == 0 {
                 return Ok(leases);
             }
             settled.await;

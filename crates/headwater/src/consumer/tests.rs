@@ -1,5 +1,6 @@
 //! Rules of the runtime that only show inside: what becomes of a lease in hand.
 
+mod drivers;
 mod silent;
 pub(crate) mod still;
 
@@ -15,9 +16,10 @@ use super::settings::GroupSettings;
 use super::work::LeaseWork;
 use super::{BUFFER_BYTES_MAX, Handling, member_of};
 use crate::handler::Messages;
-use crate::lease::{ClaimRequest, GroupLimits, Lease, OffsetRange, Outcome, Parts, Settlement, Want};
+use crate::lease::{ClaimRequest, GroupLimits, Lease, OffsetRange, Want};
 use crate::message::{Message, NewMessage, Offset};
 use crate::name::{GroupName, Owner};
+use crate::settle::{Outcome, Parts, Settlement};
 use crate::subscription::Start;
 use crate::{Headwater, TopicName};
 
@@ -88,7 +90,8 @@ impl Scene {
     /// The lease in hand, for so long since now.
     fn work_of(&self, lease_for: Duration) -> LeaseWork {
         let slices = vec![Messages::from(self.messages.clone())];
-        LeaseWork::new(self.lease.clone(), Arc::clone(&self.group), lease_for, slices, vec![], Instant::now())
+        let (of, policy) = (Arc::clone(&self.group.leases), self.group.policy());
+        LeaseWork::new(self.lease.clone(), of, policy, lease_for, slices, vec![], Instant::now())
     }
 }
 

@@ -20,59 +20,45 @@ use super::group::Group;
 use super::queue::Slice;
 use super::worker::context_of;
 #[cfg(feature = "postgres")]
-use super::worker::{guarded, traced};
-#[cfg(feature = "postgres")]
 use crate::error::Result;
 use crate::error::{Error, ErrorKind};
-use crate::handler::Messages;
-use crate::lease::Settlement;
-use crate::message::{Message, Offset};
-use crate::settle::{Verdict, WaitingKeys, outcomes_of};
+use crate::handler::{HandlerRun, Messages, Said};
+use crate::settle::{Settlement, Verdict, outcomes_of};
 
 /// Handles a slice in one transaction of the embedded store. True if the lease is at its end by that.
 #[cfg(feature = "sqlite")]
 pub(crate) async fn in_sqlite(
     group: &Arc<Group>,
     slice: &Arc<Slice>,
-    handler: &Arc<crate::handler::SqliteHandler>,
+    handler: &Arc<crate::handler::HandleSqlite>,
 ) -> bool {
     use crate::store::sqlite::TransactionWork;
 
     let Some(store) = group.settler.store().as_sqlite() else {
         unreachable!("checked when the member joined")
     };
-    let (run, handled) = (Arc::clone(handler), Arc::clone(slice));
-    let ending = Arc::clone(slice);
+    let lease_work = &slice.work;
+    let (handler, handled, ending) = (Arc::clone(handler), Arc::clone(slice), Arc::clone(slice));
     let work = TransactionWork {
         handler_name: group.settings.inbox_name.clone(),
-        lease: slice.work.lease.id(),
-        messages: slice.messages.to_vec(),
-        waiting: WaitingKeys::of(&slice.work.lease, &slice.work.policy),
-        handler: Arc::new(move |connection, message| {
-            let at = handled.messages.partition_point(|other| other.offset < message.offset);
-            run(
-                connection,
-                message,
-                &context_of(&handled, &handled.member, handled.messages.part(at..at + 1)),
-            )
+        lease: lease_work.lease.id(),
+        run: HandlerRun::new(&group.guard, slice.messages.clone(), &lease_work.lease, &lease_work.policy),
+        handler: Box::new(move |connection, message: Messages| {
+            let context = context_of(&handled, &handled.member, message.clone());
+            handler(connection, &message[0], &context)
         }),
-        decide: Box::new(move |verdicts| settlement_of(&ending, &ending.messages, verdicts)),
+        decide: Box::new(move |said| settlement_of(&ending, &ending.messages, said)),
     };
-    let started = tokio::time::Instant::now();
+    // The worker waits until the thread that writes has run it.
     group.call_for_help();
-    let _in_flight = group.metrics.hold(slice.messages.len() as u64);
-    let done = store.handle_in_transaction(work).await;
-    group.metrics.handle_seconds.record(started.elapsed());
-    match done {
-        Ok(done) => {
-            let skipped = done.verdicts.iter().filter(|(_, verdict)| *verdict == Verdict::Skip).count();
-            group.metrics.skipped.add(skipped as u64);
-            let settlement = settlement_of(slice, &slice.messages, done.verdicts.clone());
-            conclude(group, slice, Some((&slice.messages, settlement)), done.verdicts)
+    match store.handle_in_transaction(work).await {
+        Ok(said) => {
+            let settlement = settlement_of(slice, &slice.messages, &said);
+            conclude(group, slice, Some((&slice.messages, settlement)), said)
         }
         Err(error) => {
             let verdict = broken(group, slice, &error);
-            conclude(group, slice, None, all_of(&slice.messages, &verdict))
+            conclude(group, slice, None, Said::of_all(&slice.messages, &verdict))
         }
     }
 }
@@ -82,34 +68,34 @@ pub(crate) async fn in_sqlite(
 pub(crate) async fn in_postgres(
     group: &Arc<Group>,
     slice: &Arc<Slice>,
-    handler: &Arc<dyn crate::handler::HandlePostgres>,
+    handler: &Arc<crate::handler::HandlePostgres>,
 ) -> bool {
     let mut part = slice.messages.clone();
     // What was said of the messages behind the part.
-    let mut behind: Vec<(Offset, Verdict)> = Vec::new();
+    let mut behind = Said::default();
     loop {
         let mut ran = None;
         let error = match try_in_postgres(group, slice, &part, &**handler, &mut ran).await {
-            Ok((settlement, mut verdicts)) => {
-                verdicts.append(&mut behind);
-                return conclude(group, slice, Some((&part, settlement)), verdicts);
+            Ok((settlement, mut said)) => {
+                said.append(behind);
+                return conclude(group, slice, Some((&part, settlement)), said);
             }
             Err(error) => error,
         };
         let verdict = broken(group, slice, &error);
         let charge = verdict == Verdict::Release && error.kind() != ErrorKind::LeaseLost;
-        let Some((at, said)) = ran.filter(|_| charge) else {
-            let mut verdicts = all_of(&part, &verdict);
-            verdicts.append(&mut behind);
-            return conclude(group, slice, None, verdicts);
+        let Some((at, verdict)) = ran.filter(|_| charge) else {
+            let mut said = Said::of_all(&part, &verdict);
+            said.append(behind);
+            return conclude(group, slice, None, said);
         };
-        let mut verdicts = vec![(part[at].offset, charged(said, &error))];
-        verdicts.extend(all_of(&part[at + 1..], &Verdict::Release));
-        verdicts.append(&mut behind);
+        let mut said = Said::of_all(&part[at..=at], &charged(verdict, &error));
+        said.append(Said::of_all(&part[at + 1..], &Verdict::Release));
+        said.append(behind);
         if at == 0 {
-            return conclude(group, slice, None, verdicts);
+            return conclude(group, slice, None, said);
         }
-        (part, behind) = (part.part(0..at), verdicts);
+        (part, behind) = (part.part(0..at), said);
     }
 }
 
@@ -130,34 +116,25 @@ async fn try_in_postgres(
     group: &Arc<Group>,
     slice: &Arc<Slice>,
     part: &Messages,
-    handler: &dyn crate::handler::HandlePostgres,
+    handler: &crate::handler::HandlePostgres,
     ran: &mut Option<(usize, Verdict)>,
-) -> Result<(Settlement, Vec<(Offset, Verdict)>)> {
+) -> Result<(Settlement, Said)> {
     let Some(store) = group.settler.store().as_postgres() else {
         unreachable!("checked when the member joined")
     };
     let transaction = store.begin().await?;
-    let mut verdicts = Vec::new();
-    let mut waiting = WaitingKeys::of(&slice.work.lease, &slice.work.policy);
-    for (at, message) in part.iter().enumerate() {
-        if group.is_held_back() {
-            verdicts.extend(all_of(&part[at..], &Verdict::Release));
-            break;
-        }
-        if waiting.hold(message) {
-            continue;
-        }
+    let (lease, policy) = (&slice.work.lease, &slice.work.policy);
+    let mut run = HandlerRun::new(&group.guard, part.clone(), lease, policy);
+    while let Some(at) = run.next_one() {
+        let message = &part[at];
         if !transaction.savepoint_and_enter(&group.settings.inbox_name, message.message_id).await? {
             transaction.release_savepoint().await?;
             continue;
         }
         let context = context_of(slice, &slice.member, part.part(at..at + 1));
-        let handle = transaction.clone();
-        let verdict = guarded(group, 1, Instant::now(), || {
-            let handling = handler.start(handle, message, context)?;
-            Ok(traced(group, message, slice.work.lease.attempt, handling))
-        });
-        let mut verdict = verdict.await.unwrap_or_else(|verdict| verdict);
+        let start = || handler(transaction.clone(), message, context);
+        let (help, started) = (|| group.call_for_help(), Instant::now());
+        let mut verdict = group.guard.one(message, lease.attempt, started, help, start).await;
         *ran = Some((at, verdict.clone()));
         if matches!(verdict, Verdict::Done | Verdict::Skip)
             && let Err(error) = transaction.release_savepoint().await
@@ -168,31 +145,25 @@ async fn try_in_postgres(
             // The handler let an error pass that had broken the transaction: its message failed, and only its.
             verdict = Verdict::Failed(format!("a statement of the handler failed: {error}"));
         }
-        match verdict {
-            Verdict::Done => continue,
-            Verdict::Skip => group.metrics.skipped.add(1),
-            _ => transaction.rollback_to_savepoint().await?,
+        if !matches!(verdict, Verdict::Done | Verdict::Skip) {
+            transaction.rollback_to_savepoint().await?;
         }
-        waiting.said(message, &verdict);
-        verdicts.push((message.offset, verdict));
+        run.said(at, verdict);
     }
-    let settlement = settlement_of(slice, part, verdicts.clone());
+    let said = run.finish();
+    let settlement = settlement_of(slice, part, &said);
     let _settling = slice.work.settling.lock().await;
     if !transaction.settle(&settlement).await? {
         transaction.rollback().await?;
         return Err(Error::lease_lost(slice.work.token().0));
     }
     transaction.commit().await?;
-    Ok((settlement, verdicts))
+    Ok((settlement, said))
 }
 
-fn settlement_of(slice: &Slice, part: &Messages, verdicts: Vec<(Offset, Verdict)>) -> Settlement {
-    let outcomes = outcomes_of(&slice.work.lease, part, verdicts, &slice.work.policy);
+fn settlement_of(slice: &Slice, part: &Messages, said: &Said) -> Settlement {
+    let outcomes = outcomes_of(&slice.work.lease, part, said.verdicts.clone(), &slice.work.policy);
     slice.work.settle_apart(part, outcomes)
-}
-
-fn all_of(messages: &[Message], verdict: &Verdict) -> Vec<(Offset, Verdict)> {
-    messages.iter().map(|message| (message.offset, verdict.clone())).collect()
 }
 
 /// Notes that a transaction was rolled back, and says what that makes of messages that have no part in it. Nothing has
@@ -217,16 +188,10 @@ fn broken(group: &Group, slice: &Slice, error: &Error) -> Verdict {
 
 /// Notes how the messages of a slice ended: the first ones in a transaction that committed, if there was one, and the others
 /// to be settled with the lease. True if the lease is at its end by that.
-fn conclude(
-    group: &Group,
-    slice: &Slice,
-    committed: Option<(&Messages, Settlement)>,
-    verdicts: Vec<(Offset, Verdict)>,
-) -> bool {
+fn conclude(group: &Group, slice: &Slice, committed: Option<(&Messages, Settlement)>, said: Said) -> bool {
     // Over all of them at once, so that a key that waits in the first ones holds back the others.
-    let mut outcomes = outcomes_of(&slice.work.lease, &slice.messages, verdicts, &slice.work.policy);
-    group.metrics.acked.add((slice.messages.len() - outcomes.len()) as u64);
-    outcomes.iter().for_each(|(_, outcome)| group.count(outcome));
+    let mut outcomes = outcomes_of(&slice.work.lease, &slice.messages, said.verdicts, &slice.work.policy);
+    group.guard.count(slice.messages.len(), said.skipped, &outcomes);
     let done = committed.as_ref().map_or(0, |(part, _)| part.len());
     let ended = committed.is_some_and(|(part, settlement)| slice.work.finish_settled(part, &settlement));
     if done == slice.messages.len() {

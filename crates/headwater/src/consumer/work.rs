@@ -11,17 +11,18 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::group::Group;
+use super::leases::GroupLeases;
 use crate::handler::Messages;
-use crate::lease::{Lease, LeaseToken, OffsetRange, Outcome, Parts, Settlement};
+use crate::lease::{Lease, LeaseToken, OffsetRange};
 use crate::message::Offset;
-use crate::settle::RetryPolicy;
+use crate::settle::{Outcome, Parts, RetryPolicy, Settlement};
 
 /// A lease and what has become of its messages so far.
 #[derive(Debug)]
 pub(crate) struct LeaseWork {
     pub(crate) lease: Lease,
-    pub(crate) group: Arc<Group>,
+    /// The leases of its group.
+    pub(crate) of: Arc<GroupLeases>,
     /// How long it lasts when extended: as long as it was claimed for, whatever was altered since.
     pub(crate) lease_for: Duration,
     /// How often and how fast its messages are tried again; one for all of it, so that no key's order depends on when.
@@ -75,7 +76,8 @@ impl LeaseWork {
     /// `claimed_at` is when its time began at the latest. `parked` are messages of the lease that wait behind an older one of their key: given back unhandled.
     pub(crate) fn new(
         lease: Lease,
-        group: Arc<Group>,
+        of: Arc<GroupLeases>,
+        policy: RetryPolicy,
         lease_for: Duration,
         slices: Vec<Messages>,
         parked: Vec<(Offset, Outcome)>,
@@ -84,8 +86,8 @@ impl LeaseWork {
         let span = usize::try_from(lease.range.span()).expect("a lease's span fits memory");
         let messages = slices.iter().map(|slice| slice.len()).sum();
         let work = LeaseWork {
-            policy: group.policy(),
-            group,
+            policy,
+            of,
             lease_for,
             claimed_at,
             extended_us: AtomicU64::new(0),

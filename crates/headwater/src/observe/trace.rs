@@ -60,6 +60,12 @@ pub async fn within<F: Future>(context: TraceContext, future: F) -> F::Output {
     CURRENT.scope(context, future).await
 }
 
+/// The same for what is no future.
+#[cfg(feature = "sqlite")]
+pub(crate) fn within_now<T>(context: TraceContext, run: impl FnOnce() -> T) -> T {
+    CURRENT.sync_scope(context, run)
+}
+
 /// Gives a message the current context, if there is one and the message has none of its own.
 pub(crate) fn inject(message: &mut NewMessage) {
     // No context is the common case, and costs a look at a thread-local.
@@ -106,6 +112,23 @@ pub(crate) fn span(
         span.record("span_id", display(format_args!("{:016x}", context.span_id)));
     }
     span
+}
+
+/// The span of one call of a handler of batches. Its messages may belong to many traces, and it to none.
+pub(crate) fn batch_span(
+    topic: &TopicName,
+    group: &GroupName,
+    messages: &[Message],
+    attempt: u32,
+) -> tracing::Span {
+    tracing::info_span!(
+        "handle",
+        topic = topic.as_str(),
+        group = group.as_str(),
+        offset = messages.first().map(|message| message.offset.0),
+        messages = messages.len(),
+        attempt,
+    )
 }
 
 impl TraceContext {

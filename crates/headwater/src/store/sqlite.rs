@@ -17,11 +17,12 @@ use tokio::sync::oneshot;
 use crate::clock::Clock;
 use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
 use crate::error::{Error, ErrorKind, Result};
-use crate::lease::{ClaimRequest, Claimed, LeaseId, OffsetRange, Settlement, check_silent_for};
+use crate::lease::{ClaimRequest, Claimed, LeaseId, OffsetRange, check_silent_for};
 use crate::limits::DELAY_MAX;
 use crate::message::{NewMessage, Published, validate_batch};
 use crate::name::{GroupName, Owner, TopicName, check_name};
 use crate::namespace::SqlitePath;
+use crate::settle::Settlement;
 use crate::store::options::OpenOptions;
 use crate::store::wake::{Hub, Wake};
 use crate::store::{FetchBound, Fetched, Finding, Maintained, Store};
@@ -86,6 +87,7 @@ mod promote;
 mod publish;
 mod queue;
 mod range;
+mod ranges;
 mod reader;
 mod resurrect;
 mod retire;
@@ -112,7 +114,6 @@ mod tests;
 
 pub use migrate::{newest, version_of};
 pub use publish::publish;
-pub use transaction::SqliteHandler;
 pub(crate) use transaction::TransactionWork;
 
 /// Offsets have 43 bits of the key of a message, topics the 20 above them.

@@ -38,18 +38,18 @@ async fn ten_failures_hold_everything_back_until_one_succeeds() {
     for _ in 1..HEARTBEAT_FAILURES_MAX {
         failed(&scene, &mut beating);
     }
-    assert!(!scene.group.is_held_back(), "nine may be bad luck");
-    assert_eq!(scene.group.held(), 1);
+    assert!(!scene.group.standing.is_held_back(), "nine may be bad luck");
+    assert_eq!(scene.group.leases.held(), 1);
     failed(&scene, &mut beating);
-    assert!(scene.group.is_held_back());
+    assert!(scene.group.standing.is_held_back());
     assert!(scene.group.want().is_none(), "nothing more is asked for");
     assert!(is_back(&scene).await, "what was not begun is given back");
     heard(&scene, &mut beating, Pulse::Active);
-    assert!(!scene.group.is_held_back());
+    assert!(!scene.group.standing.is_held_back());
     assert!(scene.group.want().is_some());
-    assert!(scene.group.take_stirred(), "the feed is told");
+    assert!(scene.group.leases.take_stirred(), "the feed is told");
     failed(&scene, &mut beating);
-    assert!(!scene.group.is_held_back(), "counted from the last success");
+    assert!(!scene.group.standing.is_held_back(), "counted from the last success");
 }
 
 #[tokio::test]
@@ -58,17 +58,17 @@ async fn a_pause_gives_back_what_was_not_begun_and_goes_on_asking() {
     scene.fill();
     let mut beating = GroupBeat::new();
     heard(&scene, &mut beating, Pulse::Paused);
-    assert!(scene.group.is_held_back());
+    assert!(scene.group.standing.is_held_back());
     assert!(is_back(&scene).await);
     assert!(scene.group.want().is_some(), "that is how it learns of its end");
-    assert!(scene.group.take_stirred(), "a claim says whether it is still so");
+    assert!(scene.group.leases.take_stirred(), "a claim says whether it is still so");
     heard(&scene, &mut beating, Pulse::Paused);
-    assert!(!scene.group.take_stirred(), "but only once");
+    assert!(!scene.group.leases.take_stirred(), "but only once");
     heard(&scene, &mut beating, Pulse::Active);
-    assert!(scene.group.is_held_back(), "an answer may be older than a pause");
-    assert!(scene.group.take_stirred());
+    assert!(scene.group.standing.is_held_back(), "an answer may be older than a pause");
+    assert!(scene.group.leases.take_stirred());
     scene.group.hear(SubscriptionState::Active);
-    assert!(!scene.group.is_held_back(), "a claim is not");
+    assert!(!scene.group.standing.is_held_back(), "a claim is not");
 }
 
 #[tokio::test]
@@ -88,8 +88,8 @@ async fn a_cancelled_group_ends_with_its_reason_and_its_leases_are_nobodys() {
     heard(&scene, &mut beating, Pulse::Cancelled);
     assert_eq!(scene.group.standing.ended(), Some(EndReason::Cancelled));
     assert!(work.is_lost(Instant::now()), "handlers may ask");
-    assert!(scene.group.is_stopping() && scene.group.want().is_none());
-    assert_eq!(scene.group.held(), 0, "nothing is left to be settled");
+    assert!(scene.group.standing.is_stopping() && scene.group.want().is_none());
+    assert_eq!(scene.group.leases.held(), 0, "nothing is left to be settled");
     heard(&scene, &mut beating, Pulse::Gone);
     assert_eq!(scene.group.standing.ended(), Some(EndReason::Cancelled), "the first reason stays");
     assert_eq!(scene.runtime().beats_of(&[Arc::clone(&scene.group)]), [], "and nobody beats for it");
@@ -104,7 +104,7 @@ async fn a_group_that_lives_again_claims_at_once() {
     let groups = [Arc::clone(&scene.group)];
     let beats = scene.runtime().beats_of(&groups);
     assert!(GroupBeat::new().hear(Ok((beats, vec![Pulse::Resurrected(missed)])), &groups));
-    assert!(!scene.group.standing.is_dead() && scene.group.take_stirred());
+    assert!(!scene.group.standing.is_dead() && scene.group.leases.take_stirred());
 }
 
 #[tokio::test]
@@ -169,14 +169,14 @@ fn group_of(store: &Still, runtime: &Runtime, registry: &Registry) -> Arc<Group>
 #[tokio::test(start_paused = true)]
 async fn a_read_that_hangs_does_not_silence_the_process() {
     let store = Arc::new(Still::default());
-    store.mute.lock().unwrap().extend(["topics", "topic"]);
+    store.mute.lock().unwrap().extend(["topics", "settings_of"]);
     *store.revives.lock().unwrap() = true;
     let (_runtime, group) = process(&store);
     for _ in 0..600 {
         group.metrics.lag.set(1);
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
-    assert!(store.count("topics") > 10 && store.count("topic") > 10, "both were tried, and hang");
+    assert!(store.count("topics") > 10 && store.count("settings_of") > 10, "both were tried, and hang");
     let (owner, groups) = (store.longest_without("heartbeat"), store.longest_without("beat"));
     assert!(owner < SILENT_FOR, "{owner:?}");
     assert!(groups < Duration::from_secs(30), "{groups:?}");

@@ -12,10 +12,11 @@ use uuid::Uuid;
 use crate::backfill::{Backfill, BackfillLimits, BackfillStep};
 use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
 use crate::error::{Error, ErrorKind, Result};
-use crate::lease::{ClaimRequest, Claimed, Lease, LeaseId, LeaseToken, OffsetRange, Settlement};
+use crate::lease::{ClaimRequest, Claimed, Lease, LeaseId, LeaseToken, OffsetRange};
 use crate::maintain::{JobRun, JobStatus};
 use crate::message::{Message, NewMessage, Offset, Published};
 use crate::name::{GroupName, Owner, TopicName};
+use crate::settle::Settlement;
 use crate::store::wake::Hub;
 use crate::store::{
     Ack, AuditEntry, Beat, CleanStep, Detected, Finding, ForceCompleted, Lifecycle, Maintained, Moved,

@@ -2,9 +2,9 @@
 
 use super::case::{Case, bury, failed, retry};
 use crate::error::ErrorKind;
-use crate::lease::Outcome;
 use crate::limits::ERROR_TEXT_BYTES_MAX;
 use crate::message::NewMessage;
+use crate::settle::Outcome;
 use crate::subscription::Start;
 
 /// The exact bytes and every field, with the reason, the count and the time.

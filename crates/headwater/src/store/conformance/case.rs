@@ -9,11 +9,10 @@ use super::harness::Harness;
 use crate::clock::{Clock, ManualClock};
 use crate::dead_letter::{DeadLetter, DeadLetterSelection};
 use crate::error::{Error, ErrorKind, Result};
-use crate::lease::{
-    ClaimRequest, Claimed, GroupLimits, Lease, LeaseId, OffsetRange, Outcome, Settlement, Want,
-};
+use crate::lease::{ClaimRequest, Claimed, GroupLimits, Lease, LeaseId, OffsetRange, Want};
 use crate::message::{Message, NewMessage, Offset};
 use crate::name::{GroupName, Owner, TopicName};
+use crate::settle::{Outcome, Settlement};
 use crate::store::{OpenOptions, Store};
 use crate::subscription::{Outstanding, Start, Subscription, SubscriptionStatus};
 use crate::topic::{TopicSettings, TopicStatus};

@@ -6,8 +6,8 @@ use jiff::SignedDuration;
 
 use super::case::{Case, Scene, failed, payloads_of, range, retry};
 use crate::error::ErrorKind;
-use crate::lease::{Outcome, Settlement};
 use crate::message::NewMessage;
+use crate::settle::{Outcome, Settlement};
 use crate::topic::TopicSettings;
 
 const SILENT_MS: u64 = 15_000;

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::case::{Case, bury, offsets_of, payloads_of, range, retry};
-use crate::lease::Outcome;
 use crate::limits::PROMOTE_MESSAGES_MAX;
 use crate::message::NewMessage;
+use crate::settle::Outcome;
 use crate::subscription::Start;
 use crate::topic::TopicSettings;
 

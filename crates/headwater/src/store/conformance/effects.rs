@@ -7,9 +7,11 @@ use std::sync::Arc;
 
 use super::case::{Case, Scene};
 use crate::error::{Error, ErrorKind, Result};
-use crate::lease::{Lease, OffsetRange, Outcome, Settlement};
+#[cfg(feature = "sqlite")]
+use crate::handler::{HandlerGuard, HandlerRun, Said};
+use crate::lease::{Lease, OffsetRange};
 use crate::message::{Message, Offset};
-use crate::settle::{Verdict, WaitingKeys};
+use crate::settle::{Outcome, Settlement, Verdict};
 use crate::store::Store;
 
 /// What a case's handler says of a message, after it wrote its effect.
@@ -87,8 +89,8 @@ pub(super) async fn handle(
     }
     #[cfg(feature = "sqlite")]
     if let Some(sqlite) = scene.store.as_sqlite() {
-        let work = sqlite_work(lease, messages, handler, say);
-        return Ok(sqlite.handle_in_transaction(work).await?.verdicts);
+        let work = sqlite_work(scene, lease, messages.clone(), handler, say);
+        return Ok(of_each(&messages, &sqlite.handle_in_transaction(work).await?));
     }
     unreachable!("{} hands out no transaction", scene.store.engine())
 }
@@ -128,24 +130,33 @@ async fn handle_on_postgres(
 
 #[cfg(feature = "sqlite")]
 fn sqlite_work(
+    scene: &Scene,
     lease: &Lease,
     messages: Vec<Message>,
     handler: &str,
     say: Say,
 ) -> crate::store::sqlite::TransactionWork {
-    let lease = lease.clone();
+    let (lease, policy) =
+        (lease.clone(), crate::settle::RetryPolicy::from(&scene.subscription.topic.settings));
+    let guard = HandlerGuard::apart(&scene.subscription);
     crate::store::sqlite::TransactionWork {
         handler_name: handler.to_owned(),
         lease: lease.id(),
-        messages,
-        waiting: WaitingKeys::default(),
-        handler: Arc::new(move |connection, message| {
+        run: HandlerRun::new(&guard, messages.clone().into(), &lease, &policy),
+        handler: Box::new(move |connection, message| {
             let insert = sqlite_sql("INSERT INTO {effect} (payload) VALUES (?1)");
-            connection.execute(&insert, [text(message)]).expect("the effect is written");
-            say(message)
+            connection.execute(&insert, [text(&message[0])]).expect("the effect is written");
+            Ok(say(&message[0]))
         }),
-        decide: Box::new(move |verdicts| settlement(&lease, verdicts)),
+        decide: Box::new(move |said| settlement(&lease, of_each(&messages, said))),
     }
+}
+
+/// What was said of each message.
+#[cfg(feature = "sqlite")]
+fn of_each(messages: &[Message], said: &Said) -> Vec<(Offset, Verdict)> {
+    let of = |message: &Message| said.verdicts.iter().find(|(offset, _)| *offset == message.offset).cloned();
+    messages.iter().map(|message| of(message).unwrap_or((message.offset, Verdict::Done))).collect()
 }
 
 /// Everything in the lease is done, but what failed: that comes again at once.
@@ -192,7 +203,7 @@ pub(super) async fn give_up_half_way(scene: &Scene, lease: &Lease, handler: &str
             let _ = gate.lock().expect("no panic while held").recv();
             Verdict::Done
         });
-        let work = sqlite_work(lease, messages, handler, say);
+        let work = sqlite_work(scene, lease, messages, handler, say);
         let store = Arc::clone(&scene.store);
         let caller = tokio::spawn(async move {
             let sqlite = store.as_sqlite().expect("the same store");

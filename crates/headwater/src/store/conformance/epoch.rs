@@ -6,8 +6,9 @@ use std::time::Duration;
 use super::case::{Case, DEADLINE, failed, offsets_of};
 use crate::error::ErrorKind;
 use crate::headwater::Headwater;
-use crate::lease::{ClaimRequest, Claimed, Settlement, Want};
+use crate::lease::{ClaimRequest, Claimed, Want};
 use crate::message::{Message, NewMessage};
+use crate::settle::Settlement;
 use crate::store::conformance::case::{Scene, owner};
 use crate::topic::TopicSettings;
 

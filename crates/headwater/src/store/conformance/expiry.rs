@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::case::{Case, Scene, offsets_of, range, spanned};
 use super::log_capture;
-use crate::lease::Outcome;
+use crate::settle::Outcome;
 use crate::topic::TopicSettings;
 
 fn ten_seconds() -> TopicSettings {

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::case::{Case, failed, offsets_of, range};
 use crate::error::ErrorKind;
-use crate::lease::{LeaseId, LeaseToken, Outcome};
+use crate::lease::{LeaseId, LeaseToken};
+use crate::settle::Outcome;
 use crate::topic::TopicSettings;
 
 const TEN: Duration = Duration::from_secs(10);

@@ -10,8 +10,8 @@ use super::case::{Case, DEADLINE, Scene, failed, offsets_of, owner, range, spann
 use super::log_capture;
 use super::wake::{arm, woken};
 use crate::error::ErrorKind;
-use crate::lease::{Outcome, Settlement};
 use crate::message::NewMessage;
+use crate::settle::{Outcome, Settlement};
 use crate::topic::{Ordering, TopicSettings};
 
 /// For how long an owner may be silent, unless a case says otherwise.

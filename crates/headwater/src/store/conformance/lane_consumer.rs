@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use super::case::Scene;
 use crate::error::ErrorKind;
-use crate::lease::{Lease, OffsetRange, Outcome, Settlement};
+use crate::lease::{Lease, OffsetRange};
 use crate::message::Message;
+use crate::settle::{Outcome, Settlement};
 
 /// What a handler says of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

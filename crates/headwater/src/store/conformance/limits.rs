@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use super::case::{Case, DEADLINE, Scene, failed, owner, pause, retry, spanned};
 use super::lane_consumer::{Handled, LaneConsumer};
 use crate::error::ErrorKind;
-use crate::lease::{ClaimRequest, Claimed, GroupLimits, Lease, Outcome, RateLimit, Want};
+use crate::lease::{ClaimRequest, Claimed, GroupLimits, Lease, RateLimit, Want};
 use crate::message::NewMessage;
+use crate::settle::Outcome;
 use crate::topic::{Ordering, TopicSettings};
 
 fn in_flight(most: u32) -> GroupLimits {

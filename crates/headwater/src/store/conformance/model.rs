@@ -9,8 +9,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use crate::lease::{Lease, LeaseToken, OffsetRange, Outcome, Parts, Settlement, attempts_after_expiry};
+use crate::lease::{Lease, LeaseToken, OffsetRange, attempts_after_expiry};
 use crate::message::{Message, NewMessage, Published};
+use crate::settle::{Outcome, Parts, Settlement};
 use crate::topic::TopicSettings;
 
 /// What a group knows of one offset it was handed. An offset it does not know is fresh.

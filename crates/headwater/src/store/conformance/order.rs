@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::case::{Case, Scene, payloads_of, spanned};
 use super::lane_consumer::{Handled, LaneConsumer};
 use super::rng::{Rng, seeds};
-use crate::lease::Outcome;
 use crate::limits::PARKED_PER_LANE_MAX;
 use crate::message::{Message, NewMessage};
+use crate::settle::Outcome;
 use crate::topic::{Ordering, TopicSettings};
 
 /// Seeds that once found a bug.

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::case::{Case, owner, range, retry};
-use crate::lease::Outcome;
 use crate::message::NewMessage;
+use crate::settle::Outcome;
 use crate::subscription::{Outstanding, OutstandingState, Start, SubscriptionId};
 use crate::topic::{Ordering, TopicSettings};
 

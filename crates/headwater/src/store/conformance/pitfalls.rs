@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::case::{Case, Scene, failed, group, offsets_of, owner};
 use super::life::{HOUR, INTERVAL, MOMENT, TIMEOUT, counted, lively, told};
 use crate::error::ErrorKind;
-use crate::lease::Settlement;
+use crate::settle::Settlement;
 use crate::store::{Pulse, TrackStep};
 use crate::subscription::{MissedMessages, Start, SubscriptionState, Transition};
 use crate::topic::TopicSettings;

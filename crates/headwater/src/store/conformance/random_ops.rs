@@ -6,8 +6,9 @@ use super::case::{Case, DEADLINE, Scene, group, pause, range, retry, topic};
 use super::model::Model;
 use super::rng::{Rng, seeds};
 use crate::error::ErrorKind;
-use crate::lease::{LeaseId, OffsetRange, Outcome, Settlement};
+use crate::lease::{LeaseId, OffsetRange};
 use crate::message::{NewMessage, Offset};
+use crate::settle::{Outcome, Settlement};
 use crate::subscription::Start;
 use crate::topic::{Semantics, TopicSettings};
 

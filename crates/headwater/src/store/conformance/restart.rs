@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use super::case::{Case, bury, failed, group, offsets_of, owner, payloads_of, range, retry, topic};
 use crate::error::ErrorKind;
-use crate::lease::{ClaimRequest, LeaseId, LeaseToken, Outcome, Settlement};
+use crate::lease::{ClaimRequest, LeaseId, LeaseToken};
 use crate::message::NewMessage;
+use crate::settle::{Outcome, Settlement};
 use crate::subscription::Start;
 use crate::topic::TopicSettings;
 

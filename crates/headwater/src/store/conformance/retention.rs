@@ -7,10 +7,9 @@ use super::effects::{Effects, handle};
 use super::life::{HOUR, MODES, MOMENT, lively, missed, without_groups};
 use super::log_capture;
 use crate::error::ErrorKind;
-use crate::lease::Outcome;
 use crate::message::{NewMessage, Offset};
 use crate::name::{Owner, TopicName};
-use crate::settle::Verdict;
+use crate::settle::{Outcome, Verdict};
 use crate::subscription::{MissedMessages, Start, SubscriptionState, Transition};
 use crate::topic::{Semantics, TopicSettings, Tracking};
 

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::case::{Case, bury, failed, offsets_of, owner, range, retry, spanned};
 use crate::error::ErrorKind;
-use crate::lease::{LeaseId, LeaseToken, Outcome, Settlement};
+use crate::lease::{LeaseId, LeaseToken};
+use crate::settle::{Outcome, Settlement};
 use crate::subscription::Start;
 use crate::topic::TopicSettings;
 

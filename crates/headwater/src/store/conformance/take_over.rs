@@ -6,7 +6,8 @@ use std::time::Instant;
 use super::case::{Case, DEADLINE, Scene, failed, owner, pause, range};
 use super::processes;
 use crate::error::ErrorKind;
-use crate::lease::{Lease, Settlement};
+use crate::lease::Lease;
+use crate::settle::Settlement;
 
 /// For how long an owner may be silent.
 const SILENT_MS: u64 = 15_000;

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use super::case::{Case, Scene, payloads_of};
-use crate::lease::Outcome;
 use crate::limits::SAFETY_POLL;
 use crate::message::NewMessage;
+use crate::settle::Outcome;
 use crate::store::Wake;
 use crate::subscription::Start;
 use crate::topic::TopicSettings;

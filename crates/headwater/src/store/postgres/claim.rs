@@ -8,13 +8,11 @@ use super::PostgresStore;
 use super::clock::{self, On};
 use super::time::{millis, stored};
 use crate::error::Result;
-use crate::lease::{
-    ClaimRequest, Claimed, Epoch, Lease, LeaseId, LeaseToken, OffsetRange, Outcome, RateLimit, Settlement,
-    Want,
-};
+use crate::lease::{ClaimRequest, Claimed, Epoch, Lease, LeaseId, LeaseToken, OffsetRange, RateLimit, Want};
 use crate::limits::{ADVANCE_ROWS_MAX, GAPS_NOTED_MAX, PARKED_PER_LANE_MAX};
 use crate::message::Offset;
 use crate::name::Owner;
+use crate::settle::{Outcome, Settlement};
 use crate::store::Store;
 use crate::subscription::{SubscriptionId, SubscriptionState};
 use crate::topic::TopicId;

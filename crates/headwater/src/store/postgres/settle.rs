@@ -11,9 +11,10 @@ use super::clock::{self, On};
 use super::heartbeat::ANSWER_TIMEOUT;
 use super::time::millis;
 use crate::error::{Error, ErrorKind, Result};
-use crate::lease::{LeaseId, LeaseToken, OffsetRange, Outcome, Parts, Settlement};
+use crate::lease::{LeaseId, LeaseToken, OffsetRange};
 use crate::lease_thread::LeaseThread;
 use crate::limits::DELAY_MAX;
+use crate::settle::{Outcome, Parts, Settlement};
 use crate::topic::TopicId;
 
 /// Settles, and asks again about what is lost if the clock stepped meanwhile: it may be held still.

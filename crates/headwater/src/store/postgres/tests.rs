@@ -9,9 +9,10 @@ use uuid::Uuid;
 
 use super::connect::Connections;
 use super::{PostgresStore, migrate, newest};
-use crate::lease::{ClaimRequest, Settlement, Want};
+use crate::lease::{ClaimRequest, Want};
 use crate::name::{GroupName, Owner, TopicName};
 use crate::namespace::Namespace;
+use crate::settle::Settlement;
 use crate::store::{Lifecycle, OpenOptions, Store};
 use crate::subscription::{Start, Subscription};
 use crate::topic::TopicSettings;

@@ -28,9 +28,9 @@ use super::time::stored;
 use super::{PostgresStore, fault};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
-use crate::lease::{Parts, Settlement};
 use crate::message::{NewMessage, Published, validate_batch};
 use crate::name::{TopicName, check_name};
+use crate::settle::{Parts, Settlement};
 use crate::store::wake::Hub;
 use crate::topic::TopicId;
 

@@ -14,9 +14,9 @@ use super::work::Work;
 use super::{audit, decode, fault, group, millis, row_key, tracking};
 use crate::backfill::{Backfill, BackfillLimits, BackfillState, BackfillStep};
 use crate::error::{Error, ErrorKind};
-use crate::lease::ranges::{Masks, segments};
 use crate::message::Offset;
 use crate::name::{GroupName, Owner, TopicName};
+use crate::store::sqlite::ranges::{Masks, segments};
 use crate::subscription::SubscriptionState;
 use crate::topic::{TopicId, Tracking};
 

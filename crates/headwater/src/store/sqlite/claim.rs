@@ -15,11 +15,12 @@ use super::work::{BoxCommand, Job, Kind, Work};
 use super::{decode, millis, settle};
 use crate::error::{Error, ErrorKind};
 use crate::lease::{
-    ClaimRequest, Claimed, HandOut, Lease, LeaseToken, OffsetRange, Outcome, Settlement, Want,
-    attempts_after_expiry, hand_out_again,
+    ClaimRequest, Claimed, HandOut, Lease, LeaseToken, OffsetRange, Want, attempts_after_expiry,
+    hand_out_again,
 };
 use crate::message::Offset;
 use crate::name::Owner;
+use crate::settle::{Outcome, Settlement};
 use crate::subscription::{SubscriptionId, SubscriptionState};
 use crate::topic::TopicId;
 

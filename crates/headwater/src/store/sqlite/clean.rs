@@ -14,10 +14,10 @@ use super::fault::Attempt;
 use super::standing::{Extent, Standing, any_counts, bounded, waiting, watermark};
 use super::work::Work;
 use super::{OFFSET_MAX, decode, lanes, offset_of, row_key, settle};
-use crate::lease::ranges::Ranges;
 use crate::message::Offset;
 use crate::name::GroupName;
 use crate::store::CleanStep;
+use crate::store::sqlite::ranges::Ranges;
 use crate::subscription::MissedMessages;
 use crate::topic::TopicId;
 

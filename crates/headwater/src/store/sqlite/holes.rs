@@ -21,9 +21,10 @@ use super::range::Part;
 use super::work::Work;
 use super::{clean, decode, fetch, offset_of, reader, row_key, settle};
 use crate::error::Result;
-use crate::lease::ranges::Ranges;
-use crate::lease::{LeaseId, OffsetRange, Outcome, Parts, Settlement};
+use crate::lease::{LeaseId, OffsetRange};
 use crate::message::Message;
+use crate::settle::{Outcome, Parts, Settlement};
+use crate::store::sqlite::ranges::Ranges;
 use crate::store::{FetchBound, Fetched};
 use crate::topic::TopicId;
 

@@ -8,8 +8,8 @@ use rusqlite::Connection;
 use super::fault::Attempt;
 use super::standing::{Held, Standing, outstanding};
 use super::{decode, offset_of, row_key};
-use crate::lease::ranges::Ranges;
 use crate::message::lane_of;
+use crate::store::sqlite::ranges::Ranges;
 use crate::topic::TopicId;
 
 /// The cursors of a subscription's lanes, and what is outstanding in each. One that is not ordered has one without a number.

@@ -6,7 +6,7 @@ use rusqlite::Connection;
 
 use super::fault::Attempt;
 use super::{decode, offset_of, row_key};
-use crate::lease::ranges::Ranges;
+use crate::store::sqlite::ranges::Ranges;
 use crate::topic::TopicId;
 
 /// Messages stored in some ranges.

@@ -6,10 +6,10 @@ use super::fault::Attempt;
 use super::standing::Standing;
 use super::work::Work;
 use super::{audit, group, pending, settle, subscribe};
-use crate::lease::ranges::Ranges;
 use crate::message::Offset;
 use crate::name::{GroupName, TopicName};
 use crate::store::Moved;
+use crate::store::sqlite::ranges::Ranges;
 use crate::subscription::Start;
 use crate::topic::TopicId;
 

@@ -11,8 +11,9 @@ use super::range::{DUE_NOW, Part, next_token};
 use super::work::Work;
 use super::{acks, audit, decode, millis, row_key};
 use crate::error::{Error, Result};
-use crate::lease::{LeaseId, LeaseToken, OffsetRange, Outcome, Parts, Settlement};
+use crate::lease::{LeaseId, LeaseToken, OffsetRange};
 use crate::message::lane_of;
+use crate::settle::{Outcome, Parts, Settlement};
 use crate::topic::TopicId;
 
 /// Settles leases, each for itself.

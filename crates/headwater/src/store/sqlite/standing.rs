@@ -5,7 +5,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::decode;
 use super::fault::Attempt;
 use crate::error::Error;
-use crate::lease::ranges::Ranges;
+use crate::store::sqlite::ranges::Ranges;
 use crate::subscription::SubscriptionState;
 use crate::topic::{Semantics, TopicId, Tracking};
 

@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::*;
-use crate::lease::{Outcome, Want};
+use crate::lease::Want;
 use crate::name::Owner;
+use crate::settle::Outcome;
 
 mod disk;
 mod doctor;

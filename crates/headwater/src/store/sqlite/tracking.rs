@@ -15,8 +15,8 @@ use super::work::Work;
 use super::{OFFSET_MAX, backfill, decode, group, row_key};
 use crate::backfill::BackfillLimits;
 use crate::error::{Error, ErrorKind};
-use crate::lease::ranges::Ranges;
 use crate::limits::TRACKED_GROUPS_MAX;
+use crate::store::sqlite::ranges::Ranges;
 use crate::subscription::SubscriptionState;
 use crate::topic::{TopicId, Tracking};
 

@@ -12,7 +12,6 @@
 //! whatever a handler does to its transaction it does to its own batch only.
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use rusqlite::{Connection, params};
@@ -20,11 +19,12 @@ use rusqlite::{Connection, params};
 use super::fault::{Attempt, Fault};
 use super::work::{Kind, Work};
 use super::{SqliteStore, settle};
-use crate::error::{Error, ErrorKind, Result, panic_text};
-use crate::lease::{LeaseId, Settlement};
-use crate::message::{Message, Offset};
+use crate::codec::DecodeError;
+use crate::error::{Error, ErrorKind, Result};
+use crate::handler::{HandlerRun, Messages, Said};
+use crate::lease::LeaseId;
 use crate::name::check_name;
-use crate::settle::{Verdict, WaitingKeys};
+use crate::settle::{Settlement, Verdict};
 
 const SAVEPOINT: &str = "SAVEPOINT headwater_message";
 const RELEASE: &str = "RELEASE headwater_message";
@@ -35,10 +35,10 @@ const ROLLBACK_TO: &str = "ROLLBACK TO headwater_message";
 /// It runs on the thread that writes, so nothing else is written meanwhile: keep it short, and do not wait for anything
 /// in it. Its statements see and change the store's own file. Leave BEGIN, COMMIT and ROLLBACK to the store: a handler
 /// that ends the transaction is told so, and its batch is not settled.
-pub type SqliteHandler = Arc<dyn Fn(&Connection, &Message) -> Verdict + Send + Sync>;
+pub(crate) type Handle = Box<dyn Fn(&Connection, Messages) -> Result<Verdict, DecodeError> + Send>;
 
 /// Turns what handlers said into the settlement of their lease.
-pub(crate) type Decide = Box<dyn FnOnce(Vec<(Offset, Verdict)>) -> Settlement + Send>;
+pub(crate) type Decide = Box<dyn FnOnce(&Said) -> Settlement + Send>;
 
 /// A lease's messages to be handled in one transaction.
 pub(crate) struct TransactionWork {
@@ -46,12 +46,10 @@ pub(crate) struct TransactionWork {
     pub(crate) handler_name: String,
     /// The lease.
     pub(crate) lease: LeaseId,
-    /// Its messages, offsets rising.
-    pub(crate) messages: Vec<Message>,
-    /// In a lane: which keys wait. Their later messages are not started.
-    pub(crate) waiting: WaitingKeys,
-    /// What handles them.
-    pub(crate) handler: SqliteHandler,
+    /// Its messages, and the rules by which they are handled.
+    pub(crate) run: HandlerRun<Messages>,
+    /// What handles them, one at a time.
+    pub(crate) handler: Handle,
     /// Decides what becomes of the lease.
     pub(crate) decide: Decide,
 }
@@ -61,34 +59,25 @@ impl fmt::Debug for TransactionWork {
         f.debug_struct("TransactionWork")
             .field("handler_name", &self.handler_name)
             .field("token", &self.lease.token)
-            .field("messages", &self.messages.len())
+            .field("messages", &self.run.messages().len())
             .finish_non_exhaustive()
     }
-}
-
-/// What became of a work that was committed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct TransactionDone {
-    /// What was said of each message that was started, or found in the inbox.
-    pub(crate) verdicts: Vec<(Offset, Verdict)>,
-    /// Those that the inbox knew: done, and not run again.
-    pub(crate) repeated: Vec<Offset>,
 }
 
 impl SqliteStore {
     /// Handles a lease's messages and settles it, in one durable transaction. `LeaseLost` if the lease is lost before
     /// it commits: then nothing of it happened. A message whose handler fails or panics leaves no effect, and the
     /// others keep theirs.
-    pub(crate) async fn handle_in_transaction(&self, work: TransactionWork) -> Result<TransactionDone> {
+    pub(crate) async fn handle_in_transaction(&self, work: TransactionWork) -> Result<Said> {
         check_name("handler", &work.handler_name)?;
         let (mut todo, holes) = (Some(work), Arc::clone(&self.holes));
         self.write(Kind::Handle, move |open| match todo.take() {
             Some(todo) => {
                 // No verdict names a hole, so it is acked with the rest.
                 let passed: Vec<_> = holes.under(open, 0, &todo.lease, None)?.into_iter().collect();
-                let done = run(open, todo)?;
+                let said = run(open, todo)?;
                 super::holes::miss(open, &passed, |_| true)?;
-                Ok(done)
+                Ok(said)
             }
             // Only a group that broke is run again, and this kind shares no group.
             None => Err(Error::new(ErrorKind::Database, "a transaction was run twice").into()),
@@ -97,50 +86,38 @@ impl SqliteStore {
     }
 }
 
-fn run(open: &mut Work<'_>, todo: TransactionWork) -> Attempt<TransactionDone> {
+fn run(open: &mut Work<'_>, mut todo: TransactionWork) -> Attempt<Said> {
     if settle::held(open, &todo.lease, open.now_ms())?.is_empty() {
         // Nothing was started, so nobody handles in vain what another has.
         return Err(Error::lease_lost(todo.lease.token.0).into());
     }
-    let mut done = TransactionDone::default();
-    let mut waiting = todo.waiting.clone();
-    for message in &todo.messages {
-        if waiting.hold(message) {
-            done.verdicts.push((message.offset, Verdict::Release));
-            continue;
+    while let Some(at) = todo.run.next_one() {
+        if let Some(verdict) = handle_one(open, &todo, at)? {
+            todo.run.said(at, verdict);
         }
-        let verdict = match handle_one(open, &todo, message)? {
-            Some(verdict) => verdict,
-            None => {
-                done.repeated.push(message.offset);
-                Verdict::Done
-            }
-        };
-        waiting.said(message, &verdict);
-        done.verdicts.push((message.offset, verdict));
     }
-    let settlement = (todo.decide)(done.verdicts.clone()).normalized()?;
+    let said = todo.run.finish();
+    let settlement = (todo.decide)(&said).normalized()?;
     // Refused, it takes everything of this transaction with it.
     settle::settle(open, &[settlement])?.remove(0)?;
-    Ok(done)
+    Ok(said)
 }
 
-/// Enters and handles one message; `None` if the inbox knew it.
-fn handle_one(open: &Work<'_>, todo: &TransactionWork, message: &Message) -> Attempt<Option<Verdict>> {
-    let connection = open.connection;
+/// Enters and handles one message; `None` if the inbox knew it: then it is done.
+fn handle_one(open: &Work<'_>, todo: &TransactionWork, at: usize) -> Attempt<Option<Verdict>> {
+    let (connection, message) = (open.connection, todo.run.messages().part(at..at + 1));
     execute(connection, SAVEPOINT)?;
     let entered = connection.prepare_cached(super::sql!("transaction/enter.sql"))?.execute(params![
         todo.handler_name,
-        message.message_id.as_bytes().as_slice(),
+        message[0].message_id.as_bytes().as_slice(),
         open.now_ms()
     ])?;
     if entered == 0 {
         execute(connection, RELEASE)?;
         return Ok(None);
     }
-    let ran = catch_unwind(AssertUnwindSafe(|| (todo.handler)(connection, message)));
-    let verdict =
-        ran.unwrap_or_else(|panic| Verdict::Failed(format!("the handler panicked: {}", panic_text(&*panic))));
+    let handle = || (todo.handler)(connection, message.clone());
+    let verdict = todo.run.guard().one_now(&message[0], todo.run.attempt(), handle);
     if connection.is_autocommit() {
         return Err(ended(todo).into());
     }

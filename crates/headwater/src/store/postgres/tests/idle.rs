@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::clock::{Clock, ManualClock};
-use crate::lease::Outcome;
+use crate::settle::Outcome;
 use crate::subscription::{SubscriptionId, Transition};
 use crate::topic::Ordering;
 use crate::{Offset, OffsetRange};

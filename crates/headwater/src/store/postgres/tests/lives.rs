@@ -2,7 +2,8 @@
 
 use super::races::{claim_of, in_time, until_true};
 use super::*;
-use crate::lease::{GroupLimits, Outcome};
+use crate::lease::GroupLimits;
+use crate::settle::Outcome;
 use crate::store::{Beat, Pulse};
 use crate::subscription::{Activity, SubscriptionState, Transition};
 use crate::{ManualClock, OffsetRange};

@@ -1,7 +1,7 @@
 //! What operators do to topics and groups, and who may.
 
 use super::*;
-use crate::lease::Outcome;
+use crate::settle::Outcome;
 use crate::store::{Beat, Moved, Pulse};
 use crate::subscription::{Activity, DeliveryPolicy, SubscriptionState, Transition};
 use crate::topic::{Ordering, Partition, Storage};

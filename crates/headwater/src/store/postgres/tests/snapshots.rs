@@ -3,7 +3,7 @@
 use super::races::claim_of;
 use super::*;
 use crate::ManualClock;
-use crate::lease::Outcome;
+use crate::settle::Outcome;
 
 /// How many index entries of the namespace a claim visits. Those of dead rows count.
 async fn entries(scene: &Scene, client: &Client, claim: &str) -> i64 {

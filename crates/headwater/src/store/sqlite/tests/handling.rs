@@ -1,41 +1,46 @@
 //! Handlers on the writer's thread: whatever one does to its transaction, it does to nobody else's.
 
-use crate::Message;
-use crate::lease::LeaseId;
-use crate::settle::{RetryPolicy, Verdict, WaitingKeys};
+use crate::handler::{HandlerGuard, HandlerRun, Said};
+use crate::lease::Lease;
+use crate::settle::{RetryPolicy, Verdict};
+use crate::{Message, Offset};
 
-use super::super::transaction::TransactionDone;
 use super::*;
 
 type Handle = fn(&Connection) -> Verdict;
 
 /// Claims one message and handles it.
-async fn handle(
-    store: &SqliteStore,
-    subscription: &Subscription,
-    handler: Handle,
-) -> Result<TransactionDone> {
+async fn handle(store: &SqliteStore, subscription: &Subscription, handler: Handle) -> Result<Said> {
     let lease = store.claim(&request(subscription, 1)).await.unwrap().leases.remove(0);
     let messages = store.fetch(lease.topic_id, lease.range).await.unwrap();
-    store.handle_in_transaction(work(lease.id(), messages, handler)).await
+    store.handle_in_transaction(work(subscription, &lease, messages, handler)).await
 }
 
-fn work(lease: LeaseId, messages: Vec<Message>, handler: Handle) -> TransactionWork {
+fn work(
+    subscription: &Subscription,
+    lease: &Lease,
+    messages: Vec<Message>,
+    handler: Handle,
+) -> TransactionWork {
+    let (guard, id) = (HandlerGuard::apart(subscription), lease.id());
+    let policy = RetryPolicy::from(&subscription.topic.settings);
+    let offsets: Vec<_> = messages.iter().map(|message| message.offset).collect();
     TransactionWork {
         handler_name: "mailer".into(),
-        lease: lease.clone(),
-        messages,
-        waiting: WaitingKeys::default(),
-        handler: Arc::new(move |connection, _| handler(connection)),
-        decide: Box::new(move |verdicts| {
-            let outcome = |verdict| match verdict {
-                Verdict::Done => Outcome::Ack,
-                Verdict::Release => Outcome::Release,
-                Verdict::Failed(error) => Outcome::Retry { after: Duration::ZERO, error, key: None },
-                other => panic!("no handler here says {other:?}"),
+        lease: id.clone(),
+        run: HandlerRun::new(&guard, messages.into(), lease, &policy),
+        handler: Box::new(move |connection, _| Ok(handler(connection))),
+        decide: Box::new(move |said| {
+            let outcome = |offset| match said.verdicts.iter().find(|(of, _)| *of == offset) {
+                None => Outcome::Ack,
+                Some((_, Verdict::Release)) => Outcome::Release,
+                Some((_, Verdict::Failed(error))) => {
+                    Outcome::Retry { after: Duration::ZERO, error: error.clone(), key: None }
+                }
+                Some((_, other)) => panic!("no handler here says {other:?}"),
             };
-            let part = |(offset, verdict)| (OffsetRange::one(offset), outcome(verdict));
-            Settlement::each(lease, verdicts.into_iter().map(part).collect())
+            let part = |offset| (OffsetRange::one(offset), outcome(offset));
+            Settlement::each(id, offsets.into_iter().map(part).collect())
         }),
     }
 }
@@ -70,7 +75,8 @@ async fn a_handler_that_ends_the_transaction_is_told_so_and_harms_no_neighbour()
                 tokio::spawn(async move { store.publish(&topic("others"), &messages(1)).await })
             })
             .collect();
-        let error = store.handle_in_transaction(work(lease.id(), fetched, handler)).await.unwrap_err();
+        let error =
+            store.handle_in_transaction(work(&subscription, &lease, fetched, handler)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error:?}");
         assert!(error.to_string().contains("mailer ended the transaction"), "{error}");
         for neighbour in neighbours {
@@ -108,7 +114,7 @@ async fn a_handler_that_begins_or_panics_only_fails() {
     };
     assert_eq!((count("effect"), count("headwater_inbox")), (0, 0));
     let done = handle(&store, &subscription, |connection| run(connection, "INSERT INTO effect VALUES (1)"));
-    assert_eq!(done.await.unwrap().repeated, []);
+    assert_eq!(done.await.unwrap(), Said::default());
     assert_eq!((count("effect"), count("headwater_inbox")), (1, 1));
 }
 
@@ -147,16 +153,16 @@ async fn messages_behind_a_failed_one_of_their_key_are_not_started() {
     store.publish(&topic("orders"), &batch).await.unwrap();
     let mut lease = store.claim(&request(&subscription, 3)).await.unwrap().leases.remove(0);
     let messages = store.fetch(lease.topic_id, lease.range).await.unwrap();
-    let mut todo = work(lease.id(), messages, |_| Verdict::Done);
     lease.lane = Some(0);
-    todo.waiting = WaitingKeys::of(&lease, &RetryPolicy::from(&subscription.topic.settings));
-    todo.handler = Arc::new(|_, message| match message.offset.0 {
-        1 => Verdict::Failed("x".into()),
-        _ => Verdict::Done,
+    let mut todo = work(&subscription, &lease, messages, |_| Verdict::Done);
+    todo.handler = Box::new(|_, message| match message[0].offset.0 {
+        1 => Ok(Verdict::Failed("x".into())),
+        2 => Ok(Verdict::Done),
+        offset => panic!("{offset} was started"),
     });
-    let done = store.handle_in_transaction(todo).await.unwrap();
-    let said: Vec<Verdict> = done.verdicts.into_iter().map(|(_, verdict)| verdict).collect();
-    assert_eq!(said, [Verdict::Failed("x".into()), Verdict::Done, Verdict::Release]);
+    let said = store.handle_in_transaction(todo).await.unwrap();
+    let failed = (Offset(1), Verdict::Failed("x".into()));
+    assert_eq!(said.verdicts, [failed, (Offset(3), Verdict::Release)]);
 }
 
 #[tokio::test]
@@ -170,7 +176,7 @@ async fn messages_missing_from_the_log_are_counted_by_a_handler_that_passes_them
     let lease = store.claim(&request(&subscription, 3)).await.unwrap().leases.remove(0);
     let fetched = store.fetch(lease.topic_id, lease.range).await.unwrap();
     assert_eq!(fetched.len(), 2);
-    store.handle_in_transaction(work(lease.id(), fetched, |_| Verdict::Done)).await.unwrap();
+    store.handle_in_transaction(work(&subscription, &lease, fetched, |_| Verdict::Done)).await.unwrap();
     let status = store.subscriptions(&topic("orders")).await.unwrap().remove(0);
     let range = status.missed.range.map(|(first, last)| (first.0, last.0));
     assert_eq!((status.missed.count, range), (1, Some((2, 2))));

@@ -7,11 +7,11 @@ use rusqlite::{Connection, params};
 
 use super::step::layers_of;
 use crate::lease::OffsetRange;
-use crate::lease::ranges::{Masks, segments};
 use crate::message::Offset;
 use crate::name::{GroupName, TopicName};
 use crate::store::Record;
 use crate::store::sqlite::fault::Attempt;
+use crate::store::sqlite::ranges::{Masks, segments};
 use crate::store::sqlite::standing::Extent;
 use crate::store::sqlite::{OFFSET_MAX, decode, offset_of, reader, row_key, topic};
 

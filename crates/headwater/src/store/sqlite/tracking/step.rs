@@ -16,9 +16,9 @@
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::{applied, forget_bits, set_applied, signed};
-use crate::lease::ranges::{Masks, Ranges, segments};
 use crate::store::TrackStep;
 use crate::store::sqlite::fault::Attempt;
+use crate::store::sqlite::ranges::{Masks, Ranges, segments};
 use crate::store::sqlite::standing::{self, Extent, Held, Standing, covering};
 use crate::store::sqlite::work::Work;
 use crate::store::sqlite::{OFFSET_MAX, decode, offset_of, row_key};

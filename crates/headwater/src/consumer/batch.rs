@@ -1,4 +1,4 @@
-//! Handling: a leased batch of messages, what a handler says of each, and the settlement that follows.
+//! A leased batch of a consumer that is driven by hand: what a handler says of each message, and the settlement that follows.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex};
@@ -7,12 +7,16 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::consumer::{BEAT_MAX, InUse, in_time};
+use super::heart::{BEAT_MAX, in_time};
+use super::pull::InUse;
 use crate::error::{Error, ErrorKind, Result};
-use crate::lease::{Lease, OffsetRange, Outcome, Settlement};
+use crate::handler::{HandlerRun, Said};
+use crate::lease::{Lease, OffsetRange};
 use crate::lease_thread::Owned;
 use crate::message::{Message, Offset};
-use crate::settle::{RetryPolicy, Verdict, WaitingKeys, outcomes_of, own_messages, with_followers_held};
+use crate::settle::{
+    Outcome, RetryPolicy, Settlement, Verdict, outcomes_of, own_messages, with_followers_held,
+};
 
 /// The pause before a settlement is repeated, and the longest one.
 const SETTLE_PAUSE: Duration = Duration::from_millis(50);
@@ -37,7 +41,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    pub(crate) fn new(
+    pub(super) fn new(
         of: InUse,
         lease: Lease,
         lease_for: Duration,
@@ -69,7 +73,7 @@ impl Batch {
         let settlement =
             if self.parked.is_empty() { Settlement::ack_all(&self.lease) } else { self.settlement(&[]) };
         self.settle(settlement).await?;
-        self.count(&[]);
+        self.of.group.guard.count(self.messages.len(), 0, &[]);
         Ok(())
     }
 
@@ -86,15 +90,15 @@ impl Batch {
     /// do not handle them. That is also so at the last attempt, where the one that failed is buried: what is to count as done
     /// behind it has to be named. [`Batch::handle`] sees to all of that.
     pub async fn settle_each(self, verdicts: Vec<(Offset, Verdict)>) -> Result<()> {
-        let verdicts = with_followers_held(&self.lease, &self.messages, verdicts);
-        self.settle_said(verdicts).await
+        let verdicts = with_followers_held(self.lease.lane.is_some(), &self.messages, verdicts);
+        let skipped = verdicts.iter().filter(|(_, verdict)| *verdict == Verdict::Skip).count() as u64;
+        self.settle_said(Said { verdicts, skipped }).await
     }
 
-    /// Settles with the verdicts of a caller that asked [`WaitingKeys`] what to handle.
-    async fn settle_said(self, verdicts: Vec<(Offset, Verdict)>) -> Result<()> {
-        let outcomes = outcomes_of(&self.lease, &self.messages, verdicts, &self.policy);
+    async fn settle_said(self, said: Said) -> Result<()> {
+        let outcomes = outcomes_of(&self.lease, &self.messages, said.verdicts, &self.policy);
         self.settle(self.settlement(&outcomes)).await?;
-        self.count(&outcomes);
+        self.of.group.guard.count(self.messages.len(), said.skipped, &outcomes);
         Ok(())
     }
 
@@ -111,8 +115,10 @@ impl Batch {
     }
 
     /// Handles the messages one after the other and settles them: extends the lease at a third of its time, also while the
-    /// handler blocks its thread, and keeps order per key where the subscription asks for it. `LeaseLost` if the lease is lost
-    /// meanwhile, or its time is over and no extension succeeded: the handler that runs is dropped, and others have the messages.
+    /// handler blocks its thread, and keeps order per key where the subscription asks for it. A panic of the handler and one that
+    /// takes longer than the consumer's timeout are failed attempts. Once the group is paused or cancelled, the messages that
+    /// were not begun are given back. `LeaseLost` if the lease is lost meanwhile, or its time is over and no extension succeeded:
+    /// the handler that runs is dropped, and others have the messages.
     pub async fn handle<H, F>(self, mut handler: H) -> Result<()>
     where
         H: FnMut(Message, u32) -> F,
@@ -123,23 +129,20 @@ impl Batch {
         }
         let (_keeping, lost) = self.keep();
         tokio::pin!(lost);
-        let mut verdicts = Vec::new();
-        let mut waiting = WaitingKeys::of(&self.lease, &self.policy);
-        for message in &self.messages {
-            if waiting.hold(message) {
-                continue;
-            }
+        let (guard, attempt) = (&self.of.group.guard, self.lease.attempt);
+        let mut run = HandlerRun::new(guard, &self.messages[..], &self.lease, &self.policy);
+        while let Some(at) = run.next_one() {
+            let message = &self.messages[at];
+            let start = || Ok(handler(message.clone(), attempt));
             let verdict = tokio::select! {
                 biased;
                 error = &mut lost => return Err(error),
-                verdict = handler(message.clone(), self.lease.attempt) => verdict,
+                verdict = guard.one(message, attempt, Instant::now(), || {}, start) => verdict,
             };
-            waiting.said(message, &verdict);
-            if !matches!(verdict, Verdict::Done | Verdict::Skip) {
-                verdicts.push((message.offset, verdict));
-            }
+            run.said(at, verdict);
         }
-        self.settle_said(verdicts).await
+        let said = run.finish();
+        self.settle_said(said).await
     }
 
     /// Extends the lease on the thread for leases, until the first part is dropped. The second one answers if it is lost.
@@ -212,13 +215,6 @@ impl Batch {
                 settled => return settled,
             }
         }
-    }
-
-    /// Counts what became of the messages: all are done but those of another outcome.
-    fn count(&self, outcomes: &[(Offset, Outcome)]) {
-        let group = &self.of.group;
-        group.metrics.acked.add((self.messages.len() - outcomes.len()) as u64);
-        outcomes.iter().for_each(|(_, outcome)| group.count(outcome));
     }
 
     /// Everything in the lease's range is acked except what has another outcome.

@@ -1,0 +1,86 @@
+//! What the leases of one group in this process share, and what the end of one sets in motion.
+//!
+//! Settling goes one way: a worker has the settler settle the lease in hand, and the settler's task tells these, which know
+//! neither of them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use tokio::sync::Notify;
+
+use super::standing::Standing;
+use crate::lease::Lease;
+use crate::observe::metrics::GroupMetrics;
+use crate::subscription::Subscription;
+
+/// With so many leases not settled yet, a group claims nothing more: the database hands out, and does not take back.
+pub(super) const HELD_MAX: usize = 4_000;
+
+/// The leases of one group in this process.
+#[derive(Debug)]
+pub(crate) struct GroupLeases {
+    pub(super) subscription: Arc<Subscription>,
+    pub(super) metrics: Arc<GroupMetrics>,
+    pub(super) standing: Arc<Standing>,
+    /// Whether the group has limits: then each lease that ends makes room.
+    is_limited: bool,
+    /// Leases handed to the group and not settled yet, and who waits for them to be.
+    held: AtomicUsize,
+    pub(super) settled: Notify,
+    /// Something was settled that may let the store hand out more, though nobody publishes.
+    stirred: AtomicBool,
+    /// Told when the group wants more, or nothing any more.
+    pub(super) hungry: Arc<Notify>,
+}
+
+impl GroupLeases {
+    pub(super) fn new(
+        subscription: Arc<Subscription>,
+        metrics: Arc<GroupMetrics>,
+        standing: Arc<Standing>,
+        is_limited: bool,
+        hungry: Arc<Notify>,
+    ) -> Self {
+        GroupLeases {
+            subscription,
+            metrics,
+            standing,
+            is_limited,
+            held: AtomicUsize::new(0),
+            settled: Notify::new(),
+            stirred: AtomicBool::new(false),
+            hungry,
+        }
+    }
+
+    /// One more is in hand.
+    pub(super) fn take(&self) {
+        self.held.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// One is settled or lost for good.
+    pub(super) fn let_go(&self, lease: &Lease) {
+        let held = self.held.fetch_sub(1, Ordering::AcqRel);
+        self.settled.notify_waiters();
+        // A lane is free again, a suspect no longer keeps us from the rest, a limit has room.
+        if lease.lane.is_some() || lease.suspect || self.is_limited || held >= HELD_MAX {
+            self.stir();
+        }
+    }
+
+    /// How many are not settled yet.
+    pub(super) fn held(&self) -> usize {
+        self.held.load(Ordering::Acquire)
+    }
+
+    /// Lets the feed claim for the group again although nobody published.
+    pub(super) fn stir(&self) {
+        self.stirred.store(true, Ordering::Release);
+        self.hungry.notify_one();
+    }
+
+    /// Whether the store may have more for the group though it found nothing lately.
+    pub(super) fn take_stirred(&self) -> bool {
+        self.stirred.swap(false, Ordering::AcqRel)
+    }
+}
