@@ -37,6 +37,7 @@ use crate::subscription::Subscription;
 pub(crate) struct HandlerRun<M> {
     guard: Arc<HandlerGuard>,
     messages: M,
+    #[cfg(feature = "sqlite")]
     attempt: u32,
     next: usize,
     waiting: WaitingKeys,
@@ -79,6 +80,7 @@ impl<M: Deref<Target = [Message]>> HandlerRun<M> {
         HandlerRun {
             guard: Arc::clone(guard),
             messages,
+            #[cfg(feature = "sqlite")]
             attempt: lease.attempt,
             next: 0,
             waiting: WaitingKeys::of(lease, policy),
