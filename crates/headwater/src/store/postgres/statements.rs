@@ -45,7 +45,7 @@ statements! {
     topic_get: "topic_get.sql",
     topic_list: "topic_list.sql",
     alter_topic: "alter_topic.sql",
-    shift: "shift.sql",
+    set_state: "state.sql",
     remove: "remove.sql",
     remove_dead_letters: "remove/dead_letters.sql",
     resurrect: "resurrect.sql",
