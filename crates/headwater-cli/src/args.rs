@@ -11,7 +11,8 @@ use std::io::Write;
 
 use anyhow::{Result, anyhow, bail};
 use clap::{Parser, Subcommand, ValueEnum};
-use headwater::{ErrorKind, Headwater, OpenOptions, SqlitePath, StoreUrl};
+use headwater::store::{SqlitePath, StoreUrl};
+use headwater::{ErrorKind, Headwater, OpenOptions};
 
 use crate::output::{explain, with_hint};
 

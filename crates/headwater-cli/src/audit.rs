@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use headwater::AuditEntry;
+use headwater::store::AuditEntry;
 use serde_json::{Value, json};
 
 use crate::args::{AuditArgs, Global, Output};

@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use headwater::{Backfill, BackfillLimits, BackfillPace, BackfillState, Headwater, Job, Tracking};
+use headwater::store::{Backfill, BackfillLimits, BackfillPace, BackfillState};
+use headwater::{Headwater, Job, Tracking};
 use serde_json::json;
 
 use crate::args::{BackfillCommand, BackfillListArgs, BackfillWatchArgs, Global, GroupArgs, Output};

@@ -4,7 +4,8 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use headwater::{DeadLetter, DeadLetterSelection, DeadLetters, ErrorKind, Headwater};
+use headwater::store::{DeadLetter, DeadLetterSelection};
+use headwater::{DeadLetters, ErrorKind, Headwater};
 use serde_json::{Value, json};
 
 use crate::args::{

@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use headwater::{Namespace, SqlitePath, StoreUrl, store};
+use headwater::store;
+use headwater::store::{Namespace, SqlitePath, StoreUrl};
 use serde_json::json;
 
 use crate::args::{Global, MigrateArgs, Output};

@@ -4,7 +4,8 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use headwater::{NewMessage, OpenOptions, Producer, Published, StoreUrl};
+use headwater::store::StoreUrl;
+use headwater::{NewMessage, OpenOptions, Producer, Published};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader, Split, Stdin};

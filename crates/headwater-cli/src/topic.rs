@@ -5,7 +5,8 @@ mod settings;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use headwater::{Headwater, Job, Progress, Topic, TopicSettings, TopicStatus};
+use headwater::store::{Progress, Topic, TopicStatus};
+use headwater::{Headwater, Job, TopicSettings};
 use serde_json::{Value, json};
 
 use crate::args::{Global, Output, Switch, TopicAlterArgs, TopicCommand, TopicCreateArgs};

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use headwater::store::postgres::PostgresTransaction;
-use headwater::{Context, HandlerResult, Handling, Headwater, Json, NewMessage, SqlitePath, StoreUrl};
+use headwater::store::{SqlitePath, StoreUrl};
+use headwater::{Context, HandlerResult, Handling, Headwater, Json, NewMessage};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use headwater::store::postgres;
-use headwater::{Context, Headwater, Json, Namespace, NewMessage, StoreUrl, TopicName};
+use headwater::store::{Namespace, StoreUrl};
+use headwater::{Context, Headwater, Json, NewMessage, TopicName};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio_postgres::{Client, NoTls};

@@ -152,7 +152,8 @@
 //! ```
 //! # #[tokio::main] async fn main() -> headwater::Result<()> {
 //! # use std::time::Duration;
-//! use headwater::{Context, EndReason, Headwater, HealthState, Json, Preset, SubscriptionState};
+//! use headwater::{Context, EndReason, Headwater, Json, Preset, SubscriptionState};
+//! use headwater::health::HealthState;
 //!
 //! let headwater = Headwater::in_memory().await?;
 //! headwater.topic("orders").preset(Preset::Standard).create().await?; // kept for a day after all are done
@@ -232,6 +233,7 @@
 //! # headwater.close().await }
 //! ```
 //!
+//! The root has what programs name. What operators read and engines exchange is in [`store`], figures are in [`health`].
 //! Programs to copy from are in `examples/`, and `docs/life-of-a-message.md` follows one message through the code.
 
 mod backfill;
@@ -259,54 +261,33 @@ mod subscription;
 mod topic;
 mod topics;
 
-pub use backfill::{
-    BACKFILL_INLINE_MAX, BACKFILL_MESSAGES_DEFAULT, Backfill, BackfillLimits, BackfillPace, BackfillState,
-    BackfillStep,
-};
 pub use clock::{Clock, ManualClock};
 #[cfg(feature = "protobuf")]
 pub use codec::Protobuf;
 pub use codec::{Decode, DecodeError, IntoMessage, Json};
 pub use consumer::{Batch, Consumer, ConsumerBuilder, EndReason, Running, Stepper, Stopped};
 pub use cron::{CronBuilder, CronJob, Missed};
-pub use dead_letter::{DeadLetter, DeadLetterSelection, DeadLetters, Redriven};
+pub use dead_letter::DeadLetters;
 pub use error::{Error, ErrorKind, Result};
-pub use groups::{GroupHealth, Groups, Removed};
+pub use groups::Groups;
 pub use handler::{Bury, Context, Failure, HandlerResult, Handling, Messages, Retry, Skip, Verdicts};
 pub use headwater::{Headwater, TopicBuilder};
-pub use lease::{
-    ClaimRequest, Claimed, Epoch, GroupLimits, HandOut, Lease, LeaseId, LeaseToken, OffsetRange, RateLimit,
-    Want, attempts_after_expiry, hand_out_again,
-};
-pub use maintain::{Job, JobRun, JobStatus, Maintaining, Maintenance, MaintenancePreset};
+pub use lease::{GroupLimits, RateLimit};
+pub use maintain::{Job, Maintaining, Maintenance, MaintenancePreset};
 pub use message::{Headers, Message, NewMessage, Offset, Published};
 pub use name::{GroupName, Owner, TopicName};
-pub use namespace::{Namespace, SqlitePath, StoreUrl};
-pub use observe::errors::RecordedError;
-pub use observe::health::{Health, HealthState, Percentiles, Rates, Times, Totals};
-pub use observe::trace;
+pub use observe::{health, trace};
 pub use publish::{Producer, Sends};
 /// The driver whose connections handlers in SQLite transactions get: use it from here, and versions always match.
 #[cfg(feature = "sqlite")]
 pub use rusqlite;
-pub use settle::{Outcome, Parts, Settlement};
-pub use store::{
-    Ack, AuditEntry, Beat, CleanStep, Detected, Finding, ForceCompleted, Lifecycle, Maintained, Moved,
-    OpenOptions, PartitionStep, Pulse, Record, Resurrected, Store, Stuck, SubscriptionStep, TrackStep,
-    Upkeep, Wake,
-};
-pub use subscription::{
-    Activity, Ailment, DeliveryPolicy, MissedMessages, Outstanding, OutstandingState, STUCK_AFTER, Start,
-    Subscription, SubscriptionId, SubscriptionState, SubscriptionStatus,
-};
+pub use store::OpenOptions;
+pub use subscription::{DeliveryPolicy, Start, SubscriptionState};
 /// The driver whose transactions handlers and publishers use on PostgreSQL.
 #[cfg(feature = "postgres")]
 pub use tokio_postgres;
 
-pub use topic::{
-    Ordering, Partition, Preset, Progress, Semantics, Storage, Topic, TopicId, TopicSettings, TopicStatus,
-    Tracking,
-};
+pub use topic::{Ordering, Partition, Preset, Semantics, Storage, TopicSettings, Tracking};
 pub use topics::Topics;
 
 /// The README's programs compile.

@@ -1,7 +1,7 @@
 //! What can be seen of a running program: metrics, health, recent errors and traces. O(1) per message everywhere.
 
 pub(crate) mod errors;
-pub(crate) mod health;
+pub mod health;
 pub(crate) mod metrics;
 pub mod trace;
 pub(crate) mod window;

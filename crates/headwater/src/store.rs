@@ -9,14 +9,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jiff::Timestamp;
 
-use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
 use crate::error::Result;
-use crate::lease::{ClaimRequest, Claimed, LeaseId, OffsetRange};
 use crate::message::{Message, NewMessage, Published};
 use crate::name::{GroupName, Owner, TopicName};
-use crate::settle::Settlement;
-use crate::subscription::{Outstanding, Start, Subscription, SubscriptionId, SubscriptionStatus};
-use crate::topic::{Topic, TopicId, TopicSettings, TopicStatus};
+use crate::subscription::Start;
+use crate::topic::TopicSettings;
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -41,7 +38,25 @@ pub use options::OpenOptions;
 pub use upkeep::{CleanStep, Detected, PartitionStep, SubscriptionStep, TrackStep, Upkeep};
 pub use wake::Wake;
 
-pub use crate::subscription::Transition;
+// What engines take and answer, and what operators read.
+pub use crate::backfill::{
+    BACKFILL_INLINE_MAX, BACKFILL_MESSAGES_DEFAULT, Backfill, BackfillLimits, BackfillPace, BackfillState,
+    BackfillStep,
+};
+pub use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
+pub use crate::groups::{GroupHealth, Removed};
+pub use crate::lease::{
+    ClaimRequest, Claimed, Epoch, HandOut, Lease, LeaseId, LeaseToken, OffsetRange, Want,
+    attempts_after_expiry, hand_out_again,
+};
+pub use crate::maintain::{JobRun, JobStatus};
+pub use crate::namespace::{Namespace, SqlitePath, StoreUrl};
+pub use crate::settle::{Outcome, Parts, Settlement};
+pub use crate::subscription::{
+    Activity, Ailment, MissedMessages, Outstanding, OutstandingState, STUCK_AFTER, Subscription,
+    SubscriptionId, SubscriptionStatus, Transition,
+};
+pub use crate::topic::{Progress, Topic, TopicId, TopicStatus};
 
 /// A durable log with subscriptions, in some database.
 ///

@@ -7,10 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use headwater::store::sqlite::SqliteStore;
-use headwater::{
-    ClaimRequest, ErrorKind, GroupName, NewMessage, OffsetRange, OpenOptions, Owner, SqlitePath, Start,
-    Store, TopicName, TopicSettings, Want,
-};
+use headwater::store::{ClaimRequest, OffsetRange, SqlitePath, Store, Want};
+use headwater::{ErrorKind, GroupName, NewMessage, OpenOptions, Owner, Start, TopicName, TopicSettings};
 
 async fn open(path: &Path) -> SqliteStore {
     SqliteStore::open(SqlitePath::File(path.to_owned()), OpenOptions::default()).await.unwrap()

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use clap::Subcommand;
-use headwater::{OffsetRange, Start};
+use headwater::Start;
+use headwater::store::OffsetRange;
 
 use super::words::{duration, number, offsets, start};
 

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Subcommand;
-use headwater::{BackfillPace, Job, MaintenancePreset};
+use headwater::store::BackfillPace;
+use headwater::{Job, MaintenancePreset};
 
 use super::group::GroupArgs;
 use super::words::{job, maintenance_preset, pace};
@@ -49,7 +50,7 @@ pub(crate) struct BackfillStartArgs {
     /// The most messages it covers: the last ones before the group came
     #[arg(
         long,
-        default_value_t = headwater::BackfillLimits::default().messages_max,
+        default_value_t = headwater::store::BackfillLimits::default().messages_max,
         value_parser = clap::value_parser!(u64).range(1..),
         allow_hyphen_values = true
     )]
@@ -57,7 +58,7 @@ pub(crate) struct BackfillStartArgs {
     /// The fastest it may go, in messages a second
     #[arg(
         long,
-        default_value_t = headwater::BackfillLimits::default().rate_max,
+        default_value_t = headwater::store::BackfillLimits::default().rate_max,
         value_parser = clap::value_parser!(u32).range(1..),
         allow_hyphen_values = true
     )]

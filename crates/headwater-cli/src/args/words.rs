@@ -3,10 +3,8 @@
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use headwater::{
-    BackfillPace, Job, MaintenancePreset, Offset, OffsetRange, Ordering, Partition, Preset, Semantics, Start,
-    Tracking,
-};
+use headwater::store::{BackfillPace, OffsetRange};
+use headwater::{Job, MaintenancePreset, Offset, Ordering, Partition, Preset, Semantics, Start, Tracking};
 use jiff::{SignedDuration, Span, SpanRelativeTo};
 
 /// Durations as people write them: 500ms, 30s, 5m, 2h, 7d.

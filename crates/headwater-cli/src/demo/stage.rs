@@ -4,7 +4,8 @@ use std::io::{IsTerminal, Write};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use headwater::{SubscriptionState, SubscriptionStatus};
+use headwater::SubscriptionState;
+use headwater::store::SubscriptionStatus;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::args::Output;

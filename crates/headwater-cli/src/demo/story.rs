@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use headwater::{DeadLetter, Headwater, Offset, SubscriptionState, SubscriptionStatus};
+use headwater::store::{DeadLetter, SubscriptionStatus};
+use headwater::{Headwater, Offset, SubscriptionState};
 use serde_json::json;
 
 use super::cast::Cast;

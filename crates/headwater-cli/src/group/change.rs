@@ -1,7 +1,8 @@
 //! What an operator does with one group.
 
 use anyhow::Result;
-use headwater::{DeliveryPolicy, Headwater, LeaseToken, Moved, Start, SubscriptionState};
+use headwater::store::{LeaseToken, Moved};
+use headwater::{DeliveryPolicy, Headwater, Start, SubscriptionState};
 use serde_json::json;
 
 use super::{confirm, with_fan_out_hint};

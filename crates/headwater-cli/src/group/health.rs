@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use headwater::{GroupHealth, Headwater, Outstanding, SubscriptionState};
+use headwater::store::{GroupHealth, Outstanding};
+use headwater::{Headwater, SubscriptionState};
 use serde_json::{Value, json};
 
 use super::topics;

@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use headwater::{Activity, Beat, GroupName, TopicName};
+use headwater::store::{Activity, Beat};
+use headwater::{GroupName, TopicName};
 use serde_json::{Value, json};
 
 use super::*;

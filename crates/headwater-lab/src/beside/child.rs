@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use headwater::rusqlite::{Connection, TransactionBehavior};
-use headwater::{Handling, Headwater, Message, SqlitePath, Start, StoreUrl};
+use headwater::store::{SqlitePath, StoreUrl};
+use headwater::{Handling, Headwater, Message, Start};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 

@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use headwater::{Finding, TopicSettings};
+use headwater::TopicSettings;
+use headwater::store::Finding;
 
 use super::waiting::{fill, retried};
 use super::{Place, Setting};

@@ -1,7 +1,8 @@
 //! A neighbour of PostgreSQL stores: a foreign session whose transaction stays open.
 
 use anyhow::{Context, Result, ensure};
-use headwater::{Headwater, Namespace, NewMessage, TopicName};
+use headwater::store::Namespace;
+use headwater::{Headwater, NewMessage, TopicName};
 use tokio_postgres::Client;
 
 use super::probe::Probe;

@@ -4,10 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use headwater::{
-    ClaimRequest, GroupName, Headwater, NewMessage, Owner, Settlement, Start, Store, TopicName,
-    TopicSettings, Want,
-};
+use headwater::store::{ClaimRequest, Settlement, Store, Want};
+use headwater::{GroupName, Headwater, NewMessage, Owner, Start, TopicName, TopicSettings};
 
 use crate::check::{Floor, Judged, percentile_ms};
 

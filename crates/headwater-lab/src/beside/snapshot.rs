@@ -4,10 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use headwater::{
-    ClaimRequest, GroupName, NewMessage, Owner, Settlement, Start, Store, SubscriptionId, TopicName,
-    TopicSettings, Want,
-};
+use headwater::store::{ClaimRequest, Settlement, Store, SubscriptionId, Want};
+use headwater::{GroupName, NewMessage, Owner, Start, TopicName, TopicSettings};
 
 use super::open_transaction::{OpenTransaction, namespace};
 use super::probe::compare;

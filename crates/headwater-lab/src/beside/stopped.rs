@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use headwater::{Headwater, LeaseToken, OutstandingState, SubscriptionId};
+use headwater::Headwater;
+use headwater::store::{LeaseToken, OutstandingState, SubscriptionId};
 use rustix::process::Signal;
 
 use super::{Place, Setting};

@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use headwater::store::Store;
 use headwater::{
-    ErrorKind, Headwater, OpenOptions, Ordering as KeyOrdering, Store, TopicName, TopicSettings, Tracking,
+    ErrorKind, Headwater, OpenOptions, Ordering as KeyOrdering, TopicName, TopicSettings, Tracking,
 };
 use rand::SeedableRng;
 use rand::rngs::StdRng;

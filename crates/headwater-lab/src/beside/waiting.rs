@@ -3,10 +3,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use headwater::{
-    ClaimRequest, GroupName, NewMessage, Offset, OffsetRange, Outcome, Owner, Settlement, Start, TopicName,
-    TopicSettings, Want,
-};
+use headwater::store::{ClaimRequest, OffsetRange, Outcome, Settlement, Want};
+use headwater::{GroupName, NewMessage, Offset, Owner, Start, TopicName, TopicSettings};
 
 use crate::check::{Place, progress};
 

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use headwater::{Headwater, Store, TopicName};
+use headwater::store::Store;
+use headwater::{Headwater, TopicName};
 
 use super::Judged;
 use crate::server::Server;

@@ -4,10 +4,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use headwater::{
-    Backfill, BackfillState, GroupName, Headwater, Job as Upkeep, NewMessage, Start, TopicName,
-    TopicSettings, Tracking,
-};
+use headwater::store::{Backfill, BackfillState};
+use headwater::{GroupName, Headwater, Job as Upkeep, NewMessage, Start, TopicName, TopicSettings, Tracking};
 
 use super::Setting;
 use super::oltp::{Oltp, Span};

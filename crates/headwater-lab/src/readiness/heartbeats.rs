@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use headwater::store::{Activity, Beat, Pulse};
 use headwater::{
-    Activity, Beat, GroupName, Headwater, OpenOptions, Owner, Pulse, Start, SubscriptionState, TopicName,
-    TopicSettings,
+    GroupName, Headwater, OpenOptions, Owner, Start, SubscriptionState, TopicName, TopicSettings,
 };
 use tokio::task::JoinSet;
 

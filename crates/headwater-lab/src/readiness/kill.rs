@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use headwater::{GroupName, Headwater, SubscriptionState, SubscriptionStatus, TopicName, TopicSettings};
+use headwater::store::SubscriptionStatus;
+use headwater::{GroupName, Headwater, SubscriptionState, TopicName, TopicSettings};
 
 use super::Setting;
 use super::sample::{Looker, Sample};

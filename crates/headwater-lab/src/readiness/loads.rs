@@ -5,10 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use headwater::{
-    ClaimRequest, GroupName, Headwater, Owner, Partition, Settlement, Start, Storage, TopicName,
-    TopicSettings, Tracking, Want,
-};
+use headwater::store::{ClaimRequest, Settlement, Want};
+use headwater::{GroupName, Headwater, Owner, Partition, Start, Storage, TopicName, TopicSettings, Tracking};
 
 use super::Setting;
 use super::sample::{Looker, Sample, worst_table};

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use headwater::store::{Activity, Beat, ClaimRequest, Settlement, SubscriptionId, Topic, TopicStatus, Want};
 use headwater::{
-    Activity, Beat, ClaimRequest, Clock, GroupName, Headwater, ManualClock, NewMessage, OpenOptions, Owner,
-    Partition, Settlement, Start, Storage, SubscriptionId, SubscriptionState, Topic, TopicName,
-    TopicSettings, TopicStatus, Want,
+    Clock, GroupName, Headwater, ManualClock, NewMessage, OpenOptions, Owner, Partition, Start, Storage,
+    SubscriptionState, TopicName, TopicSettings,
 };
 
 use super::Setting;

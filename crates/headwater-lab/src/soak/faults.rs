@@ -4,7 +4,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use headwater::{DeadLetterSelection, NewMessage, TopicSettings};
+use headwater::store::DeadLetterSelection;
+use headwater::{NewMessage, TopicSettings};
 use rustix::process::Signal;
 
 use super::check::MemberHistory;

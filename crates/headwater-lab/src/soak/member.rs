@@ -5,11 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use headwater::store::{ClaimRequest, Lease, OffsetRange, Outcome, Settlement, Store, Subscription, Want};
 use headwater::store::{OpenOptions, open};
-use headwater::{
-    ClaimRequest, Error, ErrorKind, GroupName, Lease, Message, Offset, OffsetRange, Outcome, Owner,
-    Settlement, Start, Store, Subscription, TopicName, Want, limits::SAFETY_POLL,
-};
+use headwater::{Error, ErrorKind, GroupName, Message, Offset, Owner, Start, TopicName, limits::SAFETY_POLL};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};

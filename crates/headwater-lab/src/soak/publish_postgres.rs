@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use futures::future::try_join_all;
-use headwater::{Namespace, StoreUrl};
+use headwater::store::{Namespace, StoreUrl};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio_postgres::error::SqlState;

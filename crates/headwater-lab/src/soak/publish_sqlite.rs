@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use headwater::{SqlitePath, StoreUrl};
+use headwater::store::{SqlitePath, StoreUrl};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rusqlite::{Connection, TransactionBehavior};

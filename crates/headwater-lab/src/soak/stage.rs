@@ -6,10 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use headwater::store::{OffsetRange, Store, SubscriptionStatus, TopicStatus};
 use headwater::store::{OpenOptions, open};
-use headwater::{
-    GroupName, Offset, OffsetRange, Start, Store, SubscriptionStatus, TopicName, TopicSettings, TopicStatus,
-};
+use headwater::{GroupName, Offset, Start, TopicName, TopicSettings};
 
 use super::children::Children;
 use super::publish::id_of;

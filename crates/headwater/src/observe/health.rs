@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::errors::RecordedError;
+pub use super::errors::RecordedError;
 
 /// The health of one component: a producer, or a group's consumer in this process.
 ///

@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use headwater::store::conformance::{self, Case, ForeignPlace, Harness};
+use headwater::store::{
+    BackfillStep, ClaimRequest, Claimed, DeadLetter, DeadLetterSelection, Epoch, Finding, LeaseId,
+    Maintained, MissedMessages, OffsetRange, Outstanding, Parts, Redriven, Settlement, Store, Subscription,
+    SubscriptionId, SubscriptionStatus, Topic, TopicId, TopicStatus, Wake,
+};
 use headwater::store::{FetchBound, Fetched};
 use headwater::{
-    BackfillStep, ClaimRequest, Claimed, DeadLetter, DeadLetterSelection, Epoch, ErrorKind, Finding,
-    GroupName, LeaseId, Maintained, MissedMessages, NewMessage, OffsetRange, OpenOptions, Outstanding, Owner,
-    Parts, Published, Redriven, Result, Settlement, Start, Store, Subscription, SubscriptionId,
-    SubscriptionStatus, Topic, TopicId, TopicName, TopicSettings, TopicStatus, Wake,
+    ErrorKind, GroupName, NewMessage, OpenOptions, Owner, Published, Result, Start, TopicName, TopicSettings,
 };
 use jiff::Timestamp;
 

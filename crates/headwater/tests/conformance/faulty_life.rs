@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use headwater::store::{
+    Ack, AuditEntry, Backfill, BackfillLimits, BackfillStep, Beat, CleanStep, Detected, ForceCompleted,
+    JobRun, JobStatus, LeaseToken, Lifecycle, Moved, OffsetRange, PartitionStep, Pulse, Record, Resurrected,
+    Stuck, SubscriptionId, SubscriptionStatus, SubscriptionStep, Topic, TopicId, TrackStep, Upkeep,
+};
 use headwater::{
-    Ack, AuditEntry, Backfill, BackfillLimits, BackfillStep, Beat, CleanStep, DeliveryPolicy, Detected,
-    ErrorKind, ForceCompleted, GroupName, JobRun, JobStatus, LeaseToken, Lifecycle, Moved, Offset,
-    OffsetRange, Owner, PartitionStep, Pulse, Record, Result, Resurrected, Semantics, Start, Stuck,
-    SubscriptionId, SubscriptionState, SubscriptionStatus, SubscriptionStep, Topic, TopicId, TopicName,
-    TopicSettings, TrackStep, Upkeep,
+    DeliveryPolicy, ErrorKind, GroupName, Offset, Owner, Result, Semantics, Start, SubscriptionState,
+    TopicName, TopicSettings,
 };
 
 use super::{Fault, Faulty};

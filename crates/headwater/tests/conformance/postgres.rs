@@ -3,8 +3,9 @@
 use std::process::Command;
 
 use async_trait::async_trait;
+use headwater::store::Namespace;
 use headwater::store::conformance::{ForeignPlace, Harness};
-use headwater::{Namespace, NewMessage, OpenOptions, Published, Result, TopicName};
+use headwater::{NewMessage, OpenOptions, Published, Result, TopicName};
 use tokio_postgres::{Client, NoTls};
 
 headwater::conformance_cases!(crate::postgres::PostgresHarness::make);

@@ -149,9 +149,9 @@ pub(crate) async fn settled(headwater: &Headwater, topic: &str, group: &str) {
 /// The dead letters of a subscription.
 pub(crate) async fn letters(
     headwater: &Headwater,
-    id: headwater::SubscriptionId,
-) -> Vec<headwater::DeadLetter> {
-    let all = headwater::DeadLetterSelection::all(id);
+    id: headwater::store::SubscriptionId,
+) -> Vec<headwater::store::DeadLetter> {
+    let all = headwater::store::DeadLetterSelection::all(id);
     headwater.store().dead_letters(&all, 100).await.unwrap()
 }
 

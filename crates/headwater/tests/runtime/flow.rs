@@ -4,7 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headwater::{BackfillPace, Handling, Json, Messages, NewMessage, TopicName};
+use headwater::store::BackfillPace;
+use headwater::{Handling, Json, Messages, NewMessage, TopicName};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::each::{Place, Seen, eventually, gated, noting, on_each, publish_numbers, settled};

@@ -4,9 +4,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use headwater::health::HealthState;
+use headwater::store::SubscriptionStatus;
 use headwater::{
-    DeliveryPolicy, EndReason, ErrorKind, Headwater, HealthState, Job, ManualClock, Message, OpenOptions,
-    Owner, SubscriptionState, SubscriptionStatus, TopicSettings,
+    DeliveryPolicy, EndReason, ErrorKind, Headwater, Job, ManualClock, Message, OpenOptions, Owner,
+    SubscriptionState, TopicSettings,
 };
 use tokio::sync::Semaphore;
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use headwater::Subscription;
+use headwater::store::Subscription;
 use tokio_postgres::Client;
 
 use super::super::progress;

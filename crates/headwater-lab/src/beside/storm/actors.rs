@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use headwater::{
-    BackfillLimits, Beat, ClaimRequest, DeadLetterSelection, DeliveryPolicy, GroupLimits, GroupName, Lease,
-    LeaseId, NewMessage, OffsetRange, Outcome, Owner, Settlement, Start, SubscriptionId, TopicName, Tracking,
-    Want,
+use headwater::store::{
+    BackfillLimits, Beat, ClaimRequest, DeadLetterSelection, Lease, LeaseId, OffsetRange, Outcome,
+    Settlement, SubscriptionId, Want,
 };
+use headwater::{DeliveryPolicy, GroupLimits, GroupName, NewMessage, Owner, Start, TopicName, Tracking};
 use rand::RngExt;
 use rand::rngs::StdRng;
 

@@ -287,7 +287,7 @@ pub async fn a_group_that_only_restarts_is_flapping(case: &Case) {
     let status = scene.status().await;
     assert!(status.restarts >= rounds - 1, "{status:?}");
     assert!(status.is_flapping(), "{status:?}");
-    assert!(status.ailments(case.now()).contains(&crate::Ailment::Flapping));
+    assert!(status.ailments(case.now()).contains(&crate::store::Ailment::Flapping));
     // It gets on.
     scene.ack_next(1).await;
     assert!(!scene.status().await.is_flapping(), "{:?}", scene.status().await);

@@ -291,7 +291,7 @@ pub async fn the_widest_ranges_stay_in_their_topic(case: &Case) {
     }
     let lease = scenes[1].claim_one("w", 2).await;
     for (first, last) in [(1, i64::MAX), (i64::MIN, 2), (i64::MAX, i64::MAX), (0, 0)] {
-        let answer = scenes[1].settle_each(&lease, vec![((first, last), crate::Outcome::Ack)]).await;
+        let answer = scenes[1].settle_each(&lease, vec![((first, last), crate::store::Outcome::Ack)]).await;
         failed(answer, ErrorKind::LeaseLost);
     }
     scenes[1].ack(&lease).await;
@@ -346,7 +346,7 @@ pub async fn status_follows_every_step(case: &Case) {
     assert_eq!(numbers().await, (7, 0, 2, 0, 0));
     scene.ack(&second).await;
     assert_eq!(numbers().await, (7, 0, 1, 0, 0));
-    let parts = vec![((1, 1), crate::Outcome::Ack), ((2, 2), retry(1_000, "later"))];
+    let parts = vec![((1, 1), crate::store::Outcome::Ack), ((2, 2), retry(1_000, "later"))];
     scene.settle_each(&first, parts).await.unwrap();
     assert_eq!(numbers().await, (7, 1, 1, 1, 0));
     scene.settle_each(&first, vec![((3, 3), super::case::bury("no"))]).await.unwrap();

@@ -30,7 +30,7 @@ pub async fn a_silent_group_dies_when_somebody_watches(case: &Case) {
     let status = scene.status().await;
     assert_eq!((status.state, status.state_since), (SubscriptionState::Dead, case.now()));
     assert_eq!(living.state().await, SubscriptionState::Active);
-    assert!(status.ailments(case.now()).contains(&crate::Ailment::Dead));
+    assert!(status.ailments(case.now()).contains(&crate::store::Ailment::Dead));
 }
 
 /// Each topic says for how long its groups may be silent.

@@ -262,8 +262,8 @@ pub async fn strange_keys_are_blocked_exactly(case: &Case) {
     let lease = scene.claim_one("a", 100).await;
     let parts = names.iter().zip(1..).map(|(name, offset)| {
         let outcome = match retry(60_000, name) {
-            crate::Outcome::Retry { after, error, .. } => {
-                crate::Outcome::Retry { after, error, key: Some(name.clone()) }
+            crate::store::Outcome::Retry { after, error, .. } => {
+                crate::store::Outcome::Retry { after, error, key: Some(name.clone()) }
             }
             other => other,
         };

@@ -106,7 +106,7 @@ pub async fn what_a_dead_group_loses_is_counted_and_logged(case: &Case) {
         assert_eq!((step.removed, step.missed), (4, vec![(group(&name), missed(3, 2, 4))]), "{tracking:?}");
         let status = dead.status().await;
         assert_eq!(status.missed, missed(3, 2, 4));
-        assert!(status.ailments(case.now()).contains(&crate::Ailment::Missed));
+        assert!(status.ailments(case.now()).contains(&crate::store::Ailment::Missed));
         let lines = log_capture::lines_with(&name);
         let told = ["WARN", "messages removed unread", tracking.as_str(), "messages=3", "first=2", "last=4"];
         assert!(lines.len() == 1 && told.iter().all(|part| lines[0].contains(part)), "{lines:?}");

@@ -225,7 +225,7 @@ pub async fn a_lane_parks_only_so_many(case: &Case) {
     assert!(status.waiting >= limit, "{} wait", status.waiting);
     assert!(status.waiting < limit + 200, "{} wait; the lane goes on too long", status.waiting);
     assert!(u64::try_from(status.next.0).unwrap() < limit + 200);
-    assert_eq!((status.lanes_full, status.ailments(case.now())), (1, vec![crate::Ailment::LaneFull]));
+    assert_eq!((status.lanes_full, status.ailments(case.now())), (1, vec![crate::store::Ailment::LaneFull]));
     case.advance_ms(1_000);
     let handled = consume(&scene, &mut consumer, 100, &[]).await;
     assert!(handled.iter().map(|n| n.parse::<u64>().unwrap()).eq(1..=count), "all, in order");

@@ -220,7 +220,7 @@ pub async fn pitfall_8_a_group_deleted_in_flight_tells_its_consumers(case: &Case
     scene.store.remove(&scene.topic, &group("workers")).await.unwrap();
     assert_eq!(scene.pulse("running").await, Pulse::Gone);
     failed(scene.settle(Settlement::ack_all(&lease)).await, ErrorKind::LeaseLost);
-    let request = crate::ClaimRequest { owner: owner("running"), wants: vec![scene.want(5)] };
+    let request = crate::store::ClaimRequest { owner: owner("running"), wants: vec![scene.want(5)] };
     failed(scene.store.claim(&request).await, ErrorKind::NoSuchSubscription);
     assert_eq!(other.reads().await, [1, 2, 3, 4, 5]);
     other.track_all().await;
@@ -309,7 +309,7 @@ pub async fn concern_3_what_was_done_is_not_in_the_way_of_claims(case: &Case) {
     }
     scene.publish(1).await;
     let wants = groups.iter().map(|one| one.want(10)).collect();
-    let claimed = scene.store.claim(&crate::ClaimRequest { owner: owner("a"), wants }).await.unwrap();
+    let claimed = scene.store.claim(&crate::store::ClaimRequest { owner: owner("a"), wants }).await.unwrap();
     assert_eq!(claimed.leases.len(), groups.len(), "one claim serves them all");
     assert_eq!(case.harness().number(RANGES.0, RANGES.1).await, groups.len() as i64);
 }
@@ -392,7 +392,7 @@ pub async fn concern_7_what_is_recorded_does_not_grow(case: &Case) {
         for one in [&scene, &second] {
             let lease = one.claim_one("a", 20).await;
             let odd = (lease.range.first.0..=lease.range.last.0).step_by(2);
-            let parts = odd.map(|offset| ((offset, offset), crate::Outcome::Ack)).collect();
+            let parts = odd.map(|offset| ((offset, offset), crate::store::Outcome::Ack)).collect();
             one.settle_each(&lease, parts).await.unwrap();
             one.track_all().await;
             one.ack(&lease).await;

@@ -159,10 +159,10 @@ pub async fn the_doctor_finds_nothing_in_a_used_store(case: &Case) {
     scene.publish(20).await;
     let first = scene.claim_one("a", 5).await;
     let parts = vec![
-        ((1, 1), crate::Outcome::Ack),
+        ((1, 1), crate::store::Outcome::Ack),
         ((2, 2), super::case::retry(1_000, "x")),
         ((3, 3), super::case::bury("x")),
-        ((4, 4), crate::Outcome::Release),
+        ((4, 4), crate::store::Outcome::Release),
     ];
     scene.settle_each(&first, parts).await.unwrap();
     let later = case.now() + Duration::from_secs(60);

@@ -255,7 +255,7 @@ pub async fn a_late_message_reaches_every_group_once(case: &Case) {
     for group in [&ahead, &also_ahead] {
         let until = Instant::now() + DEADLINE;
         let mut leases = Vec::new();
-        while leases.iter().map(|lease: &crate::Lease| lease.range.span()).sum::<u64>() < 2 {
+        while leases.iter().map(|lease: &crate::store::Lease| lease.range.span()).sum::<u64>() < 2 {
             assert!(Instant::now() < until, "the late message never came: {leases:?}");
             leases.extend(group.claim("reader", 10).await);
         }

@@ -10,9 +10,9 @@ use crate::error::ErrorKind;
 use crate::limits::{DEAD_LETTER_IDS_MAX, DEAD_LETTERS_PER_STEP};
 use crate::message::NewMessage;
 use crate::settle::Outcome;
+use crate::store::{DeadLetterSelection, Redriven};
 use crate::subscription::Start;
 use crate::topic::{Ordering, TopicSettings};
-use crate::{DeadLetterSelection, Redriven};
 
 /// Claims everything there is and buries it, each for this reason.
 async fn bury_all(scene: &Scene, error: &str) {
@@ -287,7 +287,7 @@ pub async fn a_selection_outside_its_limits_is_refused(case: &Case) {
             "{errors:?}"
         );
     }
-    let nobody = DeadLetterSelection::all(crate::SubscriptionId(4_711));
+    let nobody = DeadLetterSelection::all(crate::store::SubscriptionId(4_711));
     assert_eq!(redrive(&scene, &nobody).await, (0, 0));
     assert_eq!(scene.store.purge(&nobody).await.unwrap(), 0);
     let (first, last) = (jiff::Timestamp::MIN, jiff::Timestamp::MAX);

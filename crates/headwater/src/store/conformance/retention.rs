@@ -194,7 +194,7 @@ pub async fn max_retention_takes_the_unread_and_tells(case: &Case) {
         assert!(told.iter().all(|part| lines[0].contains(part)) && lines.len() == 1, "{lines:?}");
         let status = scene.status().await;
         assert_eq!((status.next.0, status.floor.0, status.lag), (6, 5, 1), "it goes on after them");
-        assert!(status.ailments(case.now()).contains(&crate::Ailment::Missed));
+        assert!(status.ailments(case.now()).contains(&crate::store::Ailment::Missed));
         assert_eq!(scene.reads().await, [6]);
         // A second time adds to it.
         scene.publish(2).await;

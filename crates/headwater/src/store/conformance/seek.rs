@@ -247,7 +247,7 @@ pub async fn stuck_messages_are_counted_per_group(case: &Case) {
     assert_eq!(listed, [stuck("held", 1, 1_000), stuck("paused", 3, 0), stuck("workers", 2, 0)]);
     assert_eq!(scene.store.stuck(&scene.topic, HOUR * 2).await.unwrap(), []);
     let ailments = scene.status().await.ailments(case.now());
-    assert!(ailments.contains(&crate::Ailment::Stuck), "{ailments:?}");
+    assert!(ailments.contains(&crate::store::Ailment::Stuck), "{ailments:?}");
 }
 
 /// A group's own lease and attempts win over its topic's, for it alone, and can be taken back.

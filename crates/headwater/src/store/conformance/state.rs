@@ -126,7 +126,7 @@ pub async fn a_claim_names_who_is_not_active(case: &Case) {
     }
     let mut wants = vec![scene.want(5)];
     wants.extend(others.iter().map(|(other, _)| other.want(5)));
-    let request = crate::ClaimRequest { owner: super::case::owner("a"), wants };
+    let request = crate::store::ClaimRequest { owner: super::case::owner("a"), wants };
     let claimed = scene.store.claim(&request).await.unwrap();
     let served: Vec<_> = claimed.leases.iter().map(|lease| lease.subscription_id).collect();
     assert_eq!(served, [scene.subscription.subscription_id]);

@@ -445,7 +445,7 @@ async fn a_transaction_that_commits_during_a_start_at_now_is_there_whole() {
 }
 
 /// Claims one message, as soon as it is there, and acks it.
-async fn drain_one(store: &PostgresStore, subscription: &Subscription) -> crate::Lease {
+async fn drain_one(store: &PostgresStore, subscription: &Subscription) -> crate::store::Lease {
     let want =
         ClaimRequest { wants: vec![Want::new(subscription.subscription_id, 1)], ..request(subscription) };
     let mut lease = None;

@@ -1,11 +1,12 @@
 //! What a check of idle subscriptions names, and what it leaves alone.
 
 use super::*;
+use crate::Offset;
 use crate::clock::{Clock, ManualClock};
 use crate::settle::Outcome;
+use crate::store::OffsetRange;
 use crate::subscription::SubscriptionId;
 use crate::topic::Ordering;
-use crate::{Offset, OffsetRange};
 
 #[tokio::test]
 async fn a_check_names_what_claims_may_find_and_nothing_that_is_quiet() {

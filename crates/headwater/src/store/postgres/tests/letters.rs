@@ -1,8 +1,8 @@
 //! Who may redrive, purge and fire, and what a redrive meets on its way.
 
-use crate::DeadLetterSelection;
 use crate::limits::DEAD_LETTERS_PER_STEP;
 use crate::settle::Outcome;
+use crate::store::DeadLetterSelection;
 use crate::subscription::SubscriptionState;
 
 use super::*;

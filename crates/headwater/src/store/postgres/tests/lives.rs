@@ -2,11 +2,12 @@
 
 use super::races::{claim_of, in_time, until_true};
 use super::*;
+use crate::ManualClock;
 use crate::lease::GroupLimits;
 use crate::settle::Outcome;
+use crate::store::OffsetRange;
 use crate::store::{Beat, Pulse};
 use crate::subscription::{Activity, SubscriptionState};
-use crate::{ManualClock, OffsetRange};
 
 fn group() -> GroupName {
     GroupName::new("a").expect("a valid name")

@@ -1,11 +1,12 @@
 //! What operators do to topics and groups, and who may.
 
 use super::*;
+use crate::Offset;
 use crate::settle::Outcome;
+use crate::store::OffsetRange;
 use crate::store::{Beat, Moved, Pulse};
 use crate::subscription::{Activity, DeliveryPolicy, SubscriptionState};
 use crate::topic::{Ordering, Partition, Storage};
-use crate::{Offset, OffsetRange};
 
 fn group() -> GroupName {
     GroupName::new("a").expect("a valid name")
@@ -49,7 +50,7 @@ async fn consumers_beat_and_only_the_owner_operates() {
         consumer.resurrect(&orders(), &group(), None).await.map(drop),
         consumer.seek(&orders(), &group(), Start::Now, false).await.map(drop),
         consumer.set_policy(&orders(), &group(), &DeliveryPolicy::default()).await,
-        consumer.release_lease(crate::LeaseToken(1)).await,
+        consumer.release_lease(crate::store::LeaseToken(1)).await,
         consumer.force_complete(&orders(), Duration::ZERO, false).await.map(drop),
         consumer.alter_topic(&orders(), &TopicSettings::pub_sub()).await.map(drop),
         consumer.audit(1).await.map(drop),

@@ -48,8 +48,8 @@ async fn a_lease_being_settled_is_left_to_its_settler() {
     store.heartbeat(&dies, silent_for).await.unwrap();
     let lease = store.claim(&claim_of(&subscription, "dies")).await.unwrap().leases.remove(0);
     // Two rows of one lease, of which the settler has reached only the second.
-    let middle = crate::OffsetRange::one(crate::Offset(2));
-    let part = Settlement::each(&lease, vec![(middle, crate::Outcome::Ack)]);
+    let middle = crate::store::OffsetRange::one(crate::Offset(2));
+    let part = Settlement::each(&lease, vec![(middle, crate::store::Outcome::Ack)]);
     store.settle(&[part]).await.unwrap().remove(0).unwrap();
     let settler = scene.client().await;
     let begun = "BEGIN; SELECT FROM {schema}.outstanding WHERE first_offset = 3 FOR UPDATE";

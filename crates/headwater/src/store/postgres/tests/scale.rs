@@ -129,7 +129,7 @@ async fn a_stored_time_that_cannot_be_read_is_an_error() {
         assert!(error.to_string().contains("headwater doctor"), "{error}");
     };
     unreadable(store.jobs().await.unwrap_err());
-    let selection = crate::DeadLetterSelection::all(subscription.subscription_id);
+    let selection = crate::store::DeadLetterSelection::all(subscription.subscription_id);
     unreadable(store.purge(&selection).await.unwrap_err());
     client.batch_execute(&scene.sql("UPDATE {schema}.clock SET latest_at = 'infinity'")).await.unwrap();
     unreadable(scene.open().await.claim(&request(&subscription)).await.unwrap_err());

@@ -1,9 +1,10 @@
 //! Upkeep as only PostgreSQL can be disturbed in it: transactions rolled back half way, workers at once, snapshots, late rows.
 
 use super::*;
+use crate::store::OffsetRange;
 use crate::store::{Lifecycle, TrackStep, Upkeep};
 use crate::topic::TopicId;
-use crate::{Clock, ManualClock, Offset, OffsetRange};
+use crate::{Clock, ManualClock, Offset};
 
 mod backfill;
 mod partitions;

@@ -92,7 +92,7 @@ async fn what_max_retention_takes_is_counted_for_who_had_not_done_it() {
     let held = stage.store.claim(&lease).await.unwrap().leases.remove(0);
     let wait = ClaimRequest { wants: vec![Want::new(b.subscription_id, 2)], ..request(&b) };
     let given = stage.store.claim(&wait).await.unwrap().leases.remove(0);
-    let back = Settlement::each(&given, vec![(given.range, crate::Outcome::Release)]);
+    let back = Settlement::each(&given, vec![(given.range, crate::store::Outcome::Release)]);
     stage.store.settle(&[back]).await.unwrap().remove(0).unwrap();
     stage.clock.advance(Duration::from_secs(61));
     stage.publish(2).await;
