@@ -73,12 +73,12 @@ impl Group {
         let interval = subscription.topic.settings.heartbeat_interval;
         let standing = if settings.pulled { Standing::pulled(interval) } else { Standing::new(interval) };
         let standing = Arc::new(standing);
-        let guard = HandlerGuard::new(
-            Arc::clone(&subscription),
-            settings.timeout,
-            Arc::clone(&metrics),
-            Arc::clone(&standing),
-        );
+        let guard = HandlerGuard {
+            subscription: Arc::clone(&subscription),
+            timeout: settings.timeout,
+            metrics: Arc::clone(&metrics),
+            standing: Arc::clone(&standing),
+        };
         let leases = GroupLeases::new(
             Arc::clone(&subscription),
             Arc::clone(&metrics),

@@ -274,11 +274,12 @@ async fn each_end_is_counted_once(driver: Driver) {
 async fn a_call_has_the_span_and_the_trace_of_its_message(driver: Driver) {
     // Spans exist only where a subscriber wants them.
     let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry());
-    let Some(stage) = Stage::new(driver, attempts(1), &unkeyed(&["ok"])).await else { return };
-    stage.step(1).await;
+    let Some(stage) = Stage::new(driver, attempts(1), &unkeyed(&["ok", "ok"])).await else { return };
+    stage.step(2).await;
     // Messages of a batch may belong to many traces, so it belongs to none.
     let trace = (driver != Driver::Batch).then(|| TRACE[3..35].to_owned());
-    assert_eq!(*stage.seen.lock().unwrap(), [(1, 1, Some("handle"), trace)]);
+    let seen = |offset| (offset, 1, Some("handle"), trace.clone());
+    assert_eq!(*stage.seen.lock().unwrap(), [seen(1), seen(2)]);
     stage.end().await;
 }
 
