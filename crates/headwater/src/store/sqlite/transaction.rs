@@ -107,7 +107,7 @@ fn run(open: &mut Work<'_>, mut todo: TransactionWork) -> Attempt<Said> {
 fn handle_one(open: &Work<'_>, todo: &TransactionWork, at: usize) -> Attempt<Option<Verdict>> {
     let (connection, message) = (open.connection, todo.run.messages.part(at..at + 1));
     execute(connection, SAVEPOINT)?;
-    let entered = connection.prepare_cached(super::sql!("transaction/enter.sql"))?.execute(params![
+    let entered = connection.prepare_cached(super::sql!(transaction.enter))?.execute(params![
         todo.handler_name,
         message[0].message_id.as_bytes().as_slice(),
         open.now_ms()
