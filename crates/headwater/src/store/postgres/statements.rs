@@ -5,7 +5,7 @@ use crate::namespace::Namespace;
 /// The statement of a section of `sql/<verb>.sql`.
 macro_rules! sql {
     ($verb:ident) => {
-        sql!($verb.$verb)
+        crate::store::postgres::statements::sql!($verb.$verb)
     };
     ($verb:ident.$name:ident) => {
         const {

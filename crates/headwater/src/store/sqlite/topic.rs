@@ -41,9 +41,7 @@ pub(super) fn insert(
 ) -> Attempt<()> {
     let mut parameters = vec![Value::from(name.as_str().to_owned()), Value::from(now_ms)];
     parameters.extend(values(settings));
-    connection
-        .prepare_cached(super::sql!(topic_create))?
-        .execute(rusqlite::params_from_iter(parameters))?;
+    connection.prepare_cached(super::sql!(topic_create))?.execute(rusqlite::params_from_iter(parameters))?;
     Ok(())
 }
 
