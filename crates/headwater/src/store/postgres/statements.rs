@@ -8,17 +8,7 @@ macro_rules! sql {
         crate::store::postgres::statements::sql!($verb.$verb)
     };
     ($verb:ident.$name:ident) => {
-        const {
-            crate::store::sql::section(
-                include_str!(concat!(
-                    env!("CARGO_MANIFEST_DIR"),
-                    "/src/store/postgres/sql/",
-                    stringify!($verb),
-                    ".sql"
-                )),
-                stringify!($name),
-            )
-        }
+        crate::store::sql::from_file!("postgres", $verb, $name)
     };
 }
 pub(super) use sql;
