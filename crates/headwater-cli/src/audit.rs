@@ -11,7 +11,7 @@ use crate::output::{Rows, in_short};
 
 pub(crate) async fn run(global: &Global, args: &AuditArgs) -> Result<ExitCode> {
     let headwater = global.open(global.options()).await?;
-    let entries = headwater.store().audit(args.max).await;
+    let entries = headwater.audit(args.max).await;
     headwater.close().await?;
     let mut rows = Rows::new(&["at", "actor", "act", "topic", "group", "detail"]);
     for entry in entries? {

@@ -3,14 +3,10 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use headwater::{
-    BACKFILL_INLINE_MAX, Backfill, BackfillLimits, BackfillPace, BackfillState, GroupName, Headwater, Job,
-    TopicName, Tracking,
-};
+use headwater::{Backfill, BackfillLimits, BackfillPace, BackfillState, Headwater, Job, Tracking};
 use serde_json::json;
 
-use crate::args::{BackfillCommand, BackfillListArgs, BackfillWatchArgs, Global, Output};
-use crate::group::names;
+use crate::args::{BackfillCommand, BackfillListArgs, BackfillWatchArgs, Global, GroupArgs, Output};
 use crate::human;
 use crate::output::{Fields, Rows, in_short, print_objects};
 use crate::progress::{LOOK_EVERY, Shown};
@@ -23,43 +19,37 @@ pub(crate) async fn run(global: &Global, command: &BackfillCommand) -> Result<Ex
 }
 
 async fn act(global: &Global, headwater: &Headwater, command: &BackfillCommand) -> Result<ExitCode> {
-    let store = headwater.store();
     let changed = match command {
         BackfillCommand::List(args) => return list(global, headwater, args).await,
         BackfillCommand::Watch(args) => return watch(global, headwater, args).await,
         BackfillCommand::Start(args) => {
-            let (topic, group) = names(&args.of)?;
             let limits = BackfillLimits { messages_max: args.messages_max, rate_max: args.rate_max };
-            store.backfill(&topic, &group, &limits).await?
+            headwater.groups(&args.of.topic).start_backfill(&args.of.group, &limits).await?
         }
-        BackfillCommand::Cancel(args) => {
-            let (topic, group) = names(args)?;
-            store.cancel_backfill(&topic, &group).await?
-        }
-        BackfillCommand::Resume(args) => {
-            let (topic, group) = names(args)?;
-            store.resume_backfill(&topic, &group).await?
-        }
+        BackfillCommand::Cancel(args) => headwater.groups(&args.topic).cancel_backfill(&args.group).await?,
+        BackfillCommand::Resume(args) => headwater.groups(&args.topic).resume_backfill(&args.group).await?,
     };
     print(global, &[changed])?;
     Ok(ExitCode::SUCCESS)
 }
 
 async fn list(global: &Global, headwater: &Headwater, args: &BackfillListArgs) -> Result<ExitCode> {
-    let mut backfills = headwater.store().backfills().await?;
-    if let Some(topic) = &args.topic {
-        let topic = headwater.store().topic(&TopicName::new(topic)?).await?;
-        backfills.retain(|backfill| backfill.topic == topic.name);
-    }
+    let backfills = match &args.topic {
+        Some(topic) => {
+            headwater.topics().get(topic).await?;
+            headwater.groups(topic).backfills().await?
+        }
+        None => headwater.backfills().await?,
+    };
     print(global, &backfills)?;
     Ok(ExitCode::SUCCESS)
 }
 
 async fn watch(global: &Global, headwater: &Headwater, args: &BackfillWatchArgs) -> Result<ExitCode> {
-    let (topic, group) = names(&args.of)?;
-    if args.run && headwater.store().topic(&topic).await?.settings.tracking == Tracking::OffsetWatermark {
-        crate::group::status_of(headwater, &topic, &group).await?;
-        let as_it_is = find(headwater, &topic, &group).await?;
+    let GroupArgs { topic, group } = &args.of;
+    if args.run && headwater.topics().get(topic).await?.settings.tracking == Tracking::OffsetWatermark {
+        headwater.groups(topic).get(group).await?;
+        let as_it_is = find(headwater, &args.of).await?;
         eprintln!(
             "nothing to do: topic {topic} is in offset_watermark, where group {group} consumes from where it is and \
              needs no backfill"
@@ -67,48 +57,31 @@ async fn watch(global: &Global, headwater: &Headwater, args: &BackfillWatchArgs)
         print(global, as_it_is.as_slice())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let ended = until_ended(headwater, &topic, &group, args.run.then_some(args.pace)).await?;
+    let ended = until_ended(headwater, &args.of, args.run.then_some(args.pace)).await?;
     let is_done = ended.state == BackfillState::Completed;
     print(global, &[ended])?;
     Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Does a group's backfill here. In offset watermark there is no work to do: it is done when the group has consumed.
-pub(crate) async fn run_to_the_end(
-    headwater: &Headwater,
-    topic: &TopicName,
-    group: &GroupName,
-) -> Result<()> {
-    let tracking = headwater.store().topic(topic).await?.settings.tracking;
-    if tracking == Tracking::OffsetWatermark || find(headwater, topic, group).await?.is_none() {
+pub(crate) async fn run_to_the_end(headwater: &Headwater, of: &GroupArgs) -> Result<()> {
+    let tracking = headwater.topics().get(&of.topic).await?.settings.tracking;
+    if tracking == Tracking::OffsetWatermark || find(headwater, of).await?.is_none() {
         return Ok(());
     }
-    let ended = until_ended(headwater, topic, group, Some(BackfillPace::default())).await?;
+    let ended = until_ended(headwater, of, Some(BackfillPace::default())).await?;
     match ended.state {
         BackfillState::Completed => Ok(()),
         state => {
-            bail!("the backfill of group {group} is {}: {}", state.as_str(), ended.error.unwrap_or_default())
+            let error = ended.error.unwrap_or_default();
+            bail!("the backfill of group {} is {}: {error}", of.group, state.as_str())
         }
-    }
-}
-
-/// Does a group's backfill here if it is small, as the library does for whoever subscribes.
-pub(crate) async fn run_if_small(headwater: &Headwater, topic: &TopicName, group: &GroupName) -> Result<()> {
-    match find(headwater, topic, group).await? {
-        Some(backfill) if backfill.state.is_open() && backfill.total <= BACKFILL_INLINE_MAX => {
-            run_to_the_end(headwater, topic, group).await
-        }
-        _ => Ok(()),
     }
 }
 
 /// Shows how far a backfill is until it is not under way any more, and does its work meanwhile at this pace, if at one.
-async fn until_ended(
-    headwater: &Headwater,
-    topic: &TopicName,
-    group: &GroupName,
-    pace: Option<BackfillPace>,
-) -> Result<Backfill> {
+async fn until_ended(headwater: &Headwater, of: &GroupArgs, pace: Option<BackfillPace>) -> Result<Backfill> {
+    let GroupArgs { topic, group } = of;
     let mut shown = Shown::new(format!("backfill of {group} on {topic}"));
     let run = pace.is_some();
     let maintenance = headwater.maintenance().backfill_pace(pace.unwrap_or_default());
@@ -119,7 +92,7 @@ async fn until_ended(
         tokio::pin!(work);
         let mut working = true;
         loop {
-            let Some(backfill) = find(headwater, topic, group).await? else {
+            let Some(backfill) = find(headwater, of).await? else {
                 bail!("no backfill: topic {topic}, group {group}; see `headwater backfill list`");
             };
             let more = more(&backfill);
@@ -153,9 +126,9 @@ fn more(backfill: &Backfill) -> String {
     words.join(", ")
 }
 
-async fn find(headwater: &Headwater, topic: &TopicName, group: &GroupName) -> Result<Option<Backfill>> {
-    let backfills = headwater.store().backfills().await?;
-    Ok(backfills.into_iter().find(|backfill| backfill.topic == *topic && backfill.group == *group))
+async fn find(headwater: &Headwater, of: &GroupArgs) -> Result<Option<Backfill>> {
+    let backfills = headwater.groups(&of.topic).backfills().await?;
+    Ok(backfills.into_iter().find(|backfill| backfill.group.as_str() == of.group))
 }
 
 fn print(global: &Global, backfills: &[Backfill]) -> Result<()> {

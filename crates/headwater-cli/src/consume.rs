@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use headwater::{Batch, Consumer, ErrorKind, Message, Offset, TopicName};
+use headwater::{Batch, Consumer, ErrorKind, Message, Offset};
 use serde_json::{Value, json};
 
 use crate::args::{ConsumeArgs, Global, Output};
@@ -21,8 +21,8 @@ const RETRY_PAUSE_MAX: Duration = Duration::from_secs(5);
 pub(crate) async fn run(global: &Global, args: &ConsumeArgs) -> Result<ExitCode> {
     let headwater = global.open(global.options()).await?;
     // A store may create topics for whoever publishes; whoever consumes from one that is not there has mistyped it.
-    let topic = TopicName::new(&args.topic)?;
-    match headwater.store().topic(&topic).await {
+    let topic = &args.topic;
+    match headwater.topics().get(topic).await {
         Err(error) if error.kind() == ErrorKind::NoSuchTopic => {
             bail!("no such topic {topic}; create it with `headwater topic create {topic}`, or publish to it")
         }
@@ -39,7 +39,7 @@ pub(crate) async fn run(global: &Global, args: &ConsumeArgs) -> Result<ExitCode>
     // The batch in hand is printed and acked, the rest given back; whoever is stopped at once leaves what it holds to come
     // again when its lease runs out.
     let mut stop = Stop::on_signals("stopping after the batch in hand; again to stop at once")?;
-    let mut consumer = builder.open().await.map_err(|error| with_fan_out_hint(error, &topic))?;
+    let mut consumer = builder.open().await.map_err(|error| with_fan_out_hint(error, topic))?;
     let result = drain(global, args, &mut consumer, &mut stop).await;
     consumer.close().await?;
     headwater.close().await?;

@@ -71,7 +71,7 @@ pub(crate) async fn run(global: &Global, args: &DemoArgs) -> Result<ExitCode> {
     let folder = tempfile::Builder::new().prefix("headwater-demo-").tempdir()?;
     let stage = Arc::new(Stage::new(global.output));
     let mut cast = Cast::new(folder.path())?;
-    let headwater = Headwater::open(&cast.store()).await?;
+    let headwater = Headwater::open(&cast.url()).await?;
     let done = tokio::select! {
         done = perform(global, args, &headwater, &stage, &mut cast) => done,
         () = stop.asked() => Err(anyhow::anyhow!("interrupted")),

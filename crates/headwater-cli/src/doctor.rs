@@ -10,12 +10,10 @@ use crate::output::Rows;
 
 pub(crate) async fn run(global: &Global) -> Result<ExitCode> {
     let headwater = global.open(global.options()).await?;
-    let findings = headwater.store().doctor().await?;
-    if let Some(postgres) = headwater.store().as_postgres() {
-        // Only a warning: the store is sound, and the server may be meant to be that way.
-        for warning in postgres.durability().await? {
-            eprintln!("warning: {}; {}", warning.problem, warning.remedy);
-        }
+    let findings = headwater.doctor().await?;
+    // Only a warning: the store is sound, and the server may be meant to be that way.
+    for warning in headwater.durability().await? {
+        eprintln!("warning: {}; {}", warning.problem, warning.remedy);
     }
     headwater.close().await?;
     if findings.is_empty() {

@@ -8,12 +8,10 @@ mod remove;
 
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
-use headwater::{
-    ErrorKind, GroupName, Headwater, SubscriptionState, SubscriptionStatus, TopicName, Transition,
-};
+use anyhow::Result;
+use headwater::{ErrorKind, Headwater};
 
-use crate::args::{Global, GroupArgs, GroupCommand};
+use crate::args::{Global, GroupCommand};
 use crate::output::with_hint;
 
 pub(crate) async fn run(global: &Global, command: &GroupCommand) -> Result<ExitCode> {
@@ -37,8 +35,8 @@ async fn act(global: &Global, headwater: &Headwater, command: &GroupCommand) -> 
         GroupCommand::List(args) => health::list(global, headwater, args).await,
         GroupCommand::Show(args) => health::show(global, headwater, args).await,
         GroupCommand::Subscribe(args) => change::subscribe(global, headwater, args).await,
-        GroupCommand::Pause(args) => change::shift(global, headwater, args, Transition::Pause).await,
-        GroupCommand::Resume(args) => change::shift(global, headwater, args, Transition::Resume).await,
+        GroupCommand::Pause(args) => change::pause(global, headwater, args).await,
+        GroupCommand::Resume(args) => change::resume(global, headwater, args).await,
         GroupCommand::Cancel(args) => remove::cancel(global, headwater, args).await,
         GroupCommand::Remove(args) => remove::remove(global, headwater, args).await,
         GroupCommand::Resurrect(args) => change::resurrect(global, headwater, args).await,
@@ -52,45 +50,19 @@ async fn act(global: &Global, headwater: &Headwater, command: &GroupCommand) -> 
     }
 }
 
-pub(crate) fn names(args: &GroupArgs) -> Result<(TopicName, GroupName)> {
-    Ok((TopicName::new(&args.topic)?, GroupName::new(&args.group)?))
-}
-
 /// The topic that is named, or all there are.
-async fn topics(headwater: &Headwater, named: Option<&str>) -> Result<Vec<TopicName>> {
+async fn topics(headwater: &Headwater, named: Option<&str>) -> Result<Vec<String>> {
     match named {
-        Some(name) => Ok(vec![TopicName::new(name)?]),
-        None => Ok(headwater.store().topics().await?.into_iter().map(|status| status.topic.name).collect()),
-    }
-}
-
-/// The group's subscription: the living one, where a cancelled one of the same name was not removed yet.
-async fn find(
-    headwater: &Headwater,
-    topic: &TopicName,
-    group: &GroupName,
-) -> Result<Option<SubscriptionStatus>> {
-    let mut found = headwater.store().subscriptions(topic).await?;
-    found.retain(|status| status.group == *group);
-    let living = found.iter().position(|status| status.state != SubscriptionState::Cancelled);
-    Ok(living.map(|at| found.swap_remove(at)).or_else(|| found.pop()))
-}
-
-pub(crate) async fn status_of(
-    headwater: &Headwater,
-    topic: &TopicName,
-    group: &GroupName,
-) -> Result<SubscriptionStatus> {
-    match find(headwater, topic, group).await? {
-        Some(status) => Ok(status),
+        Some(name) => Ok(vec![name.to_owned()]),
         None => {
-            bail!("no such subscription: topic {topic}, group {group}; see `headwater group list {topic}`")
+            let topics = headwater.topics().list().await?;
+            Ok(topics.into_iter().map(|status| status.topic.name.as_str().to_owned()).collect())
         }
     }
 }
 
 /// A queue refuses a second group: says how it becomes a topic that takes one.
-pub(crate) fn with_fan_out_hint(error: headwater::Error, topic: &TopicName) -> anyhow::Error {
+pub(crate) fn with_fan_out_hint(error: headwater::Error, topic: &str) -> anyhow::Error {
     with_hint(error.into(), |error| {
         let is_queue = error.kind() == ErrorKind::InvalidInput && error.to_string().contains("is a queue");
         is_queue

@@ -60,7 +60,7 @@ async fn status(global: &Global, headwater: &Headwater) -> Result<ExitCode> {
             &["job", "runs", "failures", "rows", "backlog", "last_run_at", "last_duration_ms", "last_error"]
         }
     });
-    for job in headwater.store().jobs().await? {
+    for job in headwater.maintenance().status().await? {
         let (took, error) = match global.output {
             Output::Table => {
                 (json!(human::duration(job.last_duration)), json!(job.last_error.as_deref().map(in_short)))

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use headwater::{Headwater, NewMessage, OpenOptions, Published, StoreUrl, TopicName};
+use headwater::{NewMessage, OpenOptions, Producer, Published, StoreUrl};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader, Split, Stdin};
@@ -34,16 +34,16 @@ struct Line {
 
 pub(crate) async fn run(global: &Global, args: &PublishArgs) -> Result<ExitCode> {
     let headwater = global.create(options(global, args)?).await?;
-    let topic = TopicName::new(&args.topic)?;
-    let mut out = Out { output: global.output, failed: None };
+    let producer = headwater.producer(&args.topic);
+    let mut out = Out { output: global.output, topic: args.topic.clone(), failed: None };
     if let Some(payload) = &args.payload {
-        send(&mut out, &headwater, &topic, vec![message(args, payload.clone().into_bytes())]).await?;
+        send(&mut out, &producer, vec![message(args, payload.clone().into_bytes())]).await?;
     } else if args.whole {
         let mut payload = Vec::new();
         tokio::io::stdin().read_to_end(&mut payload).await.context("reading stdin")?;
-        send(&mut out, &headwater, &topic, vec![message(args, payload)]).await?;
+        send(&mut out, &producer, vec![message(args, payload)]).await?;
     } else {
-        send_lines(&mut out, args, &headwater, &topic).await?;
+        send_lines(&mut out, args, &producer).await?;
     }
     headwater.close().await?;
     out.end()?;
@@ -66,22 +66,23 @@ fn options(global: &Global, args: &PublishArgs) -> Result<OpenOptions> {
 /// whether anything reads the answers to the end or not.
 struct Out {
     output: Output,
+    topic: String,
     failed: Option<std::io::Error>,
 }
 
 impl Out {
-    fn print(&mut self, topic: &TopicName, published: &[Published]) {
+    fn print(&mut self, published: &[Published]) {
         if self.failed.is_none() {
-            self.failed = self.write(topic, published).err();
+            self.failed = self.write(published).err();
         }
     }
 
-    fn write(&self, topic: &TopicName, published: &[Published]) -> std::io::Result<()> {
+    fn write(&self, published: &[Published]) -> std::io::Result<()> {
         let mut out = std::io::stdout().lock();
         for one in published {
             match self.output {
-                Output::Json => writeln!(out, "{}", as_json(topic, one))?,
-                Output::Table => writeln!(out, "{}", as_text(topic, one))?,
+                Output::Json => writeln!(out, "{}", as_json(&self.topic, one))?,
+                Output::Table => writeln!(out, "{}", as_text(&self.topic, one))?,
             }
         }
         out.flush()
@@ -99,12 +100,7 @@ impl Out {
 }
 
 /// Publishes stdin line by line in batches; a bad line stops it and is named, and the lines before it are published.
-async fn send_lines(
-    out: &mut Out,
-    args: &PublishArgs,
-    headwater: &Headwater,
-    topic: &TopicName,
-) -> Result<()> {
+async fn send_lines(out: &mut Out, args: &PublishArgs, producer: &Producer) -> Result<()> {
     let mut lines = BufReader::new(tokio::io::stdin()).split(b'\n');
     let (mut number, mut count) = (0_u64, 0_usize);
     loop {
@@ -112,13 +108,13 @@ async fn send_lines(
         let done = batch.is_empty();
         count += batch.len();
         if !done {
-            send(out, headwater, topic, batch).await?;
+            send(out, producer, batch).await?;
         }
         stop?;
         if done {
             let messages = if count == 1 { "message" } else { "messages" };
             // It may have the same reader, who left.
-            let _ = writeln!(std::io::stderr(), "published {count} {messages} to {topic}");
+            let _ = writeln!(std::io::stderr(), "published {count} {messages} to {}", args.topic);
             return Ok(());
         }
     }
@@ -211,27 +207,22 @@ fn message(args: &PublishArgs, payload: Vec<u8>) -> NewMessage {
     }
 }
 
-async fn send(
-    out: &mut Out,
-    headwater: &Headwater,
-    topic: &TopicName,
-    messages: Vec<NewMessage>,
-) -> Result<()> {
-    let published = headwater.store().publish(topic, &messages).await?;
-    out.print(topic, &published);
+async fn send(out: &mut Out, producer: &Producer, messages: Vec<NewMessage>) -> Result<()> {
+    let published = producer.send_batch(&messages).await?;
+    out.print(&published);
     Ok(())
 }
 
-fn as_json(topic: &TopicName, published: &Published) -> serde_json::Value {
+fn as_json(topic: &str, published: &Published) -> serde_json::Value {
     json!({
-        "topic": topic.as_str(),
+        "topic": topic,
         "offset": published.offset.map(|offset| offset.0),
         "message_id": published.message_id,
         "duplicate": published.duplicate,
     })
 }
 
-fn as_text(topic: &TopicName, published: &Published) -> String {
+fn as_text(topic: &str, published: &Published) -> String {
     let place = published.offset.map_or_else(|| "scheduled".to_owned(), |offset| offset.to_string());
     let duplicate = if published.duplicate { " (duplicate)" } else { "" };
     format!("{topic} {place}{duplicate}")

@@ -5,7 +5,7 @@ mod settings;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use headwater::{Headwater, Job, Progress, Topic, TopicName, TopicSettings, TopicStatus};
+use headwater::{Headwater, Job, Progress, Topic, TopicSettings, TopicStatus};
 use serde_json::{Value, json};
 
 use crate::args::{Global, Output, Switch, TopicAlterArgs, TopicCommand, TopicCreateArgs};
@@ -27,10 +27,10 @@ pub(crate) async fn run(global: &Global, command: &TopicCommand) -> Result<ExitC
     let done = match command {
         TopicCommand::Create(args) => create(global, &headwater, args).await,
         TopicCommand::Alter(args) => alter(global, &headwater, args).await,
-        TopicCommand::Show(args) => show(global, &headwater, &TopicName::new(&args.name)?).await,
+        TopicCommand::Show(args) => show(global, &headwater, &args.name).await,
         TopicCommand::List => list(global, &headwater).await,
         TopicCommand::AutoCreate(args) => {
-            let set = headwater.store().set_auto_create(args.setting == Switch::On).await;
+            let set = headwater.topics().set_auto_create(args.setting == Switch::On).await;
             set.map_err(anyhow::Error::from)
         }
     };
@@ -58,15 +58,15 @@ async fn create(global: &Global, headwater: &Headwater, args: &TopicCreateArgs) 
 }
 
 async fn alter(global: &Global, headwater: &Headwater, args: &TopicAlterArgs) -> Result<()> {
-    let name = TopicName::new(&args.name)?;
-    let mut topic = headwater.store().topic(&name).await?;
+    let (topics, name) = (headwater.topics(), &args.name);
+    let mut topic = topics.get(name).await?;
     if !settings::names_nothing(&args.settings) {
         let settings = settings::changed(&topic.settings, &args.settings)?;
-        topic = headwater.store().alter_topic(&name, &settings).await?;
+        topic = topics.alter(name, &settings).await?;
     }
     if args.wait {
-        wait_for_tracking(headwater, &name).await?;
-    } else if status_of(headwater, &name).await?.tracking_change.is_some() {
+        wait_for_tracking(headwater, name).await?;
+    } else if topics.status(name).await?.tracking_change.is_some() {
         eprintln!("the change of tracking is under way; see `headwater topic show {name}`, or add --wait");
     }
     print_topic(global, &topic)
@@ -74,11 +74,11 @@ async fn alter(global: &Global, headwater: &Headwater, args: &TopicAlterArgs) ->
 
 /// Does the work of a change of tracking and shows how far it is, until there is nothing left. Others may do it too: each
 /// step finds what is left.
-async fn wait_for_tracking(headwater: &Headwater, name: &TopicName) -> Result<()> {
+async fn wait_for_tracking(headwater: &Headwater, name: &str) -> Result<()> {
     let mut shown = Shown::new(format!("tracking of {name}"));
     let mut last = None;
-    let maintenance = headwater.maintenance();
-    while let Some(progress) = status_of(headwater, name).await?.tracking_change {
+    let (topics, maintenance) = (headwater.topics(), headwater.maintenance());
+    while let Some(progress) = topics.status(name).await?.tracking_change {
         if last == Some(progress) {
             // Another has it in hand.
             tokio::time::sleep(LOOK_EVERY).await;
@@ -96,7 +96,7 @@ async fn wait_for_tracking(headwater: &Headwater, name: &TopicName) -> Result<()
                     break;
                 }
                 () = tokio::time::sleep(LOOK_EVERY) => {
-                    if let Some(progress) = status_of(headwater, name).await?.tracking_change {
+                    if let Some(progress) = topics.status(name).await?.tracking_change {
                         shown.at(progress.done, progress.total, "");
                     }
                 }
@@ -106,17 +106,6 @@ async fn wait_for_tracking(headwater: &Headwater, name: &TopicName) -> Result<()
     let total = last.map_or(0, |progress| progress.total);
     shown.end(total, total, "done");
     Ok(())
-}
-
-async fn status_of(headwater: &Headwater, name: &TopicName) -> Result<TopicStatus> {
-    let topics = headwater.store().topics().await?;
-    match topics.into_iter().find(|status| status.topic.name == *name) {
-        Some(status) => Ok(status),
-        // Says what to do about it.
-        None => Err(headwater.store().topic(name).await.map_or_else(Into::into, |_| {
-            anyhow::anyhow!("topic {name} came to be at this moment; try again")
-        })),
-    }
 }
 
 fn print_topic(global: &Global, topic: &Topic) -> Result<()> {
@@ -148,20 +137,20 @@ fn print_topic(global: &Global, topic: &Topic) -> Result<()> {
     rows.print(global.output)
 }
 
-async fn show(global: &Global, headwater: &Headwater, name: &TopicName) -> Result<()> {
+async fn show(global: &Global, headwater: &Headwater, name: &str) -> Result<()> {
     look_for_the_end(headwater).await;
-    fields_of(&status_of(headwater, name).await?).print(global.output)
+    fields_of(&headwater.topics().status(name).await?).print(global.output)
 }
 
 /// Where nobody consumes, PostgreSQL has not looked at what came last: so it is told to.
 pub(crate) async fn look_for_the_end(headwater: &Headwater) {
-    if let Err(error) = headwater.store().maintain().await {
+    if let Err(error) = headwater.topics().advance_heads().await {
         eprintln!("figures may be too low, the end of the log could not be looked for: {error}");
     }
 }
 
 async fn list(global: &Global, headwater: &Headwater) -> Result<()> {
-    let topics = headwater.store().topics().await?;
+    let topics = headwater.topics().list().await?;
     if global.output == Output::Json {
         return print_objects(topics.iter().map(|status| fields_of(status).object()));
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::limits::{DEAD_LETTER_IDS_MAX, ERROR_TEXT_BYTES_MAX};
 use crate::message::{Headers, Offset};
 use crate::name::{GroupName, TopicName, check_name};
@@ -225,21 +225,11 @@ impl DeadLetters {
         Ok(DeadLetterSelection::all(self.subscription().await?.subscription_id))
     }
 
-    /// Looked up each time: the group may come to be after this handle.
+    /// Read each time: the group may be subscribed after this handle was made.
     async fn subscription(&self) -> Result<SubscriptionStatus> {
         let (topic, group) = (TopicName::new(&self.topic)?, GroupName::new(&self.group)?);
-        let subscriptions = self.store.subscriptions(&topic).await?;
-        let own = subscriptions.into_iter().find(|status| status.group == group);
-        own.ok_or_else(|| no_such_subscription(&topic, &group))
+        let mut all = self.store.subscriptions(&topic).await?;
+        let at = SubscriptionStatus::of_group(all.iter(), &topic, &group)?;
+        Ok(all.swap_remove(at))
     }
-}
-
-fn no_such_subscription(topic: &TopicName, group: &GroupName) -> Error {
-    Error::new(ErrorKind::NoSuchSubscription, format!("no such subscription: topic {topic}, group {group}"))
-}
-
-/// How many dead letters each group of a topic has, by group.
-pub(crate) async fn counts(store: &dyn Store, topic: &TopicName) -> Result<Vec<(GroupName, u64)>> {
-    let subscriptions = store.subscriptions(topic).await?;
-    Ok(subscriptions.into_iter().map(|status| (status.group, status.dead_letters)).collect())
 }

@@ -8,12 +8,14 @@ use tokio::time::Instant;
 
 use crate::backfill::{Backfill, BackfillLimits, drive};
 use crate::clock::Clock;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ErrorKind, Result};
+use crate::lease::OffsetRange;
 use crate::limits::{DELAY_MAX, UPKEEP_MESSAGES_MAX};
+use crate::message::Offset;
 use crate::name::{GroupName, TopicName};
-use crate::store::{ForceCompleted, Moved, Resurrected, Store, Stuck};
+use crate::store::{Ack, ForceCompleted, Moved, Record, Resurrected, Store, Stuck};
 use crate::subscription::{
-    Ailment, DeliveryPolicy, Start, SubscriptionState, SubscriptionStatus, Transition,
+    Ailment, DeliveryPolicy, Outstanding, Start, SubscriptionState, SubscriptionStatus,
 };
 use crate::topic::{TopicId, Tracking};
 
@@ -23,7 +25,7 @@ const LOOK_LONGEST: Duration = Duration::from_millis(500);
 /// How long removing waits for the accounting of a cancelled group to be released.
 const RELEASE_WITHIN: Duration = Duration::from_secs(60);
 
-/// The groups of one topic; from [`crate::Headwater::groups`]. Every act is a line in the audit.
+/// The groups of one topic; from [`crate::Headwater::groups`]. Cheap to clone. Every act is a line in the audit.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> headwater::Result<()> {
@@ -70,6 +72,8 @@ pub struct GroupHealth {
     pub status: SubscriptionStatus,
     /// Why it is not healthy; empty if it is.
     pub ailments: Vec<Ailment>,
+    /// How far behind in time: how long ago the oldest message that is not done was published. `None` without lag.
+    pub behind: Option<Duration>,
 }
 
 impl GroupHealth {
@@ -91,39 +95,69 @@ impl Groups {
         Groups { store, clock, topic: topic.to_owned() }
     }
 
-    /// All groups by name, cancelled ones too until they are removed, with what ails them.
+    /// All groups by name, cancelled ones too until they are removed, with what ails them. `NoSuchTopic` if there is no
+    /// such topic.
     pub async fn list(&self) -> Result<Vec<GroupHealth>> {
         let statuses = self.store.subscriptions(&self.topic()?).await?;
-        let with_ailments = |status: SubscriptionStatus| {
-            let ailments = status.ailments(self.database_time(&status));
-            GroupHealth { status, ailments }
+        // Judged by the database's time where a heartbeat tells it: this machine's clock may be wrong.
+        let told = statuses.iter().find_map(SubscriptionStatus::database_time);
+        let of_others = told.or_else(|| self.clock.injected()).unwrap_or_else(Timestamp::now);
+        let health = |status: SubscriptionStatus| {
+            let now = status.database_time().unwrap_or(of_others);
+            let ailments = status.ailments(now);
+            let age = |oldest| Duration::try_from(now.duration_since(oldest)).unwrap_or_default();
+            GroupHealth { ailments, behind: status.oldest_pending.map(age), status }
         };
-        Ok(statuses.into_iter().map(with_ailments).collect())
+        Ok(statuses.into_iter().map(health).collect())
     }
 
     /// One group; `NoSuchSubscription` if it is not there. Of a name that was cancelled and taken again, the living one.
     pub async fn get(&self, group: &str) -> Result<GroupHealth> {
         let (topic, group) = self.names(group)?;
-        let of_name = self.list().await?.into_iter().filter(|one| one.status.group == group);
-        of_name
-            .min_by_key(|one| one.status.state == SubscriptionState::Cancelled)
-            .ok_or_else(|| Error::no_such_subscription(topic.as_str(), group.as_str()))
+        let mut all = self.list().await?;
+        let at = SubscriptionStatus::of_group(all.iter().map(|one| &one.status), &topic, &group)?;
+        Ok(all.swap_remove(at))
     }
 
-    /// Stops hand-outs in every process; loses nothing, and retention goes on waiting for the group.
+    /// What a group has handed out and is not done, oldest due first, at most `limit`. `NoSuchSubscription` if it is not
+    /// there.
+    pub async fn outstanding(&self, group: &str, limit: u32) -> Result<Vec<Outstanding>> {
+        let subscription = self.get(group).await?.status.subscription_id;
+        self.store.outstanding(subscription, limit).await
+    }
+
+    /// Subscribes a group before its first process runs; true if that made a subscription. One that exists keeps its
+    /// place: a dead one is resurrected, a paused one stays paused. A small backfill is done at once, a large one by
+    /// maintenance. `NoSuchTopic` if the topic does not exist: this creates none. A second group of a queue is
+    /// `InvalidInput`.
+    pub async fn subscribe(&self, group: &str, start: Start) -> Result<bool> {
+        let (topic, name) = self.names(group)?;
+        self.store.topic(&topic).await?;
+        let before = self.store.subscriptions(&topic).await?;
+        let now = self.store.subscribe(&topic, &name, start).await?.subscription_id;
+        drive::at_once(&*self.store, &topic, &name).await?;
+        Ok(before.iter().all(|status| status.subscription_id != now))
+    }
+
+    /// Stops hand-outs in every process; loses nothing, and retention still waits for the group. `InvalidTransition`
+    /// unless it is active.
     pub async fn pause(&self, group: &str) -> Result<()> {
-        self.shift(group, Transition::Pause).await
+        let (topic, name) = self.names(group)?;
+        self.store.pause(&topic, &name).await
     }
 
-    /// Lets a paused group go on.
+    /// Starts hand-outs of a paused group again. `InvalidTransition` unless it is paused.
     pub async fn resume(&self, group: &str) -> Result<()> {
-        self.shift(group, Transition::Resume).await
+        let (topic, name) = self.names(group)?;
+        self.store.resume(&topic, &name).await
     }
 
     /// Gives a group up: nothing waits for it any more, its leases are lost at once, and its consumers end. It stays to be
     /// seen until it is removed, by [`Groups::remove`] or after its time. Subscribing again makes a new one.
+    /// `InvalidTransition` if it is cancelled already.
     pub async fn cancel(&self, group: &str) -> Result<()> {
-        self.shift(group, Transition::Cancel).await
+        let (topic, name) = self.names(group)?;
+        self.store.cancel(&topic, &name).await
     }
 
     /// Removes a group in order: pauses it, waits at most so long for what is in hand, cancels it, releases its place in the
@@ -132,7 +166,7 @@ impl Groups {
         let (topic, name) = self.names(group)?;
         let mut status = self.get(group).await?.status;
         if status.state == SubscriptionState::Active {
-            match self.store.shift(&topic, &name, Transition::Pause).await {
+            match self.store.pause(&topic, &name).await {
                 Ok(()) => {}
                 // Another did something with it meanwhile; the cancel says if that matters.
                 Err(error) if error.kind() == ErrorKind::InvalidTransition => {}
@@ -144,7 +178,7 @@ impl Groups {
         }
         let in_flight = if status.state == SubscriptionState::Cancelled { 0 } else { status.in_flight };
         if status.state != SubscriptionState::Cancelled {
-            self.store.shift(&topic, &name, Transition::Cancel).await?;
+            self.store.cancel(&topic, &name).await?;
         }
         self.delete(&topic, &name, status.topic_id).await?;
         Ok(Removed { in_flight })
@@ -196,11 +230,15 @@ impl Groups {
         }
     }
 
-    /// Brings a dead group back: at its place, or at most `behind_max` messages behind the head. Says what it missed.
+    /// Brings a dead group back: at its place, or at most `behind_max` messages behind the head. Says what it missed. A
+    /// small backfill is done at once. One that is active is left as it is; paused and cancelled are `InvalidTransition`.
     pub async fn resurrect(&self, group: &str, behind_max: Option<u64>) -> Result<Resurrected> {
         let (topic, name) = self.names(group)?;
         let back = self.store.resurrect(&topic, &name, behind_max).await?;
-        drive::at_once(&*self.store, &topic, &name).await?;
+        // A group that was active is left as it is, with whatever backfill it has.
+        if back.resurrected {
+            drive::at_once(&*self.store, &topic, &name).await?;
+        }
         Ok(back)
     }
 
@@ -234,10 +272,27 @@ impl Groups {
         self.store.force_complete(&self.topic()?, older_than, dry_run).await
     }
 
+    /// Who acked the message at an offset, oldest first. Nothing where the topic keeps no `ack_log`.
+    pub async fn acks(&self, offset: Offset) -> Result<Vec<Ack>> {
+        self.store.acks(&self.topic()?, offset).await
+    }
+
+    /// For which groups messages were meant and which of them are done, offsets rising, at most 10,000 messages. Nothing
+    /// in offset watermark.
+    pub async fn records(&self, range: OffsetRange) -> Result<Vec<Record>> {
+        self.store.records(&self.topic()?, range).await
+    }
+
+    /// Starts a backfill of a group, which maintenance runs. `InvalidTransition` while one is under way.
+    pub async fn start_backfill(&self, group: &str, limits: &BackfillLimits) -> Result<Backfill> {
+        let (topic, name) = self.names(group)?;
+        self.store.backfill(&topic, &name, limits).await
+    }
+
     /// Starts a backfill of a group; a small one is done at once, a large one by maintenance. Answers how far it is.
     pub async fn backfill(&self, group: &str, limits: &BackfillLimits) -> Result<Backfill> {
+        let started = self.start_backfill(group, limits).await?;
         let (topic, name) = self.names(group)?;
-        let started = self.store.backfill(&topic, &name, limits).await?;
         drive::at_once(&*self.store, &topic, &name).await?;
         let now = self.backfills().await?.into_iter().find(|backfill| backfill.group == name);
         Ok(now.unwrap_or(started))
@@ -263,18 +318,6 @@ impl Groups {
         Ok(backfills)
     }
 
-    async fn shift(&self, group: &str, transition: Transition) -> Result<()> {
-        let (topic, name) = self.names(group)?;
-        self.store.shift(&topic, &name, transition).await
-    }
-
-    /// The database's time as near as a status tells it: this machine's clock may be wrong.
-    fn database_time(&self, status: &SubscriptionStatus) -> Timestamp {
-        let by_heartbeat =
-            status.heartbeat_at.zip(status.heartbeat_age).and_then(|(at, age)| at.checked_add(age).ok());
-        by_heartbeat.or_else(|| self.clock.injected()).unwrap_or_else(Timestamp::now)
-    }
-
     fn topic(&self) -> Result<TopicName> {
         TopicName::new(&self.topic)
     }
@@ -288,6 +331,7 @@ impl Groups {
 mod tests {
     use super::*;
     use crate::backfill::BackfillState;
+    use crate::settle::Verdict;
     use crate::{Headwater, Job};
 
     #[tokio::test]
@@ -312,5 +356,45 @@ mod tests {
         drive::at_once(&**headwater.store(), &strangers.topic, &late).await.unwrap();
         let strangers = headwater.groups("counted").backfills().await.unwrap().remove(0);
         assert_eq!(strangers.state, BackfillState::Completed);
+    }
+
+    #[tokio::test]
+    async fn a_name_that_was_cancelled_and_taken_again_is_the_living_group() {
+        let headwater = Headwater::in_memory().await.unwrap();
+        let groups = headwater.groups("orders");
+        let missing = groups.subscribe("email", Start::Beginning).await.unwrap_err();
+        assert_eq!(missing.kind(), ErrorKind::NoSuchTopic, "an operator's slip creates no topic");
+        headwater.producer("orders").send(&1).await.unwrap();
+        assert!(groups.subscribe("email", Start::Beginning).await.unwrap(), "it is new");
+        assert!(!groups.subscribe("email", Start::Now).await.unwrap(), "it was there");
+        groups.cancel("email").await.unwrap();
+        assert!(groups.subscribe("email", Start::Beginning).await.unwrap(), "another of the name");
+        assert_eq!(groups.list().await.unwrap().len(), 2, "the cancelled one is not removed yet");
+        assert_eq!(groups.get("email").await.unwrap().status.state, SubscriptionState::Active);
+
+        let mut consumer = headwater.consumer("orders", "email").open().await.unwrap();
+        let batch = consumer.next(Duration::from_secs(5)).await.unwrap().expect("one message waits");
+        assert_eq!(groups.outstanding("email", 10).await.unwrap().len(), 1);
+        batch.handle(|_, _| async { Verdict::Bury("no".into()) }).await.unwrap();
+        assert_eq!(headwater.dead_letters("orders", "email").count().await.unwrap(), 1);
+        // With none living, the last that was cancelled.
+        groups.cancel("email").await.unwrap();
+        assert_eq!(groups.get("email").await.unwrap().status.dead_letters, 1);
+    }
+
+    #[tokio::test]
+    async fn resurrecting_an_active_group_leaves_its_backfill_alone() {
+        let headwater = Headwater::in_memory().await.unwrap();
+        let counted = headwater.topic("counted").pub_sub().tracking(Tracking::ReferenceCounting);
+        counted.create().await.unwrap();
+        let groups = headwater.groups("counted");
+        groups.subscribe("early", Start::Beginning).await.unwrap();
+        headwater.producer("counted").send(&1).await.unwrap();
+        headwater.maintenance().run_once(&[Job::Heads, Job::Tracking]).await.unwrap();
+        groups.subscribe("late", Start::Now).await.unwrap();
+        groups.seek("late", Start::Beginning, false).await.unwrap();
+        groups.start_backfill("late", &BackfillLimits::default()).await.unwrap();
+        assert!(!groups.resurrect("late", None).await.unwrap().resurrected);
+        assert_eq!(groups.backfills().await.unwrap()[0].state, BackfillState::NotStarted);
     }
 }

@@ -2,22 +2,23 @@
 
 use std::sync::{Arc, Mutex};
 
+use crate::backfill::Backfill;
 use crate::clock::Clock;
 use crate::consumer::ConsumerBuilder;
 use crate::consumer::runtime::{Runtime, SILENT_FOR};
 use crate::cron::{CronBuilder, StoreTicks};
-use crate::dead_letter::{self, DeadLetters};
+use crate::dead_letter::DeadLetters;
 use crate::error::Result;
 use crate::groups::Groups;
-use crate::lease::OffsetRange;
+use crate::lease::{LeaseToken, OffsetRange};
 use crate::lease_thread::LeaseThread;
 use crate::maintain::{Maintenance, MaintenancePreset};
 use crate::message::{Message, Offset};
-use crate::name::{GroupName, TopicName};
 use crate::observe::metrics::Registry;
 use crate::publish::Producer;
-use crate::store::{self, OpenOptions, Store};
-use crate::topic::{Topic, TopicSettings};
+use crate::store::{self, AuditEntry, Finding, OpenOptions, Store};
+use crate::topic::TopicStatus;
+use crate::topics::Topics;
 
 mod builder;
 
@@ -72,7 +73,7 @@ impl Headwater {
         Ok(Headwater { store, metrics, clock, maintenance, runtime: Arc::default() })
     }
 
-    /// The store below, for what this handle does not wrap.
+    /// The store below, for authors of engines and tests. Programs and operators find all they need on this handle.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
@@ -82,22 +83,9 @@ impl Headwater {
         TopicBuilder::new(Arc::clone(&self.store), name)
     }
 
-    /// Changes a topic's settings while messages flow; what cannot be changed then is in
-    /// [`Lifecycle::alter_topic`](store::Lifecycle::alter_topic).
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> headwater::Result<()> {
-    /// # use std::time::Duration;
-    /// # let headwater = headwater::Headwater::in_memory().await?;
-    /// use headwater::TopicSettings;
-    /// let topic = headwater.topic("orders").create().await?;
-    /// let longer = TopicSettings { message_retention: Some(Duration::from_secs(7 * 86_400)), ..topic.settings };
-    /// let topic = headwater.alter_topic("orders", &longer).await?;
-    /// assert_eq!(topic.settings, longer);
-    /// # headwater.close().await }
-    /// ```
-    pub async fn alter_topic(&self, name: &str, settings: &TopicSettings) -> Result<Topic> {
-        self.store.alter_topic(&TopicName::new(name)?, settings).await
+    /// The topics: which there are, how far each is, and their settings.
+    pub fn topics(&self) -> Topics {
+        Topics::new(Arc::clone(&self.store))
     }
 
     /// The groups of a topic: how they are, pause, resume, cancel, remove, resurrect, move.
@@ -167,18 +155,14 @@ impl Headwater {
         *self.runtime.lock().expect("no panic while held") = Some(runtime);
     }
 
-    /// Everything published to a topic so far that is still stored, offsets rising: for tests and for looking.
+    /// Everything published to a topic so far that is still stored, offsets rising: for tests and inspection.
     pub async fn published(&self, topic: &str) -> Result<Vec<Message>> {
-        let topic = self.store.topic(&TopicName::new(topic)?).await?;
-        self.store.maintain().await?;
-        let topics = self.store.topics().await?;
-        let head = topics
-            .iter()
-            .find(|status| status.topic.topic_id == topic.topic_id)
-            .map_or(0, |status| status.head.0);
+        let topics = self.topics();
+        topics.advance_heads().await?;
+        let TopicStatus { topic, head, .. } = topics.status(topic).await?;
         let mut messages = Vec::new();
-        for first in (1..=head).step_by(1_000) {
-            let page = OffsetRange::new(Offset(first), Offset(head.min(first + 999)));
+        for first in (1..=head.0).step_by(1_000) {
+            let page = OffsetRange::new(Offset(first), Offset(head.0.min(first + 999)));
             messages.extend(self.store.fetch(topic.topic_id, page).await?);
         }
         Ok(messages)
@@ -189,9 +173,35 @@ impl Headwater {
         DeadLetters::new(Arc::clone(&self.store), topic, group)
     }
 
-    /// How many dead letters each group of a topic has, by group.
-    pub async fn dead_letter_counts(&self, topic: &str) -> Result<Vec<(GroupName, u64)>> {
-        dead_letter::counts(self.store.as_ref(), &TopicName::new(topic)?).await
+    /// The backfills of all topics, newest first.
+    pub async fn backfills(&self) -> Result<Vec<Backfill>> {
+        self.store.backfills().await
+    }
+
+    /// Ends a lease by hand, whichever process has it: what it held is handed out again at once, without an attempt
+    /// counted. Tokens are in [`Groups::outstanding`]. `LeaseLost` if no lease has that token.
+    pub async fn release_lease(&self, token: LeaseToken) -> Result<()> {
+        self.store.release_lease(token).await
+    }
+
+    /// What operators did, newest first, at most `limit`.
+    pub async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>> {
+        self.store.audit(limit).await
+    }
+
+    /// Checks the invariants of everything stored. An empty answer means that the store is sound.
+    pub async fn doctor(&self) -> Result<Vec<Finding>> {
+        self.store.doctor().await
+    }
+
+    /// Settings of the database server under which less survives a crash than is promised. They are no fault of the
+    /// store, and so not among the findings of [`Headwater::doctor`]. None on SQLite.
+    pub async fn durability(&self) -> Result<Vec<Finding>> {
+        #[cfg(feature = "postgres")]
+        if let Some(postgres) = self.store.as_postgres() {
+            return postgres.durability().await;
+        }
+        Ok(Vec::new())
     }
 
     /// Stops background work and lets go of connections.

@@ -194,7 +194,7 @@
 //! # Observing
 //! [`Running::health`], [`Producer::health`] and [`CronJob::health`] tell rates, percentiles, totals and the last errors
 //! without any exporter; the `metrics` facade has the same per topic and group. `tracing` spans follow W3C trace context from
-//! publisher to handler ([`trace`]). [`Store::subscriptions`] says how far each group is, [`Store::doctor`] what is off.
+//! publisher to handler ([`trace`]). [`Headwater::groups`] says how far each group is, [`Headwater::doctor`] what is off.
 //!
 //! # Testing
 //! A store in memory, a clock that is moved by hand and a consumer that moves when told to: no test sleeps.
@@ -257,6 +257,7 @@ pub mod settle;
 pub mod store;
 mod subscription;
 mod topic;
+mod topics;
 
 pub use backfill::{
     BACKFILL_INLINE_MAX, BACKFILL_MESSAGES_DEFAULT, Backfill, BackfillLimits, BackfillPace, BackfillState,
@@ -296,7 +297,7 @@ pub use store::{
 };
 pub use subscription::{
     Activity, Ailment, DeliveryPolicy, MissedMessages, Outstanding, OutstandingState, STUCK_AFTER, Start,
-    Subscription, SubscriptionId, SubscriptionState, SubscriptionStatus, Transition,
+    Subscription, SubscriptionId, SubscriptionState, SubscriptionStatus,
 };
 /// The driver whose transactions handlers and publishers use on PostgreSQL.
 #[cfg(feature = "postgres")]
@@ -306,6 +307,7 @@ pub use topic::{
     Ordering, Partition, Preset, Progress, Semantics, Storage, Topic, TopicId, TopicSettings, TopicStatus,
     Tracking,
 };
+pub use topics::Topics;
 
 /// The README's programs compile.
 #[cfg(doctest)]

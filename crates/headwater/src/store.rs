@@ -42,6 +42,8 @@ pub use options::OpenOptions;
 pub use upkeep::{CleanStep, Detected, PartitionStep, SubscriptionStep, TrackStep, Upkeep};
 pub use wake::Wake;
 
+pub use crate::subscription::Transition;
+
 /// A durable log with subscriptions, in some database.
 ///
 /// What every engine promises, whatever the interleaving of processes, crashes and retries:

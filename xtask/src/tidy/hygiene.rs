@@ -1,4 +1,5 @@
-//! What must not be committed: places of one machine, package mirrors, tests switched off without a reason.
+//! What must not be committed: places of one machine, package mirrors, tests switched off without a reason, a CLI that
+//! calls the store.
 
 use super::Complaint;
 use super::tree::Tree;
@@ -8,6 +9,8 @@ const MACHINE_FOLDERS: [&str; 3] = ["work", "root", "home"];
 /// A licence is kept word for word.
 const AS_IS: &str = "LICENSE";
 const CRATES_IO: &str = "registry+https://github.com/rust-lang/crates.io-index";
+
+const CLI: &str = "crates/headwater-cli/src/";
 
 pub(super) fn check(tree: &Tree) -> Vec<Complaint> {
     let mut complaints = Vec::new();
@@ -29,6 +32,13 @@ fn check_line(path: &str, number: usize, line: &str) -> Option<Complaint> {
     }
     if path.ends_with(".rs") && is_ignored_without_reason(line) {
         return complain("ignore-reason", "say why: `#[ignore = \"…\"]`, or let the test run");
+    }
+    // What the CLI does by itself every other operator's program would have to do again.
+    if path.starts_with(CLI) && line.contains(".store()") {
+        return complain(
+            "operator-api",
+            "the CLI uses the operator API of the library: add what is missing there",
+        );
     }
     None
 }
@@ -94,5 +104,13 @@ mod tests {
         assert_eq!(fired("src/a.rs", "//! A.\n#[ignore]\nfn a() {}\n"), found);
         assert_eq!(fired("src/a.rs", "//! A.\n#[cfg_attr(miri, ignore)]\nfn a() {}\n"), found);
         assert_eq!(fired("src/a.rs", "//! A.\n#[ignore = \"needs a broker\"]\nfn a() {}\n"), []);
+    }
+
+    #[test]
+    fn the_cli_calls_no_store() {
+        let path = "crates/headwater-cli/src/a.rs";
+        let text = "//! A.\nfn a() { headwater.store() }\n";
+        assert_eq!(fired(path, text), [(path.to_owned(), 2, "operator-api")]);
+        assert_eq!(fired("crates/headwater-cli/tests/a.rs", text), []);
     }
 }

@@ -39,7 +39,7 @@ impl Cast {
         self.folder.join("demo.db")
     }
 
-    pub(super) fn store(&self) -> String {
+    pub(super) fn url(&self) -> String {
         format!("sqlite:{}", self.file().display())
     }
 

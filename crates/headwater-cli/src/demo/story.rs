@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use headwater::{DeadLetter, Headwater, Offset, SubscriptionState, SubscriptionStatus, TopicName};
+use headwater::{DeadLetter, Headwater, Offset, SubscriptionState, SubscriptionStatus};
 use serde_json::json;
 
 use super::cast::Cast;
@@ -199,7 +199,7 @@ impl<'a> Story<'a> {
             let text = format!("{group} has handled {} of them, each once", human::count(account.messages));
             self.claim(every && once, text);
         }
-        let findings = self.headwater.store().doctor().await?;
+        let findings = self.headwater.doctor().await?;
         self.claim(findings.is_empty(), format!("doctor has {} findings", findings.len()));
         self.published = Some(published);
         self.stage.end_act();
@@ -287,14 +287,11 @@ impl<'a> Story<'a> {
     }
 
     async fn head(&self) -> Result<Offset> {
-        let topics = self.headwater.store().topics().await?;
-        let orders = topics.into_iter().find(|status| status.topic.name.as_str() == TOPIC);
-        Ok(orders.context("the topic of the demo is there")?.head)
+        Ok(self.headwater.topics().status(TOPIC).await?.head)
     }
 
     async fn status(&self, group: &str) -> Result<SubscriptionStatus> {
-        let found = groups(self.headwater).await?.into_iter().find(|status| status.group.as_str() == group);
-        found.with_context(|| format!("group {group} is there"))
+        Ok(self.headwater.groups(TOPIC).get(group).await?.status)
     }
 
     /// Waits until a group is as described.
@@ -328,7 +325,8 @@ async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Result<Option<T>>) 
 
 /// The groups of the story, as the store has them.
 pub(super) async fn groups(headwater: &Headwater) -> Result<Vec<SubscriptionStatus>> {
-    Ok(headwater.store().subscriptions(&TopicName::new(TOPIC)?).await?)
+    let groups = headwater.groups(TOPIC).list().await?;
+    Ok(groups.into_iter().map(|group| group.status).collect())
 }
 
 fn tenths(duration: Duration) -> u32 {

@@ -1,10 +1,10 @@
 //! What an operator does with one group.
 
 use anyhow::Result;
-use headwater::{DeliveryPolicy, GroupName, Headwater, LeaseToken, Moved, Start, TopicName, Transition};
+use headwater::{DeliveryPolicy, Headwater, LeaseToken, Moved, Start, SubscriptionState};
 use serde_json::json;
 
-use super::{confirm, find, names, status_of, with_fan_out_hint};
+use super::{confirm, with_fan_out_hint};
 use crate::args::{
     ForceCompleteArgs, Global, GroupArgs, Output, PolicyArgs, PolicyValue, ReleaseLeaseArgs, ResurrectArgs,
     SeekArgs, SubscribeArgs,
@@ -14,18 +14,14 @@ use crate::human;
 use crate::output::{Fields, Rows, print_objects};
 
 pub(super) async fn subscribe(global: &Global, headwater: &Headwater, args: &SubscribeArgs) -> Result<()> {
-    let (topic, group) = names(&args.of)?;
-    // A topic that does not exist would be created by a slip of the pen.
-    headwater.store().topic(&topic).await?;
-    let before = find(headwater, &topic, &group).await?;
-    let subscribed = headwater.store().subscribe(&topic, &group, args.from).await;
-    subscribed.map_err(|error| with_fan_out_hint(error, &topic))?;
-    backfill::run_if_small(headwater, &topic, &group).await?;
-    let now = status_of(headwater, &topic, &group).await?;
-    let created = before.is_none_or(|before| before.subscription_id != now.subscription_id);
+    let GroupArgs { topic, group } = &args.of;
+    let groups = headwater.groups(topic);
+    let created = groups.subscribe(group, args.from).await;
+    let created = created.map_err(|error| with_fan_out_hint(error, topic))?;
+    let now = groups.get(group).await?.status;
     let mut rows = Rows::new(&["group", "state", "created", "next", "lag"]);
     rows.push(vec![
-        json!(group.as_str()),
+        json!(group),
         json!(now.state.as_str()),
         json!(created),
         json!(now.next.0),
@@ -38,31 +34,32 @@ pub(super) async fn subscribe(global: &Global, headwater: &Headwater, args: &Sub
     Ok(())
 }
 
-pub(super) async fn shift(
-    global: &Global,
-    headwater: &Headwater,
-    args: &GroupArgs,
-    transition: Transition,
-) -> Result<()> {
-    let (topic, group) = names(args)?;
-    headwater.store().shift(&topic, &group, transition).await?;
+pub(super) async fn pause(global: &Global, headwater: &Headwater, of: &GroupArgs) -> Result<()> {
+    headwater.groups(&of.topic).pause(&of.group).await?;
+    print_state(global, of, SubscriptionState::Paused)
+}
+
+pub(super) async fn resume(global: &Global, headwater: &Headwater, of: &GroupArgs) -> Result<()> {
+    headwater.groups(&of.topic).resume(&of.group).await?;
+    print_state(global, of, SubscriptionState::Active)
+}
+
+pub(super) fn print_state(global: &Global, of: &GroupArgs, state: SubscriptionState) -> Result<()> {
     let mut rows = Rows::new(&["topic", "group", "state"]);
-    rows.push(vec![json!(topic.as_str()), json!(group.as_str()), json!(transition.to().as_str())]);
+    rows.push(vec![json!(of.topic), json!(of.group), json!(state.as_str())]);
     rows.print(global.output)
 }
 
 pub(super) async fn resurrect(global: &Global, headwater: &Headwater, args: &ResurrectArgs) -> Result<()> {
-    let (topic, group) = names(&args.of)?;
-    let back = headwater.store().resurrect(&topic, &group, args.behind_max).await?;
+    let GroupArgs { topic, group } = &args.of;
+    let back = headwater.groups(topic).resurrect(group, args.behind_max).await?;
     // A group that was active is left as it was found, with whatever backfill it has.
-    match (back.resurrected, args.backfill) {
-        (true, true) => backfill::run_to_the_end(headwater, &topic, &group).await?,
-        (true, false) => backfill::run_if_small(headwater, &topic, &group).await?,
-        (false, _) => {}
+    if back.resurrected && args.backfill {
+        backfill::run_to_the_end(headwater, &args.of).await?;
     }
     let mut rows = Rows::new(&["group", "resurrected", "next", "missed", "missed_first", "missed_last"]);
     rows.push(vec![
-        json!(group.as_str()),
+        json!(group),
         json!(back.resurrected),
         json!(back.next.0),
         json!(back.missed.count),
@@ -77,11 +74,12 @@ pub(super) async fn resurrect(global: &Global, headwater: &Headwater, args: &Res
 }
 
 pub(super) async fn seek(global: &Global, headwater: &Headwater, args: &SeekArgs) -> Result<()> {
-    let (topic, group) = names(&args.of)?;
+    let GroupArgs { topic, group } = &args.of;
+    let groups = headwater.groups(topic);
     let mut to = args.to;
     if !args.meant.yes {
-        let would = headwater.store().seek(&topic, &group, to, true).await?;
-        print_moved(global, &group, &would, true)?;
+        let would = groups.seek(group, to, true).await?;
+        print_moved(global, group, &would, true)?;
         if args.meant.dry_run {
             return Ok(());
         }
@@ -89,14 +87,14 @@ pub(super) async fn seek(global: &Global, headwater: &Headwater, args: &SeekArgs
         // What was shown is what is done, however much was published while the question stood.
         to = Start::Offset(would.to);
     }
-    let moved = headwater.store().seek(&topic, &group, to, false).await?;
-    print_moved(global, &group, &moved, false)
+    let moved = groups.seek(group, to, false).await?;
+    print_moved(global, group, &moved, false)
 }
 
-fn print_moved(global: &Global, group: &GroupName, moved: &Moved, dry_run: bool) -> Result<()> {
+fn print_moved(global: &Global, group: &str, moved: &Moved, dry_run: bool) -> Result<()> {
     let mut rows = Rows::new(&["group", "dry_run", "from", "to", "replayed", "skipped", "leases_lost"]);
     rows.push(vec![
-        json!(group.as_str()),
+        json!(group),
         json!(dry_run),
         json!(moved.from.0),
         json!(moved.to.0),
@@ -108,8 +106,9 @@ fn print_moved(global: &Global, group: &GroupName, moved: &Moved, dry_run: bool)
 }
 
 pub(super) async fn policy(global: &Global, headwater: &Headwater, args: &PolicyArgs) -> Result<()> {
-    let (topic, group) = names(&args.of)?;
-    let before = headwater.store().policy(&topic, &group).await?;
+    let GroupArgs { topic, group } = &args.of;
+    let groups = headwater.groups(topic);
+    let before = groups.policy(group).await?;
     let policy = DeliveryPolicy {
         lease: of(args.lease, before.lease),
         max_attempts: of(args.max_attempts, before.max_attempts),
@@ -117,11 +116,11 @@ pub(super) async fn policy(global: &Global, headwater: &Headwater, args: &Policy
         backoff_max: of(args.backoff_max, before.backoff_max),
     };
     if policy != before {
-        headwater.store().set_policy(&topic, &group, &policy).await?;
+        groups.set_policy(group, &policy).await?;
     }
-    let topic = headwater.store().topic(&topic).await?.settings;
+    let topic = headwater.topics().get(topic).await?.settings;
     let mut fields = Fields::default();
-    fields.push("group", json!(group.as_str()));
+    fields.push("group", json!(group));
     let mut duration = |name, own: Option<std::time::Duration>, of_topic| {
         let said = own.map_or_else(|| as_topic(human::duration(of_topic)), human::duration);
         fields.said(name, json!(own.map(human::ms)), said);
@@ -158,7 +157,7 @@ pub(super) async fn release_lease(
     headwater: &Headwater,
     args: &ReleaseLeaseArgs,
 ) -> Result<()> {
-    headwater.store().release_lease(LeaseToken(args.token)).await?;
+    headwater.release_lease(LeaseToken(args.token)).await?;
     if global.output == Output::Json {
         return print_objects([json!({ "token": args.token, "released": true })]);
     }
@@ -171,15 +170,14 @@ pub(super) async fn force_complete(
     headwater: &Headwater,
     args: &ForceCompleteArgs,
 ) -> Result<()> {
-    let topic = TopicName::new(&args.topic)?;
     if !args.meant.yes {
-        let found = given_up(global, headwater, &topic, args, true).await?;
+        let found = given_up(global, headwater, args, true).await?;
         if args.meant.dry_run || found == 0 {
             return Ok(());
         }
-        confirm::ask(&format!("give these up for the dead groups of topic {topic}?"))?;
+        confirm::ask(&format!("give these up for the dead groups of topic {}?", args.topic))?;
     }
-    given_up(global, headwater, &topic, args, false).await?;
+    given_up(global, headwater, args, false).await?;
     Ok(())
 }
 
@@ -187,11 +185,10 @@ pub(super) async fn force_complete(
 async fn given_up(
     global: &Global,
     headwater: &Headwater,
-    topic: &TopicName,
     args: &ForceCompleteArgs,
     dry_run: bool,
 ) -> Result<usize> {
-    let groups = headwater.store().force_complete(topic, args.older_than, dry_run).await?;
+    let groups = headwater.groups(&args.topic).force_complete(args.older_than, dry_run).await?;
     let mut rows = Rows::new(&["group", "dry_run", "messages", "until"]);
     for group in &groups {
         rows.push(vec![

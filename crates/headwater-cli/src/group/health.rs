@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use headwater::{Ailment, Headwater, Outstanding, SubscriptionState, SubscriptionStatus, TopicName};
-use jiff::Timestamp;
+use headwater::{GroupHealth, Headwater, Outstanding, SubscriptionState};
 use serde_json::{Value, json};
 
-use super::{names, status_of, topics};
-use crate::args::{Global, GroupShowArgs, Output, TopicArgs};
+use super::topics;
+use crate::args::{Global, GroupArgs, GroupShowArgs, Output, TopicArgs};
 use crate::human;
 use crate::output::{Fields, Rows, in_short, print_objects};
 use crate::topic::look_for_the_end;
@@ -36,24 +35,24 @@ pub(super) async fn list(global: &Global, headwater: &Headwater, args: &TopicArg
     look_for_the_end(headwater).await;
     let mut groups = Vec::new();
     for topic in topics(headwater, args.topic.as_deref()).await? {
-        let of_topic = headwater.store().subscriptions(&topic).await?;
+        let of_topic = headwater.groups(&topic).list().await?;
         groups.extend(of_topic.into_iter().map(|group| (topic.clone(), group)));
     }
-    let now = groups.iter().find_map(|(_, group)| told(group)).unwrap_or_else(Timestamp::now);
     if global.output == Output::Json {
-        return print_objects(groups.iter().map(|(topic, group)| fields_of(topic, group, now).object()));
+        return print_objects(groups.iter().map(|(topic, group)| fields_of(topic, group).object()));
     }
     let of_one = usize::from(args.topic.is_some());
     let mut rows = Rows::new(&COLUMNS[of_one..]);
-    for (topic, group) in &groups {
+    for (topic, health) in &groups {
+        let group = &health.status;
         let row = [
-            json!(topic.as_str()),
+            json!(topic),
             json!(group.group.as_str()),
             json!(group.state.as_str()),
-            json!(verdict(group, now)),
+            json!(verdict(health)),
             json!(group.heartbeat_age.map(ago)),
             json!(group.lag),
-            json!(behind(group, now).map(human::duration)),
+            json!(health.behind.map(human::duration)),
             json!(group.in_flight),
             json!(group.retrying),
             json!(group.dead_letters),
@@ -69,12 +68,12 @@ pub(super) async fn list(global: &Global, headwater: &Headwater, args: &TopicArg
 }
 
 pub(super) async fn show(global: &Global, headwater: &Headwater, args: &GroupShowArgs) -> Result<()> {
-    let (topic, name) = names(&args.of)?;
+    let GroupArgs { topic, group } = &args.of;
     look_for_the_end(headwater).await;
-    let group = status_of(headwater, &topic, &name).await?;
-    let parts = headwater.store().outstanding(group.subscription_id, args.max).await?;
-    let now = told(&group).unwrap_or_else(Timestamp::now);
-    let mut fields = fields_of(&topic, &group, now);
+    let groups = headwater.groups(topic);
+    let health = groups.get(group).await?;
+    let parts = groups.outstanding(group, args.max).await?;
+    let mut fields = fields_of(topic, &health);
     if global.output == Output::Json {
         let parts = parts.iter().map(part_object).collect::<Vec<_>>();
         fields.push("outstanding", json!(parts));
@@ -93,19 +92,6 @@ pub(super) async fn show(global: &Global, headwater: &Headwater, args: &GroupSho
     rows.print(global.output)
 }
 
-/// The database's time where a heartbeat tells it; a program's own clock may be wrong by hours, and is taken only where there is
-/// nothing better.
-fn told(group: &SubscriptionStatus) -> Option<Timestamp> {
-    let age = group.heartbeat_age?.try_into().ok()?;
-    group.heartbeat_at?.checked_add::<jiff::SignedDuration>(age).ok()
-}
-
-/// How far behind in time.
-fn behind(group: &SubscriptionStatus, now: Timestamp) -> Option<Duration> {
-    let oldest = group.oldest_pending?;
-    Some(Duration::try_from(now.duration_since(oldest)).unwrap_or_default())
-}
-
 fn ago(age: Duration) -> String {
     // Milliseconds are noise in what a person compares with a timeout.
     let age = if age >= Duration::from_secs(10) { Duration::from_secs(age.as_secs()) } else { age };
@@ -113,9 +99,9 @@ fn ago(age: Duration) -> String {
 }
 
 /// Healthy, or why not.
-fn verdict(group: &SubscriptionStatus, now: Timestamp) -> String {
-    let ailments: Vec<&str> = group.ailments(now).into_iter().map(Ailment::as_str).collect();
-    match group.state {
+fn verdict(group: &GroupHealth) -> String {
+    let ailments = ailments(group);
+    match group.status.state {
         _ if !ailments.is_empty() => ailments.join(", "),
         SubscriptionState::Active => "healthy".into(),
         // Neither ill nor at work: its state says it.
@@ -123,10 +109,14 @@ fn verdict(group: &SubscriptionStatus, now: Timestamp) -> String {
     }
 }
 
-fn fields_of(topic: &TopicName, group: &SubscriptionStatus, now: Timestamp) -> Fields {
+fn ailments(group: &GroupHealth) -> Vec<&'static str> {
+    group.ailments.iter().map(|ailment| ailment.as_str()).collect()
+}
+
+fn fields_of(topic: &str, health: &GroupHealth) -> Fields {
+    let (group, ailments) = (&health.status, ailments(health));
     let mut fields = Fields::default();
-    fields.push("topic", json!(topic.as_str()));
-    let ailments: Vec<&str> = group.ailments(now).into_iter().map(Ailment::as_str).collect();
+    fields.push("topic", json!(topic));
     fields.push("group", json!(group.group.as_str()));
     fields.push("state", json!(group.state.as_str()));
     fields.push("state_since", json!(group.state_since));
@@ -135,7 +125,7 @@ fn fields_of(topic: &TopicName, group: &SubscriptionStatus, now: Timestamp) -> F
         SubscriptionState::Active => Some(ailments.is_empty()),
         _ => (!ailments.is_empty()).then_some(false),
     };
-    fields.said("healthy", json!(healthy), verdict(group, now));
+    fields.said("healthy", json!(healthy), verdict(health));
     fields.said("ailments", json!(ailments), ailments.join(", "));
     fields.push("heartbeat_at", json!(group.heartbeat_at));
     let age = group.heartbeat_age;
@@ -151,7 +141,7 @@ fn fields_of(topic: &TopicName, group: &SubscriptionStatus, now: Timestamp) -> F
     fields.push("next", json!(group.next.0));
     fields.push("floor", json!(group.floor.0));
     fields.push("lag", json!(group.lag));
-    let late = behind(group, now);
+    let late = health.behind;
     fields.said("behind_ms", json!(late.map(human::ms)), late.map(human::duration).unwrap_or_default());
     fields.push("oldest_pending", json!(group.oldest_pending));
     fields.push("leased", json!(group.leased));

@@ -1,7 +1,7 @@
 //! Questions about single messages: which are stuck, who acked one, whom they wait for.
 
 use anyhow::Result;
-use headwater::{GroupName, Headwater, Offset, TopicName};
+use headwater::{GroupName, Headwater, Offset};
 use serde_json::{Value, json};
 
 use super::topics;
@@ -11,9 +11,9 @@ use crate::output::Rows;
 pub(super) async fn stuck(global: &Global, headwater: &Headwater, args: &StuckArgs) -> Result<()> {
     let mut rows = Rows::new(&["topic", "group", "messages", "oldest"]);
     for topic in topics(headwater, args.topic.as_deref()).await? {
-        for stuck in headwater.store().stuck(&topic, args.older_than).await? {
+        for stuck in headwater.groups(&topic).stuck(args.older_than).await? {
             rows.push(vec![
-                json!(topic.as_str()),
+                json!(topic),
                 json!(stuck.group.as_str()),
                 json!(stuck.messages),
                 json!(stuck.oldest),
@@ -24,9 +24,9 @@ pub(super) async fn stuck(global: &Global, headwater: &Headwater, args: &StuckAr
 }
 
 pub(super) async fn acks(global: &Global, headwater: &Headwater, args: &AcksArgs) -> Result<()> {
-    let topic = TopicName::new(&args.topic)?;
-    let keeps = headwater.store().topic(&topic).await?.settings.ack_log;
-    let acks = headwater.store().acks(&topic, Offset(args.offset)).await?;
+    let topic = &args.topic;
+    let keeps = headwater.topics().get(topic).await?.settings.ack_log;
+    let acks = headwater.groups(topic).acks(Offset(args.offset)).await?;
     let mut rows = Rows::new(&["group", "owner", "first", "last", "at"]);
     for ack in &acks {
         rows.push(vec![
@@ -47,9 +47,9 @@ pub(super) async fn acks(global: &Global, headwater: &Headwater, args: &AcksArgs
 }
 
 pub(super) async fn records(global: &Global, headwater: &Headwater, args: &RecordsArgs) -> Result<()> {
-    let topic = TopicName::new(&args.topic)?;
-    let tracking = headwater.store().topic(&topic).await?.settings.tracking;
-    let records = headwater.store().records(&topic, args.range).await?;
+    let topic = &args.topic;
+    let tracking = headwater.topics().get(topic).await?.settings.tracking;
+    let records = headwater.groups(topic).records(args.range).await?;
     let groups = |groups: Vec<&GroupName>| -> Value {
         let names: Vec<&str> = groups.into_iter().map(GroupName::as_str).collect();
         match global.output {

@@ -1,33 +1,35 @@
 //! Giving a group up, at once or in order. What goes with it is shown first: none of it comes back.
 
 use anyhow::{Context, Result};
-use headwater::{GroupName, Headwater, SubscriptionState, TopicName, Transition};
+use headwater::{Headwater, SubscriptionState};
 use serde_json::json;
 
-use super::{change, confirm, find, names, status_of};
-use crate::args::{CancelArgs, Global, Meant, RemoveArgs};
+use super::{change, confirm};
+use crate::args::{CancelArgs, Global, GroupArgs, Meant, RemoveArgs};
 use crate::output::Rows;
 
 pub(super) async fn cancel(global: &Global, headwater: &Headwater, args: &CancelArgs) -> Result<()> {
-    let (topic, group) = names(&args.of)?;
+    let GroupArgs { topic, group } = &args.of;
     let question = format!("give up group {group} on topic {topic}? Its leases are lost at once");
-    if !is_meant(global, headwater, &topic, &group, args.meant, &question).await? {
+    if !is_meant(global, headwater, &args.of, args.meant, &question).await? {
         return Ok(());
     }
-    change::shift(global, headwater, &args.of, Transition::Cancel).await
+    headwater.groups(topic).cancel(group).await?;
+    change::print_state(global, &args.of, SubscriptionState::Cancelled)
 }
 
 pub(super) async fn remove(global: &Global, headwater: &Headwater, args: &RemoveArgs) -> Result<()> {
-    let (topic, group) = names(&args.of)?;
+    let GroupArgs { topic, group } = &args.of;
     let question = format!("remove group {group} on topic {topic} with its dead letters?");
-    if !is_meant(global, headwater, &topic, &group, args.meant, &question).await? {
+    if !is_meant(global, headwater, &args.of, args.meant, &question).await? {
         return Ok(());
     }
-    let removed = match headwater.groups(topic.as_str()).remove(group.as_str(), args.wait).await {
+    let groups = headwater.groups(topic);
+    let removed = match groups.remove(group, args.wait).await {
         Ok(removed) => removed,
         Err(error) => {
-            let left = find(headwater, &topic, &group).await.ok().flatten();
-            let half_way = left.is_some_and(|left| left.state == SubscriptionState::Cancelled);
+            let left = groups.get(group).await;
+            let half_way = left.is_ok_and(|left| left.status.state == SubscriptionState::Cancelled);
             let failed = Err(error);
             return if half_way {
                 failed.with_context(|| format!("group {group} is cancelled, but not removed; run this again"))
@@ -37,7 +39,7 @@ pub(super) async fn remove(global: &Global, headwater: &Headwater, args: &Remove
         }
     };
     let mut rows = Rows::new(&["topic", "group", "state", "in_flight_lost"]);
-    rows.push(vec![json!(topic.as_str()), json!(group.as_str()), json!("removed"), json!(removed.in_flight)]);
+    rows.push(vec![json!(topic), json!(group), json!("removed"), json!(removed.in_flight)]);
     rows.print(global.output)
 }
 
@@ -45,15 +47,14 @@ pub(super) async fn remove(global: &Global, headwater: &Headwater, args: &Remove
 async fn is_meant(
     global: &Global,
     headwater: &Headwater,
-    topic: &TopicName,
-    group: &GroupName,
+    of: &GroupArgs,
     meant: Meant,
     question: &str,
 ) -> Result<bool> {
     if meant.yes {
         return Ok(true);
     }
-    let status = status_of(headwater, topic, group).await?;
+    let status = headwater.groups(&of.topic).get(&of.group).await?.status;
     let mut rows = Rows::new(&[
         "topic",
         "group",
@@ -66,8 +67,8 @@ async fn is_meant(
         "dead_letters",
     ]);
     rows.push(vec![
-        json!(topic.as_str()),
-        json!(group.as_str()),
+        json!(of.topic),
+        json!(of.group),
         json!(true),
         json!(status.state.as_str()),
         json!(status.lag),

@@ -59,9 +59,7 @@ pub(super) async fn run(place: &Place<'_>) -> Result<Vec<Judged>> {
     })
     .await;
     process.stop().await?;
-    let buried = headwater.dead_letter_counts(TOPIC).await?;
-    let buried: u64 =
-        buried.iter().filter(|(group, _)| group.as_str() == GROUP).map(|(_, count)| count).sum();
+    let buried = headwater.dead_letters(TOPIC, GROUP).count().await?;
     headwater.close().await?;
     let heard = heard.lock().expect("no panic while held");
     Ok(vec![

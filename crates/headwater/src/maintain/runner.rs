@@ -10,7 +10,7 @@ use super::chores::{Chores, StoreChores};
 use super::going::Going;
 use super::jobs::Worker;
 use super::plan::Plan;
-use super::{Job, JobRun, term};
+use super::{Job, JobRun, JobStatus, term};
 use crate::backfill::BackfillPace;
 use crate::error::Result;
 use crate::name::Owner;
@@ -100,6 +100,11 @@ impl Maintenance {
             runs.push(run);
         }
         Ok(runs)
+    }
+
+    /// How each job has been doing, in all processes. Jobs that never ran are left out.
+    pub async fn status(&self) -> Result<Vec<JobStatus>> {
+        self.chores.upkeep().jobs().await
     }
 
     /// Runs all jobs when they are due, whenever this process is the elected worker.

@@ -10,7 +10,7 @@ use crate::lease::{LeaseToken, OffsetRange};
 use crate::message::Offset;
 use crate::name::{GroupName, Owner, TopicName};
 use crate::subscription::{
-    Activity, DeliveryPolicy, MissedMessages, Start, SubscriptionId, SubscriptionState, Transition,
+    Activity, DeliveryPolicy, MissedMessages, Start, SubscriptionId, SubscriptionState,
 };
 use crate::topic::{Topic, TopicSettings};
 
@@ -33,13 +33,18 @@ pub trait Lifecycle {
         Err(Error::invalid("auto_create", why))
     }
 
-    /// Pauses, resumes or cancels; `InvalidTransition` from any other state than the drawn ones, and for what only
-    /// the detector ([`Transition::Die`]) or [`Lifecycle::resurrect`] may do.
-    ///
-    /// A pause stops hand-outs in every process as soon as this returned, and wakes those who wait for the topic, so
-    /// that they give back what they have not started. It loses nothing. A cancelled subscription's leases are lost at
-    /// once, it no longer counts, and its place in the accounting is released as [`super::Upkeep::track`] describes.
-    async fn shift(&self, topic: &TopicName, group: &GroupName, transition: Transition) -> Result<()>;
+    /// Pauses an active subscription; from any other state it is `InvalidTransition`. Hand-outs stop in every process as
+    /// soon as this returned. Consumers that wait for the topic are woken, so that they give back what they have not
+    /// started. Nothing is lost.
+    async fn pause(&self, topic: &TopicName, group: &GroupName) -> Result<()>;
+
+    /// Resumes a paused subscription; from any other state it is `InvalidTransition`. Wakes as a pause does.
+    async fn resume(&self, topic: &TopicName, group: &GroupName) -> Result<()>;
+
+    /// Cancels a subscription for good; `InvalidTransition` if it is cancelled already. Its leases are lost at once, it
+    /// no longer counts, and its place in the accounting is released as [`super::Upkeep::track`] describes. Wakes as a
+    /// pause does.
+    async fn cancel(&self, topic: &TopicName, group: &GroupName) -> Result<()>;
 
     /// Deletes a cancelled subscription with everything of its own: cursors, ranges, dead letters. Only once its
     /// accounting is released; until then, and in any other state, it is `InvalidTransition`.

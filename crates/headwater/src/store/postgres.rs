@@ -53,9 +53,9 @@ mod publish;
 mod records;
 mod seek;
 mod settle;
-mod shift;
 #[cfg(feature = "sqlx")]
 pub mod sqlx;
+mod state;
 mod statements;
 mod status;
 mod subscribe;

@@ -107,9 +107,9 @@ noticed! {
     a_hidden_holder_is_noticed: HolderIsHidden by outstanding::a_lease_shows_its_owner_and_deadline;
     a_blocked_key_is_noticed: BlockedKeyIsHidden by order::a_blocked_key_parks_and_others_go_on;
     a_forgotten_setting_is_noticed: SettingIsForgotten by settings::every_setting_can_be_altered;
-    an_ignored_pause_is_noticed: PauseIsIgnored by shift::a_pause_stops_hand_outs_and_loses_nothing;
-    an_accepted_transition_is_noticed: TransitionIsAccepted by shift::only_the_drawn_transitions_exist;
-    a_counting_cancelled_group_is_noticed: CancelledStillCounts by shift::a_cancelled_group_holds_and_counts_for_nothing;
+    an_ignored_pause_is_noticed: PauseIsIgnored by state::a_pause_stops_hand_outs_and_loses_nothing;
+    an_accepted_transition_is_noticed: TransitionIsAccepted by state::only_the_drawn_transitions_exist;
+    a_counting_cancelled_group_is_noticed: CancelledStillCounts by state::a_cancelled_group_holds_and_counts_for_nothing;
     a_forgotten_beat_is_noticed: BeatIsForgotten by beat::a_beat_is_stamped_by_the_databases_clock;
     hidden_restarts_are_noticed: RestartsAreHidden by beat::a_group_that_only_restarts_is_flapping;
     a_rash_death_is_noticed: SuspectsDieAtOnce by dead::nobody_dies_at_the_first_look_after_a_pause_in_watching;

@@ -8,7 +8,7 @@ use headwater::{
     ErrorKind, ForceCompleted, GroupName, JobRun, JobStatus, LeaseToken, Lifecycle, Moved, Offset,
     OffsetRange, Owner, PartitionStep, Pulse, Record, Result, Resurrected, Semantics, Start, Stuck,
     SubscriptionId, SubscriptionState, SubscriptionStatus, SubscriptionStep, Topic, TopicId, TopicName,
-    TopicSettings, TrackStep, Transition, Upkeep,
+    TopicSettings, TrackStep, Upkeep,
 };
 
 use super::{Fault, Faulty};
@@ -21,6 +21,19 @@ impl Faulty {
         let name = status.expect("the topic is there").topic.name;
         let groups = self.inner.subscriptions(&name).await?;
         Ok((name, groups))
+    }
+
+    /// The answer about a state, or a yes to what was refused.
+    fn accepted(&self, answer: Result<()>) -> Result<()> {
+        match answer {
+            Err(error)
+                if self.fault == Fault::TransitionIsAccepted
+                    && error.kind() == ErrorKind::InvalidTransition =>
+            {
+                Ok(())
+            }
+            answer => answer,
+        }
     }
 
     async fn states(&self, topic: TopicId) -> Result<Vec<SubscriptionState>> {
@@ -56,20 +69,24 @@ impl Lifecycle for Faulty {
         self.inner.alter_topic(name, &settings).await
     }
 
-    async fn shift(&self, topic: &TopicName, group: &GroupName, transition: Transition) -> Result<()> {
-        let transition = match (self.fault, transition) {
-            (Fault::PauseIsIgnored, Transition::Pause | Transition::Resume) => return Ok(()),
-            (Fault::CancelledStillCounts, Transition::Cancel) => Transition::Pause,
-            _ => transition,
-        };
-        match self.inner.shift(topic, group, transition).await {
-            Err(error)
-                if self.fault == Fault::TransitionIsAccepted
-                    && error.kind() == ErrorKind::InvalidTransition =>
-            {
-                Ok(())
-            }
-            answer => answer,
+    async fn pause(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
+        match self.fault {
+            Fault::PauseIsIgnored => Ok(()),
+            _ => self.accepted(self.inner.pause(topic, group).await),
+        }
+    }
+
+    async fn resume(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
+        match self.fault {
+            Fault::PauseIsIgnored => Ok(()),
+            _ => self.accepted(self.inner.resume(topic, group).await),
+        }
+    }
+
+    async fn cancel(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
+        match self.fault {
+            Fault::CancelledStillCounts => self.inner.pause(topic, group).await,
+            _ => self.accepted(self.inner.cancel(topic, group).await),
         }
     }
 

@@ -347,7 +347,7 @@ async fn what_operators_alter_reaches_consumers_that_run(place: Place) {
     headwater.groups("orders").set_policy("email", &DeliveryPolicy::default()).await.unwrap();
     let at_once = Duration::from_millis(1);
     let altered = TopicSettings { backoff_initial: at_once, backoff_max: at_once, ..topic.settings };
-    headwater.alter_topic("orders", &altered).await.unwrap();
+    headwater.topics().alter("orders", &altered).await.unwrap();
     let attempts = async || {
         let letters = headwater.dead_letters("orders", "email").list(1_000).await.unwrap();
         letters.iter().map(|letter| letter.attempts).max()

@@ -7,7 +7,7 @@ use anyhow::Result;
 use headwater::{
     BackfillLimits, Beat, ClaimRequest, DeadLetterSelection, DeliveryPolicy, GroupLimits, GroupName, Lease,
     LeaseId, NewMessage, OffsetRange, Outcome, Owner, Settlement, Start, SubscriptionId, TopicName, Tracking,
-    Transition, Want,
+    Want,
 };
 use rand::RngExt;
 use rand::rngs::StdRng;
@@ -142,9 +142,9 @@ pub(super) async fn operator(storm: Arc<Storm>, mut random: StdRng) -> Result<()
         match random.random_range(0..12) {
             0 => guests(&storm, &mut random).await?,
             1 => {
-                storm.note(storm.store.shift(&topic, &group, Transition::Pause).await);
+                storm.note(storm.store.pause(&topic, &group).await);
                 rest(&mut random, 50).await;
-                storm.note(storm.store.shift(&topic, &group, Transition::Resume).await);
+                storm.note(storm.store.resume(&topic, &group).await);
             }
             2 => {
                 let to = pick(&mut random, &[Start::Now, Start::Beginning, Start::BeginningBounded(50)]);

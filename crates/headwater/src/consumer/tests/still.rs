@@ -25,7 +25,6 @@ use crate::store::{
 use crate::store::{FetchBound, Fetched, Weighing};
 use crate::subscription::{
     DeliveryPolicy, MissedMessages, Outstanding, Start, Subscription, SubscriptionId, SubscriptionStatus,
-    Transition,
 };
 use crate::topic::{Topic, TopicId, TopicSettings, TopicStatus};
 
@@ -275,7 +274,9 @@ with_the_rest! {
         }
     }
     fn alter_topic(name: &TopicName, settings: &TopicSettings) -> Topic;
-    fn shift(topic: &TopicName, group: &GroupName, transition: Transition) -> ();
+    fn pause(topic: &TopicName, group: &GroupName) -> ();
+    fn resume(topic: &TopicName, group: &GroupName) -> ();
+    fn cancel(topic: &TopicName, group: &GroupName) -> ();
     fn remove(topic: &TopicName, group: &GroupName) -> ();
     fn resurrect(topic: &TopicName, group: &GroupName, behind_max: Option<u64>) -> Resurrected;
     fn seek(topic: &TopicName, group: &GroupName, to: Start, dry_run: bool) -> Moved;

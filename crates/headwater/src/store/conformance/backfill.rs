@@ -6,7 +6,7 @@ use super::case::{Case, Scene, failed, group, owner};
 use super::life::{MOMENT, counted, lively, told};
 use crate::backfill::{Backfill, BackfillLimits, BackfillState, BackfillStep};
 use crate::error::ErrorKind;
-use crate::subscription::{Start, Transition};
+use crate::subscription::Start;
 use crate::topic::TopicSettings;
 
 /// A worker that is silent for so long loses its backfill.
@@ -253,7 +253,7 @@ pub async fn a_resurrection_starts_one_and_a_cancellation_ends_it(case: &Case) {
     assert!(shown(&dies).await.state.is_open());
     let first = step(&dies, "w", 3).await.expect("it starts");
     assert_eq!((first.processed, first.changed), (3, 3));
-    dies.shift(Transition::Cancel).await;
+    dies.cancel().await;
     case.advance(WORKER_LEASE + MOMENT);
     assert_eq!(step(&dies, "w", 3).await, None);
     scene.track_all().await;

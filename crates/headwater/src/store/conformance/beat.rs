@@ -7,7 +7,7 @@ use super::case::{Case, Scene, group, owner};
 use super::life::{INTERVAL, MOMENT, TIMEOUT, lively, missed};
 use crate::limits::{FLAPPING_RESTARTS, FLAPPING_WINDOW};
 use crate::store::{Beat, Pulse};
-use crate::subscription::{Activity, MissedMessages, Start, SubscriptionId, SubscriptionState, Transition};
+use crate::subscription::{Activity, MissedMessages, Start, SubscriptionId, SubscriptionState};
 
 /// The stamp is the database's time, and its age is reckoned by it.
 pub async fn a_beat_is_stamped_by_the_databases_clock(case: &Case) {
@@ -141,9 +141,9 @@ pub async fn the_cancelled_and_the_gone_are_told(case: &Case) {
     let removed = scene.subscribe("removed", Start::Beginning).await;
     let dead = scene.subscribe("dead", Start::Beginning).await;
     dead.let_die(case).await;
-    paused.shift(Transition::Pause).await;
+    paused.pause().await;
     for one in [&cancelled, &removed] {
-        one.shift(Transition::Cancel).await;
+        one.cancel().await;
     }
     scene.track_all().await;
     scene.store.remove(&scene.topic, &group("removed")).await.unwrap();
@@ -171,7 +171,7 @@ pub async fn the_cancelled_and_the_gone_are_told(case: &Case) {
 /// A pause is somebody's decision: a beat does not undo it, and a paused group that goes silent does not die.
 pub async fn a_paused_group_stays_paused_and_is_stamped(case: &Case) {
     let scene = case.scene(lively()).await;
-    scene.shift(Transition::Pause).await;
+    scene.pause().await;
     assert_eq!(scene.pulse("a").await, Pulse::Paused);
     let status = scene.status().await;
     assert_eq!((status.state, status.heartbeat_at), (SubscriptionState::Paused, Some(case.now())));

@@ -8,7 +8,7 @@ use crate::error::ErrorKind;
 use crate::name::{GroupName, TopicName};
 use crate::settle::{Outcome, Settlement};
 use crate::store::{Detected, Pulse};
-use crate::subscription::{MissedMessages, Start, SubscriptionState, Transition};
+use crate::subscription::{MissedMessages, Start, SubscriptionState};
 use crate::topic::{Semantics, TopicSettings};
 
 fn named(scene: &Scene) -> (TopicName, GroupName) {
@@ -78,7 +78,7 @@ pub async fn nobody_dies_at_the_first_look_after_a_pause_in_watching(case: &Case
         case.advance(INTERVAL / 2 + MOMENT);
         assert_eq!(speaks.detect().await.died, [named(&silent)]);
         assert_eq!(speaks.state().await, SubscriptionState::Active);
-        speaks.shift(Transition::Cancel).await;
+        speaks.cancel().await;
     }
 }
 
@@ -121,8 +121,8 @@ pub async fn looking_twice_changes_nothing_twice(case: &Case) {
         }
         assert_eq!((scene.status().await, scene.records().await), (before, records));
         assert_eq!(other.reads().await, [1, 2, 3]);
-        other.shift(Transition::Cancel).await;
-        scene.shift(Transition::Cancel).await;
+        other.cancel().await;
+        scene.cancel().await;
     }
 }
 
@@ -273,7 +273,7 @@ pub async fn only_the_long_dead_of_a_fan_out_topic_are_zombies(case: &Case) {
         scene.claim_one("a", 1).await;
         scene.clean_all().await;
     }
-    paused.shift(Transition::Pause).await;
+    paused.pause().await;
     queue.pulse("dying").await;
     scene.let_die(case).await;
     assert_eq!(queue.state().await, SubscriptionState::Dead);
@@ -299,7 +299,7 @@ pub async fn a_resumed_group_has_the_time_to_come_back(case: &Case) {
     let scene = case.scene(lively()).await;
     let other = scene.subscribe("other", Start::Beginning).await;
     assert_eq!(scene.pulse("a").await, Pulse::Active);
-    scene.shift(Transition::Pause).await;
+    scene.pause().await;
     let watch = async |time: Duration| {
         let until = case.now() + time;
         while case.now() < until {
@@ -309,7 +309,7 @@ pub async fn a_resumed_group_has_the_time_to_come_back(case: &Case) {
         }
     };
     watch(TIMEOUT * 3).await;
-    scene.shift(Transition::Resume).await;
+    scene.resume().await;
     watch(TIMEOUT - MOMENT).await;
     case.advance(MOMENT);
     assert_eq!(scene.detect().await.died, [named(&scene)], "it did not");
@@ -324,7 +324,7 @@ pub async fn letters_keep_a_cancelled_group(case: &Case) {
         scene.publish(1).await;
         let lease = other.claim_one("a", 1).await;
         other.settle(Settlement::each(&lease, vec![(lease.range, bury("why not"))])).await.unwrap();
-        other.shift(Transition::Cancel).await;
+        other.cancel().await;
         scene.track_all().await;
         case.advance(HOUR);
         let clean = async || scene.store.clean_subscriptions(MOMENT).await.unwrap().deleted;
@@ -346,8 +346,8 @@ pub async fn old_dead_and_cancelled_groups_are_deleted(case: &Case) {
     for one in [&scene, &dead, &cancelled] {
         assert_eq!(one.reads().await, [1, 2]);
     }
-    paused.shift(Transition::Pause).await;
-    cancelled.shift(Transition::Cancel).await;
+    paused.pause().await;
+    cancelled.cancel().await;
     dead.let_die(case).await;
     scene.track_all().await;
     let older_than = HOUR * 48;
@@ -396,7 +396,7 @@ pub async fn a_database_that_was_away_kills_nobody(case: &Case) {
             assert_eq!(beat_all().await, [Pulse::Active, Pulse::Active, Pulse::Active]);
         }
         for one in &groups {
-            one.shift(Transition::Cancel).await;
+            one.cancel().await;
         }
     }
 }

@@ -312,7 +312,7 @@ pub async fn a_change_of_semantics_changes_who_counts(case: &Case) {
         let other = scene.subscribe("other", Start::Beginning).await;
         assert_eq!(other.reads().await, [1, 2, 3]);
         assert_eq!(scene.topic_status().await.watermark.0, 3, "{tracking:?}");
-        other.shift(crate::subscription::Transition::Cancel).await;
+        other.cancel().await;
         scene.track_all().await;
         alter(&queue).await;
         assert_eq!(scene.topic_status().await.watermark.0, 0, "{tracking:?}");

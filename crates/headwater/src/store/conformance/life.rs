@@ -1,13 +1,12 @@
-//! What cases about the life of topics and groups do over and over: shift, beat, die, clean, track.
+//! What cases about the life of topics and groups do over and over: pause, cancel, beat, die, clean, track.
 
 use std::time::Duration;
 
 use super::case::{Case, Scene, group, owner, range, topic};
-use crate::error::Result;
 use crate::message::Offset;
 use crate::name::GroupName;
 use crate::store::{Beat, CleanStep, Detected, Pulse, Record, TrackStep};
-use crate::subscription::{Activity, Start, SubscriptionState, Transition};
+use crate::subscription::{Activity, Start, SubscriptionState};
 use crate::topic::{Semantics, TopicSettings, Tracking};
 
 /// How often the groups of [`lively`] topics beat.
@@ -56,14 +55,19 @@ impl Scene {
         Scene::new(self.store.clone(), name, settings).await
     }
 
-    /// Asks for a transition of the group.
-    pub(super) async fn try_shift(&self, transition: Transition) -> Result<()> {
-        self.store.shift(&self.topic, &self.subscription.group, transition).await
+    /// Pauses the group, which must be possible.
+    pub(super) async fn pause(&self) {
+        self.store.pause(&self.topic, &self.subscription.group).await.expect("the group is paused");
     }
 
-    /// A transition that must be possible.
-    pub(super) async fn shift(&self, transition: Transition) {
-        self.try_shift(transition).await.unwrap_or_else(|error| panic!("{transition:?}: {error:?}"));
+    /// Resumes the group, which must be possible.
+    pub(super) async fn resume(&self) {
+        self.store.resume(&self.topic, &self.subscription.group).await.expect("the group is resumed");
+    }
+
+    /// Cancels the group, which must be possible.
+    pub(super) async fn cancel(&self) {
+        self.store.cancel(&self.topic, &self.subscription.group).await.expect("the group is cancelled");
     }
 
     /// Where the group is in its life.
@@ -105,9 +109,9 @@ impl Scene {
     pub(super) async fn bring_to(&self, case: &Case, state: SubscriptionState) {
         match state {
             SubscriptionState::Active => {}
-            SubscriptionState::Paused => self.shift(Transition::Pause).await,
+            SubscriptionState::Paused => self.pause().await,
             SubscriptionState::Dead => self.let_die(case).await,
-            SubscriptionState::Cancelled => self.shift(Transition::Cancel).await,
+            SubscriptionState::Cancelled => self.cancel().await,
         }
         assert_eq!(self.state().await, state);
     }

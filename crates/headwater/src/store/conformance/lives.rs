@@ -23,7 +23,7 @@ macro_rules! conformance_life_cases {
         );
         $crate::conformance_group!(
             $make,
-            shift,
+            state,
             [
                 only_the_drawn_transitions_exist,
                 only_the_dead_are_resurrected,
@@ -35,7 +35,7 @@ macro_rules! conformance_life_cases {
                 subscribing_after_a_cancel_makes_a_new_one,
                 a_cancelled_queue_group_leaves_room_for_another,
                 only_a_cancelled_group_is_removed,
-                a_shift_wakes_a_waiter,
+                a_changed_state_wakes_a_waiter,
                 a_pause_among_claims_is_a_clean_cut,
                 unknown_groups_and_topics_are_named,
             ]

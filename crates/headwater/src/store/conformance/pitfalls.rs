@@ -8,7 +8,7 @@ use super::life::{HOUR, INTERVAL, MOMENT, TIMEOUT, counted, lively, told};
 use crate::error::ErrorKind;
 use crate::settle::Settlement;
 use crate::store::{Pulse, TrackStep};
-use crate::subscription::{MissedMessages, Start, SubscriptionState, Transition};
+use crate::subscription::{MissedMessages, Start, SubscriptionState};
 use crate::topic::TopicSettings;
 
 /// Published while the detector is at work, a message never waits for the group that dies in that moment.
@@ -213,7 +213,7 @@ pub async fn pitfall_8_a_group_deleted_in_flight_tells_its_consumers(case: &Case
     scene.publish(5).await;
     scene.track_all().await;
     let lease = scene.claim_one("running", 2).await;
-    scene.shift(Transition::Cancel).await;
+    scene.cancel().await;
     assert_eq!(scene.pulse("running").await, Pulse::Cancelled);
     failed(scene.settle(Settlement::ack_all(&lease)).await, ErrorKind::LeaseLost);
     scene.track_all().await;

@@ -6,7 +6,7 @@ use super::case::{Case, DEADLINE, Scene, group, offsets_of, owner, pause};
 use super::life::{HOUR, INTERVAL, TIMEOUT, lively, told};
 use super::sessions::{Session, gaps_close, nothing_comes, numbers, numbers_until};
 use crate::store::Pulse;
-use crate::subscription::{MissedMessages, Start, Transition};
+use crate::subscription::{MissedMessages, Start};
 use crate::topic::{Partition, Storage, TopicSettings, Tracking};
 
 const PATIENCE: Duration = Duration::from_millis(50);
@@ -114,7 +114,7 @@ pub async fn a_group_that_dies_under_open_transactions_misses_nothing(case: &Cas
         got.sort_unstable();
         assert_eq!(got, [1, 2, 3], "{tracking:?}");
         gaps_close(&scene).await;
-        dies.shift(Transition::Cancel).await;
+        dies.cancel().await;
     }
 }
 
@@ -139,7 +139,7 @@ pub async fn now_is_exact_among_cleanups_and_open_transactions(case: &Case) {
         got.sort_unstable();
         assert_eq!(got, [round * 10 + 1, round * 10 + 3], "round {round}");
         nothing_comes(&now, PATIENCE).await;
-        now.shift(Transition::Cancel).await;
+        now.cancel().await;
         scene.reads().await;
         gaps_close(&scene).await;
     }

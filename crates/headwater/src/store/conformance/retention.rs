@@ -10,7 +10,7 @@ use crate::error::ErrorKind;
 use crate::message::{NewMessage, Offset};
 use crate::name::{Owner, TopicName};
 use crate::settle::{Outcome, Verdict};
-use crate::subscription::{MissedMessages, Start, SubscriptionState, Transition};
+use crate::subscription::{MissedMessages, Start, SubscriptionState};
 use crate::topic::{Semantics, TopicSettings, Tracking};
 
 /// A scene of its own for a mode.
@@ -87,7 +87,7 @@ pub async fn what_nobody_subscribed_to_lives_its_least_life(case: &Case) {
     assert_eq!(scene.reads().await, [7, 8]);
     assert_eq!(scene.clean_all().await.removed, 2);
     // The last one gives up: it is on again.
-    scene.shift(Transition::Cancel).await;
+    scene.cancel().await;
     publish(1).await;
     assert_eq!(unread.clean_all().await, 0);
     case.pass(HOUR).await;
@@ -143,16 +143,16 @@ pub async fn writes_are_blocked_while_nobody_counts(case: &Case) {
     refused("nobody ever subscribed").await;
     let scene = unread.subscribe(Start::Beginning).await;
     accepted(&scene, "subscribed").await;
-    scene.shift(Transition::Pause).await;
+    scene.pause().await;
     accepted(&scene, "paused").await;
-    scene.shift(Transition::Resume).await;
+    scene.resume().await;
     assert_eq!(scene.drain_until("a", 3).await.len(), 3, "resumed");
     scene.let_die(case).await;
     assert_eq!(scene.clean_all().await.removed, 3);
     refused("dead").await;
     scene.pulse("a").await;
     accepted(&scene, "resurrected").await;
-    scene.shift(Transition::Cancel).await;
+    scene.cancel().await;
     refused("cancelled").await;
 }
 
@@ -164,7 +164,7 @@ pub async fn a_queue_never_blocks(case: &Case) {
     case.harness().publish_by_sql(&unread.name, "2", None, true).await.unwrap();
     let scene = unread.subscribe(Start::Beginning).await;
     assert_eq!(scene.drain_until("a", 2).await.len(), 2);
-    scene.shift(Transition::Cancel).await;
+    scene.cancel().await;
     unread.store.publish(&unread.name, &[NewMessage::new("3")]).await.unwrap();
 }
 
@@ -475,7 +475,7 @@ pub async fn subscribing_among_cleanups_loses_nothing(case: &Case) {
             let expected: Vec<_> = (next.max(first)..first + 30).collect();
             assert_eq!(got, expected, "round {round}, {tracking:?}: from where it began, without a hole");
             assert_eq!(late.status().await.missed, MissedMessages::default());
-            late.shift(Transition::Cancel).await;
+            late.cancel().await;
             scene.clean_all().await;
         }
     }

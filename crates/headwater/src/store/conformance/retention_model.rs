@@ -10,7 +10,7 @@ use super::rng::{Rng, seeds};
 use crate::message::Offset;
 use crate::settle::{Outcome, Settlement};
 use crate::store::Pulse;
-use crate::subscription::{Start, SubscriptionState, Transition};
+use crate::subscription::{Start, SubscriptionState};
 use crate::topic::{Semantics, TopicSettings, Tracking};
 
 mod member;
@@ -262,13 +262,17 @@ impl<'a> Play<'a> {
     async fn pause_or_resume(&mut self) {
         let Some(which) = self.any() else { return };
         let member = &mut self.members[which];
-        let transition = match member.state {
-            SubscriptionState::Active => Transition::Pause,
-            SubscriptionState::Paused => Transition::Resume,
+        member.state = match member.state {
+            SubscriptionState::Active => {
+                member.scene.pause().await;
+                SubscriptionState::Paused
+            }
+            SubscriptionState::Paused => {
+                member.scene.resume().await;
+                SubscriptionState::Active
+            }
             _ => return,
         };
-        member.scene.shift(transition).await;
-        member.state = transition.to();
     }
 
     /// One group beats and falls silent; whoever else is silent dies with it.
@@ -315,7 +319,7 @@ impl<'a> Play<'a> {
     async fn cancel(&mut self) {
         let Some(which) = self.any() else { return };
         let member = self.members.remove(which);
-        member.scene.shift(Transition::Cancel).await;
+        member.scene.cancel().await;
     }
 
     async fn redrive(&mut self) {
@@ -427,7 +431,7 @@ impl<'a> Play<'a> {
         let findings = self.scene.store.doctor().await.expect("the doctor looks");
         assert_eq!(findings, [], "seed {}", self.seed);
         for member in &self.members {
-            member.scene.shift(Transition::Cancel).await;
+            member.scene.cancel().await;
         }
         self.scene.track_all().await;
         self.scene.store.close().await.expect("closes");
@@ -467,7 +471,7 @@ impl<'a> Play<'a> {
         for member in &mut self.members {
             let name = group(member.scene.subscription.group.as_str());
             match member.state {
-                SubscriptionState::Paused => member.scene.shift(Transition::Resume).await,
+                SubscriptionState::Paused => member.scene.resume().await,
                 SubscriptionState::Dead => {
                     member.scene.store.resurrect(&member.scene.topic, &name, None).await.expect("dead");
                 }

@@ -13,7 +13,7 @@ use crate::limits::SAFETY_POLL;
 use crate::message::{NewMessage, Offset};
 use crate::settle::{Outcome, Settlement};
 use crate::store::{ForceCompleted, Moved, Pulse, Stuck};
-use crate::subscription::{DeliveryPolicy, MissedMessages, Start, SubscriptionState, Transition};
+use crate::subscription::{DeliveryPolicy, MissedMessages, Start, SubscriptionState};
 use crate::topic::TopicSettings;
 use std::collections::HashMap;
 
@@ -213,7 +213,7 @@ pub async fn what_only_the_dead_wait_for_is_given_up(case: &Case) {
         assert_eq!(dead.reads().await, [5, 6, 7, 8]);
         assert_eq!(scene.reads().await, [5, 6, 7, 8], "the living lose nothing");
         for one in [&scene, &dead, &done] {
-            one.shift(Transition::Cancel).await;
+            one.cancel().await;
         }
     }
 }
@@ -232,7 +232,7 @@ pub async fn stuck_messages_are_counted_per_group(case: &Case) {
     scene.ack_next(1).await;
     held.ack_next(2).await;
     held.claimed_for("a", 1, Some(Duration::ZERO)).await;
-    paused.shift(Transition::Pause).await;
+    paused.pause().await;
     assert_eq!(done.reads().await, [1, 2, 3]);
     dead.let_die(case).await;
     case.advance(HOUR + MOMENT);
@@ -329,7 +329,7 @@ pub async fn every_act_is_in_the_audit_once(case: &Case) {
     scene.subscribe("workers", Start::Now).await;
     store.seek(topic, &name, Start::Now, true).await.unwrap();
     store.force_complete(topic, HOUR, true).await.unwrap();
-    failed(scene.try_shift(Transition::Resume).await, ErrorKind::InvalidTransition);
+    failed(scene.store.resume(&scene.topic, &scene.subscription.group).await, ErrorKind::InvalidTransition);
     failed(store.remove(topic, &name).await, ErrorKind::InvalidTransition);
     scene.backfill_all().await;
     assert_eq!(store.audit(100).await.unwrap(), []);
@@ -378,8 +378,8 @@ async fn act_in_every_way(case: &Case, scene: &Scene, held: LeaseToken, letter: 
     store.release_lease(held).await.unwrap();
     assert_eq!(store.redrive(&scene.letters().ids([letter])).await.unwrap().redriven, 1);
     assert_eq!(store.purge(&scene.letters()).await.unwrap(), 1);
-    scene.shift(Transition::Pause).await;
-    scene.shift(Transition::Resume).await;
+    scene.pause().await;
+    scene.resume().await;
     store.seek(topic, &name, Start::Beginning, false).await.unwrap();
     scene.track_all().await;
     store.backfill(topic, &name, &BackfillLimits::default()).await.unwrap();
@@ -390,7 +390,7 @@ async fn act_in_every_way(case: &Case, scene: &Scene, held: LeaseToken, letter: 
     case.advance(HOUR);
     assert_eq!(store.force_complete(topic, HOUR, false).await.unwrap().len(), 1);
     assert!(store.resurrect(topic, &name, None).await.unwrap().resurrected);
-    scene.shift(Transition::Cancel).await;
+    scene.cancel().await;
     scene.track_all().await;
     store.remove(topic, &name).await.unwrap();
 }
@@ -398,7 +398,7 @@ async fn act_in_every_way(case: &Case, scene: &Scene, held: LeaseToken, letter: 
 /// Nobody changes what is written there, not even with plain SQL.
 pub async fn the_audit_is_append_only(case: &Case) {
     let scene = case.scene(kept()).await;
-    scene.shift(Transition::Pause).await;
+    scene.pause().await;
     let before = scene.store.audit(10).await.unwrap();
     assert_eq!(before.len(), 1);
     for (sqlite, postgres) in [

@@ -6,7 +6,7 @@ use super::case::{Case, Scene, failed, group, topic};
 use super::life::{HOUR, lively};
 use crate::error::ErrorKind;
 use crate::message::NewMessage;
-use crate::subscription::{Start, Transition};
+use crate::subscription::Start;
 use crate::topic::{Ordering, Partition, Preset, Semantics, Storage, TopicSettings, Tracking};
 
 const CENTURY: Duration = Duration::from_secs(101 * 366 * 24 * 3_600);
@@ -94,7 +94,7 @@ pub async fn pub_sub_becomes_a_queue_only_with_one_group(case: &Case) {
     let error = failed(scene.store.alter_topic(&scene.topic, &queue).await, ErrorKind::InvalidInput);
     assert!(error.to_string().contains("orders"), "{error}");
     assert_eq!(scene.store.topic(&scene.topic).await.unwrap().settings, lively(), "nothing was changed");
-    second.shift(Transition::Cancel).await;
+    second.cancel().await;
     scene.track_all().await;
     scene.store.remove(&scene.topic, &group("second")).await.unwrap();
     scene.store.alter_topic(&scene.topic, &queue).await.unwrap();

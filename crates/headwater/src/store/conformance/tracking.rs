@@ -8,7 +8,7 @@ use crate::error::ErrorKind;
 use crate::limits::TRACKED_GROUPS_MAX;
 use crate::settle::Outcome;
 use crate::store::TrackStep;
-use crate::subscription::{Start, Transition};
+use crate::subscription::Start;
 use crate::topic::{Progress, TopicSettings, Tracking};
 
 /// The names and state of a record, as owned text.
@@ -68,7 +68,7 @@ pub async fn a_message_is_for_those_who_began_before_it(case: &Case) {
 /// A message nobody is to get is complete as soon as it is recorded.
 pub async fn a_message_for_nobody_is_complete(case: &Case) {
     let scene = case.scene(counted()).await;
-    scene.shift(Transition::Cancel).await;
+    scene.cancel().await;
     scene.publish(2).await;
     let step = scene.track_all().await;
     assert_eq!((step.recorded, step.completed), (2, 2));
@@ -92,7 +92,7 @@ pub async fn the_dead_and_the_cancelled_are_taken_out(case: &Case) {
     dies.let_die(case).await;
     scene.track_all().await;
     assert_eq!(record(&scene, 2).await, says(&["quits", "workers"], &["workers"], false));
-    quits.shift(Transition::Cancel).await;
+    quits.cancel().await;
     scene.track_all().await;
     assert_eq!(record(&scene, 2).await, says(&["workers"], &["workers"], true));
     assert_eq!(record(&scene, 3).await, says(&["workers"], &["workers"], true));
@@ -107,7 +107,7 @@ pub async fn a_group_is_removed_only_once_it_is_released(case: &Case) {
     let quits = scene.subscribe("quits", Start::Beginning).await;
     scene.publish(9).await;
     scene.track_all().await;
-    quits.shift(Transition::Cancel).await;
+    quits.cancel().await;
     let too_early = scene.store.remove(&scene.topic, &group("quits")).await;
     failed(too_early, ErrorKind::InvalidTransition);
     let mut steps = 0;
@@ -192,7 +192,7 @@ pub async fn the_sixty_fifth_group_is_refused(case: &Case) {
         assert!(error.contains(part), "{part} is missing in: {error}");
     }
     let last = groups.last().expect("there are groups");
-    last.shift(Transition::Cancel).await;
+    last.cancel().await;
     scene.track_all().await;
     scene.store.remove(&scene.topic, &last.subscription.group).await.unwrap();
     failed(one_more().await, ErrorKind::InvalidInput);
@@ -214,7 +214,7 @@ pub async fn a_group_kept_for_its_letters_gives_its_bit_away(case: &Case) {
     let lease = kept.claim_one("a", 1).await;
     kept.settle_each(&lease, vec![((1, 1), bury("no"))]).await.unwrap();
     scene.track_all().await;
-    kept.shift(Transition::Cancel).await;
+    kept.cancel().await;
     scene.track_all().await;
     for n in 2..TRACKED_GROUPS_MAX {
         scene.subscribe(&format!("group-{n}"), Start::Now).await;

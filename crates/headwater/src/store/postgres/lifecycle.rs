@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{PostgresStore, audit, beat, policy, seek, settle, shift, take_over, topic};
+use super::{PostgresStore, audit, beat, policy, seek, settle, state, take_over, topic};
 use crate::error::Result;
 use crate::lease::{LeaseToken, OffsetRange};
 use crate::message::Offset;
@@ -22,14 +22,24 @@ impl Lifecycle for PostgresStore {
         topic::alter(self, name, settings).await
     }
 
-    async fn shift(&self, topic: &TopicName, group: &GroupName, transition: Transition) -> Result<()> {
+    async fn pause(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
         self.check_open()?;
-        shift::shift(self, topic, group, transition).await
+        state::set(self, topic, group, Transition::Pause).await
+    }
+
+    async fn resume(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
+        self.check_open()?;
+        state::set(self, topic, group, Transition::Resume).await
+    }
+
+    async fn cancel(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
+        self.check_open()?;
+        state::set(self, topic, group, Transition::Cancel).await
     }
 
     async fn remove(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
         self.check_open()?;
-        shift::remove(self, topic, group).await
+        state::remove(self, topic, group).await
     }
 
     async fn resurrect(
@@ -39,7 +49,7 @@ impl Lifecycle for PostgresStore {
         behind_max: Option<u64>,
     ) -> Result<Resurrected> {
         self.check_open()?;
-        shift::resurrect(self, topic, group, behind_max).await
+        state::resurrect(self, topic, group, behind_max).await
     }
 
     async fn beat(&self, owner: &Owner, beats: &[Beat]) -> Result<Vec<Pulse>> {

@@ -56,7 +56,7 @@ statements! {
     topic_get: topic_get,
     topic_list: topic_list,
     alter_topic: alter_topic,
-    shift: shift,
+    set_state: state,
     remove: remove,
     remove_dead_letters: remove.dead_letters,
     resurrect: resurrect,

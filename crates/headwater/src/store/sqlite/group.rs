@@ -114,6 +114,6 @@ pub(super) fn place(connection: &Connection, subscription_id: i32, now_ms: i64) 
 
 /// Minds the rule of messages published while nobody counted; to be called when who counts has changed.
 pub(super) fn counting_changed(work: &Work<'_>, topic: TopicId) -> Attempt<()> {
-    work.connection.prepare_cached(super::sql!(shift.zero))?.execute([topic.0])?;
+    work.connection.prepare_cached(super::sql!(state.zero))?.execute([topic.0])?;
     Ok(())
 }

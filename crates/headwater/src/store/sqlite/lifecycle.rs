@@ -6,10 +6,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::reader::at_once;
-use super::shift::Removal;
+use super::state::Removal;
 use super::work::{Kind, Work, now_ms};
 use super::{
-    SqliteStore, acks, audit, beat, policy, resurrect, seek, settle, shift, stuck, take_over, topic,
+    SqliteStore, acks, audit, beat, policy, resurrect, seek, settle, state, stuck, take_over, topic,
 };
 use crate::error::Result;
 use crate::lease::{LeaseToken, OffsetRange};
@@ -34,13 +34,17 @@ impl Lifecycle for SqliteStore {
         self.write(Kind::Define, move |work| topic::set_auto_create(work, auto_create, &actor)).await
     }
 
-    async fn shift(&self, topic: &TopicName, group: &GroupName, transition: Transition) -> Result<()> {
-        shift::check(topic, group, transition)?;
-        let (topic, group, actor) = (topic.clone(), group.clone(), Arc::clone(&self.actor));
-        self.write(Kind::Define, move |work| shift::shift(work, &topic, &group, transition, &actor)).await?;
-        if transition == Transition::Cancel
-            && let Err(error) = self.in_steps(Kind::Consume, shift::forget_waiting).await
-        {
+    async fn pause(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
+        self.set_state(topic, group, Transition::Pause).await
+    }
+
+    async fn resume(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
+        self.set_state(topic, group, Transition::Resume).await
+    }
+
+    async fn cancel(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
+        self.set_state(topic, group, Transition::Cancel).await?;
+        if let Err(error) = self.in_steps(Kind::Consume, state::forget_waiting).await {
             // The group is cancelled; maintenance forgets the rest.
             tracing::info!(%error, "waiting ranges of a cancelled group left to maintenance");
         }
@@ -51,12 +55,12 @@ impl Lifecycle for SqliteStore {
         let (topic, group, actor) = (topic.clone(), group.clone(), Arc::clone(&self.actor));
         let (name, of) = (topic.clone(), group.clone());
         self.in_steps(Kind::Consume, move |work: &mut Work<'_>| {
-            shift::remove(work, &name, &of, Removal::Empty)
+            state::remove(work, &name, &of, Removal::Empty)
         })
         .await?;
         // Waits for the disk, and so for the steps before it.
         self.write(Kind::Define, move |work| {
-            shift::remove(work, &topic, &group, Removal::Delete { actor: &actor }).map(drop)
+            state::remove(work, &topic, &group, Removal::Delete { actor: &actor }).map(drop)
         })
         .await
     }
@@ -159,5 +163,12 @@ impl Lifecycle for SqliteStore {
     async fn records(&self, topic: &TopicName, range: OffsetRange) -> Result<Vec<Record>> {
         let topic = topic.clone();
         self.read(move |connection| super::tracking::records(connection, &topic, range)).await
+    }
+}
+
+impl SqliteStore {
+    async fn set_state(&self, topic: &TopicName, group: &GroupName, transition: Transition) -> Result<()> {
+        let (topic, group, actor) = (topic.clone(), group.clone(), Arc::clone(&self.actor));
+        self.write(Kind::Define, move |work| state::set(work, &topic, &group, transition, &actor)).await
     }
 }

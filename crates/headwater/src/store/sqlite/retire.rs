@@ -9,7 +9,7 @@ use rusqlite::params;
 use super::fault::Attempt;
 use super::standing::{Extent, Standing};
 use super::work::{Kind, Work};
-use super::{SqliteStore, clean, decode, millis, resurrect, row_key, shift};
+use super::{SqliteStore, clean, decode, millis, resurrect, row_key, state};
 use crate::error::Result;
 use crate::limits::INBOX_RETENTION;
 use crate::name::{GroupName, TopicName};
@@ -30,7 +30,7 @@ pub(super) async fn clean_subscriptions(
 ) -> Result<SubscriptionStep> {
     let mut step = SubscriptionStep::default();
     // A crash between two steps of a cancel leaves it.
-    store.in_steps(Kind::Consume, shift::forget_waiting).await?;
+    store.in_steps(Kind::Consume, state::forget_waiting).await?;
     for zombie in store.write(Kind::Consume, |work| zombies(work)).await? {
         let subscription_id = zombie.subscription_id;
         if store.write(Kind::Consume, move |work| advance(work, subscription_id)).await? {
@@ -111,7 +111,7 @@ fn delete_if_idle(work: &mut Work<'_>, subscription_id: i32, older_than: Duratio
     if standing.state == SubscriptionState::Dead && has_unread(work, topic, &standing)? {
         return Ok(false);
     }
-    shift::delete(work, subscription_id)?;
+    state::delete(work, subscription_id)?;
     Ok(true)
 }
 

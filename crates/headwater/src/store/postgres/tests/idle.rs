@@ -3,7 +3,7 @@
 use super::*;
 use crate::clock::{Clock, ManualClock};
 use crate::settle::Outcome;
-use crate::subscription::{SubscriptionId, Transition};
+use crate::subscription::SubscriptionId;
 use crate::topic::Ordering;
 use crate::{Offset, OffsetRange};
 
@@ -57,7 +57,7 @@ async fn a_check_names_what_claims_may_find_and_nothing_that_is_quiet() {
     let delayed = NewMessage::new("delayed").deliver_at(clock.now() + Duration::from_secs(60));
     store.publish(&orders(), &[delayed]).await.unwrap();
     assert_eq!(check().await, [none, a, b], "it will be due");
-    store.shift(&orders(), &group("a"), Transition::Pause).await.unwrap();
+    store.pause(&orders(), &group("a")).await.unwrap();
     assert!(check().await.contains(&a), "a claim tells that it is paused");
     scene.drop().await;
 }

@@ -3,7 +3,7 @@
 use crate::DeadLetterSelection;
 use crate::limits::DEAD_LETTERS_PER_STEP;
 use crate::settle::Outcome;
-use crate::subscription::{SubscriptionState, Transition};
+use crate::subscription::SubscriptionState;
 
 use super::*;
 
@@ -96,7 +96,7 @@ async fn a_group_is_removed_in_steps_and_one_that_failed_half_way_is_continued()
     ));
     let client = scene.client().await;
     client.batch_execute(&watching).await.unwrap();
-    store.shift(&orders(), &group, Transition::Cancel).await.unwrap();
+    store.cancel(&orders(), &group).await.unwrap();
     let failed = store.remove(&orders(), &group).await.unwrap_err();
     assert!(failed.to_string().contains("a crash"), "{failed}");
 
@@ -134,7 +134,7 @@ async fn of_two_removals_at_once_neither_fails() {
     let store = Arc::new(scene.open().await);
     subscribed(&store).await;
     let group = GroupName::new("a").unwrap();
-    store.shift(&orders(), &group, Transition::Cancel).await.unwrap();
+    store.cancel(&orders(), &group).await.unwrap();
     let first = scene.client().await;
     first.batch_execute(&scene.sql("BEGIN; SELECT FROM {schema}.extent FOR UPDATE")).await.unwrap();
     let second = tokio::spawn({

@@ -5,7 +5,7 @@ use super::*;
 use crate::lease::GroupLimits;
 use crate::settle::Outcome;
 use crate::store::{Beat, Pulse};
-use crate::subscription::{Activity, SubscriptionState, Transition};
+use crate::subscription::{Activity, SubscriptionState};
 use crate::{ManualClock, OffsetRange};
 
 fn group() -> GroupName {
@@ -147,7 +147,7 @@ async fn after_a_pause_nothing_is_handed_out_whatever_was_under_way() {
         claimer.batch_execute(&scene.sql(&claim)).await.unwrap();
         let pausing = tokio::spawn({
             let store = Arc::clone(&store);
-            async move { store.shift(&orders(), &group(), Transition::Pause).await }
+            async move { store.pause(&orders(), &group()).await }
         });
         until_somebody_waits(&scene).await;
         assert!(!pausing.is_finished());
@@ -159,11 +159,10 @@ async fn after_a_pause_nothing_is_handed_out_whatever_was_under_way() {
         let refused = store.claim(&request(&subscription)).await.unwrap();
         assert_eq!(refused.leases, []);
         assert_eq!(refused.inactive, [(subscription.subscription_id, SubscriptionState::Paused)]);
-        store.shift(&orders(), &group(), Transition::Resume).await.unwrap();
+        store.resume(&orders(), &group()).await.unwrap();
 
         let pauser = scene.client().await;
-        let pause =
-            "BEGIN; SELECT {schema}.shift('orders', 'a', 'pause', ARRAY['active'], 'paused', 'test', NULL)";
+        let pause = "BEGIN; SELECT {schema}.set_state('orders', 'a', 'pause', ARRAY['active'], 'paused', 'test', NULL)";
         pauser.batch_execute(&scene.sql(pause)).await.unwrap();
         let claiming = tokio::spawn({
             let (store, request) = (Arc::clone(&store), claim_of(&subscription, "late"));
@@ -183,7 +182,7 @@ async fn after_a_pause_nothing_is_handed_out_whatever_was_under_way() {
         }
         assert_eq!(claimed.inactive, [(subscription.subscription_id, SubscriptionState::Paused)]);
         assert_eq!(held().await, after);
-        store.shift(&orders(), &group(), Transition::Resume).await.unwrap();
+        store.resume(&orders(), &group()).await.unwrap();
     }
     assert_eq!(store.doctor().await.unwrap(), []);
     scene.drop().await;
@@ -210,7 +209,7 @@ async fn nothing_outstanding_survives_a_seek_or_a_cancel() {
             let store = Arc::clone(&store);
             async move {
                 if cancels {
-                    return store.shift(&orders(), &group(), Transition::Cancel).await.map(|()| None);
+                    return store.cancel(&orders(), &group()).await.map(|()| None);
                 }
                 store.seek(&orders(), &group(), Start::Beginning, false).await.map(Some)
             }
@@ -265,9 +264,9 @@ async fn operators_and_members_never_deadlock() {
     });
     let members: Vec<_> = members.collect();
     for round in 0..25 {
-        store.shift(&orders(), &group(), Transition::Pause).await.expect("no deadlock");
+        store.pause(&orders(), &group()).await.expect("no deadlock");
         clock.advance(Duration::from_millis(700));
-        store.shift(&orders(), &group(), Transition::Resume).await.expect("no deadlock");
+        store.resume(&orders(), &group()).await.expect("no deadlock");
         let to = if round % 2 == 0 { Start::Beginning } else { Start::BeginningBounded(50) };
         store.seek(&orders(), &group(), to, false).await.expect("no deadlock");
     }

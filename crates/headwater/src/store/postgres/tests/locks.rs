@@ -7,7 +7,7 @@ use super::*;
 use crate::ManualClock;
 use crate::lease::GroupLimits;
 use crate::store::{Beat, Upkeep};
-use crate::subscription::{Activity, Transition};
+use crate::subscription::Activity;
 use crate::topic::Ordering;
 
 /// A claim as a statement of its own connection: 10 messages at most.
@@ -39,7 +39,7 @@ async fn a_role_without_rights_stops_no_claim_and_no_migration() {
     let claimed = in_time("a claim", store.claim(&request(&subscription))).await.unwrap();
     assert_eq!(claimed.leases.len(), 1);
     let group = GroupName::new("a").unwrap();
-    in_time("a pause", store.shift(&orders(), &group, crate::subscription::Transition::Pause)).await.unwrap();
+    in_time("a pause", store.pause(&orders(), &group)).await.unwrap();
     let done = in_time("a migration", migrate(&scene.url, &scene.namespace, &OpenOptions::default())).await;
     assert_eq!(done.unwrap().to, newest());
 
@@ -117,7 +117,7 @@ async fn a_pause_that_waits_for_a_lane_holds_no_later_lane() {
         .batch_execute(&scene.sql("BEGIN; SELECT FROM {schema}.cursor WHERE lane = 0 FOR UPDATE"))
         .await
         .unwrap();
-    let pausing = tokio::spawn(async move { store.shift(&orders(), &group, Transition::Pause).await });
+    let pausing = tokio::spawn(async move { store.pause(&orders(), &group).await });
     until_somebody_waits(&scene).await;
     let next = scene.sql("SELECT FROM {schema}.cursor WHERE lane = 1 FOR UPDATE NOWAIT");
     claim.batch_execute(&next).await.expect("the next lane is free");

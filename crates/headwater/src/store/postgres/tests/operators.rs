@@ -3,7 +3,7 @@
 use super::*;
 use crate::settle::Outcome;
 use crate::store::{Beat, Moved, Pulse};
-use crate::subscription::{Activity, DeliveryPolicy, SubscriptionState, Transition};
+use crate::subscription::{Activity, DeliveryPolicy, SubscriptionState};
 use crate::topic::{Ordering, Partition, Storage};
 use crate::{Offset, OffsetRange};
 
@@ -44,7 +44,7 @@ async fn consumers_beat_and_only_the_owner_operates() {
     assert!(consumer.stuck(&orders(), Duration::ZERO).await.unwrap().is_empty());
     assert!(consumer.acks(&orders(), Offset(1)).await.unwrap().is_empty());
     let refused = [
-        consumer.shift(&orders(), &group(), Transition::Pause).await,
+        consumer.pause(&orders(), &group()).await,
         consumer.remove(&orders(), &group()).await,
         consumer.resurrect(&orders(), &group(), None).await.map(drop),
         consumer.seek(&orders(), &group(), Start::Now, false).await.map(drop),
@@ -68,7 +68,7 @@ async fn the_audit_is_append_only_for_everybody() {
     let Some(scene) = Scene::new() else { return };
     let store = scene.open().await;
     subscribed(&store).await;
-    store.shift(&orders(), &group(), Transition::Pause).await.unwrap();
+    store.pause(&orders(), &group()).await.unwrap();
     let client = scene.client().await;
     for change in
         ["UPDATE {schema}.audit SET actor = 'x'", "DELETE FROM {schema}.audit", "TRUNCATE {schema}.audit"]
@@ -236,8 +236,8 @@ async fn a_group_is_cancelled_removed_and_made_anew() {
     assert!(left <= jiff::SignedDuration::from_secs(7), "the short way knows the policy too: {left}");
     let early = store.remove(&orders(), &group()).await.unwrap_err();
     assert_eq!(early.kind(), ErrorKind::InvalidTransition, "{early}");
-    store.shift(&orders(), &group(), Transition::Cancel).await.unwrap();
-    let twice = store.shift(&orders(), &group(), Transition::Cancel).await.unwrap_err();
+    store.cancel(&orders(), &group()).await.unwrap();
+    let twice = store.cancel(&orders(), &group()).await.unwrap_err();
     assert_eq!(twice.kind(), ErrorKind::InvalidTransition, "{twice}");
     assert_eq!(
         store.publish(&orders(), &[NewMessage::new("x")]).await.unwrap_err().kind(),

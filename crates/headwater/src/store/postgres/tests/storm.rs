@@ -142,10 +142,9 @@ impl Worker {
     async fn operate(&mut self, group: &str) {
         match self.dice.below(5) {
             0 => {
-                let sql =
-                    "SELECT {schema}.shift('orders', $1, 'pause', ARRAY['active'], 'paused', 'tester', NULL)";
+                let sql = "SELECT {schema}.set_state('orders', $1, 'pause', ARRAY['active'], 'paused', 'tester', NULL)";
                 self.run("pause", sql, &[&group]).await;
-                let sql = "SELECT {schema}.shift('orders', $1, 'resume', ARRAY['paused'], 'active', 'tester', NULL)";
+                let sql = "SELECT {schema}.set_state('orders', $1, 'resume', ARRAY['paused'], 'active', 'tester', NULL)";
                 self.run("resume", sql, &[&group]).await;
             }
             1 => {

@@ -4,7 +4,7 @@ use super::*;
 use crate::clock::{Clock, ManualClock};
 use crate::message::Offset;
 use crate::store::{Beat, Lifecycle, Pulse, Upkeep};
-use crate::subscription::{Activity, DeliveryPolicy, SubscriptionState, Transition};
+use crate::subscription::{Activity, DeliveryPolicy, SubscriptionState};
 use crate::topic::{Ordering, Tracking};
 
 fn group(name: &str) -> GroupName {
@@ -60,13 +60,13 @@ async fn a_topic_that_blocks_takes_nothing_by_any_way_while_nobody_counts() {
     refused(&store, "no group yet").await;
     let subscription = store.subscribe(&topic("events"), &group("a"), Start::Beginning).await.unwrap();
     store.publish(&topic("events"), &messages(1)).await.unwrap();
-    store.shift(&topic("events"), &group("a"), Transition::Pause).await.unwrap();
+    store.pause(&topic("events"), &group("a")).await.unwrap();
     by_sql(&place.connect()).unwrap();
     kill(&place, "a");
     refused(&store, "dead").await;
     store.beat(&owner("p"), &[beat_of(&subscription, 0)]).await.unwrap();
     by_sql(&place.connect()).unwrap();
-    store.shift(&topic("events"), &group("a"), Transition::Cancel).await.unwrap();
+    store.cancel(&topic("events"), &group("a")).await.unwrap();
     refused(&store, "cancelled").await;
     assert_eq!(store.topics().await.unwrap()[0].head, Offset(3), "what was refused took no offset");
     let queue = TopicSettings::default();
@@ -91,18 +91,18 @@ async fn another_process_stops_at_a_pause_and_loses_its_leases_at_a_cancel() {
         leases.append(&mut there.claim(&ask).await.unwrap().leases);
     }
     let wake = there.arm(&[subscription.topic.topic_id]).await.unwrap();
-    here.shift(&topic("events"), &group("a"), Transition::Pause).await.unwrap();
+    here.pause(&topic("events"), &group("a")).await.unwrap();
     assert!(wake.wait(Duration::from_secs(10)).await, "whoever waits learns of the pause");
     let claimed = there.claim(&ask).await.unwrap();
     assert_eq!(claimed.leases, []);
     assert_eq!(claimed.inactive, [(subscription.subscription_id, SubscriptionState::Paused)]);
     there.settle(&[Settlement::ack_all(&leases[0])]).await.unwrap().remove(0).unwrap();
-    here.shift(&topic("events"), &group("a"), Transition::Cancel).await.unwrap();
+    here.cancel(&topic("events"), &group("a")).await.unwrap();
     let lost = there.settle(&[Settlement::ack_all(&leases[1])]).await.unwrap().remove(0).unwrap_err();
     assert_eq!(lost.kind(), ErrorKind::LeaseLost);
     let pulses = there.beat(&owner("p"), &[beat_of(&subscription, 0)]).await.unwrap();
     assert_eq!(pulses, [Pulse::Cancelled]);
-    let error = here.shift(&topic("events"), &group("a"), Transition::Resume).await.unwrap_err();
+    let error = here.resume(&topic("events"), &group("a")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidTransition, "{error}");
     let again = there.subscribe(&topic("events"), &group("a"), Start::Beginning).await.unwrap();
     assert_ne!(again.subscription_id, subscription.subscription_id);
@@ -408,7 +408,7 @@ async fn redrives_and_purges_are_in_the_audit_and_a_cancelled_group_gets_nothing
     assert_eq!(drain(&store, &subscription).await.len(), 1_200);
     store.seek(&topic("events"), &group("a"), Start::Beginning, false).await.unwrap();
     bury_all().await;
-    store.shift(&topic("events"), &group("a"), Transition::Cancel).await.unwrap();
+    store.cancel(&topic("events"), &group("a")).await.unwrap();
     let error = store.redrive(&all).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidTransition, "{error}");
     assert_eq!(store.purge(&all).await.unwrap(), 1_200);
@@ -440,7 +440,7 @@ async fn a_cancel_that_happened_does_not_fail_after_it() {
          BEGIN SELECT RAISE(ABORT, 'on purpose'); END",
     )
     .unwrap();
-    store.shift(&topic("events"), &group("a"), Transition::Cancel).await.unwrap();
+    store.cancel(&topic("events"), &group("a")).await.unwrap();
     let waiting = || own.query_row("SELECT count(*) FROM headwater_range", [], |row| row.get::<_, i64>(0));
     assert_eq!(waiting().unwrap(), 1);
     let status = store.subscriptions(&topic("events")).await.unwrap().remove(0);
@@ -458,6 +458,6 @@ async fn a_wrong_count_of_what_waits_does_not_keep_a_cancel_from_its_end() {
     fan_out(&store, TopicSettings::pub_sub(), &["a"]).await;
     place.connect().execute("UPDATE headwater_subscription SET waiting = 7", []).unwrap();
     let (topic, group) = (topic("events"), group("a"));
-    let cancel = store.shift(&topic, &group, Transition::Cancel);
+    let cancel = store.cancel(&topic, &group);
     tokio::time::timeout(Duration::from_secs(20), cancel).await.expect("it ends").unwrap();
 }

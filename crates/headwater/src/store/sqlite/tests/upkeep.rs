@@ -80,9 +80,9 @@ impl Scene {
         self.clock.advance(by);
     }
 
-    async fn shift(&self, subscription: &Subscription, status: &'static str) {
+    async fn set_state(&self, subscription: &Subscription, status: &'static str) {
         let subscription_id = subscription.subscription_id.0;
-        let shifted = self.store.write(Kind::Define, move |work| {
+        let changed = self.store.write(Kind::Define, move |work| {
             let sql =
                 "UPDATE headwater_subscription SET status = ?2, status_at_ms = ?3 WHERE subscription_id = ?1";
             work.connection.execute(sql, rusqlite::params![subscription_id, status, work.now_ms()])?;
@@ -97,7 +97,7 @@ impl Scene {
                 _ => tracking::end_accounting(work, subscription_id),
             }
         });
-        shifted.await.unwrap();
+        changed.await.unwrap();
     }
 
     async fn change(&self, target: Tracking) -> Result<()> {

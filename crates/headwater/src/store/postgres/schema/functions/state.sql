@@ -96,9 +96,9 @@ END $$;
 -- Pauses, resumes or cancels. Compare and set: if the state is none of p_from nothing changes and the state is told.
 --
 -- Cancelling takes the lock of the head too: a late row is not handed to it any more once its ranges are removed.
-CREATE OR REPLACE FUNCTION {schema}.shift(
+CREATE OR REPLACE FUNCTION {schema}.set_state(
     p_topic text, p_group text, p_act text, p_from text[], p_to text, p_actor text, p_now timestamptz,
-    OUT topic_id integer, OUT state text, OUT shifted boolean
+    OUT topic_id integer, OUT state text, OUT changed boolean
 )
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -117,8 +117,8 @@ BEGIN
     SET status = p_to, status_at = v_now,
         heartbeat_at = CASE WHEN p_to = 'active' AND x.heartbeat_at < v_now THEN v_now ELSE x.heartbeat_at END
     WHERE x.subscription_id = s.subscription_id AND x.status = ANY (p_from);
-    shifted := FOUND;
-    IF NOT shifted THEN
+    changed := FOUND;
+    IF NOT changed THEN
         SELECT x.status INTO state FROM {schema}.find_subscription(p_topic, p_group) x;
         RETURN;
     END IF;

@@ -168,7 +168,7 @@ async fn cleanup_goes_on_behind_what_was_published_while_nobody_counted() {
         }
         assert_eq!(removed, 30, "steps of {step}");
         let group = GroupName::new("a").unwrap();
-        stage.store.shift(&orders(), &group, crate::subscription::Transition::Cancel).await.unwrap();
+        stage.store.cancel(&orders(), &group).await.unwrap();
     }
     stage.strike().await;
 }

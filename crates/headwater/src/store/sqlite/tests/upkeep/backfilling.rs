@@ -92,7 +92,7 @@ async fn the_backfill_of_a_group_that_dies_stops() {
     let scene = late_joiner().await;
     scene.store.step_backfill(&worker("w"), 5).await.unwrap();
     let late = scene.group("late", Start::Now).await;
-    scene.shift(&late, "dead").await;
+    scene.set_state(&late, "dead").await;
     assert_eq!(scene.store.backfills().await.unwrap()[0].state, BackfillState::Cancelled);
     assert_eq!(scene.store.step_backfill(&worker("w"), 5).await.unwrap(), None);
     let error = scene.store.resume_backfill(&topic("orders"), &group("late")).await.unwrap_err();

@@ -82,7 +82,7 @@ async fn what_max_retention_takes_unread_is_told() {
     let retry = Outcome::Retry { after: HOUR * 99, error: "later".into(), key: None };
     scene.store.settle(&[Settlement::each(&retried, vec![(retried.range, retry)])]).await.unwrap();
     scene.consume(&dead, 9).await;
-    scene.shift(&dead, "dead").await;
+    scene.set_state(&dead, "dead").await;
     scene.pass(HOUR * 24 - Duration::from_millis(1));
     scene.publish(1).await;
     assert_eq!(scene.clean().await, 0, "two are done, but for a moment only");
@@ -145,7 +145,7 @@ async fn what_was_published_while_nobody_counted_lives_its_time() {
     assert_eq!(scene.stored().await, [1, 2, 3, 4]);
     scene.pass(HOUR / 2);
     assert_eq!(scene.clean().await, 2);
-    scene.shift(&a, "cancelled").await;
+    scene.set_state(&a, "cancelled").await;
     scene.publish(1).await;
     assert_eq!(scene.clean().await, 0);
     scene.pass(HOUR / 2);

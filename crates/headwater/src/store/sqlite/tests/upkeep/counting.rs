@@ -66,7 +66,7 @@ async fn the_sixty_fourth_group_counts_like_any_other() {
     let pending = "SELECT count(*) FROM headwater_message_status WHERE status = 'PENDING'";
     assert_eq!(scene.number(pending), Some(1));
     scene.assert_sound().await;
-    scene.shift(last, "dead").await;
+    scene.set_state(last, "dead").await;
     scene.track().await;
     assert_eq!(scene.number(pending), Some(0), "nobody waits for the dead");
     scene.assert_sound().await;
@@ -81,7 +81,7 @@ async fn a_group_that_is_gone_is_let_go_step_by_step_and_its_bit_is_not_taken_to
     scene.consume(&a, 10).await;
     scene.consume(&b, 2).await;
     scene.track().await;
-    scene.shift(&b, "cancelled").await;
+    scene.set_state(&b, "cancelled").await;
     assert!(scene.store.track(scene.topic, 5).await.unwrap().more);
     assert_eq!(scene.told().await[2..8], ["3:a/a!", "4:a/a!", "5:a/a!", "6:a/a!", "7:a/a!", "8:a/ab"]);
     scene.assert_sound().await;
@@ -113,11 +113,11 @@ async fn one_that_comes_back_is_set_again_on_what_is_pending_only() {
     scene.consume(&a, 2).await;
     scene.consume(&b, 1).await;
     scene.track().await;
-    scene.shift(&b, "dead").await;
+    scene.set_state(&b, "dead").await;
     scene.track().await;
     assert_eq!(scene.told().await, ["1:ab/ab!", "2:a/a!", "3:/a", "4:/a", "5:/a", "6:/a"]);
     scene.publish(1).await;
-    scene.shift(&b, "active").await;
+    scene.set_state(&b, "active").await;
     let backfill = scene.store.backfills().await.unwrap().remove(0);
     assert_eq!((backfill.first.0, backfill.last.0, backfill.state), (2, 6, BackfillState::NotStarted));
     scene.consume(&b, 3).await;

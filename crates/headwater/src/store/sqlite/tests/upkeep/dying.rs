@@ -60,7 +60,7 @@ async fn the_last_death_lets_go_of_the_topic() {
     scene.track().await;
     assert_eq!(scene.told().await, ["1:/!", "2:/!", "3:/!"]);
     scene.publish(1).await;
-    scene.shift(&a, "active").await;
+    scene.set_state(&a, "active").await;
     assert_eq!(scene.number("SELECT zero_until FROM headwater_topic"), Some(4));
     scene.assert_sound().await;
 }
@@ -80,9 +80,9 @@ async fn only_what_holds_nothing_is_deleted() {
     let alive = scene.group("alive", Start::Beginning).await;
     scene.consume(&alive, 3).await;
     for gone in [&behind, &with_letter] {
-        scene.shift(gone, "dead").await;
+        scene.set_state(gone, "dead").await;
     }
-    scene.shift(&cancelled, "cancelled").await;
+    scene.set_state(&cancelled, "cancelled").await;
     scene.pass(HOUR);
     let clean = || async { names_of(scene.store.clean_subscriptions(HOUR).await.unwrap().deleted) };
     assert_eq!(clean().await, [""; 0], "records have not let go of them yet");

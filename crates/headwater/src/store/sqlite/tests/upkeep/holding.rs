@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::store::Lifecycle;
-use crate::subscription::Transition;
 
 const COUNTED: &str = "tracking = 'reference_counting'";
 const ROWS: usize = 3_000;
@@ -56,12 +55,12 @@ async fn a_death_does_not_read_what_others_hold() {
     let many = scene.group("many", Start::Beginning).await;
     let (first, second) = (scene.group("x", Start::Now).await, scene.group("y", Start::Now).await);
     let steps = Steps::of(&scene).await;
-    let (before, ()) = steps.during(scene.shift(&first, "dead")).await;
+    let (before, ()) = steps.during(scene.set_state(&first, "dead")).await;
     hold(&scene, &many);
-    let (after, ()) = steps.during(scene.shift(&second, "dead")).await;
+    let (after, ()) = steps.during(scene.set_state(&second, "dead")).await;
     assert_no_more(before, after);
     assert_eq!(scene.number("SELECT zero_until FROM headwater_topic"), Some(0), "one still counts");
-    scene.shift(&many, "dead").await;
+    scene.set_state(&many, "dead").await;
     assert_eq!(scene.number("SELECT zero_until FROM headwater_topic"), None);
 }
 
@@ -105,7 +104,7 @@ async fn a_cancelled_group_with_a_letter_gives_its_bit_away_once_no_record_names
     let bury = (lease.range, Outcome::Bury { error: "no".into() });
     scene.store.settle(&[Settlement::each(&lease, vec![bury])]).await.unwrap().remove(0).unwrap();
     scene.track().await;
-    scene.store.shift(&topic("orders"), &group("kept"), Transition::Cancel).await.unwrap();
+    scene.store.cancel(&topic("orders"), &group("kept")).await.unwrap();
     scene.track().await;
     for n in 1..64 {
         scene.group(&format!("g{n}"), Start::Now).await;
@@ -167,7 +166,7 @@ async fn giving_up_does_not_count_while_it_moves_and_is_exact_all_the_same() {
     let scene = Scene::new("").await;
     let alive = scene.group("alive", Start::Beginning).await;
     let dead = scene.group("dead", Start::Beginning).await;
-    scene.shift(&dead, "dead").await;
+    scene.set_state(&dead, "dead").await;
     let orders = topic("orders");
     let steps = Steps::of(&scene).await;
     let (before, _) = steps.during(scene.store.force_complete(&orders, HOUR, false)).await;

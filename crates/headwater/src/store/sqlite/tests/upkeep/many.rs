@@ -161,14 +161,14 @@ async fn a_group_is_removed_in_steps_and_a_removal_that_was_cut_off_is_repeated(
          SELECT randomblob(16), {id}, n, randomblob(16), 0, 'no', 1, 0, x'78' FROM n"
     ));
     let (name, workers) = (topic("orders"), group("workers"));
-    let (steps, cancelled) = commits(&scene, scene.store.shift(&name, &workers, Transition::Cancel)).await;
+    let (steps, cancelled) = commits(&scene, scene.store.cancel(&name, &workers)).await;
     cancelled.unwrap();
     assert!(steps >= 4, "the cancel and 3,000 ranges in {steps} transactions");
     assert_eq!(scene.number("SELECT count(*) FROM headwater_range"), Some(0));
     // One step, as before a crash.
     let (of, by) = (name.clone(), workers.clone());
     let step =
-        scene.store.write(Kind::Consume, move |work| shift::remove(work, &of, &by, shift::Removal::Empty));
+        scene.store.write(Kind::Consume, move |work| state::remove(work, &of, &by, state::Removal::Empty));
     assert!(step.await.unwrap(), "there is more");
     assert_eq!(scene.number("SELECT count(*) FROM headwater_dead_letter"), Some(4_000));
     scene.assert_sound().await;
@@ -196,7 +196,7 @@ async fn what_waits_for_a_cancelled_group_is_forgotten_by_maintenance() {
     let (name, workers, _) = (topic("orders"), group("workers"), workers);
     let cancel = scene
         .store
-        .write(Kind::Define, move |work| shift::shift(work, &name, &workers, Transition::Cancel, "me"));
+        .write(Kind::Define, move |work| state::set(work, &name, &workers, Transition::Cancel, "me"));
     cancel.await.unwrap();
     assert_eq!(scene.number("SELECT waiting FROM headwater_subscription"), Some(3_000));
     scene.assert_sound().await;

@@ -57,7 +57,7 @@ impl Play {
                 format!("subscribe {name} {start:?}")
             }
             28..50 if !self.groups.is_empty() => self.consume(small).await,
-            50..60 if !self.groups.is_empty() => self.shift().await,
+            50..60 if !self.groups.is_empty() => self.change_state().await,
             60..65 if !self.groups.is_empty() => self.seek().await,
             65..80 => format!("track {:?}", self.scene.store.track(topic_id, small).await.unwrap()),
             80..85 => format!("{:?}", self.scene.store.step_backfill(&worker("w"), small).await.unwrap()),
@@ -114,7 +114,7 @@ impl Play {
         said
     }
 
-    async fn shift(&mut self) -> String {
+    async fn change_state(&mut self) -> String {
         let group = self.any();
         let status = self.status(&group);
         let to = match (status.as_str(), self.dice.below(6)) {
@@ -123,7 +123,7 @@ impl Play {
             ("dead", _) => "active",
             _ => return "nothing".into(),
         };
-        self.scene.shift(&group, to).await;
+        self.scene.set_state(&group, to).await;
         format!("{} is {to}", group.group)
     }
 

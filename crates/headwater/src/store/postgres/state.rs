@@ -14,27 +14,18 @@ use crate::store::Resurrected;
 use crate::subscription::{SubscriptionState, Transition};
 use crate::topic::TopicId;
 
-pub(super) async fn shift(
+/// Pauses, resumes or cancels: one statement, which changes nothing from a state that the transition does not start from.
+pub(super) async fn set(
     store: &PostgresStore,
     topic: &TopicName,
     group: &GroupName,
     transition: Transition,
 ) -> Result<()> {
-    if matches!(transition, Transition::Die | Transition::Resurrect) {
-        let why = match transition {
-            Transition::Die => "only the detector declares a subscription dead",
-            _ => "a dead subscription comes back by a heartbeat, a subscribe, or `resurrect`",
-        };
-        return Err(Error::new(
-            ErrorKind::InvalidTransition,
-            format!("invalid transition: topic {topic}, group {group}: {why}; nothing was changed"),
-        ));
-    }
     let rows = store
         .connections
         .query(
             &format!("{} of group {group} of topic {topic}", transition.as_str()),
-            &store.statements.shift,
+            &store.statements.set_state,
             &[
                 &topic.as_str(),
                 &group.as_str(),
@@ -47,7 +38,7 @@ pub(super) async fn shift(
         )
         .await?;
     let row = &rows[0];
-    if !stored::<_, bool>(row, "shifted")? {
+    if !stored::<_, bool>(row, "changed")? {
         let state = SubscriptionState::parse(stored(row, "state")?)?;
         return Err(transition.refused(topic.as_str(), group.as_str(), state));
     }
@@ -55,7 +46,7 @@ pub(super) async fn shift(
         topic = topic.as_str(),
         group = group.as_str(),
         state = transition.to().as_str(),
-        "subscription changed"
+        "subscription state changed"
     );
     store.hub.wake(TopicId(stored(row, "topic_id")?));
     Ok(())

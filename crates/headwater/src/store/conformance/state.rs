@@ -6,28 +6,45 @@ use super::case::{Case, DEADLINE, Scene, bury, failed, group, offsets_of, retry,
 use super::heartbeat::at_rest;
 use super::life::{TIMEOUT, lively};
 use super::wake::arm;
-use crate::error::ErrorKind;
+use crate::error::{ErrorKind, Result};
 use crate::limits::SAFETY_POLL;
+use crate::name::{GroupName, TopicName};
 use crate::settle::{Outcome, Settlement};
-use crate::store::Pulse;
+use crate::store::{Pulse, Store};
 use crate::subscription::{Start, SubscriptionState, Transition};
 use crate::topic::TopicSettings;
 
-/// From every state by every transition: the drawn ones lead where they lead, all others change nothing and say so. Only
-/// the detector kills, and only resurrecting resurrects.
+/// What an operator does with the state of a group.
+const BY_OPERATORS: [Transition; 3] = [Transition::Pause, Transition::Resume, Transition::Cancel];
+
+async fn change(
+    store: &dyn Store,
+    topic: &TopicName,
+    group: &GroupName,
+    transition: Transition,
+) -> Result<()> {
+    match transition {
+        Transition::Pause => store.pause(topic, group).await,
+        Transition::Resume => store.resume(topic, group).await,
+        Transition::Cancel => store.cancel(topic, group).await,
+        // The detector and `resurrect` do these: no other call can name them.
+        Transition::Die | Transition::Resurrect => unreachable!("{transition:?} is not an operator's"),
+    }
+}
+
+/// From every state by every verb: the drawn arrows lead where they lead, all others change nothing and say so.
 pub async fn only_the_drawn_transitions_exist(case: &Case) {
     let store = case.open().await;
     for state in SubscriptionState::ALL {
-        for transition in Transition::ALL {
+        for transition in BY_OPERATORS {
             let name = format!("{state}-{}", transition.as_str());
             let scene = Scene::new(store.clone(), &name, lively()).await;
             scene.publish(3).await;
             scene.claim_one("a", 1).await;
             scene.bring_to(case, state).await;
             let before = scene.status().await;
-            let by_operators = !matches!(transition, Transition::Die | Transition::Resurrect);
-            let answer = scene.try_shift(transition).await;
-            if by_operators && transition.from().contains(&state) {
+            let answer = change(&*scene.store, &scene.topic, &group("workers"), transition).await;
+            if transition.from().contains(&state) {
                 assert!(answer.is_ok(), "{name}: {answer:?}");
                 let after = scene.status().await;
                 assert_eq!((after.state, after.state_since), (transition.to(), case.now()), "{name}");
@@ -75,7 +92,7 @@ pub async fn a_pause_stops_hand_outs_and_loses_nothing(case: &Case) {
     let elsewhere = scene.through(&case.open().await);
     scene.publish(5).await;
     assert_eq!(elsewhere.claim_one("b", 1).await.range.first.0, 1);
-    scene.shift(Transition::Pause).await;
+    scene.pause().await;
     scene.publish(2).await;
     let id = scene.subscription.subscription_id;
     for one in [&scene, &elsewhere] {
@@ -89,7 +106,7 @@ pub async fn a_pause_stops_hand_outs_and_loses_nothing(case: &Case) {
     scene.store.maintain().await.unwrap();
     let status = scene.status().await;
     assert_eq!((status.state, status.lag), (SubscriptionState::Paused, 7));
-    scene.shift(Transition::Resume).await;
+    scene.resume().await;
     let mut got = elsewhere.reads().await;
     got.sort_unstable();
     assert_eq!(got, [1, 2, 3, 4, 5, 6, 7]);
@@ -126,12 +143,12 @@ pub async fn a_paused_group_still_counts(case: &Case) {
     let other = scene.subscribe("other", Start::Beginning).await;
     scene.publish(4).await;
     scene.ack_next(1).await;
-    scene.shift(Transition::Pause).await;
+    scene.pause().await;
     assert_eq!(other.reads().await, [1, 2, 3, 4]);
     assert_eq!(scene.topic_status().await.watermark.0, 1);
     assert_eq!(scene.clean_all().await.removed, 1);
     assert_eq!(scene.stored().await, [2, 3, 4]);
-    scene.shift(Transition::Resume).await;
+    scene.resume().await;
     assert_eq!(scene.reads().await, [2, 3, 4]);
     assert_eq!(scene.clean_all().await.removed, 3);
 }
@@ -153,7 +170,7 @@ pub async fn what_was_started_is_settled_under_pause_and_death(case: &Case) {
         assert_eq!(status.state, state, "settling brings nobody back");
         scene.claim_nothing("a", 10).await;
         match state {
-            SubscriptionState::Paused => scene.shift(Transition::Resume).await,
+            SubscriptionState::Paused => scene.resume().await,
             _ => {
                 scene.store.resurrect(&scene.topic, &group("workers"), None).await.unwrap();
             }
@@ -175,7 +192,7 @@ pub async fn a_cancelled_group_holds_and_counts_for_nothing(case: &Case) {
         scene.settle_each(&again, vec![((3, 3), retry(0, "again"))]).await.unwrap();
         scene.bring_to(case, from).await;
         assert_eq!(other.reads().await, [1, 2, 3, 4, 5, 6]);
-        scene.shift(Transition::Cancel).await;
+        scene.cancel().await;
         failed(scene.settle(Settlement::ack_all(&lease)).await, ErrorKind::LeaseLost);
         failed(scene.extend(&lease, TIMEOUT).await, ErrorKind::LeaseLost);
         assert_eq!(scene.outstanding().await, []);
@@ -195,7 +212,7 @@ pub async fn subscribing_after_a_cancel_makes_a_new_one(case: &Case) {
     let lease = scene.claim_one("a", 1).await;
     scene.settle_each(&lease, vec![((1, 1), bury("hopeless"))]).await.unwrap();
     scene.ack_next(1).await;
-    scene.shift(Transition::Cancel).await;
+    scene.cancel().await;
     let new = scene.subscribe("workers", Start::Offset(crate::Offset(2))).await;
     assert_ne!(new.subscription.subscription_id, scene.subscription.subscription_id);
     let status = new.status().await;
@@ -206,7 +223,7 @@ pub async fn subscribing_after_a_cancel_makes_a_new_one(case: &Case) {
     assert_eq!(listed.len(), 2, "the cancelled one is listed until it is removed: {listed:?}");
     assert_eq!(scene.topic_status().await.subscriptions, 1);
     // Acts name the group that lives.
-    new.shift(Transition::Pause).await;
+    new.pause().await;
     assert_eq!(
         (new.state().await, scene.state().await),
         (SubscriptionState::Paused, SubscriptionState::Cancelled)
@@ -221,7 +238,7 @@ pub async fn a_cancelled_queue_group_leaves_room_for_another(case: &Case) {
     scene.ack_next(1).await;
     let others = scene.store.subscribe(&scene.topic, &group("others"), Start::Beginning).await;
     failed(others, ErrorKind::InvalidInput);
-    scene.shift(Transition::Cancel).await;
+    scene.cancel().await;
     let others = scene.subscribe("others", Start::Beginning).await;
     assert_eq!(others.reads().await, [1, 2, 3]);
     let third = scene.store.subscribe(&scene.topic, &group("workers"), Start::Beginning).await;
@@ -260,18 +277,18 @@ pub async fn only_a_cancelled_group_is_removed(case: &Case) {
 }
 
 /// Whoever waits for the topic learns of a pause, a resume and a cancellation at once, also in another process.
-pub async fn a_shift_wakes_a_waiter(case: &Case) {
+pub async fn a_changed_state_wakes_a_waiter(case: &Case) {
     let scene = case.scene(lively()).await;
     let elsewhere = scene.through(&case.open().await);
-    for transition in [Transition::Pause, Transition::Resume, Transition::Cancel] {
+    for transition in BY_OPERATORS {
         for (actor, place) in [(&scene, "here"), (&elsewhere, "elsewhere")] {
             let waiter = scene.subscribe(&format!("{}-{place}", transition.as_str()), Start::Now).await;
             if transition == Transition::Resume {
-                waiter.shift(Transition::Pause).await;
+                waiter.pause().await;
             }
             at_rest(&waiter).await;
             let wake = arm(&waiter).await;
-            actor.store.shift(&waiter.topic, &waiter.subscription.group, transition).await.unwrap();
+            change(&*actor.store, &waiter.topic, &waiter.subscription.group, transition).await.unwrap();
             assert!(wake.wait(SAFETY_POLL / 2).await, "{transition:?} {place} woke nobody");
         }
     }
@@ -304,13 +321,13 @@ pub async fn a_pause_among_claims_is_a_clean_cut(case: &Case) {
         })
         .collect();
     for _ in 0..8 {
-        scene.shift(Transition::Pause).await;
+        scene.pause().await;
         let next = scene.status().await.next;
         for store in &stores {
             store.claim_nothing("late", 3).await;
         }
         assert_eq!(scene.status().await.next, next, "something was handed out under a pause");
-        scene.shift(Transition::Resume).await;
+        scene.resume().await;
         super::case::pause().await;
     }
     let mut got = Vec::new();
@@ -325,11 +342,11 @@ pub async fn a_pause_among_claims_is_a_clean_cut(case: &Case) {
 pub async fn unknown_groups_and_topics_are_named(case: &Case) {
     let scene = case.scene(lively()).await;
     let (nobody, nowhere, workers) = (group("nobody"), topic("nowhere"), group("workers"));
-    for transition in [Transition::Pause, Transition::Resume, Transition::Cancel] {
-        let answer = scene.store.shift(&scene.topic, &nobody, transition).await;
+    for transition in BY_OPERATORS {
+        let answer = change(&*scene.store, &scene.topic, &nobody, transition).await;
         let error = failed(answer, ErrorKind::NoSuchSubscription);
         assert!(error.to_string().contains("nobody"), "{error}");
-        failed(scene.store.shift(&nowhere, &workers, transition).await, ErrorKind::NoSuchTopic);
+        failed(change(&*scene.store, &nowhere, &workers, transition).await, ErrorKind::NoSuchTopic);
     }
     failed(scene.store.remove(&scene.topic, &nobody).await, ErrorKind::NoSuchSubscription);
     failed(scene.store.seek(&scene.topic, &nobody, Start::Now, false).await, ErrorKind::NoSuchSubscription);

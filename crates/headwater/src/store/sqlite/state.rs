@@ -1,27 +1,16 @@
-//! Shift: a subscription's state moves as an operator says, and a cancelled one is removed.
+//! States of subscriptions, as operators change them: pause, resume, cancel, and the removal of a cancelled one.
 
 use rusqlite::{OptionalExtension, params};
 
 use super::fault::Attempt;
 use super::work::Work;
 use super::{audit, decode, group, settle, topic, tracking};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind};
 use crate::name::{GroupName, TopicName};
 use crate::subscription::{SubscriptionState, Transition};
 
-/// Refuses what an operator may not do, or has a verb of its own.
-pub(super) fn check(topic: &TopicName, group: &GroupName, transition: Transition) -> Result<()> {
-    let instead = match transition {
-        Transition::Pause | Transition::Resume | Transition::Cancel => return Ok(()),
-        Transition::Die => "only the detector declares a group dead; cancel it to be rid of it",
-        Transition::Resurrect => "resurrect has a verb of its own, or let a process subscribe",
-    };
-    let text = format!("invalid transition: topic {topic}, group {group}: {instead}; nothing was changed");
-    Err(Error::new(ErrorKind::InvalidTransition, text))
-}
-
 /// Pauses, resumes or cancels. Those who wait for the topic are woken: they notice at once.
-pub(super) fn shift(
+pub(super) fn set(
     work: &mut Work<'_>,
     name: &TopicName,
     group: &GroupName,
@@ -35,10 +24,10 @@ pub(super) fn shift(
     }
     let to = transition.to();
     let parameters = params![found.subscription_id, from.as_str(), to.as_str(), work.now_ms()];
-    work.connection.prepare_cached(super::sql!(shift.state))?.execute(parameters)?;
+    work.connection.prepare_cached(super::sql!(state.set))?.execute(parameters)?;
     if to == SubscriptionState::Cancelled {
         // Its tokens are lost at once. What waits is never handed out again, and goes step by step: see `forget_waiting`.
-        let mut forget = work.connection.prepare_cached(super::sql!(shift.forget_leases))?;
+        let mut forget = work.connection.prepare_cached(super::sql!(state.forget_leases))?;
         forget.execute([found.subscription_id])?;
         tracking::end_accounting(work, found.subscription_id)?;
     }
@@ -52,11 +41,11 @@ const ROWS_PER_STEP: u32 = 1_000;
 
 /// Forgets what waits for cancelled subscriptions, one step of it; true if there is more.
 pub(super) fn forget_waiting(work: &mut Work<'_>) -> Attempt<bool> {
-    let mut statement = work.connection.prepare_cached(super::sql!(shift.cancelled_waiting))?;
+    let mut statement = work.connection.prepare_cached(super::sql!(state.cancelled_waiting))?;
     let Some(subscription_id) = statement.query_row([], |row| row.get::<_, i32>(0)).optional()? else {
         return Ok(false);
     };
-    let mut forget = work.connection.prepare_cached(super::sql!(shift.forget_waiting))?;
+    let mut forget = work.connection.prepare_cached(super::sql!(state.forget_waiting))?;
     Ok(forget.execute(params![subscription_id, ROWS_PER_STEP])? > 0)
 }
 
@@ -106,7 +95,7 @@ pub(super) fn remove(
         return Ok(false);
     };
     for (subscription_id, _) in &cancelled {
-        work.connection.prepare_cached(super::sql!(shift.forget_ranges))?.execute([subscription_id])?;
+        work.connection.prepare_cached(super::sql!(state.forget_ranges))?.execute([subscription_id])?;
         delete(work, *subscription_id)?;
     }
     let numbers: Vec<i32> = cancelled.into_iter().map(|(subscription_id, _)| subscription_id).collect();
@@ -119,7 +108,7 @@ pub(super) fn remove(
 fn empty(work: &Work<'_>, subscription_id: i32) -> Attempt<bool> {
     for sql in [
         super::sql!(remove.dead_letters),
-        super::sql!(shift.forget_waiting),
+        super::sql!(state.forget_waiting),
         super::sql!(remove.applied_some),
         super::sql!(remove.touched_some),
     ] {

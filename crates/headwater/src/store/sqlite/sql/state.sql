@@ -35,7 +35,7 @@ WHERE (token, first_offset) IN (
     LIMIT ?2
 )
 
--- name: state
+-- name: set
 -- Purpose:    Moves a subscription from one state to another. What was paused is as if it had just beaten: its processes
 --             have the time of a whole timeout to come back.
 -- Parameters: ?1 subscription_id, ?2 from, ?3 to, ?4 now_ms

@@ -1,0 +1,80 @@
+//! The topics of a namespace, for operators: which there are, how far each is, and their settings.
+
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::name::TopicName;
+use crate::store::Store;
+use crate::topic::{Topic, TopicSettings, TopicStatus};
+
+/// The topics of a namespace; from [`crate::Headwater::topics`]. Cheap to clone. Every change is a line in the audit.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> headwater::Result<()> {
+/// # use std::time::Duration;
+/// # let headwater = headwater::Headwater::in_memory().await?;
+/// use headwater::TopicSettings;
+///
+/// headwater.topic("orders").create().await?;
+/// headwater.producer("orders").send(&1).await?;
+///
+/// let topics = headwater.topics();
+/// let settings = topics.get("orders").await?.settings;
+/// let longer = TopicSettings { message_retention: Some(Duration::from_secs(7 * 86_400)), ..settings };
+/// assert_eq!(topics.alter("orders", &longer).await?.settings, longer);
+///
+/// topics.advance_heads().await?; // figures are exact also where nothing consumes
+/// assert_eq!(topics.status("orders").await?.head.0, 1);
+/// # headwater.close().await }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Topics {
+    store: Arc<dyn Store>,
+}
+
+impl Topics {
+    pub(crate) fn new(store: Arc<dyn Store>) -> Self {
+        Topics { store }
+    }
+
+    /// All topics by name, with how far each is.
+    pub async fn list(&self) -> Result<Vec<TopicStatus>> {
+        self.store.topics().await
+    }
+
+    /// A topic with its settings. `NoSuchTopic` if it does not exist: this creates none.
+    pub async fn get(&self, topic: &str) -> Result<Topic> {
+        self.store.topic(&TopicName::new(topic)?).await
+    }
+
+    /// How far a topic is. `NoSuchTopic` if it does not exist.
+    pub async fn status(&self, topic: &str) -> Result<TopicStatus> {
+        let name = TopicName::new(topic)?;
+        loop {
+            let topics = self.store.topics().await?;
+            if let Some(status) = topics.into_iter().find(|status| status.topic.name == name) {
+                return Ok(status);
+            }
+            // Says what is missing. A topic that was created after the list was read is in the next one.
+            self.store.topic(&name).await?;
+        }
+    }
+
+    /// Changes a topic's settings while messages flow. `NoSuchTopic` if it does not exist, `InvalidInput` for what cannot
+    /// be changed: see [`Lifecycle::alter_topic`](crate::store::Lifecycle::alter_topic).
+    pub async fn alter(&self, topic: &str, settings: &TopicSettings) -> Result<Topic> {
+        self.store.alter_topic(&TopicName::new(topic)?, settings).await
+    }
+
+    /// Whether publishes in plain SQL, and programs that say nothing about it, create topics from now on; running programs
+    /// keep what they found. Only SQLite stores that: on PostgreSQL it is `InvalidInput`.
+    pub async fn set_auto_create(&self, auto_create: bool) -> Result<()> {
+        self.store.set_auto_create(auto_create).await
+    }
+
+    /// Advances the heads of all topics to what is committed. Consumers do that on demand; without any, heads and lags on
+    /// PostgreSQL are as old as the last maintenance. Needs the right to write.
+    pub async fn advance_heads(&self) -> Result<()> {
+        self.store.maintain().await.map(drop)
+    }
+}
