@@ -228,8 +228,8 @@ impl DeadLetters {
     /// Read each time: the group may be subscribed after this handle was made.
     async fn subscription(&self) -> Result<SubscriptionStatus> {
         let (topic, group) = (TopicName::new(&self.topic)?, GroupName::new(&self.group)?);
-        let mut all = self.store.subscriptions(&topic).await?;
-        let at = SubscriptionStatus::of_group(all.iter(), &topic, &group)?;
-        Ok(all.swap_remove(at))
+        let of_name =
+            self.store.subscriptions(&topic).await?.into_iter().find(|status| status.group == group);
+        of_name.ok_or_else(|| Error::no_such_subscription(topic.as_str(), group.as_str()))
     }
 }

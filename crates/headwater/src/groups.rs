@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::backfill::{Backfill, BackfillLimits, drive};
 use crate::clock::Clock;
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::lease::OffsetRange;
 use crate::limits::{DELAY_MAX, UPKEEP_MESSAGES_MAX};
 use crate::message::Offset;
@@ -111,12 +111,12 @@ impl Groups {
         Ok(statuses.into_iter().map(health).collect())
     }
 
-    /// One group; `NoSuchSubscription` if it is not there. Of a name that was cancelled and taken again, the living one.
+    /// One group; `NoSuchSubscription` if it is not there. Of a name that was cancelled and taken again, the living one,
+    /// or else the last that was cancelled.
     pub async fn get(&self, group: &str) -> Result<GroupHealth> {
         let (topic, group) = self.names(group)?;
-        let mut all = self.list().await?;
-        let at = SubscriptionStatus::of_group(all.iter().map(|one| &one.status), &topic, &group)?;
-        Ok(all.swap_remove(at))
+        let of_name = self.list().await?.into_iter().find(|one| one.status.group == group);
+        of_name.ok_or_else(|| Error::no_such_subscription(topic.as_str(), group.as_str()))
     }
 
     /// What a group has handed out and is not done, oldest due first, at most `limit`. `NoSuchSubscription` if it is not

@@ -93,7 +93,8 @@ pub trait Store: Lifecycle + Upkeep + fmt::Debug + Send + Sync + 'static {
     /// is not. In reference counting the 65th group is `InvalidInput`.
     async fn subscribe(&self, topic: &TopicName, group: &GroupName, start: Start) -> Result<Subscription>;
 
-    /// The subscriptions of a topic, by group; cancelled ones too, until they are removed.
+    /// The subscriptions of a topic, by group; cancelled ones too, until they are removed. Of one name the living one is
+    /// first, then the cancelled ones, the last made first.
     async fn subscriptions(&self, topic: &TopicName) -> Result<Vec<SubscriptionStatus>>;
 
     /// What a subscription has handed out and is not done: leased, waiting for a time, parked. At most `limit`, oldest due

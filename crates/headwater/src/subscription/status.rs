@@ -1,14 +1,12 @@
 //! How a subscription is: how far, how lively, and whether that is healthy.
 
-use std::cmp::Reverse;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::{SubscriptionId, SubscriptionState};
-use crate::error::{Error, Result};
 use crate::message::Offset;
-use crate::name::{GroupName, TopicName};
+use crate::name::GroupName;
 use crate::topic::TopicId;
 
 /// How far a subscription is, and how it is doing.
@@ -126,21 +124,6 @@ impl Ailment {
 pub const STUCK_AFTER: Duration = Duration::from_secs(3_600);
 
 impl SubscriptionStatus {
-    /// Which of the subscriptions of a topic is that of a group: the living one, or else the last that was cancelled.
-    pub(crate) fn of_group<'a>(
-        all: impl Iterator<Item = &'a Self>,
-        topic: &TopicName,
-        group: &GroupName,
-    ) -> Result<usize> {
-        all.enumerate()
-            .filter(|(_, status)| status.group == *group)
-            .min_by_key(|(_, status)| {
-                (status.state == SubscriptionState::Cancelled, Reverse(status.subscription_id))
-            })
-            .map(|(at, _)| at)
-            .ok_or_else(|| Error::no_such_subscription(topic.as_str(), group.as_str()))
-    }
-
     /// The database's time when this was read, as the heartbeat tells it.
     pub(crate) fn database_time(&self) -> Option<Timestamp> {
         let age = SignedDuration::try_from(self.heartbeat_age?).ok()?;

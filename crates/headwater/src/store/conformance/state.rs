@@ -228,6 +228,12 @@ pub async fn subscribing_after_a_cancel_makes_a_new_one(case: &Case) {
         (new.state().await, scene.state().await),
         (SubscriptionState::Paused, SubscriptionState::Cancelled)
     );
+    // The first of a name is the one that is meant: the living one, or else the last that was cancelled.
+    new.cancel().await;
+    let last = scene.subscribe("workers", Start::Now).await;
+    let listed = scene.store.subscriptions(&scene.topic).await.unwrap();
+    let ids: Vec<_> = listed.iter().map(|status| status.subscription_id).collect();
+    assert_eq!(ids, [&last, &new, &scene].map(|one| one.subscription.subscription_id));
 }
 
 /// Its one group was given up: another may come, and gets the queue's messages.

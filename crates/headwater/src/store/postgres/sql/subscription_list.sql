@@ -60,4 +60,4 @@ CROSS JOIN LATERAL (
     WHERE q.subscription_id = s.subscription_id
 ) a
 WHERE s.topic_id = $1
-ORDER BY s.group_name, s.status = 'cancelled', s.subscription_id
+ORDER BY s.group_name, s.status = 'cancelled', s.subscription_id DESC
