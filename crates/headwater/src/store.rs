@@ -24,6 +24,7 @@ pub(crate) mod options;
 pub mod postgres;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(crate) mod schema;
+pub(crate) mod sql;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 mod upkeep;

@@ -1,4 +1,4 @@
-//! SQL: the same verbs in both engines, one statement per file, migrations of tables numbered without holes.
+//! SQL: the same verbs in both engines, one used statement per section, migrations of tables numbered without holes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,53 +10,72 @@ const ENGINES: [&str; 2] = ["sqlite", "postgres"];
 
 pub(super) fn check(tree: &Tree) -> Vec<Complaint> {
     let mut complaints = check_mirror(tree);
-    for (path, content) in tree.with_extension("sql") {
-        // Only below a folder `sql`: the files of a schema are scripts.
-        if path.split('/').rev().skip(1).any(|folder| folder == "sql") {
-            complaints.extend(check_statements(path, content));
+    for engine in ENGINES {
+        let folder = format!("{STORE}/{engine}");
+        let rust = |(path, _): &(&str, &str)| path.ends_with(".rs");
+        let code: String = tree.below(&folder).filter(rust).map(|(_, content)| content).collect();
+        for (verb, path, content) in verbs(tree, engine) {
+            complaints.extend(check_sections(&path, verb, content, &code));
         }
     }
     complaints.extend(check_migrations(tree));
     complaints
 }
 
-/// An entry is `verb.sql`, or a folder `verb` with the statements one engine needs for it.
+/// Each verb of an engine, with its file.
+fn verbs<'t>(tree: &'t Tree, engine: &str) -> impl Iterator<Item = (&'t str, String, &'t str)> {
+    let folder = format!("{STORE}/{engine}/sql");
+    let files: Vec<_> = tree.below(&folder).collect();
+    files.into_iter().filter_map(move |(inside, content)| {
+        inside.strip_suffix(".sql").map(|verb| (verb, format!("{folder}/{inside}"), content))
+    })
+}
+
 fn check_mirror(tree: &Tree) -> Vec<Complaint> {
-    let entries = ENGINES.map(|engine| entries(tree, &format!("{STORE}/{engine}/sql")));
     let mut complaints = Vec::new();
-    for (here, there) in [(0, 1), (1, 0)] {
-        for (stem, path) in &entries[here] {
-            if !entries[there].contains_key(stem) {
-                let other = format!("{STORE}/{}/sql", ENGINES[there]);
-                let advice = format!("add `{stem}.sql` or `{stem}/` to {other}, or give both the same name");
-                complaints.push(Complaint::new(path, 1, "sql-mirror", advice));
-            }
+    for [here, there] in [ENGINES, [ENGINES[1], ENGINES[0]]] {
+        let others: BTreeSet<&str> = verbs(tree, there).map(|(verb, _, _)| verb).collect();
+        for (verb, path, _) in verbs(tree, here).filter(|(verb, _, _)| !others.contains(verb)) {
+            let advice = format!("add `{verb}.sql` to {STORE}/{there}/sql, or give both the same name");
+            complaints.push(Complaint::new(&path, 1, "sql-mirror", advice));
         }
     }
     complaints
 }
 
-/// Stem to the first file that has it.
-fn entries(tree: &Tree, folder: &str) -> BTreeMap<String, String> {
-    let mut entries = BTreeMap::new();
-    for (inside, _) in tree.below(folder).filter(|(inside, _)| inside.ends_with(".sql")) {
-        let first = inside.split('/').next().unwrap_or(inside);
-        let stem = first.strip_suffix(".sql").unwrap_or(first);
-        entries.entry(stem.to_owned()).or_insert_with(|| format!("{folder}/{inside}"));
+/// `-- name: …` begins a section: one statement, of a name of its own, that the engine's code uses as `verb.name`.
+fn check_sections(path: &str, verb: &str, content: &str, code: &str) -> Vec<Complaint> {
+    let complain = |line, advice: String| Complaint::new(path, line, "one-statement", advice);
+    let lines: Vec<&str> = content.lines().collect();
+    let name_of = |line: &str| line.strip_prefix("-- name: ").map(str::to_owned);
+    let starts: Vec<usize> = (0..lines.len()).filter(|at| name_of(lines[*at]).is_some()).collect();
+    if starts.first() != Some(&0) {
+        return vec![complain(1, "begin with `-- name: …`, the name of the first statement".to_owned())];
     }
-    entries
-}
-
-fn check_statements(path: &str, content: &str) -> Option<Complaint> {
-    let starts = statement_lines(content);
-    match starts.as_slice() {
-        [_] => None,
-        [] => Some(Complaint::new(path, 1, "one-statement", "write the statement, or remove the file")),
-        [_, second, ..] => {
-            let advice = "move this second statement into a file of its own, beside this one";
-            Some(Complaint::new(path, *second, "one-statement", advice))
+    let mut complaints = Vec::new();
+    let mut names = BTreeSet::new();
+    for (at, start) in starts.iter().enumerate() {
+        let end = starts.get(at + 1).copied().unwrap_or(lines.len());
+        let name = name_of(lines[*start]).unwrap_or_default();
+        match statement_lines(&lines[*start..end].join("\n")).as_slice() {
+            [_] => {}
+            [] => {
+                complaints.push(complain(start + 1, "write the statement, or remove the section".to_owned()));
+            }
+            [_, second, ..] => {
+                complaints.push(complain(start + second, "give this second statement a section".to_owned()));
+            }
+        }
+        let used = if name == verb { format!("({verb})") } else { format!("{verb}.{name}") };
+        let in_list = name == verb && code.contains(&format!(": {verb},"));
+        if !code.contains(&used) && !in_list {
+            complaints.push(complain(start + 1, format!("use `{used}`, or remove the section")));
+        }
+        if !names.insert(name.clone()) {
+            complaints.push(complain(start + 1, format!("name it otherwise: {name} is taken")));
         }
     }
+    complaints
 }
 
 /// Migration folders each count 2, 3, … by their files' leading digits (`0002_colour.sql`): version 1 is the first `tables/`.
@@ -162,21 +181,27 @@ mod tests {
     #[test]
     fn verb_of_one_engine_must_be_the_others_too() {
         let settle = path("sqlite/sql/settle.sql");
-        assert_eq!(fired(&settle, "-- Settle.\nSELECT 1;\n"), [(settle.clone(), 1, "sql-mirror")]);
-        let extend = path("postgres/sql/extend/lease.sql");
-        assert_eq!(fired(&extend, "-- Extend.\nSELECT 1;\n"), [(extend.clone(), 1, "sql-mirror")]);
         let mut tree = clean_tree();
-        tree.insert(&settle, "-- Settle.\nSELECT 1;\n");
-        tree.insert(&path("postgres/sql/settle/ack.sql"), "-- Ack.\nSELECT 1;\n");
+        tree.insert(&settle, "-- name: settle\nSELECT 1;\n");
+        tree.insert(&path("sqlite/settle.rs"), "//! Settling.\nconst A: &str = sql!(settle);\n");
+        let fired: Vec<_> = complaints(&tree).into_iter().map(|c| (c.path, c.line, c.rule)).collect();
+        assert_eq!(fired, [(settle, 1, "sql-mirror")]);
+        tree.insert(&path("postgres/sql/settle.sql"), "-- name: ack\nSELECT 1;\n");
+        tree.insert(&path("postgres/settle.rs"), "//! Settling.\nconst A: &str = sql!(settle.ack);\n");
         assert_eq!(complaints(&tree), []);
     }
 
     #[test]
-    fn second_statement_belongs_in_a_second_file() {
+    fn section_has_one_statement_that_is_used() {
         let claim = path("sqlite/sql/claim.sql");
-        let two = "-- Claim; and more.\nSELECT 1; -- one\n\nSELECT 2;\n";
-        assert_eq!(fired(&claim, two), [(claim.clone(), 4, "one-statement")]);
-        assert_eq!(fired(&claim, "-- Nothing.\n"), [(claim.clone(), 1, "one-statement")]);
+        let rule = |line| (claim.clone(), line, "one-statement");
+        let two = "-- name: claim\n-- One; and more.\nSELECT 1; -- one\n\nSELECT 2;\n";
+        assert_eq!(fired(&claim, two), [rule(5)]);
+        assert_eq!(fired(&claim, "-- name: claim\n-- Nothing.\n"), [rule(1)]);
+        assert_eq!(fired(&claim, "-- Claim.\nSELECT 1;\n"), [rule(1)]);
+        let more = "-- name: claim\nSELECT 1;\n\n-- name: other\nSELECT 2;\n";
+        assert_eq!(fired(&claim, more), [rule(4)], "no code uses it");
+        assert_eq!(fired(&claim, "-- name: claim\nSELECT 1;\n\n-- name: claim\nSELECT 2;\n"), [rule(4)]);
     }
 
     #[test]

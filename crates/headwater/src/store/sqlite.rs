@@ -41,8 +41,11 @@ use self::writer::{Commands, SyncPolicy, Writer};
 
 /// A statement from its file.
 macro_rules! sql {
-    ($path:literal) => {
-        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/store/sqlite/sql/", $path))
+    ($verb:ident) => {
+        sql!($verb.$verb)
+    };
+    ($verb:ident.$name:ident) => {
+        crate::store::sql::from_file!("sqlite", $verb, $name)
     };
 }
 use sql;

@@ -293,7 +293,7 @@ async fn listen(shared: &Shared) -> bool {
     let probe = format!("probe {}", Uuid::now_v7());
     let listen = format!("LISTEN \"{}\"", shared.channel);
     if client.batch_execute(&listen).await.is_err()
-        || client.query_one(include_str!("sql/arm/probe.sql"), &[&shared.channel, &probe]).await.is_err()
+        || client.query_one(super::statements::sql!(arm.probe), &[&shared.channel, &probe]).await.is_err()
     {
         return false;
     }

@@ -17,7 +17,7 @@ use crate::namespace::Namespace;
 use crate::store::Store;
 use crate::topic::{TopicId, TopicSettings};
 
-const PUBLISH: &str = include_str!("sql/publish.sql");
+const PUBLISH: &str = super::statements::sql!(publish);
 
 /// Publishes in the caller's own transaction: if it rolls back, nobody ever sees the messages.
 ///

@@ -24,7 +24,7 @@ pub async fn publish(
         return Ok(Vec::new());
     }
     let columns = Columns::of(messages, None, false);
-    let sql = in_namespace(include_str!("sql/publish.sql"), namespace);
+    let sql = in_namespace(super::statements::sql!(publish), namespace);
     let arguments = bind(topic, &columns).map_err(|error| Error::invalid("message", error))?;
     let row = ::sqlx::query_with(::sqlx::AssertSqlSafe(sql), arguments)
         .fetch_one(transaction)

@@ -13,13 +13,13 @@ use crate::store::Ack;
 
 /// Whether any topic keeps a log: asked once for many settlements, because almost none does.
 pub(super) fn any(work: &Work<'_>) -> Attempt<bool> {
-    let mut statement = work.connection.prepare_cached(super::sql!("settle/any_ack_log.sql"))?;
+    let mut statement = work.connection.prepare_cached(super::sql!(settle.any_ack_log))?;
     Ok(statement.query_row([], |row| row.get(0))?)
 }
 
 /// Notes that a range of a lease was acked, if its topic keeps a log.
 pub(super) fn note(work: &Work<'_>, held: &Part, range: OffsetRange, now_ms: i64) -> Attempt<()> {
-    work.connection.prepare_cached(super::sql!("settle/ack_log.sql"))?.execute(params![
+    work.connection.prepare_cached(super::sql!(settle.ack_log))?.execute(params![
         held.subscription_id,
         range.first.0,
         range.last.0,
@@ -35,10 +35,10 @@ pub(super) fn list(connection: &Connection, name: &TopicName, offset: Offset) ->
     let topic = topic::get(connection, name)?.topic_id;
     let key = row_key(topic, offset.0);
     let message = connection
-        .prepare_cached(super::sql!("settle/buried.sql"))?
+        .prepare_cached(super::sql!(settle.buried))?
         .query_row([key, key], |row| Ok((decode::uuid(row, 1)?, decode::text(row, 2)?)))
         .optional()?;
-    let mut statement = connection.prepare_cached(super::sql!("acks.sql"))?;
+    let mut statement = connection.prepare_cached(super::sql!(acks))?;
     let found = decode::all(&mut statement, params![topic.0, offset.0], |row| {
         let (lane, lanes): (Option<u16>, u16) = (row.get(5)?, row.get(6)?);
         // A lane's range spans messages of other lanes, which others acked.

@@ -16,7 +16,7 @@ pub(super) fn note(
     group: Option<&str>,
     detail: &serde_json::Value,
 ) -> Attempt<()> {
-    work.connection.prepare_cached(super::sql!("audit/note.sql"))?.execute(params![
+    work.connection.prepare_cached(super::sql!(audit.note))?.execute(params![
         work.now_ms(),
         actor,
         act,
@@ -29,7 +29,7 @@ pub(super) fn note(
 
 /// The lines, newest first.
 pub(super) fn list(connection: &Connection, limit: u32) -> Attempt<Vec<AuditEntry>> {
-    let mut statement = connection.prepare_cached(super::sql!("audit/list.sql"))?;
+    let mut statement = connection.prepare_cached(super::sql!(audit.list))?;
     Ok(decode::all(&mut statement, [limit], |row| {
         Ok(AuditEntry {
             at: decode::timestamp(row, 0)?,

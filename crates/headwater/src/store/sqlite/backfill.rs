@@ -33,7 +33,7 @@ pub(super) fn begin(
 ) -> Attempt<()> {
     let first = extent.first.max(standing.floor + 1);
     if first > extent.head {
-        connection.prepare_cached(super::sql!("backfill/forget.sql"))?.execute([standing.subscription_id])?;
+        connection.prepare_cached(super::sql!(backfill.forget))?.execute([standing.subscription_id])?;
         return Ok(());
     }
     let (first, last) = match extent.tracking {
@@ -57,7 +57,7 @@ fn insert(
     now_ms: i64,
 ) -> Attempt<()> {
     let state = if first > last { BackfillState::Completed } else { BackfillState::NotStarted };
-    connection.prepare_cached(super::sql!("backfill/begin.sql"))?.execute(params![
+    connection.prepare_cached(super::sql!(backfill.begin))?.execute(params![
         subscription_id,
         state.as_str(),
         first,
@@ -79,7 +79,7 @@ pub(super) fn end(connection: &Connection, subscription_id: i32) -> Attempt<()> 
 /// The records of a topic are made anew, each with what is done by then: nothing is to be filled, and what only showed how
 /// far a group is has nothing to show any more.
 pub(super) fn complete_all(connection: &Connection, topic: TopicId) -> Attempt<()> {
-    connection.prepare_cached(super::sql!("backfill/complete.sql"))?.execute([topic.0])?;
+    connection.prepare_cached(super::sql!(backfill.complete))?.execute([topic.0])?;
     Ok(())
 }
 
@@ -163,7 +163,7 @@ pub(super) fn turn(
 
 /// All backfills, newest first.
 pub(super) fn list(connection: &Connection, now_ms: i64) -> Attempt<Vec<Backfill>> {
-    let mut statement = connection.prepare_cached(super::sql!("backfill/list.sql"))?;
+    let mut statement = connection.prepare_cached(super::sql!(backfill.list))?;
     let stored = decode::all(&mut statement, [None::<i32>], Stored::read)?;
     stored.into_iter().map(|stored| stored.show(connection, now_ms)).collect()
 }
@@ -176,7 +176,7 @@ pub(super) fn step(work: &mut Work<'_>, worker: &Owner, messages_max: u32) -> At
     let (began, now_ms) = (Instant::now(), work.now_ms());
     let found: Option<i32> = work
         .connection
-        .prepare_cached(super::sql!("backfill/open.sql"))?
+        .prepare_cached(super::sql!(backfill.open))?
         .query_row(params![worker.as_str(), now_ms, given_until_ms(now_ms)], |row| row.get(0))
         .optional()?;
     let Some(subscription_id) = found else { return Ok(None) };
@@ -244,7 +244,7 @@ fn batch(
     if first <= last {
         let applied = tracking::applied(connection, stored.subscription_id, first, last)?;
         let layers = [(applied, Masks { one: standing.mask(), two: 0 })];
-        let mut statement = connection.prepare_cached(super::sql!("backfill/set.sql"))?;
+        let mut statement = connection.prepare_cached(super::sql!(backfill.set))?;
         for segment in segments(&layers, first, last) {
             changed += statement.execute(params![
                 row_key(extent.topic, segment.first),
@@ -260,7 +260,7 @@ fn batch(
         true => (stored.last, BackfillState::Completed),
         false => (checkpoint, BackfillState::InProgress),
     };
-    connection.prepare_cached(super::sql!("backfill/progress.sql"))?.execute(params![
+    connection.prepare_cached(super::sql!(backfill.progress))?.execute(params![
         stored.subscription_id,
         state.as_str(),
         checkpoint,
@@ -300,7 +300,7 @@ struct Shown {
 
 impl Stored {
     fn find(connection: &Connection, subscription_id: i32) -> Attempt<Option<Self>> {
-        let mut statement = connection.prepare_cached(super::sql!("backfill/list.sql"))?;
+        let mut statement = connection.prepare_cached(super::sql!(backfill.list))?;
         Ok(statement.query_row([Some(subscription_id)], Self::read).optional()?)
     }
 
@@ -334,7 +334,7 @@ impl Stored {
     }
 
     fn set(&self, connection: &Connection, state: BackfillState, error: Option<&str>) -> Attempt<()> {
-        connection.prepare_cached(super::sql!("backfill/set_state.sql"))?.execute(params![
+        connection.prepare_cached(super::sql!(backfill.set_state))?.execute(params![
             self.subscription_id,
             state.as_str(),
             error

@@ -41,7 +41,7 @@ fn beat_one(work: &mut Work<'_>, owner: &Owner, beat: &Beat) -> Attempt<Pulse> {
             // a clock's that was turned back.
             let fresh_from_ms = now_ms.saturating_sub(found.interval_ms / 4);
             if found.heartbeat_at_ms.is_none_or(|at_ms| at_ms < fresh_from_ms || at_ms > now_ms) {
-                let mut stamp = work.connection.prepare_cached(super::sql!("beat/stamp.sql"))?;
+                let mut stamp = work.connection.prepare_cached(super::sql!(beat.stamp))?;
                 stamp.execute(params![subscription_id, now_ms])?;
             }
         }
@@ -51,7 +51,7 @@ fn beat_one(work: &mut Work<'_>, owner: &Owner, beat: &Beat) -> Attempt<Pulse> {
 }
 
 fn find(work: &Work<'_>, subscription_id: i32) -> Attempt<Option<Beaten>> {
-    let mut statement = work.connection.prepare_cached(super::sql!("beat/state.sql"))?;
+    let mut statement = work.connection.prepare_cached(super::sql!(beat.state))?;
     let found = statement.query_row([subscription_id], |row| {
         Ok(Beaten {
             state: decode::parsed(row, 0, SubscriptionState::parse)?,
@@ -69,7 +69,7 @@ fn tell(work: &Work<'_>, owner: &Owner, beat: &Beat, now_ms: i64) -> Attempt<()>
     let whole = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
     let micros = |time: std::time::Duration| i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
     let activity = &beat.activity;
-    work.connection.prepare_cached(super::sql!("beat/activity.sql"))?.execute(params![
+    work.connection.prepare_cached(super::sql!(beat.activity))?.execute(params![
         beat.subscription_id.0,
         owner.as_str(),
         whole(activity.processed),

@@ -146,7 +146,7 @@ impl<'w, 'c> Claim<'w, 'c> {
         let (leased, waiting) = self
             .work
             .connection
-            .prepare_cached(super::sql!("claim/next_due.sql"))?
+            .prepare_cached(super::sql!(claim.next_due))?
             .query_row(parameters, |row| Ok((row.get(0)?, row.get(1)?)))?;
         self.recheck_at(leased);
         self.recheck_at(waiting);
@@ -162,7 +162,7 @@ impl<'w, 'c> Claim<'w, 'c> {
     fn hand_out_new(&mut self, lane: Option<u16>, first: i64, last: i64) -> Attempt<()> {
         let connection = self.work.connection;
         let token = next_token(connection)?;
-        connection.prepare_cached(super::sql!("claim/advance.sql"))?.execute(params![
+        connection.prepare_cached(super::sql!(claim.advance))?.execute(params![
             self.want.subscription_id.0,
             lane.unwrap_or(0),
             last + 1
@@ -230,7 +230,7 @@ impl<'w, 'c> Claim<'w, 'c> {
     /// Whether the owner holds a live lease of the subscription.
     fn owner_holds_any(&self) -> Attempt<bool> {
         let parameters = params![self.want.subscription_id.0, self.owner.as_str(), self.now_ms];
-        let mut statement = self.work.connection.prepare_cached(super::sql!("claim/holds.sql"))?;
+        let mut statement = self.work.connection.prepare_cached(super::sql!(claim.holds))?;
         Ok(statement.query_row(parameters, |row| row.get(0))?)
     }
 
@@ -293,7 +293,7 @@ impl<'w, 'c> Claim<'w, 'c> {
         let (group, topic): (String, String) = self
             .work
             .connection
-            .prepare_cached(super::sql!("claim/reassigned.sql"))?
+            .prepare_cached(super::sql!(claim.reassigned))?
             .query_row([part.subscription_id], |row| Ok((row.get(0)?, row.get(1)?)))?;
         let (offsets, token, attempt) = (part.range(), part.token, part.attempts);
         let owner = part.owner.as_deref().unwrap_or("nobody");
@@ -340,7 +340,7 @@ impl State {
         let parameters = params![want.subscription_id.0, owner.as_str(), now_ms];
         let state = work
             .connection
-            .prepare_cached(super::sql!("claim/state.sql"))?
+            .prepare_cached(super::sql!(claim.state))?
             .query_row(parameters, |row| {
                 Ok(State {
                     topic_id: TopicId(row.get(0)?),

@@ -70,7 +70,7 @@ pub(super) fn clean(
         step.missed = miss(work, &extent, &lost)?;
         for standing in standings.iter().filter(|standing| standing.next < first) {
             work.connection
-                .prepare_cached(super::sql!("resurrect/advance.sql"))?
+                .prepare_cached(super::sql!(resurrect.advance))?
                 .execute(params![standing.subscription_id, first])?;
         }
     }
@@ -225,7 +225,7 @@ impl Rule<'_> {
     /// The lowest messages that may go.
     fn pick(&self, connection: &Connection, extent: &Extent, at_most: usize) -> Attempt<Picked> {
         let candidates = self.candidates(extent);
-        let mut statement = connection.prepare_cached(super::sql!("clean/look.sql"))?;
+        let mut statement = connection.prepare_cached(super::sql!(clean.look))?;
         let (mut offsets, mut looked_at) = (Vec::new(), 0);
         for (first, last) in candidates.region.iter() {
             let mut rows = statement.query([row_key(extent.topic, first), row_key(extent.topic, last)])?;
@@ -306,7 +306,7 @@ fn stamped_by(
     end: i64,
     now_ms: i64,
 ) -> Attempt<Option<(i64, i64)>> {
-    let mut statement = connection.prepare_cached(super::sql!("subscribe/time_at.sql"))?;
+    let mut statement = connection.prepare_cached(super::sql!(subscribe.time_at))?;
     let (mut at, mut low, mut high, mut found) = (from, from, end, None);
     while low < high {
         let bounds = [row_key(extent.topic, at), row_key(extent.topic, high - 1)];
@@ -323,8 +323,8 @@ fn stamped_by(
 
 /// Removes messages with their records, range by range.
 fn remove(connection: &Connection, extent: &Extent, offsets: &Ranges) -> Attempt<u64> {
-    let mut messages = connection.prepare_cached(super::sql!("clean/remove.sql"))?;
-    let mut records = connection.prepare_cached(super::sql!("clean/remove_records.sql"))?;
+    let mut messages = connection.prepare_cached(super::sql!(clean.remove))?;
+    let mut records = connection.prepare_cached(super::sql!(clean.remove_records))?;
     let mut removed = 0;
     for (first, last) in offsets.iter() {
         let bounds = [row_key(extent.topic, first), row_key(extent.topic, last)];
@@ -337,7 +337,7 @@ fn remove(connection: &Connection, extent: &Extent, offsets: &Ranges) -> Attempt
 
 /// Moves the topic's first offset up to the lowest message that is left.
 fn raise_first(connection: &Connection, extent: &Extent, removed: u64) -> Attempt<i64> {
-    let mut statement = connection.prepare_cached(super::sql!("clean/raise_first.sql"))?;
+    let mut statement = connection.prepare_cached(super::sql!(clean.raise_first))?;
     let removed = i64::try_from(removed).unwrap_or(i64::MAX);
     let bounds = params![
         extent.topic.0,
@@ -407,7 +407,7 @@ fn forget_ranges(
     pending: &Ranges,
 ) -> Attempt<usize> {
     let Some((first, last)) = pending.first().zip(pending.last()) else { return Ok(0) };
-    let mut forget = connection.prepare_cached(super::sql!("clean/forget_ranges.sql"))?;
+    let mut forget = connection.prepare_cached(super::sql!(clean.forget_ranges))?;
     let mut forgotten = 0;
     for waiting in waiting(connection, subscription_id, first, last)? {
         forgotten += forget.execute(params![subscription_id, waiting.token, waiting.first, topic.0])?;
@@ -424,7 +424,7 @@ pub(super) fn note_missed(
 ) -> Attempt<()> {
     let Some((first, last)) = range else { return Ok(()) };
     let messages = i64::try_from(messages).unwrap_or(i64::MAX);
-    connection.prepare_cached(super::sql!("force_complete/missed.sql"))?.execute(params![
+    connection.prepare_cached(super::sql!(force_complete.missed))?.execute(params![
         subscription_id,
         messages,
         first,
@@ -435,7 +435,7 @@ pub(super) fn note_missed(
 
 /// Forgets who acked messages that are gone, as many lines as a step has messages; true if there is more of it.
 fn forget_acks(connection: &Connection, topic: TopicId, lines_max: u32) -> Attempt<bool> {
-    let mut statement = connection.prepare_cached(super::sql!("clean/forget_acks.sql"))?;
+    let mut statement = connection.prepare_cached(super::sql!(clean.forget_acks))?;
     let forgotten = statement.execute(params![topic.0, lines_max])?;
     Ok(u32::try_from(forgotten).is_ok_and(|forgotten| forgotten == lines_max))
 }
@@ -444,7 +444,7 @@ fn forget_acks(connection: &Connection, topic: TopicId, lines_max: u32) -> Attem
 pub(super) fn forget_marks(work: &mut Work<'_>) -> Attempt<u64> {
     let (connection, now_ms, elapsed_ms) = (work.connection, work.now_ms(), elapse(work)?);
     let topics: Vec<i32> = {
-        let mut statement = connection.prepare_cached(super::sql!("clean/topics.sql"))?;
+        let mut statement = connection.prepare_cached(super::sql!(clean.topics))?;
         decode::all(&mut statement, [], |row| row.get(0))?
     };
     let mut forgotten = 0;

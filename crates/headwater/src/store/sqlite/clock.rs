@@ -21,7 +21,7 @@ pub(super) fn look(
     let asked = clock.monotonic();
     let reading = Reading { now_ms: now_ms(clock), asked, answered: clock.monotonic() };
     let mut stored = connection
-        .prepare_cached(super::sql!("clock/stored.sql"))?
+        .prepare_cached(super::sql!(clock.stored))?
         .query_row([], |row| Ok(Stored { latest_ms: row.get(0)?, moved_ms: row.get(1)?, steady_ms: None }))?;
     let step_ms = step_ms(memory.as_ref(), &reading, &stored);
     let is_news = memory.is_none_or(|memory| memory.is_old(asked) || memory.moved_ms() != stored.moved_ms);
@@ -33,19 +33,15 @@ pub(super) fn look(
         stored.moved_ms = stored.moved_ms.saturating_add(step_ms);
         tracing::warn!(step_ms, "clock stepped, deadlines moved");
     }
-    connection
-        .prepare_cached(super::sql!("clock/stamp.sql"))?
-        .execute(params![reading.now_ms, stored.moved_ms])?;
+    connection.prepare_cached(super::sql!(clock.stamp))?.execute(params![reading.now_ms, stored.moved_ms])?;
     Ok(Some(Memory::after(memory, reading, stored.moved_ms)))
 }
 
 fn move_deadlines(connection: &Connection, step_ms: i64, now_ms: i64) -> rusqlite::Result<()> {
     // What had passed before a step forward stays passed; what lies in the past after a step back is as due as before.
     let after_ms = now_ms.saturating_sub(step_ms.max(0));
-    connection.prepare_cached(super::sql!("clock/move_ranges.sql"))?.execute(params![step_ms, after_ms])?;
-    connection.prepare_cached(super::sql!("clock/move_owners.sql"))?.execute(params![step_ms, now_ms])?;
-    connection
-        .prepare_cached(super::sql!("clock/move_dedup.sql"))?
-        .execute(params![step_ms, after_ms, now_ms])?;
+    connection.prepare_cached(super::sql!(clock.move_ranges))?.execute(params![step_ms, after_ms])?;
+    connection.prepare_cached(super::sql!(clock.move_owners))?.execute(params![step_ms, now_ms])?;
+    connection.prepare_cached(super::sql!(clock.move_dedup))?.execute(params![step_ms, after_ms, now_ms])?;
     Ok(())
 }

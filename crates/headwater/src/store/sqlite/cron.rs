@@ -12,7 +12,7 @@ use crate::name::TopicName;
 
 /// The last tick fired of a job; on first use it begins at `first`.
 pub(super) fn last(work: &mut Work<'_>, job: &str, first: Timestamp) -> Attempt<Timestamp> {
-    let mut statement = work.connection.prepare_cached(super::sql!("cron/last.sql"))?;
+    let mut statement = work.connection.prepare_cached(super::sql!(cron.last))?;
     Ok(statement.query_row(params![job, first.as_millisecond()], |row| super::decode::timestamp(row, 0))?)
 }
 
@@ -29,7 +29,7 @@ pub(super) fn fire(
     message: &NewMessage,
 ) -> Attempt<Option<Published>> {
     let soon_ms = work.now_ms().saturating_add(super::millis(TICK_AHEAD_MAX));
-    let mut statement = work.connection.prepare_cached(super::sql!("cron/fire.sql"))?;
+    let mut statement = work.connection.prepare_cached(super::sql!(cron.fire))?;
     if statement.execute(params![job, tick.as_millisecond(), soon_ms])? == 0 {
         return Ok(None);
     }

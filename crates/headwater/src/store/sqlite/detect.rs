@@ -20,7 +20,7 @@ const WATCHING_MAX: Duration = Duration::from_secs(180);
 pub(super) fn detect_dead(work: &mut Work<'_>) -> Attempt<Detected> {
     let (connection, now_ms) = (work.connection, work.now_ms());
     let looked_at_ms: Option<i64> = connection
-        .prepare_cached(super::sql!("detect/last_look.sql"))?
+        .prepare_cached(super::sql!(detect.last_look))?
         .query_row([Job::DeadDetection.as_str()], |row| row.get(0))
         .optional()?;
     let watched = looked_at_ms.is_some_and(|at_ms| now_ms.saturating_sub(at_ms) <= millis(WATCHING_MAX));
@@ -47,7 +47,7 @@ pub(super) fn detect_dead(work: &mut Work<'_>) -> Attempt<Detected> {
         }
     }
     work.connection
-        .prepare_cached(super::sql!("detect/look.sql"))?
+        .prepare_cached(super::sql!(detect.look))?
         .execute(params![Job::DeadDetection.as_str(), now_ms])?;
     Ok(found)
 }
@@ -76,7 +76,7 @@ enum Verdict {
 }
 
 fn pulses(work: &Work<'_>) -> Attempt<Vec<Pulse>> {
-    let mut statement = work.connection.prepare_cached(super::sql!("detect/pulses.sql"))?;
+    let mut statement = work.connection.prepare_cached(super::sql!(detect.pulses))?;
     Ok(decode::all(&mut statement, [], |row| {
         Ok(Pulse {
             subscription_id: row.get(0)?,
@@ -112,14 +112,14 @@ impl Pulse {
     fn suspect(&self, work: &Work<'_>, since_ms: Option<i64>) -> Attempt<()> {
         if self.suspected_at_ms != since_ms {
             work.connection
-                .prepare_cached(super::sql!("detect/suspect.sql"))?
+                .prepare_cached(super::sql!(detect.suspect))?
                 .execute(params![self.subscription_id, since_ms])?;
         }
         Ok(())
     }
 
     fn die(&self, work: &mut Work<'_>, now_ms: i64, elapsed_ms: i64) -> Attempt<()> {
-        work.connection.prepare_cached(super::sql!("detect/die.sql"))?.execute(params![
+        work.connection.prepare_cached(super::sql!(detect.die))?.execute(params![
             self.subscription_id,
             now_ms,
             elapsed_ms

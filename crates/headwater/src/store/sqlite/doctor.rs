@@ -28,7 +28,7 @@ struct Check {
 const CHECKS: &[Check] = &[
     Check {
         name: "overlap",
-        sql: super::sql!("doctor/overlap.sql"),
+        sql: super::sql!(doctor.overlap),
         describe: |row| {
             let (subscription, lane): (i64, Option<i64>) = (row.get(0)?, row.get(1)?);
             let lane = lane.map(|lane| format!(" lane {lane}")).unwrap_or_default();
@@ -41,7 +41,7 @@ const CHECKS: &[Check] = &[
     },
     Check {
         name: "malformed",
-        sql: super::sql!("doctor/malformed.sql"),
+        sql: super::sql!(doctor.malformed),
         describe: |row| {
             let [subscription, token, first, last] = four(row)?;
             Ok(format!("subscription {subscription}: malformed range {first}..={last} under token {token}"))
@@ -50,7 +50,7 @@ const CHECKS: &[Check] = &[
     },
     Check {
         name: "outstanding_beyond_next",
-        sql: super::sql!("doctor/beyond_next.sql"),
+        sql: super::sql!(doctor.beyond_next),
         describe: |row| {
             let (subscription, first, last, next): (i64, i64, i64, i64) =
                 (row.get(0)?, row.get(2)?, row.get(3)?, row.get(4)?);
@@ -62,7 +62,7 @@ const CHECKS: &[Check] = &[
     },
     Check {
         name: "next_beyond_head",
-        sql: super::sql!("doctor/next_beyond_head.sql"),
+        sql: super::sql!(doctor.next_beyond_head),
         describe: |row| {
             let [subscription, lane, next, last] = four(row)?;
             Ok(format!(
@@ -73,7 +73,7 @@ const CHECKS: &[Check] = &[
     },
     Check {
         name: "orphan_range",
-        sql: super::sql!("doctor/orphan_range.sql"),
+        sql: super::sql!(doctor.orphan_range),
         describe: |row| {
             let [subscription, token, first, last] = four(row)?;
             Ok(format!(
@@ -84,7 +84,7 @@ const CHECKS: &[Check] = &[
     },
     Check {
         name: "orphan_cursor",
-        sql: super::sql!("doctor/orphan_cursor.sql"),
+        sql: super::sql!(doctor.orphan_cursor),
         describe: |row| {
             let (subscription, lane): (i64, i64) = (row.get(0)?, row.get(1)?);
             Ok(format!("subscription {subscription} does not exist but has a cursor for lane {lane}"))
@@ -93,7 +93,7 @@ const CHECKS: &[Check] = &[
     },
     Check {
         name: "missing_cursor",
-        sql: super::sql!("doctor/missing_cursor.sql"),
+        sql: super::sql!(doctor.missing_cursor),
         describe: |row| {
             let (subscription, lanes, cursors): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
             Ok(format!("subscription {subscription}: {cursors} cursors for {lanes} lanes"))
@@ -102,7 +102,7 @@ const CHECKS: &[Check] = &[
     },
     Check {
         name: "orphan_subscription",
-        sql: super::sql!("doctor/orphan_subscription.sql"),
+        sql: super::sql!(doctor.orphan_subscription),
         describe: |row| {
             let (subscription, topic): (i64, i64) = (row.get(0)?, row.get(1)?);
             Ok(format!("subscription {subscription}: its topic {topic} does not exist"))
@@ -111,7 +111,7 @@ const CHECKS: &[Check] = &[
     },
     Check {
         name: "head_behind",
-        sql: super::sql!("doctor/head_behind.sql"),
+        sql: super::sql!(doctor.head_behind),
         describe: |row| {
             let (topic, last, highest): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
             Ok(format!("topic {topic}: last offset {last} is below the stored message {highest}"))
@@ -120,7 +120,7 @@ const CHECKS: &[Check] = &[
     },
     Check {
         name: "missing_message",
-        sql: super::sql!("doctor/missing_message.sql"),
+        sql: super::sql!(doctor.missing_message),
         describe: |row| {
             let (topic, expected, stored): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
             let missing = expected - stored;
@@ -181,7 +181,7 @@ fn integrity(connection: &Connection) -> Attempt<Vec<Finding>> {
 
 /// Names that are not UTF-8, from a plain SQL publish before the trigger refused them: no command can name such a topic.
 fn topic_names(connection: &Connection) -> Attempt<Vec<Finding>> {
-    let mut statement = connection.prepare(super::sql!("doctor/topic_name.sql"))?;
+    let mut statement = connection.prepare(super::sql!(doctor.topic_name))?;
     let names = decode::all(&mut statement, [], |row| {
         let stored = row.get_ref(1)?.as_bytes().unwrap_or_default().to_vec();
         Ok((row.get::<_, i64>(0)?, stored, decode::name(row, 1)?))
@@ -202,7 +202,7 @@ fn topic_names(connection: &Connection) -> Attempt<Vec<Finding>> {
 /// A restored copy is told for a day: an operator has to know what it took back.
 fn changed_epoch(connection: &Connection, now_ms: i64) -> Attempt<Vec<Finding>> {
     let since_ms = now_ms.saturating_sub(millis(EPOCH_SHOWN_FOR));
-    let mut statement = connection.prepare(super::sql!("doctor/epoch_changed.sql"))?;
+    let mut statement = connection.prepare(super::sql!(doctor.epoch_changed))?;
     let found = decode::all(&mut statement, [since_ms], |row| row.get::<_, i64>(0))?;
     Ok(found
         .into_iter()
@@ -217,7 +217,7 @@ fn changed_epoch(connection: &Connection, now_ms: i64) -> Attempt<Vec<Finding>> 
 
 fn far_leases(connection: &Connection, now_ms: i64) -> Attempt<Vec<Finding>> {
     let latest_ms = now_ms.saturating_add(millis(DELAY_MAX));
-    let mut statement = connection.prepare(super::sql!("doctor/far_lease.sql"))?;
+    let mut statement = connection.prepare(super::sql!(doctor.far_lease))?;
     let found = decode::all(&mut statement, [latest_ms], |row| {
         let [subscription, token, first, last] = four(row)?;
         Ok(format!(

@@ -69,7 +69,7 @@ impl Seen {
             }
         }
         if self.replaced {
-            let sql = super::sql!("epoch/changed.sql");
+            let sql = super::sql!(epoch.changed);
             work.connection.prepare_cached(sql)?.execute([work.now_ms().to_string()])?;
         }
         Ok(())
@@ -112,12 +112,12 @@ impl History {
 }
 
 fn first_offset(work: &Work<'_>, topic: TopicId) -> Attempt<i64> {
-    let mut statement = work.connection.prepare_cached(super::sql!("doctor/extent.sql"))?;
+    let mut statement = work.connection.prepare_cached(super::sql!(doctor.extent))?;
     Ok(statement.query_row([topic.0], |row| row.get(0))?)
 }
 
 fn message_id_at(work: &Work<'_>, topic: TopicId, offset: i64) -> Attempt<Option<[u8; 16]>> {
-    let mut statement = work.connection.prepare_cached(super::sql!("epoch/message_id.sql"))?;
+    let mut statement = work.connection.prepare_cached(super::sql!(epoch.message_id))?;
     Ok(statement.query_row([row_key(topic, offset)], |row| row.get(0)).optional()?)
 }
 

@@ -17,7 +17,7 @@ pub(super) fn extend(
 ) -> Attempt<Vec<Result<()>>> {
     let now_ms = work.now_ms();
     let due_at_ms = if lease.is_zero() { DUE_NEVER } else { now_ms.saturating_add(millis(lease)) };
-    let mut statement = work.connection.prepare_cached(super::sql!("extend.sql"))?;
+    let mut statement = work.connection.prepare_cached(super::sql!(extend))?;
     let mut results = Vec::with_capacity(leases.len());
     for id in leases {
         let parameters = params![id.token.0, now_ms, id.subscription_id.0, id.owner.as_str(), due_at_ms];

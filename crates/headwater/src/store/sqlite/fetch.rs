@@ -34,7 +34,7 @@ pub(super) fn fetch(
     if first > last || !(1..=TOPIC_ID_MAX).contains(&topic.0) {
         return Ok(Fetched::default());
     }
-    let mut statement = connection.prepare_cached(super::sql!("fetch.sql"))?;
+    let mut statement = connection.prepare_cached(super::sql!(fetch))?;
     let bounds = [row_key(topic, first), row_key(topic, last), READ_WITH_ROW_BYTES_MAX];
     let mut rows = statement.query(bounds)?;
     let span = OffsetRange::new(Offset(first), Offset(last)).span();

@@ -23,7 +23,7 @@ pub(super) struct Group {
 /// The subscription of a group: the one that lives, else the youngest cancelled one.
 pub(super) fn find(connection: &Connection, topic: TopicId, group: &GroupName) -> Attempt<Option<Group>> {
     let found = connection
-        .prepare_cached(super::sql!("subscribe/group.sql"))?
+        .prepare_cached(super::sql!(subscribe.group))?
         .query_row(params![topic.0, group.as_str()], |row| {
             Ok(Group {
                 subscription_id: row.get(0)?,
@@ -95,9 +95,9 @@ pub(super) struct Place {
 /// How far a subscription is: its cursors, and what is outstanding below them.
 pub(super) fn place(connection: &Connection, subscription_id: i32, now_ms: i64) -> Attempt<Place> {
     let next: i64 = connection
-        .prepare_cached(super::sql!("subscribe/next.sql"))?
+        .prepare_cached(super::sql!(subscribe.next))?
         .query_row([subscription_id], |row| row.get(0))?;
-    let mut statement = connection.prepare_cached(super::sql!("subscribe/held.sql"))?;
+    let mut statement = connection.prepare_cached(super::sql!(subscribe.held))?;
     Ok(statement.query_row(params![subscription_id, now_ms], |row| {
         let lowest: i64 = row.get(0)?;
         Ok(Place {
@@ -114,6 +114,6 @@ pub(super) fn place(connection: &Connection, subscription_id: i32, now_ms: i64) 
 
 /// Minds the rule of messages published while nobody counted; to be called when who counts has changed.
 pub(super) fn counting_changed(work: &Work<'_>, topic: TopicId) -> Attempt<()> {
-    work.connection.prepare_cached(super::sql!("state/zero.sql"))?.execute([topic.0])?;
+    work.connection.prepare_cached(super::sql!(state.zero))?.execute([topic.0])?;
     Ok(())
 }

@@ -17,10 +17,10 @@ use crate::topic::TopicId;
 pub(super) fn heartbeat(work: &mut Work<'_>, owner: &Owner, silent_for: Duration) -> Attempt<u64> {
     let now_ms = work.now_ms();
     let connection = work.connection;
-    connection.prepare_cached(super::sql!("heartbeat/beat.sql"))?.execute(params![owner.as_str(), now_ms])?;
-    connection.prepare_cached(super::sql!("heartbeat/ahead.sql"))?.execute([now_ms])?;
+    connection.prepare_cached(super::sql!(heartbeat.beat))?.execute(params![owner.as_str(), now_ms])?;
+    connection.prepare_cached(super::sql!(heartbeat.ahead))?.execute([now_ms])?;
     let dead: Vec<String> = {
-        let mut statement = connection.prepare_cached(super::sql!("heartbeat/silent.sql"))?;
+        let mut statement = connection.prepare_cached(super::sql!(heartbeat.silent))?;
         decode::all(&mut statement, [now_ms.saturating_sub(millis(silent_for))], |row| row.get(0))?
     };
     let mut ended = 0;
@@ -38,7 +38,7 @@ pub(super) fn heartbeat(work: &mut Work<'_>, owner: &Owner, silent_for: Duration
 pub(super) fn end_leases(work: &mut Work<'_>, owner: &str) -> Attempt<u64> {
     let now_ms = work.now_ms();
     let ended: Vec<(i64, Option<i32>)> = {
-        let mut statement = work.connection.prepare_cached(super::sql!("heartbeat/end_leases.sql"))?;
+        let mut statement = work.connection.prepare_cached(super::sql!(heartbeat.end_leases))?;
         decode::all(&mut statement, params![owner, now_ms], |row| Ok((row.get(0)?, row.get(1)?)))?
     };
     forget(work, owner)?;
@@ -61,13 +61,13 @@ pub(super) async fn leave(store: &SqliteStore, owner: &Owner) -> Result<()> {
 /// Forgets an owner that leaves on purpose. What it has done for its groups is kept, added to what others have that left.
 fn depart(work: &mut Work<'_>, owner: &Owner) -> Attempt<()> {
     let connection = work.connection;
-    for sql in [super::sql!("heartbeat/fold_activity.sql"), super::sql!("heartbeat/forget_activity.sql")] {
+    for sql in [super::sql!(heartbeat.fold_activity), super::sql!(heartbeat.forget_activity)] {
         connection.prepare_cached(sql)?.execute([owner.as_str()])?;
     }
     forget(work, owner.as_str())
 }
 
 fn forget(work: &Work<'_>, owner: &str) -> Attempt<()> {
-    work.connection.prepare_cached(super::sql!("depart.sql"))?.execute([owner])?;
+    work.connection.prepare_cached(super::sql!(depart))?.execute([owner])?;
     Ok(())
 }

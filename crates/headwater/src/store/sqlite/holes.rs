@@ -151,7 +151,7 @@ pub(super) fn miss(work: &Work<'_>, passed: &[Passed], settled: impl Fn(usize) -
 /// Offsets of a range that damage took: read on one snapshot.
 fn holes_in(connection: &Connection, topic: TopicId, range: OffsetRange) -> Attempt<Ranges> {
     let extent: Option<(i64, i64, i64)> = connection
-        .prepare_cached(super::sql!("doctor/extent.sql"))?
+        .prepare_cached(super::sql!(doctor.extent))?
         .query_row([topic.0], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
         .optional()?;
     let Some((first_offset, last_offset, removed)) = extent else { return Ok(Ranges::default()) };
@@ -159,7 +159,7 @@ fn holes_in(connection: &Connection, topic: TopicId, range: OffsetRange) -> Atte
     if removed >= first_offset || first > last {
         return Ok(Ranges::default());
     }
-    let mut statement = connection.prepare_cached(super::sql!("doctor/stored.sql"))?;
+    let mut statement = connection.prepare_cached(super::sql!(doctor.stored))?;
     let stored = decode::all(&mut statement, params![row_key(topic, first), row_key(topic, last)], |row| {
         Ok(offset_of(row.get(0)?))
     })?;

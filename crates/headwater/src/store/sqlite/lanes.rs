@@ -27,7 +27,7 @@ impl Lanes {
         first: i64,
         last: i64,
     ) -> Attempt<Self> {
-        let mut statement = connection.prepare_cached(super::sql!("claim/lanes.sql"))?;
+        let mut statement = connection.prepare_cached(super::sql!(claim.lanes))?;
         let next = decode::all(&mut statement, [subscription_id], |row| Ok((row.get(0)?, row.get(1)?)))?;
         let mut held: HashMap<Option<u16>, BTreeMap<i64, i64>> = HashMap::new();
         for Held { lane, first, last, .. } in outstanding(connection, subscription_id, first, last)? {
@@ -61,7 +61,7 @@ pub(super) fn owed(
     };
     let lanes = Lanes::load(connection, standing.subscription_id, first, last)?;
     let mut owed = Vec::new();
-    let mut statement = connection.prepare_cached(super::sql!("settle/buried.sql"))?;
+    let mut statement = connection.prepare_cached(super::sql!(settle.buried))?;
     for (first, last) in pending.iter() {
         let mut rows = statement.query([row_key(topic, first), row_key(topic, last)])?;
         while let Some(row) = rows.next()? {

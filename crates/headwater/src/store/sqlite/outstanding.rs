@@ -17,7 +17,7 @@ pub(super) fn list(
     limit: u32,
     now_ms: i64,
 ) -> Attempt<Vec<Outstanding>> {
-    let mut statement = connection.prepare_cached(super::sql!("outstanding.sql"))?;
+    let mut statement = connection.prepare_cached(super::sql!(outstanding))?;
     let parts = decode::all(&mut statement, params![subscription.0, limit], Part::read)?;
     Ok(parts.into_iter().map(|part| outstanding_of(part, now_ms)).collect::<Result<_>>()?)
 }

@@ -19,7 +19,7 @@ pub(super) struct Stored {
 
 /// Counts the messages stored in ranges.
 pub(super) fn stored(connection: &Connection, topic: TopicId, ranges: &Ranges) -> Attempt<Stored> {
-    let mut statement = connection.prepare_cached(super::sql!("stuck/stored.sql"))?;
+    let mut statement = connection.prepare_cached(super::sql!(stuck.stored))?;
     let mut all = Stored::default();
     for (first, last) in ranges.iter() {
         let bounds = [row_key(topic, first), row_key(topic, last)];

@@ -12,7 +12,7 @@ use crate::topic::TopicSettings;
 
 /// The policy of a subscription.
 pub(super) fn of(connection: &Connection, subscription_id: i32) -> Attempt<DeliveryPolicy> {
-    let mut statement = connection.prepare_cached(super::sql!("policy/get.sql"))?;
+    let mut statement = connection.prepare_cached(super::sql!(policy.get))?;
     Ok(statement.query_row([subscription_id], policy_of)?)
 }
 
@@ -39,7 +39,7 @@ pub(super) fn settings_of(
     connection: &Connection,
     subscriptions: &[SubscriptionId],
 ) -> Attempt<Vec<(SubscriptionId, TopicSettings)>> {
-    let mut statement = connection.prepare_cached(super::sql!("policy/settings.sql"))?;
+    let mut statement = connection.prepare_cached(super::sql!(policy.settings))?;
     let mut found = Vec::with_capacity(subscriptions.len());
     for subscription in subscriptions {
         let topic = statement.query_row([subscription.0], topic::read).optional()?;
@@ -61,7 +61,7 @@ pub(super) fn set(
     policy.apply_to(&topic.settings).validate()?;
     let lease_ms = policy.lease.map(millis);
     let backoff_ms = [policy.backoff_initial, policy.backoff_max].map(|time| time.map(millis));
-    work.connection.prepare_cached(super::sql!("policy/set.sql"))?.execute(params![
+    work.connection.prepare_cached(super::sql!(policy.set))?.execute(params![
         found.subscription_id,
         lease_ms,
         policy.max_attempts,

@@ -24,9 +24,9 @@ pub(super) fn promote(
     let connection = work.connection;
     let due = due(connection, topic, now_ms)?;
     let mut head = last_offset;
-    let mut append = connection.prepare_cached(super::sql!("maintain/promote_append.sql"))?;
-    let mut remove = connection.prepare_cached(super::sql!("maintain/promote_remove.sql"))?;
-    let mut dedup = connection.prepare_cached(super::sql!("maintain/promote_dedup.sql"))?;
+    let mut append = connection.prepare_cached(super::sql!(maintain.promote_append))?;
+    let mut remove = connection.prepare_cached(super::sql!(maintain.promote_remove))?;
+    let mut dedup = connection.prepare_cached(super::sql!(maintain.promote_dedup))?;
     for (schedule_id, message_id, dedup_key) in &due {
         head += 1;
         append.execute(params![schedule_id, row_key(topic, head), now_ms])?;
@@ -36,7 +36,7 @@ pub(super) fn promote(
         }
     }
     if !due.is_empty() {
-        connection.prepare_cached(super::sql!("publish/head.sql"))?.execute(params![topic.0, head, 0])?;
+        connection.prepare_cached(super::sql!(publish.head))?.execute(params![topic.0, head, 0])?;
         work.wake(topic);
     }
     Ok((head, due.len() as u64))
@@ -45,7 +45,7 @@ pub(super) fn promote(
 type Due = (i64, Vec<u8>, Option<String>);
 
 fn due(connection: &Connection, topic: TopicId, now_ms: i64) -> Attempt<Vec<Due>> {
-    let mut statement = connection.prepare_cached(super::sql!("maintain/promote_due.sql"))?;
+    let mut statement = connection.prepare_cached(super::sql!(maintain.promote_due))?;
     let rows = statement.query_map(params![topic.0, now_ms, PROMOTE_MESSAGES_MAX], |row| {
         Ok((row.get(0)?, row.get(1)?, row.get(2)?))
     })?;

@@ -149,7 +149,7 @@ fn append(
     prepared: &[Prepared],
 ) -> Attempt<Vec<Published>> {
     check(log, now_ms, messages)?;
-    let mut insert = connection.prepare_cached(super::sql!("publish/message.sql"))?;
+    let mut insert = connection.prepare_cached(super::sql!(publish.message))?;
     let mut published = Vec::with_capacity(messages.len());
     for (message, prepared) in messages.iter().zip(prepared) {
         if let Some(first) = first_of(connection, log, now_ms, message)? {
@@ -215,7 +215,7 @@ fn first_of(
     let Some(dedup_key) = &message.dedup_key else { return Ok(None) };
     let latest_ms = now_ms.saturating_add(log.dedup_window_ms).saturating_add(DEDUP_SLACK_MS);
     let first = connection
-        .prepare_cached(super::sql!("publish/dedup_find.sql"))?
+        .prepare_cached(super::sql!(publish.dedup_find))?
         .query_row(params![log.topic_id.0, dedup_key, now_ms, latest_ms], |row| {
             let message_id = super::decode::uuid(row, 0)?;
             Ok(Published { offset: row.get::<_, Option<i64>>(1)?.map(Offset), message_id, duplicate: true })
@@ -231,7 +231,7 @@ fn remember(
     dedup_key: &str,
     first: &Published,
 ) -> Attempt<()> {
-    connection.prepare_cached(super::sql!("publish/dedup_store.sql"))?.execute(params![
+    connection.prepare_cached(super::sql!(publish.dedup_store))?.execute(params![
         log.topic_id.0,
         dedup_key,
         first.message_id.as_bytes().as_slice(),
@@ -248,7 +248,7 @@ fn schedule(
     message: &NewMessage,
     prepared: &Prepared,
 ) -> Attempt<()> {
-    connection.prepare_cached(super::sql!("publish/schedule.sql"))?.execute(params![
+    connection.prepare_cached(super::sql!(publish.schedule))?.execute(params![
         log.topic_id.0,
         at_ms,
         prepared.message_id.as_bytes().as_slice(),
@@ -333,7 +333,7 @@ impl Logs {
     pub(super) fn flush(&mut self, connection: &Connection) -> Attempt<()> {
         for log in self.0.drain(..) {
             if log.last_offset != log.stored || log.stirs > 0 {
-                connection.prepare_cached(super::sql!("publish/head.sql"))?.execute(params![
+                connection.prepare_cached(super::sql!(publish.head))?.execute(params![
                     log.topic_id.0,
                     log.last_offset,
                     log.stirs
@@ -346,7 +346,7 @@ impl Logs {
 
 fn load(connection: &Connection, topic: &TopicName) -> Attempt<Option<Log>> {
     let log = connection
-        .prepare_cached(super::sql!("publish/log.sql"))?
+        .prepare_cached(super::sql!(publish.log))?
         .query_row([topic.as_str()], |row| {
             let last_offset = row.get(1)?;
             Ok(Log {

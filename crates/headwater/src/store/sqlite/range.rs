@@ -65,7 +65,7 @@ impl Part {
     /// Stores the row.
     pub(super) fn insert(&self, connection: &Connection) -> Attempt<()> {
         debug_assert!(self.first <= self.last, "a range runs upwards");
-        connection.prepare_cached(super::sql!("claim/range_insert.sql"))?.execute(params![
+        connection.prepare_cached(super::sql!(claim.range_insert))?.execute(params![
             self.token,
             self.first,
             self.last,
@@ -85,7 +85,7 @@ impl Part {
     /// Removes the row.
     pub(super) fn delete(&self, connection: &Connection) -> Attempt<()> {
         connection
-            .prepare_cached(super::sql!("claim/range_delete.sql"))?
+            .prepare_cached(super::sql!(claim.range_delete))?
             .execute(params![self.token, self.first])?;
         Ok(())
     }
@@ -96,8 +96,7 @@ impl Part {
 /// The count alone repeats where history is lost: a power cut undoes claims, a restored copy has an older count. The
 /// random bits alone could repeat within one history. Together a lost token meets a later one only if both agree.
 pub(super) fn next_token(connection: &Connection) -> Attempt<i64> {
-    let count: i64 =
-        connection.prepare_cached(super::sql!("claim/token.sql"))?.query_row([], |row| row.get(0))?;
+    let count: i64 = connection.prepare_cached(super::sql!(claim.token))?.query_row([], |row| row.get(0))?;
     Ok(token(count, rand::random()))
 }
 

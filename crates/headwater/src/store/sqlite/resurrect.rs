@@ -56,7 +56,7 @@ pub(super) fn revive(
         let from = head.saturating_sub(behind_max).saturating_add(1);
         cut_off(work, subscription_id, from)?;
     }
-    let mut revive = work.connection.prepare_cached(super::sql!("resurrect/revive.sql"))?;
+    let mut revive = work.connection.prepare_cached(super::sql!(resurrect.revive))?;
     revive.execute(params![subscription_id, now_ms])?;
     if !counted {
         tracking::begin_accounting(work, subscription_id)?;
@@ -67,7 +67,7 @@ pub(super) fn revive(
 /// Moves a subscription's cursors up to an offset and forgets everything it has outstanding below.
 pub(super) fn cut_off(work: &Work<'_>, subscription_id: i32, offset: i64) -> Attempt<()> {
     leave_behind(work, subscription_id, offset, DUE_NEVER)?;
-    let mut cut = work.connection.prepare_cached(super::sql!("resurrect/cut_below.sql"))?;
+    let mut cut = work.connection.prepare_cached(super::sql!(resurrect.cut_below))?;
     cut.execute(params![subscription_id, offset])?;
     Ok(())
 }
@@ -76,10 +76,8 @@ pub(super) fn cut_off(work: &Work<'_>, subscription_id: i32, offset: i64) -> Att
 /// with a deadline up to `due_until_ms`.
 fn leave_behind(work: &Work<'_>, subscription_id: i32, offset: i64, due_until_ms: i64) -> Attempt<()> {
     let connection = work.connection;
-    connection
-        .prepare_cached(super::sql!("resurrect/advance.sql"))?
-        .execute(params![subscription_id, offset])?;
-    connection.prepare_cached(super::sql!("resurrect/forget_below.sql"))?.execute(params![
+    connection.prepare_cached(super::sql!(resurrect.advance))?.execute(params![subscription_id, offset])?;
+    connection.prepare_cached(super::sql!(resurrect.forget_below))?.execute(params![
         subscription_id,
         offset,
         due_until_ms

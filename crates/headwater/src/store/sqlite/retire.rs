@@ -77,7 +77,7 @@ fn named(work: &Work<'_>, sql: &str, parameters: impl rusqlite::Params) -> Attem
 }
 
 fn zombies(work: &Work<'_>) -> Attempt<Vec<Named>> {
-    named(work, super::sql!("clean/zombies.sql"), [clean::elapse(work)?])
+    named(work, super::sql!(clean.zombies), [clean::elapse(work)?])
 }
 
 /// Lets a dead subscription give up what it holds of messages that are removed; true if there was any. What is stored stays
@@ -98,7 +98,7 @@ fn advance(work: &mut Work<'_>, subscription_id: i32) -> Attempt<bool> {
 fn past(work: &mut Work<'_>, older_than: Duration) -> Attempt<Vec<Named>> {
     let before_ms = work.now_ms().saturating_sub(millis(older_than));
     let elapsed_ms = clean::elapse(work)?.saturating_sub(millis(older_than));
-    named(work, super::sql!("clean/past.sql"), [before_ms, elapsed_ms])
+    named(work, super::sql!(clean.past), [before_ms, elapsed_ms])
 }
 
 /// Deletes a subscription that is still dead or cancelled for so long and has nothing pending: nothing outstanding, nothing
@@ -118,7 +118,7 @@ fn delete_if_idle(work: &mut Work<'_>, subscription_id: i32, older_than: Duratio
 /// Whether anything is stored that it has not done.
 fn has_unread(work: &Work<'_>, topic: TopicId, standing: &Standing) -> Attempt<bool> {
     let extent = Extent::load(work.connection, topic)?;
-    let mut statement = work.connection.prepare_cached(super::sql!("track/stored.sql"))?;
+    let mut statement = work.connection.prepare_cached(super::sql!(track.stored))?;
     for (first, last) in standing.pending(work.connection, extent.first, extent.head)?.iter() {
         if statement.exists(params![row_key(topic, first), row_key(topic, last), 1])? {
             return Ok(true);
@@ -130,18 +130,17 @@ fn has_unread(work: &Work<'_>, topic: TopicId, standing: &Standing) -> Attempt<b
 /// Forgets processes that vanished; what they did for their groups is kept, added up.
 fn forget_activities(work: &mut Work<'_>) -> Attempt<u64> {
     let before_ms = work.now_ms().saturating_sub(millis(ACTIVITY_RETENTION));
-    work.connection.prepare_cached(super::sql!("clean/fold_activities.sql"))?.execute([before_ms])?;
-    Ok(work.connection.prepare_cached(super::sql!("clean/forget_activities.sql"))?.execute([before_ms])?
-        as u64)
+    work.connection.prepare_cached(super::sql!(clean.fold_activities))?.execute([before_ms])?;
+    Ok(work.connection.prepare_cached(super::sql!(clean.forget_activities))?.execute([before_ms])? as u64)
 }
 
 fn forget_dedup(work: &mut Work<'_>) -> Attempt<u64> {
-    let mut forget = work.connection.prepare_cached(super::sql!("maintain/forget_dedup.sql"))?;
+    let mut forget = work.connection.prepare_cached(super::sql!(maintain.forget_dedup))?;
     Ok(forget.execute(params![work.now_ms(), ROWS_PER_STEP])? as u64)
 }
 
 fn forget_inbox(work: &mut Work<'_>) -> Attempt<u64> {
     let before_ms = work.now_ms().saturating_sub(millis(INBOX_RETENTION));
-    let mut forget = work.connection.prepare_cached(super::sql!("maintain/forget_inbox.sql"))?;
+    let mut forget = work.connection.prepare_cached(super::sql!(maintain.forget_inbox))?;
     Ok(forget.execute(params![before_ms, ROWS_PER_STEP])? as u64)
 }

@@ -71,7 +71,7 @@ impl Rivals {
             known.iter().filter(|(_, last)| last.topic == topic).map(|(id, _)| *id).collect()
         };
         let soon_ms = now_ms + i64::try_from(SAFETY_POLL.as_millis()).expect("some seconds");
-        let mut statement = connection.prepare_cached(super::sql!("claim/more.sql"))?;
+        let mut statement = connection.prepare_cached(super::sql!(claim.more))?;
         for subscription in of_topic {
             if statement.query_row(params![subscription.0, head, soon_ms], |row| row.get(0))? {
                 return Ok(true);

@@ -36,7 +36,7 @@ fn plan(
     let to = subscribe::start_offset(connection, topic, to)?;
     let (_, standing) = Standing::one(connection, subscription_id)?;
     let leases_lost = connection
-        .prepare_cached(super::sql!("seek/leases.sql"))?
+        .prepare_cached(super::sql!(seek.leases))?
         .query_row(params![subscription_id, now_ms], |row| super::decode::count(row, 0))?;
     let moved = Moved { from: Offset(standing.next), to: Offset(to), replayed: 0, skipped: 0, leases_lost };
     Ok(Plan { subscription_id, topic, first, head, standing, moved })
@@ -77,12 +77,10 @@ pub(super) fn seek(
     let Plan { subscription_id, topic, moved, .. } = plan(work.connection, name, group, to, work.now_ms())?;
     let moved = Moved { replayed: looked.replayed, skipped: looked.skipped, ..moved };
     let connection = work.connection;
-    connection.prepare_cached(super::sql!("state/forget_ranges.sql"))?.execute([subscription_id])?;
+    connection.prepare_cached(super::sql!(state.forget_ranges))?.execute([subscription_id])?;
+    connection.prepare_cached(super::sql!(seek.cursor))?.execute(params![subscription_id, moved.to.0])?;
     connection
-        .prepare_cached(super::sql!("seek/cursor.sql"))?
-        .execute(params![subscription_id, moved.to.0])?;
-    connection
-        .prepare_cached(super::sql!("seek/subscription.sql"))?
+        .prepare_cached(super::sql!(seek.subscription))?
         .execute(params![subscription_id, moved.to.0])?;
     let detail = serde_json::json!({
         "from": moved.from.0,

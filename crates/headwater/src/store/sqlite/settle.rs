@@ -32,17 +32,17 @@ pub(super) fn settle(work: &mut Work<'_>, settlements: &[Settlement]) -> Attempt
 /// Ends a lease by hand, whoever holds it and whatever its deadline: it comes again at once, as if never handed out.
 pub(super) fn release(work: &mut Work<'_>, token: LeaseToken, actor: &str) -> Attempt<()> {
     let held = {
-        let mut statement = work.connection.prepare_cached(super::sql!("release_lease.sql"))?;
+        let mut statement = work.connection.prepare_cached(super::sql!(release_lease))?;
         decode::all(&mut statement, [token.0], Part::read)?
     };
     let Some(model) = held.first() else { return Err(Error::lease_lost(token.0).into()) };
-    work.connection.prepare_cached(super::sql!("settle/remove.sql"))?.execute([token.0])?;
+    work.connection.prepare_cached(super::sql!(settle.remove))?.execute([token.0])?;
     for part in &held {
         wait(work, part, part.range(), &Outcome::Release, work.now_ms())?;
     }
     let (topic_id, topic, group) = work
         .connection
-        .prepare_cached(super::sql!("redrive/of.sql"))?
+        .prepare_cached(super::sql!(redrive.of))?
         .query_row([model.subscription_id], |row| {
             Ok((TopicId(row.get(0)?), decode::name(row, 3)?, row.get::<_, String>(4)?))
         })?;
@@ -54,7 +54,7 @@ pub(super) fn release(work: &mut Work<'_>, token: LeaseToken, actor: &str) -> At
 
 /// The ranges held under a lease, before its deadline.
 pub(super) fn held(work: &Work<'_>, id: &LeaseId, now_ms: i64) -> Attempt<Vec<Part>> {
-    let mut statement = work.connection.prepare_cached(super::sql!("settle/held.sql"))?;
+    let mut statement = work.connection.prepare_cached(super::sql!(settle.held))?;
     let parameters = params![id.token.0, now_ms, id.subscription_id.0, id.owner.as_str()];
     Ok(decode::all(&mut statement, parameters, Part::read)?)
 }
@@ -70,7 +70,7 @@ fn ack_all(work: &mut Work<'_>, id: &LeaseId, logged: bool, now_ms: i64) -> Atte
         }
     }
     let ended = {
-        let mut statement = work.connection.prepare_cached(super::sql!("settle/ack_all.sql"))?;
+        let mut statement = work.connection.prepare_cached(super::sql!(settle.ack_all))?;
         decode::all(
             &mut statement,
             params![id.token.0, now_ms, id.subscription_id.0, id.owner.as_str()],
@@ -103,7 +103,7 @@ fn settle_parts(
         return Ok(lost(id));
     };
     let model = &held[0];
-    work.connection.prepare_cached(super::sql!("settle/remove.sql"))?.execute([id.token.0])?;
+    work.connection.prepare_cached(super::sql!(settle.remove))?.execute([id.token.0])?;
     for (first, last) in left {
         Part { first, last, ..model.clone() }.insert(work.connection)?;
     }
@@ -172,7 +172,7 @@ pub(super) fn bury(
     now_ms: i64,
 ) -> Attempt<()> {
     let keys: Vec<i64> = {
-        let mut statement = work.connection.prepare_cached(super::sql!("settle/buried.sql"))?;
+        let mut statement = work.connection.prepare_cached(super::sql!(settle.buried))?;
         let bounds = [row_key(topic, range.first.0), row_key(topic, range.last.0)];
         let found = decode::all(&mut statement, bounds, |row| {
             let mine = match model.lane {
@@ -183,7 +183,7 @@ pub(super) fn bury(
         })?;
         found.into_iter().filter_map(|(key, mine)| mine.then_some(key)).collect()
     };
-    let mut statement = work.connection.prepare_cached(super::sql!("settle/bury.sql"))?;
+    let mut statement = work.connection.prepare_cached(super::sql!(settle.bury))?;
     for key in keys {
         let dead_letter_id = Uuid::now_v7();
         statement.execute(params![
@@ -199,13 +199,13 @@ pub(super) fn bury(
 }
 
 pub(super) fn topic_of(work: &Work<'_>, subscription_id: i32) -> Attempt<(TopicId, u16)> {
-    let mut statement = work.connection.prepare_cached(super::sql!("settle/topic.sql"))?;
+    let mut statement = work.connection.prepare_cached(super::sql!(settle.topic))?;
     Ok(statement.query_row([subscription_id], |row| Ok((TopicId(row.get(0)?), row.get(1)?)))?)
 }
 
 /// Wakes the waiters of a topic: those of this process after COMMIT, those of others by its changed row.
 pub(super) fn stir(work: &mut Work<'_>, topic: TopicId) -> Attempt<()> {
-    work.connection.prepare_cached(super::sql!("settle/stir.sql"))?.execute([topic.0])?;
+    work.connection.prepare_cached(super::sql!(settle.stir))?.execute([topic.0])?;
     work.wake(topic);
     Ok(())
 }

@@ -35,7 +35,7 @@ pub(super) struct Extent {
 
 impl Extent {
     pub(super) fn load(connection: &Connection, topic: TopicId) -> Attempt<Self> {
-        let mut statement = connection.prepare_cached(super::sql!("track/extent.sql"))?;
+        let mut statement = connection.prepare_cached(super::sql!(track.extent))?;
         let found = statement.query_row([topic.0], |row| Self::read(topic, row)).optional()?;
         found.ok_or_else(|| Error::no_such_topic(&format!("number {topic}")).into())
     }
@@ -122,7 +122,7 @@ pub(super) fn leased(
     first: i64,
     last: i64,
 ) -> Attempt<Vec<Held>> {
-    held(connection, super::sql!("track/leased.sql"), subscription_id, first, last)
+    held(connection, super::sql!(track.leased), subscription_id, first, last)
 }
 
 /// What of it waits.
@@ -132,7 +132,7 @@ pub(super) fn waiting(
     first: i64,
     last: i64,
 ) -> Attempt<Vec<Held>> {
-    held(connection, super::sql!("track/waiting.sql"), subscription_id, first, last)
+    held(connection, super::sql!(track.waiting), subscription_id, first, last)
 }
 
 fn held(
@@ -154,7 +154,7 @@ fn held(
 impl Standing {
     /// All subscriptions of a topic that are not cancelled.
     pub(super) fn all(connection: &Connection, topic: TopicId) -> Attempt<Vec<Self>> {
-        let mut statement = connection.prepare_cached(super::sql!("track/subscriptions.sql"))?;
+        let mut statement = connection.prepare_cached(super::sql!(track.subscriptions))?;
         let mut found = decode::all(&mut statement, [topic.0], Self::read)?;
         for standing in &mut found {
             standing.look(connection)?;
@@ -164,7 +164,7 @@ impl Standing {
 
     /// One subscription, whatever its state, and its topic.
     pub(super) fn one(connection: &Connection, subscription_id: i32) -> Attempt<(TopicId, Self)> {
-        let mut statement = connection.prepare_cached(super::sql!("track/subscription.sql"))?;
+        let mut statement = connection.prepare_cached(super::sql!(track.subscription))?;
         let found = statement
             .query_row([subscription_id], |row| Ok((TopicId(row.get(10)?), Self::read(row)?)))
             .optional()?;
@@ -194,7 +194,7 @@ impl Standing {
     }
 
     fn look(&mut self, connection: &Connection) -> Attempt<()> {
-        let mut statement = connection.prepare_cached(super::sql!("track/lowest.sql"))?;
+        let mut statement = connection.prepare_cached(super::sql!(track.lowest))?;
         let lowest: Option<i64> = statement.query_row([self.subscription_id], |row| row.get(0))?;
         self.floor = lowest.map_or(self.next, |lowest| lowest.min(self.next)) - 1;
         Ok(())
@@ -248,7 +248,7 @@ pub(super) fn bounded<'s>(
     ranges_max: u32,
 ) -> Attempt<i64> {
     let mut last = last;
-    let mut statement = connection.prepare_cached(super::sql!("track/crowd.sql"))?;
+    let mut statement = connection.prepare_cached(super::sql!(track.crowd))?;
     for standing in standings {
         let bounds = params![standing.subscription_id, first, last, ranges_max];
         let crowd: Option<i64> = statement.query_row(bounds, |row| row.get(0)).optional()?;

@@ -24,10 +24,10 @@ pub(super) fn set(
     }
     let to = transition.to();
     let parameters = params![found.subscription_id, from.as_str(), to.as_str(), work.now_ms()];
-    work.connection.prepare_cached(super::sql!("state/set.sql"))?.execute(parameters)?;
+    work.connection.prepare_cached(super::sql!(state.set))?.execute(parameters)?;
     if to == SubscriptionState::Cancelled {
         // Its tokens are lost at once. What waits is never handed out again, and goes step by step: see `forget_waiting`.
-        let mut forget = work.connection.prepare_cached(super::sql!("state/forget_leases.sql"))?;
+        let mut forget = work.connection.prepare_cached(super::sql!(state.forget_leases))?;
         forget.execute([found.subscription_id])?;
         tracking::end_accounting(work, found.subscription_id)?;
     }
@@ -41,11 +41,11 @@ const ROWS_PER_STEP: u32 = 1_000;
 
 /// Forgets what waits for cancelled subscriptions, one step of it; true if there is more.
 pub(super) fn forget_waiting(work: &mut Work<'_>) -> Attempt<bool> {
-    let mut statement = work.connection.prepare_cached(super::sql!("state/cancelled_waiting.sql"))?;
+    let mut statement = work.connection.prepare_cached(super::sql!(state.cancelled_waiting))?;
     let Some(subscription_id) = statement.query_row([], |row| row.get::<_, i32>(0)).optional()? else {
         return Ok(false);
     };
-    let mut forget = work.connection.prepare_cached(super::sql!("state/forget_waiting.sql"))?;
+    let mut forget = work.connection.prepare_cached(super::sql!(state.forget_waiting))?;
     Ok(forget.execute(params![subscription_id, ROWS_PER_STEP])? > 0)
 }
 
@@ -71,7 +71,7 @@ pub(super) fn remove(
 ) -> Attempt<bool> {
     let topic = topic::get(work.connection, name)?;
     let cancelled: Vec<(i32, bool)> = {
-        let mut statement = work.connection.prepare_cached(super::sql!("remove/cancelled.sql"))?;
+        let mut statement = work.connection.prepare_cached(super::sql!(remove.cancelled))?;
         let parameters = params![topic.topic_id.0, group.as_str()];
         decode::all(&mut statement, parameters, |row| Ok((row.get(0)?, row.get(1)?)))?
     };
@@ -95,7 +95,7 @@ pub(super) fn remove(
         return Ok(false);
     };
     for (subscription_id, _) in &cancelled {
-        work.connection.prepare_cached(super::sql!("state/forget_ranges.sql"))?.execute([subscription_id])?;
+        work.connection.prepare_cached(super::sql!(state.forget_ranges))?.execute([subscription_id])?;
         delete(work, *subscription_id)?;
     }
     let numbers: Vec<i32> = cancelled.into_iter().map(|(subscription_id, _)| subscription_id).collect();
@@ -107,10 +107,10 @@ pub(super) fn remove(
 /// Deletes rows of a cancelled subscription that may be many, as many as a step may; true if none is left.
 fn empty(work: &Work<'_>, subscription_id: i32) -> Attempt<bool> {
     for sql in [
-        super::sql!("remove/dead_letters.sql"),
-        super::sql!("state/forget_waiting.sql"),
-        super::sql!("remove/applied_some.sql"),
-        super::sql!("remove/touched_some.sql"),
+        super::sql!(remove.dead_letters),
+        super::sql!(state.forget_waiting),
+        super::sql!(remove.applied_some),
+        super::sql!(remove.touched_some),
     ] {
         let deleted =
             work.connection.prepare_cached(sql)?.execute(params![subscription_id, ROWS_PER_STEP])?;
@@ -124,14 +124,14 @@ fn empty(work: &Work<'_>, subscription_id: i32) -> Attempt<bool> {
 /// Deletes a subscription that has nothing outstanding, and everything of its own.
 pub(super) fn delete(work: &Work<'_>, subscription_id: i32) -> Attempt<()> {
     for sql in [
-        super::sql!("remove/cursor.sql"),
-        super::sql!("remove/dead_letter.sql"),
-        super::sql!("remove/applied.sql"),
-        super::sql!("remove/touched.sql"),
-        super::sql!("remove/backfill.sql"),
-        super::sql!("remove/activity.sql"),
-        super::sql!("remove/group_rate.sql"),
-        super::sql!("remove/subscription.sql"),
+        super::sql!(remove.cursor),
+        super::sql!(remove.dead_letter),
+        super::sql!(remove.applied),
+        super::sql!(remove.touched),
+        super::sql!(remove.backfill),
+        super::sql!(remove.activity),
+        super::sql!(remove.group_rate),
+        super::sql!(remove.subscription),
     ] {
         work.connection.prepare_cached(sql)?.execute([subscription_id])?;
     }

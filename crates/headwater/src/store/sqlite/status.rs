@@ -23,7 +23,7 @@ pub(super) fn list(
 ) -> Attempt<Vec<SubscriptionStatus>> {
     let topic = topic::get(connection, name)?;
     let (_, _, head) = subscribe::bounds(connection, topic.topic_id)?;
-    let mut statement = connection.prepare_cached(super::sql!("subscription_list.sql"))?;
+    let mut statement = connection.prepare_cached(super::sql!(subscription_list))?;
     let rows = decode::all(&mut statement, [topic.topic_id.0], |row| Listed::read(row, &topic, now_ms))?;
     let mut all = Vec::with_capacity(rows.len());
     for Listed { mut status, lanes, restarts_floor } in rows {
@@ -33,7 +33,7 @@ pub(super) fn list(
             status.restarts = 0;
         }
         if lanes > 0 {
-            let mut full = connection.prepare_cached(super::sql!("subscribe/lanes_full.sql"))?;
+            let mut full = connection.prepare_cached(super::sql!(subscribe.lanes_full))?;
             let parameters = params![status.subscription_id.0, PARKED_PER_LANE_MAX];
             status.lanes_full = full.query_row(parameters, |row| row.get(0))?;
         }
@@ -112,7 +112,7 @@ fn oldest_pending(
     head: i64,
 ) -> Attempt<Option<Timestamp>> {
     let bounds = [row_key(topic, floor + 1), row_key(topic, head)];
-    let mut statement = connection.prepare_cached(super::sql!("subscribe/time_at.sql"))?;
+    let mut statement = connection.prepare_cached(super::sql!(subscribe.time_at))?;
     Ok(statement.query_row(bounds, |row| decode::timestamp(row, 1)).optional()?)
 }
 
@@ -121,7 +121,7 @@ fn activity(
     subscription: SubscriptionId,
     living_from_ms: i64,
 ) -> Attempt<(Activity, u32)> {
-    let mut statement = connection.prepare_cached(super::sql!("subscribe/activity.sql"))?;
+    let mut statement = connection.prepare_cached(super::sql!(subscribe.activity))?;
     Ok(statement.query_row(params![subscription.0, living_from_ms], |row| {
         let mean: f64 = row.get(4)?;
         let activity = Activity {

@@ -47,7 +47,7 @@ fn last_older(connection: &Connection, topic: TopicId, older_than: Duration, now
 
 fn published_at(connection: &Connection, topic: TopicId, offset: i64) -> Attempt<Option<Timestamp>> {
     let key = row_key(topic, offset);
-    let mut statement = connection.prepare_cached(super::sql!("subscribe/time_at.sql"))?;
+    let mut statement = connection.prepare_cached(super::sql!(subscribe.time_at))?;
     Ok(statement.query_row([key, key], |row| decode::timestamp(row, 1)).optional()?)
 }
 

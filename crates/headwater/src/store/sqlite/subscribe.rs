@@ -42,7 +42,7 @@ fn return_to(work: &mut Work<'_>, topic: Topic, group: &GroupName, found: &Group
         let floor = group::place(work.connection, subscription_id, now_ms)?.floor;
         let (_, _, head) = bounds(work.connection, topic.topic_id)?;
         let counted_from_ms = now_ms.saturating_sub(millis(FLAPPING_WINDOW));
-        work.connection.prepare_cached(super::sql!("subscribe/restart.sql"))?.execute(params![
+        work.connection.prepare_cached(super::sql!(subscribe.restart))?.execute(params![
             subscription_id,
             now_ms,
             floor,
@@ -68,7 +68,7 @@ fn begin(work: &mut Work<'_>, topic: Topic, group: &GroupName, start: Start) -> 
     }
     let next = start_offset(connection, topic.topic_id, start)?;
     let lanes = if topic.settings.ordering == Ordering::Key { topic.settings.lanes } else { 0 };
-    connection.prepare_cached(super::sql!("subscribe/insert.sql"))?.execute(params![
+    connection.prepare_cached(super::sql!(subscribe.insert))?.execute(params![
         topic.topic_id.0,
         group.as_str(),
         lanes,
@@ -77,7 +77,7 @@ fn begin(work: &mut Work<'_>, topic: Topic, group: &GroupName, start: Start) -> 
     ])?;
     let subscription_id = i32::try_from(connection.last_insert_rowid())
         .map_err(|_| Error::invalid("group", "this store has had 2147483647 subscriptions"))?;
-    let mut cursor = connection.prepare_cached(super::sql!("subscribe/cursor.sql"))?;
+    let mut cursor = connection.prepare_cached(super::sql!(subscribe.cursor))?;
     for lane in 0..lanes.max(1) {
         cursor.execute(params![subscription_id, lane, next])?;
     }
@@ -87,7 +87,7 @@ fn begin(work: &mut Work<'_>, topic: Topic, group: &GroupName, start: Start) -> 
 
 fn check_only_group(connection: &Connection, topic: &Topic) -> Attempt<()> {
     let other: Option<String> = connection
-        .prepare_cached(super::sql!("subscribe/others.sql"))?
+        .prepare_cached(super::sql!(subscribe.others))?
         .query_row([topic.topic_id.0], |row| row.get(0))
         .optional()?;
     let Some(other) = other else { return Ok(()) };
@@ -102,7 +102,7 @@ fn check_only_group(connection: &Connection, topic: &Topic) -> Attempt<()> {
 /// The first offset that may be stored, the lowest that is (the one after the head if none), and the head.
 pub(super) fn bounds(connection: &Connection, topic: TopicId) -> Attempt<(i64, i64, i64)> {
     let (first, lowest, head): (i64, Option<i64>, i64) = connection
-        .prepare_cached(super::sql!("subscribe/bounds.sql"))?
+        .prepare_cached(super::sql!(subscribe.bounds))?
         .query_row([topic.0], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
     Ok((first, lowest.unwrap_or(head + 1).max(first), head))
 }
@@ -136,7 +136,7 @@ pub(super) fn start_at(connection: &Connection, topic: TopicId, at: Timestamp) -
 /// The first offset stored at or after a time, else the one after the last. A binary search: one writer at a time
 /// stamps messages as it appends them, so times rise with offsets as long as the clock does.
 fn first_at(connection: &Connection, topic: TopicId, lowest: i64, last: i64, at: Timestamp) -> Attempt<i64> {
-    let mut look = connection.prepare_cached(super::sql!("subscribe/time_at.sql"))?;
+    let mut look = connection.prepare_cached(super::sql!(subscribe.time_at))?;
     // Everything below `low` is earlier; `high` and everything above is not, or is past the end.
     let (mut low, mut high) = (lowest, last + 1);
     while low < high {

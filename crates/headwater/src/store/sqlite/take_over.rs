@@ -122,7 +122,7 @@ pub(super) fn remove_left(store: &Path, is_named: impl Fn(&str) -> Attempt<bool>
 }
 
 fn is_named(connection: &Connection, name: &str) -> Attempt<bool> {
-    let mut statement = connection.prepare_cached(super::sql!("take_over/named.sql"))?;
+    let mut statement = connection.prepare_cached(super::sql!(take_over.named))?;
     Ok(statement.query_row([name], |row| row.get(0))?)
 }
 
@@ -149,7 +149,7 @@ pub(super) async fn take_over(store: &SqliteStore, owner: &Owner) -> Result<u64>
     if let Some(proof) = found.unproven {
         let own = owner.clone();
         let prove = move |work: &mut Work<'_>| {
-            let mut statement = work.connection.prepare_cached(super::sql!("take_over/prove.sql"))?;
+            let mut statement = work.connection.prepare_cached(super::sql!(take_over.prove))?;
             Ok(statement.execute(params![own.as_str(), proof])?)
         };
         store.write(Kind::Consume, prove).await?;
@@ -173,7 +173,7 @@ fn find(connection: &Connection, store: &Path, owner: &Owner, proofs: &Proofs) -
         }
         None => None,
     };
-    let mut statement = connection.prepare_cached(super::sql!("take_over/others.sql"))?;
+    let mut statement = connection.prepare_cached(super::sql!(take_over.others))?;
     let others: Vec<(String, String)> =
         decode::all(&mut statement, params![owner.as_str(), WATCHED_OWNERS_MAX], |row| {
             Ok((row.get(0)?, row.get(1)?))
@@ -187,7 +187,7 @@ fn find(connection: &Connection, store: &Path, owner: &Owner, proofs: &Proofs) -
 
 /// The proof in an owner's row, if there is a row.
 fn proof_of(connection: &Connection, owner: &str) -> Attempt<Option<Option<String>>> {
-    let mut statement = connection.prepare_cached(super::sql!("take_over/proof.sql"))?;
+    let mut statement = connection.prepare_cached(super::sql!(take_over.proof))?;
     Ok(statement.query_row([owner], |row| row.get(0)).optional()?)
 }
 

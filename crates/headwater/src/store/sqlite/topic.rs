@@ -41,9 +41,7 @@ pub(super) fn insert(
 ) -> Attempt<()> {
     let mut parameters = vec![Value::from(name.as_str().to_owned()), Value::from(now_ms)];
     parameters.extend(values(settings));
-    connection
-        .prepare_cached(super::sql!("topic_create.sql"))?
-        .execute(rusqlite::params_from_iter(parameters))?;
+    connection.prepare_cached(super::sql!(topic_create))?.execute(rusqlite::params_from_iter(parameters))?;
     Ok(())
 }
 
@@ -60,7 +58,7 @@ pub(super) fn alter(
     let mut parameters = vec![Value::from(before.topic_id.0)];
     parameters.extend(values(&settings));
     work.connection
-        .prepare_cached(super::sql!("alter_topic.sql"))?
+        .prepare_cached(super::sql!(alter_topic))?
         .execute(rusqlite::params_from_iter(parameters))?;
     if settings.dedup_window < before.settings.dedup_window {
         shorten_dedup(work, &before, &settings)?;
@@ -80,7 +78,7 @@ pub(super) fn alter(
 /// clock that was ahead: a repeat would be stored again.
 fn shorten_dedup(work: &Work<'_>, before: &Topic, settings: &TopicSettings) -> Attempt<()> {
     let end_ms = |window| work.now_ms().saturating_add(millis(window));
-    work.connection.prepare_cached(super::sql!("publish/dedup_shorten.sql"))?.execute([
+    work.connection.prepare_cached(super::sql!(publish.dedup_shorten))?.execute([
         i64::from(before.topic_id.0),
         end_ms(settings.dedup_window),
         end_ms(before.settings.dedup_window).saturating_add(DEDUP_SLACK_MS),
@@ -94,7 +92,7 @@ fn check_alter(connection: &Connection, before: &Topic, settings: &TopicSettings
     if before.settings.storage != settings.storage {
         let bounds = [row_key(topic_id, 0), row_key(topic_id, super::OFFSET_MAX)];
         let stored: Option<i64> = connection
-            .prepare_cached(super::sql!("subscribe/time_at.sql"))?
+            .prepare_cached(super::sql!(subscribe.time_at))?
             .query_row(bounds, |row| row.get(0))
             .optional()?;
         if stored.is_some() {
@@ -103,7 +101,7 @@ fn check_alter(connection: &Connection, before: &Topic, settings: &TopicSettings
         }
     }
     if before.settings.semantics != settings.semantics && settings.semantics == Semantics::Queue {
-        let mut statement = connection.prepare_cached(super::sql!("subscribe/others.sql"))?;
+        let mut statement = connection.prepare_cached(super::sql!(subscribe.others))?;
         let groups: Vec<String> = decode::all(&mut statement, [topic_id.0], |row| row.get(0))?;
         if groups.len() > 1 {
             let rule = format!(
@@ -195,13 +193,13 @@ pub(super) fn get(connection: &Connection, name: &TopicName) -> Attempt<Topic> {
 }
 
 fn find(connection: &Connection, name: &TopicName) -> Attempt<Option<Topic>> {
-    let mut statement = connection.prepare_cached(super::sql!("topic_get.sql"))?;
+    let mut statement = connection.prepare_cached(super::sql!(topic_get))?;
     Ok(statement.query_row([name.as_str()], read).optional()?)
 }
 
 /// All topics by name.
 pub(super) fn list(connection: &Connection) -> Attempt<Vec<TopicStatus>> {
-    let mut statement = connection.prepare_cached(super::sql!("topic_list.sql"))?;
+    let mut statement = connection.prepare_cached(super::sql!(topic_list))?;
     Ok(decode::all(&mut statement, [], |row| {
         let (head, first): (i64, i64) = (row.get(24)?, row.get(27)?);
         let watermark: Option<i64> = row.get(28)?;
@@ -306,7 +304,7 @@ fn stored_form(settings: &TopicSettings) -> TopicSettings {
 /// Whether publishes that say nothing create topics. Kept in the file, for those in plain SQL.
 pub(super) fn set_auto_create(work: &mut Work<'_>, auto_create: bool, actor: &str) -> Attempt<()> {
     let stored = if auto_create { "1" } else { "0" };
-    work.connection.prepare_cached(super::sql!("publish/auto_create.sql"))?.execute([stored])?;
+    work.connection.prepare_cached(super::sql!(publish.auto_create))?.execute([stored])?;
     let detail = serde_json::json!({ "auto_create": auto_create });
     audit::note(work, actor, "set_auto_create", None, None, &detail)
 }

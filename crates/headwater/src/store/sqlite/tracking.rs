@@ -42,7 +42,7 @@ pub(super) fn begin_accounting(work: &mut Work<'_>, subscription_id: i32) -> Att
         }
         None => None,
     };
-    connection.prepare_cached(super::sql!("track/begin.sql"))?.execute(params![
+    connection.prepare_cached(super::sql!(track.begin))?.execute(params![
         subscription_id,
         bit,
         standing.floor + 1
@@ -62,7 +62,7 @@ pub(super) fn end_accounting(work: &mut Work<'_>, subscription_id: i32) -> Attem
     group::counting_changed(work, topic)?;
     let released_until = (extent.counts_references() && standing.bit.is_some()).then_some(0);
     connection
-        .prepare_cached(super::sql!("track/release_begin.sql"))?
+        .prepare_cached(super::sql!(track.release_begin))?
         .execute(params![subscription_id, released_until])?;
     backfill::end(connection, subscription_id)
 }
@@ -103,7 +103,7 @@ pub(super) fn change_tracking(work: &mut Work<'_>, topic: TopicId, target: Track
         }
         Tracking::OffsetWatermark => (extent.tracked_until, Some(extent.tracked_until)),
     };
-    connection.prepare_cached(super::sql!("track/change.sql"))?.execute(params![
+    connection.prepare_cached(super::sql!(track.change))?.execute(params![
         topic.0,
         target.as_str(),
         tracked_until,
@@ -116,17 +116,17 @@ pub(super) fn change_tracking(work: &mut Work<'_>, topic: TopicId, target: Track
 }
 
 fn has_records(connection: &Connection, extent: &Extent) -> Attempt<bool> {
-    let mut statement = connection.prepare_cached(super::sql!("track/any.sql"))?;
+    let mut statement = connection.prepare_cached(super::sql!(track.any))?;
     let bounds = [row_key(extent.topic, 0), row_key(extent.topic, OFFSET_MAX)];
     Ok(statement.query_row(bounds, |row| row.get(0))?)
 }
 
 /// The topic has no records any more: nobody needs a bit.
 fn forget_bits(connection: &Connection, topic: TopicId) -> Attempt<()> {
-    connection.prepare_cached(super::sql!("track/forget_applied.sql"))?.execute([topic.0])?;
-    connection.prepare_cached(super::sql!("track/forget_touched.sql"))?.execute([topic.0])?;
-    connection.prepare_cached(super::sql!("track/forget_bits.sql"))?.execute([topic.0])?;
-    connection.prepare_cached(super::sql!("track/forget_change.sql"))?.execute([topic.0])?;
+    connection.prepare_cached(super::sql!(track.forget_applied))?.execute([topic.0])?;
+    connection.prepare_cached(super::sql!(track.forget_touched))?.execute([topic.0])?;
+    connection.prepare_cached(super::sql!(track.forget_bits))?.execute([topic.0])?;
+    connection.prepare_cached(super::sql!(track.forget_change))?.execute([topic.0])?;
     Ok(())
 }
 
@@ -136,10 +136,10 @@ fn give_bits(connection: &Connection, extent: &Extent) -> Attempt<()> {
     if u32::try_from(standings.len()).is_ok_and(|groups| groups > TRACKED_GROUPS_MAX) {
         return Err(too_many_groups(extent).into());
     }
-    let mut statement = connection.prepare_cached(super::sql!("track/begin.sql"))?;
+    let mut statement = connection.prepare_cached(super::sql!(track.begin))?;
     let mut used = 0;
     for (bit, standing) in (0..TRACKED_GROUPS_MAX).zip(&standings) {
-        connection.prepare_cached(super::sql!("remove/applied.sql"))?.execute([standing.subscription_id])?;
+        connection.prepare_cached(super::sql!(remove.applied))?.execute([standing.subscription_id])?;
         statement.execute(params![standing.subscription_id, bit, standing.start])?;
         used |= 1 << bit;
     }
@@ -150,7 +150,7 @@ fn give_bits(connection: &Connection, extent: &Extent) -> Attempt<()> {
 /// bits: one that no stored record carries is free again, unless a subscription still has it that may come back.
 fn free_bit(connection: &Connection, extent: &Extent) -> Attempt<u32> {
     let held: Vec<(u32, bool)> = {
-        let mut statement = connection.prepare_cached(super::sql!("track/bits.sql"))?;
+        let mut statement = connection.prepare_cached(super::sql!(track.bits))?;
         decode::all(&mut statement, [extent.topic.0], |row| Ok((row.get(0)?, row.get(1)?)))?
     };
     let mask = |with_cancelled: bool| {
@@ -161,7 +161,7 @@ fn free_bit(connection: &Connection, extent: &Extent) -> Attempt<u32> {
     if used == u64::MAX && mask(false) != u64::MAX {
         let carried = carried(connection, extent)?;
         let parameters = params![extent.topic.0, signed(carried)];
-        connection.prepare_cached(super::sql!("track/let_go.sql"))?.execute(parameters)?;
+        connection.prepare_cached(super::sql!(track.let_go))?.execute(parameters)?;
         used = carried | mask(false);
     }
     let bit = used.trailing_ones();
@@ -174,7 +174,7 @@ fn free_bit(connection: &Connection, extent: &Extent) -> Attempt<u32> {
 
 /// All bits that are in records.
 fn carried(connection: &Connection, extent: &Extent) -> Attempt<u64> {
-    let mut statement = connection.prepare_cached(super::sql!("track/carried.sql"))?;
+    let mut statement = connection.prepare_cached(super::sql!(track.carried))?;
     let mut rows = statement.query([row_key(extent.topic, 0), row_key(extent.topic, OFFSET_MAX)])?;
     let mut carried = 0;
     while let Some(row) = rows.next()? {
@@ -185,7 +185,7 @@ fn carried(connection: &Connection, extent: &Extent) -> Attempt<u64> {
 
 fn use_bits(connection: &Connection, extent: &Extent, used: u64) -> Attempt<()> {
     let parameters = params![extent.topic.0, signed(used)];
-    connection.prepare_cached(super::sql!("track/use_bits.sql"))?.execute(parameters)?;
+    connection.prepare_cached(super::sql!(track.use_bits))?.execute(parameters)?;
     Ok(())
 }
 
@@ -211,7 +211,7 @@ pub(super) fn applied(
     first: i64,
     last: i64,
 ) -> Attempt<Ranges> {
-    let mut statement = connection.prepare_cached(super::sql!("track/applied.sql"))?;
+    let mut statement = connection.prepare_cached(super::sql!(track.applied))?;
     let bounds = params![subscription_id, first, last];
     let ranges = decode::all(&mut statement, bounds, |row| Ok((row.get(0)?, row.get(1)?)))?;
     Ok(Ranges::covering(ranges).within(first, last))
@@ -227,17 +227,17 @@ fn set_applied(
     if first > last {
         return Ok(());
     }
-    let mut statement = connection.prepare_cached(super::sql!("track/applied.sql"))?;
+    let mut statement = connection.prepare_cached(super::sql!(track.applied))?;
     // With those that touch from outside: they become one row with what is set beside them.
     let bounds = params![subscription_id, first - 1, last + 1];
     let stored: Vec<(i64, i64)> = decode::all(&mut statement, bounds, |row| Ok((row.get(0)?, row.get(1)?)))?;
     let around = Ranges::covering(stored.iter().copied()).without(&Ranges::of(first, last));
     let wanted: Vec<(i64, i64)> = around.union(&wanted.within(first, last)).iter().collect();
-    let mut remove = connection.prepare_cached(super::sql!("track/applied_remove.sql"))?;
+    let mut remove = connection.prepare_cached(super::sql!(track.applied_remove))?;
     for (first, _) in stored.iter().filter(|range| wanted.binary_search(range).is_err()) {
         remove.execute(params![subscription_id, first])?;
     }
-    let mut insert = connection.prepare_cached(super::sql!("track/applied_insert.sql"))?;
+    let mut insert = connection.prepare_cached(super::sql!(track.applied_insert))?;
     for (first, last) in wanted.iter().filter(|range| stored.binary_search(range).is_err()) {
         insert.execute(params![subscription_id, first, last])?;
     }

@@ -286,7 +286,7 @@ fn wake_changed(
     hub: &Hub,
     late: &mut HashMap<TopicId, i64>,
 ) -> rusqlite::Result<Option<Duration>> {
-    let mut statement = connection.prepare_cached(super::sql!("arm/topic_seen.sql"))?;
+    let mut statement = connection.prepare_cached(super::sql!(arm.topic_seen))?;
     let mut topics = watched.topics.lock().expect("no panic while held");
     let mut head_start: Option<Duration> = None;
     for (topic, seen) in topics.iter_mut() {

@@ -1,3 +1,4 @@
+-- name: acks
 -- Purpose: who acked ranges that hold an offset, oldest first, and the message's key and id if it is stored: of an ordered
 -- subscription only the ack of the message's own lane is its ack.
 -- Parameters: topic id, offset, the most offsets a range can have.

@@ -1,3 +1,4 @@
+-- name: alter_topic
 -- Purpose: change a topic's settings.
 -- Parameters: name, settings as JSON text (the columns of topic by name), actor, injected time.
 -- Index: topic_name_key.

@@ -1,3 +1,4 @@
+-- name: audit
 -- Purpose: what was done by operators, newest first.
 -- Parameters: at most.
 -- Index: audit_pkey.

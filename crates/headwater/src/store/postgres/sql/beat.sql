@@ -1,3 +1,4 @@
+-- name: beat
 -- Purpose: say that a process serves these subscriptions; one row for each, in their order, with its state (null: unknown).
 -- Parameters: owner, subscription ids, messages processed, failed and filtered, rates, mean and 95th percentile of handling
 -- in microseconds (each an array), injected time.

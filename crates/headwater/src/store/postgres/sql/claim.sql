@@ -1,3 +1,4 @@
+-- name: claim
 -- Purpose: hand out work to one owner for one or many subscriptions.
 -- Parameters: owner, subscription ids, messages at most (each), lease in ms (each, null for the topic's), in flight at
 -- most, messages per second and burst (each; an array that is null stands for no limits), durable, promote at most, rows

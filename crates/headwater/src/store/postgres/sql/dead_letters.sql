@@ -1,3 +1,4 @@
+-- name: dead_letters
 -- Purpose: the dead letters of a selection, oldest first.
 -- Parameters: subscription id, ids, key, type, part of the error, buried from, buried before (each null for any), at most.
 -- Index: dead_letter_subscription.

@@ -1,3 +1,4 @@
+-- name: depart
 -- Purpose: forget an owner that leaves on purpose.
 -- Parameters: owner.
 -- Index: owner_pkey.

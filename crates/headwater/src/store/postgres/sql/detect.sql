@@ -1,3 +1,4 @@
+-- name: detect
 -- Purpose: declare dead what is active and silent; who died, is suspected, or near its timeout.
 -- Parameters: injected time.
 -- Index: none; reads the subscriptions.

@@ -1,3 +1,4 @@
+-- name: epoch
 -- Purpose: begin an epoch unless there is one.
 -- Parameters: none.
 -- Index: none, one row is read.

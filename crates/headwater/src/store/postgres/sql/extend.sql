@@ -1,3 +1,4 @@
+-- name: extend
 -- Purpose: give leases a new deadline; returns the tokens that were held.
 -- Parameters: tokens, subscription ids, owners, lease in ms (0: never), durable, injected time, expected time.
 -- Index: outstanding_pkey (token, first_offset).

@@ -1,3 +1,4 @@
+-- name: outstanding
 -- Purpose: what a subscription has handed out and is not done, oldest due first, parked last.
 -- Parameters: subscription id, at most, injected time.
 -- Index: outstanding_due; sorted, for people only.

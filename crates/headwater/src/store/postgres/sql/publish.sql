@@ -1,3 +1,4 @@
+-- name: publish
 -- Purpose: publish a batch, all or nothing, in whatever transaction is open.
 -- Parameters: topic, message ids, payloads, keys, types, content types, headers as JSON text, correlation ids, dedup
 -- keys, delivery times (an array that is null stands for a column of nulls), injected time, whether the transaction

@@ -1,3 +1,4 @@
+-- name: purge
 -- Purpose: remove dead letters; how many were there.
 -- Parameters: subscription id, letters, how many the steps before purged, whether this is the last step, actor, injected time.
 -- Index: dead_letter_pkey.

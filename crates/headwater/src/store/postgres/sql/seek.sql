@@ -1,3 +1,4 @@
+-- name: seek
 -- Purpose: move a subscription's cursor, or tell what that would do.
 -- Parameters: topic, group, start (as for subscribe), its number, its time, whether only to tell, actor, injected time.
 -- Index: subscription_group, cursor_pkey, outstanding_due, message primary key.

@@ -1,3 +1,4 @@
+-- name: state
 -- Purpose: pause, resume or cancel a subscription; tells its state, and whether this changed it.
 -- Parameters: topic, group, act, the states it may start from, the state it leads to, actor, injected time.
 -- Index: topic_name_key, subscription_group, subscription_cancelled.

@@ -1,3 +1,4 @@
+-- name: stuck
 -- Purpose: how many old messages each counting group has not done.
 -- Parameters: topic id, age in ms, injected time.
 -- Index: subscription_group, cursor_pkey, outstanding_due, message primary key from each floor on.

@@ -1,3 +1,4 @@
+-- name: subscription_list
 -- Purpose: the subscriptions of a topic, how far each is and how it is doing.
 -- Parameters: topic id, how far back restarts count in ms, injected time, parked rows that make a lane full.
 -- Index: subscription_group, cursor_pkey, outstanding_due, dead_letter_subscription, activity_pkey, message primary key.

@@ -1,3 +1,4 @@
+-- name: topic_get
 -- Purpose: one topic by name.
 -- Parameters: name.
 -- Index: topic_name_key.

@@ -1,3 +1,4 @@
+-- name: topic_list
 -- Purpose: all topics with what can be seen of their logs.
 -- Parameters: none.
 -- Index: topic_name_key, head_pkey, extent_pkey, gap_pkey, schedule_due, cursor_pkey, outstanding_due; record_pkey while a

@@ -101,7 +101,7 @@ impl Worker {
             0..=3 => self.claim().await,
             4 | 5 => {
                 let (tokens, subscriptions, owners) = self.tokens().await;
-                let sql = include_str!("../sql/settle/all.sql");
+                let sql = super::super::statements::sql!(settle.all);
                 self.run("ack", sql, &[&tokens, &false, &now, &subscriptions, &owners]).await;
             }
             6 | 7 => {

@@ -30,7 +30,7 @@ impl Allowance {
         let subscription_id = claim.want.subscription_id.0;
         let mut allowance = Allowance::default();
         if let Some(most) = limits.in_flight_max {
-            let mut statement = connection.prepare_cached(super::super::sql!("claim/in_flight.sql"))?;
+            let mut statement = connection.prepare_cached(super::super::sql!(claim.in_flight))?;
             let spans: Vec<i64> =
                 decode::all(&mut statement, params![subscription_id, claim.now_ms], |row| row.get(0))?;
             let in_flight: u64 = spans.into_iter().map(|span| claim.messages_in(span.unsigned_abs())).sum();
@@ -38,7 +38,7 @@ impl Allowance {
         }
         if let Some(rate) = limits.rate {
             let stored = connection
-                .prepare_cached(super::super::sql!("claim/bucket.sql"))?
+                .prepare_cached(super::super::sql!(claim.bucket))?
                 .query_row([subscription_id], |row| {
                     Ok(Bucket { tokens: row.get(0)?, filled_at_ms: row.get(1)? })
                 })
@@ -63,11 +63,11 @@ pub(super) fn spend(claim: &mut Claim<'_, '_>) -> Attempt<()> {
     let bucket = bucket.map(|bucket| Bucket { tokens: bucket.tokens - given as f64, ..bucket });
     let subscription_id = claim.want.subscription_id.0;
     if let Some(bucket) = bucket.filter(|_| given > 0 || turned_back) {
-        claim
-            .work
-            .connection
-            .prepare_cached(super::super::sql!("claim/bucket_store.sql"))?
-            .execute(params![subscription_id, bucket.tokens, bucket.filled_at_ms])?;
+        claim.work.connection.prepare_cached(super::super::sql!(claim.bucket_store))?.execute(params![
+            subscription_id,
+            bucket.tokens,
+            bucket.filled_at_ms
+        ])?;
     }
     let in_flight_ms = free.filter(|free| *free <= given).map(|_| IN_FLIGHT_RECHECK_MS);
     let rate_ms = bucket.zip(claim.want.limits.rate).map(|(bucket, rate)| bucket.next_after_ms(rate));
@@ -82,7 +82,7 @@ pub(super) fn spend(claim: &mut Claim<'_, '_>) -> Attempt<()> {
 }
 
 fn is_more_there(claim: &Claim<'_, '_>) -> Attempt<bool> {
-    let mut statement = claim.work.connection.prepare_cached(super::super::sql!("claim/more.sql"))?;
+    let mut statement = claim.work.connection.prepare_cached(super::super::sql!(claim.more))?;
     let parameters = params![claim.want.subscription_id.0, claim.state.head, claim.now_ms];
     Ok(statement.query_row(parameters, |row| row.get(0))?)
 }

@@ -63,14 +63,14 @@ fn first_suspect(claim: &Claim<'_, '_>) -> Attempt<Option<Part>> {
     let connection = claim.work.connection;
     let subscription_id = claim.want.subscription_id.0;
     let waiting = connection
-        .prepare_cached(crate::store::sqlite::sql!("claim/suspect.sql"))?
+        .prepare_cached(crate::store::sqlite::sql!(claim.suspect))?
         .query_row([subscription_id], Part::read)
         .optional()?;
     if waiting.is_some() {
         return Ok(waiting);
     }
     let expired = connection
-        .prepare_cached(crate::store::sqlite::sql!("claim/expired.sql"))?
+        .prepare_cached(crate::store::sqlite::sql!(claim.expired))?
         .query_row(params![subscription_id, claim.now_ms], Part::read)
         .optional()?;
     Ok(expired)
@@ -80,7 +80,7 @@ fn first_suspect(claim: &Claim<'_, '_>) -> Attempt<Option<Part>> {
 fn hand_out_waiting(claim: &mut Claim<'_, '_>) -> Attempt<()> {
     let parts = {
         let mut statement =
-            claim.work.connection.prepare_cached(crate::store::sqlite::sql!("claim/waiting.sql"))?;
+            claim.work.connection.prepare_cached(crate::store::sqlite::sql!(claim.waiting))?;
         // Each has at least one offset, so more of them than offsets wanted are never needed.
         let parameters = params![claim.want.subscription_id.0, claim.now_ms, claim.want.messages_max];
         decode::all(&mut statement, parameters, Part::read)?

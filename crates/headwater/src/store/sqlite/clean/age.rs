@@ -22,7 +22,7 @@ const SLOTS: i64 = 256;
 
 /// Reads the clock for the elapsed time, and answers it.
 pub(in crate::store::sqlite) fn elapse(work: &Work<'_>) -> Attempt<i64> {
-    let mut statement = work.connection.prepare_cached(sql!("clean/clock.sql"))?;
+    let mut statement = work.connection.prepare_cached(sql!(clean.clock))?;
     Ok(statement.query_row(params![work.now_ms(), millis(STEP_MAX)], |row| row.get(0))?)
 }
 
@@ -37,7 +37,7 @@ impl Ages<'_> {
     /// Everything at or below is at least so old.
     pub(super) fn reached(&self, age_ms: i64) -> Attempt<i64> {
         let by_ms = self.elapsed_ms.saturating_sub(age_ms);
-        let mut statement = self.connection.prepare_cached(sql!("clean/age_by.sql"))?;
+        let mut statement = self.connection.prepare_cached(sql!(clean.age_by))?;
         let found = statement.query_row(params![self.extent.topic.0, by_ms], |row| row.get(0)).optional()?;
         Ok(found.unwrap_or(0))
     }
@@ -46,16 +46,16 @@ impl Ages<'_> {
     pub(super) fn note(&self) -> Attempt<()> {
         let is_news = self.extent.head > self.reached(0)?.max(self.extent.first - 1);
         if is_news && self.longest_ms().is_some() {
-            self.connection.prepare_cached(sql!("clean/age.sql"))?.execute(params![
+            self.connection.prepare_cached(sql!(clean.age))?.execute(params![
                 self.extent.topic.0,
                 self.elapsed_ms,
                 self.extent.head
             ])?;
             let noted: Vec<i64> = {
-                let mut statement = self.connection.prepare_cached(sql!("clean/age_list.sql"))?;
+                let mut statement = self.connection.prepare_cached(sql!(clean.age_list))?;
                 decode::all(&mut statement, [self.extent.topic.0], |row| row.get(0))?
             };
-            let mut forget = self.connection.prepare_cached(sql!("clean/age_forget.sql"))?;
+            let mut forget = self.connection.prepare_cached(sql!(clean.age_forget))?;
             for elapsed_ms in crowded(&noted, self.elapsed_ms) {
                 forget.execute(params![self.extent.topic.0, elapsed_ms])?;
             }
@@ -66,7 +66,7 @@ impl Ages<'_> {
     /// Forgets notes that no retention needs any more; answers how many.
     pub(super) fn prune(&self) -> Attempt<u64> {
         let until_ms = self.longest_ms().map(|longest_ms| self.elapsed_ms.saturating_sub(longest_ms));
-        let mut statement = self.connection.prepare_cached(sql!("clean/age_prune.sql"))?;
+        let mut statement = self.connection.prepare_cached(sql!(clean.age_prune))?;
         Ok(statement.execute(params![self.extent.topic.0, until_ms, self.extent.first])? as u64)
     }
 

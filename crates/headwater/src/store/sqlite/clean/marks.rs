@@ -15,7 +15,7 @@ pub(super) fn write(connection: &Connection, extent: &Extent, watermark: i64, no
     if let Some(retention_ms) = extent.message_retention_ms {
         let fell_to = forget_ahead(connection, extent.topic, now_ms)?;
         let newest: Option<(i64, i64)> = connection
-            .prepare_cached(sql!("clean/mark_newest.sql"))?
+            .prepare_cached(sql!(clean.mark_newest))?
             .query_row([extent.topic.0], |row| Ok((row.get(0)?, row.get(1)?)))
             .optional()?;
         let (marked_at_ms, marked) = newest.unwrap_or((i64::MIN, 0));
@@ -24,7 +24,7 @@ pub(super) fn write(connection: &Connection, extent: &Extent, watermark: i64, no
         let thinned = now_ms.saturating_sub(marked_at_ms) < retention_ms / MARKS_PER_RETENTION;
         // A fall is noted at once: what is to be done again is done later than it was.
         if watermark < marked || (watermark > marked && !thinned) {
-            connection.prepare_cached(sql!("clean/mark.sql"))?.execute(params![
+            connection.prepare_cached(sql!(clean.mark))?.execute(params![
                 extent.topic.0,
                 now_ms,
                 watermark
@@ -37,7 +37,7 @@ pub(super) fn write(connection: &Connection, extent: &Extent, watermark: i64, no
 /// Forgets marks from the future: a clock that was ahead made them, and until it is that late nothing would be newer. Answers
 /// with the lowest watermark among them.
 fn forget_ahead(connection: &Connection, topic: TopicId, now_ms: i64) -> Attempt<Option<i64>> {
-    let mut statement = connection.prepare_cached(sql!("clean/mark_ahead.sql"))?;
+    let mut statement = connection.prepare_cached(sql!(clean.mark_ahead))?;
     let watermarks: Vec<i64> = decode::all(&mut statement, params![topic.0, now_ms], |row| row.get(0))?;
     Ok(watermarks.into_iter().min())
 }
@@ -45,7 +45,7 @@ fn forget_ahead(connection: &Connection, topic: TopicId, now_ms: i64) -> Attempt
 /// What has been done ever since a time; nothing if nobody looked by then. A watermark that fell and rose again counts from
 /// when it fell: a group that comes late is done late, and retention is reckoned from the last that is done.
 pub(super) fn since(connection: &Connection, topic: TopicId, since_ms: i64) -> Attempt<i64> {
-    let mut statement = connection.prepare_cached(sql!("clean/mark_since.sql"))?;
+    let mut statement = connection.prepare_cached(sql!(clean.mark_since))?;
     let lowest: Option<i64> = statement.query_row(params![topic.0, since_ms], |row| row.get(0))?;
     Ok(lowest.unwrap_or(0))
 }
@@ -53,6 +53,6 @@ pub(super) fn since(connection: &Connection, topic: TopicId, since_ms: i64) -> A
 /// Forgets marks older than the newest one that is old enough, or all where messages are kept for ever.
 pub(super) fn prune(connection: &Connection, extent: &Extent, now_ms: i64) -> Attempt<u64> {
     let until_ms = extent.message_retention_ms.map(|retention_ms| now_ms.saturating_sub(retention_ms));
-    let mut statement = connection.prepare_cached(sql!("clean/mark_prune.sql"))?;
+    let mut statement = connection.prepare_cached(sql!(clean.mark_prune))?;
     Ok(statement.execute(params![extent.topic.0, until_ms])? as u64)
 }

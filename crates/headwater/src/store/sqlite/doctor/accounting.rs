@@ -10,7 +10,7 @@ use crate::store::sqlite::fault::Attempt;
 pub(super) const CHECKS: &[Check] = &[
     Check {
         name: "cancelled_range",
-        sql: crate::store::sqlite::sql!("doctor/cancelled_range.sql"),
+        sql: crate::store::sqlite::sql!(doctor.cancelled_range),
         describe: |row| {
             let [subscription, token, first, last] = super::four(row)?;
             Ok(format!(
@@ -21,7 +21,7 @@ pub(super) const CHECKS: &[Check] = &[
     },
     Check {
         name: "kept_waiting",
-        sql: crate::store::sqlite::sql!("doctor/kept_waiting.sql"),
+        sql: crate::store::sqlite::sql!(doctor.kept_waiting),
         describe: |row| {
             let (subscription, kept, found): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
             Ok(format!(
@@ -33,7 +33,7 @@ pub(super) const CHECKS: &[Check] = &[
     },
     Check {
         name: "kept_scheduled",
-        sql: crate::store::sqlite::sql!("doctor/kept_scheduled.sql"),
+        sql: crate::store::sqlite::sql!(doctor.kept_scheduled),
         describe: |row| {
             let (topic, kept, found): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
             Ok(format!("topic {topic}: {kept} delayed messages are noted, {found} are there"))
@@ -43,7 +43,7 @@ pub(super) const CHECKS: &[Check] = &[
     },
     Check {
         name: "zero_until",
-        sql: crate::store::sqlite::sql!("doctor/zero_until.sql"),
+        sql: crate::store::sqlite::sql!(doctor.zero_until),
         describe: |row| {
             let (topic, zero_until): (i64, Option<i64>) = (row.get(0)?, row.get(1)?);
             let (last, counting): (i64, bool) = (row.get(2)?, row.get(3)?);
@@ -57,7 +57,7 @@ pub(super) const CHECKS: &[Check] = &[
     },
     Check {
         name: "first_offset",
-        sql: crate::store::sqlite::sql!("doctor/first_offset.sql"),
+        sql: crate::store::sqlite::sql!(doctor.first_offset),
         describe: |row| {
             let (topic, first, lowest): (i64, i64, Option<i64>) = (row.get(0)?, row.get(1)?, row.get(2)?);
             let last: i64 = row.get(3)?;
@@ -69,7 +69,7 @@ pub(super) const CHECKS: &[Check] = &[
     },
     Check {
         name: "tracked_until",
-        sql: crate::store::sqlite::sql!("doctor/tracked_until.sql"),
+        sql: crate::store::sqlite::sql!(doctor.tracked_until),
         describe: |row| {
             let (topic, tracked, last): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
             let marked: Option<i64> = row.get(3)?;
@@ -82,7 +82,7 @@ pub(super) const CHECKS: &[Check] = &[
     },
     Check {
         name: "shared_bit",
-        sql: crate::store::sqlite::sql!("doctor/shared_bit.sql"),
+        sql: crate::store::sqlite::sql!(doctor.shared_bit),
         describe: |row| {
             let [topic, bit, one, other] = super::four(row)?;
             Ok(format!("topic {topic}: bit {bit} belongs to subscriptions {one} and {other}"))
@@ -91,25 +91,25 @@ pub(super) const CHECKS: &[Check] = &[
     },
     Check {
         name: "missing_bit",
-        sql: crate::store::sqlite::sql!("doctor/missing_bit.sql"),
+        sql: crate::store::sqlite::sql!(doctor.missing_bit),
         describe: |row| Ok(format!("{}: it has no bit though messages have records", subscription(row)?)),
         remedy: "no record waits for it; change the topic's tracking to offset_watermark and back",
     },
     Check {
         name: "idle_bit",
-        sql: crate::store::sqlite::sql!("doctor/idle_bit.sql"),
+        sql: crate::store::sqlite::sql!(doctor.idle_bit),
         describe: |row| Ok(format!("{}: it has a bit though messages have no records", subscription(row)?)),
         remedy: "set bit and released_until in headwater_subscription to NULL",
     },
     Check {
         name: "unreleased",
-        sql: crate::store::sqlite::sql!("doctor/unreleased.sql"),
+        sql: crate::store::sqlite::sql!(doctor.unreleased),
         describe: |row| Ok(format!("{}: it counts, but records are to let go of it", subscription(row)?)),
         remedy: "set released_until in headwater_subscription to NULL and start a backfill of the group",
     },
     Check {
         name: "stray_bit",
-        sql: crate::store::sqlite::sql!("doctor/stray_bit.sql"),
+        sql: crate::store::sqlite::sql!(doctor.stray_bit),
         describe: |row| {
             Ok(format!("{}: it waits for a group that does not count or does not exist", record(row)?))
         },
@@ -117,13 +117,13 @@ pub(super) const CHECKS: &[Check] = &[
     },
     Check {
         name: "malformed_record",
-        sql: crate::store::sqlite::sql!("doctor/malformed_record.sql"),
+        sql: crate::store::sqlite::sql!(doctor.malformed_record),
         describe: |row| Ok(format!("{}: that contradicts itself or its state", record(row)?)),
         remedy: "change the topic's tracking to offset_watermark and back to make its records anew",
     },
     Check {
         name: "orphan_record",
-        sql: crate::store::sqlite::sql!("doctor/orphan_record.sql"),
+        sql: crate::store::sqlite::sql!(doctor.orphan_record),
         describe: |row| {
             let (topic, offset): (i64, i64) = (row.get(0)?, row.get(1)?);
             Ok(format!("topic {topic}: offset {offset} has a record but is not stored or not recorded yet"))
@@ -132,7 +132,7 @@ pub(super) const CHECKS: &[Check] = &[
     },
     Check {
         name: "missing_record",
-        sql: crate::store::sqlite::sql!("doctor/missing_record.sql"),
+        sql: crate::store::sqlite::sql!(doctor.missing_record),
         describe: |row| {
             let (topic, offset): (i64, i64) = (row.get(0)?, row.get(1)?);
             Ok(format!("topic {topic}: offset {offset} has no record"))
@@ -141,7 +141,7 @@ pub(super) const CHECKS: &[Check] = &[
     },
     Check {
         name: "applied_differs",
-        sql: crate::store::sqlite::sql!("doctor/applied_differs.sql"),
+        sql: crate::store::sqlite::sql!(doctor.applied_differs),
         describe: |row| {
             let (subscription, offset, set): (i64, i64, bool) = (row.get(0)?, row.get(1)?, row.get(2)?);
             let shows = if set { "done" } else { "not done" };
@@ -151,7 +151,7 @@ pub(super) const CHECKS: &[Check] = &[
     },
     Check {
         name: "malformed_applied",
-        sql: crate::store::sqlite::sql!("doctor/malformed_applied.sql"),
+        sql: crate::store::sqlite::sql!(doctor.malformed_applied),
         describe: |row| {
             let (subscription, first, last): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
             Ok(format!(
@@ -163,7 +163,7 @@ pub(super) const CHECKS: &[Check] = &[
     },
     Check {
         name: "backfill",
-        sql: crate::store::sqlite::sql!("doctor/backfill.sql"),
+        sql: crate::store::sqlite::sql!(doctor.backfill),
         describe: |row| {
             let (subscription, state): (i64, String) = (row.get(0)?, row.get(1)?);
             let (first, last, checkpoint): (i64, i64, i64) = (row.get(2)?, row.get(3)?, row.get(4)?);
@@ -177,7 +177,7 @@ pub(super) const CHECKS: &[Check] = &[
     },
     Check {
         name: "job_failing",
-        sql: crate::store::sqlite::sql!("doctor/job.sql"),
+        sql: crate::store::sqlite::sql!(doctor.job),
         describe: |row| {
             let (job, error): (String, String) = (row.get(0)?, row.get(1)?);
             Ok(format!("job {job} failed when it last ran: {error}"))
@@ -199,7 +199,7 @@ fn record(row: &Row<'_>) -> rusqlite::Result<String> {
 
 /// Jobs that have run and have not for long.
 pub(super) fn overdue_jobs(connection: &Connection, now_ms: i64) -> Attempt<Vec<Finding>> {
-    let mut statement = connection.prepare(crate::store::sqlite::sql!("doctor/job_overdue.sql"))?;
+    let mut statement = connection.prepare(crate::store::sqlite::sql!(doctor.job_overdue))?;
     let found = decode::all(&mut statement, [now_ms], |row| {
         let (job, seconds): (String, i64) = (row.get(0)?, row.get(1)?);
         Ok(format!("job {job} has not run for {seconds} s"))

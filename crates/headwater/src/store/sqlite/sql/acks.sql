@@ -1,3 +1,4 @@
+-- name: acks
 -- Purpose:    Who acked the ranges an offset is in, oldest first.
 -- Parameters: ?1 topic_id, ?2 offset
 -- Index:      headwater_ack_log_offsets, from the offset on

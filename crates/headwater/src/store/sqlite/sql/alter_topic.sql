@@ -1,3 +1,4 @@
+-- name: alter_topic
 -- Purpose:    Changes the settings of a topic, tracking apart: that is brought about step by step.
 -- Parameters: ?1 topic_id, ?2 semantics, ?3 lease_ms, ?4 max_attempts, ?5 backoff_initial_ms, ?6 backoff_max_ms, ?7
 --             ordering, ?8 lanes, ?9 payload_bytes_max, ?10 dedup_window_ms, ?11 gap_patience_ms, ?12 tracking, ?13

@@ -1,3 +1,4 @@
+-- name: dead_letters
 -- Purpose:    The dead letters of a selection, oldest first.
 -- Parameters: ?1 subscription_id, ?2 ids as a JSON array of hex, ?3 key, ?4 type, ?5 part of the error, ?6 buried from, ?7 buried
 --             before (each NULL for any), ?8 at most

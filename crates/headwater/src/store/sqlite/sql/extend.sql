@@ -1,3 +1,4 @@
+-- name: extend
 -- Purpose:    Moves the deadline of a live lease. Fenced as a settlement is.
 -- Parameters: ?1 token, ?2 now_ms, ?3 subscription_id, ?4 owner, ?5 due_at_ms
 -- Index:      the primary key

@@ -1,3 +1,4 @@
+-- name: fetch
 -- Purpose:    The messages of a closed range; of payloads above a size only how large they are, which needs none of their pages.
 -- Parameters: ?1 row_key from, ?2 row_key to, ?3 largest payload that comes along
 -- Index:      the primary key of the log: one seek, then neighbours

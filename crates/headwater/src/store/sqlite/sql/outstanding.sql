@@ -1,3 +1,4 @@
+-- name: outstanding
 -- Purpose:    What a subscription has handed out and is not done, oldest due first, parked last.
 -- Parameters: ?1 subscription_id, ?2 at most
 -- Index:      headwater_range_leased, headwater_range_waiting: every row is in one of them; sorted, for people only

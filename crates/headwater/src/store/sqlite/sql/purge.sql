@@ -1,3 +1,4 @@
+-- name: purge
 -- Purpose:    Removes one dead letter.
 -- Parameters: ?1 dead_letter_key
 -- Index:      the primary key

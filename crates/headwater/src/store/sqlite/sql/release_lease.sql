@@ -1,3 +1,4 @@
+-- name: release_lease
 -- Purpose:    The ranges held under a token, whatever their deadline.
 -- Parameters: ?1 token
 -- Index:      the primary key

@@ -1,3 +1,4 @@
+-- name: subscription_list
 -- Purpose:    The subscriptions of a topic, by group; cancelled ones after the one that lives.
 -- Parameters: ?1 topic_id
 -- Index:      headwater_subscription_group, headwater_subscription_cancelled; headwater_dead_letter_of for the count;

@@ -1,3 +1,4 @@
+-- name: topic_create
 -- Purpose:    Creates a topic.
 -- Parameters: ?1 name, ?2 now_ms, ?3 semantics, ?4 lease_ms, ?5 max_attempts, ?6 backoff_initial_ms, ?7
 --             backoff_max_ms, ?8 ordering, ?9 lanes, ?10 payload_bytes_max, ?11 dedup_window_ms, ?12 gap_patience_ms,

@@ -1,3 +1,4 @@
+-- name: topic_get
 -- Purpose:    A topic by its name.
 -- Parameters: ?1 name
 -- Index:      the unique index on name

@@ -1,3 +1,4 @@
+-- name: topic_list
 -- Purpose:    All topics by name, with what can be seen of their logs. The watermark is the lowest floor of those
 --             that count. Without one it stays: the dead hold it, and what was published since is above it.
 -- Parameters: none

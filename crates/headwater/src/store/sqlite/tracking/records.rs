@@ -57,7 +57,7 @@ fn look(connection: &Connection, name: &TopicName, range: OffsetRange) -> Attemp
 type Found = (i64, Masks, Option<Timestamp>);
 
 fn names(connection: &Connection, extent: &Extent) -> Attempt<BTreeMap<u32, GroupName>> {
-    let mut statement = connection.prepare_cached(sql!("track/names.sql"))?;
+    let mut statement = connection.prepare_cached(sql!(track.names))?;
     let names = decode::all(&mut statement, [extent.topic.0], |row| {
         Ok((row.get::<_, u32>(0)?, row.get::<_, String>(1)?))
     })?;
@@ -68,7 +68,7 @@ fn made(connection: &Connection, extent: &Extent, first: i64, last: i64) -> Atte
     if first > last {
         return Ok(Vec::new());
     }
-    let mut statement = connection.prepare_cached(sql!("track/records.sql"))?;
+    let mut statement = connection.prepare_cached(sql!(track.records))?;
     let bounds = params![row_key(extent.topic, first), row_key(extent.topic, last), RECORDS_MAX];
     Ok(decode::all(&mut statement, bounds, |row| {
         let masks =
@@ -92,7 +92,7 @@ fn to_come(
         return Ok(Vec::new());
     }
     let stored: Vec<i64> = {
-        let mut statement = connection.prepare_cached(sql!("track/stored.sql"))?;
+        let mut statement = connection.prepare_cached(sql!(track.stored))?;
         let bounds = params![row_key(extent.topic, first), row_key(extent.topic, last), at_most];
         decode::all(&mut statement, bounds, |row| Ok(offset_of(row.get(0)?)))?
     };

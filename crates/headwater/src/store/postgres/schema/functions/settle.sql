@@ -2,7 +2,7 @@
 -- a crash undid the claim. A lease whose deadline has passed is lost even if nobody took it yet, so that "held" means one
 -- thing to every process.
 --
--- Whole leases are acked by a plain DELETE (sql/settle/all.sql): a function around it would cost more than it does. It calls
+-- Whole leases are acked by a plain DELETE (`settle.all`): a function around it would cost more than it does. It calls
 -- log_ack only where some topic of the namespace keeps an ack log.
 
 -- Writes down who acked a range, if the topic wants to know. Part of the transaction that acks.

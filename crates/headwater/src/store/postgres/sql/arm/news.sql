@@ -1,4 +1,0 @@
--- Purpose: the last offset taken of each of these topics: when it moves, somebody published or is about to commit.
--- Parameters: topic ids.
--- Index: topic_pkey.
-SELECT t.topic_id, {schema}.last_taken(t.topic_id) AS last_taken FROM {schema}.topic t WHERE t.topic_id = ANY ($1)

@@ -1,8 +1,0 @@
--- Purpose: the delivery policy of a group that is not cancelled; nulls take the topic's. One row without a subscription for a topic
--- that has no such group.
--- Parameters: topic, group.
--- Index: topic_name_key, subscription_group.
-SELECT s.subscription_id, s.lease_ms, s.max_attempts, s.backoff_initial_ms, s.backoff_max_ms
-FROM {schema}.topic t
-LEFT JOIN {schema}.subscription s ON s.topic_id = t.topic_id AND s.group_name = $2 AND s.status <> 'cancelled'
-WHERE t.name = $1

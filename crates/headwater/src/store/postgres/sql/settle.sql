@@ -1,0 +1,37 @@
+-- name: all
+-- Purpose: ack whole leases; returns the tokens that were held, and the topic of those whose lane became free.
+-- Parameters: tokens, durable, injected time, subscription ids, owners.
+-- Index: outstanding_pkey (token, first_offset); topic_ack_log, once.
+WITH locked AS MATERIALIZED (
+    -- In the order of locks (schema/functions/locks.sql); a DELETE alone takes rows in the order in which its plan finds them.
+    SELECT l.token, l.first_offset FROM {schema}.outstanding l
+    -- The index finds the tokens; whether each is that of its group and owner is looked up in a hash. As a join, which IS TRUE
+    -- rules out, here and below, it is planned as a scan of the table and all its dead rows.
+    WHERE l.token = ANY ($1)
+      AND ((l.token, l.subscription_id, l.owner) IN (SELECT * FROM unnest($1::bigint[], $4::integer[], $5::text[]))) IS TRUE
+      AND l.due_at > coalesce($3, clock_timestamp())
+      -- Evaluated once: an ack lost in a power cut only means a redelivery.
+      AND (SELECT $2 OR set_config('synchronous_commit', 'off', true) IS NOT NULL)
+    ORDER BY l.subscription_id, l.lane, l.first_offset FOR UPDATE
+)
+DELETE FROM {schema}.outstanding o
+WHERE o.token = ANY ($1) AND ((o.token, o.first_offset) IN (SELECT k.token, k.first_offset FROM locked k)) IS TRUE
+RETURNING o.token,
+    CASE WHEN o.lane IS NOT NULL
+         THEN (SELECT s.topic_id FROM {schema}.subscription s WHERE s.subscription_id = o.subscription_id) END AS freed_topic_id,
+    -- Evaluated once as well: where no topic keeps an ack log, none is called for.
+    CASE WHEN (SELECT EXISTS (SELECT FROM {schema}.topic t WHERE t.ack_log))
+         THEN {schema}.log_ack(o.subscription_id, o.first_offset, o.last_offset, o.lane, o.owner, $3::timestamptz) END AS logged
+
+-- name: parts
+-- Purpose: settle parts of one lease, all or nothing; null if the lease is lost.
+-- Parameters: token, subscription id, owner, first offsets, last offsets, outcomes, delays in ms, errors, keys, durable,
+-- injected time, expected time.
+-- Index: outstanding_pkey (token, first_offset).
+SELECT {schema}.settle_parts($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11::timestamptz, $12) AS topic_id
+
+-- name: wake
+-- Purpose: wake other processes that wait for a topic, because a lane of it became free.
+-- Parameters: topic ids.
+-- Index: waiter_pkey.
+SELECT {schema}.wake(t, true, false) FROM unnest($1::integer[]) t

@@ -1,5 +1,0 @@
--- Purpose: give an owner this session's proof, and find the owners whose proof is gone: a row for each, or one without an owner.
--- Parameters: owner, key of the session, how many other owners to examine.
--- Index: proof_pkey, owner_pkey.
-SELECT current_setting('headwater.proof', true) IS NOT DISTINCT FROM $2::bigint::text AS kept, w.owner, w.key, w.seen_at
-FROM (SELECT) one LEFT JOIN {schema}.watch($1, $2, $3) w ON true

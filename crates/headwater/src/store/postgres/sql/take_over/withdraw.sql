@@ -1,4 +1,0 @@
--- Purpose: take back an owner's proof.
--- Parameters: owner.
--- Index: proof_pkey.
-SELECT {schema}.withdraw($1)

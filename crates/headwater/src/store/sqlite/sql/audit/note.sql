@@ -1,5 +1,0 @@
--- Purpose:    Adds a line to the audit.
--- Parameters: ?1 now_ms, ?2 actor, ?3 act, ?4 topic, ?5 group, ?6 detail
--- Index:      the primary key, at its end
-INSERT INTO headwater_audit (acted_at_ms, actor, act, topic, group_name, detail)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6)

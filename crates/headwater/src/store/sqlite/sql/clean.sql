@@ -1,0 +1,229 @@
+-- name: age
+-- Purpose:    Notes the last offset of a topic at an elapsed time.
+-- Parameters: ?1 topic_id, ?2 elapsed_ms, ?3 last_offset
+-- Index:      the primary key
+INSERT OR REPLACE INTO headwater_age (topic_id, elapsed_ms, last_offset)
+VALUES (?1, ?2, ?3)
+
+-- name: age_by
+-- Purpose:    The last offset that was published by an elapsed time, as far as it was noted.
+-- Parameters: ?1 topic_id, ?2 elapsed_ms
+-- Index:      the primary key
+SELECT last_offset
+FROM headwater_age
+WHERE topic_id = ?1 AND elapsed_ms <= ?2
+ORDER BY elapsed_ms DESC
+LIMIT 1
+
+-- name: age_forget
+-- Purpose:    Forgets what was noted of a topic at an elapsed time.
+-- Parameters: ?1 topic_id, ?2 elapsed_ms
+-- Index:      the primary key
+DELETE FROM headwater_age
+WHERE topic_id = ?1 AND elapsed_ms = ?2
+
+-- name: age_list
+-- Purpose:    The elapsed times at which the last offset of a topic was noted.
+-- Parameters: ?1 topic_id
+-- Index:      the primary key: about a thousand at most
+SELECT elapsed_ms
+FROM headwater_age
+WHERE topic_id = ?1
+ORDER BY elapsed_ms
+
+-- name: age_prune
+-- Purpose:    Forgets what was noted before the newest note that is old enough, and what is about removed messages; all of
+--             it where no age removes anything.
+-- Parameters: ?1 topic_id, ?2 old enough at this elapsed time, or NULL, ?3 the first offset
+-- Index:      the primary key
+DELETE FROM headwater_age
+WHERE topic_id = ?1
+    AND (?2 IS NULL OR last_offset < ?3 - 1 OR elapsed_ms < (
+        SELECT max(old.elapsed_ms) FROM headwater_age AS old
+        WHERE old.topic_id = ?1 AND old.elapsed_ms <= ?2
+    ))
+
+-- name: clock
+-- Purpose:    Adds the time since the clock was last read to the elapsed time: nothing if it went back, and never more
+--             than a step.
+-- Parameters: ?1 now_ms, ?2 step_max_ms
+-- Index:      the primary key
+INSERT INTO headwater_elapsed (one, read_at_ms, elapsed_ms)
+VALUES (1, ?1, 0)
+ON CONFLICT (one) DO UPDATE SET elapsed_ms = elapsed_ms + min(max(?1 - read_at_ms, 0), ?2), read_at_ms = ?1
+RETURNING elapsed_ms
+
+-- name: fold_activities
+-- Purpose:    Adds what processes did that have been silent since a time to what is kept of those that left.
+-- Parameters: ?1 since_ms
+-- Index:      a scan: as many rows as processes
+INSERT INTO headwater_activity (
+    subscription_id, owner, processed, failed, filtered, rate, handling_mean_us, handling_p95_us, told_at_ms
+)
+SELECT subscription_id, '', sum(processed), sum(failed), sum(filtered), 0.0, 0, 0, max(told_at_ms)
+FROM headwater_activity
+WHERE told_at_ms <= ?1 AND owner <> ''
+GROUP BY subscription_id
+ON CONFLICT (subscription_id, owner) DO UPDATE SET processed = processed + excluded.processed,
+    failed = failed + excluded.failed, filtered = filtered + excluded.filtered,
+    told_at_ms = max(told_at_ms, excluded.told_at_ms)
+
+-- name: forget_acks
+-- Purpose:    Forgets who acked messages of a topic that are gone.
+-- Parameters: ?1 topic_id, ?2 at most
+-- Index:      headwater_ack_log_offsets
+DELETE FROM headwater_ack_log
+WHERE ack_key IN (
+    SELECT log.ack_key FROM headwater_ack_log AS log
+    WHERE log.topic_id = ?1
+        AND log.last_offset < (SELECT topic.first_offset FROM headwater_topic AS topic WHERE topic.topic_id = ?1)
+    LIMIT ?2
+)
+
+-- name: forget_activities
+-- Purpose:    Forgets processes that have been silent since a time; what they did is kept in one sum.
+-- Parameters: ?1 since_ms
+-- Index:      a scan: as many rows as processes
+DELETE FROM headwater_activity
+WHERE told_at_ms <= ?1 AND owner <> ''
+
+-- name: forget_ranges
+-- Purpose:    Removes waiting ranges of a subscription of which no message is left. Leased ones stay with their holder.
+-- Parameters: ?1 subscription_id, ?2 token, ?3 first_offset, ?4 topic_id
+-- Index:      the primary keys
+DELETE FROM headwater_range
+WHERE token = ?2 AND first_offset = ?3 AND +subscription_id = ?1 AND owner IS NULL
+    AND NOT EXISTS (
+        SELECT 1 FROM headwater_message AS message
+        WHERE message.row_key BETWEEN (?4 << 43) | headwater_range.first_offset AND (?4 << 43) | headwater_range.last_offset
+    )
+
+-- name: look
+-- Purpose:    The messages of a range with what retention asks of them.
+-- Parameters: ?1 row_key from, ?2 row_key to
+-- Index:      the primary keys
+SELECT message.row_key, message.created_at_ms, record.completed_at_ms
+FROM headwater_message AS message
+LEFT JOIN headwater_record AS record ON record.row_key = message.row_key
+WHERE message.row_key BETWEEN ?1 AND ?2
+ORDER BY message.row_key
+
+-- name: mark
+-- Purpose:    Notes where the watermark of a topic is.
+-- Parameters: ?1 topic_id, ?2 now_ms, ?3 watermark
+-- Index:      the primary key
+INSERT OR REPLACE INTO headwater_mark (topic_id, marked_at_ms, watermark)
+VALUES (?1, ?2, ?3)
+
+-- name: mark_ahead
+-- Purpose:    Forgets the marks of a topic that were made by a clock that was ahead, and tells where the watermark was.
+-- Parameters: ?1 topic_id, ?2 now_ms
+-- Index:      the primary key
+DELETE FROM headwater_mark
+WHERE topic_id = ?1 AND marked_at_ms > ?2
+RETURNING watermark
+
+-- name: mark_newest
+-- Purpose:    The newest mark of a topic.
+-- Parameters: ?1 topic_id
+-- Index:      the primary key
+SELECT marked_at_ms, watermark
+FROM headwater_mark
+WHERE topic_id = ?1
+ORDER BY marked_at_ms DESC
+LIMIT 1
+
+-- name: mark_prune
+-- Purpose:    Forgets the marks before the newest one that is old enough; all of them where nothing is reckoned from them.
+-- Parameters: ?1 topic_id, ?2 old enough at this time, or NULL
+-- Index:      the primary key
+DELETE FROM headwater_mark
+WHERE topic_id = ?1
+    AND (?2 IS NULL OR marked_at_ms < (
+        SELECT max(old.marked_at_ms) FROM headwater_mark AS old
+        WHERE old.topic_id = ?1 AND old.marked_at_ms <= ?2
+    ))
+
+-- name: mark_since
+-- Purpose:    The lowest the watermark of a topic has been since a time: what is at or below it has been done ever since.
+-- Parameters: ?1 topic_id, ?2 since_ms
+-- Index:      the primary key: about a thousand marks at most
+SELECT min(watermark)
+FROM headwater_mark
+WHERE topic_id = ?1
+    AND marked_at_ms >= (
+        SELECT max(old.marked_at_ms) FROM headwater_mark AS old
+        WHERE old.topic_id = ?1 AND old.marked_at_ms <= ?2
+    )
+
+-- name: past
+-- Purpose:    Subscriptions cancelled since a time, or dead since an elapsed time, that hold nothing: no range, no letter, no
+--             pending record. The dead group of a queue stays: without it nothing would be kept for its workers.
+-- Parameters: ?1 since_ms, ?2 since_elapsed_ms
+-- Index:      the subscriptions of the store, few; headwater_range_leased, headwater_range_waiting and
+--             headwater_dead_letter_of: their first entry each
+SELECT subscription.subscription_id, topic.name, subscription.group_name
+FROM headwater_subscription AS subscription
+JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
+WHERE (subscription.status = 'cancelled' AND subscription.status_at_ms <= ?1
+        OR subscription.status = 'dead' AND topic.semantics = 'pub_sub' AND subscription.died_elapsed_ms <= ?2)
+    AND subscription.released_until IS NULL
+    AND NOT EXISTS (
+        SELECT 1 FROM headwater_range AS leased
+        WHERE leased.subscription_id = subscription.subscription_id AND leased.owner IS NOT NULL
+    )
+    AND NOT EXISTS (
+        SELECT 1 FROM headwater_range AS waiting
+        WHERE waiting.subscription_id = subscription.subscription_id AND waiting.owner IS NULL
+    )
+    AND NOT EXISTS (
+        SELECT 1 FROM headwater_dead_letter AS letter
+        WHERE letter.subscription_id = subscription.subscription_id
+    )
+ORDER BY topic.name, subscription.group_name, subscription.subscription_id
+
+-- name: raise_first
+-- Purpose:    Moves the first offset of a topic up to its lowest stored message, or past its head.
+-- Parameters: ?1 topic_id, ?2 row_key of the first offset, ?3 row_key to, ?4 messages removed
+-- Index:      the primary keys
+UPDATE headwater_topic
+SET first_offset = coalesce((
+        SELECT min(message.row_key) & 8796093022207 FROM headwater_message AS message
+        WHERE message.row_key BETWEEN ?2 AND ?3
+    ), last_offset + 1),
+    removed = removed + ?4
+WHERE topic_id = ?1
+RETURNING first_offset
+
+-- name: remove
+-- Purpose:    Removes a range of messages.
+-- Parameters: ?1 row_key from, ?2 row_key to
+-- Index:      the primary key of the log
+DELETE FROM headwater_message
+WHERE row_key BETWEEN ?1 AND ?2
+
+-- name: remove_records
+-- Purpose:    Removes the records of a range of messages.
+-- Parameters: ?1 row_key from, ?2 row_key to
+-- Index:      the primary key
+DELETE FROM headwater_record
+WHERE row_key BETWEEN ?1 AND ?2
+
+-- name: topics
+-- Purpose:    All topics.
+-- Parameters: none
+-- Index:      the primary key, in order
+SELECT topic_id
+FROM headwater_topic
+ORDER BY topic_id
+
+-- name: zombies
+-- Purpose:    Subscriptions that have been dead for longer than their topic allows. The group of a queue never is.
+-- Parameters: ?1 elapsed_ms
+-- Index:      the subscriptions of the store, few
+SELECT subscription.subscription_id, topic.name, subscription.group_name
+FROM headwater_subscription AS subscription
+JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
+WHERE subscription.status = 'dead' AND topic.semantics = 'pub_sub'
+    AND subscription.died_elapsed_ms <= ?1 - topic.zombie_subscription_ttl_ms
+ORDER BY topic.name, subscription.group_name

@@ -1,0 +1,43 @@
+-- name: die
+-- Purpose:    Declares an active subscription dead.
+-- Parameters: ?1 subscription_id, ?2 now_ms, ?3 elapsed_ms
+-- Index:      the primary key
+UPDATE headwater_subscription
+SET status = 'dead', status_at_ms = ?2, died_elapsed_ms = ?3, suspected_at_ms = NULL
+WHERE subscription_id = ?1 AND status = 'active'
+
+-- name: last_look
+-- Purpose:    When somebody last looked for the dead.
+-- Parameters: ?1 job
+-- Index:      the primary key
+SELECT last_run_at_ms
+FROM headwater_job
+WHERE job = ?1
+
+-- name: look
+-- Purpose:    Notes that somebody looked for the dead.
+-- Parameters: ?1 job, ?2 now_ms
+-- Index:      the primary key
+INSERT INTO headwater_job (job, last_run_at_ms)
+VALUES (?1, ?2)
+ON CONFLICT (job) DO UPDATE SET last_run_at_ms = excluded.last_run_at_ms
+
+-- name: pulses
+-- Purpose:    Active subscriptions that have been heard of, with what their topic allows.
+-- Parameters: none
+-- Index:      the subscriptions of the store, few
+SELECT subscription.subscription_id, subscription.topic_id, topic.name, subscription.group_name,
+    subscription.heartbeat_at_ms, subscription.suspected_at_ms, topic.heartbeat_interval_ms,
+    topic.heartbeat_timeout_ms
+FROM headwater_subscription AS subscription
+JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
+WHERE subscription.status = 'active' AND subscription.heartbeat_at_ms IS NOT NULL
+ORDER BY topic.name, subscription.group_name
+
+-- name: suspect
+-- Purpose:    A subscription is suspected to be dead, or is not any more.
+-- Parameters: ?1 subscription_id, ?2 since_ms or NULL
+-- Index:      the primary key
+UPDATE headwater_subscription
+SET suspected_at_ms = ?2
+WHERE subscription_id = ?1

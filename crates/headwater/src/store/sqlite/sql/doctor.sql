@@ -1,0 +1,398 @@
+-- name: applied_differs
+-- Purpose:    Pending records that show a counting group otherwise than what is known to be set.
+-- Parameters: none
+-- Index:      headwater_record_pending for each subscription; the primary key of what is set
+SELECT subscription.subscription_id, record.row_key & 8796093022207, (record.completed >> subscription.bit) & 1
+FROM headwater_subscription AS subscription
+JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
+JOIN headwater_record AS record
+    ON record.row_key BETWEEN topic.topic_id << 43 AND (topic.topic_id << 43) | 8796093022207
+WHERE topic.tracking = 'reference_counting'
+    AND (subscription.status IN ('active', 'paused')
+        OR subscription.status = 'dead' AND topic.semantics = 'queue')
+    AND record.completed_at_ms IS NULL
+    AND (record.required >> subscription.bit) & 1
+    AND (record.completed >> subscription.bit) & 1 <> coalesce((
+        SELECT applied.last_offset >= record.row_key & 8796093022207 FROM headwater_applied AS applied
+        WHERE applied.subscription_id = subscription.subscription_id
+            AND applied.first_offset <= record.row_key & 8796093022207
+        ORDER BY applied.first_offset DESC
+        LIMIT 1
+    ), 0)
+
+-- name: backfill
+-- Purpose:    Backfills that are nobody's, are outside their bounds, failed, or are open for a group that does not count.
+-- Parameters: none
+-- Index:      the backfills of the store, as many as subscriptions at most
+SELECT backfill.subscription_id, backfill.state, backfill.first_offset, backfill.last_offset, backfill.checkpoint,
+    backfill.error
+FROM headwater_backfill AS backfill
+LEFT JOIN headwater_subscription AS subscription ON subscription.subscription_id = backfill.subscription_id
+LEFT JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
+WHERE subscription.subscription_id IS NULL
+    OR backfill.checkpoint NOT BETWEEN backfill.first_offset - 1 AND backfill.last_offset
+    OR backfill.state = 'failed'
+    OR (backfill.state IN ('not_started', 'in_progress')
+        AND (subscription.status = 'cancelled' OR subscription.status = 'dead' AND topic.semantics <> 'queue'))
+
+-- name: beyond_next
+-- Purpose:    Outstanding ranges at or above the claim pointer they were taken with.
+-- Parameters: none
+-- Index:      the primary key of the cursors, once per range
+SELECT part.subscription_id, part.lane, part.first_offset, part.last_offset, cursor.next_offset
+FROM headwater_range AS part
+JOIN headwater_cursor AS cursor
+    ON cursor.subscription_id = part.subscription_id AND cursor.lane = coalesce(part.lane, 0)
+WHERE part.last_offset >= cursor.next_offset
+
+-- name: cancelled_range
+-- Purpose:    Leases of cancelled subscriptions. What waits for them is left by a crash, and maintenance forgets it.
+-- Parameters: none
+-- Index:      a scan of outstanding ranges; the primary key
+SELECT range.subscription_id, range.token, range.first_offset, range.last_offset
+FROM headwater_range AS range
+JOIN headwater_subscription AS subscription ON subscription.subscription_id = range.subscription_id
+WHERE subscription.status = 'cancelled' AND range.owner IS NOT NULL
+
+-- name: epoch_changed
+-- Purpose:    When an older copy was last restored into the open file, if that is not long ago.
+-- Parameters: ?1 the earliest time that counts, in ms
+-- Index:      the primary key
+SELECT CAST(value AS INTEGER)
+FROM headwater_meta
+WHERE key = 'epoch_changed_at_ms' AND CAST(value AS INTEGER) > ?1
+
+-- name: extent
+-- Purpose:    Where the messages of a topic lie, and how many retention took.
+-- Parameters: ?1 topic_id
+-- Index:      the primary key
+SELECT first_offset, last_offset, removed
+FROM headwater_topic
+WHERE topic_id = ?1
+
+-- name: far_lease
+-- Purpose:    Leases and waits that end later than any may: a clock was wrong when they were made.
+-- Parameters: ?1 the latest due_at_ms that is right
+-- Index:      a scan of the outstanding ranges
+SELECT subscription_id, token, first_offset, last_offset, due_at_ms
+FROM headwater_range
+WHERE due_at_ms > ?1 AND due_at_ms < 9223372036854775807
+
+-- name: first_offset
+-- Purpose:    Topics whose first offset is above a stored message, or beyond the end.
+-- Parameters: none
+-- Index:      the first entry of the log of each topic
+SELECT topic_id, first_offset, lowest, last_offset
+FROM (
+    SELECT topic.topic_id, topic.first_offset, topic.last_offset,
+        (
+            SELECT min(message.row_key) & 8796093022207 FROM headwater_message AS message
+            WHERE message.row_key BETWEEN topic.topic_id << 43 AND (topic.topic_id << 43) | 8796093022207
+        ) AS lowest
+    FROM headwater_topic AS topic
+)
+WHERE first_offset > lowest OR first_offset > last_offset + 1 OR first_offset < 1
+
+-- name: head_behind
+-- Purpose:    Topics with a message stored above their last offset: the next publish would collide with it.
+-- Parameters: none
+-- Index:      the primary key of the log, at each topic's end
+SELECT topic.topic_id, topic.last_offset,
+    (
+        SELECT message.row_key & 8796093022207 FROM headwater_message AS message
+        WHERE message.row_key BETWEEN topic.topic_id << 43 AND (topic.topic_id << 43) | 8796093022207
+        ORDER BY message.row_key DESC
+        LIMIT 1
+    ) AS highest
+FROM headwater_topic AS topic
+WHERE highest > topic.last_offset
+
+-- name: idle_bit
+-- Purpose:    Subscriptions with a bit, or with something to release, where messages have no records.
+-- Parameters: none
+-- Index:      the subscriptions of the store, few
+SELECT subscription.subscription_id, subscription.topic_id
+FROM headwater_subscription AS subscription
+JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
+WHERE topic.tracking = 'offset_watermark' AND topic.change_until IS NULL
+    AND (subscription.bit IS NOT NULL OR subscription.released_until IS NOT NULL)
+
+-- name: job
+-- Purpose:    Jobs of upkeep that fail.
+-- Parameters: none
+-- Index:      the jobs, seven
+SELECT job, last_error
+FROM headwater_job
+WHERE last_error IS NOT NULL
+
+-- name: job_overdue
+-- Purpose:    Jobs that have run and have not for long.
+-- Parameters: ?1 now_ms
+-- Index:      the jobs, seven
+SELECT job, (?1 - last_run_at_ms) / 1000
+FROM headwater_job
+WHERE runs > 0 AND last_run_at_ms > 0
+    AND last_run_at_ms < ?1 - CASE job
+        WHEN 'dead_detection' THEN 3600000
+        WHEN 'message_cleanup' THEN 21600000
+        WHEN 'subscription_cleanup' THEN 259200000
+        ELSE ?1
+    END
+
+-- name: kept_scheduled
+-- Purpose:    Topics whose kept number of delayed messages is not what is there.
+-- Parameters: none
+-- Index:      headwater_schedule_due for each topic
+SELECT topic.topic_id, topic.scheduled, count(schedule.schedule_id)
+FROM headwater_topic AS topic
+LEFT JOIN headwater_schedule AS schedule ON schedule.topic_id = topic.topic_id
+GROUP BY topic.topic_id
+HAVING topic.scheduled <> count(schedule.schedule_id)
+
+-- name: kept_waiting
+-- Purpose:    Subscriptions whose kept numbers of waiting ranges are not what is there.
+-- Parameters: none
+-- Index:      headwater_range_place for each subscription
+SELECT subscription.subscription_id, subscription.waiting, count(waiting.token)
+FROM headwater_subscription AS subscription
+LEFT JOIN headwater_range AS waiting
+    ON waiting.subscription_id = subscription.subscription_id AND waiting.owner IS NULL
+GROUP BY subscription.subscription_id
+HAVING subscription.waiting <> count(waiting.token)
+    OR subscription.waiting_offsets <> coalesce(sum(waiting.last_offset - waiting.first_offset + 1), 0)
+    OR subscription.retrying_offsets <> coalesce(sum(
+        iif(waiting.parked = 0 AND waiting.attempts > 0, waiting.last_offset - waiting.first_offset + 1, 0)
+    ), 0)
+
+-- name: malformed
+-- Purpose:    Outstanding ranges that run downwards, start below 1, or have impossible numbers.
+-- Parameters: none
+-- Index:      a scan of the outstanding ranges
+SELECT subscription_id, token, first_offset, last_offset
+FROM headwater_range
+WHERE first_offset > last_offset OR first_offset < 1 OR attempts < 0 OR token < 1
+
+-- name: malformed_applied
+-- Purpose:    Ranges of what is set in records that run backwards, overlap, reach beyond the records, or are nobody's.
+-- Parameters: none
+-- Index:      a scan of what is set; the primary keys
+SELECT applied.subscription_id, applied.first_offset, applied.last_offset
+FROM headwater_applied AS applied
+LEFT JOIN headwater_subscription AS subscription ON subscription.subscription_id = applied.subscription_id
+LEFT JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
+WHERE topic.topic_id IS NULL
+    OR applied.first_offset > applied.last_offset
+    OR applied.last_offset > max(topic.tracked_until, topic.first_offset - 1)
+    OR EXISTS (
+        SELECT 1 FROM headwater_applied AS other
+        WHERE other.subscription_id = applied.subscription_id
+            AND other.first_offset > applied.first_offset AND other.first_offset <= applied.last_offset
+    )
+
+-- name: malformed_record
+-- Purpose:    Records whose sets contradict each other or their state.
+-- Parameters: none
+-- Index:      a scan of the records
+SELECT row_key >> 43, row_key & 8796093022207, required, completed
+FROM headwater_record
+WHERE completed & ~required <> 0
+    OR (completed_at_ms IS NULL) <> (required & ~completed <> 0)
+
+-- name: missing_bit
+-- Purpose:    Subscriptions without a bit where messages have records.
+-- Parameters: none
+-- Index:      the subscriptions of the store, few
+SELECT subscription.subscription_id, subscription.topic_id
+FROM headwater_subscription AS subscription
+JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
+WHERE topic.tracking = 'reference_counting' AND subscription.status <> 'cancelled' AND subscription.bit IS NULL
+
+-- name: missing_cursor
+-- Purpose:    Subscriptions whose claim pointers are not all there.
+-- Parameters: none
+-- Index:      the primary key of the cursors
+SELECT subscription.subscription_id, subscription.lanes,
+    (
+        SELECT count(*) FROM headwater_cursor AS cursor
+        WHERE cursor.subscription_id = subscription.subscription_id
+    ) AS cursors
+FROM headwater_subscription AS subscription
+WHERE cursors <> max(subscription.lanes, 1)
+
+-- name: missing_message
+-- Purpose:    Topics with fewer messages than were published and not removed.
+-- Parameters: none
+-- Index:      the primary key of the log, all of it
+SELECT topic_id, expected, stored
+FROM (
+    SELECT topic.topic_id, topic.last_offset - topic.removed AS expected,
+        (
+            SELECT count(*) FROM headwater_message AS message
+            WHERE message.row_key BETWEEN topic.topic_id << 43 AND (topic.topic_id << 43) | 8796093022207
+        ) AS stored
+    FROM headwater_topic AS topic
+)
+WHERE stored < expected
+
+-- name: missing_record
+-- Purpose:    Messages without a record where they should have one.
+-- Parameters: none
+-- Index:      the primary keys, from the first message of the topic to the last recorded one
+SELECT topic.topic_id, message.row_key & 8796093022207
+FROM headwater_topic AS topic
+JOIN headwater_message AS message
+    ON message.row_key BETWEEN (topic.topic_id << 43) | topic.first_offset AND (topic.topic_id << 43) | topic.tracked_until
+WHERE topic.tracking = 'reference_counting' AND topic.first_offset <= topic.tracked_until
+    AND NOT EXISTS (SELECT 1 FROM headwater_record AS record WHERE record.row_key = message.row_key)
+
+-- name: next_beyond_head
+-- Purpose:    Claim pointers beyond the end of the log: what is published next would be passed over.
+-- Parameters: none
+-- Index:      primary keys
+SELECT cursor.subscription_id, cursor.lane, cursor.next_offset, topic.last_offset
+FROM headwater_cursor AS cursor
+JOIN headwater_subscription AS subscription ON subscription.subscription_id = cursor.subscription_id
+JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
+WHERE cursor.next_offset > topic.last_offset + 1
+
+-- name: orphan_cursor
+-- Purpose:    Claim pointers of subscriptions that do not exist.
+-- Parameters: none
+-- Index:      the primary key of the subscriptions, once per pointer
+SELECT cursor.subscription_id, cursor.lane
+FROM headwater_cursor AS cursor
+WHERE cursor.subscription_id <> 0
+    AND NOT EXISTS (
+        SELECT 1 FROM headwater_subscription AS subscription
+        WHERE subscription.subscription_id = cursor.subscription_id
+    )
+
+-- name: orphan_range
+-- Purpose:    Outstanding ranges of subscriptions that do not exist.
+-- Parameters: none
+-- Index:      the primary key of the subscriptions, once per range
+SELECT part.subscription_id, part.token, part.first_offset, part.last_offset
+FROM headwater_range AS part
+WHERE NOT EXISTS (
+    SELECT 1 FROM headwater_subscription AS subscription
+    WHERE subscription.subscription_id = part.subscription_id
+)
+
+-- name: orphan_record
+-- Purpose:    Records of messages that are not stored, or beyond what is recorded.
+-- Parameters: none
+-- Index:      a scan of the records; the primary keys
+SELECT record.row_key >> 43, record.row_key & 8796093022207
+FROM headwater_record AS record
+LEFT JOIN headwater_topic AS topic ON topic.topic_id = record.row_key >> 43
+WHERE topic.topic_id IS NULL
+    OR record.row_key & 8796093022207 > topic.tracked_until
+    OR NOT EXISTS (SELECT 1 FROM headwater_message AS message WHERE message.row_key = record.row_key)
+
+-- name: orphan_subscription
+-- Purpose:    Subscriptions of topics that do not exist.
+-- Parameters: none
+-- Index:      the primary key of the topics
+SELECT subscription.subscription_id, subscription.topic_id
+FROM headwater_subscription AS subscription
+WHERE NOT EXISTS (SELECT 1 FROM headwater_topic AS topic WHERE topic.topic_id = subscription.topic_id)
+
+-- name: overlap
+-- Purpose:    Outstanding ranges of one subscription (and lane) that share an offset.
+-- Parameters: none
+-- Index:      a window over all outstanding ranges, sorted once
+SELECT subscription_id, lane, first_offset, last_offset, covered_to
+FROM (
+    SELECT subscription_id, lane, first_offset, last_offset,
+        max(last_offset) OVER (
+            PARTITION BY subscription_id, lane
+            ORDER BY first_offset, last_offset, token
+            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        ) AS covered_to
+    FROM headwater_range
+)
+WHERE first_offset <= covered_to
+
+-- name: shared_bit
+-- Purpose:    Subscriptions of a topic that have the same bit.
+-- Parameters: none
+-- Index:      the subscriptions of the store, few
+SELECT topic_id, bit, min(subscription_id), max(subscription_id)
+FROM headwater_subscription
+WHERE bit IS NOT NULL
+GROUP BY topic_id, bit
+HAVING count(*) > 1
+
+-- name: stored
+-- Purpose:    Which offsets of a range have a message.
+-- Parameters: ?1 row_key from, ?2 row_key to
+-- Index:      the primary key of the log
+SELECT row_key
+FROM headwater_message
+WHERE row_key BETWEEN ?1 AND ?2
+ORDER BY row_key
+
+-- name: stray_bit
+-- Purpose:    Pending records of reference counting that wait for a group nobody is.
+-- Parameters: none
+-- Index:      a scan of headwater_record_pending
+WITH known (topic_id, mask) AS (
+    SELECT topic.topic_id, coalesce((
+        SELECT sum(DISTINCT 1 << subscription.bit) FROM headwater_subscription AS subscription
+        WHERE subscription.topic_id = topic.topic_id AND subscription.bit IS NOT NULL
+            AND (subscription.status IN ('active', 'paused') OR subscription.released_until IS NOT NULL
+                OR subscription.status = 'dead' AND topic.semantics = 'queue')
+    ), 0)
+    FROM headwater_topic AS topic
+    WHERE topic.tracking = 'reference_counting'
+)
+SELECT known.topic_id, record.row_key & 8796093022207, record.required, record.completed
+FROM known
+JOIN headwater_record AS record
+    ON record.row_key BETWEEN known.topic_id << 43 AND (known.topic_id << 43) | 8796093022207
+WHERE record.completed_at_ms IS NULL AND (record.required | record.completed) & ~known.mask <> 0
+
+-- name: topic_name
+-- Purpose:    The names of all topics, as they are stored.
+-- Parameters: none
+-- Index:      a scan of the topics, few
+SELECT topic_id, name
+FROM headwater_topic
+ORDER BY topic_id
+
+-- name: tracked_until
+-- Purpose:    Topics recorded beyond their end, or with marks beyond it.
+-- Parameters: none
+-- Index:      the topics of the store; the marks of each
+SELECT topic.topic_id, topic.tracked_until, topic.last_offset,
+    (SELECT max(mark.watermark) FROM headwater_mark AS mark WHERE mark.topic_id = topic.topic_id) AS marked
+FROM headwater_topic AS topic
+WHERE topic.tracked_until > topic.last_offset OR marked > topic.last_offset
+
+-- name: unreleased
+-- Purpose:    Counting subscriptions that pending records are told to let go of.
+-- Parameters: none
+-- Index:      the subscriptions of the store, few
+SELECT subscription.subscription_id, subscription.topic_id
+FROM headwater_subscription AS subscription
+JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
+WHERE subscription.released_until IS NOT NULL
+    AND (subscription.status IN ('active', 'paused')
+        OR subscription.status = 'dead' AND topic.semantics = 'queue')
+
+-- name: zero_until
+-- Purpose:    Topics that know wrongly whether a subscription counts, or since where.
+-- Parameters: none
+-- Index:      the topics and subscriptions of the store
+SELECT topic_id, zero_until, last_offset, counting
+FROM (
+    SELECT topic.topic_id, topic.zero_until, topic.last_offset,
+        EXISTS (
+            SELECT 1 FROM headwater_subscription AS subscription
+            WHERE subscription.topic_id = topic.topic_id
+                AND (subscription.status IN ('active', 'paused')
+                    OR subscription.status = 'dead' AND topic.semantics = 'queue')
+        ) AS counting
+    FROM headwater_topic AS topic
+)
+WHERE (zero_until IS NOT NULL) <> counting OR zero_until > last_offset

@@ -1,0 +1,70 @@
+-- name: forget_dedup
+-- Purpose:    Forgets dedup keys whose window is over, a bounded number at a time.
+-- Parameters: ?1 now_ms, ?2 at most
+-- Index:      headwater_dedup_expiry
+DELETE FROM headwater_dedup
+WHERE (topic_id, dedup_key) IN (
+    SELECT topic_id, dedup_key FROM headwater_dedup
+    WHERE expires_at_ms <= ?1
+    ORDER BY expires_at_ms
+    LIMIT ?2
+)
+
+-- name: forget_inbox
+-- Purpose:    Forgets inbox entries past their retention, a bounded number at a time.
+-- Parameters: ?1 handled at or before, ?2 at most
+-- Index:      headwater_inbox_handled
+DELETE FROM headwater_inbox
+WHERE (handler, message_id) IN (
+    SELECT handler, message_id FROM headwater_inbox
+    WHERE handled_at_ms <= ?1
+    ORDER BY handled_at_ms
+    LIMIT ?2
+)
+
+-- name: promote_append
+-- Purpose:    Copies one delayed message into the log.
+-- Parameters: ?1 schedule_id, ?2 row_key, ?3 now_ms
+-- Index:      the primary keys
+INSERT INTO headwater_message (
+    row_key, created_at_ms, message_id, key, type, content_type, headers, correlation_id, payload
+)
+SELECT ?2, ?3, message_id, key, type, content_type, headers, correlation_id, payload
+FROM headwater_schedule
+WHERE schedule_id = ?1
+
+-- name: promote_dedup
+-- Purpose:    Gives a dedup key the offset its message got.
+-- Parameters: ?1 topic_id, ?2 dedup_key, ?3 message_id, ?4 message_offset
+-- Index:      the primary key
+UPDATE headwater_dedup
+SET message_offset = ?4
+WHERE topic_id = ?1 AND dedup_key = ?2 AND message_id = ?3
+
+-- name: promote_due
+-- Purpose:    The delayed messages of a topic that are due, in the order they enter the log.
+-- Parameters: ?1 topic_id, ?2 now_ms, ?3 at most
+-- Index:      headwater_schedule_due, whose entries end in schedule_id
+SELECT schedule_id, message_id, dedup_key
+FROM headwater_schedule
+WHERE topic_id = ?1 AND deliver_at_ms <= ?2
+ORDER BY deliver_at_ms, schedule_id
+LIMIT ?3
+
+-- name: promote_remove
+-- Purpose:    Removes one promoted message from the schedule.
+-- Parameters: ?1 schedule_id
+-- Index:      the primary key
+DELETE FROM headwater_schedule
+WHERE schedule_id = ?1
+
+-- name: promote_topics
+-- Purpose:    The topics with delayed messages that are due.
+-- Parameters: ?1 now_ms
+-- Index:      headwater_schedule_due, one look per topic
+SELECT topic.topic_id, topic.last_offset
+FROM headwater_topic AS topic
+WHERE EXISTS (
+    SELECT 1 FROM headwater_schedule AS schedule
+    WHERE schedule.topic_id = topic.topic_id AND schedule.deliver_at_ms <= ?1
+)

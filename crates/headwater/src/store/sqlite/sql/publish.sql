@@ -1,0 +1,73 @@
+-- name: auto_create
+-- Purpose:    Keeps whether publishing creates topics.
+-- Parameters: ?1 1 or 0
+-- Index:      the primary key
+UPDATE headwater_meta SET value = ?1
+WHERE key = 'auto_create'
+
+-- name: dedup_find
+-- Purpose:    The first message of a dedup key, while its window lasts. One that ends beyond the window was stored by a clock
+--             that was ahead, and is over.
+-- Parameters: ?1 topic_id, ?2 dedup_key, ?3 now_ms, ?4 the end of the longest window
+-- Index:      the primary key
+SELECT message_id, message_offset
+FROM headwater_dedup
+WHERE topic_id = ?1 AND dedup_key = ?2 AND expires_at_ms > ?3 AND expires_at_ms <= ?4
+
+-- name: dedup_shorten
+-- Purpose:    Ends the dedup keys of a topic by its shorter window. One that ends beyond the longer window was stored by a
+--             clock that was ahead, and stays over.
+-- Parameters: ?1 topic_id, ?2 the end of the shorter window, ?3 the end of the longer one
+-- Index:      the primary key, by its first column
+UPDATE headwater_dedup
+SET expires_at_ms = ?2
+WHERE topic_id = ?1 AND expires_at_ms > ?2 AND expires_at_ms <= ?3
+
+-- name: dedup_store
+-- Purpose:    Remembers a dedup key; one whose window is over is taken anew.
+-- Parameters: ?1 topic_id, ?2 dedup_key, ?3 message_id, ?4 message_offset or NULL, ?5 expires_at_ms
+-- Index:      the primary key
+INSERT OR REPLACE INTO headwater_dedup (topic_id, dedup_key, message_id, message_offset, expires_at_ms)
+VALUES (?1, ?2, ?3, ?4, ?5)
+
+-- name: head
+-- Purpose:    Moves a topic's head to what was appended, and stirs waiters of other processes.
+-- Parameters: ?1 topic_id, ?2 last_offset, ?3 stirs to add
+-- Index:      the primary key
+UPDATE headwater_topic
+SET last_offset = ?2, stirred = stirred + ?3
+WHERE topic_id = ?1
+
+-- name: log
+-- Purpose:    What a publish needs to know of its topic. It is blocked if it wants to be while no subscription
+--             counts.
+-- Parameters: ?1 name
+-- Index:      the unique index on name; headwater_subscription_group, only for a topic that blocks
+SELECT topic.topic_id, topic.last_offset, topic.payload_bytes_max, topic.dedup_window_ms,
+    CASE WHEN topic.block_writes = 1 AND topic.semantics = 'pub_sub' THEN NOT EXISTS (
+        SELECT 1 FROM headwater_subscription AS subscription
+        WHERE subscription.topic_id = topic.topic_id AND subscription.status <> 'cancelled'
+            AND subscription.status IN ('active', 'paused')
+    ) ELSE 0 END
+FROM headwater_topic AS topic
+WHERE topic.name = ?1
+
+-- name: message
+-- Purpose:    Appends one message.
+-- Parameters: ?1 row_key, ?2 created_at_ms, ?3 message_id, ?4 key, ?5 type, ?6 content_type, ?7 headers,
+--             ?8 correlation_id, ?9 payload
+-- Index:      the primary key, at its end
+INSERT INTO headwater_message (
+    row_key, created_at_ms, message_id, key, type, content_type, headers, correlation_id, payload
+)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+
+-- name: schedule
+-- Purpose:    Stores a delayed message.
+-- Parameters: ?1 topic_id, ?2 deliver_at_ms, ?3 message_id, ?4 key, ?5 type, ?6 content_type, ?7 headers,
+--             ?8 correlation_id, ?9 dedup_key, ?10 payload
+-- Index:      headwater_schedule_due gets an entry
+INSERT INTO headwater_schedule (
+    topic_id, deliver_at_ms, message_id, key, type, content_type, headers, correlation_id, dedup_key, payload
+)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)

@@ -1,0 +1,36 @@
+-- name: newest
+-- Purpose:    The newest dead letter of a subscription: what is buried after it is not part of a redrive that begins now.
+-- Parameters: ?1 subscription_id
+-- Index:      headwater_dead_letter_of
+SELECT coalesce(max(dead_letter_key), 0)
+FROM headwater_dead_letter
+WHERE subscription_id = ?1
+
+-- name: of
+-- Purpose:    The subscription whose dead letters they are.
+-- Parameters: ?1 subscription_id
+-- Index:      the primary keys
+SELECT subscription.topic_id, subscription.lanes, subscription.status, topic.name, subscription.group_name
+FROM headwater_subscription AS subscription
+JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
+WHERE subscription.subscription_id = ?1
+
+-- name: page
+-- Purpose:    The next dead letters of a selection to redrive or purge, and whether their message is still in the log.
+-- Parameters: ?1 subscription_id, ?2 ids as a JSON array of hex, ?3 key, ?4 type, ?5 part of the error, ?6 buried from, ?7 buried
+--             before (each NULL for any), ?8 after this dead_letter_key, ?9 up to this one, ?10 topic_id, ?11 at most
+-- Index:      headwater_dead_letter_of; the primary key of the log
+SELECT dead_letter_key, message_offset, message_id, key,
+    EXISTS (SELECT 1 FROM headwater_message WHERE row_key = (?10 << 43) | message_offset)
+FROM headwater_dead_letter
+WHERE subscription_id = ?1
+    AND (?2 IS NULL OR lower(hex(dead_letter_id)) IN (SELECT value FROM json_each(?2)))
+    AND (?3 IS NULL OR key = ?3)
+    AND (?4 IS NULL OR type = ?4)
+    AND (?5 IS NULL OR instr(error, ?5) > 0)
+    AND (?6 IS NULL OR buried_at_ms >= ?6)
+    AND (?7 IS NULL OR buried_at_ms < ?7)
+    AND dead_letter_key > ?8
+    AND dead_letter_key <= ?9
+ORDER BY dead_letter_key
+LIMIT ?11

@@ -1,0 +1,99 @@
+-- name: activity
+-- Purpose:    Deletes the processes' tellings of a subscription that is removed.
+-- Parameters: ?1 subscription_id
+-- Index:      the primary key
+DELETE FROM headwater_activity
+WHERE subscription_id = ?1
+
+-- name: applied
+-- Purpose:    Deletes the place in the records of a subscription that is removed.
+-- Parameters: ?1 subscription_id
+-- Index:      the primary key
+DELETE FROM headwater_applied
+WHERE subscription_id = ?1
+
+-- name: applied_some
+-- Purpose:    Deletes some of the place in the records of a subscription that is removed.
+-- Parameters: ?1 subscription_id, ?2 at most
+-- Index:      the primary key, its first entries
+DELETE FROM headwater_applied
+WHERE subscription_id = ?1 AND first_offset IN (
+    SELECT first_offset FROM headwater_applied
+    WHERE subscription_id = ?1
+    ORDER BY first_offset
+    LIMIT ?2
+)
+
+-- name: backfill
+-- Purpose:    Deletes the backfill of a subscription that is removed.
+-- Parameters: ?1 subscription_id
+-- Index:      the primary key
+DELETE FROM headwater_backfill
+WHERE subscription_id = ?1
+
+-- name: cancelled
+-- Purpose:    The cancelled subscriptions of a group, and whether pending records still name them.
+-- Parameters: ?1 topic_id, ?2 group
+-- Index:      headwater_subscription_cancelled
+SELECT subscription_id, bit IS NOT NULL AND released_until IS NOT NULL
+FROM headwater_subscription
+WHERE topic_id = ?1 AND group_name = ?2 AND status = 'cancelled'
+
+-- name: cursor
+-- Purpose:    Deletes the claim pointers of a subscription that is removed.
+-- Parameters: ?1 subscription_id
+-- Index:      the primary key
+DELETE FROM headwater_cursor
+WHERE subscription_id = ?1
+
+-- name: dead_letter
+-- Purpose:    Deletes the dead letters of a subscription that is removed.
+-- Parameters: ?1 subscription_id
+-- Index:      headwater_dead_letter_of
+DELETE FROM headwater_dead_letter
+WHERE subscription_id = ?1
+
+-- name: dead_letters
+-- Purpose:    Deletes some of the dead letters of a subscription that is removed.
+-- Parameters: ?1 subscription_id, ?2 at most
+-- Index:      headwater_dead_letter_of, its first entries; the primary key
+DELETE FROM headwater_dead_letter
+WHERE dead_letter_key IN (
+    SELECT dead_letter_key FROM headwater_dead_letter INDEXED BY headwater_dead_letter_of
+    WHERE subscription_id = ?1
+    ORDER BY dead_letter_key
+    LIMIT ?2
+)
+
+-- name: group_rate
+-- Purpose:    Deletes the token bucket of a subscription that is removed.
+-- Parameters: ?1 subscription_id
+-- Index:      the primary key
+DELETE FROM headwater_group_rate
+WHERE subscription_id = ?1
+
+-- name: subscription
+-- Purpose:    Deletes a subscription.
+-- Parameters: ?1 subscription_id
+-- Index:      the primary key
+DELETE FROM headwater_subscription
+WHERE subscription_id = ?1
+
+-- name: touched
+-- Purpose:    Deletes what was touched of a subscription that is removed.
+-- Parameters: ?1 subscription_id
+-- Index:      the primary key
+DELETE FROM headwater_touched
+WHERE subscription_id = ?1
+
+-- name: touched_some
+-- Purpose:    Deletes some of what was touched of a subscription that is removed.
+-- Parameters: ?1 subscription_id, ?2 at most
+-- Index:      the primary key, its first entries
+DELETE FROM headwater_touched
+WHERE subscription_id = ?1 AND (first_offset, token) IN (
+    SELECT first_offset, token FROM headwater_touched
+    WHERE subscription_id = ?1
+    ORDER BY first_offset, token
+    LIMIT ?2
+)

@@ -1,5 +1,0 @@
--- Purpose:    Deletes the claim pointers of a subscription that is removed.
--- Parameters: ?1 subscription_id
--- Index:      the primary key
-DELETE FROM headwater_cursor
-WHERE subscription_id = ?1

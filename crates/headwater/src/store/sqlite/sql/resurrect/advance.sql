@@ -1,6 +1,0 @@
--- Purpose:    Moves claim pointers up to an offset; those beyond it stay.
--- Parameters: ?1 subscription_id, ?2 next_offset
--- Index:      the primary key
-UPDATE headwater_cursor
-SET next_offset = ?2
-WHERE subscription_id = ?1 AND next_offset < ?2

@@ -1,0 +1,23 @@
+-- name: cursor
+-- Purpose:    Sets the claim pointers of a subscription.
+-- Parameters: ?1 subscription_id, ?2 next_offset
+-- Index:      the primary key
+UPDATE headwater_cursor
+SET next_offset = ?2
+WHERE subscription_id = ?1
+
+-- name: leases
+-- Purpose:    How many leases of a subscription live.
+-- Parameters: ?1 subscription_id, ?2 now_ms
+-- Index:      headwater_range_leased, over the live leases only
+SELECT count(DISTINCT token)
+FROM headwater_range INDEXED BY headwater_range_leased
+WHERE subscription_id = ?1 AND owner IS NOT NULL AND due_at_ms > ?2
+
+-- name: subscription
+-- Purpose:    Notes that a subscription was moved: its restarts are counted anew.
+-- Parameters: ?1 subscription_id, ?2 next_offset
+-- Index:      the primary key
+UPDATE headwater_subscription
+SET required_from = min(required_from, ?2), applied_until = min(applied_until, ?2 - 1), restarts = 0, restarts_since_ms = NULL, restarts_floor = NULL
+WHERE subscription_id = ?1

@@ -1,0 +1,82 @@
+-- name: ack_all
+-- Purpose:    Ends a lease. Fenced by token, owner, subscription and deadline: a slow worker may wake after
+--             its lease moved on.
+-- Parameters: ?1 token, ?2 now_ms, ?3 subscription_id, ?4 owner
+-- Index:      the primary key
+DELETE FROM headwater_range
+WHERE token = ?1 AND due_at_ms > ?2 AND +subscription_id = ?3 AND owner = ?4
+RETURNING subscription_id, lane
+
+-- name: ack_log
+-- Purpose:    Notes who acked a range, if its topic keeps an ack log.
+-- Parameters: ?1 subscription_id, ?2 first_offset, ?3 last_offset, ?4 lane, ?5 owner, ?6 now_ms
+-- Index:      the primary keys
+INSERT INTO headwater_ack_log (topic_id, first_offset, last_offset, lane, lanes, group_name, owner, acked_at_ms)
+SELECT topic.topic_id, ?2, ?3, ?4, subscription.lanes, subscription.group_name, ?5, ?6
+FROM headwater_subscription AS subscription
+JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
+WHERE subscription.subscription_id = ?1 AND topic.ack_log = 1
+
+-- name: any_ack_log
+-- Purpose:    Whether any topic keeps an ack log.
+-- Parameters: none
+-- Index:      headwater_topic_ack_log, which is empty if none does
+SELECT EXISTS (
+    SELECT 1 FROM headwater_topic INDEXED BY headwater_topic_ack_log
+    WHERE ack_log = 1
+)
+
+-- name: buried
+-- Purpose:    What tells the lanes of the messages of a range, and what they are called when they are buried.
+-- Parameters: ?1 row_key from, ?2 row_key to
+-- Index:      the primary key of the log
+SELECT row_key, message_id, key
+FROM headwater_message
+WHERE row_key BETWEEN ?1 AND ?2
+ORDER BY row_key
+
+-- name: bury
+-- Purpose:    Copies a message to the dead letters.
+-- Parameters: ?1 row_key, ?2 dead_letter_id, ?3 subscription_id, ?4 error, ?5 attempts, ?6 now_ms
+-- Index:      the primary key of the log
+INSERT INTO headwater_dead_letter (
+    dead_letter_id, subscription_id, message_offset, message_id, key, type, content_type, headers, correlation_id,
+    created_at_ms, error, attempts, buried_at_ms, payload
+)
+SELECT ?2, ?3, row_key & 8796093022207, message_id, key, type, content_type, headers, correlation_id,
+    created_at_ms, ?4, ?5, ?6, payload
+FROM headwater_message
+WHERE row_key = ?1
+
+-- name: held
+-- Purpose:    The ranges of a live lease.
+-- Parameters: ?1 token, ?2 now_ms, ?3 subscription_id, ?4 owner
+-- Index:      the primary key
+SELECT token, first_offset, last_offset, subscription_id, lane, owner, due_at_ms, attempts, suspect, parked, key,
+    last_error
+FROM headwater_range
+WHERE token = ?1 AND due_at_ms > ?2 AND +subscription_id = ?3 AND owner = ?4
+ORDER BY first_offset
+
+-- name: remove
+-- Purpose:    Removes the ranges of a token before what is left of them is stored anew.
+-- Parameters: ?1 token
+-- Index:      the primary key
+DELETE FROM headwater_range
+WHERE token = ?1
+
+-- name: stir
+-- Purpose:    Tells waiters of other processes that something may be claimable.
+-- Parameters: ?1 topic_id
+-- Index:      the primary key
+UPDATE headwater_topic
+SET stirred = stirred + 1
+WHERE topic_id = ?1
+
+-- name: topic
+-- Purpose:    The topic and lanes of a subscription.
+-- Parameters: ?1 subscription_id
+-- Index:      the primary key
+SELECT topic_id, lanes
+FROM headwater_subscription
+WHERE subscription_id = ?1

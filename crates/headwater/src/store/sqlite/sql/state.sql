@@ -1,0 +1,60 @@
+-- name: cancelled_waiting
+-- Purpose:    A cancelled subscription for which something waits.
+-- Parameters: none
+-- Index:      the subscriptions of the store, few
+SELECT subscription_id
+FROM headwater_subscription
+WHERE status = 'cancelled' AND waiting > 0
+LIMIT 1
+
+-- name: forget_leases
+-- Purpose:    Forgets what a subscription has leased: its tokens are lost.
+-- Parameters: ?1 subscription_id
+-- Index:      headwater_range_leased, over what is in flight
+DELETE FROM headwater_range INDEXED BY headwater_range_leased
+WHERE subscription_id = ?1 AND owner IS NOT NULL
+
+-- name: forget_ranges
+-- Purpose:    Forgets everything a subscription has outstanding: its tokens are lost.
+-- Parameters: ?1 subscription_id
+-- Index:      a scan of the outstanding ranges: an operator does it, and an index by subscription alone would cost
+--             every claim
+DELETE FROM headwater_range
+WHERE subscription_id = ?1
+
+-- name: forget_waiting
+-- Purpose:    Forgets some of what waits for a subscription.
+-- Parameters: ?1 subscription_id, ?2 at most
+-- Index:      headwater_range_place, its first entries; the primary key
+DELETE FROM headwater_range
+WHERE (token, first_offset) IN (
+    SELECT waiting.token, waiting.first_offset
+    FROM headwater_range AS waiting INDEXED BY headwater_range_place
+    WHERE waiting.subscription_id = ?1 AND waiting.owner IS NULL
+    ORDER BY waiting.first_offset
+    LIMIT ?2
+)
+
+-- name: set
+-- Purpose:    Moves a subscription from one state to another. What was paused is as if it had just beaten: its processes
+--             have the time of a whole timeout to come back.
+-- Parameters: ?1 subscription_id, ?2 from, ?3 to, ?4 now_ms
+-- Index:      the primary key
+UPDATE headwater_subscription
+SET status = ?3, status_at_ms = ?4,
+    heartbeat_at_ms = CASE WHEN ?3 = 'active' THEN max(heartbeat_at_ms, ?4) ELSE heartbeat_at_ms END
+WHERE subscription_id = ?1 AND status = ?2
+
+-- name: zero
+-- Purpose:    Notes up to where messages were published while no subscription counted; NULL while none does, and then from
+--             where on.
+-- Parameters: ?1 topic_id
+-- Index:      the primary key; headwater_subscription_group
+UPDATE headwater_topic
+SET zero_until = CASE WHEN EXISTS (
+        SELECT 1 FROM headwater_subscription AS subscription
+        WHERE subscription.topic_id = ?1 AND subscription.status <> 'cancelled'
+            AND (subscription.status <> 'dead' OR headwater_topic.semantics = 'queue')
+    ) THEN coalesce(zero_until, last_offset) END,
+    zero_from = CASE WHEN zero_until IS NULL THEN zero_from ELSE last_offset + 1 END
+WHERE topic_id = ?1

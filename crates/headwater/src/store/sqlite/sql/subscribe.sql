@@ -1,0 +1,139 @@
+-- name: activity
+-- Purpose:    What the processes of a subscription told of themselves, added up. Of those that are silent only what
+--             they did counts, not how fast.
+-- Parameters: ?1 subscription_id, ?2 since when a process is not silent
+-- Index:      the primary key
+SELECT coalesce(sum(processed), 0), coalesce(sum(failed), 0), coalesce(sum(filtered), 0),
+    coalesce(sum(CASE WHEN living THEN rate END), 0.0),
+    coalesce(
+        sum(CASE WHEN living THEN rate * handling_mean_us END) / sum(CASE WHEN living THEN rate END),
+        avg(CASE WHEN living THEN handling_mean_us END),
+        0.0
+    ),
+    coalesce(max(CASE WHEN living THEN handling_p95_us END), 0),
+    coalesce(sum(living), 0)
+FROM (
+    SELECT processed, failed, filtered, rate, handling_mean_us, handling_p95_us,
+        owner <> '' AND told_at_ms >= ?2 AS living
+    FROM headwater_activity
+    WHERE subscription_id = ?1
+)
+
+-- name: bounds
+-- Purpose:    The first offset that may be stored, the lowest that is (NULL if none), and the head.
+-- Parameters: ?1 topic_id
+-- Index:      the primary key of the log, from the topic's first possible key
+SELECT topic.first_offset,
+    (
+        SELECT message.row_key & 8796093022207 FROM headwater_message AS message
+        WHERE message.row_key BETWEEN topic.topic_id << 43 AND (topic.topic_id << 43) | 8796093022207
+        ORDER BY message.row_key
+        LIMIT 1
+    ),
+    topic.last_offset
+FROM headwater_topic AS topic
+WHERE topic.topic_id = ?1
+
+-- name: cursor
+-- Purpose:    Creates a claim pointer: one per subscription, or one per lane.
+-- Parameters: ?1 subscription_id, ?2 lane, ?3 next_offset
+-- Index:      the primary key
+INSERT INTO headwater_cursor (subscription_id, lane, next_offset)
+VALUES (?1, ?2, ?3)
+
+-- name: group
+-- Purpose:    The subscription of a group: the one that lives, else the youngest cancelled one.
+-- Parameters: ?1 topic_id, ?2 group
+-- Index:      headwater_subscription_group, headwater_subscription_cancelled; what they give is sorted
+SELECT subscription_id, lanes, status, missed, missed_first, missed_last, 0 AS cancelled
+FROM headwater_subscription
+WHERE topic_id = ?1 AND group_name = ?2 AND status <> 'cancelled'
+UNION ALL
+SELECT subscription_id, lanes, status, missed, missed_first, missed_last, 1 AS cancelled
+FROM headwater_subscription
+WHERE topic_id = ?1 AND group_name = ?2 AND status = 'cancelled'
+ORDER BY cancelled, subscription_id DESC
+LIMIT 1
+
+-- name: held
+-- Purpose:    What a subscription has handed out and is not done, in numbers: lowest offset, offsets, ranges leased
+--             and waiting, offsets in flight and to be retried. What waits is not counted here: triggers keep its numbers.
+-- Parameters: ?1 subscription_id, ?2 now_ms
+-- Index:      the primary key; headwater_range_leased, over what is in flight; headwater_range_place, its first entry
+SELECT min(coalesce(leased.lowest, 9223372036854775807), coalesce((
+        SELECT min(waiting.first_offset) FROM headwater_range AS waiting INDEXED BY headwater_range_place
+        WHERE waiting.subscription_id = ?1 AND waiting.owner IS NULL
+    ), 9223372036854775807)),
+    leased.offsets + subscription.waiting_offsets, leased.live, leased.expired + subscription.waiting,
+    leased.in_flight, subscription.retrying_offsets
+FROM headwater_subscription AS subscription
+JOIN (
+    SELECT min(first_offset) AS lowest, coalesce(sum(last_offset - first_offset + 1), 0) AS offsets,
+        coalesce(sum(due_at_ms > ?2), 0) AS live, coalesce(sum(due_at_ms <= ?2), 0) AS expired,
+        coalesce(sum(iif(due_at_ms > ?2, last_offset - first_offset + 1, 0)), 0) AS in_flight
+    FROM headwater_range INDEXED BY headwater_range_leased
+    WHERE subscription_id = ?1 AND owner IS NOT NULL
+) AS leased
+WHERE subscription.subscription_id = ?1
+
+-- name: insert
+-- Purpose:    Creates a subscription.
+-- Parameters: ?1 topic_id, ?2 group, ?3 lanes, ?4 start_offset, ?5 now_ms
+-- Index:      headwater_subscription_group
+INSERT INTO headwater_subscription (
+    topic_id, group_name, lanes, start_offset, required_from, created_at_ms, status_at_ms
+)
+VALUES (?1, ?2, ?3, ?4, ?4, ?5, ?5)
+
+-- name: lanes_full
+-- Purpose:    How many lanes of a subscription are full: the rule of the claim.
+-- Parameters: ?1 subscription_id, ?2 rows that make a lane full
+-- Index:      headwater_range_lane, which is enough
+SELECT count(*)
+FROM (
+    SELECT lane FROM headwater_range
+    WHERE subscription_id = ?1 AND lane IS NOT NULL
+    GROUP BY lane HAVING count(*) >= ?2
+)
+
+-- name: next
+-- Purpose:    The first offset never handed out, of the slowest lane.
+-- Parameters: ?1 subscription_id
+-- Index:      the primary key
+SELECT min(next_offset)
+FROM headwater_cursor
+WHERE subscription_id = ?1
+
+-- name: others
+-- Purpose:    The groups of a topic that are not cancelled, by name: a queue takes only one.
+-- Parameters: ?1 topic_id
+-- Index:      headwater_subscription_group
+SELECT group_name
+FROM headwater_subscription
+WHERE topic_id = ?1 AND status <> 'cancelled'
+ORDER BY group_name
+
+-- name: restart
+-- Purpose:    Counts a registration. A floor that moved, or a window that is over, begins anew; where nothing is to be done
+--             nothing is counted.
+-- Parameters: ?1 subscription_id, ?2 now_ms, ?3 the floor, ?4 since when a window is not over, ?5 the head
+-- Index:      the primary key
+UPDATE headwater_subscription
+SET restarts = CASE
+        WHEN ?3 >= ?5 THEN 0
+        WHEN restarts_since_ms >= ?4 AND restarts_floor >= ?3 THEN restarts + 1
+        ELSE 1
+    END,
+    restarts_since_ms = CASE WHEN restarts_since_ms >= ?4 AND restarts_floor >= ?3 THEN restarts_since_ms ELSE ?2 END,
+    restarts_floor = CASE WHEN restarts_since_ms >= ?4 AND restarts_floor >= ?3 THEN restarts_floor ELSE ?3 END
+WHERE subscription_id = ?1
+
+-- name: time_at
+-- Purpose:    The first stored message at or above an offset: its key and time.
+-- Parameters: ?1 row_key from, ?2 row_key to
+-- Index:      the primary key of the log
+SELECT row_key, created_at_ms
+FROM headwater_message
+WHERE row_key BETWEEN ?1 AND ?2
+ORDER BY row_key
+LIMIT 1

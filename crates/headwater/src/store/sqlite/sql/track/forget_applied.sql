@@ -1,5 +1,0 @@
--- Purpose:    Forgets what was set in the records of a topic that has none any more.
--- Parameters: ?1 topic_id
--- Index:      the subscriptions of the topic, few; the primary key
-DELETE FROM headwater_applied
-WHERE subscription_id IN (SELECT subscription_id FROM headwater_subscription WHERE topic_id = ?1)

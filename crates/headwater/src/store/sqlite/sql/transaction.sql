@@ -1,0 +1,7 @@
+-- name: enter
+-- Purpose:    Enters a message into the inbox of a handler; nothing is inserted if it is there already.
+-- Parameters: ?1 handler, ?2 message_id, ?3 now_ms
+-- Index:      the primary key
+INSERT INTO headwater_inbox (handler, message_id, handled_at_ms)
+VALUES (?1, ?2, ?3)
+ON CONFLICT (handler, message_id) DO NOTHING
