@@ -111,15 +111,24 @@ mod tests {
                 "//! The engine.\n\n#[ignore = \"needs a broker\"]\nfn slow() {}\n",
             ),
             ("crates/headwater/src/store/sqlite/sql/claim.sql", "-- name: claim\nSELECT ';' AS a;\n"),
-            ("crates/headwater/src/store/sqlite/claim.rs", "//! Claims.\nconst A: [&str; 2] = [sql!(claim), sql!(publish)];\n"),
+            (
+                "crates/headwater/src/store/sqlite/claim.rs",
+                "//! Claims.\nconst A: [&str; 2] = [sql!(claim), sql!(publish)];\n",
+            ),
             ("crates/headwater/src/store/sqlite/sql/publish.sql", "-- name: publish\nSELECT 1\n"),
             (
                 "crates/headwater/src/store/sqlite/schema/tables/topic.sql",
                 "-- Topics.\nSELECT 1;\nSELECT 2;\n",
             ),
             ("crates/headwater/src/store/sqlite/schema/migrations/0002_more.sql", "-- More.\nSELECT 1;\n"),
-            ("crates/headwater/src/store/postgres/sql/claim.sql", "-- name: due\nSELECT $$a;b$$;\n\n-- name: next\nSELECT 2;\n"),
-            ("crates/headwater/src/store/postgres/statements.rs", "//! Statements.\nstatements! { publish: publish, due: claim.due, next: claim.next, }\n"),
+            (
+                "crates/headwater/src/store/postgres/sql/claim.sql",
+                "-- name: due\nSELECT $$a;b$$;\n\n-- name: next\nSELECT 2;\n",
+            ),
+            (
+                "crates/headwater/src/store/postgres/statements.rs",
+                "//! Statements.\nstatements! { publish: publish, due: claim.due, next: claim.next, }\n",
+            ),
             ("crates/headwater/src/store/postgres/sql/publish.sql", "-- name: publish\nSELECT 1;\n"),
         ])
     }

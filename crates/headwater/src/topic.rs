@@ -11,7 +11,7 @@ mod json;
 mod settings;
 mod storage;
 
-pub(crate) use json::{Difference, exists_otherwise, millis};
+pub(crate) use json::{exists_otherwise, millis};
 pub use settings::{Preset, TopicSettings, Tracking};
 pub use storage::{Partition, Storage};
 

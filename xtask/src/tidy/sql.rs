@@ -59,7 +59,9 @@ fn check_sections(path: &str, verb: &str, content: &str, code: &str) -> Vec<Comp
         let name = name_of(lines[*start]).unwrap_or_default();
         match statement_lines(&lines[*start..end].join("\n")).as_slice() {
             [_] => {}
-            [] => complaints.push(complain(start + 1, "write the statement, or remove the section".to_owned())),
+            [] => {
+                complaints.push(complain(start + 1, "write the statement, or remove the section".to_owned()))
+            }
             [_, second, ..] => {
                 complaints.push(complain(start + second, "give this second statement a section".to_owned()));
             }

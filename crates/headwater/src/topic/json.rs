@@ -13,13 +13,6 @@ use super::TopicSettings;
 use crate::error::{Error, ErrorKind};
 use crate::name::TopicName;
 
-/// One setting that differs: its stored name, and both values with their words.
-pub(crate) struct Difference {
-    pub(crate) name: String,
-    pub(crate) from: (Value, String),
-    pub(crate) to: (Value, String),
-}
-
 impl TopicSettings {
     /// Every setting, in order: its stored name (`lease_ms`), its stored value (`300000`) and the value as the command line
     /// takes it (`5m`).
@@ -33,27 +26,26 @@ impl TopicSettings {
         entries.into_iter().map(described).collect()
     }
 
-    /// The settings as they read back: durations are stored in whole milliseconds, rounded up.
+    /// As they are stored, by name.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn to_map(&self) -> serde_json::Map<String, Value> {
+        self.described().into_iter().map(|(name, value, _)| (name, value)).collect()
+    }
+
+    /// As they read back: durations are stored in whole milliseconds, rounded up.
     pub(crate) fn as_stored(&self) -> Self {
         let json = serde_json::to_value(self).expect("settings are JSON");
         serde_json::from_value(json).expect("it was written here")
-    }
-
-    /// What is otherwise in `to`.
-    pub(crate) fn differences(&self, to: &Self) -> impl Iterator<Item = Difference> + use<> {
-        let both = self.described().into_iter().zip(to.described());
-        both.filter(|((_, from, _), (_, to, _))| from != to).map(|((name, from, is), (_, to, wanted))| {
-            Difference { name, from: (from, is), to: (to, wanted) }
-        })
     }
 }
 
 /// What creating a topic that is there otherwise answers: each setting that differs, and what to do. The same on every engine.
 pub(crate) fn exists_otherwise(topic: &TopicName, there: &TopicSettings, wanted: &TopicSettings) -> Error {
-    let differs: Vec<String> = there
-        .differences(wanted)
-        .map(|Difference { name, from: (_, from), to: (_, to) }| {
-            format!("{} {from}, not {to}", name.strip_suffix("_ms").unwrap_or(&name))
+    let both = there.described().into_iter().zip(wanted.described());
+    let differs: Vec<String> = both
+        .filter(|((_, is, _), (_, wanted, _))| is != wanted)
+        .map(|((name, _, is), (_, _, wanted))| {
+            format!("{} {is}, not {wanted}", name.strip_suffix("_ms").unwrap_or(&name))
         })
         .collect();
     Error::new(
@@ -219,7 +211,8 @@ mod tests {
     #[test]
     fn durations_are_written_exactly() {
         let written = |ms| written(Duration::from_millis(ms));
-        let texts = [0, 1, 1_500, 30_000, 90_000, 300_000, 7_200_000, 36 * 3_600_000, 7 * 86_400_000].map(written);
+        let texts =
+            [0, 1, 1_500, 30_000, 90_000, 300_000, 7_200_000, 36 * 3_600_000, 7 * 86_400_000].map(written);
         assert_eq!(texts, ["0s", "1ms", "1500ms", "30s", "90s", "5m", "2h", "36h", "7d"]);
     }
 }

@@ -25,13 +25,7 @@ pub(super) async fn set(
         .query(
             &format!("giving group {group} of topic {name} a policy"),
             &store.statements.policy_set,
-            &[
-                &name.as_str(),
-                &group.as_str(),
-                &Json(policy),
-                &store.actor,
-                &store.clock.injected(),
-            ],
+            &[&name.as_str(), &group.as_str(), &Json(policy), &store.actor, &store.clock.injected()],
         )
         .await?;
     match stored::<_, &str>(&rows[0], "state")? {

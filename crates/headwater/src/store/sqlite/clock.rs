@@ -33,9 +33,7 @@ pub(super) fn look(
         stored.moved_ms = stored.moved_ms.saturating_add(step_ms);
         tracing::warn!(step_ms, "clock stepped, deadlines moved");
     }
-    connection
-        .prepare_cached(super::sql!(clock.stamp))?
-        .execute(params![reading.now_ms, stored.moved_ms])?;
+    connection.prepare_cached(super::sql!(clock.stamp))?.execute(params![reading.now_ms, stored.moved_ms])?;
     Ok(Some(Memory::after(memory, reading, stored.moved_ms)))
 }
 
@@ -44,8 +42,6 @@ fn move_deadlines(connection: &Connection, step_ms: i64, now_ms: i64) -> rusqlit
     let after_ms = now_ms.saturating_sub(step_ms.max(0));
     connection.prepare_cached(super::sql!(clock.move_ranges))?.execute(params![step_ms, after_ms])?;
     connection.prepare_cached(super::sql!(clock.move_owners))?.execute(params![step_ms, now_ms])?;
-    connection
-        .prepare_cached(super::sql!(clock.move_dedup))?
-        .execute(params![step_ms, after_ms, now_ms])?;
+    connection.prepare_cached(super::sql!(clock.move_dedup))?.execute(params![step_ms, after_ms, now_ms])?;
     Ok(())
 }

@@ -96,8 +96,7 @@ impl Part {
 /// The count alone repeats where history is lost: a power cut undoes claims, a restored copy has an older count. The
 /// random bits alone could repeat within one history. Together a lost token meets a later one only if both agree.
 pub(super) fn next_token(connection: &Connection) -> Attempt<i64> {
-    let count: i64 =
-        connection.prepare_cached(super::sql!(claim.token))?.query_row([], |row| row.get(0))?;
+    let count: i64 = connection.prepare_cached(super::sql!(claim.token))?.query_row([], |row| row.get(0))?;
     Ok(token(count, rand::random()))
 }
 

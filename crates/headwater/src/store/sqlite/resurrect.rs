@@ -76,9 +76,7 @@ pub(super) fn cut_off(work: &Work<'_>, subscription_id: i32, offset: i64) -> Att
 /// with a deadline up to `due_until_ms`.
 fn leave_behind(work: &Work<'_>, subscription_id: i32, offset: i64, due_until_ms: i64) -> Attempt<()> {
     let connection = work.connection;
-    connection
-        .prepare_cached(super::sql!(resurrect.advance))?
-        .execute(params![subscription_id, offset])?;
+    connection.prepare_cached(super::sql!(resurrect.advance))?.execute(params![subscription_id, offset])?;
     connection.prepare_cached(super::sql!(resurrect.forget_below))?.execute(params![
         subscription_id,
         offset,

@@ -131,8 +131,7 @@ fn has_unread(work: &Work<'_>, topic: TopicId, standing: &Standing) -> Attempt<b
 fn forget_activities(work: &mut Work<'_>) -> Attempt<u64> {
     let before_ms = work.now_ms().saturating_sub(millis(ACTIVITY_RETENTION));
     work.connection.prepare_cached(super::sql!(clean.fold_activities))?.execute([before_ms])?;
-    Ok(work.connection.prepare_cached(super::sql!(clean.forget_activities))?.execute([before_ms])?
-        as u64)
+    Ok(work.connection.prepare_cached(super::sql!(clean.forget_activities))?.execute([before_ms])? as u64)
 }
 
 fn forget_dedup(work: &mut Work<'_>) -> Attempt<u64> {

@@ -78,9 +78,7 @@ pub(super) fn seek(
     let moved = Moved { replayed: looked.replayed, skipped: looked.skipped, ..moved };
     let connection = work.connection;
     connection.prepare_cached(super::sql!(shift.forget_ranges))?.execute([subscription_id])?;
-    connection
-        .prepare_cached(super::sql!(seek.cursor))?
-        .execute(params![subscription_id, moved.to.0])?;
+    connection.prepare_cached(super::sql!(seek.cursor))?.execute(params![subscription_id, moved.to.0])?;
     connection
         .prepare_cached(super::sql!(seek.subscription))?
         .execute(params![subscription_id, moved.to.0])?;

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::message::Offset;
 use crate::name::TopicName;
 use crate::topic::{
-    Difference, Progress, Semantics, Topic, TopicId, TopicSettings, TopicStatus, Tracking, exists_otherwise,
+    Progress, Semantics, Topic, TopicId, TopicSettings, TopicStatus, Tracking, exists_otherwise,
 };
 
 /// Creates a topic, or answers the one that is there if its settings are the same.
@@ -39,7 +39,7 @@ pub(super) fn insert(
     connection.prepare_cached(super::sql!(topic_create))?.execute(params![
         name.as_str(),
         now_ms,
-        json!(settings).to_string()
+        Value::from(settings.to_map()).to_string()
     ])?;
     Ok(())
 }
@@ -54,15 +54,7 @@ pub(super) fn alter(
     let settings = settings.as_stored();
     let before = get(work.connection, name)?;
     check_alter(work.connection, &before, &settings)?;
-    let mut changed = Map::new();
-    let mut detail = Map::new();
-    for Difference { name, from: (from, _), to: (to, _) } in before.settings.differences(&settings) {
-        detail.insert(name.clone(), json!({ "from": from, "to": to }));
-        changed.insert(name, to);
-    }
-    // Its own step, which writes it.
-    changed.remove("tracking");
-    store(work.connection, before.topic_id, changed)?;
+    let detail = store(work.connection, before.topic_id, &settings)?;
     if settings.dedup_window < before.settings.dedup_window {
         shorten_dedup(work, &before, &settings)?;
     }
@@ -76,15 +68,25 @@ pub(super) fn alter(
     Ok(Topic { settings, ..before })
 }
 
-/// Writes these settings over those that are stored. Others stay, also those that only a later version knows.
-fn store(connection: &Connection, topic: TopicId, changed: Map<String, Value>) -> Attempt<()> {
-    let mut settings: Map<String, Value> = connection
+/// Writes these settings over those that are stored, and answers what was changed from what to what. Those that only a later
+/// version knows stay. How it tracks stays too: that is changed by its own step.
+fn store(connection: &Connection, topic: TopicId, settings: &TopicSettings) -> Attempt<Map<String, Value>> {
+    let mut stored: Map<String, Value> = connection
         .prepare_cached(super::sql!(alter_topic.settings))?
         .query_row([topic.0], |row| decode::json(row, 0))?;
-    settings.extend(changed);
-    let settings = Value::from(settings).to_string();
-    connection.prepare_cached(super::sql!(alter_topic.store))?.execute(params![topic.0, settings])?;
-    Ok(())
+    let mut detail = Map::new();
+    for (name, to) in settings.to_map() {
+        let from = stored.get(&name);
+        if from != Some(&to) {
+            detail.insert(name.clone(), json!({ "from": from, "to": to }));
+            if name != "tracking" {
+                stored.insert(name, to);
+            }
+        }
+    }
+    let stored = Value::from(stored).to_string();
+    connection.prepare_cached(super::sql!(alter_topic.store))?.execute(params![topic.0, stored])?;
+    Ok(detail)
 }
 
 /// Ends the known keys by the shorter window. Left as they are, their ends would lie beyond it, and count as those of a

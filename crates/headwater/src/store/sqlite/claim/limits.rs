@@ -63,11 +63,11 @@ pub(super) fn spend(claim: &mut Claim<'_, '_>) -> Attempt<()> {
     let bucket = bucket.map(|bucket| Bucket { tokens: bucket.tokens - given as f64, ..bucket });
     let subscription_id = claim.want.subscription_id.0;
     if let Some(bucket) = bucket.filter(|_| given > 0 || turned_back) {
-        claim
-            .work
-            .connection
-            .prepare_cached(super::super::sql!(claim.bucket_store))?
-            .execute(params![subscription_id, bucket.tokens, bucket.filled_at_ms])?;
+        claim.work.connection.prepare_cached(super::super::sql!(claim.bucket_store))?.execute(params![
+            subscription_id,
+            bucket.tokens,
+            bucket.filled_at_ms
+        ])?;
     }
     let in_flight_ms = free.filter(|free| *free <= given).map(|_| IN_FLIGHT_RECHECK_MS);
     let rate_ms = bucket.zip(claim.want.limits.rate).map(|(bucket, rate)| bucket.next_after_ms(rate));

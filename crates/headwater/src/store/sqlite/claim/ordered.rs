@@ -32,15 +32,13 @@ pub(super) fn claim(claim: &mut Claim<'_, '_>) -> Attempt<()> {
 }
 
 fn lanes(claim: &Claim<'_, '_>) -> Attempt<Vec<(u16, i64)>> {
-    let mut statement =
-        claim.work.connection.prepare_cached(crate::store::sqlite::sql!(claim.lanes))?;
+    let mut statement = claim.work.connection.prepare_cached(crate::store::sqlite::sql!(claim.lanes))?;
     let subscription_id = claim.want.subscription_id.0;
     Ok(decode::all(&mut statement, [subscription_id], |row| Ok((row.get(0)?, row.get(1)?)))?)
 }
 
 fn held_lanes(claim: &Claim<'_, '_>) -> Attempt<BTreeSet<u16>> {
-    let mut statement =
-        claim.work.connection.prepare_cached(crate::store::sqlite::sql!(claim.lanes_held))?;
+    let mut statement = claim.work.connection.prepare_cached(crate::store::sqlite::sql!(claim.lanes_held))?;
     let parameters = params![claim.want.subscription_id.0, claim.now_ms];
     Ok(decode::all(&mut statement, parameters, |row| row.get(0))?.into_iter().collect())
 }

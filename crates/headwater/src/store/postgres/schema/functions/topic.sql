@@ -69,7 +69,7 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = format(
             'invalid semantics: topic %s has more than one group, and a queue has one; cancel the others first', p_name);
     END IF;
-    IF (t.storage, t.partition, t.partition_rows) IS DISTINCT FROM (n.storage, n.partition, n.partition_rows) THEN
+    IF t.settings ->> 'storage' <> n.settings ->> 'storage' THEN
         -- First without a lock: what is refused anyway makes no publisher wait. Then once more, because transactions that have
         -- published and not committed hold the log: only once they ended is it known whether it is empty.
         FOR i IN 1..2 LOOP
@@ -95,7 +95,7 @@ BEGIN
     IF t.semantics <> n.semantics THEN
         PERFORM {schema}.semantics_changed(t.topic_id, coalesce(p_now, clock_timestamp()));
     END IF;
-    PERFORM {schema}.change_tracking(t.topic_id, p_settings ->> 'tracking', coalesce(p_now, clock_timestamp()));
+    PERFORM {schema}.change_tracking(t.topic_id, coalesce(p_settings ->> 'tracking', t.tracking), coalesce(p_now, clock_timestamp()));
     PERFORM {schema}.note_act(p_actor, 'alter_topic', p_name, NULL, (
         SELECT coalesce(jsonb_object_agg(e.key, jsonb_build_object('from', t.settings -> e.key, 'to', e.value)), '{}')
         FROM jsonb_each(p_settings) e WHERE t.settings -> e.key IS DISTINCT FROM e.value), p_now);
