@@ -384,7 +384,7 @@ async fn sql_creates_a_topic_with_the_settings_of_the_library() {
     let own = place.connect();
     insert(&own, "topic, payload", "'by-sql', 'x'").unwrap();
     store.create_topic(&topic("by-library"), &TopicSettings::default()).await.unwrap();
-    let row = |name: &str| -> Vec<Value> {
+    let row = |name: &str| -> Vec<rusqlite::types::Value> {
         let sql = "SELECT semantics, tracking, lease_ms, max_attempts, payload_bytes_max, dedup_window_ms, message_retention_ms,
                           max_retention_ms, zero_subscription_retention_ms, block_writes, zombie_subscription_ttl_ms,
                           heartbeat_interval_ms, heartbeat_timeout_ms, ack_log,
