@@ -270,11 +270,11 @@ impl ConsumerBuilder {
         }
         check_lane_members(&subscription, &members.0)?;
         let feed = runtime.feed(subscription.topic.topic_id);
-        let hungry = Arc::clone(&feed.changed);
+        let changed = Arc::clone(&feed.changed);
         let metrics = self.headwater.metrics().group(&subscription.topic.name, &subscription.group);
         let settings = self.settings(&subscription);
         let settler = runtime.settler.clone();
-        let group = Arc::new(Group::new(subscription, settings, members, settler, hungry, metrics));
+        let group = Arc::new(Group::new(subscription, settings, members, settler, changed, metrics));
         Ok((Running { runtime, feed, group: Arc::clone(&group) }, group))
     }
 

@@ -60,14 +60,15 @@ fn check_sections(path: &str, verb: &str, content: &str, code: &str) -> Vec<Comp
         match statement_lines(&lines[*start..end].join("\n")).as_slice() {
             [_] => {}
             [] => {
-                complaints.push(complain(start + 1, "write the statement, or remove the section".to_owned()))
+                complaints.push(complain(start + 1, "write the statement, or remove the section".to_owned()));
             }
             [_, second, ..] => {
                 complaints.push(complain(start + second, "give this second statement a section".to_owned()));
             }
         }
         let used = if name == verb { format!("({verb})") } else { format!("{verb}.{name}") };
-        if !code.contains(&used) && !(name == verb && code.contains(&format!(": {verb},"))) {
+        let in_list = name == verb && code.contains(&format!(": {verb},"));
+        if !code.contains(&used) && !in_list {
             complaints.push(complain(start + 1, format!("use `{used}`, or remove the section")));
         }
         if !names.insert(name.clone()) {
@@ -197,7 +198,7 @@ mod tests {
         let two = "-- name: claim\n-- One; and more.\nSELECT 1; -- one\n\nSELECT 2;\n";
         assert_eq!(fired(&claim, two), [rule(5)]);
         assert_eq!(fired(&claim, "-- name: claim\n-- Nothing.\n"), [rule(1)]);
-        assert_eq!(fired(&claim, "SELECT 1;\n"), [rule(1)]);
+        assert_eq!(fired(&claim, "-- Claim.\nSELECT 1;\n"), [rule(1)]);
         let more = "-- name: claim\nSELECT 1;\n\n-- name: other\nSELECT 2;\n";
         assert_eq!(fired(&claim, more), [rule(4)], "no code uses it");
         assert_eq!(fired(&claim, "-- name: claim\nSELECT 1;\n\n-- name: claim\nSELECT 2;\n"), [rule(4)]);

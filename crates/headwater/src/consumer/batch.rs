@@ -129,17 +129,17 @@ impl Batch {
         }
         let (_keeping, lost) = self.keep();
         tokio::pin!(lost);
-        let (guard, attempt) = (&self.of.group.guard, self.lease.attempt);
+        let guard = &self.of.group.guard;
         let mut run = HandlerRun::new(guard, &self.messages[..], &self.lease, &self.policy);
         while let Some(at) = run.next_one() {
-            let message = &self.messages[at];
-            let start = || Ok(handler(message.clone(), attempt));
+            let (message, attempt) = (&self.messages[at..=at], run.attempt);
+            let start = || Ok(handler(message[0].clone(), attempt));
             let verdict = tokio::select! {
                 biased;
                 error = &mut lost => return Err(error),
-                verdict = guard.one(message, attempt, Instant::now(), || {}, start) => verdict,
+                said = guard.call(message, attempt, Instant::now(), || {}, start) => said,
             };
-            run.said(at, verdict);
+            run.said(at, verdict.unwrap_or_else(|verdict| verdict));
         }
         let said = run.finish();
         self.settle_said(said).await

@@ -62,7 +62,7 @@ pub(crate) fn claimed(group: &Arc<Group>, store: &Arc<dyn Store>, asked: u32, me
         let catch_up = group.catch_up.as_ref().expect("looked at above");
         catch_up.rest(messages, took, store.probe()).await;
         catch_up.resting.store(false, Ordering::Release);
-        group.leases.hungry.notify_one();
+        group.leases.changed.notify_one();
     });
 }
 

@@ -376,7 +376,7 @@ async fn run(feed: Arc<Feed>) {
         } else if now >= asked_at + SAFETY_POLL {
             asked_at = feed.check(&mut idle, asked_at).await;
         }
-        for group in groups.iter().filter(|group| group.leases.take_stirred()) {
+        for group in groups.iter().filter(|group| group.leases.take_wake()) {
             idle.remove(&group.subscription.subscription_id);
         }
         let is_ready = |group: &Arc<Group>| !idle.contains(&group.subscription.subscription_id);

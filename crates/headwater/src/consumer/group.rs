@@ -66,25 +66,25 @@ impl Group {
         settings: GroupSettings,
         members: Members,
         settler: Settler,
-        hungry: Arc<Notify>,
+        changed: Arc<Notify>,
         metrics: Arc<GroupMetrics>,
     ) -> Self {
         let subscription = Arc::new(subscription);
         let interval = subscription.topic.settings.heartbeat_interval;
         let standing = if settings.pulled { Standing::pulled(interval) } else { Standing::new(interval) };
         let standing = Arc::new(standing);
-        let guard = HandlerGuard::new(
-            Arc::clone(&subscription),
-            settings.timeout,
-            Arc::clone(&metrics),
-            Arc::clone(&standing),
-        );
+        let guard = HandlerGuard {
+            subscription: Arc::clone(&subscription),
+            timeout: settings.timeout,
+            metrics: Arc::clone(&metrics),
+            standing: Arc::clone(&standing),
+        };
         let leases = GroupLeases::new(
             Arc::clone(&subscription),
             Arc::clone(&metrics),
             Arc::clone(&standing),
             !settings.limits.is_none(),
-            hungry,
+            changed,
         );
         Group {
             delivery: Mutex::new(Delivery::from(&subscription.topic.settings)),
@@ -114,7 +114,7 @@ impl Group {
         let result = change(&mut changed.0);
         *members = Arc::new(changed);
         drop(members);
-        self.leases.hungry.notify_one();
+        self.leases.changed.notify_one();
         result
     }
 
@@ -245,7 +245,7 @@ impl Group {
     pub(crate) fn next(&self, current: &mut Option<Arc<Slice>>) -> Option<super::queue::Unit> {
         let unit = self.queue.next(current);
         if self.pace.is_low(self.queue.buffered()) {
-            self.leases.hungry.notify_one();
+            self.leases.changed.notify_one();
         }
         unit
     }
@@ -342,7 +342,7 @@ impl Group {
     /// In touch again.
     pub(crate) fn unsuspend(&self) {
         if self.standing.set_suspended(false) {
-            self.leases.stir();
+            self.leases.wake();
         }
     }
 
@@ -364,7 +364,7 @@ impl Group {
     pub(crate) fn stop(&self) {
         self.standing.set_stopping();
         self.release(self.queue.close());
-        self.leases.hungry.notify_one();
+        self.leases.changed.notify_one();
     }
 
     /// Waits until every worker has ended, or gives up at the deadline and ends them. True if all ended by themselves.

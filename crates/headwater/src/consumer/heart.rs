@@ -329,7 +329,7 @@ fn hear_pulse(group: &Group, pulse: &Pulse) {
         Pulse::Active => {
             if group.standing.set_dead(false) | group.standing.is_paused() {
                 // A claim says whether that is still so: this answer may be older than a pause.
-                group.leases.stir();
+                group.leases.wake();
             }
             group.standing.heard();
         }
@@ -342,11 +342,11 @@ fn hear_pulse(group: &Group, pulse: &Pulse) {
             );
             group.standing.set_dead(false);
             group.standing.heard();
-            group.leases.stir();
+            group.leases.wake();
         }
         Pulse::Paused => {
             if group.hear(SubscriptionState::Paused) {
-                group.leases.stir();
+                group.leases.wake();
             }
         }
         Pulse::Cancelled => group.end(EndReason::Cancelled),

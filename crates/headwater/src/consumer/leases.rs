@@ -1,7 +1,7 @@
 //! What the leases of one group in this process share, and what the end of one sets in motion.
 //!
-//! Settling goes one way: a worker has the settler settle the lease in hand, and the settler's task tells these, which know
-//! neither of them.
+//! Settling goes one way: a worker has the settler settle the lease in hand, and the settler's task reports the end here.
+//! Nothing here knows the worker or the settler.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -27,10 +27,10 @@ pub(crate) struct GroupLeases {
     /// Leases handed to the group and not settled yet, and who waits for them to be.
     held: AtomicUsize,
     pub(super) settled: Notify,
-    /// Something was settled that may let the store hand out more, though nobody publishes.
-    stirred: AtomicBool,
-    /// Told when the group wants more, or nothing any more.
-    pub(super) hungry: Arc<Notify>,
+    /// Something was settled that may let the store hand out more, though nothing is published.
+    wake_pending: AtomicBool,
+    /// Notified when the group wants more, or nothing any more.
+    pub(super) changed: Arc<Notify>,
 }
 
 impl GroupLeases {
@@ -39,7 +39,7 @@ impl GroupLeases {
         metrics: Arc<GroupMetrics>,
         standing: Arc<Standing>,
         is_limited: bool,
-        hungry: Arc<Notify>,
+        changed: Arc<Notify>,
     ) -> Self {
         GroupLeases {
             subscription,
@@ -48,8 +48,8 @@ impl GroupLeases {
             is_limited,
             held: AtomicUsize::new(0),
             settled: Notify::new(),
-            stirred: AtomicBool::new(false),
-            hungry,
+            wake_pending: AtomicBool::new(false),
+            changed,
         }
     }
 
@@ -64,7 +64,7 @@ impl GroupLeases {
         self.settled.notify_waiters();
         // A lane is free again, a suspect no longer keeps us from the rest, a limit has room.
         if lease.lane.is_some() || lease.suspect || self.is_limited || held >= HELD_MAX {
-            self.stir();
+            self.wake();
         }
     }
 
@@ -73,14 +73,14 @@ impl GroupLeases {
         self.held.load(Ordering::Acquire)
     }
 
-    /// Lets the feed claim for the group again although nobody published.
-    pub(super) fn stir(&self) {
-        self.stirred.store(true, Ordering::Release);
-        self.hungry.notify_one();
+    /// Lets the feed claim for the group again although nothing was published.
+    pub(super) fn wake(&self) {
+        self.wake_pending.store(true, Ordering::Release);
+        self.changed.notify_one();
     }
 
     /// Whether the store may have more for the group though it found nothing lately.
-    pub(super) fn take_stirred(&self) -> bool {
-        self.stirred.swap(false, Ordering::AcqRel)
+    pub(super) fn take_wake(&self) -> bool {
+        self.wake_pending.swap(false, Ordering::AcqRel)
     }
 }

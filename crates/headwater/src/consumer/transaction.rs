@@ -132,9 +132,9 @@ async fn try_in_postgres(
             continue;
         }
         let context = context_of(slice, &slice.member, part.part(at..at + 1));
-        let start = || handler(transaction.clone(), message, context);
-        let (help, started) = (|| group.call_for_help(), Instant::now());
-        let mut verdict = group.guard.one(message, lease.attempt, started, help, start).await;
+        let (help, start) = (|| group.call_for_help(), || handler(transaction.clone(), message, context));
+        let call = group.guard.call(&part[at..=at], run.attempt, Instant::now(), help, start);
+        let mut verdict = call.await.unwrap_or_else(|verdict| verdict);
         *ran = Some((at, verdict.clone()));
         if matches!(verdict, Verdict::Done | Verdict::Skip)
             && let Err(error) = transaction.release_savepoint().await

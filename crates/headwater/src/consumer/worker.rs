@@ -90,9 +90,13 @@ async fn handle_batch(group: &Arc<Group>, slice: &Slice, part: Range<usize>) -> 
         return Said::of_all(&messages, &Verdict::Release).verdicts;
     }
     let context = context_of(slice, member, messages.clone());
-    let start = || handler(messages.clone(), context);
-    let attempt = slice.work.lease.attempt;
-    group.guard.batch(&messages, attempt, started, || group.call_for_help(), start).await
+    let (help, start) = (|| group.call_for_help(), || Ok(handler(messages.clone(), context)));
+    match group.guard.call(&messages, slice.work.lease.attempt, started, help, start).await {
+        Ok(Ok(verdicts)) => verdicts.into_inner(),
+        Ok(Err(verdict)) | Err(verdict) => {
+            messages.iter().map(|message| (message.offset, verdict.clone())).collect()
+        }
+    }
 }
 
 /// The same with one message.
@@ -104,9 +108,9 @@ async fn handle_one(group: &Arc<Group>, slice: &Slice, at: usize) -> Verdict {
         return Verdict::Release;
     }
     let context = context_of(slice, member, slice.messages.part(at..at + 1));
-    let start = || handler(message, context);
-    let attempt = slice.work.lease.attempt;
-    group.guard.one(message, attempt, started, || group.call_for_help(), start).await
+    let (help, start) = (|| group.call_for_help(), || handler(message, context));
+    let call = group.guard.call(&slice.messages[at..=at], slice.work.lease.attempt, started, help, start);
+    call.await.unwrap_or_else(|verdict| verdict)
 }
 
 pub(super) fn context_of(slice: &Slice, member: &Member, messages: Messages) -> Context {

@@ -18,7 +18,6 @@ use futures::FutureExt;
 use tokio::time::Instant;
 use tracing::{Instrument, Span};
 
-use super::Verdicts;
 use crate::codec::DecodeError;
 use crate::consumer::Standing;
 use crate::error::panic_text;
@@ -35,10 +34,9 @@ use crate::subscription::Subscription;
 /// A message is either handled and said of, or named here as given back: what was not handled is never taken for done.
 #[derive(Debug)]
 pub(crate) struct HandlerRun<M> {
-    guard: Arc<HandlerGuard>,
-    messages: M,
-    #[cfg(feature = "sqlite")]
-    attempt: u32,
+    pub(crate) guard: Arc<HandlerGuard>,
+    pub(crate) messages: M,
+    pub(crate) attempt: u32,
     next: usize,
     waiting: WaitingKeys,
     said: Said,
@@ -80,27 +78,11 @@ impl<M: Deref<Target = [Message]>> HandlerRun<M> {
         HandlerRun {
             guard: Arc::clone(guard),
             messages,
-            #[cfg(feature = "sqlite")]
             attempt: lease.attempt,
             next: 0,
             waiting: WaitingKeys::of(lease, policy),
             said: Said::default(),
         }
-    }
-
-    #[cfg(feature = "sqlite")]
-    pub(crate) fn guard(&self) -> &Arc<HandlerGuard> {
-        &self.guard
-    }
-
-    #[cfg(feature = "sqlite")]
-    pub(crate) fn messages(&self) -> &M {
-        &self.messages
-    }
-
-    #[cfg(feature = "sqlite")]
-    pub(crate) fn attempt(&self) -> u32 {
-        self.attempt
     }
 
     /// The next message to be handled, by position.
@@ -110,7 +92,7 @@ impl<M: Deref<Target = [Message]>> HandlerRun<M> {
 
     /// The next messages to be handled together, at most so many, by position.
     pub(crate) fn next(&mut self, most: usize) -> Option<Range<usize>> {
-        if self.guard.is_held_back() {
+        if self.guard.standing.is_held_back() {
             // What was handled so far counts, and the rest is another's.
             self.said.append(Said::of_all(&self.messages[self.next..], &Verdict::Release));
             self.next = self.messages.len();
@@ -155,10 +137,10 @@ impl<M: Deref<Target = [Message]>> HandlerRun<M> {
 /// Calls the handlers of one group.
 #[derive(Debug)]
 pub(crate) struct HandlerGuard {
-    subscription: Arc<Subscription>,
-    timeout: Option<Duration>,
-    metrics: Arc<GroupMetrics>,
-    standing: Arc<Standing>,
+    pub(crate) subscription: Arc<Subscription>,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) metrics: Arc<GroupMetrics>,
+    pub(crate) standing: Arc<Standing>,
 }
 
 /// How a call ended.
@@ -170,71 +152,42 @@ enum Ended<T> {
 }
 
 impl HandlerGuard {
-    pub(crate) fn new(
-        subscription: Arc<Subscription>,
-        timeout: Option<Duration>,
-        metrics: Arc<GroupMetrics>,
-        standing: Arc<Standing>,
-    ) -> Self {
-        HandlerGuard { subscription, timeout, metrics, standing }
-    }
-
     /// One whose calls nothing else asks about.
     #[cfg(all(feature = "sqlite", any(test, feature = "conformance")))]
     pub(crate) fn apart(subscription: &Subscription) -> Arc<Self> {
         let (topic, group) = (&subscription.topic.name, &subscription.group);
         let metrics = crate::observe::metrics::Registry::default().group(topic, group);
         let standing = Arc::new(Standing::new(subscription.topic.settings.heartbeat_interval));
-        Arc::new(HandlerGuard::new(Arc::new(subscription.clone()), None, metrics, standing))
+        let subscription = Arc::new(subscription.clone());
+        Arc::new(HandlerGuard { subscription, timeout: None, metrics, standing })
     }
 
-    fn is_held_back(&self) -> bool {
-        self.standing.is_held_back()
-    }
-
-    /// Calls a handler of single messages. It starts now: the caller has read the clock, which costs a tenth of what a
-    /// handler that does nothing costs. `on_wait` is called if it does not end at once.
-    pub(crate) async fn one<F: Future<Output = Verdict>>(
-        &self,
-        message: &Message,
-        attempt: u32,
-        started: Instant,
-        on_wait: impl FnOnce(),
-        start: impl FnOnce() -> Result<F, DecodeError>,
-    ) -> Verdict {
-        let start = || {
-            let handling = start()?;
-            let (span, context) = self.span_of(message, attempt);
-            Ok(within(span, context, handling))
-        };
-        self.call(1, started, on_wait, start).await.unwrap_or_else(|verdict| verdict)
-    }
-
-    /// Calls a handler of batches.
-    pub(crate) async fn batch<F: Future<Output = Result<Verdicts, Verdict>>>(
+    /// Calls a handler with one message or with a batch. It starts now: the caller has read the clock, which costs a tenth of
+    /// what a handler that does nothing costs. `on_wait` is called if it does not end at once.
+    pub(crate) async fn call<F: Future>(
         &self,
         messages: &[Message],
         attempt: u32,
         started: Instant,
         on_wait: impl FnOnce(),
-        start: impl FnOnce() -> F,
-    ) -> Vec<(Offset, Verdict)> {
-        let start = || {
-            let (topic, group) = (&self.subscription.topic.name, &self.subscription.group);
-            let span = trace::batch_span(topic, group, messages, attempt);
-            Ok(within(span, None, start()))
-        };
-        match self.call(messages.len(), started, on_wait, start).await {
-            Ok(Ok(verdicts)) => verdicts.into_inner(),
-            Ok(Err(verdict)) | Err(verdict) => {
-                messages.iter().map(|message| (message.offset, verdict.clone())).collect()
+        start: impl FnOnce() -> Result<F, DecodeError>,
+    ) -> Result<F::Output, Verdict> {
+        let _in_flight = self.metrics.hold(messages.len() as u64);
+        let ended = match catch_unwind(AssertUnwindSafe(start)) {
+            Ok(Ok(handling)) => {
+                let (span, context) = self.span_of(messages, attempt);
+                let handling = pin!(AssertUnwindSafe(within(span, context, handling)).catch_unwind());
+                self.attend(started, on_wait, handling).await
             }
-        }
+            Ok(Err(error)) => Ended::NotDecoded(error),
+            Err(panic) => Ended::Panicked(panic),
+        };
+        self.verdict_of(messages.len(), started.elapsed(), ended)
     }
 
     /// Calls a handler that is no future. It cannot be ended: one that takes too long has failed once it returns.
     #[cfg(feature = "sqlite")]
-    pub(crate) fn one_now(
+    pub(crate) fn call_now(
         &self,
         message: &Message,
         attempt: u32,
@@ -242,7 +195,7 @@ impl HandlerGuard {
     ) -> Verdict {
         let _in_flight = self.metrics.hold(1);
         let started = Instant::now();
-        let (span, context) = self.span_of(message, attempt);
+        let (span, context) = self.span_of(std::slice::from_ref(message), attempt);
         let handle = || span.in_scope(handle);
         let ended = match catch_unwind(AssertUnwindSafe(|| match context {
             Some(context) => trace::within_now(context, handle),
@@ -260,25 +213,6 @@ impl HandlerGuard {
             (ended, _) => ended,
         };
         self.verdict_of(1, took, ended).unwrap_or_else(|verdict| verdict)
-    }
-
-    async fn call<F: Future>(
-        &self,
-        messages: usize,
-        started: Instant,
-        on_wait: impl FnOnce(),
-        start: impl FnOnce() -> Result<F, DecodeError>,
-    ) -> Result<F::Output, Verdict> {
-        let _in_flight = self.metrics.hold(messages as u64);
-        let ended = match catch_unwind(AssertUnwindSafe(start)) {
-            Ok(Ok(handling)) => {
-                let handling = pin!(AssertUnwindSafe(handling).catch_unwind());
-                self.attend(started, on_wait, handling).await
-            }
-            Ok(Err(error)) => Ended::NotDecoded(error),
-            Err(panic) => Ended::Panicked(panic),
-        };
-        self.verdict_of(messages, started.elapsed(), ended)
     }
 
     async fn attend<T>(
@@ -330,10 +264,11 @@ impl HandlerGuard {
         }
     }
 
-    /// The span of a call, and the trace that its message belongs to.
-    fn span_of(&self, message: &Message, attempt: u32) -> (Span, Option<TraceContext>) {
-        let context = trace::of(message).map(|context| context.child());
+    /// The span of a call, and the trace that its message belongs to. Messages of a batch may belong to many: it has none.
+    fn span_of(&self, messages: &[Message], attempt: u32) -> (Span, Option<TraceContext>) {
         let (topic, group) = (&self.subscription.topic.name, &self.subscription.group);
+        let [message] = messages else { return (trace::batch_span(topic, group, messages, attempt), None) };
+        let context = trace::of(message).map(|context| context.child());
         (trace::span(topic, group, message, attempt, context.as_ref()), context)
     }
 

@@ -114,7 +114,7 @@ pub(crate) fn span(
     span
 }
 
-/// The span of one call of a handler of batches. Its messages may belong to many traces, and it to none.
+/// The span of one call of a handler with several messages.
 pub(crate) fn batch_span(
     topic: &TopicName,
     group: &GroupName,

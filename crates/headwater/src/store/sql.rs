@@ -3,6 +3,24 @@
 
 const NAME: &[u8] = b"-- name: ";
 
+/// The statement of a section of an engine's file.
+macro_rules! from_file {
+    ($engine:literal, $verb:ident, $name:ident) => {
+        const {
+            const FILE: &str = include_str!(concat!(
+                env!("CARGO_MANIFEST_DIR"),
+                "/src/store/",
+                $engine,
+                "/sql/",
+                stringify!($verb),
+                ".sql"
+            ));
+            $crate::store::sql::section(FILE, stringify!($name))
+        }
+    };
+}
+pub(crate) use from_file;
+
 /// The statement of a section. Evaluated by the compiler: a name that the file does not have is an error there.
 pub(crate) const fn section(file: &'static str, name: &str) -> &'static str {
     let (text, name) = (file.as_bytes(), name.as_bytes());

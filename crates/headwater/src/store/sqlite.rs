@@ -45,17 +45,7 @@ macro_rules! sql {
         sql!($verb.$verb)
     };
     ($verb:ident.$name:ident) => {
-        const {
-            crate::store::sql::section(
-                include_str!(concat!(
-                    env!("CARGO_MANIFEST_DIR"),
-                    "/src/store/sqlite/sql/",
-                    stringify!($verb),
-                    ".sql"
-                )),
-                stringify!($name),
-            )
-        }
+        crate::store::sql::from_file!("sqlite", $verb, $name)
     };
 }
 use sql;

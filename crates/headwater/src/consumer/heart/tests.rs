@@ -47,7 +47,7 @@ async fn ten_failures_hold_everything_back_until_one_succeeds() {
     heard(&scene, &mut beating, Pulse::Active);
     assert!(!scene.group.standing.is_held_back());
     assert!(scene.group.want().is_some());
-    assert!(scene.group.leases.take_stirred(), "the feed is told");
+    assert!(scene.group.leases.take_wake(), "the feed is told");
     failed(&scene, &mut beating);
     assert!(!scene.group.standing.is_held_back(), "counted from the last success");
 }
@@ -61,12 +61,12 @@ async fn a_pause_gives_back_what_was_not_begun_and_goes_on_asking() {
     assert!(scene.group.standing.is_held_back());
     assert!(is_back(&scene).await);
     assert!(scene.group.want().is_some(), "that is how it learns of its end");
-    assert!(scene.group.leases.take_stirred(), "a claim says whether it is still so");
+    assert!(scene.group.leases.take_wake(), "a claim says whether it is still so");
     heard(&scene, &mut beating, Pulse::Paused);
-    assert!(!scene.group.leases.take_stirred(), "but only once");
+    assert!(!scene.group.leases.take_wake(), "but only once");
     heard(&scene, &mut beating, Pulse::Active);
     assert!(scene.group.standing.is_held_back(), "an answer may be older than a pause");
-    assert!(scene.group.leases.take_stirred());
+    assert!(scene.group.leases.take_wake());
     scene.group.hear(SubscriptionState::Active);
     assert!(!scene.group.standing.is_held_back(), "a claim is not");
 }
@@ -104,7 +104,7 @@ async fn a_group_that_lives_again_claims_at_once() {
     let groups = [Arc::clone(&scene.group)];
     let beats = scene.runtime().beats_of(&groups);
     assert!(GroupBeat::new().hear(Ok((beats, vec![Pulse::Resurrected(missed)])), &groups));
-    assert!(!scene.group.standing.is_dead() && scene.group.leases.take_stirred());
+    assert!(!scene.group.standing.is_dead() && scene.group.leases.take_wake());
 }
 
 #[tokio::test]

@@ -66,9 +66,9 @@ async fn a_group_claims_nothing_while_too_many_of_its_leases_are_not_settled() {
         // It has no messages, so it is settled at once.
         group.take_over(LeaseWork::new(lease, of, policy, lease_for, vec![], vec![], Instant::now()));
     }
-    assert!(group.want().is_none() && !group.leases.take_stirred());
+    assert!(group.want().is_none() && !group.leases.take_wake());
     *store.locked.lock().unwrap() = 0;
     runtime.settler.flush().await;
-    assert!(group.want().is_some() && group.leases.take_stirred(), "the feed is told");
+    assert!(group.want().is_some() && group.leases.take_wake(), "the feed is woken");
     assert_eq!((group.leases.held(), group.in_hand().len()), (0, 0));
 }

@@ -167,9 +167,10 @@ impl Stage {
         self.group.get().unwrap().metrics.health("consumer", HealthState::Running).totals
     }
 
-    async fn letters(&self) -> Vec<String> {
-        let letters = self.headwater.dead_letters("orders", "email").list(10).await.unwrap();
-        letters.into_iter().map(|letter| letter.error).collect()
+    /// Why messages are dead letters.
+    async fn errors(&self) -> Vec<String> {
+        let dead = self.headwater.dead_letters("orders", "email").list(10).await.unwrap();
+        dead.into_iter().map(|dead_letter| dead_letter.error).collect()
     }
 
     async fn end(self) {
@@ -246,7 +247,7 @@ async fn a_panic_is_a_failed_attempt(driver: Driver) {
     let payloads = unkeyed(&["panic", "ok"]);
     let Some(stage) = Stage::new(driver, attempts(1), &payloads).await else { return };
     assert_eq!(stage.step(1).await, [1, 2]);
-    assert_eq!(stage.letters().await, ["the handler panicked: on purpose"]);
+    assert_eq!(stage.errors().await, ["the handler panicked: on purpose"]);
     stage.end().await;
 }
 
@@ -254,8 +255,8 @@ async fn a_handler_that_takes_too_long_has_failed(driver: Driver) {
     let payloads = unkeyed(&["late", "ok"]);
     let Some(stage) = Stage::new(driver, attempts(1), &payloads).await else { return };
     assert_eq!(stage.step(1).await, [1, 2]);
-    let letters = stage.letters().await;
-    assert!(letters.len() == 1 && letters[0].contains("longer than its timeout of 200ms"), "{letters:?}");
+    let errors = stage.errors().await;
+    assert!(errors.len() == 1 && errors[0].contains("longer than its timeout of 200ms"), "{errors:?}");
     stage.end().await;
 }
 
@@ -274,11 +275,12 @@ async fn each_end_is_counted_once(driver: Driver) {
 async fn a_call_has_the_span_and_the_trace_of_its_message(driver: Driver) {
     // Spans exist only where a subscriber wants them.
     let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry());
-    let Some(stage) = Stage::new(driver, attempts(1), &unkeyed(&["ok"])).await else { return };
-    stage.step(1).await;
+    let Some(stage) = Stage::new(driver, attempts(1), &unkeyed(&["ok", "ok"])).await else { return };
+    stage.step(2).await;
     // Messages of a batch may belong to many traces, so it belongs to none.
     let trace = (driver != Driver::Batch).then(|| TRACE[3..35].to_owned());
-    assert_eq!(*stage.seen.lock().unwrap(), [(1, 1, Some("handle"), trace)]);
+    let seen = |offset| (offset, 1, Some("handle"), trace.clone());
+    assert_eq!(*stage.seen.lock().unwrap(), [seen(1), seen(2)]);
     stage.end().await;
 }
 
@@ -306,7 +308,7 @@ async fn a_payload_that_cannot_be_decoded_is_buried_and_counted(driver: Driver, 
     stepper.drain().await.unwrap();
     let totals = stepper.running().health().totals;
     assert_eq!((totals.acked, totals.buried, totals.decode_failed), (1, 1, 1));
-    assert!(stage.letters().await[0].contains("line 1 column"));
+    assert!(stage.errors().await[0].contains("line 1 column"));
     stage.end().await;
 }
 

@@ -5,20 +5,10 @@ use crate::namespace::Namespace;
 /// The statement of a section of `sql/<verb>.sql`.
 macro_rules! sql {
     ($verb:ident) => {
-        sql!($verb.$verb)
+        crate::store::postgres::statements::sql!($verb.$verb)
     };
     ($verb:ident.$name:ident) => {
-        const {
-            crate::store::sql::section(
-                include_str!(concat!(
-                    env!("CARGO_MANIFEST_DIR"),
-                    "/src/store/postgres/sql/",
-                    stringify!($verb),
-                    ".sql"
-                )),
-                stringify!($name),
-            )
-        }
+        crate::store::sql::from_file!("postgres", $verb, $name)
     };
 }
 pub(super) use sql;

@@ -59,7 +59,7 @@ impl fmt::Debug for TransactionWork {
         f.debug_struct("TransactionWork")
             .field("handler_name", &self.handler_name)
             .field("token", &self.lease.token)
-            .field("messages", &self.run.messages().len())
+            .field("messages", &self.run.messages.len())
             .finish_non_exhaustive()
     }
 }
@@ -105,7 +105,7 @@ fn run(open: &mut Work<'_>, mut todo: TransactionWork) -> Attempt<Said> {
 
 /// Enters and handles one message; `None` if the inbox knew it: then it is done.
 fn handle_one(open: &Work<'_>, todo: &TransactionWork, at: usize) -> Attempt<Option<Verdict>> {
-    let (connection, message) = (open.connection, todo.run.messages().part(at..at + 1));
+    let (connection, message) = (open.connection, todo.run.messages.part(at..at + 1));
     execute(connection, SAVEPOINT)?;
     let entered = connection.prepare_cached(super::sql!(transaction.enter))?.execute(params![
         todo.handler_name,
@@ -117,7 +117,7 @@ fn handle_one(open: &Work<'_>, todo: &TransactionWork, at: usize) -> Attempt<Opt
         return Ok(None);
     }
     let handle = || (todo.handler)(connection, message.clone());
-    let verdict = todo.run.guard().one_now(&message[0], todo.run.attempt(), handle);
+    let verdict = todo.run.guard.call_now(&message[0], todo.run.attempt, handle);
     if connection.is_autocommit() {
         return Err(ended(todo).into());
     }

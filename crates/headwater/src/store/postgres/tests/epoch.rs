@@ -165,7 +165,7 @@ async fn an_epoch_lost_in_a_crash_is_begun_once_by_all_that_claim() {
 }
 
 /// A transaction publishes `first`, which becomes a noted gap, and `second`, and commits while a group subscribes at now.
-/// Were the gaps watched before the look at the head, the head could show `second` while `first` is still in its gap: an
+/// Were the gaps searched by a statement before the one that finds the head, the head could show `second` while `first` is still in its gap: an
 /// ordered group would get the later message of a key before the earlier one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_group_shows_no_later_row_of_a_transaction_before_its_earlier_one() {
@@ -184,17 +184,12 @@ async fn a_new_group_shows_no_later_row_of_a_transaction_before_its_earlier_one(
     })
     .await;
     publisher.batch_execute(&publish).await.unwrap();
-    // The watching of gaps stops at its end, so that the transaction can commit behind it.
-    let stops = "ALTER FUNCTION {schema}.watch_gaps RENAME TO watch_gaps_then;
-        CREATE FUNCTION {schema}.watch_gaps(
-            {schema}.head, bigint, bigint, xid8, xid8, OUT late bigint, OUT closed bigint, OUT h {schema}.head
-        ) LANGUAGE plpgsql AS $$
-        DECLARE r record;
+    // The search of the gaps stops at its end, so that the transaction can commit behind it.
+    let stops = "ALTER FUNCTION {schema}.rows_in_gaps RENAME TO rows_in_gaps_then;
+        CREATE FUNCTION {schema}.rows_in_gaps(integer, xid8, bigint, bigint, xid8, OUT late int8multirange, OUT ended xid8)
+        LANGUAGE plpgsql STABLE AS $$
         BEGIN
-            SELECT w.late, w.closed, w.h INTO r FROM {schema}.watch_gaps_then($1, $2, $3, $4, $5) w;
-            late := r.late;
-            closed := r.closed;
-            h := r.h;
+            SELECT r.late, r.ended INTO late, ended FROM {schema}.rows_in_gaps_then($1, $2, $3, $4, $5) r;
             PERFORM pg_advisory_xact_lock(hashtext('{schema}'));
         END $$";
     client.batch_execute(&scene.sql(stops)).await.unwrap();

@@ -30,13 +30,9 @@ $$;
 CREATE OR REPLACE FUNCTION {schema}.locked_group(p_topic text, p_group text) RETURNS {schema}.subscription
 LANGUAGE plpgsql AS $$
 DECLARE
-    v_topic integer;
+    v_topic integer := {schema}.topic_id_of(p_topic);
     s {schema}.subscription;
 BEGIN
-    SELECT t.topic_id INTO v_topic FROM {schema}.topic t WHERE t.name = p_topic;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION USING ERRCODE = 'HW001', MESSAGE = format('no such topic: %s', p_topic);
-    END IF;
     PERFORM {schema}.begin_upkeep(v_topic);
     SELECT x.* INTO s FROM {schema}.subscription x
     WHERE x.topic_id = v_topic AND x.group_name = p_group AND x.status <> 'cancelled';

@@ -77,7 +77,7 @@ RETURNS TABLE (group_name text, messages bigint, until bigint)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
-    v_topic integer;
+    v_topic integer := {schema}.topic_id_of(p_topic);
     v_dead integer[];
     v_until bigint;
     v_floor bigint;
@@ -87,10 +87,6 @@ DECLARE
     v_names text[] := '{}';
     s record;
 BEGIN
-    SELECT t.topic_id INTO v_topic FROM {schema}.topic t WHERE t.name = p_topic;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION USING ERRCODE = 'HW001', MESSAGE = format('no such topic: %s', p_topic);
-    END IF;
     PERFORM {schema}.lock_extent(v_topic);
     PERFORM FROM {schema}.head h WHERE h.topic_id = v_topic FOR UPDATE;
     SELECT array_agg(x.subscription_id), min({schema}.floor_of(x.subscription_id)) INTO v_dead, v_floor

@@ -25,12 +25,8 @@ CREATE OR REPLACE FUNCTION {schema}.find_subscription(p_topic text, p_group text
 LANGUAGE plpgsql AS $$
 DECLARE
     s {schema}.subscription;
-    v_topic integer;
+    v_topic integer := {schema}.topic_id_of(p_topic);
 BEGIN
-    SELECT t.topic_id INTO v_topic FROM {schema}.topic t WHERE t.name = p_topic;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION USING ERRCODE = 'HW001', MESSAGE = format('no such topic: %s', p_topic);
-    END IF;
     SELECT * INTO s FROM {schema}.subscription x WHERE x.topic_id = v_topic AND x.group_name = p_group
     ORDER BY x.status = 'cancelled', x.subscription_id DESC LIMIT 1;
     IF NOT FOUND THEN

@@ -112,10 +112,7 @@ DECLARE
     v_status text;
 BEGIN
     PERFORM {schema}.check_name('topic', p_topic), {schema}.check_name('group', p_group);
-    SELECT t.topic_id INTO topic_id FROM {schema}.topic t WHERE t.name = p_topic;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION USING ERRCODE = 'HW001', MESSAGE = format('no such topic: %s', p_topic);
-    END IF;
+    topic_id := {schema}.topic_id_of(p_topic);
     resurrected := false;
     -- Twice at most: what dies or is cancelled between a look and the next line is looked at again, then under the lock.
     FOR i IN 1..2 LOOP

@@ -14,6 +14,19 @@ BEGIN
     END IF;
 END $$;
 
+-- The number of a topic.
+CREATE OR REPLACE FUNCTION {schema}.topic_id_of(p_topic text) RETURNS integer
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v_topic integer;
+BEGIN
+    SELECT t.topic_id INTO v_topic FROM {schema}.topic t WHERE t.name = p_topic;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW001', MESSAGE = format('no such topic: %s', p_topic);
+    END IF;
+    RETURN v_topic;
+END $$;
+
 -- Creates a topic or returns the one that is there. Concurrent creators meet at the unique name: one wins, the others
 -- wait for its commit and then read its row. One that has tables of its own from the beginning gets a number of its own kind: see
 -- functions/partitions.sql.
