@@ -66,12 +66,8 @@ DECLARE
     t {schema}.topic;
     n {schema}.topic;
 BEGIN
-    SELECT * INTO t FROM {schema}.topic x WHERE x.name = p_name;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION USING ERRCODE = 'HW001', MESSAGE = format('no such topic: %s', p_name);
-    END IF;
-    PERFORM {schema}.lock_extent(t.topic_id);
-    SELECT * INTO STRICT t FROM {schema}.topic x WHERE x.topic_id = t.topic_id FOR NO KEY UPDATE;
+    PERFORM {schema}.lock_extent({schema}.topic_id_of(p_name));
+    SELECT * INTO STRICT t FROM {schema}.topic x WHERE x.name = p_name FOR NO KEY UPDATE;
     -- Written first, so that the columns say what it means; what is refused below undoes it. How it tracks is changed last, by its own
     -- function.
     UPDATE {schema}.topic x SET settings = t.settings || p_settings || jsonb_build_object('tracking', t.tracking)
