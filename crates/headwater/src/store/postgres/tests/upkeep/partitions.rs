@@ -222,7 +222,7 @@ async fn records_of_a_dropped_partition_are_forgotten() {
 async fn a_new_topic_of_its_own_never_looks_through_the_shared_table() {
     let Some(stage) = Stage::set("message_retention_ms = NULL").await else { return };
     stage.publish(500).await;
-    let created = "SELECT {schema}.create_topic('own', to_jsonb(t) || '{\"storage\": \"dedicated\", \"partition\": \"day\"}', now())::bigint
+    let created = "SELECT {schema}.create_topic('own', t.settings || '{\"storage\": \"dedicated by day\"}', now())::bigint
                    FROM {schema}.topic t WHERE name = 'orders'";
     stage.run("SET enable_seqscan = off; SET enable_bitmapscan = off").await;
     stage.run("BEGIN").await;
