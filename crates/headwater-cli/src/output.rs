@@ -1,5 +1,6 @@
 //! Printing: tables for people, a JSON object a line for pipes; data on stdout, the rest on stderr.
 
+use std::borrow::Cow;
 use std::io::{ErrorKind, Write};
 
 use anyhow::Result;
@@ -59,24 +60,24 @@ impl Rows {
 pub(crate) struct Fields(Vec<Field>);
 
 struct Field {
-    name: &'static str,
+    name: Cow<'static, str>,
     value: Value,
     /// How people read it, if not as it is.
     said: Option<String>,
 }
 
 impl Fields {
-    pub(crate) fn push(&mut self, name: &'static str, value: Value) {
-        self.0.push(Field { name, value, said: None });
+    pub(crate) fn push(&mut self, name: impl Into<Cow<'static, str>>, value: Value) {
+        self.0.push(Field { name: name.into(), value, said: None });
     }
 
     /// A field that people read otherwise than programs.
-    pub(crate) fn said(&mut self, name: &'static str, value: Value, said: impl Into<String>) {
-        self.0.push(Field { name, value, said: Some(said.into()) });
+    pub(crate) fn said(&mut self, name: impl Into<Cow<'static, str>>, value: Value, said: impl Into<String>) {
+        self.0.push(Field { name: name.into(), value, said: Some(said.into()) });
     }
 
     pub(crate) fn object(self) -> Value {
-        self.0.into_iter().map(|field| (field.name.to_owned(), field.value)).collect()
+        self.0.into_iter().map(|field| (field.name.into_owned(), field.value)).collect()
     }
 
     pub(crate) fn print(self, output: Output) -> Result<()> {

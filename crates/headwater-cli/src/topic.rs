@@ -177,7 +177,7 @@ async fn list(global: &Global, headwater: &Headwater) -> Result<()> {
             json!(settings.semantics.as_str()),
             json!(settings.tracking.as_str()),
             json!(settings.ordering.as_str()),
-            json!(settings::storage(settings.storage)),
+            json!(settings.storage),
             json!(status.subscriptions),
             json!(status.first.0),
             json!(status.head.0),

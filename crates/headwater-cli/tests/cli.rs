@@ -171,7 +171,7 @@ fn json_lines_and_mistakes(place: &Place) {
     let conflict = refusal(&place.run(&["topic", "create", "events"]), 1);
     assert_eq!(
         conflict,
-        "error: topic events exists with other settings: semantics pub_sub, not queue; max_retention 30d, not none; lease 30s, not 300s; \
+        "error: topic events exists with other settings: semantics pub_sub, not queue; max_retention 30d, not none; lease 30s, not 5m; \
          nothing was changed: alter it with `headwater topic alter events`\n"
     );
 

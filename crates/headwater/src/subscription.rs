@@ -4,11 +4,12 @@ use std::fmt;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use crate::lease::{LeaseToken, OffsetRange};
 use crate::message::Offset;
 use crate::name::{GroupName, Owner};
-use crate::topic::{Topic, TopicSettings};
+use crate::topic::{Topic, TopicSettings, millis};
 
 mod state;
 mod status;
@@ -57,21 +58,25 @@ pub struct Subscription {
 }
 
 /// How one group's deliveries differ from what its topic says. `None` takes the topic's.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct DeliveryPolicy {
     /// How long a hand-out lasts.
+    #[serde(rename = "lease_ms", with = "millis::optional")]
     pub lease: Option<Duration>,
     /// How often a message is handed out before it is buried.
     pub max_attempts: Option<u32>,
     /// The first retry delay.
+    #[serde(rename = "backoff_initial_ms", with = "millis::optional")]
     pub backoff_initial: Option<Duration>,
     /// The longest retry delay.
+    #[serde(rename = "backoff_max_ms", with = "millis::optional")]
     pub backoff_max: Option<Duration>,
 }
 
 impl DeliveryPolicy {
     /// The settings of a topic as a group with this policy has them.
-    pub(crate) fn apply_to(&self, settings: &TopicSettings) -> TopicSettings {
+    pub fn apply_to(&self, settings: &TopicSettings) -> TopicSettings {
         TopicSettings {
             lease: self.lease.unwrap_or(settings.lease),
             max_attempts: self.max_attempts.unwrap_or(settings.max_attempts),

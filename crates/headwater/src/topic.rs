@@ -2,14 +2,18 @@
 
 use std::fmt;
 
-use crate::error::{Error, Result};
+use serde::{Deserialize, Serialize};
+
 use crate::message::Offset;
 use crate::name::TopicName;
 
+mod json;
 mod settings;
+mod storage;
 
-pub(crate) use settings::exists_otherwise;
-pub use settings::{Partition, Preset, Storage, TopicSettings, Tracking};
+pub(crate) use json::{exists_otherwise, millis};
+pub use settings::{Preset, TopicSettings, Tracking};
+pub use storage::{Partition, Storage};
 
 /// The store's own number for a topic.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -22,7 +26,8 @@ impl fmt::Display for TopicId {
 }
 
 /// Who gets a message.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Semantics {
     /// One implicit group; its members compete.
     #[default]
@@ -39,18 +44,11 @@ impl Semantics {
             Semantics::PubSub => "pub_sub",
         }
     }
-
-    pub(crate) fn parse(text: &str) -> Result<Self> {
-        match text {
-            "queue" => Ok(Semantics::Queue),
-            "pub_sub" => Ok(Semantics::PubSub),
-            other => Err(Error::invalid("semantics", format!("{other} is neither queue nor pub_sub"))),
-        }
-    }
 }
 
 /// In which order a subscription's messages are handled.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Ordering {
     /// Offsets rise within a lease; leases run side by side.
     #[default]
@@ -65,14 +63,6 @@ impl Ordering {
         match self {
             Ordering::None => "none",
             Ordering::Key => "key",
-        }
-    }
-
-    pub(crate) fn parse(text: &str) -> Result<Self> {
-        match text {
-            "none" => Ok(Ordering::None),
-            "key" => Ok(Ordering::Key),
-            other => Err(Error::invalid("ordering", format!("{other} is neither none nor key"))),
         }
     }
 }

@@ -1,12 +1,11 @@
 //! What `topic` takes.
 
-use std::time::Duration;
-
 use clap::{Subcommand, ValueEnum};
 use headwater::{Ordering, Partition, Preset, Semantics, Tracking};
+use serde::Serialize;
 
 use super::words::{
-    Retention, duration, lanes, number, ordering, partition, preset, retention, semantics, tracking,
+    Millis, Retention, lanes, millis, number, ordering, partition, preset, retention, semantics, tracking,
 };
 
 #[derive(Debug, Subcommand)]
@@ -102,8 +101,9 @@ pub(crate) enum StorageWord {
     Dedicated,
 }
 
-/// Every setting of a topic. What is not named stays as it is, or as the preset or default says.
-#[derive(Debug, clap::Args)]
+/// Every setting of a topic, under the name and in the form in which it is stored: see `topic/settings.rs`. What is not named stays
+/// as it is, or as the preset or default says.
+#[derive(Debug, Default, clap::Args, Serialize)]
 #[command(next_help_heading = "Settings")]
 pub(crate) struct SettingsArgs {
     /// queue: each message to one member of the one group; pub_sub: to every group [default: queue]
@@ -113,32 +113,32 @@ pub(crate) struct SettingsArgs {
     #[arg(long, value_parser = tracking(), hide_possible_values = true)]
     pub(crate) tracking: Option<Tracking>,
     /// How long a message stays after every group is done with it, or forever [default: 24h]
-    #[arg(long, value_name = "DURATION", value_parser = retention, allow_hyphen_values = true)]
-    pub(crate) message_retention: Option<Retention>,
+    #[arg(long = "message-retention", value_name = "DURATION", value_parser = retention, allow_hyphen_values = true)]
+    pub(crate) message_retention_ms: Option<Retention>,
     /// The age at which a message goes whatever the groups do, or none [default: none; 30d for pub_sub]
-    #[arg(long, value_name = "DURATION", value_parser = retention, allow_hyphen_values = true)]
-    pub(crate) max_retention: Option<Retention>,
+    #[arg(long = "max-retention", value_name = "DURATION", value_parser = retention, allow_hyphen_values = true)]
+    pub(crate) max_retention_ms: Option<Retention>,
     /// The least life of a message published while no group counted [default: 24h]
-    #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
-    pub(crate) zero_subscription_retention: Option<Duration>,
+    #[arg(long = "zero-subscription-retention", value_name = "DURATION", value_parser = millis, allow_hyphen_values = true)]
+    pub(crate) zero_subscription_retention_ms: Option<Millis>,
     /// Publishing fails while no group subscribes; pub_sub only [default: false]
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) block_writes_on_zero_subscriptions: Option<bool>,
     /// A group that has been dead for longer gives up what it holds of removed messages; pub_sub only [default: 7d]
-    #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
-    pub(crate) zombie_subscription_ttl: Option<Duration>,
+    #[arg(long = "zombie-subscription-ttl", value_name = "DURATION", value_parser = millis, allow_hyphen_values = true)]
+    pub(crate) zombie_subscription_ttl_ms: Option<Millis>,
     /// How long a hand-out lasts; 0s means it is never reassigned by itself [default: 300s]
-    #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
-    pub(crate) lease: Option<Duration>,
+    #[arg(long = "lease", value_name = "DURATION", value_parser = millis, allow_hyphen_values = true)]
+    pub(crate) lease_ms: Option<Millis>,
     /// How often a message is handed out before it is buried [default: 10]
     #[arg(long, value_parser = number, allow_hyphen_values = true)]
     pub(crate) max_attempts: Option<u32>,
     /// The first retry delay; it doubles with each attempt [default: 1s]
-    #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
-    pub(crate) backoff_initial: Option<Duration>,
+    #[arg(long = "backoff-initial", value_name = "DURATION", value_parser = millis, allow_hyphen_values = true)]
+    pub(crate) backoff_initial_ms: Option<Millis>,
     /// The longest retry delay [default: 5m]
-    #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
-    pub(crate) backoff_max: Option<Duration>,
+    #[arg(long = "backoff-max", value_name = "DURATION", value_parser = millis, allow_hyphen_values = true)]
+    pub(crate) backoff_max_ms: Option<Millis>,
     /// none, or key for strict order among messages of one key [default: none]
     #[arg(long, value_parser = ordering(), hide_possible_values = true)]
     pub(crate) ordering: Option<Ordering>,
@@ -147,26 +147,28 @@ pub(crate) struct SettingsArgs {
     pub(crate) lanes: Option<u16>,
     /// Where messages are stored on PostgreSQL [default: shared]
     #[arg(long, value_enum, hide_possible_values = true, value_name = "shared|dedicated")]
+    #[serde(skip)]
     pub(crate) storage: Option<StorageWord>,
     /// How dedicated storage is cut: none, rows:N, hour, day, month; implies --storage dedicated [default: none]
     #[arg(long, value_parser = partition)]
+    #[serde(skip)]
     pub(crate) partition: Option<Partition>,
     /// The largest payload, in bytes [default: 1048576]
     #[arg(long, value_name = "BYTES")]
     pub(crate) payload_bytes_max: Option<usize>,
     /// How long a dedup key is remembered [default: 10m]
-    #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
-    pub(crate) dedup_window: Option<Duration>,
+    #[arg(long = "dedup-window", value_name = "DURATION", value_parser = millis, allow_hyphen_values = true)]
+    pub(crate) dedup_window_ms: Option<Millis>,
     /// How often processes of a group say that it is alive [default: 60s]
-    #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
-    pub(crate) heartbeat_interval: Option<Duration>,
+    #[arg(long = "heartbeat-interval", value_name = "DURATION", value_parser = millis, allow_hyphen_values = true)]
+    pub(crate) heartbeat_interval_ms: Option<Millis>,
     /// For how long a group may be silent before it is dead [default: 300s]
-    #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
-    pub(crate) heartbeat_timeout: Option<Duration>,
+    #[arg(long = "heartbeat-timeout", value_name = "DURATION", value_parser = millis, allow_hyphen_values = true)]
+    pub(crate) heartbeat_timeout_ms: Option<Millis>,
     /// Record who acked which offsets, when: see `group acks` [default: false]
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) ack_log: Option<bool>,
     /// How long the head waits at a missing offset before it steps over it (PostgreSQL) [default: 50ms]
-    #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
-    pub(crate) gap_patience: Option<Duration>,
+    #[arg(long = "gap-patience", value_name = "DURATION", value_parser = millis, allow_hyphen_values = true)]
+    pub(crate) gap_patience_ms: Option<Millis>,
 }

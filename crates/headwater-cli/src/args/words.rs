@@ -6,6 +6,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use headwater::store::{BackfillPace, OffsetRange};
 use headwater::{Job, MaintenancePreset, Offset, Ordering, Partition, Preset, Semantics, Start, Tracking};
 use jiff::{SignedDuration, Span, SpanRelativeTo};
+use serde::{Serialize, Serializer};
 
 /// Durations as people write them: 500ms, 30s, 5m, 2h, 7d.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
@@ -21,27 +22,36 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from(signed).map_err(|_| "must not be negative".into())
 }
 
-/// A duration that may be without end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A duration as a setting has it: whole milliseconds, rounded up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Millis(u64);
+
+pub(crate) fn millis(text: &str) -> Result<Millis, String> {
+    let millis = duration(text)?.as_nanos().div_ceil(1_000_000);
+    Ok(Millis(u64::try_from(millis).unwrap_or(u64::MAX)))
+}
+
+/// A duration as a setting has it, which may be without end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
 pub(crate) enum Retention {
-    For(Duration),
+    For(Millis),
+    #[serde(serialize_with = "endless")]
     Endless,
 }
 
-impl Retention {
-    pub(crate) fn limit(self) -> Option<Duration> {
-        match self {
-            Retention::For(limit) => Some(limit),
-            Retention::Endless => None,
-        }
-    }
+/// Stored as null, which is here the value of a setting that is not named.
+pub(crate) const ENDLESS: &str = "endless";
+
+fn endless<S: Serializer>(serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(ENDLESS)
 }
 
 /// A duration, `forever` or `none`.
 pub(crate) fn retention(text: &str) -> Result<Retention, String> {
     match text {
         "forever" | "none" => Ok(Retention::Endless),
-        _ => match duration(text) {
+        _ => match millis(text) {
             Ok(limit) => Ok(Retention::For(limit)),
             Err(error) => Err(format!("{error}; or forever or none")),
         },
@@ -103,16 +113,7 @@ pub(crate) fn offsets(text: &str) -> Result<OffsetRange, String> {
 
 /// How dedicated storage is cut: `none`, `rows:N`, `hour`, `day` or `month`.
 pub(crate) fn partition(text: &str) -> Result<Partition, String> {
-    match text.split_once(':') {
-        None if text == "none" => Ok(Partition::None),
-        None if text == "hour" => Ok(Partition::Hour),
-        None if text == "day" => Ok(Partition::Day),
-        None if text == "month" => Ok(Partition::Month),
-        Some(("rows", rows)) => {
-            rows.parse().map(Partition::Rows).map_err(|_| format!("{rows:?} is not a number of rows"))
-        }
-        _ => Err("write none, rows:N, hour, day or month".into()),
-    }
+    text.parse().map_err(|error: headwater::Error| error.to_string())
 }
 
 /// One of these, by its word.
@@ -189,9 +190,10 @@ mod tests {
 
     #[test]
     fn a_retention_may_be_without_end() {
-        assert_eq!(retention("forever").map(Retention::limit), Ok(None));
-        assert_eq!(retention("none").map(Retention::limit), Ok(None));
-        assert_eq!(retention("7d").map(Retention::limit), Ok(Some(Duration::from_secs(604_800))));
+        assert_eq!(retention("forever"), Ok(Retention::Endless));
+        assert_eq!(retention("none"), Ok(Retention::Endless));
+        assert_eq!(retention("7d"), Ok(Retention::For(Millis(604_800_000))));
+        assert_eq!(millis("1500us"), Ok(Millis(2)), "rounded up");
         assert!(retention("never").unwrap_err().contains("forever"));
     }
 

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use headwater::store::{LeaseToken, Moved};
 use headwater::{DeliveryPolicy, Headwater, Start, SubscriptionState};
-use serde_json::json;
+use serde_json::{Map, json};
 
 use super::{confirm, with_fan_out_hint};
 use crate::args::{
@@ -11,7 +11,6 @@ use crate::args::{
     SeekArgs, SubscribeArgs,
 };
 use crate::backfill;
-use crate::human;
 use crate::output::{Fields, Rows, print_objects};
 
 pub(super) async fn subscribe(global: &Global, headwater: &Headwater, args: &SubscribeArgs) -> Result<()> {
@@ -122,35 +121,23 @@ pub(super) async fn policy(global: &Global, headwater: &Headwater, args: &Policy
     let topic = headwater.topics().get(topic).await?.settings;
     let mut fields = Fields::default();
     fields.push("group", json!(group));
-    let mut duration = |name, own: Option<std::time::Duration>, of_topic| {
-        let said = own.map_or_else(|| as_topic(human::duration(of_topic)), human::duration);
-        fields.said(name, json!(own.map(human::ms)), said);
-    };
-    duration("lease_ms", policy.lease, topic.lease);
-    duration("backoff_initial_ms", policy.backoff_initial, topic.backoff_initial);
-    duration("backoff_max_ms", policy.backoff_max, topic.backoff_max);
-    let attempts = policy.max_attempts;
-    let said = attempts.map_or_else(|| as_topic(topic.max_attempts.to_string()), |own| own.to_string());
-    fields.said("max_attempts", json!(attempts), said);
+    let own = json!(policy);
+    let mut effective = Map::new();
+    for (name, value, words) in policy.apply_to(&topic).described() {
+        let Some(own) = own.get(&name) else { continue };
+        let words = if own.is_null() { words + " (the topic's)" } else { words };
+        effective.insert(name.clone(), value);
+        fields.said(name, own.clone(), words);
+    }
     if global.output == Output::Json {
         // People read it beside each value.
-        let effective = json!({
-            "lease_ms": human::ms(policy.lease.unwrap_or(topic.lease)),
-            "backoff_initial_ms": human::ms(policy.backoff_initial.unwrap_or(topic.backoff_initial)),
-            "backoff_max_ms": human::ms(policy.backoff_max.unwrap_or(topic.backoff_max)),
-            "max_attempts": attempts.unwrap_or(topic.max_attempts),
-        });
-        fields.push("effective", effective);
+        fields.push("effective", effective.into());
     }
     fields.print(global.output)
 }
 
 fn of<T>(said: Option<PolicyValue<T>>, before: Option<T>) -> Option<T> {
     said.map_or(before, |PolicyValue(value)| value)
-}
-
-fn as_topic(value: String) -> String {
-    value + " (the topic's)"
 }
 
 pub(super) async fn release_lease(

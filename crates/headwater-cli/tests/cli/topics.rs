@@ -59,7 +59,7 @@ fn every_flag(place: &Place) {
         "max_retention_ms": 3 * DAY_MS, "zero_subscription_retention_ms": 14_400_000,
         "block_writes_on_zero_subscriptions": true, "zombie_subscription_ttl_ms": 5 * DAY_MS, "lease_ms": 6_000,
         "max_attempts": 7, "backoff_initial_ms": 8, "backoff_max_ms": 9_000, "ordering": "key", "lanes": 10,
-        "storage": "dedicated, rows:1100", "payload_bytes_max": 1200, "dedup_window_ms": 13_000,
+        "storage": "dedicated by rows:1100", "payload_bytes_max": 1200, "dedup_window_ms": 13_000,
         "heartbeat_interval_ms": 14_000, "heartbeat_timeout_ms": 150_000, "ack_log": true, "gap_patience_ms": 16,
     });
     for (name, value) in expected.as_object().unwrap() {

@@ -1,4 +1,4 @@
-//! A topic about to be created: every setting has its word.
+//! A topic about to be created. What many programs choose has a word of its own; all of it is in [`TopicSettings`].
 
 use std::sync::Arc;
 use std::time::Duration;

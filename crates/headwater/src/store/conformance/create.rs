@@ -4,39 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::case::{Case, Scene, failed, group, payloads_of, topic};
+use super::settings::unusual;
 use crate::error::ErrorKind;
 use crate::message::NewMessage;
 use crate::subscription::Start;
-use crate::topic::{Ordering, Partition, Semantics, Storage, TopicSettings, Tracking};
-
-fn unusual() -> TopicSettings {
-    TopicSettings {
-        semantics: Semantics::PubSub,
-        lease: Duration::from_millis(12_345),
-        max_attempts: 3,
-        backoff_initial: Duration::from_millis(7),
-        backoff_max: Duration::from_secs(366 * 24 * 3600),
-        ordering: Ordering::Key,
-        lanes: 256,
-        payload_bytes_max: 64 * 1024 * 1024,
-        dedup_window: Duration::ZERO,
-        gap_patience: Duration::from_millis(1),
-        tracking: Tracking::ReferenceCounting,
-        message_retention: None,
-        max_retention: Some(Duration::from_secs(91)),
-        zero_subscription_retention: Duration::from_secs(92),
-        block_writes_on_zero_subscriptions: true,
-        zombie_subscription_ttl: Duration::from_secs(93),
-        storage: Storage::Dedicated(Partition::Rows(5_000)),
-        heartbeat_interval: Duration::from_secs(7),
-        heartbeat_timeout: Duration::from_secs(70),
-        ack_log: true,
-    }
-}
+use crate::topic::{Ordering, Partition, Storage, TopicSettings, Tracking};
 
 /// Every setting comes back as it was given, also after a restart.
 pub async fn topic_settings_round_trip(case: &Case) {
     let store = case.open().await;
+    for (unusual, usual) in unusual().described().into_iter().zip(TopicSettings::default().described()) {
+        assert!(unusual.0 == usual.0 && unusual.1 != usual.1, "{} is not tried", unusual.0);
+    }
     let (name, plain) = (topic("unusual"), topic("plain"));
     let created = store.create_topic(&name, &unusual()).await.unwrap();
     assert_eq!((&created.name, &created.settings), (&name, &unusual()));
@@ -78,26 +57,29 @@ pub async fn other_settings_are_a_conflict(case: &Case) {
     assert_eq!(store.topics().await.unwrap().len(), 1);
 }
 
-/// Settings outside their limits are refused by name, and no topic is there.
+/// Settings outside their limits are refused by name and rule, and no topic is there.
 pub async fn bad_settings_are_refused(case: &Case) {
     let store = case.open().await;
     let year = Duration::from_secs(367 * 24 * 3600);
     let good = TopicSettings::default;
     for (field, bad) in [
-        ("lease", TopicSettings { lease: year, ..good() }),
-        ("backoff_initial", TopicSettings { backoff_initial: year, ..good() }),
-        ("backoff_max", TopicSettings { backoff_max: year, ..good() }),
-        ("dedup_window", TopicSettings { dedup_window: year, ..good() }),
-        ("gap_patience", TopicSettings { gap_patience: year, ..good() }),
-        ("max_attempts", TopicSettings { max_attempts: 0, ..good() }),
-        ("max_attempts", TopicSettings { max_attempts: 1_001, ..good() }),
-        ("lanes", TopicSettings { lanes: 0, ..good() }),
-        ("lanes", TopicSettings { lanes: 257, ..good() }),
-        ("payload_bytes_max", TopicSettings { payload_bytes_max: 0, ..good() }),
-        ("payload_bytes_max", TopicSettings { payload_bytes_max: 64 * 1024 * 1024 + 1, ..good() }),
+        ("lease: longer than 366 days", TopicSettings { lease: year, ..good() }),
+        ("backoff_initial: longer than 366 days", TopicSettings { backoff_initial: year, ..good() }),
+        ("backoff_max: longer than 366 days", TopicSettings { backoff_max: year, ..good() }),
+        ("dedup_window: longer than 366 days", TopicSettings { dedup_window: year, ..good() }),
+        ("gap_patience: longer than 366 days", TopicSettings { gap_patience: year, ..good() }),
+        ("max_attempts: must be from 1 to 1000", TopicSettings { max_attempts: 0, ..good() }),
+        ("max_attempts: must be from 1 to 1000", TopicSettings { max_attempts: 1_001, ..good() }),
+        ("lanes: must be from 1 to 256", TopicSettings { lanes: 0, ..good() }),
+        ("lanes: must be from 1 to 256", TopicSettings { lanes: 257, ..good() }),
+        ("payload_bytes_max: must be from 1 to 67108864", TopicSettings { payload_bytes_max: 0, ..good() }),
+        (
+            "payload_bytes_max: must be from 1 to 67108864",
+            TopicSettings { payload_bytes_max: 64 * 1024 * 1024 + 1, ..good() },
+        ),
     ] {
         let error = failed(store.create_topic(&topic("bad"), &bad).await, ErrorKind::InvalidInput);
-        assert!(error.to_string().contains(field), "{field} is not named: {error}");
+        assert!(error.to_string().contains(field), "{field} is not said: {error}");
     }
     assert_eq!(store.topics().await.unwrap(), []);
 }

@@ -10,6 +10,8 @@ macro_rules! conformance_life_cases {
             settings,
             [
                 every_setting_can_be_altered,
+                settings_are_kept_in_whole_milliseconds,
+                an_alteration_is_audited_as_what_changed,
                 an_altered_topic_behaves_so_at_once,
                 pub_sub_becomes_a_queue_only_with_one_group,
                 a_queue_becomes_pub_sub,

@@ -11,6 +11,32 @@ use crate::topic::{Ordering, Partition, Preset, Semantics, Storage, TopicSetting
 
 const CENTURY: Duration = Duration::from_secs(101 * 366 * 24 * 3_600);
 
+/// Every setting otherwise than by default.
+pub(super) fn unusual() -> TopicSettings {
+    TopicSettings {
+        semantics: Semantics::PubSub,
+        lease: Duration::from_millis(12_345),
+        max_attempts: 3,
+        backoff_initial: Duration::from_millis(7),
+        backoff_max: Duration::from_secs(366 * 24 * 3600),
+        ordering: Ordering::Key,
+        lanes: 256,
+        payload_bytes_max: 64 * 1024 * 1024,
+        dedup_window: Duration::ZERO,
+        gap_patience: Duration::from_millis(1),
+        tracking: Tracking::ReferenceCounting,
+        message_retention: None,
+        max_retention: Some(Duration::from_secs(91)),
+        zero_subscription_retention: Duration::from_secs(92),
+        block_writes_on_zero_subscriptions: true,
+        zombie_subscription_ttl: Duration::from_secs(93),
+        storage: Storage::Dedicated(Partition::Rows(5_000)),
+        heartbeat_interval: Duration::from_secs(7),
+        heartbeat_timeout: Duration::from_secs(70),
+        ack_log: true,
+    }
+}
+
 /// One change of each setting, on top of the defaults of a fan-out topic.
 fn changes() -> Vec<(&'static str, TopicSettings)> {
     let base = TopicSettings::pub_sub;
@@ -67,6 +93,61 @@ pub async fn every_setting_can_be_altered(case: &Case) {
             assert_eq!(store.topic(&name).await.unwrap().settings, TopicSettings::pub_sub(), "{what} back");
         }
     }
+}
+
+/// Durations are kept in whole milliseconds, rounded up, and are then no other settings.
+pub async fn settings_are_kept_in_whole_milliseconds(case: &Case) {
+    let store = case.open().await;
+    let (lease, kept) = (Duration::from_nanos(1_000_001), Some(Duration::from_nanos(1)));
+    let odd = TopicSettings { lease, message_retention: kept, ..TopicSettings::default() };
+    let (lease, kept) = (Duration::from_millis(2), Some(Duration::from_millis(1)));
+    let whole = TopicSettings { lease, message_retention: kept, ..TopicSettings::default() };
+    let created = store.create_topic(&topic("odd"), &odd).await.unwrap();
+    assert_eq!(created.settings, whole);
+    assert_eq!(store.create_topic(&topic("odd"), &odd).await.unwrap(), created);
+    assert_eq!(store.alter_topic(&topic("odd"), &odd).await.unwrap(), created);
+}
+
+/// The audit says what was changed from what to what, as it is stored: the same on every engine.
+pub async fn an_alteration_is_audited_as_what_changed(case: &Case) {
+    let store = case.open().await;
+    let detail = async || -> serde_json::Value {
+        let entry = store.audit(1).await.unwrap().remove(0);
+        assert_eq!(entry.act, "alter_topic");
+        serde_json::from_str(&entry.detail).unwrap()
+    };
+    let base = TopicSettings::pub_sub().described();
+    for (index, (what, settings)) in changes().into_iter().enumerate() {
+        let name = topic(&format!("topic-{index}"));
+        store.create_topic(&name, &TopicSettings::pub_sub()).await.unwrap();
+        store.alter_topic(&name, &settings).await.unwrap();
+        let both = base.iter().zip(settings.described());
+        let changed = both.filter(|(from, to)| from.1 != to.1);
+        let expected: serde_json::Value =
+            changed.map(|(from, to)| (to.0, serde_json::json!({ "from": from.1, "to": to.1 }))).collect();
+        assert_eq!(detail().await, expected, "{what}");
+        store.alter_topic(&name, &settings).await.unwrap();
+        assert_eq!(detail().await, serde_json::json!({}), "{what}, the second time");
+    }
+    let name = topic("in full");
+    store.create_topic(&name, &TopicSettings::pub_sub()).await.unwrap();
+    let settings = TopicSettings {
+        lease: Duration::from_micros(1_500),
+        message_retention: None,
+        block_writes_on_zero_subscriptions: true,
+        storage: Storage::Dedicated(Partition::Rows(1_000)),
+        tracking: Tracking::ReferenceCounting,
+        ..TopicSettings::pub_sub()
+    };
+    store.alter_topic(&name, &settings).await.unwrap();
+    let expected = serde_json::json!({
+        "lease_ms": { "from": 300_000, "to": 2 },
+        "message_retention_ms": { "from": 86_400_000, "to": null },
+        "block_writes_on_zero_subscriptions": { "from": false, "to": true },
+        "storage": { "from": "shared", "to": "dedicated by rows:1000" },
+        "tracking": { "from": "offset_watermark", "to": "reference_counting" },
+    });
+    assert_eq!(detail().await, expected);
 }
 
 /// What is altered holds for the next message and the next hand-out, without a new subscription.
@@ -175,36 +256,63 @@ pub async fn presets_keep_and_block_as_they_say(case: &Case) {
     }
 }
 
-/// Refused by name when it is made and when it is altered, and nothing is changed.
+/// Refused by name and rule when it is made and when it is altered, and nothing is changed.
 pub async fn bad_settings_are_refused_by_name(case: &Case) {
     let scene = case.pub_sub().await;
     let good = TopicSettings::pub_sub;
     let secs = Duration::from_secs;
     for (field, bad) in [
-        ("message_retention", TopicSettings { message_retention: Some(CENTURY), ..good() }),
-        ("max_retention", TopicSettings { max_retention: Some(CENTURY), ..good() }),
-        ("max_retention", TopicSettings { max_retention: Some(Duration::ZERO), ..good() }),
-        ("message_retention", TopicSettings { max_retention: Some(Duration::from_millis(1)), ..good() }),
-        ("backoff_initial", TopicSettings { backoff_initial: secs(301), ..good() }),
-        ("zero_subscription_retention", TopicSettings { zero_subscription_retention: CENTURY, ..good() }),
-        ("zombie_subscription_ttl", TopicSettings { zombie_subscription_ttl: CENTURY, ..good() }),
         (
-            "block_writes_on_zero_subscriptions",
+            "message_retention: longer than 100 years",
+            TopicSettings { message_retention: Some(CENTURY), ..good() },
+        ),
+        ("max_retention: longer than 100 years", TopicSettings { max_retention: Some(CENTURY), ..good() }),
+        (
+            "max_retention: must be longer than zero",
+            TopicSettings { max_retention: Some(Duration::ZERO), ..good() },
+        ),
+        (
+            "message_retention: 1d is longer than max_retention, 1ms",
+            TopicSettings { max_retention: Some(Duration::from_millis(1)), ..good() },
+        ),
+        (
+            "backoff_initial: 301s is longer than backoff_max, 5m",
+            TopicSettings { backoff_initial: secs(301), ..good() },
+        ),
+        (
+            "zero_subscription_retention: longer than 100 years",
+            TopicSettings { zero_subscription_retention: CENTURY, ..good() },
+        ),
+        (
+            "zombie_subscription_ttl: longer than 100 years",
+            TopicSettings { zombie_subscription_ttl: CENTURY, ..good() },
+        ),
+        (
+            "block_writes_on_zero_subscriptions: a queue never blocks",
             TopicSettings { block_writes_on_zero_subscriptions: true, ..TopicSettings::default() },
         ),
-        ("heartbeat_interval", TopicSettings { heartbeat_interval: Duration::from_millis(99), ..good() }),
-        ("heartbeat_timeout", TopicSettings { heartbeat_timeout: secs(119), ..good() }),
-        ("heartbeat_timeout", TopicSettings { heartbeat_timeout: CENTURY, ..good() }),
-        ("partition rows", TopicSettings { storage: Storage::Dedicated(Partition::Rows(999)), ..good() }),
-        ("max_attempts", TopicSettings { max_attempts: 0, ..good() }),
-        ("lanes", TopicSettings { lanes: 257, ..good() }),
+        (
+            "heartbeat_interval: must be at least 100 ms",
+            TopicSettings { heartbeat_interval: Duration::from_millis(99), ..good() },
+        ),
+        (
+            "heartbeat_timeout: must be at least twice heartbeat_interval",
+            TopicSettings { heartbeat_timeout: secs(119), ..good() },
+        ),
+        ("heartbeat_timeout: longer than 366 days", TopicSettings { heartbeat_timeout: CENTURY, ..good() }),
+        (
+            "partition rows: must be from 1000 to",
+            TopicSettings { storage: Storage::Dedicated(Partition::Rows(999)), ..good() },
+        ),
+        ("max_attempts: must be from 1 to 1000", TopicSettings { max_attempts: 0, ..good() }),
+        ("lanes: must be from 1 to 256", TopicSettings { lanes: 257, ..good() }),
     ] {
         for answer in [
             scene.store.create_topic(&topic("bad"), &bad).await,
             scene.store.alter_topic(&scene.topic, &bad).await,
         ] {
             let error = failed(answer, ErrorKind::InvalidInput);
-            assert!(error.to_string().contains(field), "{field} is not named: {error}");
+            assert!(error.to_string().contains(field), "{field} is not said: {error}");
         }
     }
     assert_eq!(scene.store.topics().await.unwrap().len(), 1);

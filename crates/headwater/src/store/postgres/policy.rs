@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use tokio_postgres::Row;
-use tokio_postgres::types::ToSql;
+use tokio_postgres::types::{Json, ToSql};
 
-use super::time::{millis, stored};
+use super::time::stored;
 use super::{PostgresStore, topic};
 use crate::error::{Error, Result};
 use crate::name::{GroupName, TopicName};
@@ -25,16 +25,7 @@ pub(super) async fn set(
         .query(
             &format!("giving group {group} of topic {name} a policy"),
             &store.statements.policy_set,
-            &[
-                &name.as_str(),
-                &group.as_str(),
-                &policy.lease.map(millis),
-                &policy.max_attempts.map(u32::cast_signed),
-                &policy.backoff_initial.map(millis),
-                &policy.backoff_max.map(millis),
-                &store.actor,
-                &store.clock.injected(),
-            ],
+            &[&name.as_str(), &group.as_str(), &Json(policy), &store.actor, &store.clock.injected()],
         )
         .await?;
     match stored::<_, &str>(&rows[0], "state")? {
@@ -66,9 +57,11 @@ pub(super) async fn settings_of(
     let ids: Vec<i32> = subscriptions.iter().map(|subscription| subscription.0).collect();
     let (doing, sql) = ("reading the settings of subscriptions", &store.statements.policy_settings);
     let rows = store.connections.query(doing, sql, &[&ids]).await?;
-    rows.iter()
-        .map(|row| Ok((SubscriptionId(stored(row, "subscription_id")?), topic::topic_of(row)?.settings)))
-        .collect()
+    let settings_of = |row| {
+        let Json(settings) = stored(row, "settings")?;
+        Ok((SubscriptionId(stored(row, "subscription_id")?), policy_of(row)?.apply_to(&settings)))
+    };
+    rows.iter().map(settings_of).collect()
 }
 
 pub(super) fn policy_of(row: &Row) -> Result<DeliveryPolicy> {

@@ -2,19 +2,15 @@
 
 use std::time::Duration;
 
-use serde_json::json;
 use tokio_postgres::Row;
-use tokio_postgres::types::ToSql;
+use tokio_postgres::types::{Json, ToSql};
 
-use super::time::{millis, stored};
+use super::time::stored;
 use super::{PostgresStore, fault};
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::Offset;
 use crate::name::TopicName;
-use crate::topic::{
-    Ordering, Progress, Semantics, Storage, Topic, TopicId, TopicSettings, TopicStatus, Tracking,
-    exists_otherwise,
-};
+use crate::topic::{Progress, Topic, TopicId, TopicSettings, TopicStatus, exists_otherwise};
 
 /// How often the log is asked for, and the pause in between: about five seconds in all.
 const LOG_ATTEMPTS: u32 = 12;
@@ -27,11 +23,10 @@ pub(super) async fn create(
     settings: &TopicSettings,
 ) -> Result<Topic> {
     settings.validate()?;
-    let params: [&(dyn ToSql + Sync); 3] = [&name.as_str(), &columns_of(settings), &store.clock.injected()];
+    let params: [&(dyn ToSql + Sync); 3] = [&name.as_str(), &Json(settings), &store.clock.injected()];
     save(store, &format!("creating topic {name}"), &store.statements.topic_create, &params).await?;
     let topic = get(store, name).await?;
-    // As they are stored: durations are kept in milliseconds.
-    if columns_of(&topic.settings) != columns_of(settings) {
+    if topic.settings != settings.as_stored() {
         return Err(exists_otherwise(name, &topic.settings, settings));
     }
     Ok(topic)
@@ -44,7 +39,7 @@ pub(super) async fn alter(
 ) -> Result<Topic> {
     settings.validate()?;
     let params: [&(dyn ToSql + Sync); 4] =
-        [&name.as_str(), &columns_of(settings), &store.actor, &store.clock.injected()];
+        [&name.as_str(), &Json(settings), &store.actor, &store.clock.injected()];
     save(store, &format!("changing topic {name}"), &store.statements.alter_topic, &params).await?;
     get(store, name).await
 }
@@ -100,72 +95,10 @@ fn status_of(row: &Row) -> Result<TopicStatus> {
     })
 }
 
-/// Settings as the columns of the table `topic`, in JSON.
-fn columns_of(settings: &TopicSettings) -> String {
-    let (storage, partition, partition_rows) = settings.storage.words();
-    json!({
-        "semantics": settings.semantics.as_str(),
-        "tracking": settings.tracking.as_str(),
-        "message_retention_ms": settings.message_retention.map(millis),
-        "max_retention_ms": settings.max_retention.map(millis),
-        "zero_subscription_retention_ms": millis(settings.zero_subscription_retention),
-        "block_writes": settings.block_writes_on_zero_subscriptions,
-        "zombie_subscription_ttl_ms": millis(settings.zombie_subscription_ttl),
-        "lease_ms": millis(settings.lease),
-        "max_attempts": settings.max_attempts,
-        "backoff_initial_ms": millis(settings.backoff_initial),
-        "backoff_max_ms": millis(settings.backoff_max),
-        "ordering": settings.ordering.as_str(),
-        "lanes": settings.lanes,
-        "storage": storage,
-        "partition": partition,
-        "partition_rows": partition_rows,
-        "payload_bytes_max": settings.payload_bytes_max,
-        "dedup_window_ms": millis(settings.dedup_window),
-        "heartbeat_interval_ms": millis(settings.heartbeat_interval),
-        "heartbeat_timeout_ms": millis(settings.heartbeat_timeout),
-        "ack_log": settings.ack_log,
-        "gap_patience_ms": millis(settings.gap_patience),
-    })
-    .to_string()
-}
-
-pub(super) fn topic_of(row: &Row) -> Result<Topic> {
-    let duration =
-        |millis: i64| Duration::from_millis(u64::try_from(millis).expect("the schema checks durations"));
-    let millis = |column: &str| stored(row, column).map(duration);
-    let maybe = |column: &str| stored::<_, Option<i64>>(row, column).map(|millis| millis.map(duration));
-    let number = |column: &str| {
-        stored::<_, i32>(row, column).map(|number| u32::try_from(number).expect("the schema checks numbers"))
-    };
+fn topic_of(row: &Row) -> Result<Topic> {
     Ok(Topic {
         topic_id: TopicId(stored(row, "topic_id")?),
         name: TopicName::new(stored::<_, String>(row, "name")?)?,
-        settings: TopicSettings {
-            semantics: Semantics::parse(stored(row, "semantics")?)?,
-            tracking: Tracking::parse(stored(row, "tracking")?)?,
-            message_retention: maybe("message_retention_ms")?,
-            max_retention: maybe("max_retention_ms")?,
-            zero_subscription_retention: millis("zero_subscription_retention_ms")?,
-            block_writes_on_zero_subscriptions: stored(row, "block_writes")?,
-            zombie_subscription_ttl: millis("zombie_subscription_ttl_ms")?,
-            lease: millis("lease_ms")?,
-            max_attempts: number("max_attempts")?,
-            backoff_initial: millis("backoff_initial_ms")?,
-            backoff_max: millis("backoff_max_ms")?,
-            ordering: Ordering::parse(stored(row, "ordering")?)?,
-            lanes: u16::try_from(number("lanes")?).expect("lanes fit 16 bits"),
-            storage: Storage::parse(
-                stored(row, "storage")?,
-                stored(row, "partition")?,
-                stored(row, "partition_rows")?,
-            )?,
-            payload_bytes_max: number("payload_bytes_max")? as usize,
-            dedup_window: millis("dedup_window_ms")?,
-            heartbeat_interval: millis("heartbeat_interval_ms")?,
-            heartbeat_timeout: millis("heartbeat_timeout_ms")?,
-            ack_log: stored(row, "ack_log")?,
-            gap_patience: millis("gap_patience_ms")?,
-        },
+        settings: stored::<_, Json<_>>(row, "settings")?.0,
     })
 }

@@ -318,7 +318,7 @@ impl Stored {
             topic: TopicId(row.get(1)?),
             topic_name: decode::name(row, 2)?,
             group: row.get(3)?,
-            tracking: Tracking::parse(&row.get::<_, String>(4)?).map_err(|error| unknown(4, error))?,
+            tracking: decode::word(row, 4)?,
             state: BackfillState::parse(&row.get::<_, String>(5)?).map_err(|error| unknown(5, error))?,
             first: row.get(6)?,
             last: row.get(7)?,

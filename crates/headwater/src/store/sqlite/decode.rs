@@ -8,6 +8,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use rusqlite::types::ValueRef;
 use rusqlite::{Row, Statement};
+use serde::de::value::{Error as ValueError, StringDeserializer};
+use serde::de::{DeserializeOwned, IntoDeserializer};
 use uuid::Uuid;
 
 use crate::error::Result;
@@ -111,12 +113,6 @@ pub(super) fn timestamp(row: &Row<'_>, at: usize) -> rusqlite::Result<Timestamp>
     Timestamp::from_millisecond(row.get(at)?).map_err(|error| unreadable(at, error))
 }
 
-/// Milliseconds of time.
-pub(super) fn duration(row: &Row<'_>, at: usize) -> rusqlite::Result<Duration> {
-    let millis: i64 = row.get(at)?;
-    Ok(Duration::from_millis(u64::try_from(millis).unwrap_or_default()))
-}
-
 /// Milliseconds since 1970, or NULL.
 pub(super) fn optional_timestamp(row: &Row<'_>, at: usize) -> rusqlite::Result<Option<Timestamp>> {
     let millis: Option<i64> = row.get(at)?;
@@ -142,6 +138,19 @@ pub(super) fn parsed<T>(
 ) -> rusqlite::Result<T> {
     let text = readable(row.get_ref(at)?.as_bytes().map_err(|error| unreadable(at, error))?);
     parse(&text).map_err(|error| unreadable(at, error))
+}
+
+/// A word that stands for a choice.
+pub(super) fn word<T: DeserializeOwned>(row: &Row<'_>, at: usize) -> rusqlite::Result<T> {
+    let text: String = row.get(at)?;
+    let word: StringDeserializer<ValueError> = text.into_deserializer();
+    T::deserialize(word).map_err(|error| unreadable(at, error))
+}
+
+/// JSON.
+pub(super) fn json<T: DeserializeOwned>(row: &Row<'_>, at: usize) -> rusqlite::Result<T> {
+    let text = row.get_ref(at)?.as_bytes().map_err(|error| unreadable(at, error))?;
+    serde_json::from_slice(text).map_err(|error| unreadable(at, error))
 }
 
 /// All rows of a statement through one function.

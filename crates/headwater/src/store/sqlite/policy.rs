@@ -4,7 +4,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::fault::Attempt;
 use super::work::Work;
-use super::{audit, decode, group, millis, topic};
+use super::{audit, decode, group, millis};
 use crate::error::Error;
 use crate::name::{GroupName, TopicName};
 use crate::subscription::{DeliveryPolicy, SubscriptionId, SubscriptionState};
@@ -42,8 +42,12 @@ pub(super) fn settings_of(
     let mut statement = connection.prepare_cached(super::sql!(policy.settings))?;
     let mut found = Vec::with_capacity(subscriptions.len());
     for subscription in subscriptions {
-        let topic = statement.query_row([subscription.0], topic::read).optional()?;
-        found.extend(topic.map(|topic| (*subscription, topic.settings)));
+        let settings = statement
+            .query_row([subscription.0], |row| {
+                Ok(policy_of(row)?.apply_to(&decode::json::<TopicSettings>(row, 4)?))
+            })
+            .optional()?;
+        found.extend(settings.map(|settings| (*subscription, settings)));
     }
     Ok(found)
 }
@@ -59,20 +63,13 @@ pub(super) fn set(
     let (topic, found) = group::get_alive(work.connection, name, group, "set_policy")?;
     // The rules of a topic's settings are those of a policy.
     policy.apply_to(&topic.settings).validate()?;
-    let lease_ms = policy.lease.map(millis);
-    let backoff_ms = [policy.backoff_initial, policy.backoff_max].map(|time| time.map(millis));
     work.connection.prepare_cached(super::sql!(policy.set))?.execute(params![
         found.subscription_id,
-        lease_ms,
+        policy.lease.map(millis),
         policy.max_attempts,
-        backoff_ms[0],
-        backoff_ms[1]
+        policy.backoff_initial.map(millis),
+        policy.backoff_max.map(millis)
     ])?;
-    let detail = serde_json::json!({
-        "lease_ms": lease_ms,
-        "max_attempts": policy.max_attempts,
-        "backoff_initial_ms": backoff_ms[0],
-        "backoff_max_ms": backoff_ms[1],
-    });
+    let detail = serde_json::json!(policy);
     audit::note(work, actor, "set_policy", Some(name.as_str()), Some(group.as_str()), &detail)
 }

@@ -44,7 +44,7 @@ impl Extent {
         Ok(Extent {
             topic,
             name: decode::name(row, 0)?,
-            tracking: Tracking::parse(&row.get::<_, String>(1)?).map_err(|error| unknown(1, error))?,
+            tracking: decode::word(row, 1)?,
             head: row.get(2)?,
             first: row.get(3)?,
             zero_until: row.get(4)?,
@@ -177,7 +177,7 @@ impl Standing {
 
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         let state = SubscriptionState::parse(&row.get::<_, String>(2)?).map_err(|error| unknown(2, error))?;
-        let semantics = Semantics::parse(&row.get::<_, String>(9)?).map_err(|error| unknown(9, error))?;
+        let semantics = decode::word::<Semantics>(row, 9)?;
         Ok(Standing {
             subscription_id: row.get(0)?,
             group: row.get(1)?,

@@ -1,9 +1,7 @@
 //! Topics: create, change, get, list.
 
-use std::time::Duration;
-
-use rusqlite::types::Value;
-use rusqlite::{Connection, OptionalExtension, Row};
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use serde_json::{Map, Value, json};
 
 use super::fault::Attempt;
 use super::publish::DEDUP_SLACK_MS;
@@ -13,13 +11,12 @@ use crate::error::Error;
 use crate::message::Offset;
 use crate::name::TopicName;
 use crate::topic::{
-    Ordering, Progress, Semantics, Storage, Topic, TopicId, TopicSettings, TopicStatus, Tracking,
-    exists_otherwise,
+    Progress, Semantics, Topic, TopicId, TopicSettings, TopicStatus, Tracking, exists_otherwise,
 };
 
 /// Creates a topic, or answers the one that is there if its settings are the same.
 pub(super) fn create(work: &mut Work<'_>, name: &TopicName, settings: &TopicSettings) -> Attempt<Topic> {
-    let settings = stored_form(settings);
+    let settings = settings.as_stored();
     if let Some(topic) = find(work.connection, name)? {
         if topic.settings == settings {
             return Ok(topic);
@@ -39,9 +36,11 @@ pub(super) fn insert(
     settings: &TopicSettings,
     now_ms: i64,
 ) -> Attempt<()> {
-    let mut parameters = vec![Value::from(name.as_str().to_owned()), Value::from(now_ms)];
-    parameters.extend(values(settings));
-    connection.prepare_cached(super::sql!(topic_create))?.execute(rusqlite::params_from_iter(parameters))?;
+    connection.prepare_cached(super::sql!(topic_create))?.execute(params![
+        name.as_str(),
+        now_ms,
+        Value::from(settings.to_map()).to_string()
+    ])?;
     Ok(())
 }
 
@@ -52,14 +51,10 @@ pub(super) fn alter(
     settings: &TopicSettings,
     actor: &str,
 ) -> Attempt<Topic> {
-    let settings = stored_form(settings);
+    let settings = settings.as_stored();
     let before = get(work.connection, name)?;
     check_alter(work.connection, &before, &settings)?;
-    let mut parameters = vec![Value::from(before.topic_id.0)];
-    parameters.extend(values(&settings));
-    work.connection
-        .prepare_cached(super::sql!(alter_topic))?
-        .execute(rusqlite::params_from_iter(parameters))?;
+    let detail = store(work.connection, before.topic_id, &settings)?;
     if settings.dedup_window < before.settings.dedup_window {
         shorten_dedup(work, &before, &settings)?;
     }
@@ -69,9 +64,29 @@ pub(super) fn alter(
     if before.settings.tracking != settings.tracking {
         tracking::change_tracking(work, before.topic_id, settings.tracking)?;
     }
-    let detail = difference(&before.settings, &settings);
-    audit::note(work, actor, "alter_topic", Some(name.as_str()), None, &detail)?;
+    audit::note(work, actor, "alter_topic", Some(name.as_str()), None, &detail.into())?;
     Ok(Topic { settings, ..before })
+}
+
+/// Writes these settings over those that are stored, and answers what was changed from what to what. Those that only a later
+/// version knows stay. How it tracks stays too: that is changed by its own step.
+fn store(connection: &Connection, topic: TopicId, settings: &TopicSettings) -> Attempt<Map<String, Value>> {
+    let mut stored: Map<String, Value> = connection
+        .prepare_cached(super::sql!(alter_topic.settings))?
+        .query_row([topic.0], |row| decode::json(row, 0))?;
+    let mut detail = Map::new();
+    for (name, to) in settings.to_map() {
+        let from = stored.get(&name);
+        if from != Some(&to) {
+            detail.insert(name.clone(), json!({ "from": from, "to": to }));
+            if name != "tracking" {
+                stored.insert(name, to);
+            }
+        }
+    }
+    let stored = Value::from(stored).to_string();
+    connection.prepare_cached(super::sql!(alter_topic.store))?.execute(params![topic.0, stored])?;
+    Ok(detail)
 }
 
 /// Ends the known keys by the shorter window. Left as they are, their ends would lie beyond it, and count as those of a
@@ -115,78 +130,6 @@ fn check_alter(connection: &Connection, before: &Topic, settings: &TopicSettings
     Ok(())
 }
 
-/// The columns of the settings, as every statement about them lists them.
-const COLUMNS: [&str; 22] = [
-    "semantics",
-    "lease_ms",
-    "max_attempts",
-    "backoff_initial_ms",
-    "backoff_max_ms",
-    "ordering",
-    "lanes",
-    "payload_bytes_max",
-    "dedup_window_ms",
-    "gap_patience_ms",
-    "tracking",
-    "message_retention_ms",
-    "max_retention_ms",
-    "zero_subscription_retention_ms",
-    "block_writes",
-    "zombie_subscription_ttl_ms",
-    "heartbeat_interval_ms",
-    "heartbeat_timeout_ms",
-    "storage",
-    "partition",
-    "partition_rows",
-    "ack_log",
-];
-
-fn values(settings: &TopicSettings) -> [Value; 22] {
-    let text = |word: &str| Value::from(word.to_owned());
-    let (storage, partition, partition_rows) = settings.storage.words();
-    [
-        text(settings.semantics.as_str()),
-        millis(settings.lease).into(),
-        i64::from(settings.max_attempts).into(),
-        millis(settings.backoff_initial).into(),
-        millis(settings.backoff_max).into(),
-        text(settings.ordering.as_str()),
-        i64::from(settings.lanes).into(),
-        i64::try_from(settings.payload_bytes_max).unwrap_or(i64::MAX).into(),
-        millis(settings.dedup_window).into(),
-        millis(settings.gap_patience).into(),
-        text(settings.tracking.as_str()),
-        settings.message_retention.map(millis).into(),
-        settings.max_retention.map(millis).into(),
-        millis(settings.zero_subscription_retention).into(),
-        settings.block_writes_on_zero_subscriptions.into(),
-        millis(settings.zombie_subscription_ttl).into(),
-        millis(settings.heartbeat_interval).into(),
-        millis(settings.heartbeat_timeout).into(),
-        text(storage),
-        text(partition),
-        partition_rows.into(),
-        settings.ack_log.into(),
-    ]
-}
-
-/// What was changed from what to what, for the audit.
-fn difference(before: &TopicSettings, after: &TopicSettings) -> serde_json::Value {
-    let json = |value: Value| match value {
-        Value::Integer(number) => serde_json::Value::from(number),
-        Value::Text(text) => serde_json::Value::from(text),
-        Value::Null | Value::Real(_) | Value::Blob(_) => serde_json::Value::Null,
-    };
-    let changed = COLUMNS.into_iter().zip(values(before).into_iter().zip(values(after)));
-    let changed = changed.filter(|(_, (from, to))| from != to);
-    changed
-        .map(|(name, (from, to))| {
-            (name.to_owned(), serde_json::json!({ "from": json(from), "to": json(to) }))
-        })
-        .collect::<serde_json::Map<_, _>>()
-        .into()
-}
-
 /// The topic of this name, or `NoSuchTopic`.
 pub(super) fn get(connection: &Connection, name: &TopicName) -> Attempt<Topic> {
     find(connection, name)?.ok_or_else(|| Error::no_such_topic(name.as_str()).into())
@@ -201,20 +144,20 @@ fn find(connection: &Connection, name: &TopicName) -> Attempt<Option<Topic>> {
 pub(super) fn list(connection: &Connection) -> Attempt<Vec<TopicStatus>> {
     let mut statement = connection.prepare_cached(super::sql!(topic_list))?;
     Ok(decode::all(&mut statement, [], |row| {
-        let (head, first): (i64, i64) = (row.get(24)?, row.get(27)?);
-        let watermark: Option<i64> = row.get(28)?;
+        let (head, first): (i64, i64) = (row.get(3)?, row.get(6)?);
+        let watermark: Option<i64> = row.get(7)?;
         let topic = read(row)?;
         let change = Change {
             first,
-            tracked_until: row.get(29)?,
-            change_until: row.get(30)?,
-            lowest_record: row.get(31)?,
+            tracked_until: row.get(8)?,
+            change_until: row.get(9)?,
+            lowest_record: row.get(10)?,
         };
         Ok(TopicStatus {
             head: Offset(head),
             gaps: 0,
-            scheduled: decode::count(row, 25)?,
-            subscriptions: decode::count(row, 26)?,
+            scheduled: decode::count(row, 4)?,
+            subscriptions: decode::count(row, 5)?,
             first: Offset(first),
             watermark: Offset(watermark.map_or(head, |floor| floor.min(head))),
             tracking_change: change.progress(topic.settings.tracking),
@@ -247,65 +190,20 @@ impl Change {
     }
 }
 
-pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<Topic> {
-    let (partition, rows): (String, Option<i64>) = (row.get(21)?, row.get(22)?);
-    let settings = TopicSettings {
-        semantics: decode::parsed(row, 2, Semantics::parse)?,
-        lease: decode::duration(row, 3)?,
-        max_attempts: row.get(4)?,
-        backoff_initial: decode::duration(row, 5)?,
-        backoff_max: decode::duration(row, 6)?,
-        ordering: decode::parsed(row, 7, Ordering::parse)?,
-        lanes: row.get(8)?,
-        payload_bytes_max: row.get::<_, i64>(9)?.try_into().unwrap_or_default(),
-        dedup_window: decode::duration(row, 10)?,
-        gap_patience: decode::duration(row, 11)?,
-        tracking: decode::parsed(row, 12, Tracking::parse)?,
-        message_retention: decode::optional_duration(row, 13)?,
-        max_retention: decode::optional_duration(row, 14)?,
-        zero_subscription_retention: decode::duration(row, 15)?,
-        block_writes_on_zero_subscriptions: row.get(16)?,
-        zombie_subscription_ttl: decode::duration(row, 17)?,
-        heartbeat_interval: decode::duration(row, 18)?,
-        heartbeat_timeout: decode::duration(row, 19)?,
-        storage: decode::parsed(row, 20, |storage| Storage::parse(storage, &partition, rows))?,
-        ack_log: row.get(23)?,
-    };
+/// A topic from its number, name and settings.
+fn read(row: &Row<'_>) -> rusqlite::Result<Topic> {
     Ok(Topic {
         topic_id: TopicId(row.get(0)?),
         name: decode::parsed(row, 1, |name| TopicName::new(name))?,
-        settings,
+        settings: decode::json(row, 2)?,
     })
-}
-
-/// A duration as it reads back: to the millisecond.
-pub(super) fn whole(duration: Duration) -> Duration {
-    Duration::from_millis(millis(duration).try_into().unwrap_or_default())
-}
-
-/// The settings as they read back.
-fn stored_form(settings: &TopicSettings) -> TopicSettings {
-    TopicSettings {
-        message_retention: settings.message_retention.map(whole),
-        max_retention: settings.max_retention.map(whole),
-        zero_subscription_retention: whole(settings.zero_subscription_retention),
-        zombie_subscription_ttl: whole(settings.zombie_subscription_ttl),
-        lease: whole(settings.lease),
-        backoff_initial: whole(settings.backoff_initial),
-        backoff_max: whole(settings.backoff_max),
-        dedup_window: whole(settings.dedup_window),
-        heartbeat_interval: whole(settings.heartbeat_interval),
-        heartbeat_timeout: whole(settings.heartbeat_timeout),
-        gap_patience: whole(settings.gap_patience),
-        ..settings.clone()
-    }
 }
 
 /// Whether publishes that say nothing create topics. Kept in the file, for those in plain SQL.
 pub(super) fn set_auto_create(work: &mut Work<'_>, auto_create: bool, actor: &str) -> Attempt<()> {
     let stored = if auto_create { "1" } else { "0" };
     work.connection.prepare_cached(super::sql!(publish.auto_create))?.execute([stored])?;
-    let detail = serde_json::json!({ "auto_create": auto_create });
+    let detail = json!({ "auto_create": auto_create });
     audit::note(work, actor, "set_auto_create", None, None, &detail)
 }
 

@@ -3,10 +3,7 @@
 -- Parameters: none.
 -- Index: topic_name_key, head_pkey, extent_pkey, gap_pkey, schedule_due, cursor_pkey, outstanding_due; record_pkey while a
 -- change of mode is under way.
-SELECT t.topic_id, t.name, t.semantics, t.tracking, t.message_retention_ms, t.max_retention_ms,
-       t.zero_subscription_retention_ms, t.block_writes, t.zombie_subscription_ttl_ms, t.lease_ms, t.max_attempts,
-       t.backoff_initial_ms, t.backoff_max_ms, t.ordering, t.lanes, t.storage, t.partition, t.partition_rows,
-       t.payload_bytes_max, t.dedup_window_ms, t.heartbeat_interval_ms, t.heartbeat_timeout_ms, t.ack_log, t.gap_patience_ms,
+SELECT t.topic_id, t.name, t.settings,
        h.head, e.first_offset, CASE WHEN w.floor IS NULL THEN least(e.zero_from - 1, w.held) ELSE least(h.head, w.floor) END AS watermark,
        (SELECT count(*) FROM {schema}.gap g WHERE g.topic_id = t.topic_id) AS gaps,
        (SELECT count(*) FROM {schema}.schedule d WHERE d.topic_id = t.topic_id) AS scheduled,

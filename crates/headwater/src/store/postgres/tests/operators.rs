@@ -292,3 +292,29 @@ async fn what_a_process_did_stays_when_it_leaves() {
     assert_eq!((none.activity, none.processes), (totals, 0));
     scene.drop().await;
 }
+
+/// What a later version stored is ignored, and kept when this one alters the topic; what an earlier one did not store takes its
+/// default.
+#[tokio::test]
+async fn settings_of_another_version_are_kept() {
+    let Some(scene) = Scene::new() else { return };
+    let store = scene.open().await;
+    let settings = TopicSettings { backoff_initial: Duration::from_secs(3), ..TopicSettings::default() };
+    store.create_topic(&orders(), &settings).await.unwrap();
+    let client = scene.client().await;
+    let other =
+        "UPDATE {schema}.topic SET settings = (settings || '{\"later\": [1]}') - 'backoff_initial_ms'";
+    client.batch_execute(&scene.sql(other)).await.unwrap();
+    assert_eq!(store.topic(&orders()).await.unwrap().settings, TopicSettings::default());
+    let settings = TopicSettings { message_retention: None, ..TopicSettings::default() };
+    assert_eq!(store.alter_topic(&orders(), &settings).await.unwrap().settings, settings);
+    let kept = "SELECT format('%s %s %s', settings -> 'later', settings -> 'backoff_initial_ms', settings -> 'message_retention_ms')
+                FROM {schema}.topic";
+    let kept: String = client.query_one(&scene.sql(kept), &[]).await.unwrap().get(0);
+    assert_eq!(kept, "[1] 1000 null");
+    // What SQL reads is there whatever is stored.
+    let missing = "UPDATE {schema}.topic SET settings = settings - 'lease_ms'";
+    let refused = client.batch_execute(&scene.sql(missing)).await.unwrap_err();
+    assert_eq!(refused.code().unwrap().code(), "23502", "{refused}");
+    scene.drop().await;
+}

@@ -24,7 +24,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// `None` where no server is given. `settings` are columns of the topic.
+    /// `None` where no server is given. `settings` are the topic's, as in [`Stage::alter`].
     async fn set(settings: &str) -> Option<Self> {
         let scene = Scene::new()?;
         let clock = ManualClock::at(jiff::Timestamp::now());
@@ -34,8 +34,22 @@ impl Stage {
         let topic = store.create_topic(&orders(), &patient).await.unwrap().topic_id;
         let client = scene.client().await;
         let stage = Stage { scene, clock, store: Arc::new(store), client, topic };
-        stage.run(&format!("UPDATE {{schema}}.topic SET {settings}")).await;
+        stage.alter(settings).await;
         Some(stage)
+    }
+
+    /// Changes settings as they are stored, unchecked: `message_retention_ms = 0, ordering = 'key'`.
+    async fn alter(&self, settings: &str) {
+        let settings: Vec<String> = settings
+            .split(',')
+            .map(|setting| setting.trim().split_once(" = ").expect("name = value"))
+            .map(|(name, value)| format!("'{name}', {value}"))
+            .collect();
+        let settings = settings.join(", ");
+        self.run(&format!(
+            "UPDATE {{schema}}.topic SET settings = settings || jsonb_build_object({settings})"
+        ))
+        .await;
     }
 
     async fn run(&self, sql: &str) {
@@ -180,7 +194,7 @@ async fn the_doctor_finds_what_is_broken() {
         ("record_orphan", "DELETE FROM {schema}.message WHERE message_offset = 9"),
         ("record_missing", "DELETE FROM {schema}.record WHERE message_offset = 9"),
         ("pending_below", "UPDATE {schema}.extent SET pending_from = 11"),
-        ("storage_missing", "UPDATE {schema}.topic SET storage = 'dedicated'"),
+        ("storage_missing", "UPDATE {schema}.topic SET settings = settings || '{\"storage\": \"dedicated\"}'"),
         ("partition_missing", "INSERT INTO {schema}.partition VALUES (1, 1, 1000, 'message_t1_o1', now())"),
         ("backfill_failed", "INSERT INTO {schema}.backfill VALUES (1, 'failed', 1, 5, 0, 1, now()) ON CONFLICT DO NOTHING"),
         ("backfill_abandoned", "INSERT INTO {schema}.backfill (subscription_id, state, first_offset, last_offset, checkpoint, rate_max,

@@ -1,5 +1,25 @@
 -- Triggers that keep the tables' own rules. Replaced whole by every program whose text of them differs: edit in place.
 
+-- The columns of headwater_topic that are copies of settings. A setting that SQL does not read has none.
+CREATE TRIGGER headwater_topic_new AFTER INSERT ON headwater_topic
+BEGIN
+    UPDATE headwater_topic SET settings = settings WHERE topic_id = NEW.topic_id;
+END;
+CREATE TRIGGER headwater_topic_copy AFTER UPDATE OF settings ON headwater_topic
+BEGIN
+    UPDATE headwater_topic
+    SET semantics = settings ->> 'semantics', tracking = settings ->> 'tracking', lease_ms = settings ->> 'lease_ms',
+        max_attempts = settings ->> 'max_attempts', payload_bytes_max = settings ->> 'payload_bytes_max',
+        dedup_window_ms = settings ->> 'dedup_window_ms', message_retention_ms = settings ->> 'message_retention_ms',
+        max_retention_ms = settings ->> 'max_retention_ms',
+        zero_subscription_retention_ms = settings ->> 'zero_subscription_retention_ms',
+        block_writes = settings ->> 'block_writes_on_zero_subscriptions',
+        zombie_subscription_ttl_ms = settings ->> 'zombie_subscription_ttl_ms',
+        heartbeat_interval_ms = settings ->> 'heartbeat_interval_ms',
+        heartbeat_timeout_ms = settings ->> 'heartbeat_timeout_ms', ack_log = settings ->> 'ack_log'
+    WHERE topic_id = NEW.topic_id;
+END;
+
 -- headwater_topic.scheduled.
 CREATE TRIGGER headwater_schedule_add AFTER INSERT ON headwater_schedule
 BEGIN

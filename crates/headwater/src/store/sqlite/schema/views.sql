@@ -1,15 +1,16 @@
 -- Views: the tables in readable form, for plain SQL. Replaced whole by every program whose text of them differs: edit in place.
 
 CREATE VIEW headwater_topics AS
-SELECT topic.topic_id, topic.name AS topic, topic.semantics, topic.tracking, topic.ordering, topic.lanes,
-    topic.first_offset AS "first", topic.last_offset AS head,
+SELECT topic.topic_id, topic.name AS topic, topic.semantics, topic.tracking, topic.settings ->> 'ordering' AS ordering,
+    topic.settings ->> 'lanes' AS lanes, topic.first_offset AS "first", topic.last_offset AS head,
     (SELECT count(*) FROM headwater_subscription AS subscription
         WHERE subscription.topic_id = topic.topic_id AND subscription.status <> 'cancelled') AS subscriptions,
     topic.scheduled,
     topic.message_retention_ms, topic.max_retention_ms, topic.zero_subscription_retention_ms,
     topic.block_writes AS block_writes_on_zero_subscriptions, topic.zombie_subscription_ttl_ms,
-    topic.lease_ms, topic.max_attempts, topic.backoff_initial_ms, topic.backoff_max_ms,
-    topic.storage, topic.partition, topic.partition_rows, topic.payload_bytes_max, topic.dedup_window_ms,
+    topic.lease_ms, topic.max_attempts, topic.settings ->> 'backoff_initial_ms' AS backoff_initial_ms,
+    topic.settings ->> 'backoff_max_ms' AS backoff_max_ms, topic.settings ->> 'storage' AS storage,
+    topic.payload_bytes_max, topic.dedup_window_ms,
     topic.heartbeat_interval_ms, topic.heartbeat_timeout_ms, topic.ack_log, topic.removed,
     strftime('%Y-%m-%dT%H:%M:%fZ', topic.created_at_ms / 1000.0, 'unixepoch') AS created_at
 FROM headwater_topic AS topic;
@@ -44,8 +45,8 @@ SELECT subscription.subscription_id, topic.name AS topic, subscription.group_nam
     subscription.reassigned, subscription.missed, subscription.missed_first, subscription.missed_last,
     coalesce(subscription.lease_ms, topic.lease_ms) AS lease_ms,
     coalesce(subscription.max_attempts, topic.max_attempts) AS max_attempts,
-    coalesce(subscription.backoff_initial_ms, topic.backoff_initial_ms) AS backoff_initial_ms,
-    coalesce(subscription.backoff_max_ms, topic.backoff_max_ms) AS backoff_max_ms,
+    coalesce(subscription.backoff_initial_ms, topic.settings ->> 'backoff_initial_ms') AS backoff_initial_ms,
+    coalesce(subscription.backoff_max_ms, topic.settings ->> 'backoff_max_ms') AS backoff_max_ms,
     strftime('%Y-%m-%dT%H:%M:%fZ', subscription.created_at_ms / 1000.0, 'unixepoch') AS created_at
 FROM headwater_subscription AS subscription
 JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id;

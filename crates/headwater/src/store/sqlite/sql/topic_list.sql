@@ -5,12 +5,7 @@
 -- Index:      the unique index on name for the order; headwater_subscription_group for the count; the
 --             primary key of the records; headwater_range_leased, over what is in flight, and headwater_range_place, its
 --             first entry, for the floors
-SELECT topic.topic_id, topic.name, topic.semantics, topic.lease_ms, topic.max_attempts, topic.backoff_initial_ms,
-    topic.backoff_max_ms, topic.ordering, topic.lanes, topic.payload_bytes_max, topic.dedup_window_ms,
-    topic.gap_patience_ms, topic.tracking, topic.message_retention_ms, topic.max_retention_ms,
-    topic.zero_subscription_retention_ms, topic.block_writes, topic.zombie_subscription_ttl_ms,
-    topic.heartbeat_interval_ms, topic.heartbeat_timeout_ms, topic.storage, topic.partition, topic.partition_rows,
-    topic.ack_log, topic.last_offset,
+SELECT topic.topic_id, topic.name, topic.settings, topic.last_offset,
     topic.scheduled,
     (
         SELECT count(*) FROM headwater_subscription AS subscription

@@ -108,7 +108,7 @@ WHERE row_key BETWEEN ?1 AND ?2
 -- Parameters: ?1 topic_id, ?2 tracking, ?3 tracked_until, ?4 change_until
 -- Index:      the primary key
 UPDATE headwater_topic
-SET tracking = ?2, tracked_until = ?3, change_until = ?4
+SET settings = json_set(settings, '$.tracking', ?2), tracked_until = ?3, change_until = ?4
 WHERE topic_id = ?1
 
 -- name: crowd

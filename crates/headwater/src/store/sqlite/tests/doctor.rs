@@ -55,7 +55,12 @@ async fn found_in_counted(sql: &str) -> Vec<&'static str> {
     let place = Place::new();
     let store = place.open().await;
     store.create_topic(&topic("orders"), &TopicSettings::pub_sub()).await.unwrap();
-    place.connect().execute_batch("UPDATE headwater_topic SET tracking = 'reference_counting'").unwrap();
+    place
+        .connect()
+        .execute_batch(
+            "UPDATE headwater_topic SET settings = json_set(settings, '$.tracking', 'reference_counting')",
+        )
+        .unwrap();
     let group = |name: &str| GroupName::new(name).unwrap();
     let a = store.subscribe(&topic("orders"), &group("a"), Start::Beginning).await.unwrap();
     store.subscribe(&topic("orders"), &group("b"), Start::Beginning).await.unwrap();
@@ -95,7 +100,7 @@ async fn every_check_of_the_accounting_finds_its_damage() {
         ("INSERT INTO headwater_mark VALUES (1, 5, 31)".into(), vec!["tracked_until"]),
         ("UPDATE headwater_subscription SET bit = 0 WHERE subscription_id = 3".into(), vec!["shared_bit", "stray_bit", "applied_differs"]),
         ("UPDATE headwater_subscription SET bit = NULL WHERE subscription_id = 3".into(), vec!["missing_bit", "stray_bit"]),
-        ("UPDATE headwater_topic SET tracking = 'offset_watermark'".into(), vec!["idle_bit"]),
+        ("UPDATE headwater_topic SET settings = json_set(settings, '$.tracking', 'offset_watermark')".into(), vec!["idle_bit"]),
         ("UPDATE headwater_subscription SET released_until = 0 WHERE subscription_id = 2".into(), vec!["unreleased"]),
         (format!("UPDATE headwater_record SET required = required | (1 << 63) WHERE row_key = {record}"), vec!["stray_bit"]),
         (format!("UPDATE headwater_record SET completed_at_ms = 1 WHERE row_key = {record}"), vec!["malformed_record"]),

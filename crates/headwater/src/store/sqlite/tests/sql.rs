@@ -241,7 +241,8 @@ async fn a_topic_whose_name_is_not_utf8_stops_nothing() {
     let store = place.open().await;
     let subscription = subscribed(&store, "orders").await;
     let own = place.connect();
-    let sql = "INSERT INTO headwater_topic (name, created_at_ms) VALUES (CAST(x'ff41' AS TEXT), 0)";
+    let sql = "INSERT INTO headwater_topic (name, created_at_ms, settings)
+               SELECT CAST(x'ff41' AS TEXT), 0, settings FROM headwater_topic";
     own.execute(sql, []).unwrap();
     let odd = crate::topic::TopicId(i32::try_from(own.last_insert_rowid()).unwrap());
     let sql = "INSERT INTO headwater_subscription (topic_id, group_name, lanes, start_offset, created_at_ms, status_at_ms, heartbeat_at_ms)
@@ -373,4 +374,50 @@ async fn the_old_command_line_tool_publishes_in_its_own_transaction() {
     assert!(!ok && says.contains("invalid topic"), "{says}");
     assert_eq!(run("SELECT payload FROM headwater_messages;"), (true, "kept\n".into()));
     assert_eq!(drain(&store, &subscription).await, ["kept"]);
+}
+
+/// Plain SQL creates the queue that the library creates, with every setting and every copy of one.
+#[tokio::test]
+async fn sql_creates_a_topic_with_the_settings_of_the_library() {
+    let place = Place::new();
+    let store = place.open().await;
+    let own = place.connect();
+    insert(&own, "topic, payload", "'by-sql', 'x'").unwrap();
+    store.create_topic(&topic("by-library"), &TopicSettings::default()).await.unwrap();
+    let row = |name: &str| -> Vec<rusqlite::types::Value> {
+        let sql = "SELECT semantics, tracking, lease_ms, max_attempts, payload_bytes_max, dedup_window_ms, message_retention_ms,
+                          max_retention_ms, zero_subscription_retention_ms, block_writes, zombie_subscription_ttl_ms,
+                          heartbeat_interval_ms, heartbeat_timeout_ms, ack_log,
+                          (SELECT group_concat(key || ' ' || coalesce(value, 'null')) FROM (
+                               SELECT * FROM json_each(settings) ORDER BY key))
+                   FROM headwater_topic WHERE name = ?1";
+        own.query_row(sql, [name], |row| (0..15).map(|at| row.get(at)).collect()).unwrap()
+    };
+    assert_eq!(row("by-sql"), row("by-library"));
+    assert_eq!(store.topic(&topic("by-sql")).await.unwrap().settings, TopicSettings::default());
+}
+
+/// What a later version stored is ignored, and kept when this one alters the topic; what an earlier one did not store takes its
+/// default.
+#[tokio::test]
+async fn settings_of_another_version_are_kept() {
+    let place = Place::new();
+    let store = place.open().await;
+    let name = topic("orders");
+    store.create_topic(&name, &TopicSettings { lanes: 3, ..TopicSettings::default() }).await.unwrap();
+    let own = place.connect();
+    own.execute(
+        "UPDATE headwater_topic SET settings = json_remove(json_set(settings, '$.later', json('[1]')), '$.lanes')",
+        [],
+    )
+    .unwrap();
+    assert_eq!(store.topic(&name).await.unwrap().settings, TopicSettings::default());
+    let settings = TopicSettings { message_retention: None, ..TopicSettings::default() };
+    assert_eq!(store.alter_topic(&name, &settings).await.unwrap().settings, settings);
+    let kept = "SELECT format('%s %s %s', settings -> 'later', settings -> 'lanes', settings -> 'message_retention_ms')
+                FROM headwater_topic";
+    assert_eq!(own.query_row(kept, [], |row| row.get::<_, String>(0)).unwrap(), "[1] 16 null");
+    // What SQL reads is there whatever is stored.
+    let missing = "UPDATE headwater_topic SET settings = json_remove(settings, '$.lease_ms')";
+    assert!(own.execute(missing, []).unwrap_err().to_string().contains("NOT NULL"));
 }

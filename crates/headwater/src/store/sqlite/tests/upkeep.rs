@@ -34,8 +34,11 @@ impl Scene {
         let store = open_at(&place.path(), options(&clock)).await.unwrap();
         let topic = store.create_topic(&topic("orders"), &TopicSettings::pub_sub()).await.unwrap().topic_id;
         let scene = Scene { place, store, clock, topic };
-        if !settings.is_empty() {
-            scene.sql(&format!("UPDATE headwater_topic SET {settings}"));
+        // As they are stored, unchecked: `message_retention_ms = 0, ordering = 'key'`.
+        for (name, value) in settings.split(',').filter_map(|setting| setting.trim().split_once(" = ")) {
+            scene.sql(&format!(
+                "UPDATE headwater_topic SET settings = json_set(settings, '$.{name}', {value})"
+            ));
         }
         scene
     }

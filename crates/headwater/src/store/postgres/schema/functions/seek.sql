@@ -52,8 +52,7 @@ END $$;
 
 -- Gives a group a delivery policy of its own; nulls take the topic's.
 CREATE OR REPLACE FUNCTION {schema}.set_policy(
-    p_topic text, p_group text, p_lease_ms bigint, p_max_attempts integer, p_backoff_initial_ms bigint, p_backoff_max_ms bigint,
-    p_actor text, p_now timestamptz
+    p_topic text, p_group text, p_policy jsonb, p_actor text, p_now timestamptz
 ) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -61,13 +60,13 @@ DECLARE
 BEGIN
     PERFORM {schema}.hold_claims(ARRAY[s.subscription_id], true);
     UPDATE {schema}.subscription x
-    SET lease_ms = p_lease_ms, max_attempts = p_max_attempts, backoff_initial_ms = p_backoff_initial_ms, backoff_max_ms = p_backoff_max_ms
+    SET lease_ms = n.lease_ms, max_attempts = n.max_attempts, backoff_initial_ms = n.backoff_initial_ms, backoff_max_ms = n.backoff_max_ms
+    FROM jsonb_populate_record(NULL::{schema}.subscription, p_policy) n
     WHERE x.subscription_id = s.subscription_id AND x.status <> 'cancelled';
     IF NOT FOUND THEN
         RETURN 'cancelled';
     END IF;
-    PERFORM {schema}.note_act(p_actor, 'set_policy', p_topic, p_group, jsonb_build_object('lease_ms', p_lease_ms, 'max_attempts',
-        p_max_attempts, 'backoff_initial_ms', p_backoff_initial_ms, 'backoff_max_ms', p_backoff_max_ms), p_now);
+    PERFORM {schema}.note_act(p_actor, 'set_policy', p_topic, p_group, p_policy, p_now);
     RETURN s.status;
 END $$;
 

@@ -28,8 +28,8 @@ BEGIN
 END $$;
 
 -- Creates a topic or returns the one that is there. Concurrent creators meet at the unique name: one wins, the others
--- wait for its commit and then read its row. p_settings has the columns of "topic" by name. One that has tables of its own from
--- the beginning gets a number of its own kind: see functions/partitions.sql.
+-- wait for its commit and then read its row. One that has tables of its own from the beginning gets a number of its own kind: see
+-- functions/partitions.sql.
 CREATE OR REPLACE FUNCTION {schema}.create_topic(p_name text, p_settings jsonb, p_now timestamptz) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -37,19 +37,10 @@ DECLARE
     v_storage text;
 BEGIN
     PERFORM {schema}.check_name('topic', p_name);
-    INSERT INTO {schema}.topic AS t (
-        topic_id, name, semantics, tracking, message_retention_ms, max_retention_ms, zero_subscription_retention_ms, block_writes,
-        zombie_subscription_ttl_ms, lease_ms, max_attempts, backoff_initial_ms, backoff_max_ms, ordering, lanes, storage,
-        partition, partition_rows, payload_bytes_max, dedup_window_ms, heartbeat_interval_ms, heartbeat_timeout_ms, ack_log,
-        gap_patience_ms, created_at)
-    OVERRIDING SYSTEM VALUE
-    SELECT nextval(CASE n.storage WHEN 'dedicated' THEN '{schema}.dedicated_topic_id'
-                                  ELSE pg_get_serial_sequence('{schema}.topic', 'topic_id') END::regclass),
-           p_name, n.semantics, n.tracking, n.message_retention_ms, n.max_retention_ms, n.zero_subscription_retention_ms,
-           n.block_writes, n.zombie_subscription_ttl_ms, n.lease_ms, n.max_attempts, n.backoff_initial_ms, n.backoff_max_ms,
-           n.ordering, n.lanes, n.storage, n.partition, n.partition_rows, n.payload_bytes_max, n.dedup_window_ms,
-           n.heartbeat_interval_ms, n.heartbeat_timeout_ms, n.ack_log, n.gap_patience_ms, coalesce(p_now, clock_timestamp())
-    FROM jsonb_populate_record(NULL::{schema}.topic, p_settings) n
+    INSERT INTO {schema}.topic AS t (topic_id, name, settings, created_at) OVERRIDING SYSTEM VALUE
+    VALUES (nextval(CASE WHEN p_settings ->> 'storage' = 'shared' THEN pg_get_serial_sequence('{schema}.topic', 'topic_id')
+                         ELSE '{schema}.dedicated_topic_id' END::regclass),
+            p_name, p_settings, coalesce(p_now, clock_timestamp()))
     ON CONFLICT (name) DO NOTHING
     RETURNING t.topic_id, t.storage INTO v_topic, v_storage;
     IF v_topic IS NULL THEN
@@ -67,25 +58,27 @@ BEGIN
     RETURN v_topic;
 END $$;
 
--- Changes a topic's settings; p_settings as in create_topic. Under the extent's lock, so no group comes meanwhile.
+-- Changes a topic's settings. Those that p_settings does not name stay: a later version may know them. Under the extent's lock, so
+-- no group comes meanwhile.
 CREATE OR REPLACE FUNCTION {schema}.alter_topic(p_name text, p_settings jsonb, p_actor text, p_now timestamptz) RETURNS integer
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     t {schema}.topic;
-    n {schema}.topic := jsonb_populate_record(NULL::{schema}.topic, p_settings);
+    n {schema}.topic;
 BEGIN
-    SELECT * INTO t FROM {schema}.topic x WHERE x.name = p_name;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION USING ERRCODE = 'HW001', MESSAGE = format('no such topic: %s', p_name);
-    END IF;
-    PERFORM {schema}.lock_extent(t.topic_id);
-    SELECT * INTO STRICT t FROM {schema}.topic x WHERE x.topic_id = t.topic_id FOR NO KEY UPDATE;
+    PERFORM {schema}.lock_extent({schema}.topic_id_of(p_name));
+    SELECT * INTO STRICT t FROM {schema}.topic x WHERE x.name = p_name FOR NO KEY UPDATE;
+    -- Written first, so that the columns say what it means; what is refused below undoes it. How it tracks is changed last, by its own
+    -- function.
+    UPDATE {schema}.topic x SET settings = t.settings || p_settings || jsonb_build_object('tracking', t.tracking)
+    WHERE x.topic_id = t.topic_id
+    RETURNING x.* INTO STRICT n;
     IF t.semantics = 'pub_sub' AND n.semantics = 'queue' AND 1 < (
             SELECT count(*) FROM {schema}.subscription s WHERE s.topic_id = t.topic_id AND s.status <> 'cancelled') THEN
         RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = format(
             'invalid semantics: topic %s has more than one group, and a queue has one; cancel the others first', p_name);
     END IF;
-    IF (t.storage, t.partition, t.partition_rows) IS DISTINCT FROM (n.storage, n.partition, n.partition_rows) THEN
+    IF t.settings ->> 'storage' <> n.settings ->> 'storage' THEN
         -- First without a lock: what is refused anyway makes no publisher wait. Then once more, because transactions that have
         -- published and not committed hold the log: only once they ended is it known whether it is empty.
         FOR i IN 1..2 LOOP
@@ -98,18 +91,6 @@ BEGIN
                 PERFORM {schema}.lock_log();
             END IF;
         END LOOP;
-    END IF;
-    UPDATE {schema}.topic x
-    SET semantics = n.semantics, message_retention_ms = n.message_retention_ms, max_retention_ms = n.max_retention_ms,
-        zero_subscription_retention_ms = n.zero_subscription_retention_ms, block_writes = n.block_writes,
-        zombie_subscription_ttl_ms = n.zombie_subscription_ttl_ms, lease_ms = n.lease_ms, max_attempts = n.max_attempts,
-        backoff_initial_ms = n.backoff_initial_ms, backoff_max_ms = n.backoff_max_ms, ordering = n.ordering, lanes = n.lanes,
-        storage = n.storage, partition = n.partition, partition_rows = n.partition_rows,
-        payload_bytes_max = n.payload_bytes_max, dedup_window_ms = n.dedup_window_ms,
-        heartbeat_interval_ms = n.heartbeat_interval_ms, heartbeat_timeout_ms = n.heartbeat_timeout_ms, ack_log = n.ack_log,
-        gap_patience_ms = n.gap_patience_ms
-    WHERE x.topic_id = t.topic_id;
-    IF (t.storage, t.partition, t.partition_rows) IS DISTINCT FROM (n.storage, n.partition, n.partition_rows) THEN
         PERFORM {schema}.make_storage(t.topic_id);
     END IF;
     IF n.dedup_window_ms < t.dedup_window_ms THEN
@@ -123,11 +104,9 @@ BEGIN
     IF t.semantics <> n.semantics THEN
         PERFORM {schema}.semantics_changed(t.topic_id, coalesce(p_now, clock_timestamp()));
     END IF;
-    IF t.tracking <> n.tracking THEN
-        PERFORM {schema}.change_tracking(t.topic_id, n.tracking, coalesce(p_now, clock_timestamp()));
-    END IF;
+    PERFORM {schema}.change_tracking(t.topic_id, coalesce(p_settings ->> 'tracking', t.tracking), coalesce(p_now, clock_timestamp()));
     PERFORM {schema}.note_act(p_actor, 'alter_topic', p_name, NULL, (
-        SELECT coalesce(jsonb_object_agg(e.key, jsonb_build_object('from', to_jsonb(t) -> e.key, 'to', e.value)), '{}')
-        FROM jsonb_each(p_settings) e WHERE to_jsonb(t) -> e.key IS DISTINCT FROM e.value), p_now);
+        SELECT coalesce(jsonb_object_agg(e.key, jsonb_build_object('from', t.settings -> e.key, 'to', e.value)), '{}')
+        FROM jsonb_each(p_settings) e WHERE t.settings -> e.key IS DISTINCT FROM e.value), p_now);
     RETURN t.topic_id;
 END $$;

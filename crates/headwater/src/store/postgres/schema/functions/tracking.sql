@@ -137,7 +137,7 @@ BEGIN
             'a change of mode is under way: topic %s becomes %s; wait until it is done, see `headwater topic show`', t.name, t.tracking);
     END IF;
     SELECT h.head INTO STRICT v_head FROM {schema}.head h WHERE h.topic_id = p_topic_id FOR UPDATE;
-    UPDATE {schema}.topic x SET tracking = p_target WHERE x.topic_id = p_topic_id;
+    UPDATE {schema}.topic x SET settings = x.settings || jsonb_build_object('tracking', p_target) WHERE x.topic_id = p_topic_id;
     IF p_target = 'offset_watermark' THEN
         UPDATE {schema}.extent x SET change_until = greatest(x.tracked_until, 0), pending_from = x.first_offset WHERE x.topic_id = p_topic_id;
         RETURN;

@@ -4,8 +4,7 @@ use super::*;
 use crate::topic::Storage;
 
 async fn staged() -> Option<Stage> {
-    let settings =
-        "storage = 'dedicated', partition = 'rows', partition_rows = 1000, message_retention_ms = 0,
+    let settings = "storage = 'dedicated by rows:1000', message_retention_ms = 0,
         zero_subscription_retention_ms = 0";
     let stage = Stage::set(settings).await?;
     stage.run("SELECT {schema}.make_storage(1)").await;
@@ -131,7 +130,7 @@ async fn a_drop_waits_for_an_open_publisher_no_longer_than_it_may() {
 #[tokio::test]
 async fn what_goes_with_a_partition_unread_is_counted() {
     let Some(stage) = staged().await else { return };
-    stage.run("UPDATE {schema}.topic SET max_retention_ms = 60000").await;
+    stage.alter("max_retention_ms = 60000").await;
     let a = stage.subscribe("a").await;
     stage.subscribe("b").await;
     stage.publish(1_500).await;
@@ -151,7 +150,7 @@ async fn what_goes_with_a_partition_unread_is_counted() {
 #[tokio::test]
 async fn stale_statistics_hide_nothing_that_goes_unread() {
     let Some(stage) = staged().await else { return };
-    stage.run("UPDATE {schema}.topic SET partition_rows = 200000, max_retention_ms = 60000").await;
+    stage.alter("storage = 'dedicated by rows:200000', max_retention_ms = 60000").await;
     stage.run("SELECT {schema}.make_storage(1)").await;
     stage.subscribe("a").await;
     stage.run("ANALYZE {schema}.message_t1_o1; ANALYZE {schema}.message_t1_o200001").await;
@@ -189,7 +188,7 @@ async fn stale_statistics_hide_nothing_that_goes_unread() {
 
 #[tokio::test]
 async fn partitions_by_time_are_as_large_as_the_rate_asks_for() {
-    let Some(stage) = Stage::set("storage = 'dedicated', partition = 'hour'").await else { return };
+    let Some(stage) = Stage::set("storage = 'dedicated by hour'").await else { return };
     stage.run("SELECT {schema}.make_storage(1)").await;
     stage.store.keep_partitions(stage.topic).await.unwrap();
     take(&stage, 300_000).await;
@@ -206,7 +205,7 @@ async fn partitions_by_time_are_as_large_as_the_rate_asks_for() {
 #[tokio::test]
 async fn records_of_a_dropped_partition_are_forgotten() {
     let Some(stage) = staged().await else { return };
-    stage.run("UPDATE {schema}.topic SET tracking = 'reference_counting'").await;
+    stage.alter("tracking = 'reference_counting'").await;
     let a = stage.subscribe("a").await;
     stage.publish(1_500).await;
     stage.handle(&a, 1_500).await;
@@ -223,7 +222,7 @@ async fn records_of_a_dropped_partition_are_forgotten() {
 async fn a_new_topic_of_its_own_never_looks_through_the_shared_table() {
     let Some(stage) = Stage::set("message_retention_ms = NULL").await else { return };
     stage.publish(500).await;
-    let created = "SELECT {schema}.create_topic('own', to_jsonb(t) || '{\"storage\": \"dedicated\", \"partition\": \"day\"}', now())::bigint
+    let created = "SELECT {schema}.create_topic('own', t.settings || '{\"storage\": \"dedicated by day\"}', now())::bigint
                    FROM {schema}.topic t WHERE name = 'orders'";
     stage.run("SET enable_seqscan = off; SET enable_bitmapscan = off").await;
     stage.run("BEGIN").await;

@@ -159,7 +159,7 @@ async fn what_was_published_while_nobody_counted_lives_its_time() {
 
 #[tokio::test]
 async fn with_records_any_message_that_is_done_goes_whatever_is_pending_before_it() {
-    let scene = Scene::new(&format!("{KEPT}, tracking = 'reference_counting', ack_log = 1")).await;
+    let scene = Scene::new(&format!("{KEPT}, tracking = 'reference_counting', ack_log = json('true')")).await;
     let a = scene.group("a", Start::Beginning).await;
     scene.publish(6).await;
     scene.store.claim(&request(&a, 2)).await.unwrap();

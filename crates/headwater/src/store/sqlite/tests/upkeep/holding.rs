@@ -126,7 +126,9 @@ async fn a_cancelled_group_with_a_letter_gives_its_bit_away_once_no_record_names
 
 #[tokio::test]
 async fn lines_of_the_ack_log_go_a_step_at_a_time() {
-    let scene = Scene::new("message_retention_ms = 0, zero_subscription_retention_ms = 0, ack_log = 1").await;
+    let scene =
+        Scene::new("message_retention_ms = 0, zero_subscription_retention_ms = 0, ack_log = json('true')")
+            .await;
     let a = scene.group("a", Start::Beginning).await;
     scene.publish(100).await;
     for _ in 0..100 {

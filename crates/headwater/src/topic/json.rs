@@ -1,0 +1,218 @@
+//! Settings as JSON: stored, compared, shown and audited in one form, so that a new setting is written down once.
+//!
+//! Programs of two versions can share a store. A name that a program does not know is ignored when it reads, and kept when it
+//! alters the topic; a name that is missing takes its default.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::Value;
+
+use super::TopicSettings;
+use crate::error::{Error, ErrorKind};
+use crate::name::TopicName;
+
+impl TopicSettings {
+    /// Every setting, in order: its stored name (`lease_ms`), its stored value (`300000`) and the value as the command line
+    /// takes it (`5m`).
+    pub fn described(&self) -> Vec<(String, Value, String)> {
+        let json = serde_json::to_string(self).expect("settings are JSON");
+        let Entries(entries) = serde_json::from_str(&json).expect("it was written here");
+        let described = |(name, value): (String, Value)| {
+            let words = words(&name, &value);
+            (name, value, words)
+        };
+        entries.into_iter().map(described).collect()
+    }
+
+    /// As they are stored, by name.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn to_map(&self) -> serde_json::Map<String, Value> {
+        self.described().into_iter().map(|(name, value, _)| (name, value)).collect()
+    }
+
+    /// As they read back: durations are stored in whole milliseconds, rounded up.
+    pub(crate) fn as_stored(&self) -> Self {
+        let json = serde_json::to_value(self).expect("settings are JSON");
+        serde_json::from_value(json).expect("it was written here")
+    }
+}
+
+/// What creating a topic that is there otherwise answers: each setting that differs, and what to do. The same on every engine.
+pub(crate) fn exists_otherwise(topic: &TopicName, there: &TopicSettings, wanted: &TopicSettings) -> Error {
+    let both = there.described().into_iter().zip(wanted.described());
+    let differs: Vec<String> = both
+        .filter(|((_, is, _), (_, wanted, _))| is != wanted)
+        .map(|((name, _, is), (_, _, wanted))| {
+            format!("{} {is}, not {wanted}", name.strip_suffix("_ms").unwrap_or(&name))
+        })
+        .collect();
+    Error::new(
+        ErrorKind::Conflict,
+        format!(
+            "topic {topic} exists with other settings: {}; nothing was changed: alter it with `headwater topic alter {topic}`",
+            differs.join("; ")
+        ),
+    )
+}
+
+/// A stored value as people write it.
+fn words(name: &str, value: &Value) -> String {
+    match (value, name.strip_suffix("_ms")) {
+        (Value::Null, Some("message_retention")) => "forever".into(),
+        (Value::Null, _) => "none".into(),
+        (Value::Number(ms), Some(_)) => written(Duration::from_millis(ms.as_u64().unwrap_or(u64::MAX))),
+        (Value::String(word), _) => word.clone(),
+        (other, _) => other.to_string(),
+    }
+}
+
+/// A duration as the command line takes it, exactly: in the largest unit that it is a whole number of.
+pub(super) fn written(duration: Duration) -> String {
+    const UNITS: [(u128, &str); 4] = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s")];
+    let ms = duration.as_millis();
+    match UNITS.into_iter().find(|(size, _)| ms.is_multiple_of(*size)) {
+        _ if ms == 0 => "0s".into(),
+        Some((size, unit)) => format!("{}{unit}", ms / size),
+        None => format!("{ms}ms"),
+    }
+}
+
+/// An object's entries in the order they were written; a map of JSON has its names sorted.
+struct Entries(Vec<(String, Value)>);
+
+impl<'de> Deserialize<'de> for Entries {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct InOrder;
+        impl<'de> Visitor<'de> for InOrder {
+            type Value = Entries;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries, A::Error> {
+                let mut entries = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    entries.push(entry);
+                }
+                Ok(Entries(entries))
+            }
+        }
+        deserializer.deserialize_map(InOrder)
+    }
+}
+
+/// Durations in whole milliseconds, rounded up: a lease is never shorter than asked for.
+pub(crate) mod millis {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(whole(*duration))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        u64::deserialize(deserializer).map(Duration::from_millis)
+    }
+
+    fn whole(duration: Duration) -> u64 {
+        u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+    }
+
+    /// The same; null is none.
+    pub(crate) mod optional {
+        use std::time::Duration;
+
+        use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+        pub(crate) fn serialize<S: Serializer>(
+            duration: &Option<Duration>,
+            serializer: S,
+        ) -> Result<S::Ok, S::Error> {
+            duration.map(super::whole).serialize(serializer)
+        }
+
+        pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+            deserializer: D,
+        ) -> Result<Option<Duration>, D::Error> {
+            Ok(Option::deserialize(deserializer)?.map(Duration::from_millis))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::topic::{Partition, Storage};
+
+    const DAY: Duration = Duration::from_secs(24 * 3_600);
+
+    #[test]
+    fn a_conflict_names_what_differs_and_nothing_else() {
+        let there = TopicSettings { max_retention: Some(DAY * 30), ..TopicSettings::default() };
+        let wanted = TopicSettings {
+            lease: Duration::from_secs(30),
+            max_retention: None,
+            storage: Storage::Dedicated(Partition::Rows(5_000)),
+            gap_patience: Duration::from_millis(1_500),
+            ..TopicSettings::pub_sub()
+        };
+        let error = exists_otherwise(&TopicName::new("orders").unwrap(), &there, &wanted);
+        assert_eq!(error.kind(), ErrorKind::Conflict);
+        assert_eq!(
+            error.to_string(),
+            "topic orders exists with other settings: semantics queue, not pub_sub; max_retention 30d, not none; \
+             lease 5m, not 30s; storage shared, not dedicated by rows:5000; gap_patience 50ms, not 1500ms; \
+             nothing was changed: alter it with `headwater topic alter orders`"
+        );
+    }
+
+    #[test]
+    fn settings_read_back_in_whole_milliseconds() {
+        let odd = TopicSettings {
+            lease: Duration::from_nanos(1_000_001),
+            max_retention: Some(Duration::from_micros(1)),
+            ..TopicSettings::default()
+        };
+        let stored = odd.as_stored();
+        let millis = Duration::from_millis;
+        assert_eq!((stored.lease, stored.max_retention), (millis(2), Some(millis(1))));
+        assert_eq!(TopicSettings { lease: odd.lease, max_retention: odd.max_retention, ..stored }, odd);
+    }
+
+    #[test]
+    fn unknown_names_are_ignored_and_missing_ones_take_their_default() {
+        let stored = json!({ "lease_ms": 5, "max_retention_ms": null, "of_a_later_version": [1] });
+        let read: TopicSettings = serde_json::from_value(stored).unwrap();
+        assert_eq!(read, TopicSettings { lease: Duration::from_millis(5), ..TopicSettings::default() });
+        let wrong = serde_json::from_value::<TopicSettings>(json!({ "lease_ms": "5s" }));
+        assert!(wrong.is_err(), "a value of another type is no default");
+    }
+
+    #[test]
+    fn storage_is_a_word_or_two() {
+        let partitions =
+            [Partition::None, Partition::Rows(1_000), Partition::Hour, Partition::Day, Partition::Month];
+        for storage in partitions.map(Storage::Dedicated).into_iter().chain([Storage::Shared]) {
+            let stored = serde_json::to_value(storage).unwrap();
+            assert_eq!(stored, json!(storage.to_string()));
+            assert_eq!(serde_json::from_value::<Storage>(stored).unwrap(), storage);
+        }
+        for wrong in ["", "dedicated by", "dedicated by week", "dedicated by rows:-1", "shared by day"] {
+            assert!(wrong.parse::<Storage>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn durations_are_written_exactly() {
+        let written = |ms| written(Duration::from_millis(ms));
+        let texts =
+            [0, 1, 1_500, 30_000, 90_000, 300_000, 7_200_000, 36 * 3_600_000, 7 * 86_400_000].map(written);
+        assert_eq!(texts, ["0s", "1ms", "1500ms", "30s", "90s", "5m", "2h", "36h", "7d"]);
+    }
+}
