@@ -210,10 +210,14 @@ impl Harness for PostgresHarness {
         let sql = format!(
             "BEGIN;
              SET LOCAL session_replication_role = replica;
-             DO $$ DECLARE t text; BEGIN
-                 FOR t IN SELECT relname FROM pg_class WHERE relnamespace = '{to}'::regnamespace AND relkind = 'r' LOOP
+             DO $$ DECLARE t text; c text; BEGIN
+                 FOR t, c IN SELECT r.relname, string_agg(quote_ident(a.attname), ', ') FROM pg_class r
+                     LEFT JOIN pg_attribute a ON a.attrelid = r.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+                     WHERE r.relnamespace = '{to}'::regnamespace AND r.relkind = 'r' GROUP BY r.relname
+                 LOOP
                      EXECUTE format('DELETE FROM {to}.%I', t);
-                     EXECUTE format('INSERT INTO {to}.%I OVERRIDING SYSTEM VALUE TABLE {from}.%I', t, t);
+                     CONTINUE WHEN c IS NULL;
+                     EXECUTE format('INSERT INTO {to}.%I (%s) OVERRIDING SYSTEM VALUE SELECT %s FROM {from}.%I', t, c, c, t);
                  END LOOP;
              END $$;
              SELECT setval(name::regclass, coalesce(last_value, start_value), last_value IS NOT NULL) FROM {from}.sequences;
