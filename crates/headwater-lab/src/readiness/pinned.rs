@@ -1,6 +1,6 @@
 //! A foreign transaction holds a snapshot all the time, so that nothing dead can be vacuumed: the rate stays.
 //!
-//! The machine's speed moves by more than the 5 % that are allowed. So the same work goes on in a twin, another database of the same
+//! The machine's speed moves by more than the 5 % that are allowed. So the check does the same work in a twin, another database of the same
 //! server, batch by batch in turn: a snapshot holds back vacuum in its own database only. What slows down both is the machine.
 
 use std::time::{Duration, Instant};

@@ -93,7 +93,7 @@ BEGIN
     PERFORM {schema}.forget_outstanding(p_subscription_id, p_next, p_now);
 END $$;
 
--- Pauses, resumes or cancels. Compare and set: if the state is none of p_from nothing changes and the state is told.
+-- Pauses, resumes or cancels. Compare and set: if the state is none of p_from nothing changes and the state is returned.
 --
 -- Cancelling takes the lock of the head too: a late row is not handed to it any more once its ranges are removed.
 CREATE OR REPLACE FUNCTION {schema}.set_state(
