@@ -188,3 +188,40 @@ async fn a_detector_that_waits_holds_nothing_later_in_the_order_of_locks() {
         scene.drop().await;
     }
 }
+
+/// A claim that is under way may wait for a head, also with SKIP LOCKED: see functions/locks.sql. So no operator waits for it with the
+/// head in hand.
+#[tokio::test]
+async fn an_operator_that_waits_for_claims_holds_no_head() {
+    let group = "'orders', 'a'";
+    for (state, operation) in [
+        ("active", format!("seek({group}, 'now', NULL, NULL, false, 'tester', NULL)")),
+        ("active", format!("set_state({group}, 'cancel', ARRAY['active'], 'cancelled', 'tester', NULL)")),
+        ("active", "detect_dead(clock_timestamp() + interval '1 hour')".to_owned()),
+        ("dead", format!("resurrect({group}, NULL, 'tester', NULL)")),
+        ("dead", "force_complete('orders', 0, false, 'tester', NULL)".to_owned()),
+        ("dead", "move_zombie(1, 1)".to_owned()),
+        ("dead", "delete_subscription(1, 1)".to_owned()),
+    ] {
+        let Some(scene) = Scene::new() else { return };
+        let store = scene.open().await;
+        subscribed(&store).await;
+        let claim = scene.client().await;
+        let silent = format!(
+            "UPDATE {{schema}}.subscription SET status = '{state}', heartbeat_at = clock_timestamp();
+             INSERT INTO {{schema}}.job (job, last_run_at) VALUES ('dead_detection', clock_timestamp() + interval '1 hour')"
+        );
+        claim.batch_execute(&scene.sql(&silent)).await.unwrap();
+        let under_way = "BEGIN; LOCK TABLE {schema}.claims_1 IN ROW SHARE MODE";
+        claim.batch_execute(&scene.sql(under_way)).await.unwrap();
+        let operator = scene.client().await;
+        let statement = scene.sql(&format!("SELECT {{schema}}.{operation}"));
+        let operating = tokio::spawn(async move { operator.batch_execute(&statement).await });
+        until_somebody_waits(&scene).await;
+        let head = claim.batch_execute(&scene.sql("SELECT FROM {schema}.head FOR UPDATE NOWAIT")).await;
+        assert!(head.is_ok(), "{operation} waits for claims, and holds the head: {head:?}");
+        claim.batch_execute("COMMIT").await.unwrap();
+        in_time("the operator", operating).await.unwrap().unwrap();
+        scene.drop().await;
+    }
+}

@@ -17,7 +17,7 @@ DECLARE
     v_topics integer[];
     v_revived integer[] := '{}';
 BEGIN
-    SELECT array_agg(s.subscription_id), array_agg(DISTINCT s.topic_id ORDER BY s.topic_id) INTO v_dead, v_topics
+    SELECT array_agg(s.subscription_id ORDER BY s.topic_id), array_agg(DISTINCT s.topic_id ORDER BY s.topic_id) INTO v_dead, v_topics
     FROM {schema}.subscription s WHERE s.subscription_id = ANY (p_ids) AND s.status = 'dead';
     IF v_dead IS NOT NULL THEN
         FOR i IN 1..cardinality(v_topics) LOOP

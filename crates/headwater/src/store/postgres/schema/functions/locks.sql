@@ -6,14 +6,20 @@
 --
 -- The order of locks, of everything that waits for them:
 --
---   extent (by topic), head (by topic), claims_N (by number), group_rate, subscription, cursor (each by subscription, lane),
+--   extent (by topic), claims_N (by number), head (by topic), group_rate, subscription, cursor (each by subscription, lane),
 --   outstanding (by subscription, lane, first_offset), activity (by subscription, owner), dead_letter (by id)
 --
 -- The order of ranges is not that of tokens: a range gets a new one when it is handed out again, and a session that waited for it then has
 -- a place in the order that is not the one it asked for.
 --
--- What is only taken if it is free (SKIP LOCKED, NOWAIT) waits for nothing and may be taken at any point. Where several rows of a
--- table are changed they are locked first, in the order above: an UPDATE or DELETE alone takes them as its plan finds them.
+-- A table lock with NOWAIT waits for nothing and may be taken at any point. A row lock with SKIP LOCKED or NOWAIT does wait in one
+-- case: the row was updated by a transaction that ends at this moment, and another has locked the new version already. The
+-- server then follows the row to its new version and waits there ("while locking updated version" in its log). So these keep the order,
+-- too: a claim takes claims_N and then the head, and an operator that has a head waits for no claim of its subscription. Only the head
+-- that a claim locks FOR SHARE beside a gap (take_next) comes after its cursor; there the case would need a second claim
+-- of the same group in the same microseconds, and the server ends one of the two, which is tried again.
+-- Where several rows of a table are changed they are locked first, in the order above: an UPDATE or DELETE alone takes them as
+-- its plan finds them.
 --
 -- A claim departs from it in one place: it has a range (free), and then a cursor, when it counts an expiry in the subscription.
 -- Nothing that has a subscription waits for a cursor or a range of it beside such a claim:

@@ -73,7 +73,7 @@ $$;
 -- silent because nobody could speak. They are suspected, and die at a look that comes an interval later and finds them silent
 -- still. A suspicion is void once its subject has spoken, or the server was restarted again.
 --
--- Extents first, then heads, then claims apart, each for all that may die and in one order: see functions/locks.sql. Who is
+-- Extents first, then claims apart, then heads, each for all that may die and in one order: see functions/locks.sql. Who is
 -- past its timeout only after that look is left for the next.
 CREATE OR REPLACE FUNCTION {schema}.detect_dead(p_now {schema}.injected_time) RETURNS TABLE (kind text, topic text, group_name text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -99,9 +99,9 @@ BEGIN
         FOR i IN 1..cardinality(v_topics) LOOP
             PERFORM {schema}.begin_upkeep(v_topics[i]);
         END LOOP;
+        PERFORM {schema}.hold_claims(v_ids, true);
         -- A claim that has moved a head counts expiries in subscriptions: no head is waited for with one of those in hand.
         PERFORM FROM {schema}.head h WHERE h.topic_id = ANY (v_topics) ORDER BY h.topic_id FOR SHARE;
-        PERFORM {schema}.hold_claims(v_ids, true);
     END IF;
     FOR s IN
         SELECT x.subscription_id, x.topic_id, t.name, x.group_name, x.heartbeat_at, x.suspected_at,

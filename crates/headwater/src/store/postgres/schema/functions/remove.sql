@@ -37,8 +37,8 @@ LANGUAGE plpgsql AS $$
 DECLARE
     v_first bigint;
 BEGIN
-    PERFORM FROM {schema}.head h WHERE h.topic_id = p_topic_id FOR UPDATE;
     PERFORM {schema}.hold_claims(ARRAY[p_subscription_id], true);
+    PERFORM FROM {schema}.head h WHERE h.topic_id = p_topic_id FOR UPDATE;
     SELECT e.first_offset INTO STRICT v_first FROM {schema}.extent e WHERE e.topic_id = p_topic_id;
     PERFORM FROM {schema}.place_of(p_subscription_id) q
     WHERE q.status = 'dead' AND NOT q.counts AND lower(q.pending) < v_first;
@@ -93,8 +93,8 @@ END $$;
 CREATE OR REPLACE FUNCTION {schema}.delete_subscription(p_subscription_id integer, p_topic_id integer) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM FROM {schema}.head h WHERE h.topic_id = p_topic_id FOR SHARE;
     PERFORM {schema}.hold_claims(ARRAY[p_subscription_id], true);
+    PERFORM FROM {schema}.head h WHERE h.topic_id = p_topic_id FOR SHARE;
     -- Looked at anew, under the lock: it may have come back.
     PERFORM FROM {schema}.place_of(p_subscription_id) p JOIN {schema}.subscription s ON s.subscription_id = p.subscription_id
     WHERE s.released_until IS NULL

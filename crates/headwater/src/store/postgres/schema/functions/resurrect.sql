@@ -12,9 +12,9 @@ BEGIN
     IF NOT FOUND THEN
         RETURN false;
     END IF;
+    PERFORM {schema}.hold_claims(ARRAY[p_subscription_id], true);
     SELECT greatest(e.first_offset, h.head - p_behind_max + 1) INTO STRICT v_next
     FROM {schema}.head h JOIN {schema}.extent e ON e.topic_id = h.topic_id WHERE h.topic_id = v_topic FOR UPDATE OF h;
-    PERFORM {schema}.hold_claims(ARRAY[p_subscription_id], true);
     UPDATE {schema}.subscription s
     SET status = 'active', status_at = p_now, heartbeat_at = p_now, suspected_at = NULL,
         -- What is given up so does not come late either.

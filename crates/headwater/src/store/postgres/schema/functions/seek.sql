@@ -31,9 +31,9 @@ BEGIN
     PERFORM {schema}.lock_extent(s.topic_id);
     s := {schema}.find_subscription(p_topic, p_group);
     PERFORM {schema}.refuse_cancelled(s, p_topic);
+    PERFORM {schema}.hold_claims(ARRAY[s.subscription_id], true);
     SELECT f.next_offset, f.start_offset INTO to_offset, v_start
     FROM {schema}.find_start(s.topic_id, p_start, p_offset, p_at, false) f;
-    PERFORM {schema}.hold_claims(ARRAY[s.subscription_id], true);
     PERFORM FROM {schema}.cursor c WHERE c.subscription_id = s.subscription_id ORDER BY c.lane FOR UPDATE;
     SELECT min(c.next_offset) INTO from_offset FROM {schema}.cursor c WHERE c.subscription_id = s.subscription_id;
     leases_lost := {schema}.forget_outstanding(s.subscription_id, 9223372036854775807, v_now);
@@ -88,11 +88,11 @@ DECLARE
     s record;
 BEGIN
     PERFORM {schema}.lock_extent(v_topic);
-    PERFORM FROM {schema}.head h WHERE h.topic_id = v_topic FOR UPDATE;
     SELECT array_agg(x.subscription_id), min({schema}.floor_of(x.subscription_id)) INTO v_dead, v_floor
     FROM {schema}.subscription x WHERE x.topic_id = v_topic AND x.status = 'dead';
     IF v_dead IS NOT NULL THEN
         PERFORM {schema}.hold_claims(v_dead, true);
+        PERFORM FROM {schema}.head h WHERE h.topic_id = v_topic FOR UPDATE;
         v_until := {schema}.watermark_of(v_topic);
         v_until := least(v_until, (SELECT min(m.message_offset) - 1 FROM {schema}.message m
             WHERE m.topic_id = v_topic AND m.message_offset > v_floor AND m.message_offset <= v_until

@@ -109,9 +109,11 @@ BEGIN
     topic_id := s.topic_id;
     IF p_to = 'cancelled' THEN
         PERFORM {schema}.lock_extent(s.topic_id);
-        PERFORM FROM {schema}.head h WHERE h.topic_id = s.topic_id FOR UPDATE;
     END IF;
     PERFORM {schema}.hold_claims(ARRAY[s.subscription_id], true);
+    IF p_to = 'cancelled' THEN
+        PERFORM FROM {schema}.head h WHERE h.topic_id = s.topic_id FOR UPDATE;
+    END IF;
     -- What was paused is as if it had just beaten: its processes have the time of a whole timeout to come back.
     UPDATE {schema}.subscription x
     SET status = p_to, status_at = v_now,
