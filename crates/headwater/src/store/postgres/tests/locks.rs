@@ -225,3 +225,32 @@ async fn an_operator_that_waits_for_claims_holds_no_head() {
         scene.drop().await;
     }
 }
+
+/// What owners did is added to one row, which two that leave at once may both have to make.
+#[tokio::test]
+async fn an_owner_that_leaves_and_waits_for_the_sums_holds_no_activity() {
+    let Some(scene) = Scene::new() else { return };
+    let store = Arc::new(scene.open().await);
+    let subscription = subscribed(&store).await;
+    let leaving = Owner::new("leaving").unwrap();
+    let beat = Beat {
+        subscription_id: subscription.subscription_id,
+        activity: Activity { processed: 7, ..Activity::default() },
+    };
+    store.beat(&leaving, &[beat]).await.unwrap();
+    let other = scene.client().await;
+    let sums = "BEGIN; INSERT INTO {schema}.activity VALUES (1, '', 1, 0, 0, 0, 0, 0, '-infinity')";
+    other.batch_execute(&scene.sql(sums)).await.unwrap();
+    let departing = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.depart(&leaving).await }
+    });
+    until_somebody_waits(&scene).await;
+    let free = "SELECT FROM {schema}.activity WHERE owner = 'leaving' FOR UPDATE NOWAIT";
+    other.batch_execute(&scene.sql(free)).await.expect("the activity of the one that leaves is free");
+    other.batch_execute("COMMIT").await.unwrap();
+    in_time("the departure", departing).await.unwrap().unwrap();
+    let done = other.query_one(&scene.sql("SELECT processed FROM {schema}.activity"), &[]).await.unwrap();
+    assert_eq!(done.get::<_, i64>(0), 8);
+    scene.drop().await;
+}

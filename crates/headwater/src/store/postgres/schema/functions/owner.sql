@@ -125,32 +125,36 @@ LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     DELETE FROM {schema}.proof f WHERE f.owner = p_owner
 $$;
 
--- Forgets owners. What they did stays in the sums: it is added to the row without an owner. That row refers to the subscription, so
--- the subscriptions are locked before the rows, and all in the order of locks: owners that leave at once, or whose heartbeat
--- is still under way, wait for each other in one order.
+-- Forgets owners. What they did stays in the sums: it is added to the row without an owner. Locks are taken in their order
+-- (functions/locks.sql), and only rows that are locked are deleted: a heartbeat may have added one since. The row of the sums is
+-- there before any other is locked: an insert that met another session's would wait with those in hand.
 CREATE OR REPLACE FUNCTION {schema}.forget_owners(p_owners text[]) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     v_ids integer[];
+    v_rows tid[];
 BEGIN
     PERFORM set_config('synchronous_commit', 'off', true);
     DELETE FROM {schema}.owner w WHERE w.owner = ANY (ARRAY(
         SELECT x.owner FROM {schema}.owner x WHERE x.owner = ANY (p_owners) ORDER BY x.owner FOR UPDATE));
     v_ids := ARRAY(SELECT DISTINCT a.subscription_id FROM {schema}.activity a WHERE a.owner = ANY (p_owners));
-    PERFORM FROM {schema}.subscription s WHERE s.subscription_id = ANY (v_ids) ORDER BY s.subscription_id FOR KEY SHARE;
-    PERFORM FROM {schema}.activity a WHERE a.subscription_id = ANY (v_ids) AND a.owner = ANY (p_owners || ''::text)
-    ORDER BY a.subscription_id, a.owner FOR UPDATE;
+    -- A cancelled one may be removed meanwhile.
+    v_ids := ARRAY(SELECT s.subscription_id FROM {schema}.subscription s WHERE s.subscription_id = ANY (v_ids)
+                   ORDER BY s.subscription_id FOR KEY SHARE);
+    INSERT INTO {schema}.activity (subscription_id, owner, processed, failed, filtered, rate, handling_mean_us, handling_p95_us, told_at)
+    SELECT u, '', 0, 0, 0, 0, 0, 0, '-infinity' FROM unnest(v_ids) u
+    ON CONFLICT (subscription_id, owner) DO NOTHING;
+    v_rows := ARRAY(SELECT a.ctid FROM {schema}.activity a WHERE a.subscription_id = ANY (v_ids) AND a.owner = ANY (p_owners || ''::text)
+                    ORDER BY a.subscription_id, a.owner FOR UPDATE);
     WITH gone AS (
-        DELETE FROM {schema}.activity a WHERE a.subscription_id = ANY (v_ids) AND a.owner = ANY (p_owners)
+        DELETE FROM {schema}.activity a WHERE a.ctid = ANY (v_rows) AND a.owner <> ''
         RETURNING a.subscription_id, a.processed, a.failed, a.filtered
     )
-    INSERT INTO {schema}.activity AS a (subscription_id, owner, processed, failed, filtered, rate, handling_mean_us,
-                                        handling_p95_us, told_at)
-    SELECT g.subscription_id, '', sum(g.processed), sum(g.failed), sum(g.filtered), 0, 0, 0, '-infinity'
-    FROM gone g GROUP BY g.subscription_id ORDER BY g.subscription_id
-    ON CONFLICT (subscription_id, owner) DO UPDATE
-        SET processed = a.processed + excluded.processed, failed = a.failed + excluded.failed,
-            filtered = a.filtered + excluded.filtered;
+    UPDATE {schema}.activity a
+    SET processed = a.processed + g.processed, failed = a.failed + g.failed, filtered = a.filtered + g.filtered
+    FROM (SELECT g.subscription_id, sum(g.processed) AS processed, sum(g.failed) AS failed, sum(g.filtered) AS filtered
+          FROM gone g GROUP BY g.subscription_id) g
+    WHERE a.subscription_id = g.subscription_id AND a.owner = '';
 END $$;
 
 -- Forgets an owner that leaves on purpose.
