@@ -37,12 +37,12 @@ mod dead_letter;
 mod detect;
 mod doctor;
 mod fault;
-mod fetch;
 mod freshen;
 mod heartbeat;
 mod hosts;
 mod jobs;
 mod lifecycle;
+mod log;
 mod maintain;
 mod migrate;
 mod outstanding;
@@ -212,7 +212,7 @@ impl Store for PostgresStore {
 
     async fn fetch_within(&self, topic: TopicId, range: OffsetRange, bound: FetchBound) -> Result<Fetched> {
         self.check_open()?;
-        fetch::fetch(self, topic, range, bound).await
+        log::fetch(self, topic, range, bound).await
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Result<()>>> {

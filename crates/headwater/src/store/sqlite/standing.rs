@@ -35,9 +35,13 @@ pub(super) struct Extent {
 
 impl Extent {
     pub(super) fn load(connection: &Connection, topic: TopicId) -> Attempt<Self> {
-        let mut statement = connection.prepare_cached(super::sql!(track.extent))?;
-        let found = statement.query_row([topic.0], |row| Self::read(topic, row)).optional()?;
+        let found = Self::find(connection, topic)?;
         found.ok_or_else(|| Error::no_such_topic(&format!("number {topic}")).into())
+    }
+
+    pub(super) fn find(connection: &Connection, topic: TopicId) -> Attempt<Option<Self>> {
+        let mut statement = connection.prepare_cached(super::sql!(track.extent))?;
+        Ok(statement.query_row([topic.0], |row| Self::read(topic, row)).optional()?)
     }
 
     fn read(topic: TopicId, row: &Row<'_>) -> rusqlite::Result<Self> {

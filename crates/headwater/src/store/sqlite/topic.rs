@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::fault::Attempt;
 use super::publish::DEDUP_SLACK_MS;
 use super::work::Work;
-use super::{audit, decode, millis, row_key, tracking};
+use super::{audit, decode, log, millis, tracking};
 use crate::error::Error;
 use crate::message::Offset;
 use crate::name::TopicName;
@@ -105,12 +105,7 @@ fn shorten_dedup(work: &Work<'_>, before: &Topic, settings: &TopicSettings) -> A
 fn check_alter(connection: &Connection, before: &Topic, settings: &TopicSettings) -> Attempt<()> {
     let topic_id = before.topic_id;
     if before.settings.storage != settings.storage {
-        let bounds = [row_key(topic_id, 0), row_key(topic_id, super::OFFSET_MAX)];
-        let stored: Option<i64> = connection
-            .prepare_cached(super::sql!(subscribe.time_at))?
-            .query_row(bounds, |row| row.get(0))
-            .optional()?;
-        if stored.is_some() {
+        if log::first_in(connection, topic_id, 0, super::OFFSET_MAX)?.is_some() {
             let rule = format!("topic {} has messages; storage changes only while it has none", before.name);
             return Err(Error::invalid("storage", rule).into());
         }

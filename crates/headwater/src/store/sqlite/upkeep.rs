@@ -109,7 +109,7 @@ impl Upkeep for SqliteStore {
     }
 
     async fn probe(&self) -> Result<()> {
-        self.read(jobs::probe).await
+        self.read(super::log::probe).await
     }
 
     async fn jobs(&self) -> Result<Vec<JobStatus>> {

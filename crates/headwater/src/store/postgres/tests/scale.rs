@@ -2,7 +2,7 @@
 
 use tokio_postgres::types::ToSql;
 
-use super::super::fetch::rows_max;
+use super::super::log::rows_max;
 use super::*;
 use crate::lease::OffsetRange;
 use crate::message::Offset;

@@ -207,15 +207,6 @@ UPDATE headwater_topic
 SET tracked_until = ?2, change_until = ?3
 WHERE topic_id = ?1 AND (tracked_until <> ?2 OR change_until IS NOT ?3)
 
--- name: record
--- Purpose:    Makes the records of a range of messages for whom the same groups are required and done.
--- Parameters: ?1 row_key from, ?2 row_key to, ?3 required, ?4 completed, ?5 completed_at_ms
--- Index:      the primary keys
-INSERT OR IGNORE INTO headwater_record (row_key, required, completed, completed_at_ms)
-SELECT row_key, ?3, ?4, ?5
-FROM headwater_message
-WHERE row_key BETWEEN ?1 AND ?2
-
 -- name: records
 -- Purpose:    The records of a range of offsets.
 -- Parameters: ?1 row_key from, ?2 row_key to, ?3 at most
@@ -280,16 +271,6 @@ WHERE row_key IN (
     ORDER BY row_key
     LIMIT ?3
 )
-
--- name: stored
--- Purpose:    The stored messages of a range of offsets.
--- Parameters: ?1 row_key from, ?2 row_key to, ?3 at most
--- Index:      the primary key of the log
-SELECT row_key
-FROM headwater_message
-WHERE row_key BETWEEN ?1 AND ?2
-ORDER BY row_key
-LIMIT ?3
 
 -- name: subscription
 -- Purpose:    One subscription whatever its state, its slowest cursor and its topic.

@@ -63,7 +63,7 @@ async fn a_handler_that_ends_the_transaction_is_told_so_and_harms_no_neighbour()
         |connection| run(connection, "ROLLBACK"),
         |connection| run(connection, "COMMIT; BEGIN"),
         |connection| run(connection, "ROLLBACK; BEGIN IMMEDIATE"),
-        |connection| run(connection, "RELEASE headwater_message"),
+        |connection| run(connection, "RELEASE headwater_handler"),
     ];
     for handler in bad {
         store.publish(&topic("orders"), &messages(1)).await.unwrap();
@@ -171,7 +171,7 @@ async fn messages_missing_from_the_log_are_counted_by_a_handler_that_passes_them
     let store = place.open().await;
     let subscription = subscribed(&store, "orders").await;
     store.publish(&topic("orders"), &messages(3)).await.unwrap();
-    let sql = "DELETE FROM headwater_message WHERE row_key & 8796093022207 = 2";
+    let sql = "DELETE FROM headwater_handler WHERE row_key & 8796093022207 = 2";
     place.connect().execute(sql, []).unwrap();
     let lease = store.claim(&request(&subscription, 3)).await.unwrap().leases.remove(0);
     let fetched = store.fetch(lease.topic_id, lease.range).await.unwrap();

@@ -13,7 +13,7 @@ use crate::store::Record;
 use crate::store::sqlite::fault::Attempt;
 use crate::store::sqlite::ranges::{Masks, segments};
 use crate::store::sqlite::standing::Extent;
-use crate::store::sqlite::{OFFSET_MAX, decode, offset_of, reader, row_key, topic};
+use crate::store::sqlite::{OFFSET_MAX, decode, log, offset_of, reader, row_key, topic};
 
 /// Records in one answer at most.
 const RECORDS_MAX: u32 = 10_000;
@@ -91,11 +91,7 @@ fn to_come(
     if first > last || at_most == 0 {
         return Ok(Vec::new());
     }
-    let stored: Vec<i64> = {
-        let mut statement = connection.prepare_cached(sql!(track.stored))?;
-        let bounds = params![row_key(extent.topic, first), row_key(extent.topic, last), at_most];
-        decode::all(&mut statement, bounds, |row| Ok(offset_of(row.get(0)?)))?
-    };
+    let stored = log::stored(connection, extent.topic, first, last, at_most)?;
     let last = stored.last().copied().unwrap_or(last);
     let segments = segments(&layers_of(connection, extent.topic, first, last)?, first, last);
     let mut at = segments.iter().peekable();

@@ -18,10 +18,10 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::{applied, forget_bits, set_applied, signed};
 use crate::store::TrackStep;
 use crate::store::sqlite::fault::Attempt;
-use crate::store::sqlite::ranges::{Masks, Ranges, segments};
+use crate::store::sqlite::ranges::{Masks, Ranges, Segment, segments};
 use crate::store::sqlite::standing::{self, Extent, Held, Standing, covering};
 use crate::store::sqlite::work::Work;
-use crate::store::sqlite::{OFFSET_MAX, decode, offset_of, row_key};
+use crate::store::sqlite::{OFFSET_MAX, decode, log, offset_of, row_key};
 use crate::topic::TopicId;
 
 /// Rows of `headwater_touched` that a step meets at most: each is looked up by itself.
@@ -90,17 +90,10 @@ impl Tracking<'_, '_> {
                 layers.extend(as_layers(group, &done, first, last));
                 set_applied(connection, group.subscription_id, (first, last), &done)?;
             }
-            let mut statement = connection.prepare_cached(sql!(track.record))?;
             for segment in segments(&layers, first, last) {
-                let Masks { one: required, two: completed } = segment.masks;
-                let completed_at_ms = (required == completed).then_some(self.now_ms);
-                let made = statement.execute(params![
-                    row_key(self.extent.topic, segment.first),
-                    row_key(self.extent.topic, segment.last),
-                    signed(required),
-                    signed(completed),
-                    completed_at_ms,
-                ])? as u64;
+                let Segment { first, last, masks } = segment;
+                let completed_at_ms = (masks.one == masks.two).then_some(self.now_ms);
+                let made = log::record(connection, self.extent.topic, first, last, masks, completed_at_ms)?;
                 self.step.recorded += made;
                 self.step.completed += completed_at_ms.map_or(0, |_| made);
             }

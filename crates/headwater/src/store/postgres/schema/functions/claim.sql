@@ -250,9 +250,8 @@ BEGIN
                          AND (v_gaps_until = 0 OR {schema}.first_ended(v_gaps_seen, pg_current_snapshot()) >= v_gaps_bound)
                     THEN max(m.message_offset) ELSE v_head END
         INTO v_top
-        FROM {schema}.message_shared m
-        WHERE m.topic_id = v_want.topic_id AND m.message_offset > v_head
-          AND m.message_offset <= v_head + least(p_rows_max, greatest(1000, v_next + p_messages_max[1] - v_head));
+        FROM {schema}.shared_messages(v_want.topic_id, v_head + 1,
+            v_head + least(p_rows_max, greatest(1000, v_next + p_messages_max[1] - v_head))) m;
     END IF;
     IF v_clear AND v_gaps_until = 0 AND NOT v_stuck AND v_next > v_head AND v_last = v_head THEN
         -- Nothing is there: the head is at the last offset taken, which was read after the flag of the waiting process was raised

@@ -94,9 +94,8 @@ BEGIN
     IF v_dead IS NOT NULL THEN
         PERFORM {schema}.hold_claims(v_dead, true);
         v_until := {schema}.watermark_of(v_topic);
-        v_until := least(v_until, (SELECT min(m.message_offset) - 1 FROM {schema}.message m
-            WHERE m.topic_id = v_topic AND m.message_offset > v_floor AND m.message_offset <= v_until
-              AND m.created_at >= v_now - make_interval(secs => p_older_than_ms / 1000.0)));
+        v_until := least(v_until, (SELECT min(m.message_offset) - 1 FROM {schema}.messages(v_topic, v_floor + 1, v_until) m
+            WHERE m.created_at >= v_now - make_interval(secs => p_older_than_ms / 1000.0)));
     END IF;
     FOR s IN SELECT x.subscription_id, x.group_name AS name FROM {schema}.subscription x
              WHERE x.subscription_id = ANY (v_dead) ORDER BY x.group_name

@@ -93,8 +93,8 @@ BEGIN
     WHERE r.topic_id = p_topic_id AND r.message_offset >= lower(p_span) AND r.message_offset < upper(p_span);
     FOR s IN SELECT * FROM {schema}.segments(p_span - v_there, v_bits, v_required, v_done) LOOP
         INSERT INTO {schema}.record (topic_id, message_offset, required, completed, completed_at)
-        SELECT p_topic_id, m.message_offset, s.one, s.two, CASE WHEN s.one = s.two THEN p_now END FROM {schema}.message m
-        WHERE m.topic_id = p_topic_id AND m.message_offset BETWEEN s.first_offset AND s.last_offset;
+        SELECT p_topic_id, m.message_offset, s.one, s.two, CASE WHEN s.one = s.two THEN p_now END
+        FROM {schema}.messages(p_topic_id, s.first_offset, s.last_offset) m;
         GET DIAGNOSTICS v_count = ROW_COUNT;
         made := made + v_count;
         completed := completed + CASE WHEN s.one = s.two THEN v_count ELSE 0 END;
