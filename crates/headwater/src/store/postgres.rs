@@ -26,7 +26,6 @@ use crate::topic::{Topic, TopicId, TopicSettings, TopicStatus};
 
 mod arm;
 mod audit;
-mod backfill;
 mod beat;
 mod claim;
 mod clean;
@@ -50,7 +49,6 @@ mod partitions;
 mod policy;
 mod promotion;
 mod publish;
-mod records;
 mod seek;
 mod settle;
 #[cfg(feature = "sqlx")]
@@ -63,7 +61,7 @@ mod take_over;
 mod time;
 mod tls;
 mod topic;
-mod track;
+mod tracking;
 mod transaction;
 mod upkeep;
 

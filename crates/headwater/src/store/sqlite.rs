@@ -52,7 +52,6 @@ use sql;
 
 mod acks;
 mod audit;
-mod backfill;
 mod beat;
 mod calls;
 mod checkpoint;

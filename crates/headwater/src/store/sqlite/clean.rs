@@ -15,7 +15,7 @@ use self::age::Ages;
 use super::fault::Attempt;
 use super::standing::{Extent, Standing, any_counts, bounded, waiting, watermark};
 use super::work::Work;
-use super::{OFFSET_MAX, decode, lanes, log, row_key, settle};
+use super::{OFFSET_MAX, decode, lanes, log, settle, tracking};
 use crate::message::Offset;
 use crate::name::GroupName;
 use crate::store::CleanStep;
@@ -323,12 +323,11 @@ fn stamped_by(
 
 /// Removes messages with their records, range by range.
 fn remove(connection: &Connection, extent: &Extent, offsets: &Ranges) -> Attempt<u64> {
-    let mut records = connection.prepare_cached(super::sql!(clean.remove_records))?;
     let mut removed = 0;
     for (first, last) in offsets.iter() {
         removed += log::remove(connection, extent.topic, first, last)?;
-        records.execute([row_key(extent.topic, first), row_key(extent.topic, last)])?;
     }
+    tracking::forget_messages(connection, extent.topic, offsets)?;
     debug_assert_eq!(removed, offsets.count(), "only what was looked at is removed");
     Ok(removed)
 }

@@ -59,7 +59,7 @@ pub(super) fn revive(
     let mut revive = work.connection.prepare_cached(super::sql!(resurrect.revive))?;
     revive.execute(params![subscription_id, now_ms])?;
     if !counted {
-        tracking::begin_accounting(work, subscription_id)?;
+        tracking::start_counting(work, subscription_id)?;
     }
     settle::stir(work, topic)
 }

@@ -5,7 +5,7 @@ use rusqlite::{Connection, params};
 use super::fault::Attempt;
 use super::standing::{Extent, Standing};
 use super::work::Work;
-use super::{audit, group, log, settle, subscribe};
+use super::{audit, group, log, settle, subscribe, tracking};
 use crate::message::Offset;
 use crate::name::{GroupName, TopicName};
 use crate::store::Moved;
@@ -79,9 +79,8 @@ pub(super) fn seek(
     let connection = work.connection;
     connection.prepare_cached(super::sql!(state.forget_ranges))?.execute([subscription_id])?;
     connection.prepare_cached(super::sql!(seek.cursor))?.execute(params![subscription_id, moved.to.0])?;
-    connection
-        .prepare_cached(super::sql!(seek.subscription))?
-        .execute(params![subscription_id, moved.to.0])?;
+    connection.prepare_cached(super::sql!(seek.subscription))?.execute([subscription_id])?;
+    tracking::cursor_moved(connection, subscription_id, moved.to.0)?;
     let detail = serde_json::json!({
         "from": moved.from.0,
         "to": moved.to.0,

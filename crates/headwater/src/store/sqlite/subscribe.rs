@@ -82,7 +82,7 @@ fn begin(work: &mut Work<'_>, topic: Topic, group: &GroupName, start: Start) -> 
     for lane in 0..lanes.max(1) {
         cursor.execute(params![subscription_id, lane, next])?;
     }
-    tracking::begin_accounting(work, subscription_id)?;
+    tracking::start_counting(work, subscription_id)?;
     Ok(Subscription { subscription_id: SubscriptionId(subscription_id), group: group.clone(), topic, lanes })
 }
 

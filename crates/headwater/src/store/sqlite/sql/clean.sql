@@ -176,13 +176,6 @@ UPDATE headwater_topic
 SET first_offset = ?2, removed = removed + ?3
 WHERE topic_id = ?1
 
--- name: remove_records
--- Purpose:    Removes the records of a range of messages.
--- Parameters: ?1 row_key from, ?2 row_key to
--- Index:      the primary key
-DELETE FROM headwater_record
-WHERE row_key BETWEEN ?1 AND ?2
-
 -- name: topics
 -- Purpose:    All topics.
 -- Parameters: none

@@ -1,7 +1,7 @@
 -- Removing what retention allows.
 --
 -- Why nothing is removed that somebody was promised: a step holds the lock of the extent, and what it looks at then stays
--- true until it commits (see functions/track.sql). A subscribe, seek, redrive or resurrection either had the lock before: then
+-- true until it commits (see functions/tracking/step.sql). A subscribe, seek, redrive or resurrection either had the lock before: then
 -- its place is seen here and its messages stay; or has it after: then it sees the new first offset and what is left. Rows
 -- that come late out of a noted gap are in the gap for the snapshot that decides, and so not touched.
 --
@@ -119,13 +119,9 @@ CREATE OR REPLACE FUNCTION {schema}.forget_below(p_topic_id integer, p_first big
 LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 DECLARE
-    v_records bigint;
+    v_records bigint := {schema}.forget_records_below(p_topic_id, p_first, p_max);
     v_lines bigint;
 BEGIN
-    DELETE FROM {schema}.record r WHERE r.ctid = ANY (ARRAY(
-        SELECT x.ctid FROM {schema}.record x WHERE x.topic_id = p_topic_id AND x.message_offset < p_first
-        ORDER BY x.message_offset LIMIT p_max));
-    GET DIAGNOSTICS v_records = ROW_COUNT;
     DELETE FROM {schema}.ack_log a WHERE a.ctid = ANY (ARRAY(
         SELECT x.ctid FROM {schema}.ack_log x WHERE x.topic_id = p_topic_id AND x.last_offset < p_first
         ORDER BY x.last_offset LIMIT p_max));
@@ -163,11 +159,7 @@ BEGIN
         v_misses := {schema}.misses({schema}.loose_table(t), p_topic_id, r.places, c.gone);
         FOR v_range IN SELECT lower(q) AS first, upper(q) - 1 AS last FROM unnest(c.gone) q LOOP
             removed := removed + {schema}.delete_messages(t, v_range.first, v_range.last);
-            DELETE FROM {schema}.record x
-            WHERE x.topic_id = p_topic_id AND x.message_offset BETWEEN v_range.first AND v_range.last
-              -- What lies in partitions keeps its record until its partition goes.
-              AND (t.partition = 'none' OR NOT EXISTS (SELECT FROM {schema}.partition y WHERE y.topic_id = p_topic_id
-                              AND x.message_offset BETWEEN y.first_offset AND y.last_offset));
+            PERFORM {schema}.forget_records(t, v_range.first, v_range.last);
         END LOOP;
     END IF;
     -- Whether this run goes on. Where messages are done in order, those behind a full look that found nothing are younger

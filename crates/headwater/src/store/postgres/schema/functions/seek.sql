@@ -43,8 +43,9 @@ BEGIN
     -- gives up what lies below, late rows included.
     -- What it has not got on with since it restarted is measured from here.
     UPDATE {schema}.subscription x
-    SET start_offset = CASE WHEN to_offset <= from_offset THEN least(x.start_offset, v_start) ELSE v_start END, required_from = least(x.required_from, to_offset), restarts = 0, restarts_since = NULL
+    SET start_offset = CASE WHEN to_offset <= from_offset THEN least(x.start_offset, v_start) ELSE v_start END, restarts = 0, restarts_since = NULL
     WHERE x.subscription_id = s.subscription_id;
+    PERFORM {schema}.cursor_moved(s.subscription_id, to_offset);
     PERFORM {schema}.note_act(p_actor, 'seek', p_topic, p_group, jsonb_build_object('from', from_offset, 'to', to_offset,
         'replayed', replayed, 'skipped', skipped, 'leases_lost', leases_lost), v_now);
     PERFORM {schema}.wake(s.topic_id, true, true);
