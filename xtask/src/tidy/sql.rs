@@ -113,19 +113,15 @@ fn check_log(tree: &Tree, folder: &str) -> Vec<Complaint> {
 /// Whether code names `headwater_message`, or `message` and its partitions (`message_shared`, `message_t7`) in a namespace.
 fn names_messages(line: &str) -> bool {
     let code = line.trim_start();
-    if code.starts_with("--") || code.starts_with("//") {
-        return false;
-    }
-    let ends = |rest: &str| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_');
-    let named = |table: &str| code.match_indices(table).any(|(at, _)| ends(&code[at + table.len()..]));
-    let partition = |(at, _)| {
-        let digits = code[at + "message_t".len()..].trim_start_matches(|c: char| c.is_ascii_digit());
-        ends(digits)
+    let named = |table: &str| {
+        code.match_indices(table).any(|(at, _)| {
+            let rest = code[at + table.len()..].trim_start_matches(|c: char| c.is_ascii_digit());
+            !rest.starts_with(|c: char| c.is_alphabetic() || c == '_')
+        })
     };
-    named("headwater_message")
-        || named("{schema}.message")
-        || named("message_shared")
-        || code.match_indices("message_t").any(partition)
+    !code.starts_with("--")
+        && !code.starts_with("//")
+        && ["headwater_message", "{schema}.message", "message_shared", "message_t"].into_iter().any(named)
 }
 
 /// Migration folders each count 2, 3, … by their files' leading digits (`0002_colour.sql`): version 1 is the first `tables/`.

@@ -171,7 +171,7 @@ async fn messages_missing_from_the_log_are_counted_by_a_handler_that_passes_them
     let store = place.open().await;
     let subscription = subscribed(&store, "orders").await;
     store.publish(&topic("orders"), &messages(3)).await.unwrap();
-    let sql = "DELETE FROM headwater_handler WHERE row_key & 8796093022207 = 2";
+    let sql = "DELETE FROM headwater_message WHERE row_key & 8796093022207 = 2";
     place.connect().execute(sql, []).unwrap();
     let lease = store.claim(&request(&subscription, 3)).await.unwrap().leases.remove(0);
     let fetched = store.fetch(lease.topic_id, lease.range).await.unwrap();
