@@ -101,7 +101,7 @@ fn check_log(tree: &Tree, folder: &str) -> Vec<Complaint> {
         if LOG_FILES.iter().any(|file| path.starts_with(file)) || path.starts_with("tests") {
             continue;
         }
-        for (at, line) in content.lines().enumerate().filter(|(_, line)| names_messages(line)) {
+        for (at, _) in content.lines().enumerate().filter(|(_, line)| names_messages(line)) {
             let advice =
                 "messages are read and written by the log's files: call what is there, or add it".to_owned();
             complaints.push(Complaint::new(&format!("{folder}/{path}"), at + 1, "log-room", advice));
