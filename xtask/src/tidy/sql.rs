@@ -94,7 +94,7 @@ fn check_sections(path: &str, verb: &str, content: &str, code: &str) -> Vec<Comp
     complaints
 }
 
-/// Files outside the log that name a table of messages. Tests may: they look behind the engine.
+/// Files outside the log that name a table of messages. Tests may: they check what the engine stored.
 fn check_log(tree: &Tree, folder: &str) -> Vec<Complaint> {
     let mut complaints = Vec::new();
     for (path, content) in tree.below(folder) {
