@@ -102,11 +102,11 @@ fn shorten_dedup(work: &Work<'_>, before: &Topic, settings: &TopicSettings) -> A
 /// What cannot be changed while something is there.
 fn check_alter(connection: &Connection, before: &Topic, settings: &TopicSettings) -> Attempt<()> {
     let topic_id = before.topic_id;
-    if before.settings.storage != settings.storage {
-        if log::first_in(connection, topic_id, 0, super::OFFSET_MAX)?.is_some() {
-            let rule = format!("topic {} has messages; storage changes only while it has none", before.name);
-            return Err(Error::invalid("storage", rule).into());
-        }
+    if before.settings.storage != settings.storage
+        && log::first_in(connection, topic_id, 0, super::OFFSET_MAX)?.is_some()
+    {
+        let rule = format!("topic {} has messages; storage changes only while it has none", before.name);
+        return Err(Error::invalid("storage", rule).into());
     }
     if before.settings.semantics != settings.semantics && settings.semantics == Semantics::Queue {
         let mut statement = connection.prepare_cached(super::sql!(subscribe.others))?;
