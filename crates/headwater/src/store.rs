@@ -27,16 +27,16 @@ pub(crate) mod schema;
 pub(crate) mod sql;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+mod tracking;
 mod upkeep;
 pub(crate) mod wake;
 
 pub(crate) use fetched::Weighing;
 pub use fetched::{FetchBound, Fetched};
-pub use lifecycle::{
-    Ack, AuditEntry, Beat, ForceCompleted, Lifecycle, Moved, Pulse, Record, Resurrected, Stuck,
-};
+pub use lifecycle::{Ack, AuditEntry, Beat, ForceCompleted, Lifecycle, Moved, Pulse, Resurrected, Stuck};
 pub use options::OpenOptions;
-pub use upkeep::{CleanStep, Detected, PartitionStep, SubscriptionStep, TrackStep, Upkeep};
+pub use tracking::{Record, TrackStep, Tracking};
+pub use upkeep::{CleanStep, Detected, PartitionStep, SubscriptionStep, Upkeep};
 pub use wake::Wake;
 
 // What engines take and answer, and what operators read.

@@ -1,4 +1,5 @@
-//! SQL: the same verbs in both engines, one used statement per section, migrations of tables numbered without holes.
+//! SQL: the same verbs in both engines, one used statement per section, migrations of tables numbered without holes, the tables of
+//! messages named by the log alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,6 +8,20 @@ use super::tree::Tree;
 
 const STORE: &str = "crates/headwater/src/store";
 const ENGINES: [&str; 2] = ["sqlite", "postgres"];
+
+/// The files of an engine that name tables of messages: the log; and what defines, shows, grants or checks the tables themselves.
+/// `publish_trigger.sql` is how plain SQL appends on SQLite.
+const LOG_FILES: [&str; 9] = [
+    "log.rs",
+    "sql/log.sql",
+    "schema/functions/log/messages.sql",
+    "schema/functions/log/partitions.sql",
+    "schema/tables/",
+    "schema/publish_trigger.sql",
+    "schema/views.sql",
+    "schema/roles.sql",
+    "sql/doctor.sql",
+];
 
 pub(super) fn check(tree: &Tree) -> Vec<Complaint> {
     let mut complaints = check_mirror(tree);
@@ -17,6 +32,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Complaint> {
         for (verb, path, content) in verbs(tree, engine) {
             complaints.extend(check_sections(&path, verb, content, &code));
         }
+        complaints.extend(check_log(tree, &folder));
     }
     complaints.extend(check_migrations(tree));
     complaints
@@ -76,6 +92,36 @@ fn check_sections(path: &str, verb: &str, content: &str, code: &str) -> Vec<Comp
         }
     }
     complaints
+}
+
+/// Files outside the log that name a table of messages. Tests may: they check what the engine stored.
+fn check_log(tree: &Tree, folder: &str) -> Vec<Complaint> {
+    let mut complaints = Vec::new();
+    for (path, content) in tree.below(folder) {
+        if LOG_FILES.iter().any(|file| path.starts_with(file)) || path.starts_with("tests") {
+            continue;
+        }
+        for (at, _) in content.lines().enumerate().filter(|(_, line)| names_messages(line)) {
+            let advice =
+                "messages are read and written by the log's files: call what is there, or add it".to_owned();
+            complaints.push(Complaint::new(&format!("{folder}/{path}"), at + 1, "log-room", advice));
+        }
+    }
+    complaints
+}
+
+/// Whether code names `headwater_message`, or `message` and its partitions (`message_shared`, `message_t7`) in a namespace.
+fn names_messages(line: &str) -> bool {
+    let code = line.trim_start();
+    let named = |table: &str| {
+        code.match_indices(table).any(|(at, _)| {
+            let rest = code[at + table.len()..].trim_start_matches(|c: char| c.is_ascii_digit());
+            !rest.starts_with(|c: char| c.is_alphabetic() || c == '_')
+        })
+    };
+    !code.starts_with("--")
+        && !code.starts_with("//")
+        && ["headwater_message", "{schema}.message", "message_shared", "message_t"].into_iter().any(named)
 }
 
 /// Migration folders each count 2, 3, … by their files' leading digits (`0002_colour.sql`): version 1 is the first `tables/`.
@@ -202,6 +248,33 @@ mod tests {
         let more = "-- name: claim\nSELECT 1;\n\n-- name: other\nSELECT 2;\n";
         assert_eq!(fired(&claim, more), [rule(4)], "no code uses it");
         assert_eq!(fired(&claim, "-- name: claim\nSELECT 1;\n\n-- name: claim\nSELECT 2;\n"), [rule(4)]);
+    }
+
+    #[test]
+    fn tables_of_messages_are_named_by_the_log_alone() {
+        let (claims, rust) = (path("postgres/schema/functions/claim.sql"), path("sqlite/claim.rs"));
+        let code = "//! Claims.\nconst A: [&str; 2] = [sql!(claim), sql!(publish)];\n";
+        for line in [
+            "FROM {schema}.message m",
+            "'{schema}.message'::regclass",
+            "JOIN {schema}.message_shared m",
+            "v_table := 'message_t' || p_topic_id;",
+            "SELECT count(*) FROM {schema}.message_t7",
+        ] {
+            let rule = (claims.clone(), 2, "log-room");
+            assert_eq!(fired(&claims, &format!("-- Claims.\n{line}\n")), [rule], "{line}");
+        }
+        let named = format!("{code}const B: &str = \"DELETE FROM headwater_message\";\n");
+        assert_eq!(fired(&rust, &named), [(rust.clone(), 3, "log-room")]);
+        for line in [
+            "SELECT m.message_type, m.message_offset FROM {schema}.messages(1) m",
+            "-- as {schema}.message has it",
+            "SELECT * FROM {schema}.message_status",
+        ] {
+            assert_eq!(fired(&claims, &format!("-- Claims.\n{line}\n")), [], "{line}");
+        }
+        assert_eq!(fired(&path("sqlite/tests/a.rs"), "//! A.\nconst A: &str = \"headwater_message\";\n"), []);
+        assert_eq!(fired(&path("sqlite/log.rs"), "//! A.\nconst A: &str = \"headwater_message\";\n"), []);
     }
 
     #[test]

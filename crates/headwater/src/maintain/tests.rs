@@ -18,9 +18,12 @@ use super::plan::Plan;
 use super::*;
 use crate::backfill::{Backfill, BackfillLimits, BackfillState, BackfillStep};
 use crate::error::{Error, ErrorKind, Result};
+use crate::lease::OffsetRange;
 use crate::message::Offset;
 use crate::name::{GroupName, Owner, TopicName};
-use crate::store::{CleanStep, Detected, Maintained, PartitionStep, SubscriptionStep, TrackStep, Upkeep};
+use crate::store::{
+    self, CleanStep, Detected, Maintained, PartitionStep, SubscriptionStep, TrackStep, Upkeep,
+};
 use crate::topic::{Partition, Storage, Topic, TopicId, TopicSettings, TopicStatus, Tracking};
 
 /// A topic with a hundred messages, all done.
@@ -167,10 +170,6 @@ impl Upkeep for Fake {
         self.note("detect_dead").map(|()| Detected::default())
     }
 
-    async fn track(&self, _: TopicId, _: u32) -> Result<TrackStep> {
-        self.note("track").map(|()| TrackStep::default())
-    }
-
     async fn clean(&self, topic: TopicId, messages_max: u32) -> Result<CleanStep> {
         self.note("clean")?;
         let takes = *self.step_takes.lock().unwrap();
@@ -192,6 +191,34 @@ impl Upkeep for Fake {
         tokio::time::sleep(Duration::from_millis(10)).await;
         let forgotten = *self.forgotten.lock().unwrap();
         Ok(SubscriptionStep { forgotten, ..SubscriptionStep::default() })
+    }
+
+    async fn probe(&self) -> Result<()> {
+        self.note("probe")?;
+        let takes = *self.probe_takes.lock().unwrap();
+        tokio::time::sleep(takes).await;
+        Ok(())
+    }
+
+    async fn jobs(&self) -> Result<Vec<JobStatus>> {
+        unreachable!("maintenance does not ask")
+    }
+
+    async fn job_ran(&self, run: &JobRun) -> Result<()> {
+        self.note("job_ran")?;
+        self.recorded.lock().unwrap().push(run.clone());
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl store::Tracking for Fake {
+    async fn track(&self, _: TopicId, _: u32) -> Result<TrackStep> {
+        self.note("track").map(|()| TrackStep::default())
+    }
+
+    async fn records(&self, _: &TopicName, _: OffsetRange) -> Result<Vec<store::Record>> {
+        unreachable!("maintenance reads none")
     }
 
     async fn backfill(&self, _: &TopicName, _: &GroupName, _: &BackfillLimits) -> Result<Backfill> {
@@ -224,23 +251,6 @@ impl Upkeep for Fake {
         open.state =
             if open.processed == open.total { BackfillState::Completed } else { BackfillState::InProgress };
         Ok(Some(BackfillStep { backfill: open.clone(), processed, changed: processed }))
-    }
-
-    async fn probe(&self) -> Result<()> {
-        self.note("probe")?;
-        let takes = *self.probe_takes.lock().unwrap();
-        tokio::time::sleep(takes).await;
-        Ok(())
-    }
-
-    async fn jobs(&self) -> Result<Vec<JobStatus>> {
-        unreachable!("maintenance does not ask")
-    }
-
-    async fn job_ran(&self, run: &JobRun) -> Result<()> {
-        self.note("job_ran")?;
-        self.recorded.lock().unwrap().push(run.clone());
-        Ok(())
     }
 }
 

@@ -21,7 +21,7 @@ use crate::topic::{Topic, TopicSettings};
 pub trait Lifecycle {
     /// Changes a topic's settings. Everything can be changed while messages flow, with two exceptions that are
     /// `InvalidInput`: `pub_sub` becomes `queue` only with at most one group, and `storage` changes only while
-    /// no message is stored. Changed `tracking` is brought about by upkeep: see [`super::Upkeep::track`].
+    /// no message is stored. Changed `tracking` is brought about by upkeep: see [`super::Tracking::track`].
     /// Groups that exist keep their lanes.
     async fn alter_topic(&self, name: &TopicName, settings: &TopicSettings) -> Result<Topic>;
 
@@ -42,7 +42,7 @@ pub trait Lifecycle {
     async fn resume(&self, topic: &TopicName, group: &GroupName) -> Result<()>;
 
     /// Cancels a subscription for good; `InvalidTransition` if it is cancelled already. Its leases are lost at once, it
-    /// no longer counts, and its place in the accounting is released as [`super::Upkeep::track`] describes. Wakes as a
+    /// no longer counts, and its place in the accounting is released as [`super::Tracking::track`] describes. Wakes as a
     /// pause does.
     async fn cancel(&self, topic: &TopicName, group: &GroupName) -> Result<()>;
 
@@ -118,10 +118,6 @@ pub trait Lifecycle {
 
     /// Who acked the message at an offset, oldest first. Nothing where the topic keeps no `ack_log`.
     async fn acks(&self, topic: &TopicName, offset: Offset) -> Result<Vec<Ack>>;
-
-    /// The records of messages in reference counting, offsets rising, at most 10,000. Messages whose record is not made yet are
-    /// shown as they will be. Nothing in offset watermark.
-    async fn records(&self, topic: &TopicName, range: OffsetRange) -> Result<Vec<Record>>;
 }
 
 /// A process's word that it serves a subscription.
@@ -225,19 +221,6 @@ pub struct Ack {
     pub owner: Owner,
     /// When, by the database's clock.
     pub at: Timestamp,
-}
-
-/// What is recorded about a message in reference counting.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
-    /// The message.
-    pub offset: Offset,
-    /// The groups it is for, by name.
-    pub required: Vec<GroupName>,
-    /// Those of them that are done, by name.
-    pub completed: Vec<GroupName>,
-    /// When the last of them was; `None` while it is pending.
-    pub completed_at: Option<Timestamp>,
 }
 
 /// A state for the answers of processes.

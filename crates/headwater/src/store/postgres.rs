@@ -26,7 +26,6 @@ use crate::topic::{Topic, TopicId, TopicSettings, TopicStatus};
 
 mod arm;
 mod audit;
-mod backfill;
 mod beat;
 mod claim;
 mod clean;
@@ -37,12 +36,12 @@ mod dead_letter;
 mod detect;
 mod doctor;
 mod fault;
-mod fetch;
 mod freshen;
 mod heartbeat;
 mod hosts;
 mod jobs;
 mod lifecycle;
+mod log;
 mod maintain;
 mod migrate;
 mod outstanding;
@@ -50,7 +49,6 @@ mod partitions;
 mod policy;
 mod promotion;
 mod publish;
-mod records;
 mod seek;
 mod settle;
 #[cfg(feature = "sqlx")]
@@ -63,7 +61,7 @@ mod take_over;
 mod time;
 mod tls;
 mod topic;
-mod track;
+mod tracking;
 mod transaction;
 mod upkeep;
 
@@ -212,7 +210,7 @@ impl Store for PostgresStore {
 
     async fn fetch_within(&self, topic: TopicId, range: OffsetRange, bound: FetchBound) -> Result<Fetched> {
         self.check_open()?;
-        fetch::fetch(self, topic, range, bound).await
+        log::fetch(self, topic, range, bound).await
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Result<()>>> {

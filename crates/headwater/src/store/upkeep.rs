@@ -1,4 +1,4 @@
-//! What keeps a store in shape: deaths, records, retention, partitions, backfills. Part of the contract of a
+//! What keeps a store in shape: deaths, retention, partitions; with [`super::Tracking`], completion records and backfills. Part of the contract of a
 //! [`Store`](super::Store).
 //!
 //! Every step is bounded, is one transaction, may be killed at any point, and may be run by any number of processes at
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::backfill::{Backfill, BackfillLimits, BackfillStep};
+use super::Tracking;
 use crate::error::Result;
 use crate::maintain::{JobRun, JobStatus};
 use crate::name::{GroupName, Owner, TopicName};
@@ -17,7 +17,7 @@ use crate::topic::TopicId;
 
 /// Upkeep, step by step. [`crate::Maintenance`] decides when each is due.
 #[async_trait]
-pub trait Upkeep {
+pub trait Upkeep: Tracking {
     /// Elects or confirms the worker of this namespace for a term. True if it is this one. Another is elected only once
     /// the term has run out, by the database's clock.
     async fn elect(&self, worker: &Owner, term: Duration) -> Result<bool>;
@@ -32,16 +32,6 @@ pub trait Upkeep {
     /// die at the first look that comes a heartbeat interval later and still finds them silent. Groups that never
     /// had a heartbeat are left alone. Running it twice changes nothing twice.
     async fn detect_dead(&self) -> Result<Detected>;
-
-    /// Brings the records of a topic up to date: at most so many messages are touched.
-    ///
-    /// In reference counting: messages that have no record get one (required: the groups that count and began at or
-    /// below it); what groups have done since the last look is set on pending records, what was handed out again
-    /// is unset; groups that died or were cancelled are taken out of pending records. A record is completed
-    /// when completed covers required, and never touched again. Everything follows from cursors and outstanding
-    /// ranges, so running it twice, or after a crash, changes nothing twice. In offset watermark: removes records
-    /// that a change of mode has left.
-    async fn track(&self, topic: TopicId, messages_max: u32) -> Result<TrackStep>;
 
     /// Removes what retention allows, at most so many messages:
     ///
@@ -75,31 +65,6 @@ pub trait Upkeep {
     /// dedup entries.
     async fn clean_subscriptions(&self, older_than: Duration) -> Result<SubscriptionStep>;
 
-    /// Starts a backfill for a group. In reference counting it sets the group on pending records of messages that were
-    /// there when the group came, up to an end that is fixed now. In offset watermark there is nothing to do: it is
-    /// shown how far the group is. Subscribing below the head, and coming back from the dead, start one by themselves.
-    /// `Conflict` if one of the group is under way.
-    async fn backfill(
-        &self,
-        topic: &TopicName,
-        group: &GroupName,
-        limits: &BackfillLimits,
-    ) -> Result<Backfill>;
-
-    /// Cancels a group's backfill at once; what it did stays. `InvalidTransition` unless it is not started or in progress.
-    async fn cancel_backfill(&self, topic: &TopicName, group: &GroupName) -> Result<Backfill>;
-
-    /// Lets a cancelled or failed backfill go on from its checkpoint. `InvalidTransition` otherwise.
-    async fn resume_backfill(&self, topic: &TopicName, group: &GroupName) -> Result<Backfill>;
-
-    /// The backfills of all topics, newest first.
-    async fn backfills(&self) -> Result<Vec<Backfill>>;
-
-    /// Does one batch of a backfill that is not started or in progress and that no other worker has: one transaction with
-    /// its checkpoint, so that killed workers neither lose nor repeat anything. `None` if there is nothing to do. A worker
-    /// that is silent for 15 s loses it to another.
-    async fn step_backfill(&self, worker: &Owner, messages_max: u32) -> Result<Option<BackfillStep>>;
-
     /// A small piece of work as applications do them, to see how busy the database is: a read, and where it does not
     /// queue behind upkeep itself, a commit.
     async fn probe(&self) -> Result<()>;
@@ -120,21 +85,6 @@ pub struct Detected {
     pub suspected: Vec<(TopicName, GroupName)>,
     /// Those silent for four fifths of their timeout.
     pub near_timeout: Vec<(TopicName, GroupName)>,
-}
-
-/// What a step of tracking did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TrackStep {
-    /// Records made.
-    pub recorded: u64,
-    /// Records changed.
-    pub changed: u64,
-    /// Records completed, among the two.
-    pub completed: u64,
-    /// Records removed, after a change of mode.
-    pub removed: u64,
-    /// Whether there is more to do.
-    pub more: bool,
 }
 
 /// What a step of cleanup did.

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use headwater::store::{
     Ack, AuditEntry, Backfill, BackfillLimits, BackfillStep, Beat, CleanStep, Detected, ForceCompleted,
     JobRun, JobStatus, LeaseToken, Lifecycle, Moved, OffsetRange, PartitionStep, Pulse, Record, Resurrected,
-    Stuck, SubscriptionId, SubscriptionStatus, SubscriptionStep, Topic, TopicId, TrackStep, Upkeep,
+    Stuck, SubscriptionId, SubscriptionStatus, SubscriptionStep, Topic, TopicId, TrackStep, Tracking, Upkeep,
 };
 use headwater::{
     DeliveryPolicy, ErrorKind, GroupName, Offset, Owner, Result, Semantics, Start, SubscriptionState,
@@ -172,14 +172,6 @@ impl Lifecycle for Faulty {
         }
         self.inner.acks(topic, offset).await
     }
-
-    async fn records(&self, topic: &TopicName, range: OffsetRange) -> Result<Vec<Record>> {
-        let mut records = self.inner.records(topic, range).await?;
-        if self.fault == Fault::CompletionIsHidden {
-            records.iter_mut().for_each(|record| record.completed.clear());
-        }
-        Ok(records)
-    }
 }
 
 #[async_trait]
@@ -198,10 +190,6 @@ impl Upkeep for Faulty {
             found.died.append(&mut found.suspected);
         }
         Ok(found)
-    }
-
-    async fn track(&self, topic: TopicId, messages_max: u32) -> Result<TrackStep> {
-        self.inner.track(topic, messages_max).await
     }
 
     async fn clean(&self, topic: TopicId, messages_max: u32) -> Result<CleanStep> {
@@ -237,6 +225,33 @@ impl Upkeep for Faulty {
         self.inner.clean_subscriptions(older_than).await
     }
 
+    async fn probe(&self) -> Result<()> {
+        self.inner.probe().await
+    }
+
+    async fn jobs(&self) -> Result<Vec<JobStatus>> {
+        self.inner.jobs().await
+    }
+
+    async fn job_ran(&self, run: &JobRun) -> Result<()> {
+        self.inner.job_ran(run).await
+    }
+}
+
+#[async_trait]
+impl Tracking for Faulty {
+    async fn track(&self, topic: TopicId, messages_max: u32) -> Result<TrackStep> {
+        self.inner.track(topic, messages_max).await
+    }
+
+    async fn records(&self, topic: &TopicName, range: OffsetRange) -> Result<Vec<Record>> {
+        let mut records = self.inner.records(topic, range).await?;
+        if self.fault == Fault::CompletionIsHidden {
+            records.iter_mut().for_each(|record| record.completed.clear());
+        }
+        Ok(records)
+    }
+
     async fn backfill(
         &self,
         topic: &TopicName,
@@ -265,17 +280,5 @@ impl Upkeep for Faulty {
         }
         let mut batch = self.batch.lock().expect("no panic while held");
         Ok(step.inspect(|step| *batch = Some(step.clone())).or_else(|| batch.take()))
-    }
-
-    async fn probe(&self) -> Result<()> {
-        self.inner.probe().await
-    }
-
-    async fn jobs(&self) -> Result<Vec<JobStatus>> {
-        self.inner.jobs().await
-    }
-
-    async fn job_ran(&self, run: &JobRun) -> Result<()> {
-        self.inner.job_ran(run).await
     }
 }

@@ -20,7 +20,8 @@ use crate::settle::Settlement;
 use crate::store::wake::Hub;
 use crate::store::{
     Ack, AuditEntry, Beat, CleanStep, Detected, Finding, ForceCompleted, Lifecycle, Maintained, Moved,
-    PartitionStep, Pulse, Record, Resurrected, Store, Stuck, SubscriptionStep, TrackStep, Upkeep, Wake,
+    PartitionStep, Pulse, Record, Resurrected, Store, Stuck, SubscriptionStep, TrackStep, Tracking, Upkeep,
+    Wake,
 };
 use crate::store::{FetchBound, Fetched, Weighing};
 use crate::subscription::{
@@ -287,7 +288,6 @@ with_the_rest! {
     fn stuck(topic: &TopicName, older_than: Duration) -> Vec<Stuck>;
     fn audit(limit: u32) -> Vec<AuditEntry>;
     fn acks(topic: &TopicName, offset: Offset) -> Vec<Ack>;
-    fn records(topic: &TopicName, range: OffsetRange) -> Vec<Record>;
 }
 
 with_the_rest! {
@@ -295,16 +295,21 @@ with_the_rest! {
     fn elect(worker: &Owner, term: Duration) -> bool;
     fn resign(worker: &Owner) -> ();
     fn detect_dead() -> Detected;
-    fn track(topic: TopicId, messages_max: u32) -> TrackStep;
     fn clean(topic: TopicId, messages_max: u32) -> CleanStep;
     fn keep_partitions(topic: TopicId) -> PartitionStep;
     fn clean_subscriptions(older_than: Duration) -> SubscriptionStep;
+    fn probe() -> ();
+    fn jobs() -> Vec<JobStatus>;
+    fn job_ran(run: &JobRun) -> ();
+}
+
+with_the_rest! {
+    Tracking {}
+    fn track(topic: TopicId, messages_max: u32) -> TrackStep;
+    fn records(topic: &TopicName, range: OffsetRange) -> Vec<Record>;
     fn backfill(topic: &TopicName, group: &GroupName, limits: &BackfillLimits) -> Backfill;
     fn cancel_backfill(topic: &TopicName, group: &GroupName) -> Backfill;
     fn resume_backfill(topic: &TopicName, group: &GroupName) -> Backfill;
     fn backfills() -> Vec<Backfill>;
     fn step_backfill(worker: &Owner, messages_max: u32) -> Option<BackfillStep>;
-    fn probe() -> ();
-    fn jobs() -> Vec<JobStatus>;
-    fn job_ran(run: &JobRun) -> ();
 }

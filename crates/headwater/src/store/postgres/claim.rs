@@ -139,7 +139,7 @@ async fn bury_if_ours(store: &PostgresStore, owner: &Owner, row: &Row) -> Result
     let messages = store.fetch(TopicId(row.get("topic_id")), range).await?;
     let ours = messages.iter().any(|message| i32::from(message.lane(lanes)) == lane);
     let settlement = if ours {
-        Settlement::each(&id, vec![(range, Outcome::Bury { error: row.get("owner") })])
+        Settlement::each(&id, vec![(range, Outcome::Bury { error: row.get("detail") })])
     } else {
         Settlement::ack_all(&id)
     };
@@ -153,20 +153,20 @@ fn take(row: &Row, owner: &Owner, claimed: &mut Claimed) -> Result<()> {
     match row.get::<_, &str>("kind") {
         "lease" => claimed.leases.push(lease_of(row, owner, subscription_id, topic_id)?),
         "inactive" => {
-            claimed.inactive.push((subscription_id, SubscriptionState::parse(row.get("owner"))?));
+            claimed.inactive.push((subscription_id, SubscriptionState::parse(row.get("detail"))?));
         }
         "expired" => {
-            let names: Vec<&str> = row.get("blocked_keys");
+            let names: Vec<&str> = row.get("names");
             tracing::warn!(
                 topic = names[0], group = names[1], offsets = %range_of(row), token = row.get::<_, i64>("token"),
-                owner = row.get::<_, &str>("owner"), attempt = row.get::<_, i32>("attempt"),
+                owner = row.get::<_, &str>("detail"), attempt = row.get::<_, i32>("attempt"),
                 "lease expired, reassigning"
             );
         }
         "buried" | "used_up" => {
-            let names: Vec<&str> = row.get("blocked_keys");
+            let names: Vec<&str> = row.get("names");
             tracing::warn!(
-                topic = names[0], group = names[1], offsets = %range_of(row), last = row.get::<_, &str>("owner"),
+                topic = names[0], group = names[1], offsets = %range_of(row), last = row.get::<_, &str>("detail"),
                 "message buried: its holders vanished until its attempts were used up"
             );
         }

@@ -7,8 +7,9 @@ use tokio_postgres::Row;
 use super::PostgresStore;
 use super::detect::name_of;
 use super::freshen::freshen_aside;
+use super::log;
+use super::maintain::{advance, batch};
 use super::time::{count, millis, stored};
-use super::track::{advance, batch};
 use crate::error::Result;
 use crate::limits::{INBOX_FORGET_MAX, INBOX_RETENTION};
 use crate::message::Offset;
@@ -37,8 +38,8 @@ pub(super) async fn clean(store: &PostgresStore, topic: TopicId, messages_max: u
         .await?;
     let row = &rows[0];
     if !stored::<_, bool>(row, "more")? {
-        let own = [format!("message_t{topic}"), format!("message_t{topic}_rest")];
-        freshen_aside(store, &["record", "ack_log", "message_shared", &own[0], &own[1]], 5_000).await;
+        let [shared, own, rest] = log::tables(topic);
+        freshen_aside(store, &["record", "ack_log", &shared, &own, &rest], 5_000).await;
     }
     Ok(CleanStep { removed: count(row, "removed")?, missed: missed_of(row)?, more: stored(row, "more")? })
 }

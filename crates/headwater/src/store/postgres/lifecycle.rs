@@ -6,12 +6,10 @@ use async_trait::async_trait;
 
 use super::{PostgresStore, audit, beat, policy, seek, settle, state, take_over, topic};
 use crate::error::Result;
-use crate::lease::{LeaseToken, OffsetRange};
+use crate::lease::LeaseToken;
 use crate::message::Offset;
 use crate::name::{GroupName, Owner, TopicName};
-use crate::store::{
-    Ack, AuditEntry, Beat, ForceCompleted, Lifecycle, Moved, Pulse, Record, Resurrected, Stuck,
-};
+use crate::store::{Ack, AuditEntry, Beat, ForceCompleted, Lifecycle, Moved, Pulse, Resurrected, Stuck};
 use crate::subscription::{DeliveryPolicy, Start, SubscriptionId, Transition};
 use crate::topic::{Topic, TopicSettings};
 
@@ -113,10 +111,5 @@ impl Lifecycle for PostgresStore {
     async fn acks(&self, topic: &TopicName, offset: Offset) -> Result<Vec<Ack>> {
         self.check_open()?;
         audit::acks(self, topic, offset).await
-    }
-
-    async fn records(&self, topic: &TopicName, range: OffsetRange) -> Result<Vec<Record>> {
-        self.check_open()?;
-        super::records::list(self, topic, range).await
     }
 }

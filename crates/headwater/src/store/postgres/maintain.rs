@@ -7,6 +7,7 @@ use super::time::{count, millis};
 use crate::error::Result;
 use crate::limits::{ADVANCE_ROWS_MAX, GAPS_NOTED_MAX, INBOX_FORGET_MAX, INBOX_RETENTION};
 use crate::store::Maintained;
+use crate::topic::TopicId;
 
 /// Topics whose heads are read in one transaction.
 const TOPICS_PER_STEP: usize = 500;
@@ -78,4 +79,17 @@ async fn advance_heads(store: &PostgresStore) -> Result<(u64, u64)> {
             return Ok((late, closed));
         }
     }
+}
+
+/// Upkeep goes up to the head, which moves when somebody looks. In a transaction of its own: nothing of upkeep may keep
+/// the head locked.
+pub(super) async fn advance(store: &PostgresStore, topic: TopicId) -> Result<()> {
+    let bounds: [&(dyn tokio_postgres::types::ToSql + Sync); 3] =
+        [&topic.0, &ADVANCE_ROWS_MAX, &GAPS_NOTED_MAX];
+    store.connections.query("advancing the head", &store.statements.advance, &bounds).await.map(drop)
+}
+
+/// A number of messages as the functions take it: at least one, or nothing would ever be done.
+pub(super) fn batch(messages_max: u32) -> i32 {
+    i32::try_from(messages_max.max(1)).unwrap_or(i32::MAX)
 }

@@ -1,9 +1,9 @@
-//! Partitions of dedicated topics: see `schema/functions/partitions.sql`.
+//! Partitions of dedicated topics: see `schema/functions/log/partitions.sql`.
 
 use super::PostgresStore;
 use super::clean::{elapse, missed_of};
+use super::maintain::advance;
 use super::time::{count, stored};
-use super::track::advance;
 use crate::error::Result;
 use crate::store::PartitionStep;
 use crate::topic::TopicId;

@@ -35,9 +35,9 @@ use crate::store::wake::Hub;
 use crate::topic::TopicId;
 
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
-const SAVEPOINT: &str = "SAVEPOINT headwater_message";
-const RELEASE: &str = "RELEASE SAVEPOINT headwater_message";
-const ROLLBACK_TO: &str = "ROLLBACK TO SAVEPOINT headwater_message; RELEASE SAVEPOINT headwater_message";
+const SAVEPOINT: &str = "SAVEPOINT headwater_handler";
+const RELEASE: &str = "RELEASE SAVEPOINT headwater_handler";
+const ROLLBACK_TO: &str = "ROLLBACK TO SAVEPOINT headwater_handler; RELEASE SAVEPOINT headwater_handler";
 /// COMMIT of a transaction that has failed rolls back and says so only in passing; the SELECT fails outright.
 const COMMIT: &str = "SELECT 1; COMMIT";
 

@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{PostgresStore, backfill, clean, detect, jobs, partitions, track};
-use crate::backfill::{Backfill, BackfillLimits, BackfillStep};
+use super::{PostgresStore, clean, detect, jobs, partitions};
 use crate::error::Result;
 use crate::maintain::{JobRun, JobStatus};
-use crate::name::{GroupName, Owner, TopicName};
-use crate::store::{CleanStep, Detected, PartitionStep, SubscriptionStep, TrackStep, Upkeep};
+use crate::name::Owner;
+use crate::store::{CleanStep, Detected, PartitionStep, SubscriptionStep, Upkeep};
 use crate::topic::TopicId;
 
 #[async_trait]
@@ -29,11 +28,6 @@ impl Upkeep for PostgresStore {
         detect::detect_dead(self).await
     }
 
-    async fn track(&self, topic: TopicId, messages_max: u32) -> Result<TrackStep> {
-        self.check_open()?;
-        track::track(self, topic, messages_max).await
-    }
-
     async fn clean(&self, topic: TopicId, messages_max: u32) -> Result<CleanStep> {
         self.check_open()?;
         clean::clean(self, topic, messages_max).await
@@ -47,36 +41,6 @@ impl Upkeep for PostgresStore {
     async fn clean_subscriptions(&self, older_than: Duration) -> Result<SubscriptionStep> {
         self.check_open()?;
         clean::clean_subscriptions(self, older_than).await
-    }
-
-    async fn backfill(
-        &self,
-        topic: &TopicName,
-        group: &GroupName,
-        limits: &BackfillLimits,
-    ) -> Result<Backfill> {
-        self.check_open()?;
-        backfill::start(self, topic, group, limits).await
-    }
-
-    async fn cancel_backfill(&self, topic: &TopicName, group: &GroupName) -> Result<Backfill> {
-        self.check_open()?;
-        backfill::turn(self, topic, group, false).await
-    }
-
-    async fn resume_backfill(&self, topic: &TopicName, group: &GroupName) -> Result<Backfill> {
-        self.check_open()?;
-        backfill::turn(self, topic, group, true).await
-    }
-
-    async fn backfills(&self) -> Result<Vec<Backfill>> {
-        self.check_open()?;
-        backfill::list(self).await
-    }
-
-    async fn step_backfill(&self, worker: &Owner, messages_max: u32) -> Result<Option<BackfillStep>> {
-        self.check_open()?;
-        backfill::step(self, worker, messages_max).await
     }
 
     async fn probe(&self) -> Result<()> {

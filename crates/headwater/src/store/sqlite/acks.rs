@@ -1,11 +1,11 @@
 //! The ack log of topics that keep one: who acked which offsets, when.
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, params};
 
 use super::fault::Attempt;
 use super::range::Part;
 use super::work::Work;
-use super::{decode, row_key, topic};
+use super::{decode, log, topic};
 use crate::lease::OffsetRange;
 use crate::message::{Offset, lane_of};
 use crate::name::{GroupName, Owner, TopicName};
@@ -33,17 +33,13 @@ pub(super) fn note(work: &Work<'_>, held: &Part, range: OffsetRange, now_ms: i64
 /// Who acked the message at an offset, oldest first.
 pub(super) fn list(connection: &Connection, name: &TopicName, offset: Offset) -> Attempt<Vec<Ack>> {
     let topic = topic::get(connection, name)?.topic_id;
-    let key = row_key(topic, offset.0);
-    let message = connection
-        .prepare_cached(super::sql!(settle.buried))?
-        .query_row([key, key], |row| Ok((decode::uuid(row, 1)?, decode::text(row, 2)?)))
-        .optional()?;
+    let message = log::keys(connection, topic, offset.0, offset.0)?.pop();
     let mut statement = connection.prepare_cached(super::sql!(acks))?;
     let found = decode::all(&mut statement, params![topic.0, offset.0], |row| {
         let (lane, lanes): (Option<u16>, u16) = (row.get(5)?, row.get(6)?);
         // A lane's range spans messages of other lanes, which others acked.
         let mine = match (lane, &message) {
-            (Some(lane), Some((message_id, key))) => lane_of(key.as_deref(), *message_id, lanes) == lane,
+            (Some(lane), Some((_, message_id, key))) => lane_of(key.as_deref(), *message_id, lanes) == lane,
             _ => true,
         };
         let ack = Ack {

@@ -8,6 +8,7 @@ use rusqlite::{OptionalExtension, params};
 use self::limits::Allowance;
 use super::epoch::{History, Seen};
 use super::fault::Attempt;
+use super::log::{self, Burial};
 use super::promote::promote;
 use super::range::{DUE_NEVER, DUE_NOW, Part, next_token};
 use super::rivals::Rivals;
@@ -311,16 +312,14 @@ impl<'w, 'c> Claim<'w, 'c> {
             Some(owner) => format!("lease expired {times} times; last held by {owner}"),
             None => format!("lease expired {times} times"),
         };
-        settle::bury(
-            self.work,
-            self.state.topic_id,
-            self.state.lanes,
-            part,
-            part.range(),
-            &error,
-            times,
-            self.now_ms,
-        )?;
+        let burial = Burial {
+            subscription_id: part.subscription_id,
+            lane: part.lane.map(|lane| (lane, self.state.lanes)),
+            error: &error,
+            attempts: times,
+            now_ms: self.now_ms,
+        };
+        log::bury(self.work.connection, self.state.topic_id, part.range(), &burial)?;
         part.delete(self.work.connection)
     }
 }

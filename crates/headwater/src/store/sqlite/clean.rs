@@ -7,13 +7,15 @@
 //! shrink either, because the store keeps SQLite's default of no `auto_vacuum`; whoever wants the space back runs `VACUUM`
 //! while nothing else is open.
 
-use rusqlite::{Connection, OptionalExtension, params};
+use std::ops::ControlFlow;
+
+use rusqlite::{Connection, params};
 
 use self::age::Ages;
 use super::fault::Attempt;
 use super::standing::{Extent, Standing, any_counts, bounded, waiting, watermark};
 use super::work::Work;
-use super::{OFFSET_MAX, decode, lanes, offset_of, row_key, settle};
+use super::{OFFSET_MAX, decode, lanes, log, settle, tracking};
 use crate::message::Offset;
 use crate::name::GroupName;
 use crate::store::CleanStep;
@@ -225,19 +227,21 @@ impl Rule<'_> {
     /// The lowest messages that may go.
     fn pick(&self, connection: &Connection, extent: &Extent, at_most: usize) -> Attempt<Picked> {
         let candidates = self.candidates(extent);
-        let mut statement = connection.prepare_cached(super::sql!(clean.look))?;
         let (mut offsets, mut looked_at) = (Vec::new(), 0);
         for (first, last) in candidates.region.iter() {
-            let mut rows = statement.query([row_key(extent.topic, first), row_key(extent.topic, last)])?;
-            while let Some(row) = rows.next()? {
-                let offset = offset_of(row.get(0)?);
-                if offsets.len() == at_most || looked_at == at_most * LOOKED_AT_PER_REMOVED {
-                    return Ok(Picked { offsets: covering(&offsets), next: Some(offset) });
-                }
-                looked_at += 1;
-                if self.allows(&candidates, offset, row.get(1)?, row.get(2)?) {
-                    offsets.push(offset);
-                }
+            let stopped =
+                log::visit_ages(connection, extent.topic, first, last, |offset, created, completed| {
+                    if offsets.len() == at_most || looked_at == at_most * LOOKED_AT_PER_REMOVED {
+                        return ControlFlow::Break(offset);
+                    }
+                    looked_at += 1;
+                    if self.allows(&candidates, offset, created, completed) {
+                        offsets.push(offset);
+                    }
+                    ControlFlow::Continue(())
+                })?;
+            if let ControlFlow::Break(next) = stopped {
+                return Ok(Picked { offsets: covering(&offsets), next: Some(next) });
             }
         }
         let next = (self.places.last < self.limits.last()).then_some(self.places.last + 1);
@@ -306,13 +310,9 @@ fn stamped_by(
     end: i64,
     now_ms: i64,
 ) -> Attempt<Option<(i64, i64)>> {
-    let mut statement = connection.prepare_cached(super::sql!(subscribe.time_at))?;
     let (mut at, mut low, mut high, mut found) = (from, from, end, None);
     while low < high {
-        let bounds = [row_key(extent.topic, at), row_key(extent.topic, high - 1)];
-        let seen: Option<(i64, i64)> =
-            statement.query_row(bounds, |row| Ok((offset_of(row.get(0)?), row.get(1)?))).optional()?;
-        match seen {
+        match log::first_in(connection, extent.topic, at, high - 1)? {
             Some((offset, created_at_ms)) if created_at_ms > now_ms => low = offset + 1,
             seen => (high, found) = (at, seen.or(found)),
         }
@@ -323,29 +323,26 @@ fn stamped_by(
 
 /// Removes messages with their records, range by range.
 fn remove(connection: &Connection, extent: &Extent, offsets: &Ranges) -> Attempt<u64> {
-    let mut messages = connection.prepare_cached(super::sql!(clean.remove))?;
-    let mut records = connection.prepare_cached(super::sql!(clean.remove_records))?;
     let mut removed = 0;
     for (first, last) in offsets.iter() {
-        let bounds = [row_key(extent.topic, first), row_key(extent.topic, last)];
-        removed += messages.execute(bounds)? as u64;
-        records.execute(bounds)?;
+        removed += log::remove(connection, extent.topic, first, last)?;
     }
+    tracking::forget_messages(connection, extent.topic, offsets)?;
     debug_assert_eq!(removed, offsets.count(), "only what was looked at is removed");
     Ok(removed)
 }
 
 /// Moves the topic's first offset up to the lowest message that is left.
 fn raise_first(connection: &Connection, extent: &Extent, removed: u64) -> Attempt<i64> {
-    let mut statement = connection.prepare_cached(super::sql!(clean.raise_first))?;
+    let lowest = log::first_in(connection, extent.topic, extent.first, OFFSET_MAX)?;
+    let first = lowest.map_or(extent.head + 1, |(offset, _)| offset);
     let removed = i64::try_from(removed).unwrap_or(i64::MAX);
-    let bounds = params![
+    connection.prepare_cached(super::sql!(clean.raise_first))?.execute(params![
         extent.topic.0,
-        row_key(extent.topic, extent.first),
-        row_key(extent.topic, OFFSET_MAX),
+        first,
         removed
-    ];
-    Ok(statement.query_row(bounds, |row| row.get(0))?)
+    ])?;
+    Ok(first)
 }
 
 /// What a subscription loses.
@@ -407,10 +404,12 @@ fn forget_ranges(
     pending: &Ranges,
 ) -> Attempt<usize> {
     let Some((first, last)) = pending.first().zip(pending.last()) else { return Ok(0) };
-    let mut forget = connection.prepare_cached(super::sql!(clean.forget_ranges))?;
+    let mut forget = connection.prepare_cached(super::sql!(clean.forget_range))?;
     let mut forgotten = 0;
     for waiting in waiting(connection, subscription_id, first, last)? {
-        forgotten += forget.execute(params![subscription_id, waiting.token, waiting.first, topic.0])?;
+        if log::first_in(connection, topic, waiting.first, waiting.last)?.is_none() {
+            forgotten += forget.execute(params![subscription_id, waiting.token, waiting.first])?;
+        }
     }
     Ok(forgotten)
 }

@@ -13,7 +13,7 @@ use super::fault::Attempt;
 use super::lanes::Lanes;
 use super::range::{DUE_NOW, Part, next_token};
 use super::work::{Kind, Work};
-use super::{SqliteStore, audit, decode, group, settle};
+use super::{SqliteStore, audit, decode, group, log, settle};
 use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
 use crate::error::Result;
 use crate::limits::DEAD_LETTERS_PER_STEP;
@@ -175,18 +175,22 @@ fn page(
     };
     let selected = Selected::of(selection);
     let mut parameters = selected.parameters();
-    let rest: [&dyn ToSql; 4] = [&place.after, &until, &subscription.topic_id.0, &DEAD_LETTERS_PER_STEP];
+    let rest: [&dyn ToSql; 3] = [&place.after, &until, &DEAD_LETTERS_PER_STEP];
     parameters.extend(rest);
     let mut statement = work.connection.prepare_cached(super::sql!(redrive.page))?;
-    let page = decode::all(&mut statement, parameters.as_slice(), |row| {
+    let mut page = decode::all(&mut statement, parameters.as_slice(), |row| {
         Ok(Letter {
             dead_letter_key: row.get(0)?,
             offset: row.get(1)?,
             message_id: decode::uuid(row, 2)?,
             key: decode::text(row, 3)?,
-            there: row.get(4)?,
+            there: false,
         })
     })?;
+    for letter in &mut page {
+        let found = log::first_in(work.connection, subscription.topic_id, letter.offset, letter.offset)?;
+        letter.there = found.is_some();
+    }
     let after = page.last().map_or(place.after, |letter| letter.dead_letter_key);
     Ok((page, Place { after, until: Some(until) }))
 }

@@ -124,7 +124,7 @@ impl Pulse {
             now_ms,
             elapsed_ms
         ])?;
-        tracking::end_accounting(work, self.subscription_id)?;
+        tracking::stop_counting(work, self.subscription_id)?;
         settle::stir(work, self.topic)
     }
 }

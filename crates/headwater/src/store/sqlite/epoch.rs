@@ -10,10 +10,9 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use rusqlite::OptionalExtension;
-
 use super::fault::Attempt;
-use super::row_key;
+use super::log;
+use super::standing::Extent;
 use super::work::Work;
 use crate::lease::Epoch;
 use crate::topic::TopicId;
@@ -60,8 +59,8 @@ impl Seen {
         }
         let anchor = history.anchors.lock().expect("no panic while held").get(&topic).copied();
         if let Some(anchor) = anchor {
-            let stored = message_id_at(work, topic, anchor.offset)?;
-            let removed = stored.is_none() && anchor.offset < first_offset(work, topic)?;
+            let stored = log::message_id(work.connection, topic, anchor.offset)?;
+            let removed = stored.is_none() && anchor.offset < Extent::load(work.connection, topic)?.first;
             if stored != Some(anchor.message_id) && !removed {
                 self.broken.push(topic);
                 // An offset up to the head without a message may have been removed by retention.
@@ -77,7 +76,7 @@ impl Seen {
 
     /// Takes the newest message as the next anchor. After delayed messages were promoted: they may be handed out too.
     pub(super) fn take(&mut self, work: &Work<'_>, topic: TopicId, head: i64) -> Attempt<()> {
-        if let Some(message_id) = message_id_at(work, topic, head)? {
+        if let Some(message_id) = log::message_id(work.connection, topic, head)? {
             self.anchors.retain(|(known, _)| *known != topic);
             self.anchors.push((topic, Anchor { offset: head, message_id }));
         }
@@ -109,16 +108,6 @@ impl History {
         }
         Epoch(self.epoch.load(Ordering::SeqCst))
     }
-}
-
-fn first_offset(work: &Work<'_>, topic: TopicId) -> Attempt<i64> {
-    let mut statement = work.connection.prepare_cached(super::sql!(doctor.extent))?;
-    Ok(statement.query_row([topic.0], |row| row.get(0))?)
-}
-
-fn message_id_at(work: &Work<'_>, topic: TopicId, offset: i64) -> Attempt<Option<[u8; 16]>> {
-    let mut statement = work.connection.prepare_cached(super::sql!(epoch.message_id))?;
-    Ok(statement.query_row([row_key(topic, offset)], |row| row.get(0)).optional()?)
 }
 
 #[cfg(test)]

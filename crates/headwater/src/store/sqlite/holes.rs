@@ -14,12 +14,13 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::Connection;
 
 use super::fault::Attempt;
 use super::range::Part;
+use super::standing::Extent;
 use super::work::Work;
-use super::{clean, decode, fetch, offset_of, reader, row_key, settle};
+use super::{clean, log, reader, settle};
 use crate::error::Result;
 use crate::lease::{LeaseId, OffsetRange};
 use crate::message::Message;
@@ -53,7 +54,7 @@ impl Holes {
         range: OffsetRange,
         bound: FetchBound,
     ) -> Attempt<Fetched> {
-        let fetched = fetch::fetch(connection, topic, range, bound)?;
+        let fetched = log::fetch(connection, topic, range, bound)?;
         if let Some(read) = fetched.read_of(range) {
             self.notice(connection, topic, read, &fetched.messages)?;
         }
@@ -150,19 +151,12 @@ pub(super) fn miss(work: &Work<'_>, passed: &[Passed], settled: impl Fn(usize) -
 
 /// Offsets of a range that damage took: read on one snapshot.
 fn holes_in(connection: &Connection, topic: TopicId, range: OffsetRange) -> Attempt<Ranges> {
-    let extent: Option<(i64, i64, i64)> = connection
-        .prepare_cached(super::sql!(doctor.extent))?
-        .query_row([topic.0], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
-        .optional()?;
-    let Some((first_offset, last_offset, removed)) = extent else { return Ok(Ranges::default()) };
-    let (first, last) = (range.first.0.max(first_offset), range.last.0.min(last_offset));
-    if removed >= first_offset || first > last {
+    let Some(extent) = Extent::find(connection, topic)? else { return Ok(Ranges::default()) };
+    let (first, last) = (range.first.0.max(extent.first), range.last.0.min(extent.head));
+    if extent.removed >= extent.first || first > last {
         return Ok(Ranges::default());
     }
-    let mut statement = connection.prepare_cached(super::sql!(doctor.stored))?;
-    let stored = decode::all(&mut statement, params![row_key(topic, first), row_key(topic, last)], |row| {
-        Ok(offset_of(row.get(0)?))
-    })?;
+    let stored = log::stored(connection, topic, first, last, u32::MAX)?;
     let stored = Ranges::covering(stored.into_iter().map(|offset| (offset, offset)));
     Ok(Ranges::of(first, last).without(&stored))
 }

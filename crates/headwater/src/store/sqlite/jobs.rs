@@ -62,10 +62,3 @@ pub(super) fn list(connection: &Connection) -> Attempt<Vec<JobStatus>> {
     }
     Ok(jobs)
 }
-
-/// A small read as applications do them: the newest message of the store.
-pub(super) fn probe(connection: &Connection) -> Attempt<()> {
-    let mut statement = connection.prepare_cached(super::sql!(jobs.probe))?;
-    statement.query_row([], |row| row.get::<_, i64>(0)).optional()?;
-    Ok(())
-}

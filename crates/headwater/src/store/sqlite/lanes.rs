@@ -7,7 +7,7 @@ use rusqlite::Connection;
 
 use super::fault::Attempt;
 use super::standing::{Held, Standing, outstanding};
-use super::{decode, offset_of, row_key};
+use super::{decode, log};
 use crate::message::lane_of;
 use crate::store::sqlite::ranges::Ranges;
 use crate::topic::TopicId;
@@ -61,12 +61,9 @@ pub(super) fn owed(
     };
     let lanes = Lanes::load(connection, standing.subscription_id, first, last)?;
     let mut owed = Vec::new();
-    let mut statement = connection.prepare_cached(super::sql!(settle.buried))?;
     for (first, last) in pending.iter() {
-        let mut rows = statement.query([row_key(topic, first), row_key(topic, last)])?;
-        while let Some(row) = rows.next()? {
-            let offset = offset_of(row.get(0)?);
-            let lane = lane_of(decode::text(row, 2)?.as_deref(), decode::uuid(row, 1)?, standing.lanes);
+        for (offset, message_id, key) in log::keys(connection, topic, first, last)? {
+            let lane = lane_of(key.as_deref(), message_id, standing.lanes);
             if !lanes.has_done(Some(lane), offset) {
                 owed.push((offset, offset));
             }

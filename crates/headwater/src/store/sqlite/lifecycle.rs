@@ -12,12 +12,10 @@ use super::{
     SqliteStore, acks, audit, beat, policy, resurrect, seek, settle, state, stuck, take_over, topic,
 };
 use crate::error::Result;
-use crate::lease::{LeaseToken, OffsetRange};
+use crate::lease::LeaseToken;
 use crate::message::Offset;
 use crate::name::{GroupName, Owner, TopicName};
-use crate::store::{
-    Ack, AuditEntry, Beat, ForceCompleted, Lifecycle, Moved, Pulse, Record, Resurrected, Stuck,
-};
+use crate::store::{Ack, AuditEntry, Beat, ForceCompleted, Lifecycle, Moved, Pulse, Resurrected, Stuck};
 use crate::subscription::{DeliveryPolicy, Start, SubscriptionId, Transition};
 use crate::topic::{Topic, TopicSettings};
 
@@ -158,11 +156,6 @@ impl Lifecycle for SqliteStore {
     async fn acks(&self, topic: &TopicName, offset: Offset) -> Result<Vec<Ack>> {
         let topic = topic.clone();
         self.read(move |connection| at_once(connection, |look| acks::list(look, &topic, offset))).await
-    }
-
-    async fn records(&self, topic: &TopicName, range: OffsetRange) -> Result<Vec<Record>> {
-        let topic = topic.clone();
-        self.read(move |connection| super::tracking::records(connection, &topic, range)).await
     }
 }
 

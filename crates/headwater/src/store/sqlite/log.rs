@@ -1,150 +1,341 @@
-//! Making the write-ahead log whole after a failed sync.
-//!
-//! After a failed fsync Linux takes the pages that it could not write for clean: they are in memory, not on the disk, and
-//! no later fsync writes them. Claims and settlements before the failed commit were not synced on their own, so their frames
-//! are among those pages. SQLite appends behind them. Each frame's checksum continues its predecessor's, so after
-//! a power cut the log ends at the first frame that is missing: everything behind it is lost, synced or not.
-//!
-//! A checkpoint does not mend that. Its own sync of the log succeeds without writing anything, and then the file gets pages
-//! that are newer than the log on the disk. A power cut before the next log has begun replays the older log over them, and
-//! the database is damaged, not just shorter. So no checkpoint of this process runs before the log is whole.
-//!
-//! What mends it is writing the log again. Under SQLite's write lock no process appends to the log or starts it anew. Every
-//! frame that counts is read, its checksum compared, and written back where it was; that makes the pages dirty, and the sync that
-//! follows writes them. If it succeeds, the disk has every frame up to the last commit, and appending may continue: the chain
-//! of checksums has no hole. Readers meet the same bytes at the same place. If a page left memory before it
-//! could be written again, a checksum differs: the frames are lost, and the store fails as damaged.
-//!
-//! Other processes. On Linux every descriptor that was open when the write failed reports the failure once, so each
-//! process that syncs or checkpoints this log learns of it by itself and does the same. A process that opens the file
-//! later finds the marker ([`super::trust`]) and begins with this. A program that uses SQLite without Headwater does
-//! neither: what it commits between the failure and the rewriting is as safe as SQLite leaves it.
+//! The log: everything that reads or writes stored messages. Statements elsewhere name neither their table nor its columns, so that how
+//! messages are stored can change here alone. Where a statement joins the log with another table, it is in `sql/log.sql` too.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
-use std::path::Path;
+use std::ops::ControlFlow;
 
-/// The header of the log, and of each frame.
-const HEADER_BYTES: usize = 32;
-const FRAME_HEADER_BYTES: usize = 24;
-/// How much is rewritten at a time.
-const CHUNK_BYTES: u64 = 1024 * 1024;
+use bytes::{Bytes, BytesMut};
+use rusqlite::types::ValueRef;
+use rusqlite::{CachedStatement, Connection, MAIN_DB, OptionalExtension, params};
+use uuid::Uuid;
 
-/// Writes the first `frames` frames of the log again and syncs it; `InvalidData` if they are not what was once written.
-///
-/// The caller holds SQLite's write lock, and `frames` is how many there were under it.
-///
-/// A descriptor of the log, unlike one of the database, may be closed: SQLite locks nothing on it.
-pub(super) fn rewrite(log: &Path, frames: u64) -> io::Result<()> {
-    let mut file = OpenOptions::new().read(true).write(true).open(log)?;
-    if frames > 0 {
-        let mut left = checked_bytes(&file, frames)?;
-        let (mut at, mut chunk) = (0, Vec::new());
-        while left > 0 {
-            let bytes = left.min(CHUNK_BYTES);
-            chunk.resize(usize::try_from(bytes).expect("a chunk is small"), 0);
-            file.seek(SeekFrom::Start(at))?;
-            file.read_exact(&mut chunk)?;
-            file.seek(SeekFrom::Start(at))?;
-            file.write_all(&chunk)?;
-            (at, left) = (at + bytes, left - bytes);
+use super::fault::Attempt;
+use super::ranges::{Masks, Ranges};
+use super::{OFFSET_MAX, TOPIC_ID_MAX, decode, offset_of, row_key};
+use crate::lease::OffsetRange;
+use crate::message::{MESSAGE_BYTES, Message, NewMessage, Offset, lane_of, weight_of_headers};
+use crate::store::{FetchBound, Fetched, Weighing};
+use crate::topic::TopicId;
+
+/// Appends messages, with a statement that is found once for a batch.
+pub(super) struct Appender<'c>(CachedStatement<'c>);
+
+impl<'c> Appender<'c> {
+    pub(super) fn new(connection: &'c Connection) -> Attempt<Self> {
+        Ok(Appender(connection.prepare_cached(sql!(log.append))?))
+    }
+
+    pub(super) fn append(
+        &mut self,
+        topic: TopicId,
+        offset: i64,
+        now_ms: i64,
+        message: &NewMessage,
+        message_id: Uuid,
+        headers: Option<&str>,
+    ) -> Attempt<()> {
+        self.0.execute(params![
+            row_key(topic, offset),
+            now_ms,
+            message_id.as_bytes().as_slice(),
+            message.key,
+            message.message_type,
+            message.content_type,
+            headers,
+            message.correlation_id,
+            &message.payload[..],
+        ])?;
+        Ok(())
+    }
+}
+
+/// Appends a delayed message from the schedule.
+pub(super) fn append_scheduled(
+    connection: &Connection,
+    topic: TopicId,
+    offset: i64,
+    schedule_id: i64,
+    now_ms: i64,
+) -> Attempt<()> {
+    let mut statement = connection.prepare_cached(sql!(log.append_scheduled))?;
+    statement.execute(params![schedule_id, row_key(topic, offset), now_ms])?;
+    Ok(())
+}
+
+/// Messages reserved for ahead at most: a range may be mostly holes.
+const RESERVE_MAX: u64 = 1_000;
+
+/// Payloads up to this size share one buffer per fetch: one allocation instead of one each. Larger ones have their
+/// own, so that keeping one of them keeps no more than it.
+const SHARED_PAYLOAD_BYTES_MAX: usize = 1024;
+
+/// Payloads up to this size are read with their row. Of a larger one the row brings the size instead, which SQLite knows
+/// from the record's header, and the payload is read only if it fits.
+const READ_WITH_ROW_BYTES_MAX: i64 = 64 * 1024;
+
+/// The messages of a range, by offset, as far as they fit.
+pub(super) fn fetch(
+    connection: &Connection,
+    topic: TopicId,
+    range: OffsetRange,
+    bound: FetchBound,
+) -> Attempt<Fetched> {
+    // Within the topic's own keys, whatever is asked for: the neighbours' are next to them.
+    let (first, last) = (range.first.0.max(1), range.last.0.min(OFFSET_MAX));
+    if first > last || !(1..=TOPIC_ID_MAX).contains(&topic.0) {
+        return Ok(Fetched::default());
+    }
+    let mut statement = connection.prepare_cached(sql!(log.fetch))?;
+    let bounds = [row_key(topic, first), row_key(topic, last), READ_WITH_ROW_BYTES_MAX];
+    let mut rows = statement.query(bounds)?;
+    let span = OffsetRange::new(Offset(first), Offset(last)).span();
+    let mut messages = Vec::with_capacity(span.min(RESERVE_MAX).try_into().unwrap_or_default());
+    let mut ends = Vec::with_capacity(messages.capacity());
+    let mut shared = BytesMut::new();
+    let mut weighing = Weighing::new(bound);
+    let mut left = None;
+    while let Some(row) = rows.next()? {
+        let row_key = row.get(0)?;
+        let offset = Offset(offset_of(row_key));
+        let headers = decode::headers(row, 6)?;
+        let payload = row.get_ref(4)?;
+        let payload_bytes = match payload {
+            ValueRef::Blob(bytes) => bytes.len(),
+            // Its size stands for a large one. The column holds nothing but blobs.
+            _ => usize::try_from(row.get::<_, i64>(4)?).unwrap_or_default(),
+        };
+        if !weighing.fits(MESSAGE_BYTES + payload_bytes + weight_of_headers(&headers)) {
+            left = Some(OffsetRange::new(offset, range.last));
+            break;
+        }
+        let payload = match payload {
+            ValueRef::Blob(bytes) if bytes.len() <= SHARED_PAYLOAD_BYTES_MAX => {
+                shared.extend_from_slice(bytes);
+                Bytes::new()
+            }
+            ValueRef::Blob(bytes) => Bytes::copy_from_slice(bytes),
+            _ => large_payload(connection, row_key, payload_bytes)?,
+        };
+        messages.push(Message {
+            offset,
+            message_id: decode::uuid(row, 1)?,
+            key: decode::text(row, 2)?,
+            message_type: decode::text(row, 3)?,
+            payload,
+            content_type: decode::text(row, 5)?,
+            headers,
+            correlation_id: decode::text(row, 7)?,
+            created_at: decode::timestamp(row, 8)?,
+        });
+        ends.push(shared.len());
+    }
+    share_out(&mut messages, &ends, &shared.freeze());
+    Ok(Fetched { messages, left })
+}
+
+/// Reads a payload piece by piece into its place: as a column SQLite would make a copy of its own first. The statement that
+/// found the row is still open, so this reads the same snapshot.
+fn large_payload(connection: &Connection, row_key: i64, bytes: usize) -> Attempt<Bytes> {
+    let blob = connection.blob_open(MAIN_DB, "headwater_message", "payload", row_key, true)?;
+    let mut payload = vec![0; bytes];
+    blob.read_at_exact(&mut payload, 0)?;
+    Ok(payload.into())
+}
+
+/// Gives every message its part of the shared buffer; `ends` is where the buffer ended after each message.
+fn share_out(messages: &mut [Message], ends: &[usize], shared: &Bytes) {
+    let mut start = 0;
+    for (message, end) in messages.iter_mut().zip(ends) {
+        if *end > start {
+            message.payload = shared.slice(start..*end);
+        }
+        start = *end;
+    }
+}
+
+/// The first message stored in a closed range: its offset, and when it was created, in ms.
+pub(super) fn first_in(
+    connection: &Connection,
+    topic: TopicId,
+    first: i64,
+    last: i64,
+) -> Attempt<Option<(i64, i64)>> {
+    let mut statement = connection.prepare_cached(sql!(log.first))?;
+    let found = statement.query_row([row_key(topic, first), row_key(topic, last)], |row| {
+        Ok((offset_of(row.get(0)?), row.get(1)?))
+    });
+    Ok(found.optional()?)
+}
+
+/// The first offset of a closed range stored at or after a time, else the one after the last. A binary search: one writer at a
+/// time stamps messages as it appends them, so times rise with offsets as long as the clock does.
+pub(super) fn first_since(
+    connection: &Connection,
+    topic: TopicId,
+    first: i64,
+    last: i64,
+    at_ms: i64,
+) -> Attempt<i64> {
+    // Everything below `low` is earlier; `high` and everything above is not, or is past the end.
+    let (mut low, mut high) = (first, last + 1);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        match first_in(connection, topic, middle, high - 1)? {
+            Some((offset, created_at_ms)) if created_at_ms < at_ms => low = offset + 1,
+            _ => high = middle,
         }
     }
-    file.sync_all()
+    Ok(low)
 }
 
-/// Compares all checksums; how many bytes the frames take with the header.
-fn checked_bytes(file: &File, frames: u64) -> io::Result<u64> {
-    let mut reader = BufReader::with_capacity(1 << 16, file);
-    reader.seek(SeekFrom::Start(0))?;
-    let mut header = [0; HEADER_BYTES];
-    reader.read_exact(&mut header)?;
-    let mut chain = Chain::begin(&header).ok_or_else(|| damaged("its header"))?;
-    let page_bytes = u64::from(word(&header, 8));
-    let mut frame = vec![0; FRAME_HEADER_BYTES + usize::try_from(page_bytes).expect("a page is small")];
-    for number in 1..=frames {
-        reader.read_exact(&mut frame)?;
-        if !chain.continues_with(&header, &frame) {
-            return Err(damaged(&format!("frame {number} of {frames}")));
+/// Which offsets of a closed range are stored: the lowest, so many at most.
+pub(super) fn stored(
+    connection: &Connection,
+    topic: TopicId,
+    first: i64,
+    last: i64,
+    at_most: u32,
+) -> Attempt<Vec<i64>> {
+    let mut statement = connection.prepare_cached(sql!(log.stored))?;
+    let bounds = params![row_key(topic, first), row_key(topic, last), at_most];
+    Ok(decode::all(&mut statement, bounds, |row| Ok(offset_of(row.get(0)?)))?)
+}
+
+/// Messages stored in some ranges.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Stored {
+    pub(super) messages: u64,
+    /// The first and last of them.
+    pub(super) range: Option<(i64, i64)>,
+}
+
+/// Counts the messages stored in ranges. It reads the log, so it is a reader's work: the writer takes what was counted before.
+pub(super) fn count(connection: &Connection, topic: TopicId, ranges: &Ranges) -> Attempt<Stored> {
+    let mut statement = connection.prepare_cached(sql!(log.count))?;
+    let mut all = Stored::default();
+    for (first, last) in ranges.iter() {
+        let bounds = [row_key(topic, first), row_key(topic, last)];
+        let (messages, ends) = statement.query_row(bounds, |row| {
+            let ends: (Option<i64>, Option<i64>) = (row.get(1)?, row.get(2)?);
+            Ok((decode::count(row, 0)?, ends.0.zip(ends.1)))
+        })?;
+        all.messages += messages;
+        if let Some((lowest, highest)) = ends {
+            let lowest = all.range.map_or(offset_of(lowest), |(lowest, _)| lowest);
+            all.range = Some((lowest, offset_of(highest)));
         }
     }
-    Ok(HEADER_BYTES as u64 + frames * (FRAME_HEADER_BYTES as u64 + page_bytes))
+    Ok(all)
 }
 
-fn damaged(what: &str) -> io::Error {
-    let text = format!(
-        "{what} in the write-ahead log is not what was written: the disk failed and the memory is gone"
-    );
-    io::Error::new(io::ErrorKind::InvalidData, text)
+/// The messages of a closed range: offset, id and key, which tell a message's lane.
+pub(super) fn keys(
+    connection: &Connection,
+    topic: TopicId,
+    first: i64,
+    last: i64,
+) -> Attempt<Vec<(i64, Uuid, Option<String>)>> {
+    let mut statement = connection.prepare_cached(sql!(log.keys))?;
+    let bounds = [row_key(topic, first), row_key(topic, last)];
+    Ok(decode::all(&mut statement, bounds, |row| {
+        Ok((offset_of(row.get(0)?), decode::uuid(row, 1)?, decode::text(row, 2)?))
+    })?)
 }
 
-/// SQLite's running checksum of a log.
-struct Chain {
-    big_endian: bool,
-    sums: (u32, u32),
+/// The id of the message at an offset.
+pub(super) fn message_id(connection: &Connection, topic: TopicId, offset: i64) -> Attempt<Option<[u8; 16]>> {
+    let mut statement = connection.prepare_cached(sql!(log.message_id))?;
+    Ok(statement.query_row([row_key(topic, offset)], |row| row.get(0)).optional()?)
 }
 
-impl Chain {
-    /// The header's own checksum; `None` if it does not match.
-    fn begin(header: &[u8; HEADER_BYTES]) -> Option<Self> {
-        let magic = word(header, 0);
-        let mut chain = Chain { big_endian: magic & 1 == 1, sums: (0, 0) };
-        chain.add(&header[..24]);
-        let known = magic & !1 == 0x377f_0682 && matches!(word(header, 8), 512..=65_536);
-        (known && chain.sums == (word(header, 24), word(header, 28))).then_some(chain)
+/// A small read as applications do them: the newest message of the store.
+pub(super) fn probe(connection: &Connection) -> Attempt<()> {
+    let mut statement = connection.prepare_cached(sql!(log.newest))?;
+    statement.query_row([], |row| row.get::<_, i64>(0)).optional()?;
+    Ok(())
+}
+
+/// What becomes of messages that a subscription gives up.
+pub(super) struct Burial<'a> {
+    pub(super) subscription_id: i32,
+    /// Of an ordered subscription: the lane, and how many there are. Only the lane's own messages are buried: the others of the
+    /// range belong to the other lanes.
+    pub(super) lane: Option<(u16, u16)>,
+    pub(super) error: &'a str,
+    pub(super) attempts: u32,
+    pub(super) now_ms: i64,
+}
+
+/// Copies the messages of a range to the dead letters.
+pub(super) fn bury(
+    connection: &Connection,
+    topic: TopicId,
+    range: OffsetRange,
+    burial: &Burial<'_>,
+) -> Attempt<()> {
+    let (first, last) = (range.first.0, range.last.0);
+    let offsets: Vec<i64> = match burial.lane {
+        None => stored(connection, topic, first, last, u32::MAX)?,
+        Some((lane, lanes)) => {
+            let found = keys(connection, topic, first, last)?.into_iter();
+            let mine = found.filter(|(_, id, key)| lane_of(key.as_deref(), *id, lanes) == lane);
+            mine.map(|(offset, ..)| offset).collect()
+        }
+    };
+    let mut statement = connection.prepare_cached(sql!(log.bury))?;
+    for offset in offsets {
+        statement.execute(params![
+            row_key(topic, offset),
+            Uuid::now_v7().as_bytes().as_slice(),
+            burial.subscription_id,
+            burial.error,
+            burial.attempts,
+            burial.now_ms
+        ])?;
     }
+    Ok(())
+}
 
-    fn continues_with(&mut self, header: &[u8; HEADER_BYTES], frame: &[u8]) -> bool {
-        self.add(&frame[..8]);
-        self.add(&frame[FRAME_HEADER_BYTES..]);
-        frame[8..16] == header[16..24] && self.sums == (word(frame, 16), word(frame, 20))
-    }
-
-    fn add(&mut self, bytes: &[u8]) {
-        let number = if self.big_endian { u32::from_be_bytes } else { u32::from_le_bytes };
-        for pair in bytes.chunks_exact(8) {
-            let half = |at: usize| number(pair[at..at + 4].try_into().expect("four bytes"));
-            self.sums.0 = self.sums.0.wrapping_add(half(0)).wrapping_add(self.sums.1);
-            self.sums.1 = self.sums.1.wrapping_add(half(4)).wrapping_add(self.sums.0);
+/// Shows the messages of a closed range to `visit` until it breaks: offset, when it was created and when its completion record was
+/// completed, in ms.
+pub(super) fn visit_ages<B>(
+    connection: &Connection,
+    topic: TopicId,
+    first: i64,
+    last: i64,
+    mut visit: impl FnMut(i64, i64, Option<i64>) -> ControlFlow<B>,
+) -> Attempt<ControlFlow<B>> {
+    let mut statement = connection.prepare_cached(sql!(log.ages))?;
+    let mut rows = statement.query([row_key(topic, first), row_key(topic, last)])?;
+    while let Some(row) = rows.next()? {
+        if let ControlFlow::Break(with) = visit(offset_of(row.get(0)?), row.get(1)?, row.get(2)?) {
+            return Ok(ControlFlow::Break(with));
         }
     }
+    Ok(ControlFlow::Continue(()))
 }
 
-/// Numbers in headers are big-endian, whatever the machine.
-fn word(bytes: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+/// Makes the completion records of the messages stored in a closed range, which all have the same masks: required and completed.
+/// Answers how many.
+pub(super) fn record(
+    connection: &Connection,
+    topic: TopicId,
+    first: i64,
+    last: i64,
+    masks: Masks,
+    completed_at_ms: Option<i64>,
+) -> Attempt<u64> {
+    let mut statement = connection.prepare_cached(sql!(log.record))?;
+    Ok(statement.execute(params![
+        row_key(topic, first),
+        row_key(topic, last),
+        masks.one.cast_signed(),
+        masks.two.cast_signed(),
+        completed_at_ms
+    ])? as u64)
 }
 
-#[cfg(test)]
-mod tests {
-    use rusqlite::Connection;
-
-    use super::*;
-
-    #[test]
-    fn a_log_is_rewritten_as_it_was_and_a_lost_page_is_noticed() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("x.db");
-        let connection = Connection::open(&path).unwrap();
-        connection
-            .execute_batch(
-                "PRAGMA journal_mode = WAL; CREATE TABLE t (n); INSERT INTO t VALUES (randomblob(20000)); INSERT INTO t VALUES (2)",
-            )
-            .unwrap();
-        let frames: u64 = connection
-            .query_row("PRAGMA wal_checkpoint(NOOP)", [], |row| row.get::<_, i64>(1))
-            .unwrap() as u64;
-        assert!(frames > 5, "{frames}");
-        let log = folder.path().join("x.db-wal");
-        let before = std::fs::read(&log).unwrap();
-        rewrite(&log, frames).unwrap();
-        assert_eq!(std::fs::read(&log).unwrap(), before);
-        // More than there are, and one that is not what was written.
-        assert!(rewrite(&log, frames + 1).is_err());
-        let mut torn = before.clone();
-        torn[HEADER_BYTES + 3 * (FRAME_HEADER_BYTES + 4096) + 100] ^= 1;
-        std::fs::write(&log, &torn).unwrap();
-        assert_eq!(rewrite(&log, frames).unwrap_err().kind(), io::ErrorKind::InvalidData);
-        assert_eq!(std::fs::read(&log).unwrap(), torn, "nothing is written over it");
-    }
+/// Removes the messages of a closed range; answers how many.
+pub(super) fn remove(connection: &Connection, topic: TopicId, first: i64, last: i64) -> Attempt<u64> {
+    let mut statement = connection.prepare_cached(sql!(log.remove))?;
+    Ok(statement.execute([row_key(topic, first), row_key(topic, last)])? as u64)
 }

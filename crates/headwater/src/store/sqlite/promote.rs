@@ -3,7 +3,7 @@
 use rusqlite::{Connection, params};
 
 use super::fault::{Attempt, Fault};
-use super::row_key;
+use super::log;
 use super::work::Work;
 use crate::limits::PROMOTE_MESSAGES_MAX;
 use crate::topic::TopicId;
@@ -24,12 +24,11 @@ pub(super) fn promote(
     let connection = work.connection;
     let due = due(connection, topic, now_ms)?;
     let mut head = last_offset;
-    let mut append = connection.prepare_cached(super::sql!(maintain.promote_append))?;
     let mut remove = connection.prepare_cached(super::sql!(maintain.promote_remove))?;
     let mut dedup = connection.prepare_cached(super::sql!(maintain.promote_dedup))?;
     for (schedule_id, message_id, dedup_key) in &due {
         head += 1;
-        append.execute(params![schedule_id, row_key(topic, head), now_ms])?;
+        log::append_scheduled(connection, topic, head, *schedule_id, now_ms)?;
         remove.execute([schedule_id])?;
         if let Some(dedup_key) = dedup_key {
             dedup.execute(params![topic.0, dedup_key, message_id, head])?;

@@ -8,8 +8,9 @@ use rusqlite::{Connection, OptionalExtension, params};
 use uuid::Uuid;
 
 use super::fault::{Attempt, Fault};
+use super::log::Appender;
+use super::migrate;
 use super::work::Work;
-use super::{migrate, row_key};
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{DELAY_MAX, PAYLOAD_BYTES_DEFAULT};
 use crate::message::{NewMessage, Offset, Published, validate_batch};
@@ -149,7 +150,7 @@ fn append(
     prepared: &[Prepared],
 ) -> Attempt<Vec<Published>> {
     check(log, now_ms, messages)?;
-    let mut insert = connection.prepare_cached(super::sql!(publish.message))?;
+    let mut appender = Appender::new(connection)?;
     let mut published = Vec::with_capacity(messages.len());
     for (message, prepared) in messages.iter().zip(prepared) {
         if let Some(first) = first_of(connection, log, now_ms, message)? {
@@ -163,17 +164,15 @@ fn append(
             }
             _ => {
                 log.last_offset += 1;
-                insert.execute(params![
-                    row_key(log.topic_id, log.last_offset),
+                let Prepared { message_id, headers } = prepared;
+                appender.append(
+                    log.topic_id,
+                    log.last_offset,
                     now_ms,
-                    prepared.message_id.as_bytes().as_slice(),
-                    message.key,
-                    message.message_type,
-                    message.content_type,
-                    prepared.headers,
-                    message.correlation_id,
-                    &message.payload[..],
-                ])?;
+                    message,
+                    *message_id,
+                    headers.as_deref(),
+                )?;
                 Some(Offset(log.last_offset))
             }
         };

@@ -4,9 +4,9 @@ use rusqlite::params;
 
 use super::fault::Attempt;
 use super::range::DUE_NEVER;
-use super::standing::Standing;
+use super::standing::{Extent, Standing};
 use super::work::Work;
-use super::{audit, group, settle, subscribe, tracking};
+use super::{audit, group, settle, tracking};
 use crate::message::Offset;
 use crate::name::{GroupName, TopicName};
 use crate::store::Resurrected;
@@ -49,7 +49,7 @@ pub(super) fn revive(
 ) -> Attempt<()> {
     let now_ms = work.now_ms();
     let counted = Standing::one(work.connection, subscription_id)?.1.counts;
-    let (first, _, head) = subscribe::bounds(work.connection, topic)?;
+    let Extent { first, head, .. } = Extent::load(work.connection, topic)?;
     leave_behind(work, subscription_id, first, now_ms)?;
     if let Some(behind_max) = behind_max {
         let behind_max = i64::try_from(behind_max).unwrap_or(i64::MAX);
@@ -59,7 +59,7 @@ pub(super) fn revive(
     let mut revive = work.connection.prepare_cached(super::sql!(resurrect.revive))?;
     revive.execute(params![subscription_id, now_ms])?;
     if !counted {
-        tracking::begin_accounting(work, subscription_id)?;
+        tracking::start_counting(work, subscription_id)?;
     }
     settle::stir(work, topic)
 }

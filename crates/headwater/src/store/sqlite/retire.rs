@@ -9,7 +9,7 @@ use rusqlite::params;
 use super::fault::Attempt;
 use super::standing::{Extent, Standing};
 use super::work::{Kind, Work};
-use super::{SqliteStore, clean, decode, millis, resurrect, row_key, state};
+use super::{SqliteStore, clean, decode, log, millis, resurrect, state};
 use crate::error::Result;
 use crate::limits::INBOX_RETENTION;
 use crate::name::{GroupName, TopicName};
@@ -118,9 +118,8 @@ fn delete_if_idle(work: &mut Work<'_>, subscription_id: i32, older_than: Duratio
 /// Whether anything is stored that it has not done.
 fn has_unread(work: &Work<'_>, topic: TopicId, standing: &Standing) -> Attempt<bool> {
     let extent = Extent::load(work.connection, topic)?;
-    let mut statement = work.connection.prepare_cached(super::sql!(track.stored))?;
     for (first, last) in standing.pending(work.connection, extent.first, extent.head)?.iter() {
-        if statement.exists(params![row_key(topic, first), row_key(topic, last), 1])? {
+        if log::first_in(work.connection, topic, first, last)?.is_some() {
             return Ok(true);
         }
     }

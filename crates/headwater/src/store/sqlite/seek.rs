@@ -3,9 +3,9 @@
 use rusqlite::{Connection, params};
 
 use super::fault::Attempt;
-use super::standing::Standing;
+use super::standing::{Extent, Standing};
 use super::work::Work;
-use super::{audit, group, pending, settle, subscribe};
+use super::{audit, group, log, settle, subscribe, tracking};
 use crate::message::Offset;
 use crate::name::{GroupName, TopicName};
 use crate::store::Moved;
@@ -32,7 +32,7 @@ fn plan(
 ) -> Attempt<Plan> {
     let (topic, found) = group::get_alive(connection, name, group, "seek")?;
     let (subscription_id, topic) = (found.subscription_id, topic.topic_id);
-    let (first, _, head) = subscribe::bounds(connection, topic)?;
+    let Extent { first, head, .. } = Extent::load(connection, topic)?;
     let to = subscribe::start_offset(connection, topic, to)?;
     let (_, standing) = Standing::one(connection, subscription_id)?;
     let leases_lost = connection
@@ -56,8 +56,8 @@ pub(super) fn look(
     let again = Ranges::of(to.max(first), head).without(&pending);
     let never = pending.within(first, to.saturating_sub(1));
     Ok(Moved {
-        replayed: pending::stored(connection, topic, &again)?.messages,
-        skipped: pending::stored(connection, topic, &never)?.messages,
+        replayed: log::count(connection, topic, &again)?.messages,
+        skipped: log::count(connection, topic, &never)?.messages,
         ..moved
     })
 }
@@ -79,9 +79,8 @@ pub(super) fn seek(
     let connection = work.connection;
     connection.prepare_cached(super::sql!(state.forget_ranges))?.execute([subscription_id])?;
     connection.prepare_cached(super::sql!(seek.cursor))?.execute(params![subscription_id, moved.to.0])?;
-    connection
-        .prepare_cached(super::sql!(seek.subscription))?
-        .execute(params![subscription_id, moved.to.0])?;
+    connection.prepare_cached(super::sql!(seek.subscription))?.execute([subscription_id])?;
+    tracking::cursor_moved(connection, subscription_id, moved.to.0)?;
     let detail = serde_json::json!({
         "from": moved.from.0,
         "to": moved.to.0,

@@ -4,15 +4,14 @@
 //! nothing; and all of a call is one transaction, so a buried message is never removed without being stored.
 
 use rusqlite::params;
-use uuid::Uuid;
 
 use super::fault::Attempt;
+use super::log::{self, Burial};
 use super::range::{DUE_NOW, Part, next_token};
 use super::work::Work;
-use super::{acks, audit, decode, millis, row_key};
+use super::{acks, audit, decode, millis};
 use crate::error::{Error, Result};
 use crate::lease::{LeaseId, LeaseToken, OffsetRange};
-use crate::message::lane_of;
 use crate::settle::{Outcome, Parts, Settlement};
 use crate::topic::TopicId;
 
@@ -115,7 +114,14 @@ fn settle_parts(
             Outcome::Ack if logged => acks::note(work, model, *range, now_ms)?,
             Outcome::Ack => {}
             Outcome::Bury { error } => {
-                bury(work, topic, lanes, model, *range, error, model.attempts + 1, now_ms)?;
+                let burial = Burial {
+                    subscription_id: model.subscription_id,
+                    lane: model.lane.map(|lane| (lane, lanes)),
+                    error,
+                    attempts: model.attempts + 1,
+                    now_ms,
+                };
+                log::bury(work.connection, topic, *range, &burial)?;
             }
             waiting => wait(work, model, *range, waiting, now_ms)?,
         }
@@ -153,49 +159,6 @@ fn wait(work: &Work<'_>, model: &Part, range: OffsetRange, outcome: &Outcome, no
         Outcome::Release | Outcome::Ack | Outcome::Bury { .. } => {}
     }
     part.insert(work.connection)
-}
-
-/// Copies the messages of a range to the dead letters. Of a lane's range only the lane's own messages are: the
-/// others belong to the other lanes.
-#[expect(
-    clippy::too_many_arguments,
-    reason = "a claim and a settlement know these things each in their own way"
-)]
-pub(super) fn bury(
-    work: &Work<'_>,
-    topic: TopicId,
-    lanes: u16,
-    model: &Part,
-    range: OffsetRange,
-    error: &str,
-    attempts: u32,
-    now_ms: i64,
-) -> Attempt<()> {
-    let keys: Vec<i64> = {
-        let mut statement = work.connection.prepare_cached(super::sql!(settle.buried))?;
-        let bounds = [row_key(topic, range.first.0), row_key(topic, range.last.0)];
-        let found = decode::all(&mut statement, bounds, |row| {
-            let mine = match model.lane {
-                None => true,
-                Some(lane) => lane_of(decode::text(row, 2)?.as_deref(), decode::uuid(row, 1)?, lanes) == lane,
-            };
-            Ok((row.get(0)?, mine))
-        })?;
-        found.into_iter().filter_map(|(key, mine)| mine.then_some(key)).collect()
-    };
-    let mut statement = work.connection.prepare_cached(super::sql!(settle.bury))?;
-    for key in keys {
-        let dead_letter_id = Uuid::now_v7();
-        statement.execute(params![
-            key,
-            dead_letter_id.as_bytes().as_slice(),
-            model.subscription_id,
-            error,
-            attempts,
-            now_ms
-        ])?;
-    }
-    Ok(())
 }
 
 pub(super) fn topic_of(work: &Work<'_>, subscription_id: i32) -> Attempt<(TopicId, u16)> {

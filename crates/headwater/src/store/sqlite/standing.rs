@@ -35,9 +35,13 @@ pub(super) struct Extent {
 
 impl Extent {
     pub(super) fn load(connection: &Connection, topic: TopicId) -> Attempt<Self> {
-        let mut statement = connection.prepare_cached(super::sql!(track.extent))?;
-        let found = statement.query_row([topic.0], |row| Self::read(topic, row)).optional()?;
+        let found = Self::find(connection, topic)?;
         found.ok_or_else(|| Error::no_such_topic(&format!("number {topic}")).into())
+    }
+
+    pub(super) fn find(connection: &Connection, topic: TopicId) -> Attempt<Option<Self>> {
+        let mut statement = connection.prepare_cached(super::sql!(topic_get.extent))?;
+        Ok(statement.query_row([topic.0], |row| Self::read(topic, row)).optional()?)
     }
 
     fn read(topic: TopicId, row: &Row<'_>) -> rusqlite::Result<Self> {
@@ -122,7 +126,7 @@ pub(super) fn leased(
     first: i64,
     last: i64,
 ) -> Attempt<Vec<Held>> {
-    held(connection, super::sql!(track.leased), subscription_id, first, last)
+    held(connection, super::sql!(outstanding.leased), subscription_id, first, last)
 }
 
 /// What of it waits.
@@ -132,7 +136,7 @@ pub(super) fn waiting(
     first: i64,
     last: i64,
 ) -> Attempt<Vec<Held>> {
-    held(connection, super::sql!(track.waiting), subscription_id, first, last)
+    held(connection, super::sql!(outstanding.waiting), subscription_id, first, last)
 }
 
 fn held(
@@ -154,7 +158,7 @@ fn held(
 impl Standing {
     /// All subscriptions of a topic that are not cancelled.
     pub(super) fn all(connection: &Connection, topic: TopicId) -> Attempt<Vec<Self>> {
-        let mut statement = connection.prepare_cached(super::sql!(track.subscriptions))?;
+        let mut statement = connection.prepare_cached(super::sql!(subscribe.standings))?;
         let mut found = decode::all(&mut statement, [topic.0], Self::read)?;
         for standing in &mut found {
             standing.look(connection)?;
@@ -164,7 +168,7 @@ impl Standing {
 
     /// One subscription, whatever its state, and its topic.
     pub(super) fn one(connection: &Connection, subscription_id: i32) -> Attempt<(TopicId, Self)> {
-        let mut statement = connection.prepare_cached(super::sql!(track.subscription))?;
+        let mut statement = connection.prepare_cached(super::sql!(subscribe.standing))?;
         let found = statement
             .query_row([subscription_id], |row| Ok((TopicId(row.get(10)?), Self::read(row)?)))
             .optional()?;
@@ -194,7 +198,7 @@ impl Standing {
     }
 
     fn look(&mut self, connection: &Connection) -> Attempt<()> {
-        let mut statement = connection.prepare_cached(super::sql!(track.lowest))?;
+        let mut statement = connection.prepare_cached(super::sql!(outstanding.lowest))?;
         let lowest: Option<i64> = statement.query_row([self.subscription_id], |row| row.get(0))?;
         self.floor = lowest.map_or(self.next, |lowest| lowest.min(self.next)) - 1;
         Ok(())
@@ -209,16 +213,6 @@ impl Standing {
     /// Of some offsets, those it has not done.
     pub(super) fn pending(&self, connection: &Connection, first: i64, last: i64) -> Attempt<Ranges> {
         Ok(Ranges::of(first, last).without(&self.done(connection, first, last)?))
-    }
-
-    /// Of some offsets, those whose records are for it: from where it began on, and whatever it has not done.
-    pub(super) fn required(&self, done: &Ranges, first: i64, last: i64) -> Ranges {
-        Ranges::of(self.required_from.max(first), last).union(&Ranges::of(first, last).without(done))
-    }
-
-    /// Its bit as a mask; none without a bit.
-    pub(super) fn mask(&self) -> u64 {
-        self.bit.map_or(0, |bit| 1 << bit)
     }
 }
 
@@ -248,7 +242,7 @@ pub(super) fn bounded<'s>(
     ranges_max: u32,
 ) -> Attempt<i64> {
     let mut last = last;
-    let mut statement = connection.prepare_cached(super::sql!(track.crowd))?;
+    let mut statement = connection.prepare_cached(super::sql!(outstanding.crowd))?;
     for standing in standings {
         let bounds = params![standing.subscription_id, first, last, ranges_max];
         let crowd: Option<i64> = statement.query_row(bounds, |row| row.get(0)).optional()?;

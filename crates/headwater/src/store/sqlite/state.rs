@@ -29,7 +29,7 @@ pub(super) fn set(
         // Its tokens are lost at once. What waits is never handed out again, and goes step by step: see `forget_waiting`.
         let mut forget = work.connection.prepare_cached(super::sql!(state.forget_leases))?;
         forget.execute([found.subscription_id])?;
-        tracking::end_accounting(work, found.subscription_id)?;
+        tracking::stop_counting(work, found.subscription_id)?;
     }
     let detail = serde_json::json!({ "from": from.as_str(), "to": to.as_str() });
     audit::note(work, actor, transition.as_str(), Some(name.as_str()), Some(group.as_str()), &detail)?;
@@ -106,29 +106,22 @@ pub(super) fn remove(
 
 /// Deletes rows of a cancelled subscription that may be many, as many as a step may; true if none is left.
 fn empty(work: &Work<'_>, subscription_id: i32) -> Attempt<bool> {
-    for sql in [
-        super::sql!(remove.dead_letters),
-        super::sql!(state.forget_waiting),
-        super::sql!(remove.applied_some),
-        super::sql!(remove.touched_some),
-    ] {
+    for sql in [super::sql!(remove.dead_letters), super::sql!(state.forget_waiting)] {
         let deleted =
             work.connection.prepare_cached(sql)?.execute(params![subscription_id, ROWS_PER_STEP])?;
         if deleted > 0 {
             return Ok(false);
         }
     }
-    Ok(true)
+    tracking::forget_some(work.connection, subscription_id, ROWS_PER_STEP)
 }
 
 /// Deletes a subscription that has nothing outstanding, and everything of its own.
 pub(super) fn delete(work: &Work<'_>, subscription_id: i32) -> Attempt<()> {
+    tracking::forget_subscription(work.connection, subscription_id)?;
     for sql in [
         super::sql!(remove.cursor),
         super::sql!(remove.dead_letter),
-        super::sql!(remove.applied),
-        super::sql!(remove.touched),
-        super::sql!(remove.backfill),
         super::sql!(remove.activity),
         super::sql!(remove.group_rate),
         super::sql!(remove.subscription),

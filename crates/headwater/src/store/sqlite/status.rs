@@ -4,16 +4,17 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, Row, params};
 
 use super::fault::Attempt;
 use super::group::{self, Place};
-use super::{decode, millis, row_key, subscribe, topic};
+use super::standing::Extent;
+use super::{decode, log, millis, topic};
 use crate::limits::{FLAPPING_WINDOW, PARKED_PER_LANE_MAX};
 use crate::message::Offset;
 use crate::name::{GroupName, TopicName};
 use crate::subscription::{Activity, SubscriptionId, SubscriptionState, SubscriptionStatus};
-use crate::topic::{Topic, TopicId};
+use crate::topic::Topic;
 
 /// The subscriptions of a topic, by group.
 pub(super) fn list(
@@ -22,7 +23,7 @@ pub(super) fn list(
     now_ms: i64,
 ) -> Attempt<Vec<SubscriptionStatus>> {
     let topic = topic::get(connection, name)?;
-    let (_, _, head) = subscribe::bounds(connection, topic.topic_id)?;
+    let head = Extent::load(connection, topic.topic_id)?.head;
     let mut statement = connection.prepare_cached(super::sql!(subscription_list))?;
     let rows = decode::all(&mut statement, [topic.topic_id.0], |row| Listed::read(row, &topic, now_ms))?;
     let mut all = Vec::with_capacity(rows.len());
@@ -38,7 +39,8 @@ pub(super) fn list(
             status.lanes_full = full.query_row(parameters, |row| row.get(0))?;
         }
         if status.lag > 0 {
-            status.oldest_pending = oldest_pending(connection, topic.topic_id, place.floor, head)?;
+            let oldest = log::first_in(connection, topic.topic_id, place.floor + 1, head)?;
+            status.oldest_pending = oldest.and_then(|(_, at_ms)| Timestamp::from_millisecond(at_ms).ok());
         }
         let timeout_ms = millis(topic.settings.heartbeat_timeout);
         let living_from_ms = now_ms.saturating_sub(timeout_ms);
@@ -102,18 +104,6 @@ fn fill_place(status: &mut SubscriptionStatus, place: &Place, lanes: u16, head: 
     status.waiting = place.waiting;
     status.in_flight = place.in_flight;
     status.retrying = place.retrying;
-}
-
-/// When the first message above a floor was published.
-fn oldest_pending(
-    connection: &Connection,
-    topic: TopicId,
-    floor: i64,
-    head: i64,
-) -> Attempt<Option<Timestamp>> {
-    let bounds = [row_key(topic, floor + 1), row_key(topic, head)];
-    let mut statement = connection.prepare_cached(super::sql!(subscribe.time_at))?;
-    Ok(statement.query_row(bounds, |row| decode::timestamp(row, 1)).optional()?)
 }
 
 fn activity(

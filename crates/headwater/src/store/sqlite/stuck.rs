@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::Connection;
 
 use super::fault::Attempt;
-use super::pending::Stored;
+use super::log::Stored;
 use super::standing::{Extent, Standing};
 use super::work::Work;
-use super::{audit, clean, decode, millis, pending, resurrect, row_key, settle, subscribe, topic};
+use super::{audit, clean, log, millis, resurrect, settle, subscribe, topic};
 use crate::message::Offset;
 use crate::name::{GroupName, TopicName};
 use crate::store::sqlite::ranges::Ranges;
@@ -28,9 +28,10 @@ pub(super) fn stuck(
     let until = last_older(connection, topic, older_than, now_ms)?;
     let mut all = Vec::new();
     for standing in Standing::all(connection, topic)?.iter().filter(|standing| standing.counts) {
-        let found = pending::stored(connection, topic, &standing.pending(connection, 1, until)?)?;
+        let found = log::count(connection, topic, &standing.pending(connection, 1, until)?)?;
         let Some((first, _)) = found.range else { continue };
-        if let Some(oldest) = published_at(connection, topic, first)? {
+        let published = log::first_in(connection, topic, first, first)?;
+        if let Some(oldest) = published.and_then(|(_, at_ms)| Timestamp::from_millisecond(at_ms).ok()) {
             let group = GroupName::new(standing.group.clone())?;
             all.push(Stuck { group, messages: found.messages, oldest });
         }
@@ -43,12 +44,6 @@ fn last_older(connection: &Connection, topic: TopicId, older_than: Duration, now
     let before = Timestamp::from_millisecond(now_ms.saturating_sub(millis(older_than)));
     let first_younger = subscribe::start_at(connection, topic, before.unwrap_or(Timestamp::MIN))?;
     Ok(first_younger - 1)
-}
-
-fn published_at(connection: &Connection, topic: TopicId, offset: i64) -> Attempt<Option<Timestamp>> {
-    let key = row_key(topic, offset);
-    let mut statement = connection.prepare_cached(super::sql!(subscribe.time_at))?;
-    Ok(statement.query_row([key, key], |row| decode::timestamp(row, 1)).optional()?)
 }
 
 /// What only dead subscriptions have not done: what is at or below the watermark, and old enough.
@@ -114,7 +109,7 @@ fn plan(connection: &Connection, topic: TopicId, until: i64, before: Option<&Pla
         let pending = standing.pending(connection, extent.first, until)?;
         let stored = match before.and_then(|before| before.counted(&extent, standing, &pending)) {
             Some(counted) => counted,
-            None => pending::stored(connection, topic, &pending)?,
+            None => log::count(connection, topic, &pending)?,
         };
         if stored.messages > 0 {
             let (subscription_id, group) =

@@ -5,8 +5,9 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::fault::Attempt;
 use super::group::{self, Group};
+use super::standing::Extent;
 use super::work::Work;
-use super::{OFFSET_MAX, millis, offset_of, policy, resurrect, row_key, topic, tracking};
+use super::{OFFSET_MAX, log, millis, policy, resurrect, topic, tracking};
 use crate::error::Error;
 use crate::limits::FLAPPING_WINDOW;
 use crate::message::Offset;
@@ -40,7 +41,7 @@ fn return_to(work: &mut Work<'_>, topic: Topic, group: &GroupName, found: &Group
         resurrect::revive(work, topic.topic_id, subscription_id, None)?;
     } else {
         let floor = group::place(work.connection, subscription_id, now_ms)?.floor;
-        let (_, _, head) = bounds(work.connection, topic.topic_id)?;
+        let head = Extent::load(work.connection, topic.topic_id)?.head;
         let counted_from_ms = now_ms.saturating_sub(millis(FLAPPING_WINDOW));
         work.connection.prepare_cached(super::sql!(subscribe.restart))?.execute(params![
             subscription_id,
@@ -81,7 +82,7 @@ fn begin(work: &mut Work<'_>, topic: Topic, group: &GroupName, start: Start) -> 
     for lane in 0..lanes.max(1) {
         cursor.execute(params![subscription_id, lane, next])?;
     }
-    tracking::begin_accounting(work, subscription_id)?;
+    tracking::start_counting(work, subscription_id)?;
     Ok(Subscription { subscription_id: SubscriptionId(subscription_id), group: group.clone(), topic, lanes })
 }
 
@@ -99,17 +100,12 @@ fn check_only_group(connection: &Connection, topic: &Topic) -> Attempt<()> {
     Err(Error::invalid("group", rule).into())
 }
 
-/// The first offset that may be stored, the lowest that is (the one after the head if none), and the head.
-pub(super) fn bounds(connection: &Connection, topic: TopicId) -> Attempt<(i64, i64, i64)> {
-    let (first, lowest, head): (i64, Option<i64>, i64) = connection
-        .prepare_cached(super::sql!(subscribe.bounds))?
-        .query_row([topic.0], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
-    Ok((first, lowest.unwrap_or(head + 1).max(first), head))
-}
-
 /// Where a start is in the log.
 pub(super) fn start_offset(connection: &Connection, topic: TopicId, start: Start) -> Attempt<i64> {
-    let (first, lowest, last) = bounds(connection, topic)?;
+    // The log before its bounds: what is removed in between is below the first offset.
+    let stored = log::first_in(connection, topic, 0, OFFSET_MAX)?;
+    let Extent { first, head: last, .. } = Extent::load(connection, topic)?;
+    let lowest = stored.map_or(last + 1, |(offset, _)| offset).max(first);
     Ok(match start {
         Start::Beginning => lowest,
         Start::Now => last + 1,
@@ -120,7 +116,7 @@ pub(super) fn start_offset(connection: &Connection, topic: TopicId, start: Start
             return Err(Error::invalid("start offset", rule).into());
         }
         Start::Offset(Offset(offset)) => offset.max(first),
-        Start::Timestamp(at) => first_at(connection, topic, lowest, last, at)?,
+        Start::Timestamp(at) => log::first_since(connection, topic, lowest, last, at.as_millisecond())?,
         Start::BeginningBounded(count) => {
             let count = i64::try_from(count).unwrap_or(OFFSET_MAX);
             lowest.max(last.saturating_sub(count) + 1)
@@ -131,25 +127,4 @@ pub(super) fn start_offset(connection: &Connection, topic: TopicId, start: Start
 /// The first offset stored at or after a time, else the one after the last.
 pub(super) fn start_at(connection: &Connection, topic: TopicId, at: Timestamp) -> Attempt<i64> {
     start_offset(connection, topic, Start::Timestamp(at))
-}
-
-/// The first offset stored at or after a time, else the one after the last. A binary search: one writer at a time
-/// stamps messages as it appends them, so times rise with offsets as long as the clock does.
-fn first_at(connection: &Connection, topic: TopicId, lowest: i64, last: i64, at: Timestamp) -> Attempt<i64> {
-    let mut look = connection.prepare_cached(super::sql!(subscribe.time_at))?;
-    // Everything below `low` is earlier; `high` and everything above is not, or is past the end.
-    let (mut low, mut high) = (lowest, last + 1);
-    while low < high {
-        let middle = low + (high - low) / 2;
-        let found: Option<(i64, i64)> = look
-            .query_row([row_key(topic, middle), row_key(topic, high - 1)], |row| {
-                Ok((row.get(0)?, row.get(1)?))
-            })
-            .optional()?;
-        match found {
-            Some((key, created_at_ms)) if created_at_ms < at.as_millisecond() => low = offset_of(key) + 1,
-            _ => high = middle,
-        }
-    }
-    Ok(low)
 }

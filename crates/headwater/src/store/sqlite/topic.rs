@@ -6,13 +6,11 @@ use serde_json::{Map, Value, json};
 use super::fault::Attempt;
 use super::publish::DEDUP_SLACK_MS;
 use super::work::Work;
-use super::{audit, decode, millis, row_key, tracking};
+use super::{audit, decode, log, millis, tracking};
 use crate::error::Error;
 use crate::message::Offset;
 use crate::name::TopicName;
-use crate::topic::{
-    Progress, Semantics, Topic, TopicId, TopicSettings, TopicStatus, Tracking, exists_otherwise,
-};
+use crate::topic::{Semantics, Topic, TopicId, TopicSettings, TopicStatus, exists_otherwise};
 
 /// Creates a topic, or answers the one that is there if its settings are the same.
 pub(super) fn create(work: &mut Work<'_>, name: &TopicName, settings: &TopicSettings) -> Attempt<Topic> {
@@ -104,16 +102,11 @@ fn shorten_dedup(work: &Work<'_>, before: &Topic, settings: &TopicSettings) -> A
 /// What cannot be changed while something is there.
 fn check_alter(connection: &Connection, before: &Topic, settings: &TopicSettings) -> Attempt<()> {
     let topic_id = before.topic_id;
-    if before.settings.storage != settings.storage {
-        let bounds = [row_key(topic_id, 0), row_key(topic_id, super::OFFSET_MAX)];
-        let stored: Option<i64> = connection
-            .prepare_cached(super::sql!(subscribe.time_at))?
-            .query_row(bounds, |row| row.get(0))
-            .optional()?;
-        if stored.is_some() {
-            let rule = format!("topic {} has messages; storage changes only while it has none", before.name);
-            return Err(Error::invalid("storage", rule).into());
-        }
+    if before.settings.storage != settings.storage
+        && log::first_in(connection, topic_id, 0, super::OFFSET_MAX)?.is_some()
+    {
+        let rule = format!("topic {} has messages; storage changes only while it has none", before.name);
+        return Err(Error::invalid("storage", rule).into());
     }
     if before.settings.semantics != settings.semantics && settings.semantics == Semantics::Queue {
         let mut statement = connection.prepare_cached(super::sql!(subscribe.others))?;
@@ -147,7 +140,7 @@ pub(super) fn list(connection: &Connection) -> Attempt<Vec<TopicStatus>> {
         let (head, first): (i64, i64) = (row.get(3)?, row.get(6)?);
         let watermark: Option<i64> = row.get(7)?;
         let topic = read(row)?;
-        let change = Change {
+        let change = tracking::Change {
             first,
             tracked_until: row.get(8)?,
             change_until: row.get(9)?,
@@ -166,30 +159,6 @@ pub(super) fn list(connection: &Connection) -> Attempt<Vec<TopicStatus>> {
     })?)
 }
 
-/// Where a change of mode is.
-struct Change {
-    first: i64,
-    tracked_until: i64,
-    change_until: Option<i64>,
-    lowest_record: Option<i64>,
-}
-
-impl Change {
-    /// Records are made upwards from the first message, and removed upwards too. Removing them is under way until the bits
-    /// are taken back, even if retention took the last record: whoever runs upkeep goes by what is shown here.
-    fn progress(&self, tracking: Tracking) -> Option<Progress> {
-        let end = self.change_until?.saturating_add(1);
-        let reached = match tracking {
-            Tracking::ReferenceCounting => self.tracked_until.saturating_add(1),
-            Tracking::OffsetWatermark => self.lowest_record.unwrap_or(end),
-        };
-        let total = u64::try_from(end - self.first).unwrap_or_default();
-        let done = u64::try_from(reached - self.first).unwrap_or_default().min(total);
-        let under_way = done < total || tracking == Tracking::OffsetWatermark;
-        under_way.then_some(Progress { done, total })
-    }
-}
-
 /// A topic from its number, name and settings.
 fn read(row: &Row<'_>) -> rusqlite::Result<Topic> {
     Ok(Topic {
@@ -205,35 +174,4 @@ pub(super) fn set_auto_create(work: &mut Work<'_>, auto_create: bool, actor: &st
     work.connection.prepare_cached(super::sql!(publish.auto_create))?.execute([stored])?;
     let detail = json!({ "auto_create": auto_create });
     audit::note(work, actor, "set_auto_create", None, None, &detail)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_change_of_mode_shows_how_far_it_is_until_it_is_through() {
-        let change = |tracked_until, change_until, lowest_record| Change {
-            first: 11,
-            tracked_until,
-            change_until,
-            lowest_record,
-        };
-        let (counting, watermark) = (Tracking::ReferenceCounting, Tracking::OffsetWatermark);
-        let some = |done, total| Some(Progress { done, total });
-        assert_eq!(change(10, Some(20), None).progress(counting), some(0, 10));
-        assert_eq!(change(14, Some(20), Some(11)).progress(counting), some(4, 10));
-        assert_eq!(change(20, Some(20), Some(11)).progress(counting), None);
-        assert_eq!(change(20, None, Some(11)).progress(counting), None);
-        assert_eq!(change(20, Some(20), Some(11)).progress(watermark), some(0, 10));
-        assert_eq!(change(20, Some(20), Some(16)).progress(watermark), some(5, 10));
-        assert_eq!(change(20, Some(20), None).progress(watermark), some(10, 10));
-        assert_eq!(change(0, None, None).progress(watermark), None);
-        assert_eq!(
-            change(10, Some(10), None).progress(watermark),
-            some(0, 0),
-            "retention took all of it, and the bits are still to be taken back"
-        );
-        assert_eq!(change(9, Some(10), None).progress(counting), None, "everything was removed meanwhile");
-    }
 }

@@ -1,4 +1,6 @@
-//! The accounting of subscriptions: who counts, whose bit is whose, and how a topic changes between its two modes.
+//! Reference counting: who counts, whose bit is whose, and how a topic changes between its two modes. The rest of the engine calls
+//! [`start_counting`], [`stop_counting`], [`semantics_changed`], [`change_tracking`], [`cursor_moved`] and the `forget…` functions here,
+//! and nothing else: it can be read without this folder.
 //!
 //! In reference counting every message has a record: whom it is for (`required`) and who is done (`completed`). Nothing is
 //! counted when messages are published or acked: [`step`] derives it all from cursors and outstanding ranges. What was
@@ -7,27 +9,81 @@
 //!
 //! A step reads only what may have changed, however many ranges wait: see [`step`].
 
+use async_trait::async_trait;
 use rusqlite::{Connection, params};
 
+use self::backfill::Turn;
 use super::fault::Attempt;
 use super::standing::{Extent, Standing};
-use super::work::Work;
-use super::{OFFSET_MAX, backfill, decode, group, row_key};
-use crate::backfill::BackfillLimits;
-use crate::error::{Error, ErrorKind};
+use super::work::{self, Kind, Work};
+use super::{OFFSET_MAX, SqliteStore, decode, group, reader, row_key, upkeep};
+use crate::backfill::{Backfill, BackfillLimits, BackfillStep};
+use crate::error::{Error, ErrorKind, Result};
+use crate::lease::OffsetRange;
 use crate::limits::TRACKED_GROUPS_MAX;
+use crate::name::{GroupName, Owner, TopicName};
 use crate::store::sqlite::ranges::Ranges;
+use crate::store::{self, Record, TrackStep};
 use crate::subscription::SubscriptionState;
-use crate::topic::{TopicId, Tracking};
+use crate::topic::{Progress, TopicId, Tracking};
 
+mod backfill;
 mod records;
 mod step;
 
-pub(super) use records::records;
-pub(super) use step::track;
+#[async_trait]
+impl store::Tracking for SqliteStore {
+    async fn track(&self, topic: TopicId, messages_max: u32) -> Result<TrackStep> {
+        let messages_max = upkeep::bounded(messages_max)?;
+        self.write(Kind::Consume, move |work| step::track(work, topic, messages_max)).await
+    }
+
+    async fn records(&self, topic: &TopicName, range: OffsetRange) -> Result<Vec<Record>> {
+        let topic = topic.clone();
+        self.read(move |connection| records::records(connection, &topic, range)).await
+    }
+
+    async fn backfill(
+        &self,
+        topic: &TopicName,
+        group: &GroupName,
+        limits: &BackfillLimits,
+    ) -> Result<Backfill> {
+        let (topic, group, limits, actor) = (topic.clone(), group.clone(), *limits, self.actor.clone());
+        self.write(Kind::Define, move |work| backfill::start(work, &actor, &topic, &group, &limits)).await
+    }
+
+    async fn cancel_backfill(&self, topic: &TopicName, group: &GroupName) -> Result<Backfill> {
+        let (topic, group, actor) = (topic.clone(), group.clone(), self.actor.clone());
+        self.write(Kind::Define, move |work| backfill::turn(work, &actor, &topic, &group, Turn::Cancel)).await
+    }
+
+    async fn resume_backfill(&self, topic: &TopicName, group: &GroupName) -> Result<Backfill> {
+        let (topic, group, actor) = (topic.clone(), group.clone(), self.actor.clone());
+        self.write(Kind::Define, move |work| backfill::turn(work, &actor, &topic, &group, Turn::Resume)).await
+    }
+
+    async fn backfills(&self) -> Result<Vec<Backfill>> {
+        let now_ms = work::now_ms(&self.clock);
+        self.read(move |connection| {
+            reader::at_once(connection, |connection| backfill::list(connection, now_ms))
+        })
+        .await
+    }
+
+    async fn step_backfill(&self, worker: &Owner, messages_max: u32) -> Result<Option<BackfillStep>> {
+        let (worker, messages_max) = (worker.clone(), upkeep::bounded(messages_max)?);
+        let step = self.write(Kind::Consume, move |work| backfill::step(work, &worker, messages_max)).await?;
+        if let Some(BackfillStep { backfill: Backfill { topic, group, error: Some(error), .. }, .. }) = &step
+        {
+            tracing::error!(%topic, %group, error, "a backfill failed");
+        }
+        Ok(step)
+    }
+}
 
 /// A subscription was created or came back from the dead: from now on it counts. Its cursor is where it goes on.
-pub(super) fn begin_accounting(work: &mut Work<'_>, subscription_id: i32) -> Attempt<()> {
+pub(super) fn start_counting(work: &mut Work<'_>, subscription_id: i32) -> Attempt<()> {
     let connection = work.connection;
     let (topic, standing) = Standing::one(connection, subscription_id)?;
     let extent = Extent::load(connection, topic)?;
@@ -42,7 +98,7 @@ pub(super) fn begin_accounting(work: &mut Work<'_>, subscription_id: i32) -> Att
         }
         None => None,
     };
-    connection.prepare_cached(super::sql!(track.begin))?.execute(params![
+    connection.prepare_cached(super::sql!(tracking.begin))?.execute(params![
         subscription_id,
         bit,
         standing.floor + 1
@@ -52,7 +108,7 @@ pub(super) fn begin_accounting(work: &mut Work<'_>, subscription_id: i32) -> Att
 
 /// A subscription died or was cancelled: it no longer counts, unless it died in a queue. Pending records let go of it step
 /// by step.
-pub(super) fn end_accounting(work: &mut Work<'_>, subscription_id: i32) -> Attempt<()> {
+pub(super) fn stop_counting(work: &mut Work<'_>, subscription_id: i32) -> Attempt<()> {
     let connection = work.connection;
     let (topic, standing) = Standing::one(connection, subscription_id)?;
     if standing.counts {
@@ -62,7 +118,7 @@ pub(super) fn end_accounting(work: &mut Work<'_>, subscription_id: i32) -> Attem
     group::counting_changed(work, topic)?;
     let released_until = (extent.counts_references() && standing.bit.is_some()).then_some(0);
     connection
-        .prepare_cached(super::sql!(track.release_begin))?
+        .prepare_cached(super::sql!(tracking.release_begin))?
         .execute(params![subscription_id, released_until])?;
     backfill::end(connection, subscription_id)
 }
@@ -72,15 +128,48 @@ pub(super) fn semantics_changed(work: &mut Work<'_>, topic: TopicId) -> Attempt<
     let standings = Standing::all(work.connection, topic)?;
     for standing in standings.iter().filter(|standing| standing.state == SubscriptionState::Dead) {
         if standing.counts {
-            begin_accounting(work, standing.subscription_id)?;
+            start_counting(work, standing.subscription_id)?;
         } else {
-            end_accounting(work, standing.subscription_id)?;
+            stop_counting(work, standing.subscription_id)?;
         }
     }
     Ok(())
 }
 
-/// Changes how a topic records completion. The records are made, or removed, by the steps of [`track`].
+/// The cursor of a subscription moved to an offset: messages from there on are for it, whatever was set in their records.
+pub(super) fn cursor_moved(connection: &Connection, subscription_id: i32, to: i64) -> Attempt<()> {
+    connection.prepare_cached(super::sql!(tracking.moved))?.execute(params![subscription_id, to])?;
+    Ok(())
+}
+
+/// Forgets the records of messages that are removed.
+pub(super) fn forget_messages(connection: &Connection, topic: TopicId, messages: &Ranges) -> Attempt<()> {
+    let mut statement = connection.prepare_cached(super::sql!(tracking.forget_messages))?;
+    for (first, last) in messages.iter() {
+        statement.execute([row_key(topic, first), row_key(topic, last)])?;
+    }
+    Ok(())
+}
+
+/// Forgets some of what is kept of a subscription that is removed, so many rows at most; true if none was left.
+pub(super) fn forget_some(connection: &Connection, subscription_id: i32, rows_max: u32) -> Attempt<bool> {
+    for sql in [super::sql!(tracking.forget_group_applied), super::sql!(tracking.forget_group_touched)] {
+        if connection.prepare_cached(sql)?.execute(params![subscription_id, rows_max])? > 0 {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Forgets all that is kept of a subscription that is removed.
+pub(super) fn forget_subscription(connection: &Connection, subscription_id: i32) -> Attempt<()> {
+    for sql in [super::sql!(tracking.forget_group_applied), super::sql!(tracking.forget_group_touched)] {
+        connection.prepare_cached(sql)?.execute(params![subscription_id, i64::MAX])?;
+    }
+    backfill::forget(connection, subscription_id)
+}
+
+/// Changes how a topic records completion. The records are made, or removed, by the steps of [`step::track`].
 pub(super) fn change_tracking(work: &mut Work<'_>, topic: TopicId, target: Tracking) -> Attempt<()> {
     let connection = work.connection;
     let extent = Extent::load(connection, topic)?;
@@ -103,7 +192,7 @@ pub(super) fn change_tracking(work: &mut Work<'_>, topic: TopicId, target: Track
         }
         Tracking::OffsetWatermark => (extent.tracked_until, Some(extent.tracked_until)),
     };
-    connection.prepare_cached(super::sql!(track.change))?.execute(params![
+    connection.prepare_cached(super::sql!(tracking.change))?.execute(params![
         topic.0,
         target.as_str(),
         tracked_until,
@@ -116,17 +205,17 @@ pub(super) fn change_tracking(work: &mut Work<'_>, topic: TopicId, target: Track
 }
 
 fn has_records(connection: &Connection, extent: &Extent) -> Attempt<bool> {
-    let mut statement = connection.prepare_cached(super::sql!(track.any))?;
+    let mut statement = connection.prepare_cached(super::sql!(tracking.any))?;
     let bounds = [row_key(extent.topic, 0), row_key(extent.topic, OFFSET_MAX)];
     Ok(statement.query_row(bounds, |row| row.get(0))?)
 }
 
 /// The topic has no records any more: nobody needs a bit.
 fn forget_bits(connection: &Connection, topic: TopicId) -> Attempt<()> {
-    connection.prepare_cached(super::sql!(track.forget_applied))?.execute([topic.0])?;
-    connection.prepare_cached(super::sql!(track.forget_touched))?.execute([topic.0])?;
-    connection.prepare_cached(super::sql!(track.forget_bits))?.execute([topic.0])?;
-    connection.prepare_cached(super::sql!(track.forget_change))?.execute([topic.0])?;
+    connection.prepare_cached(super::sql!(tracking.forget_applied))?.execute([topic.0])?;
+    connection.prepare_cached(super::sql!(tracking.forget_touched))?.execute([topic.0])?;
+    connection.prepare_cached(super::sql!(tracking.forget_bits))?.execute([topic.0])?;
+    connection.prepare_cached(super::sql!(tracking.forget_change))?.execute([topic.0])?;
     Ok(())
 }
 
@@ -136,10 +225,11 @@ fn give_bits(connection: &Connection, extent: &Extent) -> Attempt<()> {
     if u32::try_from(standings.len()).is_ok_and(|groups| groups > TRACKED_GROUPS_MAX) {
         return Err(too_many_groups(extent).into());
     }
-    let mut statement = connection.prepare_cached(super::sql!(track.begin))?;
+    let mut statement = connection.prepare_cached(super::sql!(tracking.begin))?;
     let mut used = 0;
     for (bit, standing) in (0..TRACKED_GROUPS_MAX).zip(&standings) {
-        connection.prepare_cached(super::sql!(remove.applied))?.execute([standing.subscription_id])?;
+        let parameters = params![standing.subscription_id, i64::MAX];
+        connection.prepare_cached(super::sql!(tracking.forget_group_applied))?.execute(parameters)?;
         statement.execute(params![standing.subscription_id, bit, standing.start])?;
         used |= 1 << bit;
     }
@@ -150,7 +240,7 @@ fn give_bits(connection: &Connection, extent: &Extent) -> Attempt<()> {
 /// bits: one that no stored record carries is free again, unless a subscription still has it that may come back.
 fn free_bit(connection: &Connection, extent: &Extent) -> Attempt<u32> {
     let held: Vec<(u32, bool)> = {
-        let mut statement = connection.prepare_cached(super::sql!(track.bits))?;
+        let mut statement = connection.prepare_cached(super::sql!(tracking.bits))?;
         decode::all(&mut statement, [extent.topic.0], |row| Ok((row.get(0)?, row.get(1)?)))?
     };
     let mask = |with_cancelled: bool| {
@@ -161,7 +251,7 @@ fn free_bit(connection: &Connection, extent: &Extent) -> Attempt<u32> {
     if used == u64::MAX && mask(false) != u64::MAX {
         let carried = carried(connection, extent)?;
         let parameters = params![extent.topic.0, signed(carried)];
-        connection.prepare_cached(super::sql!(track.let_go))?.execute(parameters)?;
+        connection.prepare_cached(super::sql!(tracking.let_go))?.execute(parameters)?;
         used = carried | mask(false);
     }
     let bit = used.trailing_ones();
@@ -174,7 +264,7 @@ fn free_bit(connection: &Connection, extent: &Extent) -> Attempt<u32> {
 
 /// All bits that are in records.
 fn carried(connection: &Connection, extent: &Extent) -> Attempt<u64> {
-    let mut statement = connection.prepare_cached(super::sql!(track.carried))?;
+    let mut statement = connection.prepare_cached(super::sql!(tracking.carried))?;
     let mut rows = statement.query([row_key(extent.topic, 0), row_key(extent.topic, OFFSET_MAX)])?;
     let mut carried = 0;
     while let Some(row) = rows.next()? {
@@ -185,7 +275,7 @@ fn carried(connection: &Connection, extent: &Extent) -> Attempt<u64> {
 
 fn use_bits(connection: &Connection, extent: &Extent, used: u64) -> Attempt<()> {
     let parameters = params![extent.topic.0, signed(used)];
-    connection.prepare_cached(super::sql!(track.use_bits))?.execute(parameters)?;
+    connection.prepare_cached(super::sql!(tracking.use_bits))?.execute(parameters)?;
     Ok(())
 }
 
@@ -205,13 +295,8 @@ fn signed(mask: u64) -> i64 {
 }
 
 /// Of some offsets, those whose completion is set in the records of a subscription.
-pub(super) fn applied(
-    connection: &Connection,
-    subscription_id: i32,
-    first: i64,
-    last: i64,
-) -> Attempt<Ranges> {
-    let mut statement = connection.prepare_cached(super::sql!(track.applied))?;
+fn applied(connection: &Connection, subscription_id: i32, first: i64, last: i64) -> Attempt<Ranges> {
+    let mut statement = connection.prepare_cached(super::sql!(tracking.applied))?;
     let bounds = params![subscription_id, first, last];
     let ranges = decode::all(&mut statement, bounds, |row| Ok((row.get(0)?, row.get(1)?)))?;
     Ok(Ranges::covering(ranges).within(first, last))
@@ -227,19 +312,86 @@ fn set_applied(
     if first > last {
         return Ok(());
     }
-    let mut statement = connection.prepare_cached(super::sql!(track.applied))?;
+    let mut statement = connection.prepare_cached(super::sql!(tracking.applied))?;
     // With those that touch from outside: they become one row with what is set beside them.
     let bounds = params![subscription_id, first - 1, last + 1];
     let stored: Vec<(i64, i64)> = decode::all(&mut statement, bounds, |row| Ok((row.get(0)?, row.get(1)?)))?;
     let around = Ranges::covering(stored.iter().copied()).without(&Ranges::of(first, last));
     let wanted: Vec<(i64, i64)> = around.union(&wanted.within(first, last)).iter().collect();
-    let mut remove = connection.prepare_cached(super::sql!(track.applied_remove))?;
+    let mut remove = connection.prepare_cached(super::sql!(tracking.applied_remove))?;
     for (first, _) in stored.iter().filter(|range| wanted.binary_search(range).is_err()) {
         remove.execute(params![subscription_id, first])?;
     }
-    let mut insert = connection.prepare_cached(super::sql!(track.applied_insert))?;
+    let mut insert = connection.prepare_cached(super::sql!(tracking.applied_insert))?;
     for (first, last) in wanted.iter().filter(|range| stored.binary_search(range).is_err()) {
         insert.execute(params![subscription_id, first, last])?;
     }
     Ok(())
+}
+
+impl Standing {
+    /// Of some offsets, those whose records are for it: from where it began on, and whatever it has not done.
+    fn required(&self, done: &Ranges, first: i64, last: i64) -> Ranges {
+        Ranges::of(self.required_from.max(first), last).union(&Ranges::of(first, last).without(done))
+    }
+
+    /// Its bit as a mask; none without a bit.
+    fn mask(&self) -> u64 {
+        self.bit.map_or(0, |bit| 1 << bit)
+    }
+}
+
+/// Where a change of mode is.
+pub(super) struct Change {
+    pub(super) first: i64,
+    pub(super) tracked_until: i64,
+    pub(super) change_until: Option<i64>,
+    pub(super) lowest_record: Option<i64>,
+}
+
+impl Change {
+    /// Records are made upwards from the first message, and removed upwards too. Removing them is under way until the bits
+    /// are taken back, even if retention took the last record: whoever runs upkeep goes by what is shown here.
+    pub(super) fn progress(&self, tracking: Tracking) -> Option<Progress> {
+        let end = self.change_until?.saturating_add(1);
+        let reached = match tracking {
+            Tracking::ReferenceCounting => self.tracked_until.saturating_add(1),
+            Tracking::OffsetWatermark => self.lowest_record.unwrap_or(end),
+        };
+        let total = u64::try_from(end - self.first).unwrap_or_default();
+        let done = u64::try_from(reached - self.first).unwrap_or_default().min(total);
+        let under_way = done < total || tracking == Tracking::OffsetWatermark;
+        under_way.then_some(Progress { done, total })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_of_mode_shows_how_far_it_is_until_it_is_through() {
+        let change = |tracked_until, change_until, lowest_record| Change {
+            first: 11,
+            tracked_until,
+            change_until,
+            lowest_record,
+        };
+        let (counting, watermark) = (Tracking::ReferenceCounting, Tracking::OffsetWatermark);
+        let some = |done, total| Some(Progress { done, total });
+        assert_eq!(change(10, Some(20), None).progress(counting), some(0, 10));
+        assert_eq!(change(14, Some(20), Some(11)).progress(counting), some(4, 10));
+        assert_eq!(change(20, Some(20), Some(11)).progress(counting), None);
+        assert_eq!(change(20, None, Some(11)).progress(counting), None);
+        assert_eq!(change(20, Some(20), Some(11)).progress(watermark), some(0, 10));
+        assert_eq!(change(20, Some(20), Some(16)).progress(watermark), some(5, 10));
+        assert_eq!(change(20, Some(20), None).progress(watermark), some(10, 10));
+        assert_eq!(change(0, None, None).progress(watermark), None);
+        assert_eq!(
+            change(10, Some(10), None).progress(watermark),
+            some(0, 0),
+            "retention took all of it, and the bits are still to be taken back"
+        );
+        assert_eq!(change(9, Some(10), None).progress(counting), None, "everything was removed meanwhile");
+    }
 }

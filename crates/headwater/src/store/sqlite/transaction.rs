@@ -26,9 +26,9 @@ use crate::lease::LeaseId;
 use crate::name::check_name;
 use crate::settle::{Settlement, Verdict};
 
-const SAVEPOINT: &str = "SAVEPOINT headwater_message";
-const RELEASE: &str = "RELEASE headwater_message";
-const ROLLBACK_TO: &str = "ROLLBACK TO headwater_message";
+const SAVEPOINT: &str = "SAVEPOINT headwater_handler";
+const RELEASE: &str = "RELEASE headwater_handler";
+const ROLLBACK_TO: &str = "ROLLBACK TO headwater_handler";
 
 /// What handles one message inside the store's open transaction.
 ///

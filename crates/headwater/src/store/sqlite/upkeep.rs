@@ -7,15 +7,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::backfill::Turn;
 use super::work::Kind;
-use super::{SqliteStore, backfill, clean, detect, jobs, reader, retire, tracking, work};
-use crate::backfill::{Backfill, BackfillLimits, BackfillStep};
+use super::{SqliteStore, clean, detect, jobs, log, retire};
 use crate::error::{Error, Result};
 use crate::maintain::{JobRun, JobStatus};
-use crate::name::{GroupName, Owner, TopicName};
+use crate::name::Owner;
 use crate::store::upkeep::warn_missed;
-use crate::store::{CleanStep, Detected, PartitionStep, SubscriptionStep, TrackStep, Upkeep};
+use crate::store::{CleanStep, Detected, PartitionStep, SubscriptionStep, Upkeep};
 use crate::topic::TopicId;
 
 /// Most messages of one step. Every other writer waits while it runs: a step of this size takes a few milliseconds, and more
@@ -23,7 +21,7 @@ use crate::topic::TopicId;
 const STEP_MESSAGES_MAX: u32 = 1_000;
 
 /// How many messages a step touches: what was asked for, and no more than the writer can spare.
-fn bounded(messages_max: u32) -> Result<u32> {
+pub(super) fn bounded(messages_max: u32) -> Result<u32> {
     if messages_max == 0 {
         return Err(Error::invalid("messages_max", "must be above zero"));
     }
@@ -46,11 +44,6 @@ impl Upkeep for SqliteStore {
         self.write(Kind::Define, detect::detect_dead).await
     }
 
-    async fn track(&self, topic: TopicId, messages_max: u32) -> Result<TrackStep> {
-        let messages_max = bounded(messages_max)?;
-        self.write(Kind::Consume, move |work| tracking::track(work, topic, messages_max)).await
-    }
-
     async fn clean(&self, topic: TopicId, messages_max: u32) -> Result<CleanStep> {
         let messages_max = bounded(messages_max)?;
         let pass = self.passes.lock().expect("no panic while held").remove(&topic).unwrap_or_default();
@@ -70,46 +63,8 @@ impl Upkeep for SqliteStore {
         retire::clean_subscriptions(self, older_than).await
     }
 
-    async fn backfill(
-        &self,
-        topic: &TopicName,
-        group: &GroupName,
-        limits: &BackfillLimits,
-    ) -> Result<Backfill> {
-        let (topic, group, limits, actor) = (topic.clone(), group.clone(), *limits, self.actor.clone());
-        self.write(Kind::Define, move |work| backfill::start(work, &actor, &topic, &group, &limits)).await
-    }
-
-    async fn cancel_backfill(&self, topic: &TopicName, group: &GroupName) -> Result<Backfill> {
-        let (topic, group, actor) = (topic.clone(), group.clone(), self.actor.clone());
-        self.write(Kind::Define, move |work| backfill::turn(work, &actor, &topic, &group, Turn::Cancel)).await
-    }
-
-    async fn resume_backfill(&self, topic: &TopicName, group: &GroupName) -> Result<Backfill> {
-        let (topic, group, actor) = (topic.clone(), group.clone(), self.actor.clone());
-        self.write(Kind::Define, move |work| backfill::turn(work, &actor, &topic, &group, Turn::Resume)).await
-    }
-
-    async fn backfills(&self) -> Result<Vec<Backfill>> {
-        let now_ms = work::now_ms(&self.clock);
-        self.read(move |connection| {
-            reader::at_once(connection, |connection| backfill::list(connection, now_ms))
-        })
-        .await
-    }
-
-    async fn step_backfill(&self, worker: &Owner, messages_max: u32) -> Result<Option<BackfillStep>> {
-        let (worker, messages_max) = (worker.clone(), bounded(messages_max)?);
-        let step = self.write(Kind::Consume, move |work| backfill::step(work, &worker, messages_max)).await?;
-        if let Some(BackfillStep { backfill: Backfill { topic, group, error: Some(error), .. }, .. }) = &step
-        {
-            tracing::error!(%topic, %group, error, "a backfill failed");
-        }
-        Ok(step)
-    }
-
     async fn probe(&self) -> Result<()> {
-        self.read(jobs::probe).await
+        self.read(log::probe).await
     }
 
     async fn jobs(&self) -> Result<Vec<JobStatus>> {

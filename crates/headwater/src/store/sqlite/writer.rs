@@ -287,7 +287,7 @@ impl Writer {
         // Under the lock: no process appends to the log or starts it anew between the counting and the rewriting.
         let outcome = match checkpoint::frames(path) {
             Ok((_, copied)) if copied > 0 && self.trust.is_file_unsynced() => Err(refused(&COPIED)),
-            Ok((frames, _)) => match super::log::rewrite(log, frames) {
+            Ok((frames, _)) => match super::wal::rewrite(log, frames) {
                 Ok(()) => {
                     self.trust.synced();
                     Ok(())

@@ -40,11 +40,11 @@ BEGIN
             v_functions := ARRAY['advance', 'backfills', 'beat', 'begin_epoch', 'claim', 'claimable', 'clean', 'clean_subscription',
                                  'depart', 'detect_dead', 'elapse', 'elect', 'enter', 'extend', 'fail_backfill', 'forget_inbox',
                                  'forget_old', 'heartbeat', 'job_ran', 'jobs', 'keep_partitions', 'last_taken', 'log_ack', 'maintain',
-                                 'move_clock', 'places', 'purge', 'raise_flag', 'read_clock', 'records', 'redrive', 'resign',
+                                 'messages', 'move_clock', 'places', 'purge', 'raise_flag', 'read_clock', 'records', 'redrive', 'resign',
                                  'settle_inside', 'settle_parts', 'start_backfill', 'step_backfill', 'subscribe', 'take_backfill',
                                  'take_over', 'track', 'tracking_change', 'turn_backfill', 'wake', 'watch', 'went_past', 'withdraw'];
         WHEN 'reader' THEN
-            v_functions := ARRAY['backfills', 'jobs', 'last_taken', 'places', 'records', 'tracking_change', 'went_past'];
+            v_functions := ARRAY['backfills', 'jobs', 'last_taken', 'messages', 'places', 'records', 'tracking_change', 'went_past'];
         ELSE
             RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = format('invalid kind: %s is not producer, consumer or reader', p_kind);
     END CASE;

@@ -5,6 +5,6 @@
 -- Index: ack_log_offsets, message primary key.
 SELECT a.group_name, a.first_offset, a.last_offset, a.owner, a.acked_at, a.lane, a.lanes, m.key, m.message_id
 FROM {schema}.ack_log a
-LEFT JOIN {schema}.message m ON m.topic_id = $1 AND m.message_offset = $2
+LEFT JOIN {schema}.messages($1, $2, $2) m ON true
 WHERE a.topic_id = $1 AND a.last_offset >= $2 AND a.last_offset < $2 + $3 AND a.first_offset <= $2
 ORDER BY a.acked_at, a.first_offset, a.group_name

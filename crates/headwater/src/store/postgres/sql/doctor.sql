@@ -60,7 +60,7 @@ UNION ALL
 SELECT 'offsets_behind_log', format('topic %s: the log has offset %s, the sequence is at %s', t.name, m.top,
                                     {schema}.last_taken(t.topic_id))
 FROM {schema}.topic t
-JOIN LATERAL (SELECT max(x.message_offset) AS top FROM {schema}.message x WHERE x.topic_id = t.topic_id) m ON true
+JOIN LATERAL (SELECT max(x.message_offset) AS top FROM {schema}.messages(t.topic_id) x) m ON true
 WHERE m.top > {schema}.last_taken(t.topic_id)
 UNION ALL
 SELECT 'gap_beyond_head', format('topic %s: gap %s..=%s is beyond head %s', g.topic_id, g.first_offset, g.last_offset, h.head)
@@ -142,8 +142,8 @@ found AS (
     UNION ALL
     SELECT 'message_below_first', format('topic %s: offset %s is stored, but everything below %s was removed', c.name, m.low, c.first_offset)
     FROM counted c
-    CROSS JOIN LATERAL (SELECT x.message_offset AS low FROM {schema}.message x
-                        WHERE x.topic_id = c.topic_id AND x.message_offset < c.first_offset ORDER BY x.message_offset LIMIT 1) m
+    CROSS JOIN LATERAL (SELECT x.message_offset AS low FROM {schema}.messages(c.topic_id, 0, c.first_offset - 1) x
+                        ORDER BY x.message_offset LIMIT 1) m
     UNION ALL
     SELECT 'first_beyond_head', format('topic %s: everything below %s was removed, but the head is %s', c.name, c.first_offset, c.head)
     FROM counted c WHERE c.first_offset > c.head + 1
@@ -201,12 +201,11 @@ found AS (
     SELECT 'record_orphan', format('topic %s: offset %s has a record and is not in the log', k.name, k.message_offset)
     FROM kept k JOIN counted c ON c.topic_id = k.topic_id
     WHERE k.message_offset >= c.first_offset
-      AND NOT EXISTS (SELECT FROM {schema}.message m WHERE m.topic_id = k.topic_id AND m.message_offset = k.message_offset)
+      AND NOT EXISTS (SELECT FROM {schema}.messages(k.topic_id, k.message_offset, k.message_offset))
     UNION ALL
     SELECT 'record_missing', format('topic %s: offset %s has no record, but records are kept up to %s', c.name, m.message_offset, c.tracked_until)
     FROM counted c
-    CROSS JOIN LATERAL (SELECT x.message_offset FROM {schema}.message x WHERE x.topic_id = c.topic_id
-                        AND x.message_offset >= c.first_offset AND x.message_offset <= c.tracked_until
+    CROSS JOIN LATERAL (SELECT x.message_offset FROM {schema}.messages(c.topic_id, c.first_offset, c.tracked_until) x
                         ORDER BY x.message_offset DESC LIMIT 50000) m
     WHERE c.tracking = 'reference_counting'
       AND NOT EXISTS (SELECT FROM {schema}.record r WHERE r.topic_id = c.topic_id AND r.message_offset = m.message_offset)

@@ -12,7 +12,7 @@ SELECT redriven, topic_id FROM {schema}.redrive($1, $2, $3, $4, $5, $6, $7::time
 -- letter of the page before (time, offset, id; null at first), when the first page was read (null at first), at most.
 -- Index: dead_letter_subscription, message primary key.
 SELECT d.dead_letter_id, d.message_offset, d.message_id, d.key, d.buried_at,
-       EXISTS (SELECT FROM {schema}.message m WHERE m.topic_id = d.topic_id AND m.message_offset = d.message_offset) AS there,
+       EXISTS (SELECT FROM {schema}.messages(d.topic_id, d.message_offset, d.message_offset)) AS there,
        coalesce($11::timestamptz, statement_timestamp()) AS started
 FROM {schema}.dead_letter d
 WHERE d.subscription_id = $1 AND ($2::uuid[] IS NULL OR d.dead_letter_id = ANY ($2)) AND ($3::text IS NULL OR d.key = $3)

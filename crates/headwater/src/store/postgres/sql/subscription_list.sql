@@ -7,8 +7,7 @@ SELECT s.subscription_id, s.topic_id, s.group_name, s.status, s.status_at, s.hea
             WHEN s.heartbeat_at IS NOT NULL THEN 0 END AS heartbeat_age_ms,
        c.next_offset, f.floor, f.lag,
        CASE WHEN f.lag > 0 THEN (
-           SELECT m.created_at FROM {schema}.message m
-           WHERE m.topic_id = s.topic_id AND m.message_offset > f.floor
+           SELECT m.created_at FROM {schema}.messages(s.topic_id, f.floor + 1) m
            ORDER BY m.message_offset LIMIT 1) END AS oldest_pending,
        o.leased, o.waiting, o.in_flight, o.retrying, s.reassigned, s.missed, s.missed_first, s.missed_last,
        CASE WHEN s.lanes > 0 THEN (
@@ -26,7 +25,7 @@ JOIN {schema}.topic t ON t.topic_id = s.topic_id
 -- that stands still for want of claims.
 CROSS JOIN LATERAL (
     SELECT greatest((SELECT e.head FROM {schema}.head e WHERE e.topic_id = t.topic_id),
-                    (SELECT m.message_offset FROM {schema}.message m WHERE m.topic_id = t.topic_id
+                    (SELECT m.message_offset FROM {schema}.messages(t.topic_id) m
                      ORDER BY m.message_offset DESC LIMIT 1)) AS head
 ) h
 CROSS JOIN LATERAL (

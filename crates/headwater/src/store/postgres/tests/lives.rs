@@ -28,7 +28,7 @@ async fn state_of(store: &PostgresStore) -> SubscriptionState {
 /// As the detector does it.
 async fn kill(scene: &Scene) {
     let killed = "UPDATE {schema}.subscription SET status = 'dead', heartbeat_at = '2000-01-01';
-        SELECT {schema}.count_no_more(topic_id) FROM {schema}.topic";
+        SELECT {schema}.stop_counting(subscription_id) FROM {schema}.subscription";
     scene.client().await.batch_execute(&scene.sql(killed)).await.unwrap();
 }
 

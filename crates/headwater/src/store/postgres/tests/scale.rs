@@ -2,7 +2,7 @@
 
 use tokio_postgres::types::ToSql;
 
-use super::super::fetch::rows_max;
+use super::super::log::rows_max;
 use super::*;
 use crate::lease::OffsetRange;
 use crate::message::Offset;
@@ -157,5 +157,22 @@ async fn a_session_that_has_the_settings_is_left_alone() {
     assert_eq!(sources(&url).await, ["client"]);
     // And is brought to them otherwise.
     assert!(sources(&scene.url).await.contains(&"session".to_owned()));
+    scene.drop().await;
+}
+
+/// Claims and operators read messages through functions: PostgreSQL has to plan the table in their place.
+#[tokio::test]
+async fn reading_the_log_through_its_functions_reads_its_index() {
+    let Some(scene) = Scene::new() else { return };
+    scene.open().await;
+    let client = scene.client().await;
+    client.batch_execute("SET enable_seqscan = off; SET enable_bitmapscan = off").await.unwrap();
+    for function in ["messages", "shared_messages"] {
+        let sql = format!("EXPLAIN SELECT count(*) FROM {{schema}}.{function}(1, 2, 3)");
+        let plan = client.query(&scene.sql(&sql), &[]).await.unwrap();
+        let plan: Vec<&str> = plan.iter().map(|row| row.get(0)).collect();
+        let plan = plan.join("\n");
+        assert!(plan.contains("message_shared_pkey") && !plan.contains("Function Scan"), "{plan}");
+    }
     scene.drop().await;
 }

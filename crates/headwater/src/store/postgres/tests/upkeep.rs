@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::store::OffsetRange;
-use crate::store::{Lifecycle, TrackStep, Upkeep};
+use crate::store::{Lifecycle, TrackStep, Tracking as _, Upkeep};
 use crate::topic::TopicId;
 use crate::{Clock, ManualClock, Offset};
 

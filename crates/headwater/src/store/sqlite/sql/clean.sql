@@ -87,26 +87,12 @@ WHERE ack_key IN (
 DELETE FROM headwater_activity
 WHERE told_at_ms <= ?1 AND owner <> ''
 
--- name: forget_ranges
--- Purpose:    Removes waiting ranges of a subscription of which no message is left. Leased ones stay with their holder.
--- Parameters: ?1 subscription_id, ?2 token, ?3 first_offset, ?4 topic_id
+-- name: forget_range
+-- Purpose:    Removes a waiting range of a subscription of which no message is left. Leased ones stay with their holder.
+-- Parameters: ?1 subscription_id, ?2 token, ?3 first_offset
 -- Index:      the primary keys
 DELETE FROM headwater_range
 WHERE token = ?2 AND first_offset = ?3 AND +subscription_id = ?1 AND owner IS NULL
-    AND NOT EXISTS (
-        SELECT 1 FROM headwater_message AS message
-        WHERE message.row_key BETWEEN (?4 << 43) | headwater_range.first_offset AND (?4 << 43) | headwater_range.last_offset
-    )
-
--- name: look
--- Purpose:    The messages of a range with what retention asks of them.
--- Parameters: ?1 row_key from, ?2 row_key to
--- Index:      the primary keys
-SELECT message.row_key, message.created_at_ms, record.completed_at_ms
-FROM headwater_message AS message
-LEFT JOIN headwater_record AS record ON record.row_key = message.row_key
-WHERE message.row_key BETWEEN ?1 AND ?2
-ORDER BY message.row_key
 
 -- name: mark
 -- Purpose:    Notes where the watermark of a topic is.
@@ -183,31 +169,12 @@ WHERE (subscription.status = 'cancelled' AND subscription.status_at_ms <= ?1
 ORDER BY topic.name, subscription.group_name, subscription.subscription_id
 
 -- name: raise_first
--- Purpose:    Moves the first offset of a topic up to its lowest stored message, or past its head.
--- Parameters: ?1 topic_id, ?2 row_key of the first offset, ?3 row_key to, ?4 messages removed
+-- Purpose:    Moves the first offset of a topic up.
+-- Parameters: ?1 topic_id, ?2 first_offset, ?3 messages removed
 -- Index:      the primary keys
 UPDATE headwater_topic
-SET first_offset = coalesce((
-        SELECT min(message.row_key) & 8796093022207 FROM headwater_message AS message
-        WHERE message.row_key BETWEEN ?2 AND ?3
-    ), last_offset + 1),
-    removed = removed + ?4
+SET first_offset = ?2, removed = removed + ?3
 WHERE topic_id = ?1
-RETURNING first_offset
-
--- name: remove
--- Purpose:    Removes a range of messages.
--- Parameters: ?1 row_key from, ?2 row_key to
--- Index:      the primary key of the log
-DELETE FROM headwater_message
-WHERE row_key BETWEEN ?1 AND ?2
-
--- name: remove_records
--- Purpose:    Removes the records of a range of messages.
--- Parameters: ?1 row_key from, ?2 row_key to
--- Index:      the primary key
-DELETE FROM headwater_record
-WHERE row_key BETWEEN ?1 AND ?2
 
 -- name: topics
 -- Purpose:    All topics.

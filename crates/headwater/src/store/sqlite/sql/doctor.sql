@@ -62,14 +62,6 @@ SELECT CAST(value AS INTEGER)
 FROM headwater_meta
 WHERE key = 'epoch_changed_at_ms' AND CAST(value AS INTEGER) > ?1
 
--- name: extent
--- Purpose:    Where the messages of a topic lie, and how many retention took.
--- Parameters: ?1 topic_id
--- Index:      the primary key
-SELECT first_offset, last_offset, removed
-FROM headwater_topic
-WHERE topic_id = ?1
-
 -- name: far_lease
 -- Purpose:    Leases and waits that end later than any may: a clock was wrong when they were made.
 -- Parameters: ?1 the latest due_at_ms that is right
@@ -322,15 +314,6 @@ FROM headwater_subscription
 WHERE bit IS NOT NULL
 GROUP BY topic_id, bit
 HAVING count(*) > 1
-
--- name: stored
--- Purpose:    Which offsets of a range have a message.
--- Parameters: ?1 row_key from, ?2 row_key to
--- Index:      the primary key of the log
-SELECT row_key
-FROM headwater_message
-WHERE row_key BETWEEN ?1 AND ?2
-ORDER BY row_key
 
 -- name: stray_bit
 -- Purpose:    Pending records of reference counting that wait for a group nobody is.

@@ -6,15 +6,6 @@ SELECT runs, failures, rows, backlog, last_run_at_ms, duration_us, last_error
 FROM headwater_job
 WHERE job = ?1
 
--- name: probe
--- Purpose:    A small read: the newest message of the last topic.
--- Parameters: none
--- Index:      the last entry of the log's primary key
-SELECT length(payload)
-FROM headwater_message
-ORDER BY row_key DESC
-LIMIT 1
-
 -- name: ran
 -- Purpose:    Records a run of a job. The detector's time is its own look's, which it has written itself.
 -- Parameters: ?1 job, ?2 rows, ?3 backlog, ?4 now_ms, ?5 duration_us, ?6 error, ?7 whether it is the detector

@@ -22,17 +22,6 @@ WHERE (handler, message_id) IN (
     LIMIT ?2
 )
 
--- name: promote_append
--- Purpose:    Copies one delayed message into the log.
--- Parameters: ?1 schedule_id, ?2 row_key, ?3 now_ms
--- Index:      the primary keys
-INSERT INTO headwater_message (
-    row_key, created_at_ms, message_id, key, type, content_type, headers, correlation_id, payload
-)
-SELECT ?2, ?3, message_id, key, type, content_type, headers, correlation_id, payload
-FROM headwater_schedule
-WHERE schedule_id = ?1
-
 -- name: promote_dedup
 -- Purpose:    Gives a dedup key the offset its message got.
 -- Parameters: ?1 topic_id, ?2 dedup_key, ?3 message_id, ?4 message_offset

@@ -52,16 +52,6 @@ SELECT topic.topic_id, topic.last_offset, topic.payload_bytes_max, topic.dedup_w
 FROM headwater_topic AS topic
 WHERE topic.name = ?1
 
--- name: message
--- Purpose:    Appends one message.
--- Parameters: ?1 row_key, ?2 created_at_ms, ?3 message_id, ?4 key, ?5 type, ?6 content_type, ?7 headers,
---             ?8 correlation_id, ?9 payload
--- Index:      the primary key, at its end
-INSERT INTO headwater_message (
-    row_key, created_at_ms, message_id, key, type, content_type, headers, correlation_id, payload
-)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
-
 -- name: schedule
 -- Purpose:    Stores a delayed message.
 -- Parameters: ?1 topic_id, ?2 deliver_at_ms, ?3 message_id, ?4 key, ?5 type, ?6 content_type, ?7 headers,

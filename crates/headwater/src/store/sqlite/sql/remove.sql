@@ -5,32 +5,6 @@
 DELETE FROM headwater_activity
 WHERE subscription_id = ?1
 
--- name: applied
--- Purpose:    Deletes the place in the records of a subscription that is removed.
--- Parameters: ?1 subscription_id
--- Index:      the primary key
-DELETE FROM headwater_applied
-WHERE subscription_id = ?1
-
--- name: applied_some
--- Purpose:    Deletes some of the place in the records of a subscription that is removed.
--- Parameters: ?1 subscription_id, ?2 at most
--- Index:      the primary key, its first entries
-DELETE FROM headwater_applied
-WHERE subscription_id = ?1 AND first_offset IN (
-    SELECT first_offset FROM headwater_applied
-    WHERE subscription_id = ?1
-    ORDER BY first_offset
-    LIMIT ?2
-)
-
--- name: backfill
--- Purpose:    Deletes the backfill of a subscription that is removed.
--- Parameters: ?1 subscription_id
--- Index:      the primary key
-DELETE FROM headwater_backfill
-WHERE subscription_id = ?1
-
 -- name: cancelled
 -- Purpose:    The cancelled subscriptions of a group, and whether pending records still name them.
 -- Parameters: ?1 topic_id, ?2 group
@@ -78,22 +52,3 @@ WHERE subscription_id = ?1
 -- Index:      the primary key
 DELETE FROM headwater_subscription
 WHERE subscription_id = ?1
-
--- name: touched
--- Purpose:    Deletes what was touched of a subscription that is removed.
--- Parameters: ?1 subscription_id
--- Index:      the primary key
-DELETE FROM headwater_touched
-WHERE subscription_id = ?1
-
--- name: touched_some
--- Purpose:    Deletes some of what was touched of a subscription that is removed.
--- Parameters: ?1 subscription_id, ?2 at most
--- Index:      the primary key, its first entries
-DELETE FROM headwater_touched
-WHERE subscription_id = ?1 AND (first_offset, token) IN (
-    SELECT first_offset, token FROM headwater_touched
-    WHERE subscription_id = ?1
-    ORDER BY first_offset, token
-    LIMIT ?2
-)

@@ -26,28 +26,6 @@ SELECT EXISTS (
     WHERE ack_log = 1
 )
 
--- name: buried
--- Purpose:    What tells the lanes of the messages of a range, and what they are called when they are buried.
--- Parameters: ?1 row_key from, ?2 row_key to
--- Index:      the primary key of the log
-SELECT row_key, message_id, key
-FROM headwater_message
-WHERE row_key BETWEEN ?1 AND ?2
-ORDER BY row_key
-
--- name: bury
--- Purpose:    Copies a message to the dead letters.
--- Parameters: ?1 row_key, ?2 dead_letter_id, ?3 subscription_id, ?4 error, ?5 attempts, ?6 now_ms
--- Index:      the primary key of the log
-INSERT INTO headwater_dead_letter (
-    dead_letter_id, subscription_id, message_offset, message_id, key, type, content_type, headers, correlation_id,
-    created_at_ms, error, attempts, buried_at_ms, payload
-)
-SELECT ?2, ?3, row_key & 8796093022207, message_id, key, type, content_type, headers, correlation_id,
-    created_at_ms, ?4, ?5, ?6, payload
-FROM headwater_message
-WHERE row_key = ?1
-
 -- name: held
 -- Purpose:    The ranges of a live lease.
 -- Parameters: ?1 token, ?2 now_ms, ?3 subscription_id, ?4 owner

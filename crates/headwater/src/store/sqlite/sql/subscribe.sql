@@ -19,21 +19,6 @@ FROM (
     WHERE subscription_id = ?1
 )
 
--- name: bounds
--- Purpose:    The first offset that may be stored, the lowest that is (NULL if none), and the head.
--- Parameters: ?1 topic_id
--- Index:      the primary key of the log, from the topic's first possible key
-SELECT topic.first_offset,
-    (
-        SELECT message.row_key & 8796093022207 FROM headwater_message AS message
-        WHERE message.row_key BETWEEN topic.topic_id << 43 AND (topic.topic_id << 43) | 8796093022207
-        ORDER BY message.row_key
-        LIMIT 1
-    ),
-    topic.last_offset
-FROM headwater_topic AS topic
-WHERE topic.topic_id = ?1
-
 -- name: cursor
 -- Purpose:    Creates a claim pointer: one per subscription, or one per lane.
 -- Parameters: ?1 subscription_id, ?2 lane, ?3 next_offset
@@ -128,12 +113,33 @@ SET restarts = CASE
     restarts_floor = CASE WHEN restarts_since_ms >= ?4 AND restarts_floor >= ?3 THEN restarts_floor ELSE ?3 END
 WHERE subscription_id = ?1
 
--- name: time_at
--- Purpose:    The first stored message at or above an offset: its key and time.
--- Parameters: ?1 row_key from, ?2 row_key to
--- Index:      the primary key of the log
-SELECT row_key, created_at_ms
-FROM headwater_message
-WHERE row_key BETWEEN ?1 AND ?2
-ORDER BY row_key
-LIMIT 1
+-- name: standing
+-- Purpose:    One subscription whatever its state, its slowest cursor and its topic.
+-- Parameters: ?1 subscription_id
+-- Index:      the primary keys
+SELECT subscription.subscription_id, subscription.group_name, subscription.status, subscription.start_offset,
+    subscription.bit, subscription.required_from, subscription.lanes, subscription.applied_until,
+    coalesce((
+        SELECT min(cursor.next_offset) FROM headwater_cursor AS cursor
+        WHERE cursor.subscription_id = subscription.subscription_id
+    ), subscription.start_offset),
+    topic.semantics, subscription.topic_id
+FROM headwater_subscription AS subscription
+JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
+WHERE subscription.subscription_id = ?1
+
+-- name: standings
+-- Purpose:    The subscriptions of a topic that are not cancelled, and the slowest cursor of each.
+-- Parameters: ?1 topic_id
+-- Index:      headwater_subscription_group; the primary key of the cursors
+SELECT subscription.subscription_id, subscription.group_name, subscription.status, subscription.start_offset,
+    subscription.bit, subscription.required_from, subscription.lanes, subscription.applied_until,
+    coalesce((
+        SELECT min(cursor.next_offset) FROM headwater_cursor AS cursor
+        WHERE cursor.subscription_id = subscription.subscription_id
+    ), subscription.start_offset),
+    topic.semantics
+FROM headwater_subscription AS subscription
+JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
+WHERE subscription.topic_id = ?1 AND subscription.status <> 'cancelled'
+ORDER BY subscription.group_name

@@ -63,7 +63,7 @@ async fn a_handler_that_ends_the_transaction_is_told_so_and_harms_no_neighbour()
         |connection| run(connection, "ROLLBACK"),
         |connection| run(connection, "COMMIT; BEGIN"),
         |connection| run(connection, "ROLLBACK; BEGIN IMMEDIATE"),
-        |connection| run(connection, "RELEASE headwater_message"),
+        |connection| run(connection, "RELEASE headwater_handler"),
     ];
     for handler in bad {
         store.publish(&topic("orders"), &messages(1)).await.unwrap();

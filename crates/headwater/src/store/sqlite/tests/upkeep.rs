@@ -4,7 +4,7 @@ use super::*;
 use crate::backfill::{BackfillLimits, BackfillState};
 use crate::clock::ManualClock;
 use crate::message::Offset;
-use crate::store::{Lifecycle, Record, Upkeep};
+use crate::store::{Lifecycle, Record, Tracking as _, Upkeep};
 use crate::subscription::{SubscriptionState, Transition};
 use crate::topic::Tracking;
 
@@ -90,14 +90,14 @@ impl Scene {
                 "UPDATE headwater_subscription SET status = ?2, status_at_ms = ?3 WHERE subscription_id = ?1";
             work.connection.execute(sql, rusqlite::params![subscription_id, status, work.now_ms()])?;
             match status {
-                "active" => tracking::begin_accounting(work, subscription_id),
+                "active" => tracking::start_counting(work, subscription_id),
                 "paused" => Ok(()),
                 "cancelled" => {
                     let sql = "DELETE FROM headwater_range WHERE subscription_id = ?1";
                     work.connection.execute(sql, [subscription_id])?;
-                    tracking::end_accounting(work, subscription_id)
+                    tracking::stop_counting(work, subscription_id)
                 }
-                _ => tracking::end_accounting(work, subscription_id),
+                _ => tracking::stop_counting(work, subscription_id),
             }
         });
         changed.await.unwrap();
@@ -128,7 +128,7 @@ impl Scene {
     async fn records(&self) -> Vec<Record> {
         let range = OffsetRange::new(Offset(1), Offset(OFFSET_MAX));
         let topic = topic("orders");
-        self.store.read(move |connection| tracking::records(connection, &topic, range)).await.unwrap()
+        self.store.records(&topic, range).await.unwrap()
     }
 
     /// Offset, required, completed, and whether it is completed, in few letters.

@@ -13,18 +13,14 @@ use crate::store::Record;
 use crate::store::sqlite::fault::Attempt;
 use crate::store::sqlite::ranges::{Masks, segments};
 use crate::store::sqlite::standing::Extent;
-use crate::store::sqlite::{OFFSET_MAX, decode, offset_of, reader, row_key, topic};
+use crate::store::sqlite::{OFFSET_MAX, decode, log, offset_of, reader, row_key, topic};
 
 /// Records in one answer at most.
 const RECORDS_MAX: u32 = 10_000;
 
 /// The records of a range of offsets. Those not made yet are shown as they will be, except for when they were completed:
 /// that is the time at which they are made.
-pub(in crate::store::sqlite) fn records(
-    connection: &Connection,
-    name: &TopicName,
-    range: OffsetRange,
-) -> Attempt<Vec<Record>> {
+pub(super) fn records(connection: &Connection, name: &TopicName, range: OffsetRange) -> Attempt<Vec<Record>> {
     reader::at_once(connection, |connection| look(connection, name, range))
 }
 
@@ -57,7 +53,7 @@ fn look(connection: &Connection, name: &TopicName, range: OffsetRange) -> Attemp
 type Found = (i64, Masks, Option<Timestamp>);
 
 fn names(connection: &Connection, extent: &Extent) -> Attempt<BTreeMap<u32, GroupName>> {
-    let mut statement = connection.prepare_cached(sql!(track.names))?;
+    let mut statement = connection.prepare_cached(sql!(tracking.names))?;
     let names = decode::all(&mut statement, [extent.topic.0], |row| {
         Ok((row.get::<_, u32>(0)?, row.get::<_, String>(1)?))
     })?;
@@ -68,7 +64,7 @@ fn made(connection: &Connection, extent: &Extent, first: i64, last: i64) -> Atte
     if first > last {
         return Ok(Vec::new());
     }
-    let mut statement = connection.prepare_cached(sql!(track.records))?;
+    let mut statement = connection.prepare_cached(sql!(tracking.records))?;
     let bounds = params![row_key(extent.topic, first), row_key(extent.topic, last), RECORDS_MAX];
     Ok(decode::all(&mut statement, bounds, |row| {
         let masks =
@@ -91,11 +87,7 @@ fn to_come(
     if first > last || at_most == 0 {
         return Ok(Vec::new());
     }
-    let stored: Vec<i64> = {
-        let mut statement = connection.prepare_cached(sql!(track.stored))?;
-        let bounds = params![row_key(extent.topic, first), row_key(extent.topic, last), at_most];
-        decode::all(&mut statement, bounds, |row| Ok(offset_of(row.get(0)?)))?
-    };
+    let stored = log::stored(connection, extent.topic, first, last, at_most)?;
     let last = stored.last().copied().unwrap_or(last);
     let segments = segments(&layers_of(connection, extent.topic, first, last)?, first, last);
     let mut at = segments.iter().peekable();

@@ -18,22 +18,18 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::{applied, forget_bits, set_applied, signed};
 use crate::store::TrackStep;
 use crate::store::sqlite::fault::Attempt;
-use crate::store::sqlite::ranges::{Masks, Ranges, segments};
+use crate::store::sqlite::ranges::{Masks, Ranges, Segment, segments};
 use crate::store::sqlite::standing::{self, Extent, Held, Standing, covering};
 use crate::store::sqlite::work::Work;
-use crate::store::sqlite::{OFFSET_MAX, decode, offset_of, row_key};
+use crate::store::sqlite::{OFFSET_MAX, decode, log, offset_of, row_key};
 use crate::topic::TopicId;
 
 /// Rows of `headwater_touched` that a step meets at most: each is looked up by itself.
 const TOUCHED_MAX: u32 = 250;
 
 /// Brings the records of a topic up to date, or removes those that a change of mode has left: see
-/// [`crate::store::Upkeep::track`].
-pub(in crate::store::sqlite) fn track(
-    work: &mut Work<'_>,
-    topic: TopicId,
-    messages_max: u32,
-) -> Attempt<TrackStep> {
+/// [`crate::store::Tracking::track`].
+pub(super) fn track(work: &mut Work<'_>, topic: TopicId, messages_max: u32) -> Attempt<TrackStep> {
     let extent = Extent::load(work.connection, topic)?;
     if !extent.counts_references() {
         return remove_records(work, &extent, messages_max);
@@ -90,17 +86,10 @@ impl Tracking<'_, '_> {
                 layers.extend(as_layers(group, &done, first, last));
                 set_applied(connection, group.subscription_id, (first, last), &done)?;
             }
-            let mut statement = connection.prepare_cached(sql!(track.record))?;
             for segment in segments(&layers, first, last) {
-                let Masks { one: required, two: completed } = segment.masks;
-                let completed_at_ms = (required == completed).then_some(self.now_ms);
-                let made = statement.execute(params![
-                    row_key(self.extent.topic, segment.first),
-                    row_key(self.extent.topic, segment.last),
-                    signed(required),
-                    signed(completed),
-                    completed_at_ms,
-                ])? as u64;
+                let Segment { first, last, masks } = segment;
+                let completed_at_ms = (masks.one == masks.two).then_some(self.now_ms);
+                let made = log::record(connection, self.extent.topic, first, last, masks, completed_at_ms)?;
                 self.step.recorded += made;
                 self.step.completed += completed_at_ms.map_or(0, |_| made);
             }
@@ -135,7 +124,7 @@ impl Tracking<'_, '_> {
     /// What may have changed of a group since, and what did.
     fn check(&self, group: &Standing) -> Attempt<Checked> {
         let connection = self.work.connection;
-        let mut statement = connection.prepare_cached(sql!(track.touched))?;
+        let mut statement = connection.prepare_cached(sql!(tracking.touched))?;
         let touched_max = self.messages_max.min(TOUCHED_MAX);
         let bounds = params![group.subscription_id, touched_max];
         let touched: Vec<(i64, i64, i64)> =
@@ -176,7 +165,7 @@ impl Tracking<'_, '_> {
 
     /// Up to where a step that begins at an offset may go, by what is set there.
     fn bounded_applied(&self, group: &Standing, first: i64, last: i64) -> Attempt<i64> {
-        let mut statement = self.work.connection.prepare_cached(sql!(track.applied_crowd))?;
+        let mut statement = self.work.connection.prepare_cached(sql!(tracking.applied_crowd))?;
         let bounds = params![group.subscription_id, first, last, self.messages_max];
         let crowd: Option<i64> = statement.query_row(bounds, |row| row.get(0)).optional()?;
         Ok(crowd.map_or(last, |crowd| (crowd - 1).max(first)))
@@ -184,7 +173,7 @@ impl Tracking<'_, '_> {
 
     /// Changes records, as many as the step has left. Answers with the offsets it dealt with, and whether that is all.
     fn apply(&mut self, layers: &[(Ranges, Masks)]) -> Attempt<(Ranges, bool)> {
-        let mut statement = self.work.connection.prepare_cached(sql!(track.apply))?;
+        let mut statement = self.work.connection.prepare_cached(sql!(tracking.apply))?;
         let changing = segments(layers, self.extent.first, self.extent.tracked_until).into_iter();
         let (mut dealt, mut complete) = (Vec::new(), true);
         for segment in changing.filter(|segment| segment.masks != Masks::default()) {
@@ -216,7 +205,7 @@ impl Tracking<'_, '_> {
     /// Takes groups that do not count any more out of pending records.
     fn release(&mut self) -> Attempt<()> {
         let releasing: Vec<(i32, u32, i64)> = {
-            let mut statement = self.work.connection.prepare_cached(sql!(track.releasing))?;
+            let mut statement = self.work.connection.prepare_cached(sql!(tracking.releasing))?;
             decode::all(&mut statement, [self.extent.topic.0], |row| {
                 Ok((row.get(0)?, row.get(1)?, row.get(2)?))
             })?
@@ -235,12 +224,13 @@ impl Tracking<'_, '_> {
         let connection = self.work.connection;
         let after = row_key(self.extent.topic, released_until);
         let end = row_key(self.extent.topic, self.extent.tracked_until);
-        let (pending, bound): (i64, Option<i64>) = connection
-            .prepare_cached(sql!(track.release_bound))?
-            .query_row(params![after, end, self.left], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let (pending, bound): (i64, Option<i64>) =
+            connection
+                .prepare_cached(sql!(tracking.release_bound))?
+                .query_row(params![after, end, self.left], |row| Ok((row.get(0)?, row.get(1)?)))?;
         let whole = pending < self.left;
         let until = if whole { end } else { bound.unwrap_or(end) };
-        let mut statement = connection.prepare_cached(sql!(track.release))?;
+        let mut statement = connection.prepare_cached(sql!(tracking.release))?;
         let changed = decode::all(&mut statement, params![after, until, signed(mask), self.now_ms], |row| {
             row.get::<_, bool>(0)
         })?;
@@ -250,7 +240,7 @@ impl Tracking<'_, '_> {
         self.step.more |= !whole;
         let released_until = (!whole).then(|| offset_of(until));
         connection
-            .prepare_cached(sql!(track.release_begin))?
+            .prepare_cached(sql!(tracking.release_begin))?
             .execute(params![subscription_id, released_until])?;
         Ok(())
     }
@@ -258,13 +248,13 @@ impl Tracking<'_, '_> {
     /// Stores how far it is.
     fn finish(mut self) -> Attempt<TrackStep> {
         let extent = &self.extent;
-        let mut forget = self.work.connection.prepare_cached(sql!(track.applied_below))?;
+        let mut forget = self.work.connection.prepare_cached(sql!(tracking.applied_below))?;
         for group in &self.groups {
             let bounds = params![group.subscription_id, extent.first, self.messages_max];
             self.step.more |= forget.execute(bounds)? == self.messages_max as usize;
         }
         let change_until = extent.change_until.filter(|until| extent.tracked_until < *until);
-        self.work.connection.prepare_cached(sql!(track.progress))?.execute(params![
+        self.work.connection.prepare_cached(sql!(tracking.progress))?.execute(params![
             extent.topic.0,
             extent.tracked_until,
             change_until
@@ -288,19 +278,19 @@ fn keep(work: &Work<'_>, group: &Standing, checked: Checked, dealt: &Ranges, fir
         .map_or(checked.fresh.1, |undealt| checked.fresh.1.min(undealt - 1))
         .max(checked.fresh.0 - 1);
     // Before the rows that led here go: a lease under the token of one of them is noted again.
-    let mut untouch = connection.prepare_cached(sql!(track.untouch))?;
+    let mut untouch = connection.prepare_cached(sql!(tracking.untouch))?;
     for (touched, token, last) in checked.touched {
         if touched > applied_until || undealt.within(touched.max(first), last).is_empty() {
             untouch.execute(params![subscription_id, touched, token])?;
         }
     }
-    let mut touch = connection.prepare_cached(sql!(track.touch))?;
+    let mut touch = connection.prepare_cached(sql!(tracking.touch))?;
     for lease in checked.leases.iter().filter(|lease| lease.first <= applied_until) {
         touch.execute(params![subscription_id, lease.first, lease.token, lease.last])?;
     }
     if applied_until != group.applied_until {
         connection
-            .prepare_cached(sql!(track.applied_until))?
+            .prepare_cached(sql!(tracking.applied_until))?
             .execute(params![subscription_id, applied_until])?;
     }
     Ok(())
@@ -334,7 +324,7 @@ fn remove_records(work: &Work<'_>, extent: &Extent, messages_max: u32) -> Attemp
         return Ok(TrackStep::default());
     }
     let bounds = params![row_key(extent.topic, 0), row_key(extent.topic, OFFSET_MAX), messages_max];
-    let mut statement = work.connection.prepare_cached(sql!(track.remove))?;
+    let mut statement = work.connection.prepare_cached(sql!(tracking.remove))?;
     let removed = statement.execute(bounds)? as u64;
     let more = removed == u64::from(messages_max);
     if !more {

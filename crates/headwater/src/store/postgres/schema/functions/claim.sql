@@ -1,6 +1,6 @@
 -- Claiming: first what is due again, else the next offsets up to the head.
 
--- A row for the log: an expired hand-out, or a message buried for it. blocked_keys carries the topic's and group's names.
+-- A row for the log: an expired hand-out, or a message buried for it.
 CREATE OR REPLACE FUNCTION {schema}.note(p_kind text, r {schema}.outstanding, p_detail text) RETURNS {schema}.claimed
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -11,7 +11,7 @@ BEGIN
     FROM {schema}.subscription s JOIN {schema}.topic t ON t.topic_id = s.topic_id
     WHERE s.subscription_id = r.subscription_id;
     RETURN ROW(p_kind, r.subscription_id, v_topic_id, r.token, r.first_offset, r.last_offset, r.attempts + 1, NULL, true,
-               r.lane, v_names, p_detail, NULL)::{schema}.claimed;
+               r.lane, NULL, NULL, v_names, p_detail)::{schema}.claimed;
 END $$;
 
 -- From when on a claim has to look for due ranges. Entries of settled leases stay in the index until vacuum removes them, which an
@@ -138,7 +138,7 @@ BEGIN
             r := {schema}.lease_row(r, v_take, p_owner, p_deadline);
             v_left := v_left - v_take;
             RETURN NEXT ROW('lease', p_want.subscription_id, p_want.topic_id, r.token, r.first_offset, r.last_offset,
-                            r.attempts + 1, r.due_at, r.suspect, NULL, NULL, NULL, NULL)::{schema}.claimed;
+                            r.attempts + 1, r.due_at, r.suspect, NULL, NULL, NULL, NULL, NULL)::{schema}.claimed;
             IF v_left = 0 OR r.suspect THEN
                 RETURN;
             END IF;
@@ -163,7 +163,7 @@ BEGIN
             INSERT INTO {schema}.outstanding (token, first_offset, last_offset, due_at, subscription_id, owner)
             VALUES (v_lease.token, v_lease.first_offset, v_lease.last_offset, p_deadline, p_want.subscription_id, p_owner);
             RETURN NEXT ROW('lease', p_want.subscription_id, p_want.topic_id, v_lease.token, v_lease.first_offset,
-                            v_lease.last_offset, 1, p_deadline, false, NULL, NULL, NULL, NULL)::{schema}.claimed;
+                            v_lease.last_offset, 1, p_deadline, false, NULL, NULL, NULL, NULL, NULL)::{schema}.claimed;
             v_next := v_lease.last_offset + 1;
             v_left := v_left - (v_lease.last_offset - v_lease.first_offset + 1);
         ELSIF v_lease.skipped THEN
@@ -250,9 +250,8 @@ BEGIN
                          AND (v_gaps_until = 0 OR {schema}.first_ended(v_gaps_seen, pg_current_snapshot()) >= v_gaps_bound)
                     THEN max(m.message_offset) ELSE v_head END
         INTO v_top
-        FROM {schema}.message_shared m
-        WHERE m.topic_id = v_want.topic_id AND m.message_offset > v_head
-          AND m.message_offset <= v_head + least(p_rows_max, greatest(1000, v_next + p_messages_max[1] - v_head));
+        FROM {schema}.shared_messages(v_want.topic_id, v_head + 1,
+            v_head + least(p_rows_max, greatest(1000, v_next + p_messages_max[1] - v_head))) m;
     END IF;
     IF v_clear AND v_gaps_until = 0 AND NOT v_stuck AND v_next > v_head AND v_last = v_head THEN
         -- Nothing is there: the head is at the last offset taken, which was read after the flag of the waiting process was raised
@@ -314,7 +313,8 @@ BEGIN
             FROM moved m
             RETURNING o.token, o.first_offset, o.last_offset, o.due_at
         )
-        SELECT 'lease', p_subscription_ids[1], v_want.topic_id, l.token, l.first_offset, l.last_offset, 1, l.due_at, false, NULL, NULL, NULL, NULL
+        SELECT 'lease', p_subscription_ids[1], v_want.topic_id, l.token, l.first_offset, l.last_offset, 1, l.due_at, false, NULL, NULL, NULL, NULL,
+               NULL
         INTO v_row FROM leased l;
         IF FOUND THEN
             RETURN NEXT v_row;
@@ -360,7 +360,7 @@ BEGIN
         END IF;
         IF v_status <> 'active' THEN
             RETURN NEXT ROW('inactive', v_want.subscription_id, v_want.topic_id, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-                            NULL, v_status, NULL)::{schema}.claimed;
+                            NULL, NULL, NULL, v_status)::{schema}.claimed;
             CONTINUE;
         END IF;
         IF v_scheduled AND v_promote_bytes > 0 THEN

@@ -74,7 +74,7 @@ BEGIN
         v_room := v_room - {schema}.messages_in(v_take, p_want.lanes);
         v_tokens := v_tokens || r.token;
         v_given := v_given || ROW('lease', p_want.subscription_id, p_want.topic_id, r.token, r.first_offset, r.last_offset,
-                                  r.attempts + 1, r.due_at, r.suspect, p_lane, NULL, NULL, NULL)::{schema}.claimed;
+                                  r.attempts + 1, r.due_at, r.suspect, p_lane, NULL, NULL, NULL, NULL)::{schema}.claimed;
         -- One range of any key: a key that fails in it may come again in the next.
         EXIT WHEN r.suspect OR NOT v_keyed;
     END LOOP;
@@ -102,7 +102,7 @@ BEGIN
             v_keyed := false;
             v_tokens := ARRAY[r.token];
             v_given := ARRAY[ROW('lease', p_want.subscription_id, p_want.topic_id, r.token, v_new.first_offset,
-                                 v_new.last_offset, 1, p_deadline, false, p_lane, NULL, NULL, NULL)::{schema}.claimed];
+                                 v_new.last_offset, 1, p_deadline, false, p_lane, NULL, NULL, NULL, NULL)::{schema}.claimed];
         ELSIF v_new.skipped THEN
             RETURN NEXT {schema}.recheck(p_want.subscription_id, p_want.topic_id, 1);
         END IF;

@@ -51,8 +51,8 @@ END $$;
 CREATE OR REPLACE FUNCTION {schema}.recheck(p_subscription_id integer, p_topic_id integer, p_recheck_ms bigint) RETURNS {schema}.claimed
 LANGUAGE plpgsql AS $$
 BEGIN
-    RETURN ROW('recheck', p_subscription_id, p_topic_id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-               p_recheck_ms)::{schema}.claimed;
+    RETURN ROW('recheck', p_subscription_id, p_topic_id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+               p_recheck_ms, NULL, NULL)::{schema}.claimed;
 END $$;
 
 -- The subscriptions for which a claim may find something. One is quiet if it is active, is past the head, and a claim that finds nothing

@@ -1,7 +1,7 @@
 -- Removing what retention allows.
 --
 -- Why nothing is removed that somebody was promised: a step holds the lock of the extent, and what it looks at then stays
--- true until it commits (see functions/track.sql). A subscribe, seek, redrive or resurrection either had the lock before: then
+-- true until it commits (see functions/tracking/step.sql). A subscribe, seek, redrive or resurrection either had the lock before: then
 -- its place is seen here and its messages stay; or has it after: then it sees the new first offset and what is left. Rows
 -- that come late out of a noted gap are in the gap for the snapshot that decides, and so not touched.
 --
@@ -73,36 +73,6 @@ BEGIN
     RETURN r;
 END $$;
 
--- The table whose rows are deleted one by one: a dedicated topic that is cut into partitions loses them whole, but for what
--- went past them.
-CREATE OR REPLACE FUNCTION {schema}.loose_table(p_topic {schema}.topic) RETURNS text
-LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN p_topic.storage = 'shared' THEN 'message_shared'
-                WHEN p_topic.partition = 'none' THEN 'message_t' || p_topic.topic_id
-                ELSE 'message_t' || p_topic.topic_id || '_rest' END
-$$;
-
--- Counts it, for all that had not done some of it, before it goes.
-CREATE OR REPLACE FUNCTION {schema}.misses(p_table text, p_topic_id integer, p_places {schema}.place[], p_gone int8multirange) RETURNS {schema}.miss[]
-LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
-DECLARE
-    p {schema}.place;
-    v_miss {schema}.miss;
-    v_misses {schema}.miss[] := '{}';
-BEGIN
-    FOREACH p IN ARRAY p_places LOOP
-        CONTINUE WHEN NOT p.pending && p_gone;
-        EXECUTE format('SELECT $1, count(*), min(m.message_offset), max(m.message_offset) FROM unnest($2) r
-            CROSS JOIN LATERAL (SELECT x.message_offset FROM {schema}.%I x
-                WHERE x.topic_id = $3 AND x.message_offset >= lower(r) AND x.message_offset < upper(r) OFFSET 0) m', p_table)
-            INTO v_miss USING p.subscription_id, p.pending * p_gone, p_topic_id;
-        IF v_miss.messages > 0 THEN
-            v_misses := v_misses || v_miss;
-        END IF;
-    END LOOP;
-    RETURN v_misses;
-END $$;
-
 -- Keeps in the status of subscriptions what they missed, and returns it for the log. And moves them over what is gone: cursors
 -- up to the first offset, and ranges that wait for nothing away. Leased ones are left to their holders. No noted gap lies
 -- below the first offset, so no cursor crosses one.
@@ -149,63 +119,14 @@ CREATE OR REPLACE FUNCTION {schema}.forget_below(p_topic_id integer, p_first big
 LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 DECLARE
-    v_records bigint;
+    v_records bigint := {schema}.forget_records_below(p_topic_id, p_first, p_max);
     v_lines bigint;
 BEGIN
-    DELETE FROM {schema}.record r WHERE r.ctid = ANY (ARRAY(
-        SELECT x.ctid FROM {schema}.record x WHERE x.topic_id = p_topic_id AND x.message_offset < p_first
-        ORDER BY x.message_offset LIMIT p_max));
-    GET DIAGNOSTICS v_records = ROW_COUNT;
     DELETE FROM {schema}.ack_log a WHERE a.ctid = ANY (ARRAY(
         SELECT x.ctid FROM {schema}.ack_log x WHERE x.topic_id = p_topic_id AND x.last_offset < p_first
         ORDER BY x.last_offset LIMIT p_max));
     GET DIAGNOSTICS v_lines = ROW_COUNT;
     RETURN greatest(v_records, v_lines);
-END $$;
-
--- Looks at the next p_max messages by the key of the table, and decides for each. A message goes if it is done for long enough
--- (and old enough, if it was published while nobody counted), or older than max_retention whatever is done: by the clock if every
--- subscription has read it, by its age in elapsed time if not.
-CREATE OR REPLACE FUNCTION {schema}.candidates(
-    p_topic {schema}.topic, p_extent {schema}.extent, r {schema}.reach, p_from bigint, p_max integer,
-    -- Looked at: how many, the last, when the youngest of them was published.
-    OUT seen bigint, OUT seen_last bigint, OUT seen_at timestamptz,
-    -- What goes, in stretches without what stays and without gaps; how far all messages were looked at.
-    OUT gone int8multirange, OUT kept bigint, OUT until bigint
-)
-LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
-DECLARE
-    v_counting boolean := p_topic.tracking = 'reference_counting';
-    v_table text := {schema}.loose_table(p_topic);
-    v_kept int8multirange;
-    v_oldest timestamptz;
-BEGIN
-    EXECUTE format('SELECT m.created_at FROM {schema}.%I m WHERE m.topic_id = $1 AND m.message_offset >= $2 ORDER BY m.message_offset LIMIT 1',
-                   v_table) INTO v_oldest USING p_topic.topic_id, p_from;
-    -- Times rise with offsets, but for publishers that overlap: if the first is not too old, none has to be looked at for that.
-    until := CASE WHEN v_oldest <= r.aged_since OR v_counting THEN r.head ELSE least(greatest(r.done_until, upper(r.aged) - 1), r.head) END;
-    EXECUTE format($q$
-        SELECT count(*), max(c.message_offset), max(c.created_at), min(c.message_offset) FILTER (WHERE NOT c.gone),
-               coalesce(range_agg(int8range(c.message_offset, c.message_offset, '[]')) FILTER (WHERE NOT c.gone), '{}')
-        FROM (SELECT q.message_offset, q.created_at,
-                     ($11 @> q.message_offset OR q.created_at <= $4 AND $12 @> q.message_offset
-                      OR (q.message_offset > $5 OR q.created_at <= $6) AND $13 @> q.message_offset AND %s) IS TRUE AS gone
-              FROM (SELECT m.message_offset, m.created_at FROM {schema}.%I m
-                    WHERE m.topic_id = $1 AND m.message_offset BETWEEN $2 AND $3 ORDER BY m.message_offset LIMIT $7) q) c
-        $q$,
-        -- In reference counting any message that is done, whatever is pending before it: recorded as completed for long
-        -- enough, and done for everybody who counts by now, who may have come later.
-        CASE WHEN v_counting THEN 'NOT $9::int8multirange @> q.message_offset AND (SELECT x.completed_at <= $8
-             FROM {schema}.record x WHERE x.topic_id = $1 AND x.message_offset = q.message_offset)'
-             ELSE 'q.message_offset <= $10' END, v_table)
-    INTO seen, seen_last, seen_at, kept, v_kept
-    USING p_topic.topic_id, p_from, until, r.aged_since, p_extent.zero_until, r.zero_since, p_max, r.kept_since, r.pending,
-          r.done_until, r.aged, r.read, r.fit;
-    IF seen = p_max THEN
-        until := seen_last;
-    END IF;
-    gone := int8multirange(int8range(p_from, greatest(seen_last + 1, p_from))) - v_kept - r.gaps;
-    kept := least(kept, lower(int8multirange(int8range(p_from, NULL)) * r.gaps));
 END $$;
 
 -- One step: at most p_max messages. Groups are those that had not done what was removed, dead ones too.
@@ -226,7 +147,6 @@ DECLARE
     v_next bigint;
     v_full boolean;
     v_range record;
-    v_count bigint;
     v_misses {schema}.miss[] := '{}';
 BEGIN
     SELECT x.* INTO STRICT t FROM {schema}.topic x WHERE x.topic_id = p_topic_id;
@@ -238,15 +158,8 @@ BEGIN
     IF NOT isempty(c.gone) THEN
         v_misses := {schema}.misses({schema}.loose_table(t), p_topic_id, r.places, c.gone);
         FOR v_range IN SELECT lower(q) AS first, upper(q) - 1 AS last FROM unnest(c.gone) q LOOP
-            EXECUTE format('DELETE FROM {schema}.%I m WHERE m.topic_id = $1 AND m.message_offset BETWEEN $2 AND $3', {schema}.loose_table(t))
-                USING p_topic_id, v_range.first, v_range.last;
-            GET DIAGNOSTICS v_count = ROW_COUNT;
-            removed := removed + v_count;
-            DELETE FROM {schema}.record x
-            WHERE x.topic_id = p_topic_id AND x.message_offset BETWEEN v_range.first AND v_range.last
-              -- What lies in partitions keeps its record until its partition goes.
-              AND (t.partition = 'none' OR NOT EXISTS (SELECT FROM {schema}.partition y WHERE y.topic_id = p_topic_id
-                              AND x.message_offset BETWEEN y.first_offset AND y.last_offset));
+            removed := removed + {schema}.delete_messages(t, v_range.first, v_range.last);
+            PERFORM {schema}.forget_records(t, v_range.first, v_range.last);
         END LOOP;
     END IF;
     -- Whether this run goes on. Where messages are done in order, those behind a full look that found nothing are younger

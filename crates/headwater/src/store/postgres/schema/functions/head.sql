@@ -39,35 +39,6 @@
 -- then the claim sees the gap without the row and its range includes it; or after, then the hand-out sees the
 -- cursor beyond it. A claim that meets no gap moves its cursor across none.
 
--- The lowest xid of a running transaction that may own offsets of a topic, as far as locks tell: a publisher holds ROW EXCLUSIVE on
--- the log, and on the topic's sequence, from before the first nextval() until its end. nextval() locks the sequence for the
--- top transaction, whatever savepoint or function it is called in and whether the value is cached or not, and PREPARE keeps
--- the lock. Who only reads the sequence's last value holds that lock too, and who publishes to other topics the other one: only
--- both count. Null if there is none. So a long transaction that never publishes to the topic keeps no gap of it open. Ask before
--- taking the snapshot that looks for rows: a lock is released only after its transaction's end is visible.
-CREATE OR REPLACE FUNCTION {schema}.publisher_horizon(p_topic_id integer, p_below xid8) RETURNS xid8
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-    WITH held AS MATERIALIZED (
-        SELECT l.locktype, l.relation, l.database, l.mode, l.granted, l.pid, l.virtualtransaction, l.transactionid FROM pg_locks l
-        WHERE l.locktype IN ('relation', 'transactionid')
-    ), publishers AS (
-        SELECT l.virtualtransaction FROM held l
-        WHERE l.locktype = 'relation' AND l.mode = 'RowExclusiveLock'
-          AND l.relation IN ('{schema}.message'::regclass, (SELECT t.offsets FROM {schema}.topic t WHERE t.topic_id = p_topic_id))
-          AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
-          AND l.pid IS DISTINCT FROM pg_backend_pid()
-        GROUP BY l.virtualtransaction HAVING count(DISTINCT l.relation) = 2
-    ), running AS (
-        -- pg_locks shows 32 bits of an xid; the rest follows from p_below, which is near.
-        SELECT p_below::text::bigint - ((p_below::text::bigint - x.transactionid::text::bigint + 2147483648) & 4294967295)
-               + 2147483648 AS xid
-        FROM held x
-        WHERE x.locktype = 'transactionid' AND x.mode = 'ExclusiveLock' AND x.granted
-          AND x.virtualtransaction IN (SELECT p.virtualtransaction FROM publishers p)
-    )
-    SELECT min(r.xid)::text::xid8 FROM running r
-$$;
-
 -- The lowest xid that ran as of a snapshot and may have ended as of a later one. Zero if nothing is known.
 CREATE OR REPLACE FUNCTION {schema}.first_ended(p_then pg_snapshot, p_now pg_snapshot) RETURNS xid8
 LANGUAGE plpgsql IMMUTABLE AS $$
@@ -240,13 +211,11 @@ BEGIN
     IF v_after < p_last THEN
         IF v_shared THEN
             SELECT count(*), max(s.message_offset), pg_current_snapshot() INTO v_rows, v_top, v_scanned
-            FROM (SELECT m.message_offset FROM {schema}.message_shared m
-                  WHERE m.topic_id = h.topic_id AND m.message_offset > v_after AND m.message_offset <= p_last
+            FROM (SELECT m.message_offset FROM {schema}.shared_messages(h.topic_id, v_after + 1, p_last) m
                   ORDER BY m.message_offset LIMIT p_rows_max) s;
         ELSE
             EXECUTE 'SELECT count(*), max(s.message_offset), pg_current_snapshot()
-                     FROM (SELECT m.message_offset FROM {schema}.message m
-                           WHERE m.topic_id = $1 AND m.message_offset > $2 AND m.message_offset <= $3
+                     FROM (SELECT m.message_offset FROM {schema}.messages($1, $2 + 1, $3) m
                            ORDER BY m.message_offset LIMIT $4) s'
             INTO v_rows, v_top, v_scanned USING h.topic_id, v_after, p_last, p_rows_max;
         END IF;

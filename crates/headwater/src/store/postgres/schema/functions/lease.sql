@@ -62,19 +62,6 @@ BEGIN
     RETURN r;
 END $$;
 
--- Copies the messages of a range to the dead letters. The caller removes the range in the same transaction.
-CREATE OR REPLACE FUNCTION {schema}.bury(
-    p_subscription_id integer, p_topic_id integer, p_first bigint, p_last bigint, p_attempts integer, p_error text,
-    p_now timestamptz
-) RETURNS void
-LANGUAGE sql AS $$
-    INSERT INTO {schema}.dead_letter (subscription_id, topic_id, message_offset, message_id, key, message_type, payload,
-                                      content_type, headers, correlation_id, created_at, error, attempts, buried_at)
-    SELECT p_subscription_id, p_topic_id, m.message_offset, m.message_id, m.key, m.message_type, m.payload,
-           m.content_type, m.headers, m.correlation_id, m.created_at, p_error, p_attempts, p_now
-    FROM {schema}.message m WHERE m.topic_id = p_topic_id AND m.message_offset BETWEEN p_first AND p_last
-$$;
-
 -- Buries a suspect message that has used up its attempts; says so to the log.
 CREATE OR REPLACE FUNCTION {schema}.bury_suspect(r {schema}.outstanding, p_topic_id integer, p_now timestamptz) RETURNS {schema}.claimed
 LANGUAGE plpgsql AS $$

@@ -70,3 +70,21 @@ END $$;
 -- Takes the lock of upkeep on a topic.
 CREATE OR REPLACE FUNCTION {schema}.lock_extent(p_topic_id integer) RETURNS {schema}.extent
 LANGUAGE sql AS $$ SELECT e.* FROM {schema}.extent e WHERE e.topic_id = p_topic_id FOR UPDATE $$;
+
+-- Takes the lock of upkeep where looking after it makes sense.
+CREATE OR REPLACE FUNCTION {schema}.begin_upkeep(p_topic_id integer) RETURNS {schema}.extent
+LANGUAGE plpgsql AS $$
+DECLARE
+    e {schema}.extent;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = format(
+            'invalid transaction: upkeep looks after it has its lock, which %s does not allow; use read committed',
+            current_setting('transaction_isolation'));
+    END IF;
+    SELECT x.* INTO e FROM {schema}.extent x WHERE x.topic_id = p_topic_id FOR UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW001', MESSAGE = format('no such topic: number %s', p_topic_id);
+    END IF;
+    RETURN e;
+END $$;

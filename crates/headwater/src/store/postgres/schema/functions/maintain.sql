@@ -139,7 +139,7 @@ BEGIN
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    PERFORM {schema}.end_accounting(p_subscription_id);
+    PERFORM {schema}.stop_counting(p_subscription_id);
     RETURN true;
 END $$;
 

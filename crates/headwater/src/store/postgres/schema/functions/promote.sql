@@ -35,11 +35,8 @@ BEGIN
     LOOP
         EXIT WHEN messages > 0 AND bytes + octet_length(v_due.payload) > p_bytes_max;
         DELETE FROM {schema}.schedule s WHERE s.schedule_id = v_due.schedule_id;
-        INSERT INTO {schema}.message (message_offset, created_at, topic_id, message_id, key, message_type, payload,
-                                      content_type, headers, correlation_id)
-        VALUES (nextval(v_sequence), v_now, p_topic_id, v_due.message_id, v_due.key, v_due.message_type, v_due.payload,
-                v_due.content_type, v_due.headers, v_due.correlation_id)
-        RETURNING message_offset INTO v_offset;
+        v_offset := {schema}.append_one(p_topic_id, v_sequence, v_now, v_due.message_id, v_due.key, v_due.message_type, v_due.payload,
+                                        v_due.content_type, v_due.headers, v_due.correlation_id);
         IF v_due.dedup_key IS NOT NULL THEN
             -- Not waited for: an open transaction that published the key again holds it. Its offset stays unknown then.
             UPDATE {schema}.dedup d SET message_offset = v_offset

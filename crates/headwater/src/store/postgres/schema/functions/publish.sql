@@ -87,16 +87,8 @@ BEGIN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
     IF p_dedup_keys IS NULL AND p_deliver_ats IS NULL THEN
-        -- unnest yields the arrays in their order and nextval is called once a row, so offsets rise with the batch.
-        WITH inserted AS (
-            INSERT INTO {schema}.message (message_offset, created_at, topic_id, message_id, key, message_type, payload,
-                                          content_type, headers, correlation_id)
-            SELECT nextval(v_sequence), v_now, publish_batch.topic_id, u.m, u.k, u.t, u.p, u.c, u.h, u.r
-            FROM unnest(p_message_ids, p_keys, p_types, p_payloads, p_content_types, p_headers, p_correlation_ids)
-                AS u (m, k, t, p, c, h, r)
-            RETURNING message_offset
-        )
-        SELECT array_agg(message_offset) INTO offsets FROM inserted;
+        offsets := {schema}.append(topic_id, v_sequence, v_now, p_message_ids, p_keys, p_types, p_payloads, p_content_types, p_headers,
+                                   p_correlation_ids);
     ELSE
         SELECT c.offsets, c.duplicate_of INTO offsets, duplicate_of
         FROM {schema}.publish_each(topic_id, v_sequence, p_message_ids, p_payloads, p_keys, p_types, p_content_types,
@@ -154,11 +146,8 @@ BEGIN
             VALUES (p_topic_id, p_deliver_ats[i], p_message_ids[i], p_keys[i], p_types[i], p_payloads[i],
                     p_content_types[i], p_headers[i], p_correlation_ids[i], p_dedup_keys[i]);
         ELSE
-            INSERT INTO {schema}.message (message_offset, created_at, topic_id, message_id, key, message_type, payload,
-                                          content_type, headers, correlation_id)
-            VALUES (nextval(p_sequence), p_now, p_topic_id, p_message_ids[i], p_keys[i], p_types[i], p_payloads[i],
-                    p_content_types[i], p_headers[i], p_correlation_ids[i])
-            RETURNING message_offset INTO v_offset;
+            v_offset := {schema}.append_one(p_topic_id, p_sequence, p_now, p_message_ids[i], p_keys[i], p_types[i], p_payloads[i],
+                                            p_content_types[i], p_headers[i], p_correlation_ids[i]);
             offsets[i] := v_offset;
             IF p_dedup_keys[i] IS NOT NULL THEN
                 UPDATE {schema}.dedup d SET message_offset = v_offset

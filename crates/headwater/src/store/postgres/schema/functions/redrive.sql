@@ -44,7 +44,7 @@ BEGIN
     WITH letter AS (
         DELETE FROM {schema}.dead_letter d USING unnest(p_ids, p_lanes) AS w (id, lane)
         WHERE d.dead_letter_id = w.id AND d.subscription_id = p_subscription_id
-          AND EXISTS (SELECT FROM {schema}.message m WHERE m.topic_id = d.topic_id AND m.message_offset = d.message_offset)
+          AND EXISTS (SELECT FROM {schema}.messages(d.topic_id, d.message_offset, d.message_offset))
         RETURNING d.message_offset, d.key, w.lane
     ), once AS (
         SELECT DISTINCT ON (l.message_offset) l.message_offset, l.key, l.lane FROM letter l

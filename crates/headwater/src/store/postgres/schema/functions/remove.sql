@@ -100,7 +100,7 @@ BEGIN
     WHERE s.released_until IS NULL
       AND (p.status = 'cancelled'
            OR p.status = 'dead' AND NOT p.counts AND isempty(p.held)
-              AND NOT EXISTS (SELECT FROM {schema}.message m WHERE m.topic_id = p_topic_id AND m.message_offset >= p.next_offset))
+              AND NOT EXISTS (SELECT FROM {schema}.messages(p_topic_id, p.next_offset)))
       AND NOT EXISTS (SELECT FROM {schema}.dead_letter d WHERE d.subscription_id = p_subscription_id);
     IF NOT FOUND THEN
         RETURN false;

@@ -26,8 +26,8 @@ BEGIN
     ELSE
         PERFORM {schema}.give_up_below(p_subscription_id, v_next, p_now);
     END IF;
-    PERFORM {schema}.count_again(v_topic);
-    PERFORM {schema}.begin_accounting(p_subscription_id, p_now) FROM {schema}.topic t WHERE t.topic_id = v_topic AND t.semantics <> 'queue';
+    -- In a queue it has counted all along.
+    PERFORM {schema}.start_counting(p_subscription_id, p_now) FROM {schema}.topic t WHERE t.topic_id = v_topic AND t.semantics <> 'queue';
     PERFORM {schema}.wake(v_topic, true, true);
     RETURN true;
 END $$;

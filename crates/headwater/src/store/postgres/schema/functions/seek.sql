@@ -43,8 +43,9 @@ BEGIN
     -- gives up what lies below, late rows included.
     -- What it has not got on with since it restarted is measured from here.
     UPDATE {schema}.subscription x
-    SET start_offset = CASE WHEN to_offset <= from_offset THEN least(x.start_offset, v_start) ELSE v_start END, required_from = least(x.required_from, to_offset), restarts = 0, restarts_since = NULL
+    SET start_offset = CASE WHEN to_offset <= from_offset THEN least(x.start_offset, v_start) ELSE v_start END, restarts = 0, restarts_since = NULL
     WHERE x.subscription_id = s.subscription_id;
+    PERFORM {schema}.cursor_moved(s.subscription_id, to_offset);
     PERFORM {schema}.note_act(p_actor, 'seek', p_topic, p_group, jsonb_build_object('from', from_offset, 'to', to_offset,
         'replayed', replayed, 'skipped', skipped, 'leases_lost', leases_lost), v_now);
     PERFORM {schema}.wake(s.topic_id, true, true);
@@ -94,9 +95,8 @@ BEGIN
         PERFORM {schema}.hold_claims(v_dead, true);
         PERFORM FROM {schema}.head h WHERE h.topic_id = v_topic FOR UPDATE;
         v_until := {schema}.watermark_of(v_topic);
-        v_until := least(v_until, (SELECT min(m.message_offset) - 1 FROM {schema}.message m
-            WHERE m.topic_id = v_topic AND m.message_offset > v_floor AND m.message_offset <= v_until
-              AND m.created_at >= v_now - make_interval(secs => p_older_than_ms / 1000.0)));
+        v_until := least(v_until, (SELECT min(m.message_offset) - 1 FROM {schema}.messages(v_topic, v_floor + 1, v_until) m
+            WHERE m.created_at >= v_now - make_interval(secs => p_older_than_ms / 1000.0)));
     END IF;
     FOR s IN SELECT x.subscription_id, x.group_name AS name FROM {schema}.subscription x
              WHERE x.subscription_id = ANY (v_dead) ORDER BY x.group_name

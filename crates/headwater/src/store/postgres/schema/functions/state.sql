@@ -127,22 +127,9 @@ BEGIN
     state := p_to;
     IF p_to = 'cancelled' THEN
         v_lost := {schema}.forget_outstanding(s.subscription_id, 9223372036854775807, v_now);
-        PERFORM {schema}.end_accounting(s.subscription_id);
+        PERFORM {schema}.stop_counting(s.subscription_id);
     END IF;
     PERFORM {schema}.note_act(p_actor, p_act, p_topic, p_group, jsonb_build_object('from', s.status, 'leases_lost', v_lost), v_now);
     -- Without looking for a flag: one that is raised while this runs is not seen, and operators are rare.
     PERFORM {schema}.wake(s.topic_id, true, true);
 END $$;
-
--- What was published while no subscription counted has a least life of its own: see extent.zero_until.
-CREATE OR REPLACE FUNCTION {schema}.count_again(p_topic_id integer) RETURNS void
-LANGUAGE sql AS $$
-    UPDATE {schema}.extent e SET zero_until = {schema}.last_taken(p_topic_id) WHERE e.topic_id = p_topic_id AND e.zero_until IS NULL
-$$;
-
-CREATE OR REPLACE FUNCTION {schema}.count_no_more(p_topic_id integer) RETURNS void
-LANGUAGE sql AS $$
-    UPDATE {schema}.extent e SET zero_until = NULL, zero_from = {schema}.last_taken(p_topic_id) + 1
-    WHERE e.topic_id = p_topic_id AND e.zero_until IS NOT NULL AND NOT EXISTS (
-        SELECT FROM {schema}.subscription s JOIN {schema}.topic t USING (topic_id) WHERE topic_id = p_topic_id AND {schema}.counts(s.status, t.semantics))
-$$;

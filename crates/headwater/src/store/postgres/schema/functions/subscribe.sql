@@ -160,7 +160,6 @@ BEGIN
     INSERT INTO {schema}.cursor (subscription_id, lane, topic_id, next_offset, ordered)
     SELECT v_id, l, p_topic_id, v_next, t.ordering = 'key'
     FROM generate_series(0, CASE t.ordering WHEN 'key' THEN t.lanes - 1 ELSE 0 END) l;
-    PERFORM {schema}.count_again(p_topic_id);
-    PERFORM {schema}.begin_accounting(v_id, p_now);
+    PERFORM {schema}.start_counting(v_id, p_now);
     RETURN v_id;
 END $$;

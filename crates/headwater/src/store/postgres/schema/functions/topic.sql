@@ -29,7 +29,7 @@ END $$;
 
 -- Creates a topic or returns the one that is there. Concurrent creators meet at the unique name: one wins, the others
 -- wait for its commit and then read its row. One that has tables of its own from the beginning gets a number of its own kind: see
--- functions/partitions.sql.
+-- functions/log/partitions.sql.
 CREATE OR REPLACE FUNCTION {schema}.create_topic(p_name text, p_settings jsonb, p_now timestamptz) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -82,7 +82,7 @@ BEGIN
         -- First without a lock: what is refused anyway makes no publisher wait. Then once more, because transactions that have
         -- published and not committed hold the log: only once they ended is it known whether it is empty.
         FOR i IN 1..2 LOOP
-            IF EXISTS (SELECT FROM {schema}.message m WHERE m.topic_id = t.topic_id) THEN
+            IF EXISTS (SELECT FROM {schema}.messages(t.topic_id)) THEN
                 RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = format(
                     'invalid storage: topic %s has messages, and they are not moved; change it while it is empty', p_name);
             END IF;

@@ -13,11 +13,13 @@ CREATE DOMAIN {schema}.inbox_age_ms AS bigint
 CREATE DOMAIN {schema}.subscription_age_ms AS bigint
     CONSTRAINT only_the_owner_removes_sooner CHECK (VALUE >= 2592000000 OR has_table_privilege('{schema}.message', 'INSERT'));
 
--- What a claim returns. kind: lease; expired (for the log: owner and range that ran out); buried (likewise); recheck
--- (recheck_ms until claiming again may find something though nobody publishes); inactive (owner is the state).
+-- What a claim returns. kind: lease; recheck (recheck_ms until claiming again may find something though nobody publishes); inactive
+-- (detail is the state); and for the client's log, with the names of topic and group: expired (detail is the owner of the range that
+-- ran out), buried and used_up (detail is the last error).
 CREATE TYPE {schema}.claimed AS (
     kind text, subscription_id integer, topic_id integer, token bigint, first_offset bigint, last_offset bigint,
-    attempt integer, deadline timestamptz, suspect boolean, lane integer, blocked_keys text[], owner text, recheck_ms bigint
+    attempt integer, deadline timestamptz, suspect boolean, lane integer, blocked_keys text[], recheck_ms bigint, names text[],
+    detail text
 );
 
 -- What a want needs to know before it takes anything. The second half is about limits of the group, and null without

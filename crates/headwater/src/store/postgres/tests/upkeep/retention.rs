@@ -184,7 +184,7 @@ async fn old_subscriptions_are_deleted_with_nothing_unread() {
     stage.handle(&a, 8).await;
     let dies = format!(
         "BEGIN; SELECT {{schema}}.lock_extent(1); UPDATE {{schema}}.subscription SET status = 'dead', status_at = {}
-         WHERE group_name = 'b'; SELECT {{schema}}.end_accounting(2); COMMIT",
+         WHERE group_name = 'b'; SELECT {{schema}}.stop_counting(2); COMMIT",
         stage.now()
     );
     stage.run(&dies).await;

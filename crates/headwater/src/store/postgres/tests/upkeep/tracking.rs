@@ -135,9 +135,9 @@ async fn what_is_handed_out_again_is_unset() {
 }
 
 const DIES: &str = "BEGIN; SELECT {schema}.lock_extent(1);
-    UPDATE {schema}.subscription SET status = 'dead' WHERE group_name = 'b'; SELECT {schema}.end_accounting(2); COMMIT";
+    UPDATE {schema}.subscription SET status = 'dead' WHERE group_name = 'b'; SELECT {schema}.stop_counting(2); COMMIT";
 const COMES_BACK: &str = "BEGIN; SELECT {schema}.lock_extent(1);
-    UPDATE {schema}.subscription SET status = 'active' WHERE group_name = 'b'; SELECT {schema}.begin_accounting(2, NULL); COMMIT";
+    UPDATE {schema}.subscription SET status = 'active' WHERE group_name = 'b'; SELECT {schema}.start_counting(2, NULL); COMMIT";
 
 #[tokio::test]
 async fn the_dead_are_released_step_by_step_and_come_back_at_any_point() {

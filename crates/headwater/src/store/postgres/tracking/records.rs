@@ -2,13 +2,13 @@
 
 use tokio_postgres::Row;
 
-use super::time::stored;
-use super::{PostgresStore, topic};
 use crate::error::Result;
 use crate::lease::OffsetRange;
 use crate::message::Offset;
 use crate::name::{GroupName, TopicName};
 use crate::store::Record;
+use crate::store::postgres::time::stored;
+use crate::store::postgres::{PostgresStore, topic};
 
 /// Most records one answer has.
 const RECORDS_MAX: i32 = 10_000;

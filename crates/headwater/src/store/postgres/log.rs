@@ -1,4 +1,4 @@
-//! Reading messages.
+//! The log: reading messages, and where they are stored. The rest of it is in `schema/functions/log`.
 
 use std::collections::HashMap;
 
@@ -23,6 +23,11 @@ const READ_AT_ONCE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// Offset and size of what did not come with its row, offsets rising.
 type Large = [(i64, usize)];
+
+/// The tables whose rows are deleted one by one that a topic may have messages in.
+pub(super) fn tables(topic: TopicId) -> [String; 3] {
+    ["message_shared".to_owned(), format!("message_t{topic}"), format!("message_t{topic}_rest")]
+}
 
 /// The messages of a range, by offset, as far as they fit.
 pub(super) async fn fetch(

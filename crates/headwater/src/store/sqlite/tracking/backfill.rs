@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::fault::{Attempt, Fault};
-use super::standing::{Extent, Standing};
-use super::work::Work;
-use super::{audit, decode, fault, group, millis, row_key, tracking};
 use crate::backfill::{Backfill, BackfillLimits, BackfillState, BackfillStep};
 use crate::error::{Error, ErrorKind};
 use crate::message::Offset;
 use crate::name::{GroupName, Owner, TopicName};
+use crate::store::sqlite::fault::{Attempt, Fault};
 use crate::store::sqlite::ranges::{Masks, segments};
+use crate::store::sqlite::standing::{Extent, Standing};
+use crate::store::sqlite::work::Work;
+use crate::store::sqlite::{audit, decode, fault, group, millis, row_key};
 use crate::subscription::SubscriptionState;
 use crate::topic::{TopicId, Tracking};
 
@@ -33,8 +33,7 @@ pub(super) fn begin(
 ) -> Attempt<()> {
     let first = extent.first.max(standing.floor + 1);
     if first > extent.head {
-        connection.prepare_cached(super::sql!(backfill.forget))?.execute([standing.subscription_id])?;
-        return Ok(());
+        return forget(connection, standing.subscription_id);
     }
     let (first, last) = match extent.tracking {
         Tracking::OffsetWatermark => (first, extent.head),
@@ -57,7 +56,7 @@ fn insert(
     now_ms: i64,
 ) -> Attempt<()> {
     let state = if first > last { BackfillState::Completed } else { BackfillState::NotStarted };
-    connection.prepare_cached(super::sql!(backfill.begin))?.execute(params![
+    connection.prepare_cached(sql!(tracking.backfill_begin))?.execute(params![
         subscription_id,
         state.as_str(),
         first,
@@ -76,10 +75,16 @@ pub(super) fn end(connection: &Connection, subscription_id: i32) -> Attempt<()> 
     stored.set(connection, state, None)
 }
 
+/// Forgets the backfill of a subscription.
+pub(super) fn forget(connection: &Connection, subscription_id: i32) -> Attempt<()> {
+    connection.prepare_cached(sql!(tracking.backfill_forget))?.execute([subscription_id])?;
+    Ok(())
+}
+
 /// The records of a topic are made anew, each with what is done by then: nothing is to be filled, and what only showed how
 /// far a group is has nothing to show any more.
 pub(super) fn complete_all(connection: &Connection, topic: TopicId) -> Attempt<()> {
-    connection.prepare_cached(super::sql!(backfill.complete))?.execute([topic.0])?;
+    connection.prepare_cached(sql!(tracking.backfill_complete))?.execute([topic.0])?;
     Ok(())
 }
 
@@ -163,7 +168,7 @@ pub(super) fn turn(
 
 /// All backfills, newest first.
 pub(super) fn list(connection: &Connection, now_ms: i64) -> Attempt<Vec<Backfill>> {
-    let mut statement = connection.prepare_cached(super::sql!(backfill.list))?;
+    let mut statement = connection.prepare_cached(sql!(tracking.backfill_list))?;
     let stored = decode::all(&mut statement, [None::<i32>], Stored::read)?;
     stored.into_iter().map(|stored| stored.show(connection, now_ms)).collect()
 }
@@ -176,7 +181,7 @@ pub(super) fn step(work: &mut Work<'_>, worker: &Owner, messages_max: u32) -> At
     let (began, now_ms) = (Instant::now(), work.now_ms());
     let found: Option<i32> = work
         .connection
-        .prepare_cached(super::sql!(backfill.open))?
+        .prepare_cached(sql!(tracking.backfill_open))?
         .query_row(params![worker.as_str(), now_ms, given_until_ms(now_ms)], |row| row.get(0))
         .optional()?;
     let Some(subscription_id) = found else { return Ok(None) };
@@ -242,9 +247,9 @@ fn batch(
     let last = stored.last.min(first + i64::from(messages_max) - 1);
     let mut changed = 0;
     if first <= last {
-        let applied = tracking::applied(connection, stored.subscription_id, first, last)?;
+        let applied = super::applied(connection, stored.subscription_id, first, last)?;
         let layers = [(applied, Masks { one: standing.mask(), two: 0 })];
-        let mut statement = connection.prepare_cached(super::sql!(backfill.set))?;
+        let mut statement = connection.prepare_cached(sql!(tracking.backfill_set))?;
         for segment in segments(&layers, first, last) {
             changed += statement.execute(params![
                 row_key(extent.topic, segment.first),
@@ -260,7 +265,7 @@ fn batch(
         true => (stored.last, BackfillState::Completed),
         false => (checkpoint, BackfillState::InProgress),
     };
-    connection.prepare_cached(super::sql!(backfill.progress))?.execute(params![
+    connection.prepare_cached(sql!(tracking.backfill_progress))?.execute(params![
         stored.subscription_id,
         state.as_str(),
         checkpoint,
@@ -300,7 +305,7 @@ struct Shown {
 
 impl Stored {
     fn find(connection: &Connection, subscription_id: i32) -> Attempt<Option<Self>> {
-        let mut statement = connection.prepare_cached(super::sql!(backfill.list))?;
+        let mut statement = connection.prepare_cached(sql!(tracking.backfill_list))?;
         Ok(statement.query_row([Some(subscription_id)], Self::read).optional()?)
     }
 
@@ -334,7 +339,7 @@ impl Stored {
     }
 
     fn set(&self, connection: &Connection, state: BackfillState, error: Option<&str>) -> Attempt<()> {
-        connection.prepare_cached(super::sql!(backfill.set_state))?.execute(params![
+        connection.prepare_cached(sql!(tracking.backfill_set_state))?.execute(params![
             self.subscription_id,
             state.as_str(),
             error

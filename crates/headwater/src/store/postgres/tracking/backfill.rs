@@ -1,14 +1,14 @@
-//! Backfills: see `schema/functions/backfill.sql`.
+//! Backfills: see `schema/functions/tracking/backfill.sql`.
 
 use tokio_postgres::Row;
 
-use super::PostgresStore;
-use super::time::{count, stored};
-use super::track::{advance, batch};
 use crate::backfill::{Backfill, BackfillLimits, BackfillState, BackfillStep};
 use crate::error::{Error, Result};
 use crate::message::Offset;
 use crate::name::{GroupName, Owner, TopicName};
+use crate::store::postgres::maintain::{advance, batch};
+use crate::store::postgres::time::{count, stored};
+use crate::store::postgres::{PostgresStore, topic as topics};
 
 /// For how long a backfill is a worker's that says nothing.
 const WORKER_MS: i64 = 15_000;
@@ -22,7 +22,7 @@ pub(super) async fn start(
     if limits.messages_max == 0 || limits.rate_max == 0 {
         return Err(Error::invalid("backfill limits", "messages_max and rate_max must be at least 1"));
     }
-    let named = super::topic::get(store, topic).await?;
+    let named = topics::get(store, topic).await?;
     advance(store, named.topic_id).await?;
     let messages_max = i64::try_from(limits.messages_max).unwrap_or(i64::MAX);
     let rows = store

@@ -32,7 +32,7 @@ END $$;
 -- Gives a subscription that begins to count, or counts again, its place: a bit, where it is required from, what is applied,
 -- and a backfill for what is there already. Runs under the lock of the extent, and takes the head's: see record_late. In
 -- offset watermark the backfill only shows how far the group has caught up.
-CREATE OR REPLACE FUNCTION {schema}.begin_accounting(p_subscription_id integer, p_now timestamptz) RETURNS void
+CREATE OR REPLACE FUNCTION {schema}.start_counting(p_subscription_id integer, p_now timestamptz) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
@@ -80,7 +80,7 @@ END $$;
 -- Ends the accounting of a subscription that died or was cancelled: its status says so already. Runs under the lock of the
 -- extent and takes the head's, so that no late row is handed to a cancelled one, or recorded for either, after this. What
 -- is pending lets go of it step by step: see release_records.
-CREATE OR REPLACE FUNCTION {schema}.end_accounting(p_subscription_id integer) RETURNS void
+CREATE OR REPLACE FUNCTION {schema}.stop_counting(p_subscription_id integer) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     s {schema}.subscription;
@@ -99,7 +99,11 @@ BEGIN
     IF s.status = 'cancelled' THEN
         DELETE FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_id;
     END IF;
-    PERFORM {schema}.count_no_more(s.topic_id);
+    -- What is published while nobody counts has a least life of its own: see extent.zero_until.
+    UPDATE {schema}.extent e SET zero_until = NULL, zero_from = {schema}.last_taken(s.topic_id) + 1
+    WHERE e.topic_id = s.topic_id AND e.zero_until IS NOT NULL AND NOT EXISTS (
+        SELECT FROM {schema}.subscription x JOIN {schema}.topic t ON t.topic_id = x.topic_id
+        WHERE x.topic_id = s.topic_id AND {schema}.counts(x.status, t.semantics));
 END $$;
 
 -- The topic became a queue, or pub/sub: its dead groups count from now on, or no longer. Runs under the lock of the extent.
@@ -110,9 +114,9 @@ DECLARE
 BEGIN
     FOR p IN SELECT q.* FROM {schema}.places(p_topic_id) q WHERE q.status = 'dead' LOOP
         IF p.counts THEN
-            PERFORM {schema}.begin_accounting(p.subscription_id, p_now);
+            PERFORM {schema}.start_counting(p.subscription_id, p_now);
         ELSE
-            PERFORM {schema}.end_accounting(p.subscription_id);
+            PERFORM {schema}.stop_counting(p.subscription_id);
         END IF;
     END LOOP;
 END $$;
@@ -166,3 +170,33 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     FROM {schema}.extent e JOIN {schema}.topic t ON t.topic_id = e.topic_id
     WHERE e.topic_id = p_topic_id AND e.change_until IS NOT NULL
 $$;
+
+-- The cursor of a subscription moved to an offset: messages from there on are for it. What was applied to their records follows by
+-- "track".
+CREATE OR REPLACE FUNCTION {schema}.cursor_moved(p_subscription_id integer, p_to bigint) RETURNS void
+LANGUAGE sql AS $$
+    UPDATE {schema}.subscription s SET required_from = least(s.required_from, p_to) WHERE s.subscription_id = p_subscription_id
+$$;
+
+-- Forgets the records of messages that are removed. What lies in partitions keeps its record until its partition goes.
+CREATE OR REPLACE FUNCTION {schema}.forget_records(p_topic {schema}.topic, p_first bigint, p_last bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM {schema}.record x
+    WHERE x.topic_id = p_topic.topic_id AND x.message_offset BETWEEN p_first AND p_last
+      AND (p_topic.partition = 'none' OR NOT EXISTS (SELECT FROM {schema}.partition y WHERE y.topic_id = p_topic.topic_id
+                      AND x.message_offset BETWEEN y.first_offset AND y.last_offset));
+END $$;
+
+-- Forgets the lowest records below an offset, so many at most; returns how many.
+CREATE OR REPLACE FUNCTION {schema}.forget_records_below(p_topic_id integer, p_first bigint, p_max integer) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_records bigint;
+BEGIN
+    DELETE FROM {schema}.record r WHERE r.ctid = ANY (ARRAY(
+        SELECT x.ctid FROM {schema}.record x WHERE x.topic_id = p_topic_id AND x.message_offset < p_first
+        ORDER BY x.message_offset LIMIT p_max));
+    GET DIAGNOSTICS v_records = ROW_COUNT;
+    RETURN v_records;
+END $$;

@@ -1,6 +1,6 @@
 -- name: fetch
 -- Purpose: the messages of a closed range, by offset. A payload above a size is null and headers above it are '', and nothing of them
--- is sent: what is large is asked for by itself (fetch/sizes.sql). A column for its size would cost every fetch a fifth, and
+-- is sent: what is large is asked for by itself (sizes). A column for its size would cost every fetch a fifth, and
 -- most messages are small and have no headers: so those call no function over headers, either. Reads only.
 -- Parameters: topic id, first offset, last offset, largest payload and largest headers that come along, most rows.
 -- Index: message primary key (topic_id, message_offset).
@@ -38,3 +38,28 @@ SELECT message_offset, octet_length(payload),
        (SELECT sum(octet_length(h.key) + octet_length(h.value) + 64) FROM jsonb_each_text(headers) h)
 FROM {schema}.message
 WHERE topic_id = $1 AND message_offset = ANY ($2)
+
+-- name: stuck
+-- Purpose: how many old messages each counting group has not done.
+-- Parameters: topic id, age in ms, injected time.
+-- Index: subscription_group, cursor_pkey, outstanding_due, message primary key from each floor on.
+SELECT s.group_name, count(*) AS messages, min(m.created_at) AS oldest
+FROM {schema}.subscription s
+JOIN {schema}.topic t ON t.topic_id = s.topic_id
+CROSS JOIN LATERAL (
+    SELECT int8range(min(c.next_offset), NULL) AS offsets FROM {schema}.cursor c WHERE c.subscription_id = s.subscription_id
+) n
+CROSS JOIN LATERAL (
+    -- As one set: the lanes of an ordered subscription have overlapping ranges.
+    SELECT int8multirange(n.offsets) + coalesce(range_agg(int8range(o.first_offset, o.last_offset, '[]')), '{}') AS pending
+    FROM {schema}.outstanding o WHERE o.subscription_id = s.subscription_id
+) p
+CROSS JOIN LATERAL unnest(p.pending) r
+CROSS JOIN LATERAL (
+    SELECT x.created_at FROM {schema}.message x
+    WHERE x.topic_id = s.topic_id AND x.message_offset >= lower(r) AND (upper_inf(r) OR x.message_offset < upper(r)) OFFSET 0
+) m
+WHERE s.topic_id = $1 AND (s.status IN ('active', 'paused') OR s.status = 'dead' AND t.semantics = 'queue')
+  AND m.created_at < coalesce($3::timestamptz, clock_timestamp()) - make_interval(secs => $2::bigint / 1000.0)
+GROUP BY s.subscription_id, s.group_name
+ORDER BY s.group_name

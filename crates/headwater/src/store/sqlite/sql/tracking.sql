@@ -78,6 +78,85 @@ WHERE row_key BETWEEN ?1 AND ?2
     AND ((required & ~completed & ?3) | (completed & ?4)) <> 0
 RETURNING completed_at_ms IS NOT NULL
 
+-- name: backfill_begin
+-- Purpose:    A backfill begins, in place of an earlier one.
+-- Parameters: ?1 subscription_id, ?2 state, ?3 first_offset, ?4 last_offset, ?5 rate_max, ?6 now_ms
+-- Index:      the primary key
+INSERT OR REPLACE INTO headwater_backfill (
+    subscription_id, state, first_offset, last_offset, checkpoint, rate_max, created_at_ms
+)
+VALUES (?1, ?2, ?3, ?4, ?3 - 1, ?5, ?6)
+
+-- name: backfill_complete
+-- Purpose:    Completes the backfills of a topic: its records are made anew, with every group in them.
+-- Parameters: ?1 topic_id
+-- Index:      the subscriptions of the store, few; the primary key
+UPDATE headwater_backfill
+SET state = 'completed', checkpoint = last_offset, error = NULL, worker = NULL, worker_until_ms = NULL
+WHERE subscription_id IN (SELECT subscription_id FROM headwater_subscription WHERE topic_id = ?1)
+
+-- name: backfill_forget
+-- Purpose:    Forgets the backfill of a subscription that begins at the end of the log.
+-- Parameters: ?1 subscription_id
+-- Index:      the primary key
+DELETE FROM headwater_backfill
+WHERE subscription_id = ?1
+
+-- name: backfill_list
+-- Purpose:    The backfills, newest first: all, or a subscription's.
+-- Parameters: ?1 subscription_id or NULL
+-- Index:      the primary keys; there are as many as subscriptions at most
+SELECT backfill.subscription_id, topic.topic_id, topic.name, subscription.group_name, topic.tracking, backfill.state,
+    backfill.first_offset, backfill.last_offset, backfill.checkpoint, backfill.rate_max, backfill.created_at_ms,
+    backfill.progressed_at_ms, backfill.ran_ms, backfill.error, backfill.worker, backfill.worker_until_ms
+FROM headwater_backfill AS backfill
+JOIN headwater_subscription AS subscription ON subscription.subscription_id = backfill.subscription_id
+JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
+WHERE backfill.subscription_id = coalesce(?1, backfill.subscription_id)
+ORDER BY backfill.created_at_ms DESC, backfill.subscription_id DESC
+
+-- name: backfill_open
+-- Purpose:    The oldest backfill with work to do that no other worker has. One that has it for longer than anybody gets
+--             it was given it by a clock that was ahead.
+-- Parameters: ?1 worker, ?2 now_ms, ?3 until when it would be given now
+-- Index:      the primary keys; there are as many as subscriptions at most
+SELECT backfill.subscription_id
+FROM headwater_backfill AS backfill
+JOIN headwater_subscription AS subscription ON subscription.subscription_id = backfill.subscription_id
+JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
+WHERE backfill.state IN ('not_started', 'in_progress')
+    AND topic.tracking = 'reference_counting'
+    AND (subscription.status IN ('active', 'paused')
+        OR subscription.status = 'dead' AND topic.semantics = 'queue')
+    AND (backfill.worker IS NULL OR backfill.worker = ?1 OR backfill.worker_until_ms <= ?2
+        OR backfill.worker_until_ms > ?3)
+ORDER BY backfill.created_at_ms, backfill.subscription_id
+LIMIT 1
+
+-- name: backfill_progress
+-- Purpose:    A batch of a backfill is done.
+-- Parameters: ?1 subscription_id, ?2 state, ?3 checkpoint, ?4 now_ms, ?5 ran_ms more, ?6 worker, ?7 worker_until_ms
+-- Index:      the primary key
+UPDATE headwater_backfill
+SET state = ?2, checkpoint = ?3, progressed_at_ms = ?4, ran_ms = ran_ms + ?5, worker = ?6, worker_until_ms = ?7
+WHERE subscription_id = ?1
+
+-- name: backfill_set
+-- Purpose:    Sets a group on pending records of a range, as done where it is.
+-- Parameters: ?1 row_key from, ?2 row_key to, ?3 the group's bit as a mask, ?4 the same where it is done, else 0
+-- Index:      headwater_record_pending
+UPDATE headwater_record
+SET required = required | ?3, completed = completed | ?4
+WHERE row_key BETWEEN ?1 AND ?2 AND completed_at_ms IS NULL AND required & ?3 = 0
+
+-- name: backfill_set_state
+-- Purpose:    A backfill changes its state; whoever had it has it no more.
+-- Parameters: ?1 subscription_id, ?2 state, ?3 error
+-- Index:      the primary key
+UPDATE headwater_backfill
+SET state = ?2, error = ?3, worker = NULL, worker_until_ms = NULL
+WHERE subscription_id = ?1
+
 -- name: begin
 -- Purpose:    A subscription takes its place in the records.
 -- Parameters: ?1 subscription_id, ?2 bit, ?3 required_from
@@ -111,25 +190,6 @@ UPDATE headwater_topic
 SET settings = json_set(settings, '$.tracking', ?2), tracked_until = ?3, change_until = ?4
 WHERE topic_id = ?1
 
--- name: crowd
--- Purpose:    The waiting range that is one too many for a step that begins at an offset.
--- Parameters: ?1 subscription_id, ?2 first_offset, ?3 last_offset, ?4 how many a step may meet
--- Index:      headwater_range_place, as many entries
-SELECT first_offset
-FROM headwater_range INDEXED BY headwater_range_place
-WHERE subscription_id = ?1 AND owner IS NULL AND first_offset BETWEEN ?2 AND ?3
-ORDER BY first_offset
-LIMIT 1 OFFSET ?4
-
--- name: extent
--- Purpose:    A topic as upkeep sees it.
--- Parameters: ?1 topic_id
--- Index:      the primary key
-SELECT name, tracking, last_offset, first_offset, zero_until, zero_from, tracked_until, change_until,
-    message_retention_ms, max_retention_ms, zero_subscription_retention_ms, bits_used, removed
-FROM headwater_topic
-WHERE topic_id = ?1
-
 -- name: forget_applied
 -- Purpose:    Forgets what was set in the records of a topic that has none any more.
 -- Parameters: ?1 topic_id
@@ -153,20 +213,43 @@ UPDATE headwater_topic
 SET tracked_until = 0, change_until = NULL, bits_used = 0
 WHERE topic_id = ?1
 
+-- name: forget_group_applied
+-- Purpose:    Deletes some of the place in the records of a subscription that is removed.
+-- Parameters: ?1 subscription_id, ?2 at most
+-- Index:      the primary key, its first entries
+DELETE FROM headwater_applied
+WHERE subscription_id = ?1 AND first_offset IN (
+    SELECT first_offset FROM headwater_applied
+    WHERE subscription_id = ?1
+    ORDER BY first_offset
+    LIMIT ?2
+)
+
+-- name: forget_group_touched
+-- Purpose:    Deletes some of what was touched of a subscription that is removed.
+-- Parameters: ?1 subscription_id, ?2 at most
+-- Index:      the primary key, its first entries
+DELETE FROM headwater_touched
+WHERE subscription_id = ?1 AND (first_offset, token) IN (
+    SELECT first_offset, token FROM headwater_touched
+    WHERE subscription_id = ?1
+    ORDER BY first_offset, token
+    LIMIT ?2
+)
+
+-- name: forget_messages
+-- Purpose:    Forgets the records of a range of messages.
+-- Parameters: ?1 row_key from, ?2 row_key to
+-- Index:      the primary key
+DELETE FROM headwater_record
+WHERE row_key BETWEEN ?1 AND ?2
+
 -- name: forget_touched
 -- Purpose:    Forgets what was touched in the records of a topic that has none any more.
 -- Parameters: ?1 topic_id
 -- Index:      the subscriptions of the topic, few; the primary key
 DELETE FROM headwater_touched
 WHERE subscription_id IN (SELECT subscription_id FROM headwater_subscription WHERE topic_id = ?1)
-
--- name: leased
--- Purpose:    The leased ranges of a subscription that touch some offsets, of all its lanes.
--- Parameters: ?1 subscription_id, ?2 first_offset, ?3 last_offset
--- Index:      headwater_range_leased, over what is in flight
-SELECT lane, first_offset, last_offset, token
-FROM headwater_range INDEXED BY headwater_range_leased
-WHERE subscription_id = ?1 AND owner IS NOT NULL AND first_offset <= ?3 AND last_offset >= ?2
 
 -- name: let_go
 -- Purpose:    Takes the bits back from cancelled subscriptions that no record names any more.
@@ -176,20 +259,13 @@ UPDATE headwater_subscription
 SET bit = NULL
 WHERE topic_id = ?1 AND status = 'cancelled' AND released_until IS NULL AND bit IS NOT NULL AND (?2 >> bit) & 1 = 0
 
--- name: lowest
--- Purpose:    The lowest offset that a subscription has outstanding.
--- Parameters: ?1 subscription_id
--- Index:      headwater_range_leased, over what is in flight; headwater_range_place, its first entry
-SELECT min(lowest)
-FROM (
-    SELECT min(first_offset) AS lowest
-    FROM headwater_range INDEXED BY headwater_range_leased
-    WHERE subscription_id = ?1 AND owner IS NOT NULL
-    UNION ALL
-    SELECT min(first_offset)
-    FROM headwater_range INDEXED BY headwater_range_place
-    WHERE subscription_id = ?1 AND owner IS NULL
-)
+-- name: moved
+-- Purpose:    A cursor moved: messages from there on are for the subscription, and what is set in their records is checked again.
+-- Parameters: ?1 subscription_id, ?2 next_offset
+-- Index:      the primary key
+UPDATE headwater_subscription
+SET required_from = min(required_from, ?2), applied_until = min(applied_until, ?2 - 1)
+WHERE subscription_id = ?1
 
 -- name: names
 -- Purpose:    Whose bit is whose, cancelled subscriptions too as long as they are there.
@@ -206,15 +282,6 @@ WHERE topic_id = ?1 AND bit IS NOT NULL
 UPDATE headwater_topic
 SET tracked_until = ?2, change_until = ?3
 WHERE topic_id = ?1 AND (tracked_until <> ?2 OR change_until IS NOT ?3)
-
--- name: record
--- Purpose:    Makes the records of a range of messages for whom the same groups are required and done.
--- Parameters: ?1 row_key from, ?2 row_key to, ?3 required, ?4 completed, ?5 completed_at_ms
--- Index:      the primary keys
-INSERT OR IGNORE INTO headwater_record (row_key, required, completed, completed_at_ms)
-SELECT row_key, ?3, ?4, ?5
-FROM headwater_message
-WHERE row_key BETWEEN ?1 AND ?2
 
 -- name: records
 -- Purpose:    The records of a range of offsets.
@@ -281,47 +348,6 @@ WHERE row_key IN (
     LIMIT ?3
 )
 
--- name: stored
--- Purpose:    The stored messages of a range of offsets.
--- Parameters: ?1 row_key from, ?2 row_key to, ?3 at most
--- Index:      the primary key of the log
-SELECT row_key
-FROM headwater_message
-WHERE row_key BETWEEN ?1 AND ?2
-ORDER BY row_key
-LIMIT ?3
-
--- name: subscription
--- Purpose:    One subscription whatever its state, its slowest cursor and its topic.
--- Parameters: ?1 subscription_id
--- Index:      the primary keys
-SELECT subscription.subscription_id, subscription.group_name, subscription.status, subscription.start_offset,
-    subscription.bit, subscription.required_from, subscription.lanes, subscription.applied_until,
-    coalesce((
-        SELECT min(cursor.next_offset) FROM headwater_cursor AS cursor
-        WHERE cursor.subscription_id = subscription.subscription_id
-    ), subscription.start_offset),
-    topic.semantics, subscription.topic_id
-FROM headwater_subscription AS subscription
-JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
-WHERE subscription.subscription_id = ?1
-
--- name: subscriptions
--- Purpose:    The subscriptions of a topic that are not cancelled, and the slowest cursor of each.
--- Parameters: ?1 topic_id
--- Index:      headwater_subscription_group; the primary key of the cursors
-SELECT subscription.subscription_id, subscription.group_name, subscription.status, subscription.start_offset,
-    subscription.bit, subscription.required_from, subscription.lanes, subscription.applied_until,
-    coalesce((
-        SELECT min(cursor.next_offset) FROM headwater_cursor AS cursor
-        WHERE cursor.subscription_id = subscription.subscription_id
-    ), subscription.start_offset),
-    topic.semantics
-FROM headwater_subscription AS subscription
-JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
-WHERE subscription.topic_id = ?1 AND subscription.status <> 'cancelled'
-ORDER BY subscription.group_name
-
 -- name: touch
 -- Purpose:    Notes a lease that tracking met: it is met again once its row is gone.
 -- Parameters: ?1 subscription_id, ?2 first_offset, ?3 token, ?4 last_offset
@@ -358,33 +384,3 @@ WHERE subscription_id = ?1 AND first_offset = ?2 AND token = ?3
 UPDATE headwater_topic
 SET bits_used = ?2
 WHERE topic_id = ?1
-
--- name: waiting
--- Purpose:    The waiting ranges of a subscription that touch some offsets, of all its lanes. Ranges of one lane never overlap:
---             of those that begin before, only the last of each lane can reach in.
--- Parameters: ?1 subscription_id, ?2 first_offset, ?3 last_offset
--- Index:      headwater_range_place, as many entries as begin there; one of it, and one per lane of headwater_range_lane
-SELECT lane, first_offset, last_offset, token
-FROM headwater_range INDEXED BY headwater_range_place
-WHERE subscription_id = ?1 AND owner IS NULL AND first_offset BETWEEN ?2 AND ?3
-UNION ALL
-SELECT lane, first_offset, last_offset, token
-FROM headwater_range
-WHERE (token, first_offset) = (
-        SELECT before.token, before.first_offset
-        FROM headwater_range AS before INDEXED BY headwater_range_place
-        WHERE before.subscription_id = ?1 AND before.owner IS NULL AND before.first_offset < ?2
-        ORDER BY before.first_offset DESC
-        LIMIT 1
-    )
-    AND lane IS NULL AND last_offset >= ?2
-UNION ALL
-SELECT range.lane, range.first_offset, range.last_offset, range.token
-FROM headwater_cursor AS cursor
-JOIN headwater_range AS range INDEXED BY headwater_range_lane
-    ON range.subscription_id = ?1 AND range.lane = cursor.lane AND range.first_offset = (
-        SELECT max(before.first_offset)
-        FROM headwater_range AS before INDEXED BY headwater_range_lane
-        WHERE before.subscription_id = ?1 AND before.lane = cursor.lane AND before.first_offset < ?2
-    )
-WHERE cursor.subscription_id = ?1 AND range.owner IS NULL AND range.last_offset >= ?2

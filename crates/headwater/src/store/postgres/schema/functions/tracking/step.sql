@@ -21,24 +21,6 @@
 -- Everything of a step is one transaction: killed before its commit, nothing of it has happened, and what was read is there
 -- to be read again. Run twice, the second finds nothing to do: bits are set to what they should be, not added up.
 
--- Takes the lock of upkeep where looking after it makes sense.
-CREATE OR REPLACE FUNCTION {schema}.begin_upkeep(p_topic_id integer) RETURNS {schema}.extent
-LANGUAGE plpgsql AS $$
-DECLARE
-    e {schema}.extent;
-BEGIN
-    IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = format(
-            'invalid transaction: upkeep looks after it has its lock, which %s does not allow; use read committed',
-            current_setting('transaction_isolation'));
-    END IF;
-    SELECT x.* INTO e FROM {schema}.extent x WHERE x.topic_id = p_topic_id FOR UPDATE;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION USING ERRCODE = 'HW001', MESSAGE = format('no such topic: number %s', p_topic_id);
-    END IF;
-    RETURN e;
-END $$;
-
 -- Cuts a span into segments in which two sets of bits are the same throughout. Of each bit, p_ones and p_twos are where it is
 -- in the first and in the second set. The sum of the weights of the bits that hold at an offset is their bitmap: bit 63
 -- weighs minus two to the 63rd, as in two's complement.
@@ -93,8 +75,8 @@ BEGIN
     WHERE r.topic_id = p_topic_id AND r.message_offset >= lower(p_span) AND r.message_offset < upper(p_span);
     FOR s IN SELECT * FROM {schema}.segments(p_span - v_there, v_bits, v_required, v_done) LOOP
         INSERT INTO {schema}.record (topic_id, message_offset, required, completed, completed_at)
-        SELECT p_topic_id, m.message_offset, s.one, s.two, CASE WHEN s.one = s.two THEN p_now END FROM {schema}.message m
-        WHERE m.topic_id = p_topic_id AND m.message_offset BETWEEN s.first_offset AND s.last_offset;
+        SELECT p_topic_id, m.message_offset, s.one, s.two, CASE WHEN s.one = s.two THEN p_now END
+        FROM {schema}.messages(p_topic_id, s.first_offset, s.last_offset) m;
         GET DIAGNOSTICS v_count = ROW_COUNT;
         made := made + v_count;
         completed := completed + CASE WHEN s.one = s.two THEN v_count ELSE 0 END;

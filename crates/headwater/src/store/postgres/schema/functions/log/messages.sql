@@ -1,0 +1,304 @@
+-- The log: everything that reads or writes stored messages, with partitions.sql, which has the tables of dedicated topics. Functions
+-- and statements elsewhere name no table of messages, so that how these are stored can change here alone.
+
+-- The messages of a topic in a closed range. Both functions are written so that PostgreSQL puts their text into the statement that
+-- calls them and plans it as a whole: one SELECT, STABLE, no SET, no SECURITY DEFINER.
+CREATE OR REPLACE FUNCTION {schema}.messages(p_topic_id integer, p_first bigint DEFAULT 0, p_last bigint DEFAULT 9223372036854775807)
+RETURNS SETOF {schema}.message
+LANGUAGE sql STABLE AS $$
+    SELECT m.* FROM {schema}.message m WHERE m.topic_id = p_topic_id AND m.message_offset >= p_first AND m.message_offset <= p_last
+$$;
+
+-- The same of a topic in the shared table, for plans that are kept: see below.
+CREATE OR REPLACE FUNCTION {schema}.shared_messages(p_topic_id integer, p_first bigint, p_last bigint)
+RETURNS SETOF {schema}.message_shared
+LANGUAGE sql STABLE AS $$
+    SELECT m.* FROM {schema}.message_shared m
+    WHERE m.topic_id = p_topic_id AND m.message_offset >= p_first AND m.message_offset <= p_last
+$$;
+
+-- Appends a batch and returns its offsets. The caller owns an xid. unnest yields the arrays in their order and nextval is called once
+-- a row, so offsets rise with the batch.
+CREATE OR REPLACE FUNCTION {schema}.append(
+    p_topic_id integer, p_sequence regclass, p_now timestamptz, p_message_ids uuid[], p_keys text[], p_types text[], p_payloads bytea[],
+    p_content_types text[], p_headers jsonb[], p_correlation_ids text[], OUT offsets bigint[]
+)
+LANGUAGE plpgsql AS $$
+BEGIN
+    WITH inserted AS (
+        INSERT INTO {schema}.message (message_offset, created_at, topic_id, message_id, key, message_type, payload,
+                                      content_type, headers, correlation_id)
+        SELECT nextval(p_sequence), p_now, p_topic_id, u.m, u.k, u.t, u.p, u.c, u.h, u.r
+        FROM unnest(p_message_ids, p_keys, p_types, p_payloads, p_content_types, p_headers, p_correlation_ids)
+            AS u (m, k, t, p, c, h, r)
+        RETURNING message_offset
+    )
+    SELECT array_agg(message_offset) INTO offsets FROM inserted;
+END $$;
+
+-- Appends one message and returns its offset.
+CREATE OR REPLACE FUNCTION {schema}.append_one(
+    p_topic_id integer, p_sequence regclass, p_now timestamptz, p_message_id uuid, p_key text, p_type text, p_payload bytea,
+    p_content_type text, p_headers jsonb, p_correlation_id text, OUT message_offset bigint
+)
+LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO {schema}.message AS m (message_offset, created_at, topic_id, message_id, key, message_type, payload, content_type,
+                                       headers, correlation_id)
+    VALUES (nextval(p_sequence), p_now, p_topic_id, p_message_id, p_key, p_type, p_payload, p_content_type, p_headers, p_correlation_id)
+    RETURNING m.message_offset INTO append_one.message_offset;
+END $$;
+
+-- The lowest xid of a running transaction that may own offsets of a topic, as far as locks tell: a publisher holds ROW EXCLUSIVE on
+-- the log, and on the topic's sequence, from before the first nextval() until its end. nextval() locks the sequence for the
+-- top transaction, whatever savepoint or function it is called in and whether the value is cached or not, and PREPARE keeps
+-- the lock. Who only reads the sequence's last value holds that lock too, and who publishes to other topics the other one: only
+-- both count. Null if there is none. So a long transaction that never publishes to the topic keeps no gap of it open. Ask before
+-- taking the snapshot that looks for rows: a lock is released only after its transaction's end is visible.
+CREATE OR REPLACE FUNCTION {schema}.publisher_horizon(p_topic_id integer, p_below xid8) RETURNS xid8
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    WITH held AS MATERIALIZED (
+        SELECT l.locktype, l.relation, l.database, l.mode, l.granted, l.pid, l.virtualtransaction, l.transactionid FROM pg_locks l
+        WHERE l.locktype IN ('relation', 'transactionid')
+    ), publishers AS (
+        SELECT l.virtualtransaction FROM held l
+        WHERE l.locktype = 'relation' AND l.mode = 'RowExclusiveLock'
+          AND l.relation IN ('{schema}.message'::regclass, (SELECT t.offsets FROM {schema}.topic t WHERE t.topic_id = p_topic_id))
+          AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+          AND l.pid IS DISTINCT FROM pg_backend_pid()
+        GROUP BY l.virtualtransaction HAVING count(DISTINCT l.relation) = 2
+    ), running AS (
+        -- pg_locks shows 32 bits of an xid; the rest follows from p_below, which is near.
+        SELECT p_below::text::bigint - ((p_below::text::bigint - x.transactionid::text::bigint + 2147483648) & 4294967295)
+               + 2147483648 AS xid
+        FROM held x
+        WHERE x.locktype = 'transactionid' AND x.mode = 'ExclusiveLock' AND x.granted
+          AND x.virtualtransaction IN (SELECT p.virtualtransaction FROM publishers p)
+    )
+    SELECT min(r.xid)::text::xid8 FROM running r
+$$;
+
+-- Statements of the head (functions/head.sql) on the log come in two forms. Shared topics name the shared table, in a plan that is kept.
+-- The others are planned each time, with values: a kept plan on the partitioned log locks every partition of every topic before
+-- it leaves any out. Which form is right is read after the last offset was: storage changes only while a topic has no message
+-- and no publisher. They are STABLE, so that a statement that calls two of them reads one snapshot, its own.
+
+-- What is missing below rows of a topic in (p_after, p_until]; below the first of them from p_head on.
+CREATE OR REPLACE FUNCTION {schema}.missing_above(
+    p_topic_id integer, p_shared boolean, p_head bigint, p_after bigint, p_until bigint,
+    OUT missing int8multirange, OUT top bigint, OUT seen pg_snapshot
+)
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF p_shared THEN
+        SELECT coalesce(range_agg(int8range(s.before + 1, s.message_offset)) FILTER (WHERE s.message_offset > s.before + 1), '{}'),
+               max(s.message_offset), pg_current_snapshot()
+        INTO missing, top, seen
+        FROM (SELECT m.message_offset, lag(m.message_offset, 1, p_head) OVER (ORDER BY m.message_offset) AS before
+              FROM {schema}.message_shared m
+              WHERE m.topic_id = p_topic_id AND m.message_offset > p_after AND m.message_offset <= p_until) s;
+    ELSE
+        EXECUTE 'SELECT coalesce(range_agg(int8range(s.before + 1, s.message_offset)) FILTER (WHERE s.message_offset > s.before + 1), ''{}''),
+                        max(s.message_offset), pg_current_snapshot()
+                 FROM (SELECT m.message_offset, lag(m.message_offset, 1, $2) OVER (ORDER BY m.message_offset) AS before
+                       FROM {schema}.message m
+                       WHERE m.topic_id = $1 AND m.message_offset > $3 AND m.message_offset <= $4) s'
+        INTO missing, top, seen USING p_topic_id, p_head, p_after, p_until;
+    END IF;
+END $$;
+
+-- Rows in those gaps of a topic that may have changed (a bound above p_changed, or noted above p_since) or close now, and what
+-- has ended as of the same snapshot: the rows prove that a gap is dead only together with it.
+CREATE OR REPLACE FUNCTION {schema}.rows_in_gaps(
+    p_topic_id integer, p_changed xid8, p_since bigint, p_until bigint, p_horizon xid8, OUT late int8multirange, OUT ended xid8
+)
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    -- OFFSET 0 keeps the order of the join: gap by gap, by the log's index. The other way round, every message of the
+    -- topic would be held against every gap.
+    IF (SELECT t.storage = 'shared' FROM {schema}.topic t WHERE t.topic_id = p_topic_id) THEN
+        SELECT range_agg(int8range(m.message_offset, m.message_offset, '[]')),
+               greatest(p_horizon, pg_snapshot_xmin(pg_current_snapshot()))
+        INTO late, ended
+        FROM {schema}.gap g
+        CROSS JOIN LATERAL (
+            SELECT x.message_offset FROM {schema}.message_shared x
+            WHERE x.topic_id = p_topic_id AND x.message_offset BETWEEN g.first_offset AND g.last_offset OFFSET 0
+        ) m
+        WHERE g.topic_id = p_topic_id
+          AND (g.bound > p_changed OR g.bound IS NULL OR g.first_offset > p_since
+               OR g.bound <= greatest(p_horizon, pg_snapshot_xmin(pg_current_snapshot())));
+    ELSE
+        -- With the span of all gaps as values: partitions outside of it are not locked.
+        EXECUTE 'SELECT range_agg(int8range(m.message_offset, m.message_offset, ''[]'')),
+                        greatest($4, pg_snapshot_xmin(pg_current_snapshot()))
+                 FROM {schema}.gap g
+                 CROSS JOIN LATERAL (
+                     SELECT x.message_offset FROM {schema}.message x
+                     WHERE x.topic_id = $1 AND x.message_offset BETWEEN g.first_offset AND g.last_offset
+                       AND x.message_offset BETWEEN $5 AND $6 OFFSET 0
+                 ) m
+                 WHERE g.topic_id = $1
+                   AND (g.bound > $2 OR g.bound IS NULL OR g.first_offset > $3
+                        OR g.bound <= greatest($4, pg_snapshot_xmin(pg_current_snapshot())))'
+        INTO late, ended
+        USING p_topic_id, p_changed, p_since, p_horizon,
+              (SELECT min(g.first_offset) FROM {schema}.gap g WHERE g.topic_id = p_topic_id), p_until;
+    END IF;
+END $$;
+
+-- The first stored offset of a span that was published at that time or later; null if there is none. By halving, because no
+-- index knows times: each look is one by the log's key.
+--
+-- Exact where times rise with offsets. They do but for publishers that overlap: a time is read just before its offsets are
+-- taken, so of two that overlap one may have the earlier time and the higher offset, by no more than what is taken during a
+-- statement. Halving then ends at one of several places where times go from earlier to later; so the ten thousand messages
+-- before it, a largest batch, are looked at, and before what is found there again: the lowest counts, and what lies between is
+-- delivered rather than skipped. Only where the server's clock was set back by more than that is a message passed over:
+-- a start may then be any place at which the log's times go past the one asked for. Planned each time: see functions/head.sql.
+CREATE OR REPLACE FUNCTION {schema}.first_since(p_topic_id integer, p_first bigint, p_last bigint, p_at timestamptz) RETURNS bigint
+LANGUAGE plpgsql
+SET plan_cache_mode = force_custom_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+    -- Everything below v_low is earlier; v_high and everything above is not.
+    v_low bigint := p_first;
+    v_high bigint := p_last + 1;
+    v_middle bigint;
+    v_offset bigint;
+    v_at timestamptz;
+BEGIN
+    WHILE v_low < v_high LOOP
+        v_middle := v_low + (v_high - v_low) / 2;
+        SELECT m.message_offset, m.created_at INTO v_offset, v_at FROM {schema}.message m
+        WHERE m.topic_id = p_topic_id AND m.message_offset >= v_middle AND m.message_offset < v_high
+        ORDER BY m.message_offset LIMIT 1;
+        IF FOUND AND v_at < p_at THEN
+            v_low := v_offset + 1;
+        ELSE
+            v_high := v_middle;
+        END IF;
+    END LOOP;
+    FOR i IN 1..10 LOOP
+        SELECT min(q.message_offset) FILTER (WHERE q.created_at >= p_at) INTO v_offset
+        FROM (SELECT m.message_offset, m.created_at FROM {schema}.message m
+              WHERE m.topic_id = p_topic_id AND m.message_offset >= p_first AND m.message_offset < v_low
+              ORDER BY m.message_offset DESC LIMIT 10000) q;
+        EXIT WHEN v_offset IS NULL;
+        v_low := v_offset;
+    END LOOP;
+    SELECT min(m.message_offset) INTO v_offset FROM {schema}.message m
+    WHERE m.topic_id = p_topic_id AND m.message_offset BETWEEN v_low AND p_last;
+    RETURN v_offset;
+END $$;
+
+-- How many messages of a set of offsets are stored, the first and the last of them.
+CREATE OR REPLACE FUNCTION {schema}.stored_in(
+    p_topic_id integer, p_offsets int8multirange, OUT messages bigint, OUT first_offset bigint, OUT last_offset bigint
+)
+LANGUAGE sql STABLE AS $$
+    SELECT count(*), min(m.message_offset), max(m.message_offset)
+    FROM unnest(p_offsets) r
+    -- Range by range, by the log's index.
+    CROSS JOIN LATERAL (SELECT x.message_offset FROM {schema}.message x WHERE x.topic_id = p_topic_id
+                        AND x.message_offset >= lower(r) AND (upper_inf(r) OR x.message_offset < upper(r)) OFFSET 0) m
+$$;
+
+-- Copies the messages of a range to the dead letters. The caller removes the range in the same transaction.
+CREATE OR REPLACE FUNCTION {schema}.bury(
+    p_subscription_id integer, p_topic_id integer, p_first bigint, p_last bigint, p_attempts integer, p_error text,
+    p_now timestamptz
+) RETURNS void
+LANGUAGE sql AS $$
+    INSERT INTO {schema}.dead_letter (subscription_id, topic_id, message_offset, message_id, key, message_type, payload,
+                                      content_type, headers, correlation_id, created_at, error, attempts, buried_at)
+    SELECT p_subscription_id, p_topic_id, m.message_offset, m.message_id, m.key, m.message_type, m.payload,
+           m.content_type, m.headers, m.correlation_id, m.created_at, p_error, p_attempts, p_now
+    FROM {schema}.message m WHERE m.topic_id = p_topic_id AND m.message_offset BETWEEN p_first AND p_last
+$$;
+
+-- The table whose rows are deleted one by one: a dedicated topic that is cut into partitions loses them whole, but for what
+-- went past them.
+CREATE OR REPLACE FUNCTION {schema}.loose_table(p_topic {schema}.topic) RETURNS text
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN p_topic.storage = 'shared' THEN 'message_shared'
+                WHEN p_topic.partition = 'none' THEN 'message_t' || p_topic.topic_id
+                ELSE 'message_t' || p_topic.topic_id || '_rest' END
+$$;
+
+-- Counts it, for all that had not done some of it, before it goes.
+CREATE OR REPLACE FUNCTION {schema}.misses(p_table text, p_topic_id integer, p_places {schema}.place[], p_gone int8multirange) RETURNS {schema}.miss[]
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+    p {schema}.place;
+    v_miss {schema}.miss;
+    v_misses {schema}.miss[] := '{}';
+BEGIN
+    FOREACH p IN ARRAY p_places LOOP
+        CONTINUE WHEN NOT p.pending && p_gone;
+        EXECUTE format('SELECT $1, count(*), min(m.message_offset), max(m.message_offset) FROM unnest($2) r
+            CROSS JOIN LATERAL (SELECT x.message_offset FROM {schema}.%I x
+                WHERE x.topic_id = $3 AND x.message_offset >= lower(r) AND x.message_offset < upper(r) OFFSET 0) m', p_table)
+            INTO v_miss USING p.subscription_id, p.pending * p_gone, p_topic_id;
+        IF v_miss.messages > 0 THEN
+            v_misses := v_misses || v_miss;
+        END IF;
+    END LOOP;
+    RETURN v_misses;
+END $$;
+
+-- Reads the next p_max messages by the key of the table, and decides for each. A message goes if it is done for long enough
+-- (and old enough, if it was published while nobody counted), or older than max_retention whatever is done: by the clock if every
+-- subscription has read it, by its age in elapsed time if not.
+CREATE OR REPLACE FUNCTION {schema}.candidates(
+    p_topic {schema}.topic, p_extent {schema}.extent, r {schema}.reach, p_from bigint, p_max integer,
+    -- Looked at: how many, the last, when the youngest of them was published.
+    OUT seen bigint, OUT seen_last bigint, OUT seen_at timestamptz,
+    -- What goes, in stretches without what stays and without gaps; how far all messages were looked at.
+    OUT gone int8multirange, OUT kept bigint, OUT until bigint
+)
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+    v_counting boolean := p_topic.tracking = 'reference_counting';
+    v_table text := {schema}.loose_table(p_topic);
+    v_kept int8multirange;
+    v_oldest timestamptz;
+BEGIN
+    EXECUTE format('SELECT m.created_at FROM {schema}.%I m WHERE m.topic_id = $1 AND m.message_offset >= $2 ORDER BY m.message_offset LIMIT 1',
+                   v_table) INTO v_oldest USING p_topic.topic_id, p_from;
+    -- Times rise with offsets, but for publishers that overlap: if the first is not too old, none has to be looked at for that.
+    until := CASE WHEN v_oldest <= r.aged_since OR v_counting THEN r.head ELSE least(greatest(r.done_until, upper(r.aged) - 1), r.head) END;
+    EXECUTE format($q$
+        SELECT count(*), max(c.message_offset), max(c.created_at), min(c.message_offset) FILTER (WHERE NOT c.gone),
+               coalesce(range_agg(int8range(c.message_offset, c.message_offset, '[]')) FILTER (WHERE NOT c.gone), '{}')
+        FROM (SELECT q.message_offset, q.created_at,
+                     ($11 @> q.message_offset OR q.created_at <= $4 AND $12 @> q.message_offset
+                      OR (q.message_offset > $5 OR q.created_at <= $6) AND $13 @> q.message_offset AND %s) IS TRUE AS gone
+              FROM (SELECT m.message_offset, m.created_at FROM {schema}.%I m
+                    WHERE m.topic_id = $1 AND m.message_offset BETWEEN $2 AND $3 ORDER BY m.message_offset LIMIT $7) q) c
+        $q$,
+        -- In reference counting any message that is done, whatever is pending before it: recorded as completed for long
+        -- enough, and done for everybody who counts by now, who may have come later.
+        CASE WHEN v_counting THEN 'NOT $9::int8multirange @> q.message_offset AND (SELECT x.completed_at <= $8
+             FROM {schema}.record x WHERE x.topic_id = $1 AND x.message_offset = q.message_offset)'
+             ELSE 'q.message_offset <= $10' END, v_table)
+    INTO seen, seen_last, seen_at, kept, v_kept
+    USING p_topic.topic_id, p_from, until, r.aged_since, p_extent.zero_until, r.zero_since, p_max, r.kept_since, r.pending,
+          r.done_until, r.aged, r.read, r.fit;
+    IF seen = p_max THEN
+        until := seen_last;
+    END IF;
+    gone := int8multirange(int8range(p_from, greatest(seen_last + 1, p_from))) - v_kept - r.gaps;
+    kept := least(kept, lower(int8multirange(int8range(p_from, NULL)) * r.gaps));
+END $$;
+
+-- Deletes the messages of a closed range from the table that loses them one by one; returns how many.
+CREATE OR REPLACE FUNCTION {schema}.delete_messages(p_topic {schema}.topic, p_first bigint, p_last bigint) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_count bigint;
+BEGIN
+    EXECUTE format('DELETE FROM {schema}.%I m WHERE m.topic_id = $1 AND m.message_offset BETWEEN $2 AND $3', {schema}.loose_table(p_topic))
+        USING p_topic.topic_id, p_first, p_last;
+    GET DIAGNOSTICS v_count = ROW_COUNT;
+    RETURN v_count;
+END $$;

@@ -1,0 +1,123 @@
+-- name: ages
+-- Purpose:    The messages of a range with what retention asks of them.
+-- Parameters: ?1 row_key from, ?2 row_key to
+-- Index:      the primary keys
+SELECT message.row_key, message.created_at_ms, record.completed_at_ms
+FROM headwater_message AS message
+LEFT JOIN headwater_record AS record ON record.row_key = message.row_key
+WHERE message.row_key BETWEEN ?1 AND ?2
+ORDER BY message.row_key
+
+-- name: append
+-- Purpose:    Appends one message.
+-- Parameters: ?1 row_key, ?2 created_at_ms, ?3 message_id, ?4 key, ?5 type, ?6 content_type, ?7 headers,
+--             ?8 correlation_id, ?9 payload
+-- Index:      the primary key, at its end
+INSERT INTO headwater_message (
+    row_key, created_at_ms, message_id, key, type, content_type, headers, correlation_id, payload
+)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+
+-- name: append_scheduled
+-- Purpose:    Copies one delayed message into the log.
+-- Parameters: ?1 schedule_id, ?2 row_key, ?3 now_ms
+-- Index:      the primary keys
+INSERT INTO headwater_message (
+    row_key, created_at_ms, message_id, key, type, content_type, headers, correlation_id, payload
+)
+SELECT ?2, ?3, message_id, key, type, content_type, headers, correlation_id, payload
+FROM headwater_schedule
+WHERE schedule_id = ?1
+
+-- name: bury
+-- Purpose:    Copies a message to the dead letters.
+-- Parameters: ?1 row_key, ?2 dead_letter_id, ?3 subscription_id, ?4 error, ?5 attempts, ?6 now_ms
+-- Index:      the primary key of the log
+INSERT INTO headwater_dead_letter (
+    dead_letter_id, subscription_id, message_offset, message_id, key, type, content_type, headers, correlation_id,
+    created_at_ms, error, attempts, buried_at_ms, payload
+)
+SELECT ?2, ?3, row_key & 8796093022207, message_id, key, type, content_type, headers, correlation_id,
+    created_at_ms, ?4, ?5, ?6, payload
+FROM headwater_message
+WHERE row_key = ?1
+
+-- name: count
+-- Purpose:    How many messages are stored in a range, and the first and last of them.
+-- Parameters: ?1 row_key from, ?2 row_key to
+-- Index:      the primary key of the log, over the range
+SELECT count(*), min(row_key), max(row_key)
+FROM headwater_message
+WHERE row_key BETWEEN ?1 AND ?2
+
+-- name: fetch
+-- Purpose:    The messages of a closed range; of payloads above a size only how large they are, which needs none of their pages.
+-- Parameters: ?1 row_key from, ?2 row_key to, ?3 largest payload that comes along
+-- Index:      the primary key of the log: one seek, then neighbours
+SELECT row_key, message_id, key, type, CASE WHEN length(payload) > ?3 THEN length(payload) ELSE payload END,
+    content_type, headers, correlation_id, created_at_ms
+FROM headwater_message
+WHERE row_key BETWEEN ?1 AND ?2
+ORDER BY row_key
+
+-- name: first
+-- Purpose:    The first stored message at or above an offset: its key and time.
+-- Parameters: ?1 row_key from, ?2 row_key to
+-- Index:      the primary key of the log
+SELECT row_key, created_at_ms
+FROM headwater_message
+WHERE row_key BETWEEN ?1 AND ?2
+ORDER BY row_key
+LIMIT 1
+
+-- name: keys
+-- Purpose:    What tells the lanes of the messages of a range, and what they are called when they are buried.
+-- Parameters: ?1 row_key from, ?2 row_key to
+-- Index:      the primary key of the log
+SELECT row_key, message_id, key
+FROM headwater_message
+WHERE row_key BETWEEN ?1 AND ?2
+ORDER BY row_key
+
+-- name: message_id
+-- Purpose:    The id of one message: tells one history of the log from another.
+-- Parameters: ?1 row_key
+-- Index:      the primary key of the log
+SELECT message_id
+FROM headwater_message
+WHERE row_key = ?1
+
+-- name: newest
+-- Purpose:    A small read: the newest message of the last topic.
+-- Parameters: none
+-- Index:      the last entry of the log's primary key
+SELECT length(payload)
+FROM headwater_message
+ORDER BY row_key DESC
+LIMIT 1
+
+-- name: record
+-- Purpose:    Makes the records of a range of messages for whom the same groups are required and done.
+-- Parameters: ?1 row_key from, ?2 row_key to, ?3 required, ?4 completed, ?5 completed_at_ms
+-- Index:      the primary keys
+INSERT OR IGNORE INTO headwater_record (row_key, required, completed, completed_at_ms)
+SELECT row_key, ?3, ?4, ?5
+FROM headwater_message
+WHERE row_key BETWEEN ?1 AND ?2
+
+-- name: remove
+-- Purpose:    Removes a range of messages.
+-- Parameters: ?1 row_key from, ?2 row_key to
+-- Index:      the primary key of the log
+DELETE FROM headwater_message
+WHERE row_key BETWEEN ?1 AND ?2
+
+-- name: stored
+-- Purpose:    The stored messages of a range of offsets.
+-- Parameters: ?1 row_key from, ?2 row_key to, ?3 at most
+-- Index:      the primary key of the log
+SELECT row_key
+FROM headwater_message
+WHERE row_key BETWEEN ?1 AND ?2
+ORDER BY row_key
+LIMIT ?3

@@ -1,0 +1,84 @@
+//! Reference counting with its completion records, and backfills of groups that came late. Part of the contract of a
+//! [`Store`](super::Store). Delivery, retention and life cycle do not depend on it: the records follow from cursors and outstanding
+//! ranges.
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+
+use crate::backfill::{Backfill, BackfillLimits, BackfillStep};
+use crate::error::Result;
+use crate::lease::OffsetRange;
+use crate::message::Offset;
+use crate::name::{GroupName, Owner, TopicName};
+use crate::topic::TopicId;
+
+/// Completion records and backfills.
+#[async_trait]
+pub trait Tracking {
+    /// Brings the records of a topic up to date: at most so many messages are touched.
+    ///
+    /// In reference counting: messages that have no record get one (required: the groups that count and began at or
+    /// below it); what groups have done since the last look is set on pending records, what was handed out again
+    /// is unset; groups that died or were cancelled are taken out of pending records. A record is completed
+    /// when completed covers required, and never touched again. Everything follows from cursors and outstanding
+    /// ranges, so running it twice, or after a crash, changes nothing twice. In offset watermark: removes records
+    /// that a change of mode has left.
+    async fn track(&self, topic: TopicId, messages_max: u32) -> Result<TrackStep>;
+
+    /// The records of messages in reference counting, offsets rising, at most 10,000. Messages whose record is not made yet are
+    /// shown as they will be. Nothing in offset watermark.
+    async fn records(&self, topic: &TopicName, range: OffsetRange) -> Result<Vec<Record>>;
+
+    /// Starts a backfill for a group. In reference counting it sets the group on pending records of messages that were
+    /// there when the group came, up to an end that is fixed now. In offset watermark there is nothing to do: it is
+    /// shown how far the group is. Subscribing below the head, and coming back from the dead, start one by themselves.
+    /// `Conflict` if one of the group is under way.
+    async fn backfill(
+        &self,
+        topic: &TopicName,
+        group: &GroupName,
+        limits: &BackfillLimits,
+    ) -> Result<Backfill>;
+
+    /// Cancels a group's backfill at once; what it did stays. `InvalidTransition` unless it is not started or in progress.
+    async fn cancel_backfill(&self, topic: &TopicName, group: &GroupName) -> Result<Backfill>;
+
+    /// Lets a cancelled or failed backfill go on from its checkpoint. `InvalidTransition` otherwise.
+    async fn resume_backfill(&self, topic: &TopicName, group: &GroupName) -> Result<Backfill>;
+
+    /// The backfills of all topics, newest first.
+    async fn backfills(&self) -> Result<Vec<Backfill>>;
+
+    /// Does one batch of a backfill that is not started or in progress and that no other worker has: one transaction with
+    /// its checkpoint, so that killed workers neither lose nor repeat anything. `None` if there is nothing to do. A worker
+    /// that is silent for 15 s loses it to another.
+    async fn step_backfill(&self, worker: &Owner, messages_max: u32) -> Result<Option<BackfillStep>>;
+}
+
+/// What a step of tracking did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TrackStep {
+    /// Records made.
+    pub recorded: u64,
+    /// Records changed.
+    pub changed: u64,
+    /// Records completed, among the two.
+    pub completed: u64,
+    /// Records removed, after a change of mode.
+    pub removed: u64,
+    /// Whether there is more to do.
+    pub more: bool,
+}
+
+/// What is recorded about a message in reference counting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// The message.
+    pub offset: Offset,
+    /// The groups it is for, by name.
+    pub required: Vec<GroupName>,
+    /// Those of them that are done, by name.
+    pub completed: Vec<GroupName>,
+    /// When the last of them was; `None` while it is pending.
+    pub completed_at: Option<Timestamp>,
+}
