@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use crate::clock::Clock;
 use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
 use crate::error::{Error, ErrorKind, Result};
-use crate::lease::{ClaimRequest, Claimed, LeaseId, OffsetRange, check_silent_for};
+use crate::lease::{ClaimRequest, Claimed, LeaseId, OffsetRange};
 use crate::limits::DELAY_MAX;
 use crate::message::{NewMessage, Published, validate_batch};
 use crate::name::{GroupName, Owner, TopicName, check_name};
@@ -25,7 +25,7 @@ use crate::namespace::SqlitePath;
 use crate::settle::Settlement;
 use crate::store::options::OpenOptions;
 use crate::store::wake::{Hub, Wake};
-use crate::store::{FetchBound, Fetched, Finding, Maintained, Store};
+use crate::store::{FetchBound, Fetched, Finding, Heartbeat, Maintained, Served, Store};
 use crate::subscription::{Outstanding, Start, Subscription, SubscriptionId, SubscriptionStatus};
 use crate::topic::{Topic, TopicId, TopicSettings, TopicStatus};
 
@@ -53,7 +53,6 @@ use sql;
 mod acks;
 mod audit;
 mod backfill;
-mod beat;
 mod calls;
 mod checkpoint;
 mod claim;
@@ -422,10 +421,13 @@ impl Store for SqliteStore {
         self.write(Kind::Consume, move |work| extend::extend(work, &leases, lease)).await
     }
 
-    async fn heartbeat(&self, owner: &Owner, silent_for: Duration) -> Result<u64> {
-        check_silent_for(silent_for)?;
-        let owner = owner.clone();
-        self.write(Kind::Consume, move |work| heartbeat::heartbeat(work, &owner, silent_for)).await
+    async fn heartbeat(
+        &self,
+        owner: &Owner,
+        silent_for: Option<Duration>,
+        served: &[Served],
+    ) -> Result<Heartbeat> {
+        heartbeat::heartbeat(self, owner, silent_for, served).await
     }
 
     async fn depart(&self, owner: &Owner) -> Result<()> {

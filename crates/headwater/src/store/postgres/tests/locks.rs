@@ -6,8 +6,7 @@ use super::races::{claim_of, in_time};
 use super::*;
 use crate::ManualClock;
 use crate::lease::GroupLimits;
-use crate::store::{Beat, Upkeep};
-use crate::subscription::Activity;
+use crate::store::{Served, Upkeep};
 use crate::topic::Ordering;
 
 /// A claim as a statement of its own connection: 10 messages at most.
@@ -155,11 +154,8 @@ async fn a_detector_that_waits_holds_nothing_later_in_the_order_of_locks() {
         let group = GroupName::new("a").unwrap();
         let first = store.subscribe(&two, &group, Start::Beginning).await.unwrap();
         let second = store.subscribe(&one, &group, Start::Beginning).await.unwrap();
-        let beats = [&first, &second].map(|subscription| Beat {
-            subscription_id: subscription.subscription_id,
-            activity: Activity::default(),
-        });
-        store.beat(&Owner::new("dying").unwrap(), &beats).await.unwrap();
+        let served = [&first, &second].map(|subscription| Served::new(subscription.subscription_id));
+        store.heartbeat(&Owner::new("dying").unwrap(), None, &served).await.unwrap();
         assert_eq!(store.detect_dead().await.unwrap().died, []);
         clock.advance(timeout + Duration::from_secs(1));
         let ids = [

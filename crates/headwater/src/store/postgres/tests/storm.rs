@@ -97,6 +97,7 @@ impl Worker {
         let now: Option<jiff::Timestamp> = None;
         let owner = format!("owner-{}", self.dice.below(4));
         let group = ["a", "b", "c"][usize::try_from(self.dice.below(3)).unwrap()];
+        let done = self.dice.below(9).cast_signed();
         match self.dice.below(16) {
             0..=3 => self.claim().await,
             4 | 5 => {
@@ -122,14 +123,15 @@ impl Worker {
                 self.run("track", "SELECT {schema}.track(1, 1000, NULL)", &[]).await;
             }
             11 => {
-                let sql = "SELECT {schema}.beat($1, ARRAY[3, 1, 2], $2, $2, $2, ARRAY[0, 0, 0]::float8[], $2, $2, NULL)";
-                self.run("beat", sql, &[&owner, &[1_i64; 3].as_slice()]).await;
+                let sql = "SELECT {schema}.heartbeat($1, NULL, ARRAY[3, 1, 2], $2, $2, $2, ARRAY[0, 0, 0]::float8[], $2, $2, NULL)";
+                self.run("unjudged heartbeat", sql, &[&owner, &[done; 3].as_slice()]).await;
             }
             12 => {
                 self.run("depart", "SELECT {schema}.depart($1)", &[&owner]).await;
             }
             13 => {
-                self.run("heartbeat", "SELECT {schema}.heartbeat($1, 20, NULL)", &[&owner]).await;
+                let sql = "SELECT {schema}.heartbeat($1, 20, ARRAY[2, 1], $2, $2, $2, ARRAY[0, 0]::float8[], $2, $2, NULL)";
+                self.run("heartbeat", sql, &[&owner, &[done; 2].as_slice()]).await;
             }
             14 => {
                 let sql = "SELECT {schema}.seek('orders', $1, 'now', NULL, NULL, false, 'tester', NULL)";
