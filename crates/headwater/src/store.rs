@@ -22,6 +22,8 @@ mod lifecycle;
 pub(crate) mod options;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg(any(test, feature = "conformance"))]
+pub(crate) mod rng;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(crate) mod schema;
 pub(crate) mod sql;

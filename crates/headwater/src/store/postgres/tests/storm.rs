@@ -4,34 +4,16 @@ use tokio::task::JoinSet;
 use tokio_postgres::types::ToSql;
 
 use super::*;
+use crate::store::rng::Rng;
 use crate::topic::Tracking;
 
 const LASTS: Duration = Duration::from_secs(4);
 const WORKERS: u64 = 10;
 
-/// Numbers that look random, from a seed (xorshift).
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
-    }
-
-    fn shuffle<T>(&mut self, items: &mut [T]) {
-        for n in (1..items.len()).rev() {
-            let other = usize::try_from(self.below(n as u64 + 1)).unwrap();
-            items.swap(n, other);
-        }
-    }
-}
-
 /// One connection that runs verbs as they come.
 struct Worker {
     client: Client,
-    dice: Dice,
+    dice: Rng,
     namespace: Namespace,
     deadlocks: Vec<String>,
 }
@@ -199,7 +181,7 @@ async fn no_two_verbs_ever_wait_for_each_other_in_a_circle() {
             .unwrap();
         let mut worker = Worker {
             client,
-            dice: Dice(seed ^ (n + 1)),
+            dice: Rng::new(seed ^ (n + 1)),
             namespace: scene.namespace.clone(),
             deadlocks: Vec::new(),
         };
