@@ -149,7 +149,7 @@ async fn a_proof_is_kept_until_what_is_queued_is_committed() {
             || matches!(std::fs::File::open(&proof).unwrap().try_lock(), Err(TryLockError::WouldBlock));
         if closes {
             let mut closing = std::pin::pin!(ends.close());
-            assert!(futures::poll!(closing.as_mut()).is_pending());
+            assert!(futures_util::poll!(closing.as_mut()).is_pending());
             assert!(is_held(), "closing, with a settlement queued");
             go.send(()).unwrap();
             closing.await.unwrap();
