@@ -195,7 +195,7 @@ impl Runtime {
     pub(super) async fn tell(&self, group: &Arc<Group>) -> Result<Option<Signal>> {
         let mut groups = self.groups();
         groups.push(Arc::clone(group));
-        // It judges nobody.
+        // It ends no leases.
         let silent_for = self.silent_for.map(|_| DELAY_MAX);
         let signals = self.heartbeat(&groups, silent_for).await?;
         let own = group.subscription.subscription_id;

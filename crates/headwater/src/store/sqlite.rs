@@ -30,9 +30,7 @@ use crate::subscription::{Outstanding, Start, Subscription, SubscriptionId, Subs
 use crate::topic::{Topic, TopicId, TopicSettings, TopicStatus};
 
 use self::connection::{Location, Role};
-use self::epoch::History;
 use self::fault::Attempt;
-use self::holes::Holes;
 use self::reader::Readers;
 use self::trust::Trust;
 use self::watch::{Watch, Watched};
@@ -165,9 +163,9 @@ pub struct SqliteStore {
     /// `None` in memory: there the writer's connection is the only one.
     readers: Option<Readers>,
     trust: Arc<Trust>,
-    holes: Arc<Holes>,
+    holes: Arc<holes::Holes>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    history: Arc<History>,
+    history: Arc<epoch::History>,
     proofs: Arc<take_over::Proofs>,
     /// How far cleanup is in each topic.
     passes: Mutex<HashMap<TopicId, clean::Pass>>,
