@@ -156,7 +156,7 @@ pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
 /// What background work asks of a store. A panic there is a bug: it is an error to the caller, which goes on or gives up as
 /// with any other, and never the silent end of a task that others rely on.
 pub(crate) async fn no_panic<T>(doing: &'static str, asked: impl Future<Output = Result<T>>) -> Result<T> {
-    use futures::FutureExt;
+    use futures_util::FutureExt;
     std::panic::AssertUnwindSafe(asked).catch_unwind().await.unwrap_or_else(|panic| {
         let text = panic_text(&*panic);
         tracing::error!(doing, panic = text, "store call panicked");

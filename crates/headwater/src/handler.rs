@@ -8,8 +8,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::FutureExt;
-use futures::future::BoxFuture;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 
 use crate::codec::{Decode, DecodeError};
 use crate::message::{Message, Offset};

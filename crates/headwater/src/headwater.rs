@@ -6,6 +6,7 @@ use crate::backfill::Backfill;
 use crate::clock::Clock;
 use crate::consumer::ConsumerBuilder;
 use crate::consumer::runtime::{Runtime, SILENT_FOR};
+#[cfg(feature = "cron")]
 use crate::cron::{CronBuilder, StoreTicks};
 use crate::dead_letter::DeadLetters;
 use crate::error::Result;
@@ -117,6 +118,7 @@ impl Headwater {
     /// job.stop().await;
     /// # Ok(()) }
     /// ```
+    #[cfg(feature = "cron")]
     pub fn cron(&self, job: &str, expression: &str) -> CronBuilder {
         let ticks = Arc::new(StoreTicks(Arc::clone(&self.store)));
         CronBuilder::new(ticks, self.clock.clone(), Arc::clone(&self.metrics), job, expression)

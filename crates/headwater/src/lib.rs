@@ -240,6 +240,7 @@ mod backfill;
 mod clock;
 mod codec;
 mod consumer;
+#[cfg(feature = "cron")]
 mod cron;
 mod dead_letter;
 mod error;
@@ -266,6 +267,7 @@ pub use clock::{Clock, ManualClock};
 pub use codec::Protobuf;
 pub use codec::{Decode, DecodeError, IntoMessage, Json};
 pub use consumer::{Batch, Consumer, ConsumerBuilder, EndReason, Running, Stepper, Stopped};
+#[cfg(feature = "cron")]
 pub use cron::{CronBuilder, CronJob, Missed};
 pub use dead_letter::DeadLetters;
 pub use error::{Error, ErrorKind, Result};

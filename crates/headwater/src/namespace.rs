@@ -104,7 +104,7 @@ impl StoreUrl {
         let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
         let path = path.strip_prefix("//").unwrap_or(path);
         let mut from_query = None;
-        for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
+        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
             match name.as_ref() {
                 "namespace" => from_query = Some(value.into_owned()),
                 other => {
@@ -137,7 +137,7 @@ impl StoreUrl {
         // The other parameters stay as they were written: the driver decodes them by its own rule.
         let (mut kept, mut from_query) = (Vec::new(), None);
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            match url::form_urlencoded::parse(pair.as_bytes()).next() {
+            match form_urlencoded::parse(pair.as_bytes()).next() {
                 Some((name, value)) if name == "namespace" => from_query = Some(value.into_owned()),
                 _ => kept.push(pair),
             }

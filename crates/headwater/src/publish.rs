@@ -5,7 +5,7 @@ use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::Instant;
 
-use futures::future::BoxFuture;
+use futures_util::future::BoxFuture;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::codec::IntoMessage;

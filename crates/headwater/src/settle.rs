@@ -105,7 +105,55 @@ impl Settlement {
     }
 }
 
+/// What PostgreSQL's functions are given of an outcome.
+#[cfg(feature = "postgres")]
 impl Outcome {
+    /// Its word in SQL.
+    pub(crate) fn word(&self) -> &'static str {
+        match self {
+            Outcome::Ack => "ack",
+            Outcome::Retry { .. } => "retry",
+            Outcome::Bury { .. } => "bury",
+            Outcome::Release => "release",
+            Outcome::Park { .. } => "park",
+        }
+    }
+
+    /// After which time it is handed out again, if not at once.
+    pub(crate) fn delay(&self) -> Option<Duration> {
+        match self {
+            Outcome::Retry { after, .. } => Some(*after),
+            _ => None,
+        }
+    }
+
+    /// Why, for people.
+    pub(crate) fn error(&self) -> Option<&str> {
+        match self {
+            Outcome::Retry { error, .. } | Outcome::Bury { error } => Some(error),
+            _ => None,
+        }
+    }
+
+    /// The key whose later messages wait for it.
+    pub(crate) fn key(&self) -> Option<&str> {
+        match self {
+            Outcome::Retry { key, .. } => key.as_deref(),
+            Outcome::Park { key } => Some(key),
+            _ => None,
+        }
+    }
+}
+
+impl Outcome {
+    /// Whether it is handed out again, so that waiters are woken and later messages of its key wait.
+    pub(crate) fn comes_again(&self) -> bool {
+        match self {
+            Outcome::Ack | Outcome::Bury { .. } => false,
+            Outcome::Retry { .. } | Outcome::Release | Outcome::Park { .. } => true,
+        }
+    }
+
     fn normalize(&mut self) -> Result<()> {
         match self {
             Outcome::Retry { after, error, key } => {
@@ -216,11 +264,7 @@ impl WaitingKeys {
     }
 
     fn became(&mut self, message: &Message, outcome: &Outcome) {
-        let comes_again = match outcome {
-            Outcome::Ack | Outcome::Bury { .. } => false,
-            Outcome::Retry { .. } | Outcome::Release | Outcome::Park { .. } => true,
-        };
-        if self.lane.is_some() && comes_again {
+        if self.lane.is_some() && outcome.comes_again() {
             self.keys.extend(message.key.clone());
         }
     }

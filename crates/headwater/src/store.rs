@@ -22,6 +22,8 @@ mod lifecycle;
 pub(crate) mod options;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg(any(test, feature = "conformance"))]
+pub(crate) mod rng;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(crate) mod schema;
 pub(crate) mod sql;
@@ -33,7 +35,9 @@ pub(crate) mod wake;
 
 pub(crate) use fetched::Weighing;
 pub use fetched::{FetchBound, Fetched};
-pub use lifecycle::{Ack, AuditEntry, Beat, ForceCompleted, Lifecycle, Moved, Pulse, Resurrected, Stuck};
+pub use lifecycle::{
+    Ack, AuditEntry, ForceCompleted, Heartbeat, Lifecycle, Moved, Resurrected, Served, Signal, Stuck,
+};
 pub use options::OpenOptions;
 pub use tracking::{Record, TrackStep, Tracking};
 pub use upkeep::{CleanStep, Detected, PartitionStep, SubscriptionStep, Upkeep};
@@ -162,14 +166,27 @@ pub trait Store: Lifecycle + Upkeep + fmt::Debug + Send + Sync + 'static {
     /// Gives leases this long from now. `Err(LeaseLost)` as in [`Store::settle`]; zero means never reassigned.
     async fn extend(&self, leases: &[LeaseId], lease: Duration) -> Result<Vec<Result<()>>>;
 
-    /// The owner says that it is alive, and hands on what belonged to the dead: the leases of owners that have beaten
-    /// before and have now been silent for longer than `silent_for` end at once, whatever their deadline, also those
-    /// that never end by themselves. They are then as if expired: lost to their holder, handed out again as suspect
-    /// with the attempt counted, and whoever waits for their topics is woken. Returns how many leases ended.
+    /// The owner says that it is alive and that it serves these subscriptions, and no others any more. One call for all of a
+    /// process's groups: a group lives while an owner that serves it does, and its last heartbeat is the newest of
+    /// those owners'. The time is the database's. Any number of owners of one group never wait for each other, nor for claims: each
+    /// writes rows of its own.
     ///
-    /// An owner that never beat is left alone. One that was only paused and beats again finds its leases lost, and
-    /// goes on. A lease that is being settled or extended at this moment is left to the next beat.
-    async fn heartbeat(&self, owner: &Owner, silent_for: Duration) -> Result<u64>;
+    /// Answers in their order how each subscription is. A dead one is resurrected. A paused one stays so. Of cancelled and unknown
+    /// ones nothing changes.
+    ///
+    /// Leases of other owners end whose last heartbeat is longer ago than `silent_for`, at once, whatever their deadline, also those
+    /// that never end by themselves. They are then as if expired: lost to their holder, handed out again as suspect
+    /// with the attempt counted, and waiters for their topics are woken. An owner that was only stopped finds its leases lost at its next
+    /// heartbeat, and continues. A lease that is being settled or extended at this moment is left to the next heartbeat.
+    ///
+    /// An owner that never sent a heartbeat is left alone, and so is one whose last had no `silent_for`: its leases end at their
+    /// deadlines, and it ends no other's.
+    async fn heartbeat(
+        &self,
+        owner: &Owner,
+        silent_for: Option<Duration>,
+        served: &[Served],
+    ) -> Result<Heartbeat>;
 
     /// The owner leaves on purpose: its heartbeat is forgotten. Its leases stay what they are.
     async fn depart(&self, owner: &Owner) -> Result<()>;

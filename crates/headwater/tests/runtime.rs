@@ -25,6 +25,7 @@ mod order;
 #[path = "runtime/outcomes.rs"]
 mod outcomes;
 #[path = "runtime/periodic.rs"]
+#[cfg(feature = "cron")]
 mod periodic;
 #[path = "runtime/pull.rs"]
 mod pull;

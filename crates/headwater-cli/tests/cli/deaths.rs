@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use headwater::store::{Activity, Beat};
+use headwater::store::Served;
 use headwater::{GroupName, TopicName};
 use serde_json::{Value, json};
 
@@ -14,8 +14,8 @@ fn speak_once(place: &Place, topic: &str, group: &str) {
         let (topic, group) = (TopicName::new(topic).unwrap(), GroupName::new(group).unwrap());
         let groups = headwater.store().subscriptions(&topic).await.unwrap();
         let own = groups.iter().find(|status| status.group == group).unwrap();
-        let beat = Beat { subscription_id: own.subscription_id, activity: Activity::default() };
-        headwater.store().beat(&Owner::new("worker-1").unwrap(), &[beat]).await.unwrap();
+        let served = [Served::new(own.subscription_id)];
+        headwater.store().heartbeat(&Owner::new("worker-1").unwrap(), None, &served).await.unwrap();
     });
 }
 

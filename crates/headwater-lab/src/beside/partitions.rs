@@ -59,7 +59,7 @@ async fn work(place: &Place<'_>, during: Duration) -> Result<Times> {
         })
     });
     let mut times = Times::default();
-    for worker in futures::future::join_all(working).await {
+    for worker in futures_util::future::join_all(working).await {
         times.extend(worker?);
     }
     headwater.close().await?;

@@ -159,7 +159,7 @@ pub(crate) async fn run_child(args: ChildArgs) -> Result<()> {
     };
     println!("{READY}");
     told.wait_for(|told| *told).await?;
-    for stopped in futures::future::join_all(running.into_iter().map(|one| one.shutdown(GRACE))).await {
+    for stopped in futures_util::future::join_all(running.into_iter().map(|one| one.shutdown(GRACE))).await {
         ensure!(stopped?.in_time, "a handler took longer than the grace time");
     }
     Ok(headwater.close().await?)

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use headwater::store::{Activity, Beat, Pulse};
+use headwater::store::{Served, Signal};
 use headwater::{
     GroupName, Headwater, OpenOptions, Owner, Start, SubscriptionState, TopicName, TopicSettings,
 };
@@ -22,6 +22,7 @@ const INSTANCES: usize = 500;
 const STORES: usize = 25;
 const INTERVAL: Duration = Duration::from_secs(2);
 const TIMEOUT: Duration = Duration::from_secs(8);
+const SILENT_FOR: Duration = Duration::from_secs(15);
 
 #[derive(Debug, Default)]
 struct Seen {
@@ -47,10 +48,10 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
         for instance in 0..INSTANCES / STORES {
             let (shared, seen) = (shared.clone(), Arc::clone(&seen));
             let owner = Owner::new(format!("instance-{store}-{instance}"))?;
-            let beat = Beat { subscription_id: subscription.subscription_id, activity: Activity::default() };
+            let served = Served::new(subscription.subscription_id);
             let offset = INTERVAL / 3 * u32::try_from(store * INSTANCES / STORES + instance)?
                 / u32::try_from(INSTANCES)?;
-            tasks.spawn(async move { keep_beating(&shared, &owner, beat, offset, &seen).await });
+            tasks.spawn(async move { keep_beating(&shared, &owner, served, offset, &seen).await });
         }
     }
     progress(&format!("{INSTANCES} instances of one group beat every {:?}", INTERVAL / 3));
@@ -83,17 +84,17 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     ])
 }
 
-async fn keep_beating(headwater: &Headwater, owner: &Owner, beat: Beat, offset: Duration, seen: &Seen) {
+async fn keep_beating(headwater: &Headwater, owner: &Owner, served: Served, offset: Duration, seen: &Seen) {
     tokio::time::sleep(offset).await;
     let mut every = tokio::time::interval(INTERVAL / 3);
     every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         every.tick().await;
         let start = Instant::now();
-        match headwater.store().beat(owner, &[beat]).await {
-            Ok(pulses) => {
+        match headwater.store().heartbeat(owner, Some(SILENT_FOR), &[served]).await {
+            Ok(answer) => {
                 seen.taken.lock().expect("no panic while held").push(start.elapsed());
-                if pulses != [Pulse::Active] {
+                if answer.signals != [Signal::Active] {
                     seen.not_active.fetch_add(1, Ordering::Relaxed);
                 }
             }

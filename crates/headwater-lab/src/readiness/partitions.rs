@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use headwater::store::{Activity, Beat, ClaimRequest, Settlement, SubscriptionId, Topic, TopicStatus, Want};
+use headwater::store::{ClaimRequest, Served, Settlement, SubscriptionId, Topic, TopicStatus, Want};
 use headwater::{
     Clock, GroupName, Headwater, ManualClock, NewMessage, OpenOptions, Owner, Partition, Start, Storage,
     SubscriptionState, TopicName, TopicSettings,
@@ -52,15 +52,15 @@ async fn days(headwater: &Headwater, clock: &ManualClock) -> Result<Vec<Judged>>
     let living = store.subscribe(&name, &GroupName::new("living")?, Start::Now).await?;
     let dead = store.subscribe(&name, &GroupName::new("dead")?, Start::Now).await?;
     let owner = Owner::new("the lab")?;
-    let beat = |subscription_id| Beat { subscription_id, activity: Activity::default() };
-    store.beat(&owner, &[beat(living.subscription_id), beat(dead.subscription_id)]).await?;
+    let served = [&living, &dead].map(|one| Served::new(one.subscription_id));
+    store.heartbeat(&owner, None, &served).await?;
     progress("ten simulated days");
     let (mut ahead_least, mut created, mut dropped, mut stored_most) = (u64::MAX, 0, 0, 0);
     for hour in 0..DAYS * 24 {
         store.publish(&name, &vec![NewMessage::new(vec![b'x'; 64]); PER_HOUR]).await?;
         store.maintain().await?;
         consume(headwater, living.subscription_id, &owner).await?;
-        store.beat(&owner, &[beat(living.subscription_id)]).await?;
+        store.heartbeat(&owner, None, &served[..1]).await?;
         store.detect_dead().await?;
         clean(headwater, &topic).await?;
         let kept = store.keep_partitions(topic.topic_id).await?;
@@ -75,7 +75,7 @@ async fn days(headwater: &Headwater, clock: &ManualClock) -> Result<Vec<Judged>>
             clock.advance(HOUR / STEPS_PER_HOUR);
             clean(headwater, &topic).await?;
             if step % (STEPS_PER_HOUR / 2) == 0 {
-                store.beat(&owner, &[beat(living.subscription_id)]).await?;
+                store.heartbeat(&owner, None, &served[..1]).await?;
                 store.detect_dead().await?;
             }
         }

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use futures::future::try_join_all;
+use futures_util::future::try_join_all;
 use headwater::store::{Namespace, StoreUrl};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::heart::{BEAT_MAX, in_time};
+use super::heart::{HEARTBEAT_MAX, in_time};
 use super::pull::InUse;
 use crate::error::{Error, ErrorKind, Result};
 use crate::handler::{HandlerRun, Said};
@@ -159,7 +159,7 @@ impl Batch {
             tokio::time::sleep_until(held_since + lease_for / 3).await;
             loop {
                 let asked_at = Instant::now();
-                let limit = BEAT_MAX.min(ends_at.saturating_duration_since(asked_at));
+                let limit = HEARTBEAT_MAX.min(ends_at.saturating_duration_since(asked_at));
                 let asked = in_time(limit, store.extend(std::slice::from_ref(&id), lease_for)).await;
                 let pause = match asked.and_then(|mut answers| answers.remove(0)) {
                     Ok(()) => {

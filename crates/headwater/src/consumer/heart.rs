@@ -1,9 +1,8 @@
-//! What a process says of itself, over and over: that it lives, so that its leases are its own, and which subscriptions it
-//! serves, so that they live.
+//! The heartbeat of a process: that it lives, so that its leases are its own, and which subscriptions it serves, so that they
+//! live. One call for everything in the process, and the answer says how each subscription is.
 //!
-//! Each is one call for everything in the process. The answer to the second says how each subscription is. Ten failures in
-//! a row hold everything back until one succeeds: a process that is cut off from the database must not go on with
-//! messages that others have by then.
+//! Ten failures in a row hold everything back until one succeeds: a process that is cut off from the database must not continue
+//! with messages that others have by then.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,11 +18,11 @@ use super::runtime::Runtime;
 use super::standing::EndReason;
 use crate::error::{Error, ErrorKind, Result, no_panic};
 use crate::limits::{DELAY_MAX, HEARTBEAT_FAILURES_MAX, WATCH_EVERY};
-use crate::store::{Beat, Pulse};
+use crate::store::Signal;
 use crate::subscription::{SubscriptionId, SubscriptionState};
 
 /// How long a heartbeat may take.
-pub(crate) const BEAT_MAX: Duration = Duration::from_secs(5);
+pub(crate) const HEARTBEAT_MAX: Duration = Duration::from_secs(5);
 /// How long a read that a heartbeat brings up may take.
 const READ_MAX: Duration = Duration::from_secs(2);
 /// How soon after one heartbeat another may be asked for out of turn.
@@ -51,9 +50,9 @@ impl Look {
     }
 }
 
-/// How often an owner beats. It is also how often others are looked at, so that a dead one is noticed within
-/// `silent_for` and one beat: four, because with two that were 22 s by default.
-fn beat_every(silent_for: Duration) -> Duration {
+/// How often an owner that is judged by its silence sends a heartbeat. It is also how often others are examined, so that a dead
+/// one is noticed within `silent_for` and one heartbeat: four, because with two that were 22 s by default.
+fn every(silent_for: Duration) -> Duration {
     silent_for / 4
 }
 
@@ -61,7 +60,7 @@ fn beat_every(silent_for: Duration) -> Duration {
 pub(crate) async fn run(runtime: Weak<Runtime>, silent_for: Option<Duration>) {
     let (watching, begun) = (Weak::clone(&runtime), Notify::new());
     tokio::select! {
-        () = beat(runtime, silent_for, &begun) => {}
+        () = send(runtime, silent_for, &begun) => {}
         () = watch(watching, &begun) => {}
     }
 }
@@ -72,7 +71,7 @@ async fn watch(runtime: Weak<Runtime>, begun: &Notify) {
     begun.notified().await;
     loop {
         let Some(alive) = runtime.upgrade().filter(|runtime| !runtime.settler.is_gone()) else { return };
-        match in_time(BEAT_MAX, alive.store.take_over(&alive.owner)).await {
+        match in_time(HEARTBEAT_MAX, alive.store.take_over(&alive.owner)).await {
             // Whose leases ended by it, the store has said.
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::Closed => return,
@@ -84,91 +83,175 @@ async fn watch(runtime: Weak<Runtime>, begun: &Notify) {
     }
 }
 
-/// Beats until the runtime is gone or serves no group, on the thread for leases: blocked handlers silence no process. Only its own
-/// calls are made here; what it wants to know besides is read on the program's runtime, and nothing waits for that.
-async fn beat(runtime: Weak<Runtime>, silent_for: Option<Duration>, begun: &Notify) {
-    let mut owner = silent_for.map(OwnerBeat::new);
-    let mut groups = GroupBeat::new();
+/// Sends heartbeats until the runtime is gone or serves no group, on the thread for leases: blocked handlers silence no process. Only
+/// its own calls are made here; what it wants to know besides is read on the program's runtime, and nothing waits for that.
+async fn send(runtime: Weak<Runtime>, silent_for: Option<Duration>, begun: &Notify) {
+    let mut heart = Heart::new(silent_for);
     loop {
         let Some(alive) = runtime.upgrade().filter(|runtime| !runtime.settler.is_gone()) else { return };
-        let mut told = Ok(());
-        if let Some(owner) = owner.as_mut().filter(|owner| Instant::now() >= owner.due_at) {
-            told = owner.beat(&alive).await;
-            if owner.in_touch_since.is_some() {
+        let mut sent = Ok(());
+        if heart.is_due(&alive.groups()) {
+            sent = heart.send(&alive).await;
+            if heart.in_touch_since.is_some() && silent_for.is_some() {
                 begun.notify_one();
             }
-        }
-        if told.is_ok() && groups.is_due(&alive.groups()) {
-            told = groups.beat(&alive).await;
         }
         // Handlers of a dropped consumer go on, and so does this.
         let (ends, look) = (alive.heart_may_end(), Arc::clone(&alive.look));
         drop(alive);
-        if ends || told == Err(Closed) {
+        if ends || sent == Err(Closed) {
             return;
         }
-        let next_at = owner.as_ref().map_or(groups.next_at(), |owner| owner.due_at.min(groups.next_at()));
         tokio::select! {
-            () = tokio::time::sleep_until(next_at) => {}
-            () = look.asked.notified() => groups.asked(look.urgent.swap(false, Ordering::SeqCst)),
+            () = tokio::time::sleep_until(heart.next_at()) => {}
+            () = look.asked.notified() => heart.asked(look.urgent.swap(false, Ordering::SeqCst)),
         }
     }
 }
 
-/// The store was closed: there is nobody to tell.
+/// The store was closed: no heartbeat follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Closed;
 
-/// Says that the owner is alive, four times per `silent_for`.
+/// When the next heartbeat is due, and how the last ones went.
 ///
-/// Others are judged only by whoever was itself in touch with the database all the time: after an outage everybody looks
-/// silent, and gets as long to speak up as it may be silent before anyone is taken for dead.
-struct OwnerBeat {
-    silent_for: Duration,
+/// Only an owner that was itself in touch with the database all the time judges others: after an outage all of them
+/// seem silent, and get as long to speak up as they may be silent before any is taken for dead.
+struct Heart {
+    /// How long the owner may be silent before its leases end; without, they last until their deadlines.
+    silent_for: Option<Duration>,
     due_at: Instant,
-    /// Since when every beat came in time.
+    sent_at: Option<Instant>,
+    /// A heartbeat was asked for out of turn: since when, and whether in any case.
+    asked: Option<(Instant, bool)>,
+    /// Since when every heartbeat came in time.
     in_touch_since: Option<Instant>,
     /// By a clock that no step moves, and by one that also counts while the machine sleeps.
-    beaten_at: (Instant, SystemTime),
-    reading: Reading,
+    answered_at: (Instant, SystemTime),
+    failures: u32,
+    lag: Reading,
+    settings: Reading,
+    settings_due_at: Instant,
 }
 
-impl OwnerBeat {
-    fn new(silent_for: Duration) -> Self {
-        OwnerBeat {
+impl Heart {
+    fn new(silent_for: Option<Duration>) -> Self {
+        Heart {
             silent_for,
             due_at: Instant::now(),
+            sent_at: None,
+            asked: None,
             in_touch_since: None,
-            beaten_at: both_clocks(),
-            reading: Reading::default(),
+            answered_at: both_clocks(),
+            failures: 0,
+            lag: Reading::default(),
+            settings: Reading::default(),
+            settings_due_at: Instant::now(),
         }
     }
 
-    async fn beat(&mut self, runtime: &Runtime) -> Result<(), Closed> {
-        let silent_for = self.silent_for;
+    /// The state of a subscription is wanted, or a new one is served.
+    fn asked(&mut self, urgent: bool) {
+        let urgent_before = self.asked.is_some_and(|(_, urgent)| urgent);
+        self.asked = Some((Instant::now(), urgent || urgent_before));
+    }
+
+    /// When it may be due.
+    fn next_at(&self) -> Instant {
+        let soonest = self.sent_at.map_or_else(Instant::now, |at| at + LOOK_AGAIN);
+        self.asked.map_or(self.due_at, |_| self.due_at.min(soonest))
+    }
+
+    /// Whether it is time. What was asked may be known by now: claims say how subscriptions are, too.
+    fn is_due(&mut self, groups: &[Arc<Group>]) -> bool {
+        let now = Instant::now();
+        if now < self.next_at() {
+            return false;
+        }
+        let Some((since, urgent)) = self.asked.take() else { return true };
+        let in_the_dark =
+            |group: &Arc<Group>| group.leases.held() > 0 && !group.standing.has_heard_since(since);
+        urgent || now >= self.due_at || groups.iter().any(in_the_dark)
+    }
+
+    async fn send(&mut self, runtime: &Runtime) -> Result<(), Closed> {
+        let groups = runtime.groups();
+        // What is asked from here on is asked again.
+        (self.sent_at, self.asked) = (Some(Instant::now()), None);
+        let judging = self.judging();
+        if judging.is_some() || !runtime.served(&groups).is_empty() {
+            let answer = in_time(HEARTBEAT_MAX, runtime.heartbeat(&groups, judging)).await;
+            if answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Closed) {
+                return Err(Closed);
+            }
+            if self.hear(answer, &groups) {
+                self.read(runtime, &groups);
+            }
+        }
+        let interval = interval_of(&groups);
+        let pause = self.silent_for.map_or(interval, |silent_for| interval.min(every(silent_for)));
+        let pause = if self.failures == 0 { pause } else { retry_after(pause * 3) };
+        // Never later than said: a third of the interval leaves room for two that fail.
+        self.due_at = Instant::now() + pause.mul_f64(0.8 + 0.2 * rand::random::<f64>());
+        Ok(())
+    }
+
+    /// By which silence others are judged, if the owner is.
+    fn judging(&mut self) -> Option<Duration> {
+        let silent_for = self.silent_for?;
         // The longer of both: a clock that steps back hides no gap, and a sleep is one.
-        let (at, shown) = self.beaten_at;
+        let (at, shown) = self.answered_at;
         if at.elapsed().max(shown.elapsed().unwrap_or_default()) > silent_for / 2 {
             self.in_touch_since = None;
         }
         let in_touch = self.in_touch_since.is_some_and(|at| at.elapsed() >= silent_for);
-        let judged = if in_touch { silent_for } else { DELAY_MAX };
-        let pause = match in_time(BEAT_MAX, runtime.store.heartbeat(&runtime.owner, judged)).await {
-            // Whose leases ended by it, the store has said.
-            Ok(_) => {
-                self.beaten_at = both_clocks();
-                self.in_touch_since.get_or_insert(self.beaten_at.0);
-                self.reading.start(runtime, |runtime| async move { runtime.measure_lag().await });
-                beat_every(silent_for)
-            }
-            Err(error) if error.kind() == ErrorKind::Closed => return Err(Closed),
+        Some(if in_touch { silent_for } else { DELAY_MAX })
+    }
+
+    /// Acts on the answer: each group hears how its subscription is; failures in a row hold all of them back. False if it was
+    /// one.
+    fn hear(&mut self, answer: Result<Vec<(SubscriptionId, Signal)>>, groups: &[Arc<Group>]) -> bool {
+        let signals: HashMap<SubscriptionId, Signal> = match answer {
+            Ok(signals) => signals.into_iter().collect(),
             Err(error) => {
-                tracing::warn!(%error, "the heartbeat failed, trying again");
-                retry_after(silent_for)
+                self.failures = self.failures.saturating_add(1);
+                tracing::warn!(%error, failures = self.failures, "the heartbeat failed, trying again");
+                if self.failures >= HEARTBEAT_FAILURES_MAX {
+                    let news = groups.iter().filter(|group| group.suspend()).count();
+                    if news > 0 {
+                        tracing::warn!(
+                            groups = news,
+                            "out of touch with the database: handing out nothing until a heartbeat succeeds"
+                        );
+                    }
+                }
+                return false;
             }
         };
-        self.due_at = Instant::now() + pause;
-        Ok(())
+        self.failures = 0;
+        self.answered_at = both_clocks();
+        self.in_touch_since.get_or_insert(self.answered_at.0);
+        for group in groups {
+            group.unsuspend();
+            if let Some(signal) = signals.get(&group.subscription.subscription_id) {
+                hear_signal(group, signal);
+            }
+        }
+        true
+    }
+
+    /// Starts reading what may have changed since: how far behind groups are, and, less often, what operators have altered.
+    fn read(&mut self, runtime: &Runtime, groups: &[Arc<Group>]) {
+        if self.silent_for.is_some() {
+            self.lag.start(runtime, |runtime| async move { runtime.measure_lag().await });
+        }
+        let now = Instant::now();
+        if now >= self.settings_due_at {
+            self.settings_due_at = now + interval_of(groups).mul_f64(0.8);
+            let groups = groups.to_vec();
+            self.settings
+                .start(runtime, move |runtime| async move { learn_settings(&runtime, &groups).await });
+        }
     }
 }
 
@@ -210,107 +293,7 @@ fn retry_after(interval: Duration) -> Duration {
     (interval / 10).min(Duration::from_secs(1))
 }
 
-/// Says which subscriptions are served, and hears how they are.
-struct GroupBeat {
-    due_at: Instant,
-    beaten_at: Option<Instant>,
-    /// Somebody asked out of turn: since when, and whether in any case.
-    asked: Option<(Instant, bool)>,
-    failures: u32,
-    reading: Reading,
-}
-
-impl GroupBeat {
-    fn new() -> Self {
-        GroupBeat {
-            due_at: Instant::now(),
-            beaten_at: None,
-            asked: None,
-            failures: 0,
-            reading: Reading::default(),
-        }
-    }
-
-    /// Somebody wants to know how a subscription is, or a new one is served.
-    fn asked(&mut self, urgent: bool) {
-        let urgent_before = self.asked.is_some_and(|(_, urgent)| urgent);
-        self.asked = Some((Instant::now(), urgent || urgent_before));
-    }
-
-    /// When to look whether it is due.
-    fn next_at(&self) -> Instant {
-        let soonest = self.beaten_at.map_or_else(Instant::now, |at| at + LOOK_AGAIN);
-        self.asked.map_or(self.due_at, |_| self.due_at.min(soonest))
-    }
-
-    /// Whether it is time. Whoever asked may know by now: claims say how subscriptions are, too.
-    fn is_due(&mut self, groups: &[Arc<Group>]) -> bool {
-        let now = Instant::now();
-        if now < self.next_at() {
-            return false;
-        }
-        let Some((since, urgent)) = self.asked.take() else { return true };
-        let in_the_dark =
-            |group: &Arc<Group>| group.leases.held() > 0 && !group.standing.has_heard_since(since);
-        urgent || now >= self.due_at || groups.iter().any(in_the_dark)
-    }
-
-    async fn beat(&mut self, runtime: &Runtime) -> Result<(), Closed> {
-        let groups = runtime.groups();
-        // Whatever is asked from here on is asked again.
-        (self.beaten_at, self.asked) = (Some(Instant::now()), None);
-        if !groups.is_empty() {
-            let answer = in_time(BEAT_MAX, runtime.tell(&groups)).await;
-            if answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Closed) {
-                return Err(Closed);
-            }
-            if self.hear(answer, &groups) {
-                let groups = groups.clone();
-                self.reading
-                    .start(runtime, move |runtime| async move { learn_settings(&runtime, &groups).await });
-            }
-        }
-        let interval = interval_of(&groups);
-        let pause = if self.failures == 0 { interval } else { retry_after(interval * 3) };
-        // Never later than said: a third of the interval leaves room for two that fail.
-        self.due_at = Instant::now() + pause.mul_f64(0.8 + 0.2 * rand::random::<f64>());
-        Ok(())
-    }
-
-    /// Acts on the answer: each group hears how its subscription is; failures in a row hold all of them back. False if it was
-    /// one.
-    fn hear(&mut self, answer: Result<(Vec<Beat>, Vec<Pulse>)>, groups: &[Arc<Group>]) -> bool {
-        let (beats, pulses) = match answer {
-            Ok(answer) => answer,
-            Err(error) => {
-                self.failures = self.failures.saturating_add(1);
-                tracing::warn!(%error, failures = self.failures, "telling which groups live failed, trying again");
-                if self.failures >= HEARTBEAT_FAILURES_MAX {
-                    let news = groups.iter().filter(|group| group.suspend()).count();
-                    if news > 0 {
-                        tracing::warn!(
-                            groups = news,
-                            "out of touch with the database: handing out nothing until a heartbeat succeeds"
-                        );
-                    }
-                }
-                return false;
-            }
-        };
-        self.failures = 0;
-        let pulses: HashMap<SubscriptionId, Pulse> =
-            beats.iter().map(|beat| beat.subscription_id).zip(pulses).collect();
-        for group in groups {
-            group.unsuspend();
-            if let Some(pulse) = pulses.get(&group.subscription.subscription_id) {
-                hear_pulse(group, pulse);
-            }
-        }
-        true
-    }
-}
-
-/// What operators have altered of a topic or a group holds from here on: how often to beat, how long leases last, how
+/// What operators have altered of a topic or a group holds from here on: how often heartbeats are sent, how long leases last, how
 /// messages are tried again. One read for all.
 async fn learn_settings(runtime: &Runtime, groups: &[Arc<Group>]) -> Result<()> {
     let served: Vec<SubscriptionId> = groups.iter().map(|group| group.subscription.subscription_id).collect();
@@ -324,16 +307,16 @@ async fn learn_settings(runtime: &Runtime, groups: &[Arc<Group>]) -> Result<()> 
     Ok(())
 }
 
-fn hear_pulse(group: &Group, pulse: &Pulse) {
-    match pulse {
-        Pulse::Active => {
+fn hear_signal(group: &Group, signal: &Signal) {
+    match signal {
+        Signal::Active => {
             if group.standing.set_dead(false) | group.standing.is_paused() {
                 // A claim says whether that is still so: this answer may be older than a pause.
                 group.leases.wake();
             }
             group.standing.heard();
         }
-        Pulse::Resurrected(missed) => {
+        Signal::Resurrected(missed) => {
             let (topic, name) = (&group.subscription.topic.name, &group.subscription.group);
             let range = missed.range.map(|(first, last)| format!("{first}..={last}"));
             tracing::warn!(
@@ -344,13 +327,13 @@ fn hear_pulse(group: &Group, pulse: &Pulse) {
             group.standing.heard();
             group.leases.wake();
         }
-        Pulse::Paused => {
+        Signal::Paused => {
             if group.hear(SubscriptionState::Paused) {
                 group.leases.wake();
             }
         }
-        Pulse::Cancelled => group.end(EndReason::Cancelled),
-        Pulse::Gone => group.end(EndReason::Gone),
+        Signal::Cancelled => group.end(EndReason::Cancelled),
+        Signal::Gone => group.end(EndReason::Gone),
     }
 }
 
@@ -370,9 +353,9 @@ mod rules {
 
     #[test]
     fn a_dead_process_is_noticed_within_twenty_seconds_and_three_lost_beats_are_no_death() {
-        let longest = SILENT_FOR + beat_every(SILENT_FOR);
+        let longest = SILENT_FOR + every(SILENT_FOR);
         assert!(longest < Duration::from_secs(20), "{longest:?}");
-        assert!(beat_every(SILENT_FOR) * 3 < SILENT_FOR);
-        assert!(BEAT_MAX * 2 < SILENT_FOR, "between one beat and the next");
+        assert!(every(SILENT_FOR) * 3 < SILENT_FOR);
+        assert!(HEARTBEAT_MAX * 2 < SILENT_FOR, "between one heartbeat and the next");
     }
 }

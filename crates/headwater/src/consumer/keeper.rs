@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::heart::{BEAT_MAX, in_time};
+use super::heart::{HEARTBEAT_MAX, in_time};
 use super::runtime::Runtime;
 use crate::lease::LeaseId;
 
@@ -53,7 +53,7 @@ async fn look_after(runtime: &Runtime) {
     for (lease_for, leases) in due {
         // Its time counts from before the call, so never longer than in the store.
         let asked_at = Instant::now();
-        let answers = match in_time(BEAT_MAX, runtime.store.extend(&leases, lease_for)).await {
+        let answers = match in_time(HEARTBEAT_MAX, runtime.store.extend(&leases, lease_for)).await {
             Ok(answers) => answers,
             Err(error) => {
                 // Still due: the next rounds try again while the lease lasts.

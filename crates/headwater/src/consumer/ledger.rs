@@ -8,7 +8,7 @@ use std::sync::Mutex;
 
 use super::group::Group;
 use crate::observe::metrics::Counted;
-use crate::store::Beat;
+use crate::store::Served;
 use crate::subscription::{Activity, SubscriptionId};
 
 /// One owner's.
@@ -39,11 +39,11 @@ impl Ledger {
     }
 
     /// The store knows it.
-    pub(crate) fn told(&self, beats: &[Beat]) {
+    pub(crate) fn told(&self, served: &[Served]) {
         let mut entries = self.0.lock().expect("no panic while held");
-        for beat in beats {
-            if let Some(entry) = entries.get_mut(&beat.subscription_id) {
-                entry.told = beat.activity;
+        for one in served {
+            if let Some(entry) = entries.get_mut(&one.subscription_id) {
+                entry.told = one.activity;
             }
         }
     }

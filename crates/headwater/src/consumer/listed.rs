@@ -18,7 +18,7 @@ use tokio::sync::{Mutex, MutexGuard, Notify};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::heart::{BEAT_MAX, in_time};
+use super::heart::{HEARTBEAT_MAX, in_time};
 use crate::error::{Error, ErrorKind, Result, no_panic};
 use crate::lease::{Lease, LeaseId, OffsetRange};
 use crate::lease_thread::LeaseThread;
@@ -194,7 +194,7 @@ impl Drop for List {
         // The task holds the thread, which would end under it with its last holder.
         let thread = Arc::clone(&self.thread);
         self.thread.spawn(async move {
-            if let Err(error) = in_time(BEAT_MAX, listed.lock().await.give_back()).await {
+            if let Err(error) = in_time(HEARTBEAT_MAX, listed.lock().await.give_back()).await {
                 not_given_back(&error);
             }
             drop(thread);
@@ -209,7 +209,8 @@ async fn watch(list: Weak<Mutex<Listed>>, left: Arc<Notify>) {
         let again_at = {
             let mut listed = listed.lock().await;
             // Bounded, because it holds the list. What was given back of it by then stays so, and the next try does the rest.
-            let result = if listed.is_old() { in_time(BEAT_MAX, listed.give_back()).await } else { Ok(()) };
+            let result =
+                if listed.is_old() { in_time(HEARTBEAT_MAX, listed.give_back()).await } else { Ok(()) };
             match result {
                 Ok(()) => listed.old_at(),
                 Err(error) => {

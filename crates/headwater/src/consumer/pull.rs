@@ -19,7 +19,7 @@ use crate::limits::{DELAY_MAX, SAFETY_POLL};
 use crate::message::{Message, Offset};
 use crate::name::Owner;
 use crate::observe::metrics::GroupMetrics;
-use crate::store::{FetchBound, Pulse, Store};
+use crate::store::{FetchBound, Signal, Store};
 use crate::subscription::{Subscription, SubscriptionState};
 
 /// Takes batches one by one, for programs that drive themselves; [`ConsumerBuilder::run`](super::ConsumerBuilder::run) does the rest.
@@ -225,14 +225,14 @@ impl Consumer {
 pub(super) async fn revive(runtime: &Runtime, group: &Arc<Group>) -> Result<()> {
     let subscription = &group.subscription;
     let (topic, name) = (&subscription.topic.name, &subscription.group);
-    match runtime.tell(std::slice::from_ref(group)).await?.1.pop() {
-        Some(Pulse::Cancelled) => Err(cancelled(subscription)),
-        Some(Pulse::Gone) => Err(Error::no_such_subscription(topic.as_str(), name.as_str())),
-        Some(Pulse::Resurrected(missed)) => {
+    match runtime.tell(group).await? {
+        Some(Signal::Cancelled) => Err(cancelled(subscription)),
+        Some(Signal::Gone) => Err(Error::no_such_subscription(topic.as_str(), name.as_str())),
+        Some(Signal::Resurrected(missed)) => {
             tracing::warn!(%topic, group = %name, missed = missed.count, "the group was dead and lives again");
             Ok(())
         }
-        Some(Pulse::Active | Pulse::Paused) | None => Ok(()),
+        Some(Signal::Active | Signal::Paused) | None => Ok(()),
     }
 }
 

@@ -13,19 +13,21 @@ use uuid::Uuid;
 
 use super::feed::Feed;
 use super::group::Group;
-use super::heart::{BEAT_MAX, Look, in_time};
+use super::heart::{HEARTBEAT_MAX, Look, in_time};
 use super::idle::Idle;
 use super::ledger::Ledger;
 use super::settler::Settler;
 use super::{heart, keeper};
 use crate::error::Result;
 use crate::lease_thread::LeaseThread;
+use crate::limits::DELAY_MAX;
 use crate::maintain::{Maintaining, Maintenance, MaintenancePreset};
 use crate::name::{Owner, TopicName};
-use crate::store::{Beat, Pulse, Store};
+use crate::store::{Served, Signal, Store};
+use crate::subscription::SubscriptionId;
 use crate::topic::TopicId;
 
-/// How long an owner may be silent before its leases are handed on. It beats four times in that time.
+/// How long an owner may be silent before its leases are handed on. It sends four heartbeats in that time.
 pub(crate) const SILENT_FOR: Duration = Duration::from_secs(15);
 
 /// How long the last consumer's end waits for a step of upkeep that is under way.
@@ -123,8 +125,8 @@ impl Runtime {
         } else {
             // It begins with everybody in the list.
             let (this, silent_for) = (Weak::clone(&self.this), self.silent_for);
-            let beat = move || heart::run(Weak::clone(&this), silent_for);
-            *heart = Some(self.thread.spawn_watched("heart", beat));
+            let run = move || heart::run(Weak::clone(&this), silent_for);
+            *heart = Some(self.thread.spawn_watched("heart", run));
         }
         let mut maintaining = self.maintaining.lock().expect("no panic while held");
         if let (None, Some(preset)) = (&*maintaining, self.maintenance) {
@@ -148,7 +150,7 @@ impl Runtime {
             }
             if let Some(heart) = heart {
                 heart.abort();
-                // Ended for certain, so that no beat follows the departure.
+                // Ended for certain, so that no heartbeat follows the departure.
                 let _ = heart.await;
             }
             if clean {
@@ -162,7 +164,7 @@ impl Runtime {
 
     /// Tells what a group has done since the last heartbeat: none follows.
     async fn last_word(&self, group: &Arc<Group>) {
-        if let Err(error) = in_time(BEAT_MAX, self.tell(std::slice::from_ref(group))).await {
+        if let Err(error) = in_time(HEARTBEAT_MAX, self.tell(group)).await {
             tracing::debug!(%error, "what was done since the last heartbeat is not told");
         }
     }
@@ -176,28 +178,41 @@ impl Runtime {
         }
     }
 
-    /// Says that these groups are served, and what was done for them. Answers what was said, and how each is.
-    pub(crate) async fn tell(&self, groups: &[Arc<Group>]) -> Result<(Vec<Beat>, Vec<Pulse>)> {
-        let beats = self.beats_of(groups);
-        if beats.is_empty() {
-            return Ok((beats, Vec::new()));
-        }
-        let pulses = self.store.beat(&self.owner, &beats).await?;
-        self.ledger.told(&beats);
-        Ok((beats, pulses))
+    /// Says that the owner lives and serves these groups and no others, and what was done for them. Answers how each is.
+    pub(crate) async fn heartbeat(
+        &self,
+        groups: &[Arc<Group>],
+        silent_for: Option<Duration>,
+    ) -> Result<Vec<(SubscriptionId, Signal)>> {
+        let served = self.served(groups);
+        // Whose leases ended by it, the store has logged.
+        let signals = self.store.heartbeat(&self.owner, silent_for, &served).await?.signals;
+        self.ledger.told(&served);
+        Ok(served.iter().map(|one| one.subscription_id).zip(signals).collect())
     }
 
-    /// One word per subscription: a group may run twice in one process, and counts once.
-    pub(super) fn beats_of(&self, groups: &[Arc<Group>]) -> Vec<Beat> {
-        let mut beats: Vec<Beat> = Vec::new();
+    /// A heartbeat out of turn, which also says that this group is served: of a group that ends, or is to live again.
+    pub(super) async fn tell(&self, group: &Arc<Group>) -> Result<Option<Signal>> {
+        let mut groups = self.groups();
+        groups.push(Arc::clone(group));
+        // It ends no leases.
+        let silent_for = self.silent_for.map(|_| DELAY_MAX);
+        let signals = self.heartbeat(&groups, silent_for).await?;
+        let own = group.subscription.subscription_id;
+        Ok(signals.into_iter().find(|(id, _)| *id == own).map(|(_, signal)| signal))
+    }
+
+    /// Each subscription once: a group may run twice in one process.
+    pub(super) fn served(&self, groups: &[Arc<Group>]) -> Vec<Served> {
+        let mut served: Vec<Served> = Vec::new();
         let is_served = |group: &&Arc<Group>| group.standing.ended().is_none() && group.standing.is_used();
         for group in groups.iter().filter(is_served) {
             let subscription_id = group.subscription.subscription_id;
-            if beats.iter().all(|beat| beat.subscription_id != subscription_id) {
-                beats.push(Beat { subscription_id, activity: self.ledger.activity(group) });
+            if served.iter().all(|one| one.subscription_id != subscription_id) {
+                served.push(Served { subscription_id, activity: self.ledger.activity(group) });
             }
         }
-        beats
+        served
     }
 
     /// Forgets a group, without waiting for anything.

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures::FutureExt;
+use futures_util::FutureExt;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
 

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use futures::FutureExt;
+use futures_util::FutureExt;
 use tokio::time::Instant;
 use tracing::{Instrument, Span};
 
@@ -221,7 +221,7 @@ impl HandlerGuard {
         on_wait: impl FnOnce(),
         mut handling: Pin<&mut impl Future<Output = Result<T, Box<dyn Any + Send>>>>,
     ) -> Ended<T> {
-        let done = match (futures::poll!(handling.as_mut()), self.timeout) {
+        let done = match (futures_util::poll!(handling.as_mut()), self.timeout) {
             (Poll::Ready(done), _) => done,
             (Poll::Pending, None) => {
                 on_wait();

@@ -5,7 +5,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures::FutureExt;
+use futures_util::FutureExt;
 use tokio::time::Instant;
 
 use super::chores::Chores;

@@ -75,7 +75,7 @@ pub mod wake;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
-use futures::FutureExt;
+use futures_util::FutureExt;
 
 pub use case::{Case, Scene};
 pub use harness::{ForeignPlace, Harness};

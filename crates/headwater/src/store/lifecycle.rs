@@ -60,15 +60,6 @@ pub trait Lifecycle {
         behind_max: Option<u64>,
     ) -> Result<Resurrected>;
 
-    /// A process says that it is alive and serves these subscriptions; one statement for all. Answers in their order how
-    /// each is. A dead one is resurrected. A paused one stays so, and is stamped too. Cancelled and unknown ones
-    /// are told and nothing changes.
-    ///
-    /// Hundreds of processes of one group never queue on its row: it is written only if its stamp is older than a
-    /// quarter of the topic's interval, and skipped if another is writing it. What a process tells of itself is a
-    /// row of its own. The time is the database's.
-    async fn beat(&self, owner: &Owner, beats: &[Beat]) -> Result<Vec<Pulse>>;
-
     /// The owner proves that its process lives, and ends the leases of processes that have ended, long before they are silent for
     /// too long: as [`super::Store::heartbeat`] ends them. Returns how many leases ended. Call it about every half second
     /// beside the heartbeat; while nothing has ended it only reads.
@@ -120,18 +111,34 @@ pub trait Lifecycle {
     async fn acks(&self, topic: &TopicName, offset: Offset) -> Result<Vec<Ack>>;
 }
 
-/// A process's word that it serves a subscription.
+/// A subscription that an owner serves.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Beat {
+pub struct Served {
     /// The subscription.
     pub subscription_id: SubscriptionId,
-    /// What the process has done for it.
+    /// What the owner has done for it.
     pub activity: Activity,
 }
 
-/// How a subscription is, as told to a process that serves it.
+impl Served {
+    /// A subscription for which nothing was done yet.
+    pub fn new(subscription_id: SubscriptionId) -> Self {
+        Served { subscription_id, activity: Activity::default() }
+    }
+}
+
+/// The answer to a heartbeat.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Heartbeat {
+    /// How many leases of other owners ended by it.
+    pub ended: u64,
+    /// How each subscription is that the owner serves, in their order.
+    pub signals: Vec<Signal>,
+}
+
+/// How a subscription is, for an owner that serves it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Pulse {
+pub enum Signal {
     /// Go on.
     Active,
     /// It was dead and is active again since this heartbeat; this is what it missed.
@@ -224,13 +231,13 @@ pub struct Ack {
 }
 
 /// A state for the answers of processes.
-impl Pulse {
+impl Signal {
     /// The pulse of a stored state.
     pub(crate) fn of(state: SubscriptionState) -> Self {
         match state {
-            SubscriptionState::Active | SubscriptionState::Dead => Pulse::Active,
-            SubscriptionState::Paused => Pulse::Paused,
-            SubscriptionState::Cancelled => Pulse::Cancelled,
+            SubscriptionState::Active | SubscriptionState::Dead => Signal::Active,
+            SubscriptionState::Paused => Signal::Paused,
+            SubscriptionState::Cancelled => Signal::Cancelled,
         }
     }
 }

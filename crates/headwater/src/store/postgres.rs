@@ -20,13 +20,12 @@ use crate::name::{GroupName, Owner, TopicName, check_name};
 use crate::namespace::Namespace;
 use crate::settle::Settlement;
 use crate::store::wake::Hub;
-use crate::store::{FetchBound, Fetched, Finding, Maintained, OpenOptions, Store, Wake};
+use crate::store::{FetchBound, Fetched, Finding, Heartbeat, Maintained, OpenOptions, Served, Store, Wake};
 use crate::subscription::{Outstanding, Start, Subscription, SubscriptionId, SubscriptionStatus};
 use crate::topic::{Topic, TopicId, TopicSettings, TopicStatus};
 
 mod arm;
 mod audit;
-mod beat;
 mod claim;
 mod clean;
 mod clock;
@@ -223,9 +222,14 @@ impl Store for PostgresStore {
         settle::extend(self, leases, lease).await
     }
 
-    async fn heartbeat(&self, owner: &Owner, silent_for: Duration) -> Result<u64> {
+    async fn heartbeat(
+        &self,
+        owner: &Owner,
+        silent_for: Option<Duration>,
+        served: &[Served],
+    ) -> Result<Heartbeat> {
         self.check_open()?;
-        heartbeat::heartbeat(self, owner, silent_for).await
+        heartbeat::heartbeat(self, owner, silent_for, served).await
     }
 
     async fn depart(&self, owner: &Owner) -> Result<()> {

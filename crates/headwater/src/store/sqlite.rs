@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use crate::clock::Clock;
 use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
 use crate::error::{Error, ErrorKind, Result};
-use crate::lease::{ClaimRequest, Claimed, LeaseId, OffsetRange, check_silent_for};
+use crate::lease::{ClaimRequest, Claimed, LeaseId, OffsetRange};
 use crate::limits::DELAY_MAX;
 use crate::message::{NewMessage, Published, validate_batch};
 use crate::name::{GroupName, Owner, TopicName, check_name};
@@ -25,14 +25,12 @@ use crate::namespace::SqlitePath;
 use crate::settle::Settlement;
 use crate::store::options::OpenOptions;
 use crate::store::wake::{Hub, Wake};
-use crate::store::{FetchBound, Fetched, Finding, Maintained, Store};
+use crate::store::{FetchBound, Fetched, Finding, Heartbeat, Maintained, Served, Store};
 use crate::subscription::{Outstanding, Start, Subscription, SubscriptionId, SubscriptionStatus};
 use crate::topic::{Topic, TopicId, TopicSettings, TopicStatus};
 
 use self::connection::{Location, Role};
-use self::epoch::History;
 use self::fault::Attempt;
-use self::holes::Holes;
 use self::reader::Readers;
 use self::trust::Trust;
 use self::watch::{Watch, Watched};
@@ -52,7 +50,6 @@ use sql;
 
 mod acks;
 mod audit;
-mod beat;
 mod calls;
 mod checkpoint;
 mod claim;
@@ -164,9 +161,9 @@ pub struct SqliteStore {
     /// `None` in memory: there the writer's connection is the only one.
     readers: Option<Readers>,
     trust: Arc<Trust>,
-    holes: Arc<Holes>,
+    holes: Arc<holes::Holes>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    history: Arc<History>,
+    history: Arc<epoch::History>,
     proofs: Arc<take_over::Proofs>,
     /// How far cleanup is in each topic.
     passes: Mutex<HashMap<TopicId, clean::Pass>>,
@@ -420,10 +417,13 @@ impl Store for SqliteStore {
         self.write(Kind::Consume, move |work| extend::extend(work, &leases, lease)).await
     }
 
-    async fn heartbeat(&self, owner: &Owner, silent_for: Duration) -> Result<u64> {
-        check_silent_for(silent_for)?;
-        let owner = owner.clone();
-        self.write(Kind::Consume, move |work| heartbeat::heartbeat(work, &owner, silent_for)).await
+    async fn heartbeat(
+        &self,
+        owner: &Owner,
+        silent_for: Option<Duration>,
+        served: &[Served],
+    ) -> Result<Heartbeat> {
+        heartbeat::heartbeat(self, owner, silent_for, served).await
     }
 
     async fn depart(&self, owner: &Owner) -> Result<()> {

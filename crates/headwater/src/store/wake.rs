@@ -30,7 +30,7 @@ impl Wake {
     /// Waits until a message of an armed topic may have arrived, or the time is over. True if woken.
     pub async fn wait(mut self, at_most: Duration) -> bool {
         let changes = self.receivers.iter_mut().map(|receiver| Box::pin(receiver.changed()));
-        let any = futures::future::select_all(changes);
+        let any = futures_util::future::select_all(changes);
         let bound = self.at_most.map_or(at_most, |bound| bound.min(at_most));
         tokio::time::timeout(bound, any).await.is_ok()
     }

@@ -8,9 +8,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use headwater::store::conformance::{self, Case, ForeignPlace, Harness};
 use headwater::store::{
-    BackfillStep, ClaimRequest, Claimed, DeadLetter, DeadLetterSelection, Epoch, Finding, LeaseId,
-    Maintained, MissedMessages, OffsetRange, Outstanding, Parts, Redriven, Settlement, Store, Subscription,
-    SubscriptionId, SubscriptionStatus, Topic, TopicId, TopicStatus, Wake,
+    BackfillStep, ClaimRequest, Claimed, DeadLetter, DeadLetterSelection, Epoch, Finding, Heartbeat, LeaseId,
+    Maintained, MissedMessages, OffsetRange, Outstanding, Parts, Redriven, Served, Settlement, Signal, Store,
+    Subscription, SubscriptionId, SubscriptionStatus, Topic, TopicId, TopicStatus, Wake,
 };
 use headwater::store::{FetchBound, Fetched};
 use headwater::{
@@ -276,11 +276,17 @@ impl Store for Faulty {
         self.inner.extend(leases, lease).await
     }
 
-    async fn heartbeat(&self, owner: &Owner, silent_for: Duration) -> Result<u64> {
-        if self.fault == Fault::SilenceIsIgnored {
-            return Ok(0);
+    async fn heartbeat(
+        &self,
+        owner: &Owner,
+        silent_for: Option<Duration>,
+        served: &[Served],
+    ) -> Result<Heartbeat> {
+        if self.fault == Fault::BeatIsForgotten {
+            return Ok(Heartbeat { ended: 0, signals: vec![Signal::Active; served.len()] });
         }
-        self.inner.heartbeat(owner, silent_for).await
+        let silent_for = silent_for.filter(|_| self.fault != Fault::SilenceIsIgnored);
+        self.inner.heartbeat(owner, silent_for, served).await
     }
 
     async fn depart(&self, owner: &Owner) -> Result<()> {

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use headwater::store::{
-    Ack, AuditEntry, Backfill, BackfillLimits, BackfillStep, Beat, CleanStep, Detected, ForceCompleted,
-    JobRun, JobStatus, LeaseToken, Lifecycle, Moved, OffsetRange, PartitionStep, Pulse, Record, Resurrected,
-    Stuck, SubscriptionId, SubscriptionStatus, SubscriptionStep, Topic, TopicId, TrackStep, Tracking, Upkeep,
+    Ack, AuditEntry, Backfill, BackfillLimits, BackfillStep, CleanStep, Detected, ForceCompleted, JobRun,
+    JobStatus, LeaseToken, Lifecycle, Moved, OffsetRange, PartitionStep, Record, Resurrected, Stuck,
+    SubscriptionId, SubscriptionStatus, SubscriptionStep, Topic, TopicId, TrackStep, Tracking, Upkeep,
 };
 use headwater::{
     DeliveryPolicy, ErrorKind, GroupName, Offset, Owner, Result, Semantics, Start, SubscriptionState,
@@ -103,13 +103,6 @@ impl Lifecycle for Faulty {
         behind_max: Option<u64>,
     ) -> Result<Resurrected> {
         self.inner.resurrect(topic, group, behind_max).await
-    }
-
-    async fn beat(&self, owner: &Owner, beats: &[Beat]) -> Result<Vec<Pulse>> {
-        if self.fault == Fault::BeatIsForgotten {
-            return Ok(vec![Pulse::Active; beats.len()]);
-        }
-        self.inner.beat(owner, beats).await
     }
 
     async fn take_over(&self, owner: &Owner) -> Result<u64> {

@@ -266,14 +266,14 @@ async fn a_dead_process_is_made_up_for(place: Place) {
     publish_numbers(&headwater, "orders", 5).await;
     let dead = headwater::Owner::new("dead").unwrap();
     let store = headwater.store();
-    store.heartbeat(&dead, Duration::from_secs(15)).await.unwrap();
+    store.heartbeat(&dead, Some(Duration::from_secs(15)), &[]).await.unwrap();
     let mut consumer = headwater.consumer("orders", "email").owner(dead).open().await.unwrap();
     let held = consumer.next(Duration::from_secs(5)).await.unwrap().expect("five wait");
     assert_eq!(held.messages().len(), 5);
     // Its lease runs for five minutes, but it beats no more: whoever beats next ends it.
     let alive = headwater::Owner::new("alive").unwrap();
     eventually("the silent owner is noticed", async || {
-        store.heartbeat(&alive, Duration::from_millis(300)).await.unwrap() > 0
+        store.heartbeat(&alive, Some(Duration::from_millis(300)), &[]).await.unwrap().ended > 0
     })
     .await;
     let seen = Seen::default();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bytes::{Bytes, BytesMut};
-use futures::{SinkExt, TryStreamExt};
+use futures_util::{SinkExt, TryStreamExt};
 use tokio_postgres::Client;
 
 use super::super::measure::{Rate, run_tasks};
@@ -64,7 +64,8 @@ impl BareCopy {
 
     /// Copies batches in a loop on each connection, each batch its own transaction.
     pub(crate) async fn run(&self, connections: usize, during: Duration) -> Result<Rate> {
-        let clients = futures::future::try_join_all((0..connections).map(|_| connect(&self.url))).await?;
+        let clients =
+            futures_util::future::try_join_all((0..connections).map(|_| connect(&self.url))).await?;
         clients[0].batch_execute(&format!("TRUNCATE {TABLE}")).await?;
         let clients = Arc::new(clients);
         let this = self.clone();
@@ -88,7 +89,7 @@ impl BareCopy {
             rows[*at..*at + 8].copy_from_slice(&offset.to_be_bytes());
         }
         let sink = client.copy_in::<_, Bytes>(&format!("COPY {TABLE} FROM STDIN (FORMAT binary)")).await?;
-        futures::pin_mut!(sink);
+        futures_util::pin_mut!(sink);
         sink.send(rows.freeze()).await?;
         let copied = sink.finish().await?;
         ensure!(copied == count as u64, "copied {copied} of {count}");

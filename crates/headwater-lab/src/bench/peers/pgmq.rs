@@ -155,7 +155,7 @@ impl Pgmq {
     }
 
     async fn connect_all(&self, connections: usize) -> Result<Vec<tokio_postgres::Client>> {
-        futures::future::try_join_all((0..connections).map(|_| connect(&self.url))).await
+        futures_util::future::try_join_all((0..connections).map(|_| connect(&self.url))).await
     }
 }
 

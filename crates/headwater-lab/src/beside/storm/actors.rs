@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use headwater::store::{
-    BackfillLimits, Beat, ClaimRequest, DeadLetterSelection, Lease, LeaseId, OffsetRange, Outcome,
+    BackfillLimits, ClaimRequest, DeadLetterSelection, Lease, LeaseId, OffsetRange, Outcome, Served,
     Settlement, SubscriptionId, Want,
 };
 use headwater::{DeliveryPolicy, GroupLimits, GroupName, NewMessage, Owner, Start, TopicName, Tracking};
@@ -89,8 +89,7 @@ async fn work(storm: &Storm, owner: &Owner, subscriptions: &[SubscriptionId], ra
     for lease in &claimed.leases {
         storm.note(storm.store.fetch(lease.topic_id, lease.range).await);
     }
-    let beats: Vec<Beat> =
-        subscriptions.iter().map(|id| Beat { subscription_id: *id, activity: Default::default() }).collect();
+    let served: Vec<Served> = subscriptions.iter().map(|id| Served::new(*id)).collect();
     let pause = Duration::from_millis(random.random_range(0..15));
     tokio::join!(
         async {
@@ -109,8 +108,7 @@ async fn work(storm: &Storm, owner: &Owner, subscriptions: &[SubscriptionId], ra
             }
         },
         async {
-            storm.note(storm.store.heartbeat(owner, SILENT_FOR).await);
-            storm.note(storm.store.beat(owner, &beats).await);
+            storm.note(storm.store.heartbeat(owner, Some(SILENT_FOR), &served).await);
         },
     );
 }

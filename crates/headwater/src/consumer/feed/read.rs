@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use futures::{StreamExt, TryStreamExt};
+use futures_util::{StreamExt, TryStreamExt};
 use tokio::time::Instant;
 
 use super::Feed;
@@ -63,7 +63,7 @@ impl Feed {
             let now: Vec<OffsetRange> = reads.drain(..reads.len().min(READS_AT_ONCE)).collect();
             // Each has its share, since none knows what the others find.
             let bound = FetchBound::strict(room / now.len());
-            let done: Vec<_> = futures::stream::iter(now)
+            let done: Vec<_> = futures_util::stream::iter(now)
                 .map(|range| self.read_part(range, bound))
                 .buffered(READS_AT_ONCE)
                 .try_collect()

@@ -1,4 +1,4 @@
-//! How groups of a process hear of their subscriptions: what a pulse does, and what silence does.
+//! How groups of a process hear of their subscriptions: what a signal does, and what silence does.
 
 use super::*;
 use crate::consumer::member::Members;
@@ -12,16 +12,16 @@ use crate::settle::RetryPolicy;
 use crate::store::Store;
 use crate::subscription::MissedMessages;
 
-fn heard(scene: &Scene, beating: &mut GroupBeat, pulse: Pulse) {
+fn heard(scene: &Scene, heart: &mut Heart, signal: Signal) {
     let groups = [Arc::clone(&scene.group)];
-    let beats = scene.runtime().beats_of(&groups);
-    let pulses = vec![pulse; beats.len()];
-    beating.hear(Ok((beats, pulses)), &groups);
+    let served = scene.runtime().served(&groups);
+    let signals = served.iter().map(|one| (one.subscription_id, signal.clone())).collect();
+    assert!(heart.hear(Ok(signals), &groups));
 }
 
-fn failed(scene: &Scene, beating: &mut GroupBeat) {
+fn failed(scene: &Scene, heart: &mut Heart) {
     let groups = [Arc::clone(&scene.group)];
-    beating.hear(Err(Error::new(ErrorKind::Unavailable, "cut off")), &groups);
+    heart.hear(Err(Error::new(ErrorKind::Unavailable, "cut off")), &groups);
 }
 
 /// Whether the lease was given back: another can have all of it.
@@ -34,21 +34,21 @@ async fn is_back(scene: &Scene) -> bool {
 async fn ten_failures_hold_everything_back_until_one_succeeds() {
     let scene = Scene::new(3).await;
     scene.fill();
-    let mut beating = GroupBeat::new();
+    let mut heart = Heart::new(None);
     for _ in 1..HEARTBEAT_FAILURES_MAX {
-        failed(&scene, &mut beating);
+        failed(&scene, &mut heart);
     }
     assert!(!scene.group.standing.is_held_back(), "nine may be bad luck");
     assert_eq!(scene.group.leases.held(), 1);
-    failed(&scene, &mut beating);
+    failed(&scene, &mut heart);
     assert!(scene.group.standing.is_held_back());
     assert!(scene.group.want().is_none(), "nothing more is asked for");
     assert!(is_back(&scene).await, "what was not begun is given back");
-    heard(&scene, &mut beating, Pulse::Active);
+    heard(&scene, &mut heart, Signal::Active);
     assert!(!scene.group.standing.is_held_back());
     assert!(scene.group.want().is_some());
     assert!(scene.group.leases.take_wake(), "the feed is told");
-    failed(&scene, &mut beating);
+    failed(&scene, &mut heart);
     assert!(!scene.group.standing.is_held_back(), "counted from the last success");
 }
 
@@ -56,15 +56,15 @@ async fn ten_failures_hold_everything_back_until_one_succeeds() {
 async fn a_pause_gives_back_what_was_not_begun_and_goes_on_asking() {
     let scene = Scene::new(3).await;
     scene.fill();
-    let mut beating = GroupBeat::new();
-    heard(&scene, &mut beating, Pulse::Paused);
+    let mut heart = Heart::new(None);
+    heard(&scene, &mut heart, Signal::Paused);
     assert!(scene.group.standing.is_held_back());
     assert!(is_back(&scene).await);
     assert!(scene.group.want().is_some(), "that is how it learns of its end");
     assert!(scene.group.leases.take_wake(), "a claim says whether it is still so");
-    heard(&scene, &mut beating, Pulse::Paused);
+    heard(&scene, &mut heart, Signal::Paused);
     assert!(!scene.group.leases.take_wake(), "but only once");
-    heard(&scene, &mut beating, Pulse::Active);
+    heard(&scene, &mut heart, Signal::Active);
     assert!(scene.group.standing.is_held_back(), "an answer may be older than a pause");
     assert!(scene.group.leases.take_wake());
     scene.group.hear(SubscriptionState::Active);
@@ -84,15 +84,15 @@ async fn a_cancelled_group_ends_with_its_reason_and_its_leases_are_nobodys() {
     let scene = Scene::new(3).await;
     scene.fill();
     let work = scene.group.settler.in_hand().remove(0);
-    let mut beating = GroupBeat::new();
-    heard(&scene, &mut beating, Pulse::Cancelled);
+    let mut heart = Heart::new(None);
+    heard(&scene, &mut heart, Signal::Cancelled);
     assert_eq!(scene.group.standing.ended(), Some(EndReason::Cancelled));
     assert!(work.is_lost(Instant::now()), "handlers may ask");
     assert!(scene.group.standing.is_stopping() && scene.group.want().is_none());
     assert_eq!(scene.group.leases.held(), 0, "nothing is left to be settled");
-    heard(&scene, &mut beating, Pulse::Gone);
+    heard(&scene, &mut heart, Signal::Gone);
     assert_eq!(scene.group.standing.ended(), Some(EndReason::Cancelled), "the first reason stays");
-    assert_eq!(scene.runtime().beats_of(&[Arc::clone(&scene.group)]), [], "and nobody beats for it");
+    assert_eq!(scene.runtime().served(&[Arc::clone(&scene.group)]), [], "and no heartbeat names it");
 }
 
 #[tokio::test]
@@ -101,9 +101,7 @@ async fn a_group_that_lives_again_claims_at_once() {
     scene.group.hear(SubscriptionState::Dead);
     assert!(scene.group.standing.is_dead());
     let missed = MissedMessages { count: 2, range: Some((Offset(1), Offset(2))) };
-    let groups = [Arc::clone(&scene.group)];
-    let beats = scene.runtime().beats_of(&groups);
-    assert!(GroupBeat::new().hear(Ok((beats, vec![Pulse::Resurrected(missed)])), &groups));
+    heard(&scene, &mut Heart::new(None), Signal::Resurrected(missed));
     assert!(!scene.group.standing.is_dead() && scene.group.leases.take_wake());
 }
 
@@ -111,7 +109,7 @@ async fn a_group_that_lives_again_claims_at_once() {
 async fn a_group_that_runs_twice_counts_once_and_the_shortest_interval_holds() {
     let scene = Scene::new(1).await;
     let twice = [Arc::clone(&scene.group), Arc::clone(&scene.group)];
-    assert_eq!(scene.runtime().beats_of(&twice).len(), 1);
+    assert_eq!(scene.runtime().served(&twice).len(), 1);
     assert_eq!(interval_of(&twice), Duration::from_secs(20), "a third of a minute");
     assert_eq!(interval_of(&[]), INTERVAL_MAX / 3);
     // Its topic was altered.
@@ -126,23 +124,23 @@ async fn out_of_turn_is_bounded_and_spared_where_a_claim_has_said_it() {
     scene.fill();
     // Only from here on: a store in memory and a clock that stands still do not go together.
     tokio::time::pause();
-    let mut beating = GroupBeat::new();
-    beating.beaten_at = Some(Instant::now());
-    beating.due_at = Instant::now() + Duration::from_secs(20);
+    let mut heart = Heart::new(None);
+    heart.sent_at = Some(Instant::now());
+    heart.due_at = Instant::now() + Duration::from_secs(20);
     tokio::time::advance(Duration::from_millis(10)).await;
-    beating.asked(false);
-    assert!(!beating.is_due(&groups), "one was a moment ago");
+    heart.asked(false);
+    assert!(!heart.is_due(&groups), "one was a moment ago");
     tokio::time::advance(LOOK_AGAIN).await;
-    assert!(beating.is_due(&groups), "it has messages in hand and has not heard since");
-    beating.asked(false);
+    assert!(heart.is_due(&groups), "it has messages in hand and has not heard since");
+    heart.asked(false);
     tokio::time::advance(Duration::from_millis(10)).await;
     scene.group.hear(SubscriptionState::Active);
-    assert!(!beating.is_due(&groups), "a claim came before");
-    beating.asked(true);
-    assert!(beating.is_due(&groups), "in any case");
-    assert!(!beating.is_due(&groups), "once");
+    assert!(!heart.is_due(&groups), "a claim came before");
+    heart.asked(true);
+    assert!(heart.is_due(&groups), "in any case");
+    assert!(!heart.is_due(&groups), "once");
     tokio::time::advance(Duration::from_secs(20)).await;
-    assert!(beating.is_due(&groups), "in its turn");
+    assert!(heart.is_due(&groups), "in its turn");
 }
 
 /// A process that serves a group of a store, in a time moved by hand.
@@ -177,9 +175,8 @@ async fn a_read_that_hangs_does_not_silence_the_process() {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     assert!(store.count("topics") > 10 && store.count("settings_of") > 10, "both were tried, and hang");
-    let (owner, groups) = (store.longest_without("heartbeat"), store.longest_without("beat"));
-    assert!(owner < SILENT_FOR, "{owner:?}");
-    assert!(groups < Duration::from_secs(30), "{groups:?}");
+    let longest = store.longest_without("heartbeat");
+    assert!(longest < SILENT_FOR / 3, "{longest:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -207,7 +204,7 @@ async fn what_was_done_is_told_to_the_end_and_once() {
         assert_eq!(processed(), 0, "what was told before the leave is kept without it");
         group.metrics.acked.add(done);
         runtime.dismiss(&group, true).await;
-        assert_eq!(processed(), done, "though no beat was due");
+        assert_eq!(processed(), done, "though no heartbeat was due");
         assert_eq!(store.count("depart"), run + 1);
     }
     // With another that runs on there is no leave, and nothing is told twice or taken back.

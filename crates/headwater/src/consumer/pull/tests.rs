@@ -8,6 +8,8 @@ use crate::observe::metrics::Registry;
 use crate::settle::Verdict;
 
 const MINUTE: Duration = Duration::from_secs(60);
+/// Its leases last until their deadlines, whatever it says.
+const HEARTBEAT: &str = "unjudged heartbeat";
 
 fn consumer(store: &Arc<Still>) -> Consumer {
     let subscription = store.subscription();
@@ -27,28 +29,28 @@ async fn its_group_lives_while_it_is_used_and_not_for_being_kept() {
     let store = Arc::new(Still::default());
     let mut consumer = consumer(&store);
     moment().await;
-    assert_eq!(store.count("beat"), 1, "when it is opened");
+    assert_eq!(store.count(HEARTBEAT), 1, "when it is opened");
     for _ in 0..20 {
         assert!(consumer.next(MINUTE / 2).await.unwrap().is_none());
         // It does something else now and then.
         tokio::time::sleep(MINUTE / 2).await;
     }
-    let longest = store.longest_without("beat");
+    let longest = store.longest_without(HEARTBEAT);
     assert!(longest < MINUTE, "{longest:?}");
-    assert!(store.count("beat") < 100, "a third of an interval apart: {}", store.count("beat"));
+    assert!(store.count(HEARTBEAT) < 100, "a third of an interval apart: {}", store.count(HEARTBEAT));
 
     tokio::time::sleep(MINUTE * 2).await;
-    let before = store.count("beat");
+    let before = store.count(HEARTBEAT);
     tokio::time::sleep(MINUTE * 20).await;
-    assert_eq!(store.count("beat"), before, "nobody asks");
+    assert_eq!(store.count(HEARTBEAT), before, "nobody asks");
 
     store.hand_out(1);
     let batch = consumer.next(MINUTE).await.unwrap().expect("one waits");
     moment().await;
-    assert_eq!(store.count("beat"), before + 1, "somebody does");
+    assert_eq!(store.count(HEARTBEAT), before + 1, "somebody does");
     store.asked.lock().unwrap().clear();
     tokio::time::sleep(MINUTE * 20).await;
-    let longest = store.longest_without("beat");
+    let longest = store.longest_without(HEARTBEAT);
     assert!(longest < MINUTE, "slow work is no death: {longest:?}");
     batch.ack().await.unwrap();
     assert_eq!(store.count("heartbeat"), 0, "its leases last until their deadlines");
@@ -70,8 +72,8 @@ async fn it_tells_what_it_did_and_takes_its_leave() {
     consumer.close().await.unwrap();
     assert_eq!(store.count("depart"), 1);
     let told = store.told.lock().unwrap().clone();
-    let (owner, beat) = told.last().unwrap();
-    assert_eq!((owner.as_str(), beat.activity.processed, beat.activity.failed), ("puller", 2, 1));
+    let (owner, served) = told.last().unwrap();
+    assert_eq!((owner.as_str(), served.activity.processed, served.activity.failed), ("puller", 2, 1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -84,11 +86,11 @@ async fn who_still_has_a_batch_does_not_take_its_leave() {
     assert_eq!(store.count("depart"), 0);
     store.asked.lock().unwrap().clear();
     tokio::time::sleep(MINUTE * 5).await;
-    assert!(store.longest_without("beat") < MINUTE);
+    assert!(store.longest_without(HEARTBEAT) < MINUTE);
     batch.ack().await.unwrap();
-    let before = store.count("beat");
+    let before = store.count(HEARTBEAT);
     tokio::time::sleep(MINUTE * 5).await;
-    assert_eq!(store.count("beat"), before, "it is gone");
+    assert_eq!(store.count(HEARTBEAT), before, "it is gone");
 }
 
 #[tokio::test(start_paused = true)]

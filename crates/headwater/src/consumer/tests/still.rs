@@ -19,9 +19,9 @@ use crate::name::{GroupName, Owner, TopicName};
 use crate::settle::Settlement;
 use crate::store::wake::Hub;
 use crate::store::{
-    Ack, AuditEntry, Beat, CleanStep, Detected, Finding, ForceCompleted, Lifecycle, Maintained, Moved,
-    PartitionStep, Pulse, Record, Resurrected, Store, Stuck, SubscriptionStep, TrackStep, Tracking, Upkeep,
-    Wake,
+    Ack, AuditEntry, CleanStep, Detected, Finding, ForceCompleted, Heartbeat, Lifecycle, Maintained, Moved,
+    PartitionStep, Record, Resurrected, Served, Signal, Store, Stuck, SubscriptionStep, TrackStep, Tracking,
+    Upkeep, Wake,
 };
 use crate::store::{FetchBound, Fetched, Weighing};
 use crate::subscription::{
@@ -38,7 +38,7 @@ pub(crate) struct Still {
     /// How the next calls of a verb fail, one after the other.
     pub(crate) fail: Mutex<HashMap<&'static str, VecDeque<Failing>>>,
     /// What was told, heartbeat by heartbeat.
-    pub(crate) told: Mutex<Vec<(Owner, Beat)>>,
+    pub(crate) told: Mutex<Vec<(Owner, Served)>>,
     /// Whether every heartbeat brings its subscription back from the dead.
     pub(crate) revives: Mutex<bool>,
     /// What the next claims hand out.
@@ -221,9 +221,17 @@ with_the_rest! {
             Ok(leases.iter().map(|_| Ok(())).collect())
         }
 
-        async fn heartbeat(&self, _: &Owner, _: Duration) -> Result<u64> {
-            self.note("heartbeat").await;
-            Ok(0)
+        async fn heartbeat(
+            &self,
+            owner: &Owner,
+            silent_for: Option<Duration>,
+            served: &[Served],
+        ) -> Result<Heartbeat> {
+            self.note(if silent_for.is_some() { "heartbeat" } else { "unjudged heartbeat" }).await;
+            self.told.lock().unwrap().extend(served.iter().map(|one| (owner.clone(), *one)));
+            let revives = *self.revives.lock().unwrap();
+            let signal = if revives { Signal::Resurrected(MissedMessages::default()) } else { Signal::Active };
+            Ok(Heartbeat { ended: 0, signals: vec![signal; served.len()] })
         }
 
         async fn depart(&self, _: &Owner) -> Result<()> {
@@ -252,14 +260,6 @@ with_the_rest! {
 
 with_the_rest! {
     Lifecycle {
-        async fn beat(&self, owner: &Owner, beats: &[Beat]) -> Result<Vec<Pulse>> {
-            self.note("beat").await;
-            self.told.lock().unwrap().extend(beats.iter().map(|beat| (owner.clone(), *beat)));
-            let revives = *self.revives.lock().unwrap();
-            let pulse = if revives { Pulse::Resurrected(MissedMessages::default()) } else { Pulse::Active };
-            Ok(vec![pulse; beats.len()])
-        }
-
         async fn take_over(&self, _: &Owner) -> Result<u64> {
             self.note("take_over").await;
             Ok(0)

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::case::{Case, Scene, group, owner};
 use super::life::{INTERVAL, MOMENT, TIMEOUT, lively, missed};
 use crate::limits::{FLAPPING_RESTARTS, FLAPPING_WINDOW};
-use crate::store::{Beat, Pulse};
+use crate::store::{Served, Signal};
 use crate::subscription::{Activity, MissedMessages, Start, SubscriptionId, SubscriptionState};
 
 /// The stamp is the database's time, and its age is reckoned by it.
@@ -15,17 +15,17 @@ pub async fn a_beat_is_stamped_by_the_databases_clock(case: &Case) {
     let status = scene.status().await;
     assert_eq!((status.heartbeat_at, status.heartbeat_age), (None, None), "it never beat");
     assert_eq!(status.heartbeat_timeout, TIMEOUT);
-    assert_eq!(scene.pulse("a").await, Pulse::Active);
+    assert_eq!(scene.pulse("a").await, Signal::Active);
     let beaten_at = case.now();
     case.advance(INTERVAL);
     let status = scene.status().await;
     assert_eq!((status.heartbeat_at, status.heartbeat_age), (Some(beaten_at), Some(INTERVAL)));
     let elsewhere = scene.through(&case.open().await);
-    assert_eq!(elsewhere.pulse("b").await, Pulse::Active);
+    assert_eq!(elsewhere.pulse("b").await, Signal::Active);
     assert_eq!(scene.status().await.heartbeat_at, Some(case.now()));
 }
 
-/// Not every beat is written, but the stamp is never older than a quarter of the interval.
+/// Whichever process sent the last heartbeat, what is shown is never older than a quarter of the interval.
 pub async fn the_stamp_is_fresh_to_a_quarter_of_the_interval(case: &Case) {
     let scene = case.scene(lively()).await;
     for step in 0..40_u32 {
@@ -39,21 +39,21 @@ pub async fn the_stamp_is_fresh_to_a_quarter_of_the_interval(case: &Case) {
 /// A clock that is turned back, or jumps forward between two beats, kills nobody who beats.
 pub async fn a_clock_that_jumps_kills_nobody_who_beats(case: &Case) {
     let scene = case.scene(lively()).await;
-    assert_eq!(scene.pulse("a").await, Pulse::Active);
+    assert_eq!(scene.pulse("a").await, Signal::Active);
     scene.detect().await;
     case.turn_back(Duration::from_secs(3_600));
     for _ in 0..8 {
         assert_eq!(scene.detect().await.died, []);
-        assert_eq!(scene.pulse("a").await, Pulse::Active);
+        assert_eq!(scene.pulse("a").await, Signal::Active);
         case.advance(INTERVAL);
     }
     // Forward, by far more than any timeout, with nobody looking meanwhile: they are asked, not buried.
     case.advance(Duration::from_secs(24 * 3_600));
     assert_eq!(scene.detect().await.died, []);
-    assert_eq!(scene.pulse("a").await, Pulse::Active);
+    assert_eq!(scene.pulse("a").await, Signal::Active);
     for _ in 0..8 {
         case.advance(INTERVAL);
-        assert_eq!(scene.pulse("a").await, Pulse::Active);
+        assert_eq!(scene.pulse("a").await, Signal::Active);
         let found = scene.detect().await;
         assert_eq!((found.died, found.suspected), (vec![], vec![]));
     }
@@ -68,11 +68,11 @@ pub async fn a_beat_resurrects_the_dead(case: &Case) {
     scene.let_die(case).await;
     other.ack_next(4).await;
     assert_eq!(scene.clean_all().await.removed, 4);
-    assert_eq!(scene.pulse("a").await, Pulse::Resurrected(missed(2, 3, 4)));
+    assert_eq!(scene.pulse("a").await, Signal::Resurrected(missed(2, 3, 4)));
     let status = scene.status().await;
     assert_eq!((status.state, status.state_since), (SubscriptionState::Active, case.now()));
     assert_eq!((status.heartbeat_at, status.missed), (Some(case.now()), missed(2, 3, 4)));
-    assert_eq!(scene.pulse("a").await, Pulse::Active, "once");
+    assert_eq!(scene.pulse("a").await, Signal::Active, "once");
     assert_eq!(scene.reads().await, [5, 6]);
 }
 
@@ -108,11 +108,11 @@ pub async fn ten_at_once_are_one_resurrection(case: &Case) {
         let mut came_back = 0;
         for beat in beats {
             match beat.await.unwrap() {
-                Pulse::Resurrected(missed) => {
+                Signal::Resurrected(missed) => {
                     assert_eq!(missed, MissedMessages::default());
                     came_back += 1;
                 }
-                other => assert_eq!(other, Pulse::Active),
+                other => assert_eq!(other, Signal::Active),
             }
         }
         assert_eq!(came_back, 1, "in round {round}");
@@ -150,29 +150,104 @@ pub async fn the_cancelled_and_the_gone_are_told(case: &Case) {
     let before = cancelled.status().await;
     let ids = [&cancelled, &removed, &scene, &paused, &dead].map(|one| one.subscription.subscription_id);
     let ids = ids.into_iter().chain([SubscriptionId(999_999)]);
-    let beats: Vec<_> =
-        ids.map(|subscription_id| Beat { subscription_id, activity: Activity::default() }).collect();
-    let answers = scene.store.beat(&owner("a"), &beats).await.unwrap();
+    let served: Vec<_> = ids.map(Served::new).collect();
+    let answer = scene.store.heartbeat(&owner("a"), None, &served).await.unwrap();
     assert_eq!(
-        answers,
+        answer.signals,
         [
-            Pulse::Cancelled,
-            Pulse::Gone,
-            Pulse::Active,
-            Pulse::Paused,
-            Pulse::Resurrected(MissedMessages::default()),
-            Pulse::Gone
+            Signal::Cancelled,
+            Signal::Gone,
+            Signal::Active,
+            Signal::Paused,
+            Signal::Resurrected(MissedMessages::default()),
+            Signal::Gone
         ]
     );
     assert_eq!(cancelled.status().await, before, "a cancelled one is left alone");
-    assert_eq!(scene.store.beat(&owner("a"), &[]).await.unwrap(), []);
+    assert_eq!(scene.store.heartbeat(&owner("a"), None, &[]).await.unwrap().signals, []);
+}
+
+/// A heartbeat names all that its owner serves: it is one for each of them, and of one that it names no more the last that did counts.
+pub async fn a_group_lives_while_an_owner_that_serves_it_does(case: &Case) {
+    let scene = case.scene(lively()).await;
+    let left = scene.subscribe("left", Start::Beginning).await;
+    let ids = [&scene, &left].map(|one| Served::new(one.subscription.subscription_id));
+    let heartbeat = async |served: &[Served]| {
+        let answer = scene.store.heartbeat(&owner("a"), Some(TIMEOUT * 10), served).await.unwrap();
+        assert_eq!(answer.signals, vec![Signal::Active; served.len()]);
+    };
+    heartbeat(&ids).await;
+    case.advance(INTERVAL);
+    heartbeat(&ids).await;
+    let left_at = case.now();
+    scene.detect().await;
+    while case.now() <= left_at + TIMEOUT {
+        assert_eq!(left.state().await, SubscriptionState::Active);
+        assert_eq!(left.status().await.heartbeat_at, Some(left_at));
+        case.advance(INTERVAL.min(TIMEOUT / 4));
+        heartbeat(&ids[..1]).await;
+        assert_eq!(scene.status().await.heartbeat_at, Some(case.now()));
+        scene.detect().await;
+    }
+    assert_eq!(
+        (scene.state().await, left.state().await),
+        (SubscriptionState::Active, SubscriptionState::Dead)
+    );
+    let counts = [scene.status().await, left.status().await].map(|status| status.processes);
+    assert_eq!(counts, [1, 0]);
+    // Served again, it lives again.
+    let answer = scene.store.heartbeat(&owner("a"), None, &ids).await.unwrap();
+    assert_eq!(answer.signals, [Signal::Active, Signal::Resurrected(MissedMessages::default())]);
+}
+
+/// However an owner ends: what it served was heard of at its last heartbeat, and dies a timeout after it.
+pub async fn the_last_heartbeat_of_an_owner_that_ended_counts(case: &Case) {
+    let scene = case.scene(lively()).await;
+    let served = [Served::new(scene.subscription.subscription_id)];
+    for departs in [true, false] {
+        let answer = scene.store.heartbeat(&owner("ends"), Some(MOMENT), &served).await.unwrap();
+        assert_eq!(answer.signals.len(), 1);
+        scene.detect().await;
+        let seen = case.now();
+        case.advance(INTERVAL);
+        if departs {
+            scene.store.depart(&owner("ends")).await.unwrap();
+        } else {
+            scene.store.heartbeat(&owner("sweeps"), Some(MOMENT), &[]).await.unwrap();
+        }
+        assert_eq!(scene.status().await.heartbeat_at, Some(seen), "departs: {departs}");
+        case.advance(TIMEOUT - INTERVAL);
+        assert_eq!(scene.detect().await.died, []);
+        case.advance(MOMENT);
+        assert_eq!(scene.detect().await.died.len(), 1, "departs: {departs}");
+    }
+}
+
+/// An owner that says it is not judged by its silence has plain leases too, until it says otherwise.
+pub async fn an_owner_that_is_not_judged_keeps_its_leases(case: &Case) {
+    let (scene, silent_ms) = (case.queue().await, 15_000);
+    scene.publish(2).await;
+    let served = [Served::new(scene.subscription.subscription_id)];
+    scene.store.heartbeat(&owner("pulls"), None, &served).await.unwrap();
+    let lease = scene.claim_one("pulls", 1).await;
+    for _ in 0..3 {
+        case.advance_ms(silent_ms + 1);
+        assert_eq!(scene.beat("lives", silent_ms).await, 0);
+    }
+    scene.ack(&lease).await;
+    scene.store.heartbeat(&owner("pulls"), Some(Duration::from_millis(silent_ms)), &served).await.unwrap();
+    scene.claim_one("pulls", 1).await;
+    case.advance_ms(silent_ms + 1);
+    // Nor does one that is not judged end any.
+    assert_eq!(scene.store.heartbeat(&owner("idle"), None, &[]).await.unwrap().ended, 0);
+    assert_eq!(scene.beat("lives", silent_ms).await, 1);
 }
 
 /// A pause is somebody's decision: a beat does not undo it, and a paused group that goes silent does not die.
 pub async fn a_paused_group_stays_paused_and_is_stamped(case: &Case) {
     let scene = case.scene(lively()).await;
     scene.pause().await;
-    assert_eq!(scene.pulse("a").await, Pulse::Paused);
+    assert_eq!(scene.pulse("a").await, Signal::Paused);
     let status = scene.status().await;
     assert_eq!((status.state, status.heartbeat_at), (SubscriptionState::Paused, Some(case.now())));
     scene.detect().await;
@@ -238,7 +313,7 @@ pub async fn many_processes_of_one_group_beat_at_once(case: &Case) {
             })
             .collect();
         for beat in beats {
-            assert_eq!(beat.await.unwrap(), Pulse::Active);
+            assert_eq!(beat.await.unwrap(), Signal::Active);
         }
         let status = scene.status().await;
         assert_eq!(status.processes as usize, PROCESSES);
@@ -268,7 +343,7 @@ pub async fn four_fifths_of_the_timeout_is_near(case: &Case) {
 
 async fn registers(scene: &Scene, process: &str) {
     scene.subscribe("workers", Start::Beginning).await;
-    assert_eq!(scene.pulse(process).await, Pulse::Active);
+    assert_eq!(scene.pulse(process).await, Signal::Active);
 }
 
 /// Each restart beats, so no timeout ever sees it: a group that registers over and over and does not get on is flapping,

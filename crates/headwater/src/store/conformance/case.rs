@@ -271,8 +271,9 @@ impl Scene {
     /// An owner says that it is alive, and that others are dead after so many milliseconds of silence. Gives how many
     /// leases ended.
     pub async fn beat(&self, owner_name: &str, silent_ms: u64) -> u64 {
-        let silent_for = Duration::from_millis(silent_ms);
-        self.store.heartbeat(&owner(owner_name), silent_for).await.expect("the owner beats")
+        let silent_for = Some(Duration::from_millis(silent_ms));
+        let answer = self.store.heartbeat(&owner(owner_name), silent_for, &[]).await;
+        answer.expect("the heartbeat is answered").ended
     }
 
     /// An owner proves that it lives, and takes over from those that ended. Gives how many leases ended.

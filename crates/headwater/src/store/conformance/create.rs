@@ -141,7 +141,7 @@ pub async fn concurrent_publishers_create_one_topic(case: &Case) {
 pub async fn concurrent_openers_create_one_namespace(case: &Case) {
     let url = case.harness().url_beside("fresh");
     let opens = (0..6).map(|_| case.open_at(&url, case.options()));
-    let stores = futures::future::join_all(opens).await;
+    let stores = futures_util::future::join_all(opens).await;
     for (n, store) in stores.iter().enumerate() {
         let store = store.as_ref().expect("every opener succeeds");
         store.publish(&topic("orders"), &[NewMessage::new(n.to_string())]).await.unwrap();

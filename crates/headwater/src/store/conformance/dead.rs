@@ -7,7 +7,7 @@ use super::life::{HOUR, INTERVAL, MODES, MOMENT, TIMEOUT, lively, missed};
 use crate::error::ErrorKind;
 use crate::name::{GroupName, TopicName};
 use crate::settle::{Outcome, Settlement};
-use crate::store::{Detected, Pulse};
+use crate::store::{Detected, Signal};
 use crate::subscription::{MissedMessages, Start, SubscriptionState};
 use crate::topic::{Semantics, TopicSettings};
 
@@ -74,7 +74,7 @@ pub async fn nobody_dies_at_the_first_look_after_a_pause_in_watching(case: &Case
         // A look soon after is no proof of anything either.
         case.advance(INTERVAL / 2);
         assert_eq!(speaks.detect().await.died, []);
-        assert_eq!(speaks.pulse("a").await, Pulse::Active);
+        assert_eq!(speaks.pulse("a").await, Signal::Active);
         case.advance(INTERVAL / 2 + MOMENT);
         assert_eq!(speaks.detect().await.died, [named(&silent)]);
         assert_eq!(speaks.state().await, SubscriptionState::Active);
@@ -209,7 +209,7 @@ pub async fn what_the_dead_held_is_there_when_they_come_back(case: &Case) {
     scene.let_die(case).await;
     assert_eq!(scene.outstanding().await, before);
     assert_eq!(scene.status().await.next.0, 4);
-    assert_eq!(scene.pulse("a").await, Pulse::Resurrected(MissedMessages::default()));
+    assert_eq!(scene.pulse("a").await, Signal::Resurrected(MissedMessages::default()));
     scene.ack(&lease).await;
     let mut got = scene.reads().await;
     got.sort_unstable();
@@ -251,7 +251,7 @@ pub async fn a_zombie_gives_up_only_what_is_removed(case: &Case) {
     assert_eq!(scene.outstanding().await, []);
     assert_eq!(zombies().await, [], "nothing is left to give up");
     assert_eq!(status.missed, missed(2, 1, 2), "what it gave up was counted before");
-    assert!(matches!(scene.pulse("a").await, Pulse::Resurrected(_)));
+    assert!(matches!(scene.pulse("a").await, Signal::Resurrected(_)));
     assert_eq!(scene.reads().await, [3, 4, 5, 6, 7, 8]);
 }
 
@@ -298,12 +298,12 @@ pub async fn only_the_long_dead_of_a_fan_out_topic_are_zombies(case: &Case) {
 pub async fn a_resumed_group_has_the_time_to_come_back(case: &Case) {
     let scene = case.scene(lively()).await;
     let other = scene.subscribe("other", Start::Beginning).await;
-    assert_eq!(scene.pulse("a").await, Pulse::Active);
+    assert_eq!(scene.pulse("a").await, Signal::Active);
     scene.pause().await;
     let watch = async |time: Duration| {
         let until = case.now() + time;
         while case.now() < until {
-            assert_eq!(other.pulse("b").await, Pulse::Active);
+            assert_eq!(other.pulse("b").await, Signal::Active);
             assert_eq!(scene.detect().await.died, []);
             case.advance(TIMEOUT / 4);
         }
@@ -359,7 +359,7 @@ pub async fn old_dead_and_cancelled_groups_are_deleted(case: &Case) {
     assert_eq!(deleted, [named(&cancelled), named(&dead)]);
     let left = scene.store.subscriptions(&scene.topic).await.unwrap();
     assert_eq!(left.iter().map(|one| one.group.as_str()).collect::<Vec<_>>(), ["paused", "workers"]);
-    assert_eq!(dead.pulse("a").await, Pulse::Gone);
+    assert_eq!(dead.pulse("a").await, Signal::Gone);
     assert_eq!(scene.store.clean_subscriptions(older_than).await.unwrap().deleted, []);
 }
 
@@ -381,19 +381,19 @@ pub async fn a_database_that_was_away_kills_nobody(case: &Case) {
             answers
         };
         for _ in 0..5 {
-            assert_eq!(beat_all().await, [Pulse::Active, Pulse::Active, Pulse::Active]);
+            assert_eq!(beat_all().await, [Signal::Active, Signal::Active, Signal::Active]);
             first.detect().await;
             case.advance(Duration::from_secs(60));
         }
         case.advance(away);
         // The detector is the first to get through.
         assert_eq!(first.detect().await.died, [], "away for {name}");
-        assert_eq!(beat_all().await, [Pulse::Active, Pulse::Active, Pulse::Active]);
+        assert_eq!(beat_all().await, [Signal::Active, Signal::Active, Signal::Active]);
         for _ in 0..8 {
             case.advance(Duration::from_secs(60));
             let found = first.detect().await;
             assert_eq!((found.died, found.suspected), (vec![], vec![]), "away for {name}");
-            assert_eq!(beat_all().await, [Pulse::Active, Pulse::Active, Pulse::Active]);
+            assert_eq!(beat_all().await, [Signal::Active, Signal::Active, Signal::Active]);
         }
         for one in &groups {
             one.cancel().await;

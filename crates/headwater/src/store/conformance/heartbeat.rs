@@ -310,7 +310,7 @@ pub async fn a_dead_owner_is_logged(case: &Case) {
 pub async fn bad_silences_are_refused(case: &Case) {
     let scene = case.queue().await;
     for silent_for in [Duration::ZERO, Duration::from_secs(366 * 24 * 3600 + 1)] {
-        let answer = scene.store.heartbeat(&owner("a"), silent_for).await;
+        let answer = scene.store.heartbeat(&owner("a"), Some(silent_for), &[]).await;
         let error = failed(answer, ErrorKind::InvalidInput);
         assert!(error.to_string().contains("silent_for"), "{error}");
     }

@@ -9,7 +9,7 @@ use super::life::{HOUR, INTERVAL, MODES, TIMEOUT, Unread, lively, missed};
 use super::log_capture;
 use crate::message::NewMessage;
 use crate::name::TopicName;
-use crate::store::{CleanStep, Pulse};
+use crate::store::{CleanStep, Signal};
 use crate::subscription::{MissedMessages, Start, SubscriptionState};
 use crate::topic::{Semantics, TopicSettings, Tracking};
 
@@ -67,11 +67,11 @@ pub async fn a_queue_keeps_its_work_while_its_workers_are_away(case: &Case) {
             assert_eq!(scene.state().await, SubscriptionState::Dead);
         }
         assert_eq!(busy.topic_status().await.watermark.0, 1, "it waits for the dead");
-        assert_eq!(busy.pulse("a").await, Pulse::Resurrected(MissedMessages::default()));
+        assert_eq!(busy.pulse("a").await, Signal::Resurrected(MissedMessages::default()));
         let mut got = busy.reads().await;
         got.sort_unstable();
         assert_eq!(got, [2, 3, 4, 5], "{tracking:?}");
-        assert_eq!(idle.pulse("a").await, Pulse::Resurrected(MissedMessages::default()));
+        assert_eq!(idle.pulse("a").await, Signal::Resurrected(MissedMessages::default()));
         assert_eq!(idle.reads().await, [2, 3], "{tracking:?}");
         // Done by its group, it goes like any other.
         for scene in [&busy, &idle] {
@@ -110,7 +110,7 @@ pub async fn what_a_dead_group_loses_is_counted_and_logged(case: &Case) {
         let lines = log_capture::lines_with(&name);
         let told = ["WARN", "messages removed unread", tracking.as_str(), "messages=3", "first=2", "last=4"];
         assert!(lines.len() == 1 && told.iter().all(|part| lines[0].contains(part)), "{lines:?}");
-        assert_eq!(dead.pulse("a").await, Pulse::Resurrected(missed(3, 2, 4)));
+        assert_eq!(dead.pulse("a").await, Signal::Resurrected(missed(3, 2, 4)));
     }
 }
 
@@ -144,7 +144,7 @@ pub async fn the_only_group_died_and_its_messages_stay(case: &Case) {
         case.pass(DAY).await;
         let step = scene.clean_all().await;
         assert_eq!(step.missed, [(group("workers"), missed(3, 3, 5))], "the cap takes them, {tracking:?}");
-        assert_eq!(scene.pulse("a").await, Pulse::Resurrected(missed(6, 3, 8)));
+        assert_eq!(scene.pulse("a").await, Signal::Resurrected(missed(6, 3, 8)));
         assert_eq!(scene.publish(1).await, [9]);
         assert_eq!(scene.reads().await, [9]);
     }
@@ -318,7 +318,7 @@ pub async fn a_change_of_semantics_changes_who_counts(case: &Case) {
         assert_eq!(scene.topic_status().await.watermark.0, 0, "{tracking:?}");
         scene.publish(1).await;
         assert_eq!(scene.clean_all().await.removed, 0);
-        assert_eq!(scene.pulse("a").await, Pulse::Resurrected(MissedMessages::default()));
+        assert_eq!(scene.pulse("a").await, Signal::Resurrected(MissedMessages::default()));
         assert_eq!(scene.reads().await, [1, 2, 3, 4], "{tracking:?}");
         assert_eq!(scene.clean_all().await.removed, 4, "{tracking:?}");
     }

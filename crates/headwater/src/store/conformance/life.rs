@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::case::{Case, Scene, group, owner, range, topic};
 use crate::message::Offset;
 use crate::name::GroupName;
-use crate::store::{Beat, CleanStep, Detected, Pulse, Record, TrackStep};
+use crate::store::{CleanStep, Detected, Record, Served, Signal, TrackStep};
 use crate::subscription::{Activity, Start, SubscriptionState};
 use crate::topic::{Semantics, TopicSettings, Tracking};
 
@@ -76,16 +76,17 @@ impl Scene {
     }
 
     /// A process of the group says that it is alive.
-    pub(super) async fn pulse(&self, owner_name: &str) -> Pulse {
+    pub(super) async fn pulse(&self, owner_name: &str) -> Signal {
         self.pulse_with(owner_name, Activity::default()).await
     }
 
     /// A process of the group says that it is alive, and what it did.
-    pub(super) async fn pulse_with(&self, owner_name: &str, activity: Activity) -> Pulse {
-        let beat = Beat { subscription_id: self.subscription.subscription_id, activity };
-        let mut answers = self.store.beat(&owner(owner_name), &[beat]).await.expect("the beat is answered");
-        assert_eq!(answers.len(), 1, "one answer per subscription");
-        answers.remove(0)
+    pub(super) async fn pulse_with(&self, owner_name: &str, activity: Activity) -> Signal {
+        let served = [Served { subscription_id: self.subscription.subscription_id, activity }];
+        let answer = self.store.heartbeat(&owner(owner_name), None, &served).await;
+        let mut signals = answer.expect("the heartbeat is answered").signals;
+        assert_eq!(signals.len(), 1, "one answer per subscription");
+        signals.remove(0)
     }
 
     /// A look for the dead.
@@ -96,7 +97,7 @@ impl Scene {
     /// Lets the group die as it should: it has beaten, somebody watches, and it is silent for a moment too long. Groups
     /// that never beat live on.
     pub(super) async fn let_die(&self, case: &Case) {
-        assert_eq!(self.pulse("dying").await, Pulse::Active, "only an active group dies");
+        assert_eq!(self.pulse("dying").await, Signal::Active, "only an active group dies");
         self.detect().await;
         case.advance(self.subscription.topic.settings.heartbeat_timeout + MOMENT);
         let died = self.detect().await.died;

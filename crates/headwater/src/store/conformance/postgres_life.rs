@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::case::{Case, DEADLINE, Scene, group, offsets_of, owner, pause};
 use super::life::{HOUR, INTERVAL, TIMEOUT, lively, told};
 use super::sessions::{Session, gaps_close, nothing_comes, numbers, numbers_until};
-use crate::store::Pulse;
+use crate::store::Signal;
 use crate::subscription::{MissedMessages, Start};
 use crate::topic::{Partition, Storage, TopicSettings, Tracking};
 
@@ -109,7 +109,7 @@ pub async fn a_group_that_dies_under_open_transactions_misses_nothing(case: &Cas
         open.publish_number(name, 3).await;
         open.commit().await;
         scene.drain_until("reader", 2).await;
-        assert!(matches!(dies.pulse("a").await, Pulse::Resurrected(_)));
+        assert!(matches!(dies.pulse("a").await, Signal::Resurrected(_)));
         let mut got = numbers(&dies.drain_until("reader", 3).await);
         got.sort_unstable();
         assert_eq!(got, [1, 2, 3], "{tracking:?}");
@@ -148,14 +148,14 @@ pub async fn now_is_exact_among_cleanups_and_open_transactions(case: &Case) {
 /// Somebody is writing the group's row: a heartbeat is answered all the same, and at once.
 pub async fn a_heartbeat_does_not_wait_for_a_locked_row(case: &Case) {
     let scene = case.scene(lively()).await;
-    assert_eq!(scene.pulse("a").await, Pulse::Active);
+    assert_eq!(scene.pulse("a").await, Signal::Active);
     case.advance(INTERVAL);
     let session = Session::open(case).await;
     session.begin().await;
     session.run("SELECT FROM {schema}.subscription FOR NO KEY UPDATE").await;
     let started = Instant::now();
     for n in 0..20 {
-        assert_eq!(scene.pulse(&format!("process-{n}")).await, Pulse::Active);
+        assert_eq!(scene.pulse(&format!("process-{n}")).await, Signal::Active);
     }
     assert!(started.elapsed() < MARGIN, "they waited {:?}", started.elapsed());
     session.rollback().await;
@@ -179,7 +179,7 @@ pub async fn heartbeats_have_connections_of_their_own(case: &Case) {
         pause().await;
     }
     let beat = tokio::time::timeout(MARGIN, scene.pulse("a")).await;
-    assert_eq!(beat.expect("the beat is not behind the blocked calls"), Pulse::Active);
+    assert_eq!(beat.expect("the beat is not behind the blocked calls"), Signal::Active);
     drop(lock);
     for one in blocked {
         one.await.unwrap();
@@ -389,6 +389,6 @@ pub async fn a_detector_that_waits_and_is_killed_leaves_nothing(case: &Case) {
         assert!(Instant::now() < until, "it never died: {found:?}");
         pause().await;
     }
-    assert!(matches!(scene.pulse("a").await, Pulse::Resurrected(_)));
+    assert!(matches!(scene.pulse("a").await, Signal::Resurrected(_)));
     assert!(scene.store.elect(&owner("a"), TIMEOUT).await.unwrap());
 }

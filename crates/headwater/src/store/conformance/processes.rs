@@ -41,7 +41,10 @@ pub fn work() {
             "claim and hang" => claim_and_hang(store.as_ref(), &topic).await,
             "prove, claim and hang" => {
                 let holder = owner("hanging process");
-                store.heartbeat(&holder, Duration::from_secs(15)).await.expect("the owner is known");
+                store
+                    .heartbeat(&holder, Some(Duration::from_secs(15)), &[])
+                    .await
+                    .expect("the owner is known");
                 store.take_over(&holder).await.expect("proven");
                 claim_and_hang(store.as_ref(), &topic).await;
             }

@@ -141,7 +141,7 @@ pub async fn a_closed_store_says_so(case: &Case) {
     };
     failed(store.settle(&[Settlement::ack_all(&lease)]).await, closed);
     failed(store.extend(&[lease], Duration::from_secs(1)).await, closed);
-    failed(store.heartbeat(&owner("a"), Duration::from_secs(1)).await, closed);
+    failed(store.heartbeat(&owner("a"), Some(Duration::from_secs(1)), &[]).await, closed);
     failed(store.depart(&owner("a")).await, closed);
     let wants = vec![crate::store::Want::new(scene.subscription.subscription_id, 1)];
     failed(store.claim(&ClaimRequest { owner: owner("a"), wants }).await, closed);

@@ -9,7 +9,7 @@ use super::life::{INTERVAL, MODES, MOMENT, TIMEOUT, lively};
 use super::rng::{Rng, seeds};
 use crate::message::Offset;
 use crate::settle::{Outcome, Settlement};
-use crate::store::Pulse;
+use crate::store::Signal;
 use crate::subscription::{Start, SubscriptionState};
 use crate::topic::{Semantics, TopicSettings, Tracking};
 
@@ -281,7 +281,7 @@ impl<'a> Play<'a> {
         if self.members[which].state != SubscriptionState::Active {
             return;
         }
-        assert_eq!(self.members[which].scene.pulse("a").await, Pulse::Active);
+        assert_eq!(self.members[which].scene.pulse("a").await, Signal::Active);
         self.detect().await;
         self.case.pass(TIMEOUT + MOMENT).await;
         self.detect().await;
@@ -305,7 +305,7 @@ impl<'a> Play<'a> {
             return;
         }
         match self.rng.below(3) {
-            0 => assert_eq!(member.scene.pulse("b").await, Pulse::Resurrected(member.missed)),
+            0 => assert_eq!(member.scene.pulse("b").await, Signal::Resurrected(member.missed)),
             1 => drop(member.scene.subscribe(member.scene.subscription.group.as_str(), Start::Now).await),
             _ => {
                 let name = &member.scene.subscription.group;

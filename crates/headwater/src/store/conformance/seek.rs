@@ -12,7 +12,7 @@ use crate::lease::LeaseToken;
 use crate::limits::SAFETY_POLL;
 use crate::message::{NewMessage, Offset};
 use crate::settle::{Outcome, Settlement};
-use crate::store::{ForceCompleted, Moved, Pulse, Stuck};
+use crate::store::{ForceCompleted, Moved, Signal, Stuck};
 use crate::subscription::{DeliveryPolicy, MissedMessages, Start, SubscriptionState};
 use crate::topic::TopicSettings;
 use std::collections::HashMap;
@@ -209,7 +209,7 @@ pub async fn what_only_the_dead_wait_for_is_given_up(case: &Case) {
         assert_eq!((status.state, status.next.0, status.floor.0), (SubscriptionState::Dead, 5, 4));
         assert_eq!(status.missed, missed(3, 2, 4), "{tracking:?}");
         assert_eq!(force(false).await, [], "once");
-        assert_eq!(dead.pulse("a").await, Pulse::Resurrected(missed(3, 2, 4)));
+        assert_eq!(dead.pulse("a").await, Signal::Resurrected(missed(3, 2, 4)));
         assert_eq!(dead.reads().await, [5, 6, 7, 8]);
         assert_eq!(scene.reads().await, [5, 6, 7, 8], "the living lose nothing");
         for one in [&scene, &dead, &done] {

@@ -10,7 +10,7 @@ use crate::error::{ErrorKind, Result};
 use crate::limits::SAFETY_POLL;
 use crate::name::{GroupName, TopicName};
 use crate::settle::{Outcome, Settlement};
-use crate::store::{Pulse, Store};
+use crate::store::{Signal, Store};
 use crate::subscription::{Start, SubscriptionState, Transition};
 use crate::topic::TopicSettings;
 
@@ -275,7 +275,7 @@ pub async fn only_a_cancelled_group_is_removed(case: &Case) {
         assert_eq!(listed.iter().map(|one| one.group.as_str()).collect::<Vec<_>>(), ["other"]);
         assert_eq!(scene.dead_letters().await, []);
         assert_eq!(other.dead_letters().await.len(), 1);
-        assert_eq!(scene.pulse("a").await, Pulse::Gone);
+        assert_eq!(scene.pulse("a").await, Signal::Gone);
         let again = store.remove(&scene.topic, &group("workers")).await;
         failed(again, ErrorKind::NoSuchSubscription);
         assert_eq!(other.reads().await, [2]);

@@ -1,44 +1,89 @@
-//! Owners that say they are alive, and what becomes of the leases of those that fell silent.
+//! Heartbeats: an owner says that it is alive and which subscriptions it serves. The leases of those that fell silent end.
 
 use std::time::Duration;
 
+use tokio_postgres::Row;
+
 use super::PostgresStore;
 use super::clock::{self, On};
+use super::status::missed_of;
 use super::time::{count, millis, stored};
 use crate::error::Result;
 use crate::lease::check_silent_for;
 use crate::name::Owner;
+use crate::store::{Heartbeat, Served, Signal};
+use crate::subscription::{Activity, SubscriptionState};
 use crate::topic::TopicId;
 
-/// A heartbeat or an extension that takes longer has failed. The next one is due soon, and has another connection.
+/// A heartbeat or an extension that takes longer has failed. The next one is due soon, and has another connection; many failures mean
+/// that the process is cut off.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-pub(super) async fn heartbeat(store: &PostgresStore, owner: &Owner, silent_for: Duration) -> Result<u64> {
-    check_silent_for(silent_for)?;
-    // Before anybody is judged by it.
-    clock::look(store, On::Leases).await?;
+pub(super) async fn heartbeat(
+    store: &PostgresStore,
+    owner: &Owner,
+    silent_for: Option<Duration>,
+    served: &[Served],
+) -> Result<Heartbeat> {
+    if let Some(silent_for) = silent_for {
+        check_silent_for(silent_for)?;
+        // Before other owners are judged by it.
+        clock::look(store, On::Leases).await?;
+    }
+    let ids: Vec<i32> = served.iter().map(|one| one.subscription_id.0).collect();
+    let column = |get: fn(&Activity) -> u64| -> Vec<i64> {
+        served.iter().map(|one| i64::try_from(get(&one.activity)).unwrap_or(i64::MAX)).collect()
+    };
+    let rates: Vec<f64> = served.iter().map(|one| one.activity.rate).collect();
     // On the leases' own pool: a process whose work pool is busy is not dead.
     let rows = store
         .connections
         .query_leases_within(
             ANSWER_TIMEOUT,
-            "beating",
+            "sending a heartbeat",
             &store.statements.heartbeat,
-            &[&owner.as_str(), &millis(silent_for), &store.clock.injected()],
+            &[
+                &owner.as_str(),
+                &silent_for.map(millis),
+                &ids,
+                &column(|activity| activity.processed),
+                &column(|activity| activity.failed),
+                &column(|activity| activity.filtered),
+                &rates,
+                &column(|activity| micros(activity.handling_mean)),
+                &column(|activity| micros(activity.handling_p95)),
+                &store.clock.injected(),
+            ],
         )
         .await?;
-    let mut ended = 0;
+    let mut heartbeat = Heartbeat::default();
     for row in &rows {
-        let leases = count(row, "leases")?;
-        tracing::warn!(
-            owner = stored::<_, &str>(row, "dead_owner")?,
-            leases,
-            "owner fell silent, its leases end"
-        );
-        stored::<_, Vec<i32>>(row, "topic_ids")?.into_iter().for_each(|topic| store.hub.wake(TopicId(topic)));
-        ended += leases;
+        if let Some(dead) = stored::<_, Option<&str>>(row, "dead_owner")? {
+            let leases = count(row, "leases")?;
+            tracing::warn!(owner = dead, leases, "owner fell silent, its leases end");
+            let topics = stored::<_, Vec<i32>>(row, "topic_ids")?;
+            topics.into_iter().for_each(|topic| store.hub.wake(TopicId(topic)));
+            heartbeat.ended += leases;
+        } else {
+            heartbeat.signals.push(signal_of(store, row)?);
+        }
     }
-    Ok(ended)
+    assert_eq!(heartbeat.signals.len(), served.len(), "the store answers for every subscription");
+    Ok(heartbeat)
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn signal_of(store: &PostgresStore, row: &Row) -> Result<Signal> {
+    let Some(state) = stored::<_, Option<&str>>(row, "state")? else { return Ok(Signal::Gone) };
+    if stored(row, "resurrected")? {
+        let missed = missed_of(row)?;
+        store.hub.wake(TopicId(stored(row, "topic_id")?));
+        return Ok(Signal::Resurrected(missed));
+    }
+    Ok(Signal::of(SubscriptionState::parse(state)?))
 }
 
 pub(super) async fn depart(store: &PostgresStore, owner: &Owner) -> Result<()> {

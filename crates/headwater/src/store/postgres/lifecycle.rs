@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{PostgresStore, audit, beat, policy, seek, settle, state, take_over, topic};
+use super::{PostgresStore, audit, policy, seek, settle, state, take_over, topic};
 use crate::error::Result;
 use crate::lease::LeaseToken;
 use crate::message::Offset;
 use crate::name::{GroupName, Owner, TopicName};
-use crate::store::{Ack, AuditEntry, Beat, ForceCompleted, Lifecycle, Moved, Pulse, Resurrected, Stuck};
+use crate::store::{Ack, AuditEntry, ForceCompleted, Lifecycle, Moved, Resurrected, Stuck};
 use crate::subscription::{DeliveryPolicy, Start, SubscriptionId, Transition};
 use crate::topic::{Topic, TopicSettings};
 
@@ -48,11 +48,6 @@ impl Lifecycle for PostgresStore {
     ) -> Result<Resurrected> {
         self.check_open()?;
         state::resurrect(self, topic, group, behind_max).await
-    }
-
-    async fn beat(&self, owner: &Owner, beats: &[Beat]) -> Result<Vec<Pulse>> {
-        self.check_open()?;
-        beat::beat(self, owner, beats).await
     }
 
     async fn take_over(&self, owner: &Owner) -> Result<u64> {

@@ -182,48 +182,15 @@ pub(super) struct PartColumns<'a> {
 
 impl<'a> PartColumns<'a> {
     pub(super) fn of(parts: &'a [(OffsetRange, Outcome)]) -> Self {
-        let comes_again = |outcome: &Outcome| matches!(outcome, Outcome::Release | Outcome::Retry { .. });
         PartColumns {
             firsts: parts.iter().map(|(range, _)| range.first.0).collect(),
             lasts: parts.iter().map(|(range, _)| range.last.0).collect(),
-            outcomes: parts.iter().map(|(_, outcome)| word(outcome)).collect(),
-            delays_ms: parts.iter().map(|(_, outcome)| delay_ms(outcome)).collect(),
-            errors: parts.iter().map(|(_, outcome)| error(outcome)).collect(),
-            keys: parts.iter().map(|(_, outcome)| key(outcome)).collect(),
-            comes_again: parts.iter().any(|(_, outcome)| comes_again(outcome)),
+            outcomes: parts.iter().map(|(_, outcome)| outcome.word()).collect(),
+            delays_ms: parts.iter().map(|(_, outcome)| outcome.delay().map(millis)).collect(),
+            errors: parts.iter().map(|(_, outcome)| outcome.error()).collect(),
+            keys: parts.iter().map(|(_, outcome)| outcome.key()).collect(),
+            comes_again: parts.iter().any(|(_, outcome)| outcome.comes_again()),
         }
-    }
-}
-
-fn word(outcome: &Outcome) -> &'static str {
-    match outcome {
-        Outcome::Ack => "ack",
-        Outcome::Retry { .. } => "retry",
-        Outcome::Bury { .. } => "bury",
-        Outcome::Release => "release",
-        Outcome::Park { .. } => "park",
-    }
-}
-
-fn delay_ms(outcome: &Outcome) -> Option<i64> {
-    match outcome {
-        Outcome::Retry { after, .. } => Some(millis(*after)),
-        _ => None,
-    }
-}
-
-fn error(outcome: &Outcome) -> Option<&str> {
-    match outcome {
-        Outcome::Retry { error, .. } | Outcome::Bury { error } => Some(error),
-        _ => None,
-    }
-}
-
-fn key(outcome: &Outcome) -> Option<&str> {
-    match outcome {
-        Outcome::Retry { key, .. } => key.as_deref(),
-        Outcome::Park { key } => Some(key),
-        _ => None,
     }
 }
 

@@ -60,7 +60,6 @@ statements! {
     remove: remove,
     remove_dead_letters: remove.dead_letters,
     resurrect: resurrect,
-    beat: beat,
     seek: seek,
     policy_set: policy.set,
     policy_get: policy.get,

@@ -123,9 +123,9 @@ async fn roles_may_do_their_part_and_nothing_else() {
     assert_eq!(consumer.fetch(lease.topic_id, lease.range).await.unwrap().len(), 1);
     consumer.extend(&[lease.id()], Duration::from_secs(60)).await.unwrap().remove(0).unwrap();
     let tester = Owner::new("tester").unwrap();
-    consumer.heartbeat(&tester, Duration::from_secs(15)).await.unwrap();
+    consumer.heartbeat(&tester, Some(Duration::from_secs(15)), &[]).await.unwrap();
     consumer.depart(&tester).await.unwrap();
-    let refused = producer.heartbeat(&tester, Duration::from_secs(15)).await.unwrap_err();
+    let refused = producer.heartbeat(&tester, Some(Duration::from_secs(15)), &[]).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "{refused}");
     consumer.settle(&[Settlement::ack_all(&lease)]).await.unwrap().remove(0).unwrap();
     consumer.subscribe(&orders(), &GroupName::new("b").unwrap(), Start::Now).await.unwrap();

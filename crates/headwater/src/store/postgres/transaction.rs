@@ -244,8 +244,11 @@ impl PostgresTransaction {
             // Prepared before: preparing takes a round trip the first time, and inside a failed transaction none.
             let statement = connection.prepare_cached(sql).await?;
             // Requests are sent when first polled, in this order.
-            let (begun, rows) =
-                futures::join!(connection.batch_execute(command), connection.query(&statement, params));
+            let (begun, rows) = futures_util::future::join(
+                connection.batch_execute(command),
+                connection.query(&statement, params),
+            )
+            .await;
             begun?;
             rows
         };

@@ -25,6 +25,12 @@ pub(super) fn detect_dead(work: &mut Work<'_>) -> Attempt<Detected> {
         .optional()?;
     let watched = looked_at_ms.is_some_and(|at_ms| now_ms.saturating_sub(at_ms) <= millis(WATCHING_MAX));
     let elapsed_ms = clean::elapse(work)?;
+    // By a clock that was ahead: it counts as heard of now.
+    for sql in
+        [super::sql!(detect.ahead), super::sql!(detect.ahead_owners), super::sql!(detect.ahead_subscriptions)]
+    {
+        connection.prepare_cached(sql)?.execute([now_ms])?;
+    }
     let mut found = Detected::default();
     for pulse in pulses(work)? {
         let names = || -> Result<(TopicName, GroupName)> {
@@ -98,8 +104,8 @@ impl Pulse {
             let near = silent_ms.saturating_mul(5) >= self.timeout_ms.saturating_mul(4);
             return if near { Verdict::NearTimeout } else { Verdict::Alive };
         }
-        // It has spoken since: whatever was suspected is void.
-        let suspected = self.suspected_at_ms.filter(|at_ms| *at_ms >= self.heartbeat_at_ms);
+        // Heard of since: the suspicion is void.
+        let suspected = self.suspected_at_ms.filter(|at_ms| *at_ms > self.heartbeat_at_ms);
         match suspected {
             Some(at_ms) if now_ms.saturating_sub(at_ms) < self.interval_ms => Verdict::Suspected(at_ms),
             Some(_) => Verdict::Dead,

@@ -1,26 +1,113 @@
-//! Heartbeat: owners say that they are alive; the leases of those that fell silent end.
+//! Heartbeat: an owner says that it is alive and which subscriptions it serves; the leases of owners that fell silent end.
+//!
+//! A heartbeat writes the owner's row, and a row of `headwater_activity` only where something changed. When a subscription was
+//! last heard of is read from both (the view `headwater_heard`): its own row is not written.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use rusqlite::params;
+use rusqlite::{OptionalExtension, params};
 
 use super::fault::Attempt;
 use super::work::{Kind, Work};
-use super::{SqliteStore, decode, millis, settle};
+use super::{SqliteStore, decode, group, millis, resurrect, settle};
 use crate::error::Result;
-use crate::name::Owner;
+use crate::lease::check_silent_for;
+use crate::name::{GroupName, Owner};
+use crate::store::{Heartbeat, Served, Signal};
+use crate::subscription::SubscriptionState;
 use crate::topic::TopicId;
 
-/// Notes the owner, and ends the leases of the dead. They are then leases past their deadline, and the claim that finds
-/// them does the rest.
-pub(super) fn heartbeat(work: &mut Work<'_>, owner: &Owner, silent_for: Duration) -> Attempt<u64> {
-    let now_ms = work.now_ms();
-    let connection = work.connection;
-    connection.prepare_cached(super::sql!(heartbeat.beat))?.execute(params![owner.as_str(), now_ms])?;
+pub(super) async fn heartbeat(
+    store: &SqliteStore,
+    owner: &Owner,
+    silent_for: Option<Duration>,
+    served: &[Served],
+) -> Result<Heartbeat> {
+    silent_for.map_or(Ok(()), check_silent_for)?;
+    let (owner, served) = (owner.clone(), served.to_vec());
+    // Losing one in a power cut costs nothing: the next says the same.
+    store.write(Kind::Consume, move |work| note(work, &owner, silent_for, &served)).await
+}
+
+/// Notes the owner and what it serves, and ends the leases of the dead. They are then leases past their deadline, and the claim
+/// that finds them does the rest.
+fn note(
+    work: &mut Work<'_>,
+    owner: &Owner,
+    silent_for: Option<Duration>,
+    served: &[Served],
+) -> Attempt<Heartbeat> {
+    let (connection, now_ms) = (work.connection, work.now_ms());
+    let ids: Vec<i32> = served.iter().map(|one| one.subscription_id.0).collect();
+    // Before its row is written: of what it serves no more, its last heartbeat is kept.
+    serve_no_more(work, owner.as_str(), &ids)?;
+    connection.prepare_cached(super::sql!(heartbeat.seen))?.execute(params![
+        owner.as_str(),
+        now_ms,
+        silent_for.is_some()
+    ])?;
     connection.prepare_cached(super::sql!(heartbeat.ahead))?.execute([now_ms])?;
+    let signals =
+        served.iter().map(|one| serve(work, owner, one, now_ms)).collect::<Attempt<Vec<Signal>>>()?;
+    let ended = silent_for.map_or(Ok(0), |silent_for| end_silent(work, now_ms, silent_for))?;
+    Ok(Heartbeat { ended, signals })
+}
+
+/// Notes that the owner serves a subscription, brings it back if it is dead, and tells how it is.
+fn serve(work: &mut Work<'_>, owner: &Owner, served: &Served, now_ms: i64) -> Attempt<Signal> {
+    let subscription_id = served.subscription_id.0;
+    let found = {
+        let mut statement = work.connection.prepare_cached(super::sql!(heartbeat.state))?;
+        let read = |row: &rusqlite::Row<'_>| {
+            let state = decode::parsed(row, 0, SubscriptionState::parse)?;
+            Ok((state, TopicId(row.get(1)?), decode::parsed(row, 2, |name| GroupName::new(name))?))
+        };
+        statement.query_row([subscription_id], read).optional()?
+    };
+    let Some((state, topic_id, group)) = found else { return Ok(Signal::Gone) };
+    let mut signal = Signal::of(state);
+    if state == SubscriptionState::Cancelled {
+        return Ok(signal);
+    }
+    if state == SubscriptionState::Dead {
+        resurrect::revive(work, topic_id, subscription_id, None)?;
+        let found = group::find(work.connection, topic_id, &group)?;
+        signal = Signal::Resurrected(found.map(|found| found.missed).unwrap_or_default());
+    }
+    tell(work, owner, served, now_ms)?;
+    Ok(signal)
+}
+
+/// Stores that the owner serves a subscription and what it has done for it, if that is news.
+fn tell(work: &Work<'_>, owner: &Owner, served: &Served, now_ms: i64) -> Attempt<()> {
+    let whole = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+    let micros = |time: Duration| i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
+    let activity = &served.activity;
+    work.connection.prepare_cached(super::sql!(heartbeat.activity))?.execute(params![
+        served.subscription_id.0,
+        owner.as_str(),
+        whole(activity.processed),
+        whole(activity.failed),
+        whole(activity.filtered),
+        if activity.rate.is_finite() { activity.rate } else { 0.0 },
+        micros(activity.handling_mean),
+        micros(activity.handling_p95),
+        now_ms,
+    ])?;
+    Ok(())
+}
+
+/// The owner serves none but these any more.
+fn serve_no_more(work: &Work<'_>, owner: &str, but: &[i32]) -> Attempt<()> {
+    let but = serde_json::to_string(but).expect("numbers are JSON");
+    work.connection.prepare_cached(super::sql!(heartbeat.serve_no_more))?.execute([owner, &but])?;
+    Ok(())
+}
+
+fn end_silent(work: &mut Work<'_>, now_ms: i64, silent_for: Duration) -> Attempt<u64> {
     let dead: Vec<String> = {
-        let mut statement = connection.prepare_cached(super::sql!(heartbeat.silent))?;
+        let mut statement = work.connection.prepare_cached(super::sql!(heartbeat.silent))?;
         decode::all(&mut statement, [now_ms.saturating_sub(millis(silent_for))], |row| row.get(0))?
     };
     let mut ended = 0;
@@ -60,14 +147,16 @@ pub(super) async fn leave(store: &SqliteStore, owner: &Owner) -> Result<()> {
 
 /// Forgets an owner that leaves on purpose. What it has done for its groups is kept, added to what others have that left.
 fn depart(work: &mut Work<'_>, owner: &Owner) -> Attempt<()> {
-    let connection = work.connection;
+    forget(work, owner.as_str())?;
     for sql in [super::sql!(heartbeat.fold_activity), super::sql!(heartbeat.forget_activity)] {
-        connection.prepare_cached(sql)?.execute([owner.as_str()])?;
+        work.connection.prepare_cached(sql)?.execute([owner.as_str()])?;
     }
-    forget(work, owner.as_str())
+    Ok(())
 }
 
-fn forget(work: &Work<'_>, owner: &str) -> Attempt<()> {
+/// Forgets an owner. What it served was served until its last heartbeat.
+pub(super) fn forget(work: &Work<'_>, owner: &str) -> Attempt<()> {
+    serve_no_more(work, owner, &[])?;
     work.connection.prepare_cached(super::sql!(depart))?.execute([owner])?;
     Ok(())
 }

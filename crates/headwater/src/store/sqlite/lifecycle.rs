@@ -8,14 +8,12 @@ use async_trait::async_trait;
 use super::reader::at_once;
 use super::state::Removal;
 use super::work::{Kind, Work, now_ms};
-use super::{
-    SqliteStore, acks, audit, beat, policy, resurrect, seek, settle, state, stuck, take_over, topic,
-};
+use super::{SqliteStore, acks, audit, policy, resurrect, seek, settle, state, stuck, take_over, topic};
 use crate::error::Result;
 use crate::lease::LeaseToken;
 use crate::message::Offset;
 use crate::name::{GroupName, Owner, TopicName};
-use crate::store::{Ack, AuditEntry, Beat, ForceCompleted, Lifecycle, Moved, Pulse, Resurrected, Stuck};
+use crate::store::{Ack, AuditEntry, ForceCompleted, Lifecycle, Moved, Resurrected, Stuck};
 use crate::subscription::{DeliveryPolicy, Start, SubscriptionId, Transition};
 use crate::topic::{Topic, TopicSettings};
 
@@ -72,12 +70,6 @@ impl Lifecycle for SqliteStore {
         let (topic, group, actor) = (topic.clone(), group.clone(), Arc::clone(&self.actor));
         self.write(Kind::Define, move |work| resurrect::resurrect(work, &topic, &group, behind_max, &actor))
             .await
-    }
-
-    async fn beat(&self, owner: &Owner, beats: &[Beat]) -> Result<Vec<Pulse>> {
-        let (owner, beats) = (owner.clone(), beats.to_vec());
-        // Losing one in a power cut costs nothing: the next says the same.
-        self.write(Kind::Consume, move |work| beat::beat(work, &owner, &beats)).await
     }
 
     async fn take_over(&self, owner: &Owner) -> Result<u64> {

@@ -9,7 +9,7 @@ use rusqlite::params;
 use super::fault::Attempt;
 use super::standing::{Extent, Standing};
 use super::work::{Kind, Work};
-use super::{SqliteStore, clean, decode, log, millis, resurrect, state};
+use super::{SqliteStore, clean, decode, heartbeat, log, millis, resurrect, state};
 use crate::error::Result;
 use crate::limits::INBOX_RETENTION;
 use crate::name::{GroupName, TopicName};
@@ -129,6 +129,14 @@ fn has_unread(work: &Work<'_>, topic: TopicId, standing: &Standing) -> Attempt<b
 /// Forgets processes that vanished; what they did for their groups is kept, added up.
 fn forget_activities(work: &mut Work<'_>) -> Attempt<u64> {
     let before_ms = work.now_ms().saturating_sub(millis(ACTIVITY_RETENTION));
+    // An owner whose leases end by its silence is kept until they have.
+    let owners: Vec<String> = {
+        let mut statement = work.connection.prepare_cached(super::sql!(clean.vanished))?;
+        decode::all(&mut statement, [before_ms], |row| row.get(0))?
+    };
+    for owner in owners {
+        heartbeat::forget(work, &owner)?;
+    }
     work.connection.prepare_cached(super::sql!(clean.fold_activities))?.execute([before_ms])?;
     Ok(work.connection.prepare_cached(super::sql!(clean.forget_activities))?.execute([before_ms])? as u64)
 }

@@ -109,7 +109,7 @@ fn settle_parts(
     let (topic, lanes) = topic_of(work, model.subscription_id)?;
     let mut claimable = model.lane.is_some();
     for (range, outcome) in parts {
-        claimable |= !matches!(outcome, Outcome::Ack | Outcome::Bury { .. });
+        claimable |= outcome.comes_again();
         match outcome {
             Outcome::Ack if logged => acks::note(work, model, *range, now_ms)?,
             Outcome::Ack => {}

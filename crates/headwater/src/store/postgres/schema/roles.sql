@@ -37,7 +37,7 @@ BEGIN
             v_functions := ARRAY['begin_epoch', 'cron_fire', 'cron_last', 'last_taken', 'publish', 'publish_batch', 'publish_bytes',
                                  'read_clock', 'tracking_change'];
         WHEN 'consumer' THEN
-            v_functions := ARRAY['advance', 'backfills', 'beat', 'begin_epoch', 'claim', 'claimable', 'clean', 'clean_subscription',
+            v_functions := ARRAY['advance', 'backfills', 'begin_epoch', 'claim', 'claimable', 'clean', 'clean_subscription',
                                  'depart', 'detect_dead', 'elapse', 'elect', 'enter', 'extend', 'fail_backfill', 'forget_inbox',
                                  'forget_old', 'heartbeat', 'job_ran', 'jobs', 'keep_partitions', 'last_taken', 'log_ack', 'maintain',
                                  'messages', 'move_clock', 'places', 'purge', 'raise_flag', 'read_clock', 'records', 'redrive', 'resign',
@@ -55,7 +55,7 @@ BEGIN
     ELSIF p_kind = 'consumer' THEN
         EXECUTE format('GRANT SELECT ON {schema}.message, {schema}.subscription, {schema}.head, {schema}.cursor, {schema}.outstanding, '
                        '{schema}.gap, {schema}.schedule, {schema}.dead_letter, {schema}.epoch, {schema}.extent, {schema}.mark, '
-                       '{schema}.record, {schema}.backfill, {schema}.activity, {schema}.ack_log TO %I', p_role);
+                       '{schema}.record, {schema}.backfill, {schema}.activity_seen, {schema}.ack_log TO %I', p_role);
         -- Acks delete, and lock first: that takes the right to change some column. The right to delete a range allows more than that.
         EXECUTE format('GRANT DELETE, UPDATE (parked) ON {schema}.outstanding TO %I', p_role);
     END IF;

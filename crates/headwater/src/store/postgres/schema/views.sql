@@ -12,6 +12,18 @@ CREATE OR REPLACE VIEW {schema}.current_place AS
                         FROM {schema}.outstanding o WHERE o.subscription_id = s.subscription_id) h
     WHERE n.next_offset IS NOT NULL;
 
+-- What owners reported, and when each was last seen as one that serves the subscription.
+CREATE OR REPLACE VIEW {schema}.activity_seen AS
+    SELECT a.subscription_id, a.owner, a.processed, a.failed, a.filtered, a.rate, a.handling_mean_us, a.handling_p95_us,
+           greatest(a.told_at, CASE WHEN a.serving THEN w.seen_at END) AS seen_at
+    FROM {schema}.activity a LEFT JOIN {schema}.owner w ON w.owner = a.owner;
+
+-- When each subscription was last heard of: a group lives while an owner that serves it does. Null if it never was.
+CREATE OR REPLACE VIEW {schema}.heard AS
+    SELECT s.subscription_id, greatest(s.heartbeat_at, (SELECT max(a.seen_at) FROM {schema}.activity_seen a
+                                                        WHERE a.subscription_id = s.subscription_id)) AS heard_at
+    FROM {schema}.subscription s;
+
 -- For whoever has plain SQL: which groups a message still waits for, by name. A message that has no record yet is shown as its
 -- record will be. Bits of groups that were deleted have no name any more.
 CREATE OR REPLACE VIEW {schema}.message_status AS

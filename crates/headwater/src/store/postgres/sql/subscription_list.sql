@@ -1,10 +1,10 @@
 -- name: subscription_list
 -- Purpose: the subscriptions of a topic, how far each is and how it is doing.
 -- Parameters: topic id, how far back restarts count in ms, injected time, parked rows that make a lane full.
--- Index: subscription_group, cursor_pkey, outstanding_due, dead_letter_subscription, activity_pkey, message primary key.
-SELECT s.subscription_id, s.topic_id, s.group_name, s.status, s.status_at, s.heartbeat_at, t.heartbeat_timeout_ms,
-       CASE WHEN s.heartbeat_at <= now.at THEN (extract(epoch FROM now.at - s.heartbeat_at) * 1000)::bigint
-            WHEN s.heartbeat_at IS NOT NULL THEN 0 END AS heartbeat_age_ms,
+-- Index: subscription_group, cursor_pkey, outstanding_due, dead_letter_subscription, activity_pkey, owner_pkey, message primary key.
+SELECT s.subscription_id, s.topic_id, s.group_name, s.status, s.status_at, b.heartbeat_at, t.heartbeat_timeout_ms,
+       CASE WHEN b.heartbeat_at <= now.at THEN (extract(epoch FROM now.at - b.heartbeat_at) * 1000)::bigint
+            WHEN b.heartbeat_at IS NOT NULL THEN 0 END AS heartbeat_age_ms,
        c.next_offset, f.floor, f.lag,
        CASE WHEN f.lag > 0 THEN (
            SELECT m.created_at FROM {schema}.messages(s.topic_id, f.floor + 1) m
@@ -53,10 +53,12 @@ CROSS JOIN LATERAL (
            coalesce(sum(q.handling_mean_us * q.rate) FILTER (WHERE l.lives) / nullif(sum(q.rate) FILTER (WHERE l.lives), 0),
                     avg(q.handling_mean_us) FILTER (WHERE l.lives), 0)::bigint AS handling_mean_us,
            coalesce(max(q.handling_p95_us) FILTER (WHERE l.lives), 0) AS handling_p95_us,
-           count(*) FILTER (WHERE l.lives) AS processes
-    FROM {schema}.activity q
-    CROSS JOIN LATERAL (SELECT q.told_at > now.at - make_interval(secs => t.heartbeat_timeout_ms / 1000.0) AS lives) l
+           count(*) FILTER (WHERE l.lives) AS processes, max(q.seen_at) AS seen_at
+    FROM {schema}.activity_seen q
+    CROSS JOIN LATERAL (SELECT q.owner <> '' AND q.seen_at > now.at - make_interval(secs => t.heartbeat_timeout_ms / 1000.0) AS lives) l
     WHERE q.subscription_id = s.subscription_id
 ) a
+-- As the view "heard" has it.
+CROSS JOIN LATERAL (SELECT greatest(s.heartbeat_at, a.seen_at) AS heartbeat_at) b
 WHERE s.topic_id = $1
 ORDER BY s.group_name, s.status = 'cancelled', s.subscription_id DESC

@@ -67,7 +67,7 @@ async fn a_process_that_was_suspended_moves_nothing() {
     };
     let (asleep, awake) = (open(&sleeper).await, open(&steady).await);
     let beat = async |store: &PostgresStore, owner: &str| {
-        store.heartbeat(&Owner::new(owner).unwrap(), Duration::from_secs(15)).await.unwrap()
+        store.heartbeat(&Owner::new(owner).unwrap(), Some(Duration::from_secs(15)), &[]).await.unwrap().ended
     };
     let client = scene.client().await;
     let moved = async || -> i64 {

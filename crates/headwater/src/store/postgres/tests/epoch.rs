@@ -120,7 +120,7 @@ async fn after_a_failover_other_programs_are_given_no_offset_again() {
             row.get::<_, i64>(0)
         }
     });
-    let mut offsets = in_time("publishing beside the first", futures::future::join_all(others)).await;
+    let mut offsets = in_time("publishing beside the first", futures_util::future::join_all(others)).await;
     first.batch_execute("ROLLBACK").await.unwrap();
     offsets.push(first.query_one(&publish, &[]).await.unwrap().get(0));
     offsets.sort_unstable();

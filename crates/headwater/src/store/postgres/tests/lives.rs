@@ -6,8 +6,8 @@ use crate::ManualClock;
 use crate::lease::GroupLimits;
 use crate::settle::Outcome;
 use crate::store::OffsetRange;
-use crate::store::{Beat, Pulse};
-use crate::subscription::{Activity, SubscriptionState};
+use crate::store::{Served, Signal};
+use crate::subscription::SubscriptionState;
 
 fn group() -> GroupName {
     GroupName::new("a").expect("a valid name")
@@ -17,8 +17,8 @@ fn owner(name: &str) -> Owner {
     Owner::new(name).expect("a valid name")
 }
 
-fn beat_of(subscription: &Subscription) -> Vec<Beat> {
-    vec![Beat { subscription_id: subscription.subscription_id, activity: Activity::default() }]
+fn served(subscription: &Subscription) -> [Served; 1] {
+    [Served::new(subscription.subscription_id)]
 }
 
 async fn state_of(store: &PostgresStore) -> SubscriptionState {
@@ -51,13 +51,14 @@ async fn ten_at_once_are_one_resurrection() {
     gate.batch_execute(&scene.sql("BEGIN; SELECT FROM {schema}.extent FOR UPDATE")).await.unwrap();
     let tasks: Vec<_> = (0..10)
         .map(|n| {
-            let (store, beats) = (Arc::clone(&store), beat_of(&subscription));
+            let (store, served) = (Arc::clone(&store), served(&subscription));
             tokio::spawn(async move {
                 match n % 2 {
                     0 => store.resurrect(&orders(), &group(), None).await.unwrap().resurrected,
                     _ => {
-                        let pulses = store.beat(&owner(&format!("process-{n}")), &beats).await.unwrap();
-                        matches!(pulses[0], Pulse::Resurrected(_))
+                        let owner = owner(&format!("process-{n}"));
+                        let answer = store.heartbeat(&owner, None, &served).await.unwrap();
+                        matches!(answer.signals[0], Signal::Resurrected(_))
                     }
                 }
             })
@@ -85,44 +86,41 @@ async fn ten_at_once_are_one_resurrection() {
 }
 
 #[tokio::test]
-async fn a_beat_waits_for_nobody_and_writes_rarely() {
+async fn a_heartbeat_waits_for_no_row_of_its_group_and_writes_rarely() {
     let Some(scene) = Scene::new() else { return };
     let clock = ManualClock::at(jiff::Timestamp::now());
     let store = scene.open_at(&clock).await;
     let subscription = subscribed(&store).await;
-    let (other, beats) = (scene.client().await, beat_of(&subscription));
-    let stamp = async || store.subscriptions(&orders()).await.unwrap()[0].heartbeat_at;
+    let (other, served) = (scene.client().await, served(&subscription));
+    let status = async || store.subscriptions(&orders()).await.unwrap().remove(0);
+    let heartbeat = async |name: &str| {
+        let answer = in_time("a heartbeat beside a lock", store.heartbeat(&owner(name), None, &served)).await;
+        assert_eq!(answer.unwrap().signals, [Signal::Active]);
+    };
     let lock = scene.sql("BEGIN; SELECT FROM {schema}.subscription FOR UPDATE");
     other.batch_execute(&lock).await.unwrap();
-    let pulses = in_time("a beat beside another", store.beat(&owner("a"), &beats)).await.unwrap();
-    assert_eq!((pulses, stamp().await), (vec![Pulse::Active], None), "left to the other");
+    heartbeat("a").await;
+    assert_eq!(status().await.heartbeat_at, None, "the first one is noted once its row is free");
     other.batch_execute("COMMIT").await.unwrap();
-    store.beat(&owner("a"), &beats).await.unwrap();
-    let first = stamp().await.expect("it is stamped");
-    // A quarter of the interval of 60 s.
-    clock.advance(Duration::from_millis(14_999));
-    store.beat(&owner("b"), &beats).await.unwrap();
-    assert_eq!(stamp().await, Some(first), "fresh enough");
-    assert_eq!(store.subscriptions(&orders()).await.unwrap()[0].processes, 2, "each has a row of its own");
-    clock.advance(Duration::from_millis(1));
-    store.beat(&owner("b"), &beats).await.unwrap();
-    assert_eq!(stamp().await, Some(clock.now()));
-    // What is overdue is waited for, but not for good: then no heartbeat holds the row.
-    clock.advance(Duration::from_secs(151));
+    heartbeat("a").await;
+    heartbeat("b").await;
+    assert_eq!((status().await.heartbeat_at, status().await.processes), (Some(clock.now()), 2));
+    // From there on no lock of the group's row is in its way, for however long.
     other.batch_execute(&lock).await.unwrap();
-    let pulses = in_time("an overdue beat", store.beat(&owner("a"), &beats)).await.unwrap();
-    assert_eq!(pulses, [Pulse::Active]);
-    assert!(stamp().await.unwrap() < clock.now());
-    let overdue = tokio::spawn(async move {
-        // Until the holder lets go.
-        while store.beat(&owner("a"), &beats).await.is_ok() && {
-            let status = store.subscriptions(&orders()).await.unwrap().remove(0);
-            status.heartbeat_at != Some(clock.now())
-        } {}
-    });
-    until_somebody_waits(&scene).await;
+    let written = scene.sql(
+        "SELECT (SELECT string_agg(xmin::text, ' ' ORDER BY owner) FROM {schema}.activity)
+             || ' ' || (SELECT xmin FROM {schema}.subscription)",
+    );
+    let before: String = other.query_one(&written, &[]).await.unwrap().get(0);
+    for _ in 0..10 {
+        clock.advance(Duration::from_secs(151));
+        heartbeat("a").await;
+        assert_eq!(status().await.heartbeat_at, Some(clock.now()));
+    }
+    let after: String = other.query_one(&written, &[]).await.unwrap().get(0);
+    assert_eq!(after, before, "only the owner's own row is written");
+    assert_eq!(status().await.processes, 1, "b has been silent for longer than the timeout");
     other.batch_execute("COMMIT").await.unwrap();
-    in_time("the stamp of an overdue beat", overdue).await.unwrap();
     scene.drop().await;
 }
 
@@ -245,7 +243,7 @@ async fn operators_and_members_never_deadlock() {
         let limits = GroupLimits { in_flight_max: (n % 2 == 0).then_some(1_000), rate: None };
         let wants = vec![Want { limits, ..Want::new(subscription.subscription_id, 3) }];
         let request = ClaimRequest { wants, ..claim_of(&subscription, &format!("member-{n}")) };
-        let (store, beats) = (Arc::clone(&store), beat_of(&subscription));
+        let (store, served) = (Arc::clone(&store), served(&subscription));
         tokio::spawn(async move {
             for round in 0..40_u32 {
                 for lease in store.claim(&request).await.expect("no deadlock").leases {
@@ -259,7 +257,8 @@ async fn operators_and_members_never_deadlock() {
                     // Lost where it was moved meanwhile.
                     store.settle(&[settlement]).await.expect("no deadlock").remove(0).ok();
                 }
-                store.beat(&owner(&format!("member-{n}")), &beats).await.expect("no deadlock");
+                let owner = owner(&format!("member-{n}"));
+                store.heartbeat(&owner, None, &served).await.expect("no deadlock");
             }
         })
     });

@@ -6,7 +6,7 @@ use super::races::{claim_of, in_time};
 use super::*;
 use crate::ManualClock;
 use crate::lease::GroupLimits;
-use crate::store::{Beat, Upkeep};
+use crate::store::{Served, Upkeep};
 use crate::subscription::Activity;
 use crate::topic::Ordering;
 
@@ -155,11 +155,8 @@ async fn a_detector_that_waits_holds_nothing_later_in_the_order_of_locks() {
         let group = GroupName::new("a").unwrap();
         let first = store.subscribe(&two, &group, Start::Beginning).await.unwrap();
         let second = store.subscribe(&one, &group, Start::Beginning).await.unwrap();
-        let beats = [&first, &second].map(|subscription| Beat {
-            subscription_id: subscription.subscription_id,
-            activity: Activity::default(),
-        });
-        store.beat(&Owner::new("dying").unwrap(), &beats).await.unwrap();
+        let served = [&first, &second].map(|subscription| Served::new(subscription.subscription_id));
+        store.heartbeat(&Owner::new("dying").unwrap(), None, &served).await.unwrap();
         assert_eq!(store.detect_dead().await.unwrap().died, []);
         clock.advance(timeout + Duration::from_secs(1));
         let ids = [
@@ -233,13 +230,13 @@ async fn an_owner_that_leaves_and_waits_for_the_sums_holds_no_activity() {
     let store = Arc::new(scene.open().await);
     let subscription = subscribed(&store).await;
     let leaving = Owner::new("leaving").unwrap();
-    let beat = Beat {
+    let served = Served {
         subscription_id: subscription.subscription_id,
         activity: Activity { processed: 7, ..Activity::default() },
     };
-    store.beat(&leaving, &[beat]).await.unwrap();
+    store.heartbeat(&leaving, None, &[served]).await.unwrap();
     let other = scene.client().await;
-    let sums = "BEGIN; INSERT INTO {schema}.activity VALUES (1, '', 1, 0, 0, 0, 0, 0, '-infinity')";
+    let sums = "BEGIN; INSERT INTO {schema}.activity VALUES (1, '', 1, 0, 0, 0, 0, 0, false, '-infinity')";
     other.batch_execute(&scene.sql(sums)).await.unwrap();
     let departing = tokio::spawn({
         let store = Arc::clone(&store);

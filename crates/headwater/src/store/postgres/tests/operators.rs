@@ -4,7 +4,7 @@ use super::*;
 use crate::Offset;
 use crate::settle::Outcome;
 use crate::store::OffsetRange;
-use crate::store::{Beat, Moved, Pulse};
+use crate::store::{Moved, Served, Signal};
 use crate::subscription::{Activity, DeliveryPolicy, SubscriptionState};
 use crate::topic::{Ordering, Partition, Storage};
 
@@ -36,9 +36,9 @@ async fn consumers_beat_and_only_the_owner_operates() {
     let store = scene.open().await;
     let subscription = subscribed(&store).await;
     let consumer = scene.open_as(Some("consumer")).await.unwrap();
-    let beat = Beat { subscription_id: subscription.subscription_id, activity: Activity::default() };
+    let served = [Served::new(subscription.subscription_id)];
     let tester = Owner::new("tester").unwrap();
-    assert_eq!(consumer.beat(&tester, &[beat]).await.unwrap(), [Pulse::Active]);
+    assert_eq!(consumer.heartbeat(&tester, None, &served).await.unwrap().signals, [Signal::Active]);
     assert_eq!(consumer.topics().await.unwrap()[0].watermark, Offset(0));
     assert_eq!(consumer.subscriptions(&orders()).await.unwrap()[0].processes, 1);
     assert_eq!(consumer.policy(&orders(), &group()).await.unwrap(), DeliveryPolicy::default());
@@ -273,8 +273,9 @@ async fn what_a_process_did_stays_when_it_leaves() {
     };
     let owners = ["one", "two"].map(|name| Owner::new(name).unwrap());
     for (owner, activity) in owners.iter().zip([activity(10, 1.0, 10), activity(30, 3.0, 50)]) {
-        let beat = Beat { subscription_id: subscription.subscription_id, activity };
-        assert_eq!(store.beat(owner, &[beat, beat]).await.unwrap(), [Pulse::Active, Pulse::Active]);
+        let served = Served { subscription_id: subscription.subscription_id, activity };
+        let answer = store.heartbeat(owner, None, &[served, served]).await.unwrap();
+        assert_eq!(answer.signals, [Signal::Active, Signal::Active]);
     }
     let both = store.subscriptions(&orders()).await.unwrap().remove(0);
     let sums = Activity {

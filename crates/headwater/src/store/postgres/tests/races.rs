@@ -45,7 +45,7 @@ async fn a_lease_being_settled_is_left_to_its_settler() {
     store.publish(&orders(), &["a", "b", "c", "d"].map(NewMessage::new)).await.unwrap();
     let (dies, lives) = (Owner::new("dies").unwrap(), Owner::new("lives").unwrap());
     let silent_for = Duration::from_secs(15);
-    store.heartbeat(&dies, silent_for).await.unwrap();
+    store.heartbeat(&dies, Some(silent_for), &[]).await.unwrap();
     let lease = store.claim(&claim_of(&subscription, "dies")).await.unwrap().leases.remove(0);
     // Two rows of one lease, of which the settler has reached only the second.
     let middle = crate::store::OffsetRange::one(crate::Offset(2));
@@ -56,14 +56,17 @@ async fn a_lease_being_settled_is_left_to_its_settler() {
     settler.batch_execute(&scene.sql(begun)).await.unwrap();
     clock.advance(silent_for + Duration::from_millis(1));
     for _ in 0..2 {
-        let ended = in_time("a beat beside a settlement", store.heartbeat(&lives, silent_for)).await.unwrap();
+        let ended = in_time("a beat beside a settlement", store.heartbeat(&lives, Some(silent_for), &[]))
+            .await
+            .unwrap()
+            .ended;
         assert_eq!(ended, 0, "the lease is left whole");
     }
     let rest = scene.sql("DELETE FROM {schema}.outstanding WHERE first_offset = 3");
     settler.batch_execute(&rest).await.unwrap();
     settler.batch_execute("COMMIT").await.unwrap();
     assert_eq!(
-        store.heartbeat(&lives, silent_for).await.unwrap(),
+        store.heartbeat(&lives, Some(silent_for), &[]).await.unwrap().ended,
         1,
         "what is left of it ends with the next"
     );
@@ -126,19 +129,22 @@ async fn a_beat_of_an_owner_being_swept_waits_and_goes_on() {
     let store = Arc::new(scene.open_at(&clock).await);
     let (paused, lives) = (Owner::new("paused").unwrap(), Owner::new("lives").unwrap());
     let silent_for = Duration::from_secs(15);
-    store.heartbeat(&paused, silent_for).await.unwrap();
+    store.heartbeat(&paused, Some(silent_for), &[]).await.unwrap();
     clock.advance(silent_for * 2);
     let sweeper = scene.client().await;
     let swept = "BEGIN; DELETE FROM {schema}.owner WHERE owner = 'paused'";
     sweeper.batch_execute(&scene.sql(swept)).await.unwrap();
     let beat = tokio::spawn({
         let store = Arc::clone(&store);
-        async move { store.heartbeat(&paused, silent_for).await }
+        async move { store.heartbeat(&paused, Some(silent_for), &[]).await }
     });
     // Who is being swept is skipped by others.
-    assert_eq!(in_time("a beat beside a sweep", store.heartbeat(&lives, silent_for)).await.unwrap(), 0);
+    assert_eq!(
+        in_time("a beat beside a sweep", store.heartbeat(&lives, Some(silent_for), &[])).await.unwrap().ended,
+        0
+    );
     sweeper.batch_execute("COMMIT").await.unwrap();
-    assert_eq!(in_time("the beat of who was swept", beat).await.unwrap().unwrap(), 0);
+    assert_eq!(in_time("the beat of who was swept", beat).await.unwrap().unwrap().ended, 0);
     let count = scene.sql("SELECT count(*) FROM {schema}.owner");
     assert_eq!(sweeper.query_one(&count, &[]).await.unwrap().get::<_, i64>(0), 2);
     scene.drop().await;

@@ -100,10 +100,10 @@ async fn what_becomes_due_is_found_though_a_claim_looked_before() {
     assert_eq!(first_of().await, 11, "within five seconds");
     // The owner of leases is dead: they end at once.
     let (tester, other) = (Owner::new("tester").unwrap(), Owner::new("other").unwrap());
-    store.heartbeat(&tester, Duration::from_secs(15)).await.unwrap();
+    store.heartbeat(&tester, Some(Duration::from_secs(15)), &[]).await.unwrap();
     clock.advance(Duration::from_secs(16));
     assert!(first_of().await > 20);
-    store.heartbeat(&other, Duration::from_secs(15)).await.unwrap();
+    store.heartbeat(&other, Some(Duration::from_secs(15)), &[]).await.unwrap();
     let found = store.claim(&claim_of(&subscription, "other")).await.unwrap().leases;
     assert_eq!(found[0].range.first.0, 1, "the lease of a dead owner");
     assert_eq!(store.doctor().await.unwrap(), []);

@@ -4,34 +4,16 @@ use tokio::task::JoinSet;
 use tokio_postgres::types::ToSql;
 
 use super::*;
+use crate::store::rng::Rng;
 use crate::topic::Tracking;
 
 const LASTS: Duration = Duration::from_secs(4);
 const WORKERS: u64 = 10;
 
-/// Numbers that look random, from a seed (xorshift).
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
-    }
-
-    fn shuffle<T>(&mut self, items: &mut [T]) {
-        for n in (1..items.len()).rev() {
-            let other = usize::try_from(self.below(n as u64 + 1)).unwrap();
-            items.swap(n, other);
-        }
-    }
-}
-
 /// One connection that runs verbs as they come.
 struct Worker {
     client: Client,
-    dice: Dice,
+    dice: Rng,
     namespace: Namespace,
     deadlocks: Vec<String>,
 }
@@ -97,6 +79,7 @@ impl Worker {
         let now: Option<jiff::Timestamp> = None;
         let owner = format!("owner-{}", self.dice.below(4));
         let group = ["a", "b", "c"][usize::try_from(self.dice.below(3)).unwrap()];
+        let done = self.dice.below(9).cast_signed();
         match self.dice.below(16) {
             0..=3 => self.claim().await,
             4 | 5 => {
@@ -122,14 +105,15 @@ impl Worker {
                 self.run("track", "SELECT {schema}.track(1, 1000, NULL)", &[]).await;
             }
             11 => {
-                let sql = "SELECT {schema}.beat($1, ARRAY[3, 1, 2], $2, $2, $2, ARRAY[0, 0, 0]::float8[], $2, $2, NULL)";
-                self.run("beat", sql, &[&owner, &[1_i64; 3].as_slice()]).await;
+                let sql = "SELECT {schema}.heartbeat($1, NULL, ARRAY[3, 1, 2], $2, $2, $2, ARRAY[0, 0, 0]::float8[], $2, $2, NULL)";
+                self.run("unjudged heartbeat", sql, &[&owner, &[done; 3].as_slice()]).await;
             }
             12 => {
                 self.run("depart", "SELECT {schema}.depart($1)", &[&owner]).await;
             }
             13 => {
-                self.run("heartbeat", "SELECT {schema}.heartbeat($1, 20, NULL)", &[&owner]).await;
+                let sql = "SELECT {schema}.heartbeat($1, 20, ARRAY[2, 1], $2, $2, $2, ARRAY[0, 0]::float8[], $2, $2, NULL)";
+                self.run("heartbeat", sql, &[&owner, &[done; 2].as_slice()]).await;
             }
             14 => {
                 let sql = "SELECT {schema}.seek('orders', $1, 'now', NULL, NULL, false, 'tester', NULL)";
@@ -197,7 +181,7 @@ async fn no_two_verbs_ever_wait_for_each_other_in_a_circle() {
             .unwrap();
         let mut worker = Worker {
             client,
-            dice: Dice(seed ^ (n + 1)),
+            dice: Rng::new(seed ^ (n + 1)),
             namespace: scene.namespace.clone(),
             deadlocks: Vec::new(),
         };

@@ -34,7 +34,7 @@ impl Pair {
         let subscription = subscribed(&holder).await;
         holder.publish(&orders(), &[NewMessage::new("x")]).await.unwrap();
         for (store, name) in [(&holder, "holder"), (&watcher, "watcher")] {
-            store.heartbeat(&owner(name), SILENT_FOR).await.unwrap();
+            store.heartbeat(&owner(name), Some(SILENT_FOR), &[]).await.unwrap();
             assert_eq!(store.take_over(&owner(name)).await.unwrap(), 0);
         }
         let request = ClaimRequest { owner: owner("holder"), ..request(&subscription) };
@@ -126,7 +126,7 @@ async fn an_owner_that_is_forgotten_meanwhile_gives_its_proof_again_after_its_he
         rounds += 1;
         assert!(rounds < 20, "the call is always given up");
         client.execute(&pair.scene.sql("DELETE FROM {schema}.proof"), &[]).await.unwrap();
-        pair.holder.heartbeat(&owner("holder"), SILENT_FOR).await.unwrap();
+        pair.holder.heartbeat(&owner("holder"), Some(SILENT_FOR), &[]).await.unwrap();
         let forgetting = other.transaction().await.unwrap();
         let forget = pair.scene.sql("DELETE FROM {schema}.owner w WHERE w.owner = 'holder'");
         assert_eq!(forgetting.execute(&forget, &[]).await.unwrap(), 1);
@@ -147,7 +147,7 @@ async fn an_owner_that_is_forgotten_meanwhile_gives_its_proof_again_after_its_he
     }
     assert_eq!(gave.unwrap().unwrap(), 0);
     assert_eq!(pair.proofs().await, 0, "it is not known");
-    pair.holder.heartbeat(&owner("holder"), SILENT_FOR).await.unwrap();
+    pair.holder.heartbeat(&owner("holder"), Some(SILENT_FOR), &[]).await.unwrap();
     assert_eq!(pair.holder.take_over(&owner("holder")).await.unwrap(), 0);
     assert_eq!(pair.proofs().await, 1);
     pair.assert_kept().await;
@@ -159,7 +159,7 @@ async fn heartbeats_are_proof_enough() {
     pair.cut().await;
     for _ in 0..CALLS {
         assert_eq!(pair.watch().await + pair.watch().await, 0);
-        pair.holder.heartbeat(&owner("holder"), SILENT_FOR).await.unwrap();
+        pair.holder.heartbeat(&owner("holder"), Some(SILENT_FOR), &[]).await.unwrap();
     }
     pair.assert_kept().await;
 }
@@ -177,7 +177,7 @@ async fn behind_a_pooler_that_keeps_no_session_only_silence_tells() {
     assert_eq!(pair.holder.take_over(&owner("holder")).await.unwrap(), 0);
     assert_eq!(pair.proofs().await, 0, "it gives none any more");
     pair.clock.advance(SILENT_FOR);
-    assert_eq!(pair.watcher.heartbeat(&owner("watcher"), SILENT_FOR).await.unwrap(), 1);
+    assert_eq!(pair.watcher.heartbeat(&owner("watcher"), Some(SILENT_FOR), &[]).await.unwrap().ended, 1);
     pair.scene.drop().await;
 }
 
@@ -214,7 +214,7 @@ async fn a_watch_that_finds_nothing_writes_nothing() {
 async fn a_consumer_may_take_over() {
     let Some(pair) = Pair::new().await else { return };
     let consumer = pair.scene.open_as(Some("consumer")).await.unwrap();
-    consumer.heartbeat(&owner("consumer"), SILENT_FOR).await.unwrap();
+    consumer.heartbeat(&owner("consumer"), Some(SILENT_FOR), &[]).await.unwrap();
     assert_eq!(consumer.take_over(&owner("consumer")).await.unwrap(), 0);
     pair.cut().await;
     let mut ended = 0;
@@ -233,7 +233,7 @@ async fn a_consumer_may_take_over() {
 async fn owners_of_the_same_session_are_not_taken_for_gone() {
     let Some(pair) = Pair::new().await else { return };
     let beside = owner("beside");
-    pair.holder.heartbeat(&beside, SILENT_FOR).await.unwrap();
+    pair.holder.heartbeat(&beside, Some(SILENT_FOR), &[]).await.unwrap();
     for _ in 0..CALLS {
         assert_eq!(pair.holder.take_over(&beside).await.unwrap(), 0, "the holder lives");
         pair.clock.advance(Duration::from_millis(500));

@@ -226,7 +226,7 @@ async fn the_doctor_finds_what_is_broken() {
     stage.strike().await;
 }
 
-/// Silence counts only where somebody was watching, and heartbeats beside a look save their group.
+/// Silence counts only while detection runs regularly, and a resumption beside a look saves its group.
 #[tokio::test]
 async fn a_group_dies_once_and_only_when_somebody_watched() {
     let Some(stage) = Stage::set("heartbeat_interval_ms = 60000, heartbeat_timeout_ms = 300000").await else {
@@ -247,7 +247,7 @@ async fn a_group_dies_once_and_only_when_somebody_watched() {
     stage.clock.advance(Duration::from_secs(59));
     let look = stage.store.detect_dead().await.unwrap();
     assert_eq!((look.died, look.suspected), (vec![], vec![group.clone()]), "an interval has not passed");
-    // A heartbeat whose transaction is open while the look decides: the look waits, and sees it.
+    // A resumption whose transaction is open while the look decides: the look waits, and sees it.
     stage
         .run(&format!(
             "BEGIN; UPDATE {{schema}}.subscription SET heartbeat_at = {} WHERE group_name = 'a'",

@@ -29,10 +29,31 @@ FROM headwater_topic AS topic
 JOIN headwater_message AS message
     ON message.row_key BETWEEN topic.topic_id << 43 AND (topic.topic_id << 43) | 8796093022207;
 
+-- What owners reported, and when each was last seen as one that serves the subscription.
+CREATE VIEW headwater_activity_seen AS
+SELECT activity.subscription_id, activity.owner, activity.processed, activity.failed, activity.filtered, activity.rate,
+    activity.handling_mean_us, activity.handling_p95_us,
+    max(activity.told_at_ms, iif(activity.serving, coalesce(owner.seen_at_ms, 0), 0)) AS seen_at_ms
+FROM headwater_activity AS activity
+LEFT JOIN headwater_owner AS owner ON owner.owner = activity.owner;
+
+-- When each subscription was last heard of: a group lives while an owner that serves it does. NULL if it never was.
+CREATE VIEW headwater_heard AS
+SELECT subscription.subscription_id, (
+        SELECT max(heard.at_ms)
+        FROM (
+            SELECT subscription.heartbeat_at_ms AS at_ms
+            UNION ALL
+            SELECT seen.seen_at_ms FROM headwater_activity_seen AS seen
+            WHERE seen.subscription_id = subscription.subscription_id
+        ) AS heard
+    ) AS heard_at_ms
+FROM headwater_subscription AS subscription;
+
 CREATE VIEW headwater_subscriptions AS
 SELECT subscription.subscription_id, topic.name AS topic, subscription.group_name AS "group", subscription.status,
     strftime('%Y-%m-%dT%H:%M:%fZ', subscription.status_at_ms / 1000.0, 'unixepoch') AS status_at,
-    strftime('%Y-%m-%dT%H:%M:%fZ', subscription.heartbeat_at_ms / 1000.0, 'unixepoch') AS heartbeat_at,
+    strftime('%Y-%m-%dT%H:%M:%fZ', heard.heard_at_ms / 1000.0, 'unixepoch') AS heartbeat_at,
     subscription.lanes,
     (SELECT min(next_offset) FROM headwater_cursor AS cursor
         WHERE cursor.subscription_id = subscription.subscription_id) AS "next",
@@ -49,6 +70,7 @@ SELECT subscription.subscription_id, topic.name AS topic, subscription.group_nam
     coalesce(subscription.backoff_max_ms, topic.settings ->> 'backoff_max_ms') AS backoff_max_ms,
     strftime('%Y-%m-%dT%H:%M:%fZ', subscription.created_at_ms / 1000.0, 'unixepoch') AS created_at
 FROM headwater_subscription AS subscription
+JOIN headwater_heard AS heard ON heard.subscription_id = subscription.subscription_id
 JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id;
 
 CREATE VIEW headwater_outstanding AS

@@ -58,11 +58,11 @@ RETURNING elapsed_ms
 -- Parameters: ?1 since_ms
 -- Index:      a scan: as many rows as processes
 INSERT INTO headwater_activity (
-    subscription_id, owner, processed, failed, filtered, rate, handling_mean_us, handling_p95_us, told_at_ms
+    subscription_id, owner, processed, failed, filtered, rate, handling_mean_us, handling_p95_us, serving, told_at_ms
 )
-SELECT subscription_id, '', sum(processed), sum(failed), sum(filtered), 0.0, 0, 0, max(told_at_ms)
+SELECT subscription_id, '', sum(processed), sum(failed), sum(filtered), 0.0, 0, 0, 0, max(told_at_ms)
 FROM headwater_activity
-WHERE told_at_ms <= ?1 AND owner <> ''
+WHERE told_at_ms <= ?1 AND owner <> '' AND owner NOT IN (SELECT owner FROM headwater_owner)
 GROUP BY subscription_id
 ON CONFLICT (subscription_id, owner) DO UPDATE SET processed = processed + excluded.processed,
     failed = failed + excluded.failed, filtered = filtered + excluded.filtered,
@@ -85,7 +85,7 @@ WHERE ack_key IN (
 -- Parameters: ?1 since_ms
 -- Index:      a scan: as many rows as processes
 DELETE FROM headwater_activity
-WHERE told_at_ms <= ?1 AND owner <> ''
+WHERE told_at_ms <= ?1 AND owner <> '' AND owner NOT IN (SELECT owner FROM headwater_owner)
 
 -- name: forget_range
 -- Purpose:    Removes a waiting range of a subscription of which no message is left. Leased ones stay with their holder.
@@ -183,6 +183,14 @@ WHERE topic_id = ?1
 SELECT topic_id
 FROM headwater_topic
 ORDER BY topic_id
+
+-- name: vanished
+-- Purpose:    The owners that are not judged by silence and have been silent since a time.
+-- Parameters: ?1 since_ms
+-- Index:      a scan: as many rows as processes
+SELECT owner
+FROM headwater_owner
+WHERE judged = 0 AND seen_at_ms <= ?1
 
 -- name: zombies
 -- Purpose:    Subscriptions that have been dead for longer than their topic allows. The group of a queue never is.

@@ -1,3 +1,27 @@
+-- name: ahead
+-- Purpose:    What was told by a clock that was ahead counts as told now.
+-- Parameters: ?1 now_ms
+-- Index:      a scan: as many rows as processes and their groups, once a minute
+UPDATE headwater_activity
+SET told_at_ms = ?1
+WHERE told_at_ms > ?1
+
+-- name: ahead_owners
+-- Purpose:    An owner seen by a clock that was ahead counts as seen now.
+-- Parameters: ?1 now_ms
+-- Index:      a scan: as many rows as processes, once a minute
+UPDATE headwater_owner
+SET seen_at_ms = ?1
+WHERE seen_at_ms > ?1
+
+-- name: ahead_subscriptions
+-- Purpose:    What was resumed or brought back by a clock that was ahead counts as heard of now.
+-- Parameters: ?1 now_ms
+-- Index:      the subscriptions of the store, few
+UPDATE headwater_subscription
+SET heartbeat_at_ms = ?1
+WHERE heartbeat_at_ms > ?1
+
 -- name: die
 -- Purpose:    Declares an active subscription dead.
 -- Parameters: ?1 subscription_id, ?2 now_ms, ?3 elapsed_ms
@@ -27,11 +51,12 @@ ON CONFLICT (job) DO UPDATE SET last_run_at_ms = excluded.last_run_at_ms
 -- Parameters: none
 -- Index:      the subscriptions of the store, few
 SELECT subscription.subscription_id, subscription.topic_id, topic.name, subscription.group_name,
-    subscription.heartbeat_at_ms, subscription.suspected_at_ms, topic.heartbeat_interval_ms,
+    heard.heard_at_ms, subscription.suspected_at_ms, topic.heartbeat_interval_ms,
     topic.heartbeat_timeout_ms
 FROM headwater_subscription AS subscription
+JOIN headwater_heard AS heard ON heard.subscription_id = subscription.subscription_id
 JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
-WHERE subscription.status = 'active' AND subscription.heartbeat_at_ms IS NOT NULL
+WHERE subscription.status = 'active' AND heard.heard_at_ms IS NOT NULL
 ORDER BY topic.name, subscription.group_name
 
 -- name: suspect

@@ -36,13 +36,15 @@ WHERE (token, first_offset) IN (
 )
 
 -- name: set
--- Purpose:    Moves a subscription from one state to another. What was paused is as if it had just beaten: its processes
---             have the time of a whole timeout to come back.
+-- Purpose:    Moves a subscription from one state to another. What was paused counts as heard of now, if it ever
+--             was: its processes have the time of a whole timeout to come back.
 -- Parameters: ?1 subscription_id, ?2 from, ?3 to, ?4 now_ms
 -- Index:      the primary key
 UPDATE headwater_subscription
 SET status = ?3, status_at_ms = ?4,
-    heartbeat_at_ms = CASE WHEN ?3 = 'active' THEN max(heartbeat_at_ms, ?4) ELSE heartbeat_at_ms END
+    heartbeat_at_ms = CASE WHEN ?3 = 'active' AND (
+            SELECT heard_at_ms FROM headwater_heard WHERE headwater_heard.subscription_id = ?1
+        ) IS NOT NULL THEN max(coalesce(heartbeat_at_ms, ?4), ?4) ELSE heartbeat_at_ms END
 WHERE subscription_id = ?1 AND status = ?2
 
 -- name: zero

@@ -14,8 +14,8 @@ SELECT coalesce(sum(processed), 0), coalesce(sum(failed), 0), coalesce(sum(filte
     coalesce(sum(living), 0)
 FROM (
     SELECT processed, failed, filtered, rate, handling_mean_us, handling_p95_us,
-        owner <> '' AND told_at_ms >= ?2 AS living
-    FROM headwater_activity
+        owner <> '' AND seen_at_ms >= ?2 AS living
+    FROM headwater_activity_seen
     WHERE subscription_id = ?1
 )
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::clock::{Clock, ManualClock};
 use crate::message::Offset;
-use crate::store::{Beat, Lifecycle, Pulse, Upkeep};
+use crate::store::{Lifecycle, Served, Signal, Upkeep};
 use crate::subscription::{Activity, DeliveryPolicy, SubscriptionState};
 use crate::topic::{Ordering, Tracking};
 
@@ -64,7 +64,7 @@ async fn a_topic_that_blocks_takes_nothing_by_any_way_while_nobody_counts() {
     by_sql(&place.connect()).unwrap();
     kill(&place, "a");
     refused(&store, "dead").await;
-    store.beat(&owner("p"), &[beat_of(&subscription, 0)]).await.unwrap();
+    store.heartbeat(&owner("p"), None, &[served(&subscription, 0)]).await.unwrap();
     by_sql(&place.connect()).unwrap();
     store.cancel(&topic("events"), &group("a")).await.unwrap();
     refused(&store, "cancelled").await;
@@ -74,9 +74,9 @@ async fn a_topic_that_blocks_takes_nothing_by_any_way_while_nobody_counts() {
     store.publish(&topic("work"), &messages(1)).await.unwrap();
 }
 
-fn beat_of(subscription: &Subscription, processed: u64) -> Beat {
+fn served(subscription: &Subscription, processed: u64) -> Served {
     let activity = Activity { processed, rate: 2.0, ..Activity::default() };
-    Beat { subscription_id: subscription.subscription_id, activity }
+    Served { subscription_id: subscription.subscription_id, activity }
 }
 
 #[tokio::test]
@@ -100,8 +100,8 @@ async fn another_process_stops_at_a_pause_and_loses_its_leases_at_a_cancel() {
     here.cancel(&topic("events"), &group("a")).await.unwrap();
     let lost = there.settle(&[Settlement::ack_all(&leases[1])]).await.unwrap().remove(0).unwrap_err();
     assert_eq!(lost.kind(), ErrorKind::LeaseLost);
-    let pulses = there.beat(&owner("p"), &[beat_of(&subscription, 0)]).await.unwrap();
-    assert_eq!(pulses, [Pulse::Cancelled]);
+    let answer = there.heartbeat(&owner("p"), None, &[served(&subscription, 0)]).await.unwrap();
+    assert_eq!(answer.signals, [Signal::Cancelled]);
     let error = here.resume(&topic("events"), &group("a")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidTransition, "{error}");
     let again = there.subscribe(&topic("events"), &group("a"), Start::Beginning).await.unwrap();
@@ -118,22 +118,27 @@ async fn another_process_stops_at_a_pause_and_loses_its_leases_at_a_cancel() {
 }
 
 #[tokio::test]
-async fn a_beat_writes_the_row_once_in_a_quarter_of_the_interval() {
+async fn a_heartbeat_writes_of_a_group_only_what_changed() {
     let place = Place::new();
     let clock = ManualClock::at(Timestamp::from_second(1_800_000_000).unwrap());
     let options = OpenOptions::default().clock(Clock::Manual(clock.clone()));
     let store = open_at(&place.path(), options).await.unwrap();
     let subscription = fan_out(&store, TopicSettings::pub_sub(), &["a"]).await.remove(0);
-    let stamp = || number(&place, "SELECT heartbeat_at_ms FROM headwater_subscription");
+    let told = || number(&place, "SELECT told_at_ms FROM headwater_activity");
     let begun = clock.now().as_millisecond();
-    for (after_s, expected_s) in [(0, 0), (15, 0), (1, 16), (5, 16), (-600, -579)] {
+    // Counts that are stored are written again only if the clock was ahead when they were.
+    for (after_s, done, told_s) in [(0, 4, 0), (15, 4, 0), (1, 5, 16), (5, 5, 16), (-600, 5, -579)] {
         let now = clock.now().as_millisecond() + after_s * 1_000;
         clock.set(Timestamp::from_millisecond(now).unwrap());
-        let beats = [beat_of(&subscription, 5)];
-        assert_eq!(store.beat(&owner("one"), &beats).await.unwrap(), [Pulse::Active]);
-        assert_eq!(stamp() - begun, expected_s * 1_000, "after {after_s} s");
+        let answer = store.heartbeat(&owner("one"), None, &[served(&subscription, done)]).await.unwrap();
+        assert_eq!(answer.signals, [Signal::Active]);
+        assert_eq!(told() - begun, told_s * 1_000, "after {after_s} s");
+        let shown = store.subscriptions(&topic("events")).await.unwrap().remove(0).heartbeat_at;
+        assert_eq!(shown, Some(clock.now()), "each heartbeat counts");
     }
-    store.beat(&owner("two"), &[beat_of(&subscription, 7)]).await.unwrap();
+    let own = "SELECT count(*) FROM headwater_subscription WHERE heartbeat_at_ms IS NOT NULL";
+    assert_eq!(number(&place, own), 0, "the group's row is not written");
+    store.heartbeat(&owner("two"), None, &[served(&subscription, 7)]).await.unwrap();
     let status = async || store.subscriptions(&topic("events")).await.unwrap().remove(0);
     let told = status().await;
     assert_eq!((told.activity.processed, told.processes), (12, 2));
@@ -304,8 +309,8 @@ async fn what_only_the_dead_have_not_done_is_given_up_and_counted() {
     let lost = store.settle(&[Settlement::ack_all(&lease)]).await.unwrap().remove(0).unwrap_err();
     assert_eq!(lost.kind(), ErrorKind::LeaseLost);
     assert_eq!(store.force_complete(&topic("events"), hour, false).await.unwrap(), []);
-    let pulses = store.beat(&owner("p"), &[beat_of(&subscriptions[1], 0)]).await.unwrap();
-    assert_eq!(pulses, [Pulse::Resurrected(status.missed)]);
+    let answer = store.heartbeat(&owner("p"), None, &[served(&subscriptions[1], 0)]).await.unwrap();
+    assert_eq!(answer.signals, [Signal::Resurrected(status.missed)]);
 }
 
 #[tokio::test]

@@ -37,12 +37,13 @@ const HOT: &[(&str, &str)] = &[
     ("log/bury", sql!(log.bury)),
     ("transaction/enter", sql!(transaction.enter)),
     ("extend", sql!(extend)),
-    ("heartbeat/beat", sql!(heartbeat.beat)),
+    ("heartbeat/seen", sql!(heartbeat.seen)),
+    ("heartbeat/serve_no_more", sql!(heartbeat.serve_no_more)),
+    ("heartbeat/state", sql!(heartbeat.state)),
+    ("heartbeat/activity", sql!(heartbeat.activity)),
+    ("heartbeat/fold_activity", sql!(heartbeat.fold_activity)),
     ("heartbeat/silent", sql!(heartbeat.silent)),
     ("depart", sql!(depart)),
-    ("beat/state", sql!(beat.state)),
-    ("beat/stamp", sql!(beat.stamp)),
-    ("beat/activity", sql!(beat.activity)),
     ("subscribe/next", sql!(subscribe.next)),
     ("log/first", sql!(log.first)),
     ("purge", sql!(purge)),
@@ -100,7 +101,9 @@ fn no_statement_of_the_hot_path_scans_or_sorts() {
     for (name, sql) in HOT {
         let plan = plan_of(&connection, sql);
         for step in &plan {
-            assert!(!step.contains("SCAN ") || step.contains("SCAN CONSTANT ROW"), "{name}: {plan:#?}");
+            // A list that is a parameter is read whole.
+            let bounded = step.contains("SCAN CONSTANT ROW") || step.contains("SCAN json_each");
+            assert!(!step.contains("SCAN ") || bounded, "{name}: {plan:#?}");
             assert!(!step.contains("TEMP B-TREE"), "{name}: {plan:#?}");
         }
     }

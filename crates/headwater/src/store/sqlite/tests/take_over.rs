@@ -30,7 +30,7 @@ async fn alive(place: &Place, name: &str) -> SqliteStore {
 
 async fn alive_at(path: &Path, name: &str) -> SqliteStore {
     let store = open_at(path, OpenOptions::default()).await.unwrap();
-    store.heartbeat(&owner(name), SILENT_FOR).await.unwrap();
+    store.heartbeat(&owner(name), Some(SILENT_FOR), &[]).await.unwrap();
     assert_eq!(store.take_over(&owner(name)).await.unwrap(), 0);
     store
 }
@@ -106,7 +106,7 @@ async fn what_killed_processes_left_is_removed_and_what_proves_something_stays()
     assert!(!left.exists() && beside.exists());
     ends.close().await.unwrap();
     let lives = place.open().await;
-    lives.heartbeat(&owner("lives"), SILENT_FOR).await.unwrap();
+    lives.heartbeat(&owner("lives"), Some(SILENT_FOR), &[]).await.unwrap();
     assert_eq!(lives.take_over(&owner("lives")).await.unwrap(), 1, "it was not taken for one that is left");
     lives.drop_namespace().await.unwrap();
     assert_eq!(proofs(&place), [beside], "nothing is left of a store that is dropped");
@@ -115,13 +115,13 @@ async fn what_killed_processes_left_is_removed_and_what_proves_something_stays()
 #[tokio::test]
 async fn without_a_place_for_its_file_an_owner_is_judged_by_silence() {
     let store = SqliteStore::open(SqlitePath::Memory, OpenOptions::default()).await.unwrap();
-    store.heartbeat(&owner("alone"), SILENT_FOR).await.unwrap();
+    store.heartbeat(&owner("alone"), Some(SILENT_FOR), &[]).await.unwrap();
     assert_eq!(store.take_over(&owner("alone")).await.unwrap(), 0);
     // A name that is longer than file systems take.
     let place = Place::new();
     let path = place.directory.path().join(format!("{}.db", "x".repeat(230)));
     let store = open_at(&path, OpenOptions::default()).await.unwrap();
-    store.heartbeat(&owner("long"), SILENT_FOR).await.unwrap();
+    store.heartbeat(&owner("long"), Some(SILENT_FOR), &[]).await.unwrap();
     assert_eq!(store.take_over(&owner("long")).await.unwrap(), 0);
     assert!(proofs(&place).is_empty());
 }
@@ -149,7 +149,7 @@ async fn a_proof_is_kept_until_what_is_queued_is_committed() {
             || matches!(std::fs::File::open(&proof).unwrap().try_lock(), Err(TryLockError::WouldBlock));
         if closes {
             let mut closing = std::pin::pin!(ends.close());
-            assert!(futures::poll!(closing.as_mut()).is_pending());
+            assert!(futures_util::poll!(closing.as_mut()).is_pending());
             assert!(is_held(), "closing, with a settlement queued");
             go.send(()).unwrap();
             closing.await.unwrap();

@@ -1,18 +1,91 @@
--- Heartbeats of groups.
-
--- A process says that it is alive and serves these subscriptions. One row for each, in their order.
+-- Heartbeats: an owner says that it is alive and which subscriptions it serves.
 --
--- First the dead, because their extents are locked before anything else; then the stamps. Those are written only where they
--- are older than a quarter of the interval, and what somebody else has locked is skipped: mostly it is another process's
--- stamp. Only a stamp older than half the timeout is waited for, a little: then it is not heartbeats that hold the row but
--- claims with limits, and a busy group must not die of that.
-CREATE OR REPLACE FUNCTION {schema}.beat(
-    p_owner text, p_ids integer[], p_processed bigint[], p_failed bigint[], p_filtered bigint[], p_rates double precision[],
-    p_means_us bigint[], p_p95s_us bigint[], p_now {schema}.injected_time
-) RETURNS TABLE (topic_id integer, state text, resurrected boolean, missed bigint, missed_first bigint, missed_last bigint)
+-- A heartbeat writes the owner's own row, and a row of "activity" only where something changed: a new subscription, one that is
+-- served no longer, other counts. It never writes or waits for the row of a subscription that lives. So any number of processes
+-- of a group, and claims that hold its row, are not in its way, and an idle process writes one row however many groups it serves.
+-- When a subscription was last heard of is read from both (view "heard").
+
+-- One row for each subscription, in their order (i), with its state (null: unknown); and one for each other owner that was silent for
+-- too long and held leases (dead_owner): they end. p_silent_ms is null for an owner whose leases last until their deadlines whatever
+-- it says; it examines no other either.
+--
+-- Locks: the dead come first, because their extents are locked before anything else; then the owner's row, then its rows in
+-- "activity", which only those wait for that have the owner's row. Other owners and their leases are taken only if they
+-- are free. So two heartbeats, or a heartbeat and a claim, a settlement or a departure, never wait in a circle. A lease that is being
+-- settled or extended is left alone whole: the row of its owner then stays, and the next heartbeat finds it.
+CREATE OR REPLACE FUNCTION {schema}.heartbeat(
+    p_owner text, p_silent_ms bigint, p_ids integer[], p_processed bigint[], p_failed bigint[], p_filtered bigint[],
+    p_rates double precision[], p_means_us bigint[], p_p95s_us bigint[], p_now {schema}.injected_time
+) RETURNS TABLE (
+    i bigint, topic_id integer, state text, resurrected boolean, missed bigint, missed_first bigint, missed_last bigint,
+    dead_owner text, leases bigint, topic_ids integer[]
+)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
+    v_revived integer[] := {schema}.revive_served(p_ids, v_now);
+    v_dead text;
+BEGIN
+    IF cardinality(v_revived) = 0 THEN
+        -- A heartbeat lost in a power cut is made up for by the next one; a sweep is lost together with the row it removed.
+        PERFORM set_config('synchronous_commit', 'off', true);
+    END IF;
+    -- Locked before its rows in "activity", also if it serves nothing any more.
+    PERFORM FROM {schema}.owner w WHERE w.owner = p_owner FOR NO KEY UPDATE;
+    PERFORM {schema}.serve_no_more(p_owner, p_ids);
+    INSERT INTO {schema}.owner AS w (owner, seen_at, judged) VALUES (p_owner, v_now, p_silent_ms IS NOT NULL)
+    ON CONFLICT (owner) DO UPDATE SET seen_at = excluded.seen_at, judged = excluded.judged;
+    UPDATE {schema}.activity a
+    SET processed = u.processed, failed = u.failed, filtered = u.filtered, rate = u.rate, handling_mean_us = u.mean_us,
+        handling_p95_us = u.p95_us, serving = true, told_at = v_now
+    FROM unnest(p_ids, p_processed, p_failed, p_filtered, p_rates, p_means_us, p_p95s_us)
+        AS u (id, processed, failed, filtered, rate, mean_us, p95_us)
+    JOIN {schema}.subscription s ON s.subscription_id = u.id AND s.status <> 'cancelled'
+    WHERE a.subscription_id = u.id AND a.owner = p_owner
+      -- One from the future was told by a clock that was ahead.
+      AND (NOT a.serving OR a.told_at > v_now
+           OR (a.processed, a.failed, a.filtered, a.rate, a.handling_mean_us, a.handling_p95_us)
+              <> (u.processed, u.failed, u.filtered, u.rate, u.mean_us, u.p95_us));
+    -- A new row refers to its subscription, which must not be waited for: if it is locked whole, the next heartbeat adds it.
+    WITH free AS MATERIALIZED (
+        SELECT s.subscription_id FROM {schema}.subscription s
+        WHERE s.subscription_id = ANY (p_ids) AND s.status <> 'cancelled' AND NOT EXISTS (
+            SELECT FROM {schema}.activity a WHERE a.subscription_id = s.subscription_id AND a.owner = p_owner)
+        FOR KEY SHARE OF s SKIP LOCKED
+    )
+    INSERT INTO {schema}.activity (subscription_id, owner, processed, failed, filtered, rate, handling_mean_us,
+                                   handling_p95_us, serving, told_at)
+    SELECT DISTINCT ON (u.id) u.id, p_owner, u.processed, u.failed, u.filtered, u.rate, u.mean_us, u.p95_us, true, v_now
+    FROM unnest(p_ids, p_processed, p_failed, p_filtered, p_rates, p_means_us, p_p95s_us)
+        AS u (id, processed, failed, filtered, rate, mean_us, p95_us)
+    JOIN free ON free.subscription_id = u.id
+    ORDER BY u.id
+    ON CONFLICT (subscription_id, owner) DO NOTHING;
+    RETURN QUERY
+        SELECT u.i, s.topic_id, s.status, u.id = ANY (v_revived), s.missed, s.missed_first, s.missed_last,
+               NULL::text, NULL::bigint, NULL::integer[]
+        FROM unnest(p_ids) WITH ORDINALITY AS u (id, i) LEFT JOIN {schema}.subscription s ON s.subscription_id = u.id
+        ORDER BY u.i;
+    -- One from the future was seen by a clock that was ahead: it counts as seen now, and is not alive until then.
+    UPDATE {schema}.owner w SET seen_at = v_now WHERE w.owner = ANY (ARRAY(
+        SELECT x.owner FROM {schema}.owner x WHERE x.judged AND x.seen_at > v_now + interval '1 second' FOR UPDATE SKIP LOCKED));
+    FOR v_dead IN
+        SELECT w.owner FROM {schema}.owner w
+        WHERE w.judged AND w.seen_at < v_now - make_interval(secs => p_silent_ms / 1000.0) AND w.owner <> p_owner
+        ORDER BY w.seen_at FOR UPDATE SKIP LOCKED
+    LOOP
+        RETURN QUERY
+            SELECT NULL::bigint, NULL::integer, NULL::text, NULL::boolean, NULL::bigint, NULL::bigint, NULL::bigint,
+                   v_dead, e.leases, e.topic_ids
+            FROM {schema}.end_leases(v_dead, v_now) e WHERE e.leases > 0;
+    END LOOP;
+END $$;
+
+-- Brings back those of the subscriptions that are dead: which.
+CREATE OR REPLACE FUNCTION {schema}.revive_served(p_ids integer[], p_now timestamptz) RETURNS integer[]
+LANGUAGE plpgsql AS $$
+DECLARE
     v_dead integer[];
     v_topics integer[];
     v_revived integer[] := '{}';
@@ -25,66 +98,19 @@ BEGIN
         END LOOP;
         PERFORM {schema}.hold_claims(v_dead, true);
         FOR i IN 1..cardinality(v_dead) LOOP
-            IF {schema}.revive(v_dead[i], NULL, v_now) THEN
+            IF {schema}.revive(v_dead[i], NULL, p_now) THEN
                 v_revived := array_append(v_revived, v_dead[i]);
             END IF;
         END LOOP;
     END IF;
-    IF cardinality(v_revived) = 0 THEN
-        -- A beat lost in a power cut is made up for by the next one.
-        PERFORM set_config('synchronous_commit', 'off', true);
-    END IF;
-    WITH due AS MATERIALIZED (
-        SELECT s.subscription_id FROM {schema}.subscription s JOIN {schema}.topic t ON t.topic_id = s.topic_id
-        WHERE s.subscription_id = ANY (p_ids) AND s.status IN ('active', 'paused')
-          AND (s.suspected_at IS NOT NULL OR coalesce({schema}.stamp_age_ms(s.heartbeat_at, v_now) * 4 >= t.heartbeat_interval_ms, true))
-        ORDER BY s.subscription_id FOR NO KEY UPDATE OF s SKIP LOCKED
-    )
-    UPDATE {schema}.subscription s SET heartbeat_at = v_now, suspected_at = NULL FROM due WHERE s.subscription_id = due.subscription_id;
-    IF EXISTS (SELECT FROM {schema}.subscription s JOIN {schema}.topic t ON t.topic_id = s.topic_id
-               WHERE s.subscription_id = ANY (p_ids) AND s.status IN ('active', 'paused')
-                 AND {schema}.stamp_age_ms(s.heartbeat_at, v_now) * 2 > t.heartbeat_timeout_ms) THEN
-        PERFORM {schema}.stamp_overdue(p_ids, v_now);
-    END IF;
-    PERFORM FROM {schema}.activity a WHERE a.owner = p_owner AND a.subscription_id = ANY (p_ids)
-    ORDER BY a.subscription_id FOR UPDATE;
-    UPDATE {schema}.activity a
-    SET processed = u.processed, failed = u.failed, filtered = u.filtered, rate = u.rate, handling_mean_us = u.mean_us,
-        handling_p95_us = u.p95_us, told_at = v_now
-    FROM unnest(p_ids, p_processed, p_failed, p_filtered, p_rates, p_means_us, p_p95s_us)
-        AS u (id, processed, failed, filtered, rate, mean_us, p95_us)
-    JOIN {schema}.subscription s ON s.subscription_id = u.id AND s.status <> 'cancelled'
-    WHERE a.subscription_id = u.id AND a.owner = p_owner;
-    -- A new row refers to its subscription, which must not be waited for either: if it is locked whole, the next beat tells.
-    WITH free AS MATERIALIZED (
-        SELECT s.subscription_id FROM {schema}.subscription s
-        WHERE s.subscription_id = ANY (p_ids) AND s.status <> 'cancelled' AND NOT EXISTS (
-            SELECT FROM {schema}.activity a WHERE a.subscription_id = s.subscription_id AND a.owner = p_owner)
-        FOR KEY SHARE OF s SKIP LOCKED
-    )
-    INSERT INTO {schema}.activity (subscription_id, owner, processed, failed, filtered, rate, handling_mean_us,
-                                   handling_p95_us, told_at)
-    SELECT DISTINCT ON (u.id) u.id, p_owner, u.processed, u.failed, u.filtered, u.rate, u.mean_us, u.p95_us, v_now
-    FROM unnest(p_ids, p_processed, p_failed, p_filtered, p_rates, p_means_us, p_p95s_us)
-        AS u (id, processed, failed, filtered, rate, mean_us, p95_us)
-    JOIN free ON free.subscription_id = u.id
-    ORDER BY u.id
-    ON CONFLICT (subscription_id, owner) DO NOTHING;
-    RETURN QUERY
-        SELECT s.topic_id, s.status, u.id = ANY (v_revived), s.missed, s.missed_first, s.missed_last
-        FROM unnest(p_ids) WITH ORDINALITY AS u (id, i) LEFT JOIN {schema}.subscription s ON s.subscription_id = u.id
-        ORDER BY u.i;
+    RETURN v_revived;
 END $$;
 
--- Writes stamps that are overdue, waiting for whoever holds the row, but not for long: the next beat tries again.
-CREATE OR REPLACE FUNCTION {schema}.stamp_overdue(p_ids integer[], p_now timestamptz) RETURNS void
-LANGUAGE plpgsql SET lock_timeout = '500ms' AS $$
-BEGIN
-    UPDATE {schema}.subscription s SET heartbeat_at = p_now, suspected_at = NULL WHERE s.subscription_id = ANY (ARRAY(
-        SELECT x.subscription_id FROM {schema}.subscription x JOIN {schema}.topic t ON t.topic_id = x.topic_id
-        WHERE x.subscription_id = ANY (p_ids) AND x.status IN ('active', 'paused')
-          AND {schema}.stamp_age_ms(x.heartbeat_at, p_now) * 2 > t.heartbeat_timeout_ms
-        ORDER BY x.subscription_id FOR NO KEY UPDATE OF x));
-EXCEPTION
-    WHEN lock_not_available THEN NULL;
-END $$;
+-- The owner serves none but these any more. Of the others its last heartbeat is kept: they were served until then. The caller holds the
+-- owner's row, so no other writes these.
+CREATE OR REPLACE FUNCTION {schema}.serve_no_more(p_owner text, p_but integer[]) RETURNS void
+LANGUAGE sql AS $$
+    UPDATE {schema}.activity a
+    SET serving = false, told_at = greatest(a.told_at, (SELECT w.seen_at FROM {schema}.owner w WHERE w.owner = p_owner))
+    WHERE a.owner = p_owner AND a.serving AND a.subscription_id <> ALL (p_but)
+$$;

@@ -7,7 +7,7 @@
 -- The order of locks, of everything that waits for them:
 --
 --   extent (by topic), claims_N (by number), head (by topic), group_rate, subscription, cursor (each by subscription, lane),
---   outstanding (by subscription, lane, first_offset), activity (by subscription, owner), dead_letter (by id)
+--   outstanding (by subscription, lane, first_offset), owner (by name), activity (by subscription, owner), dead_letter (by id)
 --
 -- The order of ranges is not that of tokens: a range gets a new one when it is handed out again, and a session that waited for it then has
 -- a place in the order that is not the one it asked for.

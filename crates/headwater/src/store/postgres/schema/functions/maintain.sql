@@ -35,9 +35,12 @@ DECLARE
     v_activities bigint;
     v_keys bigint;
 BEGIN
-    -- Their totals stay, in the row that has no owner.
-    v_owners := ARRAY(SELECT DISTINCT x.owner FROM {schema}.activity x
-                      WHERE x.owner <> '' AND x.told_at < v_now - interval '1 day' ORDER BY x.owner LIMIT p_max);
+    -- Their totals stay, in the row that has no owner. An owner whose leases end by its silence is kept until they have.
+    v_owners := ARRAY(SELECT a.owner FROM {schema}.activity a
+                      WHERE a.owner <> '' AND a.told_at < v_now - interval '1 day' AND NOT EXISTS (
+                          SELECT FROM {schema}.owner w WHERE w.owner = a.owner)
+                      UNION SELECT w.owner FROM {schema}.owner w WHERE NOT w.judged AND w.seen_at < v_now - interval '1 day'
+                      ORDER BY 1 LIMIT p_max);
     v_activities := cardinality(v_owners);
     IF v_activities > 0 THEN
         PERFORM {schema}.forget_owners(v_owners);
@@ -67,7 +70,8 @@ LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 -- Looks for the dead. One look at a time: they meet at the job's row. Under the extent's lock the silence is checked again in
--- the update itself: a heartbeat that came between is seen, and one that comes later finds a dead one and resurrects it.
+-- the update itself: a heartbeat or a resumption that came between is seen. One that commits later than that finds a dead one:
+-- the heartbeat resurrects it, at once or, if it was under way at that moment, the next one.
 --
 -- Where nobody was watching (the last look is more than three minutes ago, or older than the server's start), everybody looks
 -- silent because nobody could speak. They are suspected, and die at a look that comes an interval later and finds them silent
@@ -93,7 +97,8 @@ BEGIN
     v_watched := v_last >= v_now - interval '3 minutes' AND v_last >= v_started;
     SELECT array_agg(x.subscription_id), array_agg(DISTINCT x.topic_id ORDER BY x.topic_id) INTO v_ids, v_topics
     FROM {schema}.subscription x JOIN {schema}.topic t ON t.topic_id = x.topic_id
-    WHERE x.status = 'active' AND x.heartbeat_at < {schema}.before(v_now, t.heartbeat_timeout_ms)
+    JOIN {schema}.heard h ON h.subscription_id = x.subscription_id
+    WHERE x.status = 'active' AND h.heard_at < {schema}.before(v_now, t.heartbeat_timeout_ms)
       AND (v_watched OR x.suspected_at IS NOT NULL);
     IF v_ids IS NOT NULL THEN
         FOR i IN 1..cardinality(v_topics) LOOP
@@ -104,17 +109,17 @@ BEGIN
         PERFORM FROM {schema}.head h WHERE h.topic_id = ANY (v_topics) ORDER BY h.topic_id FOR SHARE;
     END IF;
     FOR s IN
-        SELECT x.subscription_id, x.topic_id, t.name, x.group_name, x.heartbeat_at, x.suspected_at,
-               {schema}.before(v_now, t.heartbeat_timeout_ms) AS silent_since, make_interval(secs => t.heartbeat_interval_ms / 1000.0) AS beat,
-               {schema}.before(v_now, t.heartbeat_timeout_ms * 4 / 5) AS near
+        SELECT x.subscription_id, x.topic_id, t.name, x.group_name, h.heard_at, x.suspected_at,
+               {schema}.before(v_now, t.heartbeat_timeout_ms) AS silent_since, make_interval(secs => t.heartbeat_interval_ms / 1000.0) AS beat
         FROM {schema}.subscription x JOIN {schema}.topic t ON t.topic_id = x.topic_id
-        WHERE x.status = 'active' AND x.heartbeat_at <= {schema}.before(v_now, t.heartbeat_timeout_ms * 4 / 5)
+        JOIN {schema}.heard h ON h.subscription_id = x.subscription_id
+        WHERE x.status = 'active' AND h.heard_at <= {schema}.before(v_now, t.heartbeat_timeout_ms * 4 / 5)
         ORDER BY x.subscription_id
     LOOP
         topic := s.name;
         group_name := s.group_name;
-        v_suspected := CASE WHEN s.suspected_at > s.heartbeat_at AND s.suspected_at >= v_started THEN s.suspected_at END;
-        IF s.heartbeat_at >= s.silent_since THEN
+        v_suspected := CASE WHEN s.suspected_at > s.heard_at AND s.suspected_at >= v_started THEN s.suspected_at END;
+        IF s.heard_at >= s.silent_since THEN
             kind := 'near_timeout';
         ELSIF v_suspected + s.beat <= v_now OR v_suspected IS NULL AND v_watched THEN
             CONTINUE WHEN s.subscription_id <> ALL (coalesce(v_ids, '{}'))
@@ -127,6 +132,13 @@ BEGIN
         END IF;
         RETURN NEXT;
     END LOOP;
+    -- Seen, told or resumed by a clock that was ahead: it counts as heard of now. Last, because nothing is waited for with these in hand.
+    UPDATE {schema}.owner w SET seen_at = v_now WHERE w.ctid = ANY (ARRAY(
+        SELECT x.ctid FROM {schema}.owner x WHERE x.seen_at > v_now + interval '1 second' FOR NO KEY UPDATE SKIP LOCKED));
+    UPDATE {schema}.activity a SET told_at = v_now WHERE a.ctid = ANY (ARRAY(
+        SELECT x.ctid FROM {schema}.activity x WHERE x.told_at > v_now + interval '1 second' FOR UPDATE SKIP LOCKED));
+    UPDATE {schema}.subscription u SET heartbeat_at = v_now WHERE u.ctid = ANY (ARRAY(
+        SELECT x.ctid FROM {schema}.subscription x WHERE x.heartbeat_at > v_now + interval '1 second' FOR NO KEY UPDATE SKIP LOCKED));
     UPDATE {schema}.job j SET last_run_at = greatest(v_now, j.last_run_at) WHERE j.job = 'dead_detection';
 END $$;
 
@@ -135,7 +147,10 @@ CREATE OR REPLACE FUNCTION {schema}.die(p_subscription_id integer, p_silent_sinc
 LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE {schema}.subscription s SET status = 'dead', status_at = p_now, died_elapsed_ms = {schema}.elapsed(), suspected_at = NULL
-    WHERE s.subscription_id = p_subscription_id AND s.status = 'active' AND s.heartbeat_at < p_silent_since;
+    WHERE s.subscription_id = p_subscription_id AND s.status = 'active'
+      -- Not by the view: of a row that is waited for here, the newest version counts.
+      AND greatest(s.heartbeat_at, (SELECT max(a.seen_at) FROM {schema}.activity_seen a
+                                    WHERE a.subscription_id = p_subscription_id)) < p_silent_since;
     IF NOT FOUND THEN
         RETURN false;
     END IF;

@@ -1,9 +1,9 @@
--- Owners that say they are alive, and limits that hold for a whole group.
+-- Owners that end, by silence, by a proof that is gone, or on purpose.
 --
--- An owner that beats is known to be dead once it falls silent, long before its leases run out. Whoever beats next ends
--- those leases: their deadline becomes the beginning of time, so that no clock makes their tokens valid again. The rest
+-- An owner that sends heartbeats is known to be dead once it falls silent, long before its leases run out. The next heartbeat of another
+-- owner ends those leases: their deadline becomes the beginning of time, so that no clock makes their tokens valid again. The rest
 -- (a new token, the attempt, suspicion, the log line) is done by the claim that finds them, as for any lease past its
--- deadline. Owners that never beat have no row here and only plain leases. Neither claims nor settlements look here.
+-- deadline. Owners that never send a heartbeat have no row here and only plain leases. Neither claims nor settlements read this.
 
 -- Ends the leases of an owner that is dead, and forgets it. Its row is locked by the caller.
 CREATE OR REPLACE FUNCTION {schema}.end_leases(p_owner text, p_now timestamptz, OUT leases bigint, OUT topic_ids integer[])
@@ -23,43 +23,13 @@ BEGIN
     SELECT count(DISTINCT e.token), array_agg(DISTINCT s.topic_id) INTO leases, topic_ids
     FROM ended e JOIN {schema}.subscription s ON s.subscription_id = e.subscription_id;
     IF NOT EXISTS (SELECT FROM {schema}.outstanding o WHERE o.owner = p_owner AND o.due_at > p_now) THEN
+        PERFORM {schema}.serve_no_more(p_owner, '{}');
         DELETE FROM {schema}.owner w WHERE w.owner = p_owner;
     END IF;
     IF leases > 0 THEN
         -- Whether or not a flag is up: one that is raised while this runs is not seen, and deaths are rare.
         PERFORM {schema}.wake(t, true, true) FROM unnest(topic_ids) t;
     END IF;
-END $$;
-
--- Says that an owner is alive, and ends the leases of those that have been silent for too long: one row for each of them
--- that held any.
---
--- It waits only for its own row, and holds nothing then: two beats, or a beat and a claim or settlement, never deadlock. A
--- lease that somebody is settling or extending right now is left to them whole. Its owner's row then stays, and the next
--- beat looks again.
-CREATE OR REPLACE FUNCTION {schema}.heartbeat(p_owner text, p_silent_ms bigint, p_now {schema}.injected_time)
-RETURNS TABLE (dead_owner text, leases bigint, topic_ids integer[])
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    v_now timestamptz := coalesce(p_now, clock_timestamp());
-BEGIN
-    -- A beat lost in a power cut is made up for by the next one; a sweep is lost together with the row it removed.
-    PERFORM set_config('synchronous_commit', 'off', true);
-    INSERT INTO {schema}.owner AS w (owner, seen_at) VALUES (p_owner, v_now)
-    ON CONFLICT (owner) DO UPDATE SET seen_at = excluded.seen_at;
-    -- One from the future was seen by a clock that was ahead: it counts as seen now, and is not alive until then.
-    UPDATE {schema}.owner w SET seen_at = v_now WHERE w.owner = ANY (ARRAY(
-        SELECT x.owner FROM {schema}.owner x WHERE x.seen_at > v_now + interval '1 second' FOR UPDATE SKIP LOCKED));
-    FOR dead_owner IN
-        SELECT w.owner FROM {schema}.owner w
-        WHERE w.seen_at < v_now - make_interval(secs => p_silent_ms / 1000.0) AND w.owner <> p_owner
-        ORDER BY w.seen_at FOR UPDATE SKIP LOCKED
-    LOOP
-        SELECT e.leases, e.topic_ids INTO leases, topic_ids FROM {schema}.end_leases(dead_owner, v_now) e;
-        IF leases > 0 THEN
-            RETURN NEXT;
-        END IF;
-    END LOOP;
 END $$;
 
 -- Proves that p_owner lives, with the session that this is called on, and returns the owners whose proof is gone. It writes only if
@@ -125,36 +95,39 @@ LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     DELETE FROM {schema}.proof f WHERE f.owner = p_owner
 $$;
 
--- Forgets owners. What they did stays in the sums: it is added to the row without an owner. Locks are taken in their order
--- (functions/locks.sql), and only rows that are locked are deleted: a heartbeat may have added one since. The row of the sums is
--- there before any other is locked: an insert that met another session's would wait with those in hand.
+-- Forgets owners. What they did stays in the sums, and when they were last seen: both are added to the row without an owner. Locks are
+-- taken in their order (functions/locks.sql), and only rows that are locked are deleted: a heartbeat may have added one since. The
+-- row of the sums is there before any other is locked: an insert that met another session's would wait with those in hand.
 CREATE OR REPLACE FUNCTION {schema}.forget_owners(p_owners text[]) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     v_ids integer[];
+    v_owners text[];
     v_rows tid[];
 BEGIN
     PERFORM set_config('synchronous_commit', 'off', true);
-    DELETE FROM {schema}.owner w WHERE w.owner = ANY (ARRAY(
-        SELECT x.owner FROM {schema}.owner x WHERE x.owner = ANY (p_owners) ORDER BY x.owner FOR UPDATE));
     v_ids := ARRAY(SELECT DISTINCT a.subscription_id FROM {schema}.activity a WHERE a.owner = ANY (p_owners));
     -- A cancelled one may be removed meanwhile.
     v_ids := ARRAY(SELECT s.subscription_id FROM {schema}.subscription s WHERE s.subscription_id = ANY (v_ids)
                    ORDER BY s.subscription_id FOR KEY SHARE);
-    INSERT INTO {schema}.activity (subscription_id, owner, processed, failed, filtered, rate, handling_mean_us, handling_p95_us, told_at)
-    SELECT u, '', 0, 0, 0, 0, 0, 0, '-infinity' FROM unnest(v_ids) u
+    v_owners := ARRAY(SELECT x.owner FROM {schema}.owner x WHERE x.owner = ANY (p_owners) ORDER BY x.owner FOR UPDATE);
+    INSERT INTO {schema}.activity (subscription_id, owner, processed, failed, filtered, rate, handling_mean_us, handling_p95_us, serving, told_at)
+    SELECT u, '', 0, 0, 0, 0, 0, 0, false, '-infinity' FROM unnest(v_ids) u
     ON CONFLICT (subscription_id, owner) DO NOTHING;
     v_rows := ARRAY(SELECT a.ctid FROM {schema}.activity a WHERE a.subscription_id = ANY (v_ids) AND a.owner = ANY (p_owners || ''::text)
                     ORDER BY a.subscription_id, a.owner FOR UPDATE);
     WITH gone AS (
-        DELETE FROM {schema}.activity a WHERE a.ctid = ANY (v_rows) AND a.owner <> ''
-        RETURNING a.subscription_id, a.processed, a.failed, a.filtered
+        DELETE FROM {schema}.activity a WHERE a.ctid = ANY (v_rows) AND a.owner <> '' RETURNING a.*
+    ), sums AS (
+        SELECT g.subscription_id, sum(g.processed) AS processed, sum(g.failed) AS failed, sum(g.filtered) AS filtered,
+               max(greatest(g.told_at, CASE WHEN g.serving THEN w.seen_at END)) AS told_at
+        FROM gone g LEFT JOIN {schema}.owner w ON w.owner = g.owner GROUP BY g.subscription_id
     )
     UPDATE {schema}.activity a
-    SET processed = a.processed + g.processed, failed = a.failed + g.failed, filtered = a.filtered + g.filtered
-    FROM (SELECT g.subscription_id, sum(g.processed) AS processed, sum(g.failed) AS failed, sum(g.filtered) AS filtered
-          FROM gone g GROUP BY g.subscription_id) g
-    WHERE a.subscription_id = g.subscription_id AND a.owner = '';
+    SET processed = a.processed + g.processed, failed = a.failed + g.failed, filtered = a.filtered + g.filtered,
+        told_at = greatest(a.told_at, g.told_at)
+    FROM sums g WHERE a.subscription_id = g.subscription_id AND a.owner = '';
+    DELETE FROM {schema}.owner w WHERE w.owner = ANY (v_owners);
 END $$;
 
 -- Forgets an owner that leaves on purpose.

@@ -114,10 +114,12 @@ BEGIN
     IF p_to = 'cancelled' THEN
         PERFORM FROM {schema}.head h WHERE h.topic_id = s.topic_id FOR UPDATE;
     END IF;
-    -- What was paused is as if it had just beaten: its processes have the time of a whole timeout to come back.
+    -- What was paused counts as heard of now, if it ever was: its processes have the time of a whole timeout to come back.
     UPDATE {schema}.subscription x
     SET status = p_to, status_at = v_now,
-        heartbeat_at = CASE WHEN p_to = 'active' AND x.heartbeat_at < v_now THEN v_now ELSE x.heartbeat_at END
+        heartbeat_at = CASE WHEN p_to = 'active' AND (
+            SELECT h.heard_at FROM {schema}.heard h WHERE h.subscription_id = s.subscription_id) < v_now
+            THEN v_now ELSE x.heartbeat_at END
     WHERE x.subscription_id = s.subscription_id AND x.status = ANY (p_from);
     changed := FOUND;
     IF NOT changed THEN

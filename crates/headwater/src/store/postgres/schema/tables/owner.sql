@@ -1,12 +1,14 @@
 -- Processes, the clock they share, and the history of the namespace.
 
--- Owners that send heartbeats: see functions/owner.sql.
+-- Owners that send heartbeats: see functions/heartbeat.sql.
 CREATE TABLE {schema}.owner (
     owner   text COLLATE "C" PRIMARY KEY,
-    seen_at timestamptz NOT NULL
+    seen_at timestamptz NOT NULL,
+    -- Whether silence ends its leases; else only their deadlines do.
+    judged  boolean NOT NULL
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
-CREATE INDEX owner_seen ON {schema}.owner (seen_at);
+CREATE INDEX owner_seen ON {schema}.owner (seen_at) WHERE judged;
 
 -- What proves that an owner's process lives: a session of its own holds the advisory lock of this key. The server releases
 -- the lock when the process ends, because its kernel closes the connection. An owner without a row is judged by silence alone.

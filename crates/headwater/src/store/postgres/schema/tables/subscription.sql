@@ -19,7 +19,7 @@ CREATE TABLE {schema}.subscription (
     max_attempts       integer CHECK (max_attempts > 0),
     backoff_initial_ms bigint CHECK (backoff_initial_ms >= 0),
     backoff_max_ms     bigint CHECK (backoff_max_ms >= 0),
-    -- Null until the first heartbeat of a process that serves it.
+    -- When it was resumed or brought back: counts as a heartbeat. See the view "heard" for those of owners that serve it.
     heartbeat_at       timestamptz,
     -- Past its timeout when the detector ran for the first time after a pause of its own.
     suspected_at       timestamptz,
@@ -121,7 +121,7 @@ CREATE TABLE {schema}.group_rate (
     filled_at       timestamptz
 ) WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
 
--- What each process of a group reported of itself.
+-- Which owner serves which subscription, and what it reported of itself. The row without an owner is the sum of those that left.
 CREATE TABLE {schema}.activity (
     subscription_id  integer NOT NULL REFERENCES {schema}.subscription ON DELETE CASCADE,
     owner            text COLLATE "C" NOT NULL,
@@ -131,9 +131,14 @@ CREATE TABLE {schema}.activity (
     rate             double precision NOT NULL,
     handling_mean_us bigint NOT NULL,
     handling_p95_us  bigint NOT NULL,
+    -- Each heartbeat of the owner is one for the subscription, as long as its row is in "owner".
+    serving          boolean NOT NULL,
+    -- A time when it was served: this row is not written by every heartbeat.
     told_at          timestamptz NOT NULL,
     PRIMARY KEY (subscription_id, owner)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
+
+CREATE INDEX activity_owner ON {schema}.activity (owner);
 
 -- The inbox: which handler has handled which message, written in the same transaction as the handler's own effects and
 -- the ack. "message_id" is the publisher's identity of a message, so a second publish of the same id is known as well.

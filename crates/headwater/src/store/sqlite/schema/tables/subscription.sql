@@ -20,7 +20,7 @@ CREATE TABLE headwater_subscription (
     max_attempts INTEGER,
     backoff_initial_ms INTEGER,
     backoff_max_ms INTEGER,
-    -- NULL until the first heartbeat.
+    -- When it was resumed or brought back: counts as a heartbeat. headwater_heard has those of owners that serve it, too.
     heartbeat_at_ms INTEGER,
     -- Past its timeout when the detector ran for the first time after an interruption.
     suspected_at_ms INTEGER,

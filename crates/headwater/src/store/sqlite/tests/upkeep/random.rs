@@ -4,20 +4,11 @@
 use std::collections::BTreeSet;
 
 use super::*;
-
-/// Numbers that repeat with their seed.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
-    }
-}
+use crate::store::rng::Rng;
 
 struct Play {
     scene: Scene,
-    dice: Dice,
+    dice: Rng,
     groups: Vec<Subscription>,
     acts: Vec<String>,
 }
@@ -28,7 +19,7 @@ async fn records_and_retention_follow_from_the_delivery_state() {
         let settings =
             "message_retention_ms = 5000, max_retention_ms = 60000, zero_subscription_retention_ms = 2000";
         let scene = Scene::new(settings).await;
-        let mut play = Play { scene, dice: Dice(seed), groups: Vec::new(), acts: Vec::new() };
+        let mut play = Play { scene, dice: Rng::new(seed), groups: Vec::new(), acts: Vec::new() };
         for _ in 0..120 {
             play.act().await;
             let findings = play.scene.store.doctor().await.unwrap();
