@@ -179,8 +179,8 @@ pub trait Store: Lifecycle + Upkeep + fmt::Debug + Send + Sync + 'static {
     /// with the attempt counted, and waiters for their topics are woken. An owner that was only stopped finds its leases lost at its next
     /// heartbeat, and continues. A lease that is being settled or extended at this moment is left to the next heartbeat.
     ///
-    /// An owner that never sent a heartbeat is left alone, and so is one whose last had no `silent_for`: its leases end at their
-    /// deadlines, and it ends no other's.
+    /// An owner that never sent a heartbeat is left alone, and so is one whose heartbeats had no `silent_for` since it last departed:
+    /// its leases end at their deadlines. A heartbeat without ends no leases.
     async fn heartbeat(
         &self,
         owner: &Owner,

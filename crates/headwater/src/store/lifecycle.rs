@@ -137,7 +137,7 @@ pub struct Heartbeat {
 }
 
 /// How a subscription is, for an owner that serves it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
     /// Go on.
     Active,

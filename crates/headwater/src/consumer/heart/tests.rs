@@ -15,7 +15,7 @@ use crate::subscription::MissedMessages;
 fn heard(scene: &Scene, heart: &mut Heart, signal: Signal) {
     let groups = [Arc::clone(&scene.group)];
     let served = scene.runtime().served(&groups);
-    let signals = served.iter().map(|one| (one.subscription_id, signal.clone())).collect();
+    let signals = served.iter().map(|one| (one.subscription_id, signal)).collect();
     assert!(heart.hear(Ok(signals), &groups));
 }
 

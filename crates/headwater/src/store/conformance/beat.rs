@@ -299,6 +299,30 @@ pub async fn what_processes_tell_is_added_up(case: &Case) {
     assert_eq!((status.processes, status.activity.processed), (1, 3_200));
 }
 
+/// Old processes are forgotten, and what they did is kept. One that lives tells totals: none of them is counted a second time, also not of
+/// a group that it left long ago and serves again.
+pub async fn what_a_process_did_counts_once_however_long_it_lives(case: &Case) {
+    const DAY: Duration = Duration::from_secs(24 * 3_600);
+    let scene = case.scene(lively()).await;
+    let left = scene.subscribe("left", Start::Beginning).await;
+    let both = [&scene, &left].map(|one| Served {
+        subscription_id: one.subscription.subscription_id,
+        activity: activity(100, 1.0, 1, 1),
+    });
+    left.pulse_with("vanishes", activity(10, 1.0, 1, 1)).await;
+    scene.store.heartbeat(&owner("lives"), None, &both).await.unwrap();
+    for _ in 0..3 {
+        case.advance(DAY / 2 + MOMENT);
+        scene.store.heartbeat(&owner("lives"), None, &both[..1]).await.unwrap();
+        scene.store.clean_subscriptions(DAY * 30).await.unwrap();
+    }
+    scene.store.heartbeat(&owner("lives"), None, &both).await.unwrap();
+    for (one, done) in [(&scene, 100), (&left, 110)] {
+        let status = one.status().await;
+        assert_eq!((status.activity.processed, status.processes), (done, 1));
+    }
+}
+
 /// Many processes of one group beat at the same moment, through two stores: all are answered and all are counted.
 pub async fn many_processes_of_one_group_beat_at_once(case: &Case) {
     const PROCESSES: usize = 50;

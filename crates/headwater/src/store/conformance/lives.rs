@@ -58,6 +58,7 @@ macro_rules! conformance_life_cases {
                 an_owner_that_is_not_judged_keeps_its_leases,
                 a_paused_group_stays_paused_and_is_stamped,
                 what_processes_tell_is_added_up,
+                what_a_process_did_counts_once_however_long_it_lives,
                 many_processes_of_one_group_beat_at_once,
                 four_fifths_of_the_timeout_is_near,
                 a_group_that_only_restarts_is_flapping,

@@ -57,12 +57,12 @@ DELETE FROM headwater_activity
 WHERE owner = ?1
 
 -- name: seen
--- Purpose:    Notes that an owner is alive.
+-- Purpose:    Notes that an owner is alive. One that is judged by its silence stays so until it departs.
 -- Parameters: ?1 owner, ?2 now_ms, ?3 whether silence ends its leases
 -- Index:      the primary key
 INSERT INTO headwater_owner (owner, seen_at_ms, judged)
 VALUES (?1, ?2, ?3)
-ON CONFLICT (owner) DO UPDATE SET seen_at_ms = excluded.seen_at_ms, judged = excluded.judged
+ON CONFLICT (owner) DO UPDATE SET seen_at_ms = excluded.seen_at_ms, judged = max(judged, excluded.judged)
 
 -- name: serve_no_more
 -- Purpose:    An owner serves none but some any more. The others were served until its last heartbeat.

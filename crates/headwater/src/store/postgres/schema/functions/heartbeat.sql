@@ -6,8 +6,8 @@
 -- When a subscription was last heard of is read from both (view "heard").
 
 -- One row for each subscription, in their order (i), with its state (null: unknown); and one for each other owner that was silent for
--- too long and held leases (dead_owner): they end. p_silent_ms is null for an owner whose leases last until their deadlines whatever
--- it says; it examines no other either.
+-- too long and held leases (dead_owner): they end. p_silent_ms is null for an owner whose leases last until their deadlines, unless
+-- another heartbeat under its name had one; it examines no other either.
 --
 -- Locks: the dead come first, because their extents are locked before anything else; then the owner's row, then its rows in
 -- "activity", which only those wait for that have the owner's row. Other owners and their leases are taken only if they
@@ -35,7 +35,7 @@ BEGIN
     PERFORM FROM {schema}.owner w WHERE w.owner = p_owner FOR NO KEY UPDATE;
     PERFORM {schema}.serve_no_more(p_owner, p_ids);
     INSERT INTO {schema}.owner AS w (owner, seen_at, judged) VALUES (p_owner, v_now, p_silent_ms IS NOT NULL)
-    ON CONFLICT (owner) DO UPDATE SET seen_at = excluded.seen_at, judged = excluded.judged;
+    ON CONFLICT (owner) DO UPDATE SET seen_at = excluded.seen_at, judged = w.judged OR excluded.judged;
     UPDATE {schema}.activity a
     SET processed = u.processed, failed = u.failed, filtered = u.filtered, rate = u.rate, handling_mean_us = u.mean_us,
         handling_p95_us = u.p95_us, serving = true, told_at = v_now
