@@ -15,6 +15,7 @@ use crate::name::{GroupName, Owner, TopicName};
 use crate::subscription::Start;
 use crate::topic::TopicSettings;
 
+mod checked;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod fetched;
@@ -30,6 +31,7 @@ pub mod sqlite;
 mod upkeep;
 pub(crate) mod wake;
 
+pub use checked::Checked;
 pub(crate) use fetched::Weighing;
 pub use fetched::{FetchBound, Fetched};
 pub use lifecycle::{
@@ -252,10 +254,17 @@ pub async fn open(url: &str, options: OpenOptions) -> Result<std::sync::Arc<dyn 
     use crate::namespace::StoreUrl;
     match StoreUrl::parse(url, options.namespace.as_deref())? {
         #[cfg(feature = "sqlite")]
-        StoreUrl::Sqlite(path) => Ok(std::sync::Arc::new(sqlite::SqliteStore::open(path, options).await?)),
+        StoreUrl::Sqlite(path) => {
+            let name = format!("{path:?}");
+            Ok(std::sync::Arc::new(Checked::new(sqlite::SqliteStore::open(path, options).await?, name)))
+        }
         #[cfg(feature = "postgres")]
         StoreUrl::Postgres { url, namespace } => {
-            Ok(std::sync::Arc::new(postgres::PostgresStore::open(&url, namespace, options).await?))
+            let name = format!("namespace {namespace}");
+            Ok(std::sync::Arc::new(Checked::new(
+                postgres::PostgresStore::open(&url, namespace, options).await?,
+                name,
+            )))
         }
         #[allow(unreachable_patterns)]
         _ => Err(crate::Error::invalid(

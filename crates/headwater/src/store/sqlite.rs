@@ -17,10 +17,9 @@ use tokio::sync::oneshot;
 use crate::clock::Clock;
 use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
 use crate::error::{Error, ErrorKind, Result};
-use crate::lease::{ClaimRequest, Claimed, LeaseId, OffsetRange, check_silent_for};
-use crate::limits::DELAY_MAX;
-use crate::message::{NewMessage, Published, validate_batch};
-use crate::name::{GroupName, Owner, TopicName, check_name};
+use crate::lease::{ClaimRequest, Claimed, LeaseId, OffsetRange};
+use crate::message::{NewMessage, Published};
+use crate::name::{GroupName, Owner, TopicName};
 use crate::namespace::SqlitePath;
 use crate::settle::Settlement;
 use crate::store::options::OpenOptions;
@@ -178,7 +177,7 @@ pub struct SqliteStore {
 
 impl SqliteStore {
     /// Opens a store; a missing or empty file is created, an older one migrated, anything else refused untouched.
-    pub async fn open(path: SqlitePath, options: OpenOptions) -> Result<SqliteStore> {
+    pub(crate) async fn open(path: SqlitePath, options: OpenOptions) -> Result<SqliteStore> {
         Self::open_watching(path, options, Watch::of).await
     }
 
@@ -324,7 +323,6 @@ impl Store for SqliteStore {
     }
 
     async fn create_topic(&self, name: &TopicName, settings: &TopicSettings) -> Result<Topic> {
-        settings.validate()?;
         let (name, settings) = (name.clone(), settings.clone());
         self.write(Kind::Define, move |work| topic::create(work, &name, &settings)).await
     }
@@ -366,10 +364,6 @@ impl Store for SqliteStore {
     }
 
     async fn publish(&self, topic: &TopicName, messages: &[NewMessage]) -> Result<Vec<Published>> {
-        validate_batch(messages)?;
-        if messages.is_empty() {
-            return Ok(Vec::new());
-        }
         let (topic, messages, auto_create) = (topic.clone(), messages.to_vec(), self.auto_create);
         let prepared = publish::Prepared::batch(&messages);
         self.write(Kind::Publish, move |work| publish::run(work, &topic, auto_create, &messages, &prepared))
@@ -377,7 +371,6 @@ impl Store for SqliteStore {
     }
 
     async fn claim(&self, request: &ClaimRequest) -> Result<Claimed> {
-        request.validate()?;
         let (request, history, watched) =
             (request.clone(), Arc::clone(&self.history), Arc::clone(&self.watched));
         let (job, answer) =
@@ -393,37 +386,16 @@ impl Store for SqliteStore {
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Result<()>>> {
-        // Each is for itself: one that contradicts itself is refused, and the others are settled.
-        let mut answers = Vec::with_capacity(settlements.len());
-        let mut sound = Vec::with_capacity(settlements.len());
-        for settlement in settlements {
-            match settlement.clone().normalized() {
-                Ok(settlement) => {
-                    sound.push(settlement);
-                    answers.push(Ok(()));
-                }
-                Err(error) => answers.push(Err(error)),
-            }
-        }
-        if !sound.is_empty() {
-            let holes = Arc::clone(&self.holes);
-            let settled = self.write(Kind::Consume, move |work| holes.settle(work, &sound)).await?;
-            let places = answers.iter_mut().filter(|answer| answer.is_ok());
-            places.zip(settled).for_each(|(place, answer)| *place = answer);
-        }
-        Ok(answers)
+        let (holes, settlements) = (Arc::clone(&self.holes), settlements.to_vec());
+        self.write(Kind::Consume, move |work| holes.settle(work, &settlements)).await
     }
 
     async fn extend(&self, leases: &[LeaseId], lease: Duration) -> Result<Vec<Result<()>>> {
-        if lease > DELAY_MAX {
-            return Err(Error::invalid("lease", "longer than 366 days"));
-        }
         let leases = leases.to_vec();
         self.write(Kind::Consume, move |work| extend::extend(work, &leases, lease)).await
     }
 
     async fn heartbeat(&self, owner: &Owner, silent_for: Duration) -> Result<u64> {
-        check_silent_for(silent_for)?;
         let owner = owner.clone();
         self.write(Kind::Consume, move |work| heartbeat::heartbeat(work, &owner, silent_for)).await
     }
@@ -433,9 +405,6 @@ impl Store for SqliteStore {
     }
 
     async fn arm(&self, topics: &[TopicId]) -> Result<Wake> {
-        if topics.is_empty() {
-            return Err(Error::invalid("topics", "a waiter waits for at least one"));
-        }
         self.trust.check_lately()?;
         // Armed before it is looked for: a commit in between is found by the first look.
         let wake = self.hub.arm(topics);
@@ -449,7 +418,6 @@ impl Store for SqliteStore {
     }
 
     async fn dead_letters(&self, selection: &DeadLetterSelection, limit: u32) -> Result<Vec<DeadLetter>> {
-        selection.validate()?;
         let selection = selection.clone();
         self.read(move |connection| dead_letter::list(connection, &selection, limit)).await
     }
@@ -463,7 +431,6 @@ impl Store for SqliteStore {
     }
 
     async fn cron_last(&self, job: &str, first: Timestamp) -> Result<Timestamp> {
-        check_name("job", job)?;
         let job = job.to_owned();
         self.write(Kind::Define, move |work| cron::last(work, &job, first)).await
     }
@@ -475,8 +442,6 @@ impl Store for SqliteStore {
         topic: &TopicName,
         message: &NewMessage,
     ) -> Result<Option<Published>> {
-        check_name("job", job)?;
-        validate_batch(std::slice::from_ref(message))?;
         let (job, topic, message, auto_create) =
             (job.to_owned(), topic.clone(), message.clone(), self.auto_create);
         self.write(Kind::Define, move |work| cron::fire(work, &job, tick, &topic, auto_create, &message))

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use headwater::store::conformance::{self, Case, ForeignPlace, Harness};
 use headwater::store::{
-    BackfillStep, ClaimRequest, Claimed, DeadLetter, DeadLetterSelection, Epoch, Finding, LeaseId,
+    BackfillStep, Checked, ClaimRequest, Claimed, DeadLetter, DeadLetterSelection, Epoch, Finding, LeaseId,
     Maintained, MissedMessages, OffsetRange, Outstanding, Parts, Redriven, Settlement, Store, Subscription,
     SubscriptionId, SubscriptionStatus, Topic, TopicId, TopicStatus, Wake,
 };
@@ -360,7 +360,8 @@ impl Harness for FaultyHarness {
 
     async fn open_at(&self, url: &str, options: OpenOptions) -> Result<Arc<dyn Store>> {
         let inner = self.inner.open_at(url, options).await?;
-        Ok(Arc::new(Faulty { inner, fault: self.fault, batch: Mutex::default() }))
+        let faulty = Faulty { inner, fault: self.fault, batch: Mutex::default() };
+        Ok(Arc::new(Checked::new(faulty, "a lying store")))
     }
 
     async fn publish_in_transaction(

@@ -19,9 +19,6 @@ pub(super) async fn start(
     group: &GroupName,
     limits: &BackfillLimits,
 ) -> Result<Backfill> {
-    if limits.messages_max == 0 || limits.rate_max == 0 {
-        return Err(Error::invalid("backfill limits", "messages_max and rate_max must be at least 1"));
-    }
     let named = super::topic::get(store, topic).await?;
     advance(store, named.topic_id).await?;
     let messages_max = i64::try_from(limits.messages_max).unwrap_or(i64::MAX);

@@ -18,7 +18,6 @@ use crate::subscription::{SubscriptionId, SubscriptionState};
 use crate::topic::TopicId;
 
 pub(super) async fn claim(store: &PostgresStore, request: &ClaimRequest) -> Result<Claimed> {
-    request.validate()?;
     if request.wants.is_empty() {
         return Ok(Claimed::default());
     }

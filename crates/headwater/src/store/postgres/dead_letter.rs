@@ -21,7 +21,6 @@ pub(super) async fn list(
     selection: &DeadLetterSelection,
     limit: u32,
 ) -> Result<Vec<DeadLetter>> {
-    selection.validate()?;
     let times = Times::of(selection);
     let limit = i64::from(limit);
     let mut params = selected(selection, &times);
@@ -33,7 +32,6 @@ pub(super) async fn list(
 
 /// Page by page, each in a transaction of its own: however many there are, nobody waits for long.
 pub(super) async fn redrive(store: &PostgresStore, selection: &DeadLetterSelection) -> Result<Redriven> {
-    selection.validate()?;
     let subscription_id = selection.subscription_id.0;
     let lanes = store
         .connections
@@ -76,7 +74,6 @@ pub(super) async fn redrive(store: &PostgresStore, selection: &DeadLetterSelecti
 }
 
 pub(super) async fn purge(store: &PostgresStore, selection: &DeadLetterSelection) -> Result<u64> {
-    selection.validate()?;
     let mut purged: u64 = 0;
     let mut pages = Pages::new(store, selection);
     loop {

@@ -99,7 +99,6 @@ impl PostgresStore {
     /// Settings of the server under which less survives a crash than is promised. They are no fault of the store, and
     /// so no findings of [`Store::doctor`](crate::store::Store::doctor).
     pub async fn durability(&self) -> Result<Vec<Finding>> {
-        self.check_open()?;
         let sql = &self.statements.doctor_durability;
         let rows = self.connections.query("examining the server's settings", sql, &[]).await?;
         rows.iter().map(finding).collect()

@@ -6,7 +6,6 @@ use super::PostgresStore;
 use super::clock::{self, On};
 use super::time::{count, millis, stored};
 use crate::error::Result;
-use crate::lease::check_silent_for;
 use crate::name::Owner;
 use crate::topic::TopicId;
 
@@ -14,7 +13,6 @@ use crate::topic::TopicId;
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) async fn heartbeat(store: &PostgresStore, owner: &Owner, silent_for: Duration) -> Result<u64> {
-    check_silent_for(silent_for)?;
     // Before anybody is judged by it.
     clock::look(store, On::Leases).await?;
     // On the leases' own pool: a process whose work pool is busy is not dead.

@@ -18,27 +18,22 @@ use crate::topic::{Topic, TopicSettings};
 #[async_trait]
 impl Lifecycle for PostgresStore {
     async fn alter_topic(&self, name: &TopicName, settings: &TopicSettings) -> Result<Topic> {
-        self.check_open()?;
         topic::alter(self, name, settings).await
     }
 
     async fn pause(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
-        self.check_open()?;
         state::set(self, topic, group, Transition::Pause).await
     }
 
     async fn resume(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
-        self.check_open()?;
         state::set(self, topic, group, Transition::Resume).await
     }
 
     async fn cancel(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
-        self.check_open()?;
         state::set(self, topic, group, Transition::Cancel).await
     }
 
     async fn remove(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
-        self.check_open()?;
         state::remove(self, topic, group).await
     }
 
@@ -48,32 +43,26 @@ impl Lifecycle for PostgresStore {
         group: &GroupName,
         behind_max: Option<u64>,
     ) -> Result<Resurrected> {
-        self.check_open()?;
         state::resurrect(self, topic, group, behind_max).await
     }
 
     async fn beat(&self, owner: &Owner, beats: &[Beat]) -> Result<Vec<Pulse>> {
-        self.check_open()?;
         beat::beat(self, owner, beats).await
     }
 
     async fn take_over(&self, owner: &Owner) -> Result<u64> {
-        self.check_open()?;
         take_over::take_over(self, owner).await
     }
 
     async fn seek(&self, topic: &TopicName, group: &GroupName, to: Start, dry_run: bool) -> Result<Moved> {
-        self.check_open()?;
         seek::seek(self, topic, group, to, dry_run).await
     }
 
     async fn set_policy(&self, topic: &TopicName, group: &GroupName, policy: &DeliveryPolicy) -> Result<()> {
-        self.check_open()?;
         policy::set(self, topic, group, policy).await
     }
 
     async fn policy(&self, topic: &TopicName, group: &GroupName) -> Result<DeliveryPolicy> {
-        self.check_open()?;
         policy::get(self, topic, group).await
     }
 
@@ -81,12 +70,10 @@ impl Lifecycle for PostgresStore {
         &self,
         subscriptions: &[SubscriptionId],
     ) -> Result<Vec<(SubscriptionId, TopicSettings)>> {
-        self.check_open()?;
         policy::settings_of(self, subscriptions).await
     }
 
     async fn release_lease(&self, token: LeaseToken) -> Result<()> {
-        self.check_open()?;
         settle::release_by_hand(self, token).await
     }
 
@@ -96,27 +83,22 @@ impl Lifecycle for PostgresStore {
         older_than: Duration,
         dry_run: bool,
     ) -> Result<Vec<ForceCompleted>> {
-        self.check_open()?;
         seek::force_complete(self, topic, older_than, dry_run).await
     }
 
     async fn stuck(&self, topic: &TopicName, older_than: Duration) -> Result<Vec<Stuck>> {
-        self.check_open()?;
         seek::stuck(self, topic, older_than).await
     }
 
     async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>> {
-        self.check_open()?;
         audit::audit(self, limit).await
     }
 
     async fn acks(&self, topic: &TopicName, offset: Offset) -> Result<Vec<Ack>> {
-        self.check_open()?;
         audit::acks(self, topic, offset).await
     }
 
     async fn records(&self, topic: &TopicName, range: OffsetRange) -> Result<Vec<Record>> {
-        self.check_open()?;
         super::records::list(self, topic, range).await
     }
 }

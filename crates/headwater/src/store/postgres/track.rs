@@ -35,7 +35,7 @@ pub(super) async fn advance(store: &PostgresStore, topic: TopicId) -> Result<()>
     store.connections.query("advancing the head", &store.statements.advance, &bounds).await.map(drop)
 }
 
-/// A number of messages as the functions take it: at least one, or nothing would ever be done.
+/// A number of messages as the functions take it.
 pub(super) fn batch(messages_max: u32) -> i32 {
-    i32::try_from(messages_max.max(1)).unwrap_or(i32::MAX)
+    i32::try_from(messages_max).unwrap_or(i32::MAX)
 }

@@ -15,37 +15,30 @@ use crate::topic::TopicId;
 #[async_trait]
 impl Upkeep for PostgresStore {
     async fn elect(&self, worker: &Owner, term: Duration) -> Result<bool> {
-        self.check_open()?;
         detect::elect(self, worker, term).await
     }
 
     async fn resign(&self, worker: &Owner) -> Result<()> {
-        self.check_open()?;
         detect::resign(self, worker).await
     }
 
     async fn detect_dead(&self) -> Result<Detected> {
-        self.check_open()?;
         detect::detect_dead(self).await
     }
 
     async fn track(&self, topic: TopicId, messages_max: u32) -> Result<TrackStep> {
-        self.check_open()?;
         track::track(self, topic, messages_max).await
     }
 
     async fn clean(&self, topic: TopicId, messages_max: u32) -> Result<CleanStep> {
-        self.check_open()?;
         clean::clean(self, topic, messages_max).await
     }
 
     async fn keep_partitions(&self, topic: TopicId) -> Result<PartitionStep> {
-        self.check_open()?;
         partitions::keep_partitions(self, topic).await
     }
 
     async fn clean_subscriptions(&self, older_than: Duration) -> Result<SubscriptionStep> {
-        self.check_open()?;
         clean::clean_subscriptions(self, older_than).await
     }
 
@@ -55,42 +48,34 @@ impl Upkeep for PostgresStore {
         group: &GroupName,
         limits: &BackfillLimits,
     ) -> Result<Backfill> {
-        self.check_open()?;
         backfill::start(self, topic, group, limits).await
     }
 
     async fn cancel_backfill(&self, topic: &TopicName, group: &GroupName) -> Result<Backfill> {
-        self.check_open()?;
         backfill::turn(self, topic, group, false).await
     }
 
     async fn resume_backfill(&self, topic: &TopicName, group: &GroupName) -> Result<Backfill> {
-        self.check_open()?;
         backfill::turn(self, topic, group, true).await
     }
 
     async fn backfills(&self) -> Result<Vec<Backfill>> {
-        self.check_open()?;
         backfill::list(self).await
     }
 
     async fn step_backfill(&self, worker: &Owner, messages_max: u32) -> Result<Option<BackfillStep>> {
-        self.check_open()?;
         backfill::step(self, worker, messages_max).await
     }
 
     async fn probe(&self) -> Result<()> {
-        self.check_open()?;
         jobs::probe(self).await
     }
 
     async fn jobs(&self) -> Result<Vec<JobStatus>> {
-        self.check_open()?;
         jobs::list(self).await
     }
 
     async fn job_ran(&self, run: &JobRun) -> Result<()> {
-        self.check_open()?;
         jobs::ran(self, run).await
     }
 }

@@ -91,9 +91,6 @@ pub(super) fn start(
     group: &GroupName,
     limits: &BackfillLimits,
 ) -> Attempt<Backfill> {
-    if limits.rate_max == 0 || limits.messages_max == 0 {
-        return Err(Error::invalid("backfill", "rate_max and messages_max must be above zero").into());
-    }
     let connection = work.connection;
     let subscription_id = find(connection, name, group)?;
     let (topic, standing) = Standing::one(connection, subscription_id)?;

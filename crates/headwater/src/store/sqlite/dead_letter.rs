@@ -84,7 +84,6 @@ async fn for_each_page<T: Clone + Default + Send + 'static>(
     act: &'static str,
     step: Step<T>,
 ) -> Result<T> {
-    selection.validate()?;
     let (mut place, mut done) = (Place::default(), T::default());
     loop {
         let began = Instant::now();

@@ -24,7 +24,6 @@ use crate::topic::{Topic, TopicSettings};
 #[async_trait]
 impl Lifecycle for SqliteStore {
     async fn alter_topic(&self, name: &TopicName, settings: &TopicSettings) -> Result<Topic> {
-        settings.validate()?;
         let (name, settings, actor) = (name.clone(), settings.clone(), Arc::clone(&self.actor));
         self.write(Kind::Define, move |work| topic::alter(work, &name, &settings, &actor)).await
     }

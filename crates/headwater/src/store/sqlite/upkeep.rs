@@ -11,7 +11,7 @@ use super::backfill::Turn;
 use super::work::Kind;
 use super::{SqliteStore, backfill, clean, detect, jobs, reader, retire, tracking, work};
 use crate::backfill::{Backfill, BackfillLimits, BackfillStep};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::maintain::{JobRun, JobStatus};
 use crate::name::{GroupName, Owner, TopicName};
 use crate::store::upkeep::warn_missed;
@@ -21,14 +21,6 @@ use crate::topic::TopicId;
 /// Most messages of one step. Every other writer waits while it runs: a step of this size takes a few milliseconds, and more
 /// of them, with a rest after each, do the same work.
 const STEP_MESSAGES_MAX: u32 = 1_000;
-
-/// How many messages a step touches: what was asked for, and no more than the writer can spare.
-fn bounded(messages_max: u32) -> Result<u32> {
-    if messages_max == 0 {
-        return Err(Error::invalid("messages_max", "must be above zero"));
-    }
-    Ok(messages_max.min(STEP_MESSAGES_MAX))
-}
 
 #[async_trait]
 impl Upkeep for SqliteStore {
@@ -47,12 +39,12 @@ impl Upkeep for SqliteStore {
     }
 
     async fn track(&self, topic: TopicId, messages_max: u32) -> Result<TrackStep> {
-        let messages_max = bounded(messages_max)?;
+        let messages_max = messages_max.min(STEP_MESSAGES_MAX);
         self.write(Kind::Consume, move |work| tracking::track(work, topic, messages_max)).await
     }
 
     async fn clean(&self, topic: TopicId, messages_max: u32) -> Result<CleanStep> {
-        let messages_max = bounded(messages_max)?;
+        let messages_max = messages_max.min(STEP_MESSAGES_MAX);
         let pass = self.passes.lock().expect("no panic while held").remove(&topic).unwrap_or_default();
         let (name, step, pass) =
             self.write(Kind::Consume, move |work| clean::clean(work, topic, messages_max, pass)).await?;
@@ -99,7 +91,7 @@ impl Upkeep for SqliteStore {
     }
 
     async fn step_backfill(&self, worker: &Owner, messages_max: u32) -> Result<Option<BackfillStep>> {
-        let (worker, messages_max) = (worker.clone(), bounded(messages_max)?);
+        let (worker, messages_max) = (worker.clone(), messages_max.min(STEP_MESSAGES_MAX));
         let step = self.write(Kind::Consume, move |work| backfill::step(work, &worker, messages_max)).await?;
         if let Some(BackfillStep { backfill: Backfill { topic, group, error: Some(error), .. }, .. }) = &step
         {
