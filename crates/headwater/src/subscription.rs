@@ -15,6 +15,7 @@ mod state;
 mod status;
 
 pub use state::{SubscriptionState, Transition};
+pub(crate) use state::{refused_cancelled, refused_removal};
 pub use status::{Activity, Ailment, MissedMessages, STUCK_AFTER, SubscriptionStatus};
 
 /// The store's own number for a subscription.

@@ -49,12 +49,14 @@ pub(super) async fn redrive(store: &PostgresStore, selection: &DeadLetterSelecti
             (lanes > 0).then(|| i32::from(lane_of(letter.key.as_deref(), letter.message_id, lanes)))
         };
         let of_lanes: Vec<Option<i32>> = there.iter().map(lane).collect();
-        let before = done.redriven.cast_signed();
-        let params: [&(dyn ToSql + Sync); 7] = [
+        done.gone += (page.len() - there.len()) as u64;
+        let (before, gone) = (done.redriven.cast_signed(), done.gone.cast_signed());
+        let params: [&(dyn ToSql + Sync); 8] = [
             &subscription_id,
             &ids,
             &of_lanes,
             &before,
+            &gone,
             &pages.is_last,
             &store.actor,
             &store.clock.injected(),
@@ -62,7 +64,6 @@ pub(super) async fn redrive(store: &PostgresStore, selection: &DeadLetterSelecti
         let rows =
             store.connections.query("redriving dead letters", &store.statements.redrive, &params).await?;
         let redriven = count(&rows[0], "redriven")?;
-        done.gone += (page.len() - there.len()) as u64;
         done.redriven += redriven;
         if redriven > 0 {
             store.hub.wake(TopicId(stored(&rows[0], "topic_id")?));

@@ -53,13 +53,16 @@ impl Lifecycle for SqliteStore {
     async fn remove(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
         let (topic, group, actor) = (topic.clone(), group.clone(), Arc::clone(&self.actor));
         let (name, of) = (topic.clone(), group.clone());
+        // Nothing is buried any more for what is cancelled: none comes between this and the steps.
+        let dead_letters = self.read(move |connection| state::dead_letters(connection, &name, &of)).await?;
+        let (name, of) = (topic.clone(), group.clone());
         self.in_steps(Kind::Consume, move |work: &mut Work<'_>| {
             state::remove(work, &name, &of, Removal::Empty)
         })
         .await?;
         // Waits for the disk, and so for the steps before it.
         self.write(Kind::Define, move |work| {
-            state::remove(work, &topic, &group, Removal::Delete { actor: &actor }).map(drop)
+            state::remove(work, &topic, &group, Removal::Delete { actor: &actor, dead_letters }).map(drop)
         })
         .await
     }

@@ -89,7 +89,7 @@ pub(super) fn change_tracking(work: &mut Work<'_>, topic: TopicId, target: Track
     }
     if extent.change_until.is_some() {
         let text = format!(
-            "topic {}: a change of tracking to {} is under way; see how far it is with `headwater topic show`",
+            "a change of tracking is under way: topic {} becomes {}; wait until it is done, see `headwater topic show`",
             extent.name,
             extent.tracking.as_str()
         );
