@@ -13,13 +13,14 @@ use jiff::Timestamp;
 use super::*;
 use crate::error::{Error, ErrorKind};
 use crate::limits::{DELAY_MAX, RETENTION_MAX, UPKEEP_MESSAGES_MAX};
-use crate::message::{Offset, validate_batch};
-use crate::name::check_name;
-use crate::subscription::DeliveryPolicy;
+use crate::message::{NewMessage, Offset, Published, validate_batch};
+use crate::name::{GroupName, Owner, TopicName, check_name};
+use crate::subscription::{DeliveryPolicy, Start};
+use crate::topic::TopicSettings;
 
 /// An engine behind the checks: what [`open`] answers with, and what everything above the engines uses.
 ///
-/// Once [`Store::close`] or [`Store::drop_namespace`] was called every verb is `Closed`. A call that was under way then is
+/// Once [`Admin::close`] or [`Admin::drop_namespace`] was called every verb is `Closed`. A call that was under way then is
 /// answered by its engine, which refuses it where it takes a connection.
 #[derive(Debug)]
 pub struct Checked<E> {
@@ -33,6 +34,11 @@ impl<E: Store> Checked<E> {
     /// Puts the checks before an engine. Errors of a closed store say its name.
     pub fn new(engine: E, name: impl Into<String>) -> Self {
         Checked { engine, name: name.into(), closed: AtomicBool::new(false) }
+    }
+
+    /// The engine itself.
+    pub(crate) fn engine_ref(&self) -> &E {
+        &self.engine
     }
 
     fn check_open(&self) -> Result<()> {
@@ -59,21 +65,7 @@ macro_rules! checked {
 }
 
 checked! {
-    Store {
-        fn engine(&self) -> &'static str {
-            self.engine.engine()
-        }
-
-        #[cfg(feature = "sqlite")]
-        fn as_sqlite(&self) -> Option<&sqlite::SqliteStore> {
-            self.engine.as_sqlite()
-        }
-
-        #[cfg(feature = "postgres")]
-        fn as_postgres(&self) -> Option<&postgres::PostgresStore> {
-            self.engine.as_postgres()
-        }
-
+    Delivery {
         async fn publish(&self, topic: &TopicName, messages: &[NewMessage]) -> Result<Vec<Published>> {
             self.check_open()?;
             validate_batch(messages)?;
@@ -99,6 +91,34 @@ checked! {
             places.zip(settled).for_each(|(place, answer)| *place = answer);
             Ok(answers)
         }
+    }
+    fn subscribe(topic: &TopicName, group: &GroupName, start: Start) -> Subscription {}
+    fn claim(request: &ClaimRequest) -> Claimed { request.validate()?; }
+    fn claimable(subscriptions: &[SubscriptionId]) -> Vec<SubscriptionId> {}
+    fn fetch_within(topic: TopicId, range: OffsetRange, bound: FetchBound) -> Fetched {}
+    fn extend(leases: &[LeaseId], lease: Duration) -> Vec<Result<()>> { at_most_a_year("lease", lease)?; }
+    fn heartbeat(owner: &Owner, silent_for: Duration) -> u64 { positive("silent_for", silent_for)?; }
+    fn depart(owner: &Owner) -> () {}
+    fn beat(owner: &Owner, beats: &[Beat]) -> Vec<Pulse> {}
+    fn take_over(owner: &Owner) -> u64 {}
+    fn arm(topics: &[TopicId]) -> Wake {
+        if topics.is_empty() {
+            return Err(Error::invalid("topics", "a waiter waits for at least one"));
+        }
+    }
+    fn settings_of(subscriptions: &[SubscriptionId]) -> Vec<(SubscriptionId, TopicSettings)> {}
+    fn cron_last(job: &str, first: Timestamp) -> Timestamp { check_name("job", job)?; }
+    fn cron_fire(job: &str, tick: Timestamp, topic: &TopicName, message: &NewMessage) -> Option<Published> {
+        check_name("job", job)?;
+        message.validate()?;
+    }
+}
+
+checked! {
+    Admin {
+        fn engine(&self) -> &'static str {
+            self.engine.engine()
+        }
 
         async fn drop_namespace(&self) -> Result<()> {
             self.check_open()?;
@@ -113,68 +133,27 @@ checked! {
         }
     }
     fn create_topic(name: &TopicName, settings: &TopicSettings) -> Topic { settings.validate()?; }
-    fn topic(name: &TopicName) -> Topic {}
-    fn topics() -> Vec<TopicStatus> {}
-    fn subscribe(topic: &TopicName, group: &GroupName, start: Start) -> Subscription {}
-    fn subscriptions(topic: &TopicName) -> Vec<SubscriptionStatus> {}
-    fn outstanding(subscription: SubscriptionId, limit: u32) -> Vec<Outstanding> {}
-    fn claim(request: &ClaimRequest) -> Claimed { request.validate()?; }
-    fn claimable(subscriptions: &[SubscriptionId]) -> Vec<SubscriptionId> {}
-    fn fetch_within(topic: TopicId, range: OffsetRange, bound: FetchBound) -> Fetched {}
-    fn extend(leases: &[LeaseId], lease: Duration) -> Vec<Result<()>> { at_most_a_year("lease", lease)?; }
-    fn heartbeat(owner: &Owner, silent_for: Duration) -> u64 { positive("silent_for", silent_for)?; }
-    fn depart(owner: &Owner) -> () {}
-    fn arm(topics: &[TopicId]) -> Wake {
-        if topics.is_empty() {
-            return Err(Error::invalid("topics", "a waiter waits for at least one"));
-        }
-    }
-    fn maintain() -> Maintained {}
-    fn dead_letters(selection: &DeadLetterSelection, limit: u32) -> Vec<DeadLetter> { selection.validate()?; }
-    fn redrive(selection: &DeadLetterSelection) -> Redriven { selection.validate()?; }
-    fn purge(selection: &DeadLetterSelection) -> u64 { selection.validate()?; }
-    fn cron_last(job: &str, first: Timestamp) -> Timestamp { check_name("job", job)?; }
-    fn cron_fire(job: &str, tick: Timestamp, topic: &TopicName, message: &NewMessage) -> Option<Published> {
-        check_name("job", job)?;
-        message.validate()?;
-    }
-    fn doctor() -> Vec<Finding> {}
-}
-
-checked! {
-    Lifecycle {}
     fn alter_topic(name: &TopicName, settings: &TopicSettings) -> Topic { settings.validate()?; }
     fn set_auto_create(auto_create: bool) -> () {}
+    fn topic(name: &TopicName) -> Topic {}
+    fn subscriptions(topic: &TopicName) -> Vec<SubscriptionStatus> {}
+    fn outstanding(subscription: SubscriptionId, limit: u32) -> Vec<Outstanding> {}
     fn pause(topic: &TopicName, group: &GroupName) -> () {}
     fn resume(topic: &TopicName, group: &GroupName) -> () {}
     fn cancel(topic: &TopicName, group: &GroupName) -> () {}
     fn remove(topic: &TopicName, group: &GroupName) -> () {}
     fn resurrect(topic: &TopicName, group: &GroupName, behind_max: Option<u64>) -> Resurrected {}
-    fn beat(owner: &Owner, beats: &[Beat]) -> Vec<Pulse> {}
-    fn take_over(owner: &Owner) -> u64 {}
     fn seek(topic: &TopicName, group: &GroupName, to: Start, dry_run: bool) -> Moved {}
     fn set_policy(topic: &TopicName, group: &GroupName, policy: &DeliveryPolicy) -> () {}
     fn policy(topic: &TopicName, group: &GroupName) -> DeliveryPolicy {}
-    fn settings_of(subscriptions: &[SubscriptionId]) -> Vec<(SubscriptionId, TopicSettings)> {}
     fn release_lease(token: LeaseToken) -> () {}
     fn force_complete(topic: &TopicName, older_than: Duration, dry_run: bool) -> Vec<ForceCompleted> {
         check_age(older_than)?;
     }
     fn stuck(topic: &TopicName, older_than: Duration) -> Vec<Stuck> { check_age(older_than)?; }
-    fn audit(limit: u32) -> Vec<AuditEntry> {}
-    fn acks(topic: &TopicName, offset: Offset) -> Vec<Ack> {}
-    fn records(topic: &TopicName, range: OffsetRange) -> Vec<Record> {}
-}
-
-checked! {
-    Upkeep {}
-    fn elect(worker: &Owner, term: Duration) -> bool { positive("term", term)?; }
-    fn resign(worker: &Owner) -> () {}
-    fn detect_dead() -> Detected {}
-    fn track(topic: TopicId, messages_max: u32) -> TrackStep { let messages_max = bounded(messages_max)?; }
-    fn clean(topic: TopicId, messages_max: u32) -> CleanStep { let messages_max = bounded(messages_max)?; }
-    fn keep_partitions(topic: TopicId) -> PartitionStep {}
-    fn clean_subscriptions(older_than: Duration) -> SubscriptionStep { check_age(older_than)?; }
+    fn dead_letters(selection: &DeadLetterSelection, limit: u32) -> Vec<DeadLetter> { selection.validate()?; }
+    fn redrive(selection: &DeadLetterSelection) -> Redriven { selection.validate()?; }
+    fn purge(selection: &DeadLetterSelection) -> u64 { selection.validate()?; }
     fn backfill(topic: &TopicName, group: &GroupName, limits: &BackfillLimits) -> Backfill {
         if limits.messages_max == 0 || limits.rate_max == 0 {
             return Err(Error::invalid("backfill limits", "messages_max and rate_max must be above zero"));
@@ -182,6 +161,23 @@ checked! {
     }
     fn cancel_backfill(topic: &TopicName, group: &GroupName) -> Backfill {}
     fn resume_backfill(topic: &TopicName, group: &GroupName) -> Backfill {}
+    fn audit(limit: u32) -> Vec<AuditEntry> {}
+    fn acks(topic: &TopicName, offset: Offset) -> Vec<Ack> {}
+    fn records(topic: &TopicName, range: OffsetRange) -> Vec<Record> {}
+    fn doctor() -> Vec<Finding> {}
+}
+
+checked! {
+    Maintenance {}
+    fn elect(worker: &Owner, term: Duration) -> bool { positive("term", term)?; }
+    fn resign(worker: &Owner) -> () {}
+    fn topics() -> Vec<TopicStatus> {}
+    fn advance_heads() -> Maintained {}
+    fn detect_dead() -> Detected {}
+    fn track(topic: TopicId, messages_max: u32) -> TrackStep { let messages_max = bounded(messages_max)?; }
+    fn clean(topic: TopicId, messages_max: u32) -> CleanStep { let messages_max = bounded(messages_max)?; }
+    fn keep_partitions(topic: TopicId) -> PartitionStep {}
+    fn clean_subscriptions(older_than: Duration) -> SubscriptionStep { check_age(older_than)?; }
     fn backfills() -> Vec<Backfill> {}
     fn step_backfill(worker: &Owner, messages_max: u32) -> Option<BackfillStep> {
         let messages_max = bounded(messages_max)?;

@@ -11,7 +11,6 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 
 use crate::clock::Clock;
-use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
 use crate::error::Result;
 use crate::lease::{ClaimRequest, Claimed, LeaseId, OffsetRange};
 use crate::message::{NewMessage, Published};
@@ -19,10 +18,12 @@ use crate::name::{GroupName, Owner, TopicName};
 use crate::namespace::Namespace;
 use crate::settle::Settlement;
 use crate::store::wake::Hub;
-use crate::store::{FetchBound, Fetched, Finding, Maintained, OpenOptions, Store, Wake};
-use crate::subscription::{Outstanding, Start, Subscription, SubscriptionId, SubscriptionStatus};
-use crate::topic::{Topic, TopicId, TopicSettings, TopicStatus};
+use crate::store::{Beat, Delivery, FetchBound, Fetched, OpenOptions, Pulse, Wake};
+use crate::subscription::{Start, Subscription, SubscriptionId};
+use crate::topic::{TopicId, TopicSettings};
 
+mod admin;
+mod advance_heads;
 mod arm;
 mod audit;
 mod backfill;
@@ -41,8 +42,7 @@ mod freshen;
 mod heartbeat;
 mod hosts;
 mod jobs;
-mod lifecycle;
-mod maintain;
+mod maintenance;
 mod migrate;
 mod outstanding;
 mod partitions;
@@ -64,7 +64,6 @@ mod tls;
 mod topic;
 mod track;
 mod transaction;
-mod upkeep;
 
 pub use connect::PoolState;
 pub use migrate::{Migration, Version, migrate, newest, version};
@@ -146,37 +145,9 @@ impl PostgresStore {
 }
 
 #[async_trait]
-impl Store for PostgresStore {
-    fn engine(&self) -> &'static str {
-        "postgres"
-    }
-
-    fn as_postgres(&self) -> Option<&PostgresStore> {
-        Some(self)
-    }
-
-    async fn create_topic(&self, name: &TopicName, settings: &TopicSettings) -> Result<Topic> {
-        topic::create(self, name, settings).await
-    }
-
-    async fn topic(&self, name: &TopicName) -> Result<Topic> {
-        topic::get(self, name).await
-    }
-
-    async fn topics(&self) -> Result<Vec<TopicStatus>> {
-        topic::list(self).await
-    }
-
+impl Delivery for PostgresStore {
     async fn subscribe(&self, topic: &TopicName, group: &GroupName, start: Start) -> Result<Subscription> {
         subscribe::subscribe(self, topic, group, start).await
-    }
-
-    async fn subscriptions(&self, topic: &TopicName) -> Result<Vec<SubscriptionStatus>> {
-        status::list(self, topic).await
-    }
-
-    async fn outstanding(&self, subscription: SubscriptionId, limit: u32) -> Result<Vec<Outstanding>> {
-        outstanding::list(self, subscription, limit).await
     }
 
     async fn publish(&self, topic: &TopicName, messages: &[NewMessage]) -> Result<Vec<Published>> {
@@ -211,24 +182,23 @@ impl Store for PostgresStore {
         heartbeat::depart(self, owner).await
     }
 
+    async fn beat(&self, owner: &Owner, beats: &[Beat]) -> Result<Vec<Pulse>> {
+        beat::beat(self, owner, beats).await
+    }
+
+    async fn take_over(&self, owner: &Owner) -> Result<u64> {
+        take_over::take_over(self, owner).await
+    }
+
     async fn arm(&self, topics: &[TopicId]) -> Result<Wake> {
         arm::arm(self, topics).await
     }
 
-    async fn maintain(&self) -> Result<Maintained> {
-        maintain::maintain(self).await
-    }
-
-    async fn dead_letters(&self, selection: &DeadLetterSelection, limit: u32) -> Result<Vec<DeadLetter>> {
-        dead_letter::list(self, selection, limit).await
-    }
-
-    async fn redrive(&self, selection: &DeadLetterSelection) -> Result<Redriven> {
-        dead_letter::redrive(self, selection).await
-    }
-
-    async fn purge(&self, selection: &DeadLetterSelection) -> Result<u64> {
-        dead_letter::purge(self, selection).await
+    async fn settings_of(
+        &self,
+        subscriptions: &[SubscriptionId],
+    ) -> Result<Vec<(SubscriptionId, TopicSettings)>> {
+        policy::settings_of(self, subscriptions).await
     }
 
     async fn cron_last(&self, job: &str, first: Timestamp) -> Result<Timestamp> {
@@ -243,25 +213,6 @@ impl Store for PostgresStore {
         message: &NewMessage,
     ) -> Result<Option<Published>> {
         cron::fire(self, job, tick, topic, message).await
-    }
-
-    async fn doctor(&self) -> Result<Vec<Finding>> {
-        doctor::doctor(self).await
-    }
-
-    async fn drop_namespace(&self) -> Result<()> {
-        self.vacuums.stop(self).await;
-        migrate::drop_namespace(&self.connections, &self.namespace).await?;
-        self.close().await
-    }
-
-    async fn close(&self) -> Result<()> {
-        self.listener.stop();
-        self.prover.stop();
-        self.vacuums.stop(self).await;
-        self.connections.close();
-        self.hub.wake_all();
-        Ok(())
     }
 }
 

@@ -15,7 +15,6 @@ use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use crate::clock::Clock;
-use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::{ClaimRequest, Claimed, LeaseId, OffsetRange};
 use crate::message::{NewMessage, Published};
@@ -24,9 +23,9 @@ use crate::namespace::SqlitePath;
 use crate::settle::Settlement;
 use crate::store::options::OpenOptions;
 use crate::store::wake::{Hub, Wake};
-use crate::store::{FetchBound, Fetched, Finding, Maintained, Store};
-use crate::subscription::{Outstanding, Start, Subscription, SubscriptionId, SubscriptionStatus};
-use crate::topic::{Topic, TopicId, TopicSettings, TopicStatus};
+use crate::store::{Admin, Beat, Delivery, FetchBound, Fetched, Pulse};
+use crate::subscription::{Start, Subscription, SubscriptionId};
+use crate::topic::{TopicId, TopicSettings};
 
 use self::connection::{Location, Role};
 use self::epoch::History;
@@ -50,6 +49,8 @@ macro_rules! sql {
 use sql;
 
 mod acks;
+mod admin;
+mod advance_heads;
 mod audit;
 mod backfill;
 mod beat;
@@ -75,9 +76,8 @@ mod holes;
 mod inspect;
 mod jobs;
 mod lanes;
-mod lifecycle;
 mod log;
-mod maintain;
+mod maintenance;
 mod migrate;
 mod notice;
 mod open;
@@ -106,7 +106,6 @@ mod topic;
 mod tracking;
 mod transaction;
 mod trust;
-mod upkeep;
 mod watch;
 mod work;
 mod writer;
@@ -313,29 +312,7 @@ impl Drop for SqliteStore {
 }
 
 #[async_trait]
-impl Store for SqliteStore {
-    fn engine(&self) -> &'static str {
-        "sqlite"
-    }
-
-    fn as_sqlite(&self) -> Option<&SqliteStore> {
-        Some(self)
-    }
-
-    async fn create_topic(&self, name: &TopicName, settings: &TopicSettings) -> Result<Topic> {
-        let (name, settings) = (name.clone(), settings.clone());
-        self.write(Kind::Define, move |work| topic::create(work, &name, &settings)).await
-    }
-
-    async fn topic(&self, name: &TopicName) -> Result<Topic> {
-        let name = name.clone();
-        self.read(move |connection| topic::get(connection, &name)).await
-    }
-
-    async fn topics(&self) -> Result<Vec<TopicStatus>> {
-        self.read(topic::list).await
-    }
-
+impl Delivery for SqliteStore {
     async fn subscribe(&self, topic: &TopicName, group: &GroupName, start: Start) -> Result<Subscription> {
         let subscribe = || {
             let (topic, group) = (topic.clone(), group.clone());
@@ -348,19 +325,6 @@ impl Store for SqliteStore {
             }
             result => result,
         }
-    }
-
-    async fn subscriptions(&self, topic: &TopicName) -> Result<Vec<SubscriptionStatus>> {
-        let (topic, now_ms) = (topic.clone(), work::now_ms(&self.clock));
-        self.read(move |connection| {
-            reader::at_once(connection, |connection| status::list(connection, &topic, now_ms))
-        })
-        .await
-    }
-
-    async fn outstanding(&self, subscription: SubscriptionId, limit: u32) -> Result<Vec<Outstanding>> {
-        let now_ms = work::now_ms(&self.clock);
-        self.read(move |connection| outstanding::list(connection, subscription, limit, now_ms)).await
     }
 
     async fn publish(&self, topic: &TopicName, messages: &[NewMessage]) -> Result<Vec<Published>> {
@@ -404,6 +368,16 @@ impl Store for SqliteStore {
         heartbeat::leave(self, owner).await
     }
 
+    async fn beat(&self, owner: &Owner, beats: &[Beat]) -> Result<Vec<Pulse>> {
+        let (owner, beats) = (owner.clone(), beats.to_vec());
+        // Losing one in a power cut costs nothing: the next says the same.
+        self.write(Kind::Consume, move |work| beat::beat(work, &owner, &beats)).await
+    }
+
+    async fn take_over(&self, owner: &Owner) -> Result<u64> {
+        take_over::take_over(self, owner).await
+    }
+
     async fn arm(&self, topics: &[TopicId]) -> Result<Wake> {
         self.trust.check_lately()?;
         // Armed before it is looked for: a commit in between is found by the first look.
@@ -413,21 +387,15 @@ impl Store for SqliteStore {
         Ok(wake)
     }
 
-    async fn maintain(&self) -> Result<Maintained> {
-        self.write(Kind::Define, maintain::maintain).await
-    }
-
-    async fn dead_letters(&self, selection: &DeadLetterSelection, limit: u32) -> Result<Vec<DeadLetter>> {
-        let selection = selection.clone();
-        self.read(move |connection| dead_letter::list(connection, &selection, limit)).await
-    }
-
-    async fn redrive(&self, selection: &DeadLetterSelection) -> Result<Redriven> {
-        dead_letter::redrive(self, selection).await
-    }
-
-    async fn purge(&self, selection: &DeadLetterSelection) -> Result<u64> {
-        dead_letter::purge(self, selection).await
+    async fn settings_of(
+        &self,
+        subscriptions: &[SubscriptionId],
+    ) -> Result<Vec<(SubscriptionId, TopicSettings)>> {
+        let subscriptions = subscriptions.to_vec();
+        self.read(move |connection| {
+            reader::at_once(connection, |look| policy::settings_of(look, &subscriptions))
+        })
+        .await
     }
 
     async fn cron_last(&self, job: &str, first: Timestamp) -> Result<Timestamp> {
@@ -446,20 +414,5 @@ impl Store for SqliteStore {
             (job.to_owned(), topic.clone(), message.clone(), self.auto_create);
         self.write(Kind::Define, move |work| cron::fire(work, &job, tick, &topic, auto_create, &message))
             .await
-    }
-
-    async fn doctor(&self) -> Result<Vec<Finding>> {
-        let now_ms = work::now_ms(&self.clock);
-        self.read(move |connection| doctor::doctor(connection, now_ms)).await
-    }
-
-    async fn drop_namespace(&self) -> Result<()> {
-        let alone = self.write(Kind::Define, maintain::drop_all).await?;
-        self.stop().await?;
-        if alone { open::remove_files(&self.location, &self.trust) } else { Ok(()) }
-    }
-
-    async fn close(&self) -> Result<()> {
-        self.stop().await
     }
 }

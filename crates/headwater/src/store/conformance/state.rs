@@ -105,7 +105,7 @@ pub async fn a_pause_stops_hand_outs_and_loses_nothing(case: &Case) {
     // Not even what ran out meanwhile.
     case.advance(Duration::from_secs(301));
     elsewhere.claim_nothing("a", 10).await;
-    scene.store.maintain().await.unwrap();
+    scene.store.advance_heads().await.unwrap();
     let status = scene.status().await;
     assert_eq!((status.state, status.lag), (SubscriptionState::Paused, 7));
     scene.resume().await;

@@ -13,7 +13,7 @@ use crate::limits::{ADVANCE_ROWS_MAX, GAPS_NOTED_MAX, PARKED_PER_LANE_MAX};
 use crate::message::Offset;
 use crate::name::Owner;
 use crate::settle::{Outcome, Settlement};
-use crate::store::Store;
+use crate::store::Delivery;
 use crate::subscription::{SubscriptionId, SubscriptionState};
 use crate::topic::TopicId;
 

@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::limits::{INBOX_FORGET_MAX, INBOX_RETENTION};
 use crate::message::Offset;
 use crate::name::GroupName;
-use crate::store::upkeep::warn_missed;
+use crate::store::maintenance::warn_missed;
 use crate::store::{CleanStep, SubscriptionStep};
 use crate::subscription::MissedMessages;
 use crate::topic::TopicId;

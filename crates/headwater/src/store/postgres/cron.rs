@@ -10,7 +10,7 @@ use crate::error::{ErrorKind, Result};
 use crate::limits::PAYLOAD_BYTES_DEFAULT;
 use crate::message::{NewMessage, Published};
 use crate::name::TopicName;
-use crate::store::Store;
+use crate::store::Admin;
 use crate::topic::{TopicId, TopicSettings};
 
 pub(super) async fn last(store: &PostgresStore, job: &str, first: Timestamp) -> Result<Timestamp> {

@@ -14,7 +14,7 @@ use crate::limits::PAYLOAD_BYTES_DEFAULT;
 use crate::message::{NewMessage, Offset, Published, validate_batch};
 use crate::name::TopicName;
 use crate::namespace::Namespace;
-use crate::store::Store;
+use crate::store::Admin;
 use crate::topic::{TopicId, TopicSettings};
 
 const PUBLISH: &str = super::statements::sql!(publish);

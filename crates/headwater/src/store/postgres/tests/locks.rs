@@ -6,7 +6,7 @@ use super::races::{claim_of, in_time};
 use super::*;
 use crate::ManualClock;
 use crate::lease::GroupLimits;
-use crate::store::{Beat, Upkeep};
+use crate::store::Beat;
 use crate::subscription::Activity;
 use crate::topic::Ordering;
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::store::OffsetRange;
-use crate::store::{Lifecycle, TrackStep, Upkeep};
+use crate::store::TrackStep;
 use crate::topic::TopicId;
 use crate::{Clock, ManualClock, Offset};
 

@@ -1,7 +1,6 @@
 //! The doctor finds every kind of damage it knows, and nothing in a sound store.
 
 use super::*;
-use crate::store::Upkeep;
 
 /// Breaks a store with a statement, and gives the names of the checks that notice.
 async fn found_after(sql: &str) -> Vec<&'static str> {

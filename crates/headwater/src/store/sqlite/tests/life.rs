@@ -3,7 +3,7 @@
 use super::*;
 use crate::clock::{Clock, ManualClock};
 use crate::message::Offset;
-use crate::store::{Beat, Lifecycle, Pulse, Upkeep};
+use crate::store::{Beat, Pulse};
 use crate::subscription::{Activity, DeliveryPolicy, SubscriptionState};
 use crate::topic::{Ordering, Tracking};
 

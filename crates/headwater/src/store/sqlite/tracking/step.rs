@@ -28,7 +28,7 @@ use crate::topic::TopicId;
 const TOUCHED_MAX: u32 = 250;
 
 /// Brings the records of a topic up to date, or removes those that a change of mode has left: see
-/// [`crate::store::Upkeep::track`].
+/// [`crate::store::Maintenance::track`].
 pub(in crate::store::sqlite) fn track(
     work: &mut Work<'_>,
     topic: TopicId,

@@ -1,28 +1,41 @@
-//! The life of topics and subscriptions: each verb is a transaction of the writer's, or a look of a reader's.
+//! What operators ask for: each verb is a transaction of the writer's, or a read of a reader's.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
+use super::backfill::Turn;
 use super::reader::at_once;
 use super::state::Removal;
 use super::work::{Kind, Work, now_ms};
 use super::{
-    SqliteStore, acks, audit, beat, policy, resurrect, seek, settle, state, stuck, take_over, topic,
+    SqliteStore, acks, advance_heads, audit, backfill, dead_letter, doctor, open, outstanding, policy,
+    reader, resurrect, seek, settle, state, status, stuck, topic, work,
 };
+use crate::backfill::{Backfill, BackfillLimits};
+use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
 use crate::error::Result;
 use crate::lease::{LeaseToken, OffsetRange};
 use crate::message::Offset;
-use crate::name::{GroupName, Owner, TopicName};
-use crate::store::{
-    Ack, AuditEntry, Beat, ForceCompleted, Lifecycle, Moved, Pulse, Record, Resurrected, Stuck,
+use crate::name::{GroupName, TopicName};
+use crate::store::{Ack, Admin, AuditEntry, Finding, ForceCompleted, Moved, Record, Resurrected, Stuck};
+use crate::subscription::{
+    DeliveryPolicy, Outstanding, Start, SubscriptionId, SubscriptionStatus, Transition,
 };
-use crate::subscription::{DeliveryPolicy, Start, SubscriptionId, Transition};
 use crate::topic::{Topic, TopicSettings};
 
 #[async_trait]
-impl Lifecycle for SqliteStore {
+impl Admin for SqliteStore {
+    fn engine(&self) -> &'static str {
+        "sqlite"
+    }
+
+    async fn create_topic(&self, name: &TopicName, settings: &TopicSettings) -> Result<Topic> {
+        let (name, settings) = (name.clone(), settings.clone());
+        self.write(Kind::Define, move |work| topic::create(work, &name, &settings)).await
+    }
+
     async fn alter_topic(&self, name: &TopicName, settings: &TopicSettings) -> Result<Topic> {
         let (name, settings, actor) = (name.clone(), settings.clone(), Arc::clone(&self.actor));
         self.write(Kind::Define, move |work| topic::alter(work, &name, &settings, &actor)).await
@@ -31,6 +44,24 @@ impl Lifecycle for SqliteStore {
     async fn set_auto_create(&self, auto_create: bool) -> Result<()> {
         let actor = Arc::clone(&self.actor);
         self.write(Kind::Define, move |work| topic::set_auto_create(work, auto_create, &actor)).await
+    }
+
+    async fn topic(&self, name: &TopicName) -> Result<Topic> {
+        let name = name.clone();
+        self.read(move |connection| topic::get(connection, &name)).await
+    }
+
+    async fn subscriptions(&self, topic: &TopicName) -> Result<Vec<SubscriptionStatus>> {
+        let (topic, now_ms) = (topic.clone(), work::now_ms(&self.clock));
+        self.read(move |connection| {
+            reader::at_once(connection, |connection| status::list(connection, &topic, now_ms))
+        })
+        .await
+    }
+
+    async fn outstanding(&self, subscription: SubscriptionId, limit: u32) -> Result<Vec<Outstanding>> {
+        let now_ms = work::now_ms(&self.clock);
+        self.read(move |connection| outstanding::list(connection, subscription, limit, now_ms)).await
     }
 
     async fn pause(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
@@ -78,16 +109,6 @@ impl Lifecycle for SqliteStore {
             .await
     }
 
-    async fn beat(&self, owner: &Owner, beats: &[Beat]) -> Result<Vec<Pulse>> {
-        let (owner, beats) = (owner.clone(), beats.to_vec());
-        // Losing one in a power cut costs nothing: the next says the same.
-        self.write(Kind::Consume, move |work| beat::beat(work, &owner, &beats)).await
-    }
-
-    async fn take_over(&self, owner: &Owner) -> Result<u64> {
-        take_over::take_over(self, owner).await
-    }
-
     async fn seek(&self, topic: &TopicName, group: &GroupName, to: Start, dry_run: bool) -> Result<Moved> {
         let (topic, group, actor) = (topic.clone(), group.clone(), Arc::clone(&self.actor));
         let now_ms = now_ms(&self.clock);
@@ -111,15 +132,6 @@ impl Lifecycle for SqliteStore {
     async fn policy(&self, topic: &TopicName, group: &GroupName) -> Result<DeliveryPolicy> {
         let (topic, group) = (topic.clone(), group.clone());
         self.read(move |connection| at_once(connection, |look| policy::get(look, &topic, &group))).await
-    }
-
-    async fn settings_of(
-        &self,
-        subscriptions: &[SubscriptionId],
-    ) -> Result<Vec<(SubscriptionId, TopicSettings)>> {
-        let subscriptions = subscriptions.to_vec();
-        self.read(move |connection| at_once(connection, |look| policy::settings_of(look, &subscriptions)))
-            .await
     }
 
     async fn release_lease(&self, token: LeaseToken) -> Result<()> {
@@ -153,6 +165,39 @@ impl Lifecycle for SqliteStore {
         .await
     }
 
+    async fn dead_letters(&self, selection: &DeadLetterSelection, limit: u32) -> Result<Vec<DeadLetter>> {
+        let selection = selection.clone();
+        self.read(move |connection| dead_letter::list(connection, &selection, limit)).await
+    }
+
+    async fn redrive(&self, selection: &DeadLetterSelection) -> Result<Redriven> {
+        dead_letter::redrive(self, selection).await
+    }
+
+    async fn purge(&self, selection: &DeadLetterSelection) -> Result<u64> {
+        dead_letter::purge(self, selection).await
+    }
+
+    async fn backfill(
+        &self,
+        topic: &TopicName,
+        group: &GroupName,
+        limits: &BackfillLimits,
+    ) -> Result<Backfill> {
+        let (topic, group, limits, actor) = (topic.clone(), group.clone(), *limits, self.actor.clone());
+        self.write(Kind::Define, move |work| backfill::start(work, &actor, &topic, &group, &limits)).await
+    }
+
+    async fn cancel_backfill(&self, topic: &TopicName, group: &GroupName) -> Result<Backfill> {
+        let (topic, group, actor) = (topic.clone(), group.clone(), self.actor.clone());
+        self.write(Kind::Define, move |work| backfill::turn(work, &actor, &topic, &group, Turn::Cancel)).await
+    }
+
+    async fn resume_backfill(&self, topic: &TopicName, group: &GroupName) -> Result<Backfill> {
+        let (topic, group, actor) = (topic.clone(), group.clone(), self.actor.clone());
+        self.write(Kind::Define, move |work| backfill::turn(work, &actor, &topic, &group, Turn::Resume)).await
+    }
+
     async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>> {
         self.read(move |connection| audit::list(connection, limit)).await
     }
@@ -165,6 +210,21 @@ impl Lifecycle for SqliteStore {
     async fn records(&self, topic: &TopicName, range: OffsetRange) -> Result<Vec<Record>> {
         let topic = topic.clone();
         self.read(move |connection| super::tracking::records(connection, &topic, range)).await
+    }
+
+    async fn doctor(&self) -> Result<Vec<Finding>> {
+        let now_ms = work::now_ms(&self.clock);
+        self.read(move |connection| doctor::doctor(connection, now_ms)).await
+    }
+
+    async fn drop_namespace(&self) -> Result<()> {
+        let alone = self.write(Kind::Define, advance_heads::drop_all).await?;
+        self.stop().await?;
+        if alone { open::remove_files(&self.location, &self.trust) } else { Ok(()) }
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.stop().await
     }
 }
 

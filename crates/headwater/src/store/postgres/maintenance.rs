@@ -1,25 +1,35 @@
-//! Upkeep, step by step: each verb is in the file of its name.
+//! Maintenance, step by step: each verb is in the file of its name.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{PostgresStore, backfill, clean, detect, jobs, partitions, track};
-use crate::backfill::{Backfill, BackfillLimits, BackfillStep};
+use super::{PostgresStore, advance_heads, backfill, clean, detect, jobs, partitions, topic, track};
+use crate::backfill::{Backfill, BackfillStep};
 use crate::error::Result;
 use crate::maintain::{JobRun, JobStatus};
-use crate::name::{GroupName, Owner, TopicName};
-use crate::store::{CleanStep, Detected, PartitionStep, SubscriptionStep, TrackStep, Upkeep};
-use crate::topic::TopicId;
+use crate::name::Owner;
+use crate::store::{
+    CleanStep, Detected, Maintained, Maintenance, PartitionStep, SubscriptionStep, TrackStep,
+};
+use crate::topic::{TopicId, TopicStatus};
 
 #[async_trait]
-impl Upkeep for PostgresStore {
+impl Maintenance for PostgresStore {
     async fn elect(&self, worker: &Owner, term: Duration) -> Result<bool> {
         detect::elect(self, worker, term).await
     }
 
     async fn resign(&self, worker: &Owner) -> Result<()> {
         detect::resign(self, worker).await
+    }
+
+    async fn topics(&self) -> Result<Vec<TopicStatus>> {
+        topic::list(self).await
+    }
+
+    async fn advance_heads(&self) -> Result<Maintained> {
+        advance_heads::advance_heads(self).await
     }
 
     async fn detect_dead(&self) -> Result<Detected> {
@@ -40,23 +50,6 @@ impl Upkeep for PostgresStore {
 
     async fn clean_subscriptions(&self, older_than: Duration) -> Result<SubscriptionStep> {
         clean::clean_subscriptions(self, older_than).await
-    }
-
-    async fn backfill(
-        &self,
-        topic: &TopicName,
-        group: &GroupName,
-        limits: &BackfillLimits,
-    ) -> Result<Backfill> {
-        backfill::start(self, topic, group, limits).await
-    }
-
-    async fn cancel_backfill(&self, topic: &TopicName, group: &GroupName) -> Result<Backfill> {
-        backfill::turn(self, topic, group, false).await
-    }
-
-    async fn resume_backfill(&self, topic: &TopicName, group: &GroupName) -> Result<Backfill> {
-        backfill::turn(self, topic, group, true).await
     }
 
     async fn backfills(&self) -> Result<Vec<Backfill>> {

@@ -1,4 +1,4 @@
-//! Upkeep, step by step. Each step is a write command of its own, so that publishers and consumers get in between.
+//! Maintenance, step by step. Each step is a write command of its own, so that publishers and consumers get in between.
 //!
 //! Steps do not wait for the disk: one that a power cut takes back is done again, and whatever is on the disk is
 //! consistent. What operators ask for does.
@@ -7,23 +7,26 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::backfill::Turn;
 use super::work::Kind;
-use super::{SqliteStore, backfill, clean, detect, jobs, reader, retire, tracking, work};
-use crate::backfill::{Backfill, BackfillLimits, BackfillStep};
+use super::{
+    SqliteStore, advance_heads, backfill, clean, detect, jobs, reader, retire, topic, tracking, work,
+};
+use crate::backfill::{Backfill, BackfillStep};
 use crate::error::Result;
 use crate::maintain::{JobRun, JobStatus};
-use crate::name::{GroupName, Owner, TopicName};
-use crate::store::upkeep::warn_missed;
-use crate::store::{CleanStep, Detected, PartitionStep, SubscriptionStep, TrackStep, Upkeep};
-use crate::topic::TopicId;
+use crate::name::Owner;
+use crate::store::maintenance::warn_missed;
+use crate::store::{
+    CleanStep, Detected, Maintained, Maintenance, PartitionStep, SubscriptionStep, TrackStep,
+};
+use crate::topic::{TopicId, TopicStatus};
 
 /// Most messages of one step. Every other writer waits while it runs: a step of this size takes a few milliseconds, and more
 /// of them, with a rest after each, do the same work.
 const STEP_MESSAGES_MAX: u32 = 1_000;
 
 #[async_trait]
-impl Upkeep for SqliteStore {
+impl Maintenance for SqliteStore {
     async fn elect(&self, worker: &Owner, term: Duration) -> Result<bool> {
         let worker = worker.clone();
         self.write(Kind::Consume, move |work| jobs::elect(work, &worker, term)).await
@@ -32,6 +35,14 @@ impl Upkeep for SqliteStore {
     async fn resign(&self, worker: &Owner) -> Result<()> {
         let worker = worker.clone();
         self.write(Kind::Consume, move |work| jobs::resign(work, &worker)).await
+    }
+
+    async fn topics(&self) -> Result<Vec<TopicStatus>> {
+        self.read(topic::list).await
+    }
+
+    async fn advance_heads(&self) -> Result<Maintained> {
+        self.write(Kind::Define, advance_heads::advance_heads).await
     }
 
     async fn detect_dead(&self) -> Result<Detected> {
@@ -60,26 +71,6 @@ impl Upkeep for SqliteStore {
 
     async fn clean_subscriptions(&self, older_than: Duration) -> Result<SubscriptionStep> {
         retire::clean_subscriptions(self, older_than).await
-    }
-
-    async fn backfill(
-        &self,
-        topic: &TopicName,
-        group: &GroupName,
-        limits: &BackfillLimits,
-    ) -> Result<Backfill> {
-        let (topic, group, limits, actor) = (topic.clone(), group.clone(), *limits, self.actor.clone());
-        self.write(Kind::Define, move |work| backfill::start(work, &actor, &topic, &group, &limits)).await
-    }
-
-    async fn cancel_backfill(&self, topic: &TopicName, group: &GroupName) -> Result<Backfill> {
-        let (topic, group, actor) = (topic.clone(), group.clone(), self.actor.clone());
-        self.write(Kind::Define, move |work| backfill::turn(work, &actor, &topic, &group, Turn::Cancel)).await
-    }
-
-    async fn resume_backfill(&self, topic: &TopicName, group: &GroupName) -> Result<Backfill> {
-        let (topic, group, actor) = (topic.clone(), group.clone(), self.actor.clone());
-        self.write(Kind::Define, move |work| backfill::turn(work, &actor, &topic, &group, Turn::Resume)).await
     }
 
     async fn backfills(&self) -> Result<Vec<Backfill>> {

@@ -1,29 +1,38 @@
-//! What keeps a store in shape: deaths, records, retention, partitions, backfills. Part of the contract of a
+//! What keeps a store in shape: heads, deaths, records, retention, partitions, backfills. Part of the contract of a
 //! [`Store`](super::Store).
 //!
 //! Every step is bounded, is one transaction, may be killed at any point, and may be run by any number of processes at
 //! once: it takes a lock on the topic's extent, or finds nothing left to do.
 
+use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::backfill::{Backfill, BackfillLimits, BackfillStep};
+use crate::backfill::{Backfill, BackfillStep};
 use crate::error::Result;
 use crate::maintain::{JobRun, JobStatus};
 use crate::name::{GroupName, Owner, TopicName};
 use crate::subscription::MissedMessages;
-use crate::topic::TopicId;
+use crate::topic::{TopicId, TopicStatus};
 
-/// Upkeep, step by step. [`crate::Maintenance`] decides when each is due.
+/// Maintenance, step by step. [`crate::Maintenance`] decides when each is due.
 #[async_trait]
-pub trait Upkeep {
+pub trait Maintenance: fmt::Debug + Send + Sync + 'static {
     /// Elects or confirms the worker of this namespace for a term. True if it is this one. Another is elected only once
     /// the term has run out, by the database's clock.
     async fn elect(&self, worker: &Owner, term: Duration) -> Result<bool>;
 
     /// The worker gives up its term.
     async fn resign(&self, worker: &Owner) -> Result<()>;
+
+    /// All topics by name.
+    async fn topics(&self) -> Result<Vec<TopicStatus>>;
+
+    /// One round over all topics: advances heads, hands out late rows, promotes due messages, forgets old dedup keys
+    /// and inbox entries.
+    /// Claims do the same on demand for their own topics.
+    async fn advance_heads(&self) -> Result<Maintained>;
 
     /// Declares dead what is active and has been silent for longer than its timeout.
     ///
@@ -75,23 +84,6 @@ pub trait Upkeep {
     /// dedup entries.
     async fn clean_subscriptions(&self, older_than: Duration) -> Result<SubscriptionStep>;
 
-    /// Starts a backfill for a group. In reference counting it sets the group on pending records of messages that were
-    /// there when the group came, up to an end that is fixed now. In offset watermark there is nothing to do: it is
-    /// shown how far the group is. Subscribing below the head, and coming back from the dead, start one by themselves.
-    /// `Conflict` if one of the group is under way.
-    async fn backfill(
-        &self,
-        topic: &TopicName,
-        group: &GroupName,
-        limits: &BackfillLimits,
-    ) -> Result<Backfill>;
-
-    /// Cancels a group's backfill at once; what it did stays. `InvalidTransition` unless it is not started or in progress.
-    async fn cancel_backfill(&self, topic: &TopicName, group: &GroupName) -> Result<Backfill>;
-
-    /// Lets a cancelled or failed backfill go on from its checkpoint. `InvalidTransition` otherwise.
-    async fn resume_backfill(&self, topic: &TopicName, group: &GroupName) -> Result<Backfill>;
-
     /// The backfills of all topics, newest first.
     async fn backfills(&self) -> Result<Vec<Backfill>>;
 
@@ -109,6 +101,21 @@ pub trait Upkeep {
 
     /// Records that a job was run.
     async fn job_ran(&self, run: &JobRun) -> Result<()>;
+}
+
+/// What one round over all topics did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Maintained {
+    /// Delayed messages promoted into their log.
+    pub promoted: u64,
+    /// Late rows handed to subscriptions.
+    pub late: u64,
+    /// Gaps closed because their owners ended without a row.
+    pub gaps_closed: u64,
+    /// Dedup keys forgotten.
+    pub dedup_forgotten: u64,
+    /// Inbox entries forgotten.
+    pub inbox_forgotten: u64,
 }
 
 /// What a look for the dead found.

@@ -1,0 +1,162 @@
+//! What operators ask for: each verb is in the file of its name.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::{
+    PostgresStore, audit, backfill, dead_letter, doctor, migrate, outstanding, policy, seek, settle, state,
+    status, topic,
+};
+use crate::backfill::{Backfill, BackfillLimits};
+use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
+use crate::error::Result;
+use crate::lease::{LeaseToken, OffsetRange};
+use crate::message::Offset;
+use crate::name::{GroupName, TopicName};
+use crate::store::{Ack, Admin, AuditEntry, Finding, ForceCompleted, Moved, Record, Resurrected, Stuck};
+use crate::subscription::{
+    DeliveryPolicy, Outstanding, Start, SubscriptionId, SubscriptionStatus, Transition,
+};
+use crate::topic::{Topic, TopicSettings};
+
+#[async_trait]
+impl Admin for PostgresStore {
+    fn engine(&self) -> &'static str {
+        "postgres"
+    }
+
+    async fn create_topic(&self, name: &TopicName, settings: &TopicSettings) -> Result<Topic> {
+        topic::create(self, name, settings).await
+    }
+
+    async fn alter_topic(&self, name: &TopicName, settings: &TopicSettings) -> Result<Topic> {
+        topic::alter(self, name, settings).await
+    }
+
+    async fn topic(&self, name: &TopicName) -> Result<Topic> {
+        topic::get(self, name).await
+    }
+
+    async fn subscriptions(&self, topic: &TopicName) -> Result<Vec<SubscriptionStatus>> {
+        status::list(self, topic).await
+    }
+
+    async fn outstanding(&self, subscription: SubscriptionId, limit: u32) -> Result<Vec<Outstanding>> {
+        outstanding::list(self, subscription, limit).await
+    }
+
+    async fn pause(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
+        state::set(self, topic, group, Transition::Pause).await
+    }
+
+    async fn resume(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
+        state::set(self, topic, group, Transition::Resume).await
+    }
+
+    async fn cancel(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
+        state::set(self, topic, group, Transition::Cancel).await
+    }
+
+    async fn remove(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
+        state::remove(self, topic, group).await
+    }
+
+    async fn resurrect(
+        &self,
+        topic: &TopicName,
+        group: &GroupName,
+        behind_max: Option<u64>,
+    ) -> Result<Resurrected> {
+        state::resurrect(self, topic, group, behind_max).await
+    }
+
+    async fn seek(&self, topic: &TopicName, group: &GroupName, to: Start, dry_run: bool) -> Result<Moved> {
+        seek::seek(self, topic, group, to, dry_run).await
+    }
+
+    async fn set_policy(&self, topic: &TopicName, group: &GroupName, policy: &DeliveryPolicy) -> Result<()> {
+        policy::set(self, topic, group, policy).await
+    }
+
+    async fn policy(&self, topic: &TopicName, group: &GroupName) -> Result<DeliveryPolicy> {
+        policy::get(self, topic, group).await
+    }
+
+    async fn release_lease(&self, token: LeaseToken) -> Result<()> {
+        settle::release_by_hand(self, token).await
+    }
+
+    async fn force_complete(
+        &self,
+        topic: &TopicName,
+        older_than: Duration,
+        dry_run: bool,
+    ) -> Result<Vec<ForceCompleted>> {
+        seek::force_complete(self, topic, older_than, dry_run).await
+    }
+
+    async fn stuck(&self, topic: &TopicName, older_than: Duration) -> Result<Vec<Stuck>> {
+        seek::stuck(self, topic, older_than).await
+    }
+
+    async fn dead_letters(&self, selection: &DeadLetterSelection, limit: u32) -> Result<Vec<DeadLetter>> {
+        dead_letter::list(self, selection, limit).await
+    }
+
+    async fn redrive(&self, selection: &DeadLetterSelection) -> Result<Redriven> {
+        dead_letter::redrive(self, selection).await
+    }
+
+    async fn purge(&self, selection: &DeadLetterSelection) -> Result<u64> {
+        dead_letter::purge(self, selection).await
+    }
+
+    async fn backfill(
+        &self,
+        topic: &TopicName,
+        group: &GroupName,
+        limits: &BackfillLimits,
+    ) -> Result<Backfill> {
+        backfill::start(self, topic, group, limits).await
+    }
+
+    async fn cancel_backfill(&self, topic: &TopicName, group: &GroupName) -> Result<Backfill> {
+        backfill::turn(self, topic, group, false).await
+    }
+
+    async fn resume_backfill(&self, topic: &TopicName, group: &GroupName) -> Result<Backfill> {
+        backfill::turn(self, topic, group, true).await
+    }
+
+    async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>> {
+        audit::audit(self, limit).await
+    }
+
+    async fn acks(&self, topic: &TopicName, offset: Offset) -> Result<Vec<Ack>> {
+        audit::acks(self, topic, offset).await
+    }
+
+    async fn records(&self, topic: &TopicName, range: OffsetRange) -> Result<Vec<Record>> {
+        super::records::list(self, topic, range).await
+    }
+
+    async fn doctor(&self) -> Result<Vec<Finding>> {
+        doctor::doctor(self).await
+    }
+
+    async fn drop_namespace(&self) -> Result<()> {
+        self.vacuums.stop(self).await;
+        migrate::drop_namespace(&self.connections, &self.namespace).await?;
+        self.close().await
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.listener.stop();
+        self.prover.stop();
+        self.vacuums.stop(self).await;
+        self.connections.close();
+        self.hub.wake_all();
+        Ok(())
+    }
+}
