@@ -207,20 +207,35 @@ pub struct Stuck {
 }
 
 /// A line of the audit.
+///
+/// | act | its particulars |
+/// |---|---|
+/// | `alter_topic` | each setting that changed, with `from` and `to` |
+/// | `set_auto_create` | `auto_create` |
+/// | `pause`, `resume`, `cancel` | `from`, `to`, `leases_lost` |
+/// | `resurrect` | `behind_max`, `next`, `missed` |
+/// | `remove` | `subscriptions`, `dead_letters`: how many |
+/// | `seek` | `from`, `to`, `replayed`, `skipped`, `leases_lost` |
+/// | `set_policy` | the policy |
+/// | `release_lease` | `token`, `owner`, `first`, `last` |
+/// | `force_complete` | `older_than_ms`, `until`, `groups`: how many messages of each |
+/// | `backfill` | `first`, `last`, `messages_max`, `rate_max` |
+/// | `cancel_backfill`, `resume_backfill` | `checkpoint` |
+/// | `redrive` | `redriven`, `gone` |
+/// | `purge` | `purged` |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditEntry {
     /// When, by the database's clock.
     pub at: Timestamp,
     /// Who, as the store was opened with [`super::OpenOptions::actor`].
     pub actor: String,
-    /// What: `pause`, `resume`, `cancel`, `resurrect`, `remove`, `seek`, `alter_topic`, `set_policy`, `release_lease`,
-    /// `force_complete`, `backfill`, `cancel_backfill`, `resume_backfill`, `redrive`, `purge`, `set_auto_create`.
+    /// What, as in the table.
     pub act: String,
     /// The topic.
     pub topic: Option<String>,
     /// The group.
     pub group: Option<String>,
-    /// The particulars, as a JSON object.
+    /// The particulars, as a JSON object: the same on every engine.
     pub detail: String,
 }
 

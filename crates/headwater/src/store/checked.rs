@@ -37,6 +37,7 @@ impl<E: Store> Checked<E> {
     }
 
     /// The engine itself.
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
     pub(crate) fn engine_ref(&self) -> &E {
         &self.engine
     }
