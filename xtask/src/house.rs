@@ -12,7 +12,7 @@ use crate::tidy::tree::Tree;
 use self::rust::{Source, lines_of};
 
 /// The traits that an engine implements.
-const BOUNDARY: [&str; 3] = ["Store", "Lifecycle", "Upkeep"];
+const BOUNDARY: [&str; 3] = ["Delivery", "Admin", "Maintenance"];
 /// Words that plain technical English does without, and "dead letters" is not "letters".
 const WORDS_TO_AVOID: [&str; 18] = [
     "whoever", "somebody", "nobody", "told", "look", "looks", "hungry", "worn", "letters", "goes on",

@@ -320,7 +320,7 @@ impl ConsumerBuilder {
         self.limits.validate()?;
         for (at, (name, handling)) in self.members.iter().enumerate() {
             check_name("member", name)?;
-            check_handler(&**self.headwater.store(), &handling.handler)?;
+            check_handler(self.headwater.store(), &handling.handler)?;
             if self.members[..at].iter().any(|(other, _)| other == name) {
                 return Err(Error::invalid(
                     "member",
@@ -369,7 +369,7 @@ fn check_lane_members(subscription: &Subscription, members: &[Arc<Member>]) -> R
 }
 
 /// A handler inside one database's transactions cannot serve a store on the other.
-fn check_handler(store: &dyn Store, handler: &Handler) -> Result<()> {
+fn check_handler(store: &Arc<dyn Store>, handler: &Handler) -> Result<()> {
     let fits = match handler {
         Handler::One(_) | Handler::Batch(_) => true,
         #[cfg(feature = "postgres")]

@@ -3,11 +3,8 @@
 //! Every process that should take part starts the job under the same name. The store decides who publishes a tick:
 //! the first who asks. So no process leads, and none is missed.
 
-use std::fmt;
 use std::sync::Arc;
 
-use async_trait::async_trait;
-use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
@@ -15,54 +12,17 @@ use crate::clock::Clock;
 use crate::codec::IntoMessage;
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::CRON_CATCH_UP_MAX;
-use crate::message::{NewMessage, Published};
+use crate::message::NewMessage;
 use crate::name::{TopicName, check_name};
 use crate::observe::health::Health;
 use crate::observe::metrics::Registry;
-use crate::store::Store;
+use crate::store::Delivery;
 
 mod run;
 mod schedule;
 
 use run::{Order, Runner, State};
 use schedule::Schedule;
-
-/// The two calls a job makes to a store, apart from the rest of it so that tests of schedules stand in for it without one.
-#[async_trait]
-pub(crate) trait Ticks: fmt::Debug + Send + Sync + 'static {
-    /// The job's last published tick; a job that is new gets `first` and starts from there.
-    async fn cron_last(&self, job: &str, first: Timestamp) -> Result<Timestamp>;
-
-    /// Publishes the message for this tick, or answers `None` if the tick was published before.
-    async fn cron_fire(
-        &self,
-        job: &str,
-        tick: Timestamp,
-        topic: &TopicName,
-        message: &NewMessage,
-    ) -> Result<Option<Published>>;
-}
-
-/// A store keeps them.
-#[derive(Debug)]
-pub(crate) struct StoreTicks(pub(crate) Arc<dyn Store>);
-
-#[async_trait]
-impl Ticks for StoreTicks {
-    async fn cron_last(&self, job: &str, first: Timestamp) -> Result<Timestamp> {
-        self.0.cron_last(job, first).await
-    }
-
-    async fn cron_fire(
-        &self,
-        job: &str,
-        tick: Timestamp,
-        topic: &TopicName,
-        message: &NewMessage,
-    ) -> Result<Option<Published>> {
-        self.0.cron_fire(job, tick, topic, message).await
-    }
-}
 
 /// What becomes of ticks that came while no process was up, or the database was not.
 ///
@@ -91,7 +51,7 @@ pub enum Missed {
 /// hour follows the time that passes: it fires through the repeated hour as through any other.
 #[derive(Debug)]
 pub struct CronBuilder {
-    ticks: Arc<dyn Ticks>,
+    store: Arc<dyn Delivery>,
     clock: Clock,
     metrics: Arc<Registry>,
     job: String,
@@ -104,14 +64,14 @@ pub struct CronBuilder {
 
 impl CronBuilder {
     pub(crate) fn new(
-        ticks: Arc<dyn Ticks>,
+        store: Arc<dyn Delivery>,
         clock: Clock,
         metrics: Arc<Registry>,
         job: &str,
         expression: &str,
     ) -> Self {
         CronBuilder {
-            ticks,
+            store,
             clock,
             metrics,
             job: job.to_owned(),
@@ -169,11 +129,11 @@ impl CronBuilder {
         let message = self.message?;
         check_message(&run::message_of(&message, &self.job, now))?;
 
-        let looked = self.ticks.cron_last(&self.job, now).await?;
+        let looked = self.store.cron_last(&self.job, now).await?;
         let state = Arc::new(State::new(self.job.clone(), topic.clone()));
         let runner = Runner {
             metrics: self.metrics.topic(&topic),
-            ticks: self.ticks,
+            store: self.store,
             clock: self.clock,
             schedule,
             missed: self.missed,
@@ -250,5 +210,5 @@ impl CronJob {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "sqlite"))]
 mod tests;

@@ -7,7 +7,7 @@ use crate::clock::Clock;
 use crate::consumer::ConsumerBuilder;
 use crate::consumer::runtime::{Runtime, SILENT_FOR};
 #[cfg(feature = "cron")]
-use crate::cron::{CronBuilder, StoreTicks};
+use crate::cron::CronBuilder;
 use crate::dead_letter::DeadLetters;
 use crate::error::Result;
 use crate::groups::Groups;
@@ -120,15 +120,20 @@ impl Headwater {
     /// ```
     #[cfg(feature = "cron")]
     pub fn cron(&self, job: &str, expression: &str) -> CronBuilder {
-        let ticks = Arc::new(StoreTicks(Arc::clone(&self.store)));
-        CronBuilder::new(ticks, self.clock.clone(), Arc::clone(&self.metrics), job, expression)
+        CronBuilder::new(
+            Arc::clone(&self.store) as _,
+            self.clock.clone(),
+            Arc::clone(&self.metrics),
+            job,
+            expression,
+        )
     }
 
     /// The jobs of upkeep: deaths, retention, records, partitions, backfills. A process that runs consumers runs
     /// them too, unless it was opened with [`OpenOptions::maintenance`] off; this is for running them by hand, or in a
     /// process of their own.
     pub fn maintenance(&self) -> Maintenance {
-        Maintenance::new(Arc::clone(&self.store))
+        Maintenance::new(Arc::clone(&self.store) as _)
     }
 
     pub(crate) fn metrics(&self) -> &Registry {

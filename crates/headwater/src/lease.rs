@@ -142,17 +142,6 @@ impl ClaimRequest {
     }
 }
 
-/// Checks for how long an owner may be silent: with no time at all every other owner would be dead.
-pub(crate) fn check_silent_for(silent_for: Duration) -> Result<()> {
-    if silent_for.is_zero() {
-        return Err(Error::invalid("silent_for", "must be above zero"));
-    }
-    if silent_for > DELAY_MAX {
-        return Err(Error::invalid("silent_for", "longer than 366 days"));
-    }
-    Ok(())
-}
-
 /// A range handed to one owner until a deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {

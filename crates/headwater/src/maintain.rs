@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-mod chores;
 pub(crate) mod going;
 mod jobs;
 mod plan;

@@ -84,6 +84,15 @@ pub enum SqlitePath {
     Memory,
 }
 
+impl fmt::Display for SqlitePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SqlitePath::File(path) => path.display().fmt(f),
+            SqlitePath::Memory => f.write_str("in memory"),
+        }
+    }
+}
+
 impl StoreUrl {
     /// Parses a URL; `namespace` set apart from the URL wins over its parameter.
     pub fn parse(url: &str, namespace: Option<&str>) -> Result<Self> {

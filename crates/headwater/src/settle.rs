@@ -84,24 +84,33 @@ impl Settlement {
         Settlement { lease: lease.into(), parts: Parts::Each(parts) }
     }
 
-    /// Checks that ranges are disjoint and delays bounded, and sorts the parts by offset.
+    /// Sorts the parts by offset, keeps texts within their limit, and checks the rest.
     pub fn normalized(mut self) -> Result<Self> {
         if let Parts::Each(parts) = &mut self.parts {
-            if parts.is_empty() {
-                return Err(Error::invalid("settlement", "names no offsets; leave it out, or ack all"));
-            }
             parts.sort_by_key(|(range, _)| *range);
-            for pair in parts.windows(2) {
-                if pair[1].0.first <= pair[0].0.last {
-                    let (a, b) = (pair[0].0, pair[1].0);
-                    return Err(Error::invalid("settlement", format!("ranges {a} and {b} overlap")));
+            for (_, outcome) in parts {
+                if let Outcome::Retry { error, .. } | Outcome::Bury { error } = outcome {
+                    bound_error_text(error);
                 }
             }
-            for (_, outcome) in parts {
-                outcome.normalize()?;
+        }
+        self.check()?;
+        Ok(self)
+    }
+
+    /// Checks that an engine can take it as it is: parts sorted and disjoint, delays, texts and keys within their limits.
+    pub(crate) fn check(&self) -> Result<()> {
+        let Parts::Each(parts) = &self.parts else { return Ok(()) };
+        if parts.is_empty() {
+            return Err(Error::invalid("settlement", "names no offsets; leave it out, or ack all"));
+        }
+        for pair in parts.windows(2) {
+            if pair[1].0.first <= pair[0].0.last {
+                let (a, b) = (pair[0].0, pair[1].0);
+                return Err(Error::invalid("settlement", format!("ranges {a} and {b} overlap")));
             }
         }
-        Ok(self)
+        parts.iter().try_for_each(|(_, outcome)| outcome.check())
     }
 }
 
@@ -154,23 +163,25 @@ impl Outcome {
         }
     }
 
-    fn normalize(&mut self) -> Result<()> {
+    fn check(&self) -> Result<()> {
         match self {
-            Outcome::Retry { after, error, key } => {
-                if *after > DELAY_MAX {
-                    return Err(Error::invalid("retry delay", "longer than 366 days"));
-                }
-                bound_error_text(error);
-                key.as_deref().map_or(Ok(()), |key| check_name("key", key))
+            Outcome::Retry { after, .. } if *after > DELAY_MAX => {
+                return Err(Error::invalid("retry delay", "longer than 366 days"));
             }
-            Outcome::Bury { error } => {
-                bound_error_text(error);
-                Ok(())
+            Outcome::Retry { error, .. } | Outcome::Bury { error } if !is_bounded(error) => {
+                return Err(Error::invalid("error", "longer than its limit, or with NUL"));
             }
-            Outcome::Park { key } => check_name("key", key),
-            Outcome::Ack | Outcome::Release => Ok(()),
+            _ => {}
+        }
+        match self {
+            Outcome::Retry { key: Some(key), .. } | Outcome::Park { key } => check_name("key", key),
+            _ => Ok(()),
         }
     }
+}
+
+fn is_bounded(error: &str) -> bool {
+    error.len() <= ERROR_TEXT_BYTES_MAX && !error.contains('\0')
 }
 
 /// Keeps an error's text within its limit, marks the cut, and drops NUL (PostgreSQL's text cannot hold it).

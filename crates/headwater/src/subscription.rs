@@ -15,6 +15,7 @@ mod state;
 mod status;
 
 pub use state::{SubscriptionState, Transition};
+pub(crate) use state::{refused_cancelled, refused_removal};
 pub use status::{Activity, Ailment, MissedMessages, STUCK_AFTER, SubscriptionStatus};
 
 /// The store's own number for a subscription.
@@ -96,7 +97,7 @@ pub struct Outstanding {
     pub lane: Option<u16>,
     /// Held, waiting for its time, or waiting for another message.
     pub state: OutstandingState,
-    /// The token of its lease, while it is leased: what [`crate::store::Lifecycle::release_lease`] takes.
+    /// The token of its lease, while it is leased: what [`crate::store::Admin::release_lease`] takes.
     pub token: Option<LeaseToken>,
     /// Who holds it, or let it run out; nobody once it was settled to come again.
     pub owner: Option<Owner>,

@@ -61,7 +61,7 @@ impl Topics {
     }
 
     /// Changes a topic's settings while messages flow. `NoSuchTopic` if it does not exist, `InvalidInput` for what cannot
-    /// be changed: see [`Lifecycle::alter_topic`](crate::store::Lifecycle::alter_topic).
+    /// be changed: see [`Admin::alter_topic`](crate::store::Admin::alter_topic).
     pub async fn alter(&self, topic: &str, settings: &TopicSettings) -> Result<Topic> {
         self.store.alter_topic(&TopicName::new(topic)?, settings).await
     }
@@ -75,6 +75,6 @@ impl Topics {
     /// Advances the heads of all topics to what is committed. Consumers do that on demand; without any, heads and lags on
     /// PostgreSQL are as old as the last maintenance. Needs the right to write.
     pub async fn advance_heads(&self) -> Result<()> {
-        self.store.maintain().await.map(drop)
+        self.store.advance_heads().await.map(drop)
     }
 }

@@ -5,13 +5,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 
-use headwater::store::sqlite::SqliteStore;
-use headwater::store::{ClaimRequest, OffsetRange, SqlitePath, Store, Want};
+use headwater::store::{ClaimRequest, OffsetRange, Store, Want};
 use headwater::{ErrorKind, GroupName, NewMessage, OpenOptions, Owner, Start, TopicName, TopicSettings};
 
-async fn open(path: &Path) -> SqliteStore {
-    SqliteStore::open(SqlitePath::File(path.to_owned()), OpenOptions::default()).await.unwrap()
+async fn open(path: &Path) -> Arc<dyn Store> {
+    headwater::store::open(&format!("sqlite:{}", path.display()), OpenOptions::default()).await.unwrap()
 }
 
 fn topic() -> TopicName {

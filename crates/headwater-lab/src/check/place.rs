@@ -144,7 +144,7 @@ impl Drop for RemovedFile {
 pub(crate) async fn unsettled(headwater: &Headwater, topic: &str, group: &str) -> Result<Option<String>> {
     let (store, topic) = (headwater.store(), TopicName::new(topic)?);
     // Moves the head over everything committed, so that "all" is known.
-    store.maintain().await?;
+    store.advance_heads().await?;
     let topics = store.topics().await?;
     let head = topics.iter().find(|status| status.topic.name == topic).context("the topic is gone")?.head;
     let groups = store.subscriptions(&topic).await?;

@@ -31,7 +31,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     fill(&headwater, TOPIC, stored).await?;
     // Nobody has looked at the end of the log yet, and only what is deliverable is changed by a change of mode.
     while headwater.store().topics().await?.iter().any(|status| status.head.0.unsigned_abs() < stored) {
-        headwater.store().maintain().await?;
+        headwater.store().advance_heads().await?;
     }
     let more = PER_SECOND * 20;
     let seen: Arc<Mutex<Progress>> = Arc::default();

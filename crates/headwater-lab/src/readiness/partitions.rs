@@ -58,7 +58,7 @@ async fn days(headwater: &Headwater, clock: &ManualClock) -> Result<Vec<Judged>>
     let (mut ahead_least, mut created, mut dropped, mut stored_most) = (u64::MAX, 0, 0, 0);
     for hour in 0..DAYS * 24 {
         store.publish(&name, &vec![NewMessage::new(vec![b'x'; 64]); PER_HOUR]).await?;
-        store.maintain().await?;
+        store.advance_heads().await?;
         consume(headwater, living.subscription_id, &owner).await?;
         store.heartbeat(&owner, None, &served[..1]).await?;
         store.detect_dead().await?;
@@ -154,14 +154,14 @@ async fn large(
         ))
         .await?;
     while status(headwater, &topic).await?.head.0 < i64::try_from(rows)? {
-        store.maintain().await?;
+        store.advance_heads().await?;
     }
     // A mark of now, which is later than the first one, then the time after which it counts.
     clock.advance(Duration::from_secs(1));
     store.clean(topic.topic_id, 10_000).await?;
     store.publish(&topic.name, &[NewMessage::new("the next one")]).await?;
     clock.advance(Duration::from_secs(120));
-    store.maintain().await?;
+    store.advance_heads().await?;
     // Autovacuum may hold the table's lock; maintenance then tries again in its next run.
     let (kept, took) = loop {
         let start = Instant::now();

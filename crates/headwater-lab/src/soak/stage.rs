@@ -108,7 +108,7 @@ impl Stage {
         while quiet < 2 {
             children.restart_aborted()?;
             tokio::time::sleep(Duration::from_millis(250)).await;
-            self.store.maintain().await?;
+            self.store.advance_heads().await?;
             let status = self.status().await?;
             let done = status
                 .iter()

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::limits::UPKEEP_MESSAGES_MAX;
 use crate::maintain::going::Going;
 use crate::name::{GroupName, Owner, TopicName};
-use crate::store::{Store, Upkeep};
+use crate::store::{Maintenance, Store};
 use crate::topic::Tracking;
 
 /// How long whoever subscribed waits at most; maintenance does the rest.
@@ -26,7 +26,7 @@ const PROBE_EVERY: Duration = Duration::from_millis(20);
 
 /// Steps through whatever backfills are open, at their pace, until there is none, it is told to stop, or `until`.
 pub(crate) async fn run(
-    upkeep: &(dyn Upkeep + Send + Sync),
+    store: &dyn Maintenance,
     worker: &Owner,
     pace: BackfillPace,
     going: &Going,
@@ -37,7 +37,7 @@ pub(crate) async fn run(
     let mut quiet = None;
     while going.is_on() && Instant::now() < until {
         let started = Instant::now();
-        let (step, beside) = beside(upkeep, upkeep.step_backfill(worker, controller.batch())).await?;
+        let (step, beside) = beside(store, store.step_backfill(worker, controller.batch())).await?;
         let Some(step) = step else { return Ok(()) };
         let took = started.elapsed();
         each(&step);
@@ -48,21 +48,21 @@ pub(crate) async fn run(
         let observed = Observed { processed: step.processed, took, quiet, beside };
         let pause = controller.observe(&observed, step.backfill.rate_max);
         if going.rest(pause).await {
-            quiet = Some(probe(upkeep).await?);
+            quiet = Some(probe(store).await?);
         }
     }
     Ok(())
 }
 
-async fn probe(upkeep: &(dyn Upkeep + Send + Sync)) -> Result<Duration> {
+async fn probe(store: &dyn Maintenance) -> Result<Duration> {
     let started = Instant::now();
-    upkeep.probe().await?;
+    store.probe().await?;
     Ok(started.elapsed())
 }
 
 /// Does a batch, and sees how long small pieces of work take while it is under way.
 async fn beside<T>(
-    upkeep: &(dyn Upkeep + Send + Sync),
+    store: &dyn Maintenance,
     batch: impl Future<Output = Result<T>>,
 ) -> Result<(T, Vec<Duration>)> {
     let (under_way, mut over) = oneshot::channel::<()>();
@@ -75,7 +75,7 @@ async fn beside<T>(
         let mut probes = Vec::new();
         let mut after = PROBE_FIRST;
         while timeout(after, &mut over).await.is_err() {
-            probes.push(probe(upkeep).await?);
+            probes.push(probe(store).await?);
             after = PROBE_EVERY;
         }
         Ok::<_, Error>(probes)
@@ -98,14 +98,14 @@ pub(crate) async fn at_once(store: &dyn Store, topic: &TopicName, group: &GroupN
 /// Does a group's backfill, if it has one that is small and nobody's is before it. What else there is, is left to
 /// maintenance. Only topics that count references are told: in others there is nothing to do, and nothing is done.
 pub(crate) async fn inline(
-    upkeep: &(dyn Upkeep + Send + Sync),
+    store: &dyn Maintenance,
     counting: &HashSet<TopicName>,
     topic: &TopicName,
     group: &GroupName,
 ) -> Result<()> {
     let is_ours = |backfill: &Backfill| backfill.topic == *topic && backfill.group == *group;
     let is_open = |backfill: &&Backfill| backfill.state.is_open() && counting.contains(&backfill.topic);
-    let backfills = upkeep.backfills().await?;
+    let backfills = store.backfills().await?;
     // Newest first, and the store steps the oldest: a stranger's would be taken on, and kept from whoever paces it.
     let oldest = backfills.iter().rev().find(is_open);
     let Some(ours) = oldest.filter(|oldest| is_ours(oldest) && is_small(oldest)) else { return Ok(()) };
@@ -114,7 +114,7 @@ pub(crate) async fn inline(
     let until = Instant::now() + INLINE_FOR;
     while Instant::now() < until {
         let started = Instant::now();
-        match upkeep.step_backfill(&worker, batch).await? {
+        match store.step_backfill(&worker, batch).await? {
             Some(BackfillStep { backfill, processed, .. })
                 if is_ours(&backfill) && backfill.state.is_open() =>
             {

@@ -91,7 +91,7 @@ impl Running {
 
     /// Adds a member. Messages handed out from now on are shared with it.
     pub fn join(&self, name: &str, handling: Handling) -> Result<()> {
-        check_handler(&*self.runtime.store, &handling.handler)?;
+        check_handler(&self.runtime.store, &handling.handler)?;
         let member = member_of(&self.group.subscription, name, handling)?;
         self.group.change_members(|members: &mut Vec<Arc<Member>>| {
             if members.iter().any(|other| other.identity.member == name) {

@@ -130,7 +130,7 @@ impl Runtime {
         }
         let mut maintaining = self.maintaining.lock().expect("no panic while held");
         if let (None, Some(preset)) = (&*maintaining, self.maintenance) {
-            let maintenance = Maintenance::new(Arc::clone(&self.store)).preset(preset);
+            let maintenance = Maintenance::new(Arc::clone(&self.store) as _).preset(preset);
             *maintaining = Some(maintenance.start());
         }
     }

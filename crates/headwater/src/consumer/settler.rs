@@ -70,8 +70,8 @@ impl Settler {
         self.queue.is_closed()
     }
 
-    pub(crate) fn store(&self) -> &dyn Store {
-        &*self.store
+    pub(crate) fn store(&self) -> &Arc<dyn Store> {
+        &self.store
     }
 
     /// Takes a lease in hand, to be extended and settled in parts.

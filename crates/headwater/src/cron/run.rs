@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{mpsc, oneshot};
 
+use super::Missed;
 use super::schedule::Schedule;
-use super::{Missed, Ticks};
 use crate::clock::Clock;
 use crate::error::Result;
 use crate::limits::TICK_AHEAD_MAX;
@@ -18,6 +18,7 @@ use crate::name::TopicName;
 use crate::observe::errors::RecentErrors;
 use crate::observe::health::{Health, HealthState, Rates, Times, Totals};
 use crate::observe::metrics::TopicMetrics;
+use crate::store::Delivery;
 
 /// Longest sleep: clocks of machines jump, and sleeping processes are frozen.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
@@ -39,7 +40,7 @@ pub(super) enum Order {
 /// What the task knows.
 #[derive(Debug)]
 pub(super) struct Runner {
-    pub(super) ticks: Arc<dyn Ticks>,
+    pub(super) store: Arc<dyn Delivery>,
     pub(super) clock: Clock,
     pub(super) metrics: Arc<TopicMetrics>,
     pub(super) schedule: Schedule,
@@ -127,7 +128,7 @@ impl Runner {
     async fn fire(&self, tick: Timestamp) -> Result<bool> {
         let message = message_of(&self.message, &self.job, tick);
         let start = Instant::now();
-        let fired = self.ticks.cron_fire(&self.job, tick, &self.topic, &message).await;
+        let fired = self.store.cron_fire(&self.job, tick, &self.topic, &message).await;
         self.metrics.publish_seconds.record(start.elapsed());
         match fired {
             Ok(fired) => {

@@ -1,85 +1,70 @@
 //! Tests of jobs: published once whoever looks, missed ticks by policy, and nothing sleeps.
 
-use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::*;
 use crate::clock::ManualClock;
-use crate::message::Offset;
+use crate::lease::OffsetRange;
+use crate::message::{Message, Offset};
+use crate::name::GroupName;
 use crate::observe::health::HealthState;
+use crate::store::{OpenOptions, Store};
+use crate::subscription::Start;
+use crate::topic::TopicSettings;
 
-/// A store of ticks that several processes share.
-#[derive(Debug, Default)]
-struct Shared {
-    last: Mutex<BTreeMap<String, Timestamp>>,
-    published: Mutex<Vec<NewMessage>>,
-    broken: Mutex<bool>,
-    fired: tokio::sync::Notify,
-}
-
-#[async_trait]
-impl Ticks for Shared {
-    async fn cron_last(&self, job: &str, first: Timestamp) -> Result<Timestamp> {
-        Ok(*self.last.lock().unwrap().entry(job.to_owned()).or_insert(first))
-    }
-
-    async fn cron_fire(
-        &self,
-        job: &str,
-        tick: Timestamp,
-        _: &TopicName,
-        message: &NewMessage,
-    ) -> Result<Option<Published>> {
-        if *self.broken.lock().unwrap() {
-            return Err(Error::new(ErrorKind::Unavailable, "gone for lunch"));
-        }
-        let mut last = self.last.lock().unwrap();
-        let last = last.get_mut(job).expect("the job is known");
-        if *last >= tick {
-            return Ok(None);
-        }
-        *last = tick;
-        self.published.lock().unwrap().push(message.clone());
-        self.fired.notify_one();
-        Ok(Some(Published { offset: Some(Offset(1)), message_id: Uuid::now_v7(), duplicate: false }))
-    }
-}
-
-impl Shared {
-    /// The ticks published so far, by their headers.
-    fn ticks(&self) -> Vec<String> {
-        self.published.lock().unwrap().iter().map(|m| m.headers["headwater-cron-tick"].clone()).collect()
-    }
-}
-
+/// A store in memory that several processes share, in a time that is moved by hand.
 struct Setting {
-    shared: Arc<Shared>,
+    store: Arc<dyn Store>,
     clock: ManualClock,
 }
 
 impl Setting {
-    fn at(now: &str) -> Self {
-        Setting { shared: Arc::default(), clock: ManualClock::at(now.parse().unwrap()) }
+    async fn at(now: &str) -> Self {
+        let clock = ManualClock::at(now.parse().unwrap());
+        Setting { store: open(Clock::Manual(clock.clone())).await, clock }
     }
 
     /// A job of one more process.
     fn job(&self, name: &str, expression: &str) -> CronBuilder {
-        let ticks: Arc<dyn Ticks> = Arc::clone(&self.shared) as Arc<dyn Ticks>;
-        CronBuilder::new(ticks, Clock::Manual(self.clock.clone()), Arc::default(), name, expression)
-            .topic("reports")
+        let (store, clock) = (Arc::clone(&self.store), Clock::Manual(self.clock.clone()));
+        CronBuilder::new(store, clock, Arc::default(), name, expression).topic("reports")
     }
 
     fn set(&self, now: &str) {
         self.clock.set(now.parse().unwrap());
     }
+
+    /// What was published so far.
+    async fn published(&self) -> Vec<Message> {
+        published(&*self.store).await
+    }
+
+    /// The ticks published so far, by their headers.
+    async fn ticks(&self) -> Vec<String> {
+        self.published().await.iter().map(|message| message.headers["headwater-cron-tick"].clone()).collect()
+    }
+}
+
+async fn open(clock: Clock) -> Arc<dyn Store> {
+    let options = OpenOptions::default().clock(clock).auto_create(true);
+    crate::store::open("sqlite::memory:", options).await.unwrap()
+}
+
+fn reports() -> TopicName {
+    TopicName::new("reports").unwrap()
+}
+
+async fn published(store: &dyn Store) -> Vec<Message> {
+    let Ok(topic) = store.topic(&reports()).await else { return Vec::new() };
+    store.fetch(topic.topic_id, OffsetRange::new(Offset(1), Offset(1_000))).await.unwrap()
 }
 
 #[tokio::test]
 async fn tick_is_published_once_with_its_headers() {
-    let setting = Setting::at("2026-03-28T12:00:00Z");
+    let setting = Setting::at("2026-03-28T12:00:00Z").await;
     let job = setting
         .job("nightly-report", "0 2 * * *")
         .time_zone("Europe/Berlin")
@@ -94,18 +79,20 @@ async fn tick_is_published_once_with_its_headers() {
     setting.set("2026-03-29T01:00:00Z");
     assert_eq!(job.step().await.unwrap(), 1);
     assert_eq!(job.step().await.unwrap(), 0);
-    let published = setting.shared.published.lock().unwrap().clone();
+    let published = setting.published().await;
     let expected = NewMessage::new("go")
         .key("k")
         .header("headwater-cron-job", "nightly-report")
         .header("headwater-cron-tick", "2026-03-29T01:00:00Z");
-    assert_eq!(published, [expected]);
+    assert_eq!(published.len(), 1);
+    assert_eq!((&published[0].payload, &published[0].key), (&expected.payload, &expected.key));
+    assert_eq!(published[0].headers, expected.headers);
     job.stop().await;
 }
 
 #[tokio::test]
 async fn several_processes_publish_each_tick_once() {
-    let setting = Setting::at("2026-01-01T00:00:00Z");
+    let setting = Setting::at("2026-01-01T00:00:00Z").await;
     let mut jobs = Vec::new();
     for _ in 0..3 {
         jobs.push(setting.job("hourly", "0 * * * *").start().await.unwrap());
@@ -119,7 +106,7 @@ async fn several_processes_publish_each_tick_once() {
         }
     }
     assert_eq!(published, [2, 2, 2]);
-    assert_eq!(setting.shared.ticks().len(), 6);
+    assert_eq!(setting.ticks().await.len(), 6);
 }
 
 #[tokio::test]
@@ -129,7 +116,7 @@ async fn missed_ticks_follow_the_policy() {
         (Missed::FireOnce, &["2026-01-01T05:00:00Z"][..]),
         (Missed::FireAll { at_most: 2 }, &["2026-01-01T04:00:00Z", "2026-01-01T05:00:00Z"][..]),
     ] {
-        let setting = Setting::at("2026-01-01T00:30:00Z");
+        let setting = Setting::at("2026-01-01T00:30:00Z").await;
         let job = setting.job("hourly", "0 * * * *").missed(missed).start().await.unwrap();
         job.stop().await;
         // Nobody is up for hours; then a process starts, and another one beside it.
@@ -138,17 +125,17 @@ async fn missed_ticks_follow_the_policy() {
         let other = setting.job("hourly", "0 * * * *").missed(missed).start().await.unwrap();
         assert_eq!(job.step().await.unwrap(), expected.len() as u64, "{missed:?}");
         assert_eq!(other.step().await.unwrap(), 0, "{missed:?}");
-        assert_eq!(setting.shared.ticks(), expected, "{missed:?}");
+        assert_eq!(setting.ticks().await, expected, "{missed:?}");
         // What comes then is published as ever.
         setting.set("2026-01-01T06:00:01Z");
         assert_eq!(job.step().await.unwrap(), 1, "{missed:?}");
-        assert_eq!(setting.shared.ticks().last().unwrap(), "2026-01-01T06:00:00Z");
+        assert_eq!(setting.ticks().await.last().unwrap(), "2026-01-01T06:00:00Z");
     }
 }
 
 #[tokio::test]
 async fn restart_at_the_wrong_moment_misses_nothing() {
-    let setting = Setting::at("2026-01-01T00:00:00Z");
+    let setting = Setting::at("2026-01-01T00:00:00Z").await;
     setting.job("nightly", "0 2 * * *").start().await.unwrap().stop().await;
     setting.set("2026-01-01T02:01:30Z");
     let job = setting.job("nightly", "0 2 * * *").missed(Missed::Skip).start().await.unwrap();
@@ -157,7 +144,7 @@ async fn restart_at_the_wrong_moment_misses_nothing() {
 
 #[tokio::test]
 async fn clock_set_back_publishes_nothing_again() {
-    let setting = Setting::at("2026-01-01T00:00:00Z");
+    let setting = Setting::at("2026-01-01T00:00:00Z").await;
     let job = setting.job("minutely", "* * * * *").start().await.unwrap();
     setting.set("2026-01-01T00:02:00Z");
     assert_eq!(job.step().await.unwrap(), 2);
@@ -169,14 +156,13 @@ async fn clock_set_back_publishes_nothing_again() {
 
 #[tokio::test]
 async fn a_clock_that_was_ahead_does_not_silence_a_job() {
-    let setting = Setting::at("2026-01-01T00:00:00Z");
+    let setting = Setting::at("2026-01-01T00:00:00Z").await;
     let job = setting.job("minutely", "* * * * *").start().await.unwrap();
     setting.set("2026-01-02T00:00:00Z");
     assert_eq!(job.step().await.unwrap(), 1, "the last of those that were missed");
     setting.set("2026-01-01T00:00:30Z");
     assert_eq!(job.step().await.unwrap(), 0);
-    // As the store sees it: a last tick that far ahead holds nothing up.
-    setting.shared.last.lock().unwrap().insert("minutely".into(), setting.clock.now());
+    // The store sees to it: a last tick that far ahead holds nothing up.
     setting.set("2026-01-01T00:02:00Z");
     assert_eq!(job.step().await.unwrap(), 2);
     assert_eq!(job.step().await.unwrap(), 0);
@@ -184,15 +170,16 @@ async fn a_clock_that_was_ahead_does_not_silence_a_job() {
 
 #[tokio::test]
 async fn failure_is_shown_and_the_tick_is_tried_again() {
-    let setting = Setting::at("2026-01-01T00:00:00Z");
+    let setting = Setting::at("2026-01-01T00:00:00Z").await;
     let job = setting.job("minutely", "* * * * *").start().await.unwrap();
     setting.set("2026-01-01T00:01:00Z");
-    *setting.shared.broken.lock().unwrap() = true;
-    assert_eq!(job.step().await.unwrap_err().kind(), ErrorKind::Unavailable);
+    let blocked = TopicSettings { block_writes_on_zero_subscriptions: true, ..TopicSettings::pub_sub() };
+    setting.store.create_topic(&reports(), &blocked).await.unwrap();
+    assert_eq!(job.step().await.unwrap_err().kind(), ErrorKind::NoSubscriptions);
     let health = job.health();
     assert_eq!(health.state, HealthState::Failing);
     assert_eq!(health.last_errors[0].context, "tick 2026-01-01T00:01:00Z of cron job minutely");
-    *setting.shared.broken.lock().unwrap() = false;
+    setting.store.subscribe(&reports(), &GroupName::new("readers").unwrap(), Start::Now).await.unwrap();
     assert_eq!(job.step().await.unwrap(), 1);
     let health = job.health();
     assert_eq!((health.state, health.totals.published), (HealthState::Running, 1));
@@ -200,24 +187,26 @@ async fn failure_is_shown_and_the_tick_is_tried_again() {
 
 #[tokio::test]
 async fn runner_looks_without_being_asked() {
-    let shared = Arc::new(Shared::default());
+    let store = open(Clock::Database).await;
     // Behind by hours when it starts.
     let hours_ago = Timestamp::now() - jiff::SignedDuration::from_hours(3);
-    shared.last.lock().unwrap().insert("hourly".to_owned(), hours_ago);
-    let ticks: Arc<dyn Ticks> = Arc::clone(&shared) as Arc<dyn Ticks>;
-    let job = CronBuilder::new(ticks, Clock::Database, Arc::default(), "hourly", "0 * * * *")
-        .topic("reports")
-        .start()
-        .await
-        .unwrap();
-    tokio::time::timeout(Duration::from_secs(30), shared.fired.notified()).await.unwrap();
-    assert_eq!(shared.ticks().len(), 1);
+    store.cron_last("hourly", hours_ago).await.unwrap();
+    let topic = store.create_topic(&reports(), &TopicSettings::default()).await.unwrap();
+    let wake = store.arm(&[topic.topic_id]).await.unwrap();
+    let job =
+        CronBuilder::new(Arc::clone(&store) as _, Clock::Database, Arc::default(), "hourly", "0 * * * *")
+            .topic("reports")
+            .start()
+            .await
+            .unwrap();
+    assert!(wake.wait(Duration::from_secs(30)).await);
+    assert_eq!(published(&*store).await.len(), 1);
     job.stop().await;
 }
 
 #[tokio::test]
 async fn bad_input_is_refused_with_what_to_do() {
-    let setting = Setting::at("2026-01-01T00:00:00Z");
+    let setting = Setting::at("2026-01-01T00:00:00Z").await;
     let job = |name: &str| setting.job(name, "* * * * *");
     let with = |message: NewMessage| job("a").message(message);
     for (builder, says) in [
@@ -245,7 +234,7 @@ async fn bad_input_is_refused_with_what_to_do() {
 
 #[tokio::test]
 async fn dropped_job_ends() {
-    let setting = Setting::at("2026-01-01T00:00:00Z");
+    let setting = Setting::at("2026-01-01T00:00:00Z").await;
     let job = setting.job("a", "* * * * *").start().await.unwrap();
     let CronJob { orders, task, state } = job;
     drop(orders);

@@ -8,7 +8,6 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::time::Instant;
 
-use super::chores::Chores;
 use super::going::Going;
 use super::plan::{self, Plan, TOPICS_KEPT};
 use super::topics::{Look, Reading, Topics};
@@ -18,7 +17,7 @@ use crate::error::{Error, ErrorKind, Result, panic_text};
 use crate::limits::SUBSCRIPTION_RETENTION;
 use crate::name::Owner;
 use crate::observe::metrics::JobMetrics;
-use crate::store::Maintained;
+use crate::store::{self, Maintained};
 use crate::topic::{TopicId, TopicStatus};
 
 /// A round of heads that did so much may have left some: its statements are bounded.
@@ -27,7 +26,7 @@ const HEADS_FULL: u64 = 1_000;
 /// Who does the jobs of this process.
 #[derive(Debug)]
 pub(super) struct Worker {
-    pub(super) chores: Arc<dyn Chores>,
+    pub(super) store: Arc<dyn store::Maintenance>,
     pub(super) plan: Plan,
     pub(super) owner: Owner,
     pub(super) metrics: JobMetrics,
@@ -65,9 +64,9 @@ impl Bounds<'_> {
 }
 
 impl Worker {
-    pub(super) fn new(chores: Arc<dyn Chores>, plan: Plan, owner: Owner) -> Self {
+    pub(super) fn new(store: Arc<dyn store::Maintenance>, plan: Plan, owner: Owner) -> Self {
         let (topics, heads) = (Topics::default(), Mutex::default());
-        Worker { chores, plan, owner, metrics: JobMetrics::default(), topics, heads }
+        Worker { store, plan, owner, metrics: JobMetrics::default(), topics, heads }
     }
 
     /// Runs a job. Whatever goes wrong is in the answer, a panic too: other jobs go on.
@@ -109,7 +108,7 @@ impl Worker {
             Look::Read(known) => known,
         };
         let _reading = Reading(&self.topics);
-        match (tokio::time::timeout(TOPICS_KEPT, self.chores.topics()).await, known) {
+        match (tokio::time::timeout(TOPICS_KEPT, self.store.topics()).await, known) {
             (Ok(read), _) => {
                 let topics: Arc<[TopicStatus]> = read?.into();
                 self.topics.keep(&topics);
@@ -126,7 +125,7 @@ impl Worker {
     async fn heads(&self, tally: &mut Tally, bounds: &Bounds<'_>) -> Result<()> {
         loop {
             let Maintained { promoted, late, gaps_closed, dedup_forgotten, inbox_forgotten } =
-                self.chores.maintain().await?;
+                self.store.advance_heads().await?;
             let rows = promoted + late + gaps_closed + dedup_forgotten + inbox_forgotten;
             tally.rows += rows;
             if rows < HEADS_FULL {
@@ -140,7 +139,7 @@ impl Worker {
     }
 
     async fn detect_dead(&self, tally: &mut Tally) -> Result<()> {
-        let detected = self.chores.upkeep().detect_dead().await?;
+        let detected = self.store.detect_dead().await?;
         for (topic, group) in &detected.died {
             tracing::warn!(%topic, %group, "the group is dead: silent for longer than its heartbeat timeout");
         }
@@ -212,7 +211,7 @@ impl Worker {
 
     /// Once: the store goes on by itself until nothing is left, and what falls due meanwhile is for another day.
     async fn clean_subscriptions(&self, tally: &mut Tally) -> Result<()> {
-        let step = self.chores.upkeep().clean_subscriptions(SUBSCRIPTION_RETENTION).await?;
+        let step = self.store.clean_subscriptions(SUBSCRIPTION_RETENTION).await?;
         for (topic, group) in &step.zombies {
             tracing::info!(%topic, %group, "dead group moved past removed messages");
         }
@@ -225,11 +224,10 @@ impl Worker {
 
     async fn backfill(&self, tally: &mut Tally, bounds: &Bounds<'_>) -> Result<()> {
         let until = bounds.deadline;
-        let driven =
-            drive::run(self.chores.upkeep(), &self.owner, self.plan.pace, bounds.going, until, |step| {
-                tally.rows += step.changed;
-                tally.backlog = step.backfill.total.saturating_sub(step.backfill.processed);
-            });
+        let driven = drive::run(&*self.store, &self.owner, self.plan.pace, bounds.going, until, |step| {
+            tally.rows += step.changed;
+            tally.backlog = step.backfill.total.saturating_sub(step.backfill.processed);
+        });
         driven.await
     }
 
@@ -264,18 +262,18 @@ impl Worker {
 
     /// One step for one topic: how many rows, and whether there is more.
     async fn step(&self, job: Job, topic: TopicId) -> Result<(u64, bool)> {
-        let (upkeep, messages_max) = (self.chores.upkeep(), self.plan.messages_max);
+        let (store, messages_max) = (&self.store, self.plan.messages_max);
         match job {
             Job::Tracking => {
-                let step = upkeep.track(topic, messages_max).await?;
+                let step = store.track(topic, messages_max).await?;
                 Ok((step.recorded + step.changed + step.removed, step.more))
             }
             Job::MessageCleanup => {
-                let step = upkeep.clean(topic, messages_max).await?;
+                let step = store.clean(topic, messages_max).await?;
                 Ok((step.removed, step.more))
             }
             Job::Partitions => {
-                let step = upkeep.keep_partitions(topic).await?;
+                let step = store.keep_partitions(topic).await?;
                 if step.locked {
                     // The next run tries again; meanwhile messages go where they always fit.
                     tracing::debug!(%topic, ahead = step.ahead, "partitions were locked and are left for later");
@@ -290,12 +288,12 @@ impl Worker {
 
     /// Elects or confirms this worker.
     pub(super) async fn elect(&self) -> Result<bool> {
-        self.chores.upkeep().elect(&self.owner, plan::TERM).await
+        self.store.elect(&self.owner, plan::TERM).await
     }
 
     /// Gives up the election.
     pub(super) async fn resign(&self) {
-        let resigned = tokio::time::timeout(Duration::from_secs(5), self.chores.upkeep().resign(&self.owner));
+        let resigned = tokio::time::timeout(Duration::from_secs(5), self.store.resign(&self.owner));
         if let Ok(Err(error)) = resigned.await
             && error.kind() != ErrorKind::Closed
         {

@@ -6,7 +6,6 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
-use super::chores::{Chores, StoreChores};
 use super::going::Going;
 use super::jobs::Worker;
 use super::plan::Plan;
@@ -14,7 +13,7 @@ use super::{Job, JobRun, JobStatus, term};
 use crate::backfill::BackfillPace;
 use crate::error::Result;
 use crate::name::Owner;
-use crate::store::Store;
+use crate::store;
 
 /// How often jobs run and how much they do at a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -51,7 +50,7 @@ pub enum MaintenancePreset {
 /// ```
 #[derive(Debug)]
 pub struct Maintenance {
-    chores: Arc<dyn Chores>,
+    store: Arc<dyn store::Maintenance>,
     preset: MaintenancePreset,
     pace: Option<BackfillPace>,
 }
@@ -65,12 +64,8 @@ pub struct Maintaining {
 }
 
 impl Maintenance {
-    pub(crate) fn new(store: Arc<dyn Store>) -> Self {
-        Maintenance::with(Arc::new(StoreChores(store)))
-    }
-
-    pub(super) fn with(chores: Arc<dyn Chores>) -> Self {
-        Maintenance { chores, preset: MaintenancePreset::default(), pace: None }
+    pub(crate) fn new(store: Arc<dyn store::Maintenance>) -> Self {
+        Maintenance { store, preset: MaintenancePreset::default(), pace: None }
     }
 
     /// How often and how much.
@@ -94,7 +89,7 @@ impl Maintenance {
         let mut runs = Vec::with_capacity(jobs.len());
         for job in jobs {
             let mut run = worker.run(*job, &Going::always()).await.run;
-            if let Err(error) = self.chores.upkeep().job_ran(&run).await {
+            if let Err(error) = self.store.job_ran(&run).await {
                 run.error.get_or_insert_with(|| format!("the run was not recorded: {error}"));
             }
             runs.push(run);
@@ -104,7 +99,7 @@ impl Maintenance {
 
     /// How each job has been doing, in all processes. Jobs that never ran are left out.
     pub async fn status(&self) -> Result<Vec<JobStatus>> {
-        self.chores.upkeep().jobs().await
+        self.store.jobs().await
     }
 
     /// Runs all jobs when they are due, whenever this process is the elected worker.
@@ -119,7 +114,7 @@ impl Maintenance {
         let plan = Plan { pace: self.pace.unwrap_or(plan.pace), ..plan };
         let owner = Owner::new(format!("upkeep-{}-{}", std::process::id(), Uuid::now_v7()))
             .expect("the name is short and plain");
-        Worker::new(Arc::clone(&self.chores), plan, owner)
+        Worker::new(Arc::clone(&self.store), plan, owner)
     }
 }
 

@@ -139,7 +139,7 @@ pub(super) async fn keep(worker: &Worker, job: Job, elected: &Going) {
             0
         };
         if let Some(run) = record.add(run)
-            && let Err(error) = worker.chores.upkeep().job_ran(&run).await
+            && let Err(error) = worker.store.job_ran(&run).await
         {
             tracing::debug!(job = job.as_str(), %error, "a run was not recorded");
         }

@@ -11,7 +11,6 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::chores::Chores;
 use super::going::Going;
 use super::jobs::Worker;
 use super::plan::Plan;
@@ -21,9 +20,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::lease::OffsetRange;
 use crate::message::Offset;
 use crate::name::{GroupName, Owner, TopicName};
-use crate::store::{
-    self, CleanStep, Detected, Maintained, PartitionStep, SubscriptionStep, TrackStep, Upkeep,
-};
+use crate::store::{self, CleanStep, Detected, Maintained, PartitionStep, SubscriptionStep, TrackStep};
 use crate::topic::{Partition, Storage, Topic, TopicId, TopicSettings, TopicStatus, Tracking};
 
 /// A topic with a hundred messages, all done.
@@ -122,13 +119,9 @@ impl Fake {
 }
 
 #[async_trait]
-impl Chores for Fake {
-    fn upkeep(&self) -> &(dyn Upkeep + Send + Sync) {
-        self
-    }
-
-    async fn maintain(&self) -> Result<Maintained> {
-        self.note("maintain").map(|()| Maintained::default())
+impl store::Maintenance for Fake {
+    async fn advance_heads(&self) -> Result<Maintained> {
+        self.note("advance_heads").map(|()| Maintained::default())
     }
 
     async fn topics(&self) -> Result<Vec<TopicStatus>> {
@@ -137,10 +130,7 @@ impl Chores for Fake {
         tokio::time::sleep(takes).await;
         Ok(self.topics.lock().unwrap().clone())
     }
-}
 
-#[async_trait]
-impl Upkeep for Fake {
     async fn elect(&self, worker: &Owner, term: Duration) -> Result<bool> {
         self.note("elect")?;
         if self.mute.lock().unwrap().contains("elect") {
@@ -259,11 +249,11 @@ fn fake(topics: Vec<TopicStatus>) -> Arc<Fake> {
 }
 
 fn maintenance(fake: &Arc<Fake>) -> Maintenance {
-    Maintenance::with(Arc::clone(fake) as Arc<dyn Chores>)
+    Maintenance::new(Arc::clone(fake) as _)
 }
 
 fn worker(fake: &Arc<Fake>, plan: Plan) -> Worker {
-    Worker::new(Arc::clone(fake) as Arc<dyn Chores>, plan, Owner::new("worker").unwrap())
+    Worker::new(Arc::clone(fake) as _, plan, Owner::new("worker").unwrap())
 }
 
 async fn pass(seconds: u64) {
@@ -332,7 +322,7 @@ async fn jobs_run_when_they_are_due_and_an_idle_store_is_left_alone() {
         let (count, slack) = (fake.count(verb), expected / 8 + 1);
         assert!(count >= expected.saturating_sub(1) && count <= expected + slack, "{verb}: {count}");
     };
-    about("maintain", 3_600);
+    about("advance_heads", 3_600);
     about("detect_dead", 60);
     about("clean", 12);
     about("elect", 1_200);
@@ -370,7 +360,7 @@ async fn topics_that_are_slow_to_read_hold_up_no_job() {
     *fake.topics_take.lock().unwrap() = Duration::from_secs(1_000);
     fake.forget();
     pass(120).await;
-    let times = fake.times("maintain");
+    let times = fake.times("advance_heads");
     let longest = times.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
     assert!(longest <= Duration::from_secs(8), "{longest:?}");
     assert!(fake.count("topics") <= 30, "{}", fake.count("topics"));
@@ -391,10 +381,10 @@ async fn a_failing_job_backs_off_and_the_others_keep_their_time() {
     let fake = fake(vec![topic(1)]);
     let maintaining = maintenance(&fake).start();
     pass(20).await;
-    fake.broken.lock().unwrap().insert("maintain");
+    fake.broken.lock().unwrap().insert("advance_heads");
     fake.forget();
     pass(600).await;
-    let failed = fake.count("maintain");
+    let failed = fake.count("advance_heads");
     assert!((8..=14).contains(&failed), "{failed} tries: a second, doubled each time up to five minutes");
     assert!(fake.count("detect_dead") >= 9);
     let errors = fake.recorded.lock().unwrap().iter().filter(|run| run.error.is_some()).count();
@@ -403,7 +393,7 @@ async fn a_failing_job_backs_off_and_the_others_keep_their_time() {
     pass(320).await;
     fake.forget();
     pass(10).await;
-    assert!(fake.count("maintain") >= 9, "back at its interval");
+    assert!(fake.count("advance_heads") >= 9, "back at its interval");
     maintaining.stop().await;
 }
 

@@ -421,6 +421,7 @@ macro_rules! conformance_cases {
                 a_payload_over_the_hard_limit_is_refused,
                 plain_sql_keeps_the_rules,
                 times_beyond_the_limit_are_refused,
+                bounds_hold_on_every_engine,
                 an_unknown_topic_is_created_by_publishing,
                 subscribing_creates_an_unknown_topic_with_auto_create,
                 an_unknown_topic_is_refused_without_auto_create,
@@ -456,16 +457,6 @@ macro_rules! conformance_cases {
                 counters_go_on_after_restarts,
                 a_drained_topic_goes_on_after_a_restart,
                 a_closed_store_says_so,
-            ]
-        );
-        $crate::conformance_group!(
-            $make,
-            processes,
-            [
-                several_processes_share_one_store,
-                what_a_killed_process_published_is_there,
-                a_killed_consumers_lease_moves_on,
-                what_killed_processes_handled_has_its_effect_once,
             ]
         );
         $crate::conformance_reliable_cases!($make);

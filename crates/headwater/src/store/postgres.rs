@@ -5,25 +5,25 @@
 //! written down in `schema/functions/head.sql`.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
 
 use crate::clock::Clock;
-use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::lease::{ClaimRequest, Claimed, LeaseId, OffsetRange};
 use crate::message::{NewMessage, Published};
-use crate::name::{GroupName, Owner, TopicName, check_name};
+use crate::name::{GroupName, Owner, TopicName};
 use crate::namespace::Namespace;
 use crate::settle::Settlement;
 use crate::store::wake::Hub;
-use crate::store::{FetchBound, Fetched, Finding, Heartbeat, Maintained, OpenOptions, Served, Store, Wake};
-use crate::subscription::{Outstanding, Start, Subscription, SubscriptionId, SubscriptionStatus};
-use crate::topic::{Topic, TopicId, TopicSettings, TopicStatus};
+use crate::store::{Delivery, FetchBound, Fetched, Heartbeat, OpenOptions, Served, Wake};
+use crate::subscription::{Start, Subscription, SubscriptionId};
+use crate::topic::{TopicId, TopicSettings};
 
+mod admin;
+mod advance_heads;
 mod arm;
 mod audit;
 mod claim;
@@ -39,9 +39,8 @@ mod freshen;
 mod heartbeat;
 mod hosts;
 mod jobs;
-mod lifecycle;
 mod log;
-mod maintain;
+mod maintenance;
 mod migrate;
 mod outstanding;
 mod partitions;
@@ -62,7 +61,6 @@ mod tls;
 mod topic;
 mod tracking;
 mod transaction;
-mod upkeep;
 
 pub use connect::PoolState;
 pub use migrate::{Migration, Version, migrate, newest, version};
@@ -90,7 +88,6 @@ pub struct PostgresStore {
     vacuums: freshen::Vacuums,
     guard: clock::Guard,
     promotion: promotion::Promotion,
-    closed: AtomicBool,
 }
 
 impl std::fmt::Debug for PostgresStore {
@@ -101,7 +98,7 @@ impl std::fmt::Debug for PostgresStore {
 
 impl PostgresStore {
     /// Opens a namespace, creating it if it is missing. An older schema is migrated only if the options say so.
-    pub async fn open(url: &str, namespace: Namespace, options: OpenOptions) -> Result<Self> {
+    pub(crate) async fn open(url: &str, namespace: Namespace, options: OpenOptions) -> Result<Self> {
         let connections = Connections::new(url, &namespace, &options)?;
         migrate::prepare(&connections, &namespace, options.migrate).await?;
         let hub = Arc::new(Hub::default());
@@ -125,7 +122,6 @@ impl PostgresStore {
             vacuums: freshen::Vacuums::default(),
             guard: clock::Guard::default(),
             promotion: promotion::Promotion::default(),
-            closed: AtomicBool::new(false),
         })
     }
 
@@ -143,82 +139,35 @@ impl PostgresStore {
     pub fn transactions_state(&self) -> PoolState {
         self.connections.transactions_state()
     }
-
-    fn check_open(&self) -> Result<()> {
-        if self.closed.load(Ordering::SeqCst) {
-            return Err(Error::new(ErrorKind::Closed, format!("store closed: namespace {}", self.namespace)));
-        }
-        Ok(())
-    }
 }
 
 #[async_trait]
-impl Store for PostgresStore {
-    fn engine(&self) -> &'static str {
-        "postgres"
-    }
-
-    fn as_postgres(&self) -> Option<&PostgresStore> {
-        Some(self)
-    }
-
-    async fn create_topic(&self, name: &TopicName, settings: &TopicSettings) -> Result<Topic> {
-        self.check_open()?;
-        topic::create(self, name, settings).await
-    }
-
-    async fn topic(&self, name: &TopicName) -> Result<Topic> {
-        self.check_open()?;
-        topic::get(self, name).await
-    }
-
-    async fn topics(&self) -> Result<Vec<TopicStatus>> {
-        self.check_open()?;
-        topic::list(self).await
-    }
-
+impl Delivery for PostgresStore {
     async fn subscribe(&self, topic: &TopicName, group: &GroupName, start: Start) -> Result<Subscription> {
-        self.check_open()?;
         subscribe::subscribe(self, topic, group, start).await
     }
 
-    async fn subscriptions(&self, topic: &TopicName) -> Result<Vec<SubscriptionStatus>> {
-        self.check_open()?;
-        status::list(self, topic).await
-    }
-
-    async fn outstanding(&self, subscription: SubscriptionId, limit: u32) -> Result<Vec<Outstanding>> {
-        self.check_open()?;
-        outstanding::list(self, subscription, limit).await
-    }
-
     async fn publish(&self, topic: &TopicName, messages: &[NewMessage]) -> Result<Vec<Published>> {
-        self.check_open()?;
         publish::publish_now(self, topic, messages).await
     }
 
     async fn claim(&self, request: &ClaimRequest) -> Result<Claimed> {
-        self.check_open()?;
         claim::claim(self, request).await
     }
 
     async fn claimable(&self, subscriptions: &[SubscriptionId]) -> Result<Vec<SubscriptionId>> {
-        self.check_open()?;
         claim::claimable(self, subscriptions).await
     }
 
     async fn fetch_within(&self, topic: TopicId, range: OffsetRange, bound: FetchBound) -> Result<Fetched> {
-        self.check_open()?;
         log::fetch(self, topic, range, bound).await
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Result<()>>> {
-        self.check_open()?;
         settle::settle(self, settlements).await
     }
 
     async fn extend(&self, leases: &[LeaseId], lease: Duration) -> Result<Vec<Result<()>>> {
-        self.check_open()?;
         settle::extend(self, leases, lease).await
     }
 
@@ -228,43 +177,29 @@ impl Store for PostgresStore {
         silent_for: Option<Duration>,
         served: &[Served],
     ) -> Result<Heartbeat> {
-        self.check_open()?;
         heartbeat::heartbeat(self, owner, silent_for, served).await
     }
 
     async fn depart(&self, owner: &Owner) -> Result<()> {
-        self.check_open()?;
         heartbeat::depart(self, owner).await
     }
 
+    async fn take_over(&self, owner: &Owner) -> Result<u64> {
+        take_over::take_over(self, owner).await
+    }
+
     async fn arm(&self, topics: &[TopicId]) -> Result<Wake> {
-        self.check_open()?;
         arm::arm(self, topics).await
     }
 
-    async fn maintain(&self) -> Result<Maintained> {
-        self.check_open()?;
-        maintain::maintain(self).await
-    }
-
-    async fn dead_letters(&self, selection: &DeadLetterSelection, limit: u32) -> Result<Vec<DeadLetter>> {
-        self.check_open()?;
-        dead_letter::list(self, selection, limit).await
-    }
-
-    async fn redrive(&self, selection: &DeadLetterSelection) -> Result<Redriven> {
-        self.check_open()?;
-        dead_letter::redrive(self, selection).await
-    }
-
-    async fn purge(&self, selection: &DeadLetterSelection) -> Result<u64> {
-        self.check_open()?;
-        dead_letter::purge(self, selection).await
+    async fn settings_of(
+        &self,
+        subscriptions: &[SubscriptionId],
+    ) -> Result<Vec<(SubscriptionId, TopicSettings)>> {
+        policy::settings_of(self, subscriptions).await
     }
 
     async fn cron_last(&self, job: &str, first: Timestamp) -> Result<Timestamp> {
-        self.check_open()?;
-        check_name("job", job)?;
         cron::last(self, job, first).await
     }
 
@@ -275,31 +210,7 @@ impl Store for PostgresStore {
         topic: &TopicName,
         message: &NewMessage,
     ) -> Result<Option<Published>> {
-        self.check_open()?;
-        check_name("job", job)?;
         cron::fire(self, job, tick, topic, message).await
-    }
-
-    async fn doctor(&self) -> Result<Vec<Finding>> {
-        self.check_open()?;
-        doctor::doctor(self).await
-    }
-
-    async fn drop_namespace(&self) -> Result<()> {
-        self.check_open()?;
-        self.vacuums.stop(self).await;
-        migrate::drop_namespace(&self.connections, &self.namespace).await?;
-        self.close().await
-    }
-
-    async fn close(&self) -> Result<()> {
-        self.closed.store(true, Ordering::SeqCst);
-        self.listener.stop();
-        self.prover.stop();
-        self.vacuums.stop(self).await;
-        self.connections.close();
-        self.hub.wake_all();
-        Ok(())
     }
 }
 

@@ -15,19 +15,17 @@ use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use crate::clock::Clock;
-use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::{ClaimRequest, Claimed, LeaseId, OffsetRange};
-use crate::limits::DELAY_MAX;
-use crate::message::{NewMessage, Published, validate_batch};
-use crate::name::{GroupName, Owner, TopicName, check_name};
+use crate::message::{NewMessage, Published};
+use crate::name::{GroupName, Owner, TopicName};
 use crate::namespace::SqlitePath;
 use crate::settle::Settlement;
 use crate::store::options::OpenOptions;
 use crate::store::wake::{Hub, Wake};
-use crate::store::{FetchBound, Fetched, Finding, Heartbeat, Maintained, Served, Store};
-use crate::subscription::{Outstanding, Start, Subscription, SubscriptionId, SubscriptionStatus};
-use crate::topic::{Topic, TopicId, TopicSettings, TopicStatus};
+use crate::store::{Admin, Delivery, FetchBound, Fetched, Heartbeat, Served};
+use crate::subscription::{Start, Subscription, SubscriptionId};
+use crate::topic::{TopicId, TopicSettings};
 
 use self::connection::{Location, Role};
 use self::fault::Attempt;
@@ -49,6 +47,8 @@ macro_rules! sql {
 use sql;
 
 mod acks;
+mod admin;
+mod advance_heads;
 mod audit;
 mod calls;
 mod checkpoint;
@@ -71,9 +71,8 @@ mod holes;
 mod inspect;
 mod jobs;
 mod lanes;
-mod lifecycle;
 mod log;
-mod maintain;
+mod maintenance;
 mod migrate;
 mod notice;
 mod open;
@@ -101,7 +100,6 @@ mod topic;
 mod tracking;
 mod transaction;
 mod trust;
-mod upkeep;
 mod wal;
 mod watch;
 mod work;
@@ -173,7 +171,7 @@ pub struct SqliteStore {
 
 impl SqliteStore {
     /// Opens a store; a missing or empty file is created, an older one migrated, anything else refused untouched.
-    pub async fn open(path: SqlitePath, options: OpenOptions) -> Result<SqliteStore> {
+    pub(crate) async fn open(path: SqlitePath, options: OpenOptions) -> Result<SqliteStore> {
         Self::open_watching(path, options, Watch::of).await
     }
 
@@ -309,30 +307,7 @@ impl Drop for SqliteStore {
 }
 
 #[async_trait]
-impl Store for SqliteStore {
-    fn engine(&self) -> &'static str {
-        "sqlite"
-    }
-
-    fn as_sqlite(&self) -> Option<&SqliteStore> {
-        Some(self)
-    }
-
-    async fn create_topic(&self, name: &TopicName, settings: &TopicSettings) -> Result<Topic> {
-        settings.validate()?;
-        let (name, settings) = (name.clone(), settings.clone());
-        self.write(Kind::Define, move |work| topic::create(work, &name, &settings)).await
-    }
-
-    async fn topic(&self, name: &TopicName) -> Result<Topic> {
-        let name = name.clone();
-        self.read(move |connection| topic::get(connection, &name)).await
-    }
-
-    async fn topics(&self) -> Result<Vec<TopicStatus>> {
-        self.read(topic::list).await
-    }
-
+impl Delivery for SqliteStore {
     async fn subscribe(&self, topic: &TopicName, group: &GroupName, start: Start) -> Result<Subscription> {
         let subscribe = || {
             let (topic, group) = (topic.clone(), group.clone());
@@ -347,24 +322,7 @@ impl Store for SqliteStore {
         }
     }
 
-    async fn subscriptions(&self, topic: &TopicName) -> Result<Vec<SubscriptionStatus>> {
-        let (topic, now_ms) = (topic.clone(), work::now_ms(&self.clock));
-        self.read(move |connection| {
-            reader::at_once(connection, |connection| status::list(connection, &topic, now_ms))
-        })
-        .await
-    }
-
-    async fn outstanding(&self, subscription: SubscriptionId, limit: u32) -> Result<Vec<Outstanding>> {
-        let now_ms = work::now_ms(&self.clock);
-        self.read(move |connection| outstanding::list(connection, subscription, limit, now_ms)).await
-    }
-
     async fn publish(&self, topic: &TopicName, messages: &[NewMessage]) -> Result<Vec<Published>> {
-        validate_batch(messages)?;
-        if messages.is_empty() {
-            return Ok(Vec::new());
-        }
         let (topic, messages, auto_create) = (topic.clone(), messages.to_vec(), self.auto_create);
         let prepared = publish::Prepared::batch(&messages);
         self.write(Kind::Publish, move |work| publish::run(work, &topic, auto_create, &messages, &prepared))
@@ -372,7 +330,6 @@ impl Store for SqliteStore {
     }
 
     async fn claim(&self, request: &ClaimRequest) -> Result<Claimed> {
-        request.validate()?;
         let (request, history, watched) =
             (request.clone(), Arc::clone(&self.history), Arc::clone(&self.watched));
         let (job, answer) =
@@ -388,31 +345,11 @@ impl Store for SqliteStore {
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Result<()>>> {
-        // Each is for itself: one that contradicts itself is refused, and the others are settled.
-        let mut answers = Vec::with_capacity(settlements.len());
-        let mut sound = Vec::with_capacity(settlements.len());
-        for settlement in settlements {
-            match settlement.clone().normalized() {
-                Ok(settlement) => {
-                    sound.push(settlement);
-                    answers.push(Ok(()));
-                }
-                Err(error) => answers.push(Err(error)),
-            }
-        }
-        if !sound.is_empty() {
-            let holes = Arc::clone(&self.holes);
-            let settled = self.write(Kind::Consume, move |work| holes.settle(work, &sound)).await?;
-            let places = answers.iter_mut().filter(|answer| answer.is_ok());
-            places.zip(settled).for_each(|(place, answer)| *place = answer);
-        }
-        Ok(answers)
+        let (holes, settlements) = (Arc::clone(&self.holes), settlements.to_vec());
+        self.write(Kind::Consume, move |work| holes.settle(work, &settlements)).await
     }
 
     async fn extend(&self, leases: &[LeaseId], lease: Duration) -> Result<Vec<Result<()>>> {
-        if lease > DELAY_MAX {
-            return Err(Error::invalid("lease", "longer than 366 days"));
-        }
         let leases = leases.to_vec();
         self.write(Kind::Consume, move |work| extend::extend(work, &leases, lease)).await
     }
@@ -430,10 +367,11 @@ impl Store for SqliteStore {
         heartbeat::leave(self, owner).await
     }
 
+    async fn take_over(&self, owner: &Owner) -> Result<u64> {
+        take_over::take_over(self, owner).await
+    }
+
     async fn arm(&self, topics: &[TopicId]) -> Result<Wake> {
-        if topics.is_empty() {
-            return Err(Error::invalid("topics", "a waiter waits for at least one"));
-        }
         self.trust.check_lately()?;
         // Armed before it is looked for: a commit in between is found by the first look.
         let wake = self.hub.arm(topics);
@@ -442,26 +380,18 @@ impl Store for SqliteStore {
         Ok(wake)
     }
 
-    async fn maintain(&self) -> Result<Maintained> {
-        self.write(Kind::Define, maintain::maintain).await
-    }
-
-    async fn dead_letters(&self, selection: &DeadLetterSelection, limit: u32) -> Result<Vec<DeadLetter>> {
-        selection.validate()?;
-        let selection = selection.clone();
-        self.read(move |connection| dead_letter::list(connection, &selection, limit)).await
-    }
-
-    async fn redrive(&self, selection: &DeadLetterSelection) -> Result<Redriven> {
-        dead_letter::redrive(self, selection).await
-    }
-
-    async fn purge(&self, selection: &DeadLetterSelection) -> Result<u64> {
-        dead_letter::purge(self, selection).await
+    async fn settings_of(
+        &self,
+        subscriptions: &[SubscriptionId],
+    ) -> Result<Vec<(SubscriptionId, TopicSettings)>> {
+        let subscriptions = subscriptions.to_vec();
+        self.read(move |connection| {
+            reader::at_once(connection, |look| policy::settings_of(look, &subscriptions))
+        })
+        .await
     }
 
     async fn cron_last(&self, job: &str, first: Timestamp) -> Result<Timestamp> {
-        check_name("job", job)?;
         let job = job.to_owned();
         self.write(Kind::Define, move |work| cron::last(work, &job, first)).await
     }
@@ -473,26 +403,9 @@ impl Store for SqliteStore {
         topic: &TopicName,
         message: &NewMessage,
     ) -> Result<Option<Published>> {
-        check_name("job", job)?;
-        validate_batch(std::slice::from_ref(message))?;
         let (job, topic, message, auto_create) =
             (job.to_owned(), topic.clone(), message.clone(), self.auto_create);
         self.write(Kind::Define, move |work| cron::fire(work, &job, tick, &topic, auto_create, &message))
             .await
-    }
-
-    async fn doctor(&self) -> Result<Vec<Finding>> {
-        let now_ms = work::now_ms(&self.clock);
-        self.read(move |connection| doctor::doctor(connection, now_ms)).await
-    }
-
-    async fn drop_namespace(&self) -> Result<()> {
-        let alone = self.write(Kind::Define, maintain::drop_all).await?;
-        self.stop().await?;
-        if alone { open::remove_files(&self.location, &self.trust) } else { Ok(()) }
-    }
-
-    async fn close(&self) -> Result<()> {
-        self.stop().await
     }
 }

@@ -2,6 +2,8 @@
 //! [`Store`](super::Store). Delivery, retention and life cycle do not depend on it: the records follow from cursors and outstanding
 //! ranges.
 
+use std::fmt;
+
 use async_trait::async_trait;
 use jiff::Timestamp;
 
@@ -14,7 +16,7 @@ use crate::topic::TopicId;
 
 /// Completion records and backfills.
 #[async_trait]
-pub trait Tracking {
+pub trait Tracking: fmt::Debug + Send + Sync + 'static {
     /// Brings the records of a topic up to date: at most so many messages are touched.
     ///
     /// In reference counting: messages that have no record get one (required: the groups that count and began at or

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::topic::TopicId;
 
-/// A waiting place: made by [`Store::arm`](crate::store::Store::arm), used up by one wait.
+/// A waiting place: made by [`Delivery::arm`](crate::store::Delivery::arm), used up by one wait.
 ///
 /// Every waiter has its own, so one group's wake-up never takes another's.
 #[derive(Debug)]

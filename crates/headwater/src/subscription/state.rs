@@ -121,15 +121,33 @@ impl Transition {
 
     /// Why it is not possible from where the subscription is.
     pub(crate) fn refused(self, topic: &str, group: &str, state: SubscriptionState) -> Error {
-        let from = self.starts().join(" or ");
-        Error::new(
-            ErrorKind::InvalidTransition,
-            format!(
-                "invalid transition: topic {topic}, group {group} is {state}; {} needs {from}; nothing was changed",
-                self.as_str()
-            ),
-        )
+        refused(self.as_str(), &self.starts().join(" or "), topic, group, state)
     }
+}
+
+/// Why an act is not possible in the state that a subscription is in.
+fn refused(act: &str, needs: &str, topic: &str, group: &str, state: SubscriptionState) -> Error {
+    let text = format!(
+        "invalid transition: topic {topic}, group {group} is {state}; {act} needs {needs}; nothing was changed"
+    );
+    Error::new(ErrorKind::InvalidTransition, text)
+}
+
+/// Why an act is not possible with a cancelled subscription: that is for good.
+pub(crate) fn refused_cancelled(act: &str, topic: &str, group: &str) -> Error {
+    refused(act, &Transition::Cancel.starts().join(" or "), topic, group, SubscriptionState::Cancelled)
+}
+
+/// Why a subscription is not removed: it is in another state, or cancelled and not yet released from the records.
+pub(crate) fn refused_removal(topic: &str, group: &str, state: SubscriptionState) -> Error {
+    if state != SubscriptionState::Cancelled {
+        return refused("remove", SubscriptionState::Cancelled.as_str(), topic, group, state);
+    }
+    let text = format!(
+        "invalid transition: topic {topic}, group {group} is cancelled and not yet released from the records; \
+         maintenance releases it; nothing was changed"
+    );
+    Error::new(ErrorKind::InvalidTransition, text)
 }
 
 #[cfg(test)]

@@ -77,7 +77,7 @@ impl Preset {
 /// Stored as JSON under the names that serde gives them, on every engine; see [`TopicSettings::described`]. Where SQL reads a
 /// setting, the table `topic` has a column of it.
 ///
-/// Each can be changed later by [`crate::store::Lifecycle::alter_topic`]. Lanes and ordering hold for groups that
+/// Each can be changed later by [`crate::store::Admin::alter_topic`]. Lanes and ordering hold for groups that
 /// subscribe from then on; storage can be changed while the topic has no messages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

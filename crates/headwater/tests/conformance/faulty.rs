@@ -8,9 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use headwater::store::conformance::{self, Case, ForeignPlace, Harness};
 use headwater::store::{
-    BackfillStep, ClaimRequest, Claimed, DeadLetter, DeadLetterSelection, Epoch, Finding, Heartbeat, LeaseId,
-    Maintained, MissedMessages, OffsetRange, Outstanding, Parts, Redriven, Served, Settlement, Signal, Store,
-    Subscription, SubscriptionId, SubscriptionStatus, Topic, TopicId, TopicStatus, Wake,
+    BackfillStep, Checked, ClaimRequest, Claimed, Delivery, Epoch, Heartbeat, LeaseId, OffsetRange, Parts,
+    Served, Settlement, Signal, Store, Subscription, SubscriptionId, TopicId, Wake,
 };
 use headwater::store::{FetchBound, Fetched};
 use headwater::{
@@ -146,47 +145,11 @@ struct Faulty {
 }
 
 #[async_trait]
-impl Store for Faulty {
-    fn engine(&self) -> &'static str {
-        self.inner.engine()
-    }
-
-    async fn create_topic(&self, name: &TopicName, settings: &TopicSettings) -> Result<Topic> {
-        self.inner.create_topic(name, settings).await
-    }
-
-    async fn topic(&self, name: &TopicName) -> Result<Topic> {
-        self.inner.topic(name).await
-    }
-
-    async fn topics(&self) -> Result<Vec<TopicStatus>> {
-        self.inner.topics().await
-    }
-
+impl Delivery for Faulty {
     async fn subscribe(&self, topic: &TopicName, group: &GroupName, start: Start) -> Result<Subscription> {
         let early = self.fault == Fault::NowIsEarly && start == Start::Now;
         let start = if early { Start::BeginningBounded(2) } else { start };
         self.inner.subscribe(topic, group, start).await
-    }
-
-    async fn subscriptions(&self, topic: &TopicName) -> Result<Vec<SubscriptionStatus>> {
-        let mut all = self.inner.subscriptions(topic).await?;
-        for status in &mut all {
-            match self.fault {
-                Fault::MissedIsHidden => status.missed = MissedMessages::default(),
-                Fault::RestartsAreHidden => status.restarts = 0,
-                _ => {}
-            }
-        }
-        Ok(all)
-    }
-
-    async fn outstanding(&self, subscription: SubscriptionId, limit: u32) -> Result<Vec<Outstanding>> {
-        let mut parts = self.inner.outstanding(subscription, limit).await?;
-        if self.fault == Fault::HolderIsHidden {
-            parts.iter_mut().for_each(|part| part.owner = None);
-        }
-        Ok(parts)
     }
 
     async fn publish(&self, topic: &TopicName, messages: &[NewMessage]) -> Result<Vec<Published>> {
@@ -296,24 +259,19 @@ impl Store for Faulty {
         self.inner.depart(owner).await
     }
 
+    async fn take_over(&self, owner: &Owner) -> Result<u64> {
+        self.inner.take_over(owner).await
+    }
+
     async fn arm(&self, topics: &[TopicId]) -> Result<Wake> {
         self.inner.arm(topics).await
     }
 
-    async fn maintain(&self) -> Result<Maintained> {
-        self.inner.maintain().await
-    }
-
-    async fn dead_letters(&self, selection: &DeadLetterSelection, limit: u32) -> Result<Vec<DeadLetter>> {
-        self.inner.dead_letters(selection, limit).await
-    }
-
-    async fn redrive(&self, selection: &DeadLetterSelection) -> Result<Redriven> {
-        self.inner.redrive(selection).await
-    }
-
-    async fn purge(&self, selection: &DeadLetterSelection) -> Result<u64> {
-        self.inner.purge(selection).await
+    async fn settings_of(
+        &self,
+        subscriptions: &[SubscriptionId],
+    ) -> Result<Vec<(SubscriptionId, TopicSettings)>> {
+        self.inner.settings_of(subscriptions).await
     }
 
     async fn cron_last(&self, job: &str, first: Timestamp) -> Result<Timestamp> {
@@ -328,18 +286,6 @@ impl Store for Faulty {
         message: &NewMessage,
     ) -> Result<Option<Published>> {
         self.inner.cron_fire(job, tick, topic, message).await
-    }
-
-    async fn doctor(&self) -> Result<Vec<Finding>> {
-        self.inner.doctor().await
-    }
-
-    async fn drop_namespace(&self) -> Result<()> {
-        self.inner.drop_namespace().await
-    }
-
-    async fn close(&self) -> Result<()> {
-        self.inner.close().await
     }
 }
 
@@ -366,7 +312,8 @@ impl Harness for FaultyHarness {
 
     async fn open_at(&self, url: &str, options: OpenOptions) -> Result<Arc<dyn Store>> {
         let inner = self.inner.open_at(url, options).await?;
-        Ok(Arc::new(Faulty { inner, fault: self.fault, batch: Mutex::default() }))
+        let faulty = Faulty { inner, fault: self.fault, batch: Mutex::default() };
+        Ok(Arc::new(Checked::new(faulty, "a lying store")))
     }
 
     async fn publish_in_transaction(

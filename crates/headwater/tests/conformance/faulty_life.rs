@@ -1,12 +1,14 @@
-//! How the lying stores lie about lives and upkeep.
+//! How the lying stores lie to operators and to maintenance.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 use headwater::store::{
-    Ack, AuditEntry, Backfill, BackfillLimits, BackfillStep, CleanStep, Detected, ForceCompleted, JobRun,
-    JobStatus, LeaseToken, Lifecycle, Moved, OffsetRange, PartitionStep, Record, Resurrected, Stuck,
-    SubscriptionId, SubscriptionStatus, SubscriptionStep, Topic, TopicId, TrackStep, Tracking, Upkeep,
+    Ack, Admin, AuditEntry, Backfill, BackfillLimits, BackfillStep, CleanStep, DeadLetter,
+    DeadLetterSelection, Detected, Finding, ForceCompleted, JobRun, JobStatus, LeaseToken, Maintained,
+    Maintenance, MissedMessages, Moved, OffsetRange, Outstanding, PartitionStep, Record, Redriven,
+    Resurrected, Stuck, SubscriptionId, SubscriptionStatus, SubscriptionStep, Topic, TopicId, TopicStatus,
+    TrackStep, Tracking,
 };
 use headwater::{
     DeliveryPolicy, ErrorKind, GroupName, Offset, Owner, Result, Semantics, Start, SubscriptionState,
@@ -57,7 +59,15 @@ impl Faulty {
 }
 
 #[async_trait]
-impl Lifecycle for Faulty {
+impl Admin for Faulty {
+    fn engine(&self) -> &'static str {
+        self.inner.engine()
+    }
+
+    async fn create_topic(&self, name: &TopicName, settings: &TopicSettings) -> Result<Topic> {
+        self.inner.create_topic(name, settings).await
+    }
+
     async fn alter_topic(&self, name: &TopicName, settings: &TopicSettings) -> Result<Topic> {
         let kept = self.fault == Fault::SettingIsForgotten;
         let settings = TopicSettings {
@@ -69,6 +79,30 @@ impl Lifecycle for Faulty {
             ..settings.clone()
         };
         self.inner.alter_topic(name, &settings).await
+    }
+
+    async fn topic(&self, name: &TopicName) -> Result<Topic> {
+        self.inner.topic(name).await
+    }
+
+    async fn subscriptions(&self, topic: &TopicName) -> Result<Vec<SubscriptionStatus>> {
+        let mut all = self.inner.subscriptions(topic).await?;
+        for status in &mut all {
+            match self.fault {
+                Fault::MissedIsHidden => status.missed = MissedMessages::default(),
+                Fault::RestartsAreHidden => status.restarts = 0,
+                _ => {}
+            }
+        }
+        Ok(all)
+    }
+
+    async fn outstanding(&self, subscription: SubscriptionId, limit: u32) -> Result<Vec<Outstanding>> {
+        let mut parts = self.inner.outstanding(subscription, limit).await?;
+        if self.fault == Fault::HolderIsHidden {
+            parts.iter_mut().for_each(|part| part.owner = None);
+        }
+        Ok(parts)
     }
 
     async fn pause(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
@@ -105,10 +139,6 @@ impl Lifecycle for Faulty {
         self.inner.resurrect(topic, group, behind_max).await
     }
 
-    async fn take_over(&self, owner: &Owner) -> Result<u64> {
-        self.inner.take_over(owner).await
-    }
-
     async fn seek(&self, topic: &TopicName, group: &GroupName, to: Start, dry_run: bool) -> Result<Moved> {
         self.inner.seek(topic, group, to, dry_run && self.fault != Fault::DryRunIsReal).await
     }
@@ -122,13 +152,6 @@ impl Lifecycle for Faulty {
 
     async fn policy(&self, topic: &TopicName, group: &GroupName) -> Result<DeliveryPolicy> {
         self.inner.policy(topic, group).await
-    }
-
-    async fn settings_of(
-        &self,
-        subscriptions: &[SubscriptionId],
-    ) -> Result<Vec<(SubscriptionId, TopicSettings)>> {
-        self.inner.settings_of(subscriptions).await
     }
 
     async fn release_lease(&self, token: LeaseToken) -> Result<()> {
@@ -151,6 +174,18 @@ impl Lifecycle for Faulty {
         self.inner.stuck(topic, older_than).await
     }
 
+    async fn dead_letters(&self, selection: &DeadLetterSelection, limit: u32) -> Result<Vec<DeadLetter>> {
+        self.inner.dead_letters(selection, limit).await
+    }
+
+    async fn redrive(&self, selection: &DeadLetterSelection) -> Result<Redriven> {
+        self.inner.redrive(selection).await
+    }
+
+    async fn purge(&self, selection: &DeadLetterSelection) -> Result<u64> {
+        self.inner.purge(selection).await
+    }
+
     async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>> {
         let mut lines = self.inner.audit(limit).await?;
         if self.fault == Fault::AuditForgetsOne {
@@ -165,16 +200,36 @@ impl Lifecycle for Faulty {
         }
         self.inner.acks(topic, offset).await
     }
+
+    async fn doctor(&self) -> Result<Vec<Finding>> {
+        self.inner.doctor().await
+    }
+
+    async fn drop_namespace(&self) -> Result<()> {
+        self.inner.drop_namespace().await
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.inner.close().await
+    }
 }
 
 #[async_trait]
-impl Upkeep for Faulty {
+impl Maintenance for Faulty {
     async fn elect(&self, worker: &Owner, term: Duration) -> Result<bool> {
         Ok(self.inner.elect(worker, term).await? || self.fault == Fault::EverybodyIsElected)
     }
 
     async fn resign(&self, worker: &Owner) -> Result<()> {
         self.inner.resign(worker).await
+    }
+
+    async fn topics(&self) -> Result<Vec<TopicStatus>> {
+        self.inner.topics().await
+    }
+
+    async fn advance_heads(&self) -> Result<Maintained> {
+        self.inner.advance_heads().await
     }
 
     async fn detect_dead(&self) -> Result<Detected> {

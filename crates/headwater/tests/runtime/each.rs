@@ -135,7 +135,7 @@ pub(crate) async fn settled(headwater: &Headwater, topic: &str, group: &str) {
     let topic = headwater::TopicName::new(topic).unwrap();
     eventually(&format!("{group} has settled everything"), async || {
         // Moves the head over everything committed, so that "all" is known.
-        headwater.store().maintain().await.unwrap();
+        headwater.store().advance_heads().await.unwrap();
         let groups = headwater.store().subscriptions(&topic).await.unwrap();
         let topics = headwater.store().topics().await.unwrap();
         let head = topics.iter().find(|status| status.topic.name == topic).unwrap().head;

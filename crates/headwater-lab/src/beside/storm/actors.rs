@@ -222,7 +222,7 @@ pub(super) async fn maintainer(storm: Arc<Storm>, number: u64, mut random: StdRn
     let worker = Owner::new(format!("maintainer-{number}"))?;
     while storm.is_on() {
         storm.note(storm.store.elect(&worker, Duration::from_secs(1)).await);
-        storm.note(storm.store.maintain().await);
+        storm.note(storm.store.advance_heads().await);
         storm.note(storm.store.detect_dead().await);
         for status in storm.note(storm.store.topics().await).unwrap_or_default() {
             let id = status.topic.topic_id;

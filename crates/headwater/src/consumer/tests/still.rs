@@ -19,9 +19,9 @@ use crate::name::{GroupName, Owner, TopicName};
 use crate::settle::Settlement;
 use crate::store::wake::Hub;
 use crate::store::{
-    Ack, AuditEntry, CleanStep, Detected, Finding, ForceCompleted, Heartbeat, Lifecycle, Maintained, Moved,
-    PartitionStep, Record, Resurrected, Served, Signal, Store, Stuck, SubscriptionStep, TrackStep, Tracking,
-    Upkeep, Wake,
+    Ack, Admin, AuditEntry, CleanStep, Delivery, Detected, Finding, ForceCompleted, Heartbeat, Maintained,
+    Maintenance, Moved, PartitionStep, Record, Resurrected, Served, Signal, Stuck, SubscriptionStep,
+    TrackStep, Tracking, Wake,
 };
 use crate::store::{FetchBound, Fetched, Weighing};
 use crate::subscription::{
@@ -140,26 +140,7 @@ macro_rules! with_the_rest {
 }
 
 with_the_rest! {
-    Store {
-        fn engine(&self) -> &'static str {
-            "still"
-        }
-
-        async fn topic(&self, _: &TopicName) -> Result<Topic> {
-            self.note("topic").await;
-            Ok(self.subscription().topic)
-        }
-
-        async fn topics(&self) -> Result<Vec<TopicStatus>> {
-            self.note("topics").await;
-            Ok(vec![TopicStatus { topic: self.subscription().topic, ..crate::maintain::tests::topic(1) }])
-        }
-
-        async fn subscriptions(&self, _: &TopicName) -> Result<Vec<SubscriptionStatus>> {
-            self.note("subscriptions").await;
-            Ok(vec![])
-        }
-
+    Delivery {
         async fn claim(&self, _: &ClaimRequest) -> Result<Claimed> {
             self.note("claim").await;
             if let Some(failing) = self.failing("claim", 0) {
@@ -239,30 +220,13 @@ with_the_rest! {
             Ok(())
         }
 
-        async fn arm(&self, topics: &[TopicId]) -> Result<Wake> {
-            Ok(self.hub.arm(topics))
-        }
-    }
-    fn create_topic(name: &TopicName, settings: &TopicSettings) -> Topic;
-    fn subscribe(topic: &TopicName, group: &GroupName, start: Start) -> Subscription;
-    fn outstanding(subscription: SubscriptionId, limit: u32) -> Vec<Outstanding>;
-    fn publish(topic: &TopicName, messages: &[NewMessage]) -> Vec<Published>;
-    fn maintain() -> Maintained;
-    fn dead_letters(selection: &DeadLetterSelection, limit: u32) -> Vec<DeadLetter>;
-    fn redrive(selection: &DeadLetterSelection) -> Redriven;
-    fn purge(selection: &DeadLetterSelection) -> u64;
-    fn cron_last(job: &str, first: Timestamp) -> Timestamp;
-    fn cron_fire(job: &str, tick: Timestamp, topic: &TopicName, message: &NewMessage) -> Option<Published>;
-    fn doctor() -> Vec<Finding>;
-    fn drop_namespace() -> ();
-    fn close() -> ();
-}
-
-with_the_rest! {
-    Lifecycle {
         async fn take_over(&self, _: &Owner) -> Result<u64> {
             self.note("take_over").await;
             Ok(0)
+        }
+
+        async fn arm(&self, topics: &[TopicId]) -> Result<Wake> {
+            Ok(self.hub.arm(topics))
         }
 
         async fn settings_of(
@@ -274,7 +238,31 @@ with_the_rest! {
             Ok(subscriptions.iter().map(|subscription| (*subscription, settings.clone())).collect())
         }
     }
+    fn subscribe(topic: &TopicName, group: &GroupName, start: Start) -> Subscription;
+    fn publish(topic: &TopicName, messages: &[NewMessage]) -> Vec<Published>;
+    fn cron_last(job: &str, first: Timestamp) -> Timestamp;
+    fn cron_fire(job: &str, tick: Timestamp, topic: &TopicName, message: &NewMessage) -> Option<Published>;
+}
+
+with_the_rest! {
+    Admin {
+        fn engine(&self) -> &'static str {
+            "still"
+        }
+
+        async fn topic(&self, _: &TopicName) -> Result<Topic> {
+            self.note("topic").await;
+            Ok(self.subscription().topic)
+        }
+
+        async fn subscriptions(&self, _: &TopicName) -> Result<Vec<SubscriptionStatus>> {
+            self.note("subscriptions").await;
+            Ok(vec![])
+        }
+    }
+    fn create_topic(name: &TopicName, settings: &TopicSettings) -> Topic;
     fn alter_topic(name: &TopicName, settings: &TopicSettings) -> Topic;
+    fn outstanding(subscription: SubscriptionId, limit: u32) -> Vec<Outstanding>;
     fn pause(topic: &TopicName, group: &GroupName) -> ();
     fn resume(topic: &TopicName, group: &GroupName) -> ();
     fn cancel(topic: &TopicName, group: &GroupName) -> ();
@@ -286,14 +274,26 @@ with_the_rest! {
     fn release_lease(token: LeaseToken) -> ();
     fn force_complete(topic: &TopicName, older_than: Duration, dry_run: bool) -> Vec<ForceCompleted>;
     fn stuck(topic: &TopicName, older_than: Duration) -> Vec<Stuck>;
+    fn dead_letters(selection: &DeadLetterSelection, limit: u32) -> Vec<DeadLetter>;
+    fn redrive(selection: &DeadLetterSelection) -> Redriven;
+    fn purge(selection: &DeadLetterSelection) -> u64;
     fn audit(limit: u32) -> Vec<AuditEntry>;
     fn acks(topic: &TopicName, offset: Offset) -> Vec<Ack>;
+    fn doctor() -> Vec<Finding>;
+    fn drop_namespace() -> ();
+    fn close() -> ();
 }
 
 with_the_rest! {
-    Upkeep {}
+    Maintenance {
+        async fn topics(&self) -> Result<Vec<TopicStatus>> {
+            self.note("topics").await;
+            Ok(vec![TopicStatus { topic: self.subscription().topic, ..crate::maintain::tests::topic(1) }])
+        }
+    }
     fn elect(worker: &Owner, term: Duration) -> bool;
     fn resign(worker: &Owner) -> ();
+    fn advance_heads() -> Maintained;
     fn detect_dead() -> Detected;
     fn clean(topic: TopicId, messages_max: u32) -> CleanStep;
     fn keep_partitions(topic: TopicId) -> PartitionStep;

@@ -4,6 +4,7 @@ use tokio::sync::watch;
 
 use super::*;
 use crate::maintain::term::keep;
+use crate::store::Maintenance as _;
 
 #[tokio::test(start_paused = true)]
 async fn one_of_many_is_elected_and_a_killed_one_is_replaced_within_fifteen_seconds() {
@@ -14,7 +15,7 @@ async fn one_of_many_is_elected_and_a_killed_one_is_replaced_within_fifteen_seco
     let others: Vec<_> = (0..5).map(|_| maintenance(&fake).start()).collect();
     pass(9).await;
     assert_eq!(fake.worker(), Some(dead));
-    assert_eq!(fake.count("maintain"), 0, "nobody else works meanwhile");
+    assert_eq!(fake.count("advance_heads"), 0, "nobody else works meanwhile");
     while fake.worker().is_none_or(|worker| worker.as_str().starts_with("killed")) {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
@@ -54,7 +55,7 @@ async fn losing_the_election_stops_the_jobs_at_their_next_step() {
     pass(4).await;
     fake.forget();
     pass(100).await;
-    assert_eq!([fake.count("clean"), fake.count("maintain")], [0, 0]);
+    assert_eq!([fake.count("clean"), fake.count("advance_heads")], [0, 0]);
     maintaining.stop().await;
     assert_eq!(fake.count("resign"), 0, "it is not ours to give up");
 }
@@ -68,10 +69,10 @@ async fn a_worker_cut_off_from_the_database_stops_when_its_term_is_over() {
     pass(11).await;
     fake.forget();
     pass(60).await;
-    assert_eq!(fake.count("maintain"), 0);
+    assert_eq!(fake.count("advance_heads"), 0);
     fake.broken.lock().unwrap().clear();
     pass(10).await;
-    assert!(fake.count("maintain") > 0, "it comes back by itself");
+    assert!(fake.count("advance_heads") > 0, "it comes back by itself");
     maintaining.stop().await;
 }
 
@@ -87,10 +88,10 @@ async fn a_worker_whose_confirmation_hangs_stops_when_its_term_is_over() {
     // From here on the database gives the place to another.
     fake.forget();
     pass(60).await;
-    assert_eq!(fake.count("maintain"), 0);
+    assert_eq!(fake.count("advance_heads"), 0);
     fake.mute.lock().unwrap().clear();
     pass(20).await;
-    assert!(fake.count("maintain") > 0, "it comes back by itself");
+    assert!(fake.count("advance_heads") > 0, "it comes back by itself");
     maintaining.stop().await;
 }
 
@@ -106,7 +107,7 @@ async fn a_term_counts_from_before_its_election_was_asked_for() {
     assert_eq!(fake.worker(), None, "the database's term is over");
     fake.forget();
     pass(30).await;
-    assert_eq!(fake.count("maintain"), 0);
+    assert_eq!(fake.count("advance_heads"), 0);
     drop(maintaining);
 }
 
@@ -118,7 +119,7 @@ async fn a_job_that_fell_due_while_the_election_was_lost_does_not_run() {
     let elected = Going::while_true(elected);
     let losing = async {
         pass(20).await;
-        assert!(fake.count("maintain") > 5);
+        assert!(fake.count("advance_heads") > 5);
         *fake.topics_take.lock().unwrap() = Duration::from_secs(4);
         fake.forget();
         while fake.count("topics") == 0 {
@@ -131,7 +132,7 @@ async fn a_job_that_fell_due_while_the_election_was_lost_does_not_run() {
         pass(30).await;
     };
     tokio::join!(keep(&worker, Job::Heads, &elected), losing);
-    assert_eq!(fake.count("maintain"), 0);
+    assert_eq!(fake.count("advance_heads"), 0);
 }
 
 #[tokio::test(start_paused = true)]

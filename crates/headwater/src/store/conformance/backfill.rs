@@ -214,7 +214,7 @@ pub async fn a_restart_goes_on_at_the_checkpoint(case: &Case) {
 pub async fn in_offset_watermark_it_is_the_groups_own_progress(case: &Case) {
     let scene = case.scene(TopicSettings { message_retention: None, ..lively() }).await;
     scene.publish(10).await;
-    scene.store.maintain().await.unwrap();
+    scene.store.advance_heads().await.unwrap();
     let late = scene.subscribe("late", Start::Beginning).await;
     let begun = shown(&late).await;
     assert!(begun.state.is_open(), "{begun:?}");

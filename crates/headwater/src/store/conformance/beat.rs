@@ -375,7 +375,7 @@ async fn registers(scene: &Scene, process: &str) {
 pub async fn a_group_that_only_restarts_is_flapping(case: &Case) {
     let scene = case.scene(lively()).await;
     scene.publish(3).await;
-    scene.store.maintain().await.unwrap();
+    scene.store.advance_heads().await.unwrap();
     let rounds = FLAPPING_RESTARTS + 4;
     let apart = TIMEOUT + MOMENT;
     assert!(apart * rounds < FLAPPING_WINDOW, "all restarts are in one window");
@@ -410,7 +410,7 @@ pub async fn restarts_with_nothing_to_do_are_no_flapping(case: &Case) {
         registers(&scene, "pod").await;
     }
     scene.publish(1).await;
-    scene.store.maintain().await.unwrap();
+    scene.store.advance_heads().await.unwrap();
     let status = scene.status().await;
     assert_eq!((status.lag, status.restarts), (1, 0));
     registers(&scene, "pod").await;
@@ -422,7 +422,7 @@ pub async fn restarts_with_nothing_to_do_are_no_flapping(case: &Case) {
 pub async fn fifty_processes_starting_at_once_are_not_flapping(case: &Case) {
     let scene = case.scene(lively()).await;
     scene.publish(3).await;
-    scene.store.maintain().await.unwrap();
+    scene.store.advance_heads().await.unwrap();
     let stores = [scene.clone(), scene.through(&case.open().await)];
     let tasks: Vec<_> = (0..50)
         .map(|n| {

@@ -307,7 +307,7 @@ impl Scene {
 
     /// How far the topic is, after a round of upkeep: an engine may advance its head only when somebody looks.
     pub async fn topic_status(&self) -> TopicStatus {
-        self.store.maintain().await.expect("upkeep runs");
+        self.store.advance_heads().await.expect("upkeep runs");
         let all = self.store.topics().await.expect("the topics are listed");
         all.into_iter().find(|status| status.topic.name == self.topic).expect("the topic is listed")
     }

@@ -229,7 +229,7 @@ pub async fn fetch_reads_as_much_as_fits(case: &Case) {
         message.headers = headers(at);
         scene.publish_all(&[message]).await;
     }
-    scene.store.maintain().await.unwrap();
+    scene.store.advance_heads().await.unwrap();
     let topic = scene.subscription.topic.topic_id;
     let fetch = async |first, bound| scene.store.fetch_within(topic, range(first, 10), bound).await.unwrap();
 

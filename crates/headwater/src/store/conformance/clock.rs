@@ -171,7 +171,7 @@ pub async fn dedup_windows_keep_their_length(case: &Case) {
             case.step(-step);
             assert!(publish(&here, "after").await);
         }
-        here.store.maintain().await.unwrap();
+        here.store.advance_heads().await.unwrap();
         assert!(publish(&here, "k").await, "{step:#}: the key was forgotten");
         // 300 s of its 600 have passed.
         case.advance_ms(300_000);

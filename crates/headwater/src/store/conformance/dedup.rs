@@ -92,9 +92,9 @@ pub async fn upkeep_forgets_old_keys(case: &Case) {
     publish_one(&scene, keyed("b", "2")).await;
     case.advance_ms(30_000);
     publish_one(&scene, keyed("c", "3")).await;
-    assert_eq!(scene.store.maintain().await.unwrap().dedup_forgotten, 0);
+    assert_eq!(scene.store.advance_heads().await.unwrap().dedup_forgotten, 0);
     case.advance_ms(30_001);
-    assert_eq!(scene.store.maintain().await.unwrap().dedup_forgotten, 2);
+    assert_eq!(scene.store.advance_heads().await.unwrap().dedup_forgotten, 2);
     assert!(publish_one(&scene, keyed("c again", "3")).await.duplicate);
     assert!(!publish_one(&scene, keyed("a again", "1")).await.duplicate);
 }

@@ -80,10 +80,10 @@ pub async fn upkeep_promotes_what_is_due(case: &Case) {
     let scene = case.queue().await;
     let batch = [after_ms(case, "a", 1_000), after_ms(case, "b", 1_000), after_ms(case, "c", 9_000)];
     scene.store.publish(&scene.topic, &batch).await.unwrap();
-    assert_eq!(scene.store.maintain().await.unwrap().promoted, 0);
+    assert_eq!(scene.store.advance_heads().await.unwrap().promoted, 0);
     case.advance_ms(1_000);
-    assert_eq!(scene.store.maintain().await.unwrap().promoted, 2);
-    assert_eq!(scene.store.maintain().await.unwrap().promoted, 0);
+    assert_eq!(scene.store.advance_heads().await.unwrap().promoted, 2);
+    assert_eq!(scene.store.advance_heads().await.unwrap().promoted, 0);
     assert_eq!(scene.topic_status().await.scheduled, 1);
     assert_eq!(payloads_of(&scene.drain("w").await), ["a", "b"]);
 }

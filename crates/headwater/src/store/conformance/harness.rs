@@ -19,7 +19,8 @@ pub trait Harness: Send + Sync + 'static {
     /// The URL of another namespace beside it, also this case's alone.
     fn url_beside(&self, name: &str) -> String;
 
-    /// Opens a URL of this engine. An engine that [`crate::store::open`] does not know overrides this.
+    /// Opens a URL of this engine, behind [`crate::store::Checked`]. An engine that [`crate::store::open`] does not know
+    /// overrides this.
     async fn open_at(&self, url: &str, options: OpenOptions) -> Result<Arc<dyn Store>> {
         crate::store::open(url, options).await
     }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::case::{Case, Scene, bury, failed, group, offsets_of, owner, payloads_of, retry, topic};
-use crate::error::ErrorKind;
+use crate::backfill::BackfillLimits;
+use crate::error::{Error, ErrorKind};
 use crate::limits::{HEADER_VALUE_BYTES_MAX, HEADERS_MAX, PAYLOAD_BYTES_MAX};
 use crate::message::NewMessage;
 use crate::name::{GroupName, Owner, TopicName};
@@ -164,6 +165,46 @@ pub async fn times_beyond_the_limit_are_refused(case: &Case) {
     }
     case.advance_ms(300_000);
     assert_eq!(scene.claim_one("b", 1).await.attempt, 2);
+}
+
+/// What is outside of its bounds is refused in the same words by every engine, and a step that asks for too much takes what one
+/// transaction may.
+pub async fn bounds_hold_on_every_engine(case: &Case) {
+    let scene = case.queue().await;
+    let (store, topic_id, name) = (&scene.store, scene.subscription.topic.topic_id, group("workers"));
+    let (nothing, for_ever) = (std::time::Duration::ZERO, std::time::Duration::MAX);
+    let no_backfill = BackfillLimits { messages_max: 0, ..BackfillLimits::default() };
+    let no_rate = BackfillLimits { rate_max: 0, ..BackfillLimits::default() };
+    let refused = |answer: Result<(), Error>| failed(answer, ErrorKind::InvalidInput).to_string();
+    for (text, answer) in [
+        ("invalid messages_max: must be above zero", store.track(topic_id, 0).await.map(drop)),
+        ("invalid messages_max: must be above zero", store.clean(topic_id, 0).await.map(drop)),
+        ("invalid messages_max: must be above zero", store.step_backfill(&owner("a"), 0).await.map(drop)),
+        (
+            "invalid backfill limits: messages_max and rate_max must be above zero",
+            store.backfill(&scene.topic, &name, &no_backfill).await.map(drop),
+        ),
+        (
+            "invalid backfill limits: messages_max and rate_max must be above zero",
+            store.backfill(&scene.topic, &name, &no_rate).await.map(drop),
+        ),
+        ("invalid topics: a waiter waits for at least one", store.arm(&[]).await.map(drop)),
+        ("invalid term: must be above zero", store.elect(&owner("a"), nothing).await.map(drop)),
+        ("invalid term: longer than 366 days", store.elect(&owner("a"), for_ever).await.map(drop)),
+        ("invalid older_than: longer than 100 years", store.clean_subscriptions(for_ever).await.map(drop)),
+        ("invalid older_than: longer than 100 years", store.stuck(&scene.topic, for_ever).await.map(drop)),
+        (
+            "invalid older_than: longer than 100 years",
+            store.force_complete(&scene.topic, for_ever, true).await.map(drop),
+        ),
+        ("invalid job: must not be empty", store.cron_last("", case.now()).await.map(drop)),
+    ] {
+        assert_eq!(refused(answer), text);
+    }
+    store.track(topic_id, u32::MAX).await.unwrap();
+    store.clean(topic_id, u32::MAX).await.unwrap();
+    assert_eq!(store.step_backfill(&owner("a"), u32::MAX).await.unwrap(), None);
+    assert!(store.elect(&owner("a"), std::time::Duration::from_secs(1)).await.unwrap());
 }
 
 /// Created as a queue if the store was opened so.

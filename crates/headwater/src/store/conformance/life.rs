@@ -119,7 +119,7 @@ impl Scene {
 
     /// One step of cleanup, after a round of upkeep: an engine may advance its head only when somebody looks.
     pub(super) async fn clean(&self, messages_max: u32) -> CleanStep {
-        self.store.maintain().await.expect("upkeep runs");
+        self.store.advance_heads().await.expect("upkeep runs");
         let step = self.store.clean(self.subscription.topic.topic_id, messages_max).await;
         let step = step.expect("cleanup runs");
         assert!(step.removed <= u64::from(messages_max), "{step:?} is more than {messages_max}");
@@ -153,7 +153,7 @@ impl Scene {
 
     /// One step of tracking.
     pub(super) async fn track(&self, messages_max: u32) -> TrackStep {
-        self.store.maintain().await.expect("upkeep runs");
+        self.store.advance_heads().await.expect("upkeep runs");
         let step = self.store.track(self.subscription.topic.topic_id, messages_max).await;
         step.expect("tracking runs")
     }
@@ -243,7 +243,7 @@ impl Unread {
     /// Cleans until nothing is left to do; gives how many messages went.
     pub(super) async fn clean_all(&self) -> u64 {
         let topic_id = self.store.topic(&self.name).await.expect("the topic is there").topic_id;
-        self.store.maintain().await.expect("upkeep runs");
+        self.store.advance_heads().await.expect("upkeep runs");
         let mut removed = 0;
         for _ in 0..STEPS_MAX {
             let tracked = self.store.track(topic_id, 1_000).await.expect("tracking runs");

@@ -40,6 +40,8 @@ macro_rules! conformance_life_cases {
                 a_changed_state_wakes_a_waiter,
                 a_pause_among_claims_is_a_clean_cut,
                 unknown_groups_and_topics_are_named,
+                a_refused_state_is_worded_alike,
+                a_refused_change_is_worded_alike,
             ]
         );
         $crate::conformance_group!(

@@ -171,7 +171,7 @@ pub async fn the_doctor_finds_nothing_in_a_used_store(case: &Case) {
     assert_eq!(scene.store.doctor().await.unwrap(), []);
     case.advance_ms(400_000);
     scene.claim("b", 3).await;
-    scene.store.maintain().await.unwrap();
+    scene.store.advance_heads().await.unwrap();
     assert_eq!(scene.store.doctor().await.unwrap(), []);
     assert_eq!(scene.fetch(&first).await.len() as u64, range(1, 5).span());
 }

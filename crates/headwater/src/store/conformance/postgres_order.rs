@@ -133,7 +133,7 @@ pub async fn a_savepoint_does_not_hide_an_open_publisher(case: &Case) {
     open.run("ROLLBACK TO a").await;
     other.publish(3).await;
     assert_eq!(numbers_until(&scene, 1).await.0, [3]);
-    scene.store.maintain().await.unwrap();
+    scene.store.advance_heads().await.unwrap();
     nothing_comes(&scene, 2 * PATIENCE).await;
     open.publish(4).await;
     open.commit().await;
@@ -200,7 +200,7 @@ pub async fn an_early_transaction_id_with_a_late_publish_skips_nothing(case: &Ca
         let until = Instant::now() + 4 * PATIENCE;
         while Instant::now() < until {
             got.extend(super::case::offsets_of(&scene.drain("reader").await));
-            scene.store.maintain().await.unwrap();
+            scene.store.advance_heads().await.unwrap();
             pause().await;
         }
         assert_eq!(got, if patience == LONG { vec![] } else { vec![h_offset] });

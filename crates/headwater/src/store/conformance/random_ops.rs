@@ -81,7 +81,7 @@ impl<'a> Play<'a> {
             94..96 => self.subscribe().await,
             96..98 => self.restart().await,
             _ => {
-                self.scene.store.maintain().await.expect("upkeep runs");
+                self.scene.store.advance_heads().await.expect("upkeep runs");
             }
         }
     }
@@ -241,7 +241,7 @@ impl<'a> Play<'a> {
             return;
         }
         // So that every delayed message is on one side of now or the other.
-        self.scene.store.maintain().await.expect("upkeep runs");
+        self.scene.store.advance_heads().await.expect("upkeep runs");
         let name = format!("group-{}", self.groups.len());
         let (start, expected) = match self.rng.below(3) {
             0 => (Start::Beginning, Some(1)),

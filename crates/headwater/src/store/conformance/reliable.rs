@@ -1,11 +1,21 @@
-//! The list of cases about what is built on claims and settlements: handling in the store's transaction, dead
-//! letters, ticks of periodic jobs; and about steps of the clock under all of that.
+//! The list of cases about what is built on claims and settlements: several processes, handling in the store's transaction,
+//! dead letters, ticks of periodic jobs; and about steps of the clock under all of that.
 
 /// Makes one test of every case about exactly-once effects, dead letters and ticks. Part of [`conformance_cases`](crate::conformance_cases).
 #[doc(hidden)]
 #[macro_export]
 macro_rules! conformance_reliable_cases {
     ($make:path) => {
+        $crate::conformance_group!(
+            $make,
+            processes,
+            [
+                several_processes_share_one_store,
+                what_a_killed_process_published_is_there,
+                a_killed_consumers_lease_moves_on,
+                what_killed_processes_handled_has_its_effect_once,
+            ]
+        );
         $crate::conformance_group!(
             $make,
             transaction,

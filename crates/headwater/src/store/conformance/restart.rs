@@ -145,8 +145,13 @@ pub async fn a_closed_store_says_so(case: &Case) {
     failed(store.depart(&owner("a")).await, closed);
     let wants = vec![crate::store::Want::new(scene.subscription.subscription_id, 1)];
     failed(store.claim(&ClaimRequest { owner: owner("a"), wants }).await, closed);
-    failed(store.maintain().await, closed);
-    failed(store.doctor().await, closed);
+    failed(store.advance_heads().await, closed);
+    failed(store.arm(&[scene.subscription.topic.topic_id]).await, closed);
+    failed(store.publish(&scene.topic, &[]).await, closed);
+    failed(store.pause(&scene.topic, &group("workers")).await, closed);
+    failed(store.keep_partitions(scene.subscription.topic.topic_id).await, closed);
+    let error = failed(store.doctor().await, closed);
+    assert!(error.to_string().starts_with("store closed: "), "{error}");
     store.close().await.unwrap();
     assert_eq!(scene.through(&case.open().await).drain("a").await.len(), 1);
 }

@@ -2,17 +2,19 @@
 
 use std::time::Duration;
 
-use super::case::{Case, DEADLINE, Scene, bury, failed, group, offsets_of, retry, topic};
+use super::case::{Case, DEADLINE, Scene, bury, failed, group, offsets_of, owner, retry, topic};
 use super::heartbeat::at_rest;
-use super::life::{TIMEOUT, lively};
+use super::life::{TIMEOUT, counted, lively};
 use super::wake::arm;
+use crate::backfill::BackfillLimits;
 use crate::error::{ErrorKind, Result};
 use crate::limits::SAFETY_POLL;
+use crate::message::{NewMessage, Offset};
 use crate::name::{GroupName, TopicName};
 use crate::settle::{Outcome, Settlement};
 use crate::store::{Signal, Store};
-use crate::subscription::{Start, SubscriptionState, Transition};
-use crate::topic::TopicSettings;
+use crate::subscription::{DeliveryPolicy, Start, SubscriptionId, SubscriptionState, Transition};
+use crate::topic::{Partition, Semantics, Storage, TopicSettings, Tracking};
 
 /// What an operator does with the state of a group.
 const BY_OPERATORS: [Transition; 3] = [Transition::Pause, Transition::Resume, Transition::Cancel];
@@ -103,7 +105,7 @@ pub async fn a_pause_stops_hand_outs_and_loses_nothing(case: &Case) {
     // Not even what ran out meanwhile.
     case.advance(Duration::from_secs(301));
     elsewhere.claim_nothing("a", 10).await;
-    scene.store.maintain().await.unwrap();
+    scene.store.advance_heads().await.unwrap();
     let status = scene.status().await;
     assert_eq!((status.state, status.lag), (SubscriptionState::Paused, 7));
     scene.resume().await;
@@ -358,4 +360,98 @@ pub async fn unknown_groups_and_topics_are_named(case: &Case) {
     failed(scene.store.seek(&scene.topic, &nobody, Start::Now, false).await, ErrorKind::NoSuchSubscription);
     failed(scene.store.policy(&scene.topic, &nobody).await, ErrorKind::NoSuchSubscription);
     assert_eq!(scene.state().await, SubscriptionState::Active);
+}
+
+/// What a refusal says.
+fn said<T: std::fmt::Debug>(answer: Result<T>) -> String {
+    answer.expect_err("it is refused").to_string()
+}
+
+/// What is refused for the state of a group is refused in the same words on every engine.
+pub async fn a_refused_state_is_worded_alike(case: &Case) {
+    let scene = case.scene(lively()).await;
+    let (store, topic, name) = (&scene.store, &scene.topic, &scene.subscription.group);
+    let state = |state: &str, act: &str, needs: &str| {
+        let of = "invalid transition: topic orders, group workers is";
+        format!("{of} {state}; {act} needs {needs}; nothing was changed")
+    };
+    let backfill = |state: &str, act: &str, needs: &str| {
+        let of = "invalid transition: the backfill of topic orders, group workers is";
+        format!("{of} {state}; {act} needs {needs}; nothing was changed")
+    };
+    assert_eq!(said(store.resume(topic, name).await), state("active", "resume", "paused"));
+    assert_eq!(said(store.remove(topic, name).await), state("active", "remove", "cancelled"));
+    let needs = "not_started or in_progress";
+    assert_eq!(said(store.cancel_backfill(topic, name).await), backfill("missing", "cancel_backfill", needs));
+    scene.publish(3).await;
+    let limits = BackfillLimits::default();
+    store.backfill(topic, name, &limits).await.unwrap();
+    assert_eq!(
+        said(store.backfill(topic, name, &limits).await),
+        "a backfill is under way: topic orders, group workers; wait for it or cancel it"
+    );
+    assert_eq!(
+        said(store.resume_backfill(topic, name).await),
+        backfill("in_progress", "resume_backfill", "cancelled or failed")
+    );
+    store.cancel_backfill(topic, name).await.unwrap();
+    scene.let_die(case).await;
+    let dead = "invalid transition: topic orders, group workers is dead; a backfill needs active or paused; nothing was changed";
+    assert_eq!(said(store.backfill(topic, name, &limits).await), dead);
+    assert_eq!(said(store.resume_backfill(topic, name).await), dead);
+    scene.cancel().await;
+    let alive = "active or paused or dead";
+    assert_eq!(said(store.pause(topic, name).await), state("cancelled", "pause", "active"));
+    assert_eq!(said(store.cancel(topic, name).await), state("cancelled", "cancel", alive));
+    assert_eq!(said(store.resurrect(topic, name, None).await), state("cancelled", "resurrect", "dead"));
+    assert_eq!(said(store.seek(topic, name, Start::Now, false).await), state("cancelled", "seek", alive));
+    let policy = DeliveryPolicy::default();
+    assert_eq!(said(store.set_policy(topic, name, &policy).await), state("cancelled", "set_policy", alive));
+    assert_eq!(said(store.redrive(&scene.letters()).await), state("cancelled", "redrive", alive));
+}
+
+/// So is what is refused for what is stored.
+pub async fn a_refused_change_is_worded_alike(case: &Case) {
+    let scene = case.scene(counted()).await;
+    let (store, topic, name) = (&scene.store, &scene.topic, &scene.subscription.group);
+    scene.publish(3).await;
+    scene.track_all().await;
+    let other = scene.subscribe("others", Start::Now).await;
+    for (text, altered) in [
+        (
+            "invalid semantics: topic orders has the groups others, workers; a queue has one: cancel the others first",
+            TopicSettings { semantics: Semantics::Queue, ..counted() },
+        ),
+        (
+            "invalid storage: topic orders has messages; storage changes only while it has none",
+            TopicSettings { storage: Storage::Dedicated(Partition::None), ..counted() },
+        ),
+    ] {
+        assert_eq!(said(store.alter_topic(topic, &altered).await), text);
+    }
+    let beyond = "invalid start offset: 99 is beyond the end, 3 is the last offset taken: start at now for what comes next";
+    assert_eq!(said(store.seek(topic, name, Start::Offset(Offset(99)), true).await), beyond);
+    assert_eq!(said(store.subscribe(topic, &group("late"), Start::Offset(Offset(99))).await), beyond);
+    let far = NewMessage::new("far").deliver_at(case.now() + Duration::from_secs(367 * 24 * 3600));
+    assert_eq!(said(store.publish(topic, &[far]).await), "invalid deliver_at: more than 366 days from now");
+    let large = NewMessage::new(vec![0; 1024 * 1024 + 1]);
+    assert_eq!(
+        said(store.publish(topic, &[large]).await),
+        "payload too large: 1048577 bytes, topic orders allows 1048576; raise its payload_bytes_max or store the payload elsewhere"
+    );
+    let want = crate::store::Want::new(SubscriptionId(999), 1);
+    let request = crate::store::ClaimRequest { owner: owner("a"), wants: vec![want] };
+    assert_eq!(said(store.claim(&request).await), "no such subscription: 999; subscribe the group first");
+    other.cancel().await;
+    scene.cancel().await;
+    assert_eq!(
+        said(store.remove(topic, name).await),
+        "invalid transition: topic orders, group workers is cancelled and not yet released from the records; maintenance releases it; nothing was changed"
+    );
+    let watermark = TopicSettings { tracking: Tracking::OffsetWatermark, ..counted() };
+    store.alter_topic(topic, &watermark).await.unwrap();
+    assert_eq!(
+        said(store.alter_topic(topic, &counted()).await),
+        "a change of tracking is under way: topic orders becomes offset_watermark; wait until it is done, see `headwater topic show`"
+    );
 }

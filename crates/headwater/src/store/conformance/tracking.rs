@@ -29,7 +29,7 @@ pub async fn a_record_shows_required_and_completed_groups(case: &Case) {
     let scene = case.scene(counted()).await;
     let second = scene.subscribe("second", Start::Beginning).await;
     scene.publish(3).await;
-    scene.store.maintain().await.unwrap();
+    scene.store.advance_heads().await.unwrap();
     let both = ["second", "workers"];
     assert_eq!(record(&scene, 1).await, says(&both, &[], false), "shown as it will be");
     assert_eq!(scene.track_all().await.recorded, 3);
@@ -290,7 +290,7 @@ pub async fn trackers_at_once_count_once(case: &Case) {
     let second = scene.subscribe("second", Start::Beginning).await;
     scene.publish(60).await;
     // A claim that meets somebody who is advancing the head comes back: it is advanced before they race.
-    scene.store.maintain().await.unwrap();
+    scene.store.advance_heads().await.unwrap();
     let stores = [scene.clone(), scene.through(&case.open().await)];
     let trackers: Vec<_> = (0..4)
         .map(|n| {

@@ -182,9 +182,9 @@ pub async fn upkeep_forgets_old_entries(case: &Case) {
     let lease = scene.claim_one("a", 1).await;
     handle(&scene, &lease, "mailer", done()).await.unwrap();
     case.advance(INBOX_RETENTION - Duration::from_millis(1));
-    assert_eq!(scene.store.maintain().await.unwrap().inbox_forgotten, 0);
+    assert_eq!(scene.store.advance_heads().await.unwrap().inbox_forgotten, 0);
     case.advance_ms(1);
-    assert_eq!(scene.store.maintain().await.unwrap().inbox_forgotten, 1);
+    assert_eq!(scene.store.advance_heads().await.unwrap().inbox_forgotten, 1);
     scene.publish_all(&[again]).await;
     let lease = scene.claim_one("a", 1).await;
     handle(&scene, &lease, "mailer", done()).await.unwrap();

@@ -13,12 +13,11 @@ use crate::limits::{ADVANCE_ROWS_MAX, GAPS_NOTED_MAX, PARKED_PER_LANE_MAX};
 use crate::message::Offset;
 use crate::name::Owner;
 use crate::settle::{Outcome, Settlement};
-use crate::store::Store;
+use crate::store::Delivery;
 use crate::subscription::{SubscriptionId, SubscriptionState};
 use crate::topic::TopicId;
 
 pub(super) async fn claim(store: &PostgresStore, request: &ClaimRequest) -> Result<Claimed> {
-    request.validate()?;
     if request.wants.is_empty() {
         return Ok(Claimed::default());
     }

@@ -5,16 +5,16 @@ use std::time::Duration;
 use tokio_postgres::Row;
 
 use super::PostgresStore;
+use super::advance_heads::{advance, batch};
 use super::detect::name_of;
 use super::freshen::freshen_aside;
 use super::log;
-use super::maintain::{advance, batch};
 use super::time::{count, millis, stored};
 use crate::error::Result;
 use crate::limits::{INBOX_FORGET_MAX, INBOX_RETENTION};
 use crate::message::Offset;
 use crate::name::GroupName;
-use crate::store::upkeep::warn_missed;
+use crate::store::maintenance::warn_missed;
 use crate::store::{CleanStep, SubscriptionStep};
 use crate::subscription::MissedMessages;
 use crate::topic::TopicId;

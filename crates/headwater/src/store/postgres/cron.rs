@@ -8,9 +8,9 @@ use super::publish::Columns;
 use super::time::{holdable, stored};
 use crate::error::{ErrorKind, Result};
 use crate::limits::PAYLOAD_BYTES_DEFAULT;
-use crate::message::{NewMessage, Published, validate_batch};
+use crate::message::{NewMessage, Published};
 use crate::name::TopicName;
-use crate::store::Store;
+use crate::store::Admin;
 use crate::topic::{TopicId, TopicSettings};
 
 pub(super) async fn last(store: &PostgresStore, job: &str, first: Timestamp) -> Result<Timestamp> {
@@ -28,7 +28,6 @@ pub(super) async fn fire(
     topic: &TopicName,
     message: &NewMessage,
 ) -> Result<Option<Published>> {
-    validate_batch(std::slice::from_ref(message))?;
     match fire_once(store, job, tick, topic, message).await {
         // A message that the new topic would refuse must not leave the topic behind.
         Err(error)

@@ -21,7 +21,6 @@ pub(super) async fn list(
     selection: &DeadLetterSelection,
     limit: u32,
 ) -> Result<Vec<DeadLetter>> {
-    selection.validate()?;
     let times = Times::of(selection);
     let limit = i64::from(limit);
     let mut params = selected(selection, &times);
@@ -33,7 +32,6 @@ pub(super) async fn list(
 
 /// Page by page, each in a transaction of its own: however many there are, nobody waits for long.
 pub(super) async fn redrive(store: &PostgresStore, selection: &DeadLetterSelection) -> Result<Redriven> {
-    selection.validate()?;
     let subscription_id = selection.subscription_id.0;
     let lanes = store
         .connections
@@ -51,12 +49,14 @@ pub(super) async fn redrive(store: &PostgresStore, selection: &DeadLetterSelecti
             (lanes > 0).then(|| i32::from(lane_of(letter.key.as_deref(), letter.message_id, lanes)))
         };
         let of_lanes: Vec<Option<i32>> = there.iter().map(lane).collect();
-        let before = done.redriven.cast_signed();
-        let params: [&(dyn ToSql + Sync); 7] = [
+        done.gone += (page.len() - there.len()) as u64;
+        let (before, gone) = (done.redriven.cast_signed(), done.gone.cast_signed());
+        let params: [&(dyn ToSql + Sync); 8] = [
             &subscription_id,
             &ids,
             &of_lanes,
             &before,
+            &gone,
             &pages.is_last,
             &store.actor,
             &store.clock.injected(),
@@ -64,7 +64,6 @@ pub(super) async fn redrive(store: &PostgresStore, selection: &DeadLetterSelecti
         let rows =
             store.connections.query("redriving dead letters", &store.statements.redrive, &params).await?;
         let redriven = count(&rows[0], "redriven")?;
-        done.gone += (page.len() - there.len()) as u64;
         done.redriven += redriven;
         if redriven > 0 {
             store.hub.wake(TopicId(stored(&rows[0], "topic_id")?));
@@ -76,7 +75,6 @@ pub(super) async fn redrive(store: &PostgresStore, selection: &DeadLetterSelecti
 }
 
 pub(super) async fn purge(store: &PostgresStore, selection: &DeadLetterSelection) -> Result<u64> {
-    selection.validate()?;
     let mut purged: u64 = 0;
     let mut pages = Pages::new(store, selection);
     loop {

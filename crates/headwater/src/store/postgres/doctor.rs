@@ -97,9 +97,8 @@ pub(super) async fn doctor(store: &PostgresStore) -> Result<Vec<Finding>> {
 
 impl PostgresStore {
     /// Settings of the server under which less survives a crash than is promised. They are no fault of the store, and
-    /// so no findings of [`Store::doctor`](crate::store::Store::doctor).
+    /// so no findings of [`Admin::doctor`](crate::store::Admin::doctor).
     pub async fn durability(&self) -> Result<Vec<Finding>> {
-        self.check_open()?;
         let sql = &self.statements.doctor_durability;
         let rows = self.connections.query("examining the server's settings", sql, &[]).await?;
         rows.iter().map(finding).collect()

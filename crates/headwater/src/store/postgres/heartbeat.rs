@@ -9,7 +9,6 @@ use super::clock::{self, On};
 use super::status::missed_of;
 use super::time::{count, millis, stored};
 use crate::error::Result;
-use crate::lease::check_silent_for;
 use crate::name::Owner;
 use crate::store::{Heartbeat, Served, Signal};
 use crate::subscription::{Activity, SubscriptionState};
@@ -25,8 +24,7 @@ pub(super) async fn heartbeat(
     silent_for: Option<Duration>,
     served: &[Served],
 ) -> Result<Heartbeat> {
-    if let Some(silent_for) = silent_for {
-        check_silent_for(silent_for)?;
+    if silent_for.is_some() {
         // Before other owners are judged by it.
         clock::look(store, On::Leases).await?;
     }

@@ -1,8 +1,8 @@
 //! Partitions of dedicated topics: see `schema/functions/log/partitions.sql`.
 
 use super::PostgresStore;
+use super::advance_heads::advance;
 use super::clean::{elapse, missed_of};
-use super::maintain::advance;
 use super::time::{count, stored};
 use crate::error::Result;
 use crate::store::PartitionStep;

@@ -9,7 +9,7 @@ use super::time::stored;
 use super::{PostgresStore, topic};
 use crate::error::{Error, Result};
 use crate::name::{GroupName, TopicName};
-use crate::subscription::{DeliveryPolicy, SubscriptionId};
+use crate::subscription::{DeliveryPolicy, SubscriptionId, refused_cancelled};
 use crate::topic::TopicSettings;
 
 pub(super) async fn set(
@@ -29,7 +29,7 @@ pub(super) async fn set(
         )
         .await?;
     match stored::<_, &str>(&rows[0], "state")? {
-        "cancelled" => Err(Error::no_such_subscription(name.as_str(), group.as_str())),
+        "cancelled" => Err(refused_cancelled("set_policy", name.as_str(), group.as_str())),
         _ => Ok(()),
     }
 }

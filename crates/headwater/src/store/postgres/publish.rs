@@ -14,7 +14,7 @@ use crate::limits::PAYLOAD_BYTES_DEFAULT;
 use crate::message::{NewMessage, Offset, Published, validate_batch};
 use crate::name::TopicName;
 use crate::namespace::Namespace;
-use crate::store::Store;
+use crate::store::Admin;
 use crate::topic::{TopicId, TopicSettings};
 
 const PUBLISH: &str = super::statements::sql!(publish);
@@ -28,11 +28,7 @@ pub async fn publish<C: GenericClient + Sync>(
     topic: &TopicName,
     messages: &[NewMessage],
 ) -> Result<Vec<Published>> {
-    validate_batch(messages)?;
-    if messages.is_empty() {
-        return Ok(Vec::new());
-    }
-    let columns = Columns::of(messages, None, false);
+    let Some(columns) = Columns::in_transaction(messages, None, false)? else { return Ok(Vec::new()) };
     let row = transaction
         .query_one(&in_namespace(PUBLISH, namespace), &columns.params(&topic.as_str()))
         .await
@@ -46,10 +42,6 @@ pub(super) async fn publish_now(
     topic: &TopicName,
     messages: &[NewMessage],
 ) -> Result<Vec<Published>> {
-    validate_batch(messages)?;
-    if messages.is_empty() {
-        return Ok(Vec::new());
-    }
     let mut columns = Columns::of(messages, store.clock.injected(), true);
     match publish_columns(store, topic, &mut columns).await {
         Err(error) if error.kind() == ErrorKind::NoSuchTopic && store.auto_create => {
@@ -106,6 +98,17 @@ pub(super) struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
+    /// Of a publish in a transaction of the caller's own, which does not come by way of [`crate::store::Checked`]. `None` if there is
+    /// nothing to publish.
+    pub(super) fn in_transaction(
+        messages: &'a [NewMessage],
+        now: Option<Timestamp>,
+        own: bool,
+    ) -> Result<Option<Self>> {
+        validate_batch(messages)?;
+        Ok((!messages.is_empty()).then(|| Self::of(messages, now, own)))
+    }
+
     pub(super) fn of(messages: &'a [NewMessage], now: Option<Timestamp>, own: bool) -> Self {
         Columns {
             message_ids: messages

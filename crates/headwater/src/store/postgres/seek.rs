@@ -8,8 +8,7 @@ use super::status::counted;
 use super::subscribe::{catch_up, words};
 use super::time::{millis, stored};
 use super::{PostgresStore, topic};
-use crate::error::{Error, Result};
-use crate::limits::RETENTION_MAX;
+use crate::error::Result;
 use crate::message::Offset;
 use crate::name::{GroupName, TopicName};
 use crate::store::{ForceCompleted, Moved, Stuck};
@@ -62,7 +61,6 @@ pub(super) async fn force_complete(
     older_than: Duration,
     dry_run: bool,
 ) -> Result<Vec<ForceCompleted>> {
-    check_age(older_than)?;
     let rows = store
         .connections
         .query(
@@ -86,7 +84,6 @@ pub(super) async fn stuck(
     name: &TopicName,
     older_than: Duration,
 ) -> Result<Vec<Stuck>> {
-    check_age(older_than)?;
     let topic = topic::get(store, name).await?;
     let rows = store
         .connections
@@ -104,11 +101,4 @@ pub(super) async fn stuck(
         })
     };
     rows.iter().map(stuck).collect()
-}
-
-fn check_age(older_than: Duration) -> Result<()> {
-    if older_than > RETENTION_MAX {
-        return Err(Error::invalid("older_than", "longer than 100 years"));
-    }
-    Ok(())
 }

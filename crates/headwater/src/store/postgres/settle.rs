@@ -13,7 +13,6 @@ use super::time::millis;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::{LeaseId, LeaseToken, OffsetRange};
 use crate::lease_thread::LeaseThread;
-use crate::limits::DELAY_MAX;
 use crate::settle::{Outcome, Parts, Settlement};
 use crate::topic::TopicId;
 
@@ -54,10 +53,6 @@ async fn settle_once(store: &PostgresStore, on: On, settlements: &[Settlement]) 
 
 /// The inner result is the settlement's own; the outer one is the store's.
 async fn settle_one(store: &PostgresStore, on: On, settlement: &Settlement) -> Result<Result<()>> {
-    let settlement = match settlement.clone().normalized() {
-        Ok(settlement) => settlement,
-        Err(error) => return Ok(Err(error)),
-    };
     let held = match &settlement.parts {
         Parts::AckAll => ack_all(store, on, &[&settlement.lease]).await?.contains(&settlement.lease.token.0),
         Parts::Each(parts) if reaches_the_end(parts) => false,
@@ -215,9 +210,6 @@ pub(super) async fn extend(
     leases: &[LeaseId],
     lease: Duration,
 ) -> Result<Vec<Result<()>>> {
-    if lease > DELAY_MAX {
-        return Err(Error::invalid("lease", "longer than 366 days"));
-    }
     let moved_ms = store.guard.moved_ms();
     let mut held = extend_once(store, leases, lease).await?;
     if leases.iter().any(|id| !held.contains(&id.token.0))

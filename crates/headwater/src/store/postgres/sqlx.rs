@@ -7,7 +7,7 @@ use super::fault::{is_moved_partition, kind_of_code};
 use super::publish::Columns;
 use super::statements::in_namespace;
 use crate::error::{Error, ErrorKind, Result};
-use crate::message::{NewMessage, Published, validate_batch};
+use crate::message::{NewMessage, Published};
 use crate::name::TopicName;
 use crate::namespace::Namespace;
 
@@ -19,11 +19,7 @@ pub async fn publish(
     topic: &TopicName,
     messages: &[NewMessage],
 ) -> Result<Vec<Published>> {
-    validate_batch(messages)?;
-    if messages.is_empty() {
-        return Ok(Vec::new());
-    }
-    let columns = Columns::of(messages, None, false);
+    let Some(columns) = Columns::in_transaction(messages, None, false)? else { return Ok(Vec::new()) };
     let sql = in_namespace(super::statements::sql!(publish), namespace);
     let arguments = bind(topic, &columns).map_err(|error| Error::invalid("message", error))?;
     let row = ::sqlx::query_with(::sqlx::AssertSqlSafe(sql), arguments)

@@ -6,12 +6,12 @@ use tokio_postgres::types::ToSql;
 use super::PostgresStore;
 use super::status::{counted, missed_of};
 use super::time::stored;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::limits::DEAD_LETTERS_PER_STEP;
 use crate::message::Offset;
 use crate::name::{GroupName, TopicName};
 use crate::store::Resurrected;
-use crate::subscription::{SubscriptionState, Transition};
+use crate::subscription::{SubscriptionState, Transition, refused_removal};
 use crate::topic::TopicId;
 
 /// Pauses, resumes or cancels: one statement, which changes nothing from a state that the transition does not start from.
@@ -70,16 +70,7 @@ pub(super) async fn remove(store: &PostgresStore, topic: &TopicName, group: &Gro
         // Another call, or maintenance, removed it meanwhile.
         return Ok(());
     };
-    let why = match SubscriptionState::parse(state)? {
-        SubscriptionState::Cancelled => {
-            "is cancelled and not yet released from the records; run maintenance and try again".to_owned()
-        }
-        state => format!("is {state}; remove needs cancelled"),
-    };
-    Err(Error::new(
-        ErrorKind::InvalidTransition,
-        format!("invalid transition: topic {topic}, group {group} {why}; nothing was changed"),
-    ))
+    Err(refused_removal(topic.as_str(), group.as_str(), SubscriptionState::parse(state)?))
 }
 
 /// Deletes the dead letters of what was cancelled under the group's name; how many there were.

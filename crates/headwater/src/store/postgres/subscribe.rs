@@ -7,7 +7,7 @@ use super::{PostgresStore, policy, topic};
 use crate::error::{ErrorKind, Result};
 use crate::limits::{FLAPPING_WINDOW, GAPS_NOTED_MAX};
 use crate::name::{GroupName, TopicName};
-use crate::store::Store;
+use crate::store::Admin;
 use crate::subscription::{Start, Subscription, SubscriptionId};
 use crate::topic::{TopicId, TopicSettings};
 

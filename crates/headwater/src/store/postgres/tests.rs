@@ -13,7 +13,7 @@ use crate::lease::{ClaimRequest, Want};
 use crate::name::{GroupName, Owner, TopicName};
 use crate::namespace::Namespace;
 use crate::settle::Settlement;
-use crate::store::{Lifecycle, OpenOptions, Store};
+use crate::store::{Admin, Delivery, Maintenance, OpenOptions};
 use crate::subscription::{Start, Subscription};
 use crate::topic::TopicSettings;
 use crate::{ErrorKind, NewMessage};
@@ -319,7 +319,7 @@ async fn an_open_duplicate_does_not_hold_up_due_messages() {
     let duplicate = scene.sql("BEGIN; SELECT {schema}.publish('orders', '1', dedup_key => 'd')");
     open.batch_execute(&duplicate).await.unwrap();
     clock.advance(Duration::from_secs(60));
-    let round = tokio::time::timeout(Duration::from_secs(10), store.maintain()).await;
+    let round = tokio::time::timeout(Duration::from_secs(10), store.advance_heads()).await;
     assert_eq!(round.expect("it does not wait for the open transaction").unwrap().promoted, 1);
     open.batch_execute("ROLLBACK").await.unwrap();
     scene.drop().await;

@@ -22,7 +22,6 @@ pub(super) async fn create(
     name: &TopicName,
     settings: &TopicSettings,
 ) -> Result<Topic> {
-    settings.validate()?;
     let params: [&(dyn ToSql + Sync); 3] = [&name.as_str(), &Json(settings), &store.clock.injected()];
     save(store, &format!("creating topic {name}"), &store.statements.topic_create, &params).await?;
     let topic = get(store, name).await?;
@@ -37,7 +36,6 @@ pub(super) async fn alter(
     name: &TopicName,
     settings: &TopicSettings,
 ) -> Result<Topic> {
-    settings.validate()?;
     let params: [&(dyn ToSql + Sync); 4] =
         [&name.as_str(), &Json(settings), &store.actor, &store.clock.injected()];
     save(store, &format!("changing topic {name}"), &store.statements.alter_topic, &params).await?;

@@ -18,12 +18,10 @@ mod step;
 #[async_trait]
 impl Tracking for PostgresStore {
     async fn track(&self, topic: TopicId, messages_max: u32) -> Result<TrackStep> {
-        self.check_open()?;
         step::track(self, topic, messages_max).await
     }
 
     async fn records(&self, topic: &TopicName, range: OffsetRange) -> Result<Vec<Record>> {
-        self.check_open()?;
         records::list(self, topic, range).await
     }
 
@@ -33,27 +31,22 @@ impl Tracking for PostgresStore {
         group: &GroupName,
         limits: &BackfillLimits,
     ) -> Result<Backfill> {
-        self.check_open()?;
         backfill::start(self, topic, group, limits).await
     }
 
     async fn cancel_backfill(&self, topic: &TopicName, group: &GroupName) -> Result<Backfill> {
-        self.check_open()?;
         backfill::turn(self, topic, group, false).await
     }
 
     async fn resume_backfill(&self, topic: &TopicName, group: &GroupName) -> Result<Backfill> {
-        self.check_open()?;
         backfill::turn(self, topic, group, true).await
     }
 
     async fn backfills(&self) -> Result<Vec<Backfill>> {
-        self.check_open()?;
         backfill::list(self).await
     }
 
     async fn step_backfill(&self, worker: &Owner, messages_max: u32) -> Result<Option<BackfillStep>> {
-        self.check_open()?;
         backfill::step(self, worker, messages_max).await
     }
 }

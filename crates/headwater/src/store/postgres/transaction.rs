@@ -28,7 +28,7 @@ use super::time::stored;
 use super::{PostgresStore, fault};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
-use crate::message::{NewMessage, Published, validate_batch};
+use crate::message::{NewMessage, Published};
 use crate::name::{TopicName, check_name};
 use crate::settle::{Parts, Settlement};
 use crate::store::wake::Hub;
@@ -69,7 +69,6 @@ struct Shared {
 impl PostgresStore {
     /// Begins a transaction, READ COMMITTED and durable whatever the server's default is.
     pub async fn begin(&self) -> Result<PostgresTransaction> {
-        self.check_open()?;
         let shared = Shared {
             connection: Some(self.connections.get_for_transaction().await?),
             clean: AtomicBool::new(false),
@@ -106,11 +105,8 @@ impl fmt::Debug for PostgresTransaction {
 impl PostgresTransaction {
     /// Publishes inside this transaction: seen when it commits, and never if it does not. The topic must exist.
     pub async fn publish(&self, topic: &TopicName, messages: &[NewMessage]) -> Result<Vec<Published>> {
-        validate_batch(messages)?;
-        if messages.is_empty() {
-            return Ok(Vec::new());
-        }
-        let columns = Columns::of(messages, self.shared.clock.injected(), true);
+        let now = self.shared.clock.injected();
+        let Some(columns) = Columns::in_transaction(messages, now, true)? else { return Ok(Vec::new()) };
         let doing = format!("publishing to topic {topic}");
         let rows =
             self.query(&doing, &self.shared.statements.publish, &columns.params(&topic.as_str())).await?;

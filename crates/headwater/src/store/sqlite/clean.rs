@@ -43,7 +43,7 @@ pub(super) struct Pass {
     removed: u64,
 }
 
-/// Removes what retention allows: see [`crate::store::Upkeep::clean`]. Answers with the topic's name too, for the log, and with
+/// Removes what retention allows: see [`crate::store::Maintenance::clean`]. Answers with the topic's name too, for the log, and with
 /// where the next step continues.
 ///
 /// A pass ends at the last message that may go. If it removed something while it passed over what has to stay, another

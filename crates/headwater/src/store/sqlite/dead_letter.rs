@@ -13,12 +13,12 @@ use super::fault::Attempt;
 use super::lanes::Lanes;
 use super::range::{DUE_NOW, Part, next_token};
 use super::work::{Kind, Work};
-use super::{SqliteStore, audit, decode, group, log, settle};
+use super::{SqliteStore, audit, decode, log, settle};
 use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
 use crate::error::Result;
 use crate::limits::DEAD_LETTERS_PER_STEP;
 use crate::message::{Offset, lane_of};
-use crate::subscription::{SubscriptionId, SubscriptionState};
+use crate::subscription::{SubscriptionId, SubscriptionState, refused_cancelled};
 use crate::topic::TopicId;
 
 /// The dead letters of a selection, oldest first.
@@ -55,7 +55,7 @@ pub(super) fn list(
 pub(super) async fn redrive(store: &SqliteStore, selection: &DeadLetterSelection) -> Result<Redriven> {
     for_each_page(store, selection, "redrive", |work, subscription, page, done: &mut Redriven| {
         if subscription.state == SubscriptionState::Cancelled {
-            return Err(group::cancelled(&subscription.topic, &subscription.group, "redrive").into());
+            return Err(refused_cancelled("redrive", &subscription.topic, &subscription.group).into());
         }
         done.gone += page.iter().filter(|letter| !letter.there).count() as u64;
         done.redriven += redrive_page(work, subscription, page)?;
@@ -84,7 +84,6 @@ async fn for_each_page<T: Clone + Default + Send + 'static>(
     act: &'static str,
     step: Step<T>,
 ) -> Result<T> {
-    selection.validate()?;
     let (mut place, mut done) = (Place::default(), T::default());
     loop {
         let began = Instant::now();

@@ -16,7 +16,7 @@ use crate::topic::TopicId;
 /// If the last look was longer ago, nobody was watching: everybody may look silent because nobody could speak.
 const WATCHING_MAX: Duration = Duration::from_secs(180);
 
-/// Looks once: see [`crate::store::Upkeep::detect_dead`].
+/// Looks once: see [`crate::store::Maintenance::detect_dead`].
 pub(super) fn detect_dead(work: &mut Work<'_>) -> Attempt<Detected> {
     let (connection, now_ms) = (work.connection, work.now_ms());
     let looked_at_ms: Option<i64> = connection

@@ -5,10 +5,10 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::fault::Attempt;
 use super::work::Work;
 use super::{decode, topic};
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::message::Offset;
 use crate::name::{GroupName, TopicName};
-use crate::subscription::{MissedMessages, SubscriptionState};
+use crate::subscription::{MissedMessages, SubscriptionState, refused_cancelled};
 use crate::topic::{Topic, TopicId};
 
 /// A subscription as found by its group's name.
@@ -54,18 +54,15 @@ pub(super) fn get_alive(
 ) -> Attempt<(Topic, Group)> {
     let (topic, found) = get(connection, name, group)?;
     if found.state == SubscriptionState::Cancelled {
-        return Err(cancelled(name.as_str(), group.as_str(), act).into());
+        return Err(refused_cancelled(act, name.as_str(), group.as_str()).into());
     }
     Ok((topic, found))
 }
 
-/// Why something cannot be done with a cancelled subscription.
-pub(super) fn cancelled(topic: &str, group: &str, act: &str) -> Error {
-    let text = format!(
-        "invalid transition: topic {topic}, group {group} is cancelled for good; {act} needs one that is not, \
-         subscribing makes a new one; nothing was changed"
-    );
-    Error::new(ErrorKind::InvalidTransition, text)
+/// How many leases of a subscription live.
+pub(super) fn leases(connection: &Connection, subscription_id: i32, now_ms: i64) -> Attempt<u64> {
+    let mut statement = connection.prepare_cached(super::sql!(seek.leases))?;
+    Ok(statement.query_row(params![subscription_id, now_ms], |row| decode::count(row, 0))?)
 }
 
 /// Three columns: how many messages were missed, the first and the last.

@@ -12,7 +12,6 @@ use super::fault::Attempt;
 use super::work::{Kind, Work};
 use super::{SqliteStore, decode, group, millis, resurrect, settle};
 use crate::error::Result;
-use crate::lease::check_silent_for;
 use crate::name::{GroupName, Owner};
 use crate::store::{Heartbeat, Served, Signal};
 use crate::subscription::SubscriptionState;
@@ -24,7 +23,6 @@ pub(super) async fn heartbeat(
     silent_for: Option<Duration>,
     served: &[Served],
 ) -> Result<Heartbeat> {
-    silent_for.map_or(Ok(()), check_silent_for)?;
     let (owner, served) = (owner.clone(), served.to_vec());
     // Losing one in a power cut costs nothing: the next says the same.
     store.write(Kind::Consume, move |work| note(work, &owner, silent_for, &served)).await

@@ -195,7 +195,7 @@ fn check(log: &Log, now_ms: i64, messages: &[NewMessage]) -> Result<()> {
             return Err(Error::payload_too_large(&log.name, message.payload.len(), log.payload_bytes_max));
         }
         if message.deliver_at.is_some_and(|at| at.as_millisecond() > latest_ms) {
-            return Err(Error::invalid("deliver_at", "more than 366 days ahead"));
+            return Err(Error::invalid("deliver_at", "more than 366 days from now"));
         }
     }
     Ok(())

@@ -23,7 +23,7 @@ const ACTIVITY_RETENTION: Duration = Duration::from_secs(24 * 3600);
 /// Rows that one step forgets at most.
 const ROWS_PER_STEP: u32 = 1_000;
 
-/// Runs all of it: see [`crate::store::Upkeep::clean_subscriptions`].
+/// Runs all of it: see [`crate::store::Maintenance::clean_subscriptions`].
 pub(super) async fn clean_subscriptions(
     store: &SqliteStore,
     older_than: Duration,

@@ -35,9 +35,7 @@ fn plan(
     let Extent { first, head, .. } = Extent::load(connection, topic)?;
     let to = subscribe::start_offset(connection, topic, to)?;
     let (_, standing) = Standing::one(connection, subscription_id)?;
-    let leases_lost = connection
-        .prepare_cached(super::sql!(seek.leases))?
-        .query_row(params![subscription_id, now_ms], |row| super::decode::count(row, 0))?;
+    let leases_lost = group::leases(connection, subscription_id, now_ms)?;
     let moved = Moved { from: Offset(standing.next), to: Offset(to), replayed: 0, skipped: 0, leases_lost };
     Ok(Plan { subscription_id, topic, first, head, standing, moved })
 }

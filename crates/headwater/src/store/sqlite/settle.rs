@@ -45,8 +45,9 @@ pub(super) fn release(work: &mut Work<'_>, token: LeaseToken, actor: &str) -> At
         .query_row([model.subscription_id], |row| {
             Ok((TopicId(row.get(0)?), decode::name(row, 3)?, row.get::<_, String>(4)?))
         })?;
-    let offsets: Vec<String> = held.iter().map(|part| part.range().to_string()).collect();
-    let detail = serde_json::json!({ "token": token.0, "owner": model.owner, "offsets": offsets });
+    let first = held.iter().map(|part| part.range().first.0).min();
+    let last = held.iter().map(|part| part.range().last.0).max();
+    let detail = serde_json::json!({ "token": token.0, "owner": model.owner, "first": first, "last": last });
     audit::note(work, actor, "release_lease", Some(&topic), Some(&group), &detail)?;
     stir(work, topic_id)
 }

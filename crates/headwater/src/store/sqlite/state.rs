@@ -1,13 +1,12 @@
 //! States of subscriptions, as operators change them: pause, resume, cancel, and the removal of a cancelled one.
 
-use rusqlite::{OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, params};
 
 use super::fault::Attempt;
 use super::work::Work;
 use super::{audit, decode, group, settle, topic, tracking};
-use crate::error::{Error, ErrorKind};
 use crate::name::{GroupName, TopicName};
-use crate::subscription::{SubscriptionState, Transition};
+use crate::subscription::{SubscriptionState, Transition, refused_removal};
 
 /// Pauses, resumes or cancels. Those who wait for the topic are woken: they notice at once.
 pub(super) fn set(
@@ -23,15 +22,17 @@ pub(super) fn set(
         return Err(transition.refused(name.as_str(), group.as_str(), from).into());
     }
     let to = transition.to();
+    let mut leases_lost = 0;
     let parameters = params![found.subscription_id, from.as_str(), to.as_str(), work.now_ms()];
     work.connection.prepare_cached(super::sql!(state.set))?.execute(parameters)?;
     if to == SubscriptionState::Cancelled {
         // Its tokens are lost at once. What waits is never handed out again, and goes step by step: see `forget_waiting`.
+        leases_lost = group::leases(work.connection, found.subscription_id, work.now_ms())?;
         let mut forget = work.connection.prepare_cached(super::sql!(state.forget_leases))?;
         forget.execute([found.subscription_id])?;
         tracking::stop_counting(work, found.subscription_id)?;
     }
-    let detail = serde_json::json!({ "from": from.as_str(), "to": to.as_str() });
+    let detail = serde_json::json!({ "from": from.as_str(), "to": to.as_str(), "leases_lost": leases_lost });
     audit::note(work, actor, transition.as_str(), Some(name.as_str()), Some(group.as_str()), &detail)?;
     settle::stir(work, topic.topic_id)
 }
@@ -54,8 +55,8 @@ pub(super) fn forget_waiting(work: &mut Work<'_>) -> Attempt<bool> {
 pub(super) enum Removal<'a> {
     /// Deletes some of what may be much.
     Empty,
-    /// Deletes the rest, and notes who asked for it.
-    Delete { actor: &'a str },
+    /// Deletes the rest, and notes who asked for it and how many dead letters there were.
+    Delete { actor: &'a str, dead_letters: u64 },
 }
 
 /// Empties the cancelled subscriptions of a group, one step of it, or deletes them; true if there is more to empty.
@@ -75,18 +76,14 @@ pub(super) fn remove(
         let parameters = params![topic.topic_id.0, group.as_str()];
         decode::all(&mut statement, parameters, |row| Ok((row.get(0)?, row.get(1)?)))?
     };
-    let refused = |why: &str| {
-        let text = format!("invalid transition: topic {name}, group {group} {why}; nothing was changed");
-        Error::new(ErrorKind::InvalidTransition, text)
-    };
-    if cancelled.is_empty() {
-        let (_, found) = group::get(work.connection, name, group)?;
-        return Err(refused(&format!("is {}; remove needs cancelled", found.state)).into());
+    if cancelled.is_empty() || cancelled.iter().any(|(_, unreleased)| *unreleased) {
+        let state = match cancelled.first() {
+            Some(_) => SubscriptionState::Cancelled,
+            None => group::get(work.connection, name, group)?.1.state,
+        };
+        return Err(refused_removal(name.as_str(), group.as_str(), state).into());
     }
-    if cancelled.iter().any(|(_, unreleased)| *unreleased) {
-        return Err(refused("is still in the records of pending messages; upkeep takes it out").into());
-    }
-    let Removal::Delete { actor } = step else {
+    let Removal::Delete { actor, dead_letters } = step else {
         for (subscription_id, _) in &cancelled {
             if !empty(work, *subscription_id)? {
                 return Ok(true);
@@ -98,10 +95,17 @@ pub(super) fn remove(
         work.connection.prepare_cached(super::sql!(state.forget_ranges))?.execute([subscription_id])?;
         delete(work, *subscription_id)?;
     }
-    let numbers: Vec<i32> = cancelled.into_iter().map(|(subscription_id, _)| subscription_id).collect();
-    let detail = serde_json::json!({ "subscriptions": numbers });
+    let detail = serde_json::json!({ "subscriptions": cancelled.len(), "dead_letters": dead_letters });
     audit::note(work, actor, "remove", Some(name.as_str()), Some(group.as_str()), &detail)?;
     Ok(false)
+}
+
+/// How many dead letters a removal of a group deletes.
+pub(super) fn dead_letters(connection: &Connection, name: &TopicName, group: &GroupName) -> Attempt<u64> {
+    let topic = topic::get(connection, name)?;
+    let mut statement = connection.prepare_cached(super::sql!(remove.dead_letter_count))?;
+    let parameters = params![topic.topic_id.0, group.as_str()];
+    Ok(statement.query_row(parameters, |row| decode::count(row, 0))?)
 }
 
 /// Deletes rows of a cancelled subscription that may be many, as many as a step may; true if none is left.

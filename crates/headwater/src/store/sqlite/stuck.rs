@@ -135,7 +135,8 @@ pub(super) fn force_complete(
         clean::note_missed(work.connection, *subscription_id, stored.messages, stored.range)?;
         groups.insert(group.as_str().to_owned(), stored.messages.into());
     }
-    let detail = serde_json::json!({ "older_than_ms": millis(older_than), "given_up": groups });
+    let detail =
+        serde_json::json!({ "older_than_ms": millis(older_than), "until": plan.until, "groups": groups });
     audit::note(work, actor, "force_complete", Some(name.as_str()), None, &detail)?;
     settle::stir(work, plan.topic)?;
     Ok(plan.told())

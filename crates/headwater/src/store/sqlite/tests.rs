@@ -7,6 +7,7 @@ use super::*;
 use crate::lease::Want;
 use crate::name::Owner;
 use crate::settle::Outcome;
+use crate::store::{DeadLetterSelection, Maintenance};
 
 mod disk;
 mod doctor;

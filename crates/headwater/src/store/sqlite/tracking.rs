@@ -14,9 +14,10 @@ use rusqlite::{Connection, params};
 
 use self::backfill::Turn;
 use super::fault::Attempt;
+use super::maintenance::STEP_MESSAGES_MAX;
 use super::standing::{Extent, Standing};
 use super::work::{self, Kind, Work};
-use super::{OFFSET_MAX, SqliteStore, decode, group, reader, row_key, upkeep};
+use super::{OFFSET_MAX, SqliteStore, decode, group, reader, row_key};
 use crate::backfill::{Backfill, BackfillLimits, BackfillStep};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::OffsetRange;
@@ -34,7 +35,7 @@ mod step;
 #[async_trait]
 impl store::Tracking for SqliteStore {
     async fn track(&self, topic: TopicId, messages_max: u32) -> Result<TrackStep> {
-        let messages_max = upkeep::bounded(messages_max)?;
+        let messages_max = messages_max.min(STEP_MESSAGES_MAX);
         self.write(Kind::Consume, move |work| step::track(work, topic, messages_max)).await
     }
 
@@ -72,7 +73,7 @@ impl store::Tracking for SqliteStore {
     }
 
     async fn step_backfill(&self, worker: &Owner, messages_max: u32) -> Result<Option<BackfillStep>> {
-        let (worker, messages_max) = (worker.clone(), upkeep::bounded(messages_max)?);
+        let (worker, messages_max) = (worker.clone(), messages_max.min(STEP_MESSAGES_MAX));
         let step = self.write(Kind::Consume, move |work| backfill::step(work, &worker, messages_max)).await?;
         if let Some(BackfillStep { backfill: Backfill { topic, group, error: Some(error), .. }, .. }) = &step
         {
@@ -178,7 +179,7 @@ pub(super) fn change_tracking(work: &mut Work<'_>, topic: TopicId, target: Track
     }
     if extent.change_until.is_some() {
         let text = format!(
-            "topic {}: a change of tracking to {} is under way; see how far it is with `headwater topic show`",
+            "a change of tracking is under way: topic {} becomes {}; wait until it is done, see `headwater topic show`",
             extent.name,
             extent.tracking.as_str()
         );

@@ -179,7 +179,7 @@ async fn a_new_group_shows_no_later_row_of_a_transaction_before_its_earlier_one(
     let noted = scene.sql("SELECT count(*) FROM {schema}.gap");
     let client = scene.client().await;
     until_true("the gap is noted", async || {
-        store.maintain().await.unwrap();
+        store.advance_heads().await.unwrap();
         client.query_one(&noted, &[]).await.unwrap().get::<_, i64>(0) == 1
     })
     .await;

@@ -101,7 +101,7 @@ async fn beside_an_open_transaction(publish: &str) {
     let distinct: BTreeSet<_> = offsets.iter().collect();
     assert_eq!((offsets.len(), distinct.len()), (expected, expected), "each comes once");
     until_true("the gaps close", async || {
-        store.maintain().await.unwrap();
+        store.advance_heads().await.unwrap();
         scene.number(&client, "SELECT count(*) FROM {schema}.gap").await == 0
     })
     .await;
@@ -339,7 +339,7 @@ async fn a_sequence_behind_the_head_is_raised_before_it_gives_an_offset() {
     assert_eq!(drain(&store, &subscription, 1).await.0, [offset]);
     // Those who claim or maintain notice it, too.
     scene.run(&client, behind).await;
-    store.maintain().await.unwrap();
+    store.advance_heads().await.unwrap();
     let taken = scene.number(&client, "SELECT {schema}.last_taken(topic_id) FROM {schema}.topic").await;
     assert!(taken >= offset, "{taken}");
     scene.drop().await;

@@ -113,7 +113,7 @@ async fn a_consumer_may_handle_and_what_it_publishes_wakes_others() {
     assert!(transaction.savepoint_and_enter("mailer", message_id).await.unwrap());
     assert!(transaction.settle(&Settlement::ack_all(&lease)).await.unwrap());
     transaction.commit().await.unwrap();
-    assert_eq!(consumer.maintain().await.unwrap().inbox_forgotten, 0);
+    assert_eq!(consumer.advance_heads().await.unwrap().inbox_forgotten, 0);
 
     let wake = owner.arm(&[subscription.topic.topic_id]).await.unwrap();
     let transaction = owner.begin().await.unwrap();

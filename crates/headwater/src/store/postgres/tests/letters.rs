@@ -122,7 +122,7 @@ async fn a_group_is_removed_in_steps_and_one_that_failed_half_way_is_continued()
     let audit = store.audit(1).await.unwrap().remove(0);
     assert_eq!(
         (audit.act.as_str(), audit.detail),
-        ("remove", format!("{{\"dead_letters\": {}}}", 2 * at_most))
+        ("remove", format!("{{\"dead_letters\": {}, \"subscriptions\": 1}}", 2 * at_most))
     );
     scene.drop().await;
 }

@@ -134,7 +134,7 @@ async fn after_a_pause_nothing_is_handed_out_whatever_was_under_way() {
     // The short way: a full range, and what is left. Then the long way, which a group with limits takes.
     for (count, in_flight_max) in [(10, None), (3, None), (10, Some(1_000))] {
         store.publish(&orders(), &vec![NewMessage::new("x"); count]).await.unwrap();
-        store.maintain().await.unwrap();
+        store.advance_heads().await.unwrap();
         let claimer = scene.client().await;
         let claim = format!(
             "BEGIN; SELECT {{schema}}.claim('open', ARRAY[{}], ARRAY[{}], ARRAY[60000::bigint], {}, NULL, NULL, true,

@@ -6,7 +6,7 @@ use super::races::{claim_of, in_time};
 use super::*;
 use crate::ManualClock;
 use crate::lease::GroupLimits;
-use crate::store::{Served, Upkeep};
+use crate::store::Served;
 use crate::subscription::Activity;
 use crate::topic::Ordering;
 

@@ -230,7 +230,7 @@ async fn a_group_is_cancelled_removed_and_made_anew() {
     let again = store.subscribe(&orders(), &group(), Start::Now).await.unwrap();
     assert_eq!((again.topic.settings.lease, again.topic.settings.max_attempts), (Duration::from_secs(7), 3));
     let wants = vec![Want::new(subscription.subscription_id, 1)];
-    store.maintain().await.unwrap();
+    store.advance_heads().await.unwrap();
     let lease =
         store.claim(&ClaimRequest { wants, ..request(&subscription) }).await.unwrap().leases.remove(0);
     let left = lease.deadline.unwrap().duration_since(jiff::Timestamp::now());

@@ -31,8 +31,8 @@ async fn large_delayed_messages_are_promoted_by_bytes_and_all_come() {
     }
     clock.advance(Duration::from_secs(2));
     let scheduled = async || store.topics().await.unwrap()[0].scheduled;
-    assert_eq!(store.maintain().await.unwrap().promoted, 1, "one at least");
-    assert_eq!(store.maintain().await.unwrap().promoted, 15, "as many as the budget takes");
+    assert_eq!(store.advance_heads().await.unwrap().promoted, 1, "one at least");
+    assert_eq!(store.advance_heads().await.unwrap().promoted, 15, "as many as the budget takes");
     assert_eq!(scheduled().await, 9);
     let mut keys = Vec::new();
     for _ in 0..10 {

@@ -5,7 +5,6 @@ use std::path::Path;
 
 use super::*;
 use crate::limits::{INBOX_RETENTION, SUBSCRIPTION_RETENTION};
-use crate::store::Upkeep;
 
 /// Runs a statement as a role of the namespace, and answers the SQLSTATE of its refusal.
 async fn refusal(scene: &Scene, client: &Client, role: &str, sql: &str) -> Option<(String, String)> {
@@ -166,7 +165,7 @@ async fn consumers_remove_nothing_before_its_time() {
     }
     // And the jobs themselves are theirs.
     let consumer = scene.open_as(Some("consumer")).await.unwrap();
-    consumer.maintain().await.unwrap();
+    consumer.advance_heads().await.unwrap();
     consumer.clean_subscriptions(SUBSCRIPTION_RETENTION).await.unwrap();
     consumer.detect_dead().await.unwrap();
     scene.drop().await;

@@ -6,7 +6,7 @@ use super::super::log::rows_max;
 use super::*;
 use crate::lease::OffsetRange;
 use crate::message::Offset;
-use crate::store::{FetchBound, Upkeep};
+use crate::store::FetchBound;
 
 /// Rows of the cursors' table that subscribing one more group reads.
 async fn cursors_read(scene: &Scene, client: &Client, group: &str) -> i64 {

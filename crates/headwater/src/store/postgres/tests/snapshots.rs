@@ -28,7 +28,7 @@ async fn a_claim_visits_no_more_the_more_claims_there_were_beside_an_old_snapsho
         let messages = vec![NewMessage::new("x"); 5_000];
         for _ in 0..if publishes { 0 } else { 2 } {
             store.publish(&orders(), &messages).await.unwrap();
-            store.maintain().await.unwrap();
+            store.advance_heads().await.unwrap();
         }
         let (old, client) = (scene.client().await, scene.client().await);
         let pin = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT pg_current_xact_id(), count(*) FROM {schema}.cursor";
@@ -75,7 +75,7 @@ async fn what_becomes_due_is_found_though_a_claim_looked_before() {
     let store = scene.open_at(&clock).await;
     let subscription = subscribed(&store).await;
     store.publish(&orders(), &vec![NewMessage::new("x"); 100]).await.unwrap();
-    store.maintain().await.unwrap();
+    store.advance_heads().await.unwrap();
     let claim = async || store.claim(&claim_of(&subscription, "tester")).await.unwrap().leases;
     let first_of = async || claim().await[0].range.first.0;
     let (one, two) = (claim().await.remove(0), claim().await.remove(0));

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::store::OffsetRange;
-use crate::store::{Lifecycle, TrackStep, Tracking as _, Upkeep};
+use crate::store::{TrackStep, Tracking as _};
 use crate::topic::TopicId;
 use crate::{Clock, ManualClock, Offset};
 

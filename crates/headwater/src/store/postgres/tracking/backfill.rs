@@ -6,7 +6,7 @@ use crate::backfill::{Backfill, BackfillLimits, BackfillState, BackfillStep};
 use crate::error::{Error, Result};
 use crate::message::Offset;
 use crate::name::{GroupName, Owner, TopicName};
-use crate::store::postgres::maintain::{advance, batch};
+use crate::store::postgres::advance_heads::{advance, batch};
 use crate::store::postgres::time::{count, stored};
 use crate::store::postgres::{PostgresStore, topic as topics};
 
@@ -19,9 +19,6 @@ pub(super) async fn start(
     group: &GroupName,
     limits: &BackfillLimits,
 ) -> Result<Backfill> {
-    if limits.messages_max == 0 || limits.rate_max == 0 {
-        return Err(Error::invalid("backfill limits", "messages_max and rate_max must be at least 1"));
-    }
     let named = topics::get(store, topic).await?;
     advance(store, named.topic_id).await?;
     let messages_max = i64::try_from(limits.messages_max).unwrap_or(i64::MAX);

@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::store::TrackStep;
 use crate::store::postgres::PostgresStore;
-use crate::store::postgres::maintain::{advance, batch};
+use crate::store::postgres::advance_heads::{advance, batch};
 use crate::store::postgres::time::{count, stored};
 use crate::topic::TopicId;
 

@@ -27,6 +27,15 @@ WHERE subscription_id = ?1
 DELETE FROM headwater_dead_letter
 WHERE subscription_id = ?1
 
+-- name: dead_letter_count
+-- Purpose:    How many dead letters the cancelled subscriptions of a group have.
+-- Parameters: ?1 topic_id, ?2 group
+-- Index:      headwater_subscription_cancelled; headwater_dead_letter_of, for each
+SELECT count(*)
+FROM headwater_subscription s
+JOIN headwater_dead_letter d INDEXED BY headwater_dead_letter_of ON d.subscription_id = s.subscription_id
+WHERE s.topic_id = ?1 AND s.group_name = ?2 AND s.status = 'cancelled'
+
 -- name: dead_letters
 -- Purpose:    Deletes some of the dead letters of a subscription that is removed.
 -- Parameters: ?1 subscription_id, ?2 at most

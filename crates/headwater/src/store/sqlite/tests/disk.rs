@@ -5,7 +5,6 @@ use std::process::Command;
 use rusqlite::ffi;
 
 use super::*;
-use crate::store::Lifecycle;
 
 /// Three files of a store, with what their names end in.
 fn remove(path: &Path) {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::clock::{Clock, ManualClock};
 use crate::message::Offset;
-use crate::store::{Lifecycle, Served, Signal, Upkeep};
+use crate::store::{Served, Signal};
 use crate::subscription::{Activity, DeliveryPolicy, SubscriptionState};
 use crate::topic::{Ordering, Tracking};
 

@@ -1,7 +1,7 @@
 //! Publishing in plain SQL and in the caller's transaction, and reading the views.
 
 use super::*;
-use crate::store::{Lifecycle, Tracking as _, Upkeep};
+use crate::store::Tracking as _;
 
 fn insert(connection: &Connection, columns: &str, values: &str) -> rusqlite::Result<usize> {
     connection.execute(&format!("INSERT INTO headwater_publish ({columns}) VALUES ({values})"), [])

@@ -3,7 +3,6 @@
 use std::fs::TryLockError;
 
 use super::*;
-use crate::store::Lifecycle;
 
 const SILENT_FOR: Duration = Duration::from_secs(15);
 

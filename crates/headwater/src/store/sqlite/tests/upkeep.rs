@@ -4,7 +4,7 @@ use super::*;
 use crate::backfill::{BackfillLimits, BackfillState};
 use crate::clock::ManualClock;
 use crate::message::Offset;
-use crate::store::{Lifecycle, Record, Tracking as _, Upkeep};
+use crate::store::{Record, Tracking as _};
 use crate::subscription::{SubscriptionState, Transition};
 use crate::topic::Tracking;
 

@@ -147,7 +147,7 @@ async fn a_claim_whose_caller_went_away_is_given_back() {
     drop(answer);
     go.send(()).unwrap();
     // Queued after it: by then the writer has taken the answer back, or will before the next claim.
-    store.maintain().await.unwrap();
+    store.advance_heads().await.unwrap();
     let claimed = store.claim(&request(&subscription, 1)).await.unwrap();
     assert_eq!((claimed.leases.len(), claimed.leases[0].attempt), (1, 1));
 }

@@ -96,19 +96,16 @@ pub(super) fn start(
     group: &GroupName,
     limits: &BackfillLimits,
 ) -> Attempt<Backfill> {
-    if limits.rate_max == 0 || limits.messages_max == 0 {
-        return Err(Error::invalid("backfill", "rate_max and messages_max must be above zero").into());
-    }
     let connection = work.connection;
     let subscription_id = find(connection, name, group)?;
     let (topic, standing) = Standing::one(connection, subscription_id)?;
-    check_counts(&standing, name)?;
     if let Some(stored) = Stored::find(connection, subscription_id)?
         && stored.shown(connection)?.state.is_open()
     {
-        let text = format!("topic {name}, group {group}: a backfill is under way; wait for it or cancel it");
+        let text = format!("a backfill is under way: topic {name}, group {group}; wait for it or cancel it");
         return Err(Error::new(ErrorKind::Conflict, text).into());
     }
+    check_counts(&standing, name)?;
     let (extent, now_ms) = (Extent::load(connection, topic)?, work.now_ms());
     begin(connection, &extent, &standing, limits, now_ms)?;
     let stored = match Stored::find(connection, subscription_id)? {
@@ -149,7 +146,9 @@ pub(super) fn turn(
         Turn::Cancel => ("cancel_backfill", "not_started or in_progress"),
         Turn::Resume => ("resume_backfill", "cancelled or failed"),
     };
-    let stored = existing(connection, subscription_id, name, group, act)?;
+    let Some(stored) = Stored::find(connection, subscription_id)? else {
+        return Err(refused(name, group, "missing", act, needs));
+    };
     let shown = stored.shown(connection)?;
     let state = match (turn, shown.state) {
         (Turn::Cancel, open) if open.is_open() => BackfillState::Cancelled,
@@ -158,7 +157,7 @@ pub(super) fn turn(
             let begun = stored.checkpoint >= stored.first;
             if begun { BackfillState::InProgress } else { BackfillState::NotStarted }
         }
-        (_, other) => return Err(refused(name, group, other, act, needs)),
+        (_, other) => return Err(refused(name, group, other.as_str(), act, needs)),
     };
     stored.set(connection, state, None)?;
     let detail = serde_json::json!({ "checkpoint": shown.checkpoint });
@@ -409,31 +408,16 @@ fn find(connection: &Connection, name: &TopicName, group: &GroupName) -> Attempt
     Ok(found.subscription_id)
 }
 
-fn existing(
-    connection: &Connection,
-    subscription_id: i32,
-    name: &TopicName,
-    group: &GroupName,
-    act: &str,
-) -> Attempt<Stored> {
-    let missing = || {
-        let text = format!("invalid transition: topic {name}, group {group} has no backfill to {act}");
-        Error::new(ErrorKind::InvalidTransition, text).into()
-    };
-    Stored::find(connection, subscription_id)?.ok_or_else(missing)
-}
-
-fn refused(name: &TopicName, group: &GroupName, state: BackfillState, act: &str, needs: &str) -> Fault {
+fn refused(name: &TopicName, group: &GroupName, state: &str, act: &str, needs: &str) -> Fault {
     let text = format!(
-        "invalid transition: the backfill of topic {name}, group {group} is {}; {act} needs {needs}; nothing was changed",
-        state.as_str()
+        "invalid transition: the backfill of topic {name}, group {group} is {state}; {act} needs {needs}; nothing was changed"
     );
     Error::new(ErrorKind::InvalidTransition, text).into()
 }
 
-/// Messages wait for nobody who does not count, so there is nothing to set.
+/// A dead or cancelled group handles nothing, so there is nothing to fill.
 fn check_counts(standing: &Standing, name: &TopicName) -> Attempt<()> {
-    if standing.counts {
+    if matches!(standing.state, SubscriptionState::Active | SubscriptionState::Paused) {
         return Ok(());
     }
     let text = format!(

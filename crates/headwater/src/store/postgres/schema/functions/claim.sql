@@ -356,7 +356,8 @@ BEGIN
                             ORDER BY q.era LIMIT 1) d
         WHERE s.subscription_id = p_subscription_ids[i];
         IF NOT FOUND THEN
-            RAISE EXCEPTION USING ERRCODE = 'HW005', MESSAGE = format('no such subscription: %s', p_subscription_ids[i]);
+            RAISE EXCEPTION USING ERRCODE = 'HW005', MESSAGE = format(
+                'no such subscription: %s; subscribe the group first', p_subscription_ids[i]);
         END IF;
         IF v_status <> 'active' THEN
             RETURN NEXT ROW('inactive', v_want.subscription_id, v_want.topic_id, NULL, NULL, NULL, NULL, NULL, NULL, NULL,

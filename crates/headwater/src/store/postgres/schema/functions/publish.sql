@@ -64,7 +64,9 @@ BEGIN
     SELECT max(octet_length(p)) INTO v_bytes FROM unnest(p_payloads) p;
     IF v_bytes > v_bytes_max THEN
         RAISE EXCEPTION USING ERRCODE = 'HW002', DETAIL = v_bytes || ' ' || v_bytes_max,
-            MESSAGE = format('payload too large: %s bytes, topic %s allows %s', v_bytes, p_topic, v_bytes_max);
+            MESSAGE = format(
+                'payload too large: %s bytes, topic %s allows %s; raise its payload_bytes_max or store the payload elsewhere',
+                v_bytes, p_topic, v_bytes_max);
     END IF;
     IF p_keys IS NOT NULL THEN
         PERFORM {schema}.check_names('key', p_keys);

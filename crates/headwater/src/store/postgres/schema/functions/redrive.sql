@@ -11,10 +11,11 @@
 -- The extent is locked before the letters' messages are looked for, so that cleanup does not take one that is about to be
 -- outstanding; shared, because redrives do not mind each other.
 --
--- A call may take many steps. Its last one writes the line of the audit, with what the ones before it have redriven.
+-- A call may take many steps. Its last one writes the line of the audit, with what all of them have redriven, and
+-- with how many letters stayed because their message is gone.
 CREATE OR REPLACE FUNCTION {schema}.redrive(
-    p_subscription_id integer, p_ids uuid[], p_lanes integer[], p_before bigint, p_is_last boolean, p_actor text,
-    p_now {schema}.injected_time, OUT redriven bigint, OUT topic_id integer
+    p_subscription_id integer, p_ids uuid[], p_lanes integer[], p_before bigint, p_gone bigint, p_is_last boolean,
+    p_actor text, p_now {schema}.injected_time, OUT redriven bigint, OUT topic_id integer
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -34,7 +35,7 @@ BEGIN
     END IF;
     IF v_status = 'cancelled' THEN
         RAISE EXCEPTION USING ERRCODE = 'HW007', MESSAGE = format(
-            'invalid transition: topic %s, group %s is cancelled; its dead letters can be read and purged, not handed out; nothing was changed',
+            'invalid transition: topic %s, group %s is cancelled; redrive needs active or paused or dead; nothing was changed',
             v_topic, v_group);
     END IF;
     PERFORM FROM {schema}.cursor c
@@ -64,7 +65,7 @@ BEGIN
     SELECT count(*) INTO redriven FROM letter;
     IF p_is_last THEN
         PERFORM {schema}.note_act(p_actor, 'redrive', v_topic, v_group,
-                                  jsonb_build_object('redriven', p_before + redriven), p_now);
+                                  jsonb_build_object('redriven', p_before + redriven, 'gone', p_gone), p_now);
     END IF;
     IF redriven > 0 THEN
         -- Without looking for a flag: one that is raised while this runs is not seen, and a redrive is rare.

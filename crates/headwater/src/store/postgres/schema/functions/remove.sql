@@ -18,12 +18,13 @@ BEGIN
         SELECT CASE WHEN bool_or(x.status = 'cancelled') THEN 'cancelled' ELSE max(x.status) END INTO state
         FROM {schema}.subscription x WHERE x.topic_id = s.topic_id AND x.group_name = p_group;
         IF p_before > 0 THEN
-            PERFORM {schema}.note_act(p_actor, 'remove', p_topic, p_group, jsonb_build_object('dead_letters', p_before), p_now);
+            PERFORM {schema}.note_act(p_actor, 'remove', p_topic, p_group, jsonb_build_object(
+                'subscriptions', 0, 'dead_letters', p_before), p_now);
         END IF;
         RETURN;
     END IF;
     state := 'cancelled';
-    PERFORM {schema}.note_act(p_actor, 'remove', p_topic, p_group, jsonb_build_object('dead_letters', p_before +
+    PERFORM {schema}.note_act(p_actor, 'remove', p_topic, p_group, jsonb_build_object('subscriptions', removed, 'dead_letters', p_before +
         (SELECT count(*) FROM {schema}.dead_letter d WHERE d.subscription_id = ANY (v_ids))), p_now);
     DELETE FROM {schema}.dead_letter d WHERE d.subscription_id = ANY (v_ids);
     DELETE FROM {schema}.outstanding o WHERE o.subscription_id = ANY (v_ids);

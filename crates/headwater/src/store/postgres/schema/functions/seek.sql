@@ -82,10 +82,9 @@ DECLARE
     v_dead integer[];
     v_until bigint;
     v_floor bigint;
-    v_all bigint := 0;
     v_first bigint;
     v_last bigint;
-    v_names text[] := '{}';
+    v_groups jsonb := '{}';
     s record;
 BEGIN
     PERFORM {schema}.lock_extent(v_topic);
@@ -113,12 +112,11 @@ BEGIN
         END IF;
         group_name := s.name;
         until := v_until;
-        v_all := v_all + messages;
-        v_names := array_append(v_names, s.name);
+        v_groups := v_groups || jsonb_build_object(s.name, messages);
         RETURN NEXT;
     END LOOP;
     IF NOT p_dry THEN
         PERFORM {schema}.note_act(p_actor, 'force_complete', p_topic, NULL, jsonb_build_object('older_than_ms', p_older_than_ms,
-            'groups', to_jsonb(v_names), 'messages', v_all, 'until', v_until), v_now);
+            'until', v_until, 'groups', v_groups), v_now);
     END IF;
 END $$;

@@ -131,7 +131,8 @@ BEGIN
         v_lost := {schema}.forget_outstanding(s.subscription_id, 9223372036854775807, v_now);
         PERFORM {schema}.stop_counting(s.subscription_id);
     END IF;
-    PERFORM {schema}.note_act(p_actor, p_act, p_topic, p_group, jsonb_build_object('from', s.status, 'leases_lost', v_lost), v_now);
+    PERFORM {schema}.note_act(p_actor, p_act, p_topic, p_group, jsonb_build_object(
+        'from', s.status, 'to', p_to, 'leases_lost', v_lost), v_now);
     -- Without looking for a flag: one that is raised while this runs is not seen, and operators are rare.
     PERFORM {schema}.wake(s.topic_id, true, true);
 END $$;

@@ -65,6 +65,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     t {schema}.topic;
     n {schema}.topic;
+    v_groups text[];
 BEGIN
     PERFORM {schema}.lock_extent({schema}.topic_id_of(p_name));
     SELECT * INTO STRICT t FROM {schema}.topic x WHERE x.name = p_name FOR NO KEY UPDATE;
@@ -73,10 +74,14 @@ BEGIN
     UPDATE {schema}.topic x SET settings = t.settings || p_settings || jsonb_build_object('tracking', t.tracking)
     WHERE x.topic_id = t.topic_id
     RETURNING x.* INTO STRICT n;
-    IF t.semantics = 'pub_sub' AND n.semantics = 'queue' AND 1 < (
-            SELECT count(*) FROM {schema}.subscription s WHERE s.topic_id = t.topic_id AND s.status <> 'cancelled') THEN
-        RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = format(
-            'invalid semantics: topic %s has more than one group, and a queue has one; cancel the others first', p_name);
+    IF t.semantics = 'pub_sub' AND n.semantics = 'queue' THEN
+        v_groups := ARRAY(SELECT s.group_name FROM {schema}.subscription s WHERE s.topic_id = t.topic_id AND s.status <> 'cancelled'
+                          ORDER BY s.group_name);
+        IF cardinality(v_groups) > 1 THEN
+            RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = format(
+                'invalid semantics: topic %s has the groups %s; a queue has one: cancel the others first', p_name,
+                array_to_string(v_groups, ', '));
+        END IF;
     END IF;
     IF t.settings ->> 'storage' <> n.settings ->> 'storage' THEN
         -- First without a lock: what is refused anyway makes no publisher wait. Then once more, because transactions that have
@@ -84,7 +89,7 @@ BEGIN
         FOR i IN 1..2 LOOP
             IF EXISTS (SELECT FROM {schema}.messages(t.topic_id)) THEN
                 RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = format(
-                    'invalid storage: topic %s has messages, and they are not moved; change it while it is empty', p_name);
+                    'invalid storage: topic %s has messages; storage changes only while it has none', p_name);
             END IF;
             IF i = 1 THEN
                 PERFORM {schema}.hold_vacuum();

@@ -152,7 +152,7 @@ async fn an_error_stops_it_with_its_reason() {
 async fn in_offset_watermark_it_shows_how_far_the_group_is() {
     let Some(stage) = Stage::set("message_retention_ms = NULL").await else { return };
     stage.publish(10).await;
-    stage.store.maintain().await.unwrap();
+    stage.store.advance_heads().await.unwrap();
     let a = stage.subscribe("a").await;
     stage.handle(&a, 4).await;
     let shown = stage.store.backfills().await.unwrap().remove(0);

@@ -60,7 +60,7 @@ async fn a_burst_past_the_partitions_is_stored_delivered_and_cleaned() {
     .await;
     assert_eq!(stage.clean().await, 5);
     until_true("what never came is known not to come", async || {
-        stage.store.maintain().await.unwrap();
+        stage.store.advance_heads().await.unwrap();
         stage.number("SELECT count(*) FROM {schema}.gap").await == 0
     })
     .await;
@@ -160,7 +160,7 @@ async fn stale_statistics_hide_nothing_that_goes_unread() {
     let told =
         "SELECT format('%s %s', missed, (SELECT removed FROM {schema}.extent)) FROM {schema}.subscription";
     until_true("the head is past the first partition", async || {
-        stage.store.maintain().await.unwrap();
+        stage.store.advance_heads().await.unwrap();
         stage.number("SELECT head FROM {schema}.head").await == 200_011
             && stage.number("SELECT count(*) FROM {schema}.gap").await == 0
     })
@@ -175,7 +175,7 @@ async fn stale_statistics_hide_nothing_that_goes_unread() {
     take(&stage, 200_000).await;
     stage.publish(1).await;
     until_true("the head is past the second partition", async || {
-        stage.store.maintain().await.unwrap();
+        stage.store.advance_heads().await.unwrap();
         stage.number("SELECT head FROM {schema}.head").await == 400_012
             && stage.number("SELECT count(*) FROM {schema}.gap").await == 0
     })

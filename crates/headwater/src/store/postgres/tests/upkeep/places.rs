@@ -78,7 +78,7 @@ async fn a_start_by_time_is_where_the_time_begins() {
     stage
         .run("UPDATE {schema}.message SET created_at = created_at + interval '5 seconds' WHERE message_offset IN (7, 70, 90, 91)")
         .await;
-    stage.store.maintain().await.unwrap();
+    stage.store.advance_heads().await.unwrap();
     let stored = stage.number("SELECT count(*) FROM {schema}.message").await;
     assert_eq!(stored, 100);
     for tenth in -5..450 {

@@ -188,7 +188,7 @@ async fn a_change_of_mode_goes_both_ways_while_groups_go_on() {
         )
     };
     let progress = "SELECT format('%s of %s', done, total) FROM {schema}.tracking_change(1)";
-    stage.store.maintain().await.unwrap();
+    stage.store.advance_heads().await.unwrap();
     stage.run(&change("reference_counting")).await;
     assert_eq!(stage.text(progress).await, "0 of 250");
     stage.store.track(stage.topic, 100).await.unwrap();

@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use crate::store::Lifecycle;
 
 const COUNTED: &str = "tracking = 'reference_counting'";
 const ROWS: usize = 3_000;

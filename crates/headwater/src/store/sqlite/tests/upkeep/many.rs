@@ -142,7 +142,7 @@ async fn numbers_of_what_waits_or_is_delayed_are_kept_and_not_counted() {
     scene.sql("UPDATE headwater_range SET due_at_ms = 0 WHERE first_offset <= 20");
     scene.consume(&workers, 10).await;
     scene.clock.advance(HOUR * 2);
-    scene.store.maintain().await.unwrap();
+    scene.store.advance_heads().await.unwrap();
     let kept = "SELECT (SELECT waiting FROM headwater_subscription) * 100000 + (SELECT scheduled FROM headwater_topic)";
     let real = "SELECT (SELECT count(*) FROM headwater_range WHERE owner IS NULL) * 100000
         + (SELECT count(*) FROM headwater_schedule)";

@@ -71,7 +71,7 @@ BEGIN
     SELECT x.* INTO STRICT t FROM {schema}.topic x WHERE x.topic_id = p_topic_id;
     IF EXISTS (SELECT FROM {schema}.message m WHERE m.topic_id = p_topic_id) THEN
         RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = format(
-            'invalid storage: topic %s has messages, and storage changes only while it has none', t.name);
+            'invalid storage: topic %s has messages; storage changes only while it has none', t.name);
     END IF;
     PERFORM {schema}.hold_vacuum();
     IF to_regclass('{schema}.' || v_table) IS NOT NULL THEN

@@ -77,7 +77,8 @@ BEGIN
     VALUES (s.subscription_id, CASE WHEN v_first > v_last THEN 'completed' ELSE 'not_started' END, v_first,
             greatest(v_last, v_first - 1), v_first - 1, p_rate_max, v_now);
     PERFORM {schema}.note_act(p_actor, 'backfill', p_topic, p_group,
-        jsonb_build_object('first', v_first, 'last', v_last, 'rate_max', p_rate_max), p_now);
+        jsonb_build_object('first', v_first, 'last', greatest(v_last, v_first - 1), 'messages_max', p_messages_max, 'rate_max', p_rate_max),
+        p_now);
     RETURN s.subscription_id;
 END $$;
 
@@ -89,8 +90,9 @@ DECLARE
     v_act text := CASE WHEN p_resume THEN 'resume_backfill' ELSE 'cancel_backfill' END;
     v_from text[] := CASE WHEN p_resume THEN ARRAY['cancelled', 'failed'] ELSE ARRAY['not_started', 'in_progress'] END;
     v_state text;
+    v_checkpoint bigint;
 BEGIN
-    SELECT b.state INTO v_state FROM {schema}.backfills(s.subscription_id) b;
+    SELECT b.state, b.checkpoint INTO v_state, v_checkpoint FROM {schema}.backfills(s.subscription_id) b;
     IF v_state IS NULL OR NOT v_state = ANY (v_from) THEN
         RAISE EXCEPTION USING ERRCODE = 'HW007', MESSAGE = format(
             'invalid transition: the backfill of topic %s, group %s is %s; %s needs %s; nothing was changed', p_topic, p_group,
@@ -105,7 +107,7 @@ BEGIN
     SET state = CASE WHEN NOT p_resume THEN 'cancelled' WHEN b.checkpoint < b.first_offset THEN 'not_started' ELSE 'in_progress' END,
         error = NULL, worker = NULL, worker_until = NULL
     WHERE b.subscription_id = s.subscription_id;
-    PERFORM {schema}.note_act(p_actor, v_act, p_topic, p_group, '{}', p_now);
+    PERFORM {schema}.note_act(p_actor, v_act, p_topic, p_group, jsonb_build_object('checkpoint', v_checkpoint), p_now);
     RETURN s.subscription_id;
 END $$;
 

@@ -25,7 +25,8 @@ BEGIN
     END LOOP;
     SELECT t.name INTO v_topic FROM {schema}.topic t WHERE t.topic_id = p_topic_id;
     RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = format(
-        'invalid group: topic %s counts references and has 64 groups, which is the most; change its tracking to offset_watermark for any number',
+        'invalid group: topic %s would have more than the 64 groups that reference_counting can tell apart (those cancelled count until no '
+        'stored message names them); any number is possible with tracking offset_watermark',
         v_topic);
 END $$;
 
@@ -138,7 +139,7 @@ BEGIN
     END IF;
     IF e.change_until IS NOT NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'HW008', MESSAGE = format(
-            'a change of mode is under way: topic %s becomes %s; wait until it is done, see `headwater topic show`', t.name, t.tracking);
+            'a change of tracking is under way: topic %s becomes %s; wait until it is done, see `headwater topic show`', t.name, t.tracking);
     END IF;
     SELECT h.head INTO STRICT v_head FROM {schema}.head h WHERE h.topic_id = p_topic_id FOR UPDATE;
     UPDATE {schema}.topic x SET settings = x.settings || jsonb_build_object('tracking', p_target) WHERE x.topic_id = p_topic_id;

@@ -1,4 +1,4 @@
-//! Upkeep, step by step. Each step is a write command of its own, so that publishers and consumers get in between.
+//! Maintenance, step by step. Each step is a write command of its own, so that publishers and consumers get in between.
 //!
 //! Steps do not wait for the disk: one that a power cut takes back is done again, and whatever is on the disk is
 //! consistent. What operators ask for does.
@@ -8,28 +8,20 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::work::Kind;
-use super::{SqliteStore, clean, detect, jobs, log, retire};
-use crate::error::{Error, Result};
+use super::{SqliteStore, advance_heads, clean, detect, jobs, log, retire, topic};
+use crate::error::Result;
 use crate::maintain::{JobRun, JobStatus};
 use crate::name::Owner;
-use crate::store::upkeep::warn_missed;
-use crate::store::{CleanStep, Detected, PartitionStep, SubscriptionStep, Upkeep};
-use crate::topic::TopicId;
+use crate::store::maintenance::warn_missed;
+use crate::store::{CleanStep, Detected, Maintained, Maintenance, PartitionStep, SubscriptionStep};
+use crate::topic::{TopicId, TopicStatus};
 
 /// Most messages of one step. Every other writer waits while it runs: a step of this size takes a few milliseconds, and more
 /// of them, with a rest after each, do the same work.
-const STEP_MESSAGES_MAX: u32 = 1_000;
-
-/// How many messages a step touches: what was asked for, and no more than the writer can spare.
-pub(super) fn bounded(messages_max: u32) -> Result<u32> {
-    if messages_max == 0 {
-        return Err(Error::invalid("messages_max", "must be above zero"));
-    }
-    Ok(messages_max.min(STEP_MESSAGES_MAX))
-}
+pub(super) const STEP_MESSAGES_MAX: u32 = 1_000;
 
 #[async_trait]
-impl Upkeep for SqliteStore {
+impl Maintenance for SqliteStore {
     async fn elect(&self, worker: &Owner, term: Duration) -> Result<bool> {
         let worker = worker.clone();
         self.write(Kind::Consume, move |work| jobs::elect(work, &worker, term)).await
@@ -40,12 +32,20 @@ impl Upkeep for SqliteStore {
         self.write(Kind::Consume, move |work| jobs::resign(work, &worker)).await
     }
 
+    async fn topics(&self) -> Result<Vec<TopicStatus>> {
+        self.read(topic::list).await
+    }
+
+    async fn advance_heads(&self) -> Result<Maintained> {
+        self.write(Kind::Define, advance_heads::advance_heads).await
+    }
+
     async fn detect_dead(&self) -> Result<Detected> {
         self.write(Kind::Define, detect::detect_dead).await
     }
 
     async fn clean(&self, topic: TopicId, messages_max: u32) -> Result<CleanStep> {
-        let messages_max = bounded(messages_max)?;
+        let messages_max = messages_max.min(STEP_MESSAGES_MAX);
         let pass = self.passes.lock().expect("no panic while held").remove(&topic).unwrap_or_default();
         let (name, step, pass) =
             self.write(Kind::Consume, move |work| clean::clean(work, topic, messages_max, pass)).await?;

@@ -1,4 +1,4 @@
-//! One round of upkeep.
+//! Advance heads: one round over all topics.
 
 use super::PostgresStore;
 use super::clock::{self, On};
@@ -12,11 +12,11 @@ use crate::topic::TopicId;
 /// Topics whose heads are read in one transaction.
 const TOPICS_PER_STEP: usize = 500;
 
-pub(super) async fn maintain(store: &PostgresStore) -> Result<Maintained> {
+pub(super) async fn advance_heads(store: &PostgresStore) -> Result<Maintained> {
     // Before dedup keys are forgotten by it.
     clock::look(store, On::Work).await?;
     // Transactions of their own: what the rest may wait for must not keep heads locked.
-    let (late, gaps_closed) = advance_heads(store).await?;
+    let (late, gaps_closed) = advance_all(store).await?;
     let rest = store
         .connections
         .query(
@@ -53,7 +53,7 @@ pub(super) async fn maintain(store: &PostgresStore) -> Result<Maintained> {
 
 /// Advances the heads that have something to do, each in a transaction of its own: one that takes long holds no other. Returns
 /// how many messages came late and how many gaps are closed.
-async fn advance_heads(store: &PostgresStore) -> Result<(u64, u64)> {
+async fn advance_all(store: &PostgresStore) -> Result<(u64, u64)> {
     let (mut late, mut closed, mut above) = (0, 0, 0_i32);
     let per_step = i64::try_from(TOPICS_PER_STEP).expect("a small number");
     loop {

@@ -1,27 +1,36 @@
-//! What operators and living processes do with topics and subscriptions. Part of the contract of a [`Store`](super::Store).
+//! What operators ask of a store: topics, groups, dead letters, the audit. Part of the contract of a [`Store`](super::Store).
 
+use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
 
+use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
 use crate::error::{Error, Result};
 use crate::lease::{LeaseToken, OffsetRange};
 use crate::message::Offset;
 use crate::name::{GroupName, Owner, TopicName};
 use crate::subscription::{
-    Activity, DeliveryPolicy, MissedMessages, Start, SubscriptionId, SubscriptionState,
+    DeliveryPolicy, MissedMessages, Outstanding, Start, SubscriptionId, SubscriptionStatus,
 };
 use crate::topic::{Topic, TopicSettings};
 
-/// The life of topics and subscriptions.
+/// The life of topics and subscriptions, and of the store itself.
 ///
 /// Every act of an operator is one transaction with its line in the audit, which nobody may change.
 #[async_trait]
-pub trait Lifecycle {
+pub trait Admin: fmt::Debug + Send + Sync + 'static {
+    /// The engine's name: `sqlite` or `postgres`.
+    fn engine(&self) -> &'static str;
+
+    /// Creates a topic, or returns the one that is there. Safe when many processes do it at once; a topic with other
+    /// settings is a `Conflict` and stays as it is.
+    async fn create_topic(&self, name: &TopicName, settings: &TopicSettings) -> Result<Topic>;
+
     /// Changes a topic's settings. Everything can be changed while messages flow, with two exceptions that are
     /// `InvalidInput`: `pub_sub` becomes `queue` only with at most one group, and `storage` changes only while
-    /// no message is stored. Changed `tracking` is brought about by upkeep: see [`super::Tracking::track`].
+    /// no message is stored. Changed `tracking` is brought about by maintenance: see [`super::Tracking::track`].
     /// Groups that exist keep their lanes.
     async fn alter_topic(&self, name: &TopicName, settings: &TopicSettings) -> Result<Topic>;
 
@@ -32,6 +41,18 @@ pub trait Lifecycle {
         let why = "this database keeps none: each program says so when it opens the store, and plain SQL creates no topic";
         Err(Error::invalid("auto_create", why))
     }
+
+    /// The topic of this name, or `NoSuchTopic`.
+    async fn topic(&self, name: &TopicName) -> Result<Topic>;
+
+    /// The subscriptions of a topic, by group; cancelled ones too, until they are removed. Of one name the living one is
+    /// first, then the cancelled ones, the last made first.
+    async fn subscriptions(&self, topic: &TopicName) -> Result<Vec<SubscriptionStatus>>;
+
+    /// What a subscription has handed out and is not done: leased, waiting for a time, parked. At most `limit`, oldest due
+    /// first; what never ends by itself comes late, and what is parked last, since it waits for others and not for a
+    /// time. Reads only, so what it tells may have changed meanwhile. Nothing for an unknown subscription.
+    async fn outstanding(&self, subscription: SubscriptionId, limit: u32) -> Result<Vec<Outstanding>>;
 
     /// Pauses an active subscription; from any other state it is `InvalidTransition`. Hand-outs stop in every process as
     /// soon as this returned. Consumers that wait for the topic are woken, so that they give back what they have not
@@ -60,16 +81,6 @@ pub trait Lifecycle {
         behind_max: Option<u64>,
     ) -> Result<Resurrected>;
 
-    /// The owner proves that its process lives, and ends the leases of processes that have ended, long before they are silent for
-    /// too long: as [`super::Store::heartbeat`] ends them. Returns how many leases ended. Call it about every half second
-    /// beside the heartbeat; while nothing has ended it only reads.
-    ///
-    /// A proof is what the kernel takes back when a process ends, and not before: a session (PostgreSQL), the lock of a file
-    /// (the embedded engine). A process that is slow or stopped has it, and only silence ends its leases. One whose session was cut
-    /// has a second and a half to connect again or to take its proof back, by any connection, and loses nothing. An owner
-    /// without a heartbeat proves nothing, and an owner without a proof is judged by silence alone.
-    async fn take_over(&self, owner: &Owner) -> Result<u64>;
-
     /// Moves a subscription's cursor. Everything it has outstanding is forgotten and its leases are lost; its dead
     /// letters stay. What lies between is handed out again, or never. With `dry_run` nothing is changed and the
     /// answer tells what would be. Cancelled is `InvalidTransition`.
@@ -80,13 +91,6 @@ pub trait Lifecycle {
 
     /// The delivery policy a group was given. Cancelled is `NoSuchSubscription`.
     async fn policy(&self, topic: &TopicName, group: &GroupName) -> Result<DeliveryPolicy>;
-
-    /// What holds for each of these subscriptions: its topic's settings, with its group's policy applied. One read for a process
-    /// that serves many. Those that are cancelled or removed are left out.
-    async fn settings_of(
-        &self,
-        subscriptions: &[SubscriptionId],
-    ) -> Result<Vec<(SubscriptionId, TopicSettings)>>;
 
     /// Ends a lease by hand, whoever holds it: it is handed out again at once, without an attempt counted. `LeaseLost` if
     /// there is none of that token.
@@ -104,51 +108,32 @@ pub trait Lifecycle {
     /// How many messages published longer ago than `older_than` each counting group has not done; only groups with some.
     async fn stuck(&self, topic: &TopicName, older_than: Duration) -> Result<Vec<Stuck>>;
 
+    /// The dead letters of a selection, oldest first, at most `limit`.
+    async fn dead_letters(&self, selection: &DeadLetterSelection, limit: u32) -> Result<Vec<DeadLetter>>;
+
+    /// Hands dead letters to their subscription again, to no other: due now, without attempts, not suspect, and of an
+    /// ordered subscription before later messages of their key. A letter goes and its message becomes outstanding in
+    /// one transaction, a bounded number at a time, so redriving twice, also at once, delivers once. Those whose
+    /// message is not in the log any more stay and are counted. What is buried meanwhile is not part of it.
+    async fn redrive(&self, selection: &DeadLetterSelection) -> Result<Redriven>;
+
+    /// Removes dead letters for good, a bounded number at a time; how many.
+    async fn purge(&self, selection: &DeadLetterSelection) -> Result<u64>;
+
     /// What was done by operators, newest first, at most `limit`.
     async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>>;
 
     /// Who acked the message at an offset, oldest first. Nothing where the topic keeps no `ack_log`.
     async fn acks(&self, topic: &TopicName, offset: Offset) -> Result<Vec<Ack>>;
-}
 
-/// A subscription that an owner serves.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Served {
-    /// The subscription.
-    pub subscription_id: SubscriptionId,
-    /// What the owner has done for it.
-    pub activity: Activity,
-}
+    /// Checks the invariants of everything stored. An empty answer means that nothing is off.
+    async fn doctor(&self) -> Result<Vec<Finding>>;
 
-impl Served {
-    /// A subscription for which nothing was done yet.
-    pub fn new(subscription_id: SubscriptionId) -> Self {
-        Served { subscription_id, activity: Activity::default() }
-    }
-}
+    /// Removes everything of this namespace, for good, and closes the store.
+    async fn drop_namespace(&self) -> Result<()>;
 
-/// The answer to a heartbeat.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Heartbeat {
-    /// How many leases of other owners ended by it.
-    pub ended: u64,
-    /// How each subscription is that the owner serves, in their order.
-    pub signals: Vec<Signal>,
-}
-
-/// How a subscription is, for an owner that serves it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Signal {
-    /// Go on.
-    Active,
-    /// It was dead and is active again since this heartbeat; this is what it missed.
-    Resurrected(MissedMessages),
-    /// Hand out nothing until further notice.
-    Paused,
-    /// Stop: it was cancelled.
-    Cancelled,
-    /// Stop: there is no such subscription.
-    Gone,
+    /// Stops background work and lets go of connections. Further calls are `Closed`.
+    async fn close(&self) -> Result<()>;
 }
 
 /// How a subscription came back.
@@ -200,20 +185,35 @@ pub struct Stuck {
 }
 
 /// A line of the audit.
+///
+/// | act | its particulars |
+/// |---|---|
+/// | `alter_topic` | each setting that changed, with `from` and `to` |
+/// | `set_auto_create` | `auto_create` |
+/// | `pause`, `resume`, `cancel` | `from`, `to`, `leases_lost` |
+/// | `resurrect` | `behind_max`, `next`, `missed` |
+/// | `remove` | `subscriptions`, `dead_letters`: how many |
+/// | `seek` | `from`, `to`, `replayed`, `skipped`, `leases_lost` |
+/// | `set_policy` | the policy |
+/// | `release_lease` | `token`, `owner`, `first`, `last` |
+/// | `force_complete` | `older_than_ms`, `until`, `groups`: how many messages of each |
+/// | `backfill` | `first`, `last`, `messages_max`, `rate_max` |
+/// | `cancel_backfill`, `resume_backfill` | `checkpoint` |
+/// | `redrive` | `redriven`, `gone` |
+/// | `purge` | `purged` |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditEntry {
     /// When, by the database's clock.
     pub at: Timestamp,
     /// Who, as the store was opened with [`super::OpenOptions::actor`].
     pub actor: String,
-    /// What: `pause`, `resume`, `cancel`, `resurrect`, `remove`, `seek`, `alter_topic`, `set_policy`, `release_lease`,
-    /// `force_complete`, `backfill`, `cancel_backfill`, `resume_backfill`, `redrive`, `purge`, `set_auto_create`.
+    /// What, as in the table.
     pub act: String,
     /// The topic.
     pub topic: Option<String>,
     /// The group.
     pub group: Option<String>,
-    /// The particulars, as a JSON object.
+    /// The particulars, as a JSON object: the same on every engine.
     pub detail: String,
 }
 
@@ -230,14 +230,13 @@ pub struct Ack {
     pub at: Timestamp,
 }
 
-/// A state for the answers of processes.
-impl Signal {
-    /// The pulse of a stored state.
-    pub(crate) fn of(state: SubscriptionState) -> Self {
-        match state {
-            SubscriptionState::Active | SubscriptionState::Dead => Signal::Active,
-            SubscriptionState::Paused => Signal::Paused,
-            SubscriptionState::Cancelled => Signal::Cancelled,
-        }
-    }
+/// Something that is off in a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Which check found it.
+    pub check: &'static str,
+    /// What is off, with identity.
+    pub problem: String,
+    /// What would mend it.
+    pub remedy: String,
 }

@@ -1,4 +1,4 @@
-//! What keeps a store in shape: deaths, retention, partitions; with [`super::Tracking`], completion records and backfills. Part of the contract of a
+//! What keeps a store in shape: heads, deaths, retention, partitions. Part of the contract of a
 //! [`Store`](super::Store).
 //!
 //! Every step is bounded, is one transaction, may be killed at any point, and may be run by any number of processes at
@@ -13,17 +13,25 @@ use crate::error::Result;
 use crate::maintain::{JobRun, JobStatus};
 use crate::name::{GroupName, Owner, TopicName};
 use crate::subscription::MissedMessages;
-use crate::topic::TopicId;
+use crate::topic::{TopicId, TopicStatus};
 
-/// Upkeep, step by step. [`crate::Maintenance`] decides when each is due.
+/// Maintenance, step by step. [`crate::Maintenance`] decides when each is due.
 #[async_trait]
-pub trait Upkeep: Tracking {
+pub trait Maintenance: Tracking {
     /// Elects or confirms the worker of this namespace for a term. True if it is this one. Another is elected only once
     /// the term has run out, by the database's clock.
     async fn elect(&self, worker: &Owner, term: Duration) -> Result<bool>;
 
     /// The worker gives up its term.
     async fn resign(&self, worker: &Owner) -> Result<()>;
+
+    /// All topics by name.
+    async fn topics(&self) -> Result<Vec<TopicStatus>>;
+
+    /// One round over all topics: advances heads, hands out late rows, promotes due messages, forgets old dedup keys
+    /// and inbox entries.
+    /// Claims do the same on demand for their own topics.
+    async fn advance_heads(&self) -> Result<Maintained>;
 
     /// Declares dead what is active and has been silent for longer than its timeout.
     ///
@@ -74,6 +82,21 @@ pub trait Upkeep: Tracking {
 
     /// Records that a job was run.
     async fn job_ran(&self, run: &JobRun) -> Result<()>;
+}
+
+/// What one round over all topics did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Maintained {
+    /// Delayed messages promoted into their log.
+    pub promoted: u64,
+    /// Late rows handed to subscriptions.
+    pub late: u64,
+    /// Gaps closed because their owners ended without a row.
+    pub gaps_closed: u64,
+    /// Dedup keys forgotten.
+    pub dedup_forgotten: u64,
+    /// Inbox entries forgotten.
+    pub inbox_forgotten: u64,
 }
 
 /// What a look for the dead found.

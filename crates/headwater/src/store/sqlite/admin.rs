@@ -1,4 +1,4 @@
-//! The life of topics and subscriptions: each verb is a transaction of the writer's, or a look of a reader's.
+//! What operators ask for: each verb is a transaction of the writer's, or a read of a reader's.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,19 +8,33 @@ use async_trait::async_trait;
 use super::reader::at_once;
 use super::state::Removal;
 use super::work::{Kind, Work, now_ms};
-use super::{SqliteStore, acks, audit, policy, resurrect, seek, settle, state, stuck, take_over, topic};
+use super::{
+    SqliteStore, acks, advance_heads, audit, dead_letter, doctor, open, outstanding, policy, reader,
+    resurrect, seek, settle, state, status, stuck, topic, work,
+};
+use crate::dead_letter::{DeadLetter, DeadLetterSelection, Redriven};
 use crate::error::Result;
 use crate::lease::LeaseToken;
 use crate::message::Offset;
-use crate::name::{GroupName, Owner, TopicName};
-use crate::store::{Ack, AuditEntry, ForceCompleted, Lifecycle, Moved, Resurrected, Stuck};
-use crate::subscription::{DeliveryPolicy, Start, SubscriptionId, Transition};
+use crate::name::{GroupName, TopicName};
+use crate::store::{Ack, Admin, AuditEntry, Finding, ForceCompleted, Moved, Resurrected, Stuck};
+use crate::subscription::{
+    DeliveryPolicy, Outstanding, Start, SubscriptionId, SubscriptionStatus, Transition,
+};
 use crate::topic::{Topic, TopicSettings};
 
 #[async_trait]
-impl Lifecycle for SqliteStore {
+impl Admin for SqliteStore {
+    fn engine(&self) -> &'static str {
+        "sqlite"
+    }
+
+    async fn create_topic(&self, name: &TopicName, settings: &TopicSettings) -> Result<Topic> {
+        let (name, settings) = (name.clone(), settings.clone());
+        self.write(Kind::Define, move |work| topic::create(work, &name, &settings)).await
+    }
+
     async fn alter_topic(&self, name: &TopicName, settings: &TopicSettings) -> Result<Topic> {
-        settings.validate()?;
         let (name, settings, actor) = (name.clone(), settings.clone(), Arc::clone(&self.actor));
         self.write(Kind::Define, move |work| topic::alter(work, &name, &settings, &actor)).await
     }
@@ -28,6 +42,24 @@ impl Lifecycle for SqliteStore {
     async fn set_auto_create(&self, auto_create: bool) -> Result<()> {
         let actor = Arc::clone(&self.actor);
         self.write(Kind::Define, move |work| topic::set_auto_create(work, auto_create, &actor)).await
+    }
+
+    async fn topic(&self, name: &TopicName) -> Result<Topic> {
+        let name = name.clone();
+        self.read(move |connection| topic::get(connection, &name)).await
+    }
+
+    async fn subscriptions(&self, topic: &TopicName) -> Result<Vec<SubscriptionStatus>> {
+        let (topic, now_ms) = (topic.clone(), work::now_ms(&self.clock));
+        self.read(move |connection| {
+            reader::at_once(connection, |connection| status::list(connection, &topic, now_ms))
+        })
+        .await
+    }
+
+    async fn outstanding(&self, subscription: SubscriptionId, limit: u32) -> Result<Vec<Outstanding>> {
+        let now_ms = work::now_ms(&self.clock);
+        self.read(move |connection| outstanding::list(connection, subscription, limit, now_ms)).await
     }
 
     async fn pause(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
@@ -50,13 +82,16 @@ impl Lifecycle for SqliteStore {
     async fn remove(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
         let (topic, group, actor) = (topic.clone(), group.clone(), Arc::clone(&self.actor));
         let (name, of) = (topic.clone(), group.clone());
+        // Nothing is buried any more for what is cancelled: none comes between this and the steps.
+        let dead_letters = self.read(move |connection| state::dead_letters(connection, &name, &of)).await?;
+        let (name, of) = (topic.clone(), group.clone());
         self.in_steps(Kind::Consume, move |work: &mut Work<'_>| {
             state::remove(work, &name, &of, Removal::Empty)
         })
         .await?;
         // Waits for the disk, and so for the steps before it.
         self.write(Kind::Define, move |work| {
-            state::remove(work, &topic, &group, Removal::Delete { actor: &actor }).map(drop)
+            state::remove(work, &topic, &group, Removal::Delete { actor: &actor, dead_letters }).map(drop)
         })
         .await
     }
@@ -70,10 +105,6 @@ impl Lifecycle for SqliteStore {
         let (topic, group, actor) = (topic.clone(), group.clone(), Arc::clone(&self.actor));
         self.write(Kind::Define, move |work| resurrect::resurrect(work, &topic, &group, behind_max, &actor))
             .await
-    }
-
-    async fn take_over(&self, owner: &Owner) -> Result<u64> {
-        take_over::take_over(self, owner).await
     }
 
     async fn seek(&self, topic: &TopicName, group: &GroupName, to: Start, dry_run: bool) -> Result<Moved> {
@@ -99,15 +130,6 @@ impl Lifecycle for SqliteStore {
     async fn policy(&self, topic: &TopicName, group: &GroupName) -> Result<DeliveryPolicy> {
         let (topic, group) = (topic.clone(), group.clone());
         self.read(move |connection| at_once(connection, |look| policy::get(look, &topic, &group))).await
-    }
-
-    async fn settings_of(
-        &self,
-        subscriptions: &[SubscriptionId],
-    ) -> Result<Vec<(SubscriptionId, TopicSettings)>> {
-        let subscriptions = subscriptions.to_vec();
-        self.read(move |connection| at_once(connection, |look| policy::settings_of(look, &subscriptions)))
-            .await
     }
 
     async fn release_lease(&self, token: LeaseToken) -> Result<()> {
@@ -141,6 +163,19 @@ impl Lifecycle for SqliteStore {
         .await
     }
 
+    async fn dead_letters(&self, selection: &DeadLetterSelection, limit: u32) -> Result<Vec<DeadLetter>> {
+        let selection = selection.clone();
+        self.read(move |connection| dead_letter::list(connection, &selection, limit)).await
+    }
+
+    async fn redrive(&self, selection: &DeadLetterSelection) -> Result<Redriven> {
+        dead_letter::redrive(self, selection).await
+    }
+
+    async fn purge(&self, selection: &DeadLetterSelection) -> Result<u64> {
+        dead_letter::purge(self, selection).await
+    }
+
     async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>> {
         self.read(move |connection| audit::list(connection, limit)).await
     }
@@ -148,6 +183,21 @@ impl Lifecycle for SqliteStore {
     async fn acks(&self, topic: &TopicName, offset: Offset) -> Result<Vec<Ack>> {
         let topic = topic.clone();
         self.read(move |connection| at_once(connection, |look| acks::list(look, &topic, offset))).await
+    }
+
+    async fn doctor(&self) -> Result<Vec<Finding>> {
+        let now_ms = work::now_ms(&self.clock);
+        self.read(move |connection| doctor::doctor(connection, now_ms)).await
+    }
+
+    async fn drop_namespace(&self) -> Result<()> {
+        let alone = self.write(Kind::Define, advance_heads::drop_all).await?;
+        self.stop().await?;
+        if alone { open::remove_files(&self.location, &self.trust) } else { Ok(()) }
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.stop().await
     }
 }
 

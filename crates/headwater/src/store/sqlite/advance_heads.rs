@@ -1,4 +1,4 @@
-//! Maintain: one bounded round of upkeep, and the removal of everything.
+//! Advance heads: one bounded round over all topics; and the removal of everything.
 
 use rusqlite::params;
 
@@ -14,7 +14,7 @@ use crate::topic::TopicId;
 const FORGET_MAX: u32 = 10_000;
 
 /// Promotes due messages of every topic and forgets old dedup keys and inbox entries.
-pub(super) fn maintain(work: &mut Work<'_>) -> Attempt<Maintained> {
+pub(super) fn advance_heads(work: &mut Work<'_>) -> Attempt<Maintained> {
     let now_ms = work.now_ms();
     let due = {
         let mut statement = work.connection.prepare_cached(super::sql!(maintain.promote_topics))?;
