@@ -73,4 +73,5 @@ pub const FLAPPING_WINDOW: Duration = Duration::from_secs(600);
 
 /// How far a tick may lie in the future: further ahead it was fired by a clock that was ahead, and holds its job up no longer.
 /// Machines' clocks that differ by less fire no tick twice.
+#[cfg(any(feature = "sqlite", feature = "cron"))]
 pub(crate) const TICK_AHEAD_MAX: Duration = Duration::from_secs(300);
