@@ -458,7 +458,9 @@ BEGIN
         SELECT format('TRIGGER %I ON %s', t.tgname, t.tgrelid::regclass) FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
         WHERE c.relnamespace = '{schema}'::regnamespace AND NOT t.tgisinternal
         UNION ALL
-        SELECT 'VIEW ' || c.oid::regclass FROM pg_class c WHERE c.relnamespace = '{schema}'::regnamespace AND c.relkind = 'v'
+        -- At once: one may be made of another.
+        SELECT 'VIEW ' || string_agg(c.oid::regclass::text, ', ') FROM pg_class c
+        WHERE c.relnamespace = '{schema}'::regnamespace AND c.relkind = 'v' HAVING count(*) > 0
         UNION ALL
         SELECT 'FUNCTION ' || p.oid::regprocedure FROM pg_proc p WHERE p.pronamespace = '{schema}'::regnamespace
     LOOP
