@@ -22,7 +22,7 @@ async fn batch(url: &str) -> Result<()> {
     let headwater = Headwater::open(url).await?;
     headwater.topic("lines").create().await?;
 
-    // A thousand lines, two of which nobody can read.
+    // A thousand lines, two of which cannot be decoded.
     let mut lines: Vec<_> = (0..GOOD).map(|n| NewMessage::json(&n)).collect::<headwater::Result<_>>()?;
     lines.insert(300, NewMessage::new("not a number"));
     lines.insert(700, NewMessage::new("{"));
@@ -36,14 +36,16 @@ async fn batch(url: &str) -> Result<()> {
             for message in &messages {
                 match message.decode::<Json<u64>>() {
                     Ok(Json(n)) => numbers.push(n),
-                    // Trying again would not help: to the dead letters with the reason, and the rest of the batch goes on.
+                    // A retry would not help: the message becomes a dead letter with the reason, and the rest of the
+                    // batch continues.
                     Err(error) => {
                         println!("burying: {error}");
                         verdicts.failed(message.offset, Bury(error.to_string()));
                     }
                 }
             }
-            // Here all of them would go to a bulk insert or an index. An error returned now would fail the whole batch.
+            // Here all of them would go to a bulk insert or an index. An error returned now would fail the whole
+            // batch.
             indexed.send(numbers).await?;
             // `Ok(())` would ack all; this acks all but those named.
             Ok(verdicts)

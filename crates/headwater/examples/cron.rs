@@ -1,4 +1,4 @@
-//! Periodic messages: a cron expression in a time zone, published once per tick whichever process is up.
+//! Periodic messages: a cron expression in a time zone, published once per tick, whichever processes run.
 //!
 //! `cargo run -p headwater --example cron [postgres://…]`
 
@@ -26,12 +26,12 @@ async fn main() -> Result<()> {
 }
 
 async fn cron(url: &str) -> Result<()> {
-    // Two handles, as two processes have them. Each starts the job; the store decides who publishes a tick.
+    // Two handles, as two processes have them. Each starts the job; the store decides which one publishes a tick.
     let (here, there) = (Headwater::open(url).await?, Headwater::open(url).await?);
     here.topic("reports").create().await?;
     let jobs = [start(&here).await?, start(&there).await?];
 
-    // What a tick means is up to whoever handles it: with retries, dead letters and all else a message has.
+    // The consumer decides what a tick means; its message has retries, dead letters and all else a message has.
     let (made, mut reports) = mpsc::channel(16);
     let running = here
         .consumer("reports", "maker")
@@ -50,7 +50,7 @@ async fn cron(url: &str) -> Result<()> {
     let mut ticks = BTreeSet::new();
     for _ in 0..TICKS {
         let tick = reports.recv().await.context("the consumer stopped")?;
-        ensure!(ticks.insert(tick.clone()), "tick {tick} came twice");
+        ensure!(ticks.insert(tick.clone()), "tick {tick} was handled twice");
     }
 
     let published: u64 = jobs.iter().map(|job| job.health().totals.published).sum();
@@ -58,7 +58,7 @@ async fn cron(url: &str) -> Result<()> {
         job.stop().await;
     }
     running.shutdown(Duration::from_secs(10)).await?;
-    // One more tick may have come while this was stopping; none came twice.
+    // One more tick may have fired during the shutdown; none fired twice.
     let messages = here.published("reports").await?;
     let distinct: BTreeSet<_> =
         messages.iter().map(|message| &message.headers["headwater-cron-tick"]).collect();
@@ -70,7 +70,7 @@ async fn cron(url: &str) -> Result<()> {
     Ok(())
 }
 
-/// Every process that should take part starts the job under the same name.
+/// Every process that is to take part starts the job under the same name.
 async fn start(headwater: &Headwater) -> Result<CronJob> {
     let job = headwater
         // Six fields begin with seconds: this is every second, so that the example ends soon. "0 7 * * 1-5" is at seven on
@@ -79,7 +79,7 @@ async fn start(headwater: &Headwater) -> Result<CronJob> {
         .time_zone("Europe/Zurich")
         .topic("reports")
         .message(&MakeReport { name: "sales".to_owned() })
-        // Of ticks that passed while no process was up, only the last is made up for.
+        // Of the ticks missed while no process ran, only the last is fired.
         .missed(Missed::FireOnce)
         .start()
         .await?;

@@ -1,7 +1,7 @@
 //! Exactly-once effects: the handler's own writes, the inbox entry and the ack commit in one transaction of the store.
 //!
-//! Whether the process is killed before or after that commit, and whether a message is published once or thrice with one
-//! id: its effect is there once. `cargo run -p headwater --example exactly_once [postgres://…]`
+//! Whether the process is killed before or after that commit, and whether a message is published once or three times
+//! with one id: its effect is written once. `cargo run -p headwater --example exactly_once [postgres://…]`
 
 use std::time::Duration;
 
@@ -33,13 +33,13 @@ async fn exactly_once(url: &str) -> Result<()> {
     let running =
         headwater.consumer("payments", "ledger").handling("clerk", account.handling()).run().await?;
 
-    // Three times the same message: an impatient client, a proxy that retries, a replayed file.
+    // The same message three times: an impatient client, a proxy that retries, a replayed file.
     let payments = headwater.producer("payments");
     let id = Uuid::now_v7();
     for _ in 0..3 {
         payments.send(NewMessage::json(&Payment { cents: 500 })?.message_id(id)).await?;
     }
-    // And another one.
+    // And another message.
     payments.send(&Payment { cents: 42 }).await?;
 
     while running.health().totals.acked < 4 {
@@ -49,7 +49,7 @@ async fn exactly_once(url: &str) -> Result<()> {
     running.shutdown(Duration::from_secs(10)).await?;
 
     let balance = account.balance().await?;
-    println!("4 messages acked, {} tried again, balance {balance} cents", totals.retried);
+    println!("4 messages acked, {} retried, balance {balance} cents", totals.retried);
     ensure!(totals.retried >= 2, "each of the two payments was to fail once");
     ensure!(balance == 542, "500 and 42 booked once each make 542, not {balance}");
     headwater.close().await?;
@@ -60,7 +60,7 @@ async fn exactly_once(url: &str) -> Result<()> {
 /// The application's own table, in the database that holds the messages: that is what makes one transaction possible.
 enum Account {
     Sqlite(std::path::PathBuf),
-    /// The client looks; bookings go through the store's transactions.
+    /// The client reads the balance; bookings go through the store's transactions.
     Postgres {
         client: tokio_postgres::Client,
         table: String,
@@ -78,7 +78,7 @@ impl Account {
             StoreUrl::Postgres { url, namespace } => {
                 let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await?;
                 tokio::spawn(connection);
-                // Yours is wherever your tables are; this one goes with the example's schema.
+                // Your tables may be anywhere; this one is removed with the example's schema.
                 let table = format!("{}.booking", namespace.quoted());
                 client.batch_execute(&format!("CREATE TABLE {table} (cents bigint)")).await?;
                 Ok(Account::Postgres { client, table })
@@ -86,10 +86,10 @@ impl Account {
         }
     }
 
-    /// Books a payment, and fails the first time, after having written: that write must not stay.
+    /// Books a payment, and fails the first time, after having written: that write must be rolled back.
     fn handling(&self) -> Handling {
         match self {
-            // On the embedded store the handler runs on the thread that writes: short, and without awaiting.
+            // On the embedded store the handler runs on the writer thread: it must be short, and cannot await.
             Account::Sqlite(_) => {
                 Handling::in_sqlite(|connection, Json(payment): Json<Payment>, context: &Context| {
                     connection.execute("INSERT INTO booking VALUES (?1)", [payment.cents])?;

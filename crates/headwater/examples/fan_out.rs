@@ -1,4 +1,4 @@
-//! Fan-out: every group gets every message from the one log, at its own pace and through members and filters of its own.
+//! Fan-out: every group gets every message from the one log, at its own pace and with its own members and filters.
 //!
 //! `cargo run -p headwater --example fan_out [postgres://…]`
 
@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 #[path = "support/place.rs"]
 mod place;
 
-/// What a member saw: its group, its own name, the key and the number.
+/// What a member handled: its group, its name, the key and the number.
 type Sight = (String, String, String, u64);
 
 #[tokio::main]
@@ -20,8 +20,8 @@ async fn main() -> Result<()> {
     place::Place::embedded_unless_told()?.visit(fan_out).await
 }
 
-/// A member that tells what it sees.
-fn telling(sights: &mpsc::Sender<Sight>) -> Handling {
+/// A member that reports what it handles.
+fn reporting(sights: &mpsc::Sender<Sight>) -> Handling {
     let sights = sights.clone();
     Handling::one(move |Json(n): Json<u64>, context: Context| {
         let sights = sights.clone();
@@ -35,32 +35,33 @@ fn telling(sights: &mpsc::Sender<Sight>) -> Handling {
 
 async fn fan_out(url: &str) -> Result<()> {
     let headwater = Headwater::open(url).await?;
-    // A queue, the default, has one group; a topic for many says so.
+    // A queue, the default, has one group; a topic for many groups is created as such.
     headwater.topic("readings").pub_sub().create().await?;
 
-    let (tell, mut told) = mpsc::channel(1_000);
+    let (send, mut reports) = mpsc::channel(1_000);
     // One member for everything.
-    let archive = headwater.consumer("readings", "archive").handling("writer", telling(&tell)).run().await?;
-    // Two members share the work: the key's hash says who gets a message, so a sensor stays with its member.
+    let archive =
+        headwater.consumer("readings", "archive").handling("writer", reporting(&send)).run().await?;
+    // Two members share the work: the key's hash decides which one gets a message, so a sensor stays with its member.
     let averages = headwater
         .consumer("readings", "averages")
-        .handling("left", telling(&tell))
-        .handling("right", telling(&tell))
+        .handling("left", reporting(&send))
+        .handling("right", reporting(&send))
         .run()
         .await?;
-    // Only some are wanted; the others are done for this group without being handled.
+    // Only some messages are wanted; the others are done for this group without being handled.
     let alarms = headwater
         .consumer("readings", "alarms")
-        .handling("pager", telling(&tell))
+        .handling("pager", reporting(&send))
         .filter(|message| message.headers.get("alarm").is_some_and(|alarm| alarm == "yes"))
         .run()
         .await?;
 
     publish(&headwater, 0..60).await?;
-    // Comes late and wants no history; without `start_from` it would begin at the beginning.
+    // A late group that wants no history; without `start_from` it would begin at the beginning.
     let late = headwater
         .consumer("readings", "late")
-        .handling("newcomer", telling(&tell))
+        .handling("newcomer", reporting(&send))
         .start_from(Start::Now)
         .run()
         .await?;
@@ -68,7 +69,7 @@ async fn fan_out(url: &str) -> Result<()> {
 
     let mut by_group: BTreeMap<String, Vec<Sight>> = BTreeMap::new();
     for _ in 0..100 + 100 + 10 + 40 {
-        let sight = told.recv().await.context("the consumers stopped")?;
+        let sight = reports.recv().await.context("the consumers stopped")?;
         by_group.entry(sight.0.clone()).or_default().push(sight);
     }
     for (group, sights) in &by_group {
@@ -80,16 +81,16 @@ async fn fan_out(url: &str) -> Result<()> {
         by_group["averages"].iter().map(|(_, member, key, _)| (key, member)).collect();
     ensure!(by_group["averages"].iter().all(|(_, member, key, _)| member_of[key] == member));
 
-    // Groups of one process share what is read: each message came from the database once.
+    // Groups of one process share what is read: each message was read from the database once.
     let (read, handed) = archive.read_and_handed();
     println!("{read} messages read from the store, {handed} handed to groups");
 
     for running in [archive, averages, alarms, late] {
         running.shutdown(Duration::from_secs(10)).await?;
     }
-    ensure!(told.try_recv().is_err(), "something was handled twice");
+    ensure!(reports.try_recv().is_err(), "a message was handled twice");
     headwater.close().await?;
-    println!("every group got all that it asked for, once");
+    println!("every group got every message it wanted, once");
     Ok(())
 }
 

@@ -28,8 +28,8 @@ async fn hello(url: &str) -> Result<()> {
     let headwater = Headwater::open(url).await?;
     headwater.topic("orders").create().await?;
 
-    // The consumer: claims, heartbeats, retries and acks are its own. An error returned here, or a panic, is an attempt
-    // that failed: the message comes again, by the topic's back-off.
+    // The consumer does the claims, heartbeats, retries and acks. An error returned here, or a panic, is a failed
+    // attempt: the message is redelivered after the topic's back-off.
     let (handled, mut orders) = mpsc::channel(16);
     let running = headwater
         .consumer("orders", "email")
@@ -54,13 +54,13 @@ async fn hello(url: &str) -> Result<()> {
     while seen.len() < 3 {
         seen.push(orders.recv().await.context("the consumer stopped")?);
     }
-    // Handlers run side by side; where order matters, see the example `ordered`.
+    // Handlers run concurrently; where order matters, see the example `ordered`.
     seen.sort_unstable();
     ensure!(seen == [1, 2, 3], "handled {seen:?}");
 
-    // In order: nothing more is claimed, handlers finish, their acks reach the database.
+    // An orderly shutdown: nothing more is claimed, handlers finish, their acks reach the database.
     let stopped = running.shutdown(Duration::from_secs(10)).await?;
-    ensure!(stopped.in_time, "a handler did not come to its end");
+    ensure!(stopped.in_time, "a handler did not finish");
     headwater.close().await?;
     println!("3 orders handled, each once");
     Ok(())

@@ -1,4 +1,5 @@
-//! Strict order per key: later messages of a key wait for a failed one, other keys do not (until a thousand of its lane wait).
+//! Strict order per key: later messages of a key wait for a failed one, other keys do not (until a thousand of its
+//! lane wait).
 //!
 //! `cargo run -p headwater --example ordered [postgres://…]`
 
@@ -32,12 +33,12 @@ async fn ordered(url: &str) -> Result<()> {
     headwater
         .topic("bookings")
         .ordered_by_key()
-        // The first retry comes soon, so that this ends soon; the default is a second, doubling to five minutes.
+        // The first retry is soon, so that this ends soon; the default is a second, doubling to five minutes.
         .backoff(Duration::from_millis(50), Duration::from_millis(200))
         .create()
         .await?;
 
-    // The accounts' bookings, interleaved as they would come.
+    // The accounts' bookings, interleaved as they would arrive.
     let bookings: Vec<NewMessage> = (0..ACCOUNTS * STEPS)
         .map(|n| Booking { account: n % ACCOUNTS, step: n / ACCOUNTS })
         .map(|booking| Ok(NewMessage::json(&booking)?.key(format!("account-{}", booking.account))))
@@ -50,7 +51,7 @@ async fn ordered(url: &str) -> Result<()> {
         .member("clerk", move |Json(booking): Json<Booking>, context: Context| {
             let booked = booked.clone();
             async move {
-                // Each account's tenth booking fails at first. Its account waits for it; the others go on.
+                // Each account's tenth booking fails at first. Its account waits for it; the others continue.
                 if booking.step == 10 && context.attempt() < 3 {
                     return Err("the ledger is locked".into());
                 }
@@ -58,7 +59,7 @@ async fn ordered(url: &str) -> Result<()> {
                 Ok(())
             }
         })
-        // Eight at once: order is kept within a key, not by doing one thing at a time.
+        // Eight at once: order is kept within a key, not by handling one message at a time.
         .concurrency(8)
         .run()
         .await?;

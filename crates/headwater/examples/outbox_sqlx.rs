@@ -40,17 +40,17 @@ async fn outbox(url: &str) -> Result<()> {
         .run()
         .await?;
 
-    // The application's own connection, or a transaction of its pool: Headwater needs no say in it.
+    // The application's own connection, or a transaction of its pool: Headwater does not need to manage it.
     let StoreUrl::Postgres { url: server, namespace } = StoreUrl::parse(url, None)? else {
         bail!("an outbox with sqlx is on PostgreSQL");
     };
     let mut connection = PgConnection::connect(&server).await?;
-    // Temporary, so that the example leaves nothing behind; yours is a table like any other.
+    // Temporary, so that the example leaves nothing behind; your table is an ordinary one.
     sqlx::raw_sql("CREATE TEMPORARY TABLE shop_order (id bigint PRIMARY KEY)")
         .execute(&mut connection)
         .await?;
 
-    // Placed, and then something goes wrong.
+    // The order is placed, and then the transaction fails.
     place_order(&mut connection, &namespace, 1, Ending::Rollback).await?;
     println!("order 1 rolled back");
     place_order(&mut connection, &namespace, 2, Ending::Commit).await?;
@@ -75,7 +75,7 @@ enum Ending {
     Rollback,
 }
 
-/// The business: a row and its message.
+/// The business logic: a row and its message.
 async fn place_order(
     connection: &mut PgConnection,
     namespace: &Namespace,

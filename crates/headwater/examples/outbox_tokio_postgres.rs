@@ -40,16 +40,16 @@ async fn outbox(url: &str) -> Result<()> {
         .run()
         .await?;
 
-    // The application's own connection, made as ever: Headwater needs no say in it.
+    // The application's own connection: Headwater does not need to manage it.
     let StoreUrl::Postgres { url: server, namespace } = StoreUrl::parse(url, None)? else {
         bail!("an outbox with tokio-postgres is on PostgreSQL");
     };
     let (mut client, connection) = tokio_postgres::connect(&server, NoTls).await?;
     tokio::spawn(connection);
-    // Temporary, so that the example leaves nothing behind; yours is a table like any other.
+    // Temporary, so that the example leaves nothing behind; your table is an ordinary one.
     client.batch_execute("CREATE TEMPORARY TABLE shop_order (id bigint PRIMARY KEY)").await?;
 
-    // Placed, and then something goes wrong.
+    // The order is placed, and then the transaction fails.
     place_order(&mut client, &namespace, 1, Ending::Rollback).await?;
     println!("order 1 rolled back");
     place_order(&mut client, &namespace, 2, Ending::Commit).await?;
@@ -73,7 +73,7 @@ enum Ending {
     Rollback,
 }
 
-/// The business: a row and its message.
+/// The business logic: a row and its message.
 async fn place_order(client: &mut Client, namespace: &Namespace, id: i64, ending: Ending) -> Result<()> {
     let transaction = client.transaction().await?;
     transaction.execute("INSERT INTO shop_order (id) VALUES ($1)", &[&id]).await?;

@@ -1,4 +1,4 @@
-//! Backfills: bringing a late joiner into the records of messages that were there before it.
+//! Backfills: adding a group that came late to the completion records of messages published before it.
 
 use std::time::Duration;
 
@@ -13,21 +13,21 @@ pub(crate) mod pace;
 
 pub use pace::BackfillPace;
 
-/// Above so many messages a backfill is left to maintenance; below, whoever subscribes does it.
+/// A backfill of more messages than this is left to maintenance; a smaller one is done by the subscribing process.
 pub const BACKFILL_INLINE_MAX: u64 = 100_000;
-/// The most messages a backfill covers unless told otherwise.
+/// The most messages a backfill covers by default.
 pub const BACKFILL_MESSAGES_DEFAULT: u64 = 1_000_000;
 
-/// Where a backfill is.
+/// The state of a backfill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BackfillState {
-    /// Asked for.
+    /// Requested.
     NotStarted,
     /// Some of it is done.
     InProgress,
     /// All of it is done.
     Completed,
-    /// Stopped on purpose; it can be resumed.
+    /// Stopped by an operator; it can be resumed.
     Cancelled,
     /// Stopped by an error; it can be resumed.
     Failed,
@@ -43,7 +43,7 @@ impl BackfillState {
         BackfillState::Failed,
     ];
 
-    /// The word the stores and the CLI use.
+    /// The name that the stores and the CLI use.
     pub fn as_str(self) -> &'static str {
         match self {
             BackfillState::NotStarted => "not_started",
@@ -61,45 +61,45 @@ impl BackfillState {
             .ok_or_else(|| Error::invalid("backfill state", format!("{text} is unknown")))
     }
 
-    /// Whether there is work left that will be done.
+    /// Whether it has work left that will be done.
     pub fn is_open(self) -> bool {
         matches!(self, BackfillState::NotStarted | BackfillState::InProgress)
     }
 }
 
-/// A backfill and how far it is.
+/// A backfill and its progress.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Backfill {
     /// The topic.
     pub topic: TopicName,
     /// The group.
     pub group: GroupName,
-    /// Where it is.
+    /// Its state.
     pub state: BackfillState,
     /// The first offset it covers.
     pub first: Offset,
-    /// The last, fixed when it was started.
+    /// The last offset, fixed when it was started.
     pub last: Offset,
-    /// Everything at or below it is done; from here it goes on after a crash.
+    /// Everything at or below it is done; after a crash the backfill continues from here.
     pub checkpoint: Offset,
-    /// Offsets dealt with.
+    /// Offsets processed.
     pub processed: u64,
-    /// Of so many.
+    /// Offsets to process in total.
     pub total: u64,
     /// When it was started.
     pub created_at: Timestamp,
     /// When its checkpoint last moved.
     pub progressed_at: Option<Timestamp>,
-    /// Offsets a second over the time it ran.
+    /// Offsets per second over the time it ran.
     pub rate: f64,
-    /// How fast it may go at most, in messages a second.
+    /// The highest allowed rate, in messages per second.
     pub rate_max: u32,
     /// Why it failed.
     pub error: Option<String>,
 }
 
 impl Backfill {
-    /// How long it will take at its rate; `None` while that is not known, or if it is not under way.
+    /// The estimated time left at its rate; `None` while that is not known, or if it is not open.
     pub fn remaining(&self) -> Option<Duration> {
         let left = self.total.saturating_sub(self.processed);
         let known = self.state.is_open() && self.rate > 0.0;
@@ -108,12 +108,12 @@ impl Backfill {
     }
 }
 
-/// What a backfill may do.
+/// The limits of a backfill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackfillLimits {
-    /// The most messages it covers: the last ones before the group came.
+    /// The most messages it covers: the last ones before the group subscribed.
     pub messages_max: u64,
-    /// The fastest it may go, in messages a second.
+    /// The highest allowed rate, in messages per second.
     pub rate_max: u32,
 }
 
@@ -123,13 +123,13 @@ impl Default for BackfillLimits {
     }
 }
 
-/// What one batch did.
+/// The result of one batch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BackfillStep {
-    /// The backfill after it.
+    /// The backfill after the batch.
     pub backfill: Backfill,
-    /// Offsets dealt with.
+    /// Offsets processed.
     pub processed: u64,
-    /// Records changed.
+    /// Completion records changed.
     pub changed: u64,
 }

@@ -1,4 +1,4 @@
-//! Time: the database's own, or one that tests move by hand.
+//! Time: of the database, or of a manual clock in tests.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -8,14 +8,14 @@ use jiff::Timestamp;
 
 pub(crate) mod guard;
 
-/// Where monotonic time of this process begins.
+/// The start of this process's monotonic time.
 static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// Where "now" comes from for leases, retries, delays and dedup windows.
 #[derive(Clone, Debug, Default)]
 pub enum Clock {
-    /// The database's clock (PostgreSQL), or this machine's (the embedded file). Application clocks may be
-    /// wrong by hours; the one place all processes share is the database.
+    /// The database's clock (PostgreSQL), or this machine's (SQLite). Clocks of application machines may be wrong by
+    /// hours; all processes share the database's.
     #[default]
     Database,
     /// A clock that stands still until a test moves it.
@@ -23,7 +23,7 @@ pub enum Clock {
 }
 
 impl Clock {
-    /// The time to bind into a statement: `None` lets the database use its own.
+    /// The time to bind into a statement; `None` lets the database use its own clock.
     pub fn injected(&self) -> Option<Timestamp> {
         match self {
             Clock::Database => None,
@@ -31,8 +31,8 @@ impl Clock {
         }
     }
 
-    /// Time that no step of a clock moves, since some moment of this process. It may stand still while the machine is
-    /// suspended.
+    /// Time since the start of this process that steps of the clock do not affect. It may stand still while the machine
+    /// is suspended.
     pub(crate) fn monotonic(&self) -> Duration {
         match self {
             Clock::Database => BEGUN.elapsed(),
@@ -41,14 +41,14 @@ impl Clock {
     }
 }
 
-/// A clock for tests: it stands still until moved. Clones share the same hands.
+/// A clock for tests: it stands still until it is moved. Clones share the same time.
 #[derive(Clone, Debug)]
 pub struct ManualClock(Arc<Hands>);
 
 #[derive(Debug)]
 struct Hands {
     now_ms: AtomicI64,
-    /// How much time passed: steps do not count.
+    /// How much time passed; steps do not count.
     passed_ms: AtomicU64,
 }
 
@@ -67,14 +67,14 @@ impl ManualClock {
         Timestamp::from_millisecond(millisecond).expect("a manual clock stays within jiff's range")
     }
 
-    /// Lets time pass: the clock moves forward, and so does monotonic time.
+    /// Lets time pass: both the clock and monotonic time move forward.
     pub fn advance(&self, by: Duration) {
         let by_ms = i64::try_from(by.as_millis()).expect("a step fits 64 bits of milliseconds");
         self.0.now_ms.fetch_add(by_ms, Ordering::SeqCst);
         self.0.passed_ms.fetch_add(by_ms.unsigned_abs(), Ordering::SeqCst);
     }
 
-    /// Sets it, forward or back, without any time passing: clocks do step.
+    /// Sets the clock, forward or back, without time passing: a step of the clock.
     pub fn set(&self, now: Timestamp) {
         self.0.now_ms.store(now.as_millisecond(), Ordering::SeqCst);
     }

@@ -1,7 +1,7 @@
-//! Typed payloads: what a message's bytes mean, said by its content type and type, and checked before they are parsed.
+//! Typed payloads: the meaning of a message's bytes, declared by its content type and type, and checked before parsing.
 //!
 //! A payload that parses by accident is worse than one that does not: a message that names another codec, or another
-//! protobuf type, is refused although its bytes might fit.
+//! protobuf type, is refused although its bytes might parse.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -21,7 +21,7 @@ use media::Media;
 #[cfg(feature = "protobuf")]
 pub use protobuf::Protobuf;
 
-/// What a handler can ask for: a payload made from a message.
+/// A payload type that a handler can take: decoded from a message.
 ///
 /// ```
 /// use headwater::{Decode, DecodeError, Message};
@@ -39,14 +39,14 @@ pub use protobuf::Protobuf;
 /// }
 /// ```
 pub trait Decode: Sized {
-    /// Makes the payload; the error says what was expected and what came.
+    /// Decodes the payload; the error names the expected type and what the message has.
     fn decode(message: &Message) -> Result<Self, DecodeError>;
 }
 
-/// What can be published: a message, or a value that knows its codec.
+/// What can be published: a message, or a value with a codec.
 ///
-/// A reference to anything serializable is JSON, also `&str` and `&[u8]`. For bytes as they are, give [`Bytes`]; for
-/// text as it is, a [`String`]; for everything else about a message, a [`NewMessage`].
+/// A reference to any serializable value is JSON, also `&str` and `&[u8]`. For raw bytes pass [`Bytes`], for raw text a
+/// [`String`], to set other fields of the message a [`NewMessage`].
 ///
 /// ```
 /// use headwater::{IntoMessage, Json};
@@ -61,7 +61,7 @@ pub trait Decode: Sized {
 /// # Ok::<(), headwater::Error>(())
 /// ```
 pub trait IntoMessage {
-    /// Makes the message.
+    /// Converts it into a message.
     fn into_message(self) -> Result<NewMessage>;
 }
 
@@ -89,7 +89,7 @@ impl Message {
     }
 }
 
-/// A payload of JSON.
+/// A JSON payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Json<T>(pub T);
 
@@ -115,7 +115,7 @@ impl<T: DeserializeOwned> Decode for Json<T> {
                 return Err(DecodeError::new::<Self>(message, "not JSON by its content type").instead(other));
             }
         }
-        // The parser's word ends in the line and column.
+        // The parser's error ends with the line and column.
         serde_json::from_slice(&message.payload)
             .map(Json)
             .map_err(|error| DecodeError::new::<Self>(message, error))
@@ -134,7 +134,7 @@ impl<T: Serialize + ?Sized> IntoMessage for &T {
     }
 }
 
-/// The bytes as they are, whatever the content type says.
+/// The raw bytes, whatever the content type.
 impl Decode for Bytes {
     fn decode(message: &Message) -> Result<Self, DecodeError> {
         Ok(message.payload.clone())
@@ -147,7 +147,7 @@ impl IntoMessage for Bytes {
     }
 }
 
-/// Text as it is. JSON and protobuf are refused: their text is not the value.
+/// Raw text. JSON and protobuf are refused: their text is not the value.
 impl Decode for String {
     fn decode(message: &Message) -> Result<Self, DecodeError> {
         match Media::of(message) {
@@ -170,7 +170,7 @@ impl IntoMessage for String {
     }
 }
 
-/// The whole message, with its headers and identity.
+/// The whole message, with its headers and id.
 impl Decode for Message {
     fn decode(message: &Message) -> Result<Self, DecodeError> {
         Ok(message.clone())
@@ -183,7 +183,8 @@ impl IntoMessage for NewMessage {
     }
 }
 
-/// A payload that is not what the handler asked for. Trying again cannot help: such a message is buried.
+/// A payload that is not of the type the handler takes. A retry cannot help: such a message becomes a dead letter at
+/// once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecodeError(Box<Refused>);
 
@@ -198,7 +199,7 @@ struct Refused {
 }
 
 impl DecodeError {
-    /// The message could not be read as `T`, for this reason.
+    /// The message could not be decoded as `T`, for this reason.
     pub fn new<T>(message: &Message, problem: impl fmt::Display) -> Self {
         DecodeError(Box::new(Refused {
             offset: message.offset,
@@ -210,39 +211,39 @@ impl DecodeError {
         }))
     }
 
-    /// Says what to do about it.
+    /// Adds advice on what to do about it.
     #[must_use]
     pub fn advice(mut self, advice: impl fmt::Display) -> Self {
         self.0.advice = Some(advice.to_string());
         self
     }
 
-    /// Says which type reads what the message says it is.
+    /// Adds advice on which type decodes the message's content type.
     fn instead(self, media: Media) -> Self {
         let take = match media {
             Media::Json => "take Json<T> in the handler",
             Media::Protobuf => "take Protobuf<T> in the handler",
             Media::Other | Media::Unsaid => "take Bytes or Message in the handler",
         };
-        self.advice(format_args!("{take}, or mend the content type where it is published"))
+        self.advice(format_args!("{take}, or fix the content type in the publisher"))
     }
 
-    /// The type that was asked for.
+    /// The type that the handler takes.
     pub fn expected(&self) -> &str {
         &self.0.expected
     }
 
-    /// The content type that came.
+    /// The content type of the message.
     pub fn content_type(&self) -> Option<&str> {
         self.0.content_type.as_deref()
     }
 
-    /// The message type that came.
+    /// The message type of the message.
     pub fn message_type(&self) -> Option<&str> {
         self.0.message_type.as_deref()
     }
 
-    /// What is wrong; of a parser, its word with the position.
+    /// What is wrong; for a parser's error, its text with the position.
     pub fn problem(&self) -> &str {
         &self.0.problem
     }
@@ -255,7 +256,7 @@ impl fmt::Display for DecodeError {
         let (content_type, message_type) = (said(content_type), said(message_type));
         write!(
             f,
-            "payload at offset {offset} is no {expected}: {problem} (content type {content_type}, type {message_type})"
+            "payload at offset {offset} is not {expected}: {problem} (content type {content_type}, type {message_type})"
         )?;
         match advice {
             Some(advice) => write!(f, "; {advice}"),
@@ -266,7 +267,7 @@ impl fmt::Display for DecodeError {
 
 impl std::error::Error for DecodeError {}
 
-/// A type's name without the paths of its parts: `Json<Order>`, as the handler's author wrote it.
+/// A type's name without paths: `Json<Order>`, as written in the handler.
 fn short_type_name(full: &str) -> String {
     let mut short = String::with_capacity(full.len());
     let mut part = 0;

@@ -1,7 +1,8 @@
-//! The consumer: describes how a group is served, and wires claim, handle and settle together.
+//! The consumer: describes how a group is served, and connects claim, handle and settle.
 //!
 //! `feed` claims and reads for all groups of a topic, `group` routes messages to members and queues them, `worker` runs
-//! handlers, `settler` settles, `keeper` extends leases, `heart` beats. `pull` is for programs that drive themselves.
+//! handlers, `settler` settles, `keeper` extends leases, `heart` sends heartbeats. `pull` is for programs with their
+//! own loop.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,10 +60,10 @@ pub use standing::EndReason;
 pub(crate) use standing::Standing;
 pub use step::Stepper;
 
-/// Messages buffered and in hand, in bytes, unless told otherwise.
+/// Default limit of messages buffered or being handled, in bytes.
 const BUFFER_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// A consumer about to be run or opened.
+/// A consumer to be run or opened.
 pub struct ConsumerBuilder {
     headwater: Headwater,
     topic: String,
@@ -108,8 +109,8 @@ impl ConsumerBuilder {
         }
     }
 
-    /// Adds a member that handles one message at a time. `T` says how payloads are decoded: [`Json`](crate::Json),
-    /// `Protobuf`, [`Bytes`](bytes::Bytes) or the whole [`Message`].
+    /// Adds a member that handles one message at a time. `T` determines how payloads are decoded:
+    /// [`Json`](crate::Json), `Protobuf`, [`Bytes`](bytes::Bytes) or the whole [`Message`].
     #[must_use]
     pub fn member<T, H, F>(self, name: &str, handler: H) -> Self
     where
@@ -127,115 +128,116 @@ impl ConsumerBuilder {
         self
     }
 
-    /// Only messages for which this is true are handled by the group; the others are done unseen. Asked before the
-    /// members' own filters.
+    /// Only messages for which `filter` returns true are handled by the group; the others are done without being
+    /// handled. Applied before the members' own filters.
     #[must_use]
     pub fn filter(mut self, filter: impl Fn(&Message) -> bool + Send + Sync + 'static) -> Self {
         self.filter = Some(Arc::new(filter));
         self
     }
 
-    /// Where a new group starts; a group that exists keeps its place.
+    /// Where a new group starts; an existing group keeps its position.
     #[must_use]
     pub fn start_from(mut self, start: Start) -> Self {
         self.start = start;
         self
     }
 
-    /// How many messages a batch holds at most: of a batch handler, of a transaction, of a lane's turn.
+    /// How many messages a batch has at most: for a batch handler, for a transaction, and for a claim of a lane.
     #[must_use]
     pub fn batch(mut self, messages: u32) -> Self {
         self.batch = messages;
         self
     }
 
-    /// How many handlers run at once in this consumer.
+    /// How many handlers run concurrently in this consumer.
     #[must_use]
     pub fn concurrency(mut self, handlers: usize) -> Self {
         self.concurrency = handlers;
         self
     }
 
-    /// How long a hand-out lasts, if not as the topic says.
+    /// How long a lease lasts, if it differs from the topic's.
     ///
-    /// While the process lives and reaches the database, no lease of a running consumer ends by itself: leases are extended,
-    /// and heartbeats sent, by a thread of the process's own. Handlers may block their threads, all of them at once: that
-    /// delays other messages of this program, and hands none of them to another process. A lease ends early if the process is
-    /// stopped (SIGSTOP, a machine that sleeps) or cut off for longer than 15 s, and a handler may ask
-    /// [`Context::is_lost`] about that. A member inside SQLite's transactions runs on the thread that writes, and must be
-    /// shorter than that.
+    /// While the process runs and reaches the database, no lease of a running consumer expires: a dedicated thread of
+    /// the process extends leases and sends heartbeats. Handlers may block their threads, even all of them: that delays
+    /// other messages of this program, and hands none of them to another process. A lease ends early if the process is
+    /// stopped (SIGSTOP, a suspended machine) or disconnected for longer than 15 s; a handler can check
+    /// [`Context::is_lost`]. A member inside SQLite's transactions runs on the writer thread, and must take less time
+    /// than that.
     ///
-    /// An opened [`Consumer`] extends what it has not handed out yet, and what [`Batch::handle`](crate::Batch::handle) works
-    /// on. A batch that the program settles by itself is the program's to [`extend`](crate::Batch::extend).
+    /// An opened [`Consumer`] extends the leases it has not handed out yet, and those that
+    /// [`Batch::handle`](crate::Batch::handle) works on. A batch that the program settles itself has to be
+    /// [extended](crate::Batch::extend) by the program.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = Some(lease);
         self
     }
 
-    /// How long a handler may take before it has failed. It is dropped then; a member inside SQLite's transactions cannot be, and
-    /// its writes are undone once it returns.
+    /// How long a handler may take before it counts as failed. It is dropped then; a member inside SQLite's
+    /// transactions cannot be interrupted, and its writes are rolled back once it returns.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// How many messages of the group may be in hand at once, over all processes.
+    /// How many messages of the group may be in flight at once, across all processes.
     #[must_use]
     pub fn max_in_flight(mut self, messages: u32) -> Self {
         self.limits.in_flight_max = Some(messages);
         self
     }
 
-    /// How many messages a second the group takes, over all processes; after a rest up to `burst` at once.
+    /// How many messages per second the group gets, across all processes; after a pause up to `burst` at once.
     ///
-    /// It also paces a group that has a long backlog to catch up with: a replay at a known rate never starves the rest. See
-    /// [`catch_up_pace`](Self::catch_up_pace) for one that finds the rate itself.
+    /// It also limits a group with a long backlog: a replay at a known rate never starves other work.
+    /// [`catch_up_pace`](Self::catch_up_pace) determines the rate by itself.
     #[must_use]
     pub fn rate_limit(mut self, per_second: f64, burst: u32) -> Self {
         self.limits.rate = Some(RateLimit { per_second, burst });
         self
     }
 
-    /// Lets the group give way to applications while it has a backlog: before each claim it sees how long a small piece of
-    /// work takes in the database, and claims less and rests longer while that is over the pace's target (10 ms for
-    /// [`BackfillPace::Standard`]). Once it has caught up, messages are handed out as they come. Without it the group
-    /// catches up as fast as its handlers go.
+    /// Makes the group yield to applications while it has a backlog: before each claim it measures how long a small
+    /// piece of work takes in the database, and claims less and pauses longer while that is over the pace's target (10
+    /// ms for [`BackfillPace::Standard`]). Once it has caught up, messages are handed out as they come. Without it the
+    /// group catches up as fast as its handlers allow.
     #[must_use]
     pub fn catch_up_pace(mut self, pace: BackfillPace) -> Self {
         self.catch_up_pace = Some(pace);
         self
     }
 
-    /// Bytes of messages that are buffered or being handled at most, 64 MiB by default; a batch of a consumer that is driven by
-    /// hand is no larger. A message is handled whatever it weighs, and claims are made while half of the limit is free, so
-    /// up to half of it and one message may be in hand where messages are larger than that.
+    /// Bytes of messages that are buffered or being handled at most, 64 MiB by default; a batch of an opened
+    /// [`Consumer`] is no larger. A message is handled whatever its size, and claims are made while half of the limit
+    /// is free, so up to half of it plus one message may be held where messages are larger than that.
     ///
-    /// Each consumer of a process has its own limit. Memory of messages is freed in pages of up to 4 MiB, once no message of the
-    /// page is being handled.
+    /// Each consumer of a process has its own limit. Memory of messages is freed in pages of up to 4 MiB, once no
+    /// message of the page is being handled.
     #[must_use]
     pub fn buffer_bytes_max(mut self, bytes: usize) -> Self {
         self.buffer_bytes_max = bytes;
         self
     }
 
-    /// The name under which transactional members remember what they handled, if not `topic/group`. Keep it when the group is
-    /// renamed, and effects stay single.
+    /// The handler name in the inbox entries of transactional members, `topic/group` by default. Keep it when the group
+    /// is renamed, so that effects stay exactly once.
     #[must_use]
     pub fn inbox_name(mut self, name: &str) -> Self {
         self.inbox_name = Some(name.to_owned());
         self
     }
 
-    /// Who holds the leases of an opened [`Consumer`], for people who look; unique per instance.
+    /// The owner name of an opened [`Consumer`], shown to operators; unique per instance.
     #[must_use]
     pub fn owner(mut self, owner: Owner) -> Self {
         self.owner = Some(owner);
         self
     }
 
-    /// Subscribes the group if it is new, and opens a consumer to be driven by hand.
+    /// Subscribes the group if it is new, and opens a consumer from which the program takes batches.
     pub async fn open(self) -> Result<Consumer> {
         let subscription = self.subscribe().await?;
         let owner = self.owner.clone().map_or_else(Runtime::new_owner, Ok)?;
@@ -246,7 +248,8 @@ impl ConsumerBuilder {
         Ok(Consumer::new(thread, store, owner, subscription, batch, settings, metrics))
     }
 
-    /// Subscribes the group if it is new, and serves it from now on: claims, heartbeats, retries and acks are its own.
+    /// Subscribes the group if it is new, and serves it from now on: it claims, sends heartbeats, retries and acks by
+    /// itself.
     pub async fn run(self) -> Result<Running> {
         let (running, group) = self.build().await?;
         running.feed.join(Arc::clone(&group));
@@ -254,7 +257,7 @@ impl ConsumerBuilder {
         Ok(running)
     }
 
-    /// Subscribes the group if it is new, and returns a consumer that moves only when told to: for tests.
+    /// Subscribes the group if it is new, and returns a consumer that runs only when stepped: for tests.
     pub async fn stepwise(self) -> Result<Stepper> {
         let (running, _) = self.build().await?;
         Ok(Stepper::new(running))
@@ -301,8 +304,8 @@ impl ConsumerBuilder {
         if subscription.topic.settings.tracking == Tracking::ReferenceCounting
             && let Err(error) = drive::at_once(&**store, &topic, &group).await
         {
-            // Maintenance does it: what the group is handed does not depend on it.
-            tracing::warn!(%topic, %group, %error, "the group's backfill is left to maintenance");
+            // Maintenance does it: delivery does not depend on it.
+            tracing::warn!(%topic, %group, %error, "backfill postponed, left to maintenance");
         }
         Ok(subscription)
     }
@@ -331,7 +334,7 @@ impl ConsumerBuilder {
         if self.lease.is_some_and(|lease| lease > DELAY_MAX) {
             return Err(Error::invalid(
                 "lease",
-                "longer than 366 days; use zero for one that never ends by itself",
+                "longer than 366 days; use zero for a lease that never expires",
             ));
         }
         if self.concurrency == 0 {
@@ -357,18 +360,18 @@ fn member_of(subscription: &Subscription, name: &str, handling: Handling) -> Res
     Ok(Member { identity: Arc::new(identity), handler: handling.handler, filter: handling.filter })
 }
 
-/// In strict order one worker hands messages to members in turn, and a transaction cannot be shared between them.
+/// In strict order one worker hands messages to members in turn, and members cannot share a transaction.
 fn check_lane_members(subscription: &Subscription, members: &[Arc<Member>]) -> Result<()> {
     let transactional = |member: &Arc<Member>| !matches!(member.handler, Handler::One(_) | Handler::Batch(_));
     if subscription.lanes > 0 && members.len() > 1 && members.iter().any(transactional) {
         let rule =
-            "a transactional one must be alone in a group that is ordered by key; give it a group of its own";
+            "a transactional member must be alone in a group that is ordered by key; give it its own group";
         return Err(Error::invalid("member", rule));
     }
     Ok(())
 }
 
-/// A handler inside one database's transactions cannot serve a store on the other.
+/// A handler inside transactions of one engine cannot serve a store of the other.
 fn check_handler(store: &Arc<dyn Store>, handler: &Handler) -> Result<()> {
     let fits = match handler {
         Handler::One(_) | Handler::Batch(_) => true,

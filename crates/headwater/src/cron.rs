@@ -1,7 +1,7 @@
-//! Periodic messages: a cron expression in a time zone, published once per tick whichever process is up.
+//! Cron jobs: a cron expression in a time zone, published once per tick whichever processes run.
 //!
-//! Every process that should take part starts the job under the same name. The store decides who publishes a tick:
-//! the first who asks. So no process leads, and none is missed.
+//! Every process that takes part starts the job under the same name. The first process that fires a tick in the store
+//! publishes it. So no leader is needed, and no tick is lost while any process runs.
 
 use std::sync::Arc;
 
@@ -24,31 +24,31 @@ mod schedule;
 use run::{Order, Runner, State};
 use schedule::Schedule;
 
-/// What becomes of ticks that came while no process was up, or the database was not.
+/// What happens to ticks that came due while no process was running, or the database was unavailable.
 ///
-/// A tick is missed once it is two minutes old: a restart at the wrong moment misses nothing.
+/// A tick counts as missed once it is two minutes old, so that a short restart misses nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Missed {
-    /// Nothing: the next tick is the next one to come.
+    /// They are dropped: only future ticks are published.
     Skip,
-    /// The last of them is published, for all.
+    /// Only the last of them is published.
     #[default]
     FireOnce,
-    /// Each is published, oldest first; of more than `at_most` the last ones.
+    /// Each is published, oldest first; of more than `at_most`, the last ones.
     FireAll {
-        /// Most ticks to make up for: 1 to 1 000.
+        /// Most missed ticks to publish: 1 to 1 000.
         at_most: u32,
     },
 }
 
-/// A job about to be started.
+/// A job to be started.
 ///
 /// An expression has five fields (minute, hour, day of month, month, weekday) or six with seconds in front. Where both
-/// days are given, one of them suffices, as ever in cron.
+/// day fields are given, either of them suffices, as usual in cron.
 ///
-/// Clocks that change: an expression with certain hours fires for each of its times once a day. A time that is left
-/// out fires at the first instant after the gap; one that comes twice fires the first time. An expression for every
-/// hour follows the time that passes: it fires through the repeated hour as through any other.
+/// Daylight saving: an expression with certain hours fires for each of its times once a day. A time that the change
+/// skips fires at the first instant after the gap; a time that occurs twice fires the first time. An expression for
+/// every hour follows elapsed time: it fires during the repeated hour as in any other.
 #[derive(Debug)]
 pub struct CronBuilder {
     store: Arc<dyn Delivery>,
@@ -83,43 +83,43 @@ impl CronBuilder {
         }
     }
 
-    /// The IANA name of the time zone the expression is meant in; UTC if it is not said.
+    /// The IANA name of the expression's time zone; UTC by default.
     #[must_use]
     pub fn time_zone(mut self, name: &str) -> Self {
         name.clone_into(&mut self.time_zone);
         self
     }
 
-    /// Where ticks are published.
+    /// The topic that ticks are published to.
     #[must_use]
     pub fn topic(mut self, topic: &str) -> Self {
         self.topic = Some(topic.to_owned());
         self
     }
 
-    /// What is published; it gets the headers `headwater-cron-job` and `headwater-cron-tick`.
+    /// The message of each tick; it gets the headers `headwater-cron-job` and `headwater-cron-tick`.
     #[must_use]
     pub fn message(mut self, message: impl IntoMessage) -> Self {
         self.message = message.into_message();
         self
     }
 
-    /// What becomes of missed ticks.
+    /// What happens to missed ticks.
     #[must_use]
     pub fn missed(mut self, missed: Missed) -> Self {
         self.missed = missed;
         self
     }
 
-    /// Starts it. A job that is new in the store fires from now on; one that is known goes on where it was.
+    /// Starts the job. A job that is new in the store fires from now on; a known job continues after its last tick.
     pub async fn start(self) -> Result<CronJob> {
         if self.job.is_empty() {
-            let rule = "must not be empty; give it a name of its own, by which all processes know it";
+            let rule = "must not be empty; give it a unique name, the same in all processes";
             return Err(Error::invalid("cron job", rule));
         }
         check_name("cron job", &self.job)?;
         let topic = self.topic.ok_or_else(|| {
-            Error::invalid("topic", "none was given; say where ticks are published with `topic`")
+            Error::invalid("topic", "none was given; set the topic of the ticks with `topic`")
         })?;
         let topic = TopicName::new(topic)?;
         check_missed(self.missed)?;
@@ -154,14 +154,14 @@ fn check_missed(missed: Missed) -> Result<()> {
         Missed::FireAll { at_most } if at_most == 0 || at_most > CRON_CATCH_UP_MAX => Err(Error::invalid(
             "missed",
             format!(
-                "FireAll at most {at_most}, 1 to {CRON_CATCH_UP_MAX} are allowed; to make up for none, use Skip"
+                "FireAll at most {at_most}, 1 to {CRON_CATCH_UP_MAX} are allowed; to fire none, use Skip"
             ),
         )),
         _ => Ok(()),
     }
 }
 
-/// What makes one message unique would make all ticks the same one.
+/// Refuses fields that identify one message: they would make all ticks the same message.
 fn check_message(message: &NewMessage) -> Result<()> {
     for (field, given) in [
         ("message_id", message.message_id.is_some()),
@@ -186,9 +186,9 @@ pub struct CronJob {
 }
 
 impl CronJob {
-    /// Looks at the clock now and publishes what is due; answers how many ticks this process published.
+    /// Reads the clock now and publishes the ticks that are due; returns how many this process published.
     ///
-    /// With a manual clock this is the only time the job looks: move the clock, then step.
+    /// With a manual clock the job reads the clock only here: move the clock, then step.
     pub async fn step(&self) -> Result<u64> {
         let stopped = || Error::new(ErrorKind::Closed, format!("cron job {} has stopped", self.state.job));
         let (answer, answered) = oneshot::channel();
@@ -196,16 +196,16 @@ impl CronJob {
         answered.await.map_err(|_| stopped())?
     }
 
-    /// How it is doing: what it published, and its last errors.
+    /// Its health: how many ticks it published, and its last errors.
     pub fn health(&self) -> Health {
         self.state.health()
     }
 
-    /// Stops it in this process; a publish under way is finished first. The job's place stays in the store.
+    /// Stops the job in this process; a publish under way is finished first. The job's last tick stays in the store.
     pub async fn stop(self) {
         drop(self.orders);
         if let Err(error) = self.task.await {
-            tracing::error!(job = self.state.job, %error, "cron job ended by itself");
+            tracing::error!(job = self.state.job, %error, "cron job task failed");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Dead letters: messages a subscription gave up on, which of them is meant, and what a person does with them.
+//! Dead letters: messages a subscription gave up on, how to select them, and the operations on them.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::name::{GroupName, TopicName, check_name};
 use crate::store::Store;
 use crate::subscription::{SubscriptionId, SubscriptionStatus};
 
-/// A buried message.
+/// A dead letter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeadLetter {
     /// Its identity as a dead letter.
@@ -33,39 +33,39 @@ pub struct DeadLetter {
     pub content_type: Option<String>,
     /// Headers.
     pub headers: Headers,
-    /// The conversation it belongs to.
+    /// Links messages of one conversation.
     pub correlation_id: Option<String>,
     /// When it was published.
     pub created_at: Timestamp,
-    /// Why it was buried.
+    /// Why it became a dead letter.
     pub error: String,
-    /// How often it had been handed out.
+    /// How often it was handed out.
     pub attempts: u32,
-    /// When it was buried.
+    /// When it became a dead letter.
     pub buried_at: Timestamp,
 }
 
-/// Which dead letters of a subscription are meant: all, or those that fit everything that is named.
+/// A selection of a subscription's dead letters: all, or those that match every field that is set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadLetterSelection {
-    /// Whose.
+    /// The subscription.
     pub subscription_id: SubscriptionId,
-    /// Those with one of these identities.
+    /// Those with one of these ids.
     pub ids: Option<Vec<Uuid>>,
     /// Those of this key.
     pub key: Option<String>,
     /// Those of this type.
     pub message_type: Option<String>,
-    /// Those whose error has this text somewhere in it, as written.
+    /// Those whose error contains this text literally.
     pub error_contains: Option<String>,
-    /// Those buried at this time or later.
+    /// Those buried at or after this time.
     pub buried_after: Option<Timestamp>,
-    /// Those buried earlier than this.
+    /// Those buried before this time.
     pub buried_before: Option<Timestamp>,
 }
 
 impl DeadLetterSelection {
-    /// All of a subscription's.
+    /// All dead letters of a subscription.
     pub fn all(subscription_id: SubscriptionId) -> Self {
         DeadLetterSelection {
             subscription_id,
@@ -78,7 +78,7 @@ impl DeadLetterSelection {
         }
     }
 
-    /// Only those with one of these identities.
+    /// Only those with one of these ids.
     #[must_use]
     pub fn ids(mut self, ids: impl IntoIterator<Item = Uuid>) -> Self {
         self.ids = Some(ids.into_iter().collect());
@@ -99,21 +99,21 @@ impl DeadLetterSelection {
         self
     }
 
-    /// Only those whose error has this text somewhere in it, as written.
+    /// Only those whose error contains this text literally.
     #[must_use]
     pub fn error_contains(mut self, text: impl Into<String>) -> Self {
         self.error_contains = Some(text.into());
         self
     }
 
-    /// Only those buried at this time or later.
+    /// Only those buried at or after this time.
     #[must_use]
     pub fn buried_after(mut self, at: Timestamp) -> Self {
         self.buried_after = Some(at);
         self
     }
 
-    /// Only those buried earlier than this.
+    /// Only those buried before this time.
     #[must_use]
     pub fn buried_before(mut self, at: Timestamp) -> Self {
         self.buried_before = Some(at);
@@ -140,12 +140,12 @@ impl DeadLetterSelection {
     }
 }
 
-/// What became of dead letters that were to be handed out again.
+/// The result of a redrive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Redriven {
     /// Handed to their subscription again.
     pub redriven: u64,
-    /// Left where they are, because their message is not in the log any more.
+    /// Kept as dead letters, because their message is no longer in the log.
     pub gone: u64,
 }
 
@@ -162,10 +162,10 @@ pub struct Redriven {
 /// let batch = consumer.next(Duration::from_secs(1)).await?.expect("one message waits");
 /// batch.handle(|_, _| async { Verdict::Bury("cannot be parsed".into()) }).await?;
 ///
-/// let letters = headwater.dead_letters("orders", "email");
-/// assert_eq!(letters.list(10).await?[0].error, "cannot be parsed");
-/// let done = letters.redrive(|all| all.key("o-1").error_contains("parsed")).await?;
-/// assert_eq!((done.redriven, letters.count().await?), (1, 0));
+/// let dead_letters = headwater.dead_letters("orders", "email");
+/// assert_eq!(dead_letters.list(10).await?[0].error, "cannot be parsed");
+/// let done = dead_letters.redrive(|all| all.key("o-1").error_contains("parsed")).await?;
+/// assert_eq!((done.redriven, dead_letters.count().await?), (1, 0));
 /// assert!(consumer.next(Duration::from_secs(1)).await?.is_some());
 /// # Ok(()) }
 /// ```
@@ -181,12 +181,12 @@ impl DeadLetters {
         DeadLetters { store, topic: topic.to_owned(), group: group.to_owned() }
     }
 
-    /// The oldest, at most so many.
+    /// The oldest dead letters, at most `limit`.
     pub async fn list(&self, limit: u32) -> Result<Vec<DeadLetter>> {
         self.select(limit, |all| all).await
     }
 
-    /// The oldest of a selection, at most so many.
+    /// The oldest of a selection, at most `limit`.
     pub async fn select(
         &self,
         limit: u32,
@@ -195,12 +195,13 @@ impl DeadLetters {
         self.store.dead_letters(&choose(self.all().await?), limit).await
     }
 
-    /// One of them; `None` if this group has none of that identity.
+    /// One dead letter; `None` if this group has none with that id.
     pub async fn show(&self, id: Uuid) -> Result<Option<DeadLetter>> {
         Ok(self.select(1, |all| all.ids([id])).await?.pop())
     }
 
-    /// Hands a selection to this group again, as new: to nobody else, and once however often it is asked for.
+    /// Hands a selection to this group again with attempts reset: to no other group, and once even if the call is
+    /// repeated.
     pub async fn redrive(
         &self,
         choose: impl FnOnce(DeadLetterSelection) -> DeadLetterSelection,
@@ -208,7 +209,7 @@ impl DeadLetters {
         self.store.redrive(&choose(self.all().await?)).await
     }
 
-    /// Removes a selection for good; how many there were.
+    /// Deletes a selection permanently; returns how many there were.
     pub async fn purge(
         &self,
         choose: impl FnOnce(DeadLetterSelection) -> DeadLetterSelection,

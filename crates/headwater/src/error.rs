@@ -1,13 +1,13 @@
-//! The one error type: opaque, with a kind to act on and a message that carries identity.
+//! The one error type: opaque, with a kind for programs and a message that names what is affected.
 
 use std::fmt;
 
-/// What every fallible operation of Headwater returns.
+/// The result of every fallible operation of Headwater.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An error of Headwater.
 ///
-/// Match on [`Error::kind`] or ask [`Error::is_retryable`]; the message is for people.
+/// Match on [`Error::kind`] or check [`Error::is_retryable`]; the message is for people.
 pub struct Error(Box<Inner>);
 
 struct Inner {
@@ -16,11 +16,11 @@ struct Inner {
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
-/// What went wrong, in the terms a caller can act on.
+/// The kind of an error, by what a caller can do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// A field breaks a rule; the message names both. Nothing was written.
+    /// A field violates a rule; the message names both. Nothing was written.
     InvalidInput,
     /// A payload is over the topic's limit; the message has both sizes. Nothing was written.
     PayloadTooLarge,
@@ -28,11 +28,11 @@ pub enum ErrorKind {
     NoSuchTopic,
     /// The subscription does not exist.
     NoSuchSubscription,
-    /// It exists already, with other settings.
+    /// It exists already with other settings.
     Conflict,
-    /// The subscription is in a state from which that is not possible; nothing was changed.
+    /// The state of the subscription does not allow the operation; nothing was changed.
     InvalidTransition,
-    /// No subscription counts and the topic blocks writes then; nothing was written.
+    /// No subscription counts, and the topic blocks writes in that case; nothing was written.
     NoSubscriptions,
     /// The token is unknown, old, or past its deadline; nothing was changed.
     LeaseLost,
@@ -42,24 +42,24 @@ pub enum ErrorKind {
     Busy,
     /// The disk or the database's quota is full; nothing was acknowledged.
     StorageFull,
-    /// The store can be read but not written now: a standby, a server that was demoted, a read-only file system. Nothing
-    /// was written; a failover ends it without a change here, so try again.
+    /// The store can be read but not written now: a standby, a demoted server, a read-only file system. Nothing was
+    /// written. A failover ends it without a change in the program, so try again.
     ReadOnly,
     /// The role used has not been granted this operation.
     PermissionDenied,
-    /// The file or schema is not one of Headwater's, or is damaged: it was not touched. Also a file that was deleted or replaced
-    /// while it was open, or that has a second name.
+    /// The file or schema is not a Headwater store, or is damaged; it was not changed. Also a file that was deleted or
+    /// replaced while it was open, or that has a second name.
     NotAStore,
-    /// The store's schema is missing or older than this program: run `headwater migrate`. Also a store that a development version
-    /// made before the first release: it is not read.
+    /// The store's schema is missing or older than this program: run `headwater migrate`. Also a store that a
+    /// development version made before the first release: it is not supported.
     SchemaOutdated,
     /// The store's schema is newer than this program: upgrade the program.
     SchemaTooNew,
-    /// The connection broke while a commit was under way: it may or may not have happened.
+    /// The connection broke during a commit: it may or may not have happened.
     CommitUnknown,
     /// The store has been closed.
     Closed,
-    /// Anything else the database said.
+    /// Any other error of the database.
     Database,
 }
 
@@ -76,7 +76,7 @@ impl Error {
         Error(Box::new(Inner { kind, message: message.into(), source: Some(source.into()) }))
     }
 
-    /// Bad input: names the field, the rule it breaks, and what to do.
+    /// Invalid input: the text names the field, the rule and what to do.
     pub(crate) fn invalid(field: &str, rule: impl fmt::Display) -> Self {
         Error::new(ErrorKind::InvalidInput, format!("invalid {field}: {rule}"))
     }
@@ -124,19 +124,19 @@ impl Error {
         )
     }
 
-    /// The same error for another who waited for the same thing; the cause stays with the first.
+    /// The same error for another caller that waited for the same operation; the cause stays with the first.
     pub(crate) fn copy(&self) -> Self {
         Error::new(self.0.kind, self.0.message.clone())
     }
 
-    /// What went wrong, to act on.
+    /// The kind of the error, for programs.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// Whether the same call may succeed later without anything being changed by hand.
+    /// Whether the same call may succeed later without any manual change.
     ///
-    /// [`ErrorKind::CommitUnknown`] is not among them: a repeat is safe only with a dedup key.
+    /// Not for [`ErrorKind::CommitUnknown`]: a repeat is safe only with a dedup key.
     pub fn is_retryable(&self) -> bool {
         is_retryable(self.0.kind)
     }
@@ -147,14 +147,14 @@ pub(crate) fn is_retryable(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Unavailable | ErrorKind::Busy | ErrorKind::ReadOnly)
 }
 
-/// What a panic said.
+/// The message of a panic.
 pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
 }
 
-/// What background work asks of a store. A panic there is a bug: it is an error to the caller, which goes on or gives up as
-/// with any other, and never the silent end of a task that others rely on.
+/// Runs a store call of a background task. A panic there is a bug: the caller gets it as an error and continues or
+/// gives up as with any other, so that a panic never ends a task silently that others rely on.
 pub(crate) async fn no_panic<T>(doing: &'static str, asked: impl Future<Output = Result<T>>) -> Result<T> {
     use futures_util::FutureExt;
     std::panic::AssertUnwindSafe(asked).catch_unwind().await.unwrap_or_else(|panic| {

@@ -1,4 +1,4 @@
-//! The groups of a topic, for operators: how they are, and what can be done with them.
+//! The groups of a topic, for operators: status and administration.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,13 +19,13 @@ use crate::subscription::{
 };
 use crate::topic::{TopicId, Tracking};
 
-/// The first pause between two looks at what is in flight; it doubles up to the longest.
-const LOOK_FIRST: Duration = Duration::from_millis(10);
-const LOOK_LONGEST: Duration = Duration::from_millis(500);
-/// How long removing waits for the accounting of a cancelled group to be released.
+/// The first pause between two polls for what is in flight; it doubles up to the longest.
+const POLL_FIRST: Duration = Duration::from_millis(10);
+const POLL_LONGEST: Duration = Duration::from_millis(500);
+/// How long removing waits for a cancelled group to be released from the completion records.
 const RELEASE_WITHIN: Duration = Duration::from_secs(60);
 
-/// The groups of one topic; from [`crate::Headwater::groups`]. Cheap to clone. Every act is a line in the audit.
+/// The groups of one topic; from [`crate::Headwater::groups`]. Cheap to clone. Every change makes an audit entry.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> headwater::Result<()> {
@@ -39,7 +39,7 @@ const RELEASE_WITHIN: Duration = Duration::from_secs(60);
 /// let mut consumer = headwater.consumer("orders", "email").open().await?;
 /// let groups = headwater.groups("orders");
 ///
-/// // A pause stops hand-outs in every process, and loses nothing.
+/// // A pause stops delivery in every process, and loses nothing.
 /// groups.pause("email").await?;
 /// assert!(consumer.next(Duration::ZERO).await?.is_none());
 /// assert_eq!(groups.list().await?[0].status.state, SubscriptionState::Paused);
@@ -47,12 +47,12 @@ const RELEASE_WITHIN: Duration = Duration::from_secs(60);
 ///
 /// let batch = consumer.next(Duration::from_secs(5)).await?.expect("two wait");
 /// batch.ack().await?;
-/// // Back to the beginning: first see what that would do.
+/// // Back to the beginning: a dry run shows the effect first.
 /// assert_eq!(groups.seek("email", Start::Beginning, true).await?.replayed, 2);
 /// groups.seek("email", Start::Beginning, false).await?;
 /// assert_eq!(consumer.next(Duration::from_secs(5)).await?.expect("again").messages().len(), 2);
 ///
-/// // Gone, with what it had in hand.
+/// // Removed, with the messages it had leased.
 /// let removed = groups.remove("email", Duration::ZERO).await?;
 /// assert_eq!(removed.in_flight, 2);
 /// assert!(groups.list().await?.is_empty());
@@ -65,28 +65,28 @@ pub struct Groups {
     topic: String,
 }
 
-/// How a group is, and why it is not healthy.
+/// The status of a group and its health issues.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupHealth {
-    /// How far it is and how it is doing.
+    /// Its progress and activity.
     pub status: SubscriptionStatus,
-    /// Why it is not healthy; empty if it is.
+    /// Its health issues; empty if it is healthy.
     pub ailments: Vec<Ailment>,
     /// How far behind in time: how long ago the oldest message that is not done was published. `None` without lag.
     pub behind: Option<Duration>,
 }
 
 impl GroupHealth {
-    /// Whether nothing ails it.
+    /// Whether it has no health issue.
     pub fn is_healthy(&self) -> bool {
         self.ailments.is_empty()
     }
 }
 
-/// How a group was removed.
+/// The result of removing a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Removed {
-    /// Messages that were in hand when the wait was over: whoever had them cannot settle them any more.
+    /// Messages still leased when the wait ended: their owners cannot settle them any more.
     pub in_flight: u64,
 }
 
@@ -95,13 +95,13 @@ impl Groups {
         Groups { store, clock, topic: topic.to_owned() }
     }
 
-    /// All groups by name, cancelled ones too until they are removed, with what ails them. `NoSuchTopic` if there is no
-    /// such topic.
+    /// All groups by name with their health issues, cancelled ones too until they are removed. `NoSuchTopic` if the
+    /// topic does not exist.
     pub async fn list(&self) -> Result<Vec<GroupHealth>> {
         let statuses = self.store.subscriptions(&self.topic()?).await?;
-        // Judged by the database's time where a heartbeat tells it: this machine's clock may be wrong.
-        let told = statuses.iter().find_map(SubscriptionStatus::database_time);
-        let of_others = told.or_else(|| self.clock.injected()).unwrap_or_else(Timestamp::now);
+        // Judged by the database's time where a heartbeat carries it: this machine's clock may be wrong.
+        let database_time = statuses.iter().find_map(SubscriptionStatus::database_time);
+        let of_others = database_time.or_else(|| self.clock.injected()).unwrap_or_else(Timestamp::now);
         let health = |status: SubscriptionStatus| {
             let now = status.database_time().unwrap_or(of_others);
             let ailments = status.ailments(now);
@@ -111,23 +111,23 @@ impl Groups {
         Ok(statuses.into_iter().map(health).collect())
     }
 
-    /// One group; `NoSuchSubscription` if it is not there. Of a name that was cancelled and taken again, the living one,
-    /// or else the last that was cancelled.
+    /// One group; `NoSuchSubscription` if it does not exist. If the name was cancelled and subscribed again, the group
+    /// that is not cancelled, or else the last one that was cancelled.
     pub async fn get(&self, group: &str) -> Result<GroupHealth> {
         let (topic, group) = self.names(group)?;
         let of_name = self.list().await?.into_iter().find(|one| one.status.group == group);
         of_name.ok_or_else(|| Error::no_such_subscription(topic.as_str(), group.as_str()))
     }
 
-    /// What a group has handed out and is not done, oldest due first, at most `limit`. `NoSuchSubscription` if it is not
-    /// there.
+    /// The outstanding ranges of a group, oldest due first, at most `limit`. `NoSuchSubscription` if the group does not
+    /// exist.
     pub async fn outstanding(&self, group: &str, limit: u32) -> Result<Vec<Outstanding>> {
         let subscription = self.get(group).await?.status.subscription_id;
         self.store.outstanding(subscription, limit).await
     }
 
-    /// Subscribes a group before its first process runs; true if that made a subscription. One that exists keeps its
-    /// place: a dead one is resurrected, a paused one stays paused. A small backfill is done at once, a large one by
+    /// Subscribes a group before its first process runs; true if that created a subscription. An existing one keeps its
+    /// position: a dead one is resurrected, a paused one stays paused. A small backfill is done at once, a large one by
     /// maintenance. `NoSuchTopic` if the topic does not exist: this creates none. A second group of a queue is
     /// `InvalidInput`.
     pub async fn subscribe(&self, group: &str, start: Start) -> Result<bool> {
@@ -139,36 +139,36 @@ impl Groups {
         Ok(before.iter().all(|status| status.subscription_id != now))
     }
 
-    /// Stops hand-outs in every process; loses nothing, and retention still waits for the group. `InvalidTransition`
+    /// Stops delivery in every process; loses nothing, and retention still waits for the group. `InvalidTransition`
     /// unless it is active.
     pub async fn pause(&self, group: &str) -> Result<()> {
         let (topic, name) = self.names(group)?;
         self.store.pause(&topic, &name).await
     }
 
-    /// Starts hand-outs of a paused group again. `InvalidTransition` unless it is paused.
+    /// Starts delivery to a paused group again. `InvalidTransition` unless it is paused.
     pub async fn resume(&self, group: &str) -> Result<()> {
         let (topic, name) = self.names(group)?;
         self.store.resume(&topic, &name).await
     }
 
-    /// Gives a group up: nothing waits for it any more, its leases are lost at once, and its consumers end. It stays to be
-    /// seen until it is removed, by [`Groups::remove`] or after its time. Subscribing again makes a new one.
-    /// `InvalidTransition` if it is cancelled already.
+    /// Cancels a group: retention no longer waits for it, its leases are lost at once, and its consumers end. It stays
+    /// visible until it is removed, by [`Groups::remove`] or by maintenance after some time. Subscribing again creates
+    /// a new subscription. `InvalidTransition` if it is cancelled already.
     pub async fn cancel(&self, group: &str) -> Result<()> {
         let (topic, name) = self.names(group)?;
         self.store.cancel(&topic, &name).await
     }
 
-    /// Removes a group in order: pauses it, waits at most so long for what is in hand, cancels it, releases its place in the
-    /// accounting, and deletes it with its dead letters.
+    /// Removes a group in steps: pauses it, waits at most this long for its leased messages, cancels it, releases it
+    /// from the completion records, and deletes it with its dead letters.
     pub async fn remove(&self, group: &str, wait: Duration) -> Result<Removed> {
         let (topic, name) = self.names(group)?;
         let mut status = self.get(group).await?.status;
         if status.state == SubscriptionState::Active {
             match self.store.pause(&topic, &name).await {
                 Ok(()) => {}
-                // Another did something with it meanwhile; the cancel says if that matters.
+                // Another operator changed its state meanwhile; the cancel below fails if that matters.
                 Err(error) if error.kind() == ErrorKind::InvalidTransition => {}
                 Err(error) => return Err(error),
             }
@@ -184,7 +184,8 @@ impl Groups {
         Ok(Removed { in_flight })
     }
 
-    /// Looks until nothing is in hand, or the time is over: soon after the topic was stirred, else ever more rarely.
+    /// Polls until nothing is in flight or the time is over: soon after a wake-up of the topic, otherwise ever less
+    /// often.
     async fn wait_for_in_flight(
         &self,
         group: &str,
@@ -192,7 +193,7 @@ impl Groups {
         wait: Duration,
     ) -> Result<SubscriptionStatus> {
         let deadline = Instant::now() + wait.min(DELAY_MAX);
-        let mut pause = LOOK_FIRST;
+        let mut pause = POLL_FIRST;
         loop {
             let wake = self.store.arm(&[status.topic_id]).await?;
             status = self.get(group).await?.status;
@@ -201,18 +202,18 @@ impl Groups {
                 return Ok(status);
             }
             if wake.wait(pause.min(left)).await {
-                // Publishers wake too: a busy topic is not looked at more often than this.
-                tokio::time::sleep(LOOK_FIRST.min(left)).await;
+                // Publishers wake too: a busy topic is not polled more often than this.
+                tokio::time::sleep(POLL_FIRST.min(left)).await;
             }
-            pause = (pause * 2).min(LOOK_LONGEST);
+            pause = (pause * 2).min(POLL_LONGEST);
         }
     }
 
-    /// Deletes a cancelled group, releasing its place in the records first.
+    /// Deletes a cancelled group, after it is released from the completion records.
     async fn delete(&self, topic: &TopicName, group: &GroupName, topic_id: TopicId) -> Result<()> {
         let tracking = self.store.topic(topic).await?.settings.tracking;
         let deadline = Instant::now() + RELEASE_WITHIN;
-        let mut pause = LOOK_FIRST;
+        let mut pause = POLL_FIRST;
         loop {
             if tracking == Tracking::ReferenceCounting {
                 while self.store.track(topic_id, UPKEEP_MESSAGES_MAX).await?.more && Instant::now() < deadline
@@ -220,76 +221,79 @@ impl Groups {
                 }
             }
             match self.store.remove(topic, group).await {
-                // Another worker may have the accounting in hand at this moment.
+                // Another process may be updating the completion records at this moment.
                 Err(error) if error.kind() == ErrorKind::InvalidTransition && Instant::now() < deadline => {
                     tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(LOOK_LONGEST);
+                    pause = (pause * 2).min(POLL_LONGEST);
                 }
                 done => return done,
             }
         }
     }
 
-    /// Brings a dead group back: at its place, or at most `behind_max` messages behind the head. Says what it missed. A
-    /// small backfill is done at once. One that is active is left as it is; paused and cancelled are `InvalidTransition`.
+    /// Makes a dead group active again: at its position, or at most `behind_max` messages behind the head. Returns what
+    /// it missed. A small backfill is done at once. An active group is not changed; paused and cancelled are
+    /// `InvalidTransition`.
     pub async fn resurrect(&self, group: &str, behind_max: Option<u64>) -> Result<Resurrected> {
         let (topic, name) = self.names(group)?;
         let back = self.store.resurrect(&topic, &name, behind_max).await?;
-        // A group that was active is left as it is, with whatever backfill it has.
+        // A group that was active is not changed, nor is its backfill.
         if back.resurrected {
             drive::at_once(&*self.store, &topic, &name).await?;
         }
         Ok(back)
     }
 
-    /// Moves a group's place. What it has outstanding is forgotten. With `dry_run` nothing is changed: the answer tells
-    /// what would be.
+    /// Moves a group's position. Its outstanding ranges are dropped. With `dry_run` nothing is changed: the result
+    /// shows what would be.
     pub async fn seek(&self, group: &str, to: Start, dry_run: bool) -> Result<Moved> {
         let (topic, name) = self.names(group)?;
         self.store.seek(&topic, &name, to, dry_run).await
     }
 
-    /// Gives a group a delivery policy of its own. Consumers that run take it over with one of their next heartbeats, for what
-    /// they are handed from then on.
+    /// Sets a delivery policy for a group. Running consumers apply it with one of their next heartbeats, to messages
+    /// they claim from then on.
     pub async fn set_policy(&self, group: &str, policy: &DeliveryPolicy) -> Result<()> {
         let (topic, name) = self.names(group)?;
         self.store.set_policy(&topic, &name, policy).await
     }
 
-    /// The delivery policy a group was given.
+    /// The delivery policy of a group.
     pub async fn policy(&self, group: &str) -> Result<DeliveryPolicy> {
         let (topic, name) = self.names(group)?;
         self.store.policy(&topic, &name).await
     }
 
-    /// How many messages published longer ago than this each counting group has not done; only groups with some.
+    /// How many messages published longer ago than this each counting group has not done; only groups with at least
+    /// one.
     pub async fn stuck(&self, older_than: Duration) -> Result<Vec<Stuck>> {
         self.store.stuck(&self.topic()?, older_than).await
     }
 
-    /// Gives up what only dead groups wait for and what is older than this. With `dry_run` nothing is changed.
+    /// Marks as done what only dead groups have not done and what is older than this. With `dry_run` nothing is
+    /// changed.
     pub async fn force_complete(&self, older_than: Duration, dry_run: bool) -> Result<Vec<ForceCompleted>> {
         self.store.force_complete(&self.topic()?, older_than, dry_run).await
     }
 
-    /// Who acked the message at an offset, oldest first. Nothing where the topic keeps no `ack_log`.
+    /// Which owners acked the message at an offset, oldest first. Empty where the topic keeps no `ack_log`.
     pub async fn acks(&self, offset: Offset) -> Result<Vec<Ack>> {
         self.store.acks(&self.topic()?, offset).await
     }
 
-    /// For which groups messages were meant and which of them are done, offsets rising, at most 10,000 messages. Nothing
-    /// in offset watermark.
+    /// The completion records of messages: which groups they were meant for and which of these are done, offsets
+    /// rising, at most 10,000 messages. Empty with the offset watermark.
     pub async fn records(&self, range: OffsetRange) -> Result<Vec<Record>> {
         self.store.records(&self.topic()?, range).await
     }
 
-    /// Starts a backfill of a group, which maintenance runs. `InvalidTransition` while one is under way.
+    /// Starts a backfill of a group, which maintenance runs. `Conflict` while one is under way.
     pub async fn start_backfill(&self, group: &str, limits: &BackfillLimits) -> Result<Backfill> {
         let (topic, name) = self.names(group)?;
         self.store.backfill(&topic, &name, limits).await
     }
 
-    /// Starts a backfill of a group; a small one is done at once, a large one by maintenance. Answers how far it is.
+    /// Starts a backfill of a group; a small one is done at once, a large one by maintenance. Returns its progress.
     pub async fn backfill(&self, group: &str, limits: &BackfillLimits) -> Result<Backfill> {
         let started = self.start_backfill(group, limits).await?;
         let (topic, name) = self.names(group)?;
@@ -298,13 +302,13 @@ impl Groups {
         Ok(now.unwrap_or(started))
     }
 
-    /// Cancels a group's backfill at once; what it did stays.
+    /// Cancels a group's backfill at once; what it has done stays.
     pub async fn cancel_backfill(&self, group: &str) -> Result<Backfill> {
         let (topic, name) = self.names(group)?;
         self.store.cancel_backfill(&topic, &name).await
     }
 
-    /// Lets a cancelled or failed backfill go on from its checkpoint; maintenance does it.
+    /// Resumes a cancelled or failed backfill from its checkpoint; maintenance runs it.
     pub async fn resume_backfill(&self, group: &str) -> Result<Backfill> {
         let (topic, name) = self.names(group)?;
         self.store.resume_backfill(&topic, &name).await
@@ -350,12 +354,12 @@ mod tests {
         }
         let plain = TopicName::new("plain").unwrap();
         drive::at_once(&**headwater.store(), &plain, &late).await.unwrap();
-        let strangers = headwater.groups("counted").backfills().await.unwrap().remove(0);
-        assert_eq!((strangers.state, strangers.processed), (BackfillState::NotStarted, 0));
+        let backfill = headwater.groups("counted").backfills().await.unwrap().remove(0);
+        assert_eq!((backfill.state, backfill.processed), (BackfillState::NotStarted, 0));
         // Where there is something to do it is done.
-        drive::at_once(&**headwater.store(), &strangers.topic, &late).await.unwrap();
-        let strangers = headwater.groups("counted").backfills().await.unwrap().remove(0);
-        assert_eq!(strangers.state, BackfillState::Completed);
+        drive::at_once(&**headwater.store(), &backfill.topic, &late).await.unwrap();
+        let backfill = headwater.groups("counted").backfills().await.unwrap().remove(0);
+        assert_eq!(backfill.state, BackfillState::Completed);
     }
 
     #[tokio::test]
@@ -363,12 +367,12 @@ mod tests {
         let headwater = Headwater::in_memory().await.unwrap();
         let groups = headwater.groups("orders");
         let missing = groups.subscribe("email", Start::Beginning).await.unwrap_err();
-        assert_eq!(missing.kind(), ErrorKind::NoSuchTopic, "an operator's slip creates no topic");
+        assert_eq!(missing.kind(), ErrorKind::NoSuchTopic, "an operator's typo creates no topic");
         headwater.producer("orders").send(&1).await.unwrap();
         assert!(groups.subscribe("email", Start::Beginning).await.unwrap(), "it is new");
-        assert!(!groups.subscribe("email", Start::Now).await.unwrap(), "it was there");
+        assert!(!groups.subscribe("email", Start::Now).await.unwrap(), "it existed");
         groups.cancel("email").await.unwrap();
-        assert!(groups.subscribe("email", Start::Beginning).await.unwrap(), "another of the name");
+        assert!(groups.subscribe("email", Start::Beginning).await.unwrap(), "a new one of the same name");
         assert_eq!(groups.list().await.unwrap().len(), 2, "the cancelled one is not removed yet");
         assert_eq!(groups.get("email").await.unwrap().status.state, SubscriptionState::Active);
 
@@ -377,7 +381,7 @@ mod tests {
         assert_eq!(groups.outstanding("email", 10).await.unwrap().len(), 1);
         batch.handle(|_, _| async { Verdict::Bury("no".into()) }).await.unwrap();
         assert_eq!(headwater.dead_letters("orders", "email").count().await.unwrap(), 1);
-        // With none living, the last that was cancelled.
+        // Without one that is not cancelled: the last one that was cancelled.
         groups.cancel("email").await.unwrap();
         assert_eq!(groups.get("email").await.unwrap().status.dead_letters, 1);
     }

@@ -1,7 +1,7 @@
-//! Handlers: what a member does with messages, and the words by which it says how it went.
+//! Handlers: how a member handles messages, and the results it returns.
 //!
-//! A handler is a plain async closure. `Ok` acks; any error is a failed attempt and is tried again as the topic's policy
-//! says; [`Retry`], [`Bury`] and [`Skip`] say something else. A panic is a failed attempt too.
+//! A handler is a plain async closure. `Ok` acks; any error is a failed attempt and is retried by the topic's policy;
+//! [`Retry`], [`Bury`] and [`Skip`] choose another outcome. A panic is a failed attempt too.
 
 use std::fmt;
 use std::future::Future;
@@ -26,10 +26,10 @@ pub(crate) use context::Identity;
 pub use messages::Messages;
 pub(crate) use run::{HandlerGuard, HandlerRun, Said};
 
-/// Says whether a message is wanted, from its headers, key, type and payload.
+/// Decides whether a message is wanted, from its headers, key, type and payload.
 pub(crate) type Filter = Arc<dyn Fn(&Message) -> bool + Send + Sync>;
 
-/// What a member does, and with which messages.
+/// How a member handles messages, and which ones.
 ///
 /// ```
 /// use headwater::{Handling, Json};
@@ -80,8 +80,8 @@ impl Handling {
         })))
     }
 
-    /// One message at a time inside an open PostgreSQL transaction of the store: what the handler writes through it, the
-    /// inbox entry and the ack commit together. Exactly once, wherever the process dies.
+    /// One message at a time inside an open PostgreSQL transaction of the store: what the handler writes through it,
+    /// the inbox entry and the ack commit together. Exactly once, wherever the process crashes.
     #[cfg(feature = "postgres")]
     pub fn in_postgres<T, H, F>(handler: H) -> Self
     where
@@ -95,8 +95,8 @@ impl Handling {
         })))
     }
 
-    /// The same inside the embedded store's own transaction, on its writer's thread: nobody else writes meanwhile, so the
-    /// closure is synchronous and should be short.
+    /// The same inside the embedded store's own transaction, on its writer thread: nothing else is written meanwhile,
+    /// so the closure is synchronous and should be short.
     #[cfg(feature = "sqlite")]
     pub fn in_sqlite<T, H>(handler: H) -> Self
     where
@@ -110,7 +110,7 @@ impl Handling {
         )))
     }
 
-    /// Only messages for which this is true.
+    /// Only messages for which `filter` returns true.
     #[must_use]
     pub fn when(mut self, filter: impl Fn(&Message) -> bool + Send + Sync + 'static) -> Self {
         self.filter = Some(Arc::new(filter));
@@ -118,20 +118,20 @@ impl Handling {
     }
 }
 
-/// What a handler of single messages returns.
+/// The result of a handler of single messages.
 pub type HandlerResult = Result<(), Failure>;
 
-/// Why a message was not handled, and what should become of it. Made from any error by `?`.
+/// Why a message was not handled, and which outcome it gets. Made from any error by `?`.
 ///
 /// ```
 /// use std::time::Duration;
 /// use headwater::{Bury, Failure, HandlerResult, Retry, Skip};
 ///
 /// fn charge(amount: &str) -> HandlerResult {
-///     let amount: i64 = amount.parse()?;                      // an error: tried again by policy
+///     let amount: i64 = amount.parse()?;                      // an error: retried by policy
 ///     match amount {
 ///         0 => Err(Skip.into()),                              // done without handling
-///         i64::MIN..0 => Err(Bury("a negative amount").into()), // to the dead letters, now
+///         i64::MIN..0 => Err(Bury("a negative amount").into()), // a dead letter at once
 ///         1..100 => Ok(()),
 ///         _ => Err(Retry::after(Duration::from_secs(60)).because("the limit is reached").into()),
 ///     }
@@ -159,7 +159,7 @@ impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> From<E> for Failure {
     }
 }
 
-/// An error with everything that caused it: people read it in the dead letters, long after the log is gone.
+/// An error with all its causes: the text is stored with the dead letter, and read long after the logs are deleted.
 fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -174,7 +174,7 @@ fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
     text
 }
 
-/// Try again after a delay of the handler's choosing; counts as an attempt.
+/// Retry after a delay that the handler chooses; counts as an attempt.
 #[derive(Clone, Debug)]
 pub struct Retry {
     after: Duration,
@@ -182,12 +182,12 @@ pub struct Retry {
 }
 
 impl Retry {
-    /// Not before this much time has passed.
+    /// Not before this delay has passed.
     pub fn after(delay: Duration) -> Self {
-        Retry { after: delay, reason: "the handler asked for a retry".into() }
+        Retry { after: delay, reason: "the handler requested a retry".into() }
     }
 
-    /// Says why; shown beside the message while it waits.
+    /// Sets the reason; it is shown with the message while it waits.
     #[must_use]
     pub fn because(mut self, reason: impl Into<String>) -> Self {
         self.reason = reason.into();
@@ -201,7 +201,7 @@ impl From<Retry> for Failure {
     }
 }
 
-/// Hopeless: to the dead letters now, with this reason.
+/// The message cannot be handled: it becomes a dead letter at once, with this reason.
 #[derive(Clone, Debug)]
 pub struct Bury<R>(pub R);
 
@@ -211,7 +211,7 @@ impl<R: Into<String>> From<Bury<R>> for Failure {
     }
 }
 
-/// Not wanted: done without handling, and counted apart.
+/// The message is not wanted: done without being handled, and counted separately.
 #[derive(Clone, Copy, Debug)]
 pub struct Skip;
 
@@ -221,17 +221,17 @@ impl From<Skip> for Failure {
     }
 }
 
-/// What a batch handler says of single messages; those not named are done.
+/// A batch handler's verdicts on single messages; messages not named are done.
 #[derive(Debug, Default)]
 pub struct Verdicts(Vec<(Offset, Verdict)>);
 
 impl Verdicts {
-    /// Everything is done so far.
+    /// No verdicts yet: all messages are done.
     pub fn new() -> Self {
         Verdicts::default()
     }
 
-    /// Says that this message failed, with any error, [`Retry`], [`Bury`] or [`Skip`].
+    /// Marks this message as failed, with any error, [`Retry`], [`Bury`] or [`Skip`].
     pub fn failed(&mut self, offset: Offset, failure: impl Into<Failure>) {
         self.0.push((offset, failure.into().into_verdict()));
     }
@@ -247,17 +247,17 @@ impl From<()> for Verdicts {
     }
 }
 
-/// A handler as the runtime holds it.
+/// A handler as the runtime stores it.
 #[derive(Clone)]
 pub(crate) enum Handler {
     /// One message at a time.
     One(Arc<HandleOne>),
     /// Up to a batch at a time.
     Batch(Arc<HandleBatch>),
-    /// In the store's own transaction.
+    /// In a transaction of the PostgreSQL store.
     #[cfg(feature = "postgres")]
     Postgres(Arc<HandlePostgres>),
-    /// In the embedded store's own transaction, on its writer's thread.
+    /// In a transaction of the SQLite store, on its writer thread.
     #[cfg(feature = "sqlite")]
     Sqlite(Arc<HandleSqlite>),
 }

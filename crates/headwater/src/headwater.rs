@@ -46,9 +46,9 @@ pub struct Headwater {
     store: Arc<dyn Store>,
     metrics: Arc<Registry>,
     clock: Clock,
-    /// How the upkeep is done while consumers run; not at all without.
+    /// How maintenance runs while consumers run; `None` for not at all.
     maintenance: Option<MaintenancePreset>,
-    /// What running consumers share; there once the first one runs.
+    /// What running consumers share; made when the first one runs.
     runtime: Arc<Mutex<Option<Arc<Runtime>>>>,
 }
 
@@ -58,7 +58,7 @@ impl Headwater {
         Self::open_with(url, OpenOptions::default()).await
     }
 
-    /// Opens an embedded store in memory, gone with the handle: for tests.
+    /// Opens an embedded store in memory, dropped with the handle: for tests.
     #[cfg(feature = "sqlite")]
     pub async fn in_memory() -> Result<Self> {
         Self::open("sqlite::memory:").await
@@ -68,13 +68,14 @@ impl Headwater {
     pub async fn open_with(url: &str, options: OpenOptions) -> Result<Self> {
         let metrics = Arc::new(Registry::new(options.health_window));
         let clock = options.clock.clone();
-        // With a clock moved by hand nothing moves by itself.
+        // With a manual clock nothing runs by itself.
         let maintenance = options.maintenance.filter(|_| clock.injected().is_none());
         let store = store::open(url, options).await?;
         Ok(Headwater { store, metrics, clock, maintenance, runtime: Arc::default() })
     }
 
-    /// The store below, for authors of engines and tests. Programs and operators find all they need on this handle.
+    /// The store of this handle, for authors of engines and tests. Programs and operators find all they need on the
+    /// handle.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
@@ -84,17 +85,17 @@ impl Headwater {
         TopicBuilder::new(Arc::clone(&self.store), name)
     }
 
-    /// The topics: which there are, how far each is, and their settings.
+    /// The topics: list, progress and settings.
     pub fn topics(&self) -> Topics {
         Topics::new(Arc::clone(&self.store))
     }
 
-    /// The groups of a topic: how they are, pause, resume, cancel, remove, resurrect, move.
+    /// The groups of a topic: status, pause, resume, cancel, remove, resurrect, seek.
     pub fn groups(&self, topic: &str) -> Groups {
         Groups::new(Arc::clone(&self.store), self.clock.clone(), topic)
     }
 
-    /// A producer for a topic: groups concurrent sends into few statements.
+    /// A producer for a topic: combines concurrent sends into few statements.
     pub fn producer(&self, topic: &str) -> Producer {
         Producer::new(Arc::clone(&self.store), topic, &self.metrics)
     }
@@ -104,7 +105,7 @@ impl Headwater {
         ConsumerBuilder::new(self.clone(), topic, group)
     }
 
-    /// Describes a periodic message: a cron expression, published once per tick whichever process is up.
+    /// Describes a cron job: a message published once per tick, whichever processes run.
     ///
     /// ```no_run
     /// # async fn start(headwater: headwater::Headwater) -> headwater::Result<()> {
@@ -129,9 +130,9 @@ impl Headwater {
         )
     }
 
-    /// The jobs of upkeep: deaths, retention, records, partitions, backfills. A process that runs consumers runs
-    /// them too, unless it was opened with [`OpenOptions::maintenance`] off; this is for running them by hand, or in a
-    /// process of their own.
+    /// The maintenance jobs: heads, tracking, detection of dead groups, cleanup, partitions, backfills. A process that
+    /// runs consumers runs them too, unless it was opened with [`OpenOptions::maintenance`] off; this handle runs them
+    /// by hand, or in a process of their own.
     pub fn maintenance(&self) -> Maintenance {
         Maintenance::new(Arc::clone(&self.store) as _)
     }
@@ -143,7 +144,7 @@ impl Headwater {
     /// What running consumers of this handle and its clones share.
     pub(crate) fn runtime(&self) -> Result<Arc<Runtime>> {
         let mut runtime = self.runtime.lock().expect("no panic while held");
-        // One whose tokio runtime was shut down serves no group any more.
+        // A runtime whose tokio runtime was shut down serves no group any more.
         match runtime.as_ref().filter(|runtime| !runtime.settler.is_gone()) {
             Some(runtime) => Ok(Arc::clone(runtime)),
             None => {
@@ -156,7 +157,7 @@ impl Headwater {
         }
     }
 
-    /// What its consumers share from now on, for tests.
+    /// Replaces what its consumers share, for tests.
     #[cfg(all(test, feature = "sqlite"))]
     pub(crate) fn set_runtime(&self, runtime: Arc<Runtime>) {
         *self.runtime.lock().expect("no panic while held") = Some(runtime);
@@ -185,24 +186,24 @@ impl Headwater {
         self.store.backfills().await
     }
 
-    /// Ends a lease by hand, whichever process has it: what it held is handed out again at once, without an attempt
+    /// Ends a lease by hand, whichever process holds it: its messages are handed out again at once, and no attempt is
     /// counted. Tokens are in [`Groups::outstanding`]. `LeaseLost` if no lease has that token.
     pub async fn release_lease(&self, token: LeaseToken) -> Result<()> {
         self.store.release_lease(token).await
     }
 
-    /// What operators did, newest first, at most `limit`.
+    /// The changes that operators made, newest first, at most `limit`.
     pub async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>> {
         self.store.audit(limit).await
     }
 
-    /// Checks the invariants of everything stored. An empty answer means that the store is sound.
+    /// Checks the invariants of everything stored. An empty result means that the store is sound.
     pub async fn doctor(&self) -> Result<Vec<Finding>> {
         self.store.doctor().await
     }
 
-    /// Settings of the database server under which less survives a crash than is promised. They are no fault of the
-    /// store, and so not among the findings of [`Headwater::doctor`]. None on SQLite.
+    /// Settings of the database server that weaken durability: less survives a crash than is promised. They are not
+    /// errors of the store, and so not among the findings of [`Headwater::doctor`]. None on SQLite.
     pub async fn durability(&self) -> Result<Vec<Finding>> {
         #[cfg(feature = "postgres")]
         if let Some(postgres) = self.store.as_postgres() {
@@ -211,7 +212,7 @@ impl Headwater {
         Ok(Vec::new())
     }
 
-    /// Stops background work and lets go of connections.
+    /// Stops background work and closes the connections.
     pub async fn close(&self) -> Result<()> {
         self.store.close().await
     }

@@ -1,4 +1,4 @@
-//! Leases: ranges handed out, and the rule by which a crashed range is handed out again.
+//! Leases: ranges handed out to an owner, and the rule for handing out a range again after its owner crashed.
 
 use std::fmt;
 use std::time::Duration;
@@ -18,15 +18,15 @@ mod limits;
 pub(crate) use limits::Bucket;
 pub use limits::{GroupLimits, RateLimit};
 
-/// The fencing token of one hand-out. It is never issued twice: not after a crash that undid the claim, not after a
+/// The fencing token of one lease. It is never issued twice: not after a crash that undid the claim, not after a
 /// failover, not in a restored copy. Its upper 31 bits are random, and the lower 32 count.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LeaseToken(pub i64);
 
-/// What a store compares before it settles or extends a lease: all three, in every statement.
+/// What a store compares before it settles or extends a lease: all three fields, in every statement.
 ///
-/// The token alone would do as long as no history is ever lost. Owner and subscription make sure that even a token of
-/// another history ends no lease of another process or group.
+/// The token alone would suffice if no history were ever lost. With owner and subscription, even a token from another
+/// history cannot end a lease of another process or group.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct LeaseId {
     /// The fencing token.
@@ -55,7 +55,7 @@ pub struct OffsetRange {
 impl OffsetRange {
     /// A range; `first` must not be above `last`.
     pub fn new(first: Offset, last: Offset) -> Self {
-        assert!(first <= last, "a range runs upwards: {first}..={last}");
+        assert!(first <= last, "first must not be above last: {first}..={last}");
         OffsetRange { first, last }
     }
 
@@ -66,7 +66,7 @@ impl OffsetRange {
 
     /// How many offsets it spans.
     pub fn span(self) -> u64 {
-        u64::try_from(self.last.0 - self.first.0 + 1).expect("a range runs upwards")
+        u64::try_from(self.last.0 - self.first.0 + 1).expect("first is not above last")
     }
 
     /// Whether the offset is inside.
@@ -87,21 +87,21 @@ impl fmt::Debug for OffsetRange {
     }
 }
 
-/// One subscription's part of a claim.
+/// One subscription's part of a claim request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Want {
-    /// For which subscription.
+    /// The subscription.
     pub subscription_id: SubscriptionId,
     /// How many messages at most.
     pub messages_max: u32,
-    /// How long, if not as the topic says; zero means never reassigned by itself.
+    /// The lease time, if it differs from the topic's; zero means the lease never expires.
     pub lease: Option<Duration>,
     /// Limits for the whole group.
     pub limits: GroupLimits,
 }
 
 impl Want {
-    /// So many messages at most, for as long as the topic says, without limits for the group.
+    /// At most this many messages, with the topic's lease time and without limits for the group.
     pub fn new(subscription_id: SubscriptionId, messages_max: u32) -> Self {
         Want { subscription_id, messages_max, lease: None, limits: GroupLimits::default() }
     }
@@ -110,9 +110,9 @@ impl Want {
 /// A claim for one or many subscriptions of one owner.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClaimRequest {
-    /// Who will hold the leases.
+    /// The owner of the leases.
     pub owner: Owner,
-    /// What is wanted.
+    /// The subscriptions to claim for.
     pub wants: Vec<Want>,
 }
 
@@ -142,7 +142,7 @@ impl ClaimRequest {
     }
 }
 
-/// A range handed to one owner until a deadline.
+/// A range leased to one owner until a deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
     /// The subscription it belongs to.
@@ -153,15 +153,15 @@ pub struct Lease {
     pub topic_id: TopicId,
     /// The fencing token.
     pub token: LeaseToken,
-    /// The offsets. Some may never have existed; none is a message somebody else holds.
+    /// The offsets. Some may never have existed; none is a message that another owner holds.
     pub range: OffsetRange,
-    /// Which hand-out of this range this is, from 1.
+    /// The attempt, from 1.
     pub attempt: u32,
-    /// When it ends; `None` means never by itself.
+    /// When it expires; `None` means never.
     pub deadline: Option<Timestamp>,
-    /// Set when its last holder vanished: it is handed out alone and in ever smaller parts.
+    /// Set when its last owner crashed: it is handed out alone and in ever smaller ranges.
     pub suspect: bool,
-    /// The lane of an ordered subscription: only messages of this lane in the range are the holder's.
+    /// The lane of an ordered subscription: only messages of this lane in the range belong to the lease.
     pub lane: Option<u16>,
     /// Keys of the lane that wait for a retry: their messages must be parked, not handled.
     pub blocked_keys: Vec<String>,
@@ -186,44 +186,45 @@ impl From<&LeaseId> for LeaseId {
     }
 }
 
-/// Which history of the store something was read in. Opaque: two of one store handle are equal, or they are not.
+/// The history of the store that something was read in. Opaque: two values from one store handle can only be compared
+/// for equality.
 ///
-/// A history ends when what was committed in it may be gone: a server crash undoes asynchronous commits, a failover
-/// loses the tail that the standby never had, a restored copy is older, a replaced file is another. From then on an offset
-/// may stand for another message, so what a client keeps by offset is worth nothing across two epochs.
+/// A history ends when something committed in it may be lost: a server crash undoes asynchronous commits, a failover
+/// loses the tail that the standby never had, a restored copy is older, a replaced file is a different one. From then
+/// on an offset may stand for a different message, so data that a client keeps by offset is invalid in another epoch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Epoch(pub i64);
 
-/// What a claim gave.
+/// The result of a claim.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Claimed {
-    /// The history the leases belong to. What the caller keeps of messages read under another epoch must be dropped
-    /// before the leases are used. Says nothing where there is no lease.
+    /// The history the leases belong to. The caller must drop messages that it read under another epoch before it uses
+    /// the leases. Undefined without leases.
     pub epoch: Epoch,
     /// The leases, by subscription, offsets rising.
     pub leases: Vec<Lease>,
-    /// When claiming again may find something although nobody publishes: a retry, a lease or a delayed message
-    /// comes due, a commit is under way, or a limit of the group held something back. `None` when only a publish can
-    /// bring anything.
+    /// When claiming again may find something although nothing is published: a retry, an expired lease or a scheduled
+    /// message comes due, a commit is under way, or a limit of the group held something back. `None` when only a
+    /// publish can bring anything.
     pub recheck_after: Option<Duration>,
-    /// Subscriptions asked for that are not active, and how they are. They got nothing.
+    /// Requested subscriptions that are not active, and their states. They got nothing.
     pub inactive: Vec<(SubscriptionId, SubscriptionState)>,
 }
 
-/// How much of an outstanding range to hand out, and whether to bury instead.
+/// How much of an outstanding range to hand out, or whether to bury it instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandOut {
-    /// The first so many offsets; the rest stays outstanding.
+    /// The first offsets, this many; the rest stays outstanding.
     First(u64),
     /// The range is one message that has used up its attempts.
     Bury,
 }
 
-/// The rule for handing out again a range whose holder vanished.
+/// The rule for handing out a range again whose owner crashed.
 ///
-/// `attempts` counts the hand-outs that failed so far, this expiry included. A crashed range is halved each time, so
-/// that the message that kills its worker is found alone; the last allowed attempt is always alone, so that a
-/// neighbour is never buried for it; and only a single message is ever buried.
+/// `attempts` counts the leases that failed so far, including this expiry. A crashed range is halved each time, so that
+/// a message that crashes its process is isolated. The last allowed attempt is always for a single message, so that no
+/// other message is buried for it; and only a single message is ever buried.
 pub fn hand_out_again(span: u64, attempts: u32, max_attempts: u32) -> HandOut {
     assert!(span > 0, "an outstanding range is never empty");
     if span == 1 && attempts >= max_attempts {
@@ -235,7 +236,7 @@ pub fn hand_out_again(span: u64, attempts: u32, max_attempts: u32) -> HandOut {
     HandOut::First(span.div_ceil(2))
 }
 
-/// What `attempts` becomes when a lease over `span` offsets expires: only a single message can use up its last one.
+/// The attempts after a lease over `span` offsets expired: only a single message can use up its last attempt.
 pub fn attempts_after_expiry(span: u64, attempts: u32, max_attempts: u32) -> u32 {
     if span == 1 { attempts + 1 } else { (attempts + 1).min(max_attempts.saturating_sub(1)) }
 }
@@ -245,7 +246,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Plays a range with one poison message until it is buried; returns (hand-outs of the poison, neighbours buried).
+    /// Simulates a range with one poison message until it is buried; returns (leases of the poison message, others
+    /// buried).
     fn play(span: u64, poison: u64, max_attempts: u32) -> (u32, u32) {
         let mut todo = vec![(0, span, 0, false)];
         let (mut poison_hand_outs, mut wrongly_buried) = (0, 0);
@@ -284,7 +286,7 @@ mod tests {
             let poison = ((span as f64) * at) as u64;
             let (hand_outs, wrongly_buried) = play(span, poison.min(span - 1), max_attempts);
             prop_assert_eq!(wrongly_buried, 0);
-            // One allowed attempt over a batch needs a second hand-out to find the poison alone.
+            // With one allowed attempt for a batch, a second lease is needed to isolate the poison message.
             let allowed = if max_attempts == 1 && span > 1 { 2 } else { max_attempts };
             prop_assert_eq!(hand_outs, allowed);
         }

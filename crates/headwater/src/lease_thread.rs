@@ -1,9 +1,9 @@
-//! The thread on which leases are kept: heartbeats, extensions, and the connections these use.
+//! The thread that keeps leases: heartbeats, extensions, and the connections they use.
 //!
-//! A program may block every thread of its runtime, with a handler that waits synchronously or a long computation. Its leases
-//! must not end by that: nothing on which they depend runs on the program's runtime. One thread serves the whole process,
-//! with a runtime of its own; it starts with the first that needs it and ends with the last. Only code of this crate runs
-//! there, and none of it blocks: what a program wrote (handlers, filters, codecs) never does.
+//! A program may block every thread of its runtime, with a handler that waits synchronously or a long computation. That
+//! must not end its leases: nothing they depend on runs on the program's runtime. One thread with its own runtime
+//! serves the whole process; it starts with its first user and ends with its last. Only code of this crate runs there,
+//! and none of it blocks; code of the program (handlers, filters, codecs) never runs there.
 
 use std::cell::Cell;
 use std::panic::AssertUnwindSafe;
@@ -32,7 +32,7 @@ thread_local! {
 #[derive(Debug)]
 pub(crate) struct LeaseThread {
     runtime: Handle,
-    /// Dropped, it ends the thread. Nothing waits for that: the last holder may be a task of the thread itself.
+    /// Dropping it ends the thread. Nothing waits for that: the last user may be a task of the thread itself.
     _stop: Option<oneshot::Sender<()>>,
 }
 
@@ -44,7 +44,7 @@ impl LeaseThread {
             return Ok(thread);
         }
         let thread = Arc::new(Self::start().map_err(|error| {
-            let text = format!("no thread for heartbeats and lease extensions: {error}");
+            let text = format!("cannot start the thread for heartbeats and lease extensions: {error}");
             Error::with_source(ErrorKind::Unavailable, text, error)
         })?);
         *shared = Arc::downgrade(&thread);
@@ -58,19 +58,19 @@ impl LeaseThread {
         std::thread::Builder::new().name("headwater-leases".into()).spawn(move || {
             IS_CURRENT.set(true);
             let _ = runtime.block_on(stopped);
-            // A name that is still being resolved is not waited for.
+            // Does not wait for a host name that is still being resolved.
             runtime.shutdown_background();
         })?;
         Ok(LeaseThread { runtime: handle, _stop: Some(stop) })
     }
 
-    /// Whether the caller runs on the thread. It may then rely on nothing that the program's runtime drives.
+    /// Whether the caller runs on the thread. It must then depend on nothing that the program's runtime drives.
     #[cfg(any(feature = "postgres", test))]
     pub(crate) fn is_current() -> bool {
         IS_CURRENT.get()
     }
 
-    /// No thread: the runtime of the caller, for tests in a time that is moved by hand.
+    /// No thread: the runtime of the caller, for tests with paused time.
     #[cfg(test)]
     pub(crate) fn here() -> Arc<Self> {
         Arc::new(LeaseThread { runtime: Handle::current(), _stop: None })
@@ -91,7 +91,7 @@ impl LeaseThread {
         Owned(self.spawn(task))
     }
 
-    /// Runs a task to its end. Others rely on it, so one that panics is reported and started again.
+    /// Runs a task to its end. Others rely on it, so a panic is logged and the task is started again.
     pub(crate) fn spawn_watched<F: Future<Output = ()> + Send + 'static>(
         &self,
         name: &'static str,
@@ -164,7 +164,7 @@ mod tests {
         let counted = Arc::clone(&runs);
         let task = LeaseThread::here().spawn_watched("test", move || {
             let runs = Arc::clone(&counted);
-            async move { assert!(runs.fetch_add(1, Ordering::SeqCst) == 2, "as told") }
+            async move { assert!(runs.fetch_add(1, Ordering::SeqCst) == 2, "panics twice") }
         });
         task.await.unwrap();
         assert_eq!(runs.load(Ordering::SeqCst), 3);

@@ -1,8 +1,8 @@
-//! Durable messaging that lives in the database you already have.
+//! Durable messaging in the database you already have.
 //!
-//! A topic is an append-only log, and a group remembers only which ranges of it are not done yet: queues, fan-out, exact
-//! acks, retries, dead letters and strict order per key, on one SQLite file or on PostgreSQL. The same program runs on
-//! both; the URL decides.
+//! A topic is an append-only log. For each group the store keeps only the ranges of the log that are not done yet. From
+//! that come queues, fan-out, exact acks, retries, dead letters and strict order per key, on one SQLite file or on
+//! PostgreSQL. The same program runs on both; the URL selects the engine.
 //!
 //! # A first program
 //! ```
@@ -26,7 +26,7 @@
 //!             let handled = handled.clone();
 //!             async move {
 //!                 println!("order {}, attempt {}", order.id, context.attempt());
-//!                 handled.send(order.id).await?; // any error: tried again, by the topic's policy
+//!                 handled.send(order.id).await?; // any error: retried, by the topic's policy
 //!                 Ok(())
 //!             }
 //!         })
@@ -42,8 +42,8 @@
 //! ```
 //!
 //! # Publishing
-//! A [`Producer`] returns once a message is durable. Sends that come while another is under way share the next statement.
-//! What can be sent is in [`IntoMessage`]: a reference to anything serializable is JSON.
+//! A [`Producer`] returns once a message is durable. Sends that arrive while another is in flight share the next
+//! statement. [`IntoMessage`] lists what can be sent: a reference to any serializable value is sent as JSON.
 //!
 //! ```
 //! # #[tokio::main] async fn main() -> headwater::Result<()> {
@@ -55,22 +55,24 @@
 //! orders.send(&"a kettle").key("customer-1").header("source", "web").await?;
 //! // A batch: all of it or nothing, in one statement.
 //! orders.send_batch(&[NewMessage::json(&"a cup")?, NewMessage::json(&"a pot")?]).await?;
-//! // Later: it has no place in the log before its time.
+//! // Scheduled: it gets its offset when it is due.
 //! let tomorrow = jiff::Timestamp::now() + Duration::from_secs(24 * 3_600);
 //! assert_eq!(orders.send(&"remind me").deliver_at(tomorrow).await?.offset, None);
-//! // Once: a repeat within the topic's window is answered with the first one.
+//! // Deduplicated: a repeat within the topic's window returns the first message's offset.
 //! let first = orders.send(&"pay").dedup_key("payment-9").await?;
 //! let again = orders.send(&"pay").dedup_key("payment-9").await?;
 //! assert!(again.duplicate && again.offset == first.offset);
 //! # headwater.close().await }
 //! ```
 //!
-//! In your own transaction, so that a rollback takes the message with it: [`store::postgres::publish`] with tokio-postgres,
-//! `store::postgres::sqlx::publish` with sqlx (feature `sqlx`), [`store::sqlite::publish`] with rusqlite, or plain SQL from
-//! any language: `SELECT headwater.publish('orders', '{"n":1}')`. On a schedule: [`Headwater::cron`].
+//! To publish in your own transaction, so that a rollback also discards the message: [`store::postgres::publish`] with
+//! tokio-postgres, `store::postgres::sqlx::publish` with sqlx (feature `sqlx`), [`store::sqlite::publish`] with
+//! rusqlite, or plain SQL from any language: `SELECT headwater.publish('orders', '{"n":1}')`. On a schedule:
+//! [`Headwater::cron`].
 //!
 //! # Consuming
-//! A consumer serves a group on a topic with one or more members. What a member does is a [`Handling`]:
+//! A consumer serves a group on a topic with one or more members. A [`Handling`] describes how a member handles
+//! messages:
 //!
 //! ```
 //! use headwater::{Context, Handling, Json, Messages};
@@ -93,26 +95,26 @@
 //! # let _ = (one, many, once);
 //! ```
 //!
-//! [`ConsumerBuilder::member`] is short for the first. [`Handling::in_postgres`] is the last one on PostgreSQL. Programs
-//! that drive themselves take batches from [`ConsumerBuilder::open`].
+//! [`ConsumerBuilder::member`] is short for the first. [`Handling::in_postgres`] is the last one on PostgreSQL.
+//! Programs with their own loop take batches from [`ConsumerBuilder::open`].
 //!
 //! # Outcomes
 //! | a handler returns | and the message |
 //! |---|---|
 //! | `Ok(())` | is done |
-//! | any error, by `?` | is tried again after the topic's back-off, and buried at `max_attempts` |
-//! | [`Retry::after`] | is tried again after that long; counts as an attempt |
-//! | [`Bury`] | goes to the dead letters now, with the reason |
-//! | [`Skip`] | is done, and counted apart |
+//! | any error, by `?` | is retried after the topic's back-off; after `max_attempts` it becomes a dead letter |
+//! | [`Retry::after`] | is retried after that time; counts as an attempt |
+//! | [`Bury`] | becomes a dead letter at once, with the reason |
+//! | [`Skip`] | is done, and counted separately |
 //!
-//! A panic and a `timeout` are errors like any other. A payload that cannot be decoded is buried: it would fail each time.
-//! A process that dies loses nothing: its messages come again, within seconds. See [`Failure`] for an example, and
-//! [`Headwater::dead_letters`] for what to do with the buried.
+//! A panic and a `timeout` are errors like any other. A payload that cannot be decoded becomes a dead letter at once:
+//! it would fail each time. A process that crashes loses nothing: its messages are redelivered within seconds. See
+//! [`Failure`] for an example, and [`Headwater::dead_letters`] for listing and redriving dead letters.
 //!
 //! # Members and filters
-//! Members of a group share its messages: the stable hash of the key (else of the id) picks one among those that want the
-//! message. What nobody wants is done unseen. Members may [join](Running::join) and [leave](Running::leave) while it runs;
-//! the last one stays.
+//! The members of a group share its messages: the stable hash of the key (or of the id, without a key) selects one of
+//! the members whose filter accepts the message. A message that no member accepts is done without being handled.
+//! Members may [join](Running::join) and [leave](Running::leave) while the consumer runs; the last one cannot leave.
 //!
 //! ```
 //! # #[tokio::main] async fn main() -> headwater::Result<()> {
@@ -143,11 +145,11 @@
 //!
 //! Every group of a [`pub_sub`](TopicBuilder::pub_sub) topic gets every message; a queue, the default, has one group.
 //!
-//! # Groups that come and go
-//! A group is there from its first subscription until it is cancelled, whether anybody serves it or not. Running consumers
-//! say for it that it lives; one that is silent for longer than its topic's `heartbeat_timeout` is dead: messages are not
-//! kept for it any more, its place stays, and it is back with its next heartbeat or subscription. A pause, in contrast,
-//! loses nothing. [`Headwater::groups`] is for whoever looks after them:
+//! # Lifecycle of a group
+//! A group exists from its first subscription until it is cancelled, whether or not a process serves it. Running
+//! consumers send heartbeats for it. A group without a heartbeat for longer than its topic's `heartbeat_timeout` is
+//! dead: a pub/sub topic no longer keeps messages for it, its position is kept, and its next heartbeat or subscription
+//! makes it active again. A paused group, in contrast, loses nothing. [`Headwater::groups`] shows and manages groups:
 //!
 //! ```
 //! # #[tokio::main] async fn main() -> headwater::Result<()> {
@@ -156,7 +158,7 @@
 //! use headwater::health::HealthState;
 //!
 //! let headwater = Headwater::in_memory().await?;
-//! headwater.topic("orders").preset(Preset::Standard).create().await?; // kept for a day after all are done
+//! headwater.topic("orders").preset(Preset::Standard).create().await?; // kept for a day after every group is done
 //! let running = headwater
 //!     .consumer("orders", "email")
 //!     .member("mailer", |Json(_): Json<u64>, _: Context| async { Ok(()) })
@@ -171,34 +173,38 @@
 //!     println!("{}: {} behind, {:?}", group.status.group, group.status.lag, group.ailments);
 //! }
 //!
-//! groups.cancel("email").await?; // for good: subscribing again makes a new one
+//! groups.cancel("email").await?; // permanent: subscribing again creates a new subscription
 //! assert_eq!(running.until_ended().await, EndReason::Cancelled);
 //! assert_eq!(running.health().state, HealthState::Stopped);
 //! # headwater.close().await }
 //! ```
 //!
-//! Heartbeats that fail ten times in a row hold a process back until one succeeds: cut off from the database it does not
-//! go on with what others have by then. Graceful shutdown cancels nothing.
+//! After ten failed heartbeats in a row a process hands out no more messages until one succeeds: without the database
+//! it must not continue with messages that other processes hold by then. Graceful shutdown cancels no subscription.
 //!
-//! Messages go by the topic's retention ([`TopicSettings`]), groups long dead or cancelled by themselves. That and the rest
-//! of the upkeep is done by one elected process among those that run consumers; see [`Headwater::maintenance`] for doing it
-//! elsewhere or by hand, and [`OpenOptions::maintenance`] for switching it off.
+//! Messages are removed by the topic's retention ([`TopicSettings`]); groups that have been dead or cancelled for a
+//! long time are removed automatically. One elected process among those that run consumers does this and all other
+//! maintenance. See [`Headwater::maintenance`] for running it elsewhere or by hand, and [`OpenOptions::maintenance`]
+//! for switching it off.
 //!
 //! # Order
-//! With [`TopicBuilder::ordered_by_key`] messages of one key are handled strictly in order, in all processes together: those
-//! behind a failed one wait for it, other keys go on. Without it offsets rise within a hand-out, and hand-outs run side by side.
+//! With [`TopicBuilder::ordered_by_key`] messages of one key are handled strictly in order across all processes: those
+//! behind a failed one wait for it, other keys continue. Without it offsets rise within a lease, and leases are handled
+//! concurrently.
 //!
 //! # Shutdown
-//! [`Running::shutdown`] claims nothing more, gives back what was not started, lets handlers finish for the time it is given
-//! and returns once the database knows; others have the rest at once. Dropping a [`Running`] stops it without waiting.
+//! [`Running::shutdown`] claims nothing more, releases the messages that no handler has started, waits for running
+//! handlers up to the given time and returns once their outcomes are stored; other processes can claim the released
+//! messages at once. Dropping a [`Running`] stops it without waiting.
 //!
 //! # Observing
-//! [`Running::health`], [`Producer::health`] and [`CronJob::health`] tell rates, percentiles, totals and the last errors
-//! without any exporter; the `metrics` facade has the same per topic and group. `tracing` spans follow W3C trace context from
-//! publisher to handler ([`trace`]). [`Headwater::groups`] says how far each group is, [`Headwater::doctor`] what is off.
+//! [`Running::health`], [`Producer::health`] and [`CronJob::health`] return rates, percentiles, totals and the last
+//! errors without any exporter; the `metrics` facade has the same per topic and group. `tracing` spans follow W3C trace
+//! context from publisher to handler ([`trace`]). [`Headwater::groups`] shows the progress of each group,
+//! [`Headwater::doctor`] checks the invariants of the store.
 //!
 //! # Testing
-//! A store in memory, a clock that is moved by hand and a consumer that moves when told to: no test sleeps.
+//! A store in memory, a clock that the test moves and a consumer that runs step by step: no test sleeps.
 //!
 //! ```
 //! # #[tokio::main] async fn main() -> headwater::Result<()> {
@@ -215,7 +221,7 @@
 //!         let confirmations = confirmations.clone();
 //!         async move {
 //!             if context.attempt() == 1 {
-//!                 return Err(Retry::after(Duration::from_secs(60)).because("the mail server rests").into());
+//!                 return Err(Retry::after(Duration::from_secs(60)).because("mail server unavailable").into());
 //!             }
 //!             confirmations.send(&id).await?;
 //!             Ok(())
@@ -233,8 +239,9 @@
 //! # headwater.close().await }
 //! ```
 //!
-//! The root has what programs name. What operators read and engines exchange is in [`store`], figures are in [`health`].
-//! Programs to copy from are in `examples/`, and `docs/life-of-a-message.md` follows one message through the code.
+//! The crate root has the types that programs use. Types for operators and engines are in [`store`], figures in
+//! [`health`]. `examples/` has programs to copy from, and `docs/life-of-a-message.md` follows one message through the
+//! code.
 
 mod backfill;
 mod clock;
@@ -280,7 +287,7 @@ pub use message::{Headers, Message, NewMessage, Offset, Published};
 pub use name::{GroupName, Owner, TopicName};
 pub use observe::{health, trace};
 pub use publish::{Producer, Sends};
-/// The driver whose connections handlers in SQLite transactions get: use it from here, and versions always match.
+/// The driver of the connections that handlers in SQLite transactions get; use this re-export, so that versions match.
 #[cfg(feature = "sqlite")]
 pub use rusqlite;
 pub use store::OpenOptions;

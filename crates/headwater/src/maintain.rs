@@ -1,4 +1,4 @@
-//! Maintenance: which jobs there are and how they have been doing.
+//! Maintenance: the jobs and their history.
 
 use std::time::Duration;
 
@@ -15,22 +15,23 @@ mod topics;
 
 pub use runner::{Maintaining, Maintenance, MaintenancePreset};
 
-/// A job of upkeep.
+/// A maintenance job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Job {
-    /// Advances heads, closes gaps, hands out late rows, promotes due messages. Every second.
+    /// Advances heads, closes gaps, hands out late messages, moves scheduled messages that are due into the log. Every
+    /// second.
     Heads,
-    /// Looks for dead subscriptions. Every minute; more often where a topic has a heartbeat timeout under two.
+    /// Detects dead subscriptions. Every minute; more often where a topic has a heartbeat timeout under two minutes.
     DeadDetection,
-    /// Keeps the records of reference counting. Every second.
+    /// Maintains the completion records of reference counting. Every second.
     Tracking,
-    /// Removes messages that retention allows. Every five minutes, in batches, with rests between them.
+    /// Removes messages that retention allows to be removed. Every five minutes, in batches, with pauses between them.
     MessageCleanup,
-    /// Creates partitions ahead, drops those behind. Every minute.
+    /// Creates partitions ahead, and drops old ones. Every minute.
     Partitions,
-    /// Removes subscriptions and small things past their time. Every day.
+    /// Removes subscriptions, inbox entries and dedup keys after their retention. Every day.
     SubscriptionCleanup,
-    /// Runs backfills, at their pace. Looked for every five seconds.
+    /// Runs backfills at their pace. Checked for every five seconds.
     Backfill,
 }
 
@@ -46,7 +47,7 @@ impl Job {
         Job::SubscriptionCleanup,
     ];
 
-    /// The word the stores and the CLI use.
+    /// The name that the stores and the CLI use.
     pub fn as_str(self) -> &'static str {
         match self {
             Job::Heads => "heads",
@@ -67,25 +68,25 @@ pub struct JobRun {
     pub job: Job,
     /// How long it took.
     pub duration: Duration,
-    /// Rows it removed, made or changed.
+    /// Rows it removed, added or changed.
     pub rows: u64,
-    /// Rows that had to be left for the next run, as far as that is known; 0 if nothing was.
+    /// Rows left for the next run, as far as known; 0 if none.
     pub backlog: u64,
     /// Why it failed, if it did.
     pub error: Option<String>,
 }
 
-/// How a job has been doing, over all workers.
+/// The history of a job, over all processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobStatus {
     /// The job.
     pub job: Job,
-    /// How often it is recorded to have run. Of the frequent jobs not every run is: those that did something every ten
-    /// seconds, with all rows since, and those that found nothing to do once a minute.
+    /// How many runs are recorded. Of the frequent jobs not every run is recorded: runs that did something every ten
+    /// seconds, with all rows since, and runs that found nothing to do once a minute.
     pub runs: u64,
     /// How often it failed.
     pub failures: u64,
-    /// Rows in all.
+    /// Rows in total.
     pub rows: u64,
     /// Rows left when it last ran.
     pub backlog: u64,

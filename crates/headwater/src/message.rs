@@ -13,7 +13,7 @@ use crate::limits::{
 };
 use crate::name::check_name;
 
-/// A message's position in its topic: 1 or more, rising, never reused.
+/// A message's number in its topic: 1 or more, rising, never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Offset(pub i64);
 
@@ -35,23 +35,23 @@ pub type Headers = BTreeMap<String, String>;
 /// A message to publish.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NewMessage {
-    /// Identity for the receiver's inbox; a UUIDv7 is made if absent.
+    /// Identity for the receiver's inbox; a UUIDv7 is generated if absent.
     pub message_id: Option<Uuid>,
-    /// The message group: orders messages and selects members.
+    /// What messages are ordered and routed by.
     pub key: Option<String>,
-    /// What kind of message it is, for the receiver.
+    /// The type of the message, for the receiver.
     pub message_type: Option<String>,
     /// The bytes.
     pub payload: Bytes,
     /// The media type of the payload.
     pub content_type: Option<String>,
-    /// Anything else, as strings.
+    /// Further data, as strings.
     pub headers: Headers,
-    /// Ties messages of one conversation together.
+    /// Links messages of one conversation.
     pub correlation_id: Option<String>,
-    /// A repeat of the same key within the topic's window returns the first offset.
+    /// A repeat of the same key within the topic's window is not stored and returns the first offset.
     pub dedup_key: Option<String>,
-    /// Not before this time.
+    /// The earliest time of delivery; `None` for at once.
     pub deliver_at: Option<Timestamp>,
 }
 
@@ -117,7 +117,7 @@ impl NewMessage {
         self
     }
 
-    /// Delays delivery.
+    /// Schedules the message: it is not delivered before this time.
     #[must_use]
     pub fn deliver_at(mut self, at: Timestamp) -> Self {
         self.deliver_at = Some(at);
@@ -193,7 +193,7 @@ pub(crate) fn validate_batch(messages: &[NewMessage]) -> Result<()> {
 /// A stored message, as delivered.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Message {
-    /// Its position in the topic.
+    /// Its number in the topic.
     pub offset: Offset,
     /// Its identity.
     pub message_id: Uuid,
@@ -207,14 +207,14 @@ pub struct Message {
     pub content_type: Option<String>,
     /// Headers.
     pub headers: Headers,
-    /// The conversation it belongs to.
+    /// Links messages of one conversation.
     pub correlation_id: Option<String>,
     /// When it was published, by the database's clock.
     pub created_at: Timestamp,
 }
 
 impl Message {
-    /// The stable hash that chooses the message's lane: of its key, else of its id.
+    /// The stable hash that selects the message's lane: of its key, or of its id without a key.
     ///
     /// XXH3 and not the database's hash: it must be the same on every engine, version and client.
     pub fn key_hash(&self) -> u64 {
@@ -226,16 +226,16 @@ impl Message {
         lane_of(self.key.as_deref(), self.message_id, lanes)
     }
 
-    /// What it weighs in memory, in bytes, roughly: what limits of buffers count.
+    /// Its approximate size in memory, in bytes; the limits of buffers count it.
     pub fn weight(&self) -> usize {
         MESSAGE_BYTES + self.payload.len() + weight_of_headers(&self.headers)
     }
 }
 
-/// Bytes a message weighs beside its payload and its headers, roughly.
+/// Approximate bytes of a message in memory besides its payload and headers.
 pub(crate) const MESSAGE_BYTES: usize = 200;
 
-/// What headers weigh in memory.
+/// The approximate size of headers in memory.
 pub(crate) fn weight_of_headers(headers: &Headers) -> usize {
     headers.iter().map(|(name, value)| name.len() + value.len() + 64).sum()
 }
@@ -247,19 +247,19 @@ fn key_hash_of(key: Option<&str>, message_id: Uuid) -> u64 {
     }
 }
 
-/// The lane of a message of which no more than this is at hand: the same as [`Message::lane`].
+/// The lane of a message of which only the key and the id are known: the same as [`Message::lane`].
 pub(crate) fn lane_of(key: Option<&str>, message_id: Uuid, lanes: u16) -> u16 {
     let lane = key_hash_of(key, message_id) % u64::from(lanes.max(1));
     u16::try_from(lane).expect("a remainder of a 16-bit number fits 16 bits")
 }
 
-/// What became of one published message.
+/// The result of publishing one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Published {
-    /// Its offset; `None` while a delayed message waits for its time.
+    /// Its offset; `None` while a scheduled message is not due.
     pub offset: Option<Offset>,
     /// Its identity; for a duplicate, that of the first.
     pub message_id: Uuid,
-    /// Whether a message with the same dedup key was there already: `offset` is then the first one's.
+    /// Whether a message with the same dedup key already existed: `offset` is then that message's offset.
     pub duplicate: bool,
 }

@@ -7,7 +7,7 @@ use crate::limits::NAME_BYTES_MAX;
 
 /// The one rule for names: 1 to 255 bytes of UTF-8 without control characters.
 ///
-/// Quotes, unicode and SQL text are fine: values are always bound, never pasted.
+/// Quotes, unicode and SQL text are fine: values are always bound, never concatenated into SQL.
 pub(crate) fn check_name(field: &str, value: &str) -> Result<()> {
     if value.is_empty() {
         return Err(Error::invalid(field, "must not be empty"));
@@ -68,7 +68,7 @@ name!(
     "group"
 );
 name!(
-    /// Who holds a lease: one consumer instance of one process.
+    /// The owner of a lease: one consumer runtime of one process.
     Owner,
     "owner"
 );

@@ -1,4 +1,4 @@
-//! Namespaces and store URLs: where a set of topics lives, and the one rule for its name.
+//! Namespaces and store URLs: where a set of topics is stored, and the one rule for its name.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,8 +9,8 @@ use crate::limits::NAMESPACE_BYTES_MAX;
 /// The name of an isolated set of topics: a PostgreSQL schema, or one SQLite file.
 ///
 /// The rule: letters are lowered, and every character other than `a-z`, `0-9` and `_` becomes `_`. The result must
-/// start with a letter, be at most 48 bytes, and not start with `pg_` (PostgreSQL keeps that for itself). It is always
-/// quoted when it reaches SQL.
+/// start with a letter, be at most 48 bytes, and not start with `pg_` (reserved by PostgreSQL). It is always quoted in
+/// SQL.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Namespace(String);
 
@@ -32,7 +32,7 @@ impl Namespace {
             ));
         }
         if lowered.starts_with("pg_") {
-            return Err(Error::invalid("namespace", format!("{name:?}: the prefix pg_ is PostgreSQL's own")));
+            return Err(Error::invalid("namespace", format!("{name:?}: the prefix pg_ is reserved")));
         }
         Ok(Namespace(lowered))
     }
@@ -66,16 +66,16 @@ pub enum StoreUrl {
     /// `sqlite:path`, `sqlite::memory:`, with `?namespace=` naming a file beside it.
     Sqlite(SqlitePath),
     /// `postgres://…`, with `?namespace=` naming a schema. The URL is kept without that parameter. It may name several
-    /// servers (`postgres://a,b/db`): the one that takes writes is used.
+    /// servers (`postgres://a,b/db`): the one that accepts writes is used.
     Postgres {
-        /// What the driver connects with. May hold a password: never printed.
+        /// The URL for the driver. May contain a password: never printed.
         url: String,
         /// The schema.
         namespace: Namespace,
     },
 }
 
-/// Where an embedded store lives.
+/// Where an embedded store is kept.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SqlitePath {
     /// A file.
@@ -94,7 +94,7 @@ impl fmt::Display for SqlitePath {
 }
 
 impl StoreUrl {
-    /// Parses a URL; `namespace` set apart from the URL wins over its parameter.
+    /// Parses a URL; the argument `namespace` takes precedence over the URL's parameter.
     pub fn parse(url: &str, namespace: Option<&str>) -> Result<Self> {
         if let Some(rest) = url.strip_prefix("sqlite:") {
             return Self::parse_sqlite(rest, namespace);
@@ -143,7 +143,7 @@ impl StoreUrl {
 
     fn parse_postgres(url: &str, namespace: Option<&str>) -> Result<Self> {
         let (base, query) = url.split_once('?').unwrap_or((url, ""));
-        // The other parameters stay as they were written: the driver decodes them by its own rule.
+        // The other parameters stay as written: the driver decodes them by its own rule.
         let (mut kept, mut from_query) = (Vec::new(), None);
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             match form_urlencoded::parse(pair.as_bytes()).next() {
@@ -165,7 +165,7 @@ impl fmt::Debug for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             StoreUrl::Sqlite(path) => f.debug_tuple("Sqlite").field(path).finish(),
-            // A PostgreSQL URL may hold a password.
+            // A PostgreSQL URL may contain a password.
             StoreUrl::Postgres { namespace, .. } => {
                 f.debug_struct("Postgres").field("namespace", namespace).finish()
             }

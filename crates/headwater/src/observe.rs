@@ -1,4 +1,4 @@
-//! What can be seen of a running program: metrics, health, recent errors and traces. O(1) per message everywhere.
+//! Observability of a running program: metrics, health, recent errors and traces. O(1) per message everywhere.
 
 pub(crate) mod errors;
 pub mod health;

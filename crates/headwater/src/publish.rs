@@ -1,4 +1,4 @@
-//! The producer: groups concurrent sends into one statement without making any of them wait for company.
+//! The producer: combines concurrent sends into one statement, and delays none of them for it.
 
 use std::borrow::Cow;
 use std::future::IntoFuture;
@@ -17,26 +17,26 @@ use crate::observe::metrics::{Registry, TopicMetrics};
 use crate::observe::trace;
 use crate::store::Store;
 
-/// Sends that may wait to be taken into a batch; beyond it `send` waits: back-pressure.
+/// Most sends that wait for a batch; beyond it `send` waits: back-pressure.
 const QUEUE_SENDS_MAX: usize = 4_096;
 /// Most messages of one batch.
 const BATCH_MESSAGES_MAX: usize = 1_000;
-/// Most payload bytes of one batch, a single larger message apart.
+/// Most payload bytes of one batch, except for a single larger message.
 const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// Publishes to one topic. Cheap to clone; clones share one queue.
 ///
-/// A send that finds the producer idle leaves at once. Those that come while a batch is in flight leave together as the
-/// next one, in the order in which they were sent: one batch is in flight at a time, so order is kept.
+/// A send that finds the producer idle is published at once. Sends that arrive while a batch is in flight form the next
+/// batch, in the order in which they were sent: one batch is in flight at a time, so order is kept.
 ///
-/// A topic name that breaks a rule is said by the first send.
+/// An invalid topic name is reported by the first send.
 #[derive(Clone, Debug)]
 pub struct Producer {
     topic: Arc<Result<Log>>,
     queue: mpsc::Sender<Sending>,
 }
 
-/// One message on its way, and who waits for it.
+/// One message to publish, and the channel its sender waits on.
 #[derive(Debug)]
 struct Sending {
     message: NewMessage,
@@ -77,7 +77,7 @@ impl Producer {
     async fn send_now(&self, message: Result<NewMessage>) -> Result<Published> {
         let log = self.log()?;
         let mut message = message?;
-        // Here and not in the queue's task: the context is this task's.
+        // Here and not in the queue's task: the trace context belongs to the caller's task.
         trace::inject(&mut message);
         // Checked here, so that one bad message fails alone and not with its batch.
         message.validate()?;
@@ -95,13 +95,13 @@ impl Producer {
         published.inspect_err(|error| log.failed(messages.len(), error))
     }
 
-    /// How it is doing: rates, times and the last errors of all producers of this topic in this process.
+    /// Rates, times and the last errors of all producers of this topic in this process.
     pub fn health(&self) -> Result<Health> {
         Ok(self.log()?.metrics.health("producer"))
     }
 }
 
-/// A message about to be sent: say more about it, then await it.
+/// A message to be sent: set further fields, then await it.
 #[derive(Debug)]
 #[must_use = "nothing is sent before it is awaited"]
 pub struct Sends<'p> {
@@ -130,17 +130,17 @@ impl Sends<'_> {
         self.with(|message| message.header(name, value))
     }
 
-    /// Ties messages of one conversation together.
+    /// Links messages of one conversation.
     pub fn correlation_id(self, id: impl Into<String>) -> Self {
         self.with(|message| message.correlation_id(id))
     }
 
-    /// A repeat of the same key within the topic's window is not published again.
+    /// Deduplicates: a repeat of the same key within the topic's window is not stored.
     pub fn dedup_key(self, key: impl Into<String>) -> Self {
         self.with(|message| message.dedup_key(key))
     }
 
-    /// Not before this time.
+    /// Schedules the message: it is not delivered before this time.
     pub fn deliver_at(self, at: jiff::Timestamp) -> Self {
         self.with(|message| message.deliver_at(at))
     }
@@ -165,7 +165,7 @@ fn traced(messages: &[NewMessage]) -> Cow<'_, [NewMessage]> {
     Cow::Owned(messages)
 }
 
-/// One topic's log, with what is counted on the way into it.
+/// One topic's log, and the metrics of publishing to it.
 #[derive(Clone, Debug)]
 struct Log {
     store: Arc<dyn Store>,
@@ -174,7 +174,8 @@ struct Log {
 }
 
 impl Log {
-    /// Publishes, and counts what was published; the caller knows what a failure means.
+    /// Publishes and counts what was published. A failure is counted by the caller, which knows how many messages it
+    /// affects.
     async fn publish(&self, messages: &[NewMessage]) -> Result<Vec<Published>> {
         let start = Instant::now();
         let published = self.store.publish(&self.topic, messages).await;
@@ -209,11 +210,11 @@ async fn send(log: &Log, batch: Vec<Sending>) {
     match log.publish(&messages).await {
         Ok(published) => {
             for (answer, published) in answers.into_iter().zip(published) {
-                // Whoever gave up waiting does not want to know.
+                // A sender that stopped waiting has dropped its receiver: nothing to report to.
                 let _ = answer.send(Ok(published));
             }
         }
-        // Strangers share a batch, but not each other's mistakes: one too large fails alone.
+        // Independent senders share a batch: a message that is too large fails alone, the others are published.
         Err(error) if messages.len() > 1 && error.kind() == ErrorKind::PayloadTooLarge => {
             for (message, answer) in messages.into_iter().zip(answers) {
                 let one = log.publish(&[message]).await.inspect_err(|error| log.failed(1, error));
@@ -272,7 +273,7 @@ mod tests {
         headwater.topic("orders").create().await.unwrap();
         producer.send(NewMessage::new("a").dedup_key("1")).await.unwrap();
         assert!(producer.send(NewMessage::new("a").dedup_key("1")).await.unwrap().duplicate);
-        // Another producer of the same topic: its figures are the topic's.
+        // Another producer of the same topic: figures are per topic.
         let other = headwater.producer("orders");
         other.send_batch(&[NewMessage::new("b"), NewMessage::new("c")]).await.unwrap();
         let health = producer.health().unwrap();

@@ -1,4 +1,4 @@
-//! What becomes of a handled message: the pure rule between a handler's word and the store's outcome, and settlements.
+//! Outcomes of handled messages: the pure rule from a handler's verdict to the store's outcome, and settlements.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -10,24 +10,24 @@ use crate::message::{Message, Offset};
 use crate::name::check_name;
 use crate::topic::TopicSettings;
 
-/// What a handler says of one message.
+/// A handler's verdict on one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Handled.
     Done,
-    /// Failed: try again as the topic's policy says.
+    /// Failed: retry by the topic's policy.
     Failed(String),
-    /// Failed: try again after this delay.
+    /// Failed: retry after this delay.
     RetryAfter(Duration, String),
-    /// Hopeless: to the dead letters now.
+    /// Cannot be handled: becomes a dead letter at once.
     Bury(String),
-    /// Not wanted: done without handling.
+    /// Not wanted: done without being handled.
     Skip,
-    /// Not started: give back, not counted as an attempt.
+    /// Not started: released, not counted as an attempt.
     Release,
 }
 
-/// What becomes of one range of a lease.
+/// The outcome of one range of a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Done.
@@ -36,35 +36,35 @@ pub enum Outcome {
     Retry {
         /// The delay.
         after: Duration,
-        /// Why, for people.
+        /// The reason, for people.
         error: String,
         /// In an ordered subscription, the message's key: later messages of the key wait for this one.
         key: Option<String>,
     },
-    /// Copy to the dead letters with this reason, and done.
+    /// Becomes a dead letter with this reason, and is done.
     Bury {
-        /// Why, for people.
+        /// The reason, for people.
         error: String,
     },
-    /// Give back unhandled: due at once, not counted as an attempt.
+    /// Released unhandled: due at once, not counted as an attempt.
     Release,
-    /// In an ordered subscription: give back until nothing older of this key is outstanding.
+    /// In an ordered subscription: waits until no older message of this key is outstanding.
     Park {
         /// The blocked key.
         key: String,
     },
 }
 
-/// How (part of) one lease is settled. Offsets not mentioned stay leased under the same token.
+/// How one lease is settled, in whole or in part. Offsets not named stay leased under the same token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settlement {
     /// The lease.
     pub lease: LeaseId,
-    /// What becomes of which part.
+    /// The outcomes of its ranges.
     pub parts: Parts,
 }
 
-/// The whole lease acked, or parts with an outcome each.
+/// The whole lease acked, or ranges with an outcome each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Parts {
     /// Everything still leased under the token is done: one DELETE.
@@ -79,12 +79,12 @@ impl Settlement {
         Settlement { lease: lease.into(), parts: Parts::AckAll }
     }
 
-    /// Settles parts of a lease.
+    /// Settles ranges of a lease.
     pub fn each(lease: impl Into<LeaseId>, parts: Vec<(OffsetRange, Outcome)>) -> Self {
         Settlement { lease: lease.into(), parts: Parts::Each(parts) }
     }
 
-    /// Sorts the parts by offset, keeps texts within their limit, and checks the rest.
+    /// Sorts the ranges by offset, cuts texts to their limit, and checks the rest.
     pub fn normalized(mut self) -> Result<Self> {
         if let Parts::Each(parts) = &mut self.parts {
             parts.sort_by_key(|(range, _)| *range);
@@ -98,7 +98,7 @@ impl Settlement {
         Ok(self)
     }
 
-    /// Checks that an engine can take it as it is: parts sorted and disjoint, delays, texts and keys within their limits.
+    /// Checks that an engine can accept it: ranges sorted and disjoint; delays, texts and keys within their limits.
     pub(crate) fn check(&self) -> Result<()> {
         let Parts::Each(parts) = &self.parts else { return Ok(()) };
         if parts.is_empty() {
@@ -114,10 +114,10 @@ impl Settlement {
     }
 }
 
-/// What PostgreSQL's functions are given of an outcome.
+/// The fields of an outcome as PostgreSQL's functions take them.
 #[cfg(feature = "postgres")]
 impl Outcome {
-    /// Its word in SQL.
+    /// Its name in SQL.
     pub(crate) fn word(&self) -> &'static str {
         match self {
             Outcome::Ack => "ack",
@@ -128,7 +128,7 @@ impl Outcome {
         }
     }
 
-    /// After which time it is handed out again, if not at once.
+    /// The delay before it is handed out again; `None` for at once.
     pub(crate) fn delay(&self) -> Option<Duration> {
         match self {
             Outcome::Retry { after, .. } => Some(*after),
@@ -136,7 +136,7 @@ impl Outcome {
         }
     }
 
-    /// Why, for people.
+    /// The reason, for people.
     pub(crate) fn error(&self) -> Option<&str> {
         match self {
             Outcome::Retry { error, .. } | Outcome::Bury { error } => Some(error),
@@ -184,7 +184,7 @@ fn is_bounded(error: &str) -> bool {
     error.len() <= ERROR_TEXT_BYTES_MAX && !error.contains('\0')
 }
 
-/// Keeps an error's text within its limit, marks the cut, and drops NUL (PostgreSQL's text cannot hold it).
+/// Cuts an error's text to its limit, marks the cut, and replaces NUL (PostgreSQL's text cannot hold it).
 fn bound_error_text(error: &mut String) {
     if error.contains('\0') {
         *error = error.replace('\0', "\u{FFFD}");
@@ -200,10 +200,10 @@ fn bound_error_text(error: &mut String) {
     }
 }
 
-/// How often and how fast a message is tried again.
+/// How often and how fast a message is retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryPolicy {
-    /// How often a message is handed out before it is buried.
+    /// How often a message is handed out before it becomes a dead letter.
     pub max_attempts: u32,
     /// The first delay; it doubles with each attempt.
     pub backoff_initial: Duration,
@@ -221,10 +221,10 @@ impl From<&TopicSettings> for RetryPolicy {
     }
 }
 
-/// Turns a verdict on hand-out number `attempt` (from 1) into what the store records.
+/// Turns a verdict on attempt number `attempt` (from 1) into the outcome that the store records.
 ///
-/// `jitter` in `0.0..=1.0` spreads the retries of messages that failed together; the delay is between half and all
-/// of the exponential back-off.
+/// `jitter` in `0.0..=1.0` spreads the retries of messages that failed together; the delay is between half and all of
+/// the exponential back-off.
 pub fn decide(verdict: Verdict, attempt: u32, policy: &RetryPolicy, jitter: f64) -> Outcome {
     match verdict {
         Verdict::Done | Verdict::Skip => Outcome::Ack,
@@ -233,7 +233,7 @@ pub fn decide(verdict: Verdict, attempt: u32, policy: &RetryPolicy, jitter: f64)
         Verdict::Failed(error) | Verdict::RetryAfter(_, error) if attempt >= policy.max_attempts => {
             Outcome::Bury { error }
         }
-        // Bounded here: the store would refuse the whole settlement, neighbours included.
+        // Bounded here: the store would refuse the whole settlement, including other messages.
         Verdict::RetryAfter(after, error) => Outcome::Retry { after: after.min(DELAY_MAX), error, key: None },
         Verdict::Failed(error) => {
             Outcome::Retry { after: backoff(attempt, policy, jitter), error, key: None }
@@ -241,13 +241,15 @@ pub fn decide(verdict: Verdict, attempt: u32, policy: &RetryPolicy, jitter: f64)
     }
 }
 
-/// Which keys of a lane wait: a message that comes again holds back the later ones of its key, and one that is buried does not.
+/// The waiting keys of a lane: a message that is handed out again holds back later ones of its key; a dead letter does
+/// not.
 ///
-/// The one home of that rule. [`HandlerRun`](crate::handler::HandlerRun) asks [`WaitingKeys::hold`] before a message is handled,
-/// and says afterwards how it ended: what was not handled for its key is then never taken for done by [`outcomes_of`].
+/// That rule is implemented only here. [`HandlerRun`](crate::handler::HandlerRun) checks [`WaitingKeys::hold`] before a
+/// message is handled and reports the verdict afterwards, so that a message held back by its key is never counted as
+/// done by [`outcomes_of`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WaitingKeys {
-    /// The attempt and how often there may be one; `None` without lanes, where no key waits.
+    /// The attempt and the retry policy; `None` without lanes, where no key waits.
     lane: Option<(u32, RetryPolicy)>,
     keys: HashSet<String>,
 }
@@ -257,17 +259,18 @@ impl WaitingKeys {
         WaitingKeys { lane: lease.lane.map(|_| (lease.attempt, *policy)), keys: HashSet::new() }
     }
 
-    /// Whether messages of one key are handled in their order.
+    /// Whether messages of one key are handled in order.
     pub(crate) fn is_ordered(&self) -> bool {
         self.lane.is_some()
     }
 
-    /// Whether the message must not be handled, because an older one of its key waits.
+    /// Whether the message must not be handled because an older one of its key waits.
     pub(crate) fn hold(&self, message: &Message) -> bool {
         message.key.as_ref().is_some_and(|key| self.keys.contains(key))
     }
 
-    /// A handler's word on a message: at the last attempt a failure is a burial, and holds nothing back.
+    /// Records a handler's verdict on a message. A failure at the last attempt becomes a dead letter and holds nothing
+    /// back.
     pub(crate) fn said(&mut self, message: &Message, verdict: &Verdict) {
         if let Some((attempt, policy)) = self.lane {
             self.became(message, &decide(verdict.clone(), attempt, &policy, 0.0));
@@ -281,8 +284,9 @@ impl WaitingKeys {
     }
 }
 
-/// Verdicts of a program that handles a lane by itself, and leaves out later messages of a key that failed: those are given
-/// back, also when the failure was the last attempt and its message is buried. Nothing is done that was not handled.
+/// For verdicts of a handler that gets a batch of a lane and leaves out later messages of a key that failed: those are
+/// released, also when the failure was the last attempt and its message becomes a dead letter. No message is done that
+/// was not handled.
 pub(crate) fn with_followers_held(
     is_ordered: bool,
     messages: &[Message],
@@ -311,8 +315,8 @@ pub(crate) fn with_followers_held(
     verdicts
 }
 
-/// What becomes of the messages of a lease, given a handler's verdicts on some of them; those that are simply acked are left
-/// out. In a lane, later messages of a key that has to wait are parked behind it.
+/// The outcomes of the messages of a lease, given a handler's verdicts on some of them; acked messages are left out. In
+/// a lane, later messages of a waiting key are parked behind it.
 pub(crate) fn outcomes_of(
     lease: &Lease,
     messages: &[Message],
@@ -337,7 +341,7 @@ pub(crate) fn outcomes_of(
             (Outcome::Retry { after, error, .. }, Some(key)) => {
                 Outcome::Retry { after, error, key: Some(key.to_owned()) }
             }
-            // Parked behind nothing: due at once, and later messages of the key wait for it.
+            // Parked behind no message: due at once, and later messages of the key wait for it.
             (Outcome::Release, Some(key)) => Outcome::Park { key: key.to_owned() },
             (outcome, _) => outcome,
         };
@@ -347,13 +351,13 @@ pub(crate) fn outcomes_of(
     others
 }
 
-/// Spreads retries of messages that failed together; the same for the same message, so a rerun can be reasoned about.
+/// Spreads retries of messages that failed together. Deterministic per message, so that a rerun gives the same times.
 pub(crate) fn jitter_of(message: &Message) -> f64 {
     (message.key_hash() % 1_000) as f64 / 1_000.0
 }
 
-/// Splits what a lease in a lane holds: the lane's own messages, and among them those that must wait because an older one of
-/// their key does. The range spans all lanes; the others' messages are theirs, from leases of their own.
+/// The messages of a lease in a lane, and those among them that must be parked because their key is blocked. The range
+/// spans all lanes; messages of other lanes belong to other leases.
 pub(crate) fn own_messages(
     lease: &Lease,
     lanes: u16,

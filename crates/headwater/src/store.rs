@@ -1,7 +1,7 @@
-//! The boundary between messaging and a database. Its docs are the contract; `conformance` proves it per engine.
+//! The boundary between messaging and a database. Its docs are the contract; `conformance` checks it per engine.
 //!
-//! The cut is at messaging operations and never at SQL execution: SQLite and PostgreSQL are different algorithms for
-//! the same promises.
+//! The boundary is at messaging operations and never at SQL execution: SQLite and PostgreSQL are different algorithms
+//! for the same promises.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub use options::OpenOptions;
 pub use tracking::{Record, TrackStep, Tracking};
 pub use wake::Wake;
 
-// What engines take and answer, and what operators read.
+// Types that engines take and return, and that operators read.
 pub use crate::backfill::{
     BACKFILL_INLINE_MAX, BACKFILL_MESSAGES_DEFAULT, Backfill, BackfillLimits, BackfillPace, BackfillState,
     BackfillStep,
@@ -60,38 +60,39 @@ pub use crate::topic::{Progress, Topic, TopicId, TopicStatus};
 
 /// A durable log with subscriptions, in some database.
 ///
-/// What every engine promises, whatever the interleaving of processes, crashes and retries:
+/// Promises of every engine, for any interleaving of processes, crashes and retries:
 ///
 /// - **Durable**: a publish that returned `Ok` survives a crash of everything.
-/// - **Atomic**: a publish is there whole or not at all; what a rolled-back transaction published is never seen.
-/// - **Never skipped**: every subscription gets every message committed after its start, whatever the order in which
-///   transactions commit.
-/// - **Never doubled without a fault**: a message is handed out again only if a lease expired, was given back, or was
-///   retried.
+/// - **Atomic**: a publish is stored as a whole or not at all; messages of a rolled-back transaction are never
+///   delivered.
+/// - **Never skipped**: every subscription gets every message committed after its start, in whatever order transactions
+///   commit.
+/// - **Never duplicated without a fault**: a message is handed out again only if a lease expired, or the message was
+///   released or retried.
 /// - **Fenced**: a token changes nothing once its lease was handed out again or its deadline has passed.
 /// - **Independent**: nothing one subscription does delays or hides a message from another.
 /// - **Rising**: offsets of a topic rise and are never reused, not even after everything was removed.
 ///
-/// Every method may be called from many tasks at once. Errors leave nothing half done.
+/// Every method may be called from many tasks concurrently. An error leaves nothing half done.
 pub trait Store: Delivery + Admin + Maintenance + Any {}
 
 impl<S: Delivery + Admin + Maintenance> Store for S {}
 
 impl dyn Store {
-    /// The embedded engine, if this is it: for what only it can do, such as handling in its own transaction.
+    /// The SQLite engine, if this is it: for operations that only it has, such as handling in its own transaction.
     #[cfg(feature = "sqlite")]
     pub fn as_sqlite(&self) -> Option<&sqlite::SqliteStore> {
         (self as &dyn Any).downcast_ref().map(Checked::engine_ref)
     }
 
-    /// The PostgreSQL engine, if this is it: for what only it can do, such as handling in its own transaction.
+    /// The PostgreSQL engine, if this is it: for operations that only it has, such as handling in its own transaction.
     #[cfg(feature = "postgres")]
     pub fn as_postgres(&self) -> Option<&postgres::PostgresStore> {
         (self as &dyn Any).downcast_ref().map(Checked::engine_ref)
     }
 }
 
-/// Opens the store a URL names, with these options.
+/// Opens the store of a URL, with these options.
 pub async fn open(url: &str, options: OpenOptions) -> Result<Arc<dyn Store>> {
     use crate::namespace::StoreUrl;
     match StoreUrl::parse(url, options.namespace.as_deref())? {

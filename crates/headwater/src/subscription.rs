@@ -1,4 +1,4 @@
-//! Subscriptions: one group on one topic, where it starts, and how far it is.
+//! Subscriptions: one group on one topic, its start and its progress.
 
 use std::fmt;
 use std::time::Duration;
@@ -28,20 +28,20 @@ impl fmt::Display for SubscriptionId {
     }
 }
 
-/// Where a new subscription starts. A group that exists keeps its place whatever is asked.
+/// Where a new subscription starts. An existing group keeps its position whatever is given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Start {
     /// At the oldest message still stored.
     #[default]
     Beginning,
-    /// After everything committed before the call; everything that commits after it returned is delivered.
+    /// After everything committed before the call; everything that commits after the call returned is delivered.
     Now,
-    /// At this offset, at the first stored if that is above it. An offset beyond the next one is refused: what is published
-    /// until then would be passed over.
+    /// At this offset, or at the first stored one if that is higher. An offset beyond the next one to be published is
+    /// refused: messages published below it would be skipped.
     Offset(Offset),
     /// At the first message published at or after this time.
     Timestamp(Timestamp),
-    /// At the beginning, but at most this many messages back.
+    /// At the oldest message still stored, but at most this many messages back.
     BeginningBounded(u64),
 }
 
@@ -58,14 +58,14 @@ pub struct Subscription {
     pub lanes: u16,
 }
 
-/// How one group's deliveries differ from what its topic says. `None` takes the topic's.
+/// The delivery settings of one group that differ from its topic's. `None` takes the topic's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DeliveryPolicy {
-    /// How long a hand-out lasts.
+    /// How long a lease lasts.
     #[serde(rename = "lease_ms", with = "millis::optional")]
     pub lease: Option<Duration>,
-    /// How often a message is handed out before it is buried.
+    /// How often a message is handed out before it becomes a dead letter.
     pub max_attempts: Option<u32>,
     /// The first retry delay.
     #[serde(rename = "backoff_initial_ms", with = "millis::optional")]
@@ -76,7 +76,7 @@ pub struct DeliveryPolicy {
 }
 
 impl DeliveryPolicy {
-    /// The settings of a topic as a group with this policy has them.
+    /// The settings of a topic with this policy applied.
     pub fn apply_to(&self, settings: &TopicSettings) -> TopicSettings {
         TopicSettings {
             lease: self.lease.unwrap_or(settings.lease),
@@ -88,45 +88,46 @@ impl DeliveryPolicy {
     }
 }
 
-/// A range of a subscription that was handed out and is not done.
+/// An outstanding range of a subscription: handed out and not done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outstanding {
     /// Its offsets; in a lane only the lane's own messages among them.
     pub range: OffsetRange,
     /// The lane of an ordered subscription it is in.
     pub lane: Option<u16>,
-    /// Held, waiting for its time, or waiting for another message.
+    /// Leased, waiting for its time, or parked behind another message.
     pub state: OutstandingState,
-    /// The token of its lease, while it is leased: what [`crate::store::Admin::release_lease`] takes.
+    /// The token of its lease, while it is leased; [`crate::store::Admin::release_lease`] takes it.
     pub token: Option<LeaseToken>,
-    /// Who holds it, or let it run out; nobody once it was settled to come again.
+    /// The owner that holds it or let it expire; `None` once it was settled as a retry or released.
     pub owner: Option<Owner>,
-    /// How often it was handed out, as far as that counts; the present time included.
+    /// How many of its hand-outs count as attempts, including the present one.
     pub attempts: u32,
-    /// Leased: the deadline, `None` if it never ends by itself. Waiting: when it may be handed out, `None` for at once.
+    /// Leased: the deadline, `None` if the lease never expires. Waiting: when it may be handed out, `None` for at once.
     /// Parked: `None`.
     pub due_at: Option<Timestamp>,
-    /// Why it has to be tried again, if a handler said.
+    /// The error of the last attempt, if a handler returned one.
     pub last_error: Option<String>,
-    /// The key it waits for, or makes others wait for; only in ordered subscriptions.
+    /// The key it waits for, or that waits for it; only in ordered subscriptions.
     pub key: Option<String>,
-    /// Its holder vanished: it is handed out alone, in ever smaller parts.
+    /// Its owner crashed: it is handed out alone, in ever smaller ranges.
     pub suspect: bool,
 }
 
-/// What an outstanding range is waiting for.
+/// The state of an outstanding range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OutstandingState {
-    /// An owner has it, until its deadline.
+    /// An owner holds it until its deadline.
     Leased,
-    /// It comes again at its time, or as soon as somebody asks.
+    /// It can be claimed again from its time on, or at once if it has none.
     Waiting,
     /// Behind an older message of its key.
     Parked,
 }
 
 impl OutstandingState {
-    /// Of a stored range: who holds it, whether that is over, and whether it is parked.
+    /// The state of a stored range: whether an owner holds it, whether its deadline has passed, and whether it is
+    /// parked.
     pub(crate) fn of(held: bool, is_over: bool, parked: bool) -> Self {
         match (held, is_over) {
             (true, false) => OutstandingState::Leased,

@@ -37,7 +37,7 @@ pub enum Semantics {
 }
 
 impl Semantics {
-    /// The word the stores and the CLI use.
+    /// The name that the stores and the CLI use.
     pub fn as_str(self) -> &'static str {
         match self {
             Semantics::Queue => "queue",
@@ -50,7 +50,7 @@ impl Semantics {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ordering {
-    /// Offsets rise within a lease; leases run side by side.
+    /// Offsets rise within a lease; leases are handled concurrently.
     #[default]
     None,
     /// Strictly by offset among messages of one key.
@@ -58,7 +58,7 @@ pub enum Ordering {
 }
 
 impl Ordering {
-    /// The word the stores and the CLI use.
+    /// The name that the stores and the CLI use.
     pub fn as_str(self) -> &'static str {
         match self {
             Ordering::None => "none",
@@ -78,33 +78,33 @@ pub struct Topic {
     pub settings: TopicSettings,
 }
 
-/// A topic with what can be seen of its log.
+/// A topic with figures of its log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicStatus {
     /// The topic.
     pub topic: Topic,
     /// The highest offset that may be delivered.
     pub head: Offset,
-    /// The number of gaps noted below the head (always 0 on the embedded file).
+    /// The number of gaps recorded below the head (always 0 on SQLite).
     pub gaps: u64,
-    /// The number of delayed messages waiting for their time.
+    /// The number of scheduled messages that are not due.
     pub scheduled: u64,
     /// The number of subscriptions that are not cancelled.
     pub subscriptions: u64,
-    /// The first offset that may still be stored: everything below was removed.
+    /// The first offset that may still be stored: everything below it was removed.
     pub first: Offset,
-    /// The watermark: everything at or below it is done for every counting subscription; the head without one.
+    /// The watermark: everything at or below it is done for every counting subscription. Without one, the head.
     pub watermark: Offset,
-    /// How far messages have their records, while they are being made or removed because `tracking` was changed. `None`
-    /// when nothing is under way.
+    /// How many messages have their completion records added or removed after `tracking` was changed. `None` when no
+    /// change is under way.
     pub tracking_change: Option<Progress>,
 }
 
-/// How far some work on a log is.
+/// The progress of work on a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Offsets dealt with.
+    /// Offsets processed.
     pub done: u64,
-    /// Of so many.
+    /// Offsets to process in total.
     pub total: u64,
 }

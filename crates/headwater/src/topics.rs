@@ -1,4 +1,4 @@
-//! The topics of a namespace, for operators: which there are, how far each is, and their settings.
+//! The topics of a namespace, for operators: list, progress and settings.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::name::TopicName;
 use crate::store::Store;
 use crate::topic::{Topic, TopicSettings, TopicStatus};
 
-/// The topics of a namespace; from [`crate::Headwater::topics`]. Cheap to clone. Every change is a line in the audit.
+/// The topics of a namespace; from [`crate::Headwater::topics`]. Cheap to clone. Every change makes an audit entry.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> headwater::Result<()> {
@@ -23,7 +23,7 @@ use crate::topic::{Topic, TopicSettings, TopicStatus};
 /// let longer = TopicSettings { message_retention: Some(Duration::from_secs(7 * 86_400)), ..settings };
 /// assert_eq!(topics.alter("orders", &longer).await?.settings, longer);
 ///
-/// topics.advance_heads().await?; // figures are exact also where nothing consumes
+/// topics.advance_heads().await?; // exact figures even without consumers
 /// assert_eq!(topics.status("orders").await?.head.0, 1);
 /// # headwater.close().await }
 /// ```
@@ -37,7 +37,7 @@ impl Topics {
         Topics { store }
     }
 
-    /// All topics by name, with how far each is.
+    /// All topics by name, with their progress.
     pub async fn list(&self) -> Result<Vec<TopicStatus>> {
         self.store.topics().await
     }
@@ -47,7 +47,7 @@ impl Topics {
         self.store.topic(&TopicName::new(topic)?).await
     }
 
-    /// How far a topic is. `NoSuchTopic` if it does not exist.
+    /// The progress of a topic. `NoSuchTopic` if it does not exist.
     pub async fn status(&self, topic: &str) -> Result<TopicStatus> {
         let name = TopicName::new(topic)?;
         loop {
@@ -55,25 +55,26 @@ impl Topics {
             if let Some(status) = topics.into_iter().find(|status| status.topic.name == name) {
                 return Ok(status);
             }
-            // Says what is missing. A topic that was created after the list was read is in the next one.
+            // Returns the error if the topic is missing. A topic created after the list was read is in the next list.
             self.store.topic(&name).await?;
         }
     }
 
-    /// Changes a topic's settings while messages flow. `NoSuchTopic` if it does not exist, `InvalidInput` for what cannot
-    /// be changed: see [`Admin::alter_topic`](crate::store::Admin::alter_topic).
+    /// Changes a topic's settings while it is in use. `NoSuchTopic` if it does not exist, `InvalidInput` for a setting
+    /// that cannot be changed: see [`Admin::alter_topic`](crate::store::Admin::alter_topic).
     pub async fn alter(&self, topic: &str, settings: &TopicSettings) -> Result<Topic> {
         self.store.alter_topic(&TopicName::new(topic)?, settings).await
     }
 
-    /// Whether publishes in plain SQL, and programs that say nothing about it, create topics from now on; running programs
-    /// keep what they found. Only SQLite stores that: on PostgreSQL it is `InvalidInput`.
+    /// Whether publishes in plain SQL, and programs that do not set `auto_create`, create topics from now on; running
+    /// programs keep the value they read when they opened the store. Only SQLite stores it: on PostgreSQL it is
+    /// `InvalidInput`.
     pub async fn set_auto_create(&self, auto_create: bool) -> Result<()> {
         self.store.set_auto_create(auto_create).await
     }
 
-    /// Advances the heads of all topics to what is committed. Consumers do that on demand; without any, heads and lags on
-    /// PostgreSQL are as old as the last maintenance. Needs the right to write.
+    /// Advances the heads of all topics to what is committed. Consumers do that on demand; without any, heads and lags
+    /// on PostgreSQL are as old as the last maintenance. Needs write permission.
     pub async fn advance_heads(&self) -> Result<()> {
         self.store.advance_heads().await.map(drop)
     }

@@ -15,15 +15,15 @@ use std::process::Command;
 
 /// The body of the child processes that some cases start.
 #[test]
-#[ignore = "cases start it in processes of their own"]
+#[ignore = "cases start it in separate processes"]
 fn worker() {
     headwater::store::conformance::processes::work();
 }
 
-/// This very program, told to run [`worker`] and nothing else.
+/// This test program, started to run [`worker`] and nothing else.
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 fn worker_command() -> Command {
-    let program = std::env::current_exe().expect("a test knows its program");
+    let program = std::env::current_exe().expect("the test program has a path");
     let mut command = Command::new(program);
     command.args(["worker", "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
     command

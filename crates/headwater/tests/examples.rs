@@ -1,7 +1,7 @@
-//! Runs every example as a newcomer would, and holds it to what it promises: what it prints, and that nothing stays.
+//! Runs every example as a newcomer would, and checks what it prints, and that it leaves nothing behind.
 //!
-//! The programs are those beside this test's own, in `target/<profile>/examples`: cargo builds them with the tests unless
-//! only some targets are asked for.
+//! The programs are in `target/<profile>/examples`, beside this test's own: cargo builds them with the tests unless
+//! only some targets are selected.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use std::time::Duration;
 const DEADLINE: Duration = Duration::from_secs(120);
 const POSTGRES: &str = "HEADWATER_TEST_POSTGRES";
 
-/// Every example, where it runs, and the last line it prints when all is well.
+/// Every example, where it runs, and the last line it prints on success.
 macro_rules! examples {
     ($($(#[$if:meta])* $name:ident on $($engine:ident),+ => $promise:literal;)+) => {
         const NAMES: &[&str] = &[$(stringify!($name)),+];
@@ -29,7 +29,7 @@ examples! {
     batch on embedded, postgres => "2 lines buried, with the reason";
     cron on embedded, postgres => "two processes, every tick once";
     exactly_once on embedded, postgres => "every payment booked once";
-    fan_out on embedded, postgres => "every group got all that it asked for, once";
+    fan_out on embedded, postgres => "every group got every message it wanted, once";
     hello on embedded, postgres => "3 orders handled, each once";
     ordered on embedded, postgres => "every account in order";
     #[cfg(feature = "sqlx")]
@@ -49,7 +49,7 @@ fn every_example_is_run() {
     assert_eq!(found, listed, "examples/ and the list in this test name the same programs");
 }
 
-/// On the embedded store, without being told anything.
+/// On the embedded store, without arguments.
 async fn embedded(name: &str, promise: &str) {
     let ran = Ran::of(name, None).await;
     ran.kept(promise);
@@ -71,21 +71,21 @@ async fn postgres(name: &str, promise: &str) {
                 UNION ALL SELECT rolname::text FROM pg_roles WHERE rolname LIKE $1";
     let left = client.query(left, &[&format!(r"example\_{}\_%", ran.process)]).await.unwrap();
     let left: Vec<String> = left.iter().map(|row| row.get(0)).collect();
-    assert_eq!(left, [""; 0], "{name} left something on the server");
+    assert_eq!(left, [""; 0], "{name} left objects on the server");
 }
 
-/// Without the server it needs: it says so, and does not pretend to have done its work.
+/// Without the server it needs, an example reports that and does not claim success.
 async fn nowhere(name: &str, promise: &str) {
     let ran = Ran::of(name, None).await;
-    let (said, error) = ran.words();
+    let (printed, error) = ran.printed();
     assert!(
-        !ran.output.status.success() && !said.contains(promise),
-        "{name} did nothing and reports success"
+        !ran.output.status.success() && !printed.contains(promise),
+        "{name} did nothing and reported success"
     );
-    assert!(error.contains("needs PostgreSQL") && error.contains("postgres://"), "{name} said only: {error}");
+    assert!(error.contains("needs PostgreSQL") && error.contains("postgres://"), "{name} printed: {error}");
 }
 
-/// A run of an example that came to its end.
+/// A run of an example that has ended.
 struct Ran {
     name: String,
     process: u32,
@@ -100,7 +100,7 @@ impl Ran {
             .args(store)
             .env_remove(POSTGRES)
             .env_remove("DATABASE_URL")
-            // An error is for people: without the way it took through the program.
+            // An error is for people: without a backtrace.
             .env("RUST_BACKTRACE", "0")
             .env("TMPDIR", temporary.path())
             .stdin(Stdio::null())
@@ -108,7 +108,7 @@ impl Ran {
             .stderr(Stdio::piped())
             .kill_on_drop(true);
         let child = command.spawn().unwrap_or_else(|error| panic!("{name} did not start: {error}"));
-        let process = child.id().expect("it was not waited for yet");
+        let process = child.id().expect("the child was not waited for yet");
         let output = tokio::time::timeout(DEADLINE, child.wait_with_output())
             .await
             .unwrap_or_else(|_| panic!("{name} did not end within {DEADLINE:?}"))
@@ -118,18 +118,18 @@ impl Ran {
         Ran { name: name.to_owned(), process, output }
     }
 
-    fn words(&self) -> (String, String) {
+    fn printed(&self) -> (String, String) {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         (text(&self.output.stdout), text(&self.output.stderr))
     }
 
-    /// It succeeded, said so in its last line, and had nothing to complain about.
+    /// The example succeeded, printed the promise as its last line, and printed no error.
     fn kept(&self, promise: &str) {
-        let (said, error) = self.words();
+        let (printed, error) = self.printed();
         let (name, status) = (&self.name, self.output.status);
-        assert!(status.success(), "{name} failed with {status}: {error}\n{said}");
-        assert_eq!(said.lines().last(), Some(promise), "{name} said: {said}");
-        assert_eq!(error, "", "{name} complained");
+        assert!(status.success(), "{name} failed with {status}: {error}\n{printed}");
+        assert_eq!(printed.lines().last(), Some(promise), "{name} printed: {printed}");
+        assert_eq!(error, "", "{name} printed errors");
     }
 }
 
@@ -144,7 +144,7 @@ fn program(name: &str) -> PathBuf {
     let program = profile.join("examples").join(name).with_extension(std::env::consts::EXE_EXTENSION);
     let changed = |path: &Path| std::fs::metadata(path).and_then(|file| file.modified());
     let source_changed = changed(&source(&format!("{name}.rs"))).expect("the example's source");
-    // A test of only this target builds no examples: what is there is from another day, or nothing.
+    // A test of only this target builds no examples: the existing one may be stale or missing.
     let fresh = changed(&program).is_ok_and(|built| built >= source_changed);
     assert!(fresh, "{name} is not built, or older than its source; run `cargo build --examples` first");
     program

@@ -1,4 +1,4 @@
-//! Power cuts after a sync that failed, on a disk that forgets what Linux forgets then (`power/disk.c`).
+//! Power cuts after a failed sync, on a disk that loses what Linux loses then (`power/disk.c`).
 
 #![cfg(all(target_os = "linux", feature = "sqlite"))]
 
@@ -18,11 +18,12 @@ fn topic() -> TopicName {
     TopicName::new("orders").unwrap()
 }
 
-/// What was acknowledged before, between and after syncs that fail is there after a power cut, and the rest was refused.
+/// What was acknowledged before, between and after failed syncs is stored after a power cut, and the rest was
+/// refused.
 #[test]
 fn what_was_acknowledged_after_a_failed_sync_survives_a_power_cut() {
-    let place = tempfile::tempdir().unwrap();
-    let (disk, shim) = (place.path().join("disk"), place.path().join("disk.so"));
+    let directory = tempfile::tempdir().unwrap();
+    let (disk, shim) = (directory.path().join("disk"), directory.path().join("disk.so"));
     fs::create_dir(&disk).unwrap();
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/power/disk.c");
     let compiled = Command::new("cc")
@@ -30,22 +31,22 @@ fn what_was_acknowledged_after_a_failed_sync_survives_a_power_cut() {
         .args([&shim, &source])
         .arg("-ldl")
         .status()
-        .expect("the compiler that built SQLite is there");
+        .expect("the compiler that built SQLite exists");
     assert!(compiled.success());
-    let live = place.path().join("live");
+    let live = directory.path().join("live");
     fs::create_dir(&live).unwrap();
     let worker = Command::new(std::env::current_exe().unwrap())
         .args(["worker", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
         .env("LD_PRELOAD", &shim)
         .env("DISK_FOLDER", &disk)
-        .env("DISK_FAILS", place.path().join("fails"))
+        .env("DISK_FAILS", directory.path().join("fails"))
         .env("POWER_STORE", live.join("store.db"))
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&worker.stdout).into_owned();
-    let acked: Vec<&str> = said.lines().filter_map(|line| Some(line.split_once("acked ")?.1)).collect();
-    let complaint = String::from_utf8_lossy(&worker.stderr).into_owned();
-    assert_eq!(acked, ["before", "after", "last"], "{said}{complaint}");
+    let printed = String::from_utf8_lossy(&worker.stdout).into_owned();
+    let acked: Vec<&str> = printed.lines().filter_map(|line| Some(line.split_once("acked ")?.1)).collect();
+    let errors = String::from_utf8_lossy(&worker.stderr).into_owned();
+    assert_eq!(acked, ["before", "after", "last"], "{printed}{errors}");
 
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
@@ -72,7 +73,7 @@ fn what_was_acknowledged_after_a_failed_sync_survives_a_power_cut() {
 
 /// Publishes and claims on the failing disk until the power is cut.
 #[test]
-#[ignore = "the test above starts it in a process of its own"]
+#[ignore = "the test above starts it in a separate process"]
 fn worker() {
     let path: PathBuf = std::env::var_os("POWER_STORE").unwrap().into();
     let fails: PathBuf = std::env::var_os("DISK_FAILS").unwrap().into();
@@ -94,11 +95,11 @@ fn worker() {
             store.claim(&ClaimRequest { owner: Owner::new("me").unwrap(), wants: vec![want] }).await.unwrap()
         };
         publish("before").await.unwrap();
-        // Not synced: its frames are among the pages that the failed sync forgets.
+        // Not synced: its frames are among the pages that the failed sync loses.
         assert_eq!(claim().await.leases.len(), 1);
         fs::write(&fails, "").unwrap();
         assert_eq!(publish("unknown").await, Err(ErrorKind::CommitUnknown));
-        // As long as the log cannot be made whole nothing is written, let alone acknowledged.
+        // As long as the write-ahead log cannot be repaired nothing is written, let alone acknowledged.
         assert_eq!(publish("refused").await, Err(ErrorKind::Unavailable));
         assert_eq!(publish("refused").await, Err(ErrorKind::Unavailable));
         fs::remove_file(&fails).unwrap();

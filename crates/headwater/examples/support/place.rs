@@ -1,6 +1,6 @@
-//! Where an example runs: a store of its own, removed afterwards whether the example succeeds or not.
+//! The environment of an example: an empty store, removed afterwards whether the example succeeds or not.
 //!
-//! Nothing here is needed in a program: there it is `Headwater::open("sqlite:shop.db")` or
+//! A program does not need this: it calls `Headwater::open("sqlite:shop.db")` or
 //! `Headwater::open("postgres://…")`.
 
 use std::time::Duration;
@@ -8,17 +8,17 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use headwater::Headwater;
 
-/// Longer than any example takes; one that waits for this long has failed.
+/// Longer than any example takes; an example that runs this long has failed.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// An empty store that only this run knows.
+/// An empty store that only this run uses.
 pub(crate) struct Place {
     url: String,
     /// Removed with everything in it when this is dropped.
     _directory: Option<tempfile::TempDir>,
 }
 
-// Each example takes one of the two ways in.
+// Each example uses one of the two constructors.
 #[allow(dead_code)]
 impl Place {
     /// The embedded store, in a temporary directory; or a namespace on the PostgreSQL server that the command line names.
@@ -33,7 +33,7 @@ impl Place {
         }
     }
 
-    /// A namespace on a PostgreSQL server: the command line's, or the environment's.
+    /// A namespace on a PostgreSQL server: the one on the command line, or in the environment.
     pub(crate) fn postgres() -> Result<Self> {
         let from_environment = || {
             ["HEADWATER_TEST_POSTGRES", "DATABASE_URL"].into_iter().find_map(|name| std::env::var(name).ok())
@@ -47,18 +47,18 @@ impl Place {
 
     fn on_server(server: &str) -> Result<Self> {
         if !server.starts_with("postgres://") && !server.starts_with("postgresql://") {
-            bail!("give a URL of PostgreSQL, as in postgres://user@localhost/database");
+            bail!("give a PostgreSQL URL, as in postgres://user@localhost/database");
         }
         if server.contains("namespace=") {
-            bail!("leave the namespace out of the URL; the example makes one of its own and removes it");
+            bail!("leave the namespace out of the URL; the example creates a namespace and removes it");
         }
         let separator = if server.contains('?') { '&' } else { '?' };
-        // The process's number is for people who look, and for the test that looks whether anything stayed.
+        // The process id is for operators, and for the test that checks whether anything stayed.
         let name = format!("example_{}_{}", std::process::id(), uuid::Uuid::now_v7().simple());
         Ok(Place { url: format!("{server}{separator}namespace={name}"), _directory: None })
     }
 
-    /// Runs an example there, with the store's URL, and removes everything it left.
+    /// Runs an example with the store's URL, and removes everything it left.
     pub(crate) async fn visit(self, example: impl AsyncFnOnce(&str) -> Result<()>) -> Result<()> {
         let result = tokio::time::timeout(DEADLINE, example(&self.url)).await;
         let removed = async { Headwater::open(&self.url).await?.store().drop_namespace().await };
@@ -73,7 +73,7 @@ fn url_argument() -> Result<Option<String>> {
     let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--store");
     let url = arguments.next();
     if let Some(more) = arguments.next() {
-        bail!("one URL is all there is to say, and {more:?} is one word too many");
+        bail!("unexpected argument {more:?}: give one URL only");
     }
     Ok(url)
 }

@@ -1,4 +1,4 @@
-//! Runs backfills: at their pace in the background, or a small one at once for whoever has just subscribed.
+//! Runs backfills: at their pace in the background, or a small one at once in the subscribing process.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -16,15 +16,15 @@ use crate::name::{GroupName, Owner, TopicName};
 use crate::store::{Maintenance, Store};
 use crate::topic::Tracking;
 
-/// How long whoever subscribed waits at most; maintenance does the rest.
+/// How long the subscribing process waits at most; maintenance does the rest.
 const INLINE_FOR: Duration = Duration::from_secs(10);
 
-/// How long after a batch the first probe begins: not beside one that finds nothing to do.
+/// How long after the start of a batch the first probe begins: none beside a batch that finds nothing to do.
 const PROBE_FIRST: Duration = Duration::from_millis(1);
 /// How long after a probe beside a batch the next one begins.
 const PROBE_EVERY: Duration = Duration::from_millis(20);
 
-/// Steps through whatever backfills are open, at their pace, until there is none, it is told to stop, or `until`.
+/// Steps through the open backfills at their pace, until there is none, it is stopped, or `until`.
 pub(crate) async fn run(
     store: &dyn Maintenance,
     worker: &Owner,
@@ -43,7 +43,7 @@ pub(crate) async fn run(
         each(&step);
         if !step.backfill.state.is_open() {
             let Backfill { topic, group, state, processed, .. } = &step.backfill;
-            tracing::info!(%topic, %group, state = state.as_str(), processed, "a backfill has ended");
+            tracing::info!(%topic, %group, state = state.as_str(), processed, "backfill ended");
         }
         let observed = Observed { processed: step.processed, took, quiet, beside };
         let pause = controller.observe(&observed, step.backfill.rate_max);
@@ -60,7 +60,7 @@ async fn probe(store: &dyn Maintenance) -> Result<Duration> {
     Ok(started.elapsed())
 }
 
-/// Does a batch, and sees how long small pieces of work take while it is under way.
+/// Does a batch, and measures how long probes take while it is under way.
 async fn beside<T>(
     store: &dyn Maintenance,
     batch: impl Future<Output = Result<T>>,
@@ -80,12 +80,12 @@ async fn beside<T>(
         }
         Ok::<_, Error>(probes)
     };
-    // Not given up when a probe fails: what is done is worth its checkpoint.
+    // The batch is not abandoned when a probe fails: its checkpoint is kept.
     let (done, probes) = tokio::join!(batch, probing);
     Ok((done?, probes?))
 }
 
-/// Does the backfill of a group that has just come, if its topic counts references, and as [`inline`] says.
+/// Does the backfill of a group that has just subscribed, if its topic counts references and [`inline`] allows it.
 pub(crate) async fn at_once(store: &dyn Store, topic: &TopicName, group: &GroupName) -> Result<()> {
     let topics = store.topics().await?.into_iter().map(|status| status.topic);
     let counting: HashSet<TopicName> = topics
@@ -95,8 +95,8 @@ pub(crate) async fn at_once(store: &dyn Store, topic: &TopicName, group: &GroupN
     if counting.contains(topic) { inline(store, &counting, topic, group).await } else { Ok(()) }
 }
 
-/// Does a group's backfill, if it has one that is small and nobody's is before it. What else there is, is left to
-/// maintenance. Only topics that count references are told: in others there is nothing to do, and nothing is done.
+/// Does a group's backfill, if it is small and the oldest open one. All others are left to maintenance. `counting` has
+/// only topics with reference counting: in others there is nothing to do.
 pub(crate) async fn inline(
     store: &dyn Maintenance,
     counting: &HashSet<TopicName>,
@@ -106,7 +106,8 @@ pub(crate) async fn inline(
     let is_ours = |backfill: &Backfill| backfill.topic == *topic && backfill.group == *group;
     let is_open = |backfill: &&Backfill| backfill.state.is_open() && counting.contains(&backfill.topic);
     let backfills = store.backfills().await?;
-    // Newest first, and the store steps the oldest: a stranger's would be taken on, and kept from whoever paces it.
+    // The list is newest first, and the store steps the oldest: the backfill of another group would be stepped here,
+    // past its pace.
     let oldest = backfills.iter().rev().find(is_open);
     let Some(ours) = oldest.filter(|oldest| is_ours(oldest) && is_small(oldest)) else { return Ok(()) };
     let batch = UPKEEP_MESSAGES_MAX.min(ours.rate_max.max(1));
@@ -121,14 +122,14 @@ pub(crate) async fn inline(
                 let pause = pause_by_rate(processed, started.elapsed(), backfill.rate_max);
                 tokio::time::sleep_until(until.min(Instant::now() + pause)).await;
             }
-            // It is done, or another has it.
+            // It is done, or another process works on it.
             Some(_) | None => break,
         }
     }
     Ok(())
 }
 
-/// Whether it can be done at its rate while somebody waits.
+/// Whether it can be done at its rate while the subscribing process waits.
 fn is_small(backfill: &Backfill) -> bool {
     let by_rate = u64::from(backfill.rate_max) * INLINE_FOR.as_secs();
     backfill.total <= BACKFILL_INLINE_MAX.min(by_rate)

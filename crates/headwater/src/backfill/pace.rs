@@ -1,64 +1,64 @@
-//! How fast a backfill goes: a pure controller that watches the database and gives way to applications.
+//! How fast a backfill runs: a pure controller that measures the load of the database and yields to applications.
 //!
-//! It is told how long each batch took, and how long probes took, each a small piece of work as applications do them: in
-//! the quiet before a batch, and beside it. Two things slow it down:
+//! Its input is how long each batch took, and how long probes took. A probe is a small piece of work like that of an
+//! application, done in the pause before a batch (quiet) and beside it. Two things slow the backfill down:
 //!
-//! - The database is busy: the 95th percentile of batches or probes is over a fixed target, whoever's load it is. Batches
-//!   are halved and the pause between them doubles, without a limit but the longest pause.
-//! - Batches make applications slower: probes beside them take longer than in the quiet by more than a factor. It rests
-//!   longer after each batch, up to nineteen times as long as the batch took, and makes batches smaller where such a rest
-//!   would be longer than the longest pause. No more is ever needed: what happens in one part in twenty of the time is not
-//!   in the 95th percentile.
+//! - The database is busy: the 95th percentile of batches or probes is over a fixed target, whatever causes the load.
+//!   Batches are halved and the pause between them doubles, limited only by the longest pause.
+//! - Batches slow applications down: probes beside them take longer than quiet ones by more than a factor. The pause
+//!   after each batch grows, up to nineteen times the batch's time, and batches shrink where such a pause would exceed
+//!   the longest pause. More is never needed: what happens in one twentieth of the time does not affect the 95th
+//!   percentile.
 //!
-//! While both are well below their limits it grows again, never beyond the rate the backfill was allowed.
+//! While both are well below their limits it speeds up again, never beyond the allowed rate of the backfill.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::limits::UPKEEP_MESSAGES_MAX;
 
-/// How much of the database backfills may take.
+/// How much of the database's capacity backfills may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum BackfillPace {
-    /// Gives way early: small batches, pauses as long as they took, and applications hardly notice.
+    /// Yields early: small batches, pauses as long as the batches, almost no effect on applications.
     Conservative,
     /// A small piece of work of an application may take 10 ms, and less than twice as long as without the backfill.
     #[default]
     Standard,
-    /// Gives way late.
+    /// Yields late.
     Aggressive,
 }
 
-/// The first batch, before anything is known.
+/// The first batch, before anything is measured.
 const BATCH_FIRST: u32 = 100;
-/// The smallest batch: below, the transactions cost more than their rows.
+/// The smallest batch: for smaller ones the transactions cost more than their rows.
 const BATCH_MIN: u32 = 50;
-/// How many samples percentiles are taken of.
+/// How many samples percentiles are computed from.
 const SAMPLES: usize = 40;
-/// Fewer say too little to speed up.
+/// Fewer samples are not enough to speed up.
 const SAMPLES_TO_GROW: usize = 3;
 /// The first pause under load; it doubles up to the longest.
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
-/// The longest pause under load. Far below the time after which a silent worker loses its backfill.
+/// The longest pause under load. Far below the time after which a silent process loses its backfill.
 const PAUSE_MAX: Duration = Duration::from_secs(3);
-/// The first rest for the sake of applications, as a part of what the batch took.
+/// The first pause for the sake of applications, as a multiple of the batch's time.
 const REST_FIRST: f64 = 0.5;
-/// The longest: a batch is then one part in twenty.
+/// The longest such pause: the batch is then one twentieth of the time.
 const REST_MAX: f64 = 19.0;
-/// Nobody notices less: probes this quick are quick, whatever they are in the quiet.
+/// Faster probes always count as fast, whatever the quiet ones take: the difference is not noticeable.
 const PROBE_LEAST: Duration = Duration::from_micros(500);
 
-/// What a pace aims at.
+/// The targets of a pace.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Aims {
     /// The 95th percentile of probes beside batches.
     probe: Duration,
-    /// The same as a multiple of the quiet's.
+    /// The same as a multiple of quiet probes.
     slower: f64,
     /// The 95th percentile of the batches.
     batch: Duration,
     messages_max: u32,
-    /// The least pause after a batch, as a part of what it took.
+    /// The shortest pause after a batch, as a fraction of the batch's time.
     rest: f64,
 }
 
@@ -91,18 +91,18 @@ impl BackfillPace {
     }
 }
 
-/// How long to pause after a batch so that no more than `rate_max` messages a second are touched.
+/// How long to pause after a batch so that at most `rate_max` messages per second are processed.
 pub(crate) fn pause_by_rate(processed: u64, took: Duration, rate_max: u32) -> Duration {
     let by_rate = Duration::from_secs_f64(processed as f64 / f64::from(rate_max.max(1)));
     by_rate.saturating_sub(took)
 }
 
-/// What was seen of one batch.
+/// The measurements of one batch.
 #[derive(Clone, Debug)]
 pub(crate) struct Observed {
     pub(crate) processed: u64,
     pub(crate) took: Duration,
-    /// A probe in the quiet before it, if there was any.
+    /// A quiet probe before it, if there was one.
     pub(crate) quiet: Option<Duration>,
     /// The probes beside it.
     pub(crate) beside: Vec<Duration>,
@@ -113,9 +113,9 @@ pub(crate) struct Observed {
 pub(crate) struct Controller {
     aims: Aims,
     batch: u32,
-    /// The pause that load asks for.
+    /// The pause required by load.
     pause: Duration,
-    /// The pause that applications beside batches ask for, as a part of what a batch took.
+    /// The pause required by applications beside batches, as a multiple of a batch's time.
     rest: f64,
     batches: Samples,
     quiet: Samples,
@@ -136,13 +136,13 @@ impl Controller {
         }
     }
 
-    /// How many messages the next batch may touch.
+    /// How many messages the next batch may process.
     pub(crate) fn batch(&self) -> u32 {
         self.batch
     }
 
-    /// Takes note of a batch. Answers how long to pause: with that, no more than `rate_max` messages a second are touched
-    /// over any time that ends with a pause.
+    /// Records a batch. Returns how long to pause: with that pause, at most `rate_max` messages per second are
+    /// processed over any time that ends with a pause.
     pub(crate) fn observe(&mut self, observed: &Observed, rate_max: u32) -> Duration {
         let Observed { processed, took, .. } = *observed;
         self.batches.add(took);
@@ -163,7 +163,7 @@ impl Controller {
         {
             self.speed_up();
         }
-        // A second's worth at most, so that pauses stay short whatever the rate.
+        // At most what the rate allows in a second, so that pauses stay short at any rate.
         self.batch = self.batch.min(rate_max.max(1));
         let by_rest = took.mul_f64(self.rest).min(PAUSE_MAX.max(took.mul_f64(self.aims.rest)));
         pause_by_rate(processed, took, rate_max).max(by_rest).max(self.pause)
@@ -172,14 +172,14 @@ impl Controller {
     fn slow_down(&mut self) {
         self.batch = (self.batch / 2).max(BATCH_MIN);
         self.pause = (self.pause * 2).clamp(PAUSE_FIRST, PAUSE_MAX);
-        // Judged by what comes after the change.
+        // The next decision uses only measurements from after the change.
         self.batches.clear();
         self.beside.clear();
     }
 
     fn rest_more(&mut self, took: Duration) {
         self.rest = (self.rest * 2.0).clamp(REST_FIRST, REST_MAX);
-        // No rest is longer than the longest pause: where that cuts it short, it is the batches that have to shrink.
+        // No pause is longer than the longest pause: where that limit applies, batches shrink instead.
         if took.mul_f64(self.rest) > PAUSE_MAX {
             self.batch = (self.batch / 2).max(BATCH_MIN);
         }
@@ -193,7 +193,7 @@ impl Controller {
         self.pause = if self.pause <= PAUSE_FIRST { Duration::ZERO } else { self.pause / 2 };
         self.rest =
             if self.rest <= REST_FIRST { self.aims.rest } else { self.rest / 2.0 }.max(self.aims.rest);
-        // Smaller batches say nothing of how long larger ones take.
+        // The times of smaller batches do not predict those of larger ones.
         self.batches.clear();
     }
 }
@@ -218,7 +218,7 @@ impl Samples {
         self.0.clear();
     }
 
-    /// Nineteen in twenty are at most this; zero without any.
+    /// The 95th percentile; zero without samples.
     fn p95(&self) -> Duration {
         let mut sorted: Vec<Duration> = self.0.iter().copied().collect();
         sorted.sort_unstable();
@@ -243,12 +243,12 @@ mod tests {
         ])
     }
 
-    /// A batch with one probe beside it, in a database that is as slow without it.
+    /// A batch with one probe beside it, where the quiet probe is as slow.
     fn seen(processed: u64, took: Duration, probe: Duration) -> Observed {
         Observed { processed, took, quiet: Some(probe), beside: vec![probe] }
     }
 
-    /// A database in which a batch takes time by its size and the probe suffers from load.
+    /// A database in which a batch takes time by its size, and probes take as long as given.
     fn play(controller: &mut Controller, rounds: usize, each: Duration, probe: Duration) {
         for _ in 0..rounds {
             let batch = controller.batch();
@@ -311,8 +311,8 @@ mod tests {
         assert_eq!(controller.batch(), before);
     }
 
-    /// What part of the time a backfill takes, once it has found its pace in a database where a message takes so long, and
-    /// batches make a small piece of work so many times slower.
+    /// The fraction of time a backfill uses once it has settled, in a database where each message takes `each`, and
+    /// batches make probes `slower` times slower.
     fn share_of_time(pace: BackfillPace, each: Duration, slower: u32) -> f64 {
         let mut controller = Controller::new(pace);
         let quiet = Duration::from_millis(1);
@@ -320,11 +320,11 @@ mod tests {
         for round in 0..400 {
             let took = each * controller.batch();
             let processed = u64::from(controller.batch());
-            // Nobody is there at first, and batches grow as large as they may.
+            // No application runs at first, and batches grow to their maximum.
             let slower = if round < 100 { 1 } else { slower };
             let observed = Observed { processed, took, quiet: Some(quiet), beside: vec![quiet * slower; 4] };
             let pause = controller.observe(&observed, u32::MAX);
-            assert!(pause <= PAUSE_MAX, "its worker would be taken for dead: {pause:?}");
+            assert!(pause <= PAUSE_MAX, "its process would lose the backfill: {pause:?}");
             if round >= 200 {
                 (busy, rested) = (busy + took, rested + pause);
             }

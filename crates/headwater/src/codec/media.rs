@@ -1,8 +1,8 @@
-//! Which codec a content type names.
+//! Maps a content type to a codec.
 
 use crate::message::Message;
 
-/// What a message says its payload is.
+/// The format of a payload by its message's content type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Media {
     /// `application/json`, `text/json` and everything that ends in `+json`.
@@ -11,7 +11,7 @@ pub(super) enum Media {
     Protobuf,
     /// Some other format.
     Other,
-    /// Nothing, or `application/octet-stream`, which says nothing.
+    /// No content type, or `application/octet-stream`, which names no format.
     Unsaid,
 }
 
@@ -20,7 +20,7 @@ impl Media {
         message.content_type.as_deref().map_or(Media::Unsaid, Media::named)
     }
 
-    /// Parameters do not matter and neither does case: RFC 9110, section 8.3.1.
+    /// Ignores parameters and case: RFC 9110, section 8.3.1.
     fn named(content_type: &str) -> Self {
         let essence = content_type.split(';').next().unwrap_or_default().trim();
         let is = |name: &str| essence.eq_ignore_ascii_case(name);

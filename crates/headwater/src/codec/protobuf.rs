@@ -1,4 +1,4 @@
-//! Protobuf payloads, told apart by their type URL: the bytes alone do not say what they are.
+//! Protobuf payloads, identified by their type URL: the bytes alone do not determine the type.
 
 use std::ops::{Deref, DerefMut};
 
@@ -7,10 +7,10 @@ use super::{Decode, DecodeError, IntoMessage};
 use crate::error::Result;
 use crate::message::{Message, NewMessage};
 
-/// What type URLs begin with, as in `google.protobuf.Any`.
+/// The prefix of type URLs, as in `google.protobuf.Any`.
 const TYPE_URL_HOST: &str = "type.googleapis.com";
 
-/// A payload of protobuf. The message's type is the type URL of `T`, and decoding checks it.
+/// A protobuf payload. The message's type is the type URL of `T`, and decoding checks it.
 ///
 /// ```
 /// use headwater::{IntoMessage, Protobuf};
@@ -60,13 +60,13 @@ impl<T: prost::Name + Default> Decode for Protobuf<T> {
             let advice = format!("publish it with type {expected}, or take Bytes in the handler");
             return Err(DecodeError::new::<Self>(message, "it has no type to check").advice(advice));
         };
-        // As for `Any`: what stands before the last slash says where the type is described, not which it is.
+        // As for `Any`: the part before the last slash is where the type is described, not which type it is.
         if came.rsplit('/').next() != Some(T::full_name().as_str()) {
             let problem = format!("another type, {expected} was expected");
             let advice = "filter by type in front of the handler, or give each type its own group";
             return Err(DecodeError::new::<Self>(message, problem).advice(advice));
         }
-        // The parser names the field of a generated type; it has no other position to give.
+        // The parser names the field of a generated type; it reports no other position.
         T::decode(message.payload.clone())
             .map(Protobuf)
             .map_err(|error| DecodeError::new::<Self>(message, error))
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(message.message_type.as_deref(), Some("type.googleapis.com/google.protobuf.UInt64Value"));
         assert_eq!(message.decode::<Protobuf<u64>>().unwrap(), Protobuf(42));
 
-        // The same bytes would parse as an Int64Value: only the type tells them apart.
+        // The same bytes would parse as an Int64Value: only the type distinguishes them.
         let error = message.decode::<Protobuf<i64>>().unwrap_err();
         assert_eq!(error.message_type(), Some("type.googleapis.com/google.protobuf.UInt64Value"));
         assert!(error.problem().contains("type.googleapis.com/google.protobuf.Int64Value"), "{error}");

@@ -1,4 +1,4 @@
-//! Tests of the codecs: values come back, and what does not fit is refused with a reason to act on.
+//! Tests of the codecs: values round-trip, and a payload that does not fit is refused with a reason to act on.
 
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -58,7 +58,7 @@ fn bad_json_is_refused_with_position_and_what_came() {
     assert_eq!(error.expected(), "Json<Order>");
     assert_eq!(error.content_type(), Some("application/json"));
     assert!(error.problem().contains("line 2 column 9"), "{error}");
-    assert!(error.to_string().starts_with("payload at offset 42 is no Json<Order>: "), "{error}");
+    assert!(error.to_string().starts_with("payload at offset 42 is not Json<Order>: "), "{error}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A leased batch of a consumer that is driven by hand: what a handler says of each message, and the settlement that follows.
+//! A leased batch of an opened consumer: the verdicts on its messages, and the settlement that follows.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex};
@@ -21,18 +21,18 @@ use crate::settle::{
 /// The pause before a settlement is repeated, and the longest one.
 const SETTLE_PAUSE: Duration = Duration::from_millis(50);
 const SETTLE_PAUSE_MAX: Duration = Duration::from_secs(2);
-/// How long it is repeated for a lease that never ends by itself.
-const SETTLE_FOR_GOOD: Duration = Duration::from_secs(300);
+/// How long it is repeated for a lease that never expires.
+const SETTLE_UNENDING: Duration = Duration::from_secs(300);
 
 /// Messages leased to this consumer, to be settled as a whole or one by one.
 #[derive(Debug)]
 pub struct Batch {
-    /// While somebody has it, its group is in use.
+    /// Its group is in use while it exists.
     of: InUse,
     lease: Lease,
     /// To be handled, offsets rising.
     messages: Vec<Message>,
-    /// Of keys that wait for an older message: given back unhandled.
+    /// Messages whose key waits for an older message: not handled.
     parked: Vec<(Offset, String)>,
     lease_for: Duration,
     /// From when its time counts: before the call that claimed or extended it, so never later than in the store.
@@ -58,7 +58,7 @@ impl Batch {
         &self.messages
     }
 
-    /// Which hand-out of these messages this is, from 1.
+    /// The attempt of these messages, from 1.
     pub fn attempt(&self) -> u32 {
         self.lease.attempt
     }
@@ -68,7 +68,7 @@ impl Batch {
         &self.lease
     }
 
-    /// Everything is done. One DELETE, whatever the size.
+    /// Acks all messages: one DELETE, whatever the size.
     pub async fn ack(self) -> Result<()> {
         let settlement =
             if self.parked.is_empty() { Settlement::ack_all(&self.lease) } else { self.settlement(&[]) };
@@ -77,18 +77,18 @@ impl Batch {
         Ok(())
     }
 
-    /// Gives everything back unhandled: due at once, not counted as an attempt.
+    /// Releases all messages unhandled: due at once, not counted as an attempt.
     pub async fn release(self) -> Result<()> {
         let settlement = Settlement::each(&self.lease, vec![(self.lease.range, Outcome::Release)]);
-        // Not repeated: what is not given back comes again at the deadline.
+        // Not repeated: messages that are not released are redelivered after the deadline.
         self.of.runtime.store.settle(&[settlement]).await?.remove(0)
     }
 
-    /// Settles with a verdict on some messages; those not named are done.
+    /// Settles with a verdict on some messages; messages not named are done.
     ///
-    /// In an ordered subscription later messages of a key that failed are given back too, so that they come after it:
-    /// do not handle them. That is also so at the last attempt, where the one that failed is buried: what is to count as done
-    /// behind it has to be named. [`Batch::handle`] sees to all of that.
+    /// In an ordered subscription later messages of a key that failed are released too, so that they are delivered
+    /// after it: do not handle them. That also holds at the last attempt, where the failed message becomes a dead
+    /// letter: messages behind it that count as done have to be named. [`Batch::handle`] does all of that.
     pub async fn settle_each(self, verdicts: Vec<(Offset, Verdict)>) -> Result<()> {
         let verdicts = with_followers_held(self.lease.lane.is_some(), &self.messages, verdicts);
         let skipped = verdicts.iter().filter(|(_, verdict)| *verdict == Verdict::Skip).count() as u64;
@@ -102,7 +102,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Gives the holder the lease's full time again, from now.
+    /// Extends the lease to its full time again, from now.
     pub async fn extend(&self) -> Result<()> {
         let asked_at = Instant::now();
         self.of.runtime.store.extend(&[self.lease.id()], self.lease_for).await?.remove(0)?;
@@ -114,11 +114,11 @@ impl Batch {
         *self.held_since.lock().expect("no panic while held")
     }
 
-    /// Handles the messages one after the other and settles them: extends the lease at a third of its time, also while the
-    /// handler blocks its thread, and keeps order per key where the subscription asks for it. A panic of the handler and one that
-    /// takes longer than the consumer's timeout are failed attempts. Once the group is paused or cancelled, the messages that
-    /// were not begun are given back. `LeaseLost` if the lease is lost meanwhile, or its time is over and no extension succeeded:
-    /// the handler that runs is dropped, and others have the messages.
+    /// Handles the messages one after the other and settles them. Extends the lease at a third of its time, also while
+    /// the handler blocks its thread, and keeps order per key in an ordered subscription. A panic of the handler and a
+    /// call that takes longer than the consumer's timeout are failed attempts. Once the group is paused or cancelled,
+    /// messages that were not started are released. `LeaseLost` if the lease is lost meanwhile, or its time is over and
+    /// no extension succeeded: the running handler is dropped, and the messages are redelivered.
     pub async fn handle<H, F>(self, mut handler: H) -> Result<()>
     where
         H: FnMut(Message, u32) -> F,
@@ -145,16 +145,17 @@ impl Batch {
         self.settle_said(said).await
     }
 
-    /// Extends the lease on the thread for leases, until the first part is dropped. The second one answers if it is lost.
+    /// Extends the lease on the thread for leases, until the first result is dropped. The second one completes if it is
+    /// lost.
     fn keep(&self) -> (Owned<()>, impl Future<Output = Error> + use<>) {
-        let (tell, lost) = oneshot::channel();
+        let (report, lost) = oneshot::channel();
         let (store, id, lease_for) = (Arc::clone(&self.of.runtime.store), self.lease.id(), self.lease_for);
         let held_since = self.held_since();
         let keeping = self.of.runtime.thread.spawn_owned(async move {
             if lease_for.is_zero() {
                 return;
             }
-            // Past it another process may have the messages: no extension is waited for any longer.
+            // Past it another process may hold the messages: no extension is awaited any longer.
             let mut ends_at = held_since + lease_for;
             tokio::time::sleep_until(held_since + lease_for / 3).await;
             loop {
@@ -167,14 +168,14 @@ impl Batch {
                         lease_for / 3
                     }
                     Err(error) if matches!(error.kind(), ErrorKind::LeaseLost | ErrorKind::Closed) => {
-                        let _ = tell.send(error);
+                        let _ = report.send(error);
                         return;
                     }
                     Err(error) => {
-                        tracing::warn!(%error, token = %id.token, "extending leases failed");
+                        tracing::warn!(%error, token = %id.token, "lease extension failed");
                         let left = ends_at.saturating_duration_since(Instant::now());
                         if left.is_zero() {
-                            let _ = tell.send(Error::lease_lost(id.token.0));
+                            let _ = report.send(Error::lease_lost(id.token.0));
                             return;
                         }
                         (lease_for / 20).min(Duration::from_secs(1)).min(left)
@@ -192,23 +193,23 @@ impl Batch {
         (keeping, lost)
     }
 
-    /// Repeats what meets a database that is locked or away for as long as the lease can still be held: the work is done,
-    /// and giving up would have it done again. Past its deadline the store refuses the token.
+    /// Repeats a call that fails because the database is locked or disconnected, for as long as the lease may still be
+    /// held: the work is done, and giving up would repeat it. Past its deadline the store refuses the token.
     async fn settle(&self, settlement: Settlement) -> Result<()> {
-        let for_good = self.lease_for.is_zero();
-        let until = Instant::now() + if for_good { SETTLE_FOR_GOOD } else { self.lease_for };
+        let unending = self.lease_for.is_zero();
+        let until = Instant::now() + if unending { SETTLE_UNENDING } else { self.lease_for };
         let (mut pause, mut unknown) = (SETTLE_PAUSE, false);
         loop {
             let settled = self.of.runtime.store.settle(std::slice::from_ref(&settlement)).await;
             match settled.and_then(|mut answers| answers.remove(0)) {
-                // A call whose answer was lost has settled it.
+                // An earlier call whose answer was lost has settled it.
                 Err(error) if unknown && error.kind() == ErrorKind::LeaseLost => return Ok(()),
                 Err(error)
                     if (error.is_retryable() || error.kind() == ErrorKind::CommitUnknown)
                         && Instant::now() + pause < until =>
                 {
                     unknown |= error.kind() == ErrorKind::CommitUnknown;
-                    tracing::warn!(token = %self.lease.token, %error, ?pause, "settling failed, trying again");
+                    tracing::warn!(token = %self.lease.token, %error, ?pause, "settlement failed, retrying");
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(SETTLE_PAUSE_MAX);
                 }
@@ -217,7 +218,7 @@ impl Batch {
         }
     }
 
-    /// Everything in the lease's range is acked except what has another outcome.
+    /// Acks everything in the lease's range except offsets with another outcome.
     fn settlement(&self, outcomes: &[(Offset, Outcome)]) -> Settlement {
         let parked = self.parked.iter().map(|(offset, key)| (*offset, Outcome::Park { key: key.clone() }));
         let others = parked.chain(outcomes.iter().cloned()).collect();
@@ -225,7 +226,7 @@ impl Batch {
     }
 }
 
-/// The range cut into parts: the given outcomes, and acks for everything between.
+/// The range split into parts: the given outcomes, and acks for everything between.
 fn fill_with_acks(range: OffsetRange, mut others: Vec<(Offset, Outcome)>) -> Vec<(OffsetRange, Outcome)> {
     others.sort_by_key(|(offset, _)| *offset);
     let mut parts = Vec::with_capacity(others.len() * 2 + 1);

@@ -1,10 +1,10 @@
-//! Lets a group with a long backlog give way to applications, at the pace that backfills have.
+//! Makes a group with a long backlog yield to applications, with the controller of backfills.
 //!
-//! A claim that brings all that was asked for says that there is more behind it. Before the next one the group sees how
-//! long a small piece of work takes and rests for as long as the controller of backfills says. A claim that brings less
-//! says that the end is reached: new messages are handed out as they come.
+//! A claim that brings as many messages as requested indicates that there are more. Before the next claim the group
+//! measures how long a small piece of work takes and pauses for as long as the controller of backfills returns. A claim
+//! that brings fewer messages has reached the head: new messages are handed out as they come.
 //!
-//! It never stops for good: every rest ends by itself, also when the database does not answer.
+//! It never stops permanently: every pause ends by itself, also when the database does not answer.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,10 +18,10 @@ use crate::backfill::pace::{Controller, Observed};
 use crate::error::Result;
 use crate::store::Store;
 
-/// How long a probe may take; a database that is slower is busy.
+/// How long a probe may take; a slower database counts as busy.
 const PROBE_MAX: Duration = Duration::from_secs(5);
 
-/// The pace of a group that catches up.
+/// The pace of a group with a backlog.
 #[derive(Debug)]
 pub(crate) struct CatchUp {
     controller: Mutex<Controller>,
@@ -33,16 +33,16 @@ impl CatchUp {
         CatchUp { controller: Mutex::new(Controller::new(pace)), resting: AtomicBool::new(false) }
     }
 
-    /// How many messages may be claimed now; none while it rests.
+    /// How many messages may be claimed now; `None` during a pause.
     pub(crate) fn messages_max(&self) -> Option<u32> {
         (!self.resting.load(Ordering::Acquire))
             .then(|| self.controller.lock().expect("no panic while held").batch())
     }
 
-    /// Sees how busy the database is, and rests accordingly.
+    /// Measures how busy the database is, and pauses accordingly.
     async fn rest(&self, messages: u64, took: Duration, probe: impl Future<Output = Result<()>>) {
         let started = Instant::now();
-        // An error is the next claim's to tell; for the pace it is a database that does not answer.
+        // The next claim reports an error; for the pace it counts as a database that does not answer.
         let answered = matches!(timeout(PROBE_MAX, probe).await, Ok(Ok(())));
         let took_probe = if answered { started.elapsed() } else { PROBE_MAX };
         let observed = Observed { processed: messages, took, quiet: None, beside: vec![took_probe] };
@@ -51,7 +51,7 @@ impl CatchUp {
     }
 }
 
-/// Notes a claim of a group: so many messages were asked for, so many came, and it took so long to claim and read them.
+/// Records a claim of a group: how many messages were requested and brought, and how long claiming and reading took.
 pub(crate) fn claimed(group: &Arc<Group>, store: &Arc<dyn Store>, asked: u32, messages: u64, took: Duration) {
     let Some(catch_up) = &group.catch_up else { return };
     if messages < u64::from(asked) || catch_up.resting.swap(true, Ordering::AcqRel) {
@@ -59,7 +59,7 @@ pub(crate) fn claimed(group: &Arc<Group>, store: &Arc<dyn Store>, asked: u32, me
     }
     let (group, store) = (Arc::clone(group), Arc::clone(store));
     tokio::spawn(async move {
-        let catch_up = group.catch_up.as_ref().expect("looked at above");
+        let catch_up = group.catch_up.as_ref().expect("checked above");
         catch_up.rest(messages, took, store.probe()).await;
         catch_up.resting.store(false, Ordering::Release);
         group.leases.changed.notify_one();
@@ -78,7 +78,7 @@ mod tests {
         Ok(())
     }
 
-    /// How long so many rests take beside a database in which a small piece of work takes so long.
+    /// How long `count` pauses take when a probe takes this long.
     async fn rests(catch_up: &CatchUp, count: usize, probe: Duration) -> Duration {
         let started = Instant::now();
         for _ in 0..count {
@@ -108,7 +108,7 @@ mod tests {
         catch_up.rest(100, TOOK, std::future::pending()).await;
         assert!(started.elapsed() < PROBE_MAX * 2);
         assert!(catch_up.messages_max().unwrap() < before);
-        let broken = async { Err(Error::new(ErrorKind::Unavailable, "away")) };
+        let broken = async { Err(Error::new(ErrorKind::Unavailable, "disconnected")) };
         let before = catch_up.messages_max().unwrap();
         catch_up.rest(100, TOOK, broken).await;
         assert!(catch_up.messages_max().unwrap() <= before);

@@ -1,8 +1,9 @@
-//! The feed of one topic: one claim for all groups of the process that want work, one read of what they were handed.
+//! The feed of one topic: one claim for all groups of the process that want messages, and one read of what they were
+//! handed.
 //!
-//! Groups that found nothing are not asked again until somebody publishes or the store said to look again, so that a group
-//! far behind does not make a hundred idle ones claim at its pace. No wake-up is missed: the wake is armed before the claim
-//! that finds nothing, and looked at after it.
+//! A group that found nothing claims again only after a publish or at the time the store returned, so that a group far
+//! behind does not make a hundred idle ones claim at its pace. No wake-up is missed: the wake is armed before the claim
+//! that finds nothing, and awaited after it.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -37,16 +38,16 @@ use crate::topic::TopicId;
 
 mod read;
 
-/// Bytes of pages kept at most for groups and lanes that come a little later.
+/// Bytes of pages kept at most for groups and lanes that read the same offsets a little later.
 const PAGES_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// How long giving back leases of an abandoned claim is tried.
+/// How long releasing the leases of an abandoned claim is retried.
 const GIVE_BACK_FOR: Duration = Duration::from_secs(60);
-/// How many panics in a row end a feed, and how long without one makes them a row no more.
+/// How many panics in a row end a feed, and after how long without one the row starts anew.
 const PANICS_MAX: u32 = 5;
 const CALM: Duration = Duration::from_secs(60);
-/// How long a wait lasts at most. A claim follows in any case, whatever checks found in between.
+/// The longest wait. A claim follows in any case, whatever checks found in between.
 const WAIT_MAX: Duration = Duration::from_secs(300);
-/// By how much a check may come late.
+/// How late a check may be.
 const LATE: Duration = Duration::from_secs(4);
 /// The longest pause after a claim that failed.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
@@ -61,16 +62,16 @@ pub(crate) struct Feed {
     pages: Mutex<Pages>,
     /// The history that the pages were read in.
     epoch: Mutex<Option<Epoch>>,
-    /// Told when a group joins, leaves or wants more.
+    /// Notified when a group joins, leaves or wants more.
     pub(crate) changed: Arc<Notify>,
-    /// Asked when somebody wants to know how a subscription is.
+    /// Requests a heartbeat, which returns the states of subscriptions.
     look: Arc<Look>,
-    /// Asked before a claim that nothing woke.
+    /// Queried before a claim without a wake-up.
     idle: Arc<Idle>,
     read: AtomicU64,
     handed: AtomicU64,
     task: Mutex<Option<JoinHandle<()>>>,
-    /// Held while a claim is under way: whoever leaves waits for what it may still be handed.
+    /// Held during a claim: a group that leaves waits for messages it may still be handed.
     claiming: tokio::sync::Mutex<()>,
 }
 
@@ -110,13 +111,13 @@ impl Feed {
         self.changed.notify_one();
     }
 
-    /// Serves the group no more. Once this returns it is handed nothing any more.
+    /// Serves the group no more. After this returns it is handed nothing more.
     pub(crate) async fn leave(&self, group: &Arc<Group>) {
         self.strike_off(group);
         drop(self.claiming.lock().await);
     }
 
-    /// Forgets a group, without waiting for a claim that may be under way.
+    /// Removes a group from the list, without waiting for a claim that may be under way.
     pub(crate) fn strike_off(&self, group: &Arc<Group>) {
         self.groups.lock().expect("no panic while held").retain(|other| !Arc::ptr_eq(other, group));
         self.changed.notify_one();
@@ -127,7 +128,7 @@ impl Feed {
         (self.read.load(Ordering::Relaxed), self.handed.load(Ordering::Relaxed))
     }
 
-    /// The groups that are not at their end, each time beginning with another one.
+    /// The groups that have not ended, starting with a different one each time.
     fn groups(&self) -> Vec<Arc<Group>> {
         let mut groups = self.groups.lock().expect("no panic while held");
         groups.retain(|group| group.standing.ended().is_none());
@@ -137,12 +138,13 @@ impl Feed {
         groups.clone()
     }
 
-    /// One claim for these groups: how many messages each was handed, and when to look again though nobody publishes.
+    /// One claim for these groups. Returns how many leases each was handed, and when to claim again although nothing is
+    /// published.
     pub(crate) async fn claim(
         &self,
         groups: &[Arc<Group>],
     ) -> Result<(HashMap<SubscriptionId, usize>, Option<Duration>)> {
-        // One want per subscription: where a group runs twice in this process, whoever wants first is served first.
+        // One want per subscription: where a group runs twice in this process, the first that wants messages is served.
         let mut by_id: HashMap<SubscriptionId, &Arc<Group>> = HashMap::new();
         let mut wants: Vec<Want> = Vec::new();
         for group in groups {
@@ -172,7 +174,7 @@ impl Feed {
             self.enter(claimed.epoch, groups);
         }
         self.hear(groups, &got, &claimed);
-        // Whatever happens from here on, the leases are known and are extended or given back.
+        // From here on the leases are known, and are extended or released whatever happens.
         let mut handed = Hand { store: &self.store, leases: claimed.leases.clone() };
         self.read_missing(&claimed.leases, &by_id).await?;
         let took = started.elapsed();
@@ -193,9 +195,9 @@ impl Feed {
         Ok((got, claimed.recheck_after))
     }
 
-    /// Drops what was read in another history before a lease of this one is served from it: an offset may stand for another
-    /// message now. Leases in hand are verified: one that the new history does not have is lost, and nothing more of it is
-    /// started.
+    /// Drops the pages of another history before a lease of this one is served from them: an offset may stand for a
+    /// different message now. Held leases are verified: a lease that the new history does not have is lost, and no more
+    /// of its messages are started.
     fn enter(&self, epoch: Epoch, groups: &[Arc<Group>]) {
         let before = self.epoch.lock().expect("no panic while held").replace(epoch);
         if before.is_none_or(|before| before == epoch) {
@@ -204,33 +206,33 @@ impl Feed {
         self.pages.lock().expect("no panic while held").clear();
         groups.iter().for_each(|group| group.settler.verify());
         let topic = groups.first().map_or("", |group| group.subscription.topic.name.as_str());
-        tracing::warn!(topic, "epoch changed, cached messages dropped, leases in hand verified");
+        tracing::warn!(topic, "epoch changed, cached messages dropped, held leases verified");
     }
 
-    /// Tells the groups that were asked for how their subscriptions are.
+    /// Passes the states of their subscriptions to the groups of a claim.
     fn hear(&self, groups: &[Arc<Group>], asked: &HashMap<SubscriptionId, usize>, claimed: &Claimed) {
         let inactive: HashMap<_, _> = claimed.inactive.iter().copied().collect();
         for group in groups.iter().filter(|group| asked.contains_key(&group.subscription.subscription_id)) {
             let state = inactive.get(&group.subscription.subscription_id).copied().unwrap_or_default();
             group.hear(state);
             if group.standing.is_dead() {
-                // A heartbeat brings it back.
+                // A heartbeat resurrects it.
                 self.look.ask_urgently();
             }
         }
     }
 
-    /// Somebody was woken, perhaps by a pause. Claims tell those who took part in one since; whoever has messages in hand and
-    /// wanted none has to ask.
-    fn look_after_wake(&self, groups: &[Arc<Group>], woken_at: Instant) {
-        let in_the_dark =
+    /// After a wake-up, which a pause may have caused. Groups that took part in a claim since know their state; for a
+    /// group that holds messages and did not claim, a heartbeat is requested.
+    fn check_after_wake(&self, groups: &[Arc<Group>], woken_at: Instant) {
+        let uninformed =
             |group: &Arc<Group>| group.leases.held() > 0 && !group.standing.has_heard_since(woken_at);
-        if groups.iter().any(in_the_dark) {
+        if groups.iter().any(uninformed) {
             self.look.ask();
         }
     }
 
-    /// Hands a lease to its group: what was read of it and the group has room for. The rest is given back.
+    /// Hands a lease to its group: what was read of it and the group has room for. The rest is released.
     fn hand_over(&self, group: &Arc<Group>, lease: Lease, lease_for: Duration, claimed_at: Instant) {
         let views = {
             let pages = self.pages.lock().expect("no panic while held");
@@ -255,7 +257,7 @@ impl Feed {
             parked.retain(|(offset, _)| *offset < unread_from);
         }
         let count: usize = slices.iter().map(|slice| slice.len()).sum();
-        // A sample tells how large messages are: every sixteenth.
+        // Every sixteenth message is sampled for the size of messages.
         let sample = slices.iter().flatten().step_by(16).map(Message::weight);
         let (sampled, bytes) = sample.fold((0, 0), |(count, bytes), weight| (count + 1, bytes + weight));
         group.pace.saw(sampled, bytes);
@@ -276,7 +278,7 @@ impl Feed {
         group.take_over(work);
     }
 
-    /// Bytes of pages to keep for later claims: of none if only one group reads, and each message once.
+    /// Bytes of pages to keep for later claims: 0 if only one group reads, and each message once.
     fn pages_bytes_max(&self) -> usize {
         let groups = self.groups.lock().expect("no panic while held");
         let shared = groups.len() > 1 || groups.iter().any(|group| group.subscription.lanes > 0);
@@ -285,13 +287,13 @@ impl Feed {
     }
 }
 
-/// The part of a view below an offset.
+/// The messages of a view below an offset.
 fn below(messages: &Messages, offset: Offset) -> Option<Messages> {
     let count = messages.partition_point(|message| message.offset < offset);
     (count > 0).then(|| messages.part(0..count))
 }
 
-/// Leases that were claimed and not handed over yet: given back if the claim is abandoned on the way.
+/// Leases that were claimed and not handed over yet: released if the claim is abandoned on the way.
 struct Hand<'a> {
     store: &'a Arc<dyn Store>,
     leases: Vec<Lease>,
@@ -313,7 +315,7 @@ impl Drop for Hand<'_> {
             while let Err(error) = store.settle(&settlements).await {
                 let unknown = error.kind() == ErrorKind::CommitUnknown;
                 if !(error.is_retryable() || unknown) || Instant::now() > deadline {
-                    tracing::warn!(%error, "leases were not given back, they come back when they end");
+                    tracing::warn!(%error, "leases not released, they expire at their deadline");
                     return;
                 }
                 tokio::time::sleep(Duration::from_millis(200)).await;
@@ -322,8 +324,8 @@ impl Drop for Hand<'_> {
     }
 }
 
-/// Runs the feed, and starts it again after a panic. One that panics again and again ends its groups: a group that no feed
-/// claims for must not be said to live, and its program has to know.
+/// Runs the feed, and starts it again after a panic. A feed that panics repeatedly ends its groups: heartbeats must not
+/// name a group that no feed claims for, and its program has to be informed.
 async fn serve(feed: Arc<Feed>) {
     let (mut panics, mut pause) = (0, Duration::from_millis(50));
     loop {
@@ -335,7 +337,8 @@ async fn serve(feed: Arc<Feed>) {
         panics += 1;
         tracing::error!(topic = %feed.topic, panics, panic = panic_text(&*panic), "feed panicked");
         if panics >= PANICS_MAX {
-            // Under the lock that whoever joins takes after it is in the list: it is ended here, or finds no task and starts one.
+            // Under the lock that `join` takes after it added its group: the group is ended here, or finds no task and
+            // starts one.
             let mut task = feed.task.lock().expect("no panic while held");
             feed.groups().iter().for_each(|group| group.end(EndReason::Panicked));
             *task = None;
@@ -346,18 +349,18 @@ async fn serve(feed: Arc<Feed>) {
     }
 }
 
-/// Claims for whoever wants work until nobody is served any more.
+/// Claims for the groups that want messages, until no group is served.
 async fn run(feed: Arc<Feed>) {
     let mut idle: HashSet<SubscriptionId> = HashSet::new();
     let mut wake: Option<BoxFuture<'static, bool>> = None;
     let mut recheck_at = Instant::now();
-    // Since when each idle subscription was claimed for, or checked.
+    // When each idle subscription was last claimed for, or checked.
     let mut asked_at = Instant::now();
     let mut pause = Duration::from_millis(50);
     loop {
         let groups = feed.groups();
         if groups.is_empty() {
-            // Under the lock that whoever joins takes after it is in the list: it finds either this task at work, or none.
+            // Under the lock that `join` takes after it added its group: it finds either this task running, or none.
             let mut task = feed.task.lock().expect("no panic while held");
             if feed.groups.lock().expect("no panic while held").is_empty() {
                 *task = None;
@@ -383,7 +386,7 @@ async fn run(feed: Arc<Feed>) {
         let ready: Vec<_> = groups.into_iter().filter(is_ready).take(CLAIM_SUBSCRIPTIONS_MAX).collect();
         let stepped = feed.step(&ready, &mut wake, &mut idle, &mut recheck_at).await;
         if let Some(woken_at) = woken_at {
-            feed.look_after_wake(&ready, woken_at);
+            feed.check_after_wake(&ready, woken_at);
         }
         match stepped {
             Ok(true) => pause = Duration::from_millis(50),
@@ -401,17 +404,17 @@ async fn run(feed: Arc<Feed>) {
                     group.metrics.errors.record_error(&error, "claiming");
                 }
                 if error.kind() == ErrorKind::Closed {
-                    tracing::info!(topic = %feed.topic, "the store is closed, nothing more is claimed");
+                    tracing::info!(topic = %feed.topic, "claiming stopped, store closed");
                     return;
                 }
                 if error.kind() == ErrorKind::NoSuchSubscription {
-                    // One of them was removed: a heartbeat says which.
+                    // One of the subscriptions was removed: a heartbeat returns which.
                     feed.look.ask_urgently();
                 }
-                tracing::warn!(topic = %feed.topic, %error, ?pause, "claiming failed, trying again");
+                tracing::warn!(topic = %feed.topic, %error, ?pause, "claim failed, retrying");
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(PAUSE_MAX);
-                // It may have been broken by what also broke the wake.
+                // The same failure may have broken the wake.
                 wake = None;
             }
         }
@@ -419,15 +422,15 @@ async fn run(feed: Arc<Feed>) {
 }
 
 impl Feed {
-    /// Checks whether claims for idle subscriptions may find something though nothing woke them; those are idle no more. The wake
-    /// stays armed: what comes after the check wakes it. Returns the time of the check.
+    /// Checks whether claims for idle subscriptions may find something without a wake-up; those are idle no more. The
+    /// wake stays armed: what comes after the check wakes it. Returns the time of the check.
     async fn check(&self, idle: &mut HashSet<SubscriptionId>, asked_at: Instant) -> Instant {
         let subscriptions: Vec<_> = idle.iter().copied().collect();
         let started = Instant::now();
         let checked = async {
-            // Publishers must know for as long that their messages are waited for.
+            // Renewed, so that publishers keep notifying for as long as this waits.
             drop(self.store.arm(&[self.topic]).await?);
-            // One that comes late may have been forgotten by them meanwhile: only a check from now on serves.
+            // After a late check publishers may have stopped notifying: only a result from now on is valid.
             let is_late = started > asked_at + SAFETY_POLL + LATE;
             self.idle.claimable(&subscriptions, if is_late { Instant::now() } else { asked_at }).await
         };
@@ -437,7 +440,7 @@ impl Feed {
                 at
             }
             Err(error) => {
-                // The claim that follows meets the same error, and tells it.
+                // The claim that follows gets the same error, and reports it.
                 tracing::debug!(topic = %self.topic, %error, "check of idle subscriptions failed, claiming");
                 idle.clear();
                 started
@@ -445,7 +448,7 @@ impl Feed {
         }
     }
 
-    /// Arms if need be, claims once for the groups that are ready; true if somebody was handed something.
+    /// Arms the wake if needed, and claims once for the groups that are ready; true if a group was handed something.
     async fn step(
         &self,
         ready: &[Arc<Group>],

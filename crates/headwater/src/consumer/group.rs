@@ -27,30 +27,30 @@ use crate::store::FetchBound;
 use crate::subscription::{Subscription, SubscriptionState};
 use crate::topic::TopicSettings;
 
-/// With all workers busy and nothing finished for that long, a group takes nothing more.
+/// With all workers busy and no message finished for this long, a group claims nothing more.
 const STUCK: Duration = Duration::from_millis(900);
 
 /// One group's work in this process.
 pub(crate) struct Group {
     pub(crate) subscription: Arc<Subscription>,
     pub(crate) settings: GroupSettings,
-    /// How its messages are handed out and tried again; altered while it runs.
+    /// Its lease time and retry policy; may be altered while it runs.
     delivery: Mutex<Delivery>,
     pub(crate) metrics: Arc<GroupMetrics>,
     pub(crate) settler: Settler,
     pub(crate) pace: Pace,
-    /// How it gives way to applications while it has a backlog, if it does.
+    /// How it yields to applications while it has a backlog, if configured.
     pub(crate) catch_up: Option<CatchUp>,
     /// Whether it may be served.
     pub(crate) standing: Arc<Standing>,
     /// Calls its handlers.
     pub(crate) guard: Arc<HandlerGuard>,
-    /// Its leases in hand.
+    /// Its held leases.
     pub(crate) leases: Arc<GroupLeases>,
     members: RwLock<Arc<Members>>,
     queue: Queue,
     workers: Mutex<JoinSet<()>>,
-    /// Whether anything was delivered since the lag was looked up.
+    /// Whether anything was delivered since the lag was last read.
     moved: AtomicBool,
 }
 
@@ -118,17 +118,17 @@ impl Group {
         result
     }
 
-    /// How long what it is handed from now on is leased.
+    /// The lease time of claims from now on.
     pub(crate) fn lease_for(&self) -> Duration {
         self.settings.lease.unwrap_or_else(|| self.delivery.lock().expect("no panic while held").lease)
     }
 
-    /// How often and how fast what it is handed from now on is tried again.
+    /// The retry policy of messages claimed from now on.
     pub(crate) fn policy(&self) -> RetryPolicy {
         self.delivery.lock().expect("no panic while held").retry
     }
 
-    /// The topic was altered, or the group's policy, or neither.
+    /// Applies the settings as last read: of the topic, with the group's delivery policy.
     pub(crate) fn learn(&self, settings: &TopicSettings) {
         *self.delivery.lock().expect("no panic while held") = Delivery::from(settings);
         self.standing.set_heartbeat_interval(settings.heartbeat_interval);
@@ -136,29 +136,30 @@ impl Group {
 
     /// What to claim for it now, if anything.
     pub(crate) fn want(&self) -> Option<Want> {
-        // A paused one goes on asking: that is how it learns that it is not paused any more.
+        // A paused group continues to claim: that is how it learns that it was resumed.
         if self.standing.is_stopping() || self.standing.is_suspended() {
             return None;
         }
-        // Nobody here could start it soon; whoever gets free asks again.
+        // No worker here could start it soon; the next one that is free notifies the feed.
         if self.queue.free() == 0 && self.pace.idle_for() >= STUCK {
             return None;
         }
         if self.leases.held() >= HELD_MAX {
             return None;
         }
-        // Claimed again once half of what it may hold is done: handlers have the other half meanwhile.
+        // It claims again once half of its bytes are free: handlers have the other half meanwhile.
         if !self.bound().at_least_one {
             return None;
         }
         let paced = match &self.catch_up {
-            // Told when its rest is over.
+            // The feed is notified when the pause is over.
             Some(catch_up) => catch_up.messages_max()? as usize,
             None => usize::MAX,
         };
         let unit = self.unit();
         let messages_max = self.pace.want(self.queue.buffered(), self.queue.free(), unit)?;
-        // A lane's lease spans all lanes, and a transaction settles its lease as a whole: neither is larger than a batch.
+        // A lane's lease spans all lanes, and a transaction settles its lease as a whole: neither should be larger than
+        // a batch.
         let most = if self.subscription.lanes > 0 || self.is_transactional() {
             self.settings.batch
         } else {
@@ -186,12 +187,13 @@ impl Group {
         members.0.iter().any(|member| !matches!(member.handler, Handler::One(_) | Handler::Batch(_)))
     }
 
-    /// Takes over a lease: routes its messages to members and queues them.
+    /// Takes a lease: routes its messages to members and queues them.
     pub(crate) fn take_over(self: &Arc<Self>, work: LeaseWork) {
         let work = Arc::new(work);
         self.settler.take(&work);
-        // Remembered first: whoever stops the group either sees this lease in hand, or is seen here.
-        // And one that came late, because no thread here ran: it may end, or be another's, before a handler is done with it.
+        // Registered first: a concurrent stop of the group either finds this lease held, or is seen here.
+        // Also released if it came late, because no thread here ran: it may expire and be claimed by another owner
+        // before a handler is done with it.
         if self.standing.is_stopping() || work.came_late() {
             self.settler.give_back(&work);
             return;
@@ -217,12 +219,13 @@ impl Group {
         } else if work.has_unread()
             && let Some(unread) = work.settle_done(Duration::ZERO)
         {
-            // Given back before anything is started: what was not read is for a process that has room.
+            // Released before anything is started: unread messages are for a process that has room.
             self.settler.settle_part(&work, unread);
         }
         let workers = self.queue.push(slices);
         self.start_workers(workers);
-        // Queued first: whoever holds the group back either finds it there, or is seen here.
+        // Queued first: a concurrent stop or pause of the group either finds the messages in the queue, or is seen
+        // here.
         if self.standing.is_stopping() {
             self.release(self.queue.close());
         } else if self.standing.is_held_back() {
@@ -241,7 +244,7 @@ impl Group {
         }
     }
 
-    /// The next piece of work for a worker; tells the feed when the buffer runs low.
+    /// The next piece of work for a worker; notifies the feed when the buffer runs low.
     pub(crate) fn next(&self, current: &mut Option<Arc<Slice>>) -> Option<super::queue::Unit> {
         let unit = self.queue.next(current);
         if self.pace.is_low(self.queue.buffered()) {
@@ -250,41 +253,41 @@ impl Group {
         unit
     }
 
-    /// How many bytes of messages it may take now. One message is taken whatever it weighs while half of the room is free,
-    /// which is when claims are made: a message too large for the limit is handled too.
+    /// How many bytes of messages it may take now. One message is taken whatever its size while half of the limit is
+    /// free, which is when claims are made: a message too large for the limit is handled too.
     pub(crate) fn bound(&self) -> FetchBound {
         let (bytes, bytes_max) = (self.queue.bytes(), self.settings.buffer_bytes_max);
         FetchBound { bytes_max: bytes_max.saturating_sub(bytes), at_least_one: bytes <= bytes_max / 2 }
     }
 
-    /// Messages were handled, however that ended.
+    /// Messages were handled, with any outcome.
     pub(crate) fn done(&self, messages: &[Message]) {
         self.queue.done(messages);
         self.pace.done(messages.len());
     }
 
-    /// A handler waits: somebody else should take what is queued behind it.
+    /// A handler waits: another worker should take what is queued behind it.
     pub(crate) fn call_for_help(self: &Arc<Self>) {
         if self.queue.hire_one() {
             self.start_workers(1);
         }
     }
 
-    /// Its leases in hand.
+    /// Its held leases.
     pub(crate) fn in_hand(&self) -> Vec<Arc<LeaseWork>> {
         let mut works = self.settler.in_hand();
         works.retain(|work| Arc::ptr_eq(&work.of, &self.leases));
         works
     }
 
-    /// Gives back what nobody has started for too long while handlers are busy: others may be free.
+    /// Releases messages that were not started for too long while handlers are busy: other processes may be free.
     pub(crate) fn give_back_stale(&self, waited: Duration) {
         if self.pace.idle_for() >= waited {
             self.release(self.queue.take_stale(waited));
         }
     }
 
-    /// Gives back messages that were not started, now, although others of their leases are being handled.
+    /// Releases messages that were not started, at once, although others of their leases are being handled.
     fn release(&self, unstarted: Vec<(Arc<Slice>, Messages)>) {
         for (slice, messages) in unstarted {
             let released: Vec<(Offset, Outcome)> =
@@ -297,13 +300,13 @@ impl Group {
         }
     }
 
-    /// Whether something moved since this was last asked, or is still behind.
+    /// Whether something was delivered since the last call, or the group is behind.
     pub(crate) fn take_moved(&self) -> bool {
         let behind = self.metrics.lag.get().is_some_and(|lag| lag > 0);
         self.moved.swap(false, Ordering::Relaxed) || behind
     }
 
-    /// Hears from the store how its subscription is; true if it is held back from now on.
+    /// Applies the state of its subscription, as the store reported it; true if it is held back from now on.
     pub(crate) fn hear(&self, state: SubscriptionState) -> bool {
         self.standing.heard();
         let (topic, group) = (&self.subscription.topic.name, &self.subscription.group);
@@ -311,12 +314,12 @@ impl Group {
             SubscriptionState::Active => {
                 self.standing.set_dead(false);
                 if self.standing.set_paused(false) {
-                    tracing::info!(%topic, %group, "the group goes on");
+                    tracing::info!(%topic, %group, "subscription resumed");
                 }
             }
             SubscriptionState::Paused => {
                 if self.standing.set_paused(true) {
-                    tracing::info!(%topic, %group, "the group is paused: what was not begun is given back");
+                    tracing::info!(%topic, %group, "subscription paused, unstarted messages released");
                     self.release(self.queue.take_stale(Duration::ZERO));
                     return true;
                 }
@@ -329,30 +332,32 @@ impl Group {
         false
     }
 
-    /// Out of touch with the database: hands out nothing, and gives back what was not begun. True if that is news.
+    /// Contact with the database is lost: hands out nothing, and releases messages that were not started. True if that
+    /// changed.
     pub(crate) fn suspend(&self) -> bool {
-        // Who pulls is in touch whenever it gets something.
-        let news = !self.settings.pulled && self.standing.set_suspended(true);
-        if news {
+        // A pulled group is in contact whenever it gets messages.
+        let changed = !self.settings.pulled && self.standing.set_suspended(true);
+        if changed {
             self.release(self.queue.take_stale(Duration::ZERO));
         }
-        news
+        changed
     }
 
-    /// In touch again.
+    /// Contact with the database is restored.
     pub(crate) fn unsuspend(&self) {
         if self.standing.set_suspended(false) {
             self.leases.wake();
         }
     }
 
-    /// Nothing more is handed to members. If the subscription is over, its leases are gone; else members finish what they have.
+    /// Nothing more is handed to members. If the subscription has ended, its leases are lost; otherwise members finish
+    /// what they have.
     pub(crate) fn end(&self, reason: EndReason) {
         if !self.standing.set_ended(reason) {
             return;
         }
         let (topic, group) = (&self.subscription.topic.name, &self.subscription.group);
-        tracing::warn!(%topic, %group, %reason, "the consumer ends");
+        tracing::warn!(%topic, %group, %reason, "consumer ended");
         if self.standing.is_over() {
             self.in_hand().iter().for_each(|work| work.lost.store(true, Ordering::Relaxed));
         }
@@ -360,14 +365,14 @@ impl Group {
         self.standing.ending.notify_waiters();
     }
 
-    /// Takes no more work, and gives back what is queued and not started. Handlers that run go on.
+    /// Accepts no more work, and releases what is queued and not started. Running handlers continue.
     pub(crate) fn stop(&self) {
         self.standing.set_stopping();
         self.release(self.queue.close());
         self.leases.changed.notify_one();
     }
 
-    /// Waits until every worker has ended, or gives up at the deadline and ends them. True if all ended by themselves.
+    /// Waits until every worker has ended, or stops them at the deadline. True if all ended by themselves.
     pub(crate) async fn workers_ended(&self, deadline: Instant) -> bool {
         let mut workers = std::mem::take(&mut *self.workers.lock().expect("no panic while held"));
         let all = async { while workers.join_next().await.is_some() {} };

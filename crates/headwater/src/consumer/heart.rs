@@ -1,8 +1,9 @@
-//! The heartbeat of a process: that it lives, so that its leases are its own, and which subscriptions it serves, so that they
-//! live. One call for everything in the process, and the answer says how each subscription is.
+//! The heartbeat of a process: it shows that the process lives, so that it keeps its leases, and which subscriptions it
+//! serves, so that they stay active. One call for everything in the process, and the answer has the state of each
+//! subscription.
 //!
-//! Ten failures in a row hold everything back until one succeeds: a process that is cut off from the database must not continue
-//! with messages that others have by then.
+//! Ten failures in a row hold everything back until one succeeds: a process that is disconnected from the database must
+//! not continue with messages that other processes hold by then.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,14 +24,14 @@ use crate::subscription::{SubscriptionId, SubscriptionState};
 
 /// How long a heartbeat may take.
 pub(crate) const HEARTBEAT_MAX: Duration = Duration::from_secs(5);
-/// How long a read that a heartbeat brings up may take.
+/// How long a read that follows a heartbeat may take.
 const READ_MAX: Duration = Duration::from_secs(2);
-/// How soon after one heartbeat another may be asked for out of turn.
+/// How soon after one heartbeat another may be requested out of turn.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// The longest interval: a process that serves nobody waits for somebody.
+/// The longest interval, for a process that serves no group.
 const INTERVAL_MAX: Duration = Duration::from_secs(300);
 
-/// How others ask for a heartbeat out of turn.
+/// Requests a heartbeat out of turn.
 #[derive(Debug, Default)]
 pub(crate) struct Look {
     asked: Notify,
@@ -38,25 +39,25 @@ pub(crate) struct Look {
 }
 
 impl Look {
-    /// Wants to know how subscriptions are, unless a claim says it before.
+    /// Requests the states of subscriptions, unless a claim returns them before.
     pub(crate) fn ask(&self) {
         self.asked.notify_one();
     }
 
-    /// Wants a heartbeat in any case.
+    /// Requests a heartbeat in any case.
     pub(crate) fn ask_urgently(&self) {
         self.urgent.store(true, Ordering::SeqCst);
         self.asked.notify_one();
     }
 }
 
-/// How often an owner that is judged by its silence sends a heartbeat. It is also how often others are examined, so that a dead
-/// one is noticed within `silent_for` and one heartbeat: four, because with two that were 22 s by default.
+/// How often an owner that is judged by its silence sends a heartbeat. It is also how often it checks others, so that a
+/// dead owner is detected within `silent_for` and one heartbeat. A quarter: with a half that would be 22 s by default.
 fn every(silent_for: Duration) -> Duration {
     silent_for / 4
 }
 
-/// Sends heartbeats and examines other processes until the runtime is gone or serves no group.
+/// Sends heartbeats and checks other processes until the runtime is dropped or serves no group.
 pub(crate) async fn run(runtime: Weak<Runtime>, silent_for: Option<Duration>) {
     let (watching, begun) = (Weak::clone(&runtime), Notify::new());
     tokio::select! {
@@ -65,26 +66,27 @@ pub(crate) async fn run(runtime: Weak<Runtime>, silent_for: Option<Duration>) {
     }
 }
 
-/// Takes over from processes that have ended, beside the heartbeats: neither waits for the other. It begins right after the first
-/// heartbeat, because only a known owner can prove that it lives.
+/// Takes over from processes that have ended, beside the heartbeats: neither waits for the other. It starts right after
+/// the first heartbeat, because only a known owner can prove that it lives.
 async fn watch(runtime: Weak<Runtime>, begun: &Notify) {
     begun.notified().await;
     loop {
         let Some(alive) = runtime.upgrade().filter(|runtime| !runtime.settler.is_gone()) else { return };
         match in_time(HEARTBEAT_MAX, alive.store.take_over(&alive.owner)).await {
-            // Whose leases ended by it, the store has said.
+            // The store logs whose leases ended by it.
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::Closed => return,
-            // Heartbeats meet what lasts, and tell it.
-            Err(error) => tracing::debug!(%error, "no proof of life given, trying again"),
+            // Heartbeats get a lasting error too, and report it.
+            Err(error) => tracing::debug!(%error, "proof of life not renewed, retrying"),
         }
         drop(alive);
         tokio::time::sleep(WATCH_EVERY).await;
     }
 }
 
-/// Sends heartbeats until the runtime is gone or serves no group, on the thread for leases: blocked handlers silence no process. Only
-/// its own calls are made here; what it wants to know besides is read on the program's runtime, and nothing waits for that.
+/// Sends heartbeats until the runtime is dropped or serves no group, on the thread for leases: blocked handlers silence
+/// no process. Only heartbeats are sent from here; reads that follow them run on the program's runtime, and nothing
+/// waits for those.
 async fn send(runtime: Weak<Runtime>, silent_for: Option<Duration>, begun: &Notify) {
     let mut heart = Heart::new(silent_for);
     loop {
@@ -96,7 +98,7 @@ async fn send(runtime: Weak<Runtime>, silent_for: Option<Duration>, begun: &Noti
                 begun.notify_one();
             }
         }
-        // Handlers of a dropped consumer go on, and so does this.
+        // Handlers of a dropped consumer continue, and so do heartbeats.
         let (ends, look) = (alive.heart_may_end(), Arc::clone(&alive.look));
         drop(alive);
         if ends || sent == Err(Closed) {
@@ -113,20 +115,21 @@ async fn send(runtime: Weak<Runtime>, silent_for: Option<Duration>, begun: &Noti
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Closed;
 
-/// When the next heartbeat is due, and how the last ones went.
+/// When the next heartbeat is due, and the results of the last ones.
 ///
-/// Only an owner that was itself in touch with the database all the time judges others: after an outage all of them
-/// seem silent, and get as long to speak up as they may be silent before any is taken for dead.
+/// Only an owner that was itself in contact with the database all the time judges others: after an outage all of them
+/// appear silent. They get as long to send a heartbeat as they may be silent before any is declared dead.
 struct Heart {
-    /// How long the owner may be silent before its leases end; without, they last until their deadlines.
+    /// How long the owner may be silent before its leases end; with `None` they last until their deadlines.
     silent_for: Option<Duration>,
     due_at: Instant,
     sent_at: Option<Instant>,
-    /// A heartbeat was asked for out of turn: since when, and whether in any case.
+    /// A heartbeat was requested out of turn: since when, and whether in any case.
     asked: Option<(Instant, bool)>,
-    /// Since when every heartbeat came in time.
+    /// Since when every heartbeat succeeded in time.
     in_touch_since: Option<Instant>,
-    /// By a clock that no step moves, and by one that also counts while the machine sleeps.
+    /// The time of the last answer, by a clock without steps, and by one that also counts while the machine is
+    /// suspended.
     answered_at: (Instant, SystemTime),
     failures: u32,
     lag: Reading,
@@ -150,33 +153,33 @@ impl Heart {
         }
     }
 
-    /// The state of a subscription is wanted, or a new one is served.
+    /// A heartbeat is requested: for the state of a subscription, or for a new group.
     fn asked(&mut self, urgent: bool) {
         let urgent_before = self.asked.is_some_and(|(_, urgent)| urgent);
         self.asked = Some((Instant::now(), urgent || urgent_before));
     }
 
-    /// When it may be due.
+    /// The earliest time it may be due.
     fn next_at(&self) -> Instant {
         let soonest = self.sent_at.map_or_else(Instant::now, |at| at + LOOK_AGAIN);
         self.asked.map_or(self.due_at, |_| self.due_at.min(soonest))
     }
 
-    /// Whether it is time. What was asked may be known by now: claims say how subscriptions are, too.
+    /// Whether it is due. A request may be answered by now: claims return the states of subscriptions too.
     fn is_due(&mut self, groups: &[Arc<Group>]) -> bool {
         let now = Instant::now();
         if now < self.next_at() {
             return false;
         }
         let Some((since, urgent)) = self.asked.take() else { return true };
-        let in_the_dark =
+        let uninformed =
             |group: &Arc<Group>| group.leases.held() > 0 && !group.standing.has_heard_since(since);
-        urgent || now >= self.due_at || groups.iter().any(in_the_dark)
+        urgent || now >= self.due_at || groups.iter().any(uninformed)
     }
 
     async fn send(&mut self, runtime: &Runtime) -> Result<(), Closed> {
         let groups = runtime.groups();
-        // What is asked from here on is asked again.
+        // Requests from here on need another heartbeat.
         (self.sent_at, self.asked) = (Some(Instant::now()), None);
         let judging = self.judging();
         if judging.is_some() || !runtime.served(&groups).is_empty() {
@@ -191,15 +194,15 @@ impl Heart {
         let interval = interval_of(&groups);
         let pause = self.silent_for.map_or(interval, |silent_for| interval.min(every(silent_for)));
         let pause = if self.failures == 0 { pause } else { retry_after(pause * 3) };
-        // Never later than said: a third of the interval leaves room for two that fail.
+        // Never later than promised: a third of the interval allows for two failures.
         self.due_at = Instant::now() + pause.mul_f64(0.8 + 0.2 * rand::random::<f64>());
         Ok(())
     }
 
-    /// By which silence others are judged, if the owner is.
+    /// The silence after which other owners are declared dead; `None` if this owner is not judged by silence.
     fn judging(&mut self) -> Option<Duration> {
         let silent_for = self.silent_for?;
-        // The longer of both: a clock that steps back hides no gap, and a sleep is one.
+        // The longer of both: a clock that steps back hides no gap, and suspended time counts as one.
         let (at, shown) = self.answered_at;
         if at.elapsed().max(shown.elapsed().unwrap_or_default()) > silent_for / 2 {
             self.in_touch_since = None;
@@ -208,21 +211,18 @@ impl Heart {
         Some(if in_touch { silent_for } else { DELAY_MAX })
     }
 
-    /// Acts on the answer: each group hears how its subscription is; failures in a row hold all of them back. False if it was
-    /// one.
+    /// Acts on the answer: each group gets the state of its subscription; failures in a row hold all groups back. False
+    /// if it was a failure.
     fn hear(&mut self, answer: Result<Vec<(SubscriptionId, Signal)>>, groups: &[Arc<Group>]) -> bool {
         let signals: HashMap<SubscriptionId, Signal> = match answer {
             Ok(signals) => signals.into_iter().collect(),
             Err(error) => {
                 self.failures = self.failures.saturating_add(1);
-                tracing::warn!(%error, failures = self.failures, "the heartbeat failed, trying again");
+                tracing::warn!(%error, failures = self.failures, "heartbeat failed, retrying");
                 if self.failures >= HEARTBEAT_FAILURES_MAX {
-                    let news = groups.iter().filter(|group| group.suspend()).count();
-                    if news > 0 {
-                        tracing::warn!(
-                            groups = news,
-                            "out of touch with the database: handing out nothing until a heartbeat succeeds"
-                        );
+                    let suspended = groups.iter().filter(|group| group.suspend()).count();
+                    if suspended > 0 {
+                        tracing::warn!(groups = suspended, "delivery suspended until a heartbeat succeeds");
                     }
                 }
                 return false;
@@ -240,7 +240,7 @@ impl Heart {
         true
     }
 
-    /// Starts reading what may have changed since: how far behind groups are, and, less often, what operators have altered.
+    /// Starts reads of what may have changed: the lag of groups, and, less often, settings that operators altered.
     fn read(&mut self, runtime: &Runtime, groups: &[Arc<Group>]) {
         if self.silent_for.is_some() {
             self.lag.start(runtime, |runtime| async move { runtime.measure_lag().await });
@@ -259,13 +259,13 @@ fn both_clocks() -> (Instant, SystemTime) {
     (Instant::now(), SystemTime::now())
 }
 
-/// What takes too long or panics has failed: the next heartbeat must not wait for it, or be the last.
+/// A call that takes too long or panics has failed: the next heartbeat must not wait for it or be prevented by it.
 pub(crate) async fn in_time<T>(limit: Duration, asked: impl Future<Output = Result<T>>) -> Result<T> {
-    let late = |_| Err(Error::new(ErrorKind::Unavailable, format!("no answer in {limit:?}")));
+    let late = |_| Err(Error::new(ErrorKind::Unavailable, format!("no answer within {limit:?}")));
     tokio::time::timeout(limit, no_panic("keeping leases", asked)).await.unwrap_or_else(late)
 }
 
-/// A read that a heartbeat brings up, one at a time, on the program's runtime: its connections live there.
+/// A read that follows a heartbeat, one at a time, on the program's runtime: its connections belong to that runtime.
 #[derive(Debug, Default)]
 struct Reading(Option<JoinHandle<()>>);
 
@@ -282,24 +282,24 @@ impl Reading {
         self.0 = Some(runtime.home.spawn(async move {
             let Some(runtime) = this.upgrade() else { return };
             if let Err(error) = in_time(READ_MAX, read(runtime)).await {
-                tracing::debug!(%error, "reading what heartbeats bring up failed");
+                tracing::debug!(%error, "read after heartbeat failed");
             }
         }));
     }
 }
 
-/// How soon a heartbeat that failed is tried again.
+/// How soon a failed heartbeat is retried.
 fn retry_after(interval: Duration) -> Duration {
     (interval / 10).min(Duration::from_secs(1))
 }
 
-/// What operators have altered of a topic or a group holds from here on: how often heartbeats are sent, how long leases last, how
-/// messages are tried again. One read for all.
+/// Applies settings of topics and groups that operators altered: heartbeat interval, lease time, retry policy. One read
+/// for all.
 async fn learn_settings(runtime: &Runtime, groups: &[Arc<Group>]) -> Result<()> {
     let served: Vec<SubscriptionId> = groups.iter().map(|group| group.subscription.subscription_id).collect();
     let settings: HashMap<_, _> = runtime.store.settings_of(&served).await?.into_iter().collect();
     for group in groups {
-        // One that is not among them is gone: that is for a heartbeat to hear.
+        // A subscription that is missing was removed: a heartbeat reports that.
         if let Some(settings) = settings.get(&group.subscription.subscription_id) {
             group.learn(settings);
         }
@@ -311,7 +311,7 @@ fn hear_signal(group: &Group, signal: &Signal) {
     match signal {
         Signal::Active => {
             if group.standing.set_dead(false) | group.standing.is_paused() {
-                // A claim says whether that is still so: this answer may be older than a pause.
+                // A claim returns whether it is still paused: this answer may be older than a pause.
                 group.leases.wake();
             }
             group.standing.heard();
@@ -321,7 +321,7 @@ fn hear_signal(group: &Group, signal: &Signal) {
             let range = missed.range.map(|(first, last)| format!("{first}..={last}"));
             tracing::warn!(
                 %topic, group = %name, missed = missed.count, offsets = range,
-                "the group was dead and lives again; retention took what it missed"
+                "dead subscription resurrected"
             );
             group.standing.set_dead(false);
             group.standing.heard();
@@ -337,7 +337,7 @@ fn hear_signal(group: &Group, signal: &Signal) {
     }
 }
 
-/// A third of the shortest interval its topics ask for.
+/// A third of the shortest heartbeat interval of its topics.
 fn interval_of(groups: &[Arc<Group>]) -> Duration {
     let intervals = groups.iter().map(|group| group.standing.heartbeat_interval());
     intervals.min().unwrap_or(INTERVAL_MAX).min(INTERVAL_MAX) / 3

@@ -1,7 +1,8 @@
 //! One query for everything in the process that waits: whether a claim for an idle subscription may find something.
 //!
-//! Each feed asks now and then although nothing woke it. A hundred idle topics that claimed each would keep the database busy; so the
-//! first that asks does it for all subscriptions of the process, and the others take its answer.
+//! Each feed checks now and then without a wake-up. If each of a hundred idle topics claimed, they would keep the
+//! database busy; so the first feed that checks does it for all subscriptions of the process, and the others use its
+//! result.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Weak};
@@ -13,18 +14,18 @@ use crate::error::Result;
 use crate::store::Store;
 use crate::subscription::SubscriptionId;
 
-/// The latest answer, shared by the feeds of a process.
+/// The latest result, shared by the feeds of a process.
 #[derive(Debug)]
 pub(crate) struct Idle {
     store: Arc<dyn Store>,
     runtime: Weak<Runtime>,
-    /// Locked while one asks: those that come meanwhile wait for its answer.
+    /// Locked during a query: feeds that check meanwhile wait for its result.
     latest: tokio::sync::Mutex<Option<Answer>>,
 }
 
 #[derive(Debug)]
 struct Answer {
-    /// When it was asked, and so what it covers: whatever came before.
+    /// When the query started, and so what it covers: everything before.
     at: Instant,
     asked: HashSet<SubscriptionId>,
     claimable: HashSet<SubscriptionId>,
@@ -35,8 +36,8 @@ impl Idle {
         Idle { store, runtime, latest: tokio::sync::Mutex::default() }
     }
 
-    /// Which of these subscriptions a claim may find something for, and as of when. An answer that is younger than `since` serves:
-    /// the caller has been armed all the time, so it hears of what came after it.
+    /// For which of these subscriptions a claim may find something, and as of when. A result that is younger than
+    /// `since` is valid: the caller has been armed all the time, so it is woken by what came after it.
     pub(super) async fn claimable(
         &self,
         subscriptions: &[SubscriptionId],
@@ -54,7 +55,7 @@ impl Idle {
             let claimable = self.store.claimable(&asked.iter().copied().collect::<Vec<_>>()).await?;
             *latest = Some(Answer { at, asked, claimable: claimable.into_iter().collect() });
         }
-        let answer = latest.as_ref().expect("asked just now, or before");
+        let answer = latest.as_ref().expect("queried just now, or before");
         let found = subscriptions.iter().copied().filter(|id| answer.claimable.contains(id));
         Ok((answer.at, found.collect()))
     }

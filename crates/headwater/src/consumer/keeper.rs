@@ -1,5 +1,5 @@
-//! What a process does for the leases it holds: extends them, acks early what is done of slow ones, gives back what
-//! nobody starts. It runs on the thread for leases, so that a program that blocks its own threads loses none.
+//! Maintains the leases that a process holds: extends them, acks early what is done of slow ones, releases what no
+//! worker starts. It runs on the thread for leases, so that a program that blocks its own threads loses none.
 
 use std::collections::HashMap;
 use std::sync::Weak;
@@ -12,22 +12,22 @@ use super::heart::{HEARTBEAT_MAX, in_time};
 use super::runtime::Runtime;
 use crate::lease::LeaseId;
 
-/// How often leases are looked at.
-const BEAT: Duration = Duration::from_millis(200);
-/// For how long a lease must have been held before what is done of it is acked apart.
+/// How often leases are checked.
+const CHECK_EVERY: Duration = Duration::from_millis(200);
+/// How long a lease must have been held before what is done of it is acked separately.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// Looks after the leases of a runtime until it is gone.
+/// Maintains the leases of a runtime until it is dropped.
 pub(crate) async fn keep(runtime: Weak<Runtime>) {
-    let mut beat = BEAT;
+    let mut pause = CHECK_EVERY;
     loop {
-        tokio::time::sleep(beat).await;
+        tokio::time::sleep(pause).await;
         let Some(runtime) = runtime.upgrade().filter(|runtime| !runtime.settler.is_gone()) else { return };
-        look_after(&runtime).await;
-        // A short lease is looked at more often: twice before a third of it has passed.
+        check(&runtime).await;
+        // A short lease is checked more often: twice before a third of it has passed.
         let leases = runtime.groups().into_iter().map(|group| group.lease_for());
-        let shortest = leases.filter(|lease| !lease.is_zero()).min().unwrap_or(BEAT * 6);
-        beat = BEAT.min(shortest / 6).max(Duration::from_millis(5));
+        let shortest = leases.filter(|lease| !lease.is_zero()).min().unwrap_or(CHECK_EVERY * 6);
+        pause = CHECK_EVERY.min(shortest / 6).max(Duration::from_millis(5));
         if runtime.settler.is_idle() {
             let settler = runtime.settler.clone();
             drop(runtime);
@@ -36,7 +36,7 @@ pub(crate) async fn keep(runtime: Weak<Runtime>) {
     }
 }
 
-async fn look_after(runtime: &Runtime) {
+async fn check(runtime: &Runtime) {
     let works = runtime.settler.in_hand();
     let mut due: HashMap<Duration, Vec<LeaseId>> = HashMap::new();
     for work in &works {
@@ -51,13 +51,13 @@ async fn look_after(runtime: &Runtime) {
         group.give_back_stale(SLOW);
     }
     for (lease_for, leases) in due {
-        // Its time counts from before the call, so never longer than in the store.
+        // Its time counts from before the call, so that it never lasts longer here than in the store.
         let asked_at = Instant::now();
         let answers = match in_time(HEARTBEAT_MAX, runtime.store.extend(&leases, lease_for)).await {
             Ok(answers) => answers,
             Err(error) => {
-                // Still due: the next rounds try again while the lease lasts.
-                tracing::warn!(%error, leases = leases.len(), "extending leases failed");
+                // Still due: the next rounds retry while the lease lasts.
+                tracing::warn!(%error, leases = leases.len(), "lease extension failed");
                 continue;
             }
         };

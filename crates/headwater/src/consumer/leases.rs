@@ -1,7 +1,7 @@
-//! What the leases of one group in this process share, and what the end of one sets in motion.
+//! What the leases of one group in this process share, and what happens when one ends.
 //!
-//! Settling goes one way: a worker has the settler settle the lease in hand, and the settler's task reports the end here.
-//! Nothing here knows the worker or the settler.
+//! Settling goes one way: a worker passes the held lease to the settler, and the settler's task reports the end here.
+//! Nothing here refers to the worker or the settler.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,7 +13,8 @@ use crate::lease::Lease;
 use crate::observe::metrics::GroupMetrics;
 use crate::subscription::Subscription;
 
-/// With so many leases not settled yet, a group claims nothing more: the database hands out, and does not take back.
+/// With this many unsettled leases a group claims nothing more: the database hands out leases, but accepts no
+/// settlements.
 pub(super) const HELD_MAX: usize = 4_000;
 
 /// The leases of one group in this process.
@@ -24,12 +25,12 @@ pub(crate) struct GroupLeases {
     pub(super) standing: Arc<Standing>,
     /// Whether the group has limits: then each lease that ends makes room.
     is_limited: bool,
-    /// Leases handed to the group and not settled yet, and who waits for them to be.
+    /// Leases handed to the group and not settled yet, and a notification when one is settled.
     held: AtomicUsize,
     pub(super) settled: Notify,
-    /// Something was settled that may let the store hand out more, though nothing is published.
+    /// Something was settled that may let the store hand out more, although nothing is published.
     wake_pending: AtomicBool,
-    /// Notified when the group wants more, or nothing any more.
+    /// Notified when the group wants more messages, or none any more.
     pub(super) changed: Arc<Notify>,
 }
 
@@ -53,16 +54,16 @@ impl GroupLeases {
         }
     }
 
-    /// One more is in hand.
+    /// One more lease is held.
     pub(super) fn take(&self) {
         self.held.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// One is settled or lost for good.
+    /// A lease is settled or lost permanently.
     pub(super) fn let_go(&self, lease: &Lease) {
         let held = self.held.fetch_sub(1, Ordering::AcqRel);
         self.settled.notify_waiters();
-        // A lane is free again, a suspect no longer keeps us from the rest, a limit has room.
+        // A lane is free again, a suspect no longer blocks the rest, or a limit has room.
         if lease.lane.is_some() || lease.suspect || self.is_limited || held >= HELD_MAX {
             self.wake();
         }
@@ -73,13 +74,13 @@ impl GroupLeases {
         self.held.load(Ordering::Acquire)
     }
 
-    /// Lets the feed claim for the group again although nothing was published.
+    /// Makes the feed claim for the group again although nothing was published.
     pub(super) fn wake(&self) {
         self.wake_pending.store(true, Ordering::Release);
         self.changed.notify_one();
     }
 
-    /// Whether the store may have more for the group though it found nothing lately.
+    /// Whether the store may have more for the group although the last claim found nothing.
     pub(super) fn take_wake(&self) -> bool {
         self.wake_pending.swap(false, Ordering::AcqRel)
     }

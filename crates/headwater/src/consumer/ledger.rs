@@ -1,7 +1,8 @@
-//! What an owner has told of the groups it serves, so that each message counts once.
+//! What an owner has reported of the groups it serves, so that each message counts once.
 //!
-//! A group's counts go on for as long as the process lives. What an owner tells is kept beside what others told, and added to
-//! what is known of those that left when it takes its leave: from there on it begins anew.
+//! A group's counts grow for as long as the process lives. The store keeps what an owner reported beside what others
+//! reported, and adds it to the sum of departed owners when the owner departs: from then on the owner reports from zero
+//! again.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -11,34 +12,34 @@ use crate::observe::metrics::Counted;
 use crate::store::Served;
 use crate::subscription::{Activity, SubscriptionId};
 
-/// One owner's.
+/// The reports of one owner.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger(Mutex<HashMap<SubscriptionId, Entry>>);
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// What was counted before: told by another, or before this owner last took its leave.
+    /// Counts not to be reported: those from before this owner served the group, or before it last departed.
     since: Counted,
-    /// What the store knows of since then.
+    /// What the store has of the counts since then.
     told: Activity,
 }
 
 impl Ledger {
-    /// The owner begins to serve a group, if it does not already: what was done before is not its.
+    /// The owner starts to serve a group, if it does not already: earlier counts are not its own.
     pub(crate) fn begin(&self, group: &Group) {
         let mut entries = self.0.lock().expect("no panic while held");
         let anew = || Entry { since: group.metrics.counted(), told: Activity::default() };
         entries.entry(group.subscription.subscription_id).or_insert_with(anew);
     }
 
-    /// What there is to tell of a group.
+    /// What is to be reported of a group.
     pub(crate) fn activity(&self, group: &Group) -> Activity {
         self.begin(group);
         let entries = self.0.lock().expect("no panic while held");
         group.metrics.activity(entries[&group.subscription.subscription_id].since)
     }
 
-    /// The store knows it.
+    /// The store has these reports.
     pub(crate) fn told(&self, served: &[Served]) {
         let mut entries = self.0.lock().expect("no panic while held");
         for one in served {
@@ -48,7 +49,7 @@ impl Ledger {
         }
     }
 
-    /// The owner has taken its leave: what it told is kept without it.
+    /// The owner has departed: the store keeps the sum of its reports.
     pub(crate) fn departed(&self) {
         for entry in self.0.lock().expect("no panic while held").values_mut() {
             let Activity { processed, failed, filtered, .. } = std::mem::take(&mut entry.told);

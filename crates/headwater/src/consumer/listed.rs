@@ -1,13 +1,14 @@
-//! What a consumer that is driven by hand has claimed and not handed out yet.
+//! Leases that an opened consumer has claimed and not handed out yet.
 //!
-//! One claim may bring many leases: each retry that is due and each lane has one of its own. They are handed out one after
-//! the other, and the program may take its time with each. Two rules keep them honest:
+//! One claim may bring many leases: each retry that is due and each lane has its own. They are handed out one after the
+//! other, and the program may take long with each. Two rules keep them valid:
 //!
-//! - A lease is handed out with nine tenths of its time at least: what has waited longer is extended first, all of the list
-//!   in one call, and what turns out to be lost is dropped unseen.
-//! - What has waited for a third of its time is given back, which counts as no attempt: others may be free. That is done on
-//!   the thread for leases as soon as it is so, and looked at again right before a lease is handed out, because the process
-//!   may have been stopped in between. So no lease of the list ever ends by its deadline, and none is handed out past it.
+//! - A lease is handed out with at least nine tenths of its time left: after a longer wait all leases of the list are
+//!   extended first, in one call, and those that were lost are dropped.
+//! - Leases that have waited for a third of their time are released, which counts as no attempt: other processes may be
+//!   free. The thread for leases does that as soon as it is due, and it is checked again right before a lease is handed
+//!   out, because the process may have been stopped in between. So no lease of the list ever reaches its deadline, and
+//!   none is handed out past it.
 
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
@@ -26,12 +27,12 @@ use crate::message::Offset;
 use crate::settle::{Outcome, Settlement};
 use crate::store::Store;
 
-/// How long leases that never end by themselves may wait.
+/// How long leases that never expire may wait.
 const UNENDING: Duration = Duration::from_secs(100);
-/// How soon giving back is tried again.
+/// How soon a failed release is retried.
 const RETRY_AFTER: Duration = Duration::from_millis(200);
 
-/// The leases of one claim that wait.
+/// The waiting leases of one claim.
 #[derive(Debug)]
 pub(super) struct Listed {
     store: Arc<dyn Store>,
@@ -39,12 +40,12 @@ pub(super) struct Listed {
     lease_for: Duration,
     /// From when their time counts: before the call, so never later than in the store.
     since: Instant,
-    /// Notified when leases are left waiting.
+    /// Notified when leases are left in the list.
     left: Arc<Notify>,
 }
 
 impl Listed {
-    /// The leases of a claim that was asked at that time. The list is empty before.
+    /// Fills the empty list with the leases of a claim; the call started at `asked_at`.
     pub(super) fn fill(&mut self, leases: Vec<Lease>, lease_for: Duration, asked_at: Instant) {
         debug_assert!(self.leases.is_empty(), "one claim at a time");
         (self.leases, self.lease_for, self.since) = (leases.into(), lease_for, asked_at);
@@ -54,7 +55,7 @@ impl Listed {
         self.leases.is_empty()
     }
 
-    /// The next one, and how long it lasts when extended. It may be handed out while [`Listed::is_old`] is false.
+    /// The next lease, and how long an extension lasts. It may be handed out while [`Listed::is_old`] is false.
     pub(super) async fn front(&mut self) -> Result<Option<(Lease, Duration)>> {
         if self.is_old() {
             self.give_back().await?;
@@ -64,7 +65,7 @@ impl Listed {
         Ok(self.leases.front().map(|lease| (lease.clone(), self.lease_for)))
     }
 
-    /// From when the time of the next one counts.
+    /// From when the time of the next lease counts.
     pub(super) fn since(&self) -> Instant {
         self.since
     }
@@ -73,12 +74,12 @@ impl Listed {
         self.leases.pop_front();
     }
 
-    /// Gives back the end of the next one, which there was no room to read. What is left of the lease is handed out; false if
-    /// it was lost meanwhile.
+    /// Releases the end of the next lease, which there was no room to read. The rest of the lease is handed out; false
+    /// if it was lost meanwhile.
     pub(super) async fn cut(&mut self, unread: OffsetRange) -> Result<bool> {
         let Some(lease) = self.leases.front_mut() else { return Ok(false) };
         let back = Settlement::each(&*lease, vec![(unread, Outcome::Release)]);
-        match no_panic("giving back what was not read", self.store.settle(&[back])).await?.remove(0) {
+        match no_panic("releasing unread messages", self.store.settle(&[back])).await?.remove(0) {
             Ok(()) => {
                 lease.range.last = Offset(unread.first.0 - 1);
                 Ok(true)
@@ -108,19 +109,19 @@ impl Listed {
         Ok(())
     }
 
-    /// Gives all of it back: due at once, not counted as an attempt. One that was lost meanwhile is not ours to give back.
+    /// Releases all leases: due at once, not counted as an attempt. A lease that was lost meanwhile is not affected.
     pub(super) async fn give_back(&mut self) -> Result<()> {
         let back = |lease: &Lease| Settlement::each(lease, vec![(lease.range, Outcome::Release)]);
         let back: Vec<Settlement> = self.leases.iter().map(back).collect();
         if !back.is_empty() {
-            no_panic("giving back leases", self.store.settle(&back)).await?;
-            tracing::debug!(leases = back.len(), "leases given back that were not handed out");
+            no_panic("releasing leases", self.store.settle(&back)).await?;
+            tracing::debug!(leases = back.len(), "unused leases released");
             self.leases.clear();
         }
         Ok(())
     }
 
-    /// Whether it has waited for too long.
+    /// Whether the leases have waited for too long.
     pub(super) fn is_old(&self) -> bool {
         self.old_at().is_some_and(|at| Instant::now() >= at)
     }
@@ -131,9 +132,9 @@ impl Listed {
     }
 }
 
-/// The list while one hands out of it. The watching task does nothing meanwhile, so it is notified at the end, and only of
-/// leases that are left: waking its thread for each claim delays the hand-out where cores are few. A call that is
-/// dropped or panics between the claim and the hand-out ends here too, so no lease waits unwatched.
+/// The list while a call hands out leases from it. The watching task does nothing meanwhile, so it is notified at the
+/// end, and only if leases are left: waking its thread for each claim delays the hand-out where cores are few. A call
+/// that is dropped or panics between the claim and the hand-out ends here too, so no lease waits unwatched.
 #[derive(Debug)]
 pub(super) struct Held<'a>(MutexGuard<'a, Listed>);
 
@@ -159,7 +160,7 @@ impl Drop for Held<'_> {
     }
 }
 
-/// The list, and the task that looks after it. Dropped, it is given back.
+/// The list, and the task that watches it. Dropping it releases the leases.
 #[derive(Debug)]
 pub(super) struct List {
     listed: Arc<Mutex<Listed>>,
@@ -178,7 +179,7 @@ impl List {
         List { listed, watch: thread.spawn_watched("claimed leases", watch), thread }
     }
 
-    /// The list, for one that hands out of it: what waits is left alone meanwhile.
+    /// The list, for a call that hands out leases: the watching task waits meanwhile.
     pub(super) async fn hold(&self) -> Held<'_> {
         Held(self.listed.lock().await)
     }
@@ -191,7 +192,7 @@ impl Drop for List {
         if listed.try_lock().is_ok_and(|listed| listed.is_empty()) {
             return;
         }
-        // The task holds the thread, which would end under it with its last holder.
+        // The task keeps a reference to the thread, which would otherwise end with its last user.
         let thread = Arc::clone(&self.thread);
         self.thread.spawn(async move {
             if let Err(error) = in_time(HEARTBEAT_MAX, listed.lock().await.give_back()).await {
@@ -202,13 +203,14 @@ impl Drop for List {
     }
 }
 
-/// Gives back what has waited for too long, until the list is gone.
+/// Releases leases that have waited for too long, until the list is dropped.
 async fn watch(list: Weak<Mutex<Listed>>, left: Arc<Notify>) {
     loop {
         let Some(listed) = list.upgrade() else { return };
         let again_at = {
             let mut listed = listed.lock().await;
-            // Bounded, because it holds the list. What was given back of it by then stays so, and the next try does the rest.
+            // Bounded, because it holds the list. Leases released by then stay released, and the next try does the
+            // rest.
             let result =
                 if listed.is_old() { in_time(HEARTBEAT_MAX, listed.give_back()).await } else { Ok(()) };
             match result {
@@ -228,7 +230,7 @@ async fn watch(list: Weak<Mutex<Listed>>, left: Arc<Notify>) {
 }
 
 fn not_given_back(error: &Error) {
-    tracing::debug!(%error, "leases were not given back, they come back when they end");
+    tracing::debug!(%error, "leases not released, they expire at their deadline");
 }
 
 #[cfg(all(test, feature = "sqlite"))]
@@ -238,7 +240,7 @@ mod tests {
 
     const MINUTE: Duration = Duration::from_secs(60);
 
-    /// A list without a watching task, so that what it is notified of stays to be seen.
+    /// A list without a watching task, so that its notifications can be observed.
     fn unwatched() -> (Mutex<Listed>, Arc<Notify>, Vec<Lease>) {
         let (store, left) = (Arc::new(Still::default()), Arc::new(Notify::new()));
         store.hand_out(1);

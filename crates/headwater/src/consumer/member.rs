@@ -21,17 +21,17 @@ impl fmt::Debug for Member {
     }
 }
 
-/// The members of a group as they are now. Replaced as a whole when one joins or leaves, so that a page of messages is
-/// routed by one state of affairs.
+/// The present members of a group. Replaced as a whole when one joins or leaves, so that a page of messages is routed
+/// by one set of members.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Members(pub(crate) Vec<Arc<Member>>);
 
-/// Where a message goes.
+/// The destination of a message.
 #[derive(Debug)]
 pub(crate) enum Route {
-    /// To this member, by position.
+    /// This member, by index.
     To(usize),
-    /// Nobody here wants it: done without handling.
+    /// No member accepts it: done without being handled.
     Filtered,
     /// A filter panicked.
     Broken(String),
@@ -46,8 +46,8 @@ impl Members {
         }
     }
 
-    /// Chooses by the stable hash of the key (else of the id) over the members that want the message: the same
-    /// message goes to the same member as long as the members are the same.
+    /// Selects by the stable hash of the key (or of the id, without a key) among the members that accept the message:
+    /// the same message goes to the same member as long as the members are the same.
     pub(crate) fn route(&self, message: &Message) -> Route {
         let eligible = catch_unwind(AssertUnwindSafe(|| {
             let wanted = |member: &Member| member.filter.as_ref().is_none_or(|filter| filter(message));
@@ -68,7 +68,7 @@ impl Members {
     }
 }
 
-/// A position below `count`; unsigned throughout, so it cannot be negative.
+/// An index below `count`; unsigned throughout, so it cannot be negative.
 fn choose(hash: u64, count: usize) -> usize {
     let count = u64::try_from(count).expect("a count fits 64 bits");
     usize::try_from(hash % count).expect("a remainder is below its divisor")

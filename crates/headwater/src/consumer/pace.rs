@@ -1,19 +1,20 @@
-//! How much to claim: enough that handlers never wait, and no more than they get done soon.
+//! How much to claim: enough that handlers never wait, and no more than they handle soon.
 //!
-//! Whatever is claimed and not started is kept from others, so the buffer holds what was handled in a quarter of a second
-//! lately. With slow handlers that is next to nothing; with fast ones it grows until claims cost nothing beside the work.
+//! Messages that are claimed and not started are withheld from other processes, so the buffer holds what was handled in
+//! a quarter of a second recently. With slow handlers that is almost nothing; with fast ones it grows until the cost of
+//! claims is negligible.
 
 use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How much work to hold ready.
+/// How much work to keep ready.
 const AHEAD: Duration = Duration::from_millis(250);
 /// Most messages of one claim.
 const CLAIM_MAX: usize = 5_000;
-/// How often the rate is looked at.
-const LOOK: Duration = Duration::from_millis(50);
+/// How often the rate is measured.
+const MEASURE_EVERY: Duration = Duration::from_millis(50);
 
 /// The pace of one group.
 #[derive(Debug)]
@@ -33,7 +34,7 @@ struct Inner {
     rate: Option<f64>,
     bytes_each: f64,
     done_at: Instant,
-    /// What was done when `done_at` was last set.
+    /// The count of handled messages when `done_at` was last set.
     done_seen: u64,
 }
 
@@ -55,44 +56,44 @@ impl Pace {
         }
     }
 
-    /// Notes that messages were handled.
+    /// Records that messages were handled.
     pub(crate) fn done(&self, messages: usize) {
         self.done.fetch_add(messages as u64, std::sync::atomic::Ordering::Relaxed);
     }
 
-    /// Notes how large messages are.
+    /// Records the size of messages.
     pub(crate) fn saw(&self, messages: usize, bytes: usize) {
         if messages > 0 {
             let mut inner = self.inner.lock().expect("no panic while held");
             let each = bytes as f64 / messages as f64;
-            // Quick to rise, slow to fall: memory is what is protected.
+            // Rises fast and falls slowly, to protect memory.
             inner.bytes_each =
                 if each > inner.bytes_each { each } else { 0.9 * inner.bytes_each + 0.1 * each };
         }
     }
 
-    /// Whether so little is buffered that it is time to claim.
+    /// Whether the buffer is low enough to claim.
     pub(crate) fn is_low(&self, buffered: usize) -> bool {
         buffered * 2 <= self.goal.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    /// How much to claim, given what is buffered and how many workers have nothing to do, each taking `unit` at a time.
+    /// How much to claim, given what is buffered and how many workers are free, each taking `unit` messages at a time.
     pub(crate) fn want(&self, buffered: usize, free: usize, unit: usize) -> Option<usize> {
-        let goal = self.look(buffered, free, unit);
+        let goal = self.update_goal(buffered, free, unit);
         (buffered * 2 <= goal).then(|| (goal - buffered).clamp(1, CLAIM_MAX))
     }
 
-    fn look(&self, buffered: usize, free: usize, unit: usize) -> usize {
+    fn update_goal(&self, buffered: usize, free: usize, unit: usize) -> usize {
         use std::sync::atomic::Ordering::Relaxed;
         let mut inner = self.inner.lock().expect("no panic while held");
         let (now, done) = (Instant::now(), self.done.load(Relaxed));
         inner.note(done);
         let elapsed = now - inner.looked_at;
         let mut goal = self.goal.load(Relaxed);
-        if elapsed >= LOOK {
+        if elapsed >= MEASURE_EVERY {
             let handled = (done - inner.done_then) as f64;
             let lately = handled / elapsed.as_secs_f64();
-            // Idle time says nothing about the handlers' speed.
+            // Idle time does not show the handlers' speed.
             if handled > 0.0 || free == 0 {
                 inner.rate = Some(inner.rate.map_or(lately, |rate| 0.5 * rate + 0.5 * lately));
             }
@@ -100,24 +101,24 @@ impl Pace {
             inner.done_then = done;
             if let Some(rate) = inner.rate {
                 let steady = (rate * AHEAD.as_secs_f64()) as usize;
-                // An empty buffer means that the handlers could do more than the rate shows.
+                // An empty buffer means that the handlers could do more than the measured rate.
                 goal =
                     if buffered == 0 && handled > 0.0 { steady.max(goal.saturating_mul(2)) } else { steady };
             }
         }
         let by_bytes = if inner.bytes_each > 0.0 {
-            // Half of it: estimates err, and what does not fit has to be given back.
+            // Half of it: estimates are inexact, and what does not fit has to be released.
             (self.bytes_max as f64 / 2.0 / inner.bytes_each) as usize
         } else {
             CLAIM_MAX
         };
-        // Whoever has nothing to do gets something, however slow the others are.
+        // A free worker gets something, however slow the others are.
         let goal = goal.max(free.saturating_mul(unit)).min(by_bytes).clamp(1, CLAIM_MAX * 2);
         self.goal.store(goal, Relaxed);
         goal
     }
 
-    /// For how long nothing has been finished.
+    /// How long no message has been finished.
     pub(crate) fn idle_for(&self) -> Duration {
         let mut inner = self.inner.lock().expect("no panic while held");
         let done = self.done.load(std::sync::atomic::Ordering::Relaxed);
@@ -142,14 +143,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn slow_handlers_hold_next_to_nothing_back() {
         let pace = Pace::new(500, usize::MAX);
-        assert_eq!(pace.want(0, 8, 1), Some(500), "nothing is known yet");
+        assert_eq!(pace.want(0, 8, 1), Some(500), "nothing is measured yet");
         for _ in 0..20 {
             tokio::time::advance(Duration::from_secs(1)).await;
             pace.done(1);
             pace.want(8, 0, 1);
         }
         assert_eq!(pace.want(0, 0, 1), Some(1));
-        assert_eq!(pace.want(0, 3, 1), Some(3), "whoever is free gets something");
+        assert_eq!(pace.want(0, 3, 1), Some(3), "a free worker gets something");
     }
 
     #[tokio::test(start_paused = true)]

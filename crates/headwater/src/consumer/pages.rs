@@ -1,8 +1,8 @@
 //! Pages: messages read once and shared by every group of the process that is handed their offsets.
 //!
-//! Groups that keep up are handed the same ranges in the same claim. A group that asks for offsets another has read lately
-//! finds them here; only what nobody has read goes to the store. Bounded by bytes: the oldest page goes first, and a page
-//! lives on for as long as a group works on it.
+//! Groups that keep up are handed the same ranges in the same claim. A group that needs offsets another has read
+//! recently finds them here; only the rest is read from the store. Bounded by bytes: the oldest page is dropped first,
+//! and a page lives for as long as a group works on it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use crate::handler::Messages;
 use crate::lease::OffsetRange;
 use crate::message::{Message, Offset};
 
-/// Bytes of one page at most, unless one message alone weighs more.
+/// Bytes of one page at most, unless a single message is larger.
 const PAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Most pages kept: they are looked through one by one.
+/// Most pages kept: they are searched one by one.
 const PAGES_MAX: usize = 256;
 
-/// What was read of one topic lately, newest last.
+/// The recently read messages of one topic, newest last.
 #[derive(Debug)]
 pub(crate) struct Pages {
     pages: VecDeque<Page>,
@@ -36,7 +36,8 @@ impl Pages {
         Pages { pages: VecDeque::new(), bytes: 0 }
     }
 
-    /// Keeps what was read of a range, in pages of [`PAGE_BYTES_MAX`] or one message: what works on a message holds its page.
+    /// Keeps what was read of a range, in pages of [`PAGE_BYTES_MAX`] or one message: a message being handled keeps its
+    /// page.
     pub(crate) fn keep(&mut self, range: OffsetRange, mut messages: Vec<Message>) {
         let (mut first, mut bytes, mut count) = (range.first, 0, 0);
         while let Some(message) = messages.get(count) {
@@ -62,8 +63,8 @@ impl Pages {
         self.bytes = 0;
     }
 
-    /// Lets go of the oldest pages, down to what may be kept. Not part of [`Pages::keep`]: whoever has read pages for a claim
-    /// must find all of them until it has its views.
+    /// Drops the oldest pages, down to `bytes_max`. Not part of [`Pages::keep`]: a claim that has read pages must find
+    /// all of them until it has its views.
     pub(crate) fn trim(&mut self, bytes_max: usize) {
         while self.bytes > bytes_max || self.pages.len() > PAGES_MAX {
             let oldest = self.pages.pop_front().expect("bytes are of pages");
@@ -71,7 +72,7 @@ impl Pages {
         }
     }
 
-    /// The parts of a range that are not here, offsets rising.
+    /// The subranges of a range that are not here, offsets rising.
     pub(crate) fn missing(&self, range: OffsetRange) -> Vec<OffsetRange> {
         let mut missing = Vec::new();
         self.walk(range, |part, page| {
@@ -82,7 +83,7 @@ impl Pages {
         missing
     }
 
-    /// How far a range is here from its first offset on.
+    /// How far a range is here, from its first offset on.
     pub(crate) fn prefix(&self, range: OffsetRange) -> Option<OffsetRange> {
         match self.missing(range).first() {
             None => Some(range),
@@ -93,7 +94,7 @@ impl Pages {
         }
     }
 
-    /// The messages of a range that is wholly here, as views into the pages, offsets rising.
+    /// The messages of a range that is completely here, as views into the pages, offsets rising.
     pub(crate) fn view(&self, range: OffsetRange) -> Vec<Messages> {
         let mut views = Vec::new();
         self.walk(range, |part, page| {
@@ -107,11 +108,11 @@ impl Pages {
         views
     }
 
-    /// Cuts a range into parts, each covered by one page or by none.
+    /// Splits a range into subranges, each covered by one page or by none.
     fn walk(&self, range: OffsetRange, mut each: impl FnMut(OffsetRange, Option<&Page>)) {
         let mut next = range.first;
         while next <= range.last {
-            // Newest first: that is where groups that keep up look.
+            // Newest first: groups that keep up find their offsets there.
             if let Some(page) = self.pages.iter().rev().find(|page| page.range.contains(next)) {
                 let last = page.range.last.min(range.last);
                 each(OffsetRange::new(next, last), Some(page));
@@ -173,7 +174,7 @@ mod tests {
         pages.keep(range(1, 2), messages(1..=2));
         let view = pages.view(range(1, 2));
         pages.keep(range(3, 4), messages(3..=4));
-        assert_eq!(offsets(&pages.view(range(1, 4))), [1, 2, 3, 4], "nothing goes before it was looked at");
+        assert_eq!(offsets(&pages.view(range(1, 4))), [1, 2, 3, 4], "nothing is dropped before it is viewed");
         pages.trim(3 * MESSAGE_BYTES);
         assert_eq!(pages.missing(range(1, 4)), [range(1, 2)]);
         assert_eq!(offsets(&view), [1, 2]);

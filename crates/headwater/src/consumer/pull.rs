@@ -1,4 +1,4 @@
-//! Consuming by hand: claims, fetches, waits, and hands out batches to be settled by the caller.
+//! Consuming in the program's own loop: claims, fetches, waits, and hands out batches to be settled by the caller.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,13 +22,14 @@ use crate::observe::metrics::GroupMetrics;
 use crate::store::{FetchBound, Signal, Store};
 use crate::subscription::{Subscription, SubscriptionState};
 
-/// Takes batches one by one, for programs that drive themselves; [`ConsumerBuilder::run`](super::ConsumerBuilder::run) does the rest.
+/// Hands out batches one by one, for programs with their own loop;
+/// [`ConsumerBuilder::run`](super::ConsumerBuilder::run) does everything itself.
 ///
-/// While it is used it says that its group lives, and what was done: while somebody waits for a batch or has one that is not
-/// settled, and for a heartbeat interval after that. One that is kept and never asked again keeps no group alive.
+/// While it is used it sends heartbeats for its group, with its activity: while a call waits for a batch or a batch is
+/// not settled, and for a heartbeat interval after that. A consumer that is kept and not used keeps no group alive.
 #[derive(Debug)]
 pub struct Consumer {
-    /// Of its own: a name under which its leases are held, and what it says of itself.
+    /// Its own: with the owner of its leases and its heartbeats.
     runtime: Arc<Runtime>,
     pub(super) group: Arc<Group>,
     batch: u32,
@@ -36,7 +37,7 @@ pub struct Consumer {
     list: List,
 }
 
-/// A group in use: heartbeats say so while this is there.
+/// A group in use: heartbeats name it while this exists.
 #[derive(Debug)]
 pub(super) struct InUse {
     pub(super) runtime: Arc<Runtime>,
@@ -68,12 +69,12 @@ impl Consumer {
         settings: GroupSettings,
         metrics: Arc<GroupMetrics>,
     ) -> Self {
-        // Its leases last until their deadlines, however long a program that drives itself leaves the runtime alone.
+        // Its leases last until their deadlines, however long a program with its own loop does not poll the runtime.
         let runtime = Runtime::start(Arc::clone(&thread), Arc::clone(&store), owner, None, None);
         let (members, settler) = (Members::default(), runtime.settler.clone());
         let group = Group::new(subscription, settings, members, settler, Arc::default(), metrics);
         let group = Arc::new(group);
-        // How far behind it is, is for whoever asks.
+        // Its lag is not measured here.
         group.take_moved();
         runtime.serve(Arc::clone(&group));
         Consumer { runtime, group, batch, list: List::new(thread, store) }
@@ -84,21 +85,23 @@ impl Consumer {
         &self.group.subscription
     }
 
-    /// The next batch, or `None` if nothing came in time. First reads, then waits: what is there is given at once.
+    /// The next batch, or `None` if nothing came in time. Reads first, then waits: messages that exist are returned at
+    /// once.
     ///
-    /// Settle a batch before taking the next one, or hold several; what is never settled is handed to another member
-    /// when its lease ends. A batch comes with nine tenths of its lease's time at least. What was claimed together with it and
-    /// has waited for a third of that time, because the program is slow to ask again, is given back for others to have.
+    /// Settle a batch before taking the next one, or hold several; a batch that is never settled is redelivered when
+    /// its lease expires. A batch has at least nine tenths of its lease's time left. Leases claimed together with it
+    /// that have waited for a third of that time, because the program is slow to call again, are released for other
+    /// processes.
     ///
-    /// While the subscription is paused nothing comes, and this goes on waiting. A dead one is brought back by asking. One
-    /// that was cancelled is `InvalidTransition`, one that was removed `NoSuchSubscription`: open another consumer.
+    /// While the subscription is paused nothing comes, and this continues to wait. A dead one is resurrected by the
+    /// call. A cancelled one is `InvalidTransition`, a removed one `NoSuchSubscription`: open another consumer.
     pub async fn next(&mut self, at_most: Duration) -> Result<Option<Batch>> {
         self.next_unless(at_most, std::future::pending()).await
     }
 
-    /// The same, or `None` once `stop` is there: for programs that end in order. Dropping [`Consumer::next`] instead may
-    /// leave behind a lease that nobody knows of, until its deadline; this never stops halfway through a claim. Close the
-    /// consumer afterwards, and others have the rest at once.
+    /// The same, or `None` once `stop` completes: for programs that shut down gracefully. Dropping [`Consumer::next`]
+    /// instead may leave a lease behind that no code holds, until its deadline; this never stops in the middle of a
+    /// claim. Close the consumer afterwards, and other processes can claim the rest at once.
     pub async fn next_unless(
         &mut self,
         at_most: Duration,
@@ -107,7 +110,7 @@ impl Consumer {
         tokio::pin!(stop);
         let deadline = Instant::now() + at_most.min(DELAY_MAX);
         let _waits = InUse::new(&self.runtime, &self.group);
-        // Held to the end: what waits is handed out, extended or given back by one at a time.
+        // Held to the end: waiting leases are handed out, extended or released by one task at a time.
         let mut listed = self.list.hold().await;
         loop {
             tokio::select! {
@@ -115,12 +118,12 @@ impl Consumer {
                 () = &mut stop => return Ok(None),
                 () = std::future::ready(()) => {}
             }
-            // Taken off the list only once its messages are here: an error or a dropped call loses no lease.
+            // Removed from the list only once its messages are read: an error or a dropped call loses no lease.
             while let Some((mut lease, lease_for)) = listed.front().await? {
                 let bound = FetchBound::at_least_one(self.group.settings.buffer_bytes_max);
                 let fetched = self.runtime.store.fetch_within(lease.topic_id, lease.range, bound).await?;
                 if listed.is_old() {
-                    // The read took so long, or the process was stopped: the next round gives it back.
+                    // The read took too long, or the process was stopped: the next round releases it.
                     continue;
                 }
                 if let Some(unread) = fetched.left {
@@ -138,7 +141,7 @@ impl Consumer {
             if self.claim(&mut listed).await?.is_none() {
                 continue;
             }
-            // Nothing there: say that we wait, look once more, and only then sleep.
+            // Nothing found: arm the wake, claim once more, and only then wait.
             let wake = self.runtime.store.arm(&[self.subscription().topic.topic_id]).await?;
             let Some(recheck_after) = self.claim(&mut listed).await? else { continue };
             let left = deadline.saturating_duration_since(Instant::now());
@@ -156,7 +159,7 @@ impl Consumer {
     async fn claim(&self, listed: &mut Listed) -> Result<Option<Duration>> {
         let lease_for = self.group.lease_for();
         let want = Want {
-            // Said outright: the store need not look the topic's up.
+            // Explicit, so that the store need not read the topic's.
             lease: Some(lease_for),
             ..Want::new(self.subscription().subscription_id, self.batch)
         };
@@ -183,7 +186,7 @@ impl Consumer {
         Ok(Some(claimed.recheck_after.map_or(SAFETY_POLL, |after| after.min(SAFETY_POLL))))
     }
 
-    /// A lease with its messages; `None` if none of them exists or is this lane's: then it is settled right away.
+    /// A lease with its messages; `None` if it has none, or none of its lane: then it is settled right away.
     async fn batch_of(
         &self,
         lease: Lease,
@@ -201,7 +204,7 @@ impl Consumer {
         }
         if batch.messages().is_empty() {
             return match batch.ack().await {
-                // Lost meanwhile: it has nothing to be handled, and the next one is taken.
+                // Lost meanwhile: it has no message to handle, and the next one is taken.
                 Err(error) if error.kind() != ErrorKind::LeaseLost => Err(error),
                 _ => Ok(None),
             };
@@ -209,11 +212,11 @@ impl Consumer {
         Ok(Some(batch))
     }
 
-    /// Gives back what was claimed and not handed out, and takes its leave. The group keeps its place; others get the rest at
-    /// once.
+    /// Releases what was claimed and not handed out, and departs. The group keeps its position; other processes can
+    /// claim the rest at once.
     pub async fn close(self) -> Result<()> {
         self.list.hold().await.give_back().await?;
-        // Whoever still has a batch says that it lives, and is found silent when it is gone.
+        // While a batch is held the owner continues its heartbeats; it is found silent once it has ended.
         if self.group.standing.users() == 0 {
             self.runtime.dismiss(&self.group, true).await;
         }
@@ -221,7 +224,7 @@ impl Consumer {
     }
 }
 
-/// Says that a dead subscription is served, which brings it back.
+/// Sends a heartbeat that names a dead subscription, which resurrects it.
 pub(super) async fn revive(runtime: &Runtime, group: &Arc<Group>) -> Result<()> {
     let subscription = &group.subscription;
     let (topic, name) = (&subscription.topic.name, &subscription.group);
@@ -229,7 +232,7 @@ pub(super) async fn revive(runtime: &Runtime, group: &Arc<Group>) -> Result<()> 
         Some(Signal::Cancelled) => Err(cancelled(subscription)),
         Some(Signal::Gone) => Err(Error::no_such_subscription(topic.as_str(), name.as_str())),
         Some(Signal::Resurrected(missed)) => {
-            tracing::warn!(%topic, group = %name, missed = missed.count, "the group was dead and lives again");
+            tracing::warn!(%topic, group = %name, missed = missed.count, "dead subscription resurrected");
             Ok(())
         }
         Some(Signal::Active | Signal::Paused) | None => Ok(()),
@@ -241,7 +244,7 @@ fn cancelled(subscription: &Subscription) -> Error {
     Error::new(
         ErrorKind::InvalidTransition,
         format!(
-            "topic {topic}, group {group} was cancelled; open another consumer to make a new subscription"
+            "topic {topic}, group {group} was cancelled; open another consumer to create a new subscription"
         ),
     )
 }

@@ -1,8 +1,8 @@
-//! What waits to be handled in one group: slices of leased messages, and how many workers there are.
+//! The messages of one group that wait to be handled: slices of leased messages, and the number of workers.
 //!
-//! Workers take single messages of the first slice by counting up its `next`, without the lock: a slow message holds up
-//! its own worker and nobody else. The lock is taken once per slice. Whether a worker ends and whether one is started are
-//! decided under that lock, so work is never left with nobody to do it.
+//! Workers take single messages of the first slice by incrementing its `next`, without the lock: a slow message delays
+//! its own worker and no other. The lock is taken once per slice. Whether a worker ends and whether one is started are
+//! decided under that lock, so work is never left without a worker.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,7 +22,8 @@ pub(crate) struct Slice {
     pub(crate) member: Arc<Member>,
     pub(crate) messages: Messages,
     pub(crate) kind: Kind,
-    /// In a lane with several members: whose each message is. They stay in one slice, because order is across members.
+    /// In a lane with several members: the member of each message. They stay in one slice, because order is across
+    /// members.
     pub(crate) each: Option<Vec<Arc<Member>>>,
     next: AtomicUsize,
     queued_at: Instant,
@@ -31,7 +32,7 @@ pub(crate) struct Slice {
 /// How a slice is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Each message for itself, by any number of workers.
+    /// Each message alone, by any number of workers.
     Singles,
     /// All of it by one worker: a batch, a transaction, or messages in strict order.
     Whole,
@@ -50,19 +51,19 @@ impl Slice {
         Slice { work, member, messages, kind, each: None, next, queued_at: Instant::now() }
     }
 
-    /// Messages of one lane for several members, in their order.
+    /// Messages of one lane for several members, in order.
     pub(crate) fn mixed(work: Arc<LeaseWork>, members: Vec<Arc<Member>>, messages: Messages) -> Self {
         let first = Arc::clone(&members[0]);
         Slice { each: Some(members), ..Slice::new(work, first, messages, Kind::Whole) }
     }
 
-    /// The member a message is for, by position.
+    /// The member of a message, by index.
     pub(crate) fn member_of(&self, at: usize) -> &Arc<Member> {
         self.each.as_ref().map_or(&self.member, |each| &each[at])
     }
 
     fn take_one(self: &Arc<Self>) -> Option<Unit> {
-        // Bounded by the number of workers above the length, so it cannot wrap.
+        // Exceeds the length by the number of workers at most, so it cannot wrap.
         let at = self.next.fetch_add(1, Ordering::Relaxed);
         (at < self.messages.len()).then(|| Unit::One(Arc::clone(self), at))
     }
@@ -71,7 +72,7 @@ impl Slice {
         self.messages.len().saturating_sub(self.next.load(Ordering::Relaxed))
     }
 
-    /// Takes everything not started away from the workers; returns it as positions.
+    /// Takes everything not started from the workers; returns the indexes.
     fn take_rest(&self) -> std::ops::Range<usize> {
         let len = self.messages.len();
         self.next.swap(len, Ordering::Relaxed).min(len)..len
@@ -84,7 +85,7 @@ pub(crate) struct Queue {
     workers_max: usize,
     /// Messages queued and not started.
     buffered: AtomicUsize,
-    /// What the messages weigh that are queued or being handled.
+    /// Bytes of messages that are queued or being handled.
     bytes: AtomicUsize,
 }
 
@@ -115,22 +116,22 @@ impl Queue {
             units += if slice.kind == Kind::Singles { slice.messages.len() } else { 1 };
             inner.slices.push_back(Arc::new(slice));
         }
-        // Queued all the same when closed: whoever stops the group takes it back from there.
+        // Also queued when closed: the stop of the group takes it back from there.
         if inner.closed {
             return 0;
         }
-        // A few to begin with: a worker that has to wait in a handler calls for another.
+        // A few to begin with: a worker that has to wait in a handler starts another.
         inner.hire(units.min(STARTED_AT_ONCE), self.workers_max)
     }
 
-    /// One more worker if there is work for it and room; true if the caller is to start it.
+    /// One more worker if there is work for it and room; true if the caller has to start it.
     pub(crate) fn hire_one(&self) -> bool {
         let mut inner = self.inner.lock().expect("no panic while held");
         let work = !inner.closed && inner.slices.iter().any(|slice| slice.left() > 0);
         work && inner.hire(1, self.workers_max) == 1
     }
 
-    /// The next piece of work, or `None`: then the worker is off the books and must end.
+    /// The next piece of work, or `None`: then the worker is no longer counted and must end.
     pub(crate) fn next(&self, current: &mut Option<Arc<Slice>>) -> Option<Unit> {
         if let Some(unit) = current.as_ref().and_then(Slice::take_one) {
             self.buffered.fetch_sub(1, Ordering::Relaxed);
@@ -177,13 +178,13 @@ impl Queue {
         self.workers_max - self.inner.lock().expect("no panic while held").workers
     }
 
-    /// No more work is given out; returns what was not started.
+    /// Hands out no more work; returns what was not started.
     pub(crate) fn close(&self) -> Vec<(Arc<Slice>, Messages)> {
         self.inner.lock().expect("no panic while held").closed = true;
         self.take_stale(std::time::Duration::ZERO)
     }
 
-    /// Takes back what has waited for that long without being started, per slice.
+    /// Takes back what has waited for this long without being started, per slice.
     pub(crate) fn take_stale(&self, waited: std::time::Duration) -> Vec<(Arc<Slice>, Messages)> {
         let mut inner = self.inner.lock().expect("no panic while held");
         let mut stale = Vec::new();

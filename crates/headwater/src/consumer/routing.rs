@@ -1,4 +1,4 @@
-//! Who of a group gets which message of a lease, and in what pieces.
+//! Which member of a group gets which message of a lease, and in which slices.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::message::Message;
 use crate::settle::{Outcome, Verdict};
 
 impl Group {
-    /// Cuts a slice into pieces of work. True if the lease is at its end by that: everything was filtered out.
+    /// Splits a view of messages into slices. True if the lease is finished by that: everything was filtered out.
     pub(super) fn route(
         &self,
         work: &Arc<LeaseWork>,
@@ -38,7 +38,7 @@ impl Group {
             }
         }
         if work.lease.lane.is_some() {
-            // Order is per key and not per member: one worker handles all of them, one after the other.
+            // Order is per key and not per member: one worker handles all of them in sequence.
             let mut whose: Vec<(Message, usize)> = picked
                 .into_iter()
                 .enumerate()
@@ -75,7 +75,7 @@ impl Group {
         members.route(message)
     }
 
-    /// A message that failed before any handler saw it.
+    /// Records a message that failed before any handler got it.
     fn fail(&self, work: &LeaseWork, message: &Message, error: String) -> bool {
         let verdict = Verdict::Failed(error);
         let mut outcome = self.guard.decide_one(message, verdict, work.lease.attempt, &work.policy);

@@ -1,4 +1,4 @@
-//! A consumer that runs: its members may change, its health can be asked for, and it ends in order.
+//! A running consumer: members can change, health can be read, and it shuts down gracefully.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,11 +18,11 @@ use crate::limits::DELAY_MAX;
 use crate::observe::health::{Health, HealthState};
 use crate::subscription::Subscription;
 
-/// How long shutting down waits beyond the grace time for settlements to reach the database.
+/// How long a shutdown waits beyond the grace time for settlements to reach the database.
 const FLUSH: Duration = Duration::from_secs(10);
 
-/// A running consumer. Dropping it stops it: nothing more is claimed, and handlers that run go on to their end.
-/// [`Running::shutdown`] waits for them, and for the database to know.
+/// A running consumer. Dropping it stops it: nothing more is claimed, and running handlers continue to their end.
+/// [`Running::shutdown`] waits for them, and for their outcomes to be stored.
 #[derive(Debug)]
 pub struct Running {
     pub(super) runtime: Arc<Runtime>,
@@ -30,12 +30,12 @@ pub struct Running {
     pub(super) group: Arc<Group>,
 }
 
-/// How a shutdown went.
+/// The result of a shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stopped {
-    /// Whether every handler that had started came to its end within the grace time.
+    /// Whether every handler that had started finished within the grace time.
     pub in_time: bool,
-    /// Leases of which something was given back: others have it at once.
+    /// Leases of which messages were released: other processes can claim them at once.
     pub given_back: usize,
 }
 
@@ -45,7 +45,7 @@ impl Running {
         &self.group.subscription
     }
 
-    /// How it is doing.
+    /// Its health.
     pub fn health(&self) -> Health {
         let standing = &self.group.standing;
         let (state, reason) = match standing.ended() {
@@ -63,18 +63,18 @@ impl Running {
         Health { reason, ..self.group.metrics.health("consumer", state) }
     }
 
-    /// Why it has ended by itself, if it has: its subscription was cancelled or removed, or claiming for it panicked again and
-    /// again. A pause does not end it.
+    /// Why it ended by itself, if it did: its subscription was cancelled or removed, or claiming for it panicked
+    /// repeatedly. A pause does not end it.
     pub fn ended(&self) -> Option<EndReason> {
         self.group.standing.ended()
     }
 
-    /// Waits until it ends by itself, and says why. Shutting it down is not that.
+    /// Waits until it ends by itself, and returns why. A shutdown does not count.
     pub async fn until_ended(&self) -> EndReason {
         loop {
             let ending = self.group.standing.ending.notified();
             tokio::pin!(ending);
-            // Listening first: an end between the look and the wait is not missed.
+            // Registered first: an end between the check and the wait is not missed.
             ending.as_mut().enable();
             if let Some(reason) = self.ended() {
                 return reason;
@@ -83,13 +83,13 @@ impl Running {
         }
     }
 
-    /// How many messages this process has read of the topic, and how many it has handed to its groups: with several groups
-    /// each message is read once.
+    /// How many messages of the topic this process has read, and how many it has handed to its groups: with several
+    /// groups each message is read once.
     pub fn read_and_handed(&self) -> (u64, u64) {
         self.feed.counts()
     }
 
-    /// Adds a member. Messages handed out from now on are shared with it.
+    /// Adds a member. It gets its share of the messages claimed from now on.
     pub fn join(&self, name: &str, handling: Handling) -> Result<()> {
         check_handler(&self.runtime.store, &handling.handler)?;
         let member = member_of(&self.group.subscription, name, handling)?;
@@ -97,7 +97,7 @@ impl Running {
             if members.iter().any(|other| other.identity.member == name) {
                 return Err(Error::invalid(
                     "member",
-                    format!("{name} is there already; names are unique in a group"),
+                    format!("{name} exists already; names are unique in a group"),
                 ));
             }
             members.push(Arc::new(member));
@@ -105,12 +105,12 @@ impl Running {
         })
     }
 
-    /// Takes a member out. What it has in hand it finishes. The last one cannot leave: a group that is served needs somebody
-    /// to handle its messages; shut the consumer down, or pause the group, instead.
+    /// Removes a member. It finishes the messages it has. The last member cannot leave, because the group's messages
+    /// would not be handled: shut the consumer down, or pause the group, instead.
     pub fn leave(&self, name: &str) -> Result<()> {
         self.group.change_members(|members: &mut Vec<Arc<Member>>| {
             let Some(at) = members.iter().position(|member| member.identity.member == name) else {
-                return Err(Error::invalid("member", format!("there is no member {name} in this consumer")));
+                return Err(Error::invalid("member", format!("this consumer has no member {name}")));
             };
             if members.len() == 1 {
                 let rule =
@@ -122,24 +122,26 @@ impl Running {
         })
     }
 
-    /// Stops in order: claims nothing more, gives back what was not started, lets handlers finish for `grace`, then
-    /// ends them and gives back theirs too, and returns once the database knows. Others have all of it at once.
+    /// Shuts down gracefully: claims nothing more, releases messages that were not started, waits up to `grace` for
+    /// handlers, then stops them and releases their messages too, and returns once all outcomes are stored. Other
+    /// processes can claim the released messages at once.
     pub async fn shutdown(self, grace: Duration) -> Result<Stopped> {
         let deadline = Instant::now() + grace.min(DELAY_MAX);
         self.group.stop();
-        // A claim under way may take longer than the grace time; whatever it still brings is given back.
+        // A claim under way may take longer than the grace time; what it still brings is released.
         let _ = tokio::time::timeout_at(deadline, self.feed.leave(&self.group)).await;
         let in_time = self.group.workers_ended(deadline).await;
         let back = self.group.in_hand();
         let given_back = back.iter().filter(|work| self.runtime.settler.give_back(work)).count();
         let settled = tokio::time::timeout(FLUSH, self.runtime.settler.flush()).await;
-        // Whoever could not give something back does not take its leave: found silent, it has it taken.
+        // An owner that could not release something does not depart: once it is found silent, its leases are taken
+        // over.
         let clean = settled.is_ok() && back.iter().all(|work| !work.unsettled.load(Ordering::Relaxed));
         self.runtime.dismiss(&self.group, clean).await;
         settled.map_err(|_| {
             Error::new(
                 crate::ErrorKind::Unavailable,
-                "the last settlements did not reach the database; their messages are delivered again",
+                "the last settlements did not reach the database; their messages are redelivered",
             )
         })?;
         Ok(Stopped { in_time, given_back })

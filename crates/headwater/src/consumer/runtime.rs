@@ -1,7 +1,8 @@
-//! What the consumers of one process share: one owner, one settler, one feed per topic, one keeper, one heart, and upkeep.
+//! What the consumers of one process share: one owner, one settler, one feed per topic, one keeper, one heartbeat task,
+//! and maintenance.
 //!
-//! Keeper and heart run on the process's own thread for leases, everything else on the runtime of the program: a program
-//! that blocks its threads is late with messages, and loses no lease by it.
+//! Keeper and heartbeat task run on the process's thread for leases, everything else on the program's runtime: a
+//! program that blocks its threads delays messages, but loses no lease by it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -27,11 +28,11 @@ use crate::store::{Served, Signal, Store};
 use crate::subscription::SubscriptionId;
 use crate::topic::TopicId;
 
-/// How long an owner may be silent before its leases are handed on. It sends four heartbeats in that time.
+/// How long an owner may be silent before its leases are taken over. It sends four heartbeats in that time.
 pub(crate) const SILENT_FOR: Duration = Duration::from_secs(15);
 
-/// How long the last consumer's end waits for a step of upkeep that is under way.
-const UPKEEP_ENDS_WITHIN: Duration = Duration::from_secs(2);
+/// How long the end of the last consumer waits for a maintenance step that is under way.
+const MAINTENANCE_ENDS_WITHIN: Duration = Duration::from_secs(2);
 
 /// Shared by all consumers that run on one handle.
 #[derive(Debug)]
@@ -41,22 +42,23 @@ pub(crate) struct Runtime {
     pub(crate) settler: Settler,
     feeds: Mutex<HashMap<TopicId, Weak<Feed>>>,
     groups: Mutex<Vec<Arc<Group>>>,
-    /// How long the owner may be silent; one that never says that it lives has its leases until their deadlines.
+    /// How long the owner may be silent; with `None` it is not judged by silence, and its leases last until their
+    /// deadlines.
     silent_for: Option<Duration>,
-    /// Where leases are kept and heartbeats come from.
+    /// The thread that extends leases and sends heartbeats.
     pub(crate) thread: Arc<LeaseThread>,
-    /// The program's own runtime: where what heartbeats bring up is read.
+    /// The program's runtime: reads that follow heartbeats run there.
     pub(super) home: Handle,
     keeper: JoinHandle<()>,
     heart: Mutex<Option<JoinHandle<()>>>,
-    /// What was told of the groups.
+    /// What was reported of the groups.
     ledger: Ledger,
-    /// Asked when a heartbeat is wanted out of turn.
+    /// Requests a heartbeat out of turn.
     pub(crate) look: Arc<Look>,
     idle: Arc<Idle>,
-    /// How upkeep is done by processes that serve groups; not at all without.
+    /// How processes that serve groups run maintenance; `None` for not at all.
     maintenance: Option<MaintenancePreset>,
-    /// There while groups are served.
+    /// Present while groups are served.
     maintaining: Mutex<Option<Maintaining>>,
     this: Weak<Runtime>,
 }
@@ -97,7 +99,7 @@ impl Runtime {
         Weak::clone(&self.this)
     }
 
-    /// A name that nobody else has.
+    /// A unique name.
     pub(crate) fn new_owner() -> Result<Owner> {
         Owner::new(format!("{}-{}", std::process::id(), Uuid::now_v7()))
     }
@@ -114,16 +116,16 @@ impl Runtime {
         feed
     }
 
-    /// Serves a group from now on; the first one starts the heartbeat and upkeep.
+    /// Serves a group from now on; the first one starts heartbeats and maintenance.
     pub(crate) fn serve(&self, group: Arc<Group>) {
         self.ledger.begin(&group);
-        // In the list under the heart's lock: a heart about to end sees it, or is gone before.
+        // Added to the list under the heartbeat task's lock: a task about to end finds the group, or has ended before.
         let mut heart = self.heart.lock().expect("no panic while held");
         self.groups.lock().expect("no panic while held").push(group);
         if heart.is_some() {
             self.look.ask_urgently();
         } else {
-            // It begins with everybody in the list.
+            // It starts with every group in the list.
             let (this, silent_for) = (Weak::clone(&self.this), self.silent_for);
             let run = move || heart::run(Weak::clone(&this), silent_for);
             *heart = Some(self.thread.spawn_watched("heart", run));
@@ -135,7 +137,7 @@ impl Runtime {
         }
     }
 
-    /// Serves a group no more. The last one takes its leave of the database, if nothing is left in hand.
+    /// Serves a group no more. The last one also departs from the store, if no lease is held.
     pub(crate) async fn dismiss(&self, group: &Arc<Group>, clean: bool) {
         self.strike_off(group);
         let ends = {
@@ -145,27 +147,28 @@ impl Runtime {
         };
         if let Some((heart, maintaining)) = ends {
             if let Some(maintaining) = maintaining {
-                // Another takes over at once. Told to stop it ends by itself, should its step take longer.
-                let _ = tokio::time::timeout(UPKEEP_ENDS_WITHIN, maintaining.stop()).await;
+                // Another process takes over at once. The task was signalled to stop, so it also ends if its step takes
+                // longer.
+                let _ = tokio::time::timeout(MAINTENANCE_ENDS_WITHIN, maintaining.stop()).await;
             }
             if let Some(heart) = heart {
                 heart.abort();
-                // Ended for certain, so that no heartbeat follows the departure.
+                // Awaited, so that no heartbeat follows the departure.
                 let _ = heart.await;
             }
             if clean {
-                self.last_word(group).await;
+                self.report_last(group).await;
                 self.depart().await;
             }
         } else if clean {
-            self.last_word(group).await;
+            self.report_last(group).await;
         }
     }
 
-    /// Tells what a group has done since the last heartbeat: none follows.
-    async fn last_word(&self, group: &Arc<Group>) {
+    /// Reports what a group has done since the last heartbeat, as no other heartbeat follows.
+    async fn report_last(&self, group: &Arc<Group>) {
         if let Err(error) = in_time(HEARTBEAT_MAX, self.tell(group)).await {
-            tracing::debug!(%error, "what was done since the last heartbeat is not told");
+            tracing::debug!(%error, "last activity not reported");
         }
     }
 
@@ -173,29 +176,29 @@ impl Runtime {
         match self.store.depart(&self.owner).await {
             Ok(()) => self.ledger.departed(),
             Err(error) => {
-                tracing::debug!(%error, "the owner's heartbeat stays until it is found silent");
+                tracing::debug!(%error, "owner departure not recorded, its heartbeat expires");
             }
         }
     }
 
-    /// Says that the owner lives and serves these groups and no others, and what was done for them. Answers how each is.
+    /// Reports that the owner lives, which groups it serves and what was done for them. Returns the state of each.
     pub(crate) async fn heartbeat(
         &self,
         groups: &[Arc<Group>],
         silent_for: Option<Duration>,
     ) -> Result<Vec<(SubscriptionId, Signal)>> {
         let served = self.served(groups);
-        // Whose leases ended by it, the store has logged.
+        // The store logs whose leases ended by it.
         let signals = self.store.heartbeat(&self.owner, silent_for, &served).await?.signals;
         self.ledger.told(&served);
         Ok(served.iter().map(|one| one.subscription_id).zip(signals).collect())
     }
 
-    /// A heartbeat out of turn, which also says that this group is served: of a group that ends, or is to live again.
+    /// A heartbeat out of turn that also names this group as served: for a group that ends, or is to be resurrected.
     pub(super) async fn tell(&self, group: &Arc<Group>) -> Result<Option<Signal>> {
         let mut groups = self.groups();
         groups.push(Arc::clone(group));
-        // It ends no leases.
+        // It judges no other owner, so it ends no leases.
         let silent_for = self.silent_for.map(|_| DELAY_MAX);
         let signals = self.heartbeat(&groups, silent_for).await?;
         let own = group.subscription.subscription_id;
@@ -215,12 +218,12 @@ impl Runtime {
         served
     }
 
-    /// Forgets a group, without waiting for anything.
+    /// Removes a group from the list, without waiting for anything.
     pub(crate) fn strike_off(&self, group: &Arc<Group>) {
         self.groups.lock().expect("no panic while held").retain(|other| !Arc::ptr_eq(other, group));
     }
 
-    /// The groups that are served. Those at their end are served no more.
+    /// The groups that are served; groups that have ended are removed.
     pub(crate) fn groups(&self) -> Vec<Arc<Group>> {
         let mut groups = self.groups.lock().expect("no panic while held");
         groups.retain(|group| group.standing.ended().is_none());
@@ -231,7 +234,7 @@ impl Runtime {
         self.maintaining.lock().expect("no panic while held").take()
     }
 
-    /// Looks up how far behind the groups are that have worked since they were last looked at.
+    /// Reads the lag of the groups that got messages since their lag was last read.
     pub(crate) async fn measure_lag(&self) -> Result<()> {
         let groups: Vec<_> = self.groups().into_iter().filter(|group| group.take_moved()).collect();
         if groups.is_empty() {
@@ -261,13 +264,13 @@ impl Runtime {
         Ok(())
     }
 
-    /// Whether nobody is served and nothing is in hand; then the heart counts as ended.
+    /// Whether no group is served and no lease is held; then the heartbeat task counts as ended.
     pub(crate) fn heart_may_end(&self) -> bool {
         let mut heart = self.heart.lock().expect("no panic while held");
         let last = self.groups().is_empty() && self.settler.is_idle();
         if last {
             *heart = None;
-            // Dropped, it stops by itself.
+            // Dropping it stops maintenance.
             drop(self.take_maintaining());
         }
         last

@@ -1,4 +1,4 @@
-//! How a group runs: what its consumer says, and what its topic says, which may be altered meanwhile.
+//! Settings of a group: those of its consumer, and those of its topic, which may be altered meanwhile.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::lease::GroupLimits;
 use crate::settle::RetryPolicy;
 use crate::topic::TopicSettings;
 
-/// How a group runs.
+/// Settings of a consumer.
 #[derive(Clone)]
 pub(crate) struct GroupSettings {
     pub(crate) concurrency: usize,
@@ -19,13 +19,13 @@ pub(crate) struct GroupSettings {
     pub(crate) catch_up_pace: Option<BackfillPace>,
     pub(crate) buffer_bytes_max: usize,
     pub(crate) filter: Option<Filter>,
-    /// The name under which effects are remembered in the inbox.
+    /// The handler name in inbox entries.
     pub(crate) inbox_name: String,
-    /// Whether a program takes its messages by itself, and no member here.
+    /// Whether a program takes batches itself, so that the group has no members here.
     pub(crate) pulled: bool,
 }
 
-/// How messages of a group are handed out and tried again, if its consumer does not say otherwise.
+/// Lease time and retry policy of a group, from the topic or the group's delivery policy.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Delivery {
     pub(super) lease: Duration,

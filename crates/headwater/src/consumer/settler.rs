@@ -1,10 +1,11 @@
-//! Settling: everything that was finished while one call was under way goes into the next, in one statement.
+//! Settling: everything that finished while one call was under way goes into the next, in one statement.
 //!
-//! One call at a time, so that what is said of a lease first is settled first. A database that cannot be reached is asked
-//! again until the lease must have run out; whatever is lost by then is delivered again.
+//! One call at a time, so that settlements of a lease are stored in the order they were made. While the database is
+//! unreachable the call is repeated until the lease must have expired; messages whose settlement is lost by then are
+//! redelivered.
 //!
-//! It holds leases in hand, which hold what they share with their group ([`GroupLeases`](super::leases::GroupLeases)); nothing
-//! of that points back here.
+//! It holds the held leases, which hold what they share with their group ([`GroupLeases`](super::leases::GroupLeases));
+//! none of that refers back to the settler.
 
 use std::collections::{HashMap, HashSet};
 use std::panic::AssertUnwindSafe;
@@ -25,20 +26,20 @@ use crate::store::Store;
 /// Most settlements of one call.
 const CALL_MAX: usize = 1_000;
 
-/// Every lease in hand of a process.
+/// Every held lease of a process.
 type InHand = Arc<Mutex<HashMap<LeaseToken, Arc<LeaseWork>>>>;
 
-/// Where finished leases go. Clones share one queue; it also knows every lease in hand.
+/// Settles finished leases. Clones share one queue; it also has every held lease.
 #[derive(Clone, Debug)]
 pub(crate) struct Settler {
-    /// Without a bound of its own: workers that end, and consumers that are dropped, cannot wait for room in it, and an order that
-    /// is left out would be a lease that nothing settles. What is in it is bounded all the same. An order is the last of its
-    /// lease, or it names messages that no order before it named: so there are no more of them than messages in hand. And a group
+    /// Unbounded: workers that end, and consumers that are dropped, cannot wait for room in it, and a dropped order
+    /// would be a lease that is never settled. Its length is bounded nevertheless. An order is the last of its lease,
+    /// or it names messages that no order before it named: so there are no more orders than held messages. And a group
     /// claims nothing while [`HELD_MAX`](super::leases::HELD_MAX) of its leases are not settled.
     queue: mpsc::UnboundedSender<Order>,
     in_hand: InHand,
     store: Arc<dyn Store>,
-    /// Told when the first lease comes to hand.
+    /// Notified when the first lease is taken.
     first: Arc<Notify>,
 }
 
@@ -55,7 +56,7 @@ impl Settler {
         let in_hand = InHand::default();
         let (settling, held) = (Arc::clone(&store), Arc::clone(&in_hand));
         tokio::spawn(async move {
-            // What it had in hand then is not extended any more, and comes again when its leases end.
+            // Leases of the call that panicked are not extended any more, and are redelivered when they expire.
             while let Err(panic) = AssertUnwindSafe(run(&*settling, &held, &mut orders)).catch_unwind().await
             {
                 tracing::error!(panic = panic_text(&*panic), "settler panicked");
@@ -64,8 +65,8 @@ impl Settler {
         Settler { queue, in_hand, store, first: Arc::default() }
     }
 
-    /// Whether its task has ended, which it does only with the program's runtime: then nothing is settled or handled any more,
-    /// and nobody is to say that this process lives.
+    /// Whether its task has ended, which happens only with the program's runtime: then nothing is settled or handled
+    /// any more, and no heartbeat may be sent for this process.
     pub(crate) fn is_gone(&self) -> bool {
         self.queue.is_closed()
     }
@@ -74,7 +75,7 @@ impl Settler {
         &self.store
     }
 
-    /// Takes a lease in hand, to be extended and settled in parts.
+    /// Takes a lease, to be extended and settled in parts.
     pub(crate) fn take(&self, work: &Arc<LeaseWork>) {
         work.of.take();
         let mut in_hand = self.in_hand.lock().expect("no panic while held");
@@ -84,12 +85,12 @@ impl Settler {
         in_hand.insert(work.token(), Arc::clone(work));
     }
 
-    /// Whether no lease is in hand.
+    /// Whether no lease is held.
     pub(crate) fn is_idle(&self) -> bool {
         self.in_hand.lock().expect("no panic while held").is_empty()
     }
 
-    /// Returns once a lease comes to hand; at once if one did since this was last asked. Also if its task has ended.
+    /// Returns once a lease is taken; at once if one was since the last call. Also if the task has ended.
     pub(crate) async fn busy(&self) {
         tokio::select! {
             () = self.first.notified() => {}
@@ -97,12 +98,12 @@ impl Settler {
         }
     }
 
-    /// Has every lease in hand extended out of turn: the store answers which of them it still knows.
+    /// Makes every held lease be extended out of turn: the store returns which of them it still has.
     pub(crate) fn verify(&self) {
         self.in_hand().iter().for_each(|work| work.doubted.store(true, Ordering::Relaxed));
     }
 
-    /// The leases in hand.
+    /// The held leases.
     pub(crate) fn in_hand(&self) -> Vec<Arc<LeaseWork>> {
         self.in_hand.lock().expect("no panic while held").values().cloned().collect()
     }
@@ -115,7 +116,7 @@ impl Settler {
         }
     }
 
-    /// Settles what is done of a lease and gives back the rest; false if its last settlement is on its way already.
+    /// Settles what is done of a lease and releases the rest; false if its last settlement is queued already.
     pub(crate) fn give_back(&self, work: &Arc<LeaseWork>) -> bool {
         let settlement = work.give_back();
         let gives = settlement.is_some();
@@ -123,18 +124,18 @@ impl Settler {
         gives
     }
 
-    /// Settles a part of a lease; the rest stays in hand.
+    /// Settles a part of a lease; the rest stays held.
     pub(crate) fn settle_part(&self, work: &Arc<LeaseWork>, settlement: Settlement) {
         self.settle(work, settlement, false);
     }
 
-    /// Queues a settlement; `last` says that nothing of the lease is left after it.
+    /// Queues a settlement; `last` means that nothing of the lease is left after it.
     fn settle(&self, work: &Arc<LeaseWork>, settlement: Settlement, last: bool) {
         if !work.of.standing.is_over() {
             // The task outlives every clone.
             let _ = self.queue.send(Order::Settle { work: Arc::clone(work), settlement, last });
         } else if last {
-            // The subscription is over and all its leases with it: there is nothing to be settled.
+            // The subscription has ended and all its leases with it: there is nothing to settle.
             let_go(&self.in_hand, work);
         }
     }
@@ -148,7 +149,7 @@ impl Settler {
     }
 }
 
-/// A lease is settled or lost for good.
+/// A lease is settled or lost permanently.
 fn let_go(in_hand: &InHand, work: &LeaseWork) {
     in_hand.lock().expect("no panic while held").remove(&work.token());
     work.of.let_go(&work.lease);
@@ -188,7 +189,7 @@ async fn settle(
         work.of.metrics.settle_seconds.record(started.elapsed());
         match result {
             Ok(()) => {}
-            // Its subscription is over: that it has no leases any more is no news.
+            // Its subscription has ended: a lost lease is expected.
             Err(_) if work.of.standing.is_over() => {}
             Err(error) => {
                 work.unsettled.store(true, Ordering::Relaxed);
@@ -201,7 +202,8 @@ async fn settle(
                 work.of.metrics.errors.record_error(&error, format!("settling offsets {}", work.lease.range));
                 tracing::warn!(
                     topic = %work.of.subscription.topic.name, group = %work.of.subscription.group,
-                    offsets = %work.lease.range, token = %work.token(), %error, "not settled, will be delivered again"
+                    offsets = %work.lease.range, token = %work.token(), %error,
+                    "settlement failed, messages will be redelivered"
                 );
             }
         }
@@ -211,10 +213,10 @@ async fn settle(
     }
 }
 
-/// Settles, asking again while the database cannot be reached and the leases may still be ours.
+/// Settles, and repeats while the database is unreachable and the leases may still be held.
 ///
 /// Whole acks go together, in one statement whatever their number; the others one by one, so that a repeat never names
-/// what was settled already. If a lease is named twice the order counts, and all go one by one.
+/// what was settled already. If a lease is named twice, order matters, and all go one by one.
 async fn settle_patiently(
     store: &dyn Store,
     works: &[(Arc<LeaseWork>, bool)],
@@ -246,11 +248,11 @@ async fn settle_patiently(
     results
 }
 
-/// One call, repeated while it cannot be made.
+/// One call, repeated while it fails with a retryable error.
 ///
-/// `Busy` and `Unavailable` say that nothing happened: a lease found lost afterwards is lost. Only a call whose answer was
-/// lost (`CommitUnknown`) may have settled what its repeat does not find any more. Repeating it is safe: a token is gone
-/// once its lease is settled, so nothing is settled twice.
+/// After `Busy` and `Unavailable` nothing has happened: a lease found lost afterwards is lost. Only a call whose answer
+/// was lost (`CommitUnknown`) may have settled what its repeat does not find any more. Repeating it is safe: a token is
+/// gone once its lease is settled, so nothing is settled twice.
 async fn ask(store: &dyn Store, settlements: &[Settlement], deadline: Instant) -> Vec<Result<()>> {
     let mut pause = Duration::from_millis(20);
     let mut answer_lost = false;
@@ -271,7 +273,7 @@ async fn ask(store: &dyn Store, settlements: &[Settlement], deadline: Instant) -
         if !(error.is_retryable() || unknown) || Instant::now() + pause >= deadline {
             return settlements.iter().map(|_| Err(error.copy())).collect();
         }
-        tracing::warn!(%error, leases = settlements.len(), "settling failed, trying again");
+        tracing::warn!(%error, leases = settlements.len(), "settlement failed, retrying");
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_secs(1));
         answer_lost |= unknown;

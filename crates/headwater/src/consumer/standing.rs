@@ -14,43 +14,43 @@ use tokio::time::Instant;
 pub enum EndReason {
     /// Its subscription was cancelled.
     Cancelled,
-    /// Its subscription is not there any more.
+    /// Its subscription no longer exists.
     Gone,
-    /// What claims for it in this process panicked again and again, which is a bug: the log has it. Its subscription is as it was.
+    /// Claiming for it in this process panicked repeatedly, which is a bug: see the log. Its subscription is unchanged.
     Panicked,
 }
 
 impl fmt::Display for EndReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            EndReason::Cancelled => "the subscription was cancelled; subscribing again makes a new one",
-            EndReason::Gone => "the subscription is not there any more; subscribing again makes a new one",
+            EndReason::Cancelled => "the subscription was cancelled; subscribing again creates a new one",
+            EndReason::Gone => "the subscription no longer exists; subscribing again creates a new one",
             EndReason::Panicked => "claiming for it panicked repeatedly, see the log; run the consumer again",
         })
     }
 }
 
-/// What holds a group back.
+/// The conditions that hold a group back.
 #[derive(Debug)]
 pub(crate) struct Standing {
     /// The subscription is paused.
     paused: AtomicBool,
-    /// The subscription is dead, and a heartbeat is to bring it back.
+    /// The subscription is dead, and a heartbeat will resurrect it.
     dead: AtomicBool,
-    /// This process has lost touch with the database.
+    /// This process has lost contact with the database.
     suspended: AtomicBool,
-    /// Its consumer stops.
+    /// Its consumer is stopping.
     stopping: AtomicBool,
     ended: OnceLock<EndReason>,
-    /// Told when it has ended.
+    /// Notified when it has ended.
     pub(super) ending: Notify,
-    /// When the store last said how the subscription is.
+    /// When the store last reported the state of the subscription.
     heard_at: Mutex<Instant>,
-    /// How often its topic wants to hear that it lives.
+    /// The heartbeat interval of its topic.
     heartbeat_interval: Mutex<Duration>,
-    /// How many use it: whoever runs it; of a group that is pulled, those that wait for messages or have some.
+    /// How many users it has: its running consumer; for a pulled group, callers that wait for messages or hold some.
     users: AtomicUsize,
-    /// When the last one left off.
+    /// When the last user left.
     used_at: Mutex<Instant>,
 }
 
@@ -70,19 +70,19 @@ impl Standing {
         }
     }
 
-    /// Of a group that somebody pulls, and nobody runs.
+    /// For a group whose batches a program takes, without a running consumer.
     pub(super) fn pulled(heartbeat_interval: Duration) -> Self {
         Standing { users: AtomicUsize::new(0), ..Standing::new(heartbeat_interval) }
     }
 
-    /// Somebody uses it from now on. True if it had not been used for so long that nobody said it lives.
+    /// Adds a user. True if there was none for so long that no heartbeat names the group.
     pub(super) fn enter(&self) -> bool {
         let quiet = !self.is_used();
         self.users.fetch_add(1, Ordering::SeqCst);
         quiet
     }
 
-    /// And no more.
+    /// Removes a user.
     pub(super) fn leave(&self) {
         *self.used_at.lock().expect("no panic while held") = Instant::now();
         self.users.fetch_sub(1, Ordering::SeqCst);
@@ -92,14 +92,14 @@ impl Standing {
         self.users.load(Ordering::SeqCst)
     }
 
-    /// Whether somebody does, or did within an interval: a program that pulls does other things in between.
+    /// Whether it has a user, or had one within an interval: a program that takes batches does other things in between.
     pub(super) fn is_used(&self) -> bool {
         let lately =
             || self.used_at.lock().expect("no panic while held").elapsed() < self.heartbeat_interval();
         self.users() > 0 || lately()
     }
 
-    /// Whether nothing more is to be handed to members now, not even what a worker has taken and not begun.
+    /// Whether nothing more is handed to members now, not even messages that a worker has taken and not started.
     pub(crate) fn is_held_back(&self) -> bool {
         self.is_stopping() || self.is_paused() || self.is_suspended()
     }
@@ -128,12 +128,12 @@ impl Standing {
         self.ended.get().copied()
     }
 
-    /// Whether the subscription itself is over, and all its leases with it.
+    /// Whether the subscription itself has ended, and all its leases with it.
     pub(super) fn is_over(&self) -> bool {
         matches!(self.ended(), Some(EndReason::Cancelled | EndReason::Gone))
     }
 
-    /// Answers whether that is news; so do the others.
+    /// Returns whether that changed; so do the other setters.
     pub(super) fn set_paused(&self, paused: bool) -> bool {
         self.paused.swap(paused, Ordering::SeqCst) != paused
     }
@@ -150,12 +150,12 @@ impl Standing {
         self.ended.set(reason).is_ok()
     }
 
-    /// The store has said how the subscription is.
+    /// The store has reported the state of the subscription.
     pub(super) fn heard(&self) {
         *self.heard_at.lock().expect("no panic while held") = Instant::now();
     }
 
-    /// Whether the store has said something of the subscription since then.
+    /// Whether the store has reported the state of the subscription since then.
     pub(super) fn has_heard_since(&self, since: Instant) -> bool {
         *self.heard_at.lock().expect("no panic while held") >= since
     }

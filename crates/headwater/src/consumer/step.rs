@@ -1,10 +1,10 @@
-//! A consumer that moves only when told to, for tests: no task of its own claims, and time is the caller's.
+//! A consumer that runs only when stepped, for tests: no background task claims, and the caller controls the time.
 
 use super::pull::revive;
 use super::running::Running;
 use crate::error::Result;
 
-/// Claims and handles when told to.
+/// Claims and handles when stepped.
 #[derive(Debug)]
 pub struct Stepper {
     running: Running,
@@ -15,13 +15,13 @@ impl Stepper {
         Stepper { running }
     }
 
-    /// Claims once, handles what that brought and settles it. Returns how many leases it worked on: 0 means that nothing is
-    /// due now.
+    /// Claims once, handles the claimed messages and settles them. Returns how many leases it handled: 0 means that
+    /// nothing is due now.
     pub async fn step(&mut self) -> Result<usize> {
         let group = std::sync::Arc::clone(&self.running.group);
         let (mut got, _) = self.running.feed.claim(std::slice::from_ref(&group)).await?;
         if group.standing.is_dead() {
-            // Nothing beats for it but this.
+            // No other heartbeats are sent for it.
             let runtime = &self.running.runtime;
             revive(runtime, &group).await?;
             (got, _) = self.running.feed.claim(std::slice::from_ref(&group)).await?;
@@ -38,7 +38,7 @@ impl Stepper {
         }
     }
 
-    /// Steps until nothing is due. Returns how many steps did something.
+    /// Steps until nothing is due. Returns how many steps handled something.
     pub async fn drain(&mut self) -> Result<usize> {
         let mut steps = 0;
         while self.step().await? > 0 {
@@ -47,7 +47,7 @@ impl Stepper {
         Ok(steps)
     }
 
-    /// The consumer below, for its health and members.
+    /// The underlying consumer, for its health and members.
     pub fn running(&self) -> &Running {
         &self.running
     }

@@ -1,4 +1,4 @@
-//! Rules of the runtime that only show inside: what becomes of a lease in hand.
+//! Rules of the runtime that are visible only inside: what happens to a held lease.
 
 mod drivers;
 mod silent;
@@ -36,7 +36,7 @@ impl Scene {
         Scene::with(messages, Handling::one(|_: Message, _| async { Ok(()) })).await
     }
 
-    /// One whose member never ends with a message.
+    /// One whose handler never returns.
     pub(super) async fn busy(messages: usize) -> Self {
         Scene::with(messages, Handling::one(|_: Message, _| std::future::pending())).await
     }
@@ -62,17 +62,18 @@ impl Scene {
         Scene { headwater, group: Arc::new(group), lease, messages }
     }
 
-    /// Hands the lease to the group. Its only member has not begun when this returns: workers are tasks of this thread.
+    /// Hands the lease to the group. Its only member has not started when this returns: workers are tasks of this
+    /// thread.
     pub(super) fn fill(&self) {
         self.group.take_over(self.work());
     }
 
-    /// Returns once what was said of leases is in the store.
+    /// Returns once all settlements are in the store.
     pub(super) async fn settle(&self) {
         self.headwater.runtime().unwrap().settler.flush().await;
     }
 
-    /// What another owner gets.
+    /// What another owner can claim.
     pub(super) async fn claim(&self, owner: &str) -> Option<Lease> {
         let wants = vec![Want::new(self.group.subscription.subscription_id, 1_000)];
         let request = ClaimRequest { owner: Owner::new(owner).unwrap(), wants };
@@ -87,7 +88,7 @@ impl Scene {
         self.work_of(Duration::from_secs(300))
     }
 
-    /// The lease in hand, for so long since now.
+    /// The held lease, claimed now for this long.
     fn work_of(&self, lease_for: Duration) -> LeaseWork {
         let slices = vec![Messages::from(self.messages.clone())];
         let (of, policy) = (Arc::clone(&self.group.leases), self.group.policy());
@@ -95,7 +96,7 @@ impl Scene {
     }
 }
 
-/// How a group runs that nothing special is asked of.
+/// Settings of a group without anything special.
 pub(super) fn plain() -> GroupSettings {
     GroupSettings {
         concurrency: 1,
@@ -131,7 +132,7 @@ async fn what_was_settled_apart_is_never_named_again_nor_swept_along() {
         work.finish(Offset(offset), Outcome::Ack);
     }
     let last = work.settle_all().expect("four are left");
-    assert_eq!(last.parts, Parts::Each(vec![(range(3, 6), Outcome::Ack)]), "not everything under the token");
+    assert_eq!(last.parts, Parts::Each(vec![(range(3, 6), Outcome::Ack)]), "not the whole lease");
     assert_eq!(work.settle_all(), None, "only once");
 }
 
@@ -194,5 +195,5 @@ async fn nothing_is_started_once_the_time_of_a_lease_is_over_unextended() {
     tokio::time::advance(second * 2).await;
     assert!(!work.is_lost(Instant::now()), "two and a half seconds since it was extended");
     tokio::time::advance(second).await;
-    assert!(work.is_lost(Instant::now()), "and three and a half");
+    assert!(work.is_lost(Instant::now()), "three and a half seconds since it was extended");
 }

@@ -1,15 +1,17 @@
 //! Exactly-once effects: the inbox entry, the handler's writes and the ack commit together.
 //!
-//! One transaction per slice, one savepoint per message, and the settlement inside it. Killed before the commit, nothing of it
-//! has happened and the lease is handed out again. Killed after it, the messages are settled and not handed out again; and
-//! should one come once more all the same (published twice with one id, or the commit's answer was lost), its inbox entry
-//! says that the effect is there. A lease lost meanwhile makes the settlement find nothing: everything is rolled back and
-//! released, which does nothing if another process has the messages, and costs no attempt if the lease is held after all.
+//! One transaction per slice, one savepoint per message, and the settlement inside it. After a crash before the commit,
+//! none of it has happened and the messages are redelivered. After a crash after the commit, the messages are settled
+//! and not redelivered; and should one be delivered once more nevertheless (published twice with one id, or the
+//! commit's answer was lost), its inbox entry shows that the effect exists. If the lease was lost meanwhile, the
+//! settlement finds nothing: everything is rolled back and released. The release has no effect if another process holds
+//! the messages, and counts no attempt if the lease is held after all.
 //!
-//! A transaction that breaks although the lease is ours is charged to the message whose handler ran last in it: its statement
-//! may have ended the connection, and would end the next one too. It is tried again by policy and buried in the end. Those
-//! before it are handled again at once, without it, so that each round has an end and no key loses its order; those after it
-//! are given back. Only where no handler ran the database was away, which counts as no attempt.
+//! A transaction that fails while the lease is held is charged to the message whose handler ran last in it: its
+//! statement may have broken the connection, and would break the next one too. That message is retried by policy and
+//! becomes a dead letter in the end. Messages before it are handled again at once, without it, so that each round ends
+//! and no key loses its order; messages after it are released. Only where no handler ran was the database disconnected,
+//! which counts as no attempt.
 
 use std::sync::Arc;
 
@@ -25,7 +27,7 @@ use crate::error::{Error, ErrorKind};
 use crate::handler::{HandlerRun, Messages, Said};
 use crate::settle::{Settlement, Verdict, outcomes_of};
 
-/// Handles a slice in one transaction of the embedded store. True if the lease is at its end by that.
+/// Handles a slice in one transaction of the embedded store. True if the lease is finished by that.
 #[cfg(feature = "sqlite")]
 pub(crate) async fn in_sqlite(
     group: &Arc<Group>,
@@ -49,7 +51,7 @@ pub(crate) async fn in_sqlite(
         }),
         decide: Box::new(move |said| settlement_of(&ending, &ending.messages, said)),
     };
-    // The worker waits until the thread that writes has run it.
+    // The worker waits until the writer thread has run it.
     group.call_for_help();
     match store.handle_in_transaction(work).await {
         Ok(said) => {
@@ -63,7 +65,7 @@ pub(crate) async fn in_sqlite(
     }
 }
 
-/// Handles a slice in one PostgreSQL transaction. True if the lease is at its end by that.
+/// Handles a slice in one PostgreSQL transaction. True if the lease is finished by that.
 #[cfg(feature = "postgres")]
 pub(crate) async fn in_postgres(
     group: &Arc<Group>,
@@ -71,7 +73,7 @@ pub(crate) async fn in_postgres(
     handler: &Arc<crate::handler::HandlePostgres>,
 ) -> bool {
     let mut part = slice.messages.clone();
-    // What was said of the messages behind the part.
+    // The verdicts on the messages behind the part.
     let mut behind = Said::default();
     loop {
         let mut ran = None;
@@ -99,18 +101,18 @@ pub(crate) async fn in_postgres(
     }
 }
 
-/// What becomes of the message whose handler ran last in a transaction that broke.
+/// The verdict on the message whose handler ran last in a transaction that failed.
 #[cfg(feature = "postgres")]
 fn charged(said: Verdict, error: &Error) -> Verdict {
     match said {
         Verdict::Failed(_) | Verdict::RetryAfter(..) | Verdict::Bury(_) => said,
         Verdict::Done | Verdict::Skip | Verdict::Release => {
-            Verdict::Failed(format!("its transaction broke after the handler had run: {error}"))
+            Verdict::Failed(format!("the transaction failed after the handler had run: {error}"))
         }
     }
 }
 
-/// Handles the first messages of a slice. `ran` is set to the last one whose handler was started, and to what it said.
+/// Handles the first messages of a slice. `ran` is set to the last one whose handler was started, and to its verdict.
 #[cfg(feature = "postgres")]
 async fn try_in_postgres(
     group: &Arc<Group>,
@@ -142,7 +144,7 @@ async fn try_in_postgres(
             if error.is_retryable() {
                 return Err(error);
             }
-            // The handler let an error pass that had broken the transaction: its message failed, and only its.
+            // The handler ignored an error that had aborted the transaction: its message failed, and only that one.
             verdict = Verdict::Failed(format!("a statement of the handler failed: {error}"));
         }
         if !matches!(verdict, Verdict::Done | Verdict::Skip) {
@@ -166,28 +168,29 @@ fn settlement_of(slice: &Slice, part: &Messages, said: &Said) -> Settlement {
     slice.work.settle_apart(part, outcomes)
 }
 
-/// Notes that a transaction was rolled back, and says what that makes of messages that have no part in it. Nothing has
-/// happened, or the inbox knows that it has. A database that was away is no attempt, and neither is a lost lease:
-/// releasing it changes nothing, and it is released for free where it only seemed lost because the clock stepped. Anything
-/// else is tried again by policy, because it may break again at once.
+/// Records that a transaction was rolled back, and returns the verdict on messages that were not settled in it. Nothing
+/// has happened, or inbox entries show that it has. A disconnected database counts as no attempt, and neither does a
+/// lost lease: releasing it changes nothing, and costs no attempt where it only seemed lost because the clock stepped.
+/// Anything else is retried by policy, because it may fail again at once.
 fn broken(group: &Group, slice: &Slice, error: &Error) -> Verdict {
     let doing = format!("handling offsets {} in a transaction", slice.work.lease.range);
     group.metrics.errors.record_error(error, doing);
     let lost = error.kind() == ErrorKind::LeaseLost;
     if lost {
-        // Held still if only the clock stepped: the keeper asks the store, and the settlement counts what is lost.
+        // Still held if only the clock stepped: the keeper verifies it with the store, and the settlement counts what
+        // is lost.
         slice.work.doubted.store(true, std::sync::atomic::Ordering::Relaxed);
     }
     tracing::warn!(
         topic = %group.subscription.topic.name, group = %group.subscription.group,
-        offsets = %slice.work.lease.range, %error, "a transaction was rolled back, its messages come again"
+        offsets = %slice.work.lease.range, %error, "transaction rolled back, messages will be redelivered"
     );
-    let away = error.is_retryable() || error.kind() == ErrorKind::CommitUnknown;
-    if away || lost { Verdict::Release } else { Verdict::Failed(error.to_string()) }
+    let disconnected = error.is_retryable() || error.kind() == ErrorKind::CommitUnknown;
+    if disconnected || lost { Verdict::Release } else { Verdict::Failed(error.to_string()) }
 }
 
-/// Notes how the messages of a slice ended: the first ones in a transaction that committed, if there was one, and the others
-/// to be settled with the lease. True if the lease is at its end by that.
+/// Records the outcomes of a slice's messages: the first ones were settled in a transaction that committed, if there
+/// was one; the others are settled with the lease. True if the lease is finished by that.
 fn conclude(group: &Group, slice: &Slice, committed: Option<(&Messages, Settlement)>, said: Said) -> bool {
     // Over all of them at once, so that a key that waits in the first ones holds back the others.
     let mut outcomes = outcomes_of(&slice.work.lease, &slice.messages, said.verdicts, &slice.work.policy);

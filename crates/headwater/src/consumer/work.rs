@@ -1,8 +1,8 @@
-//! One lease in hand: which of its messages are done, how the others ended, and the settlement that follows.
+//! One held lease: which of its messages are done, the outcomes of the others, and the settlement that follows.
 //!
-//! Workers finish messages in any order and from any thread, so what is done is a bitmap of atomics; everything rarer is
-//! behind a lock. An offset is named in at most one settlement: a part settled early is marked, because the store refuses
-//! a settlement that names an offset no longer held under the token.
+//! Workers finish messages in any order and from any thread, so completion is a bitmap of atomics; everything rarer is
+//! behind a lock. An offset is named in at most one settlement: a range settled early is marked, because the store
+//! refuses a settlement that names an offset no longer held under the token.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -17,35 +17,37 @@ use crate::lease::{Lease, LeaseToken, OffsetRange};
 use crate::message::Offset;
 use crate::settle::{Outcome, Parts, RetryPolicy, Settlement};
 
-/// A lease and what has become of its messages so far.
+/// A lease and the outcomes of its messages so far.
 #[derive(Debug)]
 pub(crate) struct LeaseWork {
     pub(crate) lease: Lease,
     /// The leases of its group.
     pub(crate) of: Arc<GroupLeases>,
-    /// How long it lasts when extended: as long as it was claimed for, whatever was altered since.
+    /// How long an extension lasts: as long as the lease was claimed for, even if the setting was altered since.
     pub(crate) lease_for: Duration,
-    /// How often and how fast its messages are tried again; one for all of it, so that no key's order depends on when.
+    /// The retry policy of its messages; one for the whole lease, so that the order of a key does not depend on when it
+    /// is altered.
     pub(crate) policy: RetryPolicy,
-    /// When it was claimed, and how long after that it was last extended, in microseconds. Both are from before the call, so
-    /// that a lease is never taken for longer than the store does.
+    /// When it was claimed, and how long after that it was last extended, in microseconds. Both are measured before the
+    /// call, so that a lease is never assumed to last longer than in the store.
     claimed_at: Instant,
     extended_us: AtomicU64,
-    /// Shared with handlers: they may ask.
+    /// Shared with handlers, which can check it.
     pub(crate) lost: Arc<AtomicBool>,
-    /// What is to be handed to workers, until they have it: a lease in hand holds no payload that was handled.
+    /// The messages for workers, until they have them: a held lease keeps no payload that was handled.
     slices: Mutex<Vec<Messages>>,
-    /// What was handed to workers. Other offsets never came to be, are another lane's, or were not read: they are settled
-    /// with the last settlement at the latest.
+    /// Offsets handed to workers. Other offsets do not exist, belong to another lane, or were not read: they are
+    /// settled with the last settlement at the latest.
     delivered: Bits,
     messages: usize,
     has_unread: bool,
     unfinished: AtomicUsize,
-    /// Held by whoever settles a part: two at once would each find the other's rows gone, and take the lease for lost.
+    /// Held while a part is settled: of two concurrent settlements each would find the other's rows gone, and take the
+    /// lease for lost.
     pub(crate) settling: tokio::sync::Mutex<()>,
-    /// Something of it did not reach the store.
+    /// A settlement of it did not reach the store.
     pub(crate) unsettled: AtomicBool,
-    /// Set when the store's history changed: whether it still knows the lease is to be asked.
+    /// Set when the store's history changed: an extension has to verify that the store still has the lease.
     pub(crate) doubted: AtomicBool,
     done: Bits,
     state: Mutex<State>,
@@ -53,27 +55,28 @@ pub(crate) struct LeaseWork {
 
 #[derive(Debug)]
 struct State {
-    /// How messages ended that were not simply handled, by offset.
+    /// Outcomes other than a plain ack, by offset.
     exceptions: BTreeMap<i64, Outcome>,
     /// Offsets named in a settlement already; made with the first early one.
     settled: Option<Vec<bool>>,
-    /// The last settlement was made: nothing more may be said of this lease.
+    /// The last settlement was made: nothing more of this lease may be settled.
     closed: bool,
 }
 
-/// What a settlement covers.
+/// Which offsets a settlement covers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cover {
     /// Everything; every message is done.
     All,
     /// What is done so far; the rest stays leased.
     Done,
-    /// Everything; what is not done is given back.
+    /// Everything; what is not done is released.
     AllGivingBack,
 }
 
 impl LeaseWork {
-    /// `claimed_at` is when its time began at the latest. `parked` are messages of the lease that wait behind an older one of their key: given back unhandled.
+    /// `claimed_at` is when its time began at the latest. `parked` are messages that wait behind an older one of their
+    /// key: not handled.
     pub(crate) fn new(
         lease: Lease,
         of: Arc<GroupLeases>,
@@ -112,7 +115,7 @@ impl LeaseWork {
         LeaseWork { slices: Mutex::new(slices), ..work }
     }
 
-    /// The end of it was not read, for want of room: it is given back with the next settlement.
+    /// The end of its range was not read, for lack of room: it is released with the next settlement.
     pub(crate) fn leave_unread(&mut self, unread: OffsetRange) {
         self.has_unread = true;
         let mut state = self.state.lock().expect("no panic while held");
@@ -131,7 +134,7 @@ impl LeaseWork {
         self.messages
     }
 
-    /// Whether a part of it was not read.
+    /// Whether a part of its range was not read.
     pub(crate) fn has_unread(&self) -> bool {
         self.has_unread
     }
@@ -140,24 +143,24 @@ impl LeaseWork {
         std::mem::take(&mut *self.slices.lock().expect("no panic while held"))
     }
 
-    /// Whether nothing of it may be started any more: it was lost, or its time is over and it could not be extended. Another may
-    /// have its messages.
+    /// Whether none of its messages may be started any more: it was lost, or its time is over without an extension.
+    /// Another owner may hold its messages.
     pub(crate) fn is_lost(&self, now: Instant) -> bool {
         self.lost.load(Ordering::Relaxed) || (!self.lease_for.is_zero() && self.age(now) >= self.lease_for)
     }
 
-    /// Whether it has waited for so long before it came to hand that it might end before it is extended for the first time.
+    /// Whether it was handed over so late that it might expire before its first extension.
     pub(crate) fn came_late(&self) -> bool {
         !self.lease_for.is_zero() && self.age(Instant::now()) >= self.lease_for / 3 * 2
     }
 
-    /// For how long it was not extended.
+    /// How long ago it was claimed or last extended.
     fn age(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.claimed_at)
             .saturating_sub(Duration::from_micros(self.extended_us.load(Ordering::Relaxed)))
     }
 
-    /// Notes the end of one message. True if it was the last one: then the lease is to be settled.
+    /// Records the outcome of one message. True if it was the last one: then the lease is to be settled.
     pub(crate) fn finish(&self, offset: Offset, outcome: Outcome) -> bool {
         if outcome != Outcome::Ack {
             self.state.lock().expect("no panic while held").exceptions.insert(offset.0, outcome);
@@ -166,7 +169,8 @@ impl LeaseWork {
         self.unfinished.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// Notes the end of several messages at once; those without an outcome are acked. True if they were the last ones.
+    /// Records the outcomes of several messages at once; those without an outcome are acked. True if they were the last
+    /// ones.
     pub(crate) fn finish_all(&self, messages: &Messages, outcomes: Vec<(Offset, Outcome)>) -> bool {
         if !outcomes.is_empty() {
             let mut state = self.state.lock().expect("no panic while held");
@@ -178,7 +182,7 @@ impl LeaseWork {
         self.unfinished.fetch_sub(messages.len(), Ordering::AcqRel) == messages.len()
     }
 
-    /// Notes the end of messages whose settlement committed elsewhere, in a transaction. True if they were the last ones.
+    /// Records messages whose settlement committed in a transaction of its own. True if they were the last ones.
     pub(crate) fn finish_settled(&self, messages: &Messages, settlement: &Settlement) -> bool {
         {
             let mut state = self.state.lock().expect("no panic while held");
@@ -195,8 +199,8 @@ impl LeaseWork {
         self.finish_all(messages, Vec::new())
     }
 
-    /// The settlement of some of the messages apart from the others, for a transaction of its own. A unit that is the
-    /// whole lease covers all of its range.
+    /// The settlement of some of the messages separately from the others, for a transaction of its own. If they are all
+    /// messages of the lease, it covers the whole range.
     pub(crate) fn settle_apart(&self, messages: &Messages, outcomes: Vec<(Offset, Outcome)>) -> Settlement {
         let outcomes: BTreeMap<i64, Outcome> =
             outcomes.into_iter().map(|(offset, outcome)| (offset.0, outcome)).collect();
@@ -218,8 +222,8 @@ impl LeaseWork {
         self.settlement(Cover::All)
     }
 
-    /// Settles what is done of a lease held for longer than `held_for`, so that one slow message does not keep the others
-    /// from being acked; `None` if there is nothing to say.
+    /// Settles what is done of a lease held for longer than `held_for`, so that one slow message does not delay the
+    /// acks of the others; `None` if there is nothing to settle.
     pub(crate) fn settle_done(&self, held_for: Duration) -> Option<Settlement> {
         if self.claimed_at.elapsed() < held_for || self.unfinished.load(Ordering::Acquire) == 0 {
             return None;
@@ -227,7 +231,7 @@ impl LeaseWork {
         self.settlement(Cover::Done)
     }
 
-    /// An early settlement was refused and nothing of it happened: what it said is to be said again.
+    /// An early settlement was refused and had no effect: its outcomes are to be settled again.
     pub(crate) fn unsettle(&self, settlement: Settlement) {
         let Parts::Each(parts) = settlement.parts else { return };
         let mut state = self.state.lock().expect("no panic while held");
@@ -243,7 +247,7 @@ impl LeaseWork {
         }
     }
 
-    /// Settles what is done and gives back the rest, for good.
+    /// Settles what is done and releases the rest; final.
     pub(crate) fn give_back(&self) -> Option<Settlement> {
         self.settlement(Cover::AllGivingBack)
     }
@@ -254,7 +258,8 @@ impl LeaseWork {
             return None;
         }
         state.closed = cover != Cover::Done;
-        // Only while nothing was settled apart: it would take that with it, should that have failed or come later.
+        // Only while nothing was settled separately: it would also ack that, should that settlement have failed or come
+        // later.
         if cover == Cover::All && state.exceptions.is_empty() && state.settled.is_none() {
             return Some(Settlement::ack_all(&self.lease));
         }
@@ -282,8 +287,8 @@ impl LeaseWork {
         (!parts.is_empty()).then(|| Settlement::each(&self.lease, parts))
     }
 
-    /// What becomes of an offset of which nothing was said: acked. Only among released messages of a lane another lane's
-    /// offset is released with them, so that one range comes back and not one per message.
+    /// The outcome of an offset without a recorded one: acked. Only among released messages of a lane an offset of
+    /// another lane is released with them, so that one range is stored and not one per message.
     fn unmentioned(&self, position: usize, parts: &[(OffsetRange, Outcome)]) -> Outcome {
         let released = matches!(parts.last(), Some((_, Outcome::Release)));
         if self.lease.lane.is_some() && released && !self.done.get(position) {
@@ -293,8 +298,8 @@ impl LeaseWork {
         }
     }
 
-    /// Whether a third of its time has passed since it was last extended, or the store's history changed. It is due until an
-    /// extension succeeded.
+    /// Whether a third of its time has passed since it was last extended, or the store's history changed. True until an
+    /// extension succeeds.
     pub(crate) fn needs_extension(&self) -> bool {
         let aged = !self.lease_for.is_zero() && self.age(Instant::now()) >= self.lease_for / 3;
         (aged || self.doubted.load(Ordering::Relaxed))
@@ -302,7 +307,7 @@ impl LeaseWork {
             && !self.state.lock().expect("no panic while held").closed
     }
 
-    /// The store extended it, asked at that time.
+    /// The store extended it; the call started at `asked_at`.
     pub(crate) fn extended(&self, asked_at: Instant) {
         self.doubted.store(false, Ordering::Relaxed);
         let since = asked_at.saturating_duration_since(self.claimed_at);
@@ -315,7 +320,7 @@ impl LeaseWork {
     }
 }
 
-/// Adds one offset's outcome, joining runs of what needs no text.
+/// Adds one offset's outcome, joining it to the last range where the outcome has no text.
 fn append(parts: &mut Vec<(OffsetRange, Outcome)>, offset: Offset, outcome: Outcome) {
     if let Some((range, last)) = parts.last_mut()
         && *last == outcome

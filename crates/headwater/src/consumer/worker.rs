@@ -1,4 +1,4 @@
-//! A worker: takes pieces of work until there are none, has handlers run, and notes how messages ended.
+//! A worker: takes pieces of work until there are none, runs handlers, and records outcomes.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::handler::{Context, Handler, HandlerRun, Messages, Said};
 use crate::message::Offset;
 use crate::settle::{Verdict, outcomes_of};
 
-/// Works until the queue is empty. As many run at once as the group's concurrency allows.
+/// Runs until the queue is empty. As many run concurrently as the group's concurrency allows.
 pub(crate) async fn run(group: Arc<Group>) {
     let mut current = None;
     while let Some(unit) = group.next(&mut current) {
@@ -21,12 +21,12 @@ pub(crate) async fn run(group: Arc<Group>) {
             Unit::One(slice, at) => one(&group, &slice, at).await,
             Unit::Whole(slice) => whole(&group, &slice).await,
         }
-        // Handlers that never wait would keep the thread from everybody else.
+        // Handlers that never wait would keep the thread from all other tasks.
         tokio::task::coop::consume_budget().await;
     }
 }
 
-/// Handles one message for itself.
+/// Handles one message alone.
 async fn one(group: &Arc<Group>, slice: &Arc<Slice>, at: usize) {
     let message = &slice.messages[at];
     let verdict = handle_one(group, slice, at).await;
@@ -37,7 +37,7 @@ async fn one(group: &Arc<Group>, slice: &Arc<Slice>, at: usize) {
     }
 }
 
-/// Handles all of a slice: a batch, a transaction, or a lane's messages in their order.
+/// Handles all of a slice: a batch, a transaction, or a lane's messages in order.
 async fn whole(group: &Arc<Group>, slice: &Arc<Slice>) {
     let ended = match &slice.member.handler {
         Handler::One(_) | Handler::Batch(_) => {
@@ -55,14 +55,14 @@ async fn whole(group: &Arc<Group>, slice: &Arc<Slice>) {
     }
 }
 
-/// Notes what was said of a slice; true if the lease is at its end by that.
+/// Records the verdicts on a slice; true if the lease is finished by that.
 fn finish(group: &Group, slice: &Slice, said: Said) -> bool {
     let outcomes = outcomes_of(&slice.work.lease, &slice.messages, said.verdicts, &slice.work.policy);
     group.guard.count(slice.messages.len(), said.skipped, &outcomes);
     slice.work.finish_all(&slice.messages, outcomes)
 }
 
-/// One message or one batch after the other, each by the member that it is for.
+/// One message or one batch after the other, each by its member.
 async fn in_order(group: &Arc<Group>, slice: &Arc<Slice>) -> Said {
     let work = &slice.work;
     let mut run = HandlerRun::new(&group.guard, slice.messages.clone(), &work.lease, &work.policy);
@@ -81,7 +81,7 @@ async fn in_order(group: &Arc<Group>, slice: &Arc<Slice>) -> Said {
     run.finish()
 }
 
-/// Runs a member's handler on a part of a slice. A lease that was lost is not worked on: another process has the messages.
+/// Runs a member's handler on a part of a slice. A lost lease is not handled: another process may hold the messages.
 async fn handle_batch(group: &Arc<Group>, slice: &Slice, part: Range<usize>) -> Vec<(Offset, Verdict)> {
     let member = slice.member_of(part.start);
     let Handler::Batch(handler) = &member.handler else { unreachable!("only batch handlers come here") };
@@ -99,7 +99,7 @@ async fn handle_batch(group: &Arc<Group>, slice: &Slice, part: Range<usize>) -> 
     }
 }
 
-/// The same with one message.
+/// The same for one message.
 async fn handle_one(group: &Arc<Group>, slice: &Slice, at: usize) -> Verdict {
     let member = slice.member_of(at);
     let Handler::One(handler) = &member.handler else { unreachable!("only single handlers come here") };

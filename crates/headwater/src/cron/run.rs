@@ -1,4 +1,4 @@
-//! The task of a job: sleeps until the next tick, asks the store to publish it, and makes up for missed ones.
+//! The task of a job: sleeps until the next tick, fires it in the store, and handles missed ticks.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,9 +20,9 @@ use crate::observe::health::{Health, HealthState, Rates, Times, Totals};
 use crate::observe::metrics::TopicMetrics;
 use crate::store::Delivery;
 
-/// Longest sleep: clocks of machines jump, and sleeping processes are frozen.
+/// Longest sleep: a machine's clock may step, and a suspended machine does not count the time.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
-/// A tick older than this was missed: twice the longest sleep, so that no tick is missed by sleeping.
+/// A tick older than this counts as missed: twice the longest sleep, so that sleeping causes no missed tick.
 const MISSED_AFTER: SignedDuration = SignedDuration::from_secs(120);
 /// The pause after a first failure; it doubles up to the longest sleep.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
@@ -30,14 +30,14 @@ const RETRY_FIRST: Duration = Duration::from_secs(1);
 const HEADER_JOB: &str = "headwater-cron-job";
 const HEADER_TICK: &str = "headwater-cron-tick";
 
-/// What a [`CronJob`](super::CronJob) asks of its task.
+/// A request of a [`CronJob`](super::CronJob) to its task.
 #[derive(Debug)]
 pub(super) enum Order {
-    /// Look at the clock now, and say how many ticks were published.
+    /// Read the clock now, and answer how many ticks were published.
     Look(oneshot::Sender<Result<u64>>),
 }
 
-/// What the task knows.
+/// The task of a job.
 #[derive(Debug)]
 pub(super) struct Runner {
     pub(super) store: Arc<dyn Delivery>,
@@ -48,12 +48,12 @@ pub(super) struct Runner {
     pub(super) job: String,
     pub(super) topic: TopicName,
     pub(super) message: NewMessage,
-    /// All ticks up to here were published, by whom ever, or given up.
+    /// All ticks up to here were published, by any process, or dropped.
     pub(super) looked: Timestamp,
     pub(super) state: Arc<State>,
 }
 
-/// What the task shows.
+/// The state that the task shares with its handle.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) job: String,
@@ -64,8 +64,8 @@ pub(super) struct State {
     errors: RecentErrors,
 }
 
-/// The time by the job's clock. The store has no call for the database's time: unless a test moves it, it is this
-/// machine's, and a machine whose clock is wrong fires early or late. Never twice: the store knows each tick.
+/// The time by the job's clock. The store has no call for the database's time, so it is this machine's unless a test
+/// injects one. A machine whose clock is wrong fires early or late, but never twice: the store records each tick.
 pub(super) fn now(clock: &Clock) -> Timestamp {
     clock.injected().unwrap_or_else(Timestamp::now)
 }
@@ -75,7 +75,7 @@ pub(super) fn message_of(message: &NewMessage, job: &str, tick: Timestamp) -> Ne
     message.clone().header(HEADER_JOB, job).header(HEADER_TICK, tick.to_string())
 }
 
-/// Works until the job's handle is dropped.
+/// Runs until the job's handle is dropped.
 pub(super) async fn run(mut runner: Runner, mut orders: mpsc::Receiver<Order>) {
     let by_hand = matches!(runner.clock, Clock::Manual(_));
     let mut sleep = Duration::ZERO;
@@ -98,11 +98,11 @@ pub(super) async fn run(mut runner: Runner, mut orders: mpsc::Receiver<Order>) {
             Err(error) => {
                 sleep = RETRY_FIRST.saturating_mul(1 << failures.min(6)).min(SLEEP_MAX);
                 failures += 1;
-                tracing::warn!(job = runner.job, %error, again_in = ?sleep, "cron tick not published yet");
+                tracing::warn!(job = runner.job, %error, again_in = ?sleep, "cron tick publish failed");
             }
         }
         if let Some(answer) = answer {
-            // Whoever gave up waiting does not want to know.
+            // A caller that stopped waiting has dropped its receiver.
             let _ = answer.send(looked);
         }
     }
@@ -110,7 +110,7 @@ pub(super) async fn run(mut runner: Runner, mut orders: mpsc::Receiver<Order>) {
 }
 
 impl Runner {
-    /// Publishes what is due, and answers how many ticks this process published.
+    /// Publishes the ticks that are due, and returns how many this process published.
     async fn look(&mut self) -> Result<u64> {
         let now = now(&self.clock);
         let mut published = 0;
@@ -118,13 +118,14 @@ impl Runner {
             published += u64::from(self.fire(tick).await?);
             self.looked = tick;
         }
-        // What a clock that was set back a little shows again has been looked at. One that was far ahead holds nothing up.
+        // Ticks that a clock set back a little shows again stay done. A time far ahead of the clock is reset: it must
+        // not block the job.
         self.looked = if self.looked > now + TICK_AHEAD_MAX { now } else { self.looked.max(now) };
         self.state.failing.store(false, Ordering::Relaxed);
         Ok(published)
     }
 
-    /// Whether it was this process that published the tick.
+    /// Fires one tick; true if this process published it.
     async fn fire(&self, tick: Timestamp) -> Result<bool> {
         let message = message_of(&self.message, &self.job, tick);
         let start = Instant::now();
@@ -148,7 +149,7 @@ impl Runner {
     }
 }
 
-/// Which ticks to publish now, oldest first, when all up to `looked` were dealt with.
+/// The ticks to publish now, oldest first, when all up to `looked` are done.
 fn due(schedule: &Schedule, missed: Missed, looked: Timestamp, now: Timestamp) -> VecDeque<Timestamp> {
     let prompt = now.checked_sub(MISSED_AFTER).unwrap_or(Timestamp::MIN);
     if looked >= prompt {

@@ -1,7 +1,7 @@
-//! When a job fires: a cron expression laid over a time zone's real time.
+//! When a job fires: a cron expression applied to the real time of a time zone.
 //!
 //! The expression is searched in civil time, where every day has 24 hours, and the zone is applied afterwards by one
-//! rule that is ours: what the changes of clocks do must not depend on how an expression is written.
+//! rule of our own: the effect of a daylight saving change must not depend on how an expression is written.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use jiff::{SignedDuration, Timestamp, Unit};
 
 use crate::error::{Error, Result};
 
-/// The span first searched for the last ticks; it is doubled until it holds enough.
+/// The span first searched for the last ticks; it doubles until it contains enough.
 const SEARCH_FIRST: SignedDuration = SignedDuration::from_mins(1);
 
 /// An expression in a zone.
@@ -23,7 +23,7 @@ pub(super) struct Schedule {
     expression: String,
     cron: Cron,
     zone: TimeZone,
-    /// All 24 hours are meant: the time that passes counts, not what clocks show.
+    /// The expression covers all 24 hours: elapsed time counts, not the wall clock.
     every_hour: bool,
 }
 
@@ -44,13 +44,13 @@ impl Schedule {
         Ok(Schedule { expression: expression.to_owned(), cron, zone, every_hour })
     }
 
-    /// Refuses an expression whose time never comes, such as the 30th of February.
+    /// Refuses an expression that never fires, such as the 30th of February.
     pub(super) fn check_comes(&self, now: Timestamp) -> Result<()> {
         match self.next(now) {
             Some(_) => Ok(()),
             None => {
                 let expression = &self.expression;
-                let rule = format!("`{expression}` never comes; check that its days exist in its months");
+                let rule = format!("`{expression}` never fires; check that its days exist in its months");
                 Err(Error::invalid("cron expression", rule))
             }
         }
@@ -61,14 +61,14 @@ impl Schedule {
         if self.every_hour { self.next_as_time_passes(after) } else { self.next_by_the_clock(after) }
     }
 
-    /// The ticks after `after` up to and with `until`.
+    /// The ticks after `after`, up to and including `until`.
     pub(super) fn between(&self, after: Timestamp, until: Timestamp) -> impl Iterator<Item = Timestamp> {
         std::iter::successors(self.next(after), |tick| self.next(*tick))
             .take_while(move |tick| *tick <= until)
     }
 
-    /// The last `count` ticks after `after` up to and with `until`, oldest first. A job every second that was down for
-    /// a year is not counted from its start: the search goes back from the end.
+    /// The last `count` ticks after `after`, up to and including `until`, oldest first. Searched backwards from the
+    /// end: a job that fires every second and was down for a year is not counted from its start.
     pub(super) fn last(&self, count: usize, after: Timestamp, until: Timestamp) -> VecDeque<Timestamp> {
         let mut span = SEARCH_FIRST;
         loop {
@@ -93,8 +93,8 @@ impl Schedule {
         self.next(now).map_or(at_most, |tick| until(tick).min(at_most))
     }
 
-    /// Each civil time that matches fires once: it rises with the instants it stands for, so the first that is later
-    /// is the next one.
+    /// Each matching civil time fires once. Instants rise with their civil times, so the first one later than `after`
+    /// is the next tick.
     fn next_by_the_clock(&self, after: Timestamp) -> Option<Timestamp> {
         let mut civil = whole_second(self.zone.to_datetime(after))?;
         loop {
@@ -106,7 +106,7 @@ impl Schedule {
         }
     }
 
-    /// Each instant whose civil time matches fires: searched from one change of the clocks to the next.
+    /// Each instant whose civil time matches fires: searched from one change of the offset to the next.
     fn next_as_time_passes(&self, after: Timestamp) -> Option<Timestamp> {
         let (mut from, mut inclusive) = (after, false);
         loop {
@@ -131,7 +131,7 @@ impl Schedule {
             AmbiguousOffset::Unambiguous { offset } => offset.to_timestamp(civil).ok(),
             AmbiguousOffset::Fold { before, .. } => before.to_timestamp(civil).ok(),
             AmbiguousOffset::Gap { after, .. } => {
-                // Read with the offset that holds only later, it lies before the change.
+                // Converted with the offset that applies only after the change, it lies before the change.
                 let before_change = after.to_timestamp(civil).ok()?;
                 Some(self.zone.following(before_change).next()?.timestamp())
             }
@@ -139,7 +139,7 @@ impl Schedule {
     }
 }
 
-/// Cron knows no parts of seconds.
+/// Cron has no fractions of seconds.
 fn whole_second(civil: DateTime) -> Option<DateTime> {
     let down = jiff::civil::DateTimeRound::new().smallest(Unit::Second).mode(jiff::RoundMode::Floor);
     civil.round(down).ok()
@@ -201,12 +201,12 @@ mod tests {
             ticks("30 2 * * *", "Europe/Berlin", evening, 2),
             ["2026-03-29T01:00:00Z", "2026-03-30T00:30:00Z"]
         );
-        // Several in one gap are one, also if one of them is its end.
+        // Several in one gap are one tick, also if one of them is the end of the gap.
         assert_eq!(
             ticks("0,20,40 2,3 * * *", "Europe/Berlin", evening, 3),
             ["2026-03-29T01:00:00Z", "2026-03-29T01:20:00Z", "2026-03-29T01:40:00Z"]
         );
-        // A list of hours behaves as its parts do.
+        // A list of hours behaves like its single hours.
         assert_eq!(
             ticks("0 2,14 * * *", "Europe/Berlin", evening, 3),
             ["2026-03-28T13:00:00Z", "2026-03-29T01:00:00Z", "2026-03-29T12:00:00Z"]
@@ -225,7 +225,7 @@ mod tests {
             ticks("*/30 2-3 * * *", "Europe/Berlin", evening, 4),
             ["2026-10-25T00:00:00Z", "2026-10-25T00:30:00Z", "2026-10-25T02:00:00Z", "2026-10-25T02:30:00Z"]
         );
-        // Asked in the second of both, it is over.
+        // In the second of the two hours the tick is already over.
         assert_eq!(ticks("30 2 * * *", "Europe/Berlin", "2026-10-25T01:15:00Z", 1), ["2026-10-26T01:30:00Z"]);
     }
 
@@ -239,7 +239,7 @@ mod tests {
             ticks("30 * * * *", "Europe/Berlin", "2026-03-29T00:00:00Z", 2),
             ["2026-03-29T00:30:00Z", "2026-03-29T01:30:00Z"]
         );
-        // The first instant after a change is looked at too.
+        // The first instant after a change is searched too.
         assert_eq!(
             ticks("0 * * * *", "Europe/Berlin", "2026-03-29T00:30:00Z", 2),
             ["2026-03-29T01:00:00Z", "2026-03-29T02:00:00Z"]
@@ -289,6 +289,6 @@ mod tests {
         assert!(error.contains("invalid time zone: `Europe/Atlantis`") && error.contains("Europe/Berlin"));
         let never = Schedule::parse("0 0 30 2 *", "UTC").unwrap();
         let error = never.check_comes(at("2026-01-01T00:00:00Z")).unwrap_err().to_string();
-        assert!(error.contains("`0 0 30 2 *` never comes"), "{error}");
+        assert!(error.contains("`0 0 30 2 *` never fires"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! Tests of jobs: published once whoever looks, missed ticks by policy, and nothing sleeps.
+//! Tests of jobs: each tick is published once by any process, missed ticks follow the policy, and nothing sleeps.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::store::{OpenOptions, Store};
 use crate::subscription::Start;
 use crate::topic::TopicSettings;
 
-/// A store in memory that several processes share, in a time that is moved by hand.
+/// A store in memory that several processes share, with a manual clock.
 struct Setting {
     store: Arc<dyn Store>,
     clock: ManualClock,
@@ -27,7 +27,7 @@ impl Setting {
         Setting { store: open(Clock::Manual(clock.clone())).await, clock }
     }
 
-    /// A job of one more process.
+    /// A job of another process.
     fn job(&self, name: &str, expression: &str) -> CronBuilder {
         let (store, clock) = (Arc::clone(&self.store), Clock::Manual(self.clock.clone()));
         CronBuilder::new(store, clock, Arc::default(), name, expression).topic("reports")
@@ -37,7 +37,7 @@ impl Setting {
         self.clock.set(now.parse().unwrap());
     }
 
-    /// What was published so far.
+    /// The messages published so far.
     async fn published(&self) -> Vec<Message> {
         published(&*self.store).await
     }
@@ -100,7 +100,7 @@ async fn several_processes_publish_each_tick_once() {
     let mut published = [0, 0, 0];
     for hour in 0..6 {
         setting.clock.advance(Duration::from_secs(3600));
-        // Each goes first now and then.
+        // Each process goes first in turn.
         for at in (0..3).map(|at| (at + hour) % 3) {
             published[at] += jobs[at].step().await.unwrap();
         }
@@ -119,14 +119,14 @@ async fn missed_ticks_follow_the_policy() {
         let setting = Setting::at("2026-01-01T00:30:00Z").await;
         let job = setting.job("hourly", "0 * * * *").missed(missed).start().await.unwrap();
         job.stop().await;
-        // Nobody is up for hours; then a process starts, and another one beside it.
+        // No process runs for hours; then one starts, and a second one beside it.
         setting.set("2026-01-01T05:30:00Z");
         let job = setting.job("hourly", "0 * * * *").missed(missed).start().await.unwrap();
         let other = setting.job("hourly", "0 * * * *").missed(missed).start().await.unwrap();
         assert_eq!(job.step().await.unwrap(), expected.len() as u64, "{missed:?}");
         assert_eq!(other.step().await.unwrap(), 0, "{missed:?}");
         assert_eq!(setting.ticks().await, expected, "{missed:?}");
-        // What comes then is published as ever.
+        // Later ticks are published as usual.
         setting.set("2026-01-01T06:00:01Z");
         assert_eq!(job.step().await.unwrap(), 1, "{missed:?}");
         assert_eq!(setting.ticks().await.last().unwrap(), "2026-01-01T06:00:00Z");
@@ -159,10 +159,10 @@ async fn a_clock_that_was_ahead_does_not_silence_a_job() {
     let setting = Setting::at("2026-01-01T00:00:00Z").await;
     let job = setting.job("minutely", "* * * * *").start().await.unwrap();
     setting.set("2026-01-02T00:00:00Z");
-    assert_eq!(job.step().await.unwrap(), 1, "the last of those that were missed");
+    assert_eq!(job.step().await.unwrap(), 1, "the last missed tick");
     setting.set("2026-01-01T00:00:30Z");
     assert_eq!(job.step().await.unwrap(), 0);
-    // The store sees to it: a last tick that far ahead holds nothing up.
+    // The store handles it: a last tick that far ahead blocks nothing.
     setting.set("2026-01-01T00:02:00Z");
     assert_eq!(job.step().await.unwrap(), 2);
     assert_eq!(job.step().await.unwrap(), 0);
@@ -188,7 +188,7 @@ async fn failure_is_shown_and_the_tick_is_tried_again() {
 #[tokio::test]
 async fn runner_looks_without_being_asked() {
     let store = open(Clock::Database).await;
-    // Behind by hours when it starts.
+    // It is hours behind when it starts.
     let hours_ago = Timestamp::now() - jiff::SignedDuration::from_hours(3);
     store.cron_last("hourly", hours_ago).await.unwrap();
     let topic = store.create_topic(&reports(), &TopicSettings::default()).await.unwrap();
@@ -210,10 +210,10 @@ async fn bad_input_is_refused_with_what_to_do() {
     let job = |name: &str| setting.job(name, "* * * * *");
     let with = |message: NewMessage| job("a").message(message);
     for (builder, says) in [
-        (job(""), "invalid cron job: must not be empty; give it a name"),
+        (job(""), "invalid cron job: must not be empty; give it a unique name"),
         (job("a\n"), "invalid cron job: control character"),
         (setting.job("a", "61 * * * *"), "invalid cron expression: `61 * * * *`"),
-        (setting.job("a", "0 0 31 4 *"), "never comes"),
+        (setting.job("a", "0 0 31 4 *"), "never fires"),
         (job("a").time_zone("Mars/Olympus"), "invalid time zone: `Mars/Olympus`"),
         (job("a").topic(""), "invalid topic: must not be empty"),
         (job("a").missed(Missed::FireAll { at_most: 0 }), "use Skip"),
@@ -229,7 +229,7 @@ async fn bad_input_is_refused_with_what_to_do() {
     let mut nowhere = job("a");
     nowhere.topic = None;
     let error = nowhere.start().await.unwrap_err().to_string();
-    assert!(error.contains("say where ticks are published with `topic`"), "{error}");
+    assert!(error.contains("set the topic of the ticks with `topic`"), "{error}");
 }
 
 #[tokio::test]

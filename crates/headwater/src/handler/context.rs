@@ -1,4 +1,4 @@
-//! What a handler may ask about the message in hand.
+//! What a handler can read about the message it handles.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::Messages;
 use crate::message::Message;
 
-/// Which member of which group on which topic; the same for all of its messages.
+/// The member, group and topic; the same for all messages of the member.
 #[derive(Debug)]
 pub(crate) struct Identity {
     pub(crate) topic: String,
@@ -14,7 +14,7 @@ pub(crate) struct Identity {
     pub(crate) member: String,
 }
 
-/// The circumstances of a delivery. Cheap to clone.
+/// The context of a delivery. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Context {
     identity: Arc<Identity>,
@@ -43,12 +43,12 @@ impl Context {
         &self.identity.group
     }
 
-    /// The member that handles.
+    /// The member that handles the message.
     pub fn member(&self) -> &str {
         &self.identity.member
     }
 
-    /// Which hand-out this is, from 1.
+    /// The attempt, from 1.
     pub fn attempt(&self) -> u32 {
         self.attempt
     }
@@ -58,8 +58,8 @@ impl Context {
         &self.messages[0]
     }
 
-    /// Whether the lease was lost meanwhile: another holder has the message, and whatever is done now may be done twice.
-    /// Long handlers ask before each irreversible step.
+    /// Whether the lease was lost meanwhile: another owner may hold the message, and further work may be done twice.
+    /// Long handlers should check it before each irreversible step.
     pub fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! Messages in a handler's hands: a view into a page that many groups share, or a few picked from one.
+//! The messages a handler gets: a view into a page that several groups share, or some messages picked from one.
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ impl Messages {
         Messages { page, range }
     }
 
-    /// A part of this view, by position.
+    /// A subrange of this view, by index.
     pub(crate) fn part(&self, range: Range<usize>) -> Self {
         Messages::new(Arc::clone(&self.page), self.range.start + range.start..self.range.start + range.end)
     }

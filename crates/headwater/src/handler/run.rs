@@ -1,9 +1,9 @@
-//! The one way to run handlers, for workers, for both kinds of transaction and for batches that a program pulls.
+//! Runs handlers, for all callers: workers, both kinds of transaction, and batches that a program pulls.
 //!
-//! [`HandlerRun`] says which messages of a lease are handled and in which order: nothing once the group is held back, and no
-//! message whose key waits for an older one. [`HandlerGuard`] calls a handler: a panic, a payload that cannot be decoded and
-//! too long a time are verdicts too, and each call is timed, counted and has a span. Neither waits for anything by itself,
-//! so handlers on the thread that writes to SQLite run by the same rules as those that are futures.
+//! [`HandlerRun`] decides which messages of a lease are handled and in which order: none once the group is held back,
+//! and no message whose key waits for an older one. [`HandlerGuard`] calls a handler: a panic, a payload that cannot be
+//! decoded and a timeout become verdicts too, and each call is timed, counted and has a span. Neither waits for
+//! anything by itself, so synchronous handlers on SQLite's writer thread follow the same rules as async ones.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -31,7 +31,8 @@ use crate::subscription::Subscription;
 
 /// One run of handlers over messages of a lease, offsets rising.
 ///
-/// A message is either handled and said of, or named here as given back: what was not handled is never taken for done.
+/// Every message is either handled and has a verdict, or is released here: a message that was not handled is never
+/// done.
 #[derive(Debug)]
 pub(crate) struct HandlerRun<M> {
     pub(crate) guard: Arc<HandlerGuard>,
@@ -42,16 +43,16 @@ pub(crate) struct HandlerRun<M> {
     said: Said,
 }
 
-/// What was said of the messages of a run; those not named are done.
+/// The verdicts on the messages of a run; messages not named are done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Said {
     pub(crate) verdicts: Vec<(Offset, Verdict)>,
-    /// How many of those that are done a handler did not want.
+    /// How many of the messages that are done a handler skipped.
     pub(crate) skipped: u64,
 }
 
 impl Said {
-    /// The same of all of these.
+    /// The same verdict on all of these messages.
     pub(crate) fn of_all(messages: &[Message], verdict: &Verdict) -> Self {
         let mut said = Said::default();
         messages.iter().for_each(|message| said.add(message, verdict.clone()));
@@ -66,7 +67,7 @@ impl Said {
         }
     }
 
-    /// And what was said of others.
+    /// Adds the verdicts on other messages.
     pub(crate) fn append(&mut self, others: Said) {
         self.verdicts.extend(others.verdicts);
         self.skipped += others.skipped;
@@ -85,15 +86,15 @@ impl<M: Deref<Target = [Message]>> HandlerRun<M> {
         }
     }
 
-    /// The next message to be handled, by position.
+    /// The index of the next message to be handled.
     pub(crate) fn next_one(&mut self) -> Option<usize> {
         self.next(1).map(|part| part.start)
     }
 
-    /// The next messages to be handled together, at most so many, by position.
+    /// The indexes of the next messages to be handled together, at most `most`.
     pub(crate) fn next(&mut self, most: usize) -> Option<Range<usize>> {
         if self.guard.standing.is_held_back() {
-            // What was handled so far counts, and the rest is another's.
+            // Messages handled so far keep their verdicts; the rest is released for other processes.
             self.said.append(Said::of_all(&self.messages[self.next..], &Verdict::Release));
             self.next = self.messages.len();
         }
@@ -107,13 +108,13 @@ impl<M: Deref<Target = [Message]>> HandlerRun<M> {
         Some(first..self.next)
     }
 
-    /// What a handler said of one message.
+    /// Records a handler's verdict on one message.
     pub(crate) fn said(&mut self, at: usize, verdict: Verdict) {
         self.waiting.said(&self.messages[at], &verdict);
         self.said.add(&self.messages[at], verdict);
     }
 
-    /// What a handler said of messages that it got together; those not named are done.
+    /// Records a handler's verdicts on messages that it got together; messages not named are done.
     pub(crate) fn said_of(&mut self, part: Range<usize>, verdicts: Vec<(Offset, Verdict)>) {
         if verdicts.is_empty() {
             return;
@@ -127,9 +128,9 @@ impl<M: Deref<Target = [Message]>> HandlerRun<M> {
         }
     }
 
-    /// What was said of all of them.
+    /// The verdicts on all messages.
     pub(crate) fn finish(self) -> Said {
-        debug_assert_eq!(self.next, self.messages.len(), "each message was handled or given back");
+        debug_assert_eq!(self.next, self.messages.len(), "each message was handled or released");
         self.said
     }
 }
@@ -152,7 +153,7 @@ enum Ended<T> {
 }
 
 impl HandlerGuard {
-    /// One whose calls nothing else asks about.
+    /// A guard whose metrics and state are not shared.
     #[cfg(all(feature = "sqlite", any(test, feature = "conformance")))]
     pub(crate) fn apart(subscription: &Subscription) -> Arc<Self> {
         let (topic, group) = (&subscription.topic.name, &subscription.group);
@@ -162,8 +163,9 @@ impl HandlerGuard {
         Arc::new(HandlerGuard { subscription, timeout: None, metrics, standing })
     }
 
-    /// Calls a handler with one message or with a batch. It starts now: the caller has read the clock, which costs a tenth of
-    /// what a handler that does nothing costs. `on_wait` is called if it does not end at once.
+    /// Calls a handler with one message or with a batch. `started` is the present: the caller has read the clock
+    /// already, and a reading costs a tenth of a call of an empty handler. `on_wait` is called if the handler does not
+    /// finish at once.
     pub(crate) async fn call<F: Future>(
         &self,
         messages: &[Message],
@@ -185,7 +187,7 @@ impl HandlerGuard {
         self.verdict_of(messages.len(), started.elapsed(), ended)
     }
 
-    /// Calls a handler that is no future. It cannot be ended: one that takes too long has failed once it returns.
+    /// Calls a synchronous handler. It cannot be interrupted: a handler that exceeds its timeout fails once it returns.
     #[cfg(feature = "sqlite")]
     pub(crate) fn call_now(
         &self,
@@ -264,7 +266,7 @@ impl HandlerGuard {
         }
     }
 
-    /// The span of a call, and the trace that its message belongs to. Messages of a batch may belong to many: it has none.
+    /// The span of a call, and the trace of its message. A batch has no trace: its messages may belong to many.
     fn span_of(&self, messages: &[Message], attempt: u32) -> (Span, Option<TraceContext>) {
         let (topic, group) = (&self.subscription.topic.name, &self.subscription.group);
         let [message] = messages else { return (trace::batch_span(topic, group, messages, attempt), None) };
@@ -272,14 +274,14 @@ impl HandlerGuard {
         (trace::span(topic, group, message, attempt, context.as_ref()), context)
     }
 
-    /// Counts what became of messages once that is certain: all are done but those of another outcome.
+    /// Counts the outcomes of messages once they are certain: all are acked except those named.
     pub(crate) fn count(&self, messages: usize, skipped: u64, outcomes: &[(Offset, Outcome)]) {
         self.metrics.skipped.add(skipped);
         self.metrics.acked.add((messages - outcomes.len()) as u64);
         outcomes.iter().for_each(|(_, outcome)| self.count_one(outcome));
     }
 
-    /// Decides what becomes of one message that is settled for itself, and counts it.
+    /// Decides the outcome of one message that is settled alone, and counts it.
     pub(crate) fn decide_one(
         &self,
         message: &Message,
@@ -303,7 +305,7 @@ impl HandlerGuard {
     }
 }
 
-/// Runs a handling in its span, and in the trace that its message belongs to.
+/// Runs a handler in its span, and in the trace of its message.
 async fn within<F: Future>(span: Span, context: Option<TraceContext>, handling: F) -> F::Output {
     match context {
         Some(context) => trace::within(context, handling.instrument(span)).await,

@@ -1,4 +1,4 @@
-//! A topic about to be created. What many programs choose has a word of its own; all of it is in [`TopicSettings`].
+//! A topic to be created. Common settings have a method; all of them are in [`TopicSettings`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::name::TopicName;
 use crate::store::Store;
 use crate::topic::{Ordering, Partition, Preset, Semantics, Storage, Topic, TopicSettings, Tracking};
 
-/// A topic about to be created.
+/// A topic to be created.
 #[derive(Debug)]
 pub struct TopicBuilder {
     store: Arc<dyn Store>,
@@ -21,7 +21,7 @@ impl TopicBuilder {
         TopicBuilder { store, name: name.to_owned(), settings: TopicSettings::default() }
     }
 
-    /// The settings of a preset, instead of everything said before.
+    /// The settings of a preset; replaces everything set before.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> headwater::Result<()> {
@@ -39,7 +39,7 @@ impl TopicBuilder {
         self
     }
 
-    /// Every subscription gets every message, for 30 days at most; set [`TopicBuilder::max_retention`] after it for
+    /// Every subscription gets every message, for 30 days at most; call [`TopicBuilder::max_retention`] after it for
     /// longer.
     #[must_use]
     pub fn pub_sub(mut self) -> Self {
@@ -56,21 +56,21 @@ impl TopicBuilder {
         self
     }
 
-    /// Into how many lanes an ordered subscription is split: how many keys may be handled side by side.
+    /// Into how many lanes an ordered subscription is split: how many keys may be handled concurrently.
     #[must_use]
     pub fn lanes(mut self, lanes: u16) -> Self {
         self.settings.lanes = lanes;
         self
     }
 
-    /// How it is recorded that a message is done.
+    /// How completion is recorded.
     #[must_use]
     pub fn tracking(mut self, tracking: Tracking) -> Self {
         self.settings.tracking = tracking;
         self
     }
 
-    /// How long a message stays after every counting subscription is done with it.
+    /// How long a message is kept after every counting subscription is done with it.
     #[must_use]
     pub fn message_retention(mut self, retention: Duration) -> Self {
         self.settings.message_retention = Some(retention);
@@ -84,36 +84,37 @@ impl TopicBuilder {
         self
     }
 
-    /// The age at which a message goes whatever the subscriptions do; `None` for never, the default of a queue.
+    /// The age at which a message is removed even if subscriptions are not done with it; `None` for never, the default
+    /// of a queue.
     #[must_use]
     pub fn max_retention(mut self, retention: Option<Duration>) -> Self {
         self.settings.max_retention = retention;
         self
     }
 
-    /// The least life of a message published while no subscription counted.
+    /// How long a message published while no subscription counted is kept at least.
     #[must_use]
     pub fn zero_subscription_retention(mut self, retention: Duration) -> Self {
         self.settings.zero_subscription_retention = retention;
         self
     }
 
-    /// Whether publishing fails while no subscription counts; only where every subscription gets every message.
+    /// Whether publishing fails while no subscription counts; only for pub/sub topics.
     #[must_use]
     pub fn block_writes_on_zero_subscriptions(mut self, block: bool) -> Self {
         self.settings.block_writes_on_zero_subscriptions = block;
         self
     }
 
-    /// Only where every subscription gets every message: one that has been dead for longer gives up what it holds of messages
-    /// that are removed.
+    /// Only for pub/sub topics: a subscription that has been dead for longer gives up its outstanding ranges of
+    /// messages that are removed.
     #[must_use]
     pub fn zombie_subscription_ttl(mut self, ttl: Duration) -> Self {
         self.settings.zombie_subscription_ttl = ttl;
         self
     }
 
-    /// Tables of its own, cut like this (PostgreSQL).
+    /// Stores the topic in tables of its own, partitioned like this (PostgreSQL).
     #[must_use]
     pub fn dedicated(mut self, partition: Partition) -> Self {
         self.settings.storage = Storage::Dedicated(partition);
@@ -134,7 +135,7 @@ impl TopicBuilder {
         self
     }
 
-    /// How often the processes of a group say that it is alive, and for how long it may be silent before it is dead.
+    /// How often the processes of a group send a heartbeat, and after how long without one the group is dead.
     #[must_use]
     pub fn heartbeats(mut self, interval: Duration, timeout: Duration) -> Self {
         self.settings.heartbeat_interval = interval;
@@ -142,28 +143,28 @@ impl TopicBuilder {
         self
     }
 
-    /// Whether it is recorded who acked which offsets, when.
+    /// Whether each ack is logged: which owner acked which offsets, and when.
     #[must_use]
     pub fn ack_log(mut self, ack_log: bool) -> Self {
         self.settings.ack_log = ack_log;
         self
     }
 
-    /// How long the head waits at a missing offset before it steps over it, noting the gap (PostgreSQL).
+    /// How long the head waits at a missing offset before it steps over it and records the gap (PostgreSQL).
     #[must_use]
     pub fn gap_patience(mut self, patience: Duration) -> Self {
         self.settings.gap_patience = patience;
         self
     }
 
-    /// How long a hand-out lasts; zero means it is never reassigned by itself.
+    /// How long a lease lasts; zero means it never expires.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.settings.lease = lease;
         self
     }
 
-    /// How often a message is handed out before it is buried.
+    /// How often a message is handed out before it becomes a dead letter.
     #[must_use]
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.settings.max_attempts = attempts;
@@ -195,7 +196,7 @@ impl TopicBuilder {
         self
     }
 
-    /// Creates it, or returns the one that is there with the same settings.
+    /// Creates the topic, or returns the existing one if its settings are the same.
     pub async fn create(self) -> Result<Topic> {
         self.store.create_topic(&TopicName::new(&self.name)?, &self.settings).await
     }

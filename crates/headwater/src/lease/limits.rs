@@ -1,21 +1,21 @@
-//! Limits that hold for a whole group, over all processes, and the token bucket behind the rate.
+//! Limits for a whole group across all processes, and the token bucket of the rate limit.
 
 use crate::error::{Error, Result};
 
-/// Limits on what one subscription hands out, over all owners and processes. None unless set.
+/// Limits on what one subscription hands out, across all owners and processes. None unless set.
 ///
-/// They belong to the claim: whoever claims for the group should name the same ones. What is counted are offsets of
-/// leases; a lease of an ordered subscription counts one in `lanes` of its offsets, rounded up, since that many are its
-/// holder's.
+/// They are part of the claim: every consumer of the group should set the same ones. The unit is an offset of a lease.
+/// A lease of an ordered subscription counts one in `lanes` of its offsets, rounded up, since about that many belong to
+/// it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct GroupLimits {
     /// Most messages leased at any time.
     pub in_flight_max: Option<u32>,
-    /// How fast messages are handed out, redeliveries included.
+    /// How fast messages are handed out, including redeliveries.
     pub rate: Option<RateLimit>,
 }
 
-/// A token bucket: `burst` messages at once, and then `per_second`.
+/// A token bucket: `burst` messages at once, then `per_second`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RateLimit {
     /// Messages per second in the long run; above zero and finite.
@@ -24,10 +24,10 @@ pub struct RateLimit {
     pub burst: u32,
 }
 
-/// Slower than one message in thirty years, or faster than any store: bounds that keep the arithmetic finite.
+/// Slower than one message in thirty years and faster than any store: bounds that keep the arithmetic finite.
 const PER_SECOND: (f64, f64) = (1e-9, 1e9);
 
-/// A token this close to whole is whole: 100 ms at ten a second must be one message, whatever binary fractions say.
+/// A token this close to whole counts as whole: 100 ms at ten per second must be one message despite binary fractions.
 #[cfg(feature = "sqlite")]
 const NEARLY: f64 = 1e-9;
 
@@ -54,26 +54,26 @@ impl GroupLimits {
 }
 
 impl RateLimit {
-    /// The rate within bounds that no arithmetic overflows.
+    /// The rate, clamped so that no arithmetic overflows.
     pub(crate) fn bounded_per_second(self) -> f64 {
         self.per_second.clamp(PER_SECOND.0, PER_SECOND.1)
     }
 }
 
-/// What a bucket holds at some time.
+/// The state of a token bucket.
 #[cfg(feature = "sqlite")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Bucket {
-    /// Tokens, with the fraction that has already dripped in.
+    /// Tokens, including a fraction.
     pub(crate) tokens: f64,
-    /// As of when.
+    /// The time of this state.
     pub(crate) filled_at_ms: i64,
 }
 
 #[cfg(feature = "sqlite")]
 impl Bucket {
-    /// A bucket as it is now: full when it was never used. A clock that jumped back adds nothing and takes nothing away,
-    /// and from now on it drips again.
+    /// The bucket at `now_ms`: full if it was never used. A clock that stepped back neither adds nor removes tokens,
+    /// and refilling continues from the new time.
     pub(crate) fn refilled(stored: Option<Bucket>, rate: RateLimit, now_ms: i64) -> Bucket {
         let burst = f64::from(rate.burst);
         let tokens = stored.map_or(burst, |bucket| {
@@ -126,7 +126,7 @@ mod tests {
     }
 
     proptest! {
-        /// However often one looks, time gives what it gives.
+        /// However often it is refilled, it gives no more tokens than the time allows.
         #[test]
         fn looking_often_gives_no_more(per_second in 0.001f64..2_000.0, steps in prop::collection::vec(0i64..700, 1..200)) {
             let rate = RateLimit { per_second, burst: 50 };
@@ -142,7 +142,7 @@ mod tests {
             prop_assert!(taken as f64 <= now_ms as f64 / 1000.0 * per_second + 1e-6);
         }
 
-        /// The time it names is the first at which it gives one.
+        /// It gives a token at the returned time, and not before.
         #[test]
         fn the_next_token_comes_when_it_says(per_second in 0.001f64..2_000.0, tokens in 0.0f64..1.0) {
             let rate = RateLimit { per_second, burst: 50 };

@@ -1,20 +1,20 @@
-//! Whether to go on: whoever works in steps asks between them.
+//! Whether to continue: work in steps checks it between them.
 
 use std::time::Duration;
 
 use tokio::sync::watch;
 
-/// The word to go on, or to stop at the next step.
+/// A signal to stop at the next step.
 #[derive(Clone, Debug)]
 pub(crate) struct Going(Option<watch::Receiver<bool>>);
 
 impl Going {
-    /// Nobody will say stop.
+    /// Never stops.
     pub(crate) fn always() -> Self {
         Going(None)
     }
 
-    /// While this says true and its sender is there.
+    /// Continues while the value is true and its sender exists.
     pub(crate) fn while_true(receiver: watch::Receiver<bool>) -> Self {
         Going(Some(receiver))
     }
@@ -28,13 +28,13 @@ impl Going {
         match &self.0 {
             None => std::future::pending().await,
             Some(receiver) => {
-                // An error means that the sender is gone, which means the same.
+                // An error means that the sender was dropped, which also means stop.
                 let _ = receiver.clone().wait_for(|on| !on).await;
             }
         }
     }
 
-    /// Rests; false if it is time to stop.
+    /// Pauses; false if it is time to stop.
     pub(crate) async fn rest(&self, duration: Duration) -> bool {
         if !duration.is_zero() {
             tokio::select! {

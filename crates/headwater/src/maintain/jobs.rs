@@ -1,4 +1,4 @@
-//! One run of each job: step by step until nothing is left, it is told to stop, or its time is over.
+//! One run of each job: step by step until nothing is left, it is stopped, or its time is over.
 
 use std::collections::{HashMap, VecDeque};
 use std::panic::AssertUnwindSafe;
@@ -20,10 +20,10 @@ use crate::observe::metrics::JobMetrics;
 use crate::store::{self, Maintained};
 use crate::topic::{TopicId, TopicStatus};
 
-/// A round of heads that did so much may have left some: its statements are bounded.
+/// A round of heads with this many rows may have left some: its statements are bounded.
 const HEADS_FULL: u64 = 1_000;
 
-/// Who does the jobs of this process.
+/// Runs the jobs in this process.
 #[derive(Debug)]
 pub(super) struct Worker {
     pub(super) store: Arc<dyn store::Maintenance>,
@@ -32,25 +32,25 @@ pub(super) struct Worker {
     pub(super) metrics: JobMetrics,
     /// The topics as last read, for all jobs.
     topics: Topics,
-    /// The heads when messages were last cleaned up.
+    /// The heads at the last run of message cleanup.
     heads: Mutex<Option<HashMap<TopicId, i64>>>,
 }
 
-/// What a run did so far.
+/// The rows of a run so far.
 #[derive(Debug, Default)]
 struct Tally {
     rows: u64,
     backlog: u64,
 }
 
-/// A run, and what the error was if there was one.
+/// A run, and the kind of its error if it failed.
 #[derive(Debug)]
 pub(super) struct Ran {
     pub(super) run: JobRun,
     pub(super) kind: Option<ErrorKind>,
 }
 
-/// Up to when a run goes on.
+/// When a run has to end.
 #[derive(Debug)]
 struct Bounds<'a> {
     going: &'a Going,
@@ -69,7 +69,7 @@ impl Worker {
         Worker { store, plan, owner, metrics: JobMetrics::default(), topics, heads }
     }
 
-    /// Runs a job. Whatever goes wrong is in the answer, a panic too: other jobs go on.
+    /// Runs a job. Any error or panic is in the result: other jobs continue.
     pub(super) async fn run(&self, job: Job, going: &Going) -> Ran {
         let started = Instant::now();
         let bounds = Bounds { going, deadline: started + self.plan.run_max };
@@ -100,8 +100,8 @@ impl Worker {
         }
     }
 
-    /// The topics, read again when what is known is too old. One job at a time reads them, and the others take what is
-    /// known meanwhile; so does that one if it takes too long.
+    /// The topics, read again when the last read is too old. One job at a time reads them; meanwhile the others use the
+    /// last read, and so does the reading job if the read takes too long.
     pub(super) async fn topics(&self) -> Result<Arc<[TopicStatus]>> {
         let known = match self.topics.look() {
             Look::Known(topics) => return Ok(topics),
@@ -116,7 +116,7 @@ impl Worker {
             }
             (Err(_), Some(known)) => Ok(known),
             (Err(_), None) => {
-                let late = format!("topics were not read in {TOPICS_KEPT:?}");
+                let late = format!("topics not read within {TOPICS_KEPT:?}");
                 Err(Error::new(ErrorKind::Unavailable, late))
             }
         }
@@ -141,13 +141,13 @@ impl Worker {
     async fn detect_dead(&self, tally: &mut Tally) -> Result<()> {
         let detected = self.store.detect_dead().await?;
         for (topic, group) in &detected.died {
-            tracing::warn!(%topic, %group, "the group is dead: silent for longer than its heartbeat timeout");
+            tracing::warn!(%topic, %group, "subscription declared dead, heartbeat timeout exceeded");
         }
         for (topic, group) in &detected.suspected {
-            tracing::info!(%topic, %group, "the group is silent, and nobody was watching: it may speak up yet");
+            tracing::info!(%topic, %group, "heartbeat overdue, detection postponed");
         }
         for (topic, group) in &detected.near_timeout {
-            tracing::debug!(%topic, %group, "the group is near its heartbeat timeout");
+            tracing::debug!(%topic, %group, "subscription near heartbeat timeout");
         }
         tally.rows += detected.died.len() as u64;
         Ok(())
@@ -157,7 +157,7 @@ impl Worker {
         let topics = self.topics().await?;
         let turns = self.in_turn(Job::Tracking, ids(&topics, plan::is_tracked), bounds).await;
         tally.rows = turns.rows();
-        // What is left lies between the watermark and the head, mostly: known to be some, not how much.
+        // Work is left between the watermark and the head, but how much is not known: this is an estimate.
         tally.backlog = turns.left.len() as u64 * u64::from(self.plan.messages_max);
         turns.failed.map_or(Ok(()), Err)
     }
@@ -179,7 +179,7 @@ impl Worker {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Shows whether cleanup is slower than publishing, since it last ran.
+    /// Reports whether cleanup has been slower than publishing since its last run.
     fn compare_with_publishing(&self, topics: &[TopicStatus], tally: &Tally) {
         let heads: HashMap<TopicId, i64> =
             topics.iter().map(|status| (status.topic.topic_id, status.head.0)).collect();
@@ -188,17 +188,17 @@ impl Worker {
             let grown = |(topic, head): (&TopicId, &i64)| head - then.get(topic).unwrap_or(&0);
             heads.iter().map(grown).map(|grown| u64::try_from(grown).unwrap_or(0)).sum()
         };
-        // Before a first look nothing is known of how much came.
+        // Before the first run the heads to compare with are not known.
         let published = then.as_ref().map_or(0, grown);
         *then = Some(heads);
         drop(then);
         let behind = plan::is_behind(tally.rows, published, tally.backlog);
-        let news = self.metrics.set_behind(behind);
+        let changed = self.metrics.set_behind(behind);
         if behind {
             let (removed, backlog) = (tally.rows, tally.backlog);
-            tracing::warn!(removed, published, backlog, "cleanup is slower than publishing");
-        } else if news {
-            tracing::info!("cleanup keeps up with publishing again");
+            tracing::warn!(removed, published, backlog, "cleanup slower than publishing");
+        } else if changed {
+            tracing::info!("cleanup caught up with publishing");
         }
     }
 
@@ -209,7 +209,8 @@ impl Worker {
         turns.failed.map_or(Ok(()), Err)
     }
 
-    /// Once: the store goes on by itself until nothing is left, and what falls due meanwhile is for another day.
+    /// One call: the store continues by itself until nothing is left, and what falls due meanwhile is left for the next
+    /// day.
     async fn clean_subscriptions(&self, tally: &mut Tally) -> Result<()> {
         let step = self.store.clean_subscriptions(SUBSCRIPTION_RETENTION).await?;
         for (topic, group) in &step.zombies {
@@ -231,7 +232,7 @@ impl Worker {
         driven.await
     }
 
-    /// Takes a step for each topic in turn until none has more, so that a large one does not keep others waiting. Rests
+    /// Takes a step for each topic in turn until none has more, so that a large topic does not delay the others. Pauses
     /// between steps. A topic that fails does not stop the others.
     async fn in_turn(&self, job: Job, left: VecDeque<TopicId>, bounds: &Bounds<'_>) -> Turns {
         let mut turns = Turns { left, done: HashMap::new(), failed: None };
@@ -245,7 +246,7 @@ impl Worker {
                     turns.left.extend(more.then_some(topic));
                 }
                 Err(error) => {
-                    tracing::debug!(job = job.as_str(), %topic, %error, "a step of upkeep failed");
+                    tracing::debug!(job = job.as_str(), %topic, %error, "maintenance step failed");
                     let closed = error.kind() == ErrorKind::Closed;
                     turns.failed.get_or_insert(error);
                     if closed {
@@ -275,41 +276,41 @@ impl Worker {
             Job::Partitions => {
                 let step = store.keep_partitions(topic).await?;
                 if step.locked {
-                    // The next run tries again; meanwhile messages go where they always fit.
-                    tracing::debug!(%topic, ahead = step.ahead, "partitions were locked and are left for later");
+                    // The next run tries again; meanwhile messages are stored in the default partition.
+                    tracing::debug!(%topic, ahead = step.ahead, "partition locked, change postponed");
                 }
                 Ok((step.created + step.dropped + step.removed, false))
             }
             Job::Heads | Job::DeadDetection | Job::SubscriptionCleanup | Job::Backfill => {
-                unreachable!("{job:?} does not go by topics")
+                unreachable!("{job:?} does not run per topic")
             }
         }
     }
 
-    /// Elects or confirms this worker.
+    /// Takes or confirms the maintenance term; true if this process holds it.
     pub(super) async fn elect(&self) -> Result<bool> {
         self.store.elect(&self.owner, plan::TERM).await
     }
 
-    /// Gives up the election.
+    /// Gives up the term.
     pub(super) async fn resign(&self) {
         let resigned = tokio::time::timeout(Duration::from_secs(5), self.store.resign(&self.owner));
         if let Ok(Err(error)) = resigned.await
             && error.kind() != ErrorKind::Closed
         {
-            tracing::debug!(%error, "the election was not given up: it ends by itself");
+            tracing::debug!(%error, "maintenance term not released, it expires by itself");
         }
     }
 }
 
-/// What became of topics that took turns.
+/// The result of stepping through topics in turn.
 #[derive(Debug)]
 struct Turns {
-    /// Those that have more.
+    /// Topics with more to do.
     left: VecDeque<TopicId>,
-    /// Rows of each.
+    /// Rows per topic.
     done: HashMap<TopicId, u64>,
-    /// The first thing that went wrong.
+    /// The first error.
     failed: Option<Error>,
 }
 
@@ -319,7 +320,7 @@ impl Turns {
     }
 }
 
-/// The topics that a job is for.
+/// The topics that a job applies to.
 fn ids(topics: &[TopicStatus], is_for: impl Fn(&TopicStatus) -> bool) -> VecDeque<TopicId> {
     topics.iter().filter(|status| is_for(status)).map(|status| status.topic.topic_id).collect()
 }

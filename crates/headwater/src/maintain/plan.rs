@@ -7,27 +7,28 @@ use crate::backfill::BackfillPace;
 use crate::limits::UPKEEP_MESSAGES_MAX;
 use crate::topic::{Storage, TopicSettings, TopicStatus, Tracking};
 
-/// How long an elected worker has, by the database's clock.
+/// The length of a term, by the database's clock.
 pub(super) const TERM: Duration = Duration::from_secs(10);
-/// How often it is confirmed: two confirmations may fail.
+/// How often the term is confirmed: two confirmations may fail.
 pub(super) const RENEW: Duration = Duration::from_secs(3);
-/// How often others ask whether the place is free. With the term it is under the 15 s in which a killed worker is replaced.
+/// How often candidates check whether the term is free. Together with the term it is under the 15 s in which a killed
+/// process is replaced.
 pub(super) const CANDIDATE: Duration = Duration::from_millis(4_500);
-/// For how long what was read of topics is good enough: settings change rarely, and a new topic can wait.
+/// How long the last read of the topics is used: settings change rarely, and a new topic can wait.
 pub(super) const TOPICS_KEPT: Duration = Duration::from_secs(5);
-/// After an election each job runs soon, whatever its interval: the worker before may not have lived that long.
+/// After an election each job runs soon, whatever its interval: the process before may not have run it.
 const FIRST_WITHIN: Duration = Duration::from_secs(10);
-/// Runs that did nothing are recorded that often.
+/// How often runs that did nothing are recorded.
 pub(super) const QUIET_RECORDED: Duration = Duration::from_secs(60);
-/// Runs that did something are recorded that often.
+/// How often runs that did something are recorded.
 pub(super) const BUSY_RECORDED: Duration = Duration::from_secs(10);
 /// The shortest interval of dead detection.
 const DETECTION_MIN: Duration = Duration::from_millis(200);
 /// The longest wait after failures.
 const BACKOFF_MAX: Duration = Duration::from_secs(300);
-/// The longest rest between two batches.
+/// The longest pause between two batches.
 const REST_MAX: Duration = Duration::from_secs(2);
-/// How soon a job with work left comes again.
+/// How soon a job with work left runs again.
 const SOON: Duration = Duration::from_secs(1);
 
 /// How often jobs run and how much they do at a time.
@@ -35,18 +36,18 @@ const SOON: Duration = Duration::from_secs(1);
 pub(super) struct Plan {
     pub(super) heads: Duration,
     pub(super) tracking: Duration,
-    /// At most; less where a topic has a short heartbeat timeout.
+    /// At most; shorter where a topic has a short heartbeat timeout.
     pub(super) dead_detection: Duration,
     pub(super) message_cleanup: Duration,
     pub(super) partitions: Duration,
     pub(super) subscription_cleanup: Duration,
-    /// While none is open.
+    /// While no backfill is open.
     pub(super) backfill: Duration,
     /// Messages of one step.
     pub(super) messages_max: u32,
-    /// How long to rest after a step, as a part of what it took.
+    /// How long to pause after a step, as a fraction of the step's time.
     pub(super) rest: f64,
-    /// When a run ends although there is more to do.
+    /// When a run ends although it has more to do.
     pub(super) run_max: Duration,
     pub(super) pace: BackfillPace,
 }
@@ -99,7 +100,7 @@ impl Plan {
         }
     }
 
-    /// How long after a run that went well the next is due; `left` says that there was more to do.
+    /// How long after a successful run the next is due; `left` means that there was more to do.
     pub(super) fn interval(&self, job: Job, topics: &[TopicStatus], left: bool) -> Duration {
         match job {
             Job::Heads => self.heads,
@@ -113,7 +114,7 @@ impl Plan {
         }
     }
 
-    /// Half the shortest timeout, so that a death is noticed in one and a half times its timeout.
+    /// Half the shortest timeout, so that a dead group is detected within one and a half times its timeout.
     fn detection(&self, topics: &[TopicStatus]) -> Duration {
         let timeouts = topics.iter().map(|status| status.topic.settings.heartbeat_timeout);
         let shortest = timeouts.min().unwrap_or(Duration::MAX);
@@ -125,40 +126,41 @@ impl Plan {
         self.interval(job, topics, true).min(FIRST_WITHIN).mul_f64(chance.clamp(0.0, 1.0))
     }
 
-    /// How long to wait after so many failures in a row: the interval, doubled with each.
+    /// How long to wait after this many failures in a row: the interval, doubled with each.
     pub(super) fn backoff(&self, job: Job, failures: u32) -> Duration {
         let first = self.interval(job, &[], true).clamp(SOON, BACKOFF_MAX);
         first.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(BACKOFF_MAX)
     }
 
-    /// How long to leave the database to others after a step that took so long.
+    /// How long to pause after a step that took this long, so that applications can use the database.
     pub(super) fn rest(&self, took: Duration) -> Duration {
         took.mul_f64(self.rest).min(REST_MAX)
     }
 }
 
-/// A little less than a duration, so that processes do not keep step, and never more: bounds hold. `chance` is from 0 to 1.
+/// Slightly less than a duration, so that processes do not synchronize, and never more, so that bounds hold. `chance`
+/// is from 0 to 1.
 pub(super) fn jittered(duration: Duration, chance: f64) -> Duration {
     duration.mul_f64(0.9 + 0.1 * chance.clamp(0.0, 1.0))
 }
 
-/// Whether a topic has records to be kept, or removed after a change.
+/// Whether a topic has completion records to maintain, or to remove after a change of `tracking`.
 pub(super) fn is_tracked(status: &TopicStatus) -> bool {
     status.topic.settings.tracking == Tracking::ReferenceCounting || status.tracking_change.is_some()
 }
 
-/// Whether retention may have something to remove: something is stored, and not all of it for ever.
+/// Whether retention may have something to remove: messages are stored, and not all of them are kept forever.
 pub(super) fn is_cleanable(status: &TopicStatus) -> bool {
     let TopicSettings { message_retention, max_retention, .. } = &status.topic.settings;
     status.first <= status.head && (message_retention.is_some() || max_retention.is_some())
 }
 
-/// Whether a topic has tables of its own to be made and dropped.
+/// Whether a topic has partitions to create and drop.
 pub(super) fn is_partitioned(status: &TopicStatus) -> bool {
     status.topic.settings.storage != Storage::Shared
 }
 
-/// Whether cleanup is slower than publishing: it was cut short with work left, and removed less than came meanwhile.
+/// Whether cleanup is slower than publishing: it ended with work left, and removed less than was published meanwhile.
 pub(super) fn is_behind(removed: u64, published: u64, backlog: u64) -> bool {
     backlog > 0 && removed < published
 }
@@ -215,7 +217,7 @@ mod tests {
     #[test]
     fn only_what_is_left_while_more_comes_is_falling_behind() {
         assert!(is_behind(100, 200, 1));
-        assert!(!is_behind(100, 200, 0), "everything that may go is gone: the rest is kept on purpose");
+        assert!(!is_behind(100, 200, 0), "everything removable is removed: retention keeps the rest");
         assert!(!is_behind(200, 100, 50), "it catches up");
     }
 
@@ -228,7 +230,7 @@ mod tests {
         let mut forever = topic(1);
         forever.topic.settings.message_retention = None;
         forever.topic.settings.max_retention = Some(Duration::from_secs(1));
-        assert!(is_cleanable(&forever), "the cap still holds");
+        assert!(is_cleanable(&forever), "max_retention still applies");
         forever.topic.settings.max_retention = None;
         assert!(!is_cleanable(&forever));
     }

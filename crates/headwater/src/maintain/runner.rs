@@ -1,4 +1,4 @@
-//! Runs the jobs of upkeep: once by hand, or for as long as a process lives, one elected worker per namespace.
+//! Runs the maintenance jobs: once by hand, or in the background in one elected process per namespace.
 
 use std::sync::Arc;
 
@@ -18,21 +18,21 @@ use crate::store;
 /// How often jobs run and how much they do at a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum MaintenancePreset {
-    /// What suits most: the intervals in [`Job`].
+    /// For most installations: the intervals in [`Job`].
     #[default]
     Standard,
-    /// Longer intervals, smaller batches, longer rests between them.
+    /// Longer intervals, smaller batches, longer pauses between them.
     LowThroughput,
-    /// Cleanup every minute, next to no rest between batches.
+    /// Cleanup every minute, almost no pause between batches.
     HighThroughput,
-    /// Deaths and cleanup are noticed soonest.
+    /// Shorter intervals of dead detection and cleanup.
     Critical,
 }
 
-/// Maintenance about to be run; from [`crate::Headwater::maintenance`].
+/// Maintenance to be run; from [`crate::Headwater::maintenance`].
 ///
-/// Any number of processes may run it: one of them is elected and does the jobs, the others ask every few seconds whether
-/// its place is free. A worker that is killed is replaced within 15 s, one that stops in order at once.
+/// Any number of processes may run it: one of them is elected and runs the jobs, the others check every few seconds
+/// whether the term is free. A process that is killed is replaced within 15 s, one that stops gracefully at once.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> headwater::Result<()> {
@@ -68,22 +68,22 @@ impl Maintenance {
         Maintenance { store, preset: MaintenancePreset::default(), pace: None }
     }
 
-    /// How often and how much.
+    /// How often jobs run and how much they do at a time.
     #[must_use]
     pub fn preset(mut self, preset: MaintenancePreset) -> Self {
         self.preset = preset;
         self
     }
 
-    /// How much of the database backfills may take, if not as the preset says.
+    /// How much of the database's capacity backfills may use, if it differs from the preset's.
     #[must_use]
     pub fn backfill_pace(mut self, pace: BackfillPace) -> Self {
         self.pace = Some(pace);
         self
     }
 
-    /// Runs each of these jobs once, until it has nothing left to do, elected or not. A job that fails does not stop the
-    /// others; its run carries the error.
+    /// Runs each of these jobs once, until it has nothing left to do, elected or not. A job that fails does not stop
+    /// the others; its run has the error.
     pub async fn run_once(&self, jobs: &[Job]) -> Result<Vec<JobRun>> {
         let worker = self.worker();
         let mut runs = Vec::with_capacity(jobs.len());
@@ -97,12 +97,12 @@ impl Maintenance {
         Ok(runs)
     }
 
-    /// How each job has been doing, in all processes. Jobs that never ran are left out.
+    /// The history of each job, over all processes. Jobs that never ran are left out.
     pub async fn status(&self) -> Result<Vec<JobStatus>> {
         self.store.jobs().await
     }
 
-    /// Runs all jobs when they are due, whenever this process is the elected worker.
+    /// Runs all jobs when they are due, while this process is elected.
     pub fn start(self) -> Maintaining {
         let (on, going) = watch::channel(true);
         let task = tokio::spawn(term::run(self.worker(), Going::while_true(going)));
@@ -112,18 +112,18 @@ impl Maintenance {
     fn worker(&self) -> Worker {
         let plan = Plan::of(self.preset);
         let plan = Plan { pace: self.pace.unwrap_or(plan.pace), ..plan };
-        let owner = Owner::new(format!("upkeep-{}-{}", std::process::id(), Uuid::now_v7()))
+        let owner = Owner::new(format!("maintenance-{}-{}", std::process::id(), Uuid::now_v7()))
             .expect("the name is short and plain");
         Worker::new(Arc::clone(&self.store), plan, owner)
     }
 }
 
 impl Maintaining {
-    /// Stops: what is under way ends, and the election is given up so that another takes over at once.
+    /// Stops: the step under way ends, and the term is given up so that another process takes over at once.
     pub async fn stop(self) {
         self.on.send_replace(false);
         if let Err(error) = self.task.await {
-            tracing::error!(%error, "maintenance ended by itself");
+            tracing::error!(%error, "maintenance task failed");
         }
     }
 }

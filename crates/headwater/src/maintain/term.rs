@@ -1,4 +1,5 @@
-//! The life of a worker of upkeep: a candidate, elected for a term, confirmed while it lives, and out of office at the end.
+//! The life cycle of a maintenance process: candidate, elected for a term, confirmed while it runs, and replaced at the
+//! end.
 
 use std::time::Duration;
 
@@ -12,42 +13,42 @@ use super::plan::{BUSY_RECORDED, CANDIDATE, QUIET_RECORDED, RENEW, TERM, TOPICS_
 use super::{Job, JobRun};
 use crate::error::{Error, ErrorKind, Result};
 
-/// How an elected worker's time ended.
+/// How a term ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// Told to stop.
+    /// This process was stopped.
     Stopped,
-    /// Another is elected, or may be.
+    /// Another process is elected, or may be.
     Lost,
     /// The store was closed.
     Closed,
 }
 
-/// Works until told to stop, or until the store is closed.
+/// Runs until it is stopped, or until the store is closed.
 pub(super) async fn run(worker: Worker, going: Going) {
     let mut failing = false;
     while going.is_on() {
-        // From before the call: the database's term begins later, so this one never outlasts it.
+        // Measured before the call: the database's term begins later, so this one never outlasts it.
         let until = Instant::now() + TERM;
         match elect(&worker, until).await {
             Ok(true) => {
                 failing = false;
-                tracing::info!(worker = %worker.owner, "elected to do the upkeep");
+                tracing::info!(worker = %worker.owner, "maintenance term taken over");
                 worker.metrics.set_elected(true);
                 let end = serve(&worker, &going, until).await;
                 worker.metrics.set_elected(false);
                 match end {
                     End::Stopped => worker.resign().await,
-                    End::Lost => tracing::info!(worker = %worker.owner, "another does the upkeep now"),
+                    End::Lost => tracing::info!(worker = %worker.owner, "maintenance term lost"),
                     End::Closed => return,
                 }
             }
             Ok(false) => failing = false,
             Err(error) if error.kind() == ErrorKind::Closed => return,
             Err(error) => {
-                // Once per outage: consumers say it often enough.
+                // Logged once per outage: consumers log the outage often enough.
                 if !std::mem::replace(&mut failing, true) {
-                    tracing::warn!(%error, "asking to be elected failed, trying again");
+                    tracing::warn!(%error, "maintenance election failed, retrying");
                 }
             }
         }
@@ -55,20 +56,20 @@ pub(super) async fn run(worker: Worker, going: Going) {
     }
 }
 
-/// Asks to be elected or confirmed. An answer that comes later is none.
+/// Takes or confirms the term. An answer after `until` counts as none.
 async fn elect(worker: &Worker, until: Instant) -> Result<bool> {
-    let late = |_| Err(Error::new(ErrorKind::Unavailable, "no answer while the term lasted"));
+    let late = |_| Err(Error::new(ErrorKind::Unavailable, "no answer to the election within the term"));
     tokio::time::timeout_at(until, worker.elect()).await.unwrap_or_else(late)
 }
 
-/// Runs all jobs when they are due, for as long as the election is confirmed.
+/// Runs all jobs when they are due, for as long as the term is confirmed.
 async fn serve(worker: &Worker, going: &Going, until: Instant) -> End {
     let (on, elected) = watch::channel(true);
     let elected = Going::while_true(elected);
     let jobs = Job::ALL.map(|job| keep(worker, job, &elected));
     let confirming = async {
         let end = confirm(worker, going, until).await;
-        // Seen by jobs at their next step; what is under way ends first.
+        // Jobs check it at their next step; the step under way ends first.
         on.send_replace(false);
         end
     };
@@ -76,7 +77,7 @@ async fn serve(worker: &Worker, going: &Going, until: Instant) -> End {
     end
 }
 
-/// Confirms the election until told to stop, or until it is lost.
+/// Confirms the term until this process is stopped or the term is lost.
 async fn confirm(worker: &Worker, going: &Going, mut until: Instant) -> End {
     loop {
         let left = until.saturating_duration_since(Instant::now());
@@ -84,12 +85,12 @@ async fn confirm(worker: &Worker, going: &Going, mut until: Instant) -> End {
             return End::Stopped;
         }
         let again_until = Instant::now() + TERM;
-        // No longer than the term lasts: an answer is not waited for by somebody who is out of office.
+        // At most until the term ends: after that the process must not act on an answer.
         match elect(worker, until).await {
             Ok(true) => until = again_until,
             Ok(false) => return End::Lost,
             Err(error) if error.kind() == ErrorKind::Closed => return End::Closed,
-            Err(error) => tracing::debug!(%error, "the election was not confirmed, trying again"),
+            Err(error) => tracing::debug!(%error, "maintenance term not confirmed, retrying"),
         }
         if Instant::now() >= until {
             return End::Lost;
@@ -106,7 +107,7 @@ pub(super) async fn keep(worker: &Worker, job: Job, elected: &Going) {
     let mut chance: f64 = rand::random();
     let mut first = true;
     loop {
-        // Looked at again every few seconds: a topic with a short timeout may have come.
+        // Computed again every few seconds: a topic with a short timeout may have been created.
         loop {
             let topics = worker.topics().await.unwrap_or_default();
             let pause = match failures {
@@ -122,7 +123,7 @@ pub(super) async fn keep(worker: &Worker, job: Job, elected: &Going) {
                 return;
             }
         }
-        // The election may have been lost while topics were read.
+        // The term may have been lost while topics were read.
         if !elected.is_on() {
             return;
         }
@@ -133,7 +134,7 @@ pub(super) async fn keep(worker: &Worker, job: Job, elected: &Going) {
         (first, left, since, chance) = (false, run.backlog > 0, Instant::now(), rand::random());
         failures = if let Some(error) = &run.error {
             let again_in = worker.plan.backoff(job, failures + 1);
-            tracing::warn!(job = job.as_str(), error, ?again_in, "a job of upkeep failed");
+            tracing::warn!(job = job.as_str(), error, ?again_in, "maintenance job failed");
             failures + 1
         } else {
             0
@@ -141,12 +142,12 @@ pub(super) async fn keep(worker: &Worker, job: Job, elected: &Going) {
         if let Some(run) = record.add(run)
             && let Err(error) = worker.store.job_ran(&run).await
         {
-            tracing::debug!(job = job.as_str(), %error, "a run was not recorded");
+            tracing::debug!(job = job.as_str(), %error, "maintenance run not recorded");
         }
     }
 }
 
-/// Which runs are written down. A frequent job that finds nothing to do must not cost a write each second: such runs are
+/// Which runs are recorded. A frequent job that finds nothing to do must not cost a write each second: such runs are
 /// recorded once a minute, those that did something every ten seconds, with all rows since; failures always.
 #[derive(Debug, Default)]
 struct Record {
@@ -156,13 +157,13 @@ struct Record {
 }
 
 impl Record {
-    /// What to write down now that this run has ended, if anything.
+    /// The run to record now, if any.
     fn add(&mut self, run: JobRun) -> Option<JobRun> {
         self.rows += run.rows;
         let age = self.recorded_at.map_or(Duration::MAX, |at| at.elapsed());
         let after = if self.rows > 0 { BUSY_RECORDED } else { QUIET_RECORDED };
-        let news = run.error.is_some() || self.failed;
-        if age < after && !news {
+        let failure_changes = run.error.is_some() || self.failed;
+        if age < after && !failure_changes {
             return None;
         }
         (self.recorded_at, self.failed) = (Some(Instant::now()), run.error.is_some());

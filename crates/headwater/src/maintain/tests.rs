@@ -1,4 +1,4 @@
-//! Maintenance against a store that only remembers what was asked of it, in a time that is moved by hand.
+//! Maintenance against a store that only records calls, with paused time.
 
 mod backfills;
 mod terms;
@@ -41,7 +41,7 @@ pub(crate) fn topic(id: i32) -> TopicStatus {
     }
 }
 
-/// What several processes share.
+/// A store that several processes share.
 #[derive(Debug, Default)]
 pub(crate) struct Fake {
     topics: Mutex<Vec<TopicStatus>>,
@@ -51,18 +51,18 @@ pub(crate) struct Fake {
     elected: Mutex<Option<(Owner, Instant)>>,
     /// Verbs that fail.
     broken: Mutex<HashSet<&'static str>>,
-    /// Verbs that are never answered.
+    /// Verbs that never answer.
     mute: Mutex<HashSet<&'static str>>,
     /// Verbs that panic.
     cursed: Mutex<HashSet<&'static str>>,
     asked: Mutex<Vec<(Instant, &'static str)>>,
     recorded: Mutex<Vec<JobRun>>,
     batches: Mutex<Vec<u32>>,
-    /// Rows that each cleaning of subscriptions finds to forget.
+    /// Rows that each call of `clean_subscriptions` deletes.
     forgotten: Mutex<u64>,
     probe_takes: Mutex<Duration>,
     step_takes: Mutex<Duration>,
-    /// How long after it was decided the answer to an election comes.
+    /// How long the answer to an election takes after it is decided.
     elect_takes: Mutex<Duration>,
     topics_take: Mutex<Duration>,
 }
@@ -70,7 +70,7 @@ pub(crate) struct Fake {
 impl Fake {
     fn note(&self, verb: &'static str) -> Result<()> {
         self.asked.lock().unwrap().push((Instant::now(), verb));
-        assert!(!self.cursed.lock().unwrap().contains(verb), "{verb} is cursed");
+        assert!(!self.cursed.lock().unwrap().contains(verb), "{verb} panics on purpose");
         if self.broken.lock().unwrap().contains(verb) {
             return Err(Error::new(ErrorKind::Unavailable, format!("{verb} is broken")));
         }
@@ -177,7 +177,7 @@ impl store::Maintenance for Fake {
 
     async fn clean_subscriptions(&self, _: Duration) -> Result<SubscriptionStep> {
         self.note("clean_subscriptions")?;
-        // So that a run that does not end is a run that ends at its time.
+        // Takes time, so that a run that loops ends at its limit.
         tokio::time::sleep(Duration::from_millis(10)).await;
         let forgotten = *self.forgotten.lock().unwrap();
         Ok(SubscriptionStep { forgotten, ..SubscriptionStep::default() })
@@ -191,7 +191,7 @@ impl store::Maintenance for Fake {
     }
 
     async fn jobs(&self) -> Result<Vec<JobStatus>> {
-        unreachable!("maintenance does not ask")
+        unreachable!("maintenance does not read it")
     }
 
     async fn job_ran(&self, run: &JobRun) -> Result<()> {
@@ -292,10 +292,10 @@ async fn one_topic_that_fails_does_not_stop_the_others_and_the_large_one_does_no
     *fake.to_clean.lock().unwrap() = HashMap::from([(TopicId(1), 1_000_000), (TopicId(2), 2)]);
     *fake.step_takes.lock().unwrap() = Duration::from_secs(1);
     let run = maintenance(&fake).run_once(&[Job::MessageCleanup]).await.unwrap().remove(0);
-    assert_eq!(fake.to_clean.lock().unwrap()[&TopicId(2)], 0, "it had its turn");
+    assert_eq!(fake.to_clean.lock().unwrap()[&TopicId(2)], 0, "it was not starved");
     assert!(run.backlog > 0 && run.error.is_none(), "{run:?}");
     assert!(run.duration >= Duration::from_secs(600) && run.duration < Duration::from_secs(610));
-    // As long a rest as the step took: half of the time is the applications'.
+    // The pause is as long as the step: half of the time is left to applications.
     assert!((290..=310).contains(&fake.count("clean")), "{}", fake.count("clean"));
 }
 
@@ -329,7 +329,7 @@ async fn jobs_run_when_they_are_due_and_an_idle_store_is_left_alone() {
     about("topics", 720);
     about("step_backfill", 720);
     assert_eq!([fake.count("track"), fake.count("keep_partitions")], [0, 0]);
-    // Heads, tracking and backfills find nothing: a write a minute each, not one a second.
+    // Heads, tracking and backfills find nothing: one write a minute each, not one a second.
     let recorded = fake.count("job_ran");
     assert!(recorded < 60 * 6 + 60, "{recorded}");
     maintaining.stop().await;
@@ -412,7 +412,7 @@ async fn cleanup_that_falls_behind_is_shown_until_it_keeps_up() {
         run.rows
     };
     clean(50_000_000).await;
-    assert!(!worker.metrics.set_behind(false), "how much came is not known at first");
+    assert!(!worker.metrics.set_behind(false), "how much was published is not known at first");
     let removed = clean(50_000_000).await;
     assert!(removed > 0 && !worker.metrics.set_behind(true), "it is shown");
     clean(1_000).await;
@@ -420,5 +420,5 @@ async fn cleanup_that_falls_behind_is_shown_until_it_keeps_up() {
     clean(50_000_000).await;
     fake.to_clean.lock().unwrap().clear();
     clean(50_000_000).await;
-    assert!(!worker.metrics.set_behind(false), "nothing may go: that is no fault of cleanup's");
+    assert!(!worker.metrics.set_behind(false), "nothing is removable: cleanup is not behind");
 }

@@ -1,4 +1,5 @@
-//! The topics as all jobs of a worker know them: read by one at a time, and never waited for by the others.
+//! The topics as last read, shared by all jobs of a process: one job at a time reads them, and the others never wait
+//! for it.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -7,26 +8,26 @@ use tokio::time::Instant;
 use super::plan::TOPICS_KEPT;
 use crate::topic::TopicStatus;
 
-/// What was last read.
+/// The topics as last read.
 #[derive(Debug, Default)]
 pub(super) struct Topics(Mutex<Kept>);
 
 #[derive(Debug, Default)]
 struct Kept {
     known: Option<(Instant, Arc<[TopicStatus]>)>,
-    /// Somebody reads them now.
+    /// A job is reading them now.
     reading: bool,
 }
 
-/// What a look at them says.
+/// The result of a lookup.
 pub(super) enum Look {
-    /// Good enough.
+    /// The last read is recent enough.
     Known(Arc<[TopicStatus]>),
-    /// To be read by whoever looked; this is known so far.
+    /// The caller has to read them; this is the last read, if any.
     Read(Option<Arc<[TopicStatus]>>),
 }
 
-/// Somebody's reading; over when dropped.
+/// A read under way; ends when dropped.
 pub(super) struct Reading<'a>(pub(super) &'a Topics);
 
 impl Topics {

@@ -12,17 +12,17 @@ use crate::error::Error;
 
 /// How many errors a component keeps.
 pub(crate) const ERRORS_KEPT: usize = 100;
-/// Longest text kept per field; a payload quoted in an error must not fill the memory a hundred times.
+/// Longest text kept per field: a payload quoted in an error must not fill the memory a hundred times.
 const TEXT_BYTES_MAX: usize = 2 * 1024;
 
-/// One error as a component met it.
+/// An error of a component.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordedError {
-    /// What to act on: an [`ErrorKind`](crate::ErrorKind)'s name, or a word of the component's own.
+    /// For programs: the name of an [`ErrorKind`](crate::ErrorKind), or a code of the component's own.
     pub code: Cow<'static, str>,
     /// The error's text.
     pub message: String,
-    /// What was being done, with identity.
+    /// What was being done, with names.
     pub context: String,
     /// When, by this machine's clock.
     pub at: Timestamp,
@@ -30,7 +30,7 @@ pub struct RecordedError {
 
 impl fmt::Display for RecordedError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // To the second: it is read by people, beside others.
+        // To the second: people read it beside other errors.
         let at = self.at.round(jiff::Unit::Second).unwrap_or(self.at);
         write!(f, "{at} {}: {} ({})", self.code, self.message, self.context)
     }
@@ -43,12 +43,12 @@ pub(crate) struct RecentErrors {
 }
 
 impl RecentErrors {
-    /// Keeps an error of Headwater under its kind.
+    /// Records an error of Headwater under its kind.
     pub(crate) fn record_error(&self, error: &Error, context: impl Into<String>) {
         self.record(format!("{:?}", error.kind()), error.to_string(), context);
     }
 
-    /// Keeps an error under a code of the component's own.
+    /// Records an error under a code of the component's own.
     pub(crate) fn record(
         &self,
         code: impl Into<Cow<'static, str>>,
@@ -68,7 +68,7 @@ impl RecentErrors {
         kept.push_back(recorded);
     }
 
-    /// What is kept, newest first.
+    /// The recorded errors, newest first.
     pub(crate) fn newest_first(&self) -> Vec<RecordedError> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).iter().rev().cloned().collect()
     }

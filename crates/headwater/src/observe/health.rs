@@ -1,4 +1,4 @@
-//! What a component says about itself: figures of the last minute, totals, and its last errors.
+//! The health of a component: figures of the last minute, totals, and its last errors.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,46 +13,46 @@ pub use super::errors::RecordedError;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Health {
-    /// What it is: `producer` or `consumer`.
+    /// The component: `producer` or `consumer`.
     pub component: String,
     /// The topic it works on.
     pub topic: String,
     /// The group it serves, if it serves one.
     pub group: Option<String>,
-    /// What it is doing.
+    /// Its state.
     pub state: HealthState,
-    /// Why it is in that state, where the state alone does not say.
+    /// The reason for that state, where it is not obvious.
     pub reason: Option<String>,
-    /// How much per second, over the window.
+    /// Rates over the window.
     pub rates: Rates,
-    /// How long things took, over the window.
+    /// Durations over the window.
     pub times: Times,
     /// Messages handed to handlers and not settled.
     pub in_flight: u64,
-    /// Messages between the group's place and the end of the topic, where it was looked up.
+    /// Messages between the group's position and the head of the topic; `None` where it was not read.
     pub lag: Option<u64>,
-    /// How much since it started.
+    /// Counts since it started.
     pub totals: Totals,
     /// The last errors, newest first.
     pub last_errors: Vec<RecordedError>,
 }
 
-/// What a component is doing.
+/// The state of a component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum HealthState {
-    /// Not at work yet.
+    /// Not running yet.
     Starting,
-    /// At work, or waiting for work.
+    /// Running, or waiting for messages.
     Running,
-    /// Told to pause.
+    /// Paused by an operator.
     Paused,
-    /// At work, and the last thing it tried failed: it tries again by itself.
+    /// Running, but its last operation failed: it retries by itself.
     Failing,
-    /// Finishing what it has in hand.
+    /// Finishing the messages it holds.
     Stopping,
-    /// Done.
+    /// Stopped.
     Stopped,
 }
 
@@ -73,25 +73,25 @@ impl fmt::Display for HealthState {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Rates {
-    /// Published, duplicates apart.
+    /// Published, without duplicates.
     pub published: f64,
     /// Handed to handlers.
     pub delivered: f64,
     /// Done.
     pub acked: f64,
-    /// Put back to be tried again.
+    /// To be retried.
     pub retried: f64,
-    /// Given up on.
+    /// Made dead letters.
     pub buried: f64,
 }
 
-/// How long things took; `None` where nothing was timed.
+/// Durations; `None` where nothing was measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Times {
-    /// A publish in the store: one statement, of one message or many.
+    /// A publish in the store: one statement for one or more messages.
     pub publish: Option<Percentiles>,
-    /// A handler's call.
+    /// A call of a handler.
     pub handle: Option<Percentiles>,
     /// A claim in the store.
     pub claim: Option<Percentiles>,
@@ -101,18 +101,18 @@ pub struct Times {
     pub settle: Option<Percentiles>,
 }
 
-/// Durations below which this part of the recorded ones lie, within 5 %.
+/// Percentiles of the recorded durations, within 5 %.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Percentiles {
     /// How many were recorded.
     pub count: u64,
-    /// Half of them.
+    /// The median.
     #[serde(rename = "p50_seconds", with = "seconds")]
     pub p50: Duration,
-    /// 95 of 100.
+    /// The 95th percentile.
     #[serde(rename = "p95_seconds", with = "seconds")]
     pub p95: Duration,
-    /// 99 of 100.
+    /// The 99th percentile.
     #[serde(rename = "p99_seconds", with = "seconds")]
     pub p99: Duration,
 }
@@ -121,7 +121,7 @@ pub struct Percentiles {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Totals {
-    /// Published, duplicates apart.
+    /// Published, without duplicates.
     pub published: u64,
     /// Not published because the store refused or failed.
     pub publish_errors: u64,
@@ -129,19 +129,19 @@ pub struct Totals {
     pub delivered: u64,
     /// Done.
     pub acked: u64,
-    /// Put back to be tried again.
+    /// To be retried.
     pub retried: u64,
-    /// Given up on.
+    /// Made dead letters.
     pub buried: u64,
-    /// Passed over by a filter.
+    /// Filtered out.
     pub filtered: u64,
-    /// Passed over by a handler's word.
+    /// Skipped by a handler.
     pub skipped: u64,
-    /// Leases that were another's by the time they were settled.
+    /// Leases that another owner held by the time they were settled.
     pub lease_lost: u64,
-    /// Messages taken over from a holder that vanished.
+    /// Messages taken over from an owner that crashed.
     pub reassigned: u64,
-    /// Payloads that were not what the handler asked for.
+    /// Payloads that could not be decoded.
     pub decode_failed: u64,
     /// Handlers that panicked.
     pub panicked: u64,
@@ -187,15 +187,15 @@ impl fmt::Display for Health {
         self.last_errors.iter().take(ERRORS_SHOWN).try_for_each(|error| writeln!(f, "  {error}"))?;
         match self.last_errors.len().checked_sub(ERRORS_SHOWN) {
             None | Some(0) => Ok(()),
-            Some(more) => writeln!(f, "  and {more} errors before"),
+            Some(more) => writeln!(f, "  and {more} earlier errors"),
         }
     }
 }
 
-/// How many errors fit a person's glance; serde has all.
+/// How many errors the text shows; serde has all.
 const ERRORS_SHOWN: usize = 5;
 
-/// Durations as seconds, as Prometheus and people have them.
+/// Durations in seconds, as Prometheus and people expect them.
 mod seconds {
     use std::time::Duration;
 

@@ -1,7 +1,7 @@
-//! What is counted and timed, per topic and per group: for exporters through the `metrics` facade, and for `health()`.
+//! Counters and timings per topic and per group: for exporters through the `metrics` facade, and for `health()`.
 //!
-//! Handles are looked up once, when a producer or consumer is made, so a record costs no look-up. An exporter has to
-//! be installed before: the facade gives handles that do nothing while there is none.
+//! Handles are resolved once, when a producer or consumer is made, so that a record costs no lookup. An exporter has to
+//! be installed before: without one the facade returns handles that do nothing.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::name::{GroupName, TopicName};
 use crate::subscription::Activity;
 
-/// The metrics of one open store: each topic's and each group's are made once and shared by all who work on it.
+/// The metrics of one open store: those of each topic and group are made once and shared.
 #[derive(Debug)]
 pub(crate) struct Registry {
     window: Duration,
@@ -26,7 +26,7 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    /// A registry whose rates and percentiles look back this far.
+    /// A registry whose rates and percentiles cover this window.
     pub(crate) fn new(window: Duration) -> Self {
         Registry { window, topics: Mutex::default(), groups: Mutex::default() }
     }
@@ -49,7 +49,8 @@ impl Registry {
         Arc::clone(groups.entry((topic.clone(), group.clone())).or_insert_with(make))
     }
 
-    /// Metrics of a group for one who tells of itself under a name of its own. Exporters see them with the others.
+    /// Metrics of a group for an owner that sends heartbeats under a name of its own. Exporters add them to the group's
+    /// others.
     pub(crate) fn group_apart(&self, topic: &TopicName, group: &GroupName) -> Arc<GroupMetrics> {
         GroupMetrics::new(topic, group, self.window)
     }
@@ -61,7 +62,7 @@ impl Default for Registry {
     }
 }
 
-/// Something counted.
+/// A counter with a rate.
 #[derive(Debug)]
 pub(crate) struct Tally {
     counter: Counter,
@@ -74,7 +75,7 @@ impl Tally {
         Tally { counter, total: AtomicU64::new(0), rate: RateWindow::new(window, now_ms()) }
     }
 
-    /// Counts `by` more.
+    /// Adds `by`.
     pub(crate) fn add(&self, by: u64) {
         if by == 0 {
             return;
@@ -84,7 +85,7 @@ impl Tally {
         self.rate.add(by, now_ms());
     }
 
-    /// How many so far.
+    /// The total so far.
     pub(crate) fn total(&self) -> u64 {
         self.total.load(Ordering::Relaxed)
     }
@@ -94,7 +95,7 @@ impl Tally {
     }
 }
 
-/// Something timed.
+/// A timing.
 #[derive(Debug)]
 pub(crate) struct Timing {
     histogram: Histogram,
@@ -106,21 +107,21 @@ impl Timing {
         Timing { histogram, window: DurationWindow::new(window, now_ms()) }
     }
 
-    /// Records that it took this long.
+    /// Records a duration.
     pub(crate) fn record(&self, took: Duration) {
         self.histogram.record(took.as_secs_f64());
         self.window.record(took, now_ms());
     }
 }
 
-/// Something that goes up and down.
+/// A gauge.
 #[derive(Debug)]
 pub(crate) struct Level {
     gauge: Gauge,
     value: AtomicU64,
 }
 
-/// A level that was never set: no lag is that large.
+/// A gauge that was never set: no lag is that large.
 const UNKNOWN: u64 = u64::MAX;
 
 impl Level {
@@ -151,13 +152,13 @@ impl Level {
     }
 }
 
-/// What a producer counts and times.
+/// The metrics of a producer.
 #[derive(Debug)]
 pub(crate) struct TopicMetrics {
     topic: TopicName,
-    /// Messages published, duplicates apart.
+    /// Messages published, without duplicates.
     pub(crate) published: Tally,
-    /// Messages the store refused or failed to take.
+    /// Messages the store refused or failed to store.
     pub(crate) publish_errors: Tally,
     /// Publishes in the store, one statement each.
     pub(crate) publish_seconds: Timing,
@@ -184,20 +185,20 @@ impl TopicMetrics {
         })
     }
 
-    /// Counts a publish that came through with this many new messages.
+    /// Counts a successful publish of this many new messages.
     pub(crate) fn succeeded(&self, messages: usize) {
         self.published.add(messages as u64);
         self.failing.store(false, Ordering::Relaxed);
     }
 
-    /// Counts a publish that failed with this many messages.
+    /// Counts a failed publish of this many messages.
     pub(crate) fn failed(&self, messages: usize, error: &Error) {
         self.publish_errors.add(messages as u64);
         self.errors.record_error(error, format!("publish of {messages} to topic {}", self.topic));
         self.failing.store(true, Ordering::Relaxed);
     }
 
-    /// The figures of now.
+    /// The current figures.
     pub(crate) fn health(&self, component: &str) -> Health {
         let now_ms = now_ms();
         let failing = self.failing.load(Ordering::Relaxed);
@@ -222,7 +223,7 @@ impl TopicMetrics {
     }
 }
 
-/// What a group's consumer counts and times in this process.
+/// The metrics of a group's consumer in this process.
 #[derive(Debug)]
 pub(crate) struct GroupMetrics {
     topic: TopicName,
@@ -231,26 +232,26 @@ pub(crate) struct GroupMetrics {
     pub(crate) delivered: Tally,
     /// Messages done.
     pub(crate) acked: Tally,
-    /// Messages put back to be tried again.
+    /// Messages to be retried.
     pub(crate) retried: Tally,
-    /// Messages given up on.
+    /// Messages made dead letters.
     pub(crate) buried: Tally,
-    /// Messages passed over by a filter.
+    /// Messages filtered out.
     pub(crate) filtered: Tally,
-    /// Messages passed over by a handler's word.
+    /// Messages skipped by a handler.
     pub(crate) skipped: Tally,
-    /// Leases that were another's when they were settled or extended.
+    /// Leases that another owner held when they were settled or extended.
     pub(crate) lease_lost: Tally,
-    /// Messages taken over from a holder that vanished.
+    /// Messages taken over from an owner that crashed.
     pub(crate) reassigned: Tally,
-    /// Payloads that were not what the handler asked for.
+    /// Payloads that could not be decoded.
     pub(crate) decode_failed: Tally,
     /// Handlers that panicked.
     pub(crate) panicked: Tally,
     in_flight: Level,
-    /// Messages between the group's place and the end of the topic.
+    /// Messages between the group's position and the head of the topic.
     pub(crate) lag: Level,
-    /// Handlers' calls.
+    /// Calls of handlers.
     pub(crate) handle_seconds: Timing,
     /// Claims in the store.
     pub(crate) claim_seconds: Timing,
@@ -291,13 +292,13 @@ impl GroupMetrics {
         })
     }
 
-    /// Counts messages as in flight until the answer is dropped, also by a panic or a cancelled task.
+    /// Counts messages as in flight until the result is dropped, also by a panic or a cancelled task.
     pub(crate) fn hold(self: &Arc<Self>, messages: u64) -> InFlight {
         self.in_flight.add(messages);
         InFlight { metrics: Arc::clone(self), messages }
     }
 
-    /// The figures of now.
+    /// The current figures.
     pub(crate) fn health(&self, component: &str, state: HealthState) -> Health {
         let now_ms = now_ms();
         Health {
@@ -327,7 +328,7 @@ impl GroupMetrics {
         }
     }
 
-    /// What was counted so far of what heartbeats tell.
+    /// The counts that heartbeats report, so far.
     pub(crate) fn counted(&self) -> Counted {
         Counted {
             processed: self.acked.total(),
@@ -336,7 +337,7 @@ impl GroupMetrics {
         }
     }
 
-    /// What a heartbeat tells of the group in this process, if it has told so much before.
+    /// What a heartbeat reports of the group in this process, given the counts reported before.
     pub(crate) fn activity(&self, since: Counted) -> Activity {
         let now_ms = now_ms();
         let (times, mean) = (&self.handle_seconds.window, self.handle_seconds.window.mean(now_ms));
@@ -368,7 +369,7 @@ impl GroupMetrics {
     }
 }
 
-/// Counts of a group that heartbeats tell.
+/// Counts of a group that heartbeats report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counted {
     pub(crate) processed: u64,
@@ -376,7 +377,7 @@ pub(crate) struct Counted {
     pub(crate) filtered: u64,
 }
 
-/// Messages in a handler's hands; dropped when they are out of them.
+/// Messages that handlers hold; dropping it counts them out.
 #[derive(Debug)]
 pub(crate) struct InFlight {
     metrics: Arc<GroupMetrics>,
@@ -395,19 +396,19 @@ const PUBLISH_SECONDS: &str = "headwater_publish_seconds";
 const IN_FLIGHT: &str = "headwater_in_flight";
 const LAG: &str = "headwater_lag";
 
-/// What the exporter says about each name.
+/// The descriptions of the series for exporters.
 const COUNTERS: [(&str, &str); 12] = [
-    (PUBLISHED, "Messages published, duplicates apart"),
-    (PUBLISH_ERRORS, "Messages the store refused or failed to take"),
+    (PUBLISHED, "Messages published, without duplicates"),
+    (PUBLISH_ERRORS, "Messages the store refused or failed to store"),
     ("headwater_delivered_total", "Messages handed to handlers"),
     ("headwater_acked_total", "Messages done"),
-    ("headwater_retried_total", "Messages put back to be tried again"),
-    ("headwater_buried_total", "Messages given up on: dead letters"),
-    ("headwater_filtered_total", "Messages passed over by a filter"),
-    ("headwater_skipped_total", "Messages passed over by a handler's word"),
-    ("headwater_lease_lost_total", "Leases that were another's when they were settled or extended"),
-    ("headwater_reassigned_total", "Messages taken over from a holder that vanished"),
-    ("headwater_decode_failed_total", "Payloads that were not what the handler asked for"),
+    ("headwater_retried_total", "Messages to be retried"),
+    ("headwater_buried_total", "Messages made dead letters"),
+    ("headwater_filtered_total", "Messages filtered out"),
+    ("headwater_skipped_total", "Messages skipped by a handler"),
+    ("headwater_lease_lost_total", "Leases that another owner held when they were settled or extended"),
+    ("headwater_reassigned_total", "Messages taken over from an owner that crashed"),
+    ("headwater_decode_failed_total", "Payloads that could not be decoded"),
     ("headwater_panicked_total", "Handlers that panicked"),
 ];
 const HISTOGRAMS: [(&str, &str); 5] = [
@@ -418,7 +419,7 @@ const HISTOGRAMS: [(&str, &str); 5] = [
     ("headwater_settle_seconds", "Time of a settlement in the store"),
 ];
 
-/// Said again for each topic and group: once per process would be lost if it came before the exporter.
+/// Repeated for each topic and group: a single call per process would be lost if it came before the exporter.
 fn describe() {
     for (name, text) in COUNTERS {
         metrics::describe_counter!(name, Unit::Count, text);
@@ -427,7 +428,11 @@ fn describe() {
         metrics::describe_histogram!(name, Unit::Seconds, text);
     }
     metrics::describe_gauge!(IN_FLIGHT, Unit::Count, "Messages handed to handlers and not settled");
-    metrics::describe_gauge!(LAG, Unit::Count, "Messages between a group's place and the end of its topic");
+    metrics::describe_gauge!(
+        LAG,
+        Unit::Count,
+        "Messages between a group's position and the head of its topic"
+    );
 }
 
 mod jobs;

@@ -1,4 +1,4 @@
-//! What operators ask of a store: topics, groups, dead letters, the audit. Part of the contract of a [`Store`](super::Store).
+//! Administration: topics, groups, dead letters, the audit. Part of the contract of a [`Store`](super::Store).
 
 use std::fmt;
 use std::time::Duration;
@@ -16,64 +16,65 @@ use crate::subscription::{
 };
 use crate::topic::{Topic, TopicSettings};
 
-/// The life of topics and subscriptions, and of the store itself.
+/// Administration of topics, subscriptions and the store itself.
 ///
-/// Every act of an operator is one transaction with its line in the audit, which nobody may change.
+/// Every change by an operator is one transaction with its audit entry, which cannot be changed.
 #[async_trait]
 pub trait Admin: fmt::Debug + Send + Sync + 'static {
     /// The engine's name: `sqlite` or `postgres`.
     fn engine(&self) -> &'static str;
 
-    /// Creates a topic, or returns the one that is there. Safe when many processes do it at once; a topic with other
-    /// settings is a `Conflict` and stays as it is.
+    /// Creates a topic, or returns the existing one. Safe when many processes do it concurrently; a topic with other
+    /// settings is a `Conflict` and is not changed.
     async fn create_topic(&self, name: &TopicName, settings: &TopicSettings) -> Result<Topic>;
 
-    /// Changes a topic's settings. Everything can be changed while messages flow, with two exceptions that are
-    /// `InvalidInput`: `pub_sub` becomes `queue` only with at most one group, and `storage` changes only while
-    /// no message is stored. Changed `tracking` is brought about by maintenance: see [`super::Tracking::track`].
-    /// Groups that exist keep their lanes.
+    /// Changes a topic's settings. Everything can be changed while the topic is in use, with two exceptions that are
+    /// `InvalidInput`: `pub_sub` becomes `queue` only with at most one group, and `storage` changes only while no
+    /// message is stored. A change of `tracking` is carried out by maintenance: see [`super::Tracking::track`].
+    /// Existing groups keep their lanes.
     async fn alter_topic(&self, name: &TopicName, settings: &TopicSettings) -> Result<Topic>;
 
-    /// Whether publishes in plain SQL, and programs whose [`super::OpenOptions::auto_create`] says nothing, create topics from
-    /// now on; programs that are running keep what they found. Only the embedded store keeps that; elsewhere it is
+    /// Whether publishes in plain SQL, and programs that do not set [`super::OpenOptions::auto_create`], create topics
+    /// from now on; running programs keep the value they read. Only SQLite stores it; on PostgreSQL it is
     /// `InvalidInput`.
     async fn set_auto_create(&self, _: bool) -> Result<()> {
-        let why = "this database keeps none: each program says so when it opens the store, and plain SQL creates no topic";
+        let why = "not stored by this engine; set it when opening the store; plain SQL creates no topic";
         Err(Error::invalid("auto_create", why))
     }
 
     /// The topic of this name, or `NoSuchTopic`.
     async fn topic(&self, name: &TopicName) -> Result<Topic>;
 
-    /// The subscriptions of a topic, by group; cancelled ones too, until they are removed. Of one name the living one is
-    /// first, then the cancelled ones, the last made first.
+    /// The subscriptions of a topic, by group; cancelled ones too, until they are removed. Of one name the one that is
+    /// not cancelled is first, then the cancelled ones, newest first.
     async fn subscriptions(&self, topic: &TopicName) -> Result<Vec<SubscriptionStatus>>;
 
-    /// What a subscription has handed out and is not done: leased, waiting for a time, parked. At most `limit`, oldest due
-    /// first; what never ends by itself comes late, and what is parked last, since it waits for others and not for a
-    /// time. Reads only, so what it tells may have changed meanwhile. Nothing for an unknown subscription.
+    /// The outstanding ranges of a subscription: leased, waiting for a time, parked. At most `limit`, oldest due first;
+    /// leases that never expire come late, and parked ranges last, since they wait for other messages and not for a
+    /// time. Reads only, so the result may be outdated. Empty for an unknown subscription.
     async fn outstanding(&self, subscription: SubscriptionId, limit: u32) -> Result<Vec<Outstanding>>;
 
-    /// Pauses an active subscription; from any other state it is `InvalidTransition`. Hand-outs stop in every process as
-    /// soon as this returned. Consumers that wait for the topic are woken, so that they give back what they have not
-    /// started. Nothing is lost.
+    /// Pauses an active subscription; from any other state it is `InvalidTransition`. Delivery stops in every process
+    /// as soon as this returned. Consumers that wait for the topic are woken, so that they release messages they have
+    /// not started. Nothing is lost.
     async fn pause(&self, topic: &TopicName, group: &GroupName) -> Result<()>;
 
     /// Resumes a paused subscription; from any other state it is `InvalidTransition`. Wakes as a pause does.
     async fn resume(&self, topic: &TopicName, group: &GroupName) -> Result<()>;
 
-    /// Cancels a subscription for good; `InvalidTransition` if it is cancelled already. Its leases are lost at once, it
-    /// no longer counts, and its place in the accounting is released as [`super::Tracking::track`] describes. Wakes as a
-    /// pause does.
+    /// Cancels a subscription permanently; `InvalidTransition` if it is cancelled already. Its leases are lost at once,
+    /// it no longer counts, and it is released from the completion records as [`super::Tracking::track`] describes.
+    /// Wakes as a pause does.
     async fn cancel(&self, topic: &TopicName, group: &GroupName) -> Result<()>;
 
-    /// Deletes a cancelled subscription with everything of its own: cursors, ranges, dead letters. Only once its
-    /// accounting is released; until then, and in any other state, it is `InvalidTransition`.
+    /// Deletes a cancelled subscription with everything of its own: cursors, ranges, dead letters. Only once it is
+    /// released from the completion records; until then, and in any other state, it is `InvalidTransition`.
     async fn remove(&self, topic: &TopicName, group: &GroupName) -> Result<()>;
 
-    /// Brings a dead subscription back: at its cursor, or at most `behind_max` messages behind the head. What retention
-    /// removed meanwhile is reported as missed. Of many at once one resurrects and the others find it active, which is
-    /// fine for them: then nothing changes and `resurrected` is false. Paused and cancelled are `InvalidTransition`.
+    /// Makes a dead subscription active again: at its cursor, or at most `behind_max` messages behind the head.
+    /// Messages that retention removed meanwhile are reported as missed. Of many concurrent calls one resurrects it;
+    /// the others find it active, change nothing and return `resurrected` as false. Paused and cancelled are
+    /// `InvalidTransition`.
     async fn resurrect(
         &self,
         topic: &TopicName,
@@ -81,23 +82,23 @@ pub trait Admin: fmt::Debug + Send + Sync + 'static {
         behind_max: Option<u64>,
     ) -> Result<Resurrected>;
 
-    /// Moves a subscription's cursor. Everything it has outstanding is forgotten and its leases are lost; its dead
-    /// letters stay. What lies between is handed out again, or never. With `dry_run` nothing is changed and the
-    /// answer tells what would be. Cancelled is `InvalidTransition`.
+    /// Moves a subscription's cursor. Its outstanding ranges are dropped and its leases are lost; its dead letters
+    /// stay. Messages in between are handed out again, or never. With `dry_run` nothing is changed and the result shows
+    /// what would be. Cancelled is `InvalidTransition`.
     async fn seek(&self, topic: &TopicName, group: &GroupName, to: Start, dry_run: bool) -> Result<Moved>;
 
-    /// Gives a group a delivery policy of its own.
+    /// Sets a delivery policy for a group.
     async fn set_policy(&self, topic: &TopicName, group: &GroupName, policy: &DeliveryPolicy) -> Result<()>;
 
-    /// The delivery policy a group was given. Cancelled is `NoSuchSubscription`.
+    /// The delivery policy of a group. Cancelled is `NoSuchSubscription`.
     async fn policy(&self, topic: &TopicName, group: &GroupName) -> Result<DeliveryPolicy>;
 
-    /// Ends a lease by hand, whoever holds it: it is handed out again at once, without an attempt counted. `LeaseLost` if
-    /// there is none of that token.
+    /// Ends a lease by hand, whichever owner holds it: it is handed out again at once, and no attempt is counted.
+    /// `LeaseLost` if no lease has that token.
     async fn release_lease(&self, token: LeaseToken) -> Result<()>;
 
-    /// Gives up, for dead subscriptions, what only they have not done and what was published longer ago than
-    /// `older_than`: their cursors move past it and it is counted as missed. With `dry_run` nothing is changed.
+    /// For dead subscriptions, gives up messages that only they have not done and that were published longer ago than
+    /// `older_than`: their cursors move past these, which count as missed. With `dry_run` nothing is changed.
     async fn force_complete(
         &self,
         topic: &TopicName,
@@ -105,64 +106,66 @@ pub trait Admin: fmt::Debug + Send + Sync + 'static {
         dry_run: bool,
     ) -> Result<Vec<ForceCompleted>>;
 
-    /// How many messages published longer ago than `older_than` each counting group has not done; only groups with some.
+    /// How many messages published longer ago than `older_than` each counting group has not done; only groups with at
+    /// least one.
     async fn stuck(&self, topic: &TopicName, older_than: Duration) -> Result<Vec<Stuck>>;
 
     /// The dead letters of a selection, oldest first, at most `limit`.
     async fn dead_letters(&self, selection: &DeadLetterSelection, limit: u32) -> Result<Vec<DeadLetter>>;
 
-    /// Hands dead letters to their subscription again, to no other: due now, without attempts, not suspect, and of an
-    /// ordered subscription before later messages of their key. A letter goes and its message becomes outstanding in
-    /// one transaction, a bounded number at a time, so redriving twice, also at once, delivers once. Those whose
-    /// message is not in the log any more stay and are counted. What is buried meanwhile is not part of it.
+    /// Hands dead letters to their subscription again, to no other: due now, without attempts, not suspect, and in an
+    /// ordered subscription before later messages of their key. A dead letter is deleted and its message becomes
+    /// outstanding in one transaction, a bounded number at a time, so redriving twice, also concurrently, delivers
+    /// once. Dead letters whose message is no longer in the log stay and are counted. Messages buried meanwhile are not
+    /// part of it.
     async fn redrive(&self, selection: &DeadLetterSelection) -> Result<Redriven>;
 
-    /// Removes dead letters for good, a bounded number at a time; how many.
+    /// Deletes dead letters permanently, a bounded number at a time; returns how many.
     async fn purge(&self, selection: &DeadLetterSelection) -> Result<u64>;
 
-    /// What was done by operators, newest first, at most `limit`.
+    /// The changes that operators made, newest first, at most `limit`.
     async fn audit(&self, limit: u32) -> Result<Vec<AuditEntry>>;
 
-    /// Who acked the message at an offset, oldest first. Nothing where the topic keeps no `ack_log`.
+    /// Which owners acked the message at an offset, oldest first. Empty where the topic keeps no `ack_log`.
     async fn acks(&self, topic: &TopicName, offset: Offset) -> Result<Vec<Ack>>;
 
-    /// Checks the invariants of everything stored. An empty answer means that nothing is off.
+    /// Checks the invariants of everything stored. An empty result means that the store is sound.
     async fn doctor(&self) -> Result<Vec<Finding>>;
 
-    /// Removes everything of this namespace, for good, and closes the store.
+    /// Removes everything of this namespace permanently, and closes the store.
     async fn drop_namespace(&self) -> Result<()>;
 
-    /// Stops background work and lets go of connections. Further calls are `Closed`.
+    /// Stops background work and closes the connections. Further calls are `Closed`.
     async fn close(&self) -> Result<()>;
 }
 
-/// How a subscription came back.
+/// The result of a resurrection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resurrected {
-    /// Whether this call did it; false if it was active already.
+    /// Whether this call resurrected it; false if it was active already.
     pub resurrected: bool,
-    /// Where it goes on.
+    /// Its cursor.
     pub next: Offset,
-    /// What retention removed before it had done it, all told.
+    /// All messages so far that retention removed before the subscription had done them.
     pub missed: MissedMessages,
 }
 
-/// Where a cursor was moved, or would be.
+/// The result of a seek, or of its dry run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moved {
-    /// The first offset never handed out, before.
+    /// The cursor before.
     pub from: Offset,
-    /// And after.
+    /// The cursor after.
     pub to: Offset,
-    /// Stored messages that are handed out again though they were done.
+    /// Stored messages that are handed out again although they were done.
     pub replayed: u64,
     /// Stored messages that are never handed out.
     pub skipped: u64,
-    /// Leases that are lost by it.
+    /// Leases that are lost.
     pub leases_lost: u64,
 }
 
-/// What was given up for a dead subscription.
+/// Messages given up for a dead subscription.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForceCompleted {
     /// The group.
@@ -173,7 +176,7 @@ pub struct ForceCompleted {
     pub until: Offset,
 }
 
-/// Messages of a group that are not done and old.
+/// Old messages that a group has not done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stuck {
     /// The group.
@@ -184,7 +187,7 @@ pub struct Stuck {
     pub oldest: Timestamp,
 }
 
-/// A line of the audit.
+/// An audit entry.
 ///
 /// | act | its particulars |
 /// |---|---|
@@ -205,7 +208,7 @@ pub struct Stuck {
 pub struct AuditEntry {
     /// When, by the database's clock.
     pub at: Timestamp,
-    /// Who, as the store was opened with [`super::OpenOptions::actor`].
+    /// Who: the [`super::OpenOptions::actor`] that the store was opened with.
     pub actor: String,
     /// What, as in the table.
     pub act: String,
@@ -217,26 +220,26 @@ pub struct AuditEntry {
     pub detail: String,
 }
 
-/// A line of the ack log.
+/// An entry of the ack log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ack {
     /// The group.
     pub group: GroupName,
     /// The offsets acked together.
     pub range: OffsetRange,
-    /// Who held them.
+    /// The owner that acked them.
     pub owner: Owner,
     /// When, by the database's clock.
     pub at: Timestamp,
 }
 
-/// Something that is off in a store.
+/// A problem found in a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// Which check found it.
     pub check: &'static str,
-    /// What is off, with identity.
+    /// What is wrong, with names.
     pub problem: String,
-    /// What would mend it.
+    /// How to repair it.
     pub remedy: String,
 }

@@ -1,8 +1,8 @@
-//! The boundary above the engines: input is checked, bounded and refused here, in one place and in the same words for every
-//! engine. An engine receives sound input only.
+//! The boundary above the engines: input is checked, bounded and refused here, in one module and with the same texts
+//! for every engine. An engine gets valid input only.
 //!
-//! What depends on stored state (a topic's own payload limit, the state of a subscription) is the engine's to refuse, in the
-//! transaction that reads it. So are publishes in plain SQL, which never come here.
+//! Rules that depend on stored state (a topic's payload limit, the state of a subscription) are checked by the engine,
+//! in the transaction that reads it. So are publishes in plain SQL, which never come here.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -18,20 +18,20 @@ use crate::name::{GroupName, Owner, TopicName, check_name};
 use crate::subscription::{DeliveryPolicy, Start};
 use crate::topic::TopicSettings;
 
-/// An engine behind the checks: what [`open`] answers with, and what everything above the engines uses.
+/// An engine behind the checks: what [`open`] returns, and what everything above the engines uses.
 ///
-/// Once [`Admin::close`] or [`Admin::drop_namespace`] was called every verb is `Closed`. A call that was under way then is
-/// answered by its engine, which refuses it where it takes a connection.
+/// After [`Admin::close`] or [`Admin::drop_namespace`] was called every verb is `Closed`. A call that was under way
+/// then is answered by its engine, which refuses it when it takes a connection.
 #[derive(Debug)]
 pub struct Checked<E> {
     engine: E,
-    /// Which store it is, for people.
+    /// The name of the store, for error texts.
     name: String,
     closed: AtomicBool,
 }
 
 impl<E: Store> Checked<E> {
-    /// Puts the checks before an engine. Errors of a closed store say its name.
+    /// Puts the checks before an engine. Errors of a closed store contain `name`.
     pub fn new(engine: E, name: impl Into<String>) -> Self {
         Checked { engine, name: name.into(), closed: AtomicBool::new(false) }
     }
@@ -50,7 +50,7 @@ impl<E: Store> Checked<E> {
     }
 }
 
-/// Implements a trait: each verb with its checks, then the engine's answer.
+/// Implements a trait: each verb with its checks, then the engine's result.
 macro_rules! checked {
     ($trait:ident { $($own:tt)* } $(fn $name:ident($($arg:ident: $type:ty),*) -> $out:ty { $($check:tt)* })*) => {
         #[async_trait]
@@ -76,7 +76,7 @@ checked! {
             self.engine.publish(topic, messages).await
         }
 
-        /// Each is for itself: one that contradicts itself is refused, and the others are settled.
+        /// Each settlement is independent: an invalid one is refused, and the others are settled.
         async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Result<()>>> {
             self.check_open()?;
             if settlements.iter().all(|settlement| settlement.check().is_ok()) {
@@ -88,8 +88,8 @@ checked! {
                 answers.push(settlement.clone().normalized().map(|settlement| sound.push(settlement)));
             }
             let settled = if sound.is_empty() { Vec::new() } else { self.engine.settle(&sound).await? };
-            let places = answers.iter_mut().filter(|answer| answer.is_ok());
-            places.zip(settled).for_each(|(place, answer)| *place = answer);
+            let accepted = answers.iter_mut().filter(|answer| answer.is_ok());
+            accepted.zip(settled).for_each(|(slot, answer)| *slot = answer);
             Ok(answers)
         }
     }
@@ -193,7 +193,7 @@ checked! {
     }
 }
 
-/// How many messages a step of maintenance touches: what was asked for, and no more than one transaction should.
+/// How many messages a maintenance step changes: as requested, but no more than one transaction should.
 fn bounded(messages_max: u32) -> Result<u32> {
     if messages_max == 0 {
         return Err(Error::invalid("messages_max", "must be above zero"));
@@ -215,7 +215,7 @@ fn positive(field: &str, duration: Duration) -> Result<()> {
     at_most_a_year(field, duration)
 }
 
-/// No message is older: times hold the sum.
+/// No message is older: timestamps must stay in range.
 fn check_age(older_than: Duration) -> Result<()> {
     if older_than > RETENTION_MAX {
         return Err(Error::invalid("older_than", "longer than 100 years"));

@@ -1,4 +1,4 @@
-//! The conformance suite: what every engine promises, as one list of cases that runs on each.
+//! The conformance suite: what every engine promises, as one list of cases that runs on both.
 //!
 //! An engine's test binary writes one line, naming a function that makes its [`Harness`]:
 //!
@@ -8,8 +8,8 @@
 //! }
 //! ```
 //!
-//! Cases are grouped by verb, in files called like the verb. Their names are claims. Time is a manual clock; what
-//! happens in real time is waited for with a deadline. After every case the doctor must find nothing.
+//! Cases are grouped by verb, in files named after the verb. Their names are claims. Time is a manual clock; what
+//! happens in real time is waited for with a deadline. After every case the doctor must report no findings.
 
 pub mod case;
 mod effects;
@@ -80,14 +80,14 @@ use futures_util::FutureExt;
 pub use case::{Case, Scene};
 pub use harness::{ForeignPlace, Harness};
 
-/// How long a case may take before it counts as hanging: longer where more seeds than usual are asked for.
+/// How long a case may take before it counts as hanging: longer if more seeds than usual are requested.
 fn case_max() -> Duration {
     Duration::from_secs(if rng::seeds_asked_for().is_some() { 3_600 } else { 600 })
 }
 
-/// Runs one case in a place of its own, then lets the doctor look, and cleans up. The macros call it.
+/// Runs one case in an environment of its own, then runs the doctor, and cleans up. The macros call it.
 ///
-/// `make` answers `None` where the engine's database is not there; it has then said so.
+/// `make` returns `None` where the engine's database is not available, after reporting that.
 pub fn run<H: Harness>(
     make: impl AsyncFnOnce() -> Option<H>,
     name: &'static str,
@@ -102,8 +102,8 @@ pub fn run<H: Harness>(
             case(&context).await;
             context.close_all().await;
             let store = context.open().await;
-            let findings = store.doctor().await.expect("the doctor looks");
-            assert_eq!(findings, [], "the doctor finds nothing after {name}");
+            let findings = store.doctor().await.expect("the doctor runs");
+            assert_eq!(findings, [], "the doctor reports no findings after {name}");
         });
         let outcome = AssertUnwindSafe(tokio::time::timeout(case_max(), body)).catch_unwind().await;
         context.close_all().await;
@@ -465,7 +465,7 @@ macro_rules! conformance_cases {
     };
 }
 
-/// The tests of one verb. Only the lists use it.
+/// The tests of one verb. Only the case lists use it.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! conformance_group {

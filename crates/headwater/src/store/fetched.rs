@@ -6,22 +6,22 @@ use crate::message::{Message, Offset};
 /// How many bytes one fetch may read, by [`Message::weight`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FetchBound {
-    /// The messages of one fetch weigh no more than this together.
+    /// The total size of the messages of one fetch is at most this.
     pub bytes_max: usize,
-    /// Whether the first message is read whatever it weighs, so that a reader gets on.
+    /// Whether the first message is read whatever its size, so that a reader makes progress.
     pub at_least_one: bool,
 }
 
 impl FetchBound {
-    /// Everything, whatever it weighs.
+    /// Everything, whatever its size.
     pub const NONE: FetchBound = FetchBound { bytes_max: usize::MAX, at_least_one: true };
 
-    /// At most so many bytes, or none.
+    /// At most this many bytes, or nothing.
     pub fn strict(bytes_max: usize) -> Self {
         FetchBound { bytes_max, at_least_one: false }
     }
 
-    /// At most so many bytes, or one message.
+    /// At most this many bytes, or one message.
     pub fn at_least_one(bytes_max: usize) -> Self {
         FetchBound { bytes_max, at_least_one: true }
     }
@@ -32,12 +32,12 @@ impl FetchBound {
 pub struct Fetched {
     /// The messages, offsets rising.
     pub messages: Vec<Message>,
-    /// The part of the range that was not read, because its first message did not fit.
+    /// The end of the range that was not read, because its first message did not fit.
     pub left: Option<OffsetRange>,
 }
 
 impl Fetched {
-    /// The part of the range that was read, if any.
+    /// The start of the range that was read, if any.
     pub fn read_of(&self, range: OffsetRange) -> Option<OffsetRange> {
         match self.left {
             None => Some(range),
@@ -62,7 +62,7 @@ impl Weighing {
         Weighing { bound, bytes: 0, count: 0 }
     }
 
-    /// Whether a message of this weight still fits; counted if so.
+    /// Whether a message of this size still fits; counted if so.
     pub(crate) fn fits(&mut self, weight: usize) -> bool {
         let bytes = self.bytes.saturating_add(weight);
         let fits = bytes <= self.bound.bytes_max || self.count == 0 && self.bound.at_least_one;

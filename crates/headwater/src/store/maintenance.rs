@@ -1,8 +1,8 @@
-//! What keeps a store in shape: heads, deaths, retention, partitions. Part of the contract of a
+//! Maintenance of a store: heads, dead groups, retention, partitions. Part of the contract of a
 //! [`Store`](super::Store).
 //!
-//! Every step is bounded, is one transaction, may be killed at any point, and may be run by any number of processes at
-//! once: it takes a lock on the topic's extent, or finds nothing left to do.
+//! Every step is bounded, is one transaction, may be killed at any point, and may be run by any number of processes
+//! concurrently: it takes a lock per topic, or finds nothing left to do.
 
 use std::time::Duration;
 
@@ -15,113 +15,112 @@ use crate::name::{GroupName, Owner, TopicName};
 use crate::subscription::MissedMessages;
 use crate::topic::{TopicId, TopicStatus};
 
-/// Maintenance, step by step. [`crate::Maintenance`] decides when each is due.
+/// Maintenance, step by step. [`crate::Maintenance`] decides when each step is due.
 #[async_trait]
 pub trait Maintenance: Tracking {
-    /// Elects or confirms the worker of this namespace for a term. True if it is this one. Another is elected only once
-    /// the term has run out, by the database's clock.
+    /// Elects or confirms the maintenance process of this namespace for a term. True if it is this one. Another is
+    /// elected only once the term has expired, by the database's clock.
     async fn elect(&self, worker: &Owner, term: Duration) -> Result<bool>;
 
-    /// The worker gives up its term.
+    /// Gives up the term of this process.
     async fn resign(&self, worker: &Owner) -> Result<()>;
 
     /// All topics by name.
     async fn topics(&self) -> Result<Vec<TopicStatus>>;
 
-    /// One round over all topics: advances heads, hands out late rows, promotes due messages, forgets old dedup keys
-    /// and inbox entries.
-    /// Claims do the same on demand for their own topics.
+    /// One round over all topics: advances heads, hands out late messages, moves scheduled messages that are due into
+    /// the log, deletes old dedup keys and inbox entries. Claims do the same on demand for their own topics.
     async fn advance_heads(&self) -> Result<Maintained>;
 
-    /// Declares dead what is active and has been silent for longer than its timeout.
+    /// Declares active subscriptions dead that have been without a heartbeat for longer than their timeout.
     ///
-    /// Only where somebody was watching: if the last look was longer ago than three minutes, or the server was restarted
-    /// since, everybody looks silent because nobody could speak. Then those past their timeout are suspected, and
-    /// die at the first look that comes a heartbeat interval later and still finds them silent. Groups that never
-    /// had a heartbeat are left alone. Running it twice changes nothing twice.
+    /// Only where detection ran all the time: if its last run was longer ago than three minutes, or the server was
+    /// restarted since, all subscriptions appear silent because heartbeats could not be stored. Then those past their
+    /// timeout are suspected, and declared dead by the first run that comes a heartbeat interval later and still finds
+    /// them silent. Groups that never had a heartbeat are not affected. Running it twice changes nothing twice.
     async fn detect_dead(&self) -> Result<Detected>;
 
-    /// Removes what retention allows, at most so many messages:
+    /// Removes messages that retention allows to be removed, at most `messages_max`:
     ///
-    /// - done for every counting subscription for longer than `message_retention` (in offset watermark: at or below what
-    ///   the watermark was then; in reference counting: any message that is done, whatever is pending before it);
+    /// - done for every counting subscription for longer than `message_retention` (in offset watermark: at or below the
+    ///   watermark of that time; in reference counting: any message that is done, whatever is pending before it);
     /// - and, if it was published while none counted, older than `zero_subscription_retention`;
     /// - or older than `max_retention`, done or not.
     ///
-    /// While no subscription counts the watermark stays: nothing becomes done, what dead subscriptions have not done
-    /// waits for `max_retention`, and what is published goes once it is older than both `zero_subscription_retention`
-    /// and `message_retention`. Without any subscription that is not cancelled, what was published before counts as done.
+    /// While no subscription counts, the watermark stays: nothing becomes done, messages that dead subscriptions have
+    /// not done are kept until `max_retention`, and new messages are removed once they are older than both
+    /// `zero_subscription_retention` and `message_retention`. Without any subscription that is not cancelled, messages
+    /// published before count as done.
     ///
-    /// What subscriptions that are not cancelled, dead ones too, had not done of it they have missed: it is counted, kept in
-    /// their status, and logged.
+    /// Removed messages that a subscription had not done count as missed, for all that are not cancelled, including
+    /// dead ones: they are counted, kept in its status, and logged.
     ///
-    /// The age of what some subscription has not done, or none could, is the time that maintenance saw pass: between two
-    /// readings of the clock at most five minutes count, and none if it went back. So a wrong clock removes nothing
-    /// unread, and a pause of maintenance delays it.
+    /// The age of a message that some subscription has not done, or none could, is the time that maintenance observed:
+    /// between two readings of the clock at most five minutes count, and none if it went back. So a wrong clock removes
+    /// nothing unread, and a pause of maintenance delays removal.
     ///
-    /// Never above the head, never in a noted gap. Never what a subscribe, seek or redrive that happens at the same
-    /// moment is promised.
+    /// Never above the head, never in a recorded gap. Never what a concurrent subscribe, seek or redrive is promised.
     async fn clean(&self, topic: TopicId, messages_max: u32) -> Result<CleanStep>;
 
-    /// Creates partitions of a dedicated topic ahead of its end, two at least at its rate, and drops those behind that
-    /// retention allows. Nothing to do for shared topics and on the embedded file.
+    /// Creates partitions of a dedicated topic ahead of its head, at least two at its rate, and drops old ones that
+    /// retention allows to be dropped. Nothing to do for shared topics and on SQLite.
     async fn keep_partitions(&self, topic: TopicId) -> Result<PartitionStep>;
 
-    /// Lets zombies (`zombie_subscription_ttl`) give up what they hold of removed messages, deletes dead and cancelled
-    /// subscriptions older than `older_than` with nothing stored that they have not done (of queues only cancelled
-    /// ones), forgets old marks, activities of vanished processes, and old inbox and
-    /// dedup entries.
+    /// Moves zombies (dead for longer than `zombie_subscription_ttl`) past removed messages, deletes dead and cancelled
+    /// subscriptions older than `older_than` that have done everything stored (of queues only cancelled ones), and
+    /// deletes old watermark history, activities of departed processes, and old inbox entries and dedup keys.
     async fn clean_subscriptions(&self, older_than: Duration) -> Result<SubscriptionStep>;
 
-    /// A small piece of work as applications do them, to see how busy the database is: a read, and where it does not
-    /// queue behind upkeep itself, a commit.
+    /// A small piece of work like that of an application, to measure how busy the database is: a read, and, where that
+    /// does not queue behind maintenance itself, a commit.
     async fn probe(&self) -> Result<()>;
 
-    /// How each job of upkeep has been doing.
+    /// The history of each maintenance job.
     async fn jobs(&self) -> Result<Vec<JobStatus>>;
 
-    /// Records that a job was run.
+    /// Records a run of a job.
     async fn job_ran(&self, run: &JobRun) -> Result<()>;
 }
 
-/// What one round over all topics did.
+/// The result of one round over all topics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Maintained {
-    /// Delayed messages promoted into their log.
+    /// Scheduled messages moved into their log.
     pub promoted: u64,
-    /// Late rows handed to subscriptions.
+    /// Late messages handed to subscriptions.
     pub late: u64,
-    /// Gaps closed because their owners ended without a row.
+    /// Gaps closed because their transactions ended without a message.
     pub gaps_closed: u64,
-    /// Dedup keys forgotten.
+    /// Dedup keys deleted.
     pub dedup_forgotten: u64,
-    /// Inbox entries forgotten.
+    /// Inbox entries deleted.
     pub inbox_forgotten: u64,
 }
 
-/// What a look for the dead found.
+/// The result of dead detection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Detected {
-    /// Those that died now.
+    /// Subscriptions declared dead now.
     pub died: Vec<(TopicName, GroupName)>,
-    /// Those past their timeout while nobody was watching: they die at a later look, or speak up.
+    /// Subscriptions past their timeout while detection did not run: a later run declares them dead unless a heartbeat
+    /// arrives.
     pub suspected: Vec<(TopicName, GroupName)>,
-    /// Those silent for four fifths of their timeout.
+    /// Subscriptions without a heartbeat for four fifths of their timeout.
     pub near_timeout: Vec<(TopicName, GroupName)>,
 }
 
-/// What a step of cleanup did.
+/// The result of a cleanup step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CleanStep {
     /// Messages removed.
     pub removed: u64,
-    /// Of those, what each subscription that is not cancelled had not done.
+    /// Of those, the messages that each subscription that is not cancelled had not done.
     pub missed: Vec<(GroupName, MissedMessages)>,
     /// Whether there is more to do.
     pub more: bool,
 }
 
-/// What was removed unread is never removed silently.
+/// Logs messages that were removed unread: that never happens silently.
 pub(crate) fn warn_missed(topic: &str, missed: &[(GroupName, MissedMessages)]) {
     for (group, MissedMessages { count, range }) in missed {
         let (first, last) = range.map_or((None, None), |(first, last)| (Some(first.0), Some(last.0)));
@@ -129,30 +128,30 @@ pub(crate) fn warn_missed(topic: &str, missed: &[(GroupName, MissedMessages)]) {
     }
 }
 
-/// What a step over partitions did.
+/// The result of a step over partitions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PartitionStep {
     /// Partitions created.
     pub created: u64,
     /// Partitions dropped.
     pub dropped: u64,
-    /// Messages that went with them.
+    /// Messages dropped with them.
     pub removed: u64,
-    /// Of those, what each subscription that is not cancelled had not done.
+    /// Of those, the messages that each subscription that is not cancelled had not done.
     pub missed: Vec<(GroupName, MissedMessages)>,
-    /// Partitions that begin after the last offset taken.
+    /// Partitions that begin after the last offset used.
     pub ahead: u64,
-    /// Whether something had to be left for later because the table was locked.
+    /// Whether a change was postponed because the table was locked.
     pub locked: bool,
 }
 
-/// What a step over subscriptions did.
+/// The result of a step over subscriptions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SubscriptionStep {
-    /// Dead subscriptions that gave up what they held of removed messages.
+    /// Dead subscriptions that were moved past removed messages.
     pub zombies: Vec<(TopicName, GroupName)>,
     /// Subscriptions deleted.
     pub deleted: Vec<(TopicName, GroupName)>,
-    /// Rows of other things forgotten.
+    /// Other rows deleted.
     pub forgotten: u64,
 }

@@ -6,7 +6,7 @@ use crate::clock::Clock;
 use crate::maintain::MaintenancePreset;
 use crate::observe::window::WINDOW_DEFAULT;
 
-/// Options for opening a store. The defaults suit production.
+/// Options for opening a store. The defaults are for production.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
     pub(crate) namespace: Option<String>,
@@ -47,22 +47,22 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// The namespace; wins over the URL's parameter.
+    /// The namespace; takes precedence over the URL's parameter.
     #[must_use]
     pub fn namespace(mut self, name: impl Into<String>) -> Self {
         self.namespace = Some(name.into());
         self
     }
 
-    /// Whether publishing through this handle to a topic that does not exist creates it as a queue. By default PostgreSQL does
-    /// not, and the embedded store does unless its file says otherwise: `headwater topic auto-create off`.
+    /// Whether publishing through this handle to a topic that does not exist creates it as a queue. By default
+    /// PostgreSQL does not, and SQLite does unless it is off in the file: `headwater topic auto-create off`.
     #[must_use]
     pub fn auto_create(mut self, auto_create: bool) -> Self {
         self.auto_create = Some(auto_create);
         self
     }
 
-    /// Allows the embedded store to install itself in an SQLite file that holds another application's tables, so that
+    /// Allows the embedded store to install itself in an SQLite file with tables of another application, so that
     /// messages are published in that application's own transactions. Without it such a file is refused.
     #[must_use]
     pub fn adopt(mut self, adopt: bool) -> Self {
@@ -70,30 +70,31 @@ impl OpenOptions {
         self
     }
 
-    /// Migrates an older PostgreSQL schema while opening. A missing one is always created, and the embedded file
-    /// always migrated; an upgrade of a shared database is otherwise `headwater migrate`'s.
+    /// Migrates an older PostgreSQL schema while opening. A missing schema is always created, and an SQLite file always
+    /// migrated; otherwise a shared database is upgraded with `headwater migrate`.
     #[must_use]
     pub fn migrate(mut self, migrate: bool) -> Self {
         self.migrate = migrate;
         self
     }
 
-    /// Opens the embedded file for reading only, also where it, its directory or the mount cannot be written: topics, groups
-    /// and dead letters are listed and the doctor runs; whatever writes is refused. Nothing is made or migrated.
+    /// Opens an SQLite file for reading only, also where the file, its directory or the mount cannot be written:
+    /// topics, groups and dead letters can be listed and the doctor runs; writes are refused. Nothing is created or
+    /// migrated.
     #[must_use]
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.read_only = read_only;
         self
     }
 
-    /// Where time comes from; tests inject a manual clock.
+    /// The clock; tests inject a manual one.
     #[must_use]
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = clock;
         self
     }
 
-    /// Waits for the disk at every claim and settlement too. Off by default: losing one in a power cut only means a
+    /// Waits for the disk at every claim and settlement too. Off by default: losing one in a power failure only means a
     /// redelivery. Publishing always waits.
     #[must_use]
     pub fn durable_settlements(mut self, durable: bool) -> Self {
@@ -101,55 +102,56 @@ impl OpenOptions {
         self
     }
 
-    /// Whether the embedded store waits for the disk at every publish (`synchronous = FULL`, the default). Off, a
-    /// power cut may lose the last moments' publishes; a crash of the process never does.
+    /// Whether the embedded store waits for the disk at every publish (`synchronous = FULL`, the default). If off, a
+    /// power failure may lose the most recent publishes; a crash of the process never does.
     #[must_use]
     pub fn sync_every_publish(mut self, sync: bool) -> Self {
         self.sync_every_publish = sync;
         self
     }
 
-    /// How many connections the work pool may hold (PostgreSQL), or how many readers (SQLite, at most 4).
+    /// How many connections the pool for work may have (PostgreSQL), or how many readers (SQLite, at most 4).
     #[must_use]
     pub fn connections_max(mut self, connections: usize) -> Self {
         self.connections_max = connections.max(1);
         self
     }
 
-    /// How long a statement may take before it is cancelled (PostgreSQL), or how long a publish or a change of settings waits
-    /// for another process's lock (SQLite). What a lease depends on waits for a sixth of it: 5 of 30 seconds.
+    /// How long a statement may take before it is cancelled (PostgreSQL), or how long a publish or a change of settings
+    /// waits for another process's lock (SQLite). Calls that leases depend on wait for a sixth of it: 5 of 30 seconds.
     #[must_use]
     pub fn statement_timeout(mut self, timeout: Duration) -> Self {
         self.statement_timeout = timeout;
         self
     }
 
-    /// A direct URL for LISTEN where the store's own goes through a pooler in transaction mode (PostgreSQL).
+    /// A direct URL for LISTEN where the store's URL goes through a pooler in transaction mode (PostgreSQL).
     #[must_use]
     pub fn listen_url(mut self, url: impl Into<String>) -> Self {
         self.listen_url = Some(url.into());
         self
     }
 
-    /// How far rates and percentiles of a component's health look back: a second to an hour, a minute by default.
+    /// The window of rates and percentiles in a component's health: a second to an hour, a minute by default.
     #[must_use]
     pub fn health_window(mut self, window: Duration) -> Self {
         self.health_window = window;
         self
     }
 
-    /// Who the audit says did it; the process by default.
+    /// The actor in audit entries; the process by default.
     #[must_use]
     pub fn actor(mut self, actor: impl Into<String>) -> Self {
         self.actor = actor.into();
         self
     }
 
-    /// Whether a handle that runs consumers also does the upkeep: retention, deaths, records, partitions, backfills. On by
-    /// default: one process of all that do is elected, the others only ask now and then whether it still lives.
+    /// Whether a handle that runs consumers also runs maintenance: retention, dead detection, completion records,
+    /// partitions, backfills. On by default: one of these processes is elected, the others only check now and then
+    /// whether its term has expired.
     ///
-    /// Switch it off where a process of its own runs [`Headwater::maintenance`](crate::Headwater::maintenance), or where
-    /// somebody runs it by hand. With a [manual clock](crate::ManualClock) it is always by hand: nothing moves by itself.
+    /// Switch it off where a separate process runs [`Headwater::maintenance`](crate::Headwater::maintenance), or where
+    /// it is run by hand. With a [manual clock](crate::ManualClock) it is always run by hand: nothing runs by itself.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> headwater::Result<()> {
@@ -164,7 +166,8 @@ impl OpenOptions {
         self
     }
 
-    /// How often a handle that runs consumers does the upkeep, and how much at a time; switches it on.
+    /// How often a handle that runs consumers runs maintenance jobs, and how much they do at a time; switches
+    /// maintenance on.
     #[must_use]
     pub fn maintenance_preset(mut self, preset: MaintenancePreset) -> Self {
         self.maintenance = Some(preset);

@@ -1,8 +1,8 @@
 //! The PostgreSQL engine: one schema per namespace, version 15 or newer.
 //!
 //! The algorithms are in `schema/functions/*.sql`, as functions of the schema: one round trip per operation, and plain SQL
-//! publishes through the same code as Rust. Here are connections, types and errors. Why nothing is ever skipped is
-//! written down in `schema/functions/head.sql`.
+//! publishes through the same code as Rust. This module has connections, types and errors. The argument why no message is
+//! skipped is in `schema/functions/head.sql`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,7 +79,7 @@ pub struct PostgresStore {
     clock: Clock,
     auto_create: bool,
     durable_settlements: bool,
-    /// Who the audit says did it.
+    /// The actor in audit entries.
     actor: String,
     hub: Arc<Hub>,
     flags: arm::Flags,
@@ -97,7 +97,7 @@ impl std::fmt::Debug for PostgresStore {
 }
 
 impl PostgresStore {
-    /// Opens a namespace, creating it if it is missing. An older schema is migrated only if the options say so.
+    /// Opens a namespace, creating it if it is missing. An older schema is migrated only if the options allow it.
     pub(crate) async fn open(url: &str, namespace: Namespace, options: OpenOptions) -> Result<Self> {
         let connections = Connections::new(url, &namespace, &options)?;
         migrate::prepare(&connections, &namespace, options.migrate).await?;
@@ -125,7 +125,7 @@ impl PostgresStore {
         })
     }
 
-    /// The namespace: publishing in a transaction of the caller's own asks for it.
+    /// The namespace: publishing in a transaction of the caller's own needs it.
     pub fn namespace(&self) -> &Namespace {
         &self.namespace
     }
@@ -135,7 +135,7 @@ impl PostgresStore {
         self.connections.state()
     }
 
-    /// The same of the pool from which handlers' transactions come.
+    /// The state of the pool for handlers' transactions.
     pub fn transactions_state(&self) -> PoolState {
         self.connections.transactions_state()
     }

@@ -1,6 +1,6 @@
 //! Seeded random numbers for randomised tests and cases.
 //!
-//! Not a library's generator: a seed that once found a bug must play the same run for ever, whatever is upgraded.
+//! Not a library's generator: a seed that once found a bug must reproduce the same run forever, whatever is upgraded.
 
 /// SplitMix64.
 #[derive(Clone, Debug)]
@@ -36,12 +36,12 @@ impl Rng {
         usize::try_from(self.below(length as u64)).expect("an index fits")
     }
 
-    /// True so many times in a hundred.
+    /// True with this probability in percent.
     pub fn percent(&mut self, chance: u64) -> bool {
         self.below(100) < chance
     }
 
-    /// Puts things in any order.
+    /// Shuffles the items.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             let other = self.index(last + 1);

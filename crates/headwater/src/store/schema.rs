@@ -1,15 +1,17 @@
 //! What both engines need to keep the code of their schema (functions, views, triggers) current.
 //!
-//! Code is re-created whole when its hash differs from the stored one, but never over the code of a newer program: with two
-//! versions running during a rolling deploy, the older one would otherwise put its code back each time it opens.
+//! Code is re-created as a whole when its hash differs from the stored one, but never over the code of a newer program:
+//! with two versions running during a rolling deploy, the older one would otherwise restore its code each time it opens
+//! the store.
 
 use xxhash_rust::xxh3::Xxh3;
 
-/// A hash of these texts, in order: the same in every build and on every machine. It finds stale code and resists no attack.
+/// A hash of these texts, in order: the same in every build and on every machine. It detects stale code and resists no
+/// attack.
 pub(crate) fn hash(texts: &[&str]) -> String {
     let mut hasher = Xxh3::new();
     for text in texts {
-        // The length first: moving a line from one text to the next gives another hash.
+        // The length first: moving a line from one text to the next changes the hash.
         hasher.update(&u64::try_from(text.len()).unwrap_or(u64::MAX).to_le_bytes());
         hasher.update(text.as_bytes());
     }
@@ -24,7 +26,7 @@ pub(crate) fn newer(stored: &str, own: &str) -> bool {
     }
 }
 
-/// The three numbers of a version; what comes after them (`-rc.1`, `+build`) does not count.
+/// The three numbers of a version; a suffix (`-rc.1`, `+build`) does not count.
 fn numbers(version: &str) -> Option<[u64; 3]> {
     let mut parts = version.split(['-', '+']).next()?.split('.').map(|part| part.parse().ok());
     let numbers = [parts.next()??, parts.next()??, parts.next()??];

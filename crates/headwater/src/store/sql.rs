@@ -1,5 +1,5 @@
-//! Statements, compiled in from `sql/<verb>.sql` of each engine: sections that begin with `-- name: …`, what it does in comments, and
-//! one statement.
+//! Statements, compiled in from `sql/<verb>.sql` of each engine: sections that begin with `-- name: …`, comments that
+//! describe the statement, and one statement.
 
 const NAME: &[u8] = b"-- name: ";
 
@@ -21,7 +21,7 @@ macro_rules! from_file {
 }
 pub(crate) use from_file;
 
-/// The statement of a section. Evaluated by the compiler: a name that the file does not have is an error there.
+/// The statement of a section. Evaluated by the compiler: a name that the file does not have is a compile error.
 pub(crate) const fn section(file: &'static str, name: &str) -> &'static str {
     let (text, name) = (file.as_bytes(), name.as_bytes());
     let mut at = 0;
@@ -38,7 +38,7 @@ pub(crate) const fn section(file: &'static str, name: &str) -> &'static str {
     panic!("the file has no section of this name")
 }
 
-/// From the first line that is no comment to the next section.
+/// From the first line that is not a comment to the next section.
 const fn body(file: &'static str, from: usize) -> &'static str {
     let text = file.as_bytes();
     let mut first = from;
@@ -57,7 +57,7 @@ const fn body(file: &'static str, from: usize) -> &'static str {
     file.split_at(last).0.split_at(first).1
 }
 
-/// Where the line ends that begins or goes through there.
+/// The end of the line that contains this position.
 const fn line_end(text: &[u8], mut at: usize) -> usize {
     while at < text.len() && text[at] != b'\n' {
         at += 1;

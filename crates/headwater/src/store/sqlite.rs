@@ -1,7 +1,8 @@
 //! The embedded engine: one SQLite file.
 //!
-//! One thread writes ([`writer`]), a few read ([`reader`]), one copies the write-ahead log into the file
-//! ([`checkpoint`]). One writer at a time means that a topic's head is its last offset and that there are no gaps.
+//! One thread writes ([`writer`]), a few threads read ([`reader`]), and one copies the write-ahead log into the file
+//! ([`checkpoint`]). Because only one transaction writes at a time, a topic's head is its last offset and there are
+//! no gaps.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -35,7 +36,7 @@ use self::watch::{Watch, Watched};
 use self::work::{BoxCommand, Job, Kind, Work};
 use self::writer::{Commands, SyncPolicy, Writer};
 
-/// A statement from its file.
+/// A statement from its `.sql` file.
 macro_rules! sql {
     ($verb:ident) => {
         sql!($verb.$verb)
@@ -112,7 +113,7 @@ pub use migrate::{newest, version_of};
 pub use publish::publish;
 pub(crate) use transaction::TransactionWork;
 
-/// Offsets have 43 bits of the key of a message, topics the 20 above them.
+/// A message's row key has the offset in its low 43 bits and the topic id in the 20 bits above.
 const OFFSET_BITS: u32 = 43;
 /// The highest offset a topic can have.
 const OFFSET_MAX: i64 = (1 << OFFSET_BITS) - 1;
@@ -120,22 +121,23 @@ const OFFSET_MAX: i64 = (1 << OFFSET_BITS) - 1;
 /// The highest topic id, as the schema checks it.
 const TOPIC_ID_MAX: i32 = (1 << (63 - OFFSET_BITS)) - 1;
 
-/// The key of a message: clustered by topic, then offset.
+/// The row key of a message: clustered by topic, then by offset.
 fn row_key(topic: TopicId, offset: i64) -> i64 {
     (i64::from(topic.0) << OFFSET_BITS) | offset.clamp(0, OFFSET_MAX)
 }
 
-/// The offset in a message's key.
+/// The offset in a message's row key.
 fn offset_of(row_key: i64) -> i64 {
     row_key & OFFSET_MAX
 }
 
-/// Whole milliseconds, rounded up: a lease of less than one must not become zero, which means for ever.
+/// Whole milliseconds, rounded up: a lease shorter than one millisecond must not become zero, which means no
+/// deadline.
 fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)
 }
 
-/// How long from now to then; nothing if it has passed.
+/// The time from now until then; zero if it has passed.
 fn until(at_ms: i64, now_ms: i64) -> Duration {
     Duration::from_millis(u64::try_from(at_ms.saturating_sub(now_ms)).unwrap_or_default())
 }
@@ -151,12 +153,12 @@ pub struct SqliteStore {
     location: Location,
     clock: Clock,
     auto_create: bool,
-    /// Who the audit says did it.
+    /// The actor written to audit entries.
     actor: Arc<str>,
     hub: Arc<Hub>,
     watched: Arc<Watched>,
     commands: Arc<Commands>,
-    /// `None` in memory: there the writer's connection is the only one.
+    /// `None` in memory: the writer's connection is then the only one.
     readers: Option<Readers>,
     trust: Arc<Trust>,
     holes: Arc<holes::Holes>,
@@ -165,7 +167,7 @@ pub struct SqliteStore {
     proofs: Arc<take_over::Proofs>,
     /// How far cleanup is in each topic.
     passes: Mutex<HashMap<TopicId, clean::Pass>>,
-    /// Set if it is opened for reading only; then with the file if that is read as it lies.
+    /// Set if the store is opened read-only; holds the file if it is read as it lies, without locks.
     read_only: Option<Option<inspect::Still>>,
 }
 
@@ -229,7 +231,8 @@ impl SqliteStore {
             _proofs: Arc::clone(&proofs),
             full: true,
         };
-        // All connections are open: each has what the path led to when the first one opened it.
+        // All connections are open. The check proves that each has the file that the path led to when the first one
+        // was opened.
         trust.check()?;
         threads.push(writer.start().map_err(|error| open::no_thread(&location, error))?);
         let clock = options.clock.clone();
@@ -276,14 +279,14 @@ impl SqliteStore {
         Error::new(ErrorKind::Closed, format!("the store has been closed: {}", self.location.name))
     }
 
-    /// Ends all threads after what is queued, and waits for them.
+    /// Ends all threads after the queued commands have run, and waits for the threads.
     async fn stop(&self) -> Result<()> {
         self.signal_stop();
         let threads = std::mem::take(&mut *self.threads.lock().expect("no panic while held"));
         let joining =
             tokio::task::spawn_blocking(move || threads.into_iter().all(|thread| thread.join().is_ok()));
         let joined = joining.await;
-        // Not before: others would end leases whose settlements are queued.
+        // Not earlier: other processes would end leases whose settlements are still queued.
         self.proofs.release();
         match joined {
             Ok(true) => Ok(()),
@@ -373,7 +376,7 @@ impl Delivery for SqliteStore {
 
     async fn arm(&self, topics: &[TopicId]) -> Result<Wake> {
         self.trust.check_lately()?;
-        // Armed before it is looked for: a commit in between is found by the first look.
+        // Armed before the watcher starts: a commit in between is found by its first check.
         let wake = self.hub.arm(topics);
         self.watched.add(topics);
         self.commands.nudge();
@@ -386,7 +389,7 @@ impl Delivery for SqliteStore {
     ) -> Result<Vec<(SubscriptionId, TopicSettings)>> {
         let subscriptions = subscriptions.to_vec();
         self.read(move |connection| {
-            reader::at_once(connection, |look| policy::settings_of(look, &subscriptions))
+            reader::at_once(connection, |snapshot| policy::settings_of(snapshot, &subscriptions))
         })
         .await
     }

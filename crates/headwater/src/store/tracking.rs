@@ -1,6 +1,6 @@
 //! Reference counting with its completion records, and backfills of groups that came late. Part of the contract of a
-//! [`Store`](super::Store). Delivery, retention and life cycle do not depend on it: the records follow from cursors and outstanding
-//! ranges.
+//! [`Store`](super::Store). Delivery, retention and life cycle do not depend on it: completion records follow from
+//! cursors and outstanding ranges.
 
 use std::fmt;
 
@@ -17,24 +17,24 @@ use crate::topic::TopicId;
 /// Completion records and backfills.
 #[async_trait]
 pub trait Tracking: fmt::Debug + Send + Sync + 'static {
-    /// Brings the records of a topic up to date: at most so many messages are touched.
+    /// Brings the completion records of a topic up to date: changes those of at most `messages_max` messages.
     ///
-    /// In reference counting: messages that have no record get one (required: the groups that count and began at or
-    /// below it); what groups have done since the last look is set on pending records, what was handed out again
-    /// is unset; groups that died or were cancelled are taken out of pending records. A record is completed
-    /// when completed covers required, and never touched again. Everything follows from cursors and outstanding
-    /// ranges, so running it twice, or after a crash, changes nothing twice. In offset watermark: removes records
-    /// that a change of mode has left.
+    /// In reference counting: messages without a completion record get one (required: the groups that count and began
+    /// at or below it); what groups have done since the last step is added to pending records, what was handed out
+    /// again is removed; groups that died or were cancelled are removed from pending records. A record is completed
+    /// when `completed` covers `required`, and never changed again. Everything follows from cursors and outstanding
+    /// ranges, so running it twice, or after a crash, changes nothing twice. In offset watermark: removes records that
+    /// a change of mode has left.
     async fn track(&self, topic: TopicId, messages_max: u32) -> Result<TrackStep>;
 
-    /// The records of messages in reference counting, offsets rising, at most 10,000. Messages whose record is not made yet are
-    /// shown as they will be. Nothing in offset watermark.
+    /// The completion records of messages in reference counting, offsets rising, at most 10,000. A message that has no
+    /// record yet is shown as its record will be. Empty in offset watermark.
     async fn records(&self, topic: &TopicName, range: OffsetRange) -> Result<Vec<Record>>;
 
-    /// Starts a backfill for a group. In reference counting it sets the group on pending records of messages that were
-    /// there when the group came, up to an end that is fixed now. In offset watermark there is nothing to do: it is
-    /// shown how far the group is. Subscribing below the head, and coming back from the dead, start one by themselves.
-    /// `Conflict` if one of the group is under way.
+    /// Starts a backfill for a group. In reference counting it adds the group to pending completion records of messages
+    /// that existed when the group came, up to an end that is fixed now. In offset watermark there is nothing to do: it
+    /// shows the group's progress. Subscribing below the head and a resurrection start one automatically. `Conflict` if
+    /// one of the group is under way.
     async fn backfill(
         &self,
         topic: &TopicName,
@@ -42,37 +42,38 @@ pub trait Tracking: fmt::Debug + Send + Sync + 'static {
         limits: &BackfillLimits,
     ) -> Result<Backfill>;
 
-    /// Cancels a group's backfill at once; what it did stays. `InvalidTransition` unless it is not started or in progress.
+    /// Cancels a group's backfill at once; what it has done stays. `InvalidTransition` unless it is not started or in
+    /// progress.
     async fn cancel_backfill(&self, topic: &TopicName, group: &GroupName) -> Result<Backfill>;
 
-    /// Lets a cancelled or failed backfill go on from its checkpoint. `InvalidTransition` otherwise.
+    /// Resumes a cancelled or failed backfill from its checkpoint. `InvalidTransition` otherwise.
     async fn resume_backfill(&self, topic: &TopicName, group: &GroupName) -> Result<Backfill>;
 
     /// The backfills of all topics, newest first.
     async fn backfills(&self) -> Result<Vec<Backfill>>;
 
-    /// Does one batch of a backfill that is not started or in progress and that no other worker has: one transaction with
-    /// its checkpoint, so that killed workers neither lose nor repeat anything. `None` if there is nothing to do. A worker
-    /// that is silent for 15 s loses it to another.
+    /// Does one batch of a backfill that is not started or in progress and that no other worker holds: one transaction
+    /// with its checkpoint, so that killed workers neither lose nor repeat anything. `None` if there is nothing to do.
+    /// A worker without a step for 15 s loses the backfill to another.
     async fn step_backfill(&self, worker: &Owner, messages_max: u32) -> Result<Option<BackfillStep>>;
 }
 
-/// What a step of tracking did.
+/// The result of a tracking step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TrackStep {
-    /// Records made.
+    /// Completion records added.
     pub recorded: u64,
-    /// Records changed.
+    /// Completion records changed.
     pub changed: u64,
-    /// Records completed, among the two.
+    /// Completion records completed, among the two.
     pub completed: u64,
-    /// Records removed, after a change of mode.
+    /// Completion records removed, after a change of mode.
     pub removed: u64,
     /// Whether there is more to do.
     pub more: bool,
 }
 
-/// What is recorded about a message in reference counting.
+/// The completion record of a message in reference counting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// The message.
@@ -81,6 +82,6 @@ pub struct Record {
     pub required: Vec<GroupName>,
     /// Those of them that are done, by name.
     pub completed: Vec<GroupName>,
-    /// When the last of them was; `None` while it is pending.
+    /// When the last of them completed it; `None` while it is pending.
     pub completed_at: Option<Timestamp>,
 }

@@ -1,4 +1,4 @@
-//! Wake-up inside one process: whoever learns of new messages of a topic wakes everybody who waits for it.
+//! Wake-up inside one process: new messages of a topic wake all its waiters.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,9 +9,9 @@ use tokio::sync::watch;
 
 use crate::topic::TopicId;
 
-/// A waiting place: made by [`Delivery::arm`](crate::store::Delivery::arm), used up by one wait.
+/// A registered waiter: made by [`Delivery::arm`](crate::store::Delivery::arm), used up by one wait.
 ///
-/// Every waiter has its own, so one group's wake-up never takes another's.
+/// Every waiter has its own, so one group's wake-up never consumes another's.
 #[derive(Debug)]
 pub struct Wake {
     receivers: Vec<watch::Receiver<u64>>,
@@ -20,7 +20,7 @@ pub struct Wake {
 }
 
 impl Wake {
-    /// Bounds the wait: whoever waits then looks again although nobody woke it.
+    /// Bounds the wait: the waiter then polls although no wake-up arrived.
     #[cfg(feature = "postgres")]
     pub(crate) fn at_most(mut self, at_most: Option<Duration>) -> Self {
         self.at_most = at_most;
@@ -50,7 +50,7 @@ pub(crate) struct Hub {
 }
 
 impl Hub {
-    /// A waiting place for these topics. From here on no wake-up is missed.
+    /// Registers a waiter for these topics. From here on no wake-up is missed.
     pub(crate) fn arm(self: &Arc<Self>, topics: &[TopicId]) -> Wake {
         assert!(!topics.is_empty(), "a waiter waits for at least one topic");
         let mut senders = self.topics.lock().expect("no panic while held");
@@ -70,21 +70,21 @@ impl Hub {
         }
     }
 
-    /// The topics that somebody waits for.
+    /// The topics that have waiters.
     #[cfg(feature = "postgres")]
     pub(crate) fn awaited(&self) -> Vec<TopicId> {
         let topics = self.topics.lock().expect("no panic while held");
         topics.iter().filter(|(_, sender)| sender.receiver_count() > 0).map(|(topic, _)| *topic).collect()
     }
 
-    /// Wakes everybody: something changed and it is not known what.
+    /// Wakes all waiters: something changed and it is not known what.
     pub(crate) fn wake_all(&self) {
         for sender in self.topics.lock().expect("no panic while held").values() {
             sender.send_modify(|version| *version += 1);
         }
     }
 
-    /// How many wait or are about to: while nobody does, the embedded file is not watched.
+    /// The number of waiters, including those about to wait: while there is none, the SQLite file is not watched.
     #[cfg(feature = "sqlite")]
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.load(Ordering::SeqCst)

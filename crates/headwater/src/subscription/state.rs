@@ -1,32 +1,32 @@
-//! The life of a subscription: its states, who may move them, and nothing else.
+//! The states of a subscription and the changes between them.
 
 use std::fmt;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::topic::Semantics;
 
-/// Where a subscription is in its life.
+/// The state of a subscription.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum SubscriptionState {
-    /// Delivered to. Counts for retention and the watermark.
+    /// Gets messages. Counts for retention and the watermark.
     #[default]
     Active,
-    /// Nothing is delivered, nothing is lost: it still counts.
+    /// Gets no messages and loses none: it still counts.
     Paused,
-    /// Silent for too long. Does not count; its cursor stays for the day it comes back.
+    /// Without a heartbeat for too long. Does not count; its cursor is kept until it becomes active again.
     Dead,
-    /// Given up on purpose. Does not count, and never comes back: subscribing again makes a new one.
+    /// Ended by an operator. Does not count, and is final: subscribing again creates a new subscription.
     Cancelled,
 }
 
-/// What moves a subscription from one state to another.
+/// A change from one state of a subscription to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transition {
     /// By an operator.
     Pause,
     /// By an operator.
     Resume,
-    /// By the detector alone, after the heartbeat timeout.
+    /// Only by detection, after the heartbeat timeout.
     Die,
     /// By a heartbeat, a subscribe, or an operator.
     Resurrect,
@@ -43,8 +43,8 @@ impl SubscriptionState {
         SubscriptionState::Cancelled,
     ];
 
-    /// Whether messages wait for it: what a counting subscription has not done is not removed. The group of a queue counts
-    /// until it is cancelled: its work waits for its workers, however long they are away.
+    /// Whether retention waits for it: a message that a counting subscription has not done is not removed. The group of
+    /// a queue counts until it is cancelled: its messages wait for its processes, however long none is running.
     pub fn counts(self, semantics: Semantics) -> bool {
         match self {
             SubscriptionState::Active | SubscriptionState::Paused => true,
@@ -53,7 +53,7 @@ impl SubscriptionState {
         }
     }
 
-    /// The word the stores and the CLI use.
+    /// The name that the stores and the CLI use.
     pub fn as_str(self) -> &'static str {
         match self {
             SubscriptionState::Active => "active",
@@ -67,7 +67,7 @@ impl SubscriptionState {
         SubscriptionState::ALL
             .into_iter()
             .find(|state| state.as_str() == text)
-            .ok_or_else(|| Error::invalid("state", format!("{text} is no state of a subscription")))
+            .ok_or_else(|| Error::invalid("state", format!("{text} is not a subscription state")))
     }
 }
 
@@ -82,7 +82,7 @@ impl Transition {
     pub const ALL: [Transition; 5] =
         [Transition::Pause, Transition::Resume, Transition::Die, Transition::Resurrect, Transition::Cancel];
 
-    /// Where it may start.
+    /// The states it may start from.
     pub fn from(self) -> &'static [SubscriptionState] {
         use SubscriptionState::{Active, Dead, Paused};
         match self {
@@ -93,7 +93,7 @@ impl Transition {
         }
     }
 
-    /// Where it leads.
+    /// The state it leads to.
     pub fn to(self) -> SubscriptionState {
         match self {
             Transition::Pause => SubscriptionState::Paused,
@@ -103,7 +103,7 @@ impl Transition {
         }
     }
 
-    /// The word messages and the audit use.
+    /// The name that error messages and the audit use.
     pub fn as_str(self) -> &'static str {
         match self {
             Transition::Pause => "pause",
@@ -114,18 +114,18 @@ impl Transition {
         }
     }
 
-    /// The words of the states it may start from, for statements.
+    /// The names of the states it may start from, for statements.
     pub(crate) fn starts(self) -> Vec<&'static str> {
         self.from().iter().map(|state| state.as_str()).collect()
     }
 
-    /// Why it is not possible from where the subscription is.
+    /// The error when the state of the subscription does not allow it.
     pub(crate) fn refused(self, topic: &str, group: &str, state: SubscriptionState) -> Error {
         refused(self.as_str(), &self.starts().join(" or "), topic, group, state)
     }
 }
 
-/// Why an act is not possible in the state that a subscription is in.
+/// The error when the state of a subscription does not allow an operation.
 fn refused(act: &str, needs: &str, topic: &str, group: &str, state: SubscriptionState) -> Error {
     let text = format!(
         "invalid transition: topic {topic}, group {group} is {state}; {act} needs {needs}; nothing was changed"
@@ -133,18 +133,19 @@ fn refused(act: &str, needs: &str, topic: &str, group: &str, state: Subscription
     Error::new(ErrorKind::InvalidTransition, text)
 }
 
-/// Why an act is not possible with a cancelled subscription: that is for good.
+/// The error for an operation on a cancelled subscription: that state is final.
 pub(crate) fn refused_cancelled(act: &str, topic: &str, group: &str) -> Error {
     refused(act, &Transition::Cancel.starts().join(" or "), topic, group, SubscriptionState::Cancelled)
 }
 
-/// Why a subscription is not removed: it is in another state, or cancelled and not yet released from the records.
+/// The error when a subscription cannot be removed: it is in another state, or cancelled and still in completion
+/// records.
 pub(crate) fn refused_removal(topic: &str, group: &str, state: SubscriptionState) -> Error {
     if state != SubscriptionState::Cancelled {
         return refused("remove", SubscriptionState::Cancelled.as_str(), topic, group, state);
     }
     let text = format!(
-        "invalid transition: topic {topic}, group {group} is cancelled and not yet released from the records; \
+        "invalid transition: topic {topic}, group {group} is cancelled and not yet released from the completion records; \
          maintenance releases it; nothing was changed"
     );
     Error::new(ErrorKind::InvalidTransition, text)
@@ -183,6 +184,6 @@ mod tests {
         let counting = SubscriptionState::ALL.map(|state| state.counts(Semantics::PubSub));
         assert_eq!(counting, [true, true, false, false]);
         let counting = SubscriptionState::ALL.map(|state| state.counts(Semantics::Queue));
-        assert_eq!(counting, [true, true, true, false], "the work of a queue waits");
+        assert_eq!(counting, [true, true, true, false], "the messages of a queue are kept");
     }
 }

@@ -1,4 +1,4 @@
-//! How a subscription is: how far, how lively, and whether that is healthy.
+//! The status of a subscription: progress, activity and health.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::message::Offset;
 use crate::name::GroupName;
 use crate::topic::TopicId;
 
-/// How far a subscription is, and how it is doing.
+/// The progress and activity of a subscription.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SubscriptionStatus {
     /// The store's number for it.
@@ -18,45 +18,45 @@ pub struct SubscriptionStatus {
     pub topic_id: TopicId,
     /// The group.
     pub group: GroupName,
-    /// Where it is in its life.
+    /// Its state.
     pub state: SubscriptionState,
     /// Since when it is in that state.
     pub state_since: Timestamp,
-    /// When a process of the group last said that it is alive; `None` if none ever did. To a fraction of the topic's
-    /// `heartbeat_interval`, because not every heartbeat is written.
+    /// When a process of the group last sent a heartbeat; `None` if none ever did. Accurate to a fraction of the
+    /// topic's `heartbeat_interval`, because not every heartbeat is written.
     pub heartbeat_at: Option<Timestamp>,
     /// How long ago that was, by the database's clock.
     pub heartbeat_age: Option<Duration>,
-    /// For how long it may be silent.
+    /// After how long without a heartbeat it is dead.
     pub heartbeat_timeout: Duration,
-    /// The first offset never handed out; of an ordered subscription, its slowest lane's.
+    /// The cursor: the first offset never handed out; of an ordered subscription, its slowest lane's.
     pub next: Offset,
     /// Everything at or below it is done.
     pub floor: Offset,
     /// Offsets up to the head that are not done; of an ordered subscription, those above its floor.
     pub lag: u64,
-    /// When the oldest message that is not done was published, and so how far behind in time it is. `None` without lag.
+    /// When the oldest message that is not done was published: how far behind in time it is. `None` without lag.
     pub oldest_pending: Option<Timestamp>,
-    /// Ranges handed out and not settled, before their deadline.
+    /// Leased ranges that have not expired.
     pub leased: u64,
-    /// Ranges that wait: for a retry time, behind a blocked key, or to be claimed again, as what ran out.
+    /// Ranges that wait: for a retry time, behind a blocked key, or to be claimed again after their lease expired.
     pub waiting: u64,
-    /// Offsets handed out and not settled, before their deadline.
+    /// Offsets in leases that have not expired.
     pub in_flight: u64,
-    /// Offsets that failed and wait for their time to be tried again.
+    /// Offsets that failed and wait for their retry time.
     pub retrying: u64,
-    /// Lanes of an ordered subscription that take nothing new: so many messages wait behind a key that failed. The other keys
-    /// of such a lane wait too, until that message is done or buried.
+    /// Lanes of an ordered subscription that claim nothing new, because too many messages are parked behind a key that
+    /// failed. The other keys of such a lane wait too, until that message is done or becomes a dead letter.
     pub lanes_full: u32,
-    /// Messages buried.
+    /// Dead letters.
     pub dead_letters: u64,
-    /// Hand-outs that expired and were given to another: `stuck_messages_reassigned`.
+    /// Leases that expired and were handed to another owner: `stuck_messages_reassigned`.
     pub reassigned: u64,
-    /// What retention took before the subscription had done it.
+    /// Messages that retention removed before the subscription had done them.
     pub missed: MissedMessages,
-    /// What its processes last told of themselves, added up.
+    /// What its processes last reported, summed up.
     pub activity: Activity,
-    /// How many processes told something within the heartbeat timeout.
+    /// How many processes sent a heartbeat within the heartbeat timeout.
     pub processes: u32,
     /// How often a process registered within [`crate::limits::FLAPPING_WINDOW`] without the floor having moved since.
     pub restarts: u32,
@@ -71,43 +71,43 @@ pub struct MissedMessages {
     pub range: Option<(Offset, Offset)>,
 }
 
-/// What a process of a group has done since it started. Of several: the sums, the mean weighted by their rates, and the
-/// worst percentile.
+/// The activity of a process of a group since it started. Of several: the sums, the mean weighted by their rates, and
+/// the worst percentile.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Activity {
     /// Messages handled.
     pub processed: u64,
     /// Attempts that failed.
     pub failed: u64,
-    /// Messages no member wanted.
+    /// Messages that no member accepted.
     pub filtered: u64,
-    /// Messages handled a second, lately.
+    /// Messages handled per second, recently.
     pub rate: f64,
-    /// How long handling takes on average, lately.
+    /// The mean handling time, recently.
     pub handling_mean: Duration,
-    /// How long handling takes at most for nineteen in twenty, lately.
+    /// The 95th percentile of the handling time, recently.
     pub handling_p95: Duration,
 }
 
-/// Why a subscription is not healthy.
+/// A health issue of a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ailment {
-    /// It is dead: no process said that it is alive for longer than its timeout.
+    /// It is dead: no process sent a heartbeat for longer than its timeout.
     Dead,
-    /// It has been silent for four fifths of its timeout.
+    /// Four fifths of its timeout have passed without a heartbeat.
     NearTimeout,
-    /// Its processes restart over and over and it does not get on.
+    /// Its processes restart repeatedly and it makes no progress.
     Flapping,
     /// Its oldest pending message is over an hour old.
     Stuck,
-    /// Retention took messages it had not done.
+    /// Retention removed messages it had not done.
     Missed,
-    /// A lane is full of messages behind a key that failed: its other keys wait too.
+    /// A lane is full of messages parked behind a key that failed: its other keys wait too.
     LaneFull,
 }
 
 impl Ailment {
-    /// The word the CLI uses.
+    /// The name that the CLI uses.
     pub fn as_str(self) -> &'static str {
         match self {
             Ailment::Dead => "dead",
@@ -120,17 +120,17 @@ impl Ailment {
     }
 }
 
-/// For how long a message may be unfinished before it counts as stuck.
+/// How old a message that is not done may be before it counts as stuck.
 pub const STUCK_AFTER: Duration = Duration::from_secs(3_600);
 
 impl SubscriptionStatus {
-    /// The database's time when this was read, as the heartbeat tells it.
+    /// The database's time when this was read, from the heartbeat and its age.
     pub(crate) fn database_time(&self) -> Option<Timestamp> {
         let age = SignedDuration::try_from(self.heartbeat_age?).ok()?;
         self.heartbeat_at?.checked_add(age).ok()
     }
 
-    /// Why it is not healthy; empty if it is. `now` is the database's time.
+    /// Its health issues; empty if it is healthy. `now` is the database's time.
     pub fn ailments(&self, now: Timestamp) -> Vec<Ailment> {
         let old = |at: Timestamp, limit: Duration| now.duration_since(at).unsigned_abs() > limit && at < now;
         let active = self.state == SubscriptionState::Active;
@@ -145,12 +145,13 @@ impl SubscriptionStatus {
         checks.into_iter().filter_map(|(ailment, is_so)| is_so.then_some(ailment)).collect()
     }
 
-    /// Whether it has been silent for four fifths of its timeout.
+    /// Whether four fifths of its timeout have passed without a heartbeat.
     pub fn is_near_timeout(&self) -> bool {
         self.heartbeat_age.is_some_and(|age| age * 5 >= self.heartbeat_timeout * 4)
     }
 
-    /// Whether it registers over and over and does not get on. A death timeout never sees that: each restart beats.
+    /// Whether it registers repeatedly and makes no progress. The heartbeat timeout never detects that: each restart
+    /// sends a heartbeat.
     pub fn is_flapping(&self) -> bool {
         self.lag > 0 && self.restarts >= crate::limits::FLAPPING_RESTARTS + self.processes
     }

@@ -1,7 +1,7 @@
-//! Settings as JSON: stored, compared, shown and audited in one form, so that a new setting is written down once.
+//! Settings as JSON: stored, compared, shown and audited in one form, so that a new setting is defined once.
 //!
-//! Programs of two versions can share a store. A name that a program does not know is ignored when it reads, and kept when it
-//! alters the topic; a name that is missing takes its default.
+//! Programs of two versions can share a store. A program ignores a name it does not know when it reads settings, and
+//! keeps it when it alters the topic; a missing name takes its default.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,8 +14,8 @@ use crate::error::{Error, ErrorKind};
 use crate::name::TopicName;
 
 impl TopicSettings {
-    /// Every setting, in order: its stored name (`lease_ms`), its stored value (`300000`) and the value as the command line
-    /// takes it (`5m`).
+    /// Every setting, in order: its stored name (`lease_ms`), its stored value (`300000`) and the value as the command
+    /// line takes it (`5m`).
     pub fn described(&self) -> Vec<(String, Value, String)> {
         let json = serde_json::to_string(self).expect("settings are JSON");
         let Entries(entries) = serde_json::from_str(&json).expect("it was written here");
@@ -26,20 +26,21 @@ impl TopicSettings {
         entries.into_iter().map(described).collect()
     }
 
-    /// As they are stored, by name.
+    /// The settings as they are stored, by name.
     #[cfg(feature = "sqlite")]
     pub(crate) fn to_map(&self) -> serde_json::Map<String, Value> {
         self.described().into_iter().map(|(name, value, _)| (name, value)).collect()
     }
 
-    /// As they read back: durations are stored in whole milliseconds, rounded up.
+    /// The settings as they read back: durations are stored in whole milliseconds, rounded up.
     pub(crate) fn as_stored(&self) -> Self {
         let json = serde_json::to_value(self).expect("settings are JSON");
         serde_json::from_value(json).expect("it was written here")
     }
 }
 
-/// What creating a topic that is there otherwise answers: each setting that differs, and what to do. The same on every engine.
+/// The error of creating a topic that exists with other settings: each difference, and what to do. The same on every
+/// engine.
 pub(crate) fn exists_otherwise(topic: &TopicName, there: &TopicSettings, wanted: &TopicSettings) -> Error {
     let both = there.described().into_iter().zip(wanted.described());
     let differs: Vec<String> = both
@@ -57,7 +58,7 @@ pub(crate) fn exists_otherwise(topic: &TopicName, there: &TopicSettings, wanted:
     )
 }
 
-/// A stored value as people write it.
+/// A stored value as the command line takes it.
 fn words(name: &str, value: &Value) -> String {
     match (value, name.strip_suffix("_ms")) {
         (Value::Null, Some("message_retention")) => "forever".into(),
@@ -68,7 +69,7 @@ fn words(name: &str, value: &Value) -> String {
     }
 }
 
-/// A duration as the command line takes it, exactly: in the largest unit that it is a whole number of.
+/// A duration as the command line takes it, exact: a whole number of the largest unit that divides it.
 pub(super) fn written(duration: Duration) -> String {
     const UNITS: [(u128, &str); 4] = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s")];
     let ms = duration.as_millis();
@@ -79,7 +80,7 @@ pub(super) fn written(duration: Duration) -> String {
     }
 }
 
-/// An object's entries in the order they were written; a map of JSON has its names sorted.
+/// The entries of a JSON object in the order they were written; `serde_json::Map` sorts them by name.
 struct Entries(Vec<(String, Value)>);
 
 impl<'de> Deserialize<'de> for Entries {
@@ -104,7 +105,7 @@ impl<'de> Deserialize<'de> for Entries {
     }
 }
 
-/// Durations in whole milliseconds, rounded up: a lease is never shorter than asked for.
+/// Durations in whole milliseconds, rounded up: a lease is never shorter than requested.
 pub(crate) mod millis {
     use std::time::Duration;
 
@@ -122,7 +123,7 @@ pub(crate) mod millis {
         u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
     }
 
-    /// The same; null is none.
+    /// The same for an optional duration: null is `None`.
     pub(crate) mod optional {
         use std::time::Duration;
 
@@ -191,7 +192,7 @@ mod tests {
         let read: TopicSettings = serde_json::from_value(stored).unwrap();
         assert_eq!(read, TopicSettings { lease: Duration::from_millis(5), ..TopicSettings::default() });
         let wrong = serde_json::from_value::<TopicSettings>(json!({ "lease_ms": "5s" }));
-        assert!(wrong.is_err(), "a value of another type is no default");
+        assert!(wrong.is_err(), "a value of the wrong type is refused, not defaulted");
     }
 
     #[test]

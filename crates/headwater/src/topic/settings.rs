@@ -1,4 +1,4 @@
-//! How a topic behaves: its settings, their rules, and presets with names a person understands.
+//! The settings of a topic, their rules, and presets.
 
 use std::time::Duration;
 
@@ -14,24 +14,24 @@ use crate::limits::{
 
 const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(24 * 3_600);
-/// Largest partition by rows: several of them fit into the offsets there are.
+/// Largest partition by rows: the range of offsets has room for several of them.
 const PARTITION_ROWS_MAX: u64 = 1_000_000_000_000;
 
-/// How it is recorded that a message is done. Delivery is the same in both; they differ in what is stored about a message.
+/// How completion is recorded. Delivery is the same in both modes; they differ in what is stored about a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tracking {
-    /// Done for a group when it is below the group's next and in no outstanding range; done for the topic at or below the
-    /// watermark. Any number of groups, nothing written per message.
+    /// A message is done for a group when it is below the group's cursor and in no outstanding range; it is done for
+    /// the topic at or below the watermark. Any number of groups, and nothing is written per message.
     #[default]
     OffsetWatermark,
-    /// Each message also has a record of the groups it waits for and of those that are done: two sets of at most
-    /// [`crate::limits::TRACKED_GROUPS_MAX`] groups, by identity, that plain SQL can read.
+    /// Each message also has a completion record of the groups it waits for and of the groups that are done: two sets
+    /// of at most [`crate::limits::TRACKED_GROUPS_MAX`] groups, by id, that plain SQL can read.
     ReferenceCounting,
 }
 
 impl Tracking {
-    /// The word the stores and the CLI use.
+    /// The name that the stores and the CLI use.
     pub fn as_str(self) -> &'static str {
         match self {
             Tracking::OffsetWatermark => "offset_watermark",
@@ -40,27 +40,27 @@ impl Tracking {
     }
 }
 
-/// A choice of retention and blocking with a name.
+/// A named choice of retention and blocking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Preset {
-    /// Must not be lost: a week, and publishing fails while nobody listens.
+    /// Messages that must not be lost: kept for a week, and publishing fails while no group subscribes.
     Critical,
-    /// For the record: ninety days, and publishing fails while nobody listens.
+    /// Messages for audits: kept for ninety days, and publishing fails while no group subscribes.
     Audit,
-    /// Events: a day.
+    /// Events: kept for a day.
     Standard,
-    /// Soon stale: an hour.
+    /// Messages that are soon outdated: kept for an hour.
     Ephemeral,
-    /// Work for one group; never blocks.
+    /// Work for one group; publishing never fails for lack of subscriptions.
     Queue,
 }
 
 impl Preset {
-    /// All of them.
+    /// All presets.
     pub const ALL: [Preset; 5] =
         [Preset::Critical, Preset::Audit, Preset::Standard, Preset::Ephemeral, Preset::Queue];
 
-    /// The word the CLI uses.
+    /// The name that the CLI uses.
     pub fn as_str(self) -> &'static str {
         match self {
             Preset::Critical => "critical",
@@ -72,12 +72,12 @@ impl Preset {
     }
 }
 
-/// How a topic behaves. Subscriptions take lease, attempts, back-off, heartbeats and ordering from their topic.
+/// The settings of a topic. Subscriptions take lease, attempts, back-off, heartbeats and ordering from their topic.
 ///
-/// Stored as JSON under the names that serde gives them, on every engine; see [`TopicSettings::described`]. Where SQL reads a
-/// setting, the table `topic` has a column of it.
+/// Stored as JSON under their serde names on every engine; see [`TopicSettings::described`]. Where SQL reads a setting,
+/// the table `topic` also has a column for it.
 ///
-/// Each can be changed later by [`crate::store::Admin::alter_topic`]. Lanes and ordering hold for groups that
+/// Each can be changed later by [`crate::store::Admin::alter_topic`]. Changed lanes and ordering apply to groups that
 /// subscribe from then on; storage can be changed while the topic has no messages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -86,25 +86,27 @@ pub struct TopicSettings {
     pub semantics: Semantics,
     /// How completion is recorded.
     pub tracking: Tracking,
-    /// How long a message stays after every counting subscription is done with it; `None` keeps all for replay.
+    /// How long a message is kept after every counting subscription is done with it; `None` keeps all messages for
+    /// replay.
     #[serde(rename = "message_retention_ms", with = "millis::optional")]
     pub message_retention: Option<Duration>,
-    /// The age at which a message goes whatever the subscriptions do; `None` for never, the default of a queue. What it
-    /// takes unread is counted, logged and shown as the subscription's missed range.
+    /// The age at which a message is removed even if subscriptions are not done with it; `None` for never, the default
+    /// of a queue. Messages that it removes unread are counted, logged and shown as the subscription's missed range.
     #[serde(rename = "max_retention_ms", with = "millis::optional")]
     pub max_retention: Option<Duration>,
-    /// The least life of a message published while no subscription counted.
+    /// How long a message published while no subscription counted is kept at least.
     #[serde(rename = "zero_subscription_retention_ms", with = "millis")]
     pub zero_subscription_retention: Duration,
     /// Publishing fails with `NoSubscriptions` while no subscription counts. Only pub/sub: a queue never blocks.
     pub block_writes_on_zero_subscriptions: bool,
-    /// Only pub/sub: a subscription that has been dead for longer gives up what it holds of messages that are removed.
+    /// Only pub/sub: a subscription that has been dead for longer gives up its outstanding ranges of messages that are
+    /// removed.
     #[serde(rename = "zombie_subscription_ttl_ms", with = "millis")]
     pub zombie_subscription_ttl: Duration,
-    /// How long a hand-out lasts; zero means it is never reassigned by itself.
+    /// How long a lease lasts; zero means it never expires.
     #[serde(rename = "lease_ms", with = "millis")]
     pub lease: Duration,
-    /// How often a message is handed out before it is buried.
+    /// How often a message is handed out before it becomes a dead letter.
     pub max_attempts: u32,
     /// The first retry delay; it doubles with each attempt.
     #[serde(rename = "backoff_initial_ms", with = "millis")]
@@ -123,16 +125,16 @@ pub struct TopicSettings {
     /// How long a dedup key is remembered.
     #[serde(rename = "dedup_window_ms", with = "millis")]
     pub dedup_window: Duration,
-    /// How often the processes of a group say that it is alive.
+    /// How often the processes of a group send a heartbeat.
     #[serde(rename = "heartbeat_interval_ms", with = "millis")]
     pub heartbeat_interval: Duration,
-    /// For how long a group may be silent before it is dead.
+    /// A group without a heartbeat for this long is dead.
     #[serde(rename = "heartbeat_timeout_ms", with = "millis")]
     pub heartbeat_timeout: Duration,
-    /// Whether it is recorded who acked which offsets, when.
+    /// Whether each ack is logged: which owner acked which offsets, and when.
     pub ack_log: bool,
-    /// How long the head waits at a missing offset before it steps over it, noting the gap (PostgreSQL; the
-    /// embedded file has one writer and no gaps).
+    /// How long the head waits at a missing offset before it steps over it and records the gap (PostgreSQL; SQLite has
+    /// one writer and no gaps).
     #[serde(rename = "gap_patience_ms", with = "millis")]
     pub gap_patience: Duration,
 }
@@ -192,7 +194,7 @@ impl TopicSettings {
         }
     }
 
-    /// Checks every field against its rule, and against its neighbours.
+    /// Checks every field against its rule, and against the other fields.
     pub fn validate(&self) -> Result<()> {
         self.validate_times()?;
         if self.block_writes_on_zero_subscriptions && self.semantics == Semantics::Queue {
@@ -253,7 +255,8 @@ impl TopicSettings {
         if self.max_retention.is_some_and(|max| max.is_zero()) {
             return Err(Error::invalid("max_retention", "must be longer than zero, or none"));
         }
-        // Else the cap would take what is promised to be kept, and nobody would know why.
+        // Otherwise max_retention would remove messages that message_retention promises to keep, with no visible
+        // reason.
         if let (Some(kept), Some(max)) = (self.message_retention, self.max_retention)
             && kept > max
         {

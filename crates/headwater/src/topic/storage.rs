@@ -1,4 +1,5 @@
-//! Where a topic's messages are stored, and the words for it: `shared`, `dedicated`, `dedicated by rows:1000`, `dedicated by day`.
+//! Where a topic's messages are stored, and its text form: `shared`, `dedicated`, `dedicated by rows:1000`, `dedicated
+//! by day`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,32 +8,32 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// Where a topic's messages are stored (PostgreSQL). The embedded file keeps the messages of each topic together
-/// anyway and removes them by range, so there it changes nothing.
+/// Where a topic's messages are stored (PostgreSQL). SQLite keeps the messages of each topic together anyway and
+/// removes them by range, so the setting changes nothing there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum Storage {
-    /// With other topics, in one table. Old messages are deleted.
+    /// With other topics, in one table. Old messages are deleted by row.
     #[default]
     Shared,
-    /// In tables of its own, cut as the partition says. Old messages go with their table.
+    /// In tables of its own, partitioned as given. Old messages are dropped with their partition.
     Dedicated(Partition),
 }
 
-/// How dedicated storage is cut. Partitions are ranges of offsets, so a reader always knows where an offset is; those by
-/// time are made as large as the topic's rate fills in that time.
+/// How dedicated storage is partitioned. Partitions are ranges of offsets, so that an offset determines its partition.
+/// Those by time are sized by the topic's publish rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Partition {
     /// One table.
     #[default]
     None,
-    /// A table for so many offsets.
+    /// A table per this many offsets.
     Rows(u64),
-    /// About a table an hour.
+    /// About one table per hour.
     Hour,
-    /// About a table a day.
+    /// About one table per day.
     Day,
-    /// About a table a month.
+    /// About one table per month.
     Month,
 }
 

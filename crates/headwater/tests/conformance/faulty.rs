@@ -1,4 +1,4 @@
-//! Proves that the suite can fail: stores that lie in one way each, and the case that must notice.
+//! Proves that the suite can fail: stores with one fault each, and the case that must notice it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
@@ -22,7 +22,7 @@ use crate::sqlite::SqliteHarness;
 #[path = "faulty_life.rs"]
 mod life;
 
-/// The one way in which a store lies.
+/// The one fault of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     FetchLosesOne,
@@ -69,9 +69,9 @@ enum Fault {
     EverybodyIsElected,
 }
 
-/// The cases under it fail, or the suite is worth nothing.
+/// Asserts that a case fails on a store with this fault: otherwise the suite proves nothing.
 fn is_noticed(fault: Fault, case: impl AsyncFnOnce(&Case)) {
-    let run = || conformance::run(async || FaultyHarness::make(fault).await, "a lying store", case);
+    let run = || conformance::run(async || FaultyHarness::make(fault).await, "a faulty store", case);
     assert!(catch_unwind(AssertUnwindSafe(run)).is_err(), "{fault:?} was not noticed");
 }
 
@@ -140,7 +140,7 @@ noticed! {
 struct Faulty {
     inner: Arc<dyn Store>,
     fault: Fault,
-    /// The last batch of a backfill, for the store that tells it twice.
+    /// The last batch of a backfill, for the store that reports it twice.
     batch: Mutex<Option<BackfillStep>>,
 }
 
@@ -313,7 +313,7 @@ impl Harness for FaultyHarness {
     async fn open_at(&self, url: &str, options: OpenOptions) -> Result<Arc<dyn Store>> {
         let inner = self.inner.open_at(url, options).await?;
         let faulty = Faulty { inner, fault: self.fault, batch: Mutex::default() };
-        Ok(Arc::new(Checked::new(faulty, "a lying store")))
+        Ok(Arc::new(Checked::new(faulty, "a faulty store")))
     }
 
     async fn publish_in_transaction(

@@ -1,4 +1,4 @@
-//! How the lying stores lie to operators and to maintenance.
+//! The faults that operators and maintenance encounter.
 
 use std::time::Duration;
 
@@ -22,12 +22,12 @@ impl Faulty {
     async fn groups(&self, topic: TopicId) -> Result<(TopicName, Vec<SubscriptionStatus>)> {
         let topics = self.inner.topics().await?;
         let status = topics.into_iter().find(|status| status.topic.topic_id == topic);
-        let name = status.expect("the topic is there").topic.name;
+        let name = status.expect("the topic exists").topic.name;
         let groups = self.inner.subscriptions(&name).await?;
         Ok((name, groups))
     }
 
-    /// The answer about a state, or a yes to what was refused.
+    /// The answer to a change of state, or a success for what was refused.
     fn accepted(&self, answer: Result<()>) -> Result<()> {
         match answer {
             Err(error)
@@ -98,11 +98,11 @@ impl Admin for Faulty {
     }
 
     async fn outstanding(&self, subscription: SubscriptionId, limit: u32) -> Result<Vec<Outstanding>> {
-        let mut parts = self.inner.outstanding(subscription, limit).await?;
+        let mut ranges = self.inner.outstanding(subscription, limit).await?;
         if self.fault == Fault::HolderIsHidden {
-            parts.iter_mut().for_each(|part| part.owner = None);
+            ranges.iter_mut().for_each(|range| range.owner = None);
         }
-        Ok(parts)
+        Ok(ranges)
     }
 
     async fn pause(&self, topic: &TopicName, group: &GroupName) -> Result<()> {

@@ -1,4 +1,4 @@
-//! The PostgreSQL engine: a schema of the case's own, in the database `HEADWATER_TEST_POSTGRES` names.
+//! The PostgreSQL engine: a schema for each case, in the database that `HEADWATER_TEST_POSTGRES` names.
 
 use std::process::Command;
 
@@ -21,7 +21,7 @@ impl PostgresHarness {
     pub(crate) async fn make() -> Option<Self> {
         let Ok(server) = std::env::var("HEADWATER_TEST_POSTGRES") else {
             let required = std::env::var("HEADWATER_TEST_REQUIRE_ALL").is_ok_and(|value| value == "1");
-            assert!(!required, "HEADWATER_TEST_POSTGRES names no server, and every engine is required");
+            assert!(!required, "HEADWATER_TEST_POSTGRES names no server, and both engines are required");
             println!("skipped: HEADWATER_TEST_POSTGRES names no server");
             return None;
         };
@@ -118,7 +118,7 @@ impl Harness for PostgresHarness {
                    || (SELECT count(*) FROM pg_proc WHERE pronamespace = $1::text::regnamespace)::text
                    || (SELECT count(*) FROM pg_class WHERE relnamespace = $1::text::regnamespace)::text
                    || (SELECT coalesce(nspacl::text, '') FROM pg_namespace WHERE nspname = $1::text)";
-        let row = self.connect().await.query_one(sql, &[&schema]).await.expect("the schema is there");
+        let row = self.connect().await.query_one(sql, &[&schema]).await.expect("the schema exists");
         row.get::<_, String>(0).into_bytes()
     }
 
@@ -131,7 +131,7 @@ impl Harness for PostgresHarness {
     }
 
     async fn cramped_url(&self) -> Option<String> {
-        let store = self.open(OpenOptions::default()).await.expect("the namespace is made");
+        let store = self.open(OpenOptions::default()).await.expect("the namespace is created");
         store.close().await.expect("closes");
         let schema = self.namespace.quoted();
         let sql = format!(
@@ -204,7 +204,7 @@ impl Harness for PostgresHarness {
         self.connect().await.batch_execute(&sql).await.expect("a copy is made");
     }
 
-    /// The epoch is not logged: a standby that is promoted finds its table empty.
+    /// The epoch's table is unlogged: a standby that is promoted finds it empty.
     async fn restore(&self) {
         let (to, from) = (self.namespace.as_str(), self.beside("copy"));
         let sql = format!(

@@ -1,4 +1,4 @@
-//! The SQLite engine: a file in a directory of the case's own.
+//! The SQLite engine: a file in a directory for each case.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -41,10 +41,10 @@ impl SqliteHarness {
         connection
     }
 
-    /// Byte 18 of a database file is the lowest version that may write it; above 2 everybody must only read.
+    /// Byte 18 of a database file is the lowest version that may write it; above 2 the file may only be read.
     fn set_write_version(&self, version: u8) {
         use std::os::unix::fs::FileExt;
-        let file = fs::OpenOptions::new().write(true).open(self.path("store.db")).expect("the file is there");
+        let file = fs::OpenOptions::new().write(true).open(self.path("store.db")).expect("the file exists");
         file.write_all_at(&[version], 18).expect("a byte is written");
     }
 
@@ -56,7 +56,7 @@ impl SqliteHarness {
         let messages = vec![NewMessage::new(vec![7; 5_000]); 20];
         store.publish(&topic, &messages).await.expect("published");
         store.close().await.expect("closes");
-        fs::read(self.path(name)).expect("the file is there")
+        fs::read(self.path(name)).expect("the file exists")
     }
 
     fn mount(&self, options: &str) -> bool {
@@ -152,7 +152,7 @@ impl Harness for SqliteHarness {
     }
 
     async fn fingerprint(&self, place: &ForeignPlace) -> Vec<u8> {
-        fs::read(place.url.strip_prefix("sqlite:").expect("a file")).expect("the file is there")
+        fs::read(place.url.strip_prefix("sqlite:").expect("a file")).expect("the file exists")
     }
 
     fn unreachable_url(&self) -> String {
@@ -190,7 +190,7 @@ impl Harness for SqliteHarness {
         let connection = Self::connect(&self.path("store.db"));
         let sql = "DELETE FROM headwater_message WHERE row_key & 8796093022207 = ?1";
         assert_eq!(connection.execute(sql, [offset]).expect("removed"), 1);
-        // As retention does it, which counts what it takes.
+        // As retention does it, which counts what it removes.
         connection.execute("UPDATE headwater_topic SET removed = removed + 1", []).expect("counted");
     }
 

@@ -1,7 +1,7 @@
 /* A disk that loses what Linux loses. Loaded in front of the C library (LD_PRELOAD), it keeps in DISK_FOLDER what a power cut
  * would leave of each `store.db*`: pages reach it when a sync succeeds. While the file DISK_FAILS exists, syncs fail with EIO,
- * and the pages that were dirty are taken for clean: no later sync writes them, unless they are written again. Truncating and
- * removing reach the disk at once, which is one of the things that may happen.
+ * and dirty pages count as clean: no later sync writes them, unless they are written again. Truncating and removing reach
+ * the disk at once, which is one of the possible outcomes.
  *
  * cc -shared -fPIC -O1 -o disk.so disk.c -ldl
  */

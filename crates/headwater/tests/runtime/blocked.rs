@@ -1,4 +1,4 @@
-//! Programs that block their threads: they are late, and lose no lease by it.
+//! Programs that block their threads: they are late, and lose no lease because of it.
 
 use std::time::Duration;
 
@@ -14,10 +14,11 @@ on_each!(
 );
 
 const LEASE: Duration = Duration::from_secs(1);
-/// Long enough for another process to have everything whose lease was not extended.
+/// Long enough for another process to claim everything whose lease was not extended.
 const BLOCKED: Duration = Duration::from_millis(2_500);
 
-/// What another process on another runtime gets of the group, from when so many were begun here until they are done.
+/// What another process, on another runtime, gets of the group between the start of `count` handlers here and their
+/// end.
 fn other_process(place: &Place, begun: &Seen<u64>, count: usize, done: &Seen<u64>) -> OtherProcess {
     let (url, begun, done) = (place.url().to_owned(), begun.clone(), done.clone());
     std::thread::spawn(move || {
@@ -52,7 +53,7 @@ async fn handlers_that_block_every_thread_keep_their_leases(place: Place) {
         let (begin, end) = (begin.clone(), end.clone());
         async move {
             begin.add(n);
-            // As many as the runtime has threads.
+            // As many handlers block as the runtime has threads.
             std::thread::sleep(BLOCKED);
             end.add(n);
             Ok(())
@@ -89,7 +90,7 @@ async fn a_batch_that_is_handled_keeps_its_lease_while_every_thread_is_blocked(p
     for blocking in blocking {
         blocking.await.unwrap();
     }
-    eventually("all is done", async || begun.len() == 1).await;
+    eventually("the batch was handled once", async || begun.len() == 1).await;
     consumer.close().await.unwrap();
     place.leave(&headwater).await;
 }
@@ -97,7 +98,7 @@ async fn a_batch_that_is_handled_keeps_its_lease_while_every_thread_is_blocked(p
 async fn what_waits_in_the_list_is_given_back_while_every_thread_is_blocked(place: Place) {
     let headwater = place.open().await;
     let mut consumer = crate::pull::with_retries_due(&headwater, 4, LEASE * 3).await;
-    let in_hand = consumer.next(DEADLINE).await.unwrap().expect("four are due");
+    let batch = consumer.next(DEADLINE).await.unwrap().expect("four are due");
     let url = place.url().to_owned();
     let other = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -116,13 +117,13 @@ async fn what_waits_in_the_list_is_given_back_while_every_thread_is_blocked(plac
         })
     });
     let blocking = [1, 2].map(|_| tokio::spawn(async { std::thread::sleep(LEASE * 5) }));
-    // On the thread of the test: the runtime's own are blocked.
+    // Joined on the test's thread: the runtime's threads are blocked.
     let attempts = other.join().unwrap();
-    assert_eq!(attempts, [2, 2, 2], "given back before the leases ended");
+    assert_eq!(attempts, [2, 2, 2], "released before the leases ended");
     for blocking in blocking {
         blocking.await.unwrap();
     }
-    drop(in_hand);
+    drop(batch);
     consumer.close().await.unwrap();
     place.leave(&headwater).await;
 }

@@ -1,4 +1,4 @@
-//! Where a case runs: an empty store of each kind, removed afterwards.
+//! The environment of a case: an empty store on each engine, removed afterwards.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use headwater::{Clock, Handling, Headwater, Json, ManualClock, OpenOptions};
 use tokio::sync::Semaphore;
 
-/// Longer than anything here takes on a busy machine; a wait that ends here has failed.
+/// Longer than anything here takes on a busy machine; a wait of this length has failed.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
 /// A store for one case.
@@ -16,14 +16,14 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// A file of its own.
+    /// A separate file.
     pub(crate) fn sqlite() -> Option<Self> {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let url = format!("sqlite:{}", directory.path().join("runtime.db").display());
         Some(Place { url, _directory: Some(directory) })
     }
 
-    /// A namespace of its own on the test server, if there is one.
+    /// A separate namespace on the test server, if there is one.
     pub(crate) fn postgres() -> Option<Self> {
         let Ok(server) = std::env::var("HEADWATER_TEST_POSTGRES") else {
             assert!(
@@ -38,7 +38,7 @@ impl Place {
         Some(Place { url: format!("{server}{separator}namespace={name}"), _directory: None })
     }
 
-    /// Another handle on it, as another process has.
+    /// Another handle on the store, as another process has.
     pub(crate) async fn open(&self) -> Headwater {
         Headwater::open_with(&self.url, OpenOptions::default().auto_create(true)).await.unwrap()
     }
@@ -106,18 +106,18 @@ impl<T: Clone> Seen<T> {
         self.0.lock().unwrap().len()
     }
 
-    /// Waits until there are so many.
+    /// Waits until there are this many.
     pub(crate) async fn reach(&self, count: usize) -> Vec<T> {
         eventually(&format!("{count} are seen"), async || self.len() >= count).await;
         self.all()
     }
 }
 
-/// Waits until something holds; fails with its name if it never does.
+/// Waits until a condition holds; fails with its name if it never does.
 pub(crate) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let until = tokio::time::Instant::now() + DEADLINE;
     while !holds().await {
-        assert!(tokio::time::Instant::now() < until, "in {DEADLINE:?} it never came that {what}");
+        assert!(tokio::time::Instant::now() < until, "not within {DEADLINE:?}: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -134,7 +134,7 @@ pub(crate) async fn publish_numbers(headwater: &Headwater, topic: &str, count: u
 pub(crate) async fn settled(headwater: &Headwater, topic: &str, group: &str) {
     let topic = headwater::TopicName::new(topic).unwrap();
     eventually(&format!("{group} has settled everything"), async || {
-        // Moves the head over everything committed, so that "all" is known.
+        // Advances the head over everything committed, so that it covers all messages.
         headwater.store().advance_heads().await.unwrap();
         let groups = headwater.store().subscriptions(&topic).await.unwrap();
         let topics = headwater.store().topics().await.unwrap();
@@ -156,7 +156,7 @@ pub(crate) async fn letters(
 }
 
 impl Place {
-    /// The test server's own URL.
+    /// The test server's URL.
     pub(crate) fn server(&self) -> &str {
         self.url.split(['?', '&']).next().expect("a URL has a beginning")
     }
@@ -167,7 +167,7 @@ impl Place {
     }
 }
 
-/// A member that notes each number it handles.
+/// A member that records each number it handles.
 pub(crate) fn noting(seen: &Seen<u64>) -> Handling {
     let seen = seen.clone();
     Handling::one(move |Json(n): Json<u64>, _| {
@@ -176,7 +176,7 @@ pub(crate) fn noting(seen: &Seen<u64>) -> Handling {
     })
 }
 
-/// A member that handles nothing before the gate lets it through, and then notes the number.
+/// A member that handles nothing before the gate opens, and then records the number.
 pub(crate) fn gated(seen: &Seen<u64>, gate: &Arc<Semaphore>) -> Handling {
     let (seen, gate) = (seen.clone(), Arc::clone(gate));
     Handling::one(move |Json(n): Json<u64>, _| {

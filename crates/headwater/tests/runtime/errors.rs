@@ -1,4 +1,4 @@
-//! Errors a user meets: each names what is wrong and what to do.
+//! Errors a user encounters: each names what is wrong and what to do.
 
 use std::time::Duration;
 
@@ -46,10 +46,10 @@ async fn settings_that_cannot_work_are_refused(place: Place) {
         (consumer().handling("", ignore()), "invalid member"),
         (consumer().inbox_name(""), "invalid inbox_name"),
     ];
-    for (consumer, says) in cases {
+    for (consumer, text) in cases {
         let error = consumer.run().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
-        assert!(error.to_string().contains(says), "{error}");
+        assert!(error.to_string().contains(text), "{error}");
     }
     place.leave(&headwater).await;
 }
@@ -105,7 +105,7 @@ async fn a_database_that_went_away_and_came_back_loses_nothing(place: Place) {
         // The publisher's own call may fail too: the program decides to repeat it.
         while let Err(error) = headwater.producer("orders").send(&9_999u64).await {
             assert!(error.is_retryable() || error.kind() == ErrorKind::CommitUnknown, "{error:?}");
-            assert!(tokio::time::Instant::now() < until, "publishing never came back: {error:?}");
+            assert!(tokio::time::Instant::now() < until, "publishing never recovered: {error:?}");
         }
     }
     eventually("all 500 are handled", async || {
@@ -115,7 +115,7 @@ async fn a_database_that_went_away_and_came_back_loses_nothing(place: Place) {
         all.len() == 500
     })
     .await;
-    eventually("what came afterwards is handled", async || seen.all().contains(&9_999)).await;
+    eventually("what was published afterwards is handled", async || seen.all().contains(&9_999)).await;
     running.shutdown(Duration::from_secs(10)).await.unwrap();
     place.leave(&headwater).await;
 }
@@ -125,7 +125,7 @@ async fn disturb(place: &Place, headwater: &Headwater) {
         let (client, connection) =
             tokio_postgres::connect(place.server(), tokio_postgres::NoTls).await.unwrap();
         tokio::spawn(connection);
-        // Only the connections that have last touched this namespace.
+        // Only the connections whose last query was on this namespace.
         let cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
                    WHERE application_name = 'headwater' AND query LIKE '%' || $1 || '%' AND pid <> pg_backend_pid()";
         client.query(cut, &[&place.namespace()]).await.unwrap();

@@ -1,4 +1,5 @@
-//! A PostgreSQL server that takes no writes for a while, as one that was demoted: left, and found again.
+//! A PostgreSQL server that refuses writes for a while, like a demoted one: its sessions are closed, and it is found
+//! again.
 
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use tokio_postgres::{Client, NoTls};
 
 use crate::each::{DEADLINE, Place, Seen, eventually, noting};
 
-/// A database of its own: a setting of it says whether new sessions may write, and touches no other test.
+/// A separate database: its setting decides whether new sessions may write, and affects no other test.
 struct Database {
     name: String,
     server: String,
@@ -23,14 +24,14 @@ impl Database {
         Database { name, server: place.server().to_owned(), admin }
     }
 
-    /// Its URL, with the server named so often.
+    /// Its URL, with the server listed this many times.
     fn url(&self, times: usize) -> String {
         let authority = self.server.split("://").nth(1).unwrap().split('/').next().unwrap();
         let (user, host) = authority.rsplit_once('@').unwrap_or(("postgres", authority));
         format!("postgres://{user}@{}/{}", vec![host; times].join(","), self.name)
     }
 
-    /// Ends all sessions, as the restart of a demoted server does; the new ones cannot write.
+    /// Ends all sessions, as the restart of a demoted server does; new ones cannot write.
     async fn demote(&self) {
         let name = &self.name;
         let alter = format!("ALTER DATABASE {name} SET default_transaction_read_only = on");
@@ -39,7 +40,7 @@ impl Database {
         self.admin.query(end, &[name]).await.unwrap();
     }
 
-    /// Only new sessions can write: those of the pools must be left, though they are sound.
+    /// Only new sessions can write: the pools must close theirs, although those work.
     async fn promote(&self) {
         let alter = format!("ALTER DATABASE {} RESET default_transaction_read_only", self.name);
         self.admin.batch_execute(&alter).await.unwrap();
@@ -55,7 +56,7 @@ async fn a_consumer_survives_a_server_that_turns_read_only() {
     survives(1, ErrorKind::ReadOnly).await;
 }
 
-/// Sessions that cannot write are refused when they are made, and every server is asked again.
+/// Sessions that cannot write are refused when they are opened, and every server is tried again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_consumer_survives_while_none_of_several_servers_takes_writes() {
     survives(2, ErrorKind::Unavailable).await;
@@ -64,7 +65,7 @@ async fn a_consumer_survives_while_none_of_several_servers_takes_writes() {
 async fn survives(servers: usize, refused_with: ErrorKind) {
     let Some(place) = Place::postgres() else { return };
     let database = Database::create(&place).await;
-    // One connection: if it is not left it stays, and nothing works again.
+    // One connection: if it is not closed it stays, and nothing works again.
     let options = OpenOptions::default().auto_create(true).connections_max(1);
     let headwater = Headwater::open_with(&database.url(servers), options).await.unwrap();
     let seen = Seen::default();
@@ -80,15 +81,15 @@ async fn survives(servers: usize, refused_with: ErrorKind) {
     let until = tokio::time::Instant::now() + DEADLINE;
     while let Err(error) = headwater.producer("orders").send(&3_u64).await {
         assert!(error.is_retryable() || error.kind() == ErrorKind::CommitUnknown, "{error:?}");
-        assert!(tokio::time::Instant::now() < until, "publishing never came back: {error:?}");
+        assert!(tokio::time::Instant::now() < until, "publishing never recovered: {error:?}");
     }
-    eventually("the consumer is back", async || seen.all().contains(&3)).await;
+    eventually("the consumer has recovered", async || seen.all().contains(&3)).await;
     running.shutdown(Duration::from_secs(10)).await.unwrap();
     headwater.close().await.unwrap();
     database.drop().await;
 }
 
-/// Publishes until the answer of a server that takes no writes has come: one to try again after.
+/// Publishes until a server that refuses writes has answered; the error must be retryable.
 async fn refused(headwater: &Headwater, with: ErrorKind) {
     eventually("publishing is refused", async || {
         let Err(error) = headwater.producer("orders").send(&2_u64).await else { return false };

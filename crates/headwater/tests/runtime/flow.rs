@@ -1,4 +1,4 @@
-//! Messages flow: all of them, once, to many groups, and come to rest when told to.
+//! Message flow: all messages, once, to many groups, and an orderly shutdown.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -92,7 +92,7 @@ async fn many_groups_read_each_message_once(place: Place) {
         running.push(consumer.run().await.unwrap());
     }
     seen.reach(20_000).await;
-    // Groups that started earlier may have read the first messages before the others came.
+    // Groups that started earlier may have read the first messages before the others subscribed.
     let (read_before, handed_before) = running[0].read_and_handed();
     assert_eq!(handed_before, 20_000);
     publish_numbers(&headwater, "orders", 1_000).await;
@@ -129,7 +129,7 @@ async fn a_slow_message_holds_nobody_up_and_the_others_are_acked(place: Place) {
         .unwrap();
     let got = seen.reach(499).await;
     assert!(!got.contains(&3));
-    // The others are acked although their lease is not at its end: one offset stays outstanding.
+    // The others are acked although their lease has not ended: one offset stays outstanding.
     let topic = TopicName::new("orders").unwrap();
     eventually("only the slow message is outstanding", async || {
         let status = headwater.store().subscriptions(&topic).await.unwrap().remove(0);
@@ -154,7 +154,7 @@ async fn what_nobody_starts_goes_to_another_process(place: Place) {
         .run()
         .await
         .unwrap();
-    eventually("the first has its hands full", async || stuck.health().in_flight == 2).await;
+    eventually("the first consumer is busy", async || stuck.health().in_flight == 2).await;
     let other = place.open().await;
     let free = other.consumer("orders", "email").handling("free", noting(&seen)).run().await.unwrap();
     seen.reach(58).await;
@@ -180,7 +180,7 @@ async fn shutdown_gives_back_what_was_not_started(place: Place) {
         .run()
         .await
         .unwrap();
-    eventually("three are in hand", async || first.health().in_flight == 3).await;
+    eventually("three are being handled", async || first.health().in_flight == 3).await;
     let stopping = tokio::spawn(async move { first.shutdown(Duration::from_secs(20)).await.unwrap() });
     // Others get what was not started while the three are still being handled.
     let other = place.open().await;
@@ -221,15 +221,15 @@ async fn shutdown_ends_handlers_after_the_grace_time(place: Place) {
     let mut consumer = headwater.consumer("orders", "email").batch(10).open().await.unwrap();
     let mut offsets = HashSet::new();
     while offsets.len() < 10 {
-        let batch = consumer.next(Duration::from_secs(5)).await.unwrap().expect("all of it is back at once");
-        assert_eq!(batch.attempt(), 1, "what was given back is no attempt");
+        let batch = consumer.next(Duration::from_secs(5)).await.unwrap().expect("all are released at once");
+        assert_eq!(batch.attempt(), 1, "a release counts no attempt");
         offsets.extend(batch.messages().iter().map(|message| message.offset.0));
         batch.ack().await.unwrap();
     }
     place.leave(&headwater).await;
 }
 
-/// Three lease times pass; without extension another member would have it by then.
+/// Three lease times pass: without extension another member would get the message by then.
 async fn a_lease_is_extended_while_its_handler_works(place: Place) {
     let headwater = place.open().await;
     publish_numbers(&headwater, "orders", 1).await;
@@ -251,7 +251,6 @@ async fn a_lease_is_extended_while_its_handler_works(place: Place) {
         .await
         .unwrap();
     seen.reach(1).await;
-    // Three lease times: without extension another member would have it by now.
     let mut other = headwater.consumer("orders", "email").open().await.unwrap();
     assert!(other.next(Duration::from_millis(2_700)).await.unwrap().is_none());
     gate.notify_one();
@@ -270,7 +269,7 @@ async fn a_dead_process_is_made_up_for(place: Place) {
     let mut consumer = headwater.consumer("orders", "email").owner(dead).open().await.unwrap();
     let held = consumer.next(Duration::from_secs(5)).await.unwrap().expect("five wait");
     assert_eq!(held.messages().len(), 5);
-    // Its lease runs for five minutes, but it beats no more: whoever beats next ends it.
+    // Its lease runs for five minutes, but it sends no more heartbeats: the next heartbeat of another owner ends it.
     let alive = headwater::Owner::new("alive").unwrap();
     eventually("the silent owner is noticed", async || {
         store.heartbeat(&alive, Some(Duration::from_millis(300)), &[]).await.unwrap().ended > 0
@@ -331,7 +330,7 @@ async fn a_group_may_run_twice_in_one_process(place: Place) {
         );
         running.push(consumer.run().await.unwrap());
     }
-    // Both have their hands full: neither keeps the other from its share.
+    // Both consumers are busy: neither keeps the other from its share.
     let first = seen.reach(4).await;
     assert_eq!(first.iter().filter(|(consumer, _)| *consumer == 0).count(), 2, "{first:?}");
     gate.add_permits(1_000);
@@ -344,7 +343,8 @@ async fn a_group_may_run_twice_in_one_process(place: Place) {
     place.leave(&headwater).await;
 }
 
-/// A group that gives way while it has a backlog gets all of it, in more claims than one, and what comes afterwards.
+/// A group that yields to applications while it has a backlog gets all of it, in more than one claim, and what
+/// follows.
 async fn a_paced_group_catches_up_with_everything_and_then_keeps_up(place: Place) {
     let headwater = place.open().await;
     publish_numbers(&headwater, "orders", 2_000).await;

@@ -1,4 +1,5 @@
-//! Groups that come and go while programs run: pauses, ends, deaths, heartbeats that fail, and who does the upkeep.
+//! Groups that change while programs run: pauses, cancellations, deaths, failing heartbeats, and which process runs
+//! maintenance.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -34,8 +35,8 @@ async fn status(headwater: &Headwater, group: &str) -> SubscriptionStatus {
     headwater.groups("orders").get(group).await.unwrap().status
 }
 
-fn onlooker() -> Owner {
-    Owner::new("onlooker").unwrap()
+fn candidate() -> Owner {
+    Owner::new("candidate").unwrap()
 }
 
 async fn a_pause_stops_handling_at_once_and_resuming_loses_nothing(place: Place) {
@@ -44,16 +45,16 @@ async fn a_pause_stops_handling_at_once_and_resuming_loses_nothing(place: Place)
     let (seen, gate) = (Seen::default(), Arc::new(Semaphore::new(0)));
     let consumer = headwater.consumer("orders", "email").handling("one", gated(&seen, &gate)).concurrency(2);
     let running = consumer.run().await.unwrap();
-    eventually("two are in hand", async || running.health().in_flight == 2).await;
-    // Another process pauses it.
+    eventually("two are being handled", async || running.health().in_flight == 2).await;
+    // Another process pauses the group.
     let other = place.open().await;
     other.groups("orders").pause("email").await.unwrap();
-    eventually("it knows", async || running.health().state == HealthState::Paused).await;
-    eventually("what was not begun is back", async || status(&other, "email").await.in_flight == 2).await;
+    eventually("the consumer is paused", async || running.health().state == HealthState::Paused).await;
+    eventually("the rest is released", async || status(&other, "email").await.in_flight == 2).await;
     publish_numbers(&headwater, "orders", 10).await;
     gate.add_permits(1_000);
-    eventually("nothing is in hand", async || status(&other, "email").await.in_flight == 0).await;
-    assert_eq!(seen.len(), 2, "what had begun came to its end, and nothing else began");
+    eventually("nothing is leased", async || status(&other, "email").await.in_flight == 0).await;
+    assert_eq!(seen.len(), 2, "started handlers finished, and no other started");
     other.groups("orders").resume("email").await.unwrap();
     seen.reach(60).await;
     settled(&headwater, "orders", "email").await;
@@ -74,7 +75,7 @@ async fn a_cancelled_group_ends_with_its_reason_and_others_go_on(place: Place) {
     email.reach(10).await;
     assert_eq!(ends.ended(), None);
     headwater.groups("orders").cancel("email").await.unwrap();
-    let reason = tokio::time::timeout(DEADLINE, ends.until_ended()).await.expect("it notices");
+    let reason = tokio::time::timeout(DEADLINE, ends.until_ended()).await.expect("the consumer ends");
     assert_eq!((reason, ends.ended()), (EndReason::Cancelled, Some(EndReason::Cancelled)));
     let health = ends.health();
     assert_eq!(health.state, HealthState::Stopped);
@@ -83,7 +84,7 @@ async fn a_cancelled_group_ends_with_its_reason_and_others_go_on(place: Place) {
     audit.reach(20).await;
     settled(&headwater, "orders", "audit").await;
     assert_eq!(email.len(), 10);
-    // Subscribing again makes a new one, from the beginning.
+    // Subscribing again creates a new subscription, from the beginning.
     let again = headwater.consumer("orders", "email").handling("one", noting(&email)).run().await.unwrap();
     email.reach(30).await;
     assert_eq!(again.ended(), None);
@@ -93,7 +94,7 @@ async fn a_cancelled_group_ends_with_its_reason_and_others_go_on(place: Place) {
     place.leave(&headwater).await;
 }
 
-/// Takes away, or brings back, the table that heartbeats write to: they fail, and nothing else does.
+/// Renames the table that heartbeats write to, or renames it back: heartbeats fail, and nothing else does.
 async fn disturb_heartbeats(place: &Place, headwater: &Headwater, from: &str, to: &str) {
     if headwater.store().engine() == "postgres" {
         let (client, connection) =
@@ -115,7 +116,7 @@ async fn disturb_heartbeats(place: &Place, headwater: &Headwater, from: &str, to
 }
 
 async fn heartbeats_that_fail_suspend_and_one_that_succeeds_resumes(place: Place) {
-    // Without upkeep, which would miss the table too.
+    // Without maintenance, which needs the table too.
     let options = OpenOptions::default().auto_create(true).maintenance(false);
     let headwater = Headwater::open_with(place.url(), options).await.unwrap();
     let (second, hour) = (Duration::from_secs(1), Duration::from_secs(3_600));
@@ -126,11 +127,11 @@ async fn heartbeats_that_fail_suspend_and_one_that_succeeds_resumes(place: Place
     seen.reach(10).await;
     settled(&headwater, "orders", "email").await;
     disturb_heartbeats(&place, &headwater, "activity", "hidden").await;
-    eventually("it is suspended", async || running.health().state == HealthState::Failing).await;
+    eventually("the consumer is suspended", async || running.health().state == HealthState::Failing).await;
     let health = running.health();
     assert!(health.reason.as_ref().is_some_and(|reason| reason.contains("heartbeats fail")), "{health}");
     publish_numbers(&headwater, "orders", 10).await;
-    // It asks for nothing, so whoever asks has all of them.
+    // The suspended consumer claims nothing, so another one gets all of them.
     let mut other = headwater.consumer("orders", "email").open().await.unwrap();
     let mut batches = Vec::new();
     while batches.iter().map(|batch: &headwater::Batch| batch.messages().len()).sum::<usize>() < 10 {
@@ -157,17 +158,17 @@ async fn a_dead_group_comes_back_by_its_heartbeat(place: Place) {
     let seen = Seen::default();
     let running = headwater.consumer("orders", "email").handling("one", noting(&seen)).run().await.unwrap();
     let store = headwater.store();
-    eventually("it has spoken", async || status(&headwater, "email").await.heartbeat_at.is_some()).await;
+    eventually("heartbeat stored", async || status(&headwater, "email").await.heartbeat_at.is_some()).await;
     store.detect_dead().await.unwrap();
-    // It beats three times a second: now and then the look comes before the beat.
-    eventually("it is declared dead", async || {
+    // The consumer sends three heartbeats a second: now and then the detection runs before one.
+    eventually("the group is declared dead", async || {
         clock.advance(timeout + interval);
         !store.detect_dead().await.unwrap().died.is_empty()
     })
     .await;
     publish_numbers(&headwater, "orders", 10).await;
     seen.reach(10).await;
-    eventually("it lives", async || status(&headwater, "email").await.state == SubscriptionState::Active)
+    eventually("it is active", async || status(&headwater, "email").await.state == SubscriptionState::Active)
         .await;
     assert_eq!(running.ended(), None);
     running.shutdown(Duration::from_secs(5)).await.unwrap();
@@ -188,14 +189,14 @@ async fn upkeep_is_handed_over_when_its_worker_is_killed(place: Place) {
     assert!(store.elect(&Owner::new("killed").unwrap(), term).await.unwrap());
     let maintaining = headwater.maintenance().start();
     clock.advance(term - Duration::from_millis(1));
-    assert!(!store.elect(&onlooker(), term).await.unwrap(), "its term is not over");
+    assert!(!store.elect(&candidate(), term).await.unwrap(), "the term is not over");
     assert!(!heads_ran(&headwater).await);
     clock.advance(Duration::from_millis(1));
-    eventually("another does the upkeep", async || heads_ran(&headwater).await).await;
-    assert!(!store.elect(&onlooker(), term).await.unwrap(), "and is elected");
-    // Stopped in order its place is free at once.
+    eventually("another process runs maintenance", async || heads_ran(&headwater).await).await;
+    assert!(!store.elect(&candidate(), term).await.unwrap(), "another process is elected");
+    // An orderly stop resigns, so that another can be elected at once.
     maintaining.stop().await;
-    assert!(store.elect(&onlooker(), term).await.unwrap());
+    assert!(store.elect(&candidate(), term).await.unwrap());
     place.leave(&headwater).await;
 }
 
@@ -204,12 +205,12 @@ async fn a_process_that_runs_consumers_does_the_upkeep(place: Place) {
     let seen = Seen::default();
     let first = headwater.consumer("orders", "email").handling("one", noting(&seen)).run().await.unwrap();
     let second = headwater.consumer("orders", "email").handling("one", noting(&seen)).run().await.unwrap();
-    eventually("it does the upkeep", async || heads_ran(&headwater).await).await;
+    eventually("it runs maintenance", async || heads_ran(&headwater).await).await;
     let term = Duration::from_secs(10);
     first.shutdown(Duration::from_secs(5)).await.unwrap();
-    assert!(!headwater.store().elect(&onlooker(), term).await.unwrap(), "another is served");
+    assert!(!headwater.store().elect(&candidate(), term).await.unwrap(), "another consumer still runs");
     second.shutdown(Duration::from_secs(5)).await.unwrap();
-    assert!(headwater.store().elect(&onlooker(), term).await.unwrap(), "given up with the last");
+    assert!(headwater.store().elect(&candidate(), term).await.unwrap(), "resigned with the last consumer");
     place.leave(&headwater).await;
 }
 
@@ -220,9 +221,9 @@ async fn upkeep_can_be_switched_off(place: Place) {
     let running = headwater.consumer("orders", "email").handling("one", noting(&seen)).run().await.unwrap();
     publish_numbers(&headwater, "orders", 10).await;
     seen.reach(10).await;
-    assert!(headwater.store().elect(&onlooker(), Duration::from_secs(10)).await.unwrap());
+    assert!(headwater.store().elect(&candidate(), Duration::from_secs(10)).await.unwrap());
     assert!(!heads_ran(&headwater).await);
-    // By hand it is still done.
+    // By hand it can still be run.
     let runs = headwater.maintenance().run_once(&Job::ALL).await.unwrap();
     assert!(runs.iter().all(|run| run.error.is_none()), "{runs:?}");
     assert!(heads_ran(&headwater).await);
@@ -249,15 +250,15 @@ async fn removing_waits_for_what_is_in_hand(place: Place) {
     let (seen, gate) = (Seen::default(), Arc::new(Semaphore::new(0)));
     let consumer = headwater.consumer("orders", "email").handling("one", gated(&seen, &gate)).concurrency(3);
     let running = consumer.run().await.unwrap();
-    eventually("three are in hand", async || running.health().in_flight == 3).await;
+    eventually("three are being handled", async || running.health().in_flight == 3).await;
     let groups = headwater.groups("orders");
     let removing = tokio::spawn(async move { groups.remove("email", DEADLINE).await.unwrap() });
-    eventually("the rest is back", async || status(&headwater, "email").await.in_flight == 3).await;
+    eventually("the rest is released", async || status(&headwater, "email").await.in_flight == 3).await;
     gate.add_permits(1_000);
-    assert_eq!(removing.await.unwrap().in_flight, 0, "all three came to their end");
+    assert_eq!(removing.await.unwrap().in_flight, 0, "all three were finished");
     let done: HashSet<u64> = seen.all().into_iter().collect();
     assert_eq!((done.len(), seen.len()), (3, 3));
-    tokio::time::timeout(DEADLINE, running.until_ended()).await.expect("it notices");
+    tokio::time::timeout(DEADLINE, running.until_ended()).await.expect("the consumer ends");
     assert!(headwater.groups("orders").list().await.unwrap().is_empty());
     let error = headwater.groups("orders").get("email").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSuchSubscription);
@@ -272,7 +273,7 @@ async fn pulling_waits_while_paused_and_is_told_of_the_end(place: Place) {
     let groups = headwater.groups("orders");
     groups.pause("email").await.unwrap();
     assert!(consumer.next(Duration::ZERO).await.unwrap().is_none());
-    // Woken by the resume, not by time.
+    // Woken by the resume, not by a timeout.
     let waiting = tokio::spawn(async move {
         let batch = consumer.next(DEADLINE).await.unwrap().expect("five wait");
         (consumer, batch)
@@ -297,18 +298,18 @@ async fn pulling_says_that_the_group_lives_and_what_it_did(place: Place) {
     headwater.topic("orders").heartbeats(interval, timeout).create().await.unwrap();
     publish_numbers(&headwater, "orders", 5).await;
     let mut consumer = headwater.consumer("orders", "email").open().await.unwrap();
-    eventually("it has spoken", async || status(&headwater, "email").await.heartbeat_at.is_some()).await;
+    eventually("heartbeat stored", async || status(&headwater, "email").await.heartbeat_at.is_some()).await;
     let batch = consumer.next(DEADLINE).await.unwrap().expect("five wait");
     headwater.store().detect_dead().await.unwrap();
     clock.advance(timeout + interval);
-    // Nobody asks for more, and it works on: heartbeats go on.
+    // No further batch is requested while one is handled: heartbeats continue.
     let fresh = async || status(&headwater, "email").await.heartbeat_age.is_some_and(|age| age < timeout);
-    eventually("it speaks again", fresh).await;
+    eventually("another heartbeat is stored", fresh).await;
     assert_eq!(headwater.store().detect_dead().await.unwrap().died, []);
     batch.ack().await.unwrap();
     consumer.close().await.unwrap();
-    let told = status(&headwater, "email").await;
-    assert_eq!((told.activity.processed, told.state), (5, SubscriptionState::Active));
+    let status = status(&headwater, "email").await;
+    assert_eq!((status.activity.processed, status.state), (5, SubscriptionState::Active));
     place.leave(&headwater).await;
 }
 
@@ -337,11 +338,11 @@ async fn what_operators_alter_reaches_consumers_that_run(place: Place) {
     let running = failing.run().await.unwrap();
     publish_numbers(&headwater, "orders", 1).await;
     let buried = async || status(&headwater, "email").await.dead_letters;
-    eventually("it waits an hour", async || status(&headwater, "email").await.retrying == 1).await;
+    eventually("the retry waits an hour", async || status(&headwater, "email").await.retrying == 1).await;
     let once = DeliveryPolicy { max_attempts: Some(1), ..DeliveryPolicy::default() };
     headwater.groups("orders").set_policy("email", &once).await.unwrap();
-    // Until it has heard of it, what fails waits an hour too.
-    eventually("the policy holds", async || {
+    // Until the consumer has read the new policy, failed messages wait an hour too.
+    eventually("the policy applies", async || {
         publish_numbers(&headwater, "orders", 1).await;
         buried().await > 0
     })
@@ -351,8 +352,8 @@ async fn what_operators_alter_reaches_consumers_that_run(place: Place) {
     let altered = TopicSettings { backoff_initial: at_once, backoff_max: at_once, ..topic.settings };
     headwater.topics().alter("orders", &altered).await.unwrap();
     let attempts = async || {
-        let letters = headwater.dead_letters("orders", "email").list(1_000).await.unwrap();
-        letters.iter().map(|letter| letter.attempts).max()
+        let dead_letters = headwater.dead_letters("orders", "email").list(1_000).await.unwrap();
+        dead_letters.iter().map(|one| one.attempts).max()
     };
     eventually("so do the topic's settings", async || {
         publish_numbers(&headwater, "orders", 1).await;

@@ -1,4 +1,4 @@
-//! What an operator reads at night: each thing once.
+//! What the log shows to an operator: each event once.
 
 use std::io;
 use std::sync::Mutex;
@@ -13,7 +13,7 @@ on_each!(a_death_and_a_return_are_logged_once);
 
 static LINES: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 
-/// Global, because engines log from threads of their own: a case tells its lines by a topic name of its own.
+/// Global, because engines log from their own threads: a case finds its lines by its own topic name.
 struct Capture;
 
 impl io::Write for Capture {
@@ -45,13 +45,14 @@ async fn a_death_and_a_return_are_logged_once(place: Place) {
     let clock = ManualClock::at("2026-03-02T09:00:00Z".parse().unwrap());
     let headwater = place.open_at(&clock).await;
     let topic = format!("logged-{}", headwater.store().engine());
-    // Longer than anything here takes: between its first heartbeat and the last look it says nothing by itself.
+    // Longer than this case takes: between the first heartbeat and the last detection the consumer sends none by
+    // itself.
     let [interval, timeout] = [1, 2].map(|hours| Duration::from_secs(hours * 3_600));
     headwater.topic(&topic).pub_sub().heartbeats(interval, timeout).create().await.unwrap();
     let mut consumer = headwater.consumer(&topic, "email").open().await.unwrap();
     assert!(consumer.next(Duration::ZERO).await.unwrap().is_none());
     let status = async || headwater.groups(&topic).get("email").await.unwrap().status;
-    crate::each::eventually("it has spoken", async || status().await.heartbeat_at.is_some()).await;
+    crate::each::eventually("heartbeat stored", async || status().await.heartbeat_at.is_some()).await;
     publish_numbers(&headwater, &topic, 5).await;
     let run = async |job: Job| {
         let run = headwater.maintenance().run_once(&[job]).await.unwrap().remove(0);
@@ -68,9 +69,9 @@ async fn a_death_and_a_return_are_logged_once(place: Place) {
     run(Job::Heads).await;
     run(Job::SubscriptionCleanup).await;
     publish_numbers(&headwater, &topic, 5).await;
-    consumer.next(Duration::ZERO).await.unwrap().expect("all are there");
+    consumer.next(Duration::ZERO).await.unwrap().expect("all are delivered");
     let lines = lines_of(&topic);
-    for once in ["is dead", "lives again"] {
+    for once in ["declared dead", "resurrected"] {
         assert_eq!(lines.iter().filter(|line| line.contains(once)).count(), 1, "{once}: {lines:#?}");
     }
     let loud = lines.iter().filter(|line| line.contains("WARN")).count();

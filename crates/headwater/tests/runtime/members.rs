@@ -51,7 +51,7 @@ async fn the_same_key_goes_to_the_same_member(place: Place) {
     assert_eq!(by_key.len(), 50);
     assert!(by_key.values().all(|members| members.len() == 4 && members.iter().all(|m| *m == members[0])));
     let used: std::collections::HashSet<_> = by_key.values().map(|members| members[0]).collect();
-    assert_eq!(used.len(), 3, "fifty keys are spread over all three");
+    assert_eq!(used.len(), 3, "fifty keys are spread over all three members");
     running.shutdown(Duration::from_secs(5)).await.unwrap();
     place.leave(&headwater).await;
 }
@@ -70,7 +70,7 @@ async fn filters_choose_and_what_nobody_wants_is_done(place: Place) {
         .unwrap();
     settled(&headwater, "orders", "email").await;
     let got = seen.all();
-    assert_eq!(got.len(), 50, "40 even ones without key-0, and 10 of key-3");
+    assert_eq!(got.len(), 50, "40 even messages without key-0, and 10 of key-3");
     assert!(got.iter().all(|(member, key)| (*member == "three") == (key == "key-3") && key != "key-0"));
     let totals = running.health().totals;
     assert_eq!((totals.delivered, totals.filtered, totals.acked), (100, 50, 50));
@@ -87,7 +87,7 @@ async fn members_join_and_leave_while_it_runs(place: Place) {
     assert!(seen.reach(20).await.iter().all(|(member, _)| *member == "a"));
     running.join("b", note(&seen, "b")).unwrap();
     let error = running.join("b", note(&seen, "b")).unwrap_err();
-    assert!(error.to_string().contains("b is there already"), "{error}");
+    assert!(error.to_string().contains("b exists already"), "{error}");
     publish_keys(&headwater, 20, 1).await;
     let both: Vec<_> = seen.reach(40).await.split_off(20);
     assert!(both.iter().any(|(member, _)| *member == "b") && both.iter().any(|(member, _)| *member == "a"));

@@ -1,4 +1,4 @@
-//! Memory of consumers whose messages are large: measured in processes of their own.
+//! Memory of consumers with large messages, measured in separate processes.
 #![cfg(target_os = "linux")]
 
 use std::process::Command;
@@ -26,14 +26,14 @@ struct Load {
     peak_mib_max: usize,
 }
 
-/// Together 160 MiB. A process takes as much as 16 MiB of messages, one that is being read, and itself.
+/// 160 MiB in total. A process may take 16 MiB of messages, one that is being read, and its own memory.
 const MODERATE: Load =
     Load { messages: 20, payload_bytes: 8 * MIB, buffer_bytes_max: 16 * MIB, peak_mib_max: 96 };
-/// Together 1.5 GB.
+/// 1.5 GB in total.
 const LARGE: Load =
     Load { messages: 30, payload_bytes: 50_000_000, buffer_bytes_max: 64 * MIB, peak_mib_max: 200 };
 
-/// What a child process finds in its environment.
+/// The environment variables of a child process.
 const JOB: &str = "HEADWATER_MEMORY_JOB";
 const URL: &str = "HEADWATER_MEMORY_URL";
 
@@ -60,7 +60,7 @@ async fn large_messages_take_no_more_than_200_mib() {
     }
 }
 
-/// Publishes, has a child process consume everything, and compares the most memory it had.
+/// Publishes, lets a child process consume everything, and checks its peak memory.
 async fn peak_of(place: Place, job: &str, lanes: u16, load: Load) {
     let headwater = place.open().await;
     let mut builder = headwater.topic("large").payload_bytes_max(load.payload_bytes);
@@ -68,12 +68,12 @@ async fn peak_of(place: Place, job: &str, lanes: u16, load: Load) {
         builder = builder.ordered_by_key().lanes(lanes);
     }
     builder.create().await.unwrap();
-    // No two bytes of a page alike: what compresses well would be small on its way.
+    // Hard to compress: a payload that compresses well would be small in transit.
     let payload: Vec<u8> =
         (0..load.payload_bytes as u64).map(|n| (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect();
     let producer = headwater.store();
     for n in 0..load.messages {
-        // With lanes some share a key, and come in order.
+        // With lanes some messages share a key, and are delivered in order.
         let key = if lanes > 1 { n % 4 } else { n };
         let message = NewMessage { key: Some(key.to_string()), ..NewMessage::new(payload.clone()) };
         producer.publish(&headwater::TopicName::new("large").unwrap(), &[message]).await.unwrap();
@@ -86,7 +86,7 @@ async fn peak_of(place: Place, job: &str, lanes: u16, load: Load) {
         .unwrap();
     let printed = String::from_utf8_lossy(&child.stdout).into_owned();
     assert!(child.status.success(), "{printed}{}", String::from_utf8_lossy(&child.stderr));
-    let peak = printed.split_once("peak ").expect("it says").1.split_whitespace().next().unwrap();
+    let peak = printed.split_once("peak ").expect("its peak is printed").1.split_whitespace().next().unwrap();
     let peak_mib = peak.parse::<usize>().unwrap() / 1024;
     println!("{job}: peak {peak_mib} MiB");
     assert!(peak_mib < load.peak_mib_max, "{peak_mib} MiB");
@@ -131,7 +131,7 @@ async fn child() {
         });
         let running = consumer.handling("one", member).run().await.unwrap();
         let mut all = seen.reach(messages).await;
-        // Stable: of each key as they came.
+        // A stable sort: per key in the order of delivery.
         all.sort_by(|(one, _), (other, _)| one.cmp(other));
         assert!(all.is_sorted(), "in order: {all:?}");
         let mut offsets: Vec<i64> = all.into_iter().map(|(_, offset)| offset).collect();

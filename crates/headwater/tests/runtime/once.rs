@@ -17,7 +17,7 @@ on_each!(
     a_clock_that_steps_while_a_transaction_is_open_costs_no_attempt,
 );
 
-/// A member that appends the number to the table `ledger`, unless `fails` says so for this attempt, and then only after
+/// A member that appends the number to the table `ledger`. If `fails` returns true for this attempt, it fails after
 /// having written.
 fn ledger(engine: &str, fails: fn(u64, u32) -> bool) -> Handling {
     if engine == "sqlite" {
@@ -34,7 +34,7 @@ fn ledger(engine: &str, fails: fn(u64, u32) -> bool) -> Handling {
     })
 }
 
-/// The ledger lives beside the namespace; the topic's name carries it.
+/// The ledger table is beside the namespace; the topic's name determines its name.
 fn table_of(context: &Context) -> String {
     context.topic().replace("orders", "ledger")
 }
@@ -203,7 +203,7 @@ async fn an_error_the_handler_ignores_fails_only_its_message(place: Place) {
             let insert = format!("INSERT INTO {} (n) VALUES ($1)", table_of(&context));
             transaction.execute(&insert, &[&n]).await?;
             if n == 4 {
-                // Breaks the transaction, and the handler does not mind.
+                // Breaks the transaction, and the handler ignores the error.
                 let _ = transaction.execute("INSERT INTO nowhere VALUES (1)", &[]).await;
             }
             Ok(())
@@ -214,7 +214,7 @@ async fn an_error_the_handler_ignores_fails_only_its_message(place: Place) {
     let mut got = rows(&place, &headwater, &topic).await;
     got.sort_unstable();
     assert_eq!(got, [0, 1, 2, 3, 5, 6, 7, 8, 9]);
-    eventually("it is counted", async || running.health().totals.buried == 1).await;
+    eventually("the burial is counted", async || running.health().totals.buried == 1).await;
     running.shutdown(Duration::from_secs(5)).await.unwrap();
     remove_ledger(&place, &headwater, &topic).await;
     place.leave(&headwater).await;
@@ -282,8 +282,8 @@ async fn a_clock_that_steps_while_a_transaction_is_open_costs_no_attempt(place: 
     place.leave(&headwater).await;
 }
 
-/// Handles ten messages of which number 4 ends its connection each time: with what was handled, in order, and how often that
-/// one ran.
+/// Handles ten messages of which number 4 ends its connection each time. Returns what was handled, in order, and how
+/// often number 4 ran.
 async fn with_a_killer(settings: headwater::TopicSettings, key: Option<&str>) -> Option<(Vec<u64>, usize)> {
     let place = Place::postgres()?;
     let headwater = place.open().await;
@@ -316,8 +316,8 @@ async fn with_a_killer(settings: headwater::TopicSettings, key: Option<&str>) ->
     });
     let running = headwater.consumer("orders", "email").handling("ledger", member).run().await.unwrap();
     settled(&headwater, "orders", "email").await;
-    let letters = crate::each::letters(&headwater, running.subscription().subscription_id).await;
-    assert_eq!(letters.iter().map(|letter| (letter.offset.0, letter.attempts)).collect::<Vec<_>>(), [(5, 3)]);
+    let dead_letters = crate::each::letters(&headwater, running.subscription().subscription_id).await;
+    assert_eq!(dead_letters.iter().map(|one| (one.offset.0, one.attempts)).collect::<Vec<_>>(), [(5, 3)]);
     running.shutdown(Duration::from_secs(5)).await.unwrap();
     let rows = client(&place).await.query(&format!("SELECT n FROM {table}"), &[]).await.unwrap();
     client(&place).await.batch_execute(&format!("DROP TABLE {table}")).await.unwrap();
@@ -331,8 +331,8 @@ async fn a_handler_that_ends_its_connection_is_counted_and_buried_alone() {
         return;
     };
     handled.sort_unstable();
-    assert_eq!(handled, [0, 1, 2, 3, 5, 6, 7, 8, 9], "its neighbours have their effects, once");
-    assert_eq!(ran, 3, "as often as it may be tried");
+    assert_eq!(handled, [0, 1, 2, 3, 5, 6, 7, 8, 9], "the other messages have their effects, once");
+    assert_eq!(ran, 3, "once per allowed attempt");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

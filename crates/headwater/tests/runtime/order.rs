@@ -1,4 +1,4 @@
-//! Order per key, with retries, and with members and processes that come and go.
+//! Order per key, with retries, and with members and processes that join and leave.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ fn ordered() -> TopicSettings {
     }
 }
 
-/// What was handled successfully, per key, in the order of handling.
+/// Checks what was handled successfully: per key, in order, complete and once.
 fn check(done: &[(String, u64)], keys: usize, each: u64) {
     let mut by_key: HashMap<&str, Vec<u64>> = HashMap::new();
     for (key, n) in done {
@@ -37,7 +37,7 @@ fn check(done: &[(String, u64)], keys: usize, each: u64) {
         assert_eq!(
             handled,
             (0..each).collect::<Vec<_>>(),
-            "{key} is out of order, doubled or lacks something"
+            "{key} is out of order, handled twice or incomplete"
         );
     }
 }
@@ -57,7 +57,7 @@ async fn keys_stay_in_order_with_retries_while_consumers_come_and_go(place: Plac
         Handling::one(move |message: Message, _| {
             let (done, calls) = (done.clone(), Arc::clone(&calls));
             async move {
-                // One in nine fails, whichever it is.
+                // One call in nine fails, whichever message it is for.
                 if calls.fetch_add(1, Ordering::Relaxed) % 9 == 4 {
                     return Err("now and then".into());
                 }
@@ -72,11 +72,11 @@ async fn keys_stay_in_order_with_retries_while_consumers_come_and_go(place: Plac
         headwater.consumer("orders", "email").handling("steady", member()).batch(20).run().await.unwrap();
     let mut rounds = 0u64;
     while done.len() < usize::try_from(KEYS * EACH).unwrap() {
-        // Another process joins for a while and leaves in order.
+        // Another process joins for a while and shuts down cleanly.
         let guest =
             other.consumer("orders", "email").handling("guest", member()).batch(20).run().await.unwrap();
         let before = done.len();
-        eventually("something moves", async || {
+        eventually("messages are handled", async || {
             done.len() > before + 100 || done.len() == usize::try_from(KEYS * EACH).unwrap()
         })
         .await;
@@ -106,7 +106,7 @@ async fn a_batch_handler_keeps_the_order_of_a_failed_key(place: Place) {
             for message in &messages {
                 let key = message.key.clone().unwrap();
                 let n: u64 = std::str::from_utf8(&message.payload)?.parse()?;
-                // The handler's own duty: not to do what comes after a failure of the same key.
+                // A batch handler must not handle messages after a failure of the same key.
                 if failed.contains(&key) {
                     continue;
                 }
@@ -128,7 +128,7 @@ async fn a_batch_handler_keeps_the_order_of_a_failed_key(place: Place) {
     place.leave(&headwater).await;
 }
 
-/// Two members with filters get messages of the same key: order is the key's and not the member's.
+/// Two members with filters get messages of the same key: order is per key, across members.
 async fn order_holds_across_members_that_share_a_key(place: Place) {
     let headwater = place.open().await;
     headwater.topic("orders").settings(ordered()).create().await.unwrap();

@@ -1,4 +1,4 @@
-//! What handlers say, and what becomes of the message. Time is moved by hand; nothing runs unless told to.
+//! Handlers' verdicts, and the outcomes of their messages. Time is moved by hand; nothing runs except by a step.
 
 use std::time::Duration;
 
@@ -40,8 +40,8 @@ async fn topic(headwater: &Headwater) {
 async fn dead_letters(headwater: &Headwater) -> Vec<(String, u32, String)> {
     let topic = TopicName::new("orders").unwrap();
     let status = headwater.store().subscriptions(&topic).await.unwrap().remove(0);
-    let letters = crate::each::letters(headwater, status.subscription_id).await;
-    letters.into_iter().map(|letter| (text(&letter.payload), letter.attempts, letter.error)).collect()
+    let dead_letters = crate::each::letters(headwater, status.subscription_id).await;
+    dead_letters.into_iter().map(|one| (text(&one.payload), one.attempts, one.error)).collect()
 }
 
 fn text(payload: &Bytes) -> String {
@@ -86,8 +86,8 @@ async fn an_error_is_tried_again_by_policy_and_buried_at_last(place: Place) {
     place.leave(&headwater).await;
 }
 
-/// A consumer whose handler says this of every message.
-async fn says<F>(headwater: &Headwater, word: F) -> (Stepper, Seen<u32>)
+/// A consumer whose handler returns this result for every message.
+async fn returning<F>(headwater: &Headwater, result: F) -> (Stepper, Seen<u32>)
 where
     F: Fn(u32) -> headwater::HandlerResult + Send + Sync + Clone + 'static,
 {
@@ -97,8 +97,8 @@ where
         .consumer("orders", "email")
         .member("one", move |_: Message, context| {
             add.add(context.attempt());
-            let word = word.clone();
-            async move { word(context.attempt()) }
+            let result = result.clone();
+            async move { result(context.attempt()) }
         })
         .stepwise()
         .await
@@ -111,11 +111,11 @@ async fn a_retry_waits_as_long_as_it_said(place: Place) {
     let headwater = place.open_at(&clock).await;
     topic(&headwater).await;
     headwater.producer("orders").send(NewMessage::new("later")).await.unwrap();
-    let word = |attempt| match attempt {
+    let result = |attempt| match attempt {
         1 => Err(Retry::after(Duration::from_secs(7)).because("busy").into()),
         _ => Ok(()),
     };
-    let (mut stepper, seen) = says(&headwater, word).await;
+    let (mut stepper, seen) = returning(&headwater, result).await;
     stepper.drain().await.unwrap();
     clock.advance(Duration::from_millis(6_999));
     assert_eq!(stepper.drain().await.unwrap(), 0);
@@ -154,14 +154,14 @@ async fn a_panic_is_an_attempt(place: Place) {
     let headwater = place.open_at(&clock).await;
     topic(&headwater).await;
     headwater.producer("orders").send(NewMessage::new("boom")).await.unwrap();
-    let (mut stepper, seen) = says(&headwater, |attempt| panic!("boom on {attempt}")).await;
+    let (mut stepper, seen) = returning(&headwater, |attempt| panic!("boom on {attempt}")).await;
     for _ in 0..3 {
         stepper.drain().await.unwrap();
         clock.advance(Duration::from_secs(60));
     }
     assert_eq!(seen.all(), [1, 2, 3]);
-    let letters = dead_letters(&headwater).await;
-    assert_eq!(letters, [("boom".into(), 3, "the handler panicked: boom on 3".into())]);
+    let buried = dead_letters(&headwater).await;
+    assert_eq!(buried, [("boom".into(), 3, "the handler panicked: boom on 3".into())]);
     assert_eq!(stepper.running().health().totals.panicked, 3);
     place.leave(&headwater).await;
 }
@@ -184,8 +184,8 @@ async fn a_payload_that_cannot_be_decoded_is_buried_with_the_reason(place: Place
         .unwrap();
     stepper.drain().await.unwrap();
     assert_eq!(seen.all(), [7]);
-    let letters = dead_letters(&headwater).await;
-    let [(payload, 1, error)] = &letters[..] else { panic!("{letters:?}") };
+    let buried = dead_letters(&headwater).await;
+    let [(payload, 1, error)] = &buried[..] else { panic!("{buried:?}") };
     assert_eq!(payload, "{broken");
     assert!(error.contains("line 1 column") && error.to_lowercase().contains("json"), "{error}");
     assert_eq!(stepper.running().health().totals.decode_failed, 1);
@@ -208,8 +208,8 @@ async fn a_handler_that_takes_too_long_has_failed(place: Place) {
         .await
         .unwrap();
     stepper.drain().await.unwrap();
-    let letters = dead_letters(&headwater).await;
-    assert!(letters[0].2.contains("longer than its timeout of 30ms"), "{letters:?}");
+    let buried = dead_letters(&headwater).await;
+    assert!(buried[0].2.contains("longer than its timeout of 30ms"), "{buried:?}");
     place.leave(&headwater).await;
 }
 
@@ -253,10 +253,10 @@ async fn a_batch_settles_as_a_whole_or_by_message(place: Place) {
         stepper.drain().await.unwrap();
         clock.advance(Duration::from_secs(60));
     }
-    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    let payloads = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
     assert_eq!(
         seen.all(),
-        [(1, words(&["0", "1", "2", "3", "4", "5"])), (2, words(&["1"])), (3, words(&["1"]))]
+        [(1, payloads(&["0", "1", "2", "3", "4", "5"])), (2, payloads(&["1"])), (3, payloads(&["1"]))]
     );
     assert_eq!(dead_letters(&headwater).await, [("4".into(), 1, "never".into())]);
     place.leave(&headwater).await;
@@ -289,7 +289,7 @@ async fn a_broken_filter_fails_only_its_message(place: Place) {
         clock.advance(Duration::from_secs(60));
     }
     assert_eq!(seen.all(), ["fine"]);
-    let letters = dead_letters(&headwater).await;
-    assert!(letters[0].2.contains("the group's filter panicked: the filter is broken"), "{letters:?}");
+    let buried = dead_letters(&headwater).await;
+    assert!(buried[0].2.contains("the group's filter panicked: the filter is broken"), "{buried:?}");
     place.leave(&headwater).await;
 }

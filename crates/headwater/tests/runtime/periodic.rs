@@ -1,4 +1,4 @@
-//! Cron on a real store: once per tick over two processes, and limits a group keeps over two processes.
+//! Cron on a real store: once per tick over two processes, and a group's limits over two processes.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ async fn each_tick_is_published_once_by_two_processes(place: Place) {
             .start()
     };
     let jobs = [job(&first).await.unwrap(), job(&second).await.unwrap()];
-    // Three days, over the night in which 02:30 does not exist in Berlin.
+    // Three days, across the night in which 02:30 does not exist in Berlin.
     for _ in 0..3 * 24 {
         clock.advance(Duration::from_secs(3_600));
         for job in &jobs {
@@ -113,12 +113,12 @@ async fn dead_letters_are_redriven_to_their_group(place: Place) {
     let headwater = place.open_at(&clock).await;
     headwater.topic("orders").pub_sub().create().await.unwrap();
     publish_numbers(&headwater, "orders", 3).await;
-    let (mended, seen) = (Seen::default(), Seen::default());
+    let (fixed, seen) = (Seen::default(), Seen::default());
     let mut steppers = Vec::new();
     for group in ["email", "audit"] {
-        let (mended, seen) = (mended.clone(), seen.clone());
+        let (fixed, seen) = (fixed.clone(), seen.clone());
         let consumer = headwater.consumer("orders", group).member("one", move |Json(n): Json<u64>, _| {
-            let broken = group == "email" && n == 1 && mended.len() == 0;
+            let broken = group == "email" && n == 1 && fixed.len() == 0;
             seen.add((group, n, broken));
             async move { if broken { Err(headwater::Bury("broken").into()) } else { Ok(()) } }
         });
@@ -128,11 +128,11 @@ async fn dead_letters_are_redriven_to_their_group(place: Place) {
         stepper.drain().await.unwrap();
     }
     assert_eq!(seen.len(), 6);
-    mended.add(());
-    let letters = headwater.dead_letters("orders", "email");
-    let redriven = letters.redrive(|all| all).await.unwrap();
+    fixed.add(());
+    let dead_letters = headwater.dead_letters("orders", "email");
+    let redriven = dead_letters.redrive(|all| all).await.unwrap();
     assert_eq!((redriven.redriven, redriven.gone), (1, 0));
-    assert_eq!(letters.redrive(|all| all).await.unwrap().redriven, 0, "a second time there is nothing");
+    assert_eq!(dead_letters.redrive(|all| all).await.unwrap().redriven, 0, "the second redrive finds none");
     for stepper in &mut steppers {
         stepper.drain().await.unwrap();
     }

@@ -1,4 +1,5 @@
-//! Consumers that are driven by hand: what they hold is handed out in time, or given back, and nothing is done unhandled.
+//! Consumers that are driven by hand: what they lease is handed out in time or released, and nothing is acked
+//! unhandled.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ on_each!(
     what_follows_a_burial_is_handled_and_never_acked_unseen,
 );
 
-/// Opens a consumer for which so many retries are due, each with a lease of its own; one more attempt is allowed.
+/// Opens a consumer for which this many retries are due, each with a separate lease; one more attempt is allowed.
 pub(crate) async fn with_retries_due(headwater: &Headwater, count: u64, lease: Duration) -> Consumer {
     let settings = TopicSettings {
         max_attempts: 2,
@@ -41,7 +42,7 @@ pub(crate) async fn with_retries_due(headwater: &Headwater, count: u64, lease: D
 }
 
 async fn taken(consumer: &mut Consumer) -> Batch {
-    consumer.next(DEADLINE).await.unwrap().expect("something waits")
+    consumer.next(DEADLINE).await.unwrap().expect("a batch is available")
 }
 
 async fn slow_work_ends_no_lease_that_waits_in_the_list(place: Place) {
@@ -60,7 +61,7 @@ async fn slow_work_ends_no_lease_that_waits_in_the_list(place: Place) {
     }
     handled.sort_unstable();
     assert_eq!(handled, (1..=12).collect::<Vec<_>>(), "each once");
-    assert_eq!(letters(&headwater, id).await, [], "what was handled is no dead letter");
+    assert_eq!(letters(&headwater, id).await, [], "no handled message is a dead letter");
     consumer.close().await.unwrap();
     place.leave(&headwater).await;
 }
@@ -69,14 +70,14 @@ async fn what_waits_in_the_list_is_given_back_for_others(place: Place) {
     let headwater = place.open().await;
     let mut slow = with_retries_due(&headwater, 8, Duration::from_secs(3)).await;
     let id = slow.subscription().subscription_id;
-    let in_hand = taken(&mut slow).await;
+    let first = taken(&mut slow).await;
     let mut other = headwater.consumer("orders", "email").open().await.unwrap();
     for _ in 1..8 {
         let batch = taken(&mut other).await;
-        assert_eq!(batch.attempt(), 2, "given back, and no attempt is lost by it");
+        assert_eq!(batch.attempt(), 2, "released, and no attempt is lost");
         batch.ack().await.unwrap();
     }
-    in_hand.ack().await.expect("before its lease ended");
+    first.ack().await.expect("before its lease ended");
     settled(&headwater, "orders", "email").await;
     assert_eq!(letters(&headwater, id).await, []);
     slow.close().await.unwrap();
@@ -110,7 +111,7 @@ async fn three_of_a_key(headwater: &Headwater, topic: &str) {
 
 async fn what_follows_a_burial_is_handled_and_never_acked_unseen(place: Place) {
     let headwater = place.open().await;
-    // Through the batch.
+    // Handled through the batch.
     three_of_a_key(&headwater, "handled").await;
     let mut consumer = headwater.consumer("handled", "email").open().await.unwrap();
     let seen = Seen::default();
@@ -127,7 +128,7 @@ async fn what_follows_a_burial_is_handled_and_never_acked_unseen(place: Place) {
     }
     assert_eq!(seen.all(), [1, 2, 3]);
     consumer.close().await.unwrap();
-    // By hand: what comes after a key that failed is not handled, and comes again.
+    // Settled by hand: messages after a failed key are not handled, and are redelivered.
     three_of_a_key(&headwater, "settled").await;
     let mut consumer = headwater.consumer("settled", "email").open().await.unwrap();
     let batch = taken(&mut consumer).await;
@@ -141,7 +142,7 @@ async fn what_follows_a_burial_is_handled_and_never_acked_unseen(place: Place) {
     }
     assert_eq!(again, [2, 3]);
     consumer.close().await.unwrap();
-    // A member that takes batches, and stops at a key that failed.
+    // A member that takes batches, and stops at a failed key.
     three_of_a_key(&headwater, "batches").await;
     let seen: Seen<i64> = Seen::default();
     let add = seen.clone();

@@ -1,4 +1,4 @@
-//! A trace goes with its messages: from whoever published, through the handler, to what the handler publishes.
+//! A trace follows its messages: from the publisher through the handler to what the handler publishes.
 
 use std::time::Duration;
 
@@ -38,12 +38,12 @@ async fn what_a_handler_publishes_belongs_to_the_messages_trace(place: Place) {
     assert_eq!(handled("plain"), None);
     let handler = handled("traced").unwrap();
     assert_eq!((handler.trace_id(), handler.state()), (context.trace_id(), Some("vendor=1")));
-    assert_ne!(handler.span_id(), context.span_id(), "a span of its own");
+    assert_ne!(handler.span_id(), context.span_id(), "the handler has its own span");
 
     let mut consumer = headwater.consumer("mails", "all").open().await.unwrap();
     let mut published = Vec::new();
     while published.len() < 2 {
-        let batch = consumer.next(Duration::from_secs(30)).await.unwrap().expect("both mails come");
+        let batch = consumer.next(Duration::from_secs(30)).await.unwrap().expect("both mails are delivered");
         published.extend(batch.messages().to_vec());
         batch.ack().await.unwrap();
     }

@@ -1,4 +1,4 @@
-//! Reading what leases span: in parts, some at once, and never more than the groups have room for.
+//! Reading the ranges of leases: in several reads, some concurrently, and never more than the groups have room for.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -15,16 +15,16 @@ use crate::message::{Message, Offset};
 use crate::store::FetchBound;
 use crate::subscription::SubscriptionId;
 
-/// How many reads may be under way at once: as many as there are processors is what pays.
+/// How many reads may run concurrently: more than the processors bring no gain.
 const READS_AT_ONCE: usize = 4;
-/// How many offsets one read spans at most: a large claim is read in parts at the same time.
+/// How many offsets one read spans at most: a large claim is read in several concurrent reads.
 const READ_MAX: i64 = 1_000;
 impl Feed {
-    /// Reads what the leases span and no page holds, as far as their groups have room: ranges that touch are read together.
-    /// What is not read stays missing, and is given back when its lease is handed over.
+    /// Reads the ranges of leases that no page has, as far as their groups have room; ranges that touch are read
+    /// together. What is not read is released when its lease is handed over.
     ///
-    /// Memory is bounded by the room of all groups together, and one message for each that would have nothing else: that
-    /// one makes sure that every claim gets every group on, however large messages are.
+    /// Memory is bounded by the room of all groups together, plus one message for each group that would get nothing
+    /// else: with that one message every claim makes progress for every group, however large messages are.
     pub(super) async fn read_missing(
         &self,
         leases: &[Lease],
@@ -46,7 +46,7 @@ impl Feed {
             let of_group = || leases.iter().filter(|lease| lease.subscription_id == *id);
             let first = {
                 let pages = self.pages.lock().expect("no panic while held");
-                // Its lowest lease has come the longest way: behind others that fit it would be released again and again.
+                // Its lowest lease has waited longest: behind others that fit it would be released again and again.
                 of_group().next().filter(|lease| pages.prefix(lease.range).is_none()).map(|lease| lease.range)
             };
             if let Some(range) = first {
@@ -57,11 +57,11 @@ impl Feed {
         Ok(())
     }
 
-    /// Reads ranges in their order, some at once, until one does not fit: it alone may be read in part.
+    /// Reads ranges in order, some concurrently, until one does not fit: only that one may be read in part.
     async fn read(&self, mut reads: VecDeque<OffsetRange>, mut room: usize) -> Result<()> {
         while !reads.is_empty() {
             let now: Vec<OffsetRange> = reads.drain(..reads.len().min(READS_AT_ONCE)).collect();
-            // Each has its share, since none knows what the others find.
+            // Each gets an equal share, since none knows how much the others find.
             let bound = FetchBound::strict(room / now.len());
             let done: Vec<_> = futures_util::stream::iter(now)
                 .map(|range| self.read_part(range, bound))
@@ -72,7 +72,7 @@ impl Feed {
             if done[0].0 == 0 && done[0].1.is_some() {
                 return Ok(());
             }
-            // One that did not fit its share may fit what the others left of theirs.
+            // A read that did not fit its share may fit what the others left of theirs.
             for (_, left) in done.into_iter().rev() {
                 left.into_iter().for_each(|left| reads.push_front(left));
             }
@@ -80,7 +80,7 @@ impl Feed {
         Ok(())
     }
 
-    /// Reads a range as far as it fits: how many bytes that was, and what is left.
+    /// Reads a range as far as it fits. Returns how many bytes that was, and what is left.
     async fn read_part(&self, range: OffsetRange, bound: FetchBound) -> Result<(usize, Option<OffsetRange>)> {
         let fetched = self.store.fetch_within(self.topic, range, bound).await?;
         let (read, left) = (fetched.read_of(range), fetched.left);
@@ -93,7 +93,7 @@ impl Feed {
     }
 }
 
-/// Sorted ranges with those that overlap or touch made one.
+/// Sorted ranges, with those that overlap or touch joined.
 fn joined(sorted: Vec<OffsetRange>) -> Vec<OffsetRange> {
     let mut joined: Vec<OffsetRange> = Vec::new();
     for range in sorted {
@@ -105,7 +105,7 @@ fn joined(sorted: Vec<OffsetRange>) -> Vec<OffsetRange> {
     joined
 }
 
-/// A range cut into reads.
+/// A range split into reads.
 fn parts(range: OffsetRange) -> impl Iterator<Item = OffsetRange> {
     let last_of = move |first: i64| Offset(range.last.0.min(first + READ_MAX - 1));
     let firsts = (range.first.0..=range.last.0).step_by(usize::try_from(READ_MAX).expect("it is small"));

@@ -1,4 +1,4 @@
-//! How often an idle feed claims, what it reads of its leases, and what becomes of groups whose feed panics.
+//! How often an idle feed claims, what it reads of its leases, and what happens to groups whose feed panics.
 
 use super::*;
 use crate::consumer::member::Members;
@@ -9,7 +9,7 @@ use crate::consumer::tests::still::{Failing, Still};
 use crate::lease_thread::LeaseThread;
 use crate::observe::metrics::Registry;
 
-/// A group that is served, on a store whose claims panic that often.
+/// A served group, on a store whose claims panic this often.
 fn served(store: &Arc<Still>, panics: u32) -> (Arc<Runtime>, Arc<Feed>, Arc<Group>) {
     store.fails("claim", (0..panics).map(|_| Failing::Panicking));
     let of_store = Arc::clone(store) as Arc<dyn Store>;
@@ -25,7 +25,7 @@ fn serve_one(store: &Arc<Still>, runtime: &Arc<Runtime>, topic: i32) -> (Arc<Fee
     (feed, group)
 }
 
-/// The only group of a topic, which nothing is claimed for.
+/// The only group of a topic, without heartbeats.
 fn join_one(
     store: &Arc<Still>,
     runtime: &Arc<Runtime>,
@@ -58,7 +58,7 @@ async fn quiet_topics_share_a_check_for_each_safety_poll_and_hardly_claim() {
     let (claims, checks) = (store.count("claim") - before.0, store.count("claimable") - before.1);
     assert!((99..=110).contains(&checks), "one for all ten: {checks}");
     assert!((40..=60).contains(&claims), "ten each in five minutes: {claims}");
-    // What is not quiet is claimed for at the next check.
+    // A topic that is not quiet is claimed for at the next check.
     *store.quiet.lock().unwrap() = false;
     let before = store.count("claim");
     tokio::time::sleep(SAFETY_POLL).await;
@@ -92,13 +92,13 @@ async fn a_feed_that_panics_again_and_again_ends_its_groups_and_their_heartbeats
     let (_runtime, _feed, group) = served(&store, 1_000);
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(group.standing.ended(), Some(EndReason::Panicked));
-    assert_eq!(store.count("claim"), PANICS_MAX as usize, "nobody claims any more");
+    assert_eq!(store.count("claim"), PANICS_MAX as usize, "nothing claims any more");
     let before = store.count("beat");
     tokio::time::sleep(Duration::from_secs(600)).await;
-    assert_eq!(store.count("beat"), before, "nor says that it lives");
+    assert_eq!(store.count("beat"), before, "and no heartbeat is sent");
 }
 
-/// The small ones of a claim would be read, and the large one given back, claim by claim.
+/// Otherwise the small leases of a claim would be read, and the large one released, claim after claim.
 #[tokio::test(start_paused = true)]
 async fn the_first_lease_of_a_claim_is_read_though_it_is_large_and_the_others_fit() {
     let store = Arc::new(Still::default());
@@ -118,5 +118,5 @@ async fn the_first_lease_of_a_claim_is_read_though_it_is_large_and_the_others_fi
         .filter(|range| pages.prefix(*range).is_some())
         .map(|range| range.first.0)
         .collect();
-    assert_eq!(read, [1, 3, 5], "of the large ones the first, and no other");
+    assert_eq!(read, [1, 3, 5], "of the large ones only the first");
 }

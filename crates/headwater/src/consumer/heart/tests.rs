@@ -1,4 +1,4 @@
-//! How groups of a process hear of their subscriptions: what a signal does, and what silence does.
+//! How groups of a process learn the state of their subscriptions: the effect of a signal, and of silence.
 
 use super::*;
 use crate::consumer::member::Members;
@@ -24,7 +24,7 @@ fn failed(scene: &Scene, heart: &mut Heart) {
     heart.hear(Err(Error::new(ErrorKind::Unavailable, "cut off")), &groups);
 }
 
-/// Whether the lease was given back: another can have all of it.
+/// Whether the lease was released: another owner can claim all of it.
 async fn is_back(scene: &Scene) -> bool {
     scene.settle().await;
     scene.claim("another").await.is_some_and(|lease| lease.range == scene.lease.range)
@@ -38,16 +38,16 @@ async fn ten_failures_hold_everything_back_until_one_succeeds() {
     for _ in 1..HEARTBEAT_FAILURES_MAX {
         failed(&scene, &mut heart);
     }
-    assert!(!scene.group.standing.is_held_back(), "nine may be bad luck");
+    assert!(!scene.group.standing.is_held_back(), "nine failures are tolerated");
     assert_eq!(scene.group.leases.held(), 1);
     failed(&scene, &mut heart);
     assert!(scene.group.standing.is_held_back());
-    assert!(scene.group.want().is_none(), "nothing more is asked for");
-    assert!(is_back(&scene).await, "what was not begun is given back");
+    assert!(scene.group.want().is_none(), "nothing more is claimed");
+    assert!(is_back(&scene).await, "unstarted messages are released");
     heard(&scene, &mut heart, Signal::Active);
     assert!(!scene.group.standing.is_held_back());
     assert!(scene.group.want().is_some());
-    assert!(scene.group.leases.take_wake(), "the feed is told");
+    assert!(scene.group.leases.take_wake(), "the feed is woken");
     failed(&scene, &mut heart);
     assert!(!scene.group.standing.is_held_back(), "counted from the last success");
 }
@@ -60,10 +60,10 @@ async fn a_pause_gives_back_what_was_not_begun_and_goes_on_asking() {
     heard(&scene, &mut heart, Signal::Paused);
     assert!(scene.group.standing.is_held_back());
     assert!(is_back(&scene).await);
-    assert!(scene.group.want().is_some(), "that is how it learns of its end");
-    assert!(scene.group.leases.take_wake(), "a claim says whether it is still so");
+    assert!(scene.group.want().is_some(), "that is how it learns that it was resumed");
+    assert!(scene.group.leases.take_wake(), "a claim returns whether it is still paused");
     heard(&scene, &mut heart, Signal::Paused);
-    assert!(!scene.group.leases.take_wake(), "but only once");
+    assert!(!scene.group.leases.take_wake(), "only once");
     heard(&scene, &mut heart, Signal::Active);
     assert!(scene.group.standing.is_held_back(), "an answer may be older than a pause");
     assert!(scene.group.leases.take_wake());
@@ -87,12 +87,12 @@ async fn a_cancelled_group_ends_with_its_reason_and_its_leases_are_nobodys() {
     let mut heart = Heart::new(None);
     heard(&scene, &mut heart, Signal::Cancelled);
     assert_eq!(scene.group.standing.ended(), Some(EndReason::Cancelled));
-    assert!(work.is_lost(Instant::now()), "handlers may ask");
+    assert!(work.is_lost(Instant::now()), "handlers can check it");
     assert!(scene.group.standing.is_stopping() && scene.group.want().is_none());
     assert_eq!(scene.group.leases.held(), 0, "nothing is left to be settled");
     heard(&scene, &mut heart, Signal::Gone);
     assert_eq!(scene.group.standing.ended(), Some(EndReason::Cancelled), "the first reason stays");
-    assert_eq!(scene.runtime().served(&[Arc::clone(&scene.group)]), [], "and no heartbeat names it");
+    assert_eq!(scene.runtime().served(&[Arc::clone(&scene.group)]), [], "no heartbeat names it");
 }
 
 #[tokio::test]
@@ -122,7 +122,7 @@ async fn out_of_turn_is_bounded_and_spared_where_a_claim_has_said_it() {
     let scene = Scene::busy(3).await;
     let groups = [Arc::clone(&scene.group)];
     scene.fill();
-    // Only from here on: a store in memory and a clock that stands still do not go together.
+    // Only from here on: a store in memory does not work with a paused clock.
     tokio::time::pause();
     let mut heart = Heart::new(None);
     heart.sent_at = Some(Instant::now());
@@ -131,7 +131,7 @@ async fn out_of_turn_is_bounded_and_spared_where_a_claim_has_said_it() {
     heart.asked(false);
     assert!(!heart.is_due(&groups), "one was a moment ago");
     tokio::time::advance(LOOK_AGAIN).await;
-    assert!(heart.is_due(&groups), "it has messages in hand and has not heard since");
+    assert!(heart.is_due(&groups), "it holds messages and has no state since");
     heart.asked(false);
     tokio::time::advance(Duration::from_millis(10)).await;
     scene.group.hear(SubscriptionState::Active);
@@ -143,7 +143,7 @@ async fn out_of_turn_is_bounded_and_spared_where_a_claim_has_said_it() {
     assert!(heart.is_due(&groups), "in its turn");
 }
 
-/// A process that serves a group of a store, in a time moved by hand.
+/// A process that serves a group of a store, with paused time.
 fn process(store: &Arc<Still>) -> (Arc<Runtime>, Arc<Group>) {
     let runtime = runtime(store);
     let group = group_of(store, &runtime, &Registry::default());
@@ -188,7 +188,7 @@ async fn ended_processes_are_found_twice_a_second_and_nothing_waits_for_it() {
     assert!((115..=120).contains(&calls), "{calls}");
     store.mute.lock().unwrap().insert("take_over");
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert!(store.count("take_over") > calls + 5, "one that hangs is given up");
+    assert!(store.count("take_over") > calls + 5, "a call that hangs is abandoned");
     assert!(store.longest_without("heartbeat") < Duration::from_secs(4));
 }
 
@@ -201,13 +201,13 @@ async fn what_was_done_is_told_to_the_end_and_once() {
         let group = group_of(&store, &runtime, &registry);
         runtime.serve(Arc::clone(&group));
         tokio::time::sleep(Duration::from_secs(1)).await;
-        assert_eq!(processed(), 0, "what was told before the leave is kept without it");
+        assert_eq!(processed(), 0, "what was reported before the departure is kept without it");
         group.metrics.acked.add(done);
         runtime.dismiss(&group, true).await;
         assert_eq!(processed(), done, "though no heartbeat was due");
         assert_eq!(store.count("depart"), run + 1);
     }
-    // With another that runs on there is no leave, and nothing is told twice or taken back.
+    // While another group is served the owner does not depart, and nothing is reported twice or taken back.
     let (first, second) = (group_of(&store, &runtime, &registry), group_of(&store, &runtime, &registry));
     runtime.serve(Arc::clone(&first));
     first.metrics.acked.add(3);

@@ -1,4 +1,4 @@
-//! What a consumer that is driven by hand says of itself, and when.
+//! Which heartbeats an opened consumer sends, and when.
 
 use super::*;
 use crate::consumer::tests::plain;
@@ -8,7 +8,7 @@ use crate::observe::metrics::Registry;
 use crate::settle::Verdict;
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// Its leases last until their deadlines, whatever it says.
+/// Without judgement by silence: its leases last until their deadlines.
 const HEARTBEAT: &str = "unjudged heartbeat";
 
 fn consumer(store: &Arc<Still>) -> Consumer {
@@ -32,7 +32,7 @@ async fn its_group_lives_while_it_is_used_and_not_for_being_kept() {
     assert_eq!(store.count(HEARTBEAT), 1, "when it is opened");
     for _ in 0..20 {
         assert!(consumer.next(MINUTE / 2).await.unwrap().is_none());
-        // It does something else now and then.
+        // The program does something else now and then.
         tokio::time::sleep(MINUTE / 2).await;
     }
     let longest = store.longest_without(HEARTBEAT);
@@ -42,12 +42,12 @@ async fn its_group_lives_while_it_is_used_and_not_for_being_kept() {
     tokio::time::sleep(MINUTE * 2).await;
     let before = store.count(HEARTBEAT);
     tokio::time::sleep(MINUTE * 20).await;
-    assert_eq!(store.count(HEARTBEAT), before, "nobody asks");
+    assert_eq!(store.count(HEARTBEAT), before, "no call waits for a batch");
 
     store.hand_out(1);
     let batch = consumer.next(MINUTE).await.unwrap().expect("one waits");
     moment().await;
-    assert_eq!(store.count(HEARTBEAT), before + 1, "somebody does");
+    assert_eq!(store.count(HEARTBEAT), before + 1, "a call waits for a batch");
     store.asked.lock().unwrap().clear();
     tokio::time::sleep(MINUTE * 20).await;
     let longest = store.longest_without(HEARTBEAT);
@@ -90,7 +90,7 @@ async fn who_still_has_a_batch_does_not_take_its_leave() {
     batch.ack().await.unwrap();
     let before = store.count(HEARTBEAT);
     tokio::time::sleep(MINUTE * 5).await;
-    assert_eq!(store.count(HEARTBEAT), before, "it is gone");
+    assert_eq!(store.count(HEARTBEAT), before, "it has departed");
 }
 
 #[tokio::test(start_paused = true)]
@@ -169,5 +169,5 @@ async fn an_empty_lease_that_is_lost_is_dropped() {
     assert!(consumer.next(MINUTE).await.unwrap().is_none());
     assert_eq!(store.count("settle"), 1);
     consumer.close().await.unwrap();
-    assert_eq!(store.count("settle"), 1, "nothing is left to give back");
+    assert_eq!(store.count("settle"), 1, "nothing is left to release");
 }

@@ -1,4 +1,4 @@
-//! What a settlement that had to be repeated is read as, and what becomes of a group whose leases are not settled.
+//! The result of a settlement that had to be repeated, and what happens to a group whose leases are not settled.
 
 use super::*;
 use crate::consumer::group::Group;
@@ -47,7 +47,7 @@ async fn a_panic_of_the_store_is_an_answer_and_no_end() {
     assert_eq!((result.unwrap_err().kind(), calls), (ErrorKind::Database, 1));
 }
 
-/// The database hands out, and does not take back what is done.
+/// The database hands out leases, and accepts no settlements.
 #[tokio::test(start_paused = true)]
 async fn a_group_claims_nothing_while_too_many_of_its_leases_are_not_settled() {
     let store = Arc::new(Still::default());

@@ -1,5 +1,5 @@
-//! Whatever drives a handler, it runs by the same rules: workers with single messages and with batches, transactions of both
-//! databases, and batches that a program pulls. Each case runs once for each driver.
+//! Handlers run by the same rules whatever drives them: workers with single messages and with batches, transactions of
+//! both engines, and batches that a program takes. Each case runs once for each driver.
 
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -33,7 +33,7 @@ enum Driver {
 /// What handlers saw of a message: its offset, the attempt, its span and its trace.
 type Seen = Arc<Mutex<Vec<(i64, u32, Option<&'static str>, Option<String>)>>>;
 
-/// One topic with one group, whose handlers do what payloads say.
+/// One topic with one group, whose handlers act on payloads.
 struct Stage {
     driver: Driver,
     headwater: Headwater,
@@ -43,7 +43,7 @@ struct Stage {
     group: Arc<OnceLock<Arc<Group>>>,
 }
 
-/// What a payload says. Late is later than the limit: a future never ends, and what is none ends after it.
+/// Acts on a payload. "late" exceeds the limit: an async handler never ends, a synchronous one ends after it.
 async fn act(payload: Bytes, group: Arc<OnceLock<Arc<Group>>>, attempt: u32) -> HandlerResult {
     if &payload[..] == b"late" {
         std::future::pending::<()>().await;
@@ -72,7 +72,7 @@ fn note(seen: &Seen, message: &Message, attempt: u32) {
 }
 
 impl Stage {
-    /// `None` where the driver's database is not there.
+    /// `None` where the driver's database is not available.
     async fn new(driver: Driver, settings: TopicSettings, payloads: &[(&str, Option<&str>)]) -> Option<Self> {
         let clock = ManualClock::at("2026-03-02T09:00:00Z".parse().unwrap());
         let options = OpenOptions::default().auto_create(true).clock(Clock::Manual(clock.clone()));
@@ -102,7 +102,7 @@ impl Stage {
                 async move {
                     let (mut verdicts, mut failed) = (Verdicts::new(), Vec::new());
                     for message in &messages {
-                        // The handler's own duty: not to do what comes after a failure of the same key.
+                        // The handler's own responsibility: skip messages behind a failure of the same key.
                         if message.key.is_some() && failed.contains(&message.key) {
                             continue;
                         }
@@ -131,7 +131,7 @@ impl Stage {
         }
     }
 
-    /// Hands out once what is due, up to so many messages together. Returns the offsets that handlers saw by that.
+    /// Hands out once what is due, up to `batch` messages together. Returns the offsets that handlers got.
     async fn step(&self, batch: u32) -> Vec<i64> {
         let before = self.seen.lock().unwrap().len();
         let consumer = self.headwater.consumer("orders", "email").batch(batch).concurrency(1).timeout(LIMIT);
@@ -167,7 +167,7 @@ impl Stage {
         self.group.get().unwrap().metrics.health("consumer", HealthState::Running).totals
     }
 
-    /// Why messages are dead letters.
+    /// The errors of the dead letters.
     async fn errors(&self) -> Vec<String> {
         let dead = self.headwater.dead_letters("orders", "email").list(10).await.unwrap();
         dead.into_iter().map(|dead_letter| dead_letter.error).collect()
@@ -290,17 +290,17 @@ async fn nothing_is_begun_once_the_group_is_held_back(driver: Driver) {
     let Some(stage) = Stage::new(driver, settings, &[("ok", key), ("pause", key), ("ok", key)]).await else {
         return;
     };
-    // A batch handler has all of its batch in hand.
+    // A batch handler has all of its batch already.
     let batch = if driver == Driver::Batch { 2 } else { 10 };
     assert_eq!(stage.step(batch).await, [1, 2]);
-    // A claim says that it is not paused.
+    // A claim reports that it is not paused.
     assert_eq!(stage.step(batch).await, [3]);
     let seen = stage.seen.lock().unwrap().clone();
-    assert!(seen.iter().all(|(_, attempt, ..)| *attempt == 1), "given back, which is no attempt: {seen:?}");
+    assert!(seen.iter().all(|(_, attempt, ..)| *attempt == 1), "released, which is no attempt: {seen:?}");
     stage.end().await;
 }
 
-/// Only those that decode can fail to.
+/// Only drivers that decode payloads can fail to.
 async fn a_payload_that_cannot_be_decoded_is_buried_and_counted(driver: Driver, handling: Handling) {
     let Some(stage) = Stage::new(driver, attempts(3), &unkeyed(&["{broken", "7"])).await else { return };
     let consumer = stage.headwater.consumer("orders", "email").handling("one", handling);

@@ -1,4 +1,4 @@
-//! A process whose threads are all blocked says that it lives.
+//! A process whose threads are all blocked still sends heartbeats.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use crate::{Handling, Headwater, OpenOptions};
 const SILENT_FOR: Duration = Duration::from_millis(1_000);
 const BLOCKED: Duration = Duration::from_millis(3_000);
 
-/// A process of its own, as far as the store can tell: those that are silent for a second are dead to it.
+/// A process of its own, from the store's point of view: owners that are silent for a second are dead.
 async fn process(url: &str) -> Headwater {
     let options = OpenOptions::default().auto_create(true).maintenance(false);
     let headwater = Headwater::open_with(url, options).await.unwrap();
@@ -22,7 +22,7 @@ async fn process(url: &str) -> Headwater {
     headwater
 }
 
-/// A member that counts, and blocks its thread.
+/// A member that counts messages, and blocks its thread.
 fn counting(begun: &Arc<AtomicUsize>, blocks: Duration) -> Handling {
     let begun = Arc::clone(begun);
     Handling::one(move |_: Message, _| {
@@ -49,7 +49,7 @@ async fn blocked_threads_silence_nobody(url: String) {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
             let running = consumer.handling("other", counting(&got, Duration::ZERO)).run().await.unwrap();
-            // It judges others once it was in touch for as long as they may be silent.
+            // It judges others once it was in contact for as long as they may be silent.
             tokio::time::sleep(BLOCKED - Duration::from_millis(200)).await;
             running.shutdown(Duration::from_secs(5)).await.unwrap();
             headwater.close().await.unwrap();

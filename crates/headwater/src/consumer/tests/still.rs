@@ -1,4 +1,4 @@
-//! A store that knows of heartbeats and of the leases it was told to hand out, for tests in a time that is moved by hand.
+//! A store that records heartbeats and hands out given leases, for tests with paused time.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -29,25 +29,25 @@ use crate::subscription::{
 };
 use crate::topic::{Topic, TopicId, TopicSettings, TopicStatus};
 
-/// What it was asked, and how it answers.
+/// The recorded calls, and how it answers.
 #[derive(Debug, Default)]
 pub(crate) struct Still {
     pub(crate) asked: Mutex<Vec<(Instant, &'static str)>>,
-    /// Verbs that are never answered.
+    /// Verbs that never answer.
     pub(crate) mute: Mutex<HashSet<&'static str>>,
     /// How the next calls of a verb fail, one after the other.
     pub(crate) fail: Mutex<HashMap<&'static str, VecDeque<Failing>>>,
-    /// What was told, heartbeat by heartbeat.
+    /// What was reported, heartbeat by heartbeat.
     pub(crate) told: Mutex<Vec<(Owner, Served)>>,
-    /// Whether every heartbeat brings its subscription back from the dead.
+    /// Whether every heartbeat resurrects its subscription.
     pub(crate) revives: Mutex<bool>,
     /// What the next claims hand out.
     pub(crate) leases: Mutex<VecDeque<Lease>>,
-    /// How many bytes the payload of an offset has, where it is not one.
+    /// The payload size of an offset in bytes, where it is not 1.
     pub(crate) sizes: Mutex<HashMap<i64, usize>>,
     /// Whether leases have no messages.
     pub(crate) empty: Mutex<bool>,
-    /// How many settlements meet a lock.
+    /// How many settlements find the database locked.
     pub(crate) locked: Mutex<u32>,
     /// Whether claims would find nothing.
     pub(crate) quiet: Mutex<bool>,
@@ -73,9 +73,9 @@ impl Still {
     fn failing(&self, verb: &'static str, leases: usize) -> Option<Result<Vec<Result<()>>>> {
         let how = self.fail.lock().unwrap().get_mut(verb).and_then(VecDeque::pop_front)?;
         Some(match how {
-            Failing::With(kind) => Err(Error::new(kind, "as told")),
+            Failing::With(kind) => Err(Error::new(kind, "on purpose")),
             Failing::Lost => Ok((0..leases).map(|_| Err(Error::lease_lost(1))).collect()),
-            Failing::Panicking => panic!("as told"),
+            Failing::Panicking => panic!("on purpose"),
         })
     }
 
@@ -90,7 +90,7 @@ impl Still {
         self.asked.lock().unwrap().iter().filter(|(_, asked)| *asked == verb).count()
     }
 
-    /// The longest time without this, until now.
+    /// The longest time without this call, until now.
     pub(crate) fn longest_without(&self, verb: &str) -> Duration {
         let asked = self.asked.lock().unwrap();
         let mut times: Vec<_> = asked.iter().filter(|(_, asked)| *asked == verb).map(|(at, _)| *at).collect();
@@ -98,7 +98,7 @@ impl Still {
         times.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(Duration::MAX)
     }
 
-    /// The group that everything here is about.
+    /// The group of all tests here.
     pub(crate) fn subscription(&self) -> Subscription {
         let settings = self.settings.lock().unwrap().clone();
         let topic = Topic { topic_id: TopicId(1), name: TopicName::new("orders").unwrap(), settings };
@@ -123,7 +123,7 @@ impl Still {
     }
 }
 
-/// The rest of a trait: nobody here asks for it.
+/// The rest of a trait: not called here.
 macro_rules! with_the_rest {
     ($trait:ident { $($own:tt)* } $(fn $verb:ident($($name:ident: $of:ty),*) -> $answer:ty;)*) => {
         #[async_trait]
@@ -132,7 +132,7 @@ macro_rules! with_the_rest {
             $(
                 async fn $verb(&self, $($name: $of),*) -> Result<$answer> {
                     $(let _ = $name;)*
-                    unreachable!("nobody asks to {}", stringify!($verb))
+                    unreachable!("{} is not called here", stringify!($verb))
                 }
             )*
         }

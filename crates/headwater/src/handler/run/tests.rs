@@ -1,4 +1,4 @@
-//! Which messages of a lease are handled, and in which parts.
+//! Which messages of a lease are handled, and in which batches.
 
 use super::*;
 use crate::codec::tests::stored;
@@ -30,7 +30,7 @@ fn batches_leave_out_messages_of_keys_that_wait() {
     let (mut run, _) = run_over(&["a", "b", "c", "a", "b", "b", "c"]);
     assert_eq!(run.next(2), Some(0..2));
     run.said_of(0..2, vec![failed(1)]);
-    assert_eq!(run.next(4), Some(2..3), "not over the next one of a");
+    assert_eq!(run.next(4), Some(2..3), "ends before the next message of key a");
     run.said_of(2..3, vec![(Offset(3), Verdict::Skip)]);
     assert_eq!(run.next(2), Some(4..6));
     run.said_of(4..6, vec![failed(5)]);

@@ -38,7 +38,7 @@ async fn a_small_backfill_is_done_at_once_and_a_large_one_left_to_maintenance() 
     let fake = fake(vec![]);
     fake.backfill(10, 50_000);
     inline(&*fake, &counting(), &topic, &other).await.unwrap();
-    assert_eq!(fake.count("step_backfill"), 0, "it has none");
+    assert_eq!(fake.count("step_backfill"), 0, "the group has no backfill");
 }
 
 #[tokio::test(start_paused = true)]
@@ -48,7 +48,7 @@ async fn what_is_done_at_once_is_neither_a_strangers_nor_faster_than_its_rate() 
     strangers.backfill_of("another", 10, 50_000);
     strangers.backfill(10, 50_000);
     inline(&*strangers, &counting(), &topic, &group).await.unwrap();
-    assert_eq!(strangers.count("step_backfill"), 0, "another's came first");
+    assert_eq!(strangers.count("step_backfill"), 0, "the backfill of another group is older");
     strangers.backfills.lock().unwrap()[0].state = BackfillState::Completed;
     inline(&*strangers, &counting(), &topic, &group).await.unwrap();
     assert_eq!(strangers.count("step_backfill"), 1);
@@ -64,5 +64,5 @@ async fn what_is_done_at_once_is_neither_a_strangers_nor_faster_than_its_rate() 
     let slow = fake(vec![]);
     slow.backfill(1_001, 100);
     inline(&*slow, &counting(), &topic, &group).await.unwrap();
-    assert_eq!(slow.count("step_backfill"), 0, "nobody waits that long");
+    assert_eq!(slow.count("step_backfill"), 0, "too slow to be done inline");
 }

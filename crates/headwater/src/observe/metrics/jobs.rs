@@ -1,4 +1,4 @@
-//! What the jobs of upkeep count and time in this process.
+//! The metrics of maintenance jobs in this process.
 
 use std::sync::Mutex;
 
@@ -20,7 +20,7 @@ pub(crate) struct JobMetrics {
     jobs: Vec<(Job, Series)>,
     behind: Gauge,
     elected: Gauge,
-    /// What is shown, for those who ask without an exporter.
+    /// The value of `behind`, readable without an exporter.
     is_behind: Mutex<bool>,
 }
 
@@ -68,14 +68,14 @@ impl JobMetrics {
         series.backlog.set(run.backlog as f64);
     }
 
-    /// Shows whether cleanup is slower than publishing; answers whether that is news.
+    /// Shows whether cleanup is slower than publishing; returns whether that changed.
     pub(crate) fn set_behind(&self, behind: bool) -> bool {
         self.behind.set(f64::from(u8::from(behind)));
         let mut shown = self.is_behind.lock().expect("no panic while held");
         std::mem::replace(&mut *shown, behind) != behind
     }
 
-    /// Shows whether this process is the elected worker.
+    /// Shows whether this process is elected for maintenance.
     pub(crate) fn set_elected(&self, elected: bool) {
         self.elected.set(f64::from(u8::from(elected)));
     }
@@ -83,17 +83,17 @@ impl JobMetrics {
 
 fn describe() {
     for (name, text) in [
-        (RUNS, "Runs of a job of upkeep"),
-        (FAILURES, "Runs of a job of upkeep that failed"),
-        (ROWS, "Rows a job of upkeep removed, made or changed"),
+        (RUNS, "Runs of a maintenance job"),
+        (FAILURES, "Runs of a maintenance job that failed"),
+        (ROWS, "Rows a maintenance job removed, added or changed"),
     ] {
         metrics::describe_counter!(name, Unit::Count, text);
     }
-    metrics::describe_histogram!(SECONDS, Unit::Seconds, "Time of a run of a job of upkeep");
+    metrics::describe_histogram!(SECONDS, Unit::Seconds, "Time of a run of a maintenance job");
     for (name, text) in [
-        (BACKLOG, "Rows a job of upkeep had to leave for its next run"),
+        (BACKLOG, "Rows a maintenance job left for its next run"),
         (BEHIND, "1 while cleanup is slower than publishing"),
-        (ELECTED, "1 while this process is the elected worker of upkeep"),
+        (ELECTED, "1 while this process is elected for maintenance"),
     ] {
         metrics::describe_gauge!(name, Unit::Count, text);
     }

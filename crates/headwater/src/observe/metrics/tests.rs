@@ -1,4 +1,4 @@
-//! Tests of the metrics: what an exporter sees, and what `health()` says without one.
+//! Tests of the metrics: what an exporter gets, and what `health()` returns without one.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -9,14 +9,14 @@ use metrics::{
 
 use super::*;
 
-/// An exporter that remembers everything.
+/// An exporter that keeps everything.
 #[derive(Default)]
 struct Remembered {
     described: Mutex<BTreeSet<String>>,
     values: Arc<Mutex<BTreeMap<String, f64>>>,
 }
 
-/// One series of it.
+/// One of its series.
 struct Series {
     name: String,
     values: Arc<Mutex<BTreeMap<String, f64>>>,
@@ -110,7 +110,7 @@ fn exporter_sees_every_series_with_labels_and_description() {
     let registry = Registry::default();
     let (of_topic, of_group) =
         with_local_recorder(&exporter, || (registry.topic(&topic), registry.group(&topic, &group)));
-    // Recorded outside: handles were looked up once and stay with their exporter.
+    // Recorded outside: handles are resolved once and stay with their exporter.
     of_topic.published.add(3);
     of_group.acked.add(2);
     of_group.lag.set(40);

@@ -1,4 +1,4 @@
-//! Backfills: a late joiner is brought into the records of what was there before it, in steps that nobody repeats.
+//! Backfills: a late joiner is added to the completion records of earlier messages, in steps that are never repeated.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use crate::error::ErrorKind;
 use crate::subscription::Start;
 use crate::topic::TopicSettings;
 
-/// A worker that is silent for so long loses its backfill.
+/// A worker that is silent for this long loses its backfill.
 const WORKER_LEASE: Duration = Duration::from_secs(15);
 
-/// A counted topic with so many recorded, pending messages, and a late joiner at their beginning.
+/// A counted topic with this many recorded, pending messages, and a late joiner at their beginning.
 async fn late_joiner(case: &Case, count: usize) -> (Scene, Scene) {
     let scene = case.scene(counted()).await;
     scene.publish(count).await;
@@ -31,7 +31,8 @@ async fn step(scene: &Scene, worker: &str, count: u32) -> Option<BackfillStep> {
     scene.store.step_backfill(&owner(worker), count).await.unwrap()
 }
 
-/// Not started, in progress with a checkpoint after every batch, completed: and then it is in every pending record.
+/// A backfill is not started, then in progress with a checkpoint after every batch, then completed: the group is then
+/// in every pending record.
 pub async fn a_late_joiner_is_set_on_pending_records(case: &Case) {
     let scene = case.scene(counted()).await;
     scene.publish(25).await;
@@ -44,7 +45,7 @@ pub async fn a_late_joiner_is_set_on_pending_records(case: &Case) {
     assert_eq!((begun.processed, begun.total, begun.created_at), (0, 25, case.now()));
     let (mut processed, mut changed, mut steps) = (0, 0, 0);
     while let Some(step) = step(&late, "w", 10).await {
-        // What was completed before the group came is passed over, and need not count for the batch.
+        // Messages that were completed before the group joined are passed over, and need not count for the batch.
         assert!(step.changed <= 10, "{step:?}");
         processed += step.processed;
         changed += step.changed;
@@ -58,16 +59,16 @@ pub async fn a_late_joiner_is_set_on_pending_records(case: &Case) {
     }
     assert_eq!((processed, changed), (25, 21));
     assert!(steps >= 3, "ten at a time: {steps}");
-    assert_eq!(step(&late, "w", 10).await, None, "nothing is left");
+    assert_eq!(step(&late, "w", 10).await, None, "there is nothing left to do");
     let records = scene.records().await;
-    assert_eq!(records[..4], completed[..], "completed ones are never modified");
+    assert_eq!(records[..4], completed[..], "completed records are never modified");
     for record in &records[4..] {
         assert_eq!(told(record), (vec!["late", "workers"], vec![], false));
     }
     assert_eq!(late.reads().await.len(), 25);
 }
 
-/// Only what is under way is cancelled, only what was stopped goes on; anything else changes nothing.
+/// Only an open backfill can be cancelled, only a stopped one resumed; any other request changes nothing.
 pub async fn only_the_possible_is_done_with_a_backfill(case: &Case) {
     let (scene, late) = late_joiner(case, 10).await;
     let (topic, name) = (&scene.topic, group("late"));
@@ -80,11 +81,11 @@ pub async fn only_the_possible_is_done_with_a_backfill(case: &Case) {
     failed(cancel().await, ErrorKind::InvalidTransition);
     assert_eq!(step(&late, "w", 5).await, None, "cancelled at once");
     assert_eq!(resume().await.unwrap().state, BackfillState::NotStarted, "nothing was begun");
-    step(&late, "w", 4).await.expect("it goes on");
+    step(&late, "w", 4).await.expect("the backfill continues");
     failed(resume().await, ErrorKind::InvalidTransition);
     failed(start().await, ErrorKind::Conflict);
     let cancelled = cancel().await.unwrap();
-    assert_eq!((cancelled.state, cancelled.checkpoint.0), (BackfillState::Cancelled, 4), "what it did stays");
+    assert_eq!((cancelled.state, cancelled.checkpoint.0), (BackfillState::Cancelled, 4), "progress is kept");
     assert_eq!(step(&late, "w", 5).await, None);
     let resumed = resume().await.unwrap();
     assert_eq!((resumed.state, resumed.checkpoint.0), (BackfillState::InProgress, 4), "from its checkpoint");
@@ -96,16 +97,16 @@ pub async fn only_the_possible_is_done_with_a_backfill(case: &Case) {
     assert_eq!(shown(&late).await.state, BackfillState::Completed);
     failed(cancel().await, ErrorKind::InvalidTransition);
     failed(resume().await, ErrorKind::InvalidTransition);
-    let nobody = group("nobody");
-    failed(scene.store.cancel_backfill(topic, &nobody).await, ErrorKind::NoSuchSubscription);
+    let unknown = group("unknown");
+    failed(scene.store.cancel_backfill(topic, &unknown).await, ErrorKind::NoSuchSubscription);
     failed(
-        scene.store.backfill(topic, &nobody, &BackfillLimits::default()).await,
+        scene.store.backfill(topic, &unknown, &BackfillLimits::default()).await,
         ErrorKind::NoSuchSubscription,
     );
-    assert!(start().await.is_ok(), "after it was completed another may be asked for");
+    assert!(start().await.is_ok(), "after completion another may be started");
 }
 
-/// What was stopped does not go on for a group that does not count: its resurrection begins another.
+/// A stopped backfill cannot be resumed for a group that does not count: its resurrection starts another.
 pub async fn a_dead_groups_backfill_does_not_go_on(case: &Case) {
     let (scene, late) = late_joiner(case, 10).await;
     let name = group("late");
@@ -116,7 +117,8 @@ pub async fn a_dead_groups_backfill_does_not_go_on(case: &Case) {
     assert_eq!(shown(&late).await.state, BackfillState::Cancelled);
 }
 
-/// Two never run the same one; a worker that is silent for fifteen seconds loses it, and the next goes on at its checkpoint.
+/// No two workers run the same backfill. A worker that is silent for fifteen seconds loses it, and the next one
+/// continues at the checkpoint.
 pub async fn a_silent_worker_loses_it_to_another(case: &Case) {
     let (_, late) = late_joiner(case, 30).await;
     let first = step(&late, "first", 10).await.expect("it starts");
@@ -127,14 +129,14 @@ pub async fn a_silent_worker_loses_it_to_another(case: &Case) {
     case.advance(MOMENT * 2);
     let second = step(&late, "second", 10).await.expect("the first was silent");
     assert_eq!((second.processed, second.changed, second.backfill.checkpoint.0), (10, 10, 20));
-    assert_eq!(step(&late, "first", 10).await, None, "it is the second's now");
-    // Each step keeps it for as long again.
+    assert_eq!(step(&late, "first", 10).await, None, "the second holds it now");
+    // Each step renews the worker's lease.
     case.advance(WORKER_LEASE - MOMENT);
-    let last = step(&late, "second", 100).await.expect("it is still its own");
+    let last = step(&late, "second", 100).await.expect("the second still holds it");
     assert_eq!((last.processed, last.backfill.state), (10, BackfillState::Completed));
 }
 
-/// At most so many, the last ones before the group came; as fast as it may, which is shown.
+/// A bounded backfill covers at most that many messages, the last ones before the group joined, and shows its rate.
 pub async fn a_bounded_backfill_covers_the_last_ones(case: &Case) {
     let (scene, late) = late_joiner(case, 20).await;
     assert_eq!(shown(&late).await.rate_max, BackfillLimits::default().rate_max);
@@ -154,7 +156,8 @@ pub async fn a_bounded_backfill_covers_the_last_ones(case: &Case) {
     }
 }
 
-/// Its end is fixed when it starts: what comes later has the group from the start, and the backfill does not grow.
+/// The end is fixed at the start: later messages have the group in their record anyway, and the backfill does not
+/// grow.
 pub async fn the_end_is_fixed_when_it_starts(case: &Case) {
     let (scene, late) = late_joiner(case, 6).await;
     step(&late, "w", 2).await.expect("it starts");
@@ -171,7 +174,7 @@ pub async fn the_end_is_fixed_when_it_starts(case: &Case) {
     assert_eq!(left, 4);
 }
 
-/// Workers of two processes at once, one after another taking it over: every offset is dealt with once.
+/// Workers of two processes run at once and take over from each other: every offset is processed once.
 pub async fn nothing_is_counted_twice(case: &Case) {
     let (scene, late) = late_joiner(case, 60).await;
     let stores = [late.clone(), late.through(&case.open().await)];
@@ -206,11 +209,11 @@ pub async fn a_restart_goes_on_at_the_checkpoint(case: &Case) {
     let late = late.through(&case.open().await);
     assert_eq!(shown(&late).await, before);
     case.advance(WORKER_LEASE + MOMENT);
-    let next = step(&late, "another", 100).await.expect("it goes on");
+    let next = step(&late, "another", 100).await.expect("the backfill continues");
     assert_eq!((next.processed, next.changed), (7, 7));
 }
 
-/// In offset watermark there is nothing to set: it is shown how far the group has caught up with what was there.
+/// In offset watermark there are no records to change: the backfill shows how far the group has caught up.
 pub async fn in_offset_watermark_it_is_the_groups_own_progress(case: &Case) {
     let scene = case.scene(TopicSettings { message_retention: None, ..lively() }).await;
     scene.publish(10).await;
@@ -228,7 +231,7 @@ pub async fn in_offset_watermark_it_is_the_groups_own_progress(case: &Case) {
     late.reads().await;
     let done = shown(&late).await;
     assert_eq!((done.state, done.processed, done.checkpoint.0), (BackfillState::Completed, 10, 10));
-    // Whoever starts at the end has nothing to catch up with.
+    // A group that starts at the end has nothing to catch up with.
     let now = scene.subscribe("now", Start::Now).await;
     let open = scene
         .store
@@ -240,7 +243,7 @@ pub async fn in_offset_watermark_it_is_the_groups_own_progress(case: &Case) {
     assert_eq!(open.count(), 0);
 }
 
-/// Coming back from the dead starts one by itself; of a group that is cancelled nothing goes on.
+/// A resurrection starts a backfill; a cancellation of the group ends it.
 pub async fn a_resurrection_starts_one_and_a_cancellation_ends_it(case: &Case) {
     let scene = case.scene(counted()).await;
     let dies = scene.subscribe("dies", Start::Beginning).await;

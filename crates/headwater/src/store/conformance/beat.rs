@@ -1,4 +1,4 @@
-//! Heartbeats of groups: who is alive, who comes back, and what each process tells of itself.
+//! Heartbeats of groups: which groups are alive, which come back, and what each process reports about itself.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,34 +9,34 @@ use crate::limits::{FLAPPING_RESTARTS, FLAPPING_WINDOW};
 use crate::store::{Served, Signal};
 use crate::subscription::{Activity, MissedMessages, Start, SubscriptionId, SubscriptionState};
 
-/// The stamp is the database's time, and its age is reckoned by it.
+/// The timestamp is the database's time, and its age is computed from the same clock.
 pub async fn a_beat_is_stamped_by_the_databases_clock(case: &Case) {
     let scene = case.scene(lively()).await;
     let status = scene.status().await;
-    assert_eq!((status.heartbeat_at, status.heartbeat_age), (None, None), "it never beat");
+    assert_eq!((status.heartbeat_at, status.heartbeat_age), (None, None), "no heartbeat yet");
     assert_eq!(status.heartbeat_timeout, TIMEOUT);
     assert_eq!(scene.pulse("a").await, Signal::Active);
-    let beaten_at = case.now();
+    let stamped_at = case.now();
     case.advance(INTERVAL);
     let status = scene.status().await;
-    assert_eq!((status.heartbeat_at, status.heartbeat_age), (Some(beaten_at), Some(INTERVAL)));
+    assert_eq!((status.heartbeat_at, status.heartbeat_age), (Some(stamped_at), Some(INTERVAL)));
     let elsewhere = scene.through(&case.open().await);
     assert_eq!(elsewhere.pulse("b").await, Signal::Active);
     assert_eq!(scene.status().await.heartbeat_at, Some(case.now()));
 }
 
-/// Whichever process sent the last heartbeat, what is shown is never older than a quarter of the interval.
+/// Whichever process sent the last heartbeat, the shown timestamp is never older than a quarter of the interval.
 pub async fn the_stamp_is_fresh_to_a_quarter_of_the_interval(case: &Case) {
     let scene = case.scene(lively()).await;
     for step in 0..40_u32 {
         scene.pulse(&format!("owner-{}", step % 7)).await;
-        let age = scene.status().await.heartbeat_age.expect("it has beaten");
-        assert!(age <= INTERVAL / 4, "{age:?} after a beat");
+        let age = scene.status().await.heartbeat_age.expect("the group has a heartbeat");
+        assert!(age <= INTERVAL / 4, "{age:?} after a heartbeat");
         case.advance_ms(u64::from(step) * 97);
     }
 }
 
-/// A clock that is turned back, or jumps forward between two beats, kills nobody who beats.
+/// A clock that is turned back, or jumps forward between two heartbeats, causes no group that sends heartbeats to die.
 pub async fn a_clock_that_jumps_kills_nobody_who_beats(case: &Case) {
     let scene = case.scene(lively()).await;
     assert_eq!(scene.pulse("a").await, Signal::Active);
@@ -47,7 +47,7 @@ pub async fn a_clock_that_jumps_kills_nobody_who_beats(case: &Case) {
         assert_eq!(scene.pulse("a").await, Signal::Active);
         case.advance(INTERVAL);
     }
-    // Forward, by far more than any timeout, with nobody looking meanwhile: they are asked, not buried.
+    // Forward, by far more than any timeout and without detection in between: groups become suspected, not dead.
     case.advance(Duration::from_secs(24 * 3_600));
     assert_eq!(scene.detect().await.died, []);
     assert_eq!(scene.pulse("a").await, Signal::Active);
@@ -59,7 +59,7 @@ pub async fn a_clock_that_jumps_kills_nobody_who_beats(case: &Case) {
     }
 }
 
-/// At its cursor, with what retention took meanwhile.
+/// The group resumes at its cursor and is informed of the messages that retention removed meanwhile.
 pub async fn a_beat_resurrects_the_dead(case: &Case) {
     let scene = case.scene(lively()).await;
     let other = scene.subscribe("other", Start::Beginning).await;
@@ -76,7 +76,7 @@ pub async fn a_beat_resurrects_the_dead(case: &Case) {
     assert_eq!(scene.reads().await, [5, 6]);
 }
 
-/// A process that starts subscribes before it beats: that is a sign of life, whatever start it names.
+/// A process subscribes at its start, before its first heartbeat: that is a sign of life, whatever `Start` it passes.
 pub async fn subscribing_resurrects_the_dead(case: &Case) {
     let scene = case.scene(lively()).await;
     scene.publish(4).await;
@@ -87,27 +87,27 @@ pub async fn subscribing_resurrects_the_dead(case: &Case) {
         assert_eq!(back.subscription.subscription_id, scene.subscription.subscription_id);
         assert_eq!(back.state().await, SubscriptionState::Active);
     }
-    assert_eq!(scene.reads().await, [2, 3, 4], "at its own place");
+    assert_eq!(scene.reads().await, [2, 3, 4], "at its own cursor");
     case.advance(MOMENT);
     assert_eq!(scene.detect().await.died, [], "it does not die again at once");
 }
 
-/// A herd of instances comes back at once: one of them resurrects the group, the others find it alive.
+/// Many instances come back at once: one of them resurrects the group, the others find it active.
 pub async fn ten_at_once_are_one_resurrection(case: &Case) {
     let scene = case.scene(lively()).await;
     let stores = [scene.clone(), scene.through(&case.open().await)];
     scene.publish(5).await;
     for round in 0..3 {
         scene.let_die(case).await;
-        let beats: Vec<_> = (0..10)
+        let heartbeats: Vec<_> = (0..10)
             .map(|n| {
                 let scene = stores[n % 2].clone();
                 tokio::spawn(async move { scene.pulse(&format!("instance-{n}")).await })
             })
             .collect();
         let mut came_back = 0;
-        for beat in beats {
-            match beat.await.unwrap() {
+        for heartbeat in heartbeats {
+            match heartbeat.await.unwrap() {
                 Signal::Resurrected(missed) => {
                     assert_eq!(missed, MissedMessages::default());
                     came_back += 1;
@@ -126,14 +126,15 @@ pub async fn ten_at_once_are_one_resurrection(case: &Case) {
             .collect();
         let mut came_back = 0;
         for call in calls {
-            came_back += u32::from(call.await.unwrap().expect("active already is fine").resurrected);
+            came_back += u32::from(call.await.unwrap().expect("an active group is no error").resurrected);
         }
         assert_eq!(came_back, 1, "by hand, in round {round}");
     }
     assert_eq!(scene.reads().await, [1, 2, 3, 4, 5]);
 }
 
-/// One call for all of a process's groups, answered in their order; who is cancelled or gone is told, nothing changes.
+/// One call covers all groups of a process and is answered in their order. It reports cancelled and removed groups, and
+/// changes neither.
 pub async fn the_cancelled_and_the_gone_are_told(case: &Case) {
     let scene = case.scene(lively()).await;
     let cancelled = scene.subscribe("cancelled", Start::Beginning).await;
@@ -163,11 +164,12 @@ pub async fn the_cancelled_and_the_gone_are_told(case: &Case) {
             Signal::Gone
         ]
     );
-    assert_eq!(cancelled.status().await, before, "a cancelled one is left alone");
+    assert_eq!(cancelled.status().await, before, "a cancelled group is left alone");
     assert_eq!(scene.store.heartbeat(&owner("a"), None, &[]).await.unwrap().signals, []);
 }
 
-/// A heartbeat names all that its owner serves: it is one for each of them, and of one that it names no more the last that did counts.
+/// A heartbeat names all groups that its owner serves and counts for each of them. For a group that is no longer named,
+/// the last heartbeat that named it counts.
 pub async fn a_group_lives_while_an_owner_that_serves_it_does(case: &Case) {
     let scene = case.scene(lively()).await;
     let left = scene.subscribe("left", Start::Beginning).await;
@@ -195,12 +197,12 @@ pub async fn a_group_lives_while_an_owner_that_serves_it_does(case: &Case) {
     );
     let counts = [scene.status().await, left.status().await].map(|status| status.processes);
     assert_eq!(counts, [1, 0]);
-    // Served again, it lives again.
+    // A heartbeat that names the group again resurrects it.
     let answer = scene.store.heartbeat(&owner("a"), None, &ids).await.unwrap();
     assert_eq!(answer.signals, [Signal::Active, Signal::Resurrected(MissedMessages::default())]);
 }
 
-/// However an owner ends: what it served was heard of at its last heartbeat, and dies a timeout after it.
+/// However an owner ends, its last heartbeat counts for the groups it served: they die one timeout after it.
 pub async fn the_last_heartbeat_of_an_owner_that_ended_counts(case: &Case) {
     let scene = case.scene(lively()).await;
     let served = [Served::new(scene.subscription.subscription_id)];
@@ -223,7 +225,7 @@ pub async fn the_last_heartbeat_of_an_owner_that_ended_counts(case: &Case) {
     }
 }
 
-/// An owner that says it is not judged by its silence has plain leases too, until it says otherwise.
+/// An owner whose heartbeat carries no silence limit keeps plain leases, until a later heartbeat carries one.
 pub async fn an_owner_that_is_not_judged_keeps_its_leases(case: &Case) {
     let (scene, silent_ms) = (case.queue().await, 15_000);
     scene.publish(2).await;
@@ -238,12 +240,12 @@ pub async fn an_owner_that_is_not_judged_keeps_its_leases(case: &Case) {
     scene.store.heartbeat(&owner("pulls"), Some(Duration::from_millis(silent_ms)), &served).await.unwrap();
     scene.claim_one("pulls", 1).await;
     case.advance_ms(silent_ms + 1);
-    // Nor does one that is not judged end any.
+    // An owner without a silence limit ends no leases of others either.
     assert_eq!(scene.store.heartbeat(&owner("idle"), None, &[]).await.unwrap().ended, 0);
     assert_eq!(scene.beat("lives", silent_ms).await, 1);
 }
 
-/// A pause is somebody's decision: a beat does not undo it, and a paused group that goes silent does not die.
+/// An operator decides about a pause: a heartbeat does not undo it, and a paused group that is silent does not die.
 pub async fn a_paused_group_stays_paused_and_is_stamped(case: &Case) {
     let scene = case.scene(lively()).await;
     scene.pause().await;
@@ -271,8 +273,8 @@ fn activity(processed: u64, rate: f64, mean_ms: u64, p95_ms: u64) -> Activity {
     }
 }
 
-/// Sums, the mean weighted by the rates, the worst percentile; a process that tells again replaces what it told, and one
-/// that leaves takes nothing away from what was done.
+/// Counts are summed, the mean is weighted by the rates, the highest percentile is kept. A later report of a process
+/// replaces its earlier one, and the counts of a process that leaves are kept.
 pub async fn what_processes_tell_is_added_up(case: &Case) {
     let scene = case.scene(lively()).await;
     let other = scene.subscribe("other", Start::Beginning).await;
@@ -282,16 +284,16 @@ pub async fn what_processes_tell_is_added_up(case: &Case) {
     other.pulse_with("a", activity(7, 1.0, 1, 1)).await;
     let status = scene.status().await;
     assert_eq!(status.processes, 2);
-    let told = status.activity;
-    assert_eq!((told.processed, told.failed, told.filtered), (3_000, 300, 30));
-    assert!((told.rate - 4.0).abs() < 1e-9, "{told:?}");
-    let off = told.handling_mean.abs_diff(Duration::from_millis(25));
-    assert!(off < Duration::from_micros(2), "(10 x 1 + 30 x 3) / 4 is 25 ms: {told:?}");
-    assert_eq!(told.handling_p95, Duration::from_millis(40));
+    let sum = status.activity;
+    assert_eq!((sum.processed, sum.failed, sum.filtered), (3_000, 300, 30));
+    assert!((sum.rate - 4.0).abs() < 1e-9, "{sum:?}");
+    let off = sum.handling_mean.abs_diff(Duration::from_millis(25));
+    assert!(off < Duration::from_micros(2), "(10 x 1 + 30 x 3) / 4 is 25 ms: {sum:?}");
+    assert_eq!(sum.handling_p95, Duration::from_millis(40));
     assert_eq!(other.status().await.activity.processed, 7);
     scene.store.depart(&owner("b")).await.unwrap();
-    assert_eq!(scene.status().await.activity.processed, 3_000, "what b did was done");
-    // One falls silent: it is no living process any more.
+    assert_eq!(scene.status().await.activity.processed, 3_000, "the counts of b are kept");
+    // One process becomes silent: it no longer counts as alive.
     scene.pulse_with("c", activity(100, 1.0, 1, 1)).await;
     case.advance(TIMEOUT + MOMENT);
     scene.pulse_with("c", activity(200, 1.0, 1, 1)).await;
@@ -299,8 +301,8 @@ pub async fn what_processes_tell_is_added_up(case: &Case) {
     assert_eq!((status.processes, status.activity.processed), (1, 3_200));
 }
 
-/// Old processes are forgotten, and what they did is kept. One that lives tells totals: none of them is counted a second time, also not of
-/// a group that it left long ago and serves again.
+/// Processes that ended long ago are removed, and their counts are kept. A live process reports totals: none is counted
+/// twice, not even for a group that it stopped serving long ago and serves again.
 pub async fn what_a_process_did_counts_once_however_long_it_lives(case: &Case) {
     const DAY: Duration = Duration::from_secs(24 * 3_600);
     let scene = case.scene(lively()).await;
@@ -323,21 +325,21 @@ pub async fn what_a_process_did_counts_once_however_long_it_lives(case: &Case) {
     }
 }
 
-/// Many processes of one group beat at the same moment, through two stores: all are answered and all are counted.
+/// Many processes of one group send heartbeats at the same moment, through two stores: all are answered and counted.
 pub async fn many_processes_of_one_group_beat_at_once(case: &Case) {
     const PROCESSES: usize = 50;
     let scene = case.scene(lively()).await;
     let stores = [scene.clone(), scene.through(&case.open().await)];
     for round in 0..3_u64 {
-        let beats: Vec<_> = (0..PROCESSES)
+        let heartbeats: Vec<_> = (0..PROCESSES)
             .map(|n| {
                 let scene = stores[n % 2].clone();
-                let told = activity(100 * (round + 1), 1.0, 1, 1);
-                tokio::spawn(async move { scene.pulse_with(&format!("process-{n}"), told).await })
+                let reported = activity(100 * (round + 1), 1.0, 1, 1);
+                tokio::spawn(async move { scene.pulse_with(&format!("process-{n}"), reported).await })
             })
             .collect();
-        for beat in beats {
-            assert_eq!(beat.await.unwrap(), Signal::Active);
+        for heartbeat in heartbeats {
+            assert_eq!(heartbeat.await.unwrap(), Signal::Active);
         }
         let status = scene.status().await;
         assert_eq!(status.processes as usize, PROCESSES);
@@ -347,10 +349,10 @@ pub async fn many_processes_of_one_group_beat_at_once(case: &Case) {
     }
 }
 
-/// At four fifths of its timeout a group is listed before it is too late, and not a moment earlier.
+/// From four fifths of its timeout on, and not earlier, a group is listed as near its timeout.
 pub async fn four_fifths_of_the_timeout_is_near(case: &Case) {
     let scene = case.scene(lively()).await;
-    let never = scene.subscribe("never beat", Start::Beginning).await;
+    let never = scene.subscribe("no heartbeat", Start::Beginning).await;
     scene.pulse("a").await;
     scene.detect().await;
     case.advance(TIMEOUT * 4 / 5 - MOMENT);
@@ -370,8 +372,8 @@ async fn registers(scene: &Scene, process: &str) {
     assert_eq!(scene.pulse(process).await, Signal::Active);
 }
 
-/// Each restart beats, so no timeout ever sees it: a group that registers over and over and does not get on is flapping,
-/// until it gets on or the window is over.
+/// Each restart sends a heartbeat, so the timeout never passes: a group that registers repeatedly and makes no
+/// progress is flapping, until it makes progress or the window is over.
 pub async fn a_group_that_only_restarts_is_flapping(case: &Case) {
     let scene = case.scene(lively()).await;
     scene.publish(3).await;
@@ -387,10 +389,10 @@ pub async fn a_group_that_only_restarts_is_flapping(case: &Case) {
     assert!(status.restarts >= rounds - 1, "{status:?}");
     assert!(status.is_flapping(), "{status:?}");
     assert!(status.ailments(case.now()).contains(&crate::store::Ailment::Flapping));
-    // It gets on.
+    // The group makes progress.
     scene.ack_next(1).await;
     assert!(!scene.status().await.is_flapping(), "{:?}", scene.status().await);
-    // It crashes again, and again is noticed; and long after the last restart it is not.
+    // Further restarts are noticed again; one window after the last restart the group is not flapping any more.
     for _ in 0..rounds {
         case.advance(apart);
         registers(&scene, "pod").await;
@@ -400,7 +402,7 @@ pub async fn a_group_that_only_restarts_is_flapping(case: &Case) {
     assert!(!scene.status().await.is_flapping());
 }
 
-/// A group that is asked for now and then and finds nothing to do is well, also when something comes at last.
+/// A group that registers now and then and has nothing to do is healthy, also when a message arrives at last.
 pub async fn restarts_with_nothing_to_do_are_no_flapping(case: &Case) {
     let scene = case.scene(lively()).await;
     scene.publish(1).await;
@@ -418,7 +420,7 @@ pub async fn restarts_with_nothing_to_do_are_no_flapping(case: &Case) {
     assert_eq!((status.restarts, status.is_flapping()), (1, false), "from now on they count");
 }
 
-/// A deployment of fifty, all registering in the same moment, is no restart loop.
+/// A deployment of fifty processes that register at the same moment is no restart loop.
 pub async fn fifty_processes_starting_at_once_are_not_flapping(case: &Case) {
     let scene = case.scene(lively()).await;
     scene.publish(3).await;
@@ -436,7 +438,7 @@ pub async fn fifty_processes_starting_at_once_are_not_flapping(case: &Case) {
     let status = scene.status().await;
     assert_eq!(status.processes, 50);
     assert!(!status.is_flapping(), "{status:?}");
-    assert_eq!(status.lag, 3, "flapping is about those who do not get on");
+    assert_eq!(status.lag, 3, "flapping requires that there is a lag");
     let ids: BTreeSet<_> = scene
         .store
         .subscriptions(&scene.topic)

@@ -1,4 +1,4 @@
-//! Burying: a message that was given up is kept whole, where people find it.
+//! Burying: a message that a group gave up on is kept whole as a dead letter.
 
 use super::case::{Case, bury, failed, retry};
 use crate::error::ErrorKind;
@@ -7,7 +7,7 @@ use crate::message::NewMessage;
 use crate::settle::Outcome;
 use crate::subscription::Start;
 
-/// The exact bytes and every field, with the reason, the count and the time.
+/// A dead letter has the exact bytes and every field, with the error, the attempts and the time.
 pub async fn a_buried_message_is_kept_whole(case: &Case) {
     let scene = case.queue().await;
     let payloads: Vec<Vec<u8>> = vec![
@@ -37,18 +37,18 @@ pub async fn a_buried_message_is_kept_whole(case: &Case) {
 
     let dead = scene.dead_letters().await;
     assert_eq!(dead.len(), 5);
-    for (index, letter) in dead.iter().enumerate() {
-        assert_eq!(letter.offset, published[index].offset.unwrap());
-        assert_eq!(letter.message_id, published[index].message_id);
-        assert_eq!(letter.subscription_id, scene.subscription.subscription_id);
-        assert!(letter.payload == payloads[index][..], "payload of {} bytes changed", payloads[index].len());
-        assert_eq!(letter.key, messages[index].key);
-        assert_eq!(letter.message_type, messages[index].message_type);
-        assert_eq!(letter.content_type, messages[index].content_type);
-        assert_eq!(letter.headers, messages[index].headers);
-        assert_eq!(letter.correlation_id, messages[index].correlation_id);
-        assert_eq!((letter.error.as_str(), letter.attempts), ("cannot parse: 'x'", 1));
-        assert_eq!((letter.created_at, letter.buried_at), (published_at, case.now()));
+    for (index, one) in dead.iter().enumerate() {
+        assert_eq!(one.offset, published[index].offset.unwrap());
+        assert_eq!(one.message_id, published[index].message_id);
+        assert_eq!(one.subscription_id, scene.subscription.subscription_id);
+        assert!(one.payload == payloads[index][..], "payload of {} bytes changed", payloads[index].len());
+        assert_eq!(one.key, messages[index].key);
+        assert_eq!(one.message_type, messages[index].message_type);
+        assert_eq!(one.content_type, messages[index].content_type);
+        assert_eq!(one.headers, messages[index].headers);
+        assert_eq!(one.correlation_id, messages[index].correlation_id);
+        assert_eq!((one.error.as_str(), one.attempts), ("cannot parse: 'x'", 1));
+        assert_eq!((one.created_at, one.buried_at), (published_at, case.now()));
     }
     let status = scene.status().await;
     assert_eq!((status.floor.0, status.leased, status.dead_letters), (5, 0, 5));
@@ -69,7 +69,7 @@ pub async fn a_buried_message_tells_its_attempts(case: &Case) {
     assert_eq!((dead.len(), dead[0].attempts, dead[0].error.as_str()), (1, 4, "never"));
 }
 
-/// A reason longer than the limit ends in a mark; NUL becomes something a text column can hold.
+/// An error longer than the limit is cut and ends in a mark; NUL becomes a character that a text column can hold.
 pub async fn an_overlong_error_is_cut_with_a_mark(case: &Case) {
     let scene = case.queue().await;
     scene.publish(2).await;
@@ -83,19 +83,19 @@ pub async fn an_overlong_error_is_cut_with_a_mark(case: &Case) {
     assert_eq!(dead[1].error, "nul \u{FFFD} inside");
 }
 
-/// Dead letters belong to the subscription that gave up; others still get the message.
+/// Dead letters belong to the subscription that gave up; other subscriptions still get the message.
 pub async fn dead_letters_belong_to_one_subscription(case: &Case) {
     let gives_up = case.pub_sub().await;
-    let goes_on = gives_up.subscribe("goes-on", Start::Beginning).await;
+    let other = gives_up.subscribe("other", Start::Beginning).await;
     gives_up.publish(3).await;
     let lease = gives_up.claim_one("a", 3).await;
     gives_up.settle_each(&lease, vec![((2, 2), bury("x")), ((1, 1), Outcome::Ack)]).await.unwrap();
-    assert_eq!(goes_on.drain("a").await.len(), 3);
-    assert_eq!(goes_on.dead_letters().await, []);
+    assert_eq!(other.drain("a").await.len(), 3);
+    assert_eq!(other.dead_letters().await, []);
     assert_eq!(gives_up.dead_letters().await.len(), 1);
 }
 
-/// Oldest first, and not more than asked for.
+/// Dead letters are listed oldest first, and no more than the limit.
 pub async fn dead_letters_are_listed_oldest_first(case: &Case) {
     let scene = case.queue().await;
     scene.publish(6).await;
@@ -105,17 +105,17 @@ pub async fn dead_letters_are_listed_oldest_first(case: &Case) {
         case.advance_ms(10);
     }
     let listed = async |limit| {
-        let letters = scene.store.dead_letters(&scene.letters(), limit).await.unwrap();
-        letters.iter().map(|letter| letter.offset.0).collect::<Vec<_>>()
+        let found = scene.store.dead_letters(&scene.letters(), limit).await.unwrap();
+        found.iter().map(|one| one.offset.0).collect::<Vec<_>>()
     };
     assert_eq!(listed(100).await, [5, 2, 6, 1]);
     assert_eq!(listed(2).await, [5, 2]);
     let ids: std::collections::HashSet<_> =
-        scene.dead_letters().await.iter().map(|letter| letter.dead_letter_id).collect();
+        scene.dead_letters().await.iter().map(|one| one.dead_letter_id).collect();
     assert_eq!(ids.len(), 4);
 }
 
-/// A burial that is refused stores nothing: never both leased and buried.
+/// A refused burial stores nothing: a message is never both leased and buried.
 pub async fn a_refused_burial_stores_nothing(case: &Case) {
     let scene = case.queue().await;
     scene.publish(3).await;

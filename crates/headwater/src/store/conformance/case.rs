@@ -1,4 +1,4 @@
-//! What a case works with: its place, its clock, and a scene of one topic with one group.
+//! What a case works with: its store, its clock, and a scene of one topic with one group.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use crate::store::{OpenOptions, Store};
 use crate::subscription::{Outstanding, Start, Subscription, SubscriptionStatus};
 use crate::topic::{TopicSettings, TopicStatus};
 
-/// How long anything real may take before a case calls it missing. Long, because test machines stall.
+/// How long anything in real time may take before a case fails. Long, because test machines stall.
 pub const DEADLINE: Duration = Duration::from_secs(30);
 
 /// One running case.
@@ -28,13 +28,13 @@ pub struct Case {
 }
 
 impl Case {
-    /// A case in this place. Its clock starts at the real time, because transactions of the caller's own cannot be
-    /// given another, and stands still.
+    /// A case in this environment. Its clock starts at the real time, because the caller's transactions cannot be given
+    /// another, and stands still.
     pub fn new(harness: Box<dyn Harness>) -> Self {
         Case { harness, clock: ManualClock::at(Timestamp::now()), opened: Mutex::default() }
     }
 
-    /// The engine's bench.
+    /// The engine's test environment.
     pub fn harness(&self) -> &dyn Harness {
         self.harness.as_ref()
     }
@@ -44,7 +44,7 @@ impl Case {
         self.clock.now()
     }
 
-    /// The clock itself, for what moves it from within.
+    /// The clock itself, for code that moves it during a call.
     pub fn clock(&self) -> ManualClock {
         self.clock.clone()
     }
@@ -54,7 +54,7 @@ impl Case {
         self.clock.advance(by);
     }
 
-    /// Moves the clock, and lets maintenance have seen all of that time pass: as if it had read the clock every minute.
+    /// Moves the clock as if maintenance had read it every minute, so that all of that time counts as elapsed.
     pub async fn pass(&self, by: Duration) {
         let (now, ms) = (self.now().as_millisecond(), by.as_millis());
         let sqlite = format!(
@@ -85,7 +85,7 @@ impl Case {
         self.clock.set(self.clock.now() + by);
     }
 
-    /// The options cases open with: the manual clock, and topics made by publishing.
+    /// The options cases open with: the manual clock, and topics created by publishing.
     pub fn options(&self) -> OpenOptions {
         OpenOptions::default().clock(Clock::Manual(self.clock.clone())).auto_create(true)
     }
@@ -95,19 +95,19 @@ impl Case {
         OpenOptions::default().auto_create(true)
     }
 
-    /// Opens the case's place.
+    /// Opens the case's store.
     pub async fn open(&self) -> Arc<dyn Store> {
-        self.open_with(self.options()).await.expect("the case's place opens")
+        self.open_with(self.options()).await.expect("the case's store opens")
     }
 
-    /// Opens the case's place with these options.
+    /// Opens the case's store with these options.
     pub async fn open_with(&self, options: OpenOptions) -> Result<Arc<dyn Store>> {
         let store = self.harness.open(options).await?;
         self.keep(&store);
         Ok(store)
     }
 
-    /// Opens some place of this engine.
+    /// Opens any store of this engine.
     pub async fn open_at(&self, url: &str, options: OpenOptions) -> Result<Arc<dyn Store>> {
         let store = self.harness.open_at(url, options).await?;
         self.keep(&store);
@@ -118,7 +118,7 @@ impl Case {
         self.opened.lock().expect("no panic while held").push(Arc::clone(store));
     }
 
-    /// A store with the topic `orders` of these settings and the group `workers` at its beginning.
+    /// A store with the topic `orders` with these settings and the group `workers` subscribed from the beginning.
     pub async fn scene(&self, settings: TopicSettings) -> Scene {
         Scene::new(self.open().await, "orders", settings).await
     }
@@ -133,7 +133,7 @@ impl Case {
         self.scene(TopicSettings::pub_sub()).await
     }
 
-    /// Closes what the case left open. Closing twice is allowed, so this asks nobody.
+    /// Closes what the case left open. Closing twice is allowed, so stores that the case closed are not skipped.
     pub(super) async fn close_all(&self) {
         let stores = std::mem::take(&mut *self.opened.lock().expect("no panic while held"));
         for store in stores {
@@ -175,13 +175,13 @@ impl Scene {
         Scene { subscription, ..self.clone() }
     }
 
-    /// Publishes `count` messages with the payloads `1`, `2` and so on in one batch, and gives their offsets.
+    /// Publishes `count` messages with the payloads `1`, `2` and so on in one batch, and returns their offsets.
     pub async fn publish(&self, count: usize) -> Vec<i64> {
         let messages: Vec<_> = (1..=count).map(|n| NewMessage::new(n.to_string())).collect();
         self.publish_all(&messages).await
     }
 
-    /// Publishes these messages, none delayed, and gives their offsets.
+    /// Publishes these messages, none delayed, and returns their offsets.
     pub async fn publish_all(&self, messages: &[NewMessage]) -> Vec<i64> {
         let published = self.store.publish(&self.topic, messages).await.expect("the batch is published");
         assert_eq!(published.len(), messages.len(), "one answer per message");
@@ -218,7 +218,7 @@ impl Scene {
         self.claimed(owner_name, count).await.leases
     }
 
-    /// A claim that must give exactly one lease. A check by those that wait must have found it.
+    /// A claim that must return exactly one lease. A `claimable` check before it must have found the subscription.
     pub async fn claim_one(&self, owner_name: &str, count: u32) -> Lease {
         let claimable = self.claimable().await;
         let mut leases = self.claim(owner_name, count).await;
@@ -233,7 +233,7 @@ impl Scene {
         !self.store.claimable(&[id]).await.expect("the subscription is checked").is_empty()
     }
 
-    /// A claim that must give nothing.
+    /// A claim that must return nothing.
     pub async fn claim_nothing(&self, owner_name: &str, count: u32) {
         let leases = self.claim(owner_name, count).await;
         assert_eq!(leases, [], "nothing is to be handed out");
@@ -268,7 +268,7 @@ impl Scene {
         answers.remove(0)
     }
 
-    /// An owner says that it is alive, and that others are dead after so many milliseconds of silence. Gives how many
+    /// Sends an owner's heartbeat, which declares others dead after this many milliseconds of silence. Returns how many
     /// leases ended.
     pub async fn beat(&self, owner_name: &str, silent_ms: u64) -> u64 {
         let silent_for = Some(Duration::from_millis(silent_ms));
@@ -276,9 +276,9 @@ impl Scene {
         answer.expect("the heartbeat is answered").ended
     }
 
-    /// An owner proves that it lives, and takes over from those that ended. Gives how many leases ended.
+    /// Proves that an owner is alive, and takes over from owners that ended. Returns how many leases ended.
     pub async fn take_over(&self, owner_name: &str) -> u64 {
-        self.store.take_over(&owner(owner_name)).await.expect("the owner proves that it lives")
+        self.store.take_over(&owner(owner_name)).await.expect("the owner proves that it is alive")
     }
 
     /// The messages of a lease.
@@ -292,22 +292,22 @@ impl Scene {
         self.store.fetch(topic_id, range(first, last)).await.expect("the range is fetched")
     }
 
-    /// How far the group is.
+    /// The group's progress.
     pub async fn status(&self) -> SubscriptionStatus {
         let all = self.store.subscriptions(&self.topic).await.expect("the subscriptions are listed");
         let id = self.subscription.subscription_id;
         all.into_iter().find(|status| status.subscription_id == id).expect("the subscription is listed")
     }
 
-    /// What the group has handed out and is not done.
+    /// The group's outstanding ranges.
     pub async fn outstanding(&self) -> Vec<Outstanding> {
         let id = self.subscription.subscription_id;
         self.store.outstanding(id, 10_000).await.expect("outstanding ranges are listed")
     }
 
-    /// How far the topic is, after a round of upkeep: an engine may advance its head only when somebody looks.
+    /// The topic's progress after maintenance ran once: an engine may advance its head only then.
     pub async fn topic_status(&self) -> TopicStatus {
-        self.store.advance_heads().await.expect("upkeep runs");
+        self.store.advance_heads().await.expect("maintenance runs");
         let all = self.store.topics().await.expect("the topics are listed");
         all.into_iter().find(|status| status.topic.name == self.topic).expect("the topic is listed")
     }
@@ -317,12 +317,12 @@ impl Scene {
         self.store.dead_letters(&self.letters(), 10_000).await.expect("the dead letters are listed")
     }
 
-    /// All of the group's dead letters, to choose from.
+    /// A selection of all of the group's dead letters, to be narrowed.
     pub fn letters(&self) -> DeadLetterSelection {
         DeadLetterSelection::all(self.subscription.subscription_id)
     }
 
-    /// Claims and acks until nothing is left, and gives the messages in the order they came.
+    /// Claims and acks until nothing is left, and returns the messages in the order of delivery.
     pub async fn drain(&self, owner_name: &str) -> Vec<Message> {
         let mut got = Vec::new();
         loop {
@@ -337,13 +337,13 @@ impl Scene {
         }
     }
 
-    /// Claims and acks until so many messages came, or panics at the deadline. For what others commit meanwhile.
+    /// Claims and acks until this many messages were delivered, or panics at the deadline. For concurrent commits.
     pub async fn drain_until(&self, owner_name: &str, count: usize) -> Vec<Message> {
         let until = Instant::now() + DEADLINE;
         let mut got = self.drain(owner_name).await;
         while got.len() < count {
             let so_far = offsets_of(&got);
-            assert!(Instant::now() < until, "{} of {count} messages came: {so_far:?}", got.len());
+            assert!(Instant::now() < until, "{} of {count} messages were delivered: {so_far:?}", got.len());
             pause().await;
             got.extend(self.drain(owner_name).await);
         }
@@ -351,7 +351,7 @@ impl Scene {
     }
 }
 
-/// A short breath between two looks at something that happens in real time.
+/// A short pause between two checks of something that happens in real time.
 pub async fn pause() {
     tokio::time::sleep(Duration::from_millis(5)).await;
 }
@@ -381,7 +381,7 @@ pub fn retry(after_ms: u64, error: &str) -> Outcome {
     Outcome::Retry { after: Duration::from_millis(after_ms), error: error.into(), key: None }
 }
 
-/// A burial.
+/// An outcome that buries the message.
 pub fn bury(error: &str) -> Outcome {
     Outcome::Bury { error: error.into() }
 }

@@ -1,4 +1,4 @@
-//! Claiming: ranges in order, nobody shares, groups do not see each other.
+//! Claiming: ranges in order, no offset handed out twice, groups independent of each other.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::store::FetchBound;
 use crate::subscription::{Start, SubscriptionId};
 use crate::topic::TopicSettings;
 
-/// A first hand-out, field by field.
+/// The fields of a first hand-out.
 pub async fn claims_go_through_the_log_in_order(case: &Case) {
     let scene = case.queue().await;
     scene.publish(10).await;
@@ -34,14 +34,14 @@ pub async fn claims_go_through_the_log_in_order(case: &Case) {
     scene.claim_nothing("a", 4).await;
 }
 
-/// Nothing to do, and nothing that time alone would bring.
+/// There is nothing to hand out, and nothing that would become due with time.
 pub async fn an_empty_topic_gives_nothing(case: &Case) {
     let scene = case.queue().await;
     let claimed = scene.claimed("a", 10).await;
     assert_eq!((claimed.leases, claimed.recheck_after), (vec![], None));
 }
 
-/// Many members of one group, through two stores: every message once.
+/// Many members of one group claim through two stores: every message is handed out once.
 pub async fn competing_members_never_share(case: &Case) {
     const MESSAGES: usize = 1_000;
     let first = case.queue().await;
@@ -99,7 +99,7 @@ pub async fn groups_are_isolated(case: &Case) {
     assert_eq!(spanned(&again), [1, 2, 3, 4, 5, 6]);
 }
 
-/// A group that comes later reads what is still there.
+/// A group that subscribes later reads what is still stored.
 pub async fn a_new_group_reads_history(case: &Case) {
     let old = case.pub_sub().await;
     old.publish(5).await;
@@ -144,10 +144,10 @@ pub async fn one_claim_serves_many_subscriptions(case: &Case) {
         }
     }
     let by_subscription = claimed.leases.is_sorted_by_key(|lease| lease.subscription_id);
-    assert!(by_subscription, "leases come by subscription");
+    assert!(by_subscription, "leases are sorted by subscription");
 }
 
-/// A want may choose its own lease; zero means for ever.
+/// A want may choose its own lease; zero means no deadline.
 pub async fn a_want_chooses_its_lease(case: &Case) {
     let scene = case.queue().await;
     scene.publish(2).await;
@@ -158,7 +158,7 @@ pub async fn a_want_chooses_its_lease(case: &Case) {
     assert_eq!(for_ever[0].range, range(2, 2));
 }
 
-/// A subscription that is not there is an error, and the rest of the call did nothing.
+/// A subscription that does not exist is an error, and the rest of the call changed nothing.
 pub async fn claiming_for_an_unknown_subscription_hands_out_nothing(case: &Case) {
     let scene = case.queue().await;
     scene.publish(3).await;
@@ -169,7 +169,7 @@ pub async fn claiming_for_an_unknown_subscription_hands_out_nothing(case: &Case)
     assert_eq!(scene.claim_one("b", 10).await.range, range(1, 3));
 }
 
-/// Limits on a claim are refused by name.
+/// A claim outside its limits is refused with the field's name.
 pub async fn a_claim_outside_its_limits_is_refused(case: &Case) {
     let scene = case.queue().await;
     scene.publish(1).await;
@@ -191,7 +191,7 @@ pub async fn a_claim_outside_its_limits_is_refused(case: &Case) {
     assert_eq!(scene.claim_one("a", 100_000).await.range, range(1, 1));
 }
 
-/// Fetching reads: it may be repeated, by anybody, and leaves out what is not there.
+/// Fetching only reads: it may be repeated, by any process, and leaves out offsets without a message.
 pub async fn fetch_reads_what_is_there(case: &Case) {
     let scene = case.queue().await;
     scene.publish(3).await;
@@ -204,17 +204,17 @@ pub async fn fetch_reads_what_is_there(case: &Case) {
     assert_eq!(offsets_of(&scene.fetch_range(1, 3).await), [1, 2, 3]);
 }
 
-/// A fetch reads no more bytes than it may, from the first offset on, and says what it left: in steps every message is read
-/// once and whole, however large it is.
+/// A fetch reads no more bytes than allowed, from the first offset on, and returns what it left: in steps every
+/// message is read once and whole, however large it is.
 pub async fn fetch_reads_as_much_as_fits(case: &Case) {
     const MIB: usize = 1024 * 1024;
     let store = case.open().await;
     let settings = TopicSettings { payload_bytes_max: 16 * MIB, ..TopicSettings::default() };
     let scene = Scene::new(store, "sizes", settings).await;
-    // Below and above what comes with its row, and above what one query reads.
+    // Below and above what is read with its row, and above what one query reads.
     let sizes = [10, 300, 9_000, 70_000, 3 * MIB, 2 * MIB, 1, 9 * MIB + 1, 0, MIB];
     let payload = |at: usize, size: usize| (0..size).map(|byte| (byte * 31 + at) as u8).collect::<Vec<u8>>();
-    // The fourth has as many as may be, the sixth one that compresses well, the ninth a small one.
+    // The fourth has the maximum of headers, the sixth one that compresses well, the ninth a small one.
     let header_bytes = |at: usize| [0, 0, 0, 16_000, 0, 9_000, 0, 0, 10, 0][at];
     let headers = |at: usize| {
         let value = |n: usize| match at {
@@ -258,7 +258,7 @@ pub async fn fetch_reads_as_much_as_fits(case: &Case) {
             assert!(message.headers == headers(at), "offset {} as published", message.offset);
         }
     }
-    // As many small ones as fit, and not one more or less.
+    // Exactly as many small messages as fit.
     scene.publish_all(&vec![NewMessage::new(""); 40]).await;
     let each = crate::message::MESSAGE_BYTES;
     for count in [1, 10, 39] {
@@ -270,7 +270,7 @@ pub async fn fetch_reads_as_much_as_fits(case: &Case) {
     }
 }
 
-/// Ranges as wide as the numbers go touch no other topic's messages.
+/// The widest possible ranges touch no message of another topic.
 pub async fn the_widest_ranges_stay_in_their_topic(case: &Case) {
     let store = case.open().await;
     let mut scenes = Vec::new();
@@ -298,7 +298,7 @@ pub async fn the_widest_ranges_stay_in_their_topic(case: &Case) {
     assert_eq!(scenes[0].drain("w").await.len() + scenes[2].drain("w").await.len(), 4);
 }
 
-/// Wanted twice in one call, a subscription still gives every offset once.
+/// A subscription that is named twice in one call still hands out every offset once.
 pub async fn a_subscription_wanted_twice_shares_nothing(case: &Case) {
     let scene = case.queue().await;
     scene.publish(10).await;
@@ -313,7 +313,7 @@ pub async fn a_subscription_wanted_twice_shares_nothing(case: &Case) {
     assert!(all.into_iter().eq(1..=10), "every offset once");
 }
 
-/// A large backlog comes in one range, and a large range can be fetched.
+/// A large backlog is claimed as one range, and a large range can be fetched.
 pub async fn a_large_range_is_one_lease(case: &Case) {
     let scene = case.queue().await;
     for _ in 0..3 {
@@ -331,7 +331,7 @@ pub async fn a_large_range_is_one_lease(case: &Case) {
     assert_eq!(scene.status().await.floor.0, 21_000);
 }
 
-/// What people and cleanup are told, step by step.
+/// The status after each step.
 pub async fn status_follows_every_step(case: &Case) {
     let scene = case.queue().await;
     let numbers = async || {
@@ -360,7 +360,7 @@ pub async fn status_follows_every_step(case: &Case) {
     assert_eq!((topic.head.0, topic.gaps, topic.scheduled, topic.subscriptions), (9, 0, 0, 1));
 }
 
-/// A message published while a group's lease is out goes to whoever asks next.
+/// A message published while a group's lease is outstanding goes to the next claim.
 pub async fn a_lease_out_does_not_hold_up_new_messages(case: &Case) {
     let scene = case.queue().await;
     scene.publish(2).await;

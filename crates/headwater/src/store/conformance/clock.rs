@@ -1,4 +1,5 @@
-//! Steps of the database's clock, forward or back, for a moment or for good: they silence nothing and double nothing.
+//! Steps of the database's clock, forward or back, for a moment or permanently: they suppress nothing and repeat
+//! nothing.
 
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ fn settings() -> TopicSettings {
     TopicSettings { lease: Duration::from_secs(30), ..TopicSettings::default() }
 }
 
-/// A scene of its own for each step, in two processes.
+/// A separate scene for each step, in two processes.
 async fn scenes(case: &Case, n: usize) -> (Scene, Scene) {
     let (store, other) = (case.open().await, case.open().await);
     let scene = Scene::new(store, &format!("orders-{n}"), settings()).await;
@@ -28,24 +29,24 @@ async fn scenes(case: &Case, n: usize) -> (Scene, Scene) {
     (scene, there)
 }
 
-/// An owner that lives keeps its leases: another gets only what is free, in whatever order they act after the step.
+/// A live owner keeps its leases: another gets only what is free, in whatever order they act after the step.
 pub async fn the_living_keep_their_leases(case: &Case) {
     for (n, step) in STEPS.into_iter().enumerate() {
         let (here, there) = scenes(case, n).await;
         here.publish(4).await;
         here.beat("works", SILENT_MS).await;
         there.beat("other", SILENT_MS).await;
-        let [held, silent] = [here.claim_one("works", 1).await, here.claim_one("never beats", 1).await];
+        let [held, silent] = [here.claim_one("works", 1).await, here.claim_one("no heartbeat", 1).await];
         case.advance_ms(3_000);
         case.step(step);
-        assert_eq!(there.beat("other", SILENT_MS).await, 0, "{step:#}: somebody counts as dead");
+        assert_eq!(there.beat("other", SILENT_MS).await, 0, "{step:#}: an owner counts as dead");
         let free = there.claim_one("other", 10).await;
         assert_eq!(free.range, range(3, 4), "{step:#}");
-        // Back for those for which it was a moment.
+        // The step is undone in every second round.
         if n % 2 == 0 {
             case.step(-step);
         }
-        // By one that saw nothing of a moment; then it learns of it.
+        // Claimed by a process that did not see a momentary step; then that process reads the clock.
         here.claim_nothing("third", 10).await;
         here.extend(&held, Duration::from_secs(30)).await.unwrap();
         assert_eq!(here.beat("works", SILENT_MS).await, 0);
@@ -64,7 +65,7 @@ pub async fn the_living_keep_their_leases(case: &Case) {
     }
 }
 
-/// What a holder says first after the step counts: a settlement whole or in parts, and an extension.
+/// An owner's first call after the step succeeds: a settlement, whole or in parts, or an extension.
 pub async fn a_holder_settles_across_a_step(case: &Case) {
     for (n, step) in STEPS.into_iter().enumerate() {
         let (here, there) = scenes(case, n).await;
@@ -86,8 +87,8 @@ pub async fn a_holder_settles_across_a_step(case: &Case) {
     }
 }
 
-/// An owner that died before the step or at it is found silent in the usual time after it, and a lease without heartbeats
-/// ends when it would have ended.
+/// An owner that died before the step or at it is found silent in the usual time, and a lease without heartbeats ends
+/// when it would have ended without the step.
 pub async fn the_dead_lose_their_leases_in_time(case: &Case) {
     for (n, step) in STEPS.into_iter().enumerate() {
         let (here, there) = scenes(case, n).await;
@@ -106,7 +107,7 @@ pub async fn the_dead_lose_their_leases_in_time(case: &Case) {
             assert_eq!(there.status().await.leased, 2 - ended, "{step:#}");
             case.advance_ms(4_000);
         }
-        assert_eq!(ended + there.beat("lives", SILENT_MS).await, 1, "{step:#}: the dead are not found");
+        assert_eq!(ended + there.beat("lives", SILENT_MS).await, 1, "{step:#}: the dead owner is not found");
         let again = there.claim_one("lives", 1).await;
         assert_eq!((again.range, again.attempt), (lost.range, 2));
         failed(there.settle(Settlement::ack_all(&lost)).await, ErrorKind::LeaseLost);
@@ -119,7 +120,7 @@ pub async fn the_dead_lose_their_leases_in_time(case: &Case) {
     }
 }
 
-/// No process was there at the step back: what the clock stamped while it was ahead ends as if it had been stamped now.
+/// No process ran at the step back: a deadline that was set while the clock was ahead ends as if it had been set now.
 pub async fn a_process_that_starts_after_a_step_back_finds_no_deadline_of_the_future(case: &Case) {
     for (n, ahead) in [HOUR, MONTH].into_iter().enumerate() {
         case.step(ahead);
@@ -138,7 +139,7 @@ pub async fn a_process_that_starts_after_a_step_back_finds_no_deadline_of_the_fu
         scene.beat("lives", SILENT_MS).await;
         scene.claim_nothing("lives", 2).await;
         case.advance_ms(SILENT_MS + 1);
-        assert_eq!(scene.beat("lives", SILENT_MS).await, 1, "the dead are not found");
+        assert_eq!(scene.beat("lives", SILENT_MS).await, 1, "the dead owner is not found");
         case.advance_ms(20_000);
         let one = scene.claim_one("lives", 2).await;
         scene.ack(&one).await;
@@ -151,7 +152,7 @@ pub async fn a_process_that_starts_after_a_step_back_finds_no_deadline_of_the_fu
     }
 }
 
-/// A dedup window is as long as ever: a repeat in it is one whatever the clock shows, and after it none is.
+/// A dedup window keeps its length: a repeat within it is a duplicate whatever the clock shows, and after it none is.
 pub async fn dedup_windows_keep_their_length(case: &Case) {
     for (n, step) in STEPS.into_iter().enumerate() {
         let (here, there) = scenes(case, n).await;
@@ -182,7 +183,7 @@ pub async fn dedup_windows_keep_their_length(case: &Case) {
     }
 }
 
-/// A retry waits for as long as it was told to.
+/// A retry waits for exactly its delay.
 pub async fn retries_wait_for_as_long_as_they_were_told(case: &Case) {
     for (n, step) in STEPS.into_iter().enumerate() {
         let (here, there) = scenes(case, n).await;
@@ -202,7 +203,7 @@ pub async fn retries_wait_for_as_long_as_they_were_told(case: &Case) {
     }
 }
 
-/// A tick that a clock fired which was ahead holds its job up no longer. Each tick still fires once.
+/// A tick that was fired while the clock was ahead does not block its job any longer. Each tick still fires once.
 pub async fn a_job_fires_on_after_a_clock_was_ahead(case: &Case) {
     for (n, ahead) in [HOUR, MONTH].into_iter().enumerate() {
         let (here, there) = scenes(case, n).await;
@@ -216,7 +217,7 @@ pub async fn a_job_fires_on_after_a_clock_was_ahead(case: &Case) {
         case.step(-ahead);
         case.advance_ms(60_000);
         let tick = case.now();
-        assert!(fire(&there, tick).await, "the job is silent");
+        assert!(fire(&there, tick).await, "the job does not fire");
         assert!(!fire(&here, tick).await, "twice");
         // A machine whose clock is a little ahead of the database's fires no tick again.
         let soon = tick + SignedDuration::from_secs(200);
@@ -226,7 +227,7 @@ pub async fn a_job_fires_on_after_a_clock_was_ahead(case: &Case) {
     }
 }
 
-/// A delayed message has a time of its own, which no step moves. It comes when the clock shows it, once.
+/// A delayed message has an absolute time, which no step moves. It is delivered when the clock shows that time, once.
 pub async fn delayed_messages_come_when_the_clock_shows_their_time(case: &Case) {
     for (n, step) in STEPS.into_iter().enumerate() {
         let (here, there) = scenes(case, n).await;
@@ -243,7 +244,7 @@ pub async fn delayed_messages_come_when_the_clock_shows_their_time(case: &Case) 
     }
 }
 
-/// A process that never looked at the clock stored stamps of the future: they count as made now.
+/// A process that never checked the clock stored timestamps of the future: they count as set now.
 pub async fn stamps_of_the_future_count_as_made_now(case: &Case) {
     let scene = case.scene(settings()).await;
     scene.publish(1).await;
@@ -256,9 +257,9 @@ pub async fn stamps_of_the_future_count_as_made_now(case: &Case) {
     harness.sql(ahead, "UPDATE {schema}.owner SET seen_at = seen_at + interval '1 day'").await.unwrap();
     let ahead = "UPDATE headwater_dedup SET expires_at_ms = expires_at_ms + 86400000";
     harness.sql(ahead, "UPDATE {schema}.dedup SET expires_at = expires_at + interval '1 day'").await.unwrap();
-    assert_eq!(scene.beat("lives", SILENT_MS).await, 0, "it counts as seen now");
+    assert_eq!(scene.beat("lives", SILENT_MS).await, 0, "the owner counts as seen now");
     case.advance_ms(SILENT_MS + 1);
-    assert_eq!(scene.beat("lives", SILENT_MS).await, 1, "and is dead when it stays silent");
+    assert_eq!(scene.beat("lives", SILENT_MS).await, 1, "the owner is dead when it stays silent");
     let again = scene.store.publish(&scene.topic, &[message]).await.unwrap().remove(0);
     assert!(!again.duplicate, "no window lasts for a day");
 }

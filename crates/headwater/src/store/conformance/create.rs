@@ -1,4 +1,4 @@
-//! Creating topics and namespaces: from many places at once, and apart from each other.
+//! Creating topics and namespaces: concurrently, and independent of each other.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use crate::message::NewMessage;
 use crate::subscription::Start;
 use crate::topic::{Ordering, Partition, Storage, TopicSettings, Tracking};
 
-/// Every setting comes back as it was given, also after a restart.
+/// Every setting is returned as it was given, also after a restart.
 pub async fn topic_settings_round_trip(case: &Case) {
     let store = case.open().await;
     for (unusual, usual) in unusual().described().into_iter().zip(TopicSettings::default().described()) {
-        assert!(unusual.0 == usual.0 && unusual.1 != usual.1, "{} is not tried", unusual.0);
+        assert!(unusual.0 == usual.0 && unusual.1 != usual.1, "{} is not changed", unusual.0);
     }
     let (name, plain) = (topic("unusual"), topic("plain"));
     let created = store.create_topic(&name, &unusual()).await.unwrap();
@@ -28,7 +28,7 @@ pub async fn topic_settings_round_trip(case: &Case) {
     assert_eq!(store.create_topic(&name, &unusual()).await.unwrap(), created);
 }
 
-/// Created again with other settings is a conflict, and the topic stays as it is.
+/// Creating a topic again with other settings is a conflict, and the topic stays as it is.
 pub async fn other_settings_are_a_conflict(case: &Case) {
     let store = case.open().await;
     let name = topic("orders");
@@ -57,7 +57,7 @@ pub async fn other_settings_are_a_conflict(case: &Case) {
     assert_eq!(store.topics().await.unwrap().len(), 1);
 }
 
-/// Settings outside their limits are refused by name and rule, and no topic is there.
+/// Settings outside their limits are refused with field and rule, and no topic is created.
 pub async fn bad_settings_are_refused(case: &Case) {
     let store = case.open().await;
     let year = Duration::from_secs(367 * 24 * 3600);
@@ -79,7 +79,7 @@ pub async fn bad_settings_are_refused(case: &Case) {
         ),
     ] {
         let error = failed(store.create_topic(&topic("bad"), &bad).await, ErrorKind::InvalidInput);
-        assert!(error.to_string().contains(field), "{field} is not said: {error}");
+        assert!(error.to_string().contains(field), "{field} is missing in: {error}");
     }
     assert_eq!(store.topics().await.unwrap(), []);
 }
@@ -114,7 +114,7 @@ pub async fn concurrent_creators_get_one_topic(case: &Case) {
     assert_eq!(stores[0].topics().await.unwrap().len(), 1);
 }
 
-/// Many publish to a topic that is not there yet: it is created once, and nothing is lost.
+/// Many publish to a topic that does not exist yet: it is created once, and nothing is lost.
 pub async fn concurrent_publishers_create_one_topic(case: &Case) {
     let stores = [case.open().await, case.open().await];
     let tasks: Vec<_> = (0..16)
@@ -137,7 +137,7 @@ pub async fn concurrent_publishers_create_one_topic(case: &Case) {
     assert!(got.into_iter().eq(0..16), "each message once");
 }
 
-/// Many open a place that is not there yet: all of them get a store, and it is one.
+/// Many open a store that does not exist yet: all succeed, and it is the same store.
 pub async fn concurrent_openers_create_one_namespace(case: &Case) {
     let url = case.harness().url_beside("fresh");
     let opens = (0..6).map(|_| case.open_at(&url, case.options()));
@@ -154,7 +154,7 @@ pub async fn concurrent_openers_create_one_namespace(case: &Case) {
     assert_eq!(store.doctor().await.unwrap(), []);
 }
 
-/// What is in one namespace is not in another; dropping one removes all of it and nothing else.
+/// Namespaces share nothing; dropping one removes all of it and nothing else.
 pub async fn namespaces_are_apart(case: &Case) {
     let url = case.harness().url_beside("other");
     let here = case.queue().await;

@@ -1,4 +1,4 @@
-//! Ticks of periodic jobs: each fires once, whichever process comes first.
+//! Ticks of cron jobs: each fires once, whichever process is first.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn message(text: &str) -> NewMessage {
     NewMessage::new(text.to_owned()).key("k").message_type("tick").header("h", "v").correlation_id("c")
 }
 
-/// The first to ask says where it begins; everybody after that gets what is stored, also after a restart.
+/// The first caller sets where a job begins; every later caller gets what is stored, also after a restart.
 pub async fn a_job_begins_where_it_was_first_asked_for(case: &Case) {
     let store = case.open().await;
     assert_eq!(store.cron_last("nightly", tick(10)).await.unwrap(), tick(10));
@@ -31,7 +31,7 @@ pub async fn a_job_begins_where_it_was_first_asked_for(case: &Case) {
     assert_eq!(case.open().await.cron_last("nightly", tick(0)).await.unwrap(), tick(10));
 }
 
-/// A tick moves the job and publishes the whole message; the same tick again, or an older one, does nothing.
+/// A tick advances the job and publishes the whole message; the same tick again, or an older one, does nothing.
 pub async fn a_tick_fires_once_and_older_ones_never(case: &Case) {
     let scene = case.queue().await;
     scene.store.cron_last("nightly", tick(0)).await.unwrap();
@@ -53,7 +53,7 @@ pub async fn a_tick_fires_once_and_older_ones_never(case: &Case) {
     assert_eq!(came[0].message_id, published.message_id);
 }
 
-/// The tick at which a job begins is not fired; a job nobody asked for begins with the first tick that fires.
+/// The tick at which a job begins is not fired; a job that was never read begins with the first tick that fires.
 pub async fn a_job_may_begin_with_a_tick(case: &Case) {
     let scene = case.queue().await;
     scene.store.cron_last("asked", tick(60)).await.unwrap();
@@ -66,7 +66,7 @@ pub async fn a_job_may_begin_with_a_tick(case: &Case) {
     assert_eq!(scene.store.cron_last("not asked", tick(0)).await.unwrap(), tick(60));
 }
 
-/// Many processes at every tick: one message for each.
+/// Many processes fire every tick: there is one message for each.
 pub async fn of_many_at_once_one_fires(case: &Case) {
     let scene = case.queue().await;
     let mut stores = Vec::new();
@@ -91,7 +91,7 @@ pub async fn of_many_at_once_one_fires(case: &Case) {
     assert_eq!(payloads_of(&scene.drain_until("a", 10).await), expected);
 }
 
-/// A publish that is refused leaves the job where it was, so the tick fires once it can.
+/// A refused publish leaves the job where it was, so that the tick fires once it can.
 pub async fn a_refused_message_leaves_the_job_where_it_was(case: &Case) {
     let store = case.open_with(case.options().auto_create(false)).await.unwrap();
     let nowhere = topic("nowhere");
@@ -117,7 +117,7 @@ pub async fn a_refused_message_leaves_the_job_where_it_was(case: &Case) {
     assert!(store.cron_fire("nightly", tick(60), &nowhere, &message("x")).await.unwrap().is_some());
 }
 
-/// An unknown topic is created as by a publish where that is allowed.
+/// A tick creates an unknown topic, as a publish does, where that is allowed.
 pub async fn an_unknown_topic_is_created_by_a_tick(case: &Case) {
     let store = case.open().await;
     let published = store.cron_fire("nightly", tick(60), &topic("made"), &message("x")).await.unwrap();
@@ -126,7 +126,7 @@ pub async fn an_unknown_topic_is_created_by_a_tick(case: &Case) {
     assert_eq!(store.cron_fire("nightly", tick(60), &topic("made"), &message("x")).await.unwrap(), None);
 }
 
-/// A message of a tick is one like any other: it may be delayed and de-duplicated, and it wakes whoever waits.
+/// The message of a tick is like any other: it may be delayed and de-duplicated, and it wakes waiters.
 pub async fn a_tick_publishes_as_a_publish_does(case: &Case) {
     let scene = case.queue().await;
     let fire = async |second, message: NewMessage| {
@@ -143,7 +143,7 @@ pub async fn a_tick_publishes_as_a_publish_does(case: &Case) {
     assert_eq!(payloads_of(&scene.drain_until("a", 1).await), ["later"]);
 }
 
-/// Names of jobs follow the rule for names, and any time a tick can have is kept.
+/// Job names follow the rule for names, and any time a tick can have is kept.
 pub async fn strange_jobs_and_ticks_are_harmless(case: &Case) {
     let scene = case.queue().await;
     for bad in ["", "a\0b", &"x".repeat(256)] {

@@ -1,4 +1,4 @@
-//! Dead groups: who is declared dead and when, what that means for others, and how they come back.
+//! Dead groups: which groups are declared dead and when, how that affects other groups, and how groups come back.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn named(scene: &Scene) -> (TopicName, GroupName) {
     (scene.topic.clone(), scene.subscription.group.clone())
 }
 
-/// Watched, it dies at the first look after its timeout, not a moment before, and once.
+/// While detection runs regularly, a silent group dies at the first check after its timeout, not earlier, and once.
 pub async fn a_silent_group_dies_when_somebody_watches(case: &Case) {
     let scene = case.scene(lively()).await;
     let living = scene.subscribe("living", Start::Beginning).await;
@@ -33,7 +33,7 @@ pub async fn a_silent_group_dies_when_somebody_watches(case: &Case) {
     assert!(status.ailments(case.now()).contains(&crate::store::Ailment::Dead));
 }
 
-/// Each topic says for how long its groups may be silent.
+/// Each topic sets for how long its groups may be silent.
 pub async fn every_topic_has_its_own_timeout(case: &Case) {
     let soon = case.scene(lively()).await;
     let late = soon.beside("late", TopicSettings::pub_sub()).await;
@@ -51,8 +51,8 @@ pub async fn every_topic_has_its_own_timeout(case: &Case) {
     assert_eq!(soon.detect().await.died, [named(&late)]);
 }
 
-/// After a time in which nobody looked everybody looks silent: the silent are asked first, and die only if they stay silent
-/// for an interval more.
+/// After a time without detection every group appears silent: silent groups become suspected first, and die only if
+/// they stay silent for one more interval.
 pub async fn nobody_dies_at_the_first_look_after_a_pause_in_watching(case: &Case) {
     for first_ever in [true, false] {
         let name = if first_ever { "first" } else { "later" };
@@ -66,12 +66,12 @@ pub async fn nobody_dies_at_the_first_look_after_a_pause_in_watching(case: &Case
         }
         case.advance(Duration::from_secs(600));
         let found = speaks.detect().await;
-        assert_eq!(found.died, [], "first look ever: {first_ever}");
+        assert_eq!(found.died, [], "first check ever: {first_ever}");
         let mut suspected = found.suspected;
         suspected.sort();
         assert_eq!(suspected, [named(&silent), named(&speaks)]);
         assert_eq!(silent.state().await, SubscriptionState::Active);
-        // A look soon after is no proof of anything either.
+        // A check soon after is no proof either.
         case.advance(INTERVAL / 2);
         assert_eq!(speaks.detect().await.died, []);
         assert_eq!(speaks.pulse("a").await, Signal::Active);
@@ -82,7 +82,7 @@ pub async fn nobody_dies_at_the_first_look_after_a_pause_in_watching(case: &Case
     }
 }
 
-/// A group that was read by hand, or by a program that does not beat, is nobody's to declare dead.
+/// A group that was read by hand, or by a program without heartbeats, is never declared dead.
 pub async fn a_group_that_never_beat_is_left_alone(case: &Case) {
     let scene = case.scene(lively()).await;
     scene.publish(2).await;
@@ -96,7 +96,7 @@ pub async fn a_group_that_never_beat_is_left_alone(case: &Case) {
     assert_eq!(scene.reads().await, [1, 2]);
 }
 
-/// Looking again, or from two places at once, changes nothing twice.
+/// Detecting again, or from two stores at once, changes nothing twice.
 pub async fn looking_twice_changes_nothing_twice(case: &Case) {
     for tracking in MODES {
         let scene = Scene::new(
@@ -126,7 +126,7 @@ pub async fn looking_twice_changes_nothing_twice(case: &Case) {
     }
 }
 
-/// Nobody waits for the dead: the watermark passes them and retention takes what they have not done.
+/// Dead groups hold nothing back: the watermark passes them and retention removes messages they have not done.
 pub async fn the_dead_do_not_count(case: &Case) {
     for tracking in MODES {
         let settings = TopicSettings { tracking, ..lively() };
@@ -139,14 +139,14 @@ pub async fn the_dead_do_not_count(case: &Case) {
         scene.let_die(case).await;
         assert_eq!(scene.topic_status().await.watermark.0, 5);
         let step = scene.clean_all().await;
-        let told = vec![(group("workers"), missed(5, 1, 5))];
-        assert_eq!((step.removed, step.missed), (5, told), "it does not hold them, and has missed them");
+        let expected = vec![(group("workers"), missed(5, 1, 5))];
+        assert_eq!((step.removed, step.missed), (5, expected), "the group keeps none and missed them");
         assert_eq!(scene.status().await.missed, missed(5, 1, 5));
         assert_eq!(other.status().await.missed, MissedMessages::default());
     }
 }
 
-/// The count and the range are of what it had not done, to the message: what it acked out of order is not among it.
+/// The count and the range cover exactly the messages not done: messages acked out of order are excluded.
 pub async fn a_resurrection_reports_exactly_what_was_missed(case: &Case) {
     for tracking in MODES {
         let settings = TopicSettings { tracking, ..lively() };
@@ -160,20 +160,20 @@ pub async fn a_resurrection_reports_exactly_what_was_missed(case: &Case) {
         scene.let_die(case).await;
         other.ack_next(7).await;
         assert_eq!(scene.clean_all().await.removed, 7);
-        // Not done were 2, 5, 6 and 7; 8 is still there.
+        // Not done were 2, 5, 6 and 7; 8 is still stored.
         let back = scene.store.resurrect(&scene.topic, &group("workers"), None).await.unwrap();
         assert_eq!((back.resurrected, back.missed), (true, missed(4, 2, 7)), "{tracking:?}");
         assert_eq!(scene.status().await.missed, missed(4, 2, 7));
         scene.publish(1).await;
         assert_eq!(scene.reads().await, [8, 9]);
-        // What it missed stays known; what it did since is not added.
+        // The missed messages stay recorded; what the group did since is not added.
         other.reads().await;
         assert_eq!(scene.clean_all().await.removed, 2);
         assert_eq!(scene.status().await.missed, missed(4, 2, 7));
     }
 }
 
-/// With a bound it comes back at most so far behind, whatever it had outstanding; without one at its cursor.
+/// With a bound the group comes back at most that far behind, whatever it had outstanding; without one at its cursor.
 pub async fn a_bounded_resurrection_is_at_most_so_far_behind(case: &Case) {
     let store = case.open().await;
     for (bound, next, reads) in [
@@ -198,7 +198,7 @@ pub async fn a_bounded_resurrection_is_at_most_so_far_behind(case: &Case) {
     }
 }
 
-/// Its cursor and what it had in hand stay for the day it comes back.
+/// The cursor and the leases of a dead group stay for its resurrection.
 pub async fn what_the_dead_held_is_there_when_they_come_back(case: &Case) {
     let scene = case.scene(lively()).await;
     scene.publish(5).await;
@@ -217,7 +217,7 @@ pub async fn what_the_dead_held_is_there_when_they_come_back(case: &Case) {
     failed(scene.settle(Settlement::ack_all(&lease)).await, ErrorKind::LeaseLost);
 }
 
-/// Dead for too long, it gives up what it holds of removed messages, once. What is stored stays its own.
+/// A group that is dead for too long gives up what it holds of removed messages, once. It keeps what is stored.
 pub async fn a_zombie_gives_up_only_what_is_removed(case: &Case) {
     let settings = TopicSettings {
         zombie_subscription_ttl: HOUR,
@@ -244,19 +244,19 @@ pub async fn a_zombie_gives_up_only_what_is_removed(case: &Case) {
     case.pass(HOUR).await;
     let step = scene.clean_all().await;
     assert_eq!((step.removed, step.missed), (2, vec![(group("workers"), missed(2, 1, 2))]));
-    assert_eq!(scene.outstanding().await.len(), 1, "what is in hand stays with its holder");
+    assert_eq!(scene.outstanding().await.len(), 1, "a leased range stays with its owner");
     assert_eq!(zombies().await, [named(&scene)]);
     let status = scene.status().await;
     assert_eq!((status.state, status.floor.0, status.next.0), (SubscriptionState::Dead, 2, 3));
     assert_eq!(scene.outstanding().await, []);
-    assert_eq!(zombies().await, [], "nothing is left to give up");
-    assert_eq!(status.missed, missed(2, 1, 2), "what it gave up was counted before");
+    assert_eq!(zombies().await, [], "there is nothing left to give up");
+    assert_eq!(status.missed, missed(2, 1, 2), "what the group gave up was counted before");
     assert!(matches!(scene.pulse("a").await, Signal::Resurrected(_)));
     assert_eq!(scene.reads().await, [3, 4, 5, 6, 7, 8]);
 }
 
-/// Only a group of a fan-out topic that has been dead for its time gives something up. A queue waits for its dead group, and
-/// a paused one comes back: what they hold stays, though its messages are removed.
+/// Only a group of a fan-out topic that has been dead for the set time gives something up. A queue waits for its dead
+/// group, and a paused group comes back: both keep what they hold, although its messages are removed.
 pub async fn only_the_long_dead_of_a_fan_out_topic_are_zombies(case: &Case) {
     let settings = TopicSettings {
         zombie_subscription_ttl: HOUR * 3,
@@ -290,11 +290,11 @@ pub async fn only_the_long_dead_of_a_fan_out_topic_are_zombies(case: &Case) {
     assert_eq!(zombies().await, [named(&scene)]);
     assert_eq!(scene.outstanding().await, []);
     case.pass(HOUR * 24).await;
-    assert_eq!(zombies().await, [], "the others never");
+    assert_eq!(zombies().await, [], "never for the others");
     assert_eq!((queue.outstanding().await.len(), paused.outstanding().await.len()), (1, 1));
 }
 
-/// While a group is paused nobody expects it to beat: resumed, it has a whole timeout to come back.
+/// A paused group is not expected to send heartbeats: after a resume it has a whole timeout to come back.
 pub async fn a_resumed_group_has_the_time_to_come_back(case: &Case) {
     let scene = case.scene(lively()).await;
     let other = scene.subscribe("other", Start::Beginning).await;
@@ -312,10 +312,10 @@ pub async fn a_resumed_group_has_the_time_to_come_back(case: &Case) {
     scene.resume().await;
     watch(TIMEOUT - MOMENT).await;
     case.advance(MOMENT);
-    assert_eq!(scene.detect().await.died, [named(&scene)], "it did not");
+    assert_eq!(scene.detect().await.died, [named(&scene)], "it sent no heartbeat");
 }
 
-/// The letters of a cancelled group are there to be read: it is not deleted before they are purged.
+/// The dead letters of a cancelled group stay readable: the group is not deleted before they are purged.
 pub async fn letters_keep_a_cancelled_group(case: &Case) {
     for tracking in MODES {
         let scene =
@@ -329,14 +329,14 @@ pub async fn letters_keep_a_cancelled_group(case: &Case) {
         case.advance(HOUR);
         let clean = async || scene.store.clean_subscriptions(MOMENT).await.unwrap().deleted;
         assert_eq!(clean().await, [], "{tracking:?}");
-        let letters = scene.store.dead_letters(&other.letters(), 10).await.unwrap();
-        assert_eq!(letters.len(), 1, "{tracking:?}");
+        let dead_letters = scene.store.dead_letters(&other.letters(), 10).await.unwrap();
+        assert_eq!(dead_letters.len(), 1, "{tracking:?}");
         scene.store.purge(&other.letters()).await.unwrap();
         assert_eq!(clean().await, [named(&other)], "{tracking:?}");
     }
 }
 
-/// Subscriptions that are dead or cancelled and done are deleted after their time, others never.
+/// Dead and cancelled subscriptions with nothing left to do are deleted after the set time, others never.
 pub async fn old_dead_and_cancelled_groups_are_deleted(case: &Case) {
     let scene = case.scene(lively()).await;
     let dead = scene.subscribe("dead", Start::Beginning).await;
@@ -363,9 +363,10 @@ pub async fn old_dead_and_cancelled_groups_are_deleted(case: &Case) {
     assert_eq!(scene.store.clean_subscriptions(older_than).await.unwrap().deleted, []);
 }
 
-/// The database was away: no beat could be stored and nobody looked. When it is back all beat again, and nobody is dead.
+/// While the database is unreachable no heartbeat is stored and no detection runs. Afterwards all groups send
+/// heartbeats again, and none is dead.
 pub async fn a_database_that_was_away_kills_nobody(case: &Case) {
-    for (away, name) in [(Duration::from_secs(120), "two minutes"), (HOUR, "an hour")] {
+    for (outage, name) in [(Duration::from_secs(120), "two minutes"), (HOUR, "an hour")] {
         let settings = TopicSettings { semantics: Semantics::PubSub, ..TopicSettings::default() };
         let first = Scene::new(case.open().await, name, settings).await;
         let groups = [
@@ -373,7 +374,7 @@ pub async fn a_database_that_was_away_kills_nobody(case: &Case) {
             first.subscribe("second", Start::Beginning).await,
             first.subscribe("third", Start::Beginning).await,
         ];
-        let beat_all = async || {
+        let heartbeat_all = async || {
             let mut answers = Vec::new();
             for one in &groups {
                 answers.push(one.pulse("a").await);
@@ -381,19 +382,19 @@ pub async fn a_database_that_was_away_kills_nobody(case: &Case) {
             answers
         };
         for _ in 0..5 {
-            assert_eq!(beat_all().await, [Signal::Active, Signal::Active, Signal::Active]);
+            assert_eq!(heartbeat_all().await, [Signal::Active, Signal::Active, Signal::Active]);
             first.detect().await;
             case.advance(Duration::from_secs(60));
         }
-        case.advance(away);
-        // The detector is the first to get through.
-        assert_eq!(first.detect().await.died, [], "away for {name}");
-        assert_eq!(beat_all().await, [Signal::Active, Signal::Active, Signal::Active]);
+        case.advance(outage);
+        // The detector is the first to reach the database.
+        assert_eq!(first.detect().await.died, [], "outage of {name}");
+        assert_eq!(heartbeat_all().await, [Signal::Active, Signal::Active, Signal::Active]);
         for _ in 0..8 {
             case.advance(Duration::from_secs(60));
             let found = first.detect().await;
-            assert_eq!((found.died, found.suspected), (vec![], vec![]), "away for {name}");
-            assert_eq!(beat_all().await, [Signal::Active, Signal::Active, Signal::Active]);
+            assert_eq!((found.died, found.suspected), (vec![], vec![]), "outage of {name}");
+            assert_eq!(heartbeat_all().await, [Signal::Active, Signal::Active, Signal::Active]);
         }
         for one in &groups {
             one.cancel().await;

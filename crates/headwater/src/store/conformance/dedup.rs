@@ -1,4 +1,4 @@
-//! Idempotent publishing: a repeat within the window is answered with the first.
+//! Idempotent publishing: a repeat within the window is answered with the first message.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ async fn publish_one(scene: &Scene, message: NewMessage) -> Published {
     scene.store.publish(&scene.topic, &[message]).await.expect("published").remove(0)
 }
 
-/// The first offset and the first id, and it says so.
+/// A repeat returns the first offset and the first id, and is marked as a duplicate.
 pub async fn a_repeat_returns_the_first_offset(case: &Case) {
     let scene = case.queue().await;
     let first = publish_one(&scene, keyed("first", "k")).await;
@@ -30,7 +30,7 @@ pub async fn a_repeat_returns_the_first_offset(case: &Case) {
     assert_eq!(payloads_of(&scene.drain("a").await), ["first", "other"]);
 }
 
-/// Twice the same key in a batch: the second is the duplicate.
+/// Of two messages with the same key in a batch, the second is the duplicate.
 pub async fn a_repeat_within_a_batch_is_a_duplicate(case: &Case) {
     let scene = case.queue().await;
     let batch = [keyed("a", "k"), NewMessage::new("b"), keyed("c", "k"), keyed("d", "j"), keyed("e", "k")];
@@ -44,7 +44,7 @@ pub async fn a_repeat_within_a_batch_is_a_duplicate(case: &Case) {
     assert_eq!(payloads_of(&scene.drain_until("w", 3).await), ["a", "b", "d"]);
 }
 
-/// A batch of old and new: only the new is written.
+/// Of a batch of old and new keys only the new ones are written.
 pub async fn a_batch_may_mix_old_and_new(case: &Case) {
     let scene = case.queue().await;
     let first = scene.store.publish(&scene.topic, &[keyed("a", "1"), keyed("b", "2")]).await.unwrap();
@@ -71,7 +71,7 @@ pub async fn the_window_counts_from_the_first(case: &Case) {
     assert_eq!(payloads_of(&scene.drain_until("a", 2).await), ["first", "second"]);
 }
 
-/// A shorter window ends the known keys with it, and not at once.
+/// A shorter window applies to known keys too; it does not end them at once.
 pub async fn a_shorter_dedup_window_keeps_known_keys(case: &Case) {
     let window =
         |seconds| TopicSettings { dedup_window: Duration::from_secs(seconds), ..TopicSettings::default() };
@@ -84,7 +84,7 @@ pub async fn a_shorter_dedup_window_keeps_known_keys(case: &Case) {
     assert!(!publish_one(&scene, keyed("second", "k")).await.duplicate);
 }
 
-/// Upkeep forgets keys whose window is over, and only those.
+/// Maintenance removes keys whose window is over, and only those.
 pub async fn upkeep_forgets_old_keys(case: &Case) {
     let scene =
         case.scene(TopicSettings { dedup_window: Duration::from_secs(60), ..TopicSettings::default() }).await;
@@ -109,7 +109,7 @@ pub async fn keys_belong_to_their_topic(case: &Case) {
     assert_eq!(payloads_of(&bills.drain("a").await), ["bill"]);
 }
 
-/// The caller's transactions and the store's own share the keys; one that rolled back left none.
+/// The caller's transactions and the store's own share the keys; one that rolled back leaves none.
 pub async fn keys_hold_across_transactions(case: &Case) {
     let scene = case.queue().await;
     let rolled_back = case.harness().publish_in_transaction(&scene.topic, &[keyed("gone", "k")], false).await;
@@ -134,7 +134,7 @@ pub async fn keys_survive_a_restart(case: &Case) {
     assert_eq!(repeat, Published { duplicate: true, ..first });
 }
 
-/// Many publishers race with one key, through two stores: one message, and everybody learns the same offset.
+/// Many publishers race with one key, through two stores: there is one message, and all get the same offset.
 pub async fn concurrent_repeats_make_one_message(case: &Case) {
     let first = case.queue().await;
     let second = first.through(&case.open().await);
@@ -157,7 +157,7 @@ pub async fn concurrent_repeats_make_one_message(case: &Case) {
     assert_eq!(first.drain_until("a", 10).await.len(), 10);
 }
 
-/// Batches that name the same keys in opposite orders do not stop each other.
+/// Batches with the same keys in opposite orders do not block each other.
 pub async fn batches_in_opposite_orders_do_not_deadlock(case: &Case) {
     let scene = case.queue().await;
     let tasks: Vec<_> = (0..6)
@@ -185,7 +185,7 @@ pub async fn batches_in_opposite_orders_do_not_deadlock(case: &Case) {
     assert_eq!(scene.drain_until("a", 100).await.len(), 100);
 }
 
-/// A repeat of a message that still waits for its time has no offset yet, but its id.
+/// A repeat of a message that is still scheduled returns its id, but no offset yet.
 pub async fn a_repeat_of_a_delayed_message_is_a_duplicate(case: &Case) {
     let scene = case.queue().await;
     let later = case.now() + Duration::from_secs(60);

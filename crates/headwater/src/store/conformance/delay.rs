@@ -1,4 +1,4 @@
-//! Delayed messages, and what a claim says about time: when to look again.
+//! Delayed messages, and the time that a claim returns: when to claim again.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ fn after_ms(case: &Case, text: &str, ms: u64) -> NewMessage {
     NewMessage::new(text.to_owned()).deliver_at(case.now() + Duration::from_millis(ms))
 }
 
-/// Not a millisecond before its time, and then once.
+/// A delayed message is delivered not a millisecond early, and once.
 pub async fn a_delayed_message_comes_at_its_time_and_once(case: &Case) {
     let scene = case.pub_sub().await;
     let other = scene.subscribe("other", Start::Beginning).await;
@@ -29,14 +29,14 @@ pub async fn a_delayed_message_comes_at_its_time_and_once(case: &Case) {
     assert_eq!(payloads_of(&got), ["later"]);
     assert_eq!(got[0].message_id, published[0].message_id);
     assert_eq!((got[0].key.as_deref(), got[0].headers["h"].as_str()), (Some("k"), "v"));
-    assert_eq!(got[0].created_at, case.now(), "it was published into the log when it came due");
+    assert_eq!(got[0].created_at, case.now(), "it enters the log when it becomes due");
     assert_eq!(scene.topic_status().await.scheduled, 0);
     case.advance_ms(60_000);
     scene.claim_nothing("a", 10).await;
     assert_eq!(payloads_of(&other.drain("a").await), ["later"]);
 }
 
-/// By their time, and among equals in the order published.
+/// Delayed messages are delivered by their time, and among equal times in the order published.
 pub async fn delayed_messages_come_in_order(case: &Case) {
     let scene = case.queue().await;
     let first = [after_ms(case, "c", 3_000), after_ms(case, "a", 1_000), after_ms(case, "b1", 2_000)];
@@ -48,7 +48,7 @@ pub async fn delayed_messages_come_in_order(case: &Case) {
     case.advance_ms(3_000);
     scene.publish_all(&[NewMessage::new("after")]).await;
     let mut got = payloads_of(&scene.drain("w").await);
-    // Whether the promotion or the last publish came first is the engine's choice.
+    // Whether the promotion or the last publish is first is the engine's choice.
     got.retain(|payload| payload != "after");
     assert_eq!(got, ["now", "a", "b1", "b2", "b3", "c"]);
 }
@@ -62,7 +62,7 @@ pub async fn a_time_in_the_past_is_no_delay(case: &Case) {
     assert_eq!(payloads_of(&scene.drain("a").await), ["past", "now"]);
 }
 
-/// More than one step of promotion can take, all due at once: none is forgotten.
+/// More messages are due at once than one promotion step takes: none is lost.
 pub async fn a_flood_of_due_messages_all_comes(case: &Case) {
     let scene = case.queue().await;
     let count = usize::try_from(PROMOTE_MESSAGES_MAX).unwrap() * 2 + 5;
@@ -71,11 +71,11 @@ pub async fn a_flood_of_due_messages_all_comes(case: &Case) {
     case.advance_ms(1_000);
     let got = scene.drain_until("a", count).await;
     let expected: Vec<_> = (0..count).map(|n| n.to_string()).collect();
-    assert!(payloads_of(&got) == expected, "all of them, in order");
+    assert!(payloads_of(&got) == expected, "all messages, in order");
     assert_eq!(scene.topic_status().await.scheduled, 0);
 }
 
-/// Upkeep promotes too, and says how many.
+/// Maintenance promotes too, and returns how many.
 pub async fn upkeep_promotes_what_is_due(case: &Case) {
     let scene = case.queue().await;
     let batch = [after_ms(case, "a", 1_000), after_ms(case, "b", 1_000), after_ms(case, "c", 9_000)];
@@ -99,7 +99,7 @@ pub async fn a_delayed_message_survives_a_restart(case: &Case) {
     assert_eq!(payloads_of(&reopened.drain("a").await), ["later"]);
 }
 
-/// Published in the caller's transaction, a delay holds all the same.
+/// A delay also works for a message published in the caller's transaction.
 pub async fn a_delay_works_in_the_callers_transaction(case: &Case) {
     let scene = case.queue().await;
     let batch = [NewMessage::new("now"), after_ms(case, "later", 3_600_000)];
@@ -110,7 +110,7 @@ pub async fn a_delay_works_in_the_callers_transaction(case: &Case) {
     assert_eq!(payloads_of(&scene.drain("a").await), ["later"]);
 }
 
-/// The nearest of a retry, a deadline and a delivery time; and nothing when only a publish can bring anything.
+/// The nearest of a retry, a deadline and a delivery time is returned; none when only a publish can bring a message.
 pub async fn recheck_after_tells_the_nearest_time(case: &Case) {
     let scene =
         case.scene(TopicSettings { lease: Duration::from_secs(20), ..TopicSettings::default() }).await;

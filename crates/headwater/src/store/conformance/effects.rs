@@ -1,7 +1,7 @@
-//! Effects: a table of the program's own beside the store's, and handlers that write to it in the store's transaction.
+//! Effects: a table of the program beside the store's, and handlers that write to it in the store's transaction.
 //!
-//! The engines hand their transaction out in different shapes, to async code on PostgreSQL and to closures on the writer's
-//! thread on SQLite. Cases are about what both promise, so they go through here as a consumer's runtime does.
+//! The engines expose their transaction in different forms: to async code on PostgreSQL, and to closures on the
+//! writer thread on SQLite. Cases are about what both promise, so they use this module, as a consumer's runtime does.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::message::{Message, Offset};
 use crate::settle::{Outcome, Settlement, Verdict};
 use crate::store::Store;
 
-/// What a case's handler says of a message, after it wrote its effect.
+/// The verdict of a case's handler on a message, after it wrote its effect.
 pub(super) type Say = Arc<dyn Fn(&Message) -> Verdict + Send + Sync>;
 
 /// The program's table: one row per effect.
@@ -24,7 +24,7 @@ pub(super) struct Effects {
 }
 
 impl Effects {
-    /// Makes the table.
+    /// Creates the table.
     pub(super) async fn new(case: &Case, store: &Arc<dyn Store>) -> Self {
         let effects = Effects { url: case.harness().url(), store: Arc::clone(store) };
         effects.execute("CREATE TABLE {effect} (payload text NOT NULL)").await;
@@ -64,7 +64,7 @@ impl Effects {
         }
     }
 
-    /// A connection of the program's own to the embedded file.
+    /// A separate connection of the program to the embedded file.
     #[cfg(feature = "sqlite")]
     fn connect(&self) -> rusqlite::Connection {
         let path = self.url.strip_prefix("sqlite:").expect("a file");
@@ -74,8 +74,8 @@ impl Effects {
     }
 }
 
-/// Handles a lease in the store's own transaction: every message writes its payload as its effect, then says what `say`
-/// says. Gives what was said of each; `LeaseLost` if the lease was lost, and then nothing of it happened.
+/// Handles a lease in the store's own transaction: every message writes its payload as its effect, then gets the
+/// verdict of `say`. Returns each verdict; `LeaseLost` if the lease was lost, and then nothing of it happened.
 pub(super) async fn handle(
     scene: &Scene,
     lease: &Lease,
@@ -152,14 +152,14 @@ fn sqlite_work(
     }
 }
 
-/// What was said of each message.
+/// The verdict on each message.
 #[cfg(feature = "sqlite")]
 fn of_each(messages: &[Message], said: &Said) -> Vec<(Offset, Verdict)> {
     let of = |message: &Message| said.verdicts.iter().find(|(offset, _)| *offset == message.offset).cloned();
     messages.iter().map(|message| of(message).unwrap_or((message.offset, Verdict::Done))).collect()
 }
 
-/// Everything in the lease is done, but what failed: that comes again at once.
+/// Everything in the lease is done, except what failed: that is retried at once.
 fn settlement(lease: &Lease, verdicts: Vec<(Offset, Verdict)>) -> Settlement {
     let mut parts: Vec<(OffsetRange, Outcome)> = Vec::new();
     for (offset, verdict) in verdicts {
@@ -179,7 +179,7 @@ fn settlement(lease: &Lease, verdicts: Vec<(Offset, Verdict)>) -> Settlement {
     Settlement::each(lease, parts)
 }
 
-/// Begins to handle a lease and goes away half way.
+/// Begins to handle a lease and is cancelled half way.
 pub(super) async fn give_up_half_way(scene: &Scene, lease: &Lease, handler: &str) {
     let messages = scene.fetch(lease).await;
     #[cfg(feature = "postgres")]
@@ -190,7 +190,7 @@ pub(super) async fn give_up_half_way(scene: &Scene, lease: &Lease, handler: &str
         transaction.clone().execute(&insert, &[&text(&messages[0])]).await.expect("the effect is written");
         assert_eq!(postgres.transactions_state().active, 1);
         drop(transaction);
-        assert_eq!(postgres.transactions_state().active, 0, "its connection went away with it");
+        assert_eq!(postgres.transactions_state().active, 0, "its connection is closed with it");
         return;
     }
     #[cfg(feature = "sqlite")]
@@ -211,7 +211,7 @@ pub(super) async fn give_up_half_way(scene: &Scene, lease: &Lease, handler: &str
         });
         runs.recv().await.expect("the handler runs");
         caller.abort();
-        let gone = caller.await.expect_err("it was aborted");
+        let gone = caller.await.expect_err("the caller was aborted");
         assert!(gone.is_cancelled());
         go.send(()).expect("the handler waits");
         return;
@@ -233,12 +233,12 @@ fn sqlite_sql(sql: &str) -> String {
     sql.replace("{effect}", "effect")
 }
 
-/// Says that every message is handled.
+/// A handler that succeeds on every message.
 pub(super) fn done() -> Say {
     Arc::new(|_| Verdict::Done)
 }
 
-/// Whether a call failed because the lease was lost.
+/// Asserts that a call failed because the lease was lost.
 #[track_caller]
 pub(super) fn assert_lost<T: std::fmt::Debug>(result: Result<T>) {
     super::case::failed(result, ErrorKind::LeaseLost);

@@ -1,4 +1,4 @@
-//! The epoch: nothing that a client remembers survives a change of the store's history unnoticed.
+//! The epoch: a change of the store's history never goes unnoticed by a client that keeps state.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,7 +17,7 @@ async fn claim(scene: &Scene, name: &str) -> Claimed {
     scene.store.claim(&ClaimRequest { owner: owner(name), wants }).await.expect("claims")
 }
 
-/// A client must be able to tell that an offset may stand for another message now.
+/// A client must be able to detect that an offset may now belong to another message.
 pub async fn a_lost_history_changes_the_epoch(case: &Case) {
     let scene = case.queue().await;
     scene.publish(3).await;
@@ -36,12 +36,13 @@ pub async fn a_lost_history_changes_the_epoch(case: &Case) {
     scene.ack(&third.leases[0]).await;
     scene.publish(1).await;
     let fourth = claim(&scene, "a").await;
-    assert_eq!(fourth.epoch, third.epoch, "the history goes on");
+    assert_eq!(fourth.epoch, third.epoch, "the history continues");
     scene.ack(&fourth.leases[0]).await;
     shown_for_a_day(case, &scene).await;
 }
 
-/// The count of hand-outs goes back with the history. The token does not come again, not even for the same owner and group.
+/// The count of hand-outs goes back with the history. A token is never issued again, not even for the same owner and
+/// group.
 pub async fn a_token_of_a_lost_history_ends_no_lease(case: &Case) {
     let scene = case.queue().await;
     scene.publish(4).await;
@@ -58,7 +59,7 @@ pub async fn a_token_of_a_lost_history_ends_no_lease(case: &Case) {
     shown_for_a_day(case, &scene).await;
 }
 
-/// A consumer that runs keeps what it read, by offset. It must not hand that out for messages of a new history.
+/// A running consumer caches messages by offset. It must not hand them out for messages of a new history.
 pub async fn running_consumers_handle_what_the_new_history_holds(case: &Case) {
     let options = case.real_time_options();
     let headwater = Headwater::open_with(&case.harness().url(), options).await.expect("opens");
@@ -100,11 +101,11 @@ pub async fn running_consumers_handle_what_the_new_history_holds(case: &Case) {
         .unwrap();
 }
 
-/// What a person must know is a finding of the doctor, for a day. A server that crashed loses nothing acknowledged, and
-/// is none.
+/// The doctor reports a changed epoch for a day, because an operator must be informed. A crash of the server loses
+/// nothing acknowledged and is not reported.
 async fn shown_for_a_day(case: &Case, scene: &Scene) {
-    let found = scene.store.doctor().await.expect("the doctor looks");
+    let found = scene.store.doctor().await.expect("the doctor runs");
     assert!(found.iter().all(|finding| finding.check == "epoch_changed"), "{found:?}");
     case.advance(Duration::from_secs(25 * 3600));
-    assert_eq!(scene.store.doctor().await.expect("the doctor looks"), []);
+    assert_eq!(scene.store.doctor().await.expect("the doctor runs"), []);
 }

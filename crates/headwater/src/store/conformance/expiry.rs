@@ -1,4 +1,5 @@
-//! Expiry: a vanished holder's range moves on, is counted and logged, and its poison is found alone.
+//! Expiry: the range of an owner that disappeared is reassigned, counted and logged, and a poison message is
+//! isolated.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -14,7 +15,7 @@ fn ten_seconds() -> TopicSettings {
     TopicSettings { lease: Duration::from_secs(10), ..TopicSettings::default() }
 }
 
-/// Not a millisecond early; then to another owner, as a second attempt, counted.
+/// A lease expires not a millisecond early. The message then goes to another owner, as a counted second attempt.
 pub async fn an_expired_lease_goes_to_another_owner(case: &Case) {
     let scene = case.scene(ten_seconds()).await;
     scene.publish(1).await;
@@ -33,7 +34,7 @@ pub async fn an_expired_lease_goes_to_another_owner(case: &Case) {
     scene.ack(&moved).await;
 }
 
-/// An operator sees at night whose lease expired, of what.
+/// The log shows the owner and the lease that expired.
 pub async fn an_expired_lease_is_logged(case: &Case) {
     let name = format!("expiry-logged-{}", Uuid::now_v7());
     let scene = Scene::new(case.open().await, &name, ten_seconds()).await;
@@ -49,7 +50,7 @@ pub async fn an_expired_lease_is_logged(case: &Case) {
     }
 }
 
-/// A lease of zero is for ever: by the topic, and by the want.
+/// A lease of zero has no deadline, whether the topic or the want sets it.
 pub async fn a_lease_of_zero_is_never_reassigned(case: &Case) {
     let for_ever = TopicSettings { lease: Duration::ZERO, ..TopicSettings::default() };
     let scene = case.scene(for_ever).await;
@@ -65,7 +66,7 @@ pub async fn a_lease_of_zero_is_never_reassigned(case: &Case) {
     scene.ack(&by_want).await;
 }
 
-/// Halves, each alone, each to another owner; the second half need not wait for the first.
+/// The halves are handed out separately, each to another owner; the second half need not wait for the first.
 pub async fn an_expired_range_comes_again_in_halves(case: &Case) {
     let scene = case.scene(ten_seconds()).await;
     scene.publish(8).await;
@@ -83,7 +84,7 @@ pub async fn an_expired_range_comes_again_in_halves(case: &Case) {
     assert_eq!(scene.status().await.reassigned, 1);
 }
 
-/// A suspect is given only to an owner with empty hands, and that owner gets nothing else until it is settled.
+/// A suspect is handed only to an owner that holds nothing, and that owner gets nothing else until it is settled.
 pub async fn a_suspect_is_handed_out_alone(case: &Case) {
     let scene = case.scene(ten_seconds()).await;
     scene.publish(2).await;
@@ -133,7 +134,7 @@ pub async fn a_released_suspect_stays_suspect(case: &Case) {
     assert_eq!((again.attempt, again.suspect), (2, true));
 }
 
-/// A clock that jumps back makes leases longer, and loses nothing.
+/// A clock that jumps back loses no message.
 pub async fn a_clock_that_jumps_back_loses_nothing(case: &Case) {
     let scene = case.scene(ten_seconds()).await;
     scene.publish(2).await;
@@ -152,7 +153,7 @@ pub async fn a_clock_that_jumps_back_loses_nothing(case: &Case) {
     assert_eq!(moved, [2, 3]);
 }
 
-/// One message whose every holder vanishes is buried when its attempts are used up, and says why.
+/// A message whose every owner disappears is buried when its attempts are used up, with that reason.
 pub async fn a_message_that_kills_its_worker_is_buried(case: &Case) {
     let scene = case.scene(TopicSettings { max_attempts: 3, ..ten_seconds() }).await;
     scene.publish(1).await;
@@ -169,24 +170,24 @@ pub async fn a_message_that_kills_its_worker_is_buried(case: &Case) {
     assert_eq!((status.floor.0, status.reassigned, status.dead_letters), (1, 3, 1));
 }
 
-/// Five hundred messages, the poison first, in the middle and last, ten attempts.
+/// Five hundred messages with the poison first, in the middle and last, and ten attempts.
 pub async fn bisect_finds_the_poison_in_five_hundred(case: &Case) {
     for poison in [1, 250, 251, 500] {
         bisect(case, 500, poison, 10).await;
     }
 }
 
-/// Three attempts leave no time to halve to the end: the last one is always alone.
+/// Three attempts are too few to halve to the end: the last attempt is always alone.
 pub async fn bisect_works_with_three_attempts(case: &Case) {
     bisect(case, 100, 77, 3).await;
 }
 
-/// One attempt only, and still no neighbour is buried.
+/// With one attempt only, still no neighbour is buried.
 pub async fn bisect_works_with_one_attempt(case: &Case) {
     bisect(case, 60, 31, 1).await;
 }
 
-/// Whoever holds the poison vanishes; exactly the poison is buried, at exactly `max_attempts`.
+/// Every owner of the poison disappears; exactly the poison is buried, at exactly `max_attempts`.
 async fn bisect(case: &Case, count: usize, poison: i64, max_attempts: u32) {
     let settings = TopicSettings { max_attempts, ..ten_seconds() };
     let name = format!("poison-{poison}-of-{count}");
@@ -197,20 +198,20 @@ async fn bisect(case: &Case, count: usize, poison: i64, max_attempts: u32) {
         worker += 1;
         assert!(worker < 4 * count, "it never ends");
         let leases = scene.claim(&format!("worker-{worker}"), 1_000).await;
-        assert!(leases.len() <= 1, "a suspect comes alone: {leases:?}");
+        assert!(leases.len() <= 1, "a suspect is handed out alone: {leases:?}");
         let Some(lease) = leases.first() else { break };
         let offsets = spanned(&leases);
         if offsets.contains(&poison) {
             hand_outs += 1;
             case.advance_ms(10_000);
         } else {
-            assert!(offsets.iter().all(|offset| acked.insert(*offset)), "{offsets:?} came twice");
+            assert!(offsets.iter().all(|offset| acked.insert(*offset)), "{offsets:?} were handed out twice");
             scene.ack(lease).await;
         }
     }
-    assert_eq!(acked.len(), count - 1, "every neighbour went through");
+    assert_eq!(acked.len(), count - 1, "every neighbour is done");
     let dead = scene.dead_letters().await;
-    let buried: Vec<_> = dead.iter().map(|letter| (letter.offset.0, letter.attempts)).collect();
+    let buried: Vec<_> = dead.iter().map(|one| (one.offset.0, one.attempts)).collect();
     assert_eq!(buried, [(poison, max_attempts)], "only the poison is buried");
     // With a single allowed attempt a second hand-out is needed to find the poison alone.
     assert_eq!(hand_outs, if max_attempts == 1 { 2 } else { max_attempts });
@@ -219,7 +220,7 @@ async fn bisect(case: &Case, count: usize, poison: i64, max_attempts: u32) {
     scene.store.close().await.unwrap();
 }
 
-/// Two poisons in one range are both found, and nothing else is.
+/// Two poison messages in one range are both isolated, and nothing else is buried.
 pub async fn bisect_finds_several_poisons(case: &Case) {
     let scene = case.scene(TopicSettings { max_attempts: 7, ..ten_seconds() }).await;
     scene.publish(64).await;
@@ -235,7 +236,7 @@ pub async fn bisect_finds_several_poisons(case: &Case) {
         }
     }
     assert_eq!(acked.len(), 62);
-    let mut buried: Vec<_> = scene.dead_letters().await.iter().map(|letter| letter.offset.0).collect();
+    let mut buried: Vec<_> = scene.dead_letters().await.iter().map(|one| one.offset.0).collect();
     buried.sort_unstable();
     assert_eq!(buried, poisons);
 }

@@ -1,4 +1,4 @@
-//! Extending: a holder at work keeps its lease; one that lost it learns so.
+//! Extending: an owner at work keeps its lease; an owner that lost it gets an error.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn ten_seconds() -> TopicSettings {
     TopicSettings { lease: TEN, ..TopicSettings::default() }
 }
 
-/// From now on, to the millisecond.
+/// The new deadline counts from now, to the millisecond.
 pub async fn extend_moves_the_deadline(case: &Case) {
     let scene = case.scene(ten_seconds()).await;
     scene.publish(2).await;
@@ -43,7 +43,7 @@ pub async fn extend_may_shorten(case: &Case) {
     assert_eq!(scene.claim_one("b", 1).await.attempt, 2);
 }
 
-/// A token that moved on extends nothing, and the new holder's deadline stays.
+/// A stale token extends nothing, and the new owner's deadline stays.
 pub async fn stale_token_cannot_extend(case: &Case) {
     let scene = case.scene(ten_seconds()).await;
     scene.publish(1).await;
@@ -59,7 +59,7 @@ pub async fn stale_token_cannot_extend(case: &Case) {
     assert_eq!(third.attempt, 3);
 }
 
-/// Even when nobody took it.
+/// An expired lease cannot be extended, even when no other owner has claimed it.
 pub async fn a_lease_past_its_deadline_cannot_be_extended(case: &Case) {
     let scene = case.scene(ten_seconds()).await;
     scene.publish(1).await;
@@ -69,7 +69,7 @@ pub async fn a_lease_past_its_deadline_cannot_be_extended(case: &Case) {
     assert_eq!(scene.claim_one("b", 1).await.attempt, 2);
 }
 
-/// Each token for itself, answered in order.
+/// Each token is extended independently and answered in order.
 pub async fn tokens_are_extended_each_for_itself(case: &Case) {
     let scene = case.scene(ten_seconds()).await;
     scene.publish(3).await;
@@ -89,7 +89,7 @@ pub async fn tokens_are_extended_each_for_itself(case: &Case) {
     scene.ack(&last).await;
 }
 
-/// Zero means never reassigned.
+/// Extending by zero removes the deadline.
 pub async fn extending_by_zero_is_for_ever(case: &Case) {
     let scene = case.scene(ten_seconds()).await;
     scene.publish(1).await;
@@ -100,7 +100,7 @@ pub async fn extending_by_zero_is_for_ever(case: &Case) {
     scene.ack(&lease).await;
 }
 
-/// After a partial settlement the whole rest is extended.
+/// After a partial settlement everything that is left of the lease is extended.
 pub async fn extend_reaches_every_part_of_a_split_lease(case: &Case) {
     let scene = case.scene(ten_seconds()).await;
     scene.publish(5).await;

@@ -1,4 +1,4 @@
-//! Heartbeats: what a dead owner held comes back long before its leases end, and the living keep theirs.
+//! Heartbeats: the leases of a dead owner end long before their deadline, and a live owner keeps its leases.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,12 +14,13 @@ use crate::message::NewMessage;
 use crate::settle::{Outcome, Settlement};
 use crate::topic::{Ordering, TopicSettings};
 
-/// For how long an owner may be silent, unless a case says otherwise.
+/// How long an owner may be silent, unless a case sets another time.
 const SILENT_MS: u64 = 15_000;
-/// A wait this long that nobody ends is one at rest.
+/// A wait of this length that ends without a wake-up shows that the store is at rest.
 const REST: Duration = Duration::from_millis(120);
 
-/// Not a millisecond early; then to others at once, as a second attempt, alone and counted.
+/// The leases end not a millisecond early. Other owners can then claim the messages at once, as a counted second
+/// attempt, each alone.
 pub async fn a_silent_owners_leases_come_back(case: &Case) {
     let scene = case.queue().await;
     scene.publish(4).await;
@@ -31,8 +32,8 @@ pub async fn a_silent_owners_leases_come_back(case: &Case) {
     assert_eq!(scene.claim_one("other", 10).await.range, range(3, 5), "what was leased stays leased");
     case.advance_ms(1);
     assert_eq!(scene.beat("lives", SILENT_MS).await, 1);
-    assert_eq!(scene.beat("lives", SILENT_MS).await, 0, "the dead die once");
-    assert_eq!(scene.status().await.reassigned, 0, "nobody has taken it yet");
+    assert_eq!(scene.beat("lives", SILENT_MS).await, 0, "a dead owner is swept once");
+    assert_eq!(scene.status().await.reassigned, 0, "the range is not claimed yet");
     let again = scene.claim_one("lives", 10).await;
     assert_eq!((again.range, again.attempt, again.suspect), (range(1, 1), 2, true), "in halves, as expired");
     assert!(again.token > lost.token);
@@ -40,7 +41,7 @@ pub async fn a_silent_owners_leases_come_back(case: &Case) {
     assert_eq!(scene.status().await.reassigned, 1);
 }
 
-/// However long it works on them.
+/// An owner that sends heartbeats in time keeps its leases, however long it works on them.
 pub async fn a_beating_owner_keeps_its_leases(case: &Case) {
     let scene = case.queue().await;
     scene.publish(2).await;
@@ -55,19 +56,20 @@ pub async fn a_beating_owner_keeps_its_leases(case: &Case) {
     scene.ack(&lease).await;
 }
 
-/// Whoever does not beat has plain leases, and only their deadline ends them.
+/// An owner that sends no heartbeats has plain leases: only their deadline ends them.
 pub async fn an_owner_that_never_beat_is_left_alone(case: &Case) {
     let scene = case.queue().await;
     scene.publish(1).await;
-    let lease = scene.claim_one("never beats", 1).await;
-    scene.beat("beats", SILENT_MS).await;
+    let lease = scene.claim_one("no heartbeat", 1).await;
+    scene.beat("lives", SILENT_MS).await;
     case.advance_ms(299_999);
-    assert_eq!(scene.beat("beats", SILENT_MS).await, 0);
-    scene.claim_nothing("beats", 1).await;
+    assert_eq!(scene.beat("lives", SILENT_MS).await, 0);
+    scene.claim_nothing("lives", 1).await;
     scene.ack(&lease).await;
 }
 
-/// Fenced as an expired one: before anybody took it, and whatever the clock does afterwards.
+/// A swept token is refused like an expired one: before another owner claims the range, and whatever the clock does
+/// afterwards.
 pub async fn a_swept_token_can_neither_settle_nor_extend(case: &Case) {
     let scene = case.queue().await;
     scene.publish(1).await;
@@ -88,13 +90,13 @@ pub async fn a_swept_token_can_neither_settle_nor_extend(case: &Case) {
     assert_eq!(scene.status().await.floor.0, 1);
 }
 
-/// A lease of zero is never reassigned by itself, but its owner is known to be dead.
+/// A lease of zero has no deadline, but a dead owner still loses it.
 pub async fn a_lease_for_ever_comes_back_from_a_dead_owner(case: &Case) {
     let scene = case.scene(TopicSettings { lease: Duration::ZERO, ..TopicSettings::default() }).await;
     scene.publish(2).await;
     scene.beat("dies", SILENT_MS).await;
     scene.claim_one("dies", 1).await;
-    let kept = scene.claim_one("never beats", 1).await;
+    let kept = scene.claim_one("no heartbeat", 1).await;
     case.advance_ms(SILENT_MS + 1);
     assert_eq!(scene.beat("lives", SILENT_MS).await, 1);
     let again = scene.claim_one("lives", 2).await;
@@ -102,7 +104,7 @@ pub async fn a_lease_for_ever_comes_back_from_a_dead_owner(case: &Case) {
     scene.ack(&kept).await;
 }
 
-/// Of every topic and group, also what it claimed and never beat for.
+/// The sweep covers every topic and group, including those that the owner claimed from and named in no heartbeat.
 pub async fn a_dead_owner_loses_every_subscription(case: &Case) {
     let first = case.pub_sub().await;
     let second = first.subscribe("second", crate::Start::Beginning).await;
@@ -132,7 +134,7 @@ pub async fn a_dead_owner_loses_every_subscription(case: &Case) {
     }
 }
 
-/// A lease is one, in however many pieces its rest lies.
+/// What is left of a lease ends as one, however many outstanding ranges it consists of.
 pub async fn a_partly_settled_lease_ends_whole(case: &Case) {
     let scene = case.queue().await;
     scene.publish(5).await;
@@ -147,7 +149,7 @@ pub async fn a_partly_settled_lease_ends_whole(case: &Case) {
     assert_eq!(back, [1, 3, 5]);
 }
 
-/// An ordered subscription goes on where the dead holder stopped, without overtaking.
+/// An ordered subscription continues where the dead owner stopped; no message overtakes another of its key.
 pub async fn a_dead_owners_lane_is_free(case: &Case) {
     let settings = TopicSettings { ordering: Ordering::Key, lanes: 1, ..TopicSettings::default() };
     let scene = case.scene(settings).await;
@@ -161,14 +163,14 @@ pub async fn a_dead_owners_lane_is_free(case: &Case) {
     assert_eq!(offsets_of(&scene.drain("lives").await), [1, 2, 3, 4]);
 }
 
-/// A waiter learns of it at once.
+/// A sweep wakes a waiter of the same process at once.
 pub async fn a_sweep_wakes_a_waiter(case: &Case) {
     let scene = case.queue().await;
     let sweeper = scene.clone();
     is_woken(case, &scene, &sweeper).await;
 }
 
-/// Also one of another process.
+/// A sweep also wakes a waiter of another process.
 pub async fn a_sweep_of_another_store_wakes_a_waiter(case: &Case) {
     let scene = case.queue().await;
     let sweeper = scene.through(&case.open().await);
@@ -190,7 +192,7 @@ async fn is_woken(case: &Case, scene: &Scene, sweeper: &Scene) {
     }
 }
 
-/// Waits until nothing of what happened before wakes a waiter any more, so that only what comes next can.
+/// Waits until earlier events no longer wake a waiter, so that only the next event can.
 pub(super) async fn at_rest(scene: &Scene) {
     let until = Instant::now() + DEADLINE;
     loop {
@@ -199,11 +201,11 @@ pub(super) async fn at_rest(scene: &Scene) {
         if !woken && started.elapsed() >= REST {
             return;
         }
-        assert!(started < until, "waiters are woken for nothing, again and again");
+        assert!(started < until, "waiters keep being woken for no reason");
     }
 }
 
-/// Its leases stay what they are: it may settle them, and their deadline ends them.
+/// The leases of an owner that departs stay as they are: the owner may settle them, and their deadline ends them.
 pub async fn an_owner_that_departs_is_forgotten(case: &Case) {
     let scene = case.queue().await;
     scene.publish(2).await;
@@ -221,12 +223,12 @@ pub async fn an_owner_that_departs_is_forgotten(case: &Case) {
     assert_eq!(scene.claim_one("lives", 2).await.range, range(2, 2));
 }
 
-/// An owner that only stood still finds its leases lost, works on, and is watched again.
+/// An owner that was only paused finds its leases lost, continues to work, and is watched again.
 pub async fn a_paused_owner_loses_its_leases_and_goes_on(case: &Case) {
     let scene = case.queue().await;
     scene.publish(3).await;
     for round in 1..=3 {
-        assert_eq!(scene.beat("paused", SILENT_MS).await, 0, "nobody else is dead in round {round}");
+        assert_eq!(scene.beat("paused", SILENT_MS).await, 0, "no other owner is dead in round {round}");
         let lost = scene.claim_one("paused", 1).await;
         case.advance_ms(SILENT_MS + 1);
         assert_eq!(scene.beat("lives", SILENT_MS).await, 1, "round {round}");
@@ -234,7 +236,7 @@ pub async fn a_paused_owner_loses_its_leases_and_goes_on(case: &Case) {
         scene.ack(&scene.claim_one("lives", 1).await).await;
     }
     assert_eq!(scene.status().await.floor.0, 3);
-    // Late, but before anybody missed it: what it holds is still its own.
+    // The heartbeat is late but precedes the sweep: the owner still holds its lease.
     scene.publish(1).await;
     scene.beat("paused", SILENT_MS).await;
     let kept = scene.claim_one("paused", 1).await;
@@ -244,7 +246,8 @@ pub async fn a_paused_owner_loses_its_leases_and_goes_on(case: &Case) {
     scene.ack(&kept).await;
 }
 
-/// Whoever beats while the dead are swept: every lease of theirs ends once, none of the living's, nothing is lost.
+/// Heartbeats run while dead owners are swept: each lease of a dead owner ends once, no lease of a live owner ends, and
+/// no message is lost.
 pub async fn many_owners_beat_at_once(case: &Case) {
     const EACH: usize = 12;
     let scene = case.queue().await;
@@ -258,13 +261,13 @@ pub async fn many_owners_beat_at_once(case: &Case) {
         scene.claim_one(&dead, 3).await;
         kept.push(scene.claim_one(&alive, 3).await);
     }
-    // The living beat in time; all at once then, and settle in between.
+    // The live owners send heartbeats in time; then all at once, and settle in between.
     case.advance_ms(SILENT_MS);
     for n in 0..EACH {
         assert_eq!(scene.beat(&format!("alive-{n}"), SILENT_MS).await, 0);
     }
     case.advance_ms(1);
-    let beats = kept.into_iter().enumerate().map(|(n, lease)| {
+    let heartbeats = kept.into_iter().enumerate().map(|(n, lease)| {
         let scene = stores[n % 2].clone();
         tokio::spawn(async move {
             let name = format!("alive-{n}");
@@ -275,21 +278,21 @@ pub async fn many_owners_beat_at_once(case: &Case) {
         })
     });
     let mut ended = 0;
-    for beat in beats.collect::<Vec<_>>() {
-        ended += beat.await.expect("the beat is answered");
+    for heartbeat in heartbeats.collect::<Vec<_>>() {
+        ended += heartbeat.await.expect("the heartbeat is answered");
     }
-    assert_eq!(ended, EACH as u64, "each lease of the dead ended once");
+    assert_eq!(ended, EACH as u64, "each lease of a dead owner ended once");
     let mut back = BTreeSet::new();
     while let Some(lease) = scene.claim("alive-0", 100).await.pop() {
         assert!(lease.suspect, "{lease:?}");
         assert!(spanned(std::slice::from_ref(&lease)).into_iter().all(|offset| back.insert(offset)));
         scene.ack(&lease).await;
     }
-    assert_eq!(back.len(), EACH * 3, "all of it came back: {back:?}");
+    assert_eq!(back.len(), EACH * 3, "every message was redelivered: {back:?}");
     assert_eq!(scene.status().await.floor.0, (EACH * 6) as i64);
 }
 
-/// An operator sees at night who died, and how much it held.
+/// The log names the owner that died and how many leases it held.
 pub async fn a_dead_owner_is_logged(case: &Case) {
     let name = format!("dead-owner-{}", Uuid::now_v7());
     let scene = case.queue().await;
@@ -306,7 +309,7 @@ pub async fn a_dead_owner_is_logged(case: &Case) {
     }
 }
 
-/// With no time at all everybody else would be dead.
+/// With a silence of zero every other owner would be dead at once.
 pub async fn bad_silences_are_refused(case: &Case) {
     let scene = case.queue().await;
     for silent_for in [Duration::ZERO, Duration::from_secs(366 * 24 * 3600 + 1)] {

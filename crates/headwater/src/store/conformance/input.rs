@@ -1,4 +1,4 @@
-//! Bad input: refused by name with nothing written; strange but legal input: harmless.
+//! Bad input is refused by name with nothing written; strange but legal input is harmless.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::name::{GroupName, Owner, TopicName};
 use crate::subscription::Start;
 use crate::topic::{Ordering, TopicSettings};
 
-/// Names that are not allowed, and a word of the rule each breaks.
+/// Names that are not allowed, and a word of the rule that each breaks.
 fn bad_names() -> Vec<(String, &'static str)> {
     vec![
         (String::new(), "empty"),
@@ -50,7 +50,7 @@ fn strange_names() -> Vec<String> {
     .collect()
 }
 
-/// Topic, group and owner names never reach a store unchecked: their types refuse.
+/// Topic, group and owner names never reach a store unchecked: their types refuse them.
 pub async fn bad_names_are_refused_by_name(case: &Case) {
     for (name, rule) in bad_names() {
         let refusals = [
@@ -87,20 +87,21 @@ pub async fn bad_fields_of_a_message_are_refused_by_name(case: &Case) {
         }
     }
     let too_many: BTreeMap<_, _> = (0..=HEADERS_MAX).map(|n| (n.to_string(), String::new())).collect();
-    for (says, bad) in [
+    for (text, bad) in [
         ("129 headers", NewMessage { headers: too_many, ..good() }),
         ("header h", good().header("h", "x".repeat(HEADER_VALUE_BYTES_MAX + 1))),
         ("header h", good().header("h", "nul \0")),
     ] {
         let error = failed(scene.store.publish(&scene.topic, &[bad]).await, ErrorKind::InvalidInput);
-        assert!(error.to_string().contains(says), "{error}");
+        assert!(error.to_string().contains(text), "{error}");
     }
     assert_eq!(scene.fetch_range(1, 1_000).await, []);
     assert_eq!(scene.publish(1).await.len(), 1);
     assert_eq!(payloads_of(&scene.drain("a").await), ["1"]);
 }
 
-/// Over the topic's limit: both sizes, nothing written. At the limit: fine.
+/// A payload over the topic's limit is refused with both sizes, and nothing is written. A payload at the limit is
+/// fine.
 pub async fn a_payload_over_the_topics_limit_is_refused(case: &Case) {
     let scene = case.scene(TopicSettings { payload_bytes_max: 1_000, ..TopicSettings::default() }).await;
     let over = NewMessage::new(vec![b'x'; 1_001]);
@@ -124,7 +125,7 @@ pub async fn a_payload_over_the_topics_limit_is_refused(case: &Case) {
     assert_eq!(scene.drain("a").await[0].payload.len(), 1_000);
 }
 
-/// No topic may allow more than the hard limit, and no message is larger.
+/// A payload over the hard limit is refused, even where the topic allows the maximum.
 pub async fn a_payload_over_the_hard_limit_is_refused(case: &Case) {
     let settings = TopicSettings { payload_bytes_max: PAYLOAD_BYTES_MAX, ..TopicSettings::default() };
     let scene = case.scene(settings).await;
@@ -134,7 +135,7 @@ pub async fn a_payload_over_the_hard_limit_is_refused(case: &Case) {
     assert_eq!(scene.fetch_range(1, 1_000).await, []);
 }
 
-/// Plain SQL keeps the rule for keys, and what it refused is not there.
+/// Plain SQL follows the rule for keys, and nothing refused is stored.
 pub async fn plain_sql_keeps_the_rules(case: &Case) {
     let scene = case.queue().await;
     for (bad, rule) in bad_names() {
@@ -147,7 +148,7 @@ pub async fn plain_sql_keeps_the_rules(case: &Case) {
     assert_eq!(scene.drain_until("a", 1).await[0].key.as_deref(), Some("good"));
 }
 
-/// Delays and leases have a limit; nothing overflows, and what is refused changed nothing.
+/// Delays and leases have a limit; nothing overflows, and a refused call changes nothing.
 pub async fn times_beyond_the_limit_are_refused(case: &Case) {
     let scene = case.queue().await;
     for far in [case.now() + std::time::Duration::from_secs(367 * 24 * 3600), jiff::Timestamp::MAX] {
@@ -167,8 +168,8 @@ pub async fn times_beyond_the_limit_are_refused(case: &Case) {
     assert_eq!(scene.claim_one("b", 1).await.attempt, 2);
 }
 
-/// What is outside of its bounds is refused in the same words by every engine, and a step that asks for too much takes what one
-/// transaction may.
+/// A value outside its bounds is refused with the same text on both engines, and a step with too large a limit is
+/// capped to one transaction's.
 pub async fn bounds_hold_on_every_engine(case: &Case) {
     let scene = case.queue().await;
     let (store, topic_id, name) = (&scene.store, scene.subscription.topic.topic_id, group("workers"));
@@ -207,7 +208,7 @@ pub async fn bounds_hold_on_every_engine(case: &Case) {
     assert!(store.elect(&owner("a"), std::time::Duration::from_secs(1)).await.unwrap());
 }
 
-/// Created as a queue if the store was opened so.
+/// An unknown topic is created as a queue if the store was opened with `auto_create`.
 pub async fn an_unknown_topic_is_created_by_publishing(case: &Case) {
     let store = case.open_with(case.options().auto_create(true)).await.unwrap();
     let name = topic("made on the fly");
@@ -219,7 +220,7 @@ pub async fn an_unknown_topic_is_created_by_publishing(case: &Case) {
     assert_eq!(payloads_of(&scene.drain("a").await), ["first"]);
 }
 
-/// A consumer may come before the first publisher: subscribing creates the topic as publishing does.
+/// A consumer may start before the first publisher: subscribing creates the topic as publishing does.
 pub async fn subscribing_creates_an_unknown_topic_with_auto_create(case: &Case) {
     let store = case.open_with(case.options().auto_create(true)).await.unwrap();
     let (name, group) = (topic("early"), crate::GroupName::new("a").unwrap());
@@ -229,7 +230,7 @@ pub async fn subscribing_creates_an_unknown_topic_with_auto_create(case: &Case) 
     assert_eq!(store.subscriptions(&name).await.unwrap().len(), 1);
 }
 
-/// Refused otherwise, and nothing is there afterwards.
+/// Without `auto_create` an unknown topic is refused, and nothing is created.
 pub async fn an_unknown_topic_is_refused_without_auto_create(case: &Case) {
     let store = case.open_with(case.options().auto_create(false)).await.unwrap();
     let name = topic("nowhere");
@@ -239,7 +240,7 @@ pub async fn an_unknown_topic_is_refused_without_auto_create(case: &Case) {
     assert_eq!(store.topics().await.unwrap(), []);
 }
 
-/// Quotes, SQL and emoji in topics and groups are names like any other.
+/// Quotes, SQL and emoji in topics and groups are data like any other name.
 pub async fn names_that_try_to_inject_are_harmless(case: &Case) {
     let store = case.open().await;
     let names = strange_names();
@@ -267,7 +268,7 @@ pub async fn names_that_try_to_inject_are_harmless(case: &Case) {
     }
 }
 
-/// Keys, headers, types and dedup keys too; none of them is ever folded or trimmed into another.
+/// The same holds for keys, headers, types and dedup keys; none is ever folded or trimmed into another.
 pub async fn fields_that_try_to_inject_are_harmless(case: &Case) {
     let scene = case.queue().await;
     let names = strange_names();
@@ -293,7 +294,7 @@ pub async fn fields_that_try_to_inject_are_harmless(case: &Case) {
     }
 }
 
-/// A key that is blocked by name is blocked exactly, whatever is in it.
+/// A blocked key is compared exactly, whatever it contains.
 pub async fn strange_keys_are_blocked_exactly(case: &Case) {
     let settings = TopicSettings { ordering: Ordering::Key, lanes: 1, ..TopicSettings::default() };
     let scene = case.scene(settings).await;
@@ -319,7 +320,7 @@ pub async fn strange_keys_are_blocked_exactly(case: &Case) {
     assert_eq!(blocked, expected);
 }
 
-/// An owner's name is only a name: the same text in another case is somebody else, who may not get its suspects' peace.
+/// Owner names are compared exactly: the same text in another case is another owner, which does not hold the suspect.
 pub async fn owners_are_told_apart_exactly(case: &Case) {
     let scene = case.queue().await;
     scene.publish(2).await;
@@ -328,7 +329,7 @@ pub async fn owners_are_told_apart_exactly(case: &Case) {
     let suspect = scene.claim_one("owner", 2).await;
     assert!(suspect.suspect);
     assert_eq!(suspect.range, one.range);
-    // "owner" holds a suspect and gets nothing more; "OWNER" is another and does.
+    // "owner" holds a suspect and gets nothing more; "OWNER" is another owner and does.
     scene.claim_nothing("owner", 2).await;
     assert_eq!(offsets_of(&scene.fetch(&scene.claim_one("OWNER", 2).await).await), [2]);
     assert_eq!(owner("Owner").as_str(), "Owner");

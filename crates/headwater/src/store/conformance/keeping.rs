@@ -1,4 +1,4 @@
-//! What is not read is kept: for the workers of a queue, for groups that died, and whatever the clock says.
+//! Unread messages are kept: for the workers of a queue, for groups that died, and whatever the clock shows.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ use crate::subscription::{MissedMessages, Start, SubscriptionState};
 use crate::topic::{Semantics, TopicSettings, Tracking};
 
 const DAY: Duration = Duration::from_secs(24 * 3_600);
-/// The most that a step of the clock may age messages.
+/// The most that one step of the clock may age messages.
 const STEP: Duration = Duration::from_secs(300);
-/// For how long maintenance keeps dead and cancelled subscriptions.
+/// How long maintenance keeps dead and cancelled subscriptions.
 const SUBSCRIPTIONS_KEPT: Duration = Duration::from_secs(30 * 24 * 3_600);
 
-/// As topics are by default, with groups that die soon.
+/// The default settings of topics, with groups that die soon.
 fn by_default(semantics: Semantics, tracking: Tracking) -> TopicSettings {
     let settings = match semantics {
         Semantics::Queue => TopicSettings::default(),
@@ -28,17 +28,18 @@ fn by_default(semantics: Semantics, tracking: Tracking) -> TopicSettings {
     TopicSettings { tracking, heartbeat_interval: INTERVAL, heartbeat_timeout: TIMEOUT, ..settings }
 }
 
-/// A round of everything that may remove something.
+/// Runs every job that may remove something.
 async fn maintain(scene: &Scene) -> CleanStep {
     scene.detect().await;
     let step = scene.clean_all().await;
     let cleaned =
         scene.store.clean_subscriptions(SUBSCRIPTIONS_KEPT).await.expect("subscriptions are cleaned");
-    assert_eq!(cleaned.deleted, [], "nobody is deleted");
+    assert_eq!(cleaned.deleted, [], "no subscription is deleted");
     step
 }
 
-/// Its workers may be away for as long as they like, dead or not: what they have not done is there, and what comes meanwhile.
+/// The workers of a queue may be gone for any time, dead or not: what they have not done is kept, and so is what is
+/// published meanwhile.
 pub async fn a_queue_keeps_its_work_while_its_workers_are_away(case: &Case) {
     for tracking in MODES {
         let settings = by_default(Semantics::Queue, tracking);
@@ -66,14 +67,14 @@ pub async fn a_queue_keeps_its_work_while_its_workers_are_away(case: &Case) {
             maintain(scene).await;
             assert_eq!(scene.state().await, SubscriptionState::Dead);
         }
-        assert_eq!(busy.topic_status().await.watermark.0, 1, "it waits for the dead");
+        assert_eq!(busy.topic_status().await.watermark.0, 1, "the watermark waits for the dead group");
         assert_eq!(busy.pulse("a").await, Signal::Resurrected(MissedMessages::default()));
         let mut got = busy.reads().await;
         got.sort_unstable();
         assert_eq!(got, [2, 3, 4, 5], "{tracking:?}");
         assert_eq!(idle.pulse("a").await, Signal::Resurrected(MissedMessages::default()));
         assert_eq!(idle.reads().await, [2, 3], "{tracking:?}");
-        // Done by its group, it goes like any other.
+        // Messages that the group has done are removed as usual.
         for scene in [&busy, &idle] {
             assert_eq!(scene.status().await.missed, MissedMessages::default());
             maintain(scene).await;
@@ -85,8 +86,8 @@ pub async fn a_queue_keeps_its_work_while_its_workers_are_away(case: &Case) {
     }
 }
 
-/// A dead group of a fan-out topic holds nothing that others have done, within its documented time; what it loses is counted,
-/// logged and shown.
+/// A dead group of a fan-out topic keeps no messages that others have done, beyond the documented time; what it loses
+/// is counted, logged and shown.
 pub async fn what_a_dead_group_loses_is_counted_and_logged(case: &Case) {
     for tracking in MODES {
         let name = format!("dead-{}", Uuid::now_v7());
@@ -108,14 +109,14 @@ pub async fn what_a_dead_group_loses_is_counted_and_logged(case: &Case) {
         assert_eq!(status.missed, missed(3, 2, 4));
         assert!(status.ailments(case.now()).contains(&crate::store::Ailment::Missed));
         let lines = log_capture::lines_with(&name);
-        let told = ["WARN", "messages removed unread", tracking.as_str(), "messages=3", "first=2", "last=4"];
-        assert!(lines.len() == 1 && told.iter().all(|part| lines[0].contains(part)), "{lines:?}");
+        let parts = ["WARN", "messages removed unread", tracking.as_str(), "messages=3", "first=2", "last=4"];
+        assert!(lines.len() == 1 && parts.iter().all(|part| lines[0].contains(part)), "{lines:?}");
         assert_eq!(dead.pulse("a").await, Signal::Resurrected(missed(3, 2, 4)));
     }
 }
 
-/// Without a group that counts the watermark stays. What the dead have not done waits for `max_retention`; what is published
-/// meanwhile lives its least life.
+/// Without a group that counts the watermark stays. What the dead group has not done waits for `max_retention`; what
+/// is published meanwhile stays for `zero_subscription_retention`.
 pub async fn the_only_group_died_and_its_messages_stay(case: &Case) {
     for tracking in MODES {
         let settings =
@@ -128,10 +129,10 @@ pub async fn the_only_group_died_and_its_messages_stay(case: &Case) {
         assert_eq!(maintain(&scene).await.removed, 0);
         scene.publish(3).await;
         maintain(&scene).await;
-        assert_eq!(scene.topic_status().await.watermark.0, 2, "it stays");
+        assert_eq!(scene.topic_status().await.watermark.0, 2, "the watermark stays");
         case.pass(DAY - HOUR).await;
         assert_eq!(maintain(&scene).await.missed, []);
-        assert_eq!(scene.stored().await.last(), Some(&8), "an hour of their least life is left");
+        assert_eq!(scene.stored().await.last(), Some(&8), "an hour of their minimum time is left");
         case.pass(HOUR).await;
         let step = scene.clean_in_steps_of(2).await;
         assert_eq!(step.missed, [(group("workers"), missed(3, 6, 8))], "{tracking:?}");
@@ -143,25 +144,25 @@ pub async fn the_only_group_died_and_its_messages_stay(case: &Case) {
         assert_eq!(scene.status().await.missed, missed(3, 6, 8));
         case.pass(DAY).await;
         let step = scene.clean_all().await;
-        assert_eq!(step.missed, [(group("workers"), missed(3, 3, 5))], "the cap takes them, {tracking:?}");
+        assert_eq!(step.missed, [(group("workers"), missed(3, 3, 5))], "by max_retention, {tracking:?}");
         assert_eq!(scene.pulse("a").await, Signal::Resurrected(missed(6, 3, 8)));
         assert_eq!(scene.publish(1).await, [9]);
         assert_eq!(scene.reads().await, [9]);
     }
 }
 
-/// A topic of each way in which unread messages may go, each in its time.
+/// One topic for each rule under which unread messages may be removed.
 struct Unreads {
     /// A group that counts and is slow: `max_retention`.
     slow: Scene,
     /// No group at all: `zero_subscription_retention`.
-    nobodys: Unread,
+    unsubscribed: Unread,
     /// The only group is dead: `max_retention`.
     orphan: Scene,
     /// Another group is done: `message_retention`.
     beside: Scene,
-    /// Dead with nothing left to read: its place is kept.
-    placed: Scene,
+    /// A dead group with nothing left to read: its subscription is kept.
+    idle: Scene,
 }
 
 impl Unreads {
@@ -175,108 +176,110 @@ impl Unreads {
         let slow = Scene::new(case.open().await, "slow", settings.clone()).await;
         let orphan = slow.beside("orphan", settings.clone()).await;
         let beside = slow.beside("beside", settings.clone()).await;
-        let placed = slow.beside("placed", settings.clone()).await;
+        let idle = slow.beside("idle", settings.clone()).await;
         let done = beside.subscribe("done", Start::Beginning).await;
-        let living = placed.subscribe("living", Start::Beginning).await;
-        let nobodys = Unread { store: slow.store.clone(), name: TopicName::new("nobodys").expect("a name") };
-        nobodys.store.create_topic(&nobodys.name, &settings).await.expect("the topic is created");
-        nobodys.store.publish(&nobodys.name, &[NewMessage::new("1")]).await.expect("published");
-        for scene in [&slow, &orphan, &beside, &placed] {
+        let living = idle.subscribe("living", Start::Beginning).await;
+        let name = TopicName::new("unsubscribed").expect("a name");
+        let unsubscribed = Unread { store: slow.store.clone(), name };
+        unsubscribed.store.create_topic(&unsubscribed.name, &settings).await.expect("the topic is created");
+        unsubscribed.store.publish(&unsubscribed.name, &[NewMessage::new("1")]).await.expect("published");
+        for scene in [&slow, &orphan, &beside, &idle] {
             scene.publish(2).await;
         }
         assert_eq!(done.reads().await, [1, 2]);
         assert_eq!(living.reads().await, [1, 2]);
-        assert_eq!(placed.reads().await, [1, 2]);
-        for scene in [&orphan, &beside, &placed] {
+        assert_eq!(idle.reads().await, [1, 2]);
+        for scene in [&orphan, &beside, &idle] {
             scene.let_die(case).await;
         }
-        Unreads { slow, nobodys, orphan, beside, placed }
+        Unreads { slow, unsubscribed, orphan, beside, idle }
     }
 
     async fn maintain(&self) {
-        for scene in [&self.slow, &self.orphan, &self.beside, &self.placed] {
+        for scene in [&self.slow, &self.orphan, &self.beside, &self.idle] {
             maintain(scene).await;
         }
-        self.nobodys.clean_all().await;
+        self.unsubscribed.clean_all().await;
     }
 
-    /// How many unread messages are left of each.
+    /// How many unread messages are left in each topic.
     async fn left(&self) -> [usize; 4] {
         [
             self.slow.stored().await.len(),
-            self.nobodys.stored().await.len(),
+            self.unsubscribed.stored().await.len(),
             self.orphan.stored().await.len(),
             self.beside.stored().await.len(),
         ]
     }
 }
 
-/// Ahead or behind, by an hour or a month, for a moment or for good: nothing unread goes before its time, no group loses its
-/// place, and in its time it goes.
-async fn endures(case: &Case, tracking: Tracking, ahead: bool, by: Duration, for_good: bool) {
+/// With a clock ahead or behind, by an hour or a month, for a moment or permanently: no unread message is removed
+/// before its time, no subscription is deleted, and at its time the message is removed.
+async fn endures(case: &Case, tracking: Tracking, ahead: bool, by: Duration, permanent: bool) {
     let unreads = Unreads::new(case, tracking).await;
     unreads.maintain().await;
-    let turn = |ahead: bool| if ahead { case.advance(by) } else { case.turn_back(by) };
-    turn(ahead);
+    let set = |ahead: bool| if ahead { case.advance(by) } else { case.turn_back(by) };
+    set(ahead);
     for _ in 0..3 {
         unreads.maintain().await;
     }
-    if !for_good {
-        turn(!ahead);
+    if !permanent {
+        set(!ahead);
         unreads.maintain().await;
     }
-    let told = format!("{tracking:?}, ahead: {ahead}, by {by:?}, for good: {for_good}");
-    assert_eq!(unreads.left().await, [2, 1, 2, 2], "at once: {told}");
+    let which = format!("{tracking:?}, ahead: {ahead}, by {by:?}, permanent: {permanent}");
+    assert_eq!(unreads.left().await, [2, 1, 2, 2], "at once: {which}");
     case.pass(DAY - STEP * 3).await;
     unreads.maintain().await;
-    assert_eq!(unreads.left().await, [2, 1, 2, 2], "before its time: {told}");
+    assert_eq!(unreads.left().await, [2, 1, 2, 2], "before its time: {which}");
     case.pass(STEP * 3).await;
     for _ in 0..2 {
         unreads.maintain().await;
         case.pass(DAY).await;
     }
     unreads.slow.detect().await;
-    let living = unreads.placed.through(&unreads.slow.store);
-    assert_eq!(living.state().await, SubscriptionState::Dead, "its place is kept: {told}");
+    let idle = unreads.idle.through(&unreads.slow.store);
+    assert_eq!(idle.state().await, SubscriptionState::Dead, "its subscription is kept: {which}");
     for scene in [&unreads.slow, &unreads.orphan] {
         scene.clean_all().await;
-        assert_eq!(scene.status().await.missed, missed(2, 1, 2), "in its time: {told}");
+        assert_eq!(scene.status().await.missed, missed(2, 1, 2), "in its time: {which}");
     }
-    unreads.nobodys.clean_all().await;
-    assert_eq!(unreads.nobodys.stored().await, [] as [i64; 0], "in its time: {told}");
+    unreads.unsubscribed.clean_all().await;
+    assert_eq!(unreads.unsubscribed.stored().await, [] as [i64; 0], "in its time: {which}");
 }
 
-/// A clock that is ahead removes nothing unread.
+/// A clock that is ahead for a moment removes nothing unread.
 pub async fn a_clock_that_is_ahead_removes_nothing_unread(case: &Case) {
     endures(case, Tracking::OffsetWatermark, true, DAY * 31, false).await;
 }
 
-/// In the other mode too.
+/// The same holds in reference counting.
 pub async fn a_clock_that_is_ahead_removes_nothing_counted(case: &Case) {
     endures(case, Tracking::ReferenceCounting, true, DAY * 31, false).await;
 }
 
-/// A clock that is put ahead for good removes nothing unread.
+/// A clock that is set ahead permanently removes nothing unread.
 pub async fn a_clock_that_stays_ahead_removes_nothing_unread(case: &Case) {
     endures(case, Tracking::OffsetWatermark, true, DAY * 31, true).await;
 }
 
-/// Nor by an hour.
+/// Neither does a clock that is set ahead by an hour.
 pub async fn a_clock_that_is_an_hour_ahead_removes_nothing_unread(case: &Case) {
     endures(case, Tracking::OffsetWatermark, true, HOUR, true).await;
 }
 
-/// A clock that goes back for a moment is ahead afterwards.
+/// A clock that goes back for a moment steps forward afterwards.
 pub async fn a_clock_that_was_back_removes_nothing_unread(case: &Case) {
     endures(case, Tracking::OffsetWatermark, false, DAY * 31, false).await;
 }
 
-/// A clock that goes back for good keeps nothing for good.
+/// A clock that goes back permanently keeps nothing for ever.
 pub async fn a_clock_that_stays_back_removes_nothing_unread(case: &Case) {
     endures(case, Tracking::OffsetWatermark, false, DAY * 31, true).await;
 }
 
-/// Unread messages age as maintenance reads the clock: a pause counts as one step, whatever it was.
+/// Unread messages age as maintenance reads the clock: a pause of maintenance counts as one step, however long it
+/// was.
 pub async fn unread_messages_age_as_maintenance_runs(case: &Case) {
     let settings = TopicSettings { message_retention: None, max_retention: Some(STEP * 4), ..lively() };
     let scene = case.scene(settings).await;
@@ -301,7 +304,7 @@ pub async fn a_change_of_semantics_changes_who_counts(case: &Case) {
             scene.store.alter_topic(&scene.topic, settings).await.expect("it is altered");
             scene.track_all().await;
             scene.backfill_all().await;
-            let findings = scene.store.doctor().await.expect("the doctor looks");
+            let findings = scene.store.doctor().await.expect("the doctor runs");
             assert_eq!(findings, [], "{tracking:?}");
         };
         scene.publish(3).await;

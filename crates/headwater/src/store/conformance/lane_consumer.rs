@@ -1,5 +1,5 @@
-//! A small consumer of ordered subscriptions that follows the contract to the letter, one message at a time, so that
-//! a case can interleave several of them as it likes.
+//! A small consumer of ordered subscriptions that follows the contract exactly, one message at a time, so that a case
+//! can interleave several of them freely.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
@@ -10,12 +10,12 @@ use crate::lease::{Lease, OffsetRange};
 use crate::message::Message;
 use crate::settle::{Outcome, Settlement};
 
-/// What a handler says of a message.
+/// A handler's verdict on a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handled {
     /// Done.
     Done,
-    /// Failed; again after milliseconds.
+    /// Failed; to be retried after this many milliseconds.
     Failed(u64),
 }
 
@@ -40,7 +40,7 @@ impl LaneConsumer {
         LaneConsumer { owner: owner.to_owned(), held: Vec::new(), blocked: HashSet::new() }
     }
 
-    /// Whether it has work at hand.
+    /// Whether it holds leases.
     pub fn is_busy(&self) -> bool {
         !self.held.is_empty()
     }
@@ -50,7 +50,7 @@ impl LaneConsumer {
         self.held.iter().filter_map(|held| held.lease.lane).collect()
     }
 
-    /// Claims, if its hands are empty. True if it got something.
+    /// Claims, if it holds nothing. Returns whether it got a lease.
     pub async fn claim(&mut self, scene: &Scene, count: u32) -> bool {
         assert!(self.held.is_empty(), "settle first");
         self.blocked.clear();
@@ -63,7 +63,8 @@ impl LaneConsumer {
         !self.held.is_empty()
     }
 
-    /// Takes the next message, which `handle` judges if it is this member's to handle. False when none is left.
+    /// Takes the next message and passes it to `handle` if it belongs to this member's lane. Returns false when none
+    /// is left.
     pub fn handle_next(&mut self, lanes: u16, mut handle: impl FnMut(&Message, &Lease) -> Handled) -> bool {
         for held in &mut self.held {
             let Some(message) = held.todo.pop_front() else { continue };
@@ -89,7 +90,7 @@ impl LaneConsumer {
         false
     }
 
-    /// Settles everything handled so far. False if a lease was lost meanwhile.
+    /// Settles everything handled so far. Returns false if a lease was lost meanwhile.
     pub async fn settle(&mut self, scene: &Scene) -> bool {
         let mut settlements = Vec::new();
         for held in self.held.drain(..) {
@@ -110,20 +111,20 @@ impl LaneConsumer {
         answers.iter().all(Result::is_ok)
     }
 
-    /// Says that everything was done, without having looked: a worker that wakes too late. False if the leases were
+    /// Settles everything as done, without handling: a worker that resumes too late. Returns false if the leases were
     /// lost, as they should be by then.
     pub async fn settle_lost(&mut self, scene: &Scene) -> bool {
         self.held.iter_mut().for_each(|held| held.todo.clear());
         self.settle(scene).await
     }
 
-    /// Forgets everything, as a process that was killed does.
+    /// Drops everything, as a process that is killed does.
     pub fn crash(&mut self, new_name: &str) {
         *self = LaneConsumer::new(new_name);
     }
 }
 
-/// Fills the places where no message is with acks, so that all of the lease is settled.
+/// Adds acks for offsets without a message, so that all of the lease is settled.
 fn whole(range: OffsetRange, parts: Vec<(OffsetRange, Outcome)>) -> Vec<(OffsetRange, Outcome)> {
     let mut by_offset: HashMap<_, _> = parts.into_iter().map(|(one, outcome)| (one.first, outcome)).collect();
     (range.first.0..=range.last.0)

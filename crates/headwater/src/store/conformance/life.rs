@@ -1,4 +1,4 @@
-//! What cases about the life of topics and groups do over and over: pause, cancel, beat, die, clean, track.
+//! Shared steps of cases about the life of topics and groups: pause, cancel, heartbeat, die, clean, track.
 
 use std::time::Duration;
 
@@ -9,17 +9,17 @@ use crate::store::{CleanStep, Detected, Record, Served, Signal, TrackStep};
 use crate::subscription::{Activity, Start, SubscriptionState};
 use crate::topic::{Semantics, TopicSettings, Tracking};
 
-/// How often the groups of [`lively`] topics beat.
+/// How often the groups of [`lively`] topics send heartbeats.
 pub(super) const INTERVAL: Duration = Duration::from_secs(10);
-/// For how long they may be silent.
+/// How long they may be silent.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
-/// The least the clock can move.
+/// The smallest step of the clock.
 pub(super) const MOMENT: Duration = Duration::from_millis(1);
 /// An hour, the unit of most retentions here.
 pub(super) const HOUR: Duration = Duration::from_secs(3_600);
 /// Both modes, for cases whose promise is the same in both.
 pub(super) const MODES: [Tracking; 2] = [Tracking::OffsetWatermark, Tracking::ReferenceCounting];
-/// Far more steps than any case needs: work that never ends is a bug to be told, not to hang in.
+/// Far more steps than any case needs: work that never ends fails the case instead of hanging it.
 const STEPS_MAX: usize = 20_000;
 
 /// A fan-out topic whose groups die soon, and which keeps nothing longer than it must.
@@ -35,12 +35,12 @@ pub(super) fn lively() -> TopicSettings {
     }
 }
 
-/// The same in reference counting, with an hour to look at records before they go.
+/// The same in reference counting, with an hour to read completion records before they are removed.
 pub(super) fn counted() -> TopicSettings {
     TopicSettings { tracking: Tracking::ReferenceCounting, message_retention: Some(HOUR), ..lively() }
 }
 
-/// What a record says, with its groups sorted: required, completed, and whether it is done.
+/// The content of a completion record, with its groups sorted: required, completed, and whether it is done.
 pub(super) fn told(record: &Record) -> (Vec<&str>, Vec<&str>, bool) {
     let mut required: Vec<_> = record.required.iter().map(GroupName::as_str).collect();
     let mut completed: Vec<_> = record.completed.iter().map(GroupName::as_str).collect();
@@ -70,17 +70,17 @@ impl Scene {
         self.store.cancel(&self.topic, &self.subscription.group).await.expect("the group is cancelled");
     }
 
-    /// Where the group is in its life.
+    /// The group's state.
     pub(super) async fn state(&self) -> SubscriptionState {
         self.status().await.state
     }
 
-    /// A process of the group says that it is alive.
+    /// Sends a heartbeat of a process of the group.
     pub(super) async fn pulse(&self, owner_name: &str) -> Signal {
         self.pulse_with(owner_name, Activity::default()).await
     }
 
-    /// A process of the group says that it is alive, and what it did.
+    /// Sends a heartbeat of a process of the group, with its activity.
     pub(super) async fn pulse_with(&self, owner_name: &str, activity: Activity) -> Signal {
         let served = [Served { subscription_id: self.subscription.subscription_id, activity }];
         let answer = self.store.heartbeat(&owner(owner_name), None, &served).await;
@@ -89,20 +89,20 @@ impl Scene {
         signals.remove(0)
     }
 
-    /// A look for the dead.
+    /// One run of the detection of dead groups.
     pub(super) async fn detect(&self) -> Detected {
-        self.store.detect_dead().await.expect("the dead are looked for")
+        self.store.detect_dead().await.expect("the detection runs")
     }
 
-    /// Lets the group die as it should: it has beaten, somebody watches, and it is silent for a moment too long. Groups
-    /// that never beat live on.
+    /// Lets the group die: it sends a heartbeat, the detection runs, and then it is silent for a moment too long.
+    /// Groups that never sent a heartbeat stay alive.
     pub(super) async fn let_die(&self, case: &Case) {
         assert_eq!(self.pulse("dying").await, Signal::Active, "only an active group dies");
         self.detect().await;
         case.advance(self.subscription.topic.settings.heartbeat_timeout + MOMENT);
         let died = self.detect().await.died;
         let name = (self.topic.clone(), self.subscription.group.clone());
-        assert!(died.contains(&name), "{name:?} is not among the dead: {died:?}");
+        assert!(died.contains(&name), "{name:?} is not among the dead groups: {died:?}");
         assert_eq!(self.state().await, SubscriptionState::Dead);
     }
 
@@ -117,16 +117,16 @@ impl Scene {
         assert_eq!(self.state().await, state);
     }
 
-    /// One step of cleanup, after a round of upkeep: an engine may advance its head only when somebody looks.
+    /// One step of cleanup, after maintenance advanced the heads: an engine may do so only then.
     pub(super) async fn clean(&self, messages_max: u32) -> CleanStep {
-        self.store.advance_heads().await.expect("upkeep runs");
+        self.store.advance_heads().await.expect("maintenance runs");
         let step = self.store.clean(self.subscription.topic.topic_id, messages_max).await;
         let step = step.expect("cleanup runs");
         assert!(step.removed <= u64::from(messages_max), "{step:?} is more than {messages_max}");
         step
     }
 
-    /// Tracks and cleans until nothing is left to do, in steps of this size; gives what was done in all.
+    /// Tracks and cleans until nothing is left to do, in steps of this size; returns the total.
     pub(super) async fn clean_in_steps_of(&self, messages_max: u32) -> CleanStep {
         self.track_all().await;
         let mut all = CleanStep::default();
@@ -153,12 +153,12 @@ impl Scene {
 
     /// One step of tracking.
     pub(super) async fn track(&self, messages_max: u32) -> TrackStep {
-        self.store.advance_heads().await.expect("upkeep runs");
+        self.store.advance_heads().await.expect("maintenance runs");
         let step = self.store.track(self.subscription.topic.topic_id, messages_max).await;
         step.expect("tracking runs")
     }
 
-    /// Tracks until nothing is left to do; gives what was done in all.
+    /// Tracks until nothing is left to do; returns the total.
     pub(super) async fn track_all(&self) -> TrackStep {
         let mut all = TrackStep::default();
         for _ in 0..STEPS_MAX {
@@ -174,12 +174,12 @@ impl Scene {
         panic!("tracking of {} never ends", self.topic)
     }
 
-    /// Runs backfills until there is none; gives offsets dealt with and records changed.
+    /// Runs backfills until there is none; returns offsets processed and records changed.
     pub(super) async fn backfill_all(&self) -> (u64, u64) {
         let mut all = (0, 0);
         for _ in 0..STEPS_MAX {
             let step = self.store.step_backfill(&owner("backfiller"), 1_000).await;
-            let Some(step) = step.expect("the backfill goes on") else { return all };
+            let Some(step) = step.expect("the backfill continues") else { return all };
             all = (all.0 + step.processed, all.1 + step.changed);
         }
         panic!("the backfills never end")
@@ -190,17 +190,17 @@ impl Scene {
         super::case::offsets_of(&self.fetch_range(1, 100_000).await)
     }
 
-    /// The offsets the group gets and acks until nothing is left.
+    /// The offsets that the group receives and acks until nothing is left.
     pub(super) async fn reads(&self) -> Vec<i64> {
         super::case::offsets_of(&self.drain("reader").await)
     }
 
-    /// The records of the topic.
+    /// The completion records of the topic.
     pub(super) async fn records(&self) -> Vec<Record> {
         self.store.records(&self.topic, range(1, 100_000)).await.expect("the records are listed")
     }
 
-    /// The record of one message.
+    /// The completion record of one message.
     pub(super) async fn record(&self, offset: i64) -> Record {
         let mut records =
             self.store.records(&self.topic, range(offset, offset)).await.expect("the records are listed");
@@ -208,7 +208,7 @@ impl Scene {
         records.remove(0)
     }
 
-    /// Claims and acks exactly these many messages of a group that has them.
+    /// Claims and acks exactly this many messages, which must be available.
     pub(super) async fn ack_next(&self, count: u32) {
         let lease = self.claim_one("reader", count).await;
         assert_eq!(lease.range.span(), u64::from(count), "{lease:?}");
@@ -216,7 +216,7 @@ impl Scene {
     }
 }
 
-/// A topic without any group, in a store of the case's.
+/// A topic without any group, in a new store of the case.
 pub(super) async fn without_groups(case: &Case, settings: &TopicSettings) -> Unread {
     let store = case.open().await;
     let name = topic("orders");
@@ -224,7 +224,7 @@ pub(super) async fn without_groups(case: &Case, settings: &TopicSettings) -> Unr
     Unread { store, name }
 }
 
-/// A topic nobody has subscribed to yet.
+/// A topic without subscriptions yet.
 pub(super) struct Unread {
     /// The store.
     pub(super) store: std::sync::Arc<dyn crate::store::Store>,
@@ -240,10 +240,10 @@ impl Unread {
         Scene { store: self.store.clone(), topic: self.name.clone(), subscription }
     }
 
-    /// Cleans until nothing is left to do; gives how many messages went.
+    /// Cleans until nothing is left to do; returns how many messages were removed.
     pub(super) async fn clean_all(&self) -> u64 {
-        let topic_id = self.store.topic(&self.name).await.expect("the topic is there").topic_id;
-        self.store.advance_heads().await.expect("upkeep runs");
+        let topic_id = self.store.topic(&self.name).await.expect("the topic exists").topic_id;
+        self.store.advance_heads().await.expect("maintenance runs");
         let mut removed = 0;
         for _ in 0..STEPS_MAX {
             let tracked = self.store.track(topic_id, 1_000).await.expect("tracking runs");
@@ -258,12 +258,12 @@ impl Unread {
 
     /// The offsets that are stored.
     pub(super) async fn stored(&self) -> Vec<i64> {
-        let topic_id = self.store.topic(&self.name).await.expect("the topic is there").topic_id;
+        let topic_id = self.store.topic(&self.name).await.expect("the topic exists").topic_id;
         super::case::offsets_of(&self.store.fetch(topic_id, range(1, 100_000)).await.expect("fetched"))
     }
 }
 
-/// Adds what was missed later.
+/// Adds messages that were missed later.
 fn add_missed(so_far: &mut crate::subscription::MissedMessages, more: crate::subscription::MissedMessages) {
     so_far.count += more.count;
     so_far.range = match (so_far.range, more.range) {
@@ -272,7 +272,7 @@ fn add_missed(so_far: &mut crate::subscription::MissedMessages, more: crate::sub
     };
 }
 
-/// A count and a range of what was missed.
+/// A count and a range of missed messages.
 pub(super) fn missed(count: u64, first: i64, last: i64) -> crate::subscription::MissedMessages {
     crate::subscription::MissedMessages { count, range: Some((Offset(first), Offset(last))) }
 }

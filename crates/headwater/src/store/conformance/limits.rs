@@ -24,7 +24,7 @@ fn ordered(lanes: u16) -> TopicSettings {
     TopicSettings { ordering: Ordering::Key, lanes, ..TopicSettings::default() }
 }
 
-/// Leases that never end by themselves, for cases in which much time passes.
+/// Leases without a deadline, for cases in which much time passes.
 fn for_ever() -> TopicSettings {
     TopicSettings { lease: Duration::ZERO, ..TopicSettings::default() }
 }
@@ -33,11 +33,11 @@ fn offsets(claimed: &Claimed) -> Vec<i64> {
     spanned(&claimed.leases)
 }
 
-/// The claim gives nothing because of a limit, and says when to look again.
+/// The claim returns nothing because of a limit, and returns when to claim again.
 async fn held_back(scene: &Scene, owner_name: &str, limits: GroupLimits) -> Duration {
     let claimed = scene.claimed_within(owner_name, 100, limits).await;
     assert_eq!(claimed.leases, [], "held back");
-    claimed.recheck_after.expect("a claim that is held back says when to look again")
+    claimed.recheck_after.expect("a claim that is held back returns when to claim again")
 }
 
 async fn ack_all(scene: &Scene, leases: &[Lease]) {
@@ -46,7 +46,7 @@ async fn ack_all(scene: &Scene, leases: &[Lease]) {
     }
 }
 
-/// Over two owners and several leases; every settled message makes room for one.
+/// The limit holds over two owners and several leases; every settled message makes space for one.
 pub async fn no_more_than_so_many_are_in_flight(case: &Case) {
     let scene = case.queue().await;
     let other = scene.through(&case.open().await);
@@ -55,11 +55,11 @@ pub async fn no_more_than_so_many_are_in_flight(case: &Case) {
     let first = scene.claimed_within("a", 2, limits).await;
     assert_eq!(offsets(&first), [1, 2]);
     let second = other.claimed_within("b", 100, limits).await;
-    assert_eq!(offsets(&second), [3, 4, 5], "as many as there is room for");
+    assert_eq!(offsets(&second), [3, 4, 5], "as many as fit");
     assert!(second.recheck_after.is_some_and(|after| after <= Duration::from_millis(50)), "{second:?}");
     for name in ["a", "b", "c"] {
         let after = held_back(&scene, name, limits).await;
-        assert!(after <= Duration::from_millis(50), "room may come without a publish: {after:?}");
+        assert!(after <= Duration::from_millis(50), "space may appear without a publish: {after:?}");
     }
     scene.settle_each(&second.leases[0], vec![((4, 4), Outcome::Ack)]).await.unwrap();
     assert_eq!(offsets(&scene.claimed_within("c", 100, limits).await), [6], "one was done in part");
@@ -67,10 +67,10 @@ pub async fn no_more_than_so_many_are_in_flight(case: &Case) {
     assert_eq!(offsets(&other.claimed_within("c", 1, limits).await), [7]);
     assert_eq!(offsets(&scene.claimed_within("c", 100, limits).await), [8]);
     held_back(&other, "a", limits).await;
-    assert_eq!(offsets(&scene.claimed("unlimited", 2).await), [9, 10], "who names no limit has none");
+    assert_eq!(offsets(&scene.claimed("unlimited", 2).await), [9, 10], "unlimited without limits");
 }
 
-/// What comes again takes a place too, and what waits for its retry takes none.
+/// A redelivered message counts too; a message that waits for its retry does not.
 pub async fn what_is_in_flight_counts_redeliveries(case: &Case) {
     let settings = TopicSettings { lease: Duration::from_secs(10), ..TopicSettings::default() };
     let scene = case.scene(settings).await;
@@ -84,17 +84,17 @@ pub async fn what_is_in_flight_counts_redeliveries(case: &Case) {
     held_back(&scene, "b", limits).await;
     scene.settle_each(&working.leases[0], vec![((3, 3), Outcome::Ack)]).await.unwrap();
     let again = scene.claimed_within("b", 10, limits).await;
-    assert_eq!((offsets(&again), again.leases[0].attempt), (vec![1], 2), "what is due comes first");
+    assert_eq!((offsets(&again), again.leases[0].attempt), (vec![1], 2), "due messages come first");
     held_back(&scene, "b", limits).await;
     scene.settle_each(&again.leases[0], vec![((1, 1), Outcome::Release)]).await.unwrap();
-    assert_eq!(scene.claimed_within("b", 10, limits).await.leases.len(), 1, "what was given back made room");
+    assert_eq!(scene.claimed_within("b", 10, limits).await.leases.len(), 1, "a release makes space");
     held_back(&scene, "c", limits).await;
-    // A lease past its deadline is nobody's: its place is free.
+    // A lease past its deadline no longer counts.
     case.advance_ms(10_000);
     assert_eq!(scene.claimed_within("c", 1, limits).await.leases.len(), 1);
 }
 
-/// A swept lease makes room at once.
+/// A swept lease makes space at once.
 pub async fn what_a_dead_owner_held_is_not_in_flight(case: &Case) {
     let scene = case.queue().await;
     scene.publish(3).await;
@@ -108,7 +108,7 @@ pub async fn what_a_dead_owner_held_is_not_in_flight(case: &Case) {
     held_back(&scene, "other", limits).await;
 }
 
-/// Members of two processes race: at no moment do they hold more, and everything is done in the end.
+/// Members of two processes race: they never hold more than the limit, and everything is done in the end.
 pub async fn in_flight_holds_among_competing_members(case: &Case) {
     const MESSAGES: i64 = 200;
     const MOST: i64 = 5;
@@ -121,7 +121,7 @@ pub async fn in_flight_holds_among_competing_members(case: &Case) {
         tokio::spawn(async move {
             let until = Instant::now() + DEADLINE;
             while done.load(SeqCst) < MESSAGES {
-                assert!(Instant::now() < until, "only {} came", done.load(SeqCst));
+                assert!(Instant::now() < until, "only {} were delivered", done.load(SeqCst));
                 let claimed = scene.claimed_within(&format!("member-{n}"), 3, in_flight(5)).await;
                 if claimed.leases.is_empty() {
                     pause().await;
@@ -131,7 +131,7 @@ pub async fn in_flight_holds_among_competing_members(case: &Case) {
                     let now = held.fetch_add(span, SeqCst) + span;
                     assert!(now <= MOST, "{now} in flight");
                     tokio::task::yield_now().await;
-                    // Counted down first: what is counted is never more than what is leased.
+                    // Counted down before the ack: the count is never higher than what is leased.
                     held.fetch_sub(span, SeqCst);
                     scene.ack(&lease).await;
                     done.fetch_add(span, SeqCst);
@@ -145,7 +145,7 @@ pub async fn in_flight_holds_among_competing_members(case: &Case) {
     assert_eq!((done.load(SeqCst), scene.status().await.floor.0), (MESSAGES, MESSAGES));
 }
 
-/// With nothing left to hand out nobody is told to look again in a moment: an idle group costs nothing.
+/// With nothing left to hand out no early recheck is requested: an idle group costs nothing.
 pub async fn a_group_at_its_limit_and_done_is_not_polled(case: &Case) {
     let scene = case.queue().await;
     scene.publish(2).await;
@@ -161,7 +161,7 @@ pub async fn a_group_at_its_limit_and_done_is_not_polled(case: &Case) {
     }
 }
 
-/// A lease of an ordered subscription counts what is its holder's: one in so many lanes, rounded up.
+/// A lease of an ordered subscription counts the share of its lane: its span divided by the lanes, rounded up.
 pub async fn in_flight_counts_a_lanes_share(case: &Case) {
     let scene = case.scene(ordered(4)).await;
     let messages: Vec<_> = (0..40).map(|n| NewMessage::new(n.to_string()).key(format!("k{n}"))).collect();
@@ -170,7 +170,7 @@ pub async fn in_flight_counts_a_lanes_share(case: &Case) {
     let first = scene.claimed_within("a", 3, limits).await.leases.remove(0);
     assert_eq!(first.range.span(), 12);
     let second = scene.claimed_within("b", 100, limits).await.leases.remove(0);
-    assert_eq!((second.range.span(), second.lane == first.lane), (8, false), "two places are left");
+    assert_eq!((second.range.span(), second.lane == first.lane), (8, false), "space for two is left");
     held_back(&scene, "c", limits).await;
     // Nine offsets left of twelve are still three messages; eight are two.
     scene.settle_each(&first, vec![((1, 3), Outcome::Ack)]).await.unwrap();
@@ -183,7 +183,7 @@ pub async fn in_flight_counts_a_lanes_share(case: &Case) {
     assert_eq!(scene.claimed_within("d", 1, limits).await.leases[0].range.span(), 4);
 }
 
-/// A message that comes again by itself is one, however many lanes there are.
+/// A message that is redelivered alone counts as one, however many lanes there are.
 pub async fn in_flight_counts_each_key_of_a_lane(case: &Case) {
     let scene = case.scene(ordered(2)).await;
     let messages: Vec<_> = (0..40).map(|n| NewMessage::new(n.to_string()).key(format!("k{n}"))).collect();
@@ -201,17 +201,17 @@ pub async fn in_flight_counts_each_key_of_a_lane(case: &Case) {
     held_back(&scene, "b", limits).await;
     ack_all(&scene, &claimed.leases[..2]).await;
     let claimed = scene.claimed_within("b", 100, limits).await;
-    assert_eq!(offsets(&claimed).len(), 2, "the other lane goes on: {claimed:?}");
+    assert_eq!(offsets(&claimed).len(), 2, "the other lane continues: {claimed:?}");
 }
 
-/// As many as the burst at once, and then to the millisecond.
+/// The burst is handed out at once, and then one message per interval, to the millisecond.
 pub async fn a_burst_and_then_the_pace(case: &Case) {
     let scene = case.scene(for_ever()).await;
     scene.publish(100).await;
     let limits = rate(10.0, 5);
     let burst = scene.claimed_within("a", 100, limits).await;
     assert_eq!(offsets(&burst), [1, 2, 3, 4, 5]);
-    assert_eq!(burst.recheck_after, Some(Duration::from_millis(100)), "when the next one may come");
+    assert_eq!(burst.recheck_after, Some(Duration::from_millis(100)), "when the next message is allowed");
     assert_eq!(held_back(&scene, "a", limits).await, Duration::from_millis(100));
     case.advance_ms(99);
     assert_eq!(held_back(&scene, "b", limits).await, Duration::from_millis(1));
@@ -220,7 +220,7 @@ pub async fn a_burst_and_then_the_pace(case: &Case) {
     case.advance_ms(250);
     assert_eq!(offsets(&scene.claimed_within("a", 100, limits).await), [7, 8]);
     assert_eq!(held_back(&scene, "a", limits).await, Duration::from_millis(50), "the fraction is kept");
-    // A hundred odd steps give what the time gives, and not one more or less.
+    // A hundred uneven steps allow what the time allows, no more and no less.
     let mut got = 0;
     for step in 1..=100 {
         case.advance_ms(37 + step % 5);
@@ -230,10 +230,10 @@ pub async fn a_burst_and_then_the_pace(case: &Case) {
     case.advance(Duration::from_secs(3_600));
     assert_eq!(scene.claimed_within("a", 2, limits).await.leases[0].range.span(), 2);
     let rest = scene.claimed_within("a", 100, limits).await;
-    assert_eq!(offsets(&rest).len(), 3, "a pause saves up the burst, and no more");
+    assert_eq!(offsets(&rest).len(), 3, "a pause saves up one burst at most");
 }
 
-/// A message that comes again was handed out again.
+/// A redelivery is a hand-out and uses up the rate.
 pub async fn redeliveries_use_up_the_rate(case: &Case) {
     let scene = case.queue().await;
     scene.publish(10).await;
@@ -272,7 +272,7 @@ pub async fn the_rate_holds_among_competing_members(case: &Case) {
     }
 }
 
-/// The bucket is the database's.
+/// The bucket is stored in the database.
 pub async fn the_rate_survives_a_restart(case: &Case) {
     let scene = case.queue().await;
     scene.publish(10).await;
@@ -290,7 +290,7 @@ pub async fn a_clock_that_jumps_back_neither_floods_nor_stops_the_rate(case: &Ca
     let limits = rate(10.0, 3);
     assert_eq!(offsets(&scene.claimed_within("a", 10, limits).await).len(), 3);
     case.turn_back(Duration::from_secs(3_600));
-    assert_eq!(held_back(&scene, "a", limits).await, Duration::from_millis(100), "from now on again");
+    assert_eq!(held_back(&scene, "a", limits).await, Duration::from_millis(100), "counted from the new time");
     case.advance_ms(100);
     assert_eq!(offsets(&scene.claimed_within("a", 10, limits).await).len(), 1);
     held_back(&scene, "a", limits).await;
@@ -298,7 +298,7 @@ pub async fn a_clock_that_jumps_back_neither_floods_nor_stops_the_rate(case: &Ca
     assert_eq!(offsets(&scene.claimed_within("a", 10, limits).await).len(), 3, "no more than a burst");
 }
 
-/// As in flight: one in so many lanes, rounded up.
+/// As in flight: the span divided by the lanes, rounded up.
 pub async fn the_rate_counts_a_lanes_share(case: &Case) {
     let scene = case.scene(ordered(4)).await;
     let messages: Vec<_> = (0..80).map(|n| NewMessage::new(n.to_string()).key(format!("k{n}"))).collect();
@@ -312,7 +312,7 @@ pub async fn the_rate_counts_a_lanes_share(case: &Case) {
     assert_eq!(second.range.span(), 8);
 }
 
-/// The narrower one decides, and a claim that is held back by both looks again when both allow it.
+/// The tighter limit decides. A claim that both hold back is to be repeated when both allow it.
 pub async fn both_limits_hold_together(case: &Case) {
     let scene = case.queue().await;
     scene.publish(20).await;
@@ -325,15 +325,15 @@ pub async fn both_limits_hold_together(case: &Case) {
     assert_eq!(
         held_back(&scene, "b", limits).await,
         Duration::from_millis(500),
-        "there is room, but no token"
+        "there is space, but no token"
     );
     case.advance_ms(1_500);
     let third = scene.claimed_within("b", 10, limits).await;
     assert_eq!(offsets(&third), [5, 6]);
-    assert!(held_back(&scene, "b", limits).await <= Duration::from_millis(50), "a token, but no room");
+    assert!(held_back(&scene, "b", limits).await <= Duration::from_millis(50), "a token, but no space");
 }
 
-/// Another group of the topic, or another topic in the same claim, has its own.
+/// Another group of the topic, or another topic in the same claim, has its own limits.
 pub async fn limits_are_a_groups_own(case: &Case) {
     let scene = case.pub_sub().await;
     let other = scene.subscribe("other", crate::Start::Beginning).await;
@@ -358,7 +358,7 @@ pub async fn limits_are_a_groups_own(case: &Case) {
     assert_eq!(offsets(&other.claimed("a", 3).await), [3, 4, 5]);
 }
 
-/// By the name of the field and its rule; and the widest ones work.
+/// A refusal names the field and its rule; the widest limits work.
 pub async fn limits_outside_their_rules_are_refused(case: &Case) {
     let scene = case.scene(for_ever()).await;
     scene.publish(3).await;

@@ -1,6 +1,6 @@
-//! Every case is in a list: one that nobody lists never runs.
+//! Every case is in a list: a case that is not listed never runs.
 
-/// A case that nobody lists never runs.
+/// A case that is not listed never runs.
 #[test]
 fn every_case_is_listed() {
     let list = [

@@ -1,4 +1,5 @@
-//! The lists of cases about the life of topics and groups: settings, states, heartbeats, retention, records, upkeep.
+//! The lists of cases about the life of topics and groups: settings, states, heartbeats, retention, completion
+//! records, maintenance.
 
 /// Makes one test of every case about the life of topics and groups. Part of [`conformance_cases`](crate::conformance_cases).
 #[doc(hidden)]

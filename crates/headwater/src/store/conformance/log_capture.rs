@@ -1,6 +1,6 @@
-//! Captures warnings, so that a case can assert that an operator would have seen one.
+//! Captures warnings, so that a case can assert that one was logged.
 //!
-//! Global, because engines log from threads of their own; cases tell their lines apart by a topic name used once.
+//! Global, because engines log from their own threads; cases find their lines by a topic name that is used once.
 
 use std::fmt::{self, Write};
 use std::sync::{Mutex, OnceLock};

@@ -1,7 +1,7 @@
-//! A small in-memory model of one topic: what a store may answer, and what it must in the end have delivered.
+//! A small in-memory model of one topic: what a store may answer, and what it must have delivered in the end.
 //!
-//! It knows every offset's state per group and leaves open what engines may decide for themselves: how large a range
-//! is, and which due range comes first.
+//! It tracks every offset's state per group and leaves open what engines may decide: how large a range is, and which
+//! due range comes first.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -14,16 +14,16 @@ use crate::message::{Message, NewMessage, Published};
 use crate::settle::{Outcome, Parts, Settlement};
 use crate::topic::TopicSettings;
 
-/// What a group knows of one offset it was handed. An offset it does not know is fresh.
+/// A group's state of one offset that it was handed. An offset without a state is new to the group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// Handed out.
     Leased(Holding),
-    /// Given back, retried or expired.
+    /// Released, retried or expired.
     Waiting { due: Timestamp, attempts: u32, suspect: bool },
     /// Done.
     Acked,
-    /// In the dead letters, with a part of the reason.
+    /// A dead letter, with a part of its error.
     Buried { attempts: u32, error: String },
 }
 
@@ -43,7 +43,7 @@ impl Holding {
     }
 }
 
-/// A message the model knows was published.
+/// A published message.
 #[derive(Clone, Debug)]
 struct Known {
     payload: Vec<u8>,
@@ -54,7 +54,7 @@ struct Known {
 /// One group.
 #[derive(Clone, Debug)]
 pub(super) struct Group {
-    /// The first offset it is to get.
+    /// The first offset the group is to get.
     start: i64,
     states: BTreeMap<i64, State>,
 }
@@ -83,10 +83,10 @@ impl Model {
         }
     }
 
-    /// A group subscribed; `next` is where the store says it starts.
+    /// A group subscribed; `next` is the cursor the store shows.
     pub(super) fn subscribed(&mut self, next: i64, expected: Option<i64>) {
         if let Some(expected) = expected {
-            assert_eq!(next, expected, "a group starts where it was told");
+            assert_eq!(next, expected, "a group starts at the requested offset");
         } else {
             let known = self.offsets.keys().next_back().copied().unwrap_or_default();
             assert!(next > known, "now is after everything committed: {next} and {known}");
@@ -94,7 +94,7 @@ impl Model {
         self.groups.push(Group { start: next, states: BTreeMap::new() });
     }
 
-    /// A batch was published: checks the answers, and remembers it.
+    /// A batch was published: checks the answers, and records them.
     pub(super) fn published(&mut self, batch: &[NewMessage], answers: &[Published], now: Timestamp) {
         assert_eq!(batch.len(), answers.len(), "one answer per message");
         for (message, answer) in batch.iter().zip(answers) {
@@ -129,7 +129,7 @@ impl Model {
         }
     }
 
-    /// A message was seen at an offset: the first time, or the same as before.
+    /// A message appeared at an offset: for the first time, or at the same one as before.
     fn place(&mut self, id: Uuid, offset: i64) {
         let known = self.messages.get_mut(&id).expect("only published messages are seen");
         if known.offset == Some(offset) {
@@ -144,7 +144,7 @@ impl Model {
         }
     }
 
-    /// What lies in a range a group was handed: checks every message, and learns where delayed ones are.
+    /// The messages of a range that a group was handed: checks each, and learns the offsets of delayed ones.
     pub(super) fn fetched(&mut self, range: OffsetRange, messages: &[Message], now: Timestamp) {
         let there: BTreeSet<_> = messages.iter().map(|message| message.offset.0).collect();
         for message in messages {
@@ -152,7 +152,7 @@ impl Model {
             let known = self.messages.get(&message.message_id);
             let known = known.unwrap_or_else(|| panic!("{} was never published", message.message_id));
             assert_eq!(message.payload, known.payload, "the payload of {}", message.offset);
-            assert!(known.not_before.is_none_or(|at| at <= now), "{} came too early", message.offset);
+            assert!(known.not_before.is_none_or(|at| at <= now), "{} is too early", message.offset);
             self.place(message.message_id, message.offset.0);
         }
         for (offset, _) in self.offsets.range(range.first.0..=range.last.0) {
@@ -160,7 +160,7 @@ impl Model {
         }
     }
 
-    /// Lets the leases of a group expire whose time is over.
+    /// Expires a group's leases whose deadline has passed.
     fn expire(&mut self, group: usize, now: Timestamp) {
         let group = &mut self.groups[group];
         let expired = |state: &State| matches!(state, State::Leased(holding) if !holding.lives(now));
@@ -266,7 +266,7 @@ impl Model {
         }
     }
 
-    /// The offsets still held under a token, of the group they belong to; none once it is lost.
+    /// The offsets of a group still held under a token; none once the lease is lost.
     pub(super) fn held_under(&self, group: usize, token: LeaseToken, now: Timestamp) -> BTreeSet<i64> {
         let states = self.groups[group].states.iter();
         let held = states.filter(|(_, state)| {
@@ -275,7 +275,7 @@ impl Model {
         held.map(|(offset, _)| *offset).collect()
     }
 
-    /// Plays a settlement; true if the store must accept it.
+    /// Applies a settlement; returns whether the store must accept it.
     pub(super) fn settle(&mut self, group: usize, settlement: &Settlement, now: Timestamp) -> bool {
         let held = self.held_under(group, settlement.lease.token, now);
         let whole = held.iter().map(|offset| (super::case::range(*offset, *offset), Outcome::Ack)).collect();
@@ -315,7 +315,7 @@ impl Model {
         group.states.insert(offset, state);
     }
 
-    /// Plays an extension; true if the store must accept it.
+    /// Applies an extension; returns whether the store must accept it.
     pub(super) fn extend(&mut self, group: usize, token: LeaseToken, by: Duration, now: Timestamp) -> bool {
         let held = self.held_under(group, token, now);
         for offset in &held {
@@ -327,7 +327,7 @@ impl Model {
     }
 
     /// How many offsets a group has not finished, as far as the model can tell. Offsets without a message count while
-    /// they are out: somebody gave them back.
+    /// they are outstanding, because a member released them.
     pub(super) fn unfinished(&self, group: usize) -> usize {
         let group = &self.groups[group];
         let done = |state: &State| matches!(state, State::Acked | State::Buried { .. });
@@ -337,7 +337,7 @@ impl Model {
         nowhere + fresh.count() + group.states.values().filter(|state| !done(state)).count()
     }
 
-    /// What a group's dead letters must be: offset, attempts and a part of the reason.
+    /// The expected dead letters of a group: offset, attempts and a part of the error.
     pub(super) fn buried(&self, group: usize) -> Vec<(i64, u32, String)> {
         let states = self.groups[group].states.iter();
         let buried = states.filter_map(|(offset, state)| match state {

@@ -1,4 +1,4 @@
-//! Order by key: lanes, one holder each, keys that wait and keys that go on.
+//! Order by key: lanes with one owner each, blocked keys and keys that continue.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
@@ -28,7 +28,7 @@ fn keyed(key: &str, text: &str) -> NewMessage {
     NewMessage::new(text.to_owned()).key(key)
 }
 
-/// Runs one consumer until nothing comes any more, and gives what it handled.
+/// Runs one consumer until nothing is delivered any more, and returns what it handled.
 async fn consume(
     scene: &Scene,
     consumer: &mut LaneConsumer,
@@ -40,7 +40,7 @@ async fn consume(
     let mut claims = 0;
     while consumer.claim(scene, count).await {
         claims += 1;
-        assert!(claims < 2_000, "claims go round in circles after {} messages", handled.len());
+        assert!(claims < 2_000, "claims repeat without end after {} messages", handled.len());
         let judge = |message: &Message, _: &_| {
             let text = String::from_utf8_lossy(&message.payload).into_owned();
             let verdict = fails.get(text.as_str()).map_or(Handled::Done, |ms| Handled::Failed(*ms));
@@ -54,7 +54,7 @@ async fn consume(
     handled
 }
 
-/// Lanes share the log out: every message has one lane, and a lane has one holder.
+/// Lanes divide the log: every message has one lane, and a lane has one owner at a time.
 pub async fn lanes_have_one_holder_each(case: &Case) {
     let scene = case.scene(ordered(4)).await;
     let messages: Vec<_> = (0..100).map(|n| keyed(&format!("key-{}", n % 20), &n.to_string())).collect();
@@ -62,9 +62,9 @@ pub async fn lanes_have_one_holder_each(case: &Case) {
     let mut holders: Vec<_> = (0..4).map(|n| LaneConsumer::new(&format!("holder-{n}"))).collect();
     let mut lanes = HashSet::new();
     for holder in &mut holders {
-        assert!(holder.claim(&scene, 1_000).await, "there is a lane for {}", holder.owner);
+        assert!(holder.claim(&scene, 1_000).await, "a lane is free for {}", holder.owner);
         let new = holder.lanes().into_iter().all(|lane| lanes.insert(lane));
-        assert!(new, "a lane has two holders");
+        assert!(new, "a lane has two owners");
     }
     assert_eq!(lanes, HashSet::from([0, 1, 2, 3]));
     scene.claim_nothing("one too many", 1_000).await;
@@ -91,7 +91,7 @@ pub async fn lanes_have_one_holder_each(case: &Case) {
     assert_eq!(scene.status().await.floor.0, 100);
 }
 
-/// The next holder of a lane comes when the first is done, and goes on behind it.
+/// The next owner gets a lane when the first is done, and continues after it.
 pub async fn a_lane_goes_on_with_its_next_holder(case: &Case) {
     let scene = case.scene(ordered(1)).await;
     let messages: Vec<_> = (0..10).map(|n| keyed("k", &n.to_string())).collect();
@@ -108,7 +108,7 @@ pub async fn a_lane_goes_on_with_its_next_holder(case: &Case) {
     assert!(seen.into_iter().eq(1..=10), "one after the other");
 }
 
-/// A failed key waits for its retry, its followers are parked, and the other keys of the lane go on.
+/// A failed key waits for its retry, later messages of the key are parked, and the other keys of the lane continue.
 pub async fn a_blocked_key_parks_and_others_go_on(case: &Case) {
     let scene = case.scene(ordered(1)).await;
     let first = [keyed("a", "a1"), keyed("b", "b1"), keyed("a", "a2"), keyed("b", "b2")];
@@ -126,7 +126,7 @@ pub async fn a_blocked_key_parks_and_others_go_on(case: &Case) {
     assert_eq!(scene.status().await.floor.0, 7);
 }
 
-/// The same with claims of one message: the retry itself is never parked behind its own followers.
+/// The same with claims of one message: the retry itself is never parked behind later messages of its key.
 pub async fn a_retry_is_not_blocked_by_its_followers(case: &Case) {
     let scene = case.scene(ordered(1)).await;
     scene.publish_all(&[keyed("a", "a1"), keyed("a", "a2"), keyed("b", "b1"), keyed("a", "a3")]).await;
@@ -150,7 +150,7 @@ pub async fn a_retry_is_not_blocked_by_its_followers(case: &Case) {
     assert_eq!(scene.status().await.floor.0, 4);
 }
 
-/// A key that fails again while its followers are handed out with it keeps them behind.
+/// A key that fails again while later messages are handed out with it keeps them behind.
 pub async fn a_key_that_fails_again_keeps_its_order(case: &Case) {
     let scene = case.scene(ordered(2)).await;
     scene.publish_all(&[keyed("a", "a1"), keyed("a", "a2"), keyed("a", "a3")]).await;
@@ -181,7 +181,7 @@ pub async fn burying_unblocks_the_key(case: &Case) {
     assert_eq!(scene.dead_letters().await.len(), 1);
 }
 
-/// A vanished holder's lane moves to another, in halves, and keeps its order.
+/// The lane of an owner that disappeared moves to another, in halves, and keeps its order.
 pub async fn a_lane_moves_on_when_its_holder_vanishes(case: &Case) {
     let scene = case.scene(ordered(1)).await;
     let messages: Vec<_> = (1..=8).map(|n| keyed("k", &n.to_string())).collect();
@@ -193,11 +193,11 @@ pub async fn a_lane_moves_on_when_its_holder_vanishes(case: &Case) {
     let mut other = LaneConsumer::new("other");
     let handled = consume(&scene, &mut other, 8, &[]).await;
     assert_eq!(handled, ["1", "2", "3", "4", "5", "6", "7", "8"]);
-    assert!(!vanishing.settle_lost(&scene).await, "the old holder's word counts nothing");
+    assert!(!vanishing.settle_lost(&scene).await, "the old owner settles nothing");
     assert_eq!(scene.status().await.reassigned, 1);
 }
 
-/// Messages without a key have no order to keep; they spread over the lanes and each comes once.
+/// Messages without a key have no order; they spread over the lanes, and each is delivered once.
 pub async fn messages_without_a_key_come_once(case: &Case) {
     let scene = case.scene(ordered(3)).await;
     scene.publish(60).await;
@@ -205,14 +205,15 @@ pub async fn messages_without_a_key_come_once(case: &Case) {
     for owner in ["a", "b", "c", "a", "b", "c"] {
         let mut consumer = LaneConsumer::new(owner);
         for text in consume(&scene, &mut consumer, 10, &[]).await {
-            assert!(handled.insert(text.clone()), "{text} came twice");
+            assert!(handled.insert(text.clone()), "{text} was delivered twice");
         }
     }
     assert_eq!(handled.len(), 60);
     assert_eq!(scene.status().await.floor.0, 60);
 }
 
-/// A lane full of parked messages takes nothing new until its key goes on; then all comes, in order.
+/// A lane with its maximum of parked messages takes no new ones until its key continues; then all are delivered in
+/// order.
 pub async fn a_lane_parks_only_so_many(case: &Case) {
     let scene = case.scene(ordered(1)).await;
     let limit = u64::try_from(PARKED_PER_LANE_MAX).unwrap();
@@ -222,8 +223,8 @@ pub async fn a_lane_parks_only_so_many(case: &Case) {
     let mut consumer = LaneConsumer::new("w");
     assert_eq!(consume(&scene, &mut consumer, 100, &[("1", 1_000)]).await, ["1"]);
     let status = scene.status().await;
-    assert!(status.waiting >= limit, "{} wait", status.waiting);
-    assert!(status.waiting < limit + 200, "{} wait; the lane goes on too long", status.waiting);
+    assert!(status.waiting >= limit, "{} waiting", status.waiting);
+    assert!(status.waiting < limit + 200, "{} waiting; the lane continued too long", status.waiting);
     assert!(u64::try_from(status.next.0).unwrap() < limit + 200);
     assert_eq!((status.lanes_full, status.ailments(case.now())), (1, vec![crate::store::Ailment::LaneFull]));
     case.advance_ms(1_000);
@@ -284,7 +285,7 @@ impl Run {
         }
         for (key, offsets) in &self.published {
             let missing: Vec<_> = offsets.iter().filter(|offset| !self.done.contains(offset)).collect();
-            assert!(missing.is_empty(), "key {key}: {missing:?} never came");
+            assert!(missing.is_empty(), "key {key}: {missing:?} were never delivered");
         }
         assert_eq!(self.scene.dead_letters().await, []);
     }
@@ -298,7 +299,7 @@ impl Run {
         }
     }
 
-    /// One move of one member. False if there was nothing for it to do.
+    /// One action of one member. Returns false if there was nothing to do.
     async fn step(&mut self, member: usize, rng: &mut Rng, fail_percent: u64, crash_percent: u64) -> bool {
         let consumer = &mut self.members[member];
         if !consumer.is_busy() {
@@ -316,7 +317,7 @@ impl Run {
             let key = message.key.as_deref().expect("every message has a key");
             let older = published[key].iter().take_while(|offset| **offset < message.offset.0);
             for offset in older {
-                assert!(done.contains(offset), "key {key}: {} came before {offset} was done", message.offset);
+                assert!(done.contains(offset), "key {key}: {} before {offset} was done", message.offset);
             }
             if verdict == Handled::Done {
                 done.insert(message.offset.0);
@@ -330,7 +331,7 @@ impl Run {
     }
 }
 
-/// Releasing in an ordered subscription gives back in order.
+/// A release in an ordered subscription keeps the order.
 pub async fn released_messages_keep_their_order(case: &Case) {
     let scene = case.scene(ordered(1)).await;
     let messages: Vec<_> = (1..=6).map(|n| keyed("k", &n.to_string())).collect();

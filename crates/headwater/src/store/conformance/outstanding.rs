@@ -1,4 +1,4 @@
-//! Looking at what is handed out and not done: who has it, what it waits for, and why.
+//! Listing outstanding ranges: which owner holds one, what it waits for, and why.
 
 use std::time::Duration;
 
@@ -8,15 +8,15 @@ use crate::settle::Outcome;
 use crate::subscription::{Outstanding, OutstandingState, Start, SubscriptionId};
 use crate::topic::{Ordering, TopicSettings};
 
-/// Parts as first offset, state and owner.
-fn told(parts: &[Outstanding]) -> Vec<(i64, OutstandingState, Option<&str>)> {
-    parts
+/// Outstanding ranges as first offset, state and owner.
+fn shown(ranges: &[Outstanding]) -> Vec<(i64, OutstandingState, Option<&str>)> {
+    ranges
         .iter()
         .map(|one| (one.range.first.0, one.state, one.owner.as_ref().map(crate::Owner::as_str)))
         .collect()
 }
 
-/// Who has it and until when, also where that is for ever; other groups and unknown ones have nothing.
+/// A lease shows its owner and its deadline, also where it has none; other groups and unknown ones list nothing.
 pub async fn a_lease_shows_its_owner_and_deadline(case: &Case) {
     let scene = case.pub_sub().await;
     let other = scene.subscribe("others", Start::Beginning).await;
@@ -52,7 +52,7 @@ pub async fn a_lease_shows_its_owner_and_deadline(case: &Case) {
     assert_eq!(scene.outstanding().await, []);
 }
 
-/// How often it was tried, why it failed last, and when it comes again.
+/// A retry shows its attempts, its last error and when it is due.
 pub async fn a_retry_shows_attempts_error_and_time(case: &Case) {
     let scene = case.queue().await;
     scene.publish(2).await;
@@ -60,7 +60,7 @@ pub async fn a_retry_shows_attempts_error_and_time(case: &Case) {
     for (attempt, error) in [(1, "timed out"), (2, "refused: 'x'")] {
         let lease = scene.claim_one("a", 2).await;
         assert_eq!(lease.attempt, attempt);
-        assert_eq!(scene.outstanding().await[0].attempts, attempt, "the present one counts");
+        assert_eq!(scene.outstanding().await[0].attempts, attempt, "the current attempt counts");
         let rest = (attempt == 1).then_some(((1, 1), Outcome::Ack));
         let parts = rest.into_iter().chain([((2, 2), retry(1_500, error))]).collect();
         scene.settle_each(&lease, parts).await.unwrap();
@@ -94,7 +94,7 @@ pub async fn a_parked_message_shows_its_key(case: &Case) {
     scene.settle_each(&lease, parts).await.unwrap();
     let listed = scene.outstanding().await;
     assert_eq!(
-        told(&listed),
+        shown(&listed),
         [(1, OutstandingState::Waiting, None), (2, OutstandingState::Parked, None)],
         "parked last, although it has no time to wait for"
     );
@@ -105,37 +105,37 @@ pub async fn a_parked_message_shows_its_key(case: &Case) {
     assert_eq!((failed.last_error.as_deref(), parked.last_error.as_deref()), (Some("no"), None));
 }
 
-/// Past its deadline it waits to be claimed; the counts of the subscription say the same. Claimed, it is suspect.
+/// A lease past its deadline is listed as waiting; the counts of the subscription agree. Once claimed, it is suspect.
 pub async fn a_lease_that_ran_out_waits_and_shows_its_owner(case: &Case) {
     let scene = case.queue().await;
     scene.publish(1).await;
     let lease = scene.claim_one("gone", 1).await;
     case.advance(Duration::from_secs(400));
     let listed = scene.outstanding().await;
-    assert_eq!(told(&listed), [(1, OutstandingState::Waiting, Some("gone"))]);
+    assert_eq!(shown(&listed), [(1, OutstandingState::Waiting, Some("gone"))]);
     assert_eq!((listed[0].due_at, listed[0].attempts, listed[0].suspect), (lease.deadline, 1, false));
     let status = scene.status().await;
     assert_eq!((status.leased, status.waiting), (0, 1));
     scene.claim_one("next", 1).await;
     let listed = scene.outstanding().await;
-    assert_eq!(told(&listed), [(1, OutstandingState::Leased, Some("next"))]);
+    assert_eq!(shown(&listed), [(1, OutstandingState::Leased, Some("next"))]);
     assert_eq!((listed[0].attempts, listed[0].suspect), (2, true));
     let status = scene.status().await;
     assert_eq!((status.leased, status.waiting), (1, 0));
 }
 
-/// Given back: nobody's, due at once, not counted.
+/// A released range has no owner, is due at once, and counts no attempt.
 pub async fn what_was_released_waits_for_nobody(case: &Case) {
     let scene = case.queue().await;
     scene.publish(2).await;
     let lease = scene.claim_one("a", 2).await;
     scene.settle_each(&lease, vec![((1, 2), Outcome::Release)]).await.unwrap();
     let listed = scene.outstanding().await;
-    assert_eq!(told(&listed), [(1, OutstandingState::Waiting, None)]);
+    assert_eq!(shown(&listed), [(1, OutstandingState::Waiting, None)]);
     assert_eq!((listed[0].due_at, listed[0].attempts, listed[0].range.span()), (None, 0, 2));
 }
 
-/// By the time they are due, leases and retries alike, and not more than asked for.
+/// Ranges are listed by the time they are due, leases and retries alike, and no more than the limit.
 pub async fn the_oldest_due_is_listed_first(case: &Case) {
     let scene = case.queue().await;
     scene.publish(6).await;
@@ -147,8 +147,8 @@ pub async fn the_oldest_due_is_listed_first(case: &Case) {
     assert_eq!(held.range, range(5, 6));
     let listed = async |limit| {
         let id = scene.subscription.subscription_id;
-        let parts = scene.store.outstanding(id, limit).await.unwrap();
-        parts.iter().map(|part| part.range.first.0).collect::<Vec<_>>()
+        let found = scene.store.outstanding(id, limit).await.unwrap();
+        found.iter().map(|one| one.range.first.0).collect::<Vec<_>>()
     };
     assert_eq!(listed(100).await, [5, 2, 4, 1, 3]);
     assert_eq!(listed(2).await, [5, 2]);

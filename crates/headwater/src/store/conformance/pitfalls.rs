@@ -1,5 +1,5 @@
-//! What goes wrong with groups that come, die and return in other designs, by name: nine pitfalls and seven concerns about
-//! load, each as the promise this design makes about it.
+//! Known failure modes of groups that join, die and return in other designs, by name: nine pitfalls and seven concerns
+//! about load, each as the promise this design makes about it.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::store::{Signal, TrackStep};
 use crate::subscription::{MissedMessages, Start, SubscriptionState};
 use crate::topic::TopicSettings;
 
-/// Published while the detector is at work, a message never waits for the group that dies in that moment.
+/// A message that is published while the detector runs never waits for the group that dies in that moment.
 pub async fn pitfall_1_a_message_published_during_dead_detection_never_waits_for_the_dead(case: &Case) {
     let scene = case.scene(counted()).await;
     let dies = scene.subscribe("dies", Start::Beginning).await;
@@ -43,11 +43,11 @@ pub async fn pitfall_1_a_message_published_during_dead_detection_never_waits_for
         let waiting = scene.records().await.into_iter().filter(|record| record.completed_at.is_none());
         assert_eq!(waiting.count(), 0, "round {round}");
         assert!(matches!(dies.pulse("a").await, Signal::Resurrected(_)));
-        assert_eq!(dies.drain_until("reader", 30).await.len(), 30, "it gets them when it is back");
+        assert_eq!(dies.drain_until("reader", 30).await.len(), 30, "the group gets them after it is back");
     }
 }
 
-/// Restarted every half minute, a group beats often enough to live for ever and does nothing: it is flagged all the same.
+/// A group that restarts every half minute sends heartbeats often enough never to die, and does no work: it is flagged.
 pub async fn pitfall_2_a_flapping_group_is_flagged_though_it_never_dies(case: &Case) {
     let scene = case.pub_sub().await;
     scene.publish(10).await;
@@ -65,8 +65,8 @@ pub async fn pitfall_2_a_flapping_group_is_flagged_though_it_never_dies(case: &C
     assert_eq!(status.state, SubscriptionState::Active);
 }
 
-/// Cut off for longer than its timeout, a process is declared dead, comes back by its next beat, and what it did
-/// meanwhile under leases that still live counts.
+/// A process that is disconnected for longer than its timeout is declared dead and comes back with its next heartbeat.
+/// What it settles under leases that are still valid counts.
 pub async fn pitfall_3_a_partitioned_process_comes_back_where_it_was(case: &Case) {
     let scene = case.scene(lively()).await;
     let other = scene.subscribe("other", Start::Beginning).await;
@@ -78,12 +78,12 @@ pub async fn pitfall_3_a_partitioned_process_comes_back_where_it_was(case: &Case
     assert_eq!(scene.pulse("cut off").await, Signal::Resurrected(MissedMessages::default()));
     scene.ack(&done_meanwhile).await;
     assert_eq!(scene.status().await.next, before);
-    assert_eq!(scene.reads().await, [4, 5, 6], "nothing again, nothing left out");
+    assert_eq!(scene.reads().await, [4, 5, 6], "no message is redelivered and none is left out");
     assert_eq!(scene.clean_all().await.removed, 6);
     assert_eq!(scene.status().await.missed, MissedMessages::default());
 }
 
-/// Only the database's clock is asked: five minutes off in either direction, nobody who beats dies.
+/// Only the database's clock is read: five minutes off in either direction, no group that sends heartbeats dies.
 pub async fn pitfall_4_clock_skew_kills_nobody(case: &Case) {
     let scene = case.pub_sub().await;
     let minute = Duration::from_secs(60);
@@ -102,7 +102,7 @@ pub async fn pitfall_4_clock_skew_kills_nobody(case: &Case) {
     assert_eq!(scene.state().await, SubscriptionState::Active);
 }
 
-/// Killed in the middle of releasing a dead group, the job leaves nothing stuck: the next one goes on, and nothing is
+/// A job that is killed while it releases a dead group leaves nothing stuck: the next job continues, and nothing is
 /// released twice.
 pub async fn pitfall_5_a_cleanup_that_crashes_half_way_is_finished_by_the_next(case: &Case) {
     let scene = case.scene(counted()).await;
@@ -122,19 +122,19 @@ pub async fn pitfall_5_a_cleanup_that_crashes_half_way_is_finished_by_the_next(c
         }
         rounds += 1;
         assert!(rounds < 100, "the release never ends");
-        // The worker is gone after every step; the detector has run again.
+        // The worker ends after every step; the detector runs again.
         scene.store.close().await.unwrap();
         scene = scene.through(&case.open().await);
         assert_eq!(scene.detect().await.died, []);
     }
-    assert_eq!(completed, 40, "each was completed once");
+    assert_eq!(completed, 40, "each message was completed once");
     assert!(rounds >= 5, "seven at a time: {rounds}");
     assert!(scene.records().await.iter().all(|record| record.completed_at.is_some()));
     assert_eq!(scene.track(100).await, TrackStep::default());
 }
 
-/// What a dying group had in hand is neither stuck nor done twice: acked in time it is done, otherwise it comes again to
-/// the group alone.
+/// The leased messages of a group that dies are neither stuck nor done twice: a message that is acked in time is done,
+/// any other is redelivered, to this group alone.
 pub async fn pitfall_6_messages_in_flight_when_a_group_dies_are_done_once(case: &Case) {
     let scene = case.scene(counted()).await;
     let other = scene.subscribe("other", Start::Beginning).await;
@@ -146,7 +146,7 @@ pub async fn pitfall_6_messages_in_flight_when_a_group_dies_are_done_once(case: 
     assert_eq!(other.reads().await, [1, 2, 3, 4, 5, 6]);
     scene.track_all().await;
     let completed = scene.records().await;
-    assert!(completed.iter().all(|record| record.completed_at.is_some()), "nobody waits for the dead");
+    assert!(completed.iter().all(|record| record.completed_at.is_some()), "no record waits for the group");
     scene.ack(&finished).await;
     scene.track_all().await;
     assert_eq!(scene.records().await, completed, "a late ack changes no completed record");
@@ -155,13 +155,13 @@ pub async fn pitfall_6_messages_in_flight_when_a_group_dies_are_done_once(case: 
     scene.pulse("c").await;
     let mut again = scene.reads().await;
     again.sort_unstable();
-    assert_eq!(again, [4, 5, 6], "what nobody finished comes again, and nothing else");
+    assert_eq!(again, [4, 5, 6], "only what was not settled is redelivered");
     failed(scene.settle(Settlement::ack_all(&crashed)).await, ErrorKind::LeaseLost);
     assert_eq!(other.reads().await, [] as [i64; 0]);
 }
 
-/// Ten instances come back in the same moment and all register, beat and claim: one resurrection, one backfill, each
-/// message once.
+/// Ten instances come back in the same moment and all register, send heartbeats and claim: there is one resurrection
+/// and one backfill, and each message is delivered once.
 pub async fn pitfall_7_a_thundering_herd_is_one_resurrection(case: &Case) {
     let scene = case.scene(counted()).await;
     let other = scene.subscribe("other", Start::Beginning).await;
@@ -175,14 +175,14 @@ pub async fn pitfall_7_a_thundering_herd_is_one_resurrection(case: &Case) {
             let scene = stores[n % 2].clone();
             tokio::spawn(async move {
                 let name = format!("instance-{n}");
-                let pulse = scene.pulse(&name).await;
+                let signal = scene.pulse(&name).await;
                 scene.subscribe("workers", Start::Beginning).await;
                 let mut got = Vec::new();
                 for lease in scene.claim(&name, 6).await {
                     got.extend(offsets_of(&scene.fetch(&lease).await));
                     scene.ack(&lease).await;
                 }
-                (matches!(pulse, Signal::Resurrected(_)), got)
+                (matches!(signal, Signal::Resurrected(_)), got)
             })
         })
         .collect();
@@ -205,8 +205,8 @@ pub async fn pitfall_7_a_thundering_herd_is_one_resurrection(case: &Case) {
     assert!(scene.records().await.iter().all(|record| record.completed_at.is_some()));
 }
 
-/// Cancelled and deleted under its running consumers, a group leaves nothing behind: they are told to stop, their leases
-/// are lost, and nobody waits.
+/// A group that is cancelled and deleted while its consumers run leaves nothing behind: heartbeats report it to the
+/// consumers, their leases are lost, and no message waits for the group.
 pub async fn pitfall_8_a_group_deleted_in_flight_tells_its_consumers(case: &Case) {
     let scene = case.scene(counted()).await;
     let other = scene.subscribe("other", Start::Beginning).await;
@@ -224,25 +224,25 @@ pub async fn pitfall_8_a_group_deleted_in_flight_tells_its_consumers(case: &Case
     failed(scene.store.claim(&request).await, ErrorKind::NoSuchSubscription);
     assert_eq!(other.reads().await, [1, 2, 3, 4, 5]);
     other.track_all().await;
-    assert!(other.records().await.iter().all(|record| record.completed_at.is_some()), "nobody waits");
+    assert!(other.records().await.iter().all(|record| record.completed_at.is_some()), "no message waits");
     case.advance(HOUR);
     assert_eq!(other.clean_all().await.removed, 5);
 }
 
-/// Many processes and few connections: every beat is answered, and nobody is taken for dead.
+/// With many processes and few connections every heartbeat is answered, and no process is taken for dead.
 pub async fn pitfall_9_heartbeats_do_not_exhaust_the_connections(case: &Case) {
     let store = case.open_with(case.options().connections_max(2)).await.unwrap();
     let scene = Scene::new(store, "orders", lively()).await;
     scene.publish(20).await;
     for _ in 0..3 {
-        let beats: Vec<_> = (0..200)
+        let heartbeats: Vec<_> = (0..200)
             .map(|n| {
                 let scene = scene.clone();
                 tokio::spawn(async move { scene.pulse(&format!("process-{n}")).await })
             })
             .collect();
-        for beat in beats {
-            assert_eq!(beat.await.unwrap(), Signal::Active);
+        for heartbeat in heartbeats {
+            assert_eq!(heartbeat.await.unwrap(), Signal::Active);
         }
         assert_eq!(scene.detect().await.died, []);
         case.advance(INTERVAL);
@@ -251,19 +251,20 @@ pub async fn pitfall_9_heartbeats_do_not_exhaust_the_connections(case: &Case) {
     assert_eq!(scene.reads().await.len(), 20);
 }
 
-/// Hundreds of heartbeats of one group in a moment do not write its row at all: each owner has rows of its own, and the newest counts.
+/// Hundreds of heartbeats of one group in a moment do not write the group's row: each owner has rows of its own, and
+/// the newest counts.
 pub async fn concern_1_heartbeats_of_one_group_do_not_queue_on_its_row(case: &Case) {
     let scene = case.scene(lively()).await;
     scene.pulse("first").await;
     case.advance(INTERVAL / 4 - MOMENT);
-    let beats: Vec<_> = (0..100)
+    let heartbeats: Vec<_> = (0..100)
         .map(|n| {
             let scene = scene.clone();
             tokio::spawn(async move { scene.pulse(&format!("process-{n}")).await })
         })
         .collect();
-    for beat in beats {
-        assert_eq!(beat.await.unwrap(), Signal::Active);
+    for heartbeat in heartbeats {
+        assert_eq!(heartbeat.await.unwrap(), Signal::Active);
     }
     let status = scene.status().await;
     assert_eq!((status.heartbeat_at, status.processes), (Some(case.now()), 101));
@@ -280,14 +281,14 @@ const RECORDS: (&str, &str) =
 const RANGES: (&str, &str) =
     ("SELECT count(*) FROM headwater_range", "SELECT count(*) FROM {schema}.outstanding");
 
-/// Publishing counts nothing and writes nothing per group, however many there are: records are made later.
+/// Publishing counts and writes nothing per group, however many groups there are: completion records are made later.
 pub async fn concern_2_publishing_costs_the_same_with_many_groups(case: &Case) {
     let scene = case.scene(counted()).await;
     for n in 0..30 {
         scene.subscribe(&format!("group-{n}"), Start::Beginning).await;
     }
     scene.publish(50).await;
-    assert_eq!(case.harness().number(RECORDS.0, RECORDS.1).await, 0, "nothing was written but messages");
+    assert_eq!(case.harness().number(RECORDS.0, RECORDS.1).await, 0, "only messages were written");
     assert_eq!(scene.track_all().await.recorded, 50);
     assert_eq!(
         case.harness().number(RECORDS.0, RECORDS.1).await,
@@ -296,7 +297,7 @@ pub async fn concern_2_publishing_costs_the_same_with_many_groups(case: &Case) {
     );
 }
 
-/// A claim looks at cursors and at what is outstanding, not at what was ever done: that leaves nothing behind.
+/// A claim reads cursors and outstanding ranges, not what was done: completed messages leave no rows.
 pub async fn concern_3_what_was_done_is_not_in_the_way_of_claims(case: &Case) {
     let scene = case.scene(lively()).await;
     let mut groups = vec![scene.clone()];
@@ -313,11 +314,11 @@ pub async fn concern_3_what_was_done_is_not_in_the_way_of_claims(case: &Case) {
     scene.publish(1).await;
     let wants = groups.iter().map(|one| one.want(10)).collect();
     let claimed = scene.store.claim(&crate::store::ClaimRequest { owner: owner("a"), wants }).await.unwrap();
-    assert_eq!(claimed.leases.len(), groups.len(), "one claim serves them all");
+    assert_eq!(claimed.leases.len(), groups.len(), "one claim serves all groups");
     assert_eq!(case.harness().number(RANGES.0, RANGES.1).await, groups.len() as i64);
 }
 
-/// Ten groups finish a hundred messages: each record is written a few times, not once per group.
+/// Ten groups finish a hundred messages: each completion record is written a few times, not once per group.
 pub async fn concern_4_completing_writes_a_record_once_for_all_groups(case: &Case) {
     let scene = case.scene(counted()).await;
     let mut groups = vec![scene.clone()];
@@ -333,7 +334,7 @@ pub async fn concern_4_completing_writes_a_record_once_for_all_groups(case: &Cas
     assert_eq!((step.recorded, step.changed, step.completed), (0, 100, 100), "not ten times as many");
 }
 
-/// However much there is, a step removes what it was told and begins where the last one ended.
+/// However much there is to remove, a step removes no more than its limit and begins where the last step ended.
 pub async fn concern_5_cleanup_of_much_goes_in_even_steps(case: &Case) {
     let scene = case.scene(lively()).await;
     let slow = scene.subscribe("slow", Start::Beginning).await;
@@ -348,11 +349,11 @@ pub async fn concern_5_cleanup_of_much_goes_in_even_steps(case: &Case) {
         assert_eq!(status.first.0, step * 500 + 1);
     }
     let last = scene.clean(500).await;
-    assert_eq!((last.removed, last.more), (0, false), "what is unread is not gone over again and again");
+    assert_eq!((last.removed, last.more), (0, false), "unread messages are not scanned again");
     assert_eq!(scene.stored().await.len(), 500);
 }
 
-/// A topic with all the traffic, a dead group and a cleanup under way is no concern of the others.
+/// A topic with all the traffic, a dead group and a running cleanup does not affect other topics.
 pub async fn concern_6_a_hot_topic_leaves_others_alone(case: &Case) {
     let hot = case.scene(TopicSettings { max_retention: Some(HOUR), ..lively() }).await;
     let quiet = hot.beside("quiet", TopicSettings { message_retention: None, ..lively() }).await;
@@ -380,10 +381,10 @@ pub async fn concern_6_a_hot_topic_leaves_others_alone(case: &Case) {
     assert_eq!(hot.stored().await, [] as [i64; 0]);
     let lost = hot.status().await.missed;
     let done = lost.range.map_or(3_000, |(first, _)| first.0 - 1);
-    assert_eq!(i64::try_from(lost.count).unwrap(), 3_000 - done, "{lost:?}: all after the last it read");
+    assert_eq!(i64::try_from(lost.count).unwrap(), 3_000 - done, "{lost:?}: all after the last message read");
 }
 
-/// What is kept about messages goes with them: after any number of rounds nothing of it is left.
+/// Completion records and ack logs are removed with their messages: after any number of rounds none is left.
 pub async fn concern_7_what_is_recorded_does_not_grow(case: &Case) {
     let settings = TopicSettings { message_retention: Some(Duration::ZERO), ack_log: true, ..counted() };
     let scene = case.scene(settings).await;
@@ -391,7 +392,7 @@ pub async fn concern_7_what_is_recorded_does_not_grow(case: &Case) {
     for round in 0..12 {
         scene.publish(20).await;
         scene.track_all().await;
-        // In pieces, so that what was done is not one range.
+        // Acked in pieces, so that the completed offsets are not one range.
         for one in [&scene, &second] {
             let lease = one.claim_one("a", 20).await;
             let odd = (lease.range.first.0..=lease.range.last.0).step_by(2);

@@ -1,4 +1,5 @@
-//! Places that are no store, cannot be reached, are locked, full or read-only: said as it is, nothing harmed.
+//! Databases and files that are no store, cannot be reached, or are locked, full or read-only: the error states what
+//! is wrong, and nothing is damaged.
 
 use std::time::{Duration, Instant};
 
@@ -8,10 +9,10 @@ use crate::limits::SAFETY_POLL;
 use crate::message::NewMessage;
 use crate::topic::TopicSettings;
 
-/// A corrupt or foreign place is refused with what it is, and not touched.
+/// A corrupt or foreign database is refused with an error that names it, and is not touched.
 pub async fn a_foreign_place_is_refused_and_not_touched(case: &Case) {
     let places = case.harness().foreign_places().await;
-    assert!(!places.is_empty(), "the bench names at least one foreign place");
+    assert!(!places.is_empty(), "the harness has at least one foreign database");
     for place in places {
         let before = case.harness().fingerprint(&place).await;
         let answer = case.open_at(&place.url, case.options()).await;
@@ -26,7 +27,7 @@ pub async fn a_foreign_place_is_refused_and_not_touched(case: &Case) {
     }
 }
 
-/// What cannot be reached may be reached later.
+/// A database that cannot be reached may be reachable later: the error is retryable.
 pub async fn an_unreachable_place_is_unavailable(case: &Case) {
     let url = case.harness().unreachable_url();
     let started = Instant::now();
@@ -35,13 +36,13 @@ pub async fn an_unreachable_place_is_unavailable(case: &Case) {
     assert!(started.elapsed() < DEADLINE, "it took {:?}", started.elapsed());
 }
 
-/// A store that can only be read says so, acknowledges nothing, and goes on when it can be written again.
+/// A store that can only be read reports so, acknowledges nothing, and continues when it can be written again.
 pub async fn a_read_only_store_acknowledges_nothing(case: &Case) {
     let scene = case.queue().await;
     scene.publish(2).await;
     scene.store.close().await.unwrap();
     let Some(url) = case.harness().make_read_only().await else {
-        println!("skipped: this bench cannot make its place read-only");
+        println!("skipped: this harness cannot make its store read-only");
         return;
     };
     match case.open_at(&url, case.options()).await {
@@ -60,10 +61,10 @@ pub async fn a_read_only_store_acknowledges_nothing(case: &Case) {
     assert_eq!(payloads_of(&scene.drain_until("a", 3).await), ["1", "2", "3"]);
 }
 
-/// A full disk: what was acknowledged is there, what was not is not, and service resumes when there is room.
+/// On a full disk acknowledged messages are stored, refused ones are not, and service resumes when there is space.
 pub async fn a_full_store_acknowledges_nothing_more(case: &Case) {
     let Some(url) = case.harness().cramped_url().await else {
-        println!("skipped: this bench cannot make a place that is full");
+        println!("skipped: this harness cannot make a full store");
         return;
     };
     let store = case.open_at(&url, case.options()).await.unwrap();
@@ -71,7 +72,7 @@ pub async fn a_full_store_acknowledges_nothing_more(case: &Case) {
     let batch = vec![NewMessage::new(vec![7; 20_000]); 3];
     let mut acknowledged = Vec::new();
     let error: Error = loop {
-        assert!(acknowledged.len() < 3_000, "the place is never full");
+        assert!(acknowledged.len() < 3_000, "the store is never full");
         match scene.store.publish(&scene.topic, &batch).await {
             Ok(published) => acknowledged.extend(published.iter().map(|one| one.offset.unwrap().0)),
             Err(error) => break error,
@@ -79,7 +80,7 @@ pub async fn a_full_store_acknowledges_nothing_more(case: &Case) {
     };
     assert_eq!(error.kind(), ErrorKind::StorageFull, "{error:?}");
     let there = offsets_of(&scene.fetch_range(1, 100_000).await);
-    assert_eq!(there, acknowledged, "exactly what was acknowledged is there");
+    assert_eq!(there, acknowledged, "exactly what was acknowledged is stored");
 
     case.harness().make_room().await;
     let more = scene.publish_all(&batch).await;
@@ -91,12 +92,12 @@ pub async fn a_full_store_acknowledges_nothing_more(case: &Case) {
     scene.store.close().await.unwrap();
 }
 
-/// Somebody else's lock makes the store busy, which may be tried again; then it goes on.
+/// A lock of another program makes the store busy, which is retryable; then it continues.
 pub async fn a_locked_store_is_busy_and_then_resumes(case: &Case) {
     let store = case.open_with(case.options().statement_timeout(Duration::from_millis(500))).await.unwrap();
     let scene = Scene::new(store, "orders", TopicSettings::default()).await;
     let Some(lock) = case.harness().lock().await else {
-        println!("skipped: this bench cannot lock its place");
+        println!("skipped: this harness cannot lock its store");
         return;
     };
     let error = failed(scene.store.publish(&scene.topic, &[NewMessage::new("no")]).await, ErrorKind::Busy);
@@ -110,13 +111,13 @@ pub async fn a_locked_store_is_busy_and_then_resumes(case: &Case) {
     assert_eq!(payloads_of(&scene.drain_until("a", 1).await), ["yes"]);
 }
 
-/// Cut connections are replaced: calls go on, and a waiter is still woken.
+/// Cut connections are replaced: calls continue, and a waiter is still woken.
 pub async fn service_resumes_after_connections_were_cut(case: &Case) {
     let scene = case.queue().await;
     scene.publish(1).await;
     let wake = scene.store.arm(&[scene.subscription.topic.topic_id]).await.unwrap();
     if !case.harness().cut_connections().await {
-        println!("skipped: this bench has no connections to cut");
+        println!("skipped: this harness has no connections to cut");
         return;
     }
     drop(wake);
@@ -133,7 +134,7 @@ pub async fn service_resumes_after_connections_were_cut(case: &Case) {
     assert_eq!(payloads_of(&scene.drain_until("a", 2).await), ["1", "2"]);
 
     let other = scene.through(&case.open().await);
-    // The connection that listens comes back by itself; a waiter armed after that is woken at once.
+    // The listening connection reconnects by itself; a waiter armed after that is woken at once.
     let mut woken = false;
     while !woken && Instant::now() < until {
         let wake = scene.store.arm(&[scene.subscription.topic.topic_id]).await.unwrap();
@@ -141,10 +142,10 @@ pub async fn service_resumes_after_connections_were_cut(case: &Case) {
         other.publish_all(&[NewMessage::new("wake up")]).await;
         woken = wake.wait(SAFETY_POLL / 5).await;
     }
-    assert!(woken, "nobody was woken again after the cut");
+    assert!(woken, "no waiter was woken after the cut");
 }
 
-/// A namespace breaks the rule for its name: refused before anything is reached.
+/// A namespace that breaks the rule for its name is refused before anything is contacted.
 pub async fn a_bad_namespace_is_refused(case: &Case) {
     for bad in ["", "7up", "_x", "pg_toast", &"x".repeat(49)] {
         let answer = case.open_at(&case.harness().url(), case.options().namespace(bad)).await;
@@ -153,7 +154,7 @@ pub async fn a_bad_namespace_is_refused(case: &Case) {
     }
 }
 
-/// The doctor of a store that was used in every way finds nothing.
+/// The doctor reports no findings in a store that was used in every way.
 pub async fn the_doctor_finds_nothing_in_a_used_store(case: &Case) {
     let scene = case.queue().await;
     scene.publish(20).await;
@@ -176,7 +177,7 @@ pub async fn the_doctor_finds_nothing_in_a_used_store(case: &Case) {
     assert_eq!(scene.fetch(&first).await.len() as u64, range(1, 5).span());
 }
 
-/// A doctor that finds nothing is worth something only if it finds what is broken.
+/// A doctor without findings is worth something only if it finds damage.
 pub async fn the_doctor_finds_damage(case: &Case) {
     let scene = case.queue().await;
     scene.publish(3).await;

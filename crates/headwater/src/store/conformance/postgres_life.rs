@@ -1,4 +1,4 @@
-//! Lives of groups and retention while transactions are open, and storage of a topic's own: what only PostgreSQL has.
+//! Group states and retention while transactions are open, and a topic's own storage: PostgreSQL only.
 
 use std::time::{Duration, Instant};
 
@@ -10,18 +10,18 @@ use crate::subscription::{MissedMessages, Start};
 use crate::topic::{Partition, Storage, TopicSettings, Tracking};
 
 const PATIENCE: Duration = Duration::from_millis(50);
-/// What a stalling test machine may add.
+/// Extra time for a stalling test machine.
 const MARGIN: Duration = Duration::from_secs(5);
 
 /// A topic in real time that keeps nothing longer than it must.
 async fn scene_of(case: &Case, tracking: Tracking) -> Scene {
-    let store = case.open_with(case.real_time_options()).await.expect("the place opens");
+    let store = case.open_with(case.real_time_options()).await.expect("the store opens");
     let settings = TopicSettings { tracking, gap_patience: PATIENCE, ..lively() };
     Scene::new(store, "orders", settings).await
 }
 
-/// Cleans again and again while a publisher holds its transaction open below what was already read: its messages are
-/// never taken for removed ones, and come when it commits.
+/// Cleans repeatedly while a publisher holds its transaction open below what was already read: its messages are never
+/// taken for removed ones, and are delivered when it commits.
 async fn late_rows_survive(case: &Case, tracking: Tracking) {
     let scene = scene_of(case, tracking).await;
     let second = scene.subscribe("second", Start::Beginning).await;
@@ -57,14 +57,14 @@ pub async fn a_late_message_survives_cleanup(case: &Case) {
     late_rows_survive(case, Tracking::OffsetWatermark).await;
 }
 
-/// In reference counting, where what is done goes from the middle; a late message gets its record too.
+/// In reference counting, where completed messages are removed from the middle; a late message gets its record too.
 pub async fn a_late_message_survives_cleanup_in_reference_counting(case: &Case) {
     late_rows_survive(case, Tracking::ReferenceCounting).await;
 }
 
-/// A message that commits after tracking has passed its offset has a record, for the groups that count then.
+/// A message that commits after tracking has passed its offset gets a record, for the groups that count then.
 pub async fn a_late_message_gets_its_record(case: &Case) {
-    let store = case.open_with(case.real_time_options()).await.expect("the place opens");
+    let store = case.open_with(case.real_time_options()).await.expect("the store opens");
     let settings = TopicSettings {
         tracking: Tracking::ReferenceCounting,
         gap_patience: PATIENCE,
@@ -78,7 +78,7 @@ pub async fn a_late_message_gets_its_record(case: &Case) {
     other.publish(2).await;
     assert_eq!(numbers_until(&scene, 1).await.0, [2]);
     scene.track_all().await;
-    assert_eq!(scene.records().await.len(), 1, "there is no message at the gap yet");
+    assert_eq!(scene.records().await.len(), 1, "no message exists at the gap yet");
     open.commit().await;
     assert_eq!(numbers_until(&scene, 1).await.0, [1]);
     gaps_close(&scene).await;
@@ -87,8 +87,8 @@ pub async fn a_late_message_gets_its_record(case: &Case) {
     assert_eq!(told(&record), (vec!["workers"], vec!["workers"], true));
 }
 
-/// A group dies, is cancelled or comes back while publishers hold transactions open: what commits later is for those who
-/// count, and a group that came back gets it too.
+/// A group dies, is cancelled or comes back while publishers hold transactions open: what commits later is for the
+/// groups that count, and a group that came back gets it too.
 pub async fn a_group_that_dies_under_open_transactions_misses_nothing(case: &Case) {
     for tracking in [Tracking::OffsetWatermark, Tracking::ReferenceCounting] {
         let scene = Scene::new(
@@ -118,7 +118,8 @@ pub async fn a_group_that_dies_under_open_transactions_misses_nothing(case: &Cas
     }
 }
 
-/// Subscribing at now while transactions are open and cleanup runs: what commits afterwards is delivered, once.
+/// A group subscribes at now while transactions are open and cleanup runs: what commits afterwards is delivered,
+/// once.
 pub async fn now_is_exact_among_cleanups_and_open_transactions(case: &Case) {
     let scene = scene_of(case, Tracking::OffsetWatermark).await;
     for round in 0..8_i64 {
@@ -145,7 +146,7 @@ pub async fn now_is_exact_among_cleanups_and_open_transactions(case: &Case) {
     }
 }
 
-/// Somebody is writing the group's row: a heartbeat is answered all the same, and at once.
+/// While another transaction holds the lock of the group's row, a heartbeat is answered at once.
 pub async fn a_heartbeat_does_not_wait_for_a_locked_row(case: &Case) {
     let scene = case.scene(lively()).await;
     assert_eq!(scene.pulse("a").await, Signal::Active);
@@ -157,11 +158,11 @@ pub async fn a_heartbeat_does_not_wait_for_a_locked_row(case: &Case) {
     for n in 0..20 {
         assert_eq!(scene.pulse(&format!("process-{n}")).await, Signal::Active);
     }
-    assert!(started.elapsed() < MARGIN, "they waited {:?}", started.elapsed());
+    assert!(started.elapsed() < MARGIN, "the heartbeats waited {:?}", started.elapsed());
     session.rollback().await;
 }
 
-/// The work pool is used up by calls that wait for a lock: heartbeats have connections of their own.
+/// Calls that wait for a lock use up the work pool: heartbeats have separate connections.
 pub async fn heartbeats_have_connections_of_their_own(case: &Case) {
     let store = case.open_with(case.options().connections_max(2)).await.unwrap();
     let scene = Scene::new(store, "orders", lively()).await;
@@ -178,15 +179,15 @@ pub async fn heartbeats_have_connections_of_their_own(case: &Case) {
     while case.harness().number("", waiting).await < 2 && Instant::now() < until {
         pause().await;
     }
-    let beat = tokio::time::timeout(MARGIN, scene.pulse("a")).await;
-    assert_eq!(beat.expect("the beat is not behind the blocked calls"), Signal::Active);
+    let heartbeat = tokio::time::timeout(MARGIN, scene.pulse("a")).await;
+    assert_eq!(heartbeat.expect("the heartbeat does not wait for the blocked calls"), Signal::Active);
     drop(lock);
     for one in blocked {
         one.await.unwrap();
     }
 }
 
-/// A topic of its own, cut like this.
+/// A topic with its own tables, partitioned like this.
 async fn dedicated(case: &Case, partition: Partition) -> Scene {
     let settings = TopicSettings { storage: Storage::Dedicated(partition), ..lively() };
     case.scene(settings).await
@@ -194,11 +195,12 @@ async fn dedicated(case: &Case, partition: Partition) -> Scene {
 
 async fn keep(scene: &Scene) -> crate::store::PartitionStep {
     let step = scene.store.keep_partitions(scene.subscription.topic.topic_id).await.unwrap();
-    assert!(!step.locked, "nobody holds the table: {step:?}");
+    assert!(!step.locked, "the table is not locked: {step:?}");
     step
 }
 
-/// In tables of its own everything is as in the shared one: published, delivered, fetched and claimed across their borders.
+/// A topic in its own tables behaves as in the shared one: published, delivered, fetched and claimed across
+/// partitions.
 pub async fn dedicated_storage_delivers_across_partitions(case: &Case) {
     for partition in
         [Partition::None, Partition::Rows(1_000), Partition::Hour, Partition::Day, Partition::Month]
@@ -222,7 +224,8 @@ pub async fn dedicated_storage_delivers_across_partitions(case: &Case) {
     }
 }
 
-/// Never fewer than two ahead of the last offset taken, however often and by however many it is looked at.
+/// There are never fewer than two partitions ahead of the last offset taken, however often and from wherever this
+/// runs.
 pub async fn partitions_are_created_ahead(case: &Case) {
     let scene = dedicated(case, Partition::Rows(1_000)).await;
     keep(&scene).await;
@@ -245,7 +248,8 @@ pub async fn partitions_are_created_ahead(case: &Case) {
     assert_eq!(scene.reads().await.len(), 7_200);
 }
 
-/// Faster than anybody made tables: publishing never fails, and what lies beyond them is delivered and removed like the rest.
+/// Publishing outpaces the creation of partitions and never fails; what lies beyond them is delivered and removed as
+/// usual.
 pub async fn a_burst_past_the_partitions_never_fails(case: &Case) {
     let scene = dedicated(case, Partition::Rows(1_000)).await;
     keep(&scene).await;
@@ -256,16 +260,16 @@ pub async fn a_burst_past_the_partitions_never_fails(case: &Case) {
     assert!(step.ahead >= 2, "{step:?}");
     scene.publish(2_000).await;
     let got = scene.reads().await;
-    assert!(got.iter().copied().eq(1..=24_000), "{} came", got.len());
+    assert!(got.iter().copied().eq(1..=24_000), "{} were delivered", got.len());
     remove_everything(&scene, 24_000).await;
     let next = scene.publish(1).await;
     assert!(next[0] > 24_000, "offsets are never reused: {next:?}");
     assert_eq!(scene.reads().await, next);
-    // New tables begin well beyond what was taken, so that one may still lie past them.
+    // New partitions begin well beyond the last offset taken, so that one message may still lie past them.
     scene.clean_all().await;
 }
 
-/// Cleans rows and drops partitions until everything is gone; what may remain is the partition that is being filled.
+/// Cleans rows and drops partitions until everything is removed; only the partition that is being filled may remain.
 async fn remove_everything(scene: &Scene, count: u64) {
     let until = Instant::now() + DEADLINE;
     let mut removed = 0;
@@ -276,13 +280,14 @@ async fn remove_everything(scene: &Scene, count: u64) {
         if scene.stored().await.is_empty() {
             break;
         }
-        // The last partition is dropped once the topic has gone past it.
+        // The last partition is dropped once the topic has moved past it.
         let more = scene.publish(500).await;
         assert_eq!(scene.reads().await, more);
     }
 }
 
-/// Whole tables go once everything in them may: not a message earlier, and counted where it was not read.
+/// A partition is dropped once everything in it may be removed: not a message earlier, and unread messages are
+/// counted.
 pub async fn partitions_are_dropped_behind(case: &Case) {
     let scene = dedicated(case, Partition::Rows(1_000)).await;
     let slow = scene.subscribe("slow", Start::Beginning).await;
@@ -296,18 +301,18 @@ pub async fn partitions_are_dropped_behind(case: &Case) {
     keep(&scene).await;
     let kept = scene.stored().await;
     assert!(!kept.contains(&1) && !kept.contains(&999), "the first table is gone");
-    assert!((2_000..=3_500).all(|offset| kept.contains(&offset)), "what is unread is there");
+    assert!((2_000..=3_500).all(|offset| kept.contains(&offset)), "unread messages are kept");
     slow.ack_next(1).await;
     scene.clean_all().await;
     keep(&scene).await;
     let kept = scene.stored().await;
-    assert!(!kept.contains(&1_500) && kept.contains(&2_001), "the second went with its last message");
+    assert!(!kept.contains(&1_500) && kept.contains(&2_001), "the second is dropped with its last message");
     assert_eq!(slow.status().await.missed, MissedMessages::default());
     assert!(scene.topic_status().await.first.0 <= 2_001);
     assert_eq!(slow.reads().await.len(), 1_500);
 }
 
-/// The cap drops whole tables unread: what was in them is counted as missed, and the group goes on behind them.
+/// `max_retention` drops whole partitions unread: their messages count as missed, and the group continues after them.
 pub async fn a_dropped_partition_counts_what_was_missed(case: &Case) {
     let settings = TopicSettings {
         storage: Storage::Dedicated(Partition::Rows(1_000)),
@@ -328,12 +333,12 @@ pub async fn a_dropped_partition_counts_what_was_missed(case: &Case) {
     assert!(missed.count >= 1_900, "two whole tables, but for what was read: {missed:?}");
     let stored = scene.stored().await;
     let gone = u64::try_from((101..=2_110_i64).filter(|offset| !stored.contains(offset)).count()).unwrap();
-    assert_eq!(missed.count, gone, "exactly what is gone and was not read");
+    assert_eq!(missed.count, gone, "exactly what was removed unread");
     assert_eq!(missed.range.map(|(first, _)| first.0), Some(101));
     assert_eq!(scene.reads().await, stored);
 }
 
-/// A reader in a long transaction locks the table: keeping partitions waits a moment, says so, and does it later.
+/// A reader in a long transaction locks the table: the partition job waits a moment, reports it, and succeeds later.
 pub async fn a_locked_table_is_left_for_later(case: &Case) {
     let scene = dedicated(case, Partition::Rows(1_000)).await;
     keep(&scene).await;
@@ -347,7 +352,7 @@ pub async fn a_locked_table_is_left_for_later(case: &Case) {
     let step = scene.store.keep_partitions(id).await.expect("a lock is no error");
     assert!(started.elapsed() < MARGIN, "it waited {:?}", started.elapsed());
     assert!(step.locked || step.ahead >= 2, "{step:?} after {before:?}");
-    // Publishing goes on meanwhile.
+    // Publishing continues meanwhile.
     scene.publish(10).await;
     reader.rollback().await;
     keep(&scene).await;
@@ -355,7 +360,8 @@ pub async fn a_locked_table_is_left_for_later(case: &Case) {
     assert_eq!(scene.reads().await.len(), 2_510);
 }
 
-/// A detector that is killed while it waits for the lock of upkeep leaves nothing behind, and the next one finds the dead.
+/// A detector that is killed while it waits for the maintenance lock leaves nothing behind; the next one finds dead
+/// groups.
 pub async fn a_detector_that_waits_and_is_killed_leaves_nothing(case: &Case) {
     let scene = case.scene(lively()).await;
     scene.pulse("a").await;
@@ -376,7 +382,7 @@ pub async fn a_detector_that_waits_and_is_killed_leaves_nothing(case: &Case) {
     for lease in &claimed.leases {
         scene.ack(lease).await;
     }
-    assert!(started.elapsed() < MARGIN, "delivery waited for upkeep: {:?}", started.elapsed());
+    assert!(started.elapsed() < MARGIN, "delivery waited for maintenance: {:?}", started.elapsed());
     detector.abort();
     session.rollback().await;
     let until = Instant::now() + DEADLINE;

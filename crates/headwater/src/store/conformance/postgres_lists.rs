@@ -1,7 +1,7 @@
-//! The lists of cases about what only PostgreSQL has.
+//! The lists of cases for PostgreSQL only.
 
-/// Makes one test of every case about what only PostgreSQL has: commits that land out of order, and storage of a topic's
-/// own.
+/// Makes one test of every case for PostgreSQL only: commits that land out of order, and topics with their own
+/// storage.
 #[macro_export]
 macro_rules! conformance_postgres_cases {
     ($make:path) => {

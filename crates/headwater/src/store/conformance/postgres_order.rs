@@ -1,4 +1,4 @@
-//! Commits that land out of order: nothing is skipped, nothing doubled, nobody waits for long.
+//! Commits that land out of offset order: nothing is skipped, nothing delivered twice, no reader waits for long.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,13 +14,13 @@ use crate::topic::{Ordering, TopicSettings};
 const PATIENCE: Duration = Duration::from_millis(50);
 /// What a stalling test machine may add to the patience.
 const MARGIN: Duration = Duration::from_secs(3);
-/// A patience no case waits for.
+/// A patience that no case waits out.
 const LONG: Duration = Duration::from_secs(600);
 
 /// Seeds that once found a bug.
 const REGRESSIONS: &[u64] = &[];
 
-/// While one transaction stays open, others' messages arrive; its own arrive once when it commits.
+/// While one transaction stays open, messages of others are delivered; its own are delivered once when it commits.
 pub async fn an_open_transaction_does_not_stall_others(case: &Case) {
     let scene = scene_with_patience(case, PATIENCE).await;
     let (open, other) = (Session::open(case).await, Session::open(case).await);
@@ -42,7 +42,7 @@ pub async fn an_open_transaction_does_not_stall_others(case: &Case) {
     assert_eq!((status.leased, status.waiting, status.floor.0), (0, 0, 4));
 }
 
-/// The head waits for a commit under way, so that messages come in the order of their offsets.
+/// The head waits for a commit in progress, so that messages are delivered in the order of their offsets.
 pub async fn within_patience_the_order_is_kept(case: &Case) {
     let scene = scene_with_patience(case, LONG).await;
     let (open, other) = (Session::open(case).await, Session::open(case).await);
@@ -51,14 +51,14 @@ pub async fn within_patience_the_order_is_kept(case: &Case) {
     other.publish(2).await;
     let claimed = scene.claimed("reader", 10).await;
     assert_eq!(claimed.leases, []);
-    assert!(claimed.recheck_after.is_some(), "a commit is under way: look again soon");
+    assert!(claimed.recheck_after.is_some(), "a commit is in progress: claim again soon");
     nothing_comes(&scene, 2 * PATIENCE).await;
     open.commit().await;
     assert_eq!(numbers_until(&scene, 2).await.0, [1, 2]);
     assert_eq!(scene.topic_status().await.gaps, 0);
 }
 
-/// A transaction that rolled back leaves offsets nobody waits for, patience or not.
+/// A transaction that rolled back leaves offsets that no reader waits for, whatever the patience.
 pub async fn a_rolled_back_transaction_leaves_no_gap(case: &Case) {
     let scene = scene_with_patience(case, LONG).await;
     let (aborted, other) = (Session::open(case).await, Session::open(case).await);
@@ -91,7 +91,7 @@ async fn scene_of(scene: &Scene, name: &str, patience: Duration) -> Scene {
     Scene::new(scene.store.clone(), name, settings).await
 }
 
-/// Publishes something to another topic than `orders`, after some other statement.
+/// Publishes a message to a topic other than `orders`, after another statement.
 async fn publish_to(session: &Session, topic: &str, first: &str) {
     if !first.is_empty() {
         session.run(first).await;
@@ -99,7 +99,7 @@ async fn publish_to(session: &Session, topic: &str, first: &str) {
     session.publish_named(topic).await;
 }
 
-/// A savepoint that rolled back takes only its own messages with it.
+/// A savepoint that rolled back rolls back only its own messages.
 pub async fn a_rolled_back_savepoint_leaves_no_gap(case: &Case) {
     let scene = scene_with_patience(case, LONG).await;
     let session = Session::open(case).await;
@@ -122,7 +122,8 @@ pub async fn a_rolled_back_savepoint_leaves_no_gap(case: &Case) {
     gaps_close(&scene).await;
 }
 
-/// A savepoint rolled back first, then a publish, while others overtake: the lock that marks a publisher must hold.
+/// A savepoint is rolled back, then a message is published while others overtake: the lock that marks a publisher
+/// must hold.
 pub async fn a_savepoint_does_not_hide_an_open_publisher(case: &Case) {
     let scene = scene_with_patience(case, PATIENCE).await;
     let (open, other) = (Session::open(case).await, Session::open(case).await);
@@ -141,7 +142,7 @@ pub async fn a_savepoint_does_not_hide_an_open_publisher(case: &Case) {
     gaps_close(&scene).await;
 }
 
-/// A prepared transaction holds no session, and still its messages come when it commits.
+/// A prepared transaction holds no session, and still its messages are delivered when it commits.
 pub async fn a_prepared_transaction_is_delivered_when_it_commits(case: &Case) {
     let scene = scene_with_patience(case, PATIENCE).await;
     let (prepared, other) = (Session::open(case).await, Session::open(case).await);
@@ -164,7 +165,7 @@ pub async fn a_prepared_transaction_is_delivered_when_it_commits(case: &Case) {
     gaps_close(&scene).await;
 }
 
-/// A prepared transaction that rolls back was never there.
+/// A prepared transaction that rolls back is never seen.
 pub async fn a_prepared_transaction_that_rolls_back_is_never_seen(case: &Case) {
     let scene = scene_with_patience(case, PATIENCE).await;
     let (prepared, other) = (Session::open(case).await, Session::open(case).await);
@@ -180,11 +181,11 @@ pub async fn a_prepared_transaction_that_rolls_back_is_never_seen(case: &Case) {
 }
 
 /// H takes its id, then G its id and offset g, then H publishes h above g and commits: h's row is from an older
-/// transaction than the one that owns the missing g, and g must still come.
+/// transaction than the one that owns the missing g, and g must still be delivered.
 pub async fn an_early_transaction_id_with_a_late_publish_skips_nothing(case: &Case) {
     for patience in [Duration::ZERO, PATIENCE, LONG] {
         let name = format!("early-{}", patience.as_millis());
-        let store = case.open_with(case.real_time_options()).await.expect("the place opens");
+        let store = case.open_with(case.real_time_options()).await.expect("the store opens");
         let settings = TopicSettings { gap_patience: patience, ..TopicSettings::pub_sub() };
         let scene = Scene::new(store, &name, settings).await;
         let (h, g) = (Session::open(case).await, Session::open(case).await);
@@ -213,7 +214,7 @@ pub async fn an_early_transaction_id_with_a_late_publish_skips_nothing(case: &Ca
     }
 }
 
-/// Somebody's long transaction that writes elsewhere stops nobody, not even at a gap.
+/// A long transaction of another program that writes elsewhere stalls no reader, not even at a gap.
 pub async fn a_foreign_long_transaction_does_not_stall(case: &Case) {
     let scene = scene_with_patience(case, PATIENCE).await;
     let (foreign, aborted, other) =
@@ -234,7 +235,7 @@ pub async fn a_foreign_long_transaction_does_not_stall(case: &Case) {
     foreign.commit().await;
 }
 
-/// Three groups at different places, and one that only reads afterwards: each gets a late message once.
+/// Three groups at different cursors, and one that only reads afterwards: each gets a late message once.
 pub async fn a_late_message_reaches_every_group_once(case: &Case) {
     let ahead = scene_with_patience(case, PATIENCE).await;
     let also_ahead = ahead.subscribe("also-ahead", Start::Beginning).await;
@@ -256,7 +257,7 @@ pub async fn a_late_message_reaches_every_group_once(case: &Case) {
         let until = Instant::now() + DEADLINE;
         let mut leases = Vec::new();
         while leases.iter().map(|lease: &crate::store::Lease| lease.range.span()).sum::<u64>() < 2 {
-            assert!(Instant::now() < until, "the late message never came: {leases:?}");
+            assert!(Instant::now() < until, "the late message was never delivered: {leases:?}");
             leases.extend(group.claim("reader", 10).await);
         }
         assert!(leases.iter().all(|lease| lease.attempt == 1 && !lease.suspect), "{leases:?}");
@@ -272,9 +273,9 @@ pub async fn a_late_message_reaches_every_group_once(case: &Case) {
     gaps_close(&ahead).await;
 }
 
-/// A late message of an ordered subscription comes in its lane, once.
+/// A late message of an ordered subscription is delivered in its lane, once.
 pub async fn a_late_message_reaches_an_ordered_group(case: &Case) {
-    let store = case.open_with(case.real_time_options()).await.expect("the place opens");
+    let store = case.open_with(case.real_time_options()).await.expect("the store opens");
     let settings = TopicSettings {
         ordering: Ordering::Key,
         lanes: 3,
@@ -289,7 +290,7 @@ pub async fn a_late_message_reaches_an_ordered_group(case: &Case) {
     let (mut handled, mut committed) = (Vec::new(), false);
     let until = Instant::now() + DEADLINE;
     while handled.len() < 3 {
-        assert!(Instant::now() < until, "only {handled:?} came");
+        assert!(Instant::now() < until, "only {handled:?} were delivered");
         let mut consumer = LaneConsumer::new("reader");
         if !consumer.claim(&scene, 10).await {
             pause().await;
@@ -309,12 +310,12 @@ pub async fn a_late_message_reaches_an_ordered_group(case: &Case) {
     assert_eq!(handled, [2, 1, 3]);
     let mut consumer = LaneConsumer::new("reader");
     while consumer.claim(&scene, 10).await {
-        assert!(!consumer.handle_next(3, |message, _| panic!("{} came twice", message.offset)));
+        assert!(!consumer.handle_next(3, |message, _| panic!("{} was delivered twice", message.offset)));
         consumer.settle(&scene).await;
     }
 }
 
-/// Waiting as the contract says, a reader gets a late message soon, without a poll.
+/// A reader that waits as the contract requires gets a late message soon, without polling.
 pub async fn a_late_message_is_found_by_a_waiter(case: &Case) {
     let scene = scene_with_patience(case, PATIENCE).await;
     let (open, other) = (Session::open(case).await, Session::open(case).await);
@@ -340,14 +341,14 @@ pub async fn a_late_message_is_found_by_a_waiter(case: &Case) {
     assert!(started.elapsed() < MARGIN, "it took {:?}", started.elapsed());
 }
 
-/// Random sessions that commit, abort, prepare and roll back to savepoints in any order, and groups that read
-/// meanwhile: every group gets exactly what committed, once.
+/// Random sessions commit, abort, prepare and roll back to savepoints in any order while groups read: every group
+/// gets exactly what committed, once.
 pub async fn out_of_order_commits_never_skip_nor_double(case: &Case) {
     for seed in seeds(REGRESSIONS, 6) {
         println!("out_of_order seed {seed} (HEADWATER_SEED={seed} runs it alone)");
         let mut rng = Rng::new(seed);
         let patience = Duration::from_millis(rng.between(0, 30));
-        let store = case.open_with(case.real_time_options()).await.expect("the place opens");
+        let store = case.open_with(case.real_time_options()).await.expect("the store opens");
         let settings = TopicSettings { gap_patience: patience, ..TopicSettings::pub_sub() };
         let scene = Scene::new(store, &format!("soak-{seed}"), settings).await;
         let groups = [
@@ -377,13 +378,13 @@ pub async fn out_of_order_commits_never_skip_nor_double(case: &Case) {
             let until = Instant::now() + DEADLINE;
             while read.len() < committed.len() {
                 let missing: Vec<_> = committed.iter().filter(|offset| !read.contains_key(offset)).collect();
-                assert!(Instant::now() < until, "seed {seed}: {missing:?} never came");
+                assert!(Instant::now() < until, "seed {seed}: {missing:?} were never delivered");
                 read_some(group, read).await;
                 pause().await;
             }
             read_some(group, read).await;
             let twice: Vec<_> = read.iter().filter(|(_, times)| **times != 1).collect();
-            assert!(twice.is_empty(), "seed {seed}: came more than once: {twice:?}");
+            assert!(twice.is_empty(), "seed {seed}: delivered more than once: {twice:?}");
             assert!(read.keys().eq(committed.iter()), "seed {seed}: exactly what committed was delivered");
         }
         gaps_close(&scene).await;
@@ -396,10 +397,10 @@ async fn read_some(group: &Scene, read: &mut BTreeMap<i64, u32>) {
     }
 }
 
-/// A session in the middle of something.
+/// A session that may have a transaction open.
 struct Writer {
     session: Session,
-    /// The offsets of the open transaction that still count, those behind the savepoint, and whether it is prepared.
+    /// The offsets of the open transaction that still count, those after the savepoint, and whether it is prepared.
     open: Option<(Vec<i64>, Option<Vec<i64>>, bool)>,
 }
 

@@ -8,10 +8,10 @@ use crate::message::Offset;
 use crate::subscription::Start;
 
 const PATIENCE: Duration = Duration::from_millis(50);
-/// A patience no case waits for.
+/// A patience that no case waits out.
 const LONG: Duration = Duration::from_secs(600);
 
-/// What committed before is out, what commits afterwards is in, though its offset is lower.
+/// What committed before is out, what commits afterwards is in, although its offset is lower.
 pub async fn now_is_exact_with_an_open_transaction(case: &Case) {
     for (patience, read_first) in [(PATIENCE, true), (PATIENCE, false), (LONG, false)] {
         let scene = scene_with_patience_named(case, patience, read_first).await;
@@ -21,7 +21,7 @@ pub async fn now_is_exact_with_an_open_transaction(case: &Case) {
         open.publish_number(scene.topic.as_str(), 1).await;
         other.publish_number(scene.topic.as_str(), 2).await;
         if read_first {
-            // The head has stepped over the gap before the group comes.
+            // The head has stepped over the gap before the group subscribes.
             assert_eq!(numbers_until(&scene, 2).await.0, [0, 2]);
         }
         let now = scene.subscribe("now", Start::Now).await;
@@ -38,12 +38,12 @@ pub async fn now_is_exact_with_an_open_transaction(case: &Case) {
 }
 
 async fn scene_with_patience_named(case: &Case, patience: Duration, read_first: bool) -> Scene {
-    let store = case.open_with(case.real_time_options()).await.expect("the place opens");
+    let store = case.open_with(case.real_time_options()).await.expect("the store opens");
     let settings = crate::TopicSettings { gap_patience: patience, ..crate::TopicSettings::pub_sub() };
     Scene::new(store, &format!("start-{}-{read_first}", patience.as_millis()), settings).await
 }
 
-/// A group from the beginning gets everything once, also what was open when it came.
+/// A group that starts at the beginning gets everything once, also messages that were uncommitted when it subscribed.
 pub async fn beginning_waits_for_an_open_transaction(case: &Case) {
     let scene = scene_with_patience(case, PATIENCE).await;
     let (open, other) = (Session::open(case).await, Session::open(case).await);
@@ -70,7 +70,7 @@ pub async fn beginning_waits_for_an_open_transaction(case: &Case) {
     gaps_close(&scene).await;
 }
 
-/// Starts by offset and by count include what is open within them, and nothing below them.
+/// Starts by offset and by count include uncommitted messages in their range, and nothing below it.
 pub async fn offset_and_bounded_starts_wait_for_an_open_transaction(case: &Case) {
     let scene = scene_with_patience(case, PATIENCE).await;
     let (open, other) = (Session::open(case).await, Session::open(case).await);
@@ -97,8 +97,8 @@ pub async fn offset_and_bounded_starts_wait_for_an_open_transaction(case: &Case)
     }
 }
 
-/// Many publishers commit while groups subscribe at now: what a publisher saw committed before the call is out, what
-/// it began to commit after the return is in, each once.
+/// Many publishers commit while groups subscribe at now: what committed before the call is out, what begins to commit
+/// after its return is in, each once.
 pub async fn now_is_exact_at_every_interleaving(case: &Case) {
     let scene = scene_with_patience(case, Duration::from_millis(5)).await;
     for round in 0..12_i64 {

@@ -1,4 +1,4 @@
-//! Several real processes on one place: they share the work, and one may be killed at any moment.
+//! Several real processes on one store: they share the work, and any of them may be killed at any moment.
 
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Write};
@@ -17,11 +17,11 @@ use crate::store::{OpenOptions, Store};
 use crate::subscription::Start;
 use crate::topic::TopicSettings;
 
-/// What a child process is told in its environment.
+/// The environment variables of a child process: its job, the store and how many messages.
 const JOB: &str = "HEADWATER_WORKER_JOB";
 const URL: &str = "HEADWATER_WORKER_URL";
 const TOTAL: &str = "HEADWATER_WORKER_TOTAL";
-/// What its lines begin with, to tell them from those of a test runner.
+/// The prefix of its lines, to distinguish them from those of a test runner.
 const MARK: &str = "headwater-worker";
 
 /// The body of a child process: does the job its environment names, and prints what it did. Without a job it does
@@ -57,10 +57,10 @@ pub fn work() {
 fn say(line: &str) {
     let mut out = std::io::stdout().lock();
     // A line of its own: a test runner may have left its line open.
-    writeln!(out, "\n{MARK} {line}").and_then(|()| out.flush()).expect("the parent listens");
+    writeln!(out, "\n{MARK} {line}").and_then(|()| out.flush()).expect("the parent reads");
 }
 
-/// Publishes `total` messages in batches of five, and says each offset only once it was acknowledged.
+/// Publishes `total` messages in batches of five, and prints each offset only after it was acknowledged.
 async fn publish(store: &dyn Store, topic: &TopicName, total: i64) {
     for _ in 0..total / 5 {
         let batch = vec![NewMessage::new(std::process::id().to_string()); 5];
@@ -70,7 +70,7 @@ async fn publish(store: &dyn Store, topic: &TopicName, total: i64) {
     }
 }
 
-/// Consumes until everything up to `total` is done, and says each offset before it acks.
+/// Consumes until everything up to `total` is done, and prints each offset before it acks.
 async fn consume(store: &dyn Store, topic: &TopicName, total: i64) {
     let subscription = store.subscribe(topic, &group("workers"), Start::Beginning).await.expect("subscribed");
     let id = subscription.subscription_id;
@@ -99,8 +99,8 @@ async fn consume(store: &dyn Store, topic: &TopicName, total: i64) {
     }
 }
 
-/// Handles in the store's own transaction until everything up to `total` is done; says each offset when its effect is
-/// written, in the middle of the transaction.
+/// Handles in the store's own transaction until everything up to `total` is done; prints each offset when its effect
+/// is written, in the middle of the transaction.
 async fn handle(store: &Arc<dyn Store>, topic: &TopicName, total: i64) {
     let subscription = store.subscribe(topic, &group("workers"), Start::Beginning).await.expect("subscribed");
     let scene = Scene { store: Arc::clone(store), topic: topic.clone(), subscription };
@@ -121,7 +121,7 @@ async fn handle(store: &Arc<dyn Store>, topic: &TopicName, total: i64) {
     }
 }
 
-/// Takes one message, says so, and never comes back.
+/// Claims one message, prints its offset, and hangs.
 async fn claim_and_hang(store: &dyn Store, topic: &TopicName) {
     let subscription = store.subscribe(topic, &group("workers"), Start::Beginning).await.expect("subscribed");
     let want = Want::new(subscription.subscription_id, 1);
@@ -131,12 +131,12 @@ async fn claim_and_hang(store: &dyn Store, topic: &TopicName) {
     tokio::time::sleep(10 * DEADLINE).await;
 }
 
-/// A process that sends one heartbeat, proves that it lives, and holds one message.
+/// A process that sends one heartbeat, proves that it is alive, and holds one message.
 pub(super) async fn holder(case: &Case) -> Option<Child> {
     let mut child = spawn(case, "prove, claim and hang", 0)?;
-    let mut lines = said(&mut child);
+    let mut lines = printed(&mut child);
     let claimed = tokio::task::spawn_blocking(move || lines.next());
-    assert!(claimed.await.expect("the child says so").is_some(), "the child claims");
+    assert!(claimed.await.expect("the child prints").is_some(), "the child claims");
     Some(child)
 }
 
@@ -147,21 +147,21 @@ fn spawn(case: &Case, job: &str, total: i64) -> Option<Child> {
     Some(child.expect("a child process starts"))
 }
 
-/// The offsets a child says, as they come, until it ends.
-fn said(child: &mut Child) -> impl Iterator<Item = i64> + use<> {
+/// The offsets a child prints, as they arrive, until it ends.
+fn printed(child: &mut Child) -> impl Iterator<Item = i64> + use<> {
     let out = child.stdout.take().expect("the output is piped");
     BufReader::new(out).lines().map_while(Result::ok).filter_map(|line| {
         let offset = line.strip_prefix(MARK)?;
-        Some(offset.trim().parse().expect("a child says offsets"))
+        Some(offset.trim().parse().expect("a child prints offsets"))
     })
 }
 
 async fn real_scene(case: &Case, settings: TopicSettings) -> Scene {
-    let store = case.open_with(case.real_time_options()).await.expect("the place opens");
+    let store = case.open_with(case.real_time_options()).await.expect("the store opens");
     Scene::new(store, "orders", settings).await
 }
 
-/// Two processes publish, two consume, all at once: every message once.
+/// Two processes publish and two consume, all at once: every message is delivered once.
 pub async fn several_processes_share_one_store(case: &Case) {
     const EACH: i64 = 200;
     let scene = real_scene(case, TopicSettings::default()).await;
@@ -169,10 +169,10 @@ pub async fn several_processes_share_one_store(case: &Case) {
     let mut readers = Vec::new();
     for (job, total) in jobs {
         let Some(mut child) = spawn(case, job, total) else {
-            println!("skipped: this bench has no worker processes");
+            println!("skipped: this harness has no worker processes");
             return;
         };
-        let lines = said(&mut child);
+        let lines = printed(&mut child);
         readers.push(tokio::task::spawn_blocking(move || {
             let offsets: Vec<_> = lines.collect();
             (job, offsets, child.wait().expect("the child ends").success())
@@ -181,10 +181,10 @@ pub async fn several_processes_share_one_store(case: &Case) {
     let (mut published, mut consumed) = (HashSet::new(), HashSet::new());
     for reader in readers {
         let (job, offsets, success) = reader.await.unwrap();
-        assert!(success, "a process that was to {job} failed");
+        assert!(success, "a process with the job {job} failed");
         let seen = if job == "publish" { &mut published } else { &mut consumed };
         for offset in offsets {
-            assert!(seen.insert(offset), "{job}: {offset} came twice");
+            assert!(seen.insert(offset), "{job}: {offset} appeared twice");
         }
     }
     assert_eq!(published, (1..=2 * EACH).collect());
@@ -193,15 +193,16 @@ pub async fn several_processes_share_one_store(case: &Case) {
     assert_eq!((status.floor.0, status.reassigned), (2 * EACH, 0));
 }
 
-/// A publisher is killed in the middle: what it was told is stored, is stored, and whole batches only.
+/// A publisher is killed while it publishes: what was acknowledged is stored, and batches are stored whole or not at
+/// all.
 pub async fn what_a_killed_process_published_is_there(case: &Case) {
     let scene = real_scene(case, TopicSettings::default()).await;
     for _ in 0..3 {
         let Some(mut child) = spawn(case, "publish", 1_000_000) else {
-            println!("skipped: this bench has no worker processes");
+            println!("skipped: this harness has no worker processes");
             return;
         };
-        let mut lines = said(&mut child);
+        let mut lines = printed(&mut child);
         let offsets = tokio::task::spawn_blocking(move || {
             let mut offsets: Vec<_> = lines.by_ref().take(60).collect();
             child.kill().expect("the child is killed");
@@ -216,14 +217,14 @@ pub async fn what_a_killed_process_published_is_there(case: &Case) {
         for offset in acknowledged {
             assert!(there.contains(&offset), "{offset} was acknowledged and is gone");
         }
-        assert_eq!(there.len() % 5, 0, "a batch is there whole or not at all");
+        assert_eq!(there.len() % 5, 0, "a batch is stored whole or not at all");
     }
     let stored = scene.fetch_range(1, 1_000_000).await.len();
     assert_eq!(scene.publish(5).await.len(), 5);
     assert_eq!(scene.drain_until("a", stored + 5).await.len(), stored + 5);
 }
 
-/// Consumers are killed in the middle of their transactions, again and again: every effect is there once.
+/// Consumers are killed repeatedly in the middle of their transactions: every effect is written once.
 pub async fn what_killed_processes_handled_has_its_effect_once(case: &Case) {
     const TOTAL: usize = 120;
     let settings = TopicSettings { lease: Duration::from_millis(1_000), ..TopicSettings::default() };
@@ -233,36 +234,36 @@ pub async fn what_killed_processes_handled_has_its_effect_once(case: &Case) {
     let total = i64::try_from(TOTAL).expect("a small number");
     for round in 0..5 {
         let Some(mut child) = spawn(case, "handle", total) else {
-            println!("skipped: this bench has no worker processes");
+            println!("skipped: this harness has no worker processes");
             return;
         };
-        let mut lines = said(&mut child);
+        let mut lines = printed(&mut child);
         let killed = tokio::task::spawn_blocking(move || {
-            // At another place of a transaction each time.
+            // At another point of a transaction each time.
             let some = lines.by_ref().take(7 + 4 * round).count();
             child.kill().expect("the child is killed");
             child.wait().expect("the child ends");
             some
         });
-        assert!(killed.await.unwrap() > 0, "it was killed at work");
+        assert!(killed.await.unwrap() > 0, "it was killed while handling");
     }
     handle(&scene.store, &scene.topic, total).await;
     let mut expected: Vec<String> = (1..=TOTAL).map(|n| n.to_string()).collect();
     expected.sort_unstable();
     assert_eq!(effects.seen().await, expected);
-    assert!(scene.status().await.reassigned > 0, "somebody held a lease when it was killed");
+    assert!(scene.status().await.reassigned > 0, "no process held a lease when it was killed");
 }
 
-/// A consumer is killed with a lease in its hands: when the lease is over, another process goes on.
+/// A consumer is killed while it holds a lease: when the lease expires, another process continues.
 pub async fn a_killed_consumers_lease_moves_on(case: &Case) {
     let settings = TopicSettings { lease: Duration::from_millis(1_500), ..TopicSettings::default() };
     let scene = real_scene(case, settings).await;
     scene.publish(1).await;
     let Some(mut child) = spawn(case, "claim and hang", 0) else {
-        println!("skipped: this bench has no worker processes");
+        println!("skipped: this harness has no worker processes");
         return;
     };
-    let mut lines = said(&mut child);
+    let mut lines = printed(&mut child);
     let killed = tokio::task::spawn_blocking(move || {
         let offset = lines.next();
         child.kill().expect("the child is killed");
@@ -275,7 +276,7 @@ pub async fn a_killed_consumers_lease_moves_on(case: &Case) {
         if let Some(lease) = scene.claim("survivor", 1).await.pop() {
             break lease;
         }
-        assert!(Instant::now() < until, "the lease never moved on");
+        assert!(Instant::now() < until, "the lease was never handed out again");
         pause().await;
     };
     assert_eq!((lease.attempt, lease.suspect, lease.range.first.0), (2, true, 1));

@@ -1,4 +1,4 @@
-//! Publishing: order, atomicity, the caller's own transaction, and offsets that never come twice.
+//! Publishing: order, atomicity, the caller's own transaction, and offsets that are never reused.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::limits::{PAYLOAD_BYTES_DEFAULT, PUBLISH_MESSAGES_MAX};
 use crate::message::{Message, NewMessage};
 use crate::topic::TopicSettings;
 
-/// A batch's answers and its rows are in the order of the call.
+/// The answers and the rows of a batch are in the order of the call.
 pub async fn offsets_rise_in_the_order_published(case: &Case) {
     let scene = case.queue().await;
     assert_eq!(scene.publish(5).await, [1, 2, 3, 4, 5]);
@@ -29,7 +29,7 @@ pub async fn offsets_rise_in_the_order_published(case: &Case) {
     }
 }
 
-/// What goes in comes out, in every field.
+/// Every field is stored and returned unchanged.
 pub async fn every_field_round_trips(case: &Case) {
     let scene = case.queue().await;
     let id = Uuid::now_v7();
@@ -64,7 +64,7 @@ pub async fn every_field_round_trips(case: &Case) {
     assert_eq!((&bare.correlation_id, bare.headers.len(), bare.payload.len()), (&None, 0, 0));
 }
 
-/// A publisher that names no id gets a UUIDv7, told in the answer.
+/// A message without an id gets a UUIDv7, which the answer contains.
 pub async fn an_id_is_made_where_none_is_given(case: &Case) {
     let scene = case.queue().await;
     let messages = [NewMessage::new("a"), NewMessage::new("b")];
@@ -77,7 +77,7 @@ pub async fn an_id_is_made_where_none_is_given(case: &Case) {
     assert_ne!(stored[0].message_id, stored[1].message_id);
 }
 
-/// Payloads are bytes: NUL, every byte there is, nothing at all, and exactly the limit.
+/// Payloads are bytes: NUL, every byte value, an empty payload, and one of exactly the limit.
 pub async fn payloads_are_kept_byte_for_byte(case: &Case) {
     let scene = case.queue().await;
     let payloads: Vec<Vec<u8>> = vec![
@@ -97,7 +97,7 @@ pub async fn payloads_are_kept_byte_for_byte(case: &Case) {
     }
 }
 
-/// One bad message in a batch, and nothing of the batch is there.
+/// If one message of a batch is bad, nothing of the batch is written.
 pub async fn a_batch_with_one_bad_message_writes_nothing(case: &Case) {
     let settings = TopicSettings { payload_bytes_max: 10, ..TopicSettings::default() };
     let scene = case.scene(settings).await;
@@ -132,14 +132,14 @@ pub async fn a_refused_batch_creates_no_topic(case: &Case) {
     assert_eq!(store.topics().await.unwrap(), []);
 }
 
-/// Publishing nothing is nothing, and not an error.
+/// Publishing an empty batch does nothing and is no error.
 pub async fn an_empty_batch_publishes_nothing(case: &Case) {
     let scene = case.queue().await;
     assert_eq!(scene.store.publish(&scene.topic, &[]).await.unwrap(), []);
     assert_eq!(scene.topic_status().await.head.0, 0);
 }
 
-/// The largest batch goes through whole; one more is refused whole.
+/// The largest batch is published whole; a batch with one more is refused whole.
 pub async fn the_largest_batch_is_published_whole(case: &Case) {
     let scene = case.queue().await;
     let batch = vec![NewMessage::new("x"); PUBLISH_MESSAGES_MAX];
@@ -151,7 +151,7 @@ pub async fn the_largest_batch_is_published_whole(case: &Case) {
     assert_eq!(scene.topic_status().await.head.0, 10_000);
 }
 
-/// Many publishers at once: no offset twice, each batch together in its order, each publisher's own in its order.
+/// With many publishers at once no offset is given twice, and the offsets of each publisher rise.
 pub async fn concurrent_publishers_get_disjoint_rising_offsets(case: &Case) {
     let scene = case.queue().await;
     let tasks: Vec<_> = (0..8)
@@ -172,7 +172,7 @@ pub async fn concurrent_publishers_get_disjoint_rising_offsets(case: &Case) {
     for task in tasks {
         let offsets = task.await.unwrap();
         assert!(offsets.is_sorted(), "one publisher's offsets rise: {offsets:?}");
-        assert!(offsets.iter().all(|offset| all.insert(*offset)), "no offset came twice");
+        assert!(offsets.iter().all(|offset| all.insert(*offset)), "no offset is given twice");
     }
     assert_eq!(all.len(), 800);
     let got: Vec<_> = scene.drain_until("a", 800).await;
@@ -180,7 +180,7 @@ pub async fn concurrent_publishers_get_disjoint_rising_offsets(case: &Case) {
     assert_eq!(got.len(), 800);
 }
 
-/// What a transaction of the caller's own published is there when it commits.
+/// What the caller's transaction published is delivered when it commits.
 pub async fn a_committed_transaction_of_the_caller_is_delivered(case: &Case) {
     let scene = case.queue().await;
     scene.publish(1).await;
@@ -195,7 +195,7 @@ pub async fn a_committed_transaction_of_the_caller_is_delivered(case: &Case) {
     assert_eq!(got[2].headers.get("h").map(String::as_str), Some("v"));
 }
 
-/// What a transaction of the caller's own published is never seen when it rolls back.
+/// What the caller's transaction published is never delivered when it rolls back.
 pub async fn a_rolled_back_transaction_of_the_caller_is_never_seen(case: &Case) {
     let scene = case.queue().await;
     let gone = [NewMessage::new("gone"), NewMessage::new("gone too")];
@@ -226,7 +226,7 @@ pub async fn committed_sql_is_delivered(case: &Case) {
     assert_ne!(got[0].message_id, got[1].message_id);
 }
 
-/// Plain SQL that rolls back published nothing.
+/// Plain SQL that rolls back publishes nothing.
 pub async fn rolled_back_sql_is_never_seen(case: &Case) {
     let scene = case.queue().await;
     case.harness().publish_by_sql(&scene.topic, r#"{"n":1}"#, None, false).await.unwrap();
@@ -237,7 +237,7 @@ pub async fn rolled_back_sql_is_never_seen(case: &Case) {
     assert_eq!(serde_json::from_slice::<serde_json::Value>(&got[0].payload).unwrap()["n"], 2);
 }
 
-/// The rules hold in the caller's transaction too, and the caller's transaction is not spoilt for a refused message.
+/// The rules also hold in the caller's transaction, and a refused message does not break that transaction.
 pub async fn the_callers_transaction_keeps_the_rules(case: &Case) {
     let settings = TopicSettings { payload_bytes_max: 10, ..TopicSettings::default() };
     let scene = case.scene(settings).await;
@@ -251,7 +251,7 @@ pub async fn the_callers_transaction_keeps_the_rules(case: &Case) {
     assert_eq!(scene.fetch_range(1, 10).await, []);
 }
 
-/// An offset that was taken back is skipped or given again to nobody: readers see every number at most once.
+/// The offset of a rolled-back message is skipped or given to a later one: readers see every offset at most once.
 pub async fn offsets_are_never_reused(case: &Case) {
     let scene = case.queue().await;
     assert_eq!(scene.publish(3).await, [1, 2, 3]);
@@ -273,7 +273,7 @@ pub async fn offsets_are_never_reused(case: &Case) {
     assert_eq!(offsets_of(&scene.drain_until("a", 1).await), [after_restart]);
 }
 
-/// Topics count for themselves.
+/// Every topic has its own offsets.
 pub async fn every_topic_has_offsets_of_its_own(case: &Case) {
     let store = case.open().await;
     let mut scenes = Vec::new();

@@ -1,4 +1,4 @@
-//! Seeded random operations with crashes and restarts, checked against the model after every one.
+//! Seeded random operations with crashes and restarts, checked against the model after each.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ const REGRESSIONS: &[u64] = &[];
 const SEEDS: u64 = 30;
 const STEPS: u32 = 120;
 
-/// Whatever is done in whatever order: the model and the store agree, and in the end every group has everything.
+/// Whatever is done in whatever order: the model and the store agree, and in the end every group got everything.
 pub async fn random_ops_agree_with_the_model(case: &Case) {
     for seed in seeds(REGRESSIONS, SEEDS) {
         println!("random_ops seed {seed} (HEADWATER_SEED={seed} runs it alone)");
@@ -29,7 +29,7 @@ pub async fn random_ops_agree_with_the_model(case: &Case) {
     }
 }
 
-/// A lease somebody remembers, whether or not it still lives.
+/// A lease that an owner remembers, whether or not it is still valid.
 #[derive(Clone, Debug)]
 struct Remembered {
     group: usize,
@@ -46,7 +46,7 @@ struct Play<'a> {
     groups: Vec<Scene>,
     held: Vec<Remembered>,
     forgotten: Vec<Remembered>,
-    /// How often each owner was reborn: a crashed one comes back under another name.
+    /// How often each owner was restarted: a crashed owner comes back under another name.
     lives: [u32; 4],
     payloads: u64,
 }
@@ -81,7 +81,7 @@ impl<'a> Play<'a> {
             94..96 => self.subscribe().await,
             96..98 => self.restart().await,
             _ => {
-                self.scene.store.advance_heads().await.expect("upkeep runs");
+                self.scene.store.advance_heads().await.expect("maintenance runs");
             }
         }
     }
@@ -128,7 +128,7 @@ impl<'a> Play<'a> {
         self.claim_as(group, owner, count).await;
     }
 
-    /// Claims and checks the answer; says how many leases came.
+    /// Claims and checks the answer; returns how many leases were granted.
     async fn claim_as(&mut self, group: usize, owner: usize, count: u32) -> usize {
         let name = self.owner_name(owner);
         let leases = self.groups[group].claim(&name, count).await;
@@ -143,7 +143,7 @@ impl<'a> Play<'a> {
         leases.len()
     }
 
-    /// One of the leases somebody remembers; now and then one of a crashed owner, whose token may be stale.
+    /// One of the remembered leases; now and then one of a crashed owner, whose token may be stale.
     fn pick(&mut self) -> Option<Remembered> {
         let from = if self.rng.percent(15) { &self.forgotten } else { &self.held };
         if from.is_empty() {
@@ -191,7 +191,7 @@ impl<'a> Play<'a> {
             }
             let grows = parts.last().is_some_and(|(range, _)| range.last.0 + 1 == offset);
             if grows && self.rng.percent(60) {
-                parts.last_mut().expect("just looked at").0.last = Offset(offset);
+                parts.last_mut().expect("just checked").0.last = Offset(offset);
             } else {
                 let outcome = self.outcome();
                 parts.push((range(offset, offset), outcome));
@@ -240,8 +240,8 @@ impl<'a> Play<'a> {
         if self.groups.len() >= 4 {
             return;
         }
-        // So that every delayed message is on one side of now or the other.
-        self.scene.store.advance_heads().await.expect("upkeep runs");
+        // So that every delayed message is clearly before or after now.
+        self.scene.store.advance_heads().await.expect("maintenance runs");
         let name = format!("group-{}", self.groups.len());
         let (start, expected) = match self.rng.below(3) {
             0 => (Start::Beginning, Some(1)),
@@ -264,9 +264,9 @@ impl<'a> Play<'a> {
         self.groups = self.groups.iter().map(|scene| scene.through(&store)).collect();
     }
 
-    /// Everybody consumes until nothing is left; then nothing may be missing and nothing too much.
+    /// All groups consume until nothing is left; then nothing may be missing and nothing may be delivered twice.
     async fn finish(mut self) {
-        // Leases without a deadline never come back by themselves: their holders finish them.
+        // Leases without a deadline never expire: their owners settle them.
         for lease in std::mem::take(&mut self.held).into_iter().chain(std::mem::take(&mut self.forgotten)) {
             let settlement = Settlement::ack_all(&lease.id);
             let expected = self.model.settle(lease.group, &settlement, self.case.now());
@@ -302,25 +302,21 @@ impl<'a> Play<'a> {
                 .dead_letters()
                 .await
                 .into_iter()
-                .map(|letter| (letter.offset.0, letter.attempts, letter.error))
+                .map(|one| (one.offset.0, one.attempts, one.error))
                 .collect();
             dead.sort_unstable();
             let buried = self.model.buried(index);
             assert_eq!(dead.len(), buried.len(), "dead letters {dead:?}, expected {buried:?}");
-            for (letter, expected) in dead.iter().zip(&buried) {
-                assert_eq!(
-                    (letter.0, letter.1),
-                    (expected.0, expected.1),
-                    "{letter:?}, expected {expected:?}"
-                );
-                assert!(letter.2.contains(&expected.2), "{letter:?}, expected {expected:?}");
+            for (one, expected) in dead.iter().zip(&buried) {
+                assert_eq!((one.0, one.1), (expected.0, expected.1), "{one:?}, expected {expected:?}");
+                assert!(one.2.contains(&expected.2), "{one:?}, expected {expected:?}");
             }
             let status = scene.status().await;
             assert_eq!((status.leased, status.waiting), (0, 0), "{status:?}");
             assert_eq!(status.floor.0, status.next.0 - 1);
             assert_eq!(status.dead_letters, buried.len() as u64);
         }
-        let findings = self.scene.store.doctor().await.expect("the doctor looks");
+        let findings = self.scene.store.doctor().await.expect("the doctor runs");
         assert_eq!(findings, [], "after {}", topic(self.scene.topic.as_str()));
         assert_eq!(self.groups[0].status().await.group, group("workers"));
     }

@@ -1,4 +1,4 @@
-//! Dead letters in a person's hands: chosen, handed out again, removed.
+//! Dead letters under an operator's control: selected, redriven, purged.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::store::{DeadLetterSelection, Redriven};
 use crate::subscription::Start;
 use crate::topic::{Ordering, TopicSettings};
 
-/// Claims everything there is and buries it, each for this reason.
+/// Claims everything available and buries it with this error.
 async fn bury_all(scene: &Scene, error: &str) {
     for lease in scene.claim("undertaker", 10_000).await {
         let all = (lease.range.first.0, lease.range.last.0);
@@ -31,11 +31,11 @@ async fn redrive(scene: &Scene, selection: &DeadLetterSelection) -> (u64, u64) {
     (done.redriven, done.gone)
 }
 
-/// As if it had never been handed out: no attempts, no suspicion, nothing left in the dead letters.
+/// A redriven message is delivered as if for the first time: no attempts, not suspect, no dead letter left.
 pub async fn a_redriven_message_comes_again_as_new(case: &Case) {
     let scene = case.queue().await;
     scene.publish(3).await;
-    // Their worker vanished, so what is left of them is suspect and has an attempt.
+    // Their worker disappeared, so the rest of the lease is suspect and has an attempt.
     scene.claim_one("gone", 3).await;
     case.advance(Duration::from_secs(400));
     let lease = scene.claim_one("a", 3).await;
@@ -58,33 +58,33 @@ pub async fn a_redriven_message_comes_again_as_new(case: &Case) {
     assert_eq!(scene.status().await.floor.0, 3);
 }
 
-/// Another group of the topic, which had handled it long ago, does not see it again.
+/// Another group of the topic, which handled the message long ago, does not receive it again.
 pub async fn a_redrive_reaches_its_own_subscription_only(case: &Case) {
     let gave_up = case.pub_sub().await;
-    let went_on = gave_up.subscribe("went-on", Start::Beginning).await;
+    let other = gave_up.subscribe("other", Start::Beginning).await;
     gave_up.publish(2).await;
     bury_all(&gave_up, "x").await;
-    went_on.drain("b").await;
-    assert_eq!(redrive(&went_on, &went_on.letters()).await, (0, 0), "it has none of its own");
-    let foreign = went_on.letters().ids(gave_up.dead_letters().await.iter().map(|one| one.dead_letter_id));
-    assert_eq!(redrive(&went_on, &foreign).await, (0, 0), "nor may it name another's");
-    assert_eq!(went_on.store.purge(&foreign).await.unwrap(), 0);
+    other.drain("b").await;
+    assert_eq!(redrive(&other, &other.letters()).await, (0, 0), "the group has no dead letters of its own");
+    let foreign = other.letters().ids(gave_up.dead_letters().await.iter().map(|one| one.dead_letter_id));
+    assert_eq!(redrive(&other, &foreign).await, (0, 0), "nor can it redrive another group's");
+    assert_eq!(other.store.purge(&foreign).await.unwrap(), 0);
     assert_eq!(redrive(&gave_up, &gave_up.letters()).await, (2, 0));
-    went_on.claim_nothing("b", 10).await;
+    other.claim_nothing("b", 10).await;
     assert_eq!(gave_up.drain("a").await.len(), 2);
 }
 
-/// One after the other, and both at once from two processes.
+/// A second redrive delivers nothing again, whether it comes later or at the same time from another process.
 pub async fn redriving_twice_delivers_once(case: &Case) {
     let scene = case.queue().await;
     scene.publish(200).await;
     bury_all(&scene, "x").await;
-    let letters = scene.letters();
-    let one = letters.clone().ids([scene.dead_letters().await[0].dead_letter_id]);
+    let all = scene.letters();
+    let one = all.clone().ids([scene.dead_letters().await[0].dead_letter_id]);
     assert_eq!(redrive(&scene, &one).await, (1, 0));
     assert_eq!(redrive(&scene, &one).await, (0, 0));
     let other = case.open().await;
-    let (here, there) = tokio::join!(scene.store.redrive(&letters), other.redrive(&letters));
+    let (here, there) = tokio::join!(scene.store.redrive(&all), other.redrive(&all));
     let (here, there): (Redriven, Redriven) = (here.unwrap(), there.unwrap());
     assert_eq!((here.redriven + there.redriven, here.gone + there.gone), (199, 0));
     let leases = scene.claim("a", 1_000).await;
@@ -94,7 +94,7 @@ pub async fn redriving_twice_delivers_once(case: &Case) {
     for lease in &leases {
         scene.ack(lease).await;
     }
-    assert_eq!((redrive(&scene, &letters).await, scene.status().await.floor.0), ((0, 0), 200));
+    assert_eq!((redrive(&scene, &all).await, scene.status().await.floor.0), ((0, 0), 200));
 }
 
 /// Each field of a selection narrows it, for listing, redriving and purging alike.
@@ -113,10 +113,10 @@ pub async fn a_selection_picks_what_fits_all_of_it(case: &Case) {
     }
     let all = || scene.letters();
     let listed = async |selection: DeadLetterSelection| {
-        let letters = scene.store.dead_letters(&selection, 100).await.unwrap();
-        letters.iter().map(|letter| letter.offset.0).collect::<Vec<_>>()
+        let found = scene.store.dead_letters(&selection, 100).await.unwrap();
+        found.iter().map(|one| one.offset.0).collect::<Vec<_>>()
     };
-    let ids: Vec<Uuid> = scene.dead_letters().await.iter().map(|letter| letter.dead_letter_id).collect();
+    let ids: Vec<Uuid> = scene.dead_letters().await.iter().map(|one| one.dead_letter_id).collect();
     assert_eq!(listed(all()).await, [1, 2, 3, 4]);
     assert_eq!(listed(all().ids([ids[2], ids[0], Uuid::now_v7()])).await, [1, 3]);
     assert_eq!(listed(all().ids([])).await, [] as [i64; 0]);
@@ -137,7 +137,7 @@ pub async fn a_selection_picks_what_fits_all_of_it(case: &Case) {
     assert_eq!(spanned(&scene.claim("a", 10).await), [3], "what was purged is not handed out");
 }
 
-/// A letter whose message was removed from the log cannot come again; it stays for people to see.
+/// A dead letter whose message was removed from the log cannot be redriven; it stays for an operator to read.
 pub async fn a_letter_whose_message_is_gone_stays(case: &Case) {
     let scene = case.queue().await;
     scene.publish(3).await;
@@ -151,7 +151,7 @@ pub async fn a_letter_whose_message_is_gone_stays(case: &Case) {
     assert_eq!(scene.store.purge(&scene.letters()).await.unwrap(), 1);
 }
 
-/// More than one step's worth, with some that are gone among them.
+/// There are more dead letters than one step takes, and the messages of some were removed.
 pub async fn many_letters_are_redriven_in_steps(case: &Case) {
     let scene = case.queue().await;
     let count = usize::try_from(DEAD_LETTERS_PER_STEP).unwrap() * 2 + 100;
@@ -169,7 +169,7 @@ pub async fn many_letters_are_redriven_in_steps(case: &Case) {
     assert_eq!(scene.status().await.dead_letters, 0);
 }
 
-/// What fails again is buried again, with attempts of its own; nothing of the first time is left.
+/// A redriven message that fails again is buried again, with its own attempts; the first dead letter is gone.
 pub async fn a_redriven_message_may_be_buried_again(case: &Case) {
     let scene = case.queue().await;
     scene.publish(1).await;
@@ -184,7 +184,7 @@ pub async fn a_redriven_message_may_be_buried_again(case: &Case) {
     assert_eq!(second.message_id, first.message_id);
 }
 
-/// In an ordered subscription a redriven message goes before later ones of its key, and in its own lane.
+/// In an ordered subscription a redriven message precedes later messages of its key, and stays in its lane.
 pub async fn a_redriven_message_keeps_the_order_of_its_key(case: &Case) {
     let scene = case.scene(ordered(1)).await;
     let keyed = |text: &str, key: &str| NewMessage::new(text.to_owned()).key(key);
@@ -202,7 +202,7 @@ pub async fn a_redriven_message_keeps_the_order_of_its_key(case: &Case) {
     assert_eq!(
         (lease.range.first.0, lease.range.last.0, lease.lane),
         (1, 1, Some(0)),
-        "and not a2, though it is due"
+        "a2 is due, but after a1"
     );
     scene.ack(&lease).await;
     let lease = scene.claim_one("x", 10).await;
@@ -211,7 +211,7 @@ pub async fn a_redriven_message_keeps_the_order_of_its_key(case: &Case) {
     assert_eq!(payloads_of(&scene.drain("x").await), ["a3"]);
 }
 
-/// Of many lanes each gets its own messages back, once, also where one lane buried a range that spans others' messages.
+/// Each lane gets its own messages back, once, also where a lane buried a range that spans messages of other lanes.
 pub async fn redriven_messages_go_to_their_own_lanes(case: &Case) {
     const LANES: u16 = 4;
     let scene = case.scene(ordered(LANES)).await;
@@ -222,15 +222,15 @@ pub async fn redriven_messages_go_to_their_own_lanes(case: &Case) {
         })
         .collect();
     scene.publish_all(&messages).await;
-    // Two lanes give up on all they have; the others have not begun, or are at it.
+    // Two lanes bury all they have; the others have not started, or hold a lease.
     for _ in 0..2 {
         let lease = scene.claim_one("undertaker", 40).await;
         let all = (lease.range.first.0, lease.range.last.0);
         scene.settle_each(&lease, vec![(all, bury("x"))]).await.unwrap();
     }
     let held = scene.claim_one("busy", 40).await;
-    let letters = scene.dead_letters().await.len() as u64;
-    assert_eq!(redrive(&scene, &scene.letters()).await, (letters, 0));
+    let buried = scene.dead_letters().await.len() as u64;
+    assert_eq!(redrive(&scene, &scene.letters()).await, (buried, 0));
     let mut came = Vec::new();
     let mut leases = vec![held];
     while !leases.is_empty() {
@@ -245,7 +245,7 @@ pub async fn redriven_messages_go_to_their_own_lanes(case: &Case) {
     assert_eq!(came, (1..=40).collect::<Vec<_>>(), "every message once");
 }
 
-/// Whoever waits for messages is told, in this process and in another.
+/// A redrive wakes waiters of the same process and of another.
 pub async fn a_redrive_wakes_a_waiter(case: &Case) {
     let scene = case.queue().await;
     scene.publish(1).await;
@@ -263,13 +263,13 @@ pub async fn a_redrive_wakes_a_waiter(case: &Case) {
     woken(&scene, wake, "1").await;
 }
 
-/// A selection outside its limits is refused by name, and one of nothing finds nothing.
+/// A selection outside its limits is refused with the field's name; a selection that matches nothing is no error.
 pub async fn a_selection_outside_its_limits_is_refused(case: &Case) {
     let scene = case.queue().await;
     scene.publish(1).await;
     bury_all(&scene, "x").await;
     let many = std::iter::repeat_with(Uuid::now_v7).take(DEAD_LETTER_IDS_MAX + 1);
-    for (bad, says) in [
+    for (bad, field) in [
         (scene.letters().ids(many), "ids"),
         (scene.letters().key(""), "key"),
         (scene.letters().key("a\0"), "key"),
@@ -283,13 +283,13 @@ pub async fn a_selection_outside_its_limits_is_refused(case: &Case) {
             failed(scene.store.purge(&bad).await, ErrorKind::InvalidInput),
         ];
         assert!(
-            errors.iter().all(|error| error.to_string().contains(&format!("invalid {says}"))),
+            errors.iter().all(|error| error.to_string().contains(&format!("invalid {field}"))),
             "{errors:?}"
         );
     }
-    let nobody = DeadLetterSelection::all(crate::store::SubscriptionId(4_711));
-    assert_eq!(redrive(&scene, &nobody).await, (0, 0));
-    assert_eq!(scene.store.purge(&nobody).await.unwrap(), 0);
+    let none = DeadLetterSelection::all(crate::store::SubscriptionId(4_711));
+    assert_eq!(redrive(&scene, &none).await, (0, 0));
+    assert_eq!(scene.store.purge(&none).await.unwrap(), 0);
     let (first, last) = (jiff::Timestamp::MIN, jiff::Timestamp::MAX);
     let ever = scene.letters().buried_after(first).buried_before(last);
     assert_eq!(scene.store.dead_letters(&ever, 10).await.unwrap().len(), 1);

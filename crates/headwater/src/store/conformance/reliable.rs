@@ -1,5 +1,5 @@
-//! The list of cases about what is built on claims and settlements: several processes, handling in the store's transaction,
-//! dead letters, ticks of periodic jobs; and about steps of the clock under all of that.
+//! The list of cases about what builds on claims and settlements: several processes, handling in the store's
+//! transaction, dead letters, ticks of cron jobs; and about steps of the clock during all of that.
 
 /// Makes one test of every case about exactly-once effects, dead letters and ticks. Part of [`conformance_cases`](crate::conformance_cases).
 #[doc(hidden)]

@@ -1,4 +1,4 @@
-//! Restarts and several stores on one place: everything is in the database, nothing in a process.
+//! Restarts and several stores on one database: all state is in the database, none in a process.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::settle::{Outcome, Settlement};
 use crate::subscription::Start;
 use crate::topic::TopicSettings;
 
-/// Leases, waits, dead letters, places: all as they were.
+/// Leases, waiting messages, dead letters and cursors are all kept.
 pub async fn a_restart_keeps_everything(case: &Case) {
     let scene = case.pub_sub().await;
     let idle = scene.subscribe("idle", Start::Now).await;
@@ -43,7 +43,7 @@ pub async fn a_restart_keeps_everything(case: &Case) {
     assert_eq!(idle.drain("c").await.len(), 10);
 }
 
-/// Nobody has to publish again for a late reader to get what is there.
+/// A late reader gets what is stored without a further publish.
 pub async fn a_reader_started_after_the_writes_gets_them_at_once(case: &Case) {
     let writer = case.open().await;
     let name = topic("orders");
@@ -56,7 +56,7 @@ pub async fn a_reader_started_after_the_writes_gets_them_at_once(case: &Case) {
     assert_eq!(payloads_of(&scene.fetch(&lease).await), ["a", "b"]);
 }
 
-/// What one store handed out another may settle: the token is all it takes.
+/// A lease from one store may be settled through another: the lease id is all it takes.
 pub async fn a_lease_may_be_settled_through_another_store(case: &Case) {
     let one = case.queue().await;
     let two = one.through(&case.open().await);
@@ -70,7 +70,7 @@ pub async fn a_lease_may_be_settled_through_another_store(case: &Case) {
     assert_eq!(two.status().await.floor.0, 3);
 }
 
-/// A second store sees what the first commits, and the first what the second does.
+/// Each store sees what the other commits.
 pub async fn two_stores_see_each_others_work(case: &Case) {
     let one = case.queue().await;
     let two = one.through(&case.open().await);
@@ -85,7 +85,7 @@ pub async fn two_stores_see_each_others_work(case: &Case) {
     assert_eq!(one.claim_one("a", 10).await.range, range(1, 3));
 }
 
-/// Offsets and tokens go on where they were, even when nothing is outstanding any more.
+/// Offsets and tokens continue where they were, even when nothing is outstanding any more.
 pub async fn counters_go_on_after_restarts(case: &Case) {
     let (mut offset_before, mut token_before) = (0, LeaseToken(0));
     let scene = case.queue().await;
@@ -102,7 +102,7 @@ pub async fn counters_go_on_after_restarts(case: &Case) {
     }
 }
 
-/// A topic settled to the last message takes new ones after a restart as before it.
+/// A topic that is settled to the last message accepts new ones after a restart as before.
 pub async fn a_drained_topic_goes_on_after_a_restart(case: &Case) {
     let settings = TopicSettings { lease: Duration::from_secs(10), ..TopicSettings::default() };
     let scene = case.scene(settings).await;
@@ -120,7 +120,7 @@ pub async fn a_drained_topic_goes_on_after_a_restart(case: &Case) {
     assert_eq!(offsets_of(&scene.drain("b").await), [4]);
 }
 
-/// A closed store says so, whatever it is asked; closing it again is fine.
+/// Every call on a closed store fails with that reason; closing it again is fine.
 pub async fn a_closed_store_says_so(case: &Case) {
     let scene = case.queue().await;
     let lease_of = scene.clone();

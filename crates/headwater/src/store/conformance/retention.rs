@@ -1,4 +1,4 @@
-//! Retention: how long messages stay, what may be taken unread, and that it is never silent.
+//! Retention: how long messages stay, which may be removed unread, and that every such removal is counted and logged.
 
 use uuid::Uuid;
 
@@ -13,12 +13,12 @@ use crate::settle::{Outcome, Verdict};
 use crate::subscription::{MissedMessages, Start, SubscriptionState};
 use crate::topic::{Semantics, TopicSettings, Tracking};
 
-/// A scene of its own for a mode.
+/// A separate scene for a tracking mode.
 async fn scene_in(case: &Case, tracking: Tracking, settings: TopicSettings) -> Scene {
     Scene::new(case.open().await, tracking.as_str(), TopicSettings { tracking, ..settings }).await
 }
 
-/// Reckoned from when the last group was done with it, not from when it was published, to the millisecond.
+/// Retention counts from when the last group was done with the message, not from its publishing, to the millisecond.
 pub async fn a_message_stays_for_its_time_after_it_was_done(case: &Case) {
     for tracking in MODES {
         let settings = TopicSettings { message_retention: Some(HOUR), ..lively() };
@@ -30,7 +30,7 @@ pub async fn a_message_stays_for_its_time_after_it_was_done(case: &Case) {
         case.advance(HOUR * 10);
         assert_eq!(scene.clean_all().await.removed, 0, "one group is not done");
         slow.ack_next(3).await;
-        assert_eq!(scene.clean_all().await.removed, 0, "it was done only now");
+        assert_eq!(scene.clean_all().await.removed, 0, "the message was done only now");
         case.advance(HOUR - MOMENT);
         assert_eq!(scene.clean_all().await.removed, 0);
         case.advance(MOMENT);
@@ -42,7 +42,7 @@ pub async fn a_message_stays_for_its_time_after_it_was_done(case: &Case) {
     }
 }
 
-/// For ever is for ever: everything can be replayed.
+/// Without a retention limit nothing is ever removed: everything can be replayed.
 pub async fn for_ever_keeps_everything(case: &Case) {
     for tracking in MODES {
         let scene = scene_in(case, tracking, TopicSettings { message_retention: None, ..lively() }).await;
@@ -56,7 +56,8 @@ pub async fn for_ever_keeps_everything(case: &Case) {
     }
 }
 
-/// Published while nobody subscribed, a message lives for its least life, for whoever comes in that time.
+/// A message that is published while there is no group stays for `zero_subscription_retention`, for groups that
+/// subscribe in that time.
 pub async fn what_nobody_subscribed_to_lives_its_least_life(case: &Case) {
     let settings = TopicSettings { zero_subscription_retention: HOUR, ..lively() };
     let unread = without_groups(case, &settings).await;
@@ -69,10 +70,10 @@ pub async fn what_nobody_subscribed_to_lives_its_least_life(case: &Case) {
     case.pass(HOUR - MOMENT).await;
     assert_eq!(unread.clean_all().await, 0);
     case.pass(MOMENT).await;
-    assert_eq!(unread.clean_all().await, 3, "nobody came");
+    assert_eq!(unread.clean_all().await, 3, "no group subscribed");
     publish(3).await;
     assert_eq!(unread.clean_all().await, 0);
-    // Somebody comes and is done with them at once: they still live their least life, for others.
+    // A group subscribes and handles them at once: they still stay for their minimum time, for other groups.
     let scene = unread.subscribe(Start::Beginning).await;
     assert_eq!(scene.reads().await, [4, 5, 6]);
     scene.clean_all().await;
@@ -82,11 +83,11 @@ pub async fn what_nobody_subscribed_to_lives_its_least_life(case: &Case) {
     assert_eq!(unread.stored().await, [4, 5, 6]);
     case.advance(MOMENT);
     assert_eq!(scene.clean_all().await.removed, 3);
-    // With a group that counts the rule is off.
+    // With a group that counts the rule does not apply.
     scene.publish(2).await;
     assert_eq!(scene.reads().await, [7, 8]);
     assert_eq!(scene.clean_all().await.removed, 2);
-    // The last one gives up: it is on again.
+    // The last group is cancelled: the rule applies again.
     scene.cancel().await;
     publish(1).await;
     assert_eq!(unread.clean_all().await, 0);
@@ -94,7 +95,7 @@ pub async fn what_nobody_subscribed_to_lives_its_least_life(case: &Case) {
     assert_eq!(unread.clean_all().await, 1);
 }
 
-/// More of them than a step looks at hold up nothing that was published later, to a group that counts.
+/// More such messages than a step reads do not delay the removal of what was published later, to a group that counts.
 pub async fn a_least_life_holds_up_no_others(case: &Case) {
     for tracking in MODES {
         let settings = TopicSettings { zero_subscription_retention: HOUR, tracking, ..lively() };
@@ -113,7 +114,7 @@ pub async fn a_least_life_holds_up_no_others(case: &Case) {
     }
 }
 
-/// By whatever way one publishes: refused with a reason while no group counts, nothing is written.
+/// Every way of publishing is refused with a reason while no group counts, and nothing is written.
 pub async fn writes_are_blocked_while_nobody_counts(case: &Case) {
     let settings = TopicSettings { block_writes_on_zero_subscriptions: true, ..lively() };
     let unread = without_groups(case, &settings).await;
@@ -140,7 +141,7 @@ pub async fn writes_are_blocked_while_nobody_counts(case: &Case) {
             assert_eq!(scene.clean_all().await.removed, 3, "{when}");
         }
     };
-    refused("nobody ever subscribed").await;
+    refused("no group ever subscribed").await;
     let scene = unread.subscribe(Start::Beginning).await;
     accepted(&scene, "subscribed").await;
     scene.pause().await;
@@ -168,10 +169,11 @@ pub async fn a_queue_never_blocks(case: &Case) {
     unread.store.publish(&unread.name, &[NewMessage::new("3")]).await.unwrap();
 }
 
-/// The cap takes what is too old whatever the groups do: to the millisecond, counted, logged, and the group goes on.
+/// `max_retention` removes messages by age whatever the groups do: to the millisecond, counted and logged. The group
+/// continues.
 pub async fn max_retention_takes_the_unread_and_tells(case: &Case) {
     for tracking in MODES {
-        // A name used once, so that its line is told apart.
+        // A name that is used once, so that its log line can be found.
         let name = format!("slow-{}", Uuid::now_v7());
         let settings =
             TopicSettings { tracking, max_retention: Some(HOUR), message_retention: None, ..lively() };
@@ -190,28 +192,29 @@ pub async fn max_retention_takes_the_unread_and_tells(case: &Case) {
         assert_eq!(scene.status().await.missed, missed(3, 3, 5));
         assert_eq!(done.status().await.missed, MissedMessages::default());
         let lines = log_capture::lines_with(&name);
-        let told = ["WARN", "messages removed unread", "messages=3", "first=3", "last=5"];
-        assert!(told.iter().all(|part| lines[0].contains(part)) && lines.len() == 1, "{lines:?}");
+        let expected = ["WARN", "messages removed unread", "messages=3", "first=3", "last=5"];
+        assert!(expected.iter().all(|part| lines[0].contains(part)) && lines.len() == 1, "{lines:?}");
         let status = scene.status().await;
-        assert_eq!((status.next.0, status.floor.0, status.lag), (6, 5, 1), "it goes on after them");
+        assert_eq!((status.next.0, status.floor.0, status.lag), (6, 5, 1), "the group continues after them");
         assert!(status.ailments(case.now()).contains(&crate::store::Ailment::Missed));
         assert_eq!(scene.reads().await, [6]);
-        // A second time adds to it.
+        // A second removal adds to the count.
         scene.publish(2).await;
         assert_eq!(scene.clean_all().await.removed, 0);
         case.pass(HOUR).await;
         let step = scene.clean_all().await;
-        let mut told = step.missed;
-        told.sort_by(|(one, _), (other, _)| one.cmp(other));
+        let mut listed = step.missed;
+        listed.sort_by(|(one, _), (other, _)| one.cmp(other));
         let expected = [(group(&name), missed(2, 7, 8)), (group("workers"), missed(3, 6, 8))];
-        assert_eq!(told, expected, "{tracking:?}");
+        assert_eq!(listed, expected, "{tracking:?}");
         assert_eq!(scene.status().await.missed, missed(5, 3, 8));
         assert_eq!(scene.publish(1).await, [9]);
         assert_eq!(scene.reads().await, [9]);
     }
 }
 
-/// What is in hand or waits for a retry when the cap takes it is missed too; whoever holds it may still say so.
+/// Messages that are leased or wait for a retry when `max_retention` removes them are missed too; the owner may still
+/// settle.
 pub async fn max_retention_takes_what_is_in_hand(case: &Case) {
     let settings =
         TopicSettings { max_retention: Some(HOUR), message_retention: None, lease: HOUR * 5, ..lively() };
@@ -224,10 +227,10 @@ pub async fn max_retention_takes_what_is_in_hand(case: &Case) {
     assert_eq!(scene.clean_all().await.removed, 0);
     case.pass(HOUR).await;
     let step = scene.clean_all().await;
-    let told = vec![(group("workers"), missed(5, 1, 6))];
-    assert_eq!((step.removed, step.missed), (6, told), "all but the third");
+    let expected = vec![(group("workers"), missed(5, 1, 6))];
+    assert_eq!((step.removed, step.missed), (6, expected), "all but the third");
     assert_eq!(scene.status().await.missed, missed(5, 1, 6));
-    assert_eq!(scene.status().await.waiting, 0, "what waited is not waited for");
+    assert_eq!(scene.status().await.waiting, 0, "a removed message waits for no retry");
     scene.ack(&held).await;
     let status = scene.status().await;
     assert_eq!((status.floor.0, status.leased, status.lag), (6, 0, 0));
@@ -235,8 +238,8 @@ pub async fn max_retention_takes_what_is_in_hand(case: &Case) {
     assert_eq!(scene.reads().await, [7]);
 }
 
-/// However often and in however small steps: what a counting group has not done stays. In reference counting what is done
-/// may go from the middle.
+/// However often and in however small steps cleanup runs, what a counting group has not done stays. In reference
+/// counting completed messages are removed from the middle too.
 pub async fn what_a_slow_group_has_not_done_is_never_removed(case: &Case) {
     for tracking in MODES {
         let scene = scene_in(case, tracking, lively()).await;
@@ -255,18 +258,19 @@ pub async fn what_a_slow_group_has_not_done_is_never_removed(case: &Case) {
         assert!(not_done.iter().all(|offset| kept.contains(offset)), "{tracking:?}: {kept:?}");
         assert!(!kept.contains(&1) && !kept.contains(&2), "{tracking:?}: {kept:?}");
         if tracking == Tracking::ReferenceCounting {
-            assert_eq!(kept, not_done, "what is done goes from the middle");
+            assert_eq!(kept, not_done, "completed messages are removed from the middle");
         }
         assert_eq!(slow.status().await.missed, MissedMessages::default());
         let mut got = slow.reads().await;
         got.sort_unstable();
-        assert_eq!(got, not_done, "what ran out comes again");
+        assert_eq!(got, not_done, "what expired is redelivered");
         scene.clean_in_steps_of(1).await;
         assert_eq!(scene.stored().await, [] as [i64; 0]);
     }
 }
 
-/// Whoever comes after a cleanup starts at the first that is stored, wherever it wants to start, and has missed nothing.
+/// A group that subscribes after a cleanup starts at the first stored message, whatever its start, and has missed
+/// nothing.
 pub async fn a_late_subscriber_starts_at_the_first_stored(case: &Case) {
     let began = case.now();
     let scene = case.scene(lively()).await;
@@ -287,7 +291,7 @@ pub async fn a_late_subscriber_starts_at_the_first_stored(case: &Case) {
     }
 }
 
-/// Rising and never reused, also when nothing is left and after restarts.
+/// Offsets rise and are never reused, also when no message is left and after restarts.
 pub async fn offsets_are_not_reused_after_everything_was_removed(case: &Case) {
     let mut scene = case.scene(lively()).await;
     for round in 0..4_i64 {
@@ -306,23 +310,23 @@ pub async fn offsets_are_not_reused_after_everything_was_removed(case: &Case) {
     assert_eq!(late.reads().await, [13]);
 }
 
-/// A dead letter is a copy: it outlives its message, and redriving it then says that the message is gone.
+/// A dead letter is a copy: it outlives its message. Redriving it then reports that the message is gone.
 pub async fn dead_letters_survive_cleanup(case: &Case) {
     let scene = case.scene(lively()).await;
     scene.publish_all(&[NewMessage::new("hopeless").key("k"), NewMessage::new("fine")]).await;
     let lease = scene.claim_one("a", 2).await;
     scene.settle_each(&lease, vec![((1, 1), bury("no")), ((2, 2), Outcome::Ack)]).await.unwrap();
-    let letters = scene.dead_letters().await;
+    let buried = scene.dead_letters().await;
     assert_eq!(scene.clean_all().await.removed, 2);
-    assert_eq!(scene.dead_letters().await, letters);
-    assert_eq!((letters[0].payload.as_ref(), letters[0].key.as_deref()), (&b"hopeless"[..], Some("k")));
+    assert_eq!(scene.dead_letters().await, buried);
+    assert_eq!((buried[0].payload.as_ref(), buried[0].key.as_deref()), (&b"hopeless"[..], Some("k")));
     let redriven = scene.store.redrive(&scene.letters()).await.unwrap();
     assert_eq!((redriven.redriven, redriven.gone), (0, 1));
-    assert_eq!(scene.dead_letters().await, letters, "it stays where it is");
+    assert_eq!(scene.dead_letters().await, buried, "the dead letter stays");
     assert_eq!(scene.store.purge(&scene.letters()).await.unwrap(), 1);
 }
 
-/// Handed out again, it is not done any more: it stays until it is.
+/// A redriven message is not done any more: it stays until it is.
 pub async fn a_redriven_message_stays_until_it_is_done(case: &Case) {
     for tracking in MODES {
         let settings = TopicSettings { message_retention: Some(HOUR), ..lively() };
@@ -338,7 +342,7 @@ pub async fn a_redriven_message_stays_until_it_is_done(case: &Case) {
         scene.clean_all().await;
         assert!(scene.stored().await.contains(&2), "{tracking:?}");
         assert_eq!(payloads_of(&scene.drain("a").await), ["2"]);
-        // Not in the same moment: how far the groups are is noted now and then only.
+        // Not in the same moment: the watermark is noted only now and then.
         case.advance_ms(60_000);
         scene.clean_all().await;
         case.advance(HOUR);
@@ -347,7 +351,7 @@ pub async fn a_redriven_message_stays_until_it_is_done(case: &Case) {
     }
 }
 
-/// What waits for its time is not in the log yet: no retention touches it.
+/// A scheduled message whose time has not come is not in the log yet: no retention applies to it.
 pub async fn scheduled_messages_are_left_alone(case: &Case) {
     let scene = case.scene(lively()).await;
     let later = NewMessage::new("later").deliver_at(case.now() + HOUR * 100);
@@ -362,7 +366,8 @@ pub async fn scheduled_messages_are_left_alone(case: &Case) {
     assert_eq!(scene.clean_all().await.removed, 1);
 }
 
-/// A step touches no more than it was told, says whether there is more, and of many at once each message goes once.
+/// A step removes no more than its limit and reports whether there is more. With concurrent cleanups each message is
+/// removed once.
 pub async fn cleanup_goes_in_bounded_steps(case: &Case) {
     for tracking in MODES {
         let scene = scene_in(case, tracking, lively()).await;
@@ -398,7 +403,8 @@ pub async fn cleanup_goes_in_bounded_steps(case: &Case) {
     }
 }
 
-/// Who processed a message, and when: one line per ack, whole or in part; gone with its message.
+/// The ack log shows which owner acked a message and when: one entry per ack, whole or in part, removed with its
+/// message.
 pub async fn the_ack_log_tells_who_processed_what(case: &Case) {
     let scene = case.scene(TopicSettings { ack_log: true, ..lively() }).await;
     let other = scene.subscribe("other", Start::Beginning).await;
@@ -416,7 +422,7 @@ pub async fn the_ack_log_tells_who_processed_what(case: &Case) {
     let (by_all, workers) = (("other".to_owned(), owner("all")), "workers".to_owned());
     assert_eq!(acked_by(&scene, 1).await, [(workers.clone(), owner("whole")), by_all.clone()]);
     assert_eq!(acked_by(&scene, 2).await, [(workers.clone(), owner("whole")), by_all.clone()]);
-    assert_eq!(acked_by(&scene, 3).await, std::slice::from_ref(&by_all), "given back is not done");
+    assert_eq!(acked_by(&scene, 3).await, std::slice::from_ref(&by_all), "released is not done");
     assert_eq!(acked_by(&scene, 4).await, [(workers, owner("parts")), by_all]);
     let ack = scene.store.acks(&scene.topic, Offset(1)).await.unwrap().remove(0);
     assert_eq!((ack.range, ack.at), (lease.range, acked_at));
@@ -427,10 +433,10 @@ pub async fn the_ack_log_tells_who_processed_what(case: &Case) {
         assert_eq!(
             scene.store.acks(&scene.topic, Offset(offset)).await.unwrap(),
             [],
-            "gone with its message"
+            "removed with its message"
         );
     }
-    // Where no log is kept there is none.
+    // A topic without an ack log has no entries.
     let plain = scene.beside("plain", lively()).await;
     plain.publish(1).await;
     plain.reads().await;
@@ -444,7 +450,7 @@ async fn acked_by(scene: &Scene, offset: i64) -> Vec<(String, Owner)> {
     acks.into_iter().map(|ack| (ack.group.as_str().to_owned(), ack.owner)).collect()
 }
 
-/// A handler that acks in the store's own transaction is logged with it.
+/// An ack in the store's own transaction is logged in that transaction.
 pub async fn an_ack_in_a_transaction_is_in_the_ack_log(case: &Case) {
     let scene = case.scene(TopicSettings { ack_log: true, ..lively() }).await;
     let _effects = Effects::new(case, &scene.store).await;
@@ -456,7 +462,8 @@ pub async fn an_ack_in_a_transaction_is_in_the_ack_log(case: &Case) {
     }
 }
 
-/// A group that subscribes while messages are being removed gets all that is left, whole: nothing it was promised goes.
+/// A group that subscribes during a cleanup gets everything from its start on: no message after its cursor is
+/// removed.
 pub async fn subscribing_among_cleanups_loses_nothing(case: &Case) {
     for tracking in MODES {
         let scene = scene_in(case, tracking, lively()).await;
@@ -473,7 +480,7 @@ pub async fn subscribing_among_cleanups_loses_nothing(case: &Case) {
             cleaner.await.unwrap();
             let got = offsets_of(&late.drain("a").await);
             let expected: Vec<_> = (next.max(first)..first + 30).collect();
-            assert_eq!(got, expected, "round {round}, {tracking:?}: from where it began, without a hole");
+            assert_eq!(got, expected, "round {round}, {tracking:?}: from its start, without a hole");
             assert_eq!(late.status().await.missed, MissedMessages::default());
             late.cancel().await;
             scene.clean_all().await;

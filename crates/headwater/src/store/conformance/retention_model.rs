@@ -1,5 +1,5 @@
-//! Random lives of topics and groups against a small model: nothing a group is owed is ever taken unseen, and nothing that
-//! may go stays.
+//! Random lives of topics and groups against a small model: no message that a group has yet to do is removed
+//! uncounted, and nothing that may be removed stays.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -23,8 +23,9 @@ const SEEDS: u64 = 40;
 const STEPS: u32 = 90;
 const GROUPS_MAX: usize = 5;
 
-/// Whatever is done in whatever order: a message not done for a counting group is stored, unless the cap took it and then
-/// it is counted; and what is done and past its time is gone once cleanup has nothing left to do.
+/// Whatever happens in whatever order: a message that a counting group has not done is stored, unless `max_retention`
+/// removed it and it is counted. A message that is done and past its time is removed once cleanup has nothing left to
+/// do.
 pub async fn random_lives_keep_every_rule_of_retention(case: &Case) {
     for seed in seeds(REGRESSIONS, SEEDS) {
         println!("retention_model seed {seed} (HEADWATER_SEED={seed} runs it alone)");
@@ -46,7 +47,7 @@ struct Play<'a> {
     stored: BTreeMap<i64, Known>,
     named: u32,
     last: i64,
-    /// While no group counts: published since.
+    /// The first offset published since no group counts.
     zero_from: i64,
 }
 
@@ -94,7 +95,7 @@ impl<'a> Play<'a> {
             }
             _ => {
                 let count = u32::try_from(self.rng.between(1, 9)).expect("small");
-                self.scene.store.step_backfill(&owner("backfiller"), count).await.expect("it goes on");
+                self.scene.store.step_backfill(&owner("backfiller"), count).await.expect("it continues");
             }
         }
         self.note_done();
@@ -104,14 +105,14 @@ impl<'a> Play<'a> {
         self.members.iter().filter(|member| member.state.counts(self.settings.semantics))
     }
 
-    /// Those that hold retention: all that count, or all if none does.
+    /// The groups that hold retention: all that count, or all if none does.
     fn holding(&self) -> impl Iterator<Item = &Member> {
         let any_counts = self.counting().next().is_some();
         let counts = |member: &&Member| member.state.counts(self.settings.semantics);
         self.members.iter().filter(move |member| !any_counts || counts(member))
     }
 
-    /// Remembers when a message was first done for everybody.
+    /// Notes when a message was first done for every group.
     fn note_done(&mut self) {
         let now = self.case.now();
         let all = self.settings.tracking == Tracking::OffsetWatermark;
@@ -179,7 +180,7 @@ impl<'a> Play<'a> {
             let held: BTreeSet<_> = (lease.range.first.0..=lease.range.last.0).collect();
             for offset in &held {
                 let doubled = member.held.iter().any(|(_, other)| other.contains(offset));
-                assert!(!doubled, "{offset} is in two hands");
+                assert!(!doubled, "{offset} is leased twice");
                 let owed = member.pending.contains(offset);
                 assert_eq!(there.contains(offset), self.stored.contains_key(offset), "{offset} is stored");
                 assert!(owed || !there.contains(offset), "{offset} was done and is handed out");
@@ -275,7 +276,7 @@ impl<'a> Play<'a> {
         };
     }
 
-    /// One group beats and falls silent; whoever else is silent dies with it.
+    /// One group sends a heartbeat and becomes silent; other silent groups die with it.
     async fn die(&mut self) {
         let Some(which) = self.any() else { return };
         if self.members[which].state != SubscriptionState::Active {
@@ -285,7 +286,7 @@ impl<'a> Play<'a> {
         self.detect().await;
         self.case.pass(TIMEOUT + MOMENT).await;
         self.detect().await;
-        assert_eq!(self.members[which].state, SubscriptionState::Dead, "it was silent and watched");
+        assert_eq!(self.members[which].state, SubscriptionState::Dead, "it was silent and detection ran");
     }
 
     async fn detect(&mut self) {
@@ -338,7 +339,7 @@ impl<'a> Play<'a> {
         let to =
             Offset(i64::try_from(self.rng.below(u64::try_from(self.last).unwrap_or(0) + 1)).expect("small"));
         let member = &mut self.members[which];
-        // What is replayed and redriven too is a case of its own.
+        // A message that is both replayed and redriven has a separate case.
         member.scene.store.purge(&member.scene.letters()).await.expect("purged");
         member.letters.clear();
         let (store, topic) = (&member.scene.store, &member.scene.topic);
@@ -358,7 +359,8 @@ impl<'a> Play<'a> {
         self.check_removed(step.removed).await;
     }
 
-    /// Looks at what is gone: whether each may be, and whether those who were owed it know.
+    /// Checks each removed message: whether it may be removed, and whether groups that had not done it count it as
+    /// missed.
     async fn check_removed(&mut self, removed: u64) {
         let now = self.case.now();
         for known in self.stored.values_mut() {
@@ -366,7 +368,7 @@ impl<'a> Play<'a> {
         }
         let there: BTreeSet<i64> = self.scene.stored().await.into_iter().collect();
         let gone: Vec<i64> = self.stored.keys().filter(|offset| !there.contains(offset)).copied().collect();
-        assert_eq!(gone.len() as u64, removed, "seed {}: said and done: {gone:?}", self.seed);
+        assert_eq!(gone.len() as u64, removed, "seed {}: removed: {gone:?}", self.seed);
         for offset in gone {
             let known = self.stored.remove(&offset).expect("it was stored");
             let age = now.duration_since(known.created_at).unsigned_abs();
@@ -375,16 +377,16 @@ impl<'a> Play<'a> {
             let least =
                 self.settings.message_retention.map(|r| r.max(self.settings.zero_subscription_retention));
             let alone = self.counting().next().is_none();
-            let nobodys = alone && offset >= self.zero_from && least.is_some_and(|least| age >= least);
+            let unsubscribed = alone && offset >= self.zero_from && least.is_some_and(|least| age >= least);
             let held = self.holding().any(|member| member.pending.contains(&offset));
             let why = format!("seed {}: {offset} was not done and is gone", self.seed);
-            assert!(capped || !owed && (nobodys || !held), "{why}");
+            assert!(capped || !owed && (unsubscribed || !held), "{why}");
             let kept_for = known.done_at.map(|at| now.duration_since(at).unsigned_abs());
             let retention = self.settings.message_retention;
             let in_time = retention.zip(kept_for).is_some_and(|(least, kept)| kept >= least);
             let heard = !known.listeners.is_empty() || age >= self.settings.zero_subscription_retention;
             assert!(
-                capped || nobodys || in_time && heard,
+                capped || unsubscribed || in_time && heard,
                 "seed {}: {offset} is gone too early: {known:?}",
                 self.seed
             );
@@ -392,17 +394,17 @@ impl<'a> Play<'a> {
                 member.lose(offset);
             }
         }
-        assert!(there.iter().all(|offset| self.stored.contains_key(offset)), "nothing comes back");
+        assert!(there.iter().all(|offset| self.stored.contains_key(offset)), "no removed message reappears");
         for member in &self.members {
-            let told = member.scene.status().await.missed;
-            assert_eq!(told, member.missed, "seed {}: {}", self.seed, member.scene.subscription.group);
+            let missed = member.scene.status().await.missed;
+            assert_eq!(missed, member.missed, "seed {}: {}", self.seed, member.scene.subscription.group);
         }
         let first = self.scene.topic_status().await.first.0;
         assert!(there.first().is_none_or(|lowest| first <= *lowest), "{first} is above {there:?}");
     }
 
     async fn clean_all(&mut self) {
-        while self.scene.store.step_backfill(&owner("finisher"), 50).await.expect("it goes on").is_some() {}
+        while self.scene.store.step_backfill(&owner("finisher"), 50).await.expect("it continues").is_some() {}
         self.scene.track_all().await;
         loop {
             let step = self.scene.clean(7).await;
@@ -413,9 +415,9 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// Everything that may go is gone, everything owed is delivered, and the doctor finds nothing.
+    /// Everything that may be removed is removed, the rest is delivered, and the doctor reports no findings.
     async fn finish(mut self) {
-        // A worker of the steps above may still have a backfill.
+        // A worker of the steps above may still hold a backfill.
         self.case.pass(Duration::from_secs(16)).await;
         self.note_done();
         self.clean_all().await;
@@ -428,7 +430,7 @@ impl<'a> Play<'a> {
         self.clean_all().await;
         self.check_gone(&done);
         self.deliver_the_rest().await;
-        let findings = self.scene.store.doctor().await.expect("the doctor looks");
+        let findings = self.scene.store.doctor().await.expect("the doctor runs");
         assert_eq!(findings, [], "seed {}", self.seed);
         for member in &self.members {
             member.scene.cancel().await;
@@ -437,8 +439,8 @@ impl<'a> Play<'a> {
         self.scene.store.close().await.expect("closes");
     }
 
-    /// The stored messages that are done as far as cleanup is concerned. What is in hand holds the watermark even when
-    /// the cap has taken its messages: the lease is still good, and its end is near.
+    /// The stored messages that cleanup counts as done. A leased range holds the watermark even after `max_retention`
+    /// removed its messages: the lease is still valid, and ends soon.
     fn done(&self) -> BTreeSet<i64> {
         let owed: BTreeSet<i64> = self.holding().flat_map(|member| member.pending.iter().copied()).collect();
         let held = self.holding().flat_map(|member| member.held.iter().flat_map(|(_, offsets)| offsets));
@@ -451,7 +453,7 @@ impl<'a> Play<'a> {
         self.stored.keys().filter(is_done).copied().collect()
     }
 
-    /// What was done when cleanup last looked, a retention ago, does not stay; nor does what is too old.
+    /// A message that was done at the last cleanup, a retention ago, does not stay; nor does one that is too old.
     fn check_gone(&self, done: &BTreeSet<i64>) {
         let now = self.case.now();
         for (offset, known) in &self.stored {
@@ -459,7 +461,7 @@ impl<'a> Play<'a> {
             let since =
                 if unread || self.members.is_empty() { known.noted_at } else { Some(known.created_at) };
             let age = since.map(|since| now.duration_since(since).unsigned_abs());
-            // Notes are thinned out: those of age `a` are about `a / 256` apart.
+            // Watermark notes are thinned out: those of age `a` are about `a / 256` apart.
             let capped = self.settings.max_retention.zip(age).is_some_and(|(max, age)| age >= max + max / 64);
             let over = done.contains(offset) && self.settings.message_retention.is_some();
             assert!(!capped && !over, "seed {}: {offset} stays though it may go: {known:?}", self.seed);

@@ -1,9 +1,9 @@
-//! Which seeds randomised cases run.
+//! The seeds that randomised cases run.
 
 pub use crate::store::rng::Rng;
 
 /// The seeds a randomised case runs: one if `HEADWATER_SEED` names it, else the regressions and the first `count`,
-/// or as many as `HEADWATER_SEEDS` says.
+/// or as many as `HEADWATER_SEEDS` sets.
 pub fn seeds(regressions: &[u64], count: u64) -> Vec<u64> {
     if let Some(seed) = number("HEADWATER_SEED") {
         return vec![seed];
@@ -13,7 +13,7 @@ pub fn seeds(regressions: &[u64], count: u64) -> Vec<u64> {
     regressions.iter().copied().chain(others).collect()
 }
 
-/// How many seeds the environment asks for.
+/// How many seeds the environment requests.
 pub(super) fn seeds_asked_for() -> Option<u64> {
     number("HEADWATER_SEEDS")
 }

@@ -1,4 +1,4 @@
-//! What operators do with a group: move its cursor, free a lease, give up for the dead, set its policy; and the audit.
+//! Operators' actions on a group: move its cursor, release a lease, force completion, set its policy; and the audit.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::subscription::{DeliveryPolicy, MissedMessages, Start, SubscriptionSta
 use crate::topic::TopicSettings;
 use std::collections::HashMap;
 
-/// Keeps everything, so that cursors can be moved anywhere.
+/// A topic that keeps everything, so that cursors can be moved anywhere.
 fn kept() -> TopicSettings {
     TopicSettings { message_retention: None, ..lively() }
 }
@@ -36,8 +36,8 @@ async fn ten_messages(case: &Case) -> Scene {
     scene
 }
 
-/// To every kind of place: the dry run says exactly what the real thing does and changes nothing, and afterwards the
-/// group gets what it was promised.
+/// For every kind of target, the dry run returns exactly what the real seek does and changes nothing. Afterwards the
+/// group gets exactly the messages from its new cursor on.
 pub async fn a_cursor_is_moved_to_every_kind_of_place(case: &Case) {
     let began = case.now();
     let scene = ten_messages(case).await;
@@ -71,8 +71,8 @@ pub async fn a_cursor_is_moved_to_every_kind_of_place(case: &Case) {
     }
 }
 
-/// What was outstanding is forgotten: leases are lost at once, retries do not come, dead letters stay; and each message
-/// is counted as what becomes of it.
+/// A seek clears what is outstanding: leases are lost at once, retries are dropped, dead letters stay. Each message
+/// is counted as replayed or skipped.
 pub async fn seeking_forgets_what_is_outstanding(case: &Case) {
     let scene = ten_messages(case).await;
     for (name, to, expected) in [
@@ -81,7 +81,7 @@ pub async fn seeking_forgets_what_is_outstanding(case: &Case) {
         ("back", 1, moved(7, 1, 3, 0, 1)),
     ] {
         let reader = scene.subscribe(name, Start::Beginning).await;
-        // Done: 1, 2 and, buried, 6. In hand: 3 and 4. To be retried: 5.
+        // Done: 1, 2 and, buried, 6. Leased: 3 and 4. To be retried: 5.
         reader.ack_next(2).await;
         let held = reader.claim_one("a", 2).await;
         let others = reader.claim_one("a", 2).await;
@@ -104,11 +104,12 @@ pub async fn seeking_forgets_what_is_outstanding(case: &Case) {
         assert_eq!(reader.outstanding().await, [], "{name}");
         assert_eq!(reader.dead_letters().await.len(), 1, "{name}");
         let left: Vec<_> = (expected.to.0..=10).collect();
-        assert_eq!(reader.reads().await, left, "{name}: each once, as new");
+        assert_eq!(reader.reads().await, left, "{name}: each once, as a first attempt");
     }
 }
 
-/// Moved back before what it once buried, and the letter redriven too: the message comes, and once.
+/// The cursor is moved back before a buried message and the dead letter is redriven too: the message is delivered
+/// once.
 pub async fn a_letter_redriven_after_a_seek_comes_once(case: &Case) {
     let scene = case.scene(kept()).await;
     scene.publish(3).await;
@@ -124,7 +125,7 @@ pub async fn a_letter_redriven_after_a_seek_comes_once(case: &Case) {
     assert_eq!(scene.store.doctor().await.unwrap(), []);
 }
 
-/// A paused group can be moved and stays paused, a dead one stays dead; a cancelled one is nobody's to move.
+/// A seek of a paused group leaves it paused, of a dead group dead; for a cancelled group it is refused.
 pub async fn seeking_changes_no_state(case: &Case) {
     let store = case.open().await;
     for state in SubscriptionState::ALL {
@@ -145,7 +146,8 @@ pub async fn seeking_changes_no_state(case: &Case) {
     }
 }
 
-/// Moved back, what lies between is not done: cleanup leaves it. Waiters learn of it at once.
+/// After a seek back the messages ahead of the cursor are not done: cleanup keeps them. The seek wakes waiters at
+/// once.
 pub async fn what_is_replayed_is_kept_and_waiters_are_woken(case: &Case) {
     for tracking in MODES {
         let settings = TopicSettings { tracking, message_retention: Some(HOUR), ..lively() };
@@ -158,7 +160,7 @@ pub async fn what_is_replayed_is_kept_and_waiters_are_woken(case: &Case) {
         let wake = arm(&scene).await;
         let elsewhere = case.open().await;
         elsewhere.seek(&scene.topic, &group("workers"), Start::Offset(Offset(3)), false).await.unwrap();
-        assert!(wake.wait(SAFETY_POLL / 2).await, "nobody was woken");
+        assert!(wake.wait(SAFETY_POLL / 2).await, "the waiter was not woken");
         scene.clean_all().await;
         assert_eq!(scene.stored().await, [3, 4], "{tracking:?}");
         assert_eq!(scene.reads().await, [3, 4]);
@@ -166,13 +168,13 @@ pub async fn what_is_replayed_is_kept_and_waiters_are_woken(case: &Case) {
     }
 }
 
-/// A lease ended by hand is handed out again at once, without an attempt counted and without suspicion.
+/// The messages of a lease that an operator releases are claimable at once, with no attempt counted and not suspect.
 pub async fn a_lease_is_released_by_hand(case: &Case) {
     let settings = TopicSettings { lease: Duration::ZERO, ..kept() };
     let scene = case.scene(settings).await;
     scene.publish(3).await;
     let stuck = scene.claim_one("stuck", 2).await;
-    assert_eq!(stuck.deadline, None, "it never ends by itself");
+    assert_eq!(stuck.deadline, None, "the lease has no deadline");
     scene.store.release_lease(stuck.token).await.unwrap();
     failed(scene.settle(Settlement::ack_all(&stuck)).await, ErrorKind::LeaseLost);
     let again = scene.claim_one("b", 2).await;
@@ -184,7 +186,7 @@ pub async fn a_lease_is_released_by_hand(case: &Case) {
     assert_eq!(scene.reads().await, [3]);
 }
 
-/// What only dead groups wait for is given up, if it is old enough: said first, done then, counted as missed.
+/// Old messages that only dead groups have not done are given up: a dry run lists them, and they count as missed.
 pub async fn what_only_the_dead_wait_for_is_given_up(case: &Case) {
     for tracking in MODES {
         let settings = TopicSettings { tracking, ..kept() };
@@ -197,12 +199,12 @@ pub async fn what_only_the_dead_wait_for_is_given_up(case: &Case) {
         dead.ack_next(1).await;
         let force = async |dry: bool| scene.store.force_complete(&scene.topic, HOUR, dry).await.unwrap();
         case.advance(HOUR + MOMENT);
-        assert_eq!(force(false).await, [], "nobody is dead");
+        assert_eq!(force(false).await, [], "no group is dead");
         dead.let_die(case).await;
         scene.publish(2).await;
         let given_up = [ForceCompleted { group: group("dead"), messages: 3, until: Offset(4) }];
         let before = dead.status().await;
-        assert_eq!(force(true).await, given_up, "5 and 6 the workers have yet to do, 7 and 8 are young");
+        assert_eq!(force(true).await, given_up, "the workers have not done 5 and 6; 7 and 8 are young");
         assert_eq!(dead.status().await, before, "a dry run changed something");
         assert_eq!(force(false).await, given_up);
         let status = dead.status().await;
@@ -211,14 +213,14 @@ pub async fn what_only_the_dead_wait_for_is_given_up(case: &Case) {
         assert_eq!(force(false).await, [], "once");
         assert_eq!(dead.pulse("a").await, Signal::Resurrected(missed(3, 2, 4)));
         assert_eq!(dead.reads().await, [5, 6, 7, 8]);
-        assert_eq!(scene.reads().await, [5, 6, 7, 8], "the living lose nothing");
+        assert_eq!(scene.reads().await, [5, 6, 7, 8], "an active group loses nothing");
         for one in [&scene, &dead, &done] {
             one.cancel().await;
         }
     }
 }
 
-/// Old and unfinished, per counting group: in hand, to be retried or never handed out.
+/// Old messages that are not done are counted per counting group: leased, to be retried or never handed out.
 pub async fn stuck_messages_are_counted_per_group(case: &Case) {
     let began = case.now();
     let scene = case.scene(kept()).await;
@@ -246,11 +248,11 @@ pub async fn stuck_messages_are_counted_per_group(case: &Case) {
     listed.sort_by(|a, b| a.group.cmp(&b.group));
     assert_eq!(listed, [stuck("held", 1, 1_000), stuck("paused", 3, 0), stuck("workers", 2, 0)]);
     assert_eq!(scene.store.stuck(&scene.topic, HOUR * 2).await.unwrap(), []);
-    let ailments = scene.status().await.ailments(case.now());
-    assert!(ailments.contains(&crate::store::Ailment::Stuck), "{ailments:?}");
+    let issues = scene.status().await.ailments(case.now());
+    assert!(issues.contains(&crate::store::Ailment::Stuck), "{issues:?}");
 }
 
-/// A group's own lease and attempts win over its topic's, for it alone, and can be taken back.
+/// A group's own lease and attempts override the topic's, for this group alone, and can be removed again.
 pub async fn a_groups_own_policy_wins(case: &Case) {
     let scene = case.scene(TopicSettings { max_attempts: 5, ..kept() }).await;
     let other = scene.subscribe("other", Start::Beginning).await;
@@ -267,7 +269,7 @@ pub async fn a_groups_own_policy_wins(case: &Case) {
     let both = [&scene, &other].map(|scene| scene.subscription.subscription_id);
     let of_both: HashMap<_, _> = scene.store.settings_of(&both).await.unwrap().into_iter().collect();
     let of = |id| of_both.get(id).map(|settings: &TopicSettings| (settings.lease, settings.max_attempts));
-    assert_eq!(of(&both[0]), Some((Duration::from_secs(7), 2)), "its own");
+    assert_eq!(of(&both[0]), Some((Duration::from_secs(7), 2)), "the group's own");
     assert_eq!(of(&both[1]), Some((Duration::from_secs(300), 5)), "the topic's");
     let settings = scene.subscribe("workers", Start::Beginning).await.subscription.topic.settings;
     assert_eq!((settings.lease, settings.max_attempts), (Duration::from_secs(7), 2));
@@ -291,7 +293,7 @@ pub async fn a_groups_own_policy_wins(case: &Case) {
     assert_eq!(lease.deadline, Some(case.now() + Duration::from_secs(300)), "the topic's again");
 }
 
-/// A policy outside the rules of the topic's settings is refused by name.
+/// A policy outside the rules of the topic's settings is refused with the field's name.
 pub async fn bad_policies_are_refused(case: &Case) {
     let scene = case.scene(kept()).await;
     let (good, too_long) = (DeliveryPolicy::default(), Duration::from_secs(367 * 24 * 3_600));
@@ -309,21 +311,21 @@ pub async fn bad_policies_are_refused(case: &Case) {
     assert_eq!(scene.store.policy(&scene.topic, &group("workers")).await.unwrap(), good);
 }
 
-/// One line per act of an operator, newest first, with who, what and where; none for what was refused or only tried, and
-/// none for heartbeats and the detector.
+/// There is one audit entry per change by an operator, newest first, with actor, act and target. Refused calls, dry
+/// runs, heartbeats and the detector leave none.
 pub async fn every_act_is_in_the_audit_once(case: &Case) {
     let store = case.open_with(case.options().actor("ada")).await.unwrap();
     let scene = Scene::new(store.clone(), "orders", counted()).await;
     let (topic, name) = (&scene.topic, group("workers"));
-    assert_eq!(store.audit(100).await.unwrap(), [], "topics and groups that come are no acts");
+    assert_eq!(store.audit(100).await.unwrap(), [], "creating topics and groups is not audited");
     scene.publish(5).await;
     scene.track_all().await;
     let lease = scene.claim_one("a", 2).await;
     scene.settle_each(&lease, vec![((1, 2), bury("no"))]).await.unwrap();
-    let letters = scene.dead_letters().await;
-    assert_eq!(letters.len(), 2);
+    let dead_letters = scene.dead_letters().await;
+    assert_eq!(dead_letters.len(), 2);
     let held = scene.claim_one("a", 1).await;
-    // What is no act.
+    // Nothing of this is audited.
     scene.let_die(case).await;
     scene.pulse("a").await;
     scene.subscribe("workers", Start::Now).await;
@@ -334,11 +336,11 @@ pub async fn every_act_is_in_the_audit_once(case: &Case) {
     scene.backfill_all().await;
     assert_eq!(store.audit(100).await.unwrap(), []);
 
-    act_in_every_way(case, &scene, held.token, letters[0].dead_letter_id).await;
+    act_in_every_way(case, &scene, held.token, dead_letters[0].dead_letter_id).await;
     let lines = store.audit(100).await.unwrap();
     let act_and_keys = |line: &AuditEntry| {
-        let detail: serde_json::Value = serde_json::from_str(&line.detail).expect("the particulars are JSON");
-        let mut keys: Vec<_> = detail.as_object().expect("they are an object").keys().cloned().collect();
+        let detail: serde_json::Value = serde_json::from_str(&line.detail).expect("the detail is JSON");
+        let mut keys: Vec<_> = detail.as_object().expect("the detail is an object").keys().cloned().collect();
         keys.sort_unstable();
         format!("{}: {}", line.act, keys.join(" "))
     };
@@ -353,7 +355,7 @@ pub async fn every_act_is_in_the_audit_once(case: &Case) {
     assert_eq!(store.audit(3).await.unwrap(), lines[..3]);
 }
 
-/// Every act with the keys of its particulars, which are the same on every engine.
+/// Every act with the keys of its detail, which are the same on both engines.
 const ACTS_AND_KEYS: [&str; 15] = [
     "alter_topic: max_attempts",
     "set_policy: backoff_initial_ms backoff_max_ms lease_ms max_attempts",
@@ -372,14 +374,14 @@ const ACTS_AND_KEYS: [&str; 15] = [
     "remove: dead_letters subscriptions",
 ];
 
-/// Does everything an operator can do to a topic and its group, each once.
-async fn act_in_every_way(case: &Case, scene: &Scene, held: LeaseToken, letter: uuid::Uuid) {
+/// Performs every operator's action on a topic and its group, each once.
+async fn act_in_every_way(case: &Case, scene: &Scene, held: LeaseToken, dead_letter: uuid::Uuid) {
     let (store, topic, name) = (&scene.store, &scene.topic, group("workers"));
     let altered = TopicSettings { max_attempts: 9, ..counted() };
     store.alter_topic(topic, &altered).await.unwrap();
     store.set_policy(topic, &name, &DeliveryPolicy::default()).await.unwrap();
     store.release_lease(held).await.unwrap();
-    assert_eq!(store.redrive(&scene.letters().ids([letter])).await.unwrap().redriven, 1);
+    assert_eq!(store.redrive(&scene.letters().ids([dead_letter])).await.unwrap().redriven, 1);
     assert_eq!(store.purge(&scene.letters()).await.unwrap(), 1);
     scene.pause().await;
     scene.resume().await;
@@ -398,14 +400,14 @@ async fn act_in_every_way(case: &Case, scene: &Scene, held: LeaseToken, letter: 
     store.remove(topic, &name).await.unwrap();
 }
 
-/// Nobody changes what is written there, not even with plain SQL.
+/// Audit entries cannot be changed, not even with plain SQL.
 pub async fn the_audit_is_append_only(case: &Case) {
     let scene = case.scene(kept()).await;
     scene.pause().await;
     let before = scene.store.audit(10).await.unwrap();
     assert_eq!(before.len(), 1);
     for (sqlite, postgres) in [
-        ("UPDATE headwater_audit SET actor = 'nobody'", "UPDATE {schema}.audit SET actor = 'nobody'"),
+        ("UPDATE headwater_audit SET actor = 'other'", "UPDATE {schema}.audit SET actor = 'other'"),
         ("DELETE FROM headwater_audit", "DELETE FROM {schema}.audit"),
     ] {
         let error = case.harness().sql(sqlite, postgres).await.expect_err("the audit was changed");
@@ -414,7 +416,8 @@ pub async fn the_audit_is_append_only(case: &Case) {
     assert_eq!(scene.store.audit(10).await.unwrap(), before);
 }
 
-/// A seek among members that claim: whatever they held is lost or was done before, and what is promised comes.
+/// A seek runs while members claim: what they held is lost or was done before, and everything from the cursor is
+/// delivered.
 pub async fn a_seek_among_claims_replays_everything(case: &Case) {
     let scene = case.scene(kept()).await;
     scene.publish(40).await;

@@ -1,4 +1,4 @@
-//! Database sessions of other people, for cases about transactions that end in another order than they began.
+//! Database sessions of other programs, for cases about transactions that end in another order than they began.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ pub(super) struct Session {
 
 impl Session {
     pub(super) async fn open(case: &Case) -> Self {
-        let parsed = StoreUrl::parse(&case.harness().url(), None).expect("the bench has a valid URL");
+        let parsed = StoreUrl::parse(&case.harness().url(), None).expect("the harness has a valid URL");
         let StoreUrl::Postgres { url, namespace } = parsed else { panic!("not a PostgreSQL URL") };
         let (client, connection) = tokio_postgres::connect(&url, NoTls).await.expect("the server answers");
         tokio::spawn(connection);
@@ -26,7 +26,7 @@ impl Session {
         Session { client, schema: namespace.quoted(), gid }
     }
 
-    /// Runs statements as they are, but for `{schema}`, which is this case's.
+    /// Runs statements unchanged, except for `{schema}`, which becomes this case's schema.
     pub(super) async fn run(&self, sql: &str) {
         let sql = sql.replace("{schema}", &self.schema);
         self.client.batch_execute(&sql).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
@@ -49,17 +49,17 @@ impl Session {
         self.run("SELECT pg_current_xact_id()").await;
     }
 
-    /// Publishes a number to `orders`, with the key `k`, and gives its offset.
+    /// Publishes a number to `orders`, with the key `k`, and returns its offset.
     pub(super) async fn publish(&self, number: i64) -> i64 {
         self.publish_number("orders", number).await
     }
 
-    /// Publishes something to a topic, and gives its offset.
+    /// Publishes a message to a topic, and returns its offset.
     pub(super) async fn publish_named(&self, topic: &str) -> i64 {
         self.publish_number(topic, 0).await
     }
 
-    /// Publishes a number to a topic, with the key `k`, and gives its offset.
+    /// Publishes a number to a topic, with the key `k`, and returns its offset.
     pub(super) async fn publish_number(&self, topic: &str, number: i64) -> i64 {
         let sql = format!("SELECT {}.publish($1, to_jsonb($2::bigint), key => 'k')", self.schema);
         self.client.query_one(&sql, &[&topic, &number]).await.expect("published").get(0)
@@ -80,7 +80,7 @@ impl Session {
 
 /// A fan-out topic in real time, with this patience at a missing offset.
 pub(super) async fn scene_with_patience(case: &Case, patience: Duration) -> Scene {
-    let store = case.open_with(case.real_time_options()).await.expect("the place opens");
+    let store = case.open_with(case.real_time_options()).await.expect("the store opens");
     let settings = TopicSettings { gap_patience: patience, ..TopicSettings::pub_sub() };
     Scene::new(store, "orders", settings).await
 }
@@ -91,24 +91,24 @@ pub(super) fn numbers(messages: &[Message]) -> Vec<i64> {
     texts.map(|text| text.parse().expect("a number")).collect()
 }
 
-/// Drains until so many messages came, gives their numbers, and says how long it took.
+/// Drains until this many messages were delivered, and returns their numbers and how long it took.
 pub(super) async fn numbers_until(scene: &Scene, count: usize) -> (Vec<i64>, Duration) {
     let started = Instant::now();
     let got = scene.drain_until("reader", count).await;
     (numbers(&got), started.elapsed())
 }
 
-/// Looks for a while and must find nothing: what is not committed is not delivered.
+/// Claims for a while and must find nothing: what is not committed is not delivered.
 pub(super) async fn nothing_comes(scene: &Scene, during: Duration) {
     let until = Instant::now() + during;
     while Instant::now() < until {
         let got = scene.drain("reader").await;
-        assert_eq!(got, [], "nothing is to come");
+        assert_eq!(got, [], "nothing is to be delivered");
         pause().await;
     }
 }
 
-/// Upkeep closes every gap in time.
+/// Maintenance closes every gap in time.
 pub(super) async fn gaps_close(scene: &Scene) {
     let until = Instant::now() + DEADLINE;
     loop {

@@ -1,4 +1,4 @@
-//! Altering a topic: every setting while messages flow, and the few rules about what may not be.
+//! Altering a topic: every setting while messages flow, and the few rules about what is not allowed.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::topic::{Ordering, Partition, Preset, Semantics, Storage, TopicSetting
 
 const CENTURY: Duration = Duration::from_secs(101 * 366 * 24 * 3_600);
 
-/// Every setting otherwise than by default.
+/// Every setting at a value other than its default.
 pub(super) fn unusual() -> TopicSettings {
     TopicSettings {
         semantics: Semantics::PubSub,
@@ -72,7 +72,8 @@ fn changes() -> Vec<(&'static str, TopicSettings)> {
     ]
 }
 
-/// Altered one by one, each is as it was given, also for others and after a restart, and can be altered back.
+/// Each setting is altered alone and reads back as given, also from another store and after a restart, and can be
+/// altered back.
 pub async fn every_setting_can_be_altered(case: &Case) {
     let store = case.open().await;
     for (index, (what, settings)) in changes().into_iter().enumerate() {
@@ -95,7 +96,7 @@ pub async fn every_setting_can_be_altered(case: &Case) {
     }
 }
 
-/// Durations are kept in whole milliseconds, rounded up, and are then no other settings.
+/// Durations are kept in whole milliseconds, rounded up, and compare equal afterwards.
 pub async fn settings_are_kept_in_whole_milliseconds(case: &Case) {
     let store = case.open().await;
     let (lease, kept) = (Duration::from_nanos(1_000_001), Some(Duration::from_nanos(1)));
@@ -108,7 +109,7 @@ pub async fn settings_are_kept_in_whole_milliseconds(case: &Case) {
     assert_eq!(store.alter_topic(&topic("odd"), &odd).await.unwrap(), created);
 }
 
-/// The audit says what was changed from what to what, as it is stored: the same on every engine.
+/// The audit entry lists what changed, from which value to which, as it is stored: the same on both engines.
 pub async fn an_alteration_is_audited_as_what_changed(case: &Case) {
     let store = case.open().await;
     let detail = async || -> serde_json::Value {
@@ -150,7 +151,7 @@ pub async fn an_alteration_is_audited_as_what_changed(case: &Case) {
     assert_eq!(detail().await, expected);
 }
 
-/// What is altered holds for the next message and the next hand-out, without a new subscription.
+/// An altered setting applies to the next message and the next hand-out, without a new subscription.
 pub async fn an_altered_topic_behaves_so_at_once(case: &Case) {
     let scene = case.pub_sub().await;
     scene.publish(2).await;
@@ -167,7 +168,7 @@ pub async fn an_altered_topic_behaves_so_at_once(case: &Case) {
     scene.publish_all(&[NewMessage::new("3 b")]).await;
 }
 
-/// Two groups of a fan-out topic would compete for a queue's messages: refused until one of them is gone.
+/// Two groups of a fan-out topic would compete for a queue's messages: refused until one of them is removed.
 pub async fn pub_sub_becomes_a_queue_only_with_one_group(case: &Case) {
     let scene = case.scene(lively()).await;
     let second = scene.subscribe("second", Start::Beginning).await;
@@ -183,7 +184,7 @@ pub async fn pub_sub_becomes_a_queue_only_with_one_group(case: &Case) {
     failed(third, ErrorKind::InvalidInput);
 }
 
-/// A queue that becomes a fan-out topic takes a second group, and the first goes on.
+/// A queue that becomes a fan-out topic accepts a second group, and the first continues.
 pub async fn a_queue_becomes_pub_sub(case: &Case) {
     let scene = case.queue().await;
     scene.publish(3).await;
@@ -194,7 +195,7 @@ pub async fn a_queue_becomes_pub_sub(case: &Case) {
     assert_eq!(scene.reads().await, [2, 3]);
 }
 
-/// Where messages lie cannot be changed under them; before the first and after the last it can.
+/// The storage of a topic cannot change while it has messages; before the first and after the last it can.
 pub async fn storage_changes_only_while_nothing_is_stored(case: &Case) {
     let scene = case.scene(lively()).await;
     let dedicated = TopicSettings { storage: Storage::Dedicated(Partition::None), ..lively() };
@@ -211,11 +212,11 @@ pub async fn storage_changes_only_while_nothing_is_stored(case: &Case) {
     assert_eq!(scene.reads().await, [1, 2]);
     assert_eq!(scene.clean_all().await.removed, 2);
     scene.store.alter_topic(&scene.topic, &lively()).await.unwrap();
-    assert_eq!(scene.publish(1).await, [3], "the offsets go on");
+    assert_eq!(scene.publish(1).await, [3], "the offsets continue");
     assert_eq!(scene.reads().await, [3]);
 }
 
-/// Lanes and order are a group's from its first day.
+/// A group keeps the lanes and the order it was created with.
 pub async fn groups_that_exist_keep_their_lanes(case: &Case) {
     let ordered = |lanes| TopicSettings { ordering: Ordering::Key, lanes, ..TopicSettings::pub_sub() };
     let scene = case.scene(ordered(4)).await;
@@ -231,7 +232,7 @@ pub async fn groups_that_exist_keep_their_lanes(case: &Case) {
     assert!(leases.iter().all(|lease| lease.lane.is_some_and(|lane| lane < 4)), "{leases:?}");
 }
 
-/// The names a person understands: each has the retention and blocking that suit it.
+/// Each preset has the retention and blocking that suit its name.
 pub async fn presets_keep_and_block_as_they_say(case: &Case) {
     let store = case.open().await;
     let day = HOUR * 24;
@@ -256,7 +257,7 @@ pub async fn presets_keep_and_block_as_they_say(case: &Case) {
     }
 }
 
-/// Refused by name and rule when it is made and when it is altered, and nothing is changed.
+/// Bad settings are refused with field and rule, at creation and at alteration, and nothing is changed.
 pub async fn bad_settings_are_refused_by_name(case: &Case) {
     let scene = case.pub_sub().await;
     let good = TopicSettings::pub_sub;
@@ -312,14 +313,14 @@ pub async fn bad_settings_are_refused_by_name(case: &Case) {
             scene.store.alter_topic(&scene.topic, &bad).await,
         ] {
             let error = failed(answer, ErrorKind::InvalidInput);
-            assert!(error.to_string().contains(field), "{field} is not said: {error}");
+            assert!(error.to_string().contains(field), "{field} is missing in: {error}");
         }
     }
     assert_eq!(scene.store.topics().await.unwrap().len(), 1);
     assert_eq!(scene.store.topic(&scene.topic).await.unwrap().settings, good());
 }
 
-/// There is nothing to alter.
+/// A topic that does not exist cannot be altered.
 pub async fn an_unknown_topic_cannot_be_altered(case: &Case) {
     let store = case.open().await;
     let answer = store.alter_topic(&topic("nowhere"), &TopicSettings::default()).await;
@@ -328,7 +329,7 @@ pub async fn an_unknown_topic_cannot_be_altered(case: &Case) {
     assert_eq!(store.topics().await.unwrap(), []);
 }
 
-/// Altered while others publish and consume: nothing is lost, nothing doubled.
+/// A topic is altered while others publish and consume: nothing is lost or delivered twice.
 pub async fn a_topic_is_altered_while_messages_flow(case: &Case) {
     let scene = case.pub_sub().await;
     let publisher = {

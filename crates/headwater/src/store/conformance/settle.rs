@@ -1,4 +1,4 @@
-//! Settling: ack, retry, release and fencing. Burial has a file of its own.
+//! Settling: ack, retry, release and fencing. Burying has a file of its own.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ fn leased_for(seconds: u64) -> TopicSettings {
     TopicSettings { lease: Duration::from_secs(seconds), ..TopicSettings::default() }
 }
 
-/// An acked lease is done for good.
+/// An acked lease is done permanently.
 pub async fn ack_all_finishes_a_lease(case: &Case) {
     let scene = case.scene(leased_for(10)).await;
     scene.publish(5).await;
@@ -34,13 +34,13 @@ pub async fn a_token_settles_once(case: &Case) {
     scene.ack(&lease).await;
     let again = scene.settle(Settlement::ack_all(&lease)).await;
     let error = failed(again, ErrorKind::LeaseLost);
-    assert!(error.to_string().contains(&lease.token.to_string()), "names the token: {error}");
+    assert!(error.to_string().contains(&lease.token.to_string()), "the error names the token: {error}");
     let again = scene.settle_each(&lease, vec![((1, 1), bury("late"))]).await;
     failed(again, ErrorKind::LeaseLost);
     assert_eq!(scene.dead_letters().await, []);
 }
 
-/// A slow worker wakes after its lease moved on: its word counts nothing, and the new holder notices nothing.
+/// A slow worker settles after its lease was reassigned: it is refused, and the new owner is not affected.
 pub async fn stale_token_cannot_settle(case: &Case) {
     let scene = case.scene(leased_for(10)).await;
     scene.publish(1).await;
@@ -59,7 +59,7 @@ pub async fn stale_token_cannot_settle(case: &Case) {
     scene.claim_nothing("quick", 1).await;
 }
 
-/// To the millisecond, and even when nobody took it.
+/// The deadline holds to the millisecond, even when no other owner has claimed the range.
 pub async fn a_lease_past_its_deadline_cannot_be_settled(case: &Case) {
     let scene = case.scene(leased_for(10)).await;
     scene.publish(4).await;
@@ -73,11 +73,11 @@ pub async fn a_lease_past_its_deadline_cannot_be_settled(case: &Case) {
     failed(part, ErrorKind::LeaseLost);
     assert_eq!(scene.dead_letters().await, []);
     let again = scene.claim("b", 2).await;
-    assert_eq!(again[0].range.first.0, 3, "the first half comes again: {again:?}");
+    assert_eq!(again[0].range.first.0, 3, "the first half is redelivered: {again:?}");
     assert_eq!(again[0].attempt, 2);
 }
 
-/// A token is compared together with its owner and its subscription: where history was lost, it may be another's.
+/// A token is compared together with its owner and its subscription: after lost history it may be another's.
 pub async fn a_token_ends_no_lease_of_another_owner_or_subscription(case: &Case) {
     let scene = case.pub_sub().await;
     let other = scene.subscribe("other", Start::Beginning).await;
@@ -100,7 +100,7 @@ pub async fn a_token_ends_no_lease_of_another_owner_or_subscription(case: &Case)
     other.ack(&elsewhere).await;
 }
 
-/// Tokens nobody ever got.
+/// A token that was never issued changes nothing.
 pub async fn an_unknown_token_changes_nothing(case: &Case) {
     let scene = case.queue().await;
     scene.publish(3).await;
@@ -137,7 +137,7 @@ pub async fn partial_settle_keeps_the_rest_under_its_token(case: &Case) {
     failed(scene.settle(Settlement::ack_all(&lease)).await, ErrorKind::LeaseLost);
 }
 
-/// What was settled stays settled when the holder then vanishes; only the rest comes again.
+/// What was settled stays settled when the owner then disappears; only the rest is redelivered.
 pub async fn only_the_unsettled_rest_of_a_lease_expires(case: &Case) {
     let scene = case.scene(leased_for(10)).await;
     scene.publish(10).await;
@@ -151,7 +151,7 @@ pub async fn only_the_unsettled_rest_of_a_lease_expires(case: &Case) {
     assert_eq!(scene.status().await.floor.0, 10);
 }
 
-/// Settlements of one call are each for themselves.
+/// The settlements of one call succeed or fail independently.
 pub async fn offsets_not_held_are_lost_and_other_settlements_go_through(case: &Case) {
     let scene = case.queue().await;
     scene.publish(12).await;
@@ -176,7 +176,7 @@ pub async fn offsets_not_held_are_lost_and_other_settlements_go_through(case: &C
     assert_eq!(scene.status().await.floor.0, 12);
 }
 
-/// One lease settled by several settlements of one call: each sees what those before it left.
+/// One lease is settled by several settlements of one call: each applies to what those before it left.
 pub async fn a_lease_may_be_settled_in_pieces_in_one_call(case: &Case) {
     let scene = case.queue().await;
     scene.publish(6).await;
@@ -196,7 +196,7 @@ pub async fn a_lease_may_be_settled_in_pieces_in_one_call(case: &Case) {
     assert_eq!(scene.status().await.floor.0, 6);
 }
 
-/// A settlement that contradicts itself, or says nothing, is refused by name, for itself.
+/// A settlement that contradicts itself, or is empty, is refused by name, without affecting others.
 pub async fn malformed_settlements_are_refused(case: &Case) {
     let scene = case.queue().await;
     scene.publish(10).await;
@@ -205,7 +205,7 @@ pub async fn malformed_settlements_are_refused(case: &Case) {
     let overlapping = vec![(range(1, 3), Outcome::Ack), (range(3, 4), bury("x"))];
     let too_long =
         Outcome::Retry { after: Duration::from_secs(367 * 24 * 3600), error: String::new(), key: None };
-    for (parts, says) in [
+    for (parts, text) in [
         (overlapping, "overlap"),
         (vec![], "no offsets"),
         (vec![(range(1, 1), too_long)], "retry delay"),
@@ -214,7 +214,7 @@ pub async fn malformed_settlements_are_refused(case: &Case) {
         let settlements = [Settlement::each(&lease, parts)];
         let mut answers = scene.store.settle(&settlements).await.unwrap();
         let error = failed(answers.remove(0), ErrorKind::InvalidInput);
-        assert!(error.to_string().contains(says), "{error}");
+        assert!(error.to_string().contains(text), "{error}");
     }
     let bad = Settlement::each(&lease, vec![]);
     let answers = scene.store.settle(&[bad, Settlement::ack_all(&other)]).await.unwrap();
@@ -224,7 +224,7 @@ pub async fn malformed_settlements_are_refused(case: &Case) {
     assert_eq!(scene.status().await.floor.0, 10);
 }
 
-/// Settling nothing is nothing.
+/// An empty call returns no answers.
 pub async fn no_settlements_are_no_answers(case: &Case) {
     let scene = case.queue().await;
     assert!(scene.store.settle(&[]).await.unwrap().is_empty());
@@ -258,7 +258,7 @@ pub async fn every_outcome_fits_in_one_settlement(case: &Case) {
     assert_eq!(scene.dead_letters().await[0].offset.0, 3);
 }
 
-/// To the millisecond, and the claim before says when.
+/// A retry is due to the millisecond, and an earlier claim returns when.
 pub async fn a_retry_is_due_to_the_millisecond(case: &Case) {
     let scene = case.queue().await;
     scene.publish(3).await;
@@ -274,7 +274,7 @@ pub async fn a_retry_is_due_to_the_millisecond(case: &Case) {
     scene.claim_nothing("b", 3).await;
 }
 
-/// Every failed hand-out counts one.
+/// Every failed hand-out counts one attempt.
 pub async fn retries_count_attempts(case: &Case) {
     let scene = case.queue().await;
     scene.publish(1).await;
@@ -290,14 +290,14 @@ pub async fn retries_count_attempts(case: &Case) {
     assert_eq!((dead[0].attempts, dead[0].error.as_str()), (6, "enough"));
 }
 
-/// Retries of a batch come due together and are handed out together, the new messages after them.
+/// Retries of a batch become due together and are handed out together, before new messages.
 pub async fn several_due_retries_come_in_one_claim(case: &Case) {
     let scene = case.queue().await;
     scene.publish(7).await;
     let lease = scene.claim_one("a", 7).await;
-    let failed_ones = [2, 4, 6].map(|offset| ((offset, offset), retry(1_000, "busy")));
+    let retried = [2, 4, 6].map(|offset| ((offset, offset), retry(1_000, "busy")));
     let done = [1, 3, 5, 7].map(|offset| ((offset, offset), Outcome::Ack));
-    scene.settle_each(&lease, failed_ones.into_iter().chain(done).collect()).await.unwrap();
+    scene.settle_each(&lease, retried.into_iter().chain(done).collect()).await.unwrap();
     scene.publish(3).await;
     case.advance_ms(1_000);
     let leases = scene.claim("a", 5).await;
@@ -311,7 +311,7 @@ pub async fn several_due_retries_come_in_one_claim(case: &Case) {
     assert!(first_offsets.is_sorted(), "offsets rise: {first_offsets:?}");
 }
 
-/// A due range larger than what is asked for is split; the rest is due as before.
+/// A due range larger than what is wanted is split; the rest stays due.
 pub async fn a_due_range_is_split_to_what_is_wanted(case: &Case) {
     let scene = case.queue().await;
     scene.publish(10).await;
@@ -326,7 +326,7 @@ pub async fn a_due_range_is_split_to_what_is_wanted(case: &Case) {
     assert_eq!(scene.status().await.floor.0, 10);
 }
 
-/// A released range is given to the next who asks, as if it had never been out.
+/// A released range goes to the next claim, as if it had never been handed out.
 pub async fn release_gives_back_at_once_without_counting(case: &Case) {
     let scene = case.queue().await;
     scene.publish(4).await;

@@ -23,15 +23,15 @@ struct Span {
     ended: u64,
 }
 
-/// A batch a publisher got back, and when.
+/// A batch that a publisher got acknowledged, and when.
 #[derive(Debug)]
 struct Batch {
     offsets: Vec<i64>,
     span: Span,
 }
 
-/// Publishers race a group that subscribes at now: what had come back before the call is not delivered, what began after
-/// its return is, each batch whole or not at all, and each message once.
+/// Publishers race a group that subscribes at now: what was acknowledged before the call is not delivered, what began
+/// after its return is, each batch whole or not at all, and each message once.
 pub async fn now_is_exact_whatever_races(case: &Case) {
     for seed in seeds(REGRESSIONS, SEEDS) {
         println!("now_is_exact seed {seed} (HEADWATER_SEED={seed} runs it alone)");
@@ -71,13 +71,13 @@ async fn race(case: &Case, seed: u64) {
     scene.drain_until("all", early + total).await;
     let got = offsets_of(&group.drain("now").await);
     let delivered: BTreeSet<_> = got.iter().copied().collect();
-    assert_eq!(delivered.len(), got.len(), "seed {seed}: something came twice: {got:?}");
+    assert_eq!(delivered.len(), got.len(), "seed {seed}: delivered twice: {got:?}");
     for batch in &batches {
         let inside = batch.offsets.iter().filter(|offset| delivered.contains(offset)).count();
         let whole = inside == batch.offsets.len();
-        assert!(inside == 0 || whole, "seed {seed}: a part of {batch:?} came: {got:?}");
+        assert!(inside == 0 || whole, "seed {seed}: {batch:?} was delivered in part: {got:?}");
         assert!(batch.span.ended > call.began || inside == 0, "seed {seed}: {batch:?} was before {call:?}");
-        assert!(batch.span.began < call.ended || whole, "seed {seed}: {batch:?} came after {call:?}");
+        assert!(batch.span.began < call.ended || whole, "seed {seed}: {batch:?} was after {call:?}");
     }
     scene.store.close().await.expect("closes");
     elsewhere.store.close().await.expect("closes");
@@ -98,7 +98,7 @@ async fn publish_some(scene: Scene, clock: Arc<AtomicU64>, mut rng: Rng) -> Vec<
     batches
 }
 
-/// A transaction of the caller's that commits after the call returned is delivered, whatever offset it had taken.
+/// A transaction of the caller that commits after the call returned is delivered, whatever offset it had taken.
 pub async fn now_is_exact_for_the_callers_transactions(case: &Case) {
     let scene = case.scene(lively()).await;
     for round in 0..6 {
@@ -113,7 +113,7 @@ pub async fn now_is_exact_for_the_callers_transactions(case: &Case) {
     }
 }
 
-/// Every start, on a topic whose beginning was removed, and on one of which nothing is left.
+/// Every start works on a topic whose first messages were removed, and on one without any message left.
 pub async fn every_start_works_after_a_cleanup(case: &Case) {
     for tracking in MODES {
         let began = case.now();
@@ -148,12 +148,12 @@ pub async fn every_start_works_after_a_cleanup(case: &Case) {
         assert_eq!(scene.clean_all().await.removed, 4);
         for (name, start, _) in &starts {
             let reader = scene.subscribe(&format!("{name} again"), *start).await;
-            assert_eq!(reader.reads().await, [] as [i64; 0], "{name} of nothing");
+            assert_eq!(reader.reads().await, [] as [i64; 0], "{name} on an empty topic");
         }
         assert_eq!(scene.publish(1).await, [9]);
         for (name, _, _) in starts {
             let reader = scene.subscribe(name, Start::Beginning).await;
-            assert_eq!(reader.reads().await, [9], "{name} goes on");
+            assert_eq!(reader.reads().await, [9], "{name} continues");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The states of a subscription: the drawn arrows exist, no other does, and what each means for its messages.
+//! The states of a subscription: which transitions exist, which do not, and what each state means for messages.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::store::{Signal, Store};
 use crate::subscription::{DeliveryPolicy, Start, SubscriptionId, SubscriptionState, Transition};
 use crate::topic::{Partition, Semantics, Storage, TopicSettings, Tracking};
 
-/// What an operator does with the state of a group.
+/// The transitions an operator makes.
 const BY_OPERATORS: [Transition; 3] = [Transition::Pause, Transition::Resume, Transition::Cancel];
 
 async fn change(
@@ -29,12 +29,13 @@ async fn change(
         Transition::Pause => store.pause(topic, group).await,
         Transition::Resume => store.resume(topic, group).await,
         Transition::Cancel => store.cancel(topic, group).await,
-        // The detector and `resurrect` do these: no other call can name them.
-        Transition::Die | Transition::Resurrect => unreachable!("{transition:?} is not an operator's"),
+        // The detector and `resurrect` make these; no other call names them.
+        Transition::Die | Transition::Resurrect => unreachable!("{transition:?} is not made by operators"),
     }
 }
 
-/// From every state by every verb: the drawn arrows lead where they lead, all others change nothing and say so.
+/// Every transition is tried from every state: an allowed one leads to its target, any other is refused and changes
+/// nothing.
 pub async fn only_the_drawn_transitions_exist(case: &Case) {
     let store = case.open().await;
     for state in SubscriptionState::ALL {
@@ -60,7 +61,8 @@ pub async fn only_the_drawn_transitions_exist(case: &Case) {
     }
 }
 
-/// Only a dead one is resurrected by hand: active it is already, and paused and cancelled are somebody's decision.
+/// Only a dead group is resurrected by hand: an active one already is active, and an operator decided to pause or
+/// cancel.
 pub async fn only_the_dead_are_resurrected(case: &Case) {
     let store = case.open().await;
     for state in SubscriptionState::ALL {
@@ -84,11 +86,12 @@ pub async fn only_the_dead_are_resurrected(case: &Case) {
             }
         }
     }
-    let nobody = store.resurrect(&topic("active"), &group("nobody"), None).await;
-    failed(nobody, ErrorKind::NoSuchSubscription);
+    let unknown = store.resurrect(&topic("active"), &group("unknown"), None).await;
+    failed(unknown, ErrorKind::NoSuchSubscription);
 }
 
-/// As soon as the pause returned, in every process; what comes meanwhile waits, and all of it comes after the resume.
+/// Once the pause has returned, no process hands out messages. What is published meanwhile waits and is delivered
+/// after the resume.
 pub async fn a_pause_stops_hand_outs_and_loses_nothing(case: &Case) {
     let scene = case.scene(lively()).await;
     let elsewhere = scene.through(&case.open().await);
@@ -102,7 +105,7 @@ pub async fn a_pause_stops_hand_outs_and_loses_nothing(case: &Case) {
         assert_eq!(claimed.leases, []);
         assert_eq!(claimed.inactive, [(id, SubscriptionState::Paused)]);
     }
-    // Not even what ran out meanwhile.
+    // Nor are expired leases handed out again.
     case.advance(Duration::from_secs(301));
     elsewhere.claim_nothing("a", 10).await;
     scene.store.advance_heads().await.unwrap();
@@ -115,7 +118,7 @@ pub async fn a_pause_stops_hand_outs_and_loses_nothing(case: &Case) {
     assert_eq!(elsewhere.claimed("a", 10).await.inactive, []);
 }
 
-/// A claim for several serves the active ones and names the others.
+/// A claim for several subscriptions serves the active ones and names the others.
 pub async fn a_claim_names_who_is_not_active(case: &Case) {
     let scene = case.scene(lively()).await;
     let mut others = Vec::new();
@@ -139,7 +142,7 @@ pub async fn a_claim_names_who_is_not_active(case: &Case) {
     assert_eq!(inactive, expected);
 }
 
-/// Somebody paused it for a reason and will want its messages: they stay.
+/// An operator pauses a group for a reason and will want its messages: they stay.
 pub async fn a_paused_group_still_counts(case: &Case) {
     let scene = case.scene(lively()).await;
     let other = scene.subscribe("other", Start::Beginning).await;
@@ -155,7 +158,7 @@ pub async fn a_paused_group_still_counts(case: &Case) {
     assert_eq!(scene.clean_all().await.removed, 3);
 }
 
-/// What was started before a pause or a death may be finished: acked, retried, buried, extended.
+/// What was leased before the group was paused or died may be settled: acked, retried, buried, extended.
 pub async fn what_was_started_is_settled_under_pause_and_death(case: &Case) {
     for state in [SubscriptionState::Paused, SubscriptionState::Dead] {
         let scene = Scene::new(case.open().await, state.as_str(), lively()).await;
@@ -169,7 +172,7 @@ pub async fn what_was_started_is_settled_under_pause_and_death(case: &Case) {
         scene.settle_each(&parts, outcomes).await.unwrap();
         let status = scene.status().await;
         assert_eq!((status.floor.0, status.waiting, status.dead_letters), (3, 1, 1), "{state}");
-        assert_eq!(status.state, state, "settling brings nobody back");
+        assert_eq!(status.state, state, "settling resurrects no group");
         scene.claim_nothing("a", 10).await;
         match state {
             SubscriptionState::Paused => scene.resume().await,
@@ -183,7 +186,7 @@ pub async fn what_was_started_is_settled_under_pause_and_death(case: &Case) {
     }
 }
 
-/// Its leases are lost at once, nothing of it is outstanding, and nobody waits for it any more.
+/// The leases of a cancelled group are lost at once, nothing of it is outstanding, and no message waits for it.
 pub async fn a_cancelled_group_holds_and_counts_for_nothing(case: &Case) {
     for from in [SubscriptionState::Active, SubscriptionState::Paused, SubscriptionState::Dead] {
         let scene = Scene::new(case.open().await, from.as_str(), lively()).await;
@@ -207,7 +210,8 @@ pub async fn a_cancelled_group_holds_and_counts_for_nothing(case: &Case) {
     }
 }
 
-/// Terminal: the same name again is a new subscription, from its own start, with nothing of the old one's.
+/// Cancelled is a terminal state: subscribing the same name makes a new subscription, with its own start and nothing
+/// of the old one.
 pub async fn subscribing_after_a_cancel_makes_a_new_one(case: &Case) {
     let scene = case.scene(TopicSettings { message_retention: None, ..lively() }).await;
     scene.publish(4).await;
@@ -224,13 +228,13 @@ pub async fn subscribing_after_a_cancel_makes_a_new_one(case: &Case) {
     let listed = scene.store.subscriptions(&scene.topic).await.unwrap();
     assert_eq!(listed.len(), 2, "the cancelled one is listed until it is removed: {listed:?}");
     assert_eq!(scene.topic_status().await.subscriptions, 1);
-    // Acts name the group that lives.
+    // Operators' actions apply to the subscription that is not cancelled.
     new.pause().await;
     assert_eq!(
         (new.state().await, scene.state().await),
         (SubscriptionState::Paused, SubscriptionState::Cancelled)
     );
-    // The first of a name is the one that is meant: the living one, or else the last that was cancelled.
+    // The first listed of a name is the current one: the one not cancelled, or else the last that was.
     new.cancel().await;
     let last = scene.subscribe("workers", Start::Now).await;
     let listed = scene.store.subscriptions(&scene.topic).await.unwrap();
@@ -238,7 +242,7 @@ pub async fn subscribing_after_a_cancel_makes_a_new_one(case: &Case) {
     assert_eq!(ids, [&last, &new, &scene].map(|one| one.subscription.subscription_id));
 }
 
-/// Its one group was given up: another may come, and gets the queue's messages.
+/// The queue's only group was cancelled: another may subscribe, and gets the queue's messages.
 pub async fn a_cancelled_queue_group_leaves_room_for_another(case: &Case) {
     let queue = TopicSettings { semantics: crate::Semantics::Queue, ..lively() };
     let scene = case.scene(queue).await;
@@ -253,7 +257,7 @@ pub async fn a_cancelled_queue_group_leaves_room_for_another(case: &Case) {
     failed(third, ErrorKind::InvalidInput);
 }
 
-/// Only what is cancelled is removed, with everything of its own and nothing of others'.
+/// Only a cancelled group can be removed; everything of it is removed and nothing of other groups.
 pub async fn only_a_cancelled_group_is_removed(case: &Case) {
     let store = case.open().await;
     for state in SubscriptionState::ALL {
@@ -284,26 +288,26 @@ pub async fn only_a_cancelled_group_is_removed(case: &Case) {
     }
 }
 
-/// Whoever waits for the topic learns of a pause, a resume and a cancellation at once, also in another process.
+/// A pause, a resume and a cancellation wake waiters of the topic at once, also in another process.
 pub async fn a_changed_state_wakes_a_waiter(case: &Case) {
     let scene = case.scene(lively()).await;
     let elsewhere = scene.through(&case.open().await);
     for transition in BY_OPERATORS {
-        for (actor, place) in [(&scene, "here"), (&elsewhere, "elsewhere")] {
-            let waiter = scene.subscribe(&format!("{}-{place}", transition.as_str()), Start::Now).await;
+        for (actor, from) in [(&scene, "here"), (&elsewhere, "elsewhere")] {
+            let waiter = scene.subscribe(&format!("{}-{from}", transition.as_str()), Start::Now).await;
             if transition == Transition::Resume {
                 waiter.pause().await;
             }
             at_rest(&waiter).await;
             let wake = arm(&waiter).await;
             change(&*actor.store, &waiter.topic, &waiter.subscription.group, transition).await.unwrap();
-            assert!(wake.wait(SAFETY_POLL / 2).await, "{transition:?} {place} woke nobody");
+            assert!(wake.wait(SAFETY_POLL / 2).await, "{transition:?} {from} woke no waiter");
         }
     }
 }
 
-/// Members claim as fast as they can while others pause and resume: after a pause returned no claim begins to give
-/// anything, and in the end everything came exactly once.
+/// Members claim as fast as they can while the group is paused and resumed: a claim that starts after a pause
+/// returned gets nothing, and in the end every message was delivered exactly once.
 pub async fn a_pause_among_claims_is_a_clean_cut(case: &Case) {
     const MESSAGES: usize = 120;
     let scene = case.scene(lively()).await;
@@ -334,7 +338,7 @@ pub async fn a_pause_among_claims_is_a_clean_cut(case: &Case) {
         for store in &stores {
             store.claim_nothing("late", 3).await;
         }
-        assert_eq!(scene.status().await.next, next, "something was handed out under a pause");
+        assert_eq!(scene.status().await.next, next, "messages were handed out during a pause");
         scene.resume().await;
         super::case::pause().await;
     }
@@ -346,28 +350,28 @@ pub async fn a_pause_among_claims_is_a_clean_cut(case: &Case) {
     assert!(got.iter().copied().eq(1..=MESSAGES as i64), "{got:?}");
 }
 
-/// Unknown names are told apart: the topic, or the group.
+/// Errors distinguish an unknown topic from an unknown group.
 pub async fn unknown_groups_and_topics_are_named(case: &Case) {
     let scene = case.scene(lively()).await;
-    let (nobody, nowhere, workers) = (group("nobody"), topic("nowhere"), group("workers"));
+    let (unknown, nowhere, workers) = (group("unknown"), topic("nowhere"), group("workers"));
     for transition in BY_OPERATORS {
-        let answer = change(&*scene.store, &scene.topic, &nobody, transition).await;
+        let answer = change(&*scene.store, &scene.topic, &unknown, transition).await;
         let error = failed(answer, ErrorKind::NoSuchSubscription);
-        assert!(error.to_string().contains("nobody"), "{error}");
+        assert!(error.to_string().contains("unknown"), "{error}");
         failed(change(&*scene.store, &nowhere, &workers, transition).await, ErrorKind::NoSuchTopic);
     }
-    failed(scene.store.remove(&scene.topic, &nobody).await, ErrorKind::NoSuchSubscription);
-    failed(scene.store.seek(&scene.topic, &nobody, Start::Now, false).await, ErrorKind::NoSuchSubscription);
-    failed(scene.store.policy(&scene.topic, &nobody).await, ErrorKind::NoSuchSubscription);
+    failed(scene.store.remove(&scene.topic, &unknown).await, ErrorKind::NoSuchSubscription);
+    failed(scene.store.seek(&scene.topic, &unknown, Start::Now, false).await, ErrorKind::NoSuchSubscription);
+    failed(scene.store.policy(&scene.topic, &unknown).await, ErrorKind::NoSuchSubscription);
     assert_eq!(scene.state().await, SubscriptionState::Active);
 }
 
-/// What a refusal says.
+/// The text of a refusal.
 fn said<T: std::fmt::Debug>(answer: Result<T>) -> String {
     answer.expect_err("it is refused").to_string()
 }
 
-/// What is refused for the state of a group is refused in the same words on every engine.
+/// A refusal because of a group's state has the same text on both engines.
 pub async fn a_refused_state_is_worded_alike(case: &Case) {
     let scene = case.scene(lively()).await;
     let (store, topic, name) = (&scene.store, &scene.topic, &scene.subscription.group);
@@ -410,7 +414,7 @@ pub async fn a_refused_state_is_worded_alike(case: &Case) {
     assert_eq!(said(store.redrive(&scene.letters()).await), state("cancelled", "redrive", alive));
 }
 
-/// So is what is refused for what is stored.
+/// So has a refusal because of what is stored.
 pub async fn a_refused_change_is_worded_alike(case: &Case) {
     let scene = case.scene(counted()).await;
     let (store, topic, name) = (&scene.store, &scene.topic, &scene.subscription.group);
@@ -446,7 +450,7 @@ pub async fn a_refused_change_is_worded_alike(case: &Case) {
     scene.cancel().await;
     assert_eq!(
         said(store.remove(topic, name).await),
-        "invalid transition: topic orders, group workers is cancelled and not yet released from the records; maintenance releases it; nothing was changed"
+        "invalid transition: topic orders, group workers is cancelled and not yet released from the completion records; maintenance releases it; nothing was changed"
     );
     let watermark = TopicSettings { tracking: Tracking::OffsetWatermark, ..counted() };
     store.alter_topic(topic, &watermark).await.unwrap();

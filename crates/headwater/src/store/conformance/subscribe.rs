@@ -1,4 +1,4 @@
-//! Subscribing: where a group starts, and that it keeps its place.
+//! Subscribing: where a group starts, and that it keeps its cursor.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use crate::message::{NewMessage, Offset};
 use crate::subscription::{Start, SubscriptionStatus};
 use crate::topic::{Ordering, TopicSettings};
 
-/// What a group that starts here gets of five messages, one a second, and one published afterwards.
+/// What a group with this start gets of five messages, one a second.
 async fn reads(scene: &Scene, name: &str, start: Start) -> Vec<i64> {
     let reader = scene.subscribe(name, start).await;
     let early = offsets_of(&reader.drain("a").await);
     let again = offsets_of(&reader.subscribe(name, Start::Beginning).await.drain("a").await);
-    assert_eq!(again, Vec::<i64>::new(), "a group that exists keeps its place");
+    assert_eq!(again, Vec::<i64>::new(), "an existing group keeps its cursor");
     early
 }
 
@@ -27,13 +27,13 @@ async fn five_messages(case: &Case) -> Scene {
     scene
 }
 
-/// From the oldest message on.
+/// The group reads from the oldest message on.
 pub async fn beginning_reads_everything(case: &Case) {
     let scene = five_messages(case).await;
     assert_eq!(reads(&scene, "g", Start::Beginning).await, [1, 2, 3, 4, 5]);
 }
 
-/// Nothing of before, everything of after.
+/// The group gets nothing published before, and everything published after.
 pub async fn now_is_exact(case: &Case) {
     let scene = five_messages(case).await;
     assert_eq!(reads(&scene, "g", Start::Now).await, Vec::<i64>::new());
@@ -52,8 +52,8 @@ pub async fn now_on_an_empty_topic_reads_all_that_comes(case: &Case) {
     assert_eq!(offsets_of(&reader.drain("a").await), [1, 2, 3]);
 }
 
-/// While others publish, now still splits exactly: what came back before the call is out, what started after is in,
-/// and of each publisher's messages a last part is in.
+/// Among concurrent publishers, now still splits exactly: what was acknowledged before the call is out, what started
+/// after it is in, and of each publisher's batches a last part is in.
 pub async fn now_is_exact_among_publishers(case: &Case) {
     let scene = case.pub_sub().await;
     let before = scene.publish(10).await;
@@ -77,11 +77,11 @@ pub async fn now_is_exact_among_publishers(case: &Case) {
     }
     assert_eq!(scene.drain_until("a", 180).await.len(), 180);
     let got: HashSet<_> = offsets_of(&reader.drain("a").await).into_iter().collect();
-    assert!(before.iter().all(|offset| !got.contains(offset)), "what was there before is not delivered");
-    assert!(after.iter().all(|offset| got.contains(offset)), "what came after is delivered");
+    assert!(before.iter().all(|offset| !got.contains(offset)), "earlier messages are not delivered");
+    assert!(after.iter().all(|offset| got.contains(offset)), "later messages are delivered");
     for batches in batches {
-        // A batch may commit after the group came although later offsets were there before: only each
-        // publisher's own order is certain, and that a batch is there whole.
+        // A batch may commit after the group subscribed although later offsets were committed before: only each
+        // publisher's own order is certain, and that a batch is delivered whole.
         let first_in = batches.iter().position(|batch| got.contains(&batch[0])).unwrap_or(batches.len());
         for (index, batch) in batches.iter().enumerate() {
             let delivered: Vec<_> = batch.iter().map(|offset| got.contains(offset)).collect();
@@ -90,7 +90,7 @@ pub async fn now_is_exact_among_publishers(case: &Case) {
     }
 }
 
-/// From a given offset, at most the next that comes; nonsense below the first is the first.
+/// The group starts at the given offset, which is at most the next one; anything below the first means the first.
 pub async fn offset_starts_there(case: &Case) {
     let scene = five_messages(case).await;
     assert_eq!(reads(&scene, "three", Start::Offset(Offset(3))).await, [3, 4, 5]);
@@ -102,8 +102,8 @@ pub async fn offset_starts_there(case: &Case) {
     assert_eq!(offsets_of(&next.drain("a").await), [6, 7]);
 }
 
-/// A place beyond the end would pass over what is published next, and nobody would miss it: it is refused, whether a
-/// group is new or moved, and nothing is changed.
+/// A start beyond the end would silently skip what is published next: it is refused, for a new group and for a seek,
+/// and nothing is changed.
 pub async fn a_start_beyond_the_end_is_refused(case: &Case) {
     let scene = five_messages(case).await;
     let before = scene.status().await;
@@ -116,10 +116,10 @@ pub async fn a_start_beyond_the_end_is_refused(case: &Case) {
             scene.store.seek(&scene.topic, workers, start, false).await.map(drop),
         ];
         for answer in answers {
-            let error = answer.expect_err("it is beyond the end");
+            let error = answer.expect_err("the start is beyond the end");
             assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error:?}");
-            let words = error.to_string();
-            assert!(words.contains("start offset") && words.contains(&beyond.to_string()), "{words}");
+            let text = error.to_string();
+            assert!(text.contains("start offset") && text.contains(&beyond.to_string()), "{text}");
         }
     }
     assert_eq!(scene.status().await, before);
@@ -128,7 +128,7 @@ pub async fn a_start_beyond_the_end_is_refused(case: &Case) {
     assert_eq!(offsets_of(&scene.drain("a").await), [1, 2, 3, 4, 5, 6]);
 }
 
-/// From the first message at or after a time.
+/// The group starts at the first message at or after a time.
 pub async fn timestamp_starts_at_the_first_at_or_after(case: &Case) {
     let start = case.now();
     let scene = five_messages(case).await;
@@ -144,7 +144,7 @@ pub async fn timestamp_starts_at_the_first_at_or_after(case: &Case) {
     assert_eq!(offsets_of(&future.drain("a").await), [6]);
 }
 
-/// At most so many messages back.
+/// The group starts at most this many messages back.
 pub async fn beginning_bounded_goes_back_so_far(case: &Case) {
     let scene = five_messages(case).await;
     assert_eq!(reads(&scene, "two", Start::BeginningBounded(2)).await, [4, 5]);
@@ -153,7 +153,7 @@ pub async fn beginning_bounded_goes_back_so_far(case: &Case) {
     assert_eq!(reads(&scene, "many", Start::BeginningBounded(u64::MAX)).await, [1, 2, 3, 4, 5]);
 }
 
-/// The ends of what offsets and times can say are no trouble: read as they are, or refused by name.
+/// The extreme offsets and times are handled: used as they are, or refused by name.
 pub async fn the_widest_starts_are_harmless(case: &Case) {
     let scene = five_messages(case).await;
     for (name, start, before, after) in [
@@ -180,7 +180,7 @@ pub async fn the_widest_starts_are_harmless(case: &Case) {
     }
 }
 
-/// Subscribing again changes nothing: not the place, not the leases.
+/// Subscribing again changes neither the cursor nor the leases.
 pub async fn subscribing_again_keeps_the_place(case: &Case) {
     let scene = case.pub_sub().await;
     scene.publish(6).await;
@@ -199,7 +199,7 @@ pub async fn subscribing_again_keeps_the_place(case: &Case) {
     assert_eq!(offsets_of(&scene.drain("a").await), [5, 6]);
 }
 
-/// Many at once get the same subscription, and no message is lost to a second one.
+/// Concurrent subscribers get the same subscription, and no message is lost to a second one.
 pub async fn concurrent_subscribers_get_one_subscription(case: &Case) {
     let scene = case.pub_sub().await;
     let other = scene.through(&case.open().await);
@@ -217,7 +217,7 @@ pub async fn concurrent_subscribers_get_one_subscription(case: &Case) {
     assert_eq!(scene.store.subscriptions(&scene.topic).await.unwrap().len(), 2);
 }
 
-/// A queue has one group: a second would compete for its messages, and is told what to do instead.
+/// A queue has one group: a second would compete for its messages, and the error states what to do instead.
 pub async fn a_queue_refuses_a_second_group(case: &Case) {
     let scene = case.queue().await;
     scene.publish(1).await;
@@ -248,7 +248,7 @@ pub async fn two_groups_racing_for_a_queue_leave_one(case: &Case) {
     }
 }
 
-/// Subscriptions are listed by group, each with its own place.
+/// Subscriptions are listed by group, each with its own cursor.
 pub async fn subscriptions_are_listed_by_group(case: &Case) {
     let scene = case.pub_sub().await;
     scene.publish(4).await;
@@ -258,12 +258,12 @@ pub async fn subscriptions_are_listed_by_group(case: &Case) {
         scene.subscribe(name, start).await;
     }
     let listed = scene.store.subscriptions(&scene.topic).await.unwrap();
-    let places: Vec<_> = listed.iter().map(|one| (one.group.as_str(), one.next.0, one.floor.0)).collect();
-    assert_eq!(places, [("apple", 1, 0), ("mango", 3, 2), ("workers", 1, 0), ("zebra", 5, 4)]);
+    let cursors: Vec<_> = listed.iter().map(|one| (one.group.as_str(), one.next.0, one.floor.0)).collect();
+    assert_eq!(cursors, [("apple", 1, 0), ("mango", 3, 2), ("workers", 1, 0), ("zebra", 5, 4)]);
     assert_eq!(scene.topic_status().await.subscriptions, 4);
 }
 
-/// A group carries its topic's lanes, or none where messages are not ordered.
+/// A subscription carries its topic's lanes, or none where messages are not ordered.
 pub async fn a_subscription_carries_its_topic(case: &Case) {
     let store = case.open().await;
     let settings = TopicSettings { ordering: Ordering::Key, lanes: 7, ..TopicSettings::pub_sub() };
@@ -274,7 +274,7 @@ pub async fn a_subscription_carries_its_topic(case: &Case) {
     assert_eq!(plain.subscription.topic.name, plain.topic);
 }
 
-/// There is nothing to subscribe to.
+/// A topic that does not exist cannot be subscribed to.
 pub async fn an_unknown_topic_cannot_be_subscribed_to(case: &Case) {
     let store = case.open_with(case.options().auto_create(false)).await.unwrap();
     let nowhere = topic("nowhere");

@@ -1,4 +1,5 @@
-//! Takeover: the leases of a process that ended come back at once, and one that is only silent or cut off keeps its own.
+//! Takeover: the leases of a process that ended are free at once; a process that is only silent or disconnected keeps
+//! its leases.
 
 use std::process::{Child, Command};
 use std::time::Instant;
@@ -9,14 +10,15 @@ use crate::error::ErrorKind;
 use crate::lease::Lease;
 use crate::settle::Settlement;
 
-/// For how long an owner may be silent.
+/// How long an owner may be silent.
 const SILENT_MS: u64 = 15_000;
-/// How often owners watch each other.
+/// How often owners check each other.
 const WATCH_MS: u64 = 500;
-/// So often in a row is longer than any grace lasts.
+/// This many calls in a row last longer than any grace period.
 const CALLS: u64 = 10;
 
-/// A scene of another process in effect, with a lease of this owner's, which has sent a heartbeat and proves that it lives.
+/// A scene of a second process, in effect, with a lease of this owner, which has sent a heartbeat and proved that it
+/// is alive.
 async fn holder(case: &Case, scene: &Scene, name: &str) -> (Scene, Lease) {
     let holder = scene.through(&case.open().await);
     holder.beat(name, SILENT_MS).await;
@@ -25,7 +27,7 @@ async fn holder(case: &Case, scene: &Scene, name: &str) -> (Scene, Lease) {
     (holder, lease)
 }
 
-/// Calls until leases have ended, and gives how many.
+/// Calls until leases have ended, and returns how many.
 async fn ended(case: &Case, scene: &Scene) -> u64 {
     let until = Instant::now() + DEADLINE;
     loop {
@@ -39,7 +41,7 @@ async fn ended(case: &Case, scene: &Scene) -> u64 {
     }
 }
 
-/// Calls several times, during which nothing ends.
+/// Calls several times; no lease may end meanwhile.
 async fn keeps(case: &Case, scene: &Scene, why: &str) {
     for _ in 0..CALLS {
         assert_eq!(scene.take_over("lives").await, 0, "{why}");
@@ -47,7 +49,8 @@ async fn keeps(case: &Case, scene: &Scene, why: &str) {
     }
 }
 
-/// Without a single heartbeat, as a second attempt; and its token settles nothing.
+/// A takeover needs no further heartbeat. The message is handed out as a second attempt, and the old token settles
+/// nothing.
 pub async fn a_closed_owners_leases_end_at_once(case: &Case) {
     let scene = case.queue().await;
     scene.publish(2).await;
@@ -59,10 +62,10 @@ pub async fn a_closed_owners_leases_end_at_once(case: &Case) {
     failed(scene.settle(Settlement::ack_all(&lost)).await, ErrorKind::LeaseLost);
     let again = scene.claim_one("lives", 1).await;
     assert_eq!((again.range, again.attempt, again.suspect), (range(1, 1), 2, true));
-    keeps(case, &scene, "each ends once").await;
+    keeps(case, &scene, "each lease ends once").await;
 }
 
-/// A process that is stopped says nothing, and its kernel keeps its proof.
+/// A process that is stopped sends nothing, but its kernel keeps its proof.
 pub async fn a_silent_owner_that_lives_keeps_its_leases_until_it_is_silent_for_too_long(case: &Case) {
     let scene = case.queue().await;
     scene.publish(2).await;
@@ -79,15 +82,15 @@ pub async fn a_silent_owner_that_lives_keeps_its_leases_until_it_is_silent_for_t
     let theirs = scene.claim_one("lives", 1).await;
     failed(stopped.settle(Settlement::ack_all(&lost)).await, ErrorKind::LeaseLost);
     scene.ack(&theirs).await;
-    // It continues, and has a proof again.
+    // The process continues, and has a proof again.
     stopped.beat("stopped", SILENT_MS).await;
     assert_eq!(stopped.take_over("stopped").await, 0);
     let kept = stopped.claim_one("stopped", 1).await;
-    keeps(case, &scene, "it lives").await;
+    keeps(case, &scene, "it is alive").await;
     stopped.ack(&kept).await;
 }
 
-/// An owner that connects again in time loses nothing.
+/// An owner that reconnects in time loses nothing.
 pub async fn an_owner_whose_connections_were_cut_keeps_its_leases(case: &Case) {
     let scene = case.queue().await;
     scene.publish(1).await;
@@ -103,7 +106,7 @@ pub async fn an_owner_whose_connections_were_cut_keeps_its_leases(case: &Case) {
             match scene.store.take_over(&owner(name)).await {
                 Ok(leases) => assert_eq!(leases, 0),
                 Err(error) => {
-                    assert!(error.is_retryable(), "the first answers say that connections broke: {error}");
+                    assert!(error.is_retryable(), "the first answers report broken connections: {error}");
                 }
             }
         }
@@ -112,7 +115,7 @@ pub async fn an_owner_whose_connections_were_cut_keeps_its_leases(case: &Case) {
     cut.ack(&lease).await;
 }
 
-/// Its leases are plain ones, whatever becomes of its process.
+/// The leases of an owner without heartbeats are plain ones, whatever happens to its process.
 pub async fn an_owner_that_never_beat_proves_nothing(case: &Case) {
     let scene = case.queue().await;
     scene.publish(1).await;
@@ -125,7 +128,7 @@ pub async fn an_owner_that_never_beat_proves_nothing(case: &Case) {
     scene.ack(&lease).await;
 }
 
-/// More than one examines at once: each is examined by some, and none is left out.
+/// There are more owners than one call checks: each is checked by some call, and none is left out.
 pub async fn every_ended_owner_of_many_is_found(case: &Case) {
     const EACH: usize = 20;
     let scene = case.queue().await;
@@ -159,10 +162,10 @@ pub async fn every_ended_owner_of_many_is_found(case: &Case) {
     }
 }
 
-/// Kills a real process with a lease in its hands.
+/// A real process is killed while it holds a lease.
 pub async fn a_killed_process_is_taken_over(case: &Case) {
     let Some((scene, mut child)) = with_process(case).await else { return };
-    keeps(case, &scene, "it lives").await;
+    keeps(case, &scene, "it is alive").await;
     child.kill().expect("the child is killed");
     child.wait().expect("the child ends");
     assert_eq!(ended(case, &scene).await, 1);
@@ -171,7 +174,7 @@ pub async fn a_killed_process_is_taken_over(case: &Case) {
     scene.ack(&again).await;
 }
 
-/// Stopped by a signal it says nothing at all, and is not taken for ended.
+/// A process that is stopped by a signal sends nothing at all, and is not taken for ended.
 pub async fn a_stopped_process_is_not_taken_over(case: &Case) {
     let Some((scene, mut child)) = with_process(case).await else { return };
     let stopped = Command::new("kill").args(["-STOP", &child.id().to_string()]).status();
@@ -191,7 +194,7 @@ async fn with_process(case: &Case) -> Option<(Scene, Child)> {
     scene.publish(1).await;
     scene.beat("lives", SILENT_MS).await;
     let Some(child) = processes::holder(case).await else {
-        println!("skipped: this bench has no worker processes");
+        println!("skipped: this harness has no worker processes");
         return None;
     };
     Some((scene, child))

@@ -1,4 +1,4 @@
-//! Reference counting: what a record says of a message, and changing between the two ways of recording.
+//! Reference counting: the content of completion records, and changes between the two tracking modes.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::store::TrackStep;
 use crate::subscription::Start;
 use crate::topic::{Progress, TopicSettings, Tracking};
 
-/// The names and state of a record, as owned text.
+/// The groups and state of a completion record, as owned text.
 async fn record(scene: &Scene, offset: i64) -> (Vec<String>, Vec<String>, bool) {
     let record = scene.record(offset).await;
     let (required, completed, done) = told(&record);
@@ -19,63 +19,63 @@ async fn record(scene: &Scene, offset: i64) -> (Vec<String>, Vec<String>, bool) 
     (owned(required), owned(completed), done)
 }
 
-fn says(required: &[&str], completed: &[&str], done: bool) -> (Vec<String>, Vec<String>, bool) {
+fn shows(required: &[&str], completed: &[&str], done: bool) -> (Vec<String>, Vec<String>, bool) {
     let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
     (owned(required), owned(completed), done)
 }
 
-/// The groups it waits for, those that are done, and when the last one was: completed by the last ack.
+/// A completion record shows the groups it waits for, the groups that are done, and when the last of them was.
 pub async fn a_record_shows_required_and_completed_groups(case: &Case) {
     let scene = case.scene(counted()).await;
     let second = scene.subscribe("second", Start::Beginning).await;
     scene.publish(3).await;
     scene.store.advance_heads().await.unwrap();
     let both = ["second", "workers"];
-    assert_eq!(record(&scene, 1).await, says(&both, &[], false), "shown as it will be");
+    assert_eq!(record(&scene, 1).await, shows(&both, &[], false), "shown as it will be");
     assert_eq!(scene.track_all().await.recorded, 3);
-    assert_eq!(record(&scene, 1).await, says(&both, &[], false));
+    assert_eq!(record(&scene, 1).await, shows(&both, &[], false));
     second.ack_next(2).await;
     scene.track_all().await;
-    assert_eq!(record(&scene, 2).await, says(&both, &["second"], false));
-    assert_eq!(record(&scene, 3).await, says(&both, &[], false));
+    assert_eq!(record(&scene, 2).await, shows(&both, &["second"], false));
+    assert_eq!(record(&scene, 3).await, shows(&both, &[], false));
     case.advance(HOUR / 2);
     let lease = scene.claim_one("a", 3).await;
-    // Tracking has met the whole lease before its end is settled.
+    // Tracking has processed the whole lease before its end is settled.
     scene.track_all().await;
     scene.settle_each(&lease, vec![((2, 2), Outcome::Ack), ((3, 3), bury("no"))]).await.unwrap();
     let step = scene.track_all().await;
     assert_eq!(step.completed, 1, "{step:?}");
-    assert_eq!(record(&scene, 1).await, says(&both, &["second"], false), "held is not done");
-    assert_eq!(record(&scene, 2).await, says(&both, &both, true));
+    assert_eq!(record(&scene, 1).await, shows(&both, &["second"], false), "leased is not done");
+    assert_eq!(record(&scene, 2).await, shows(&both, &both, true));
     assert_eq!(scene.record(2).await.completed_at, Some(case.now()));
-    assert_eq!(record(&scene, 3).await, says(&both, &["workers"], false), "buried is done");
+    assert_eq!(record(&scene, 3).await, shows(&both, &["workers"], false), "buried is done");
     let offsets: Vec<_> = scene.records().await.iter().map(|record| record.offset.0).collect();
     assert_eq!(offsets, [1, 2, 3]);
     assert_eq!(scene.store.records(&scene.topic, range(2, 2)).await.unwrap().len(), 1);
 }
 
-/// Only groups that began at or below a message are asked for it.
+/// A message requires only groups that started at or below it.
 pub async fn a_message_is_for_those_who_began_before_it(case: &Case) {
     let scene = case.scene(counted()).await;
     scene.publish(2).await;
     scene.subscribe("late", Start::Now).await;
     scene.publish(1).await;
     scene.track_all().await;
-    assert_eq!(record(&scene, 2).await, says(&["workers"], &[], false));
-    assert_eq!(record(&scene, 3).await, says(&["late", "workers"], &[], false));
+    assert_eq!(record(&scene, 2).await, shows(&["workers"], &[], false));
+    assert_eq!(record(&scene, 3).await, shows(&["late", "workers"], &[], false));
 }
 
-/// A message nobody is to get is complete as soon as it is recorded.
+/// A message that no group is to get is complete as soon as it is recorded.
 pub async fn a_message_for_nobody_is_complete(case: &Case) {
     let scene = case.scene(counted()).await;
     scene.cancel().await;
     scene.publish(2).await;
     let step = scene.track_all().await;
     assert_eq!((step.recorded, step.completed), (2, 2));
-    assert_eq!(record(&scene, 1).await, says(&[], &[], true));
+    assert_eq!(record(&scene, 1).await, shows(&[], &[], true));
 }
 
-/// Nobody waits for those who died or were cancelled: they are taken out of what is pending, which may complete it.
+/// Dead and cancelled groups are removed from pending records, which may complete them.
 pub async fn the_dead_and_the_cancelled_are_taken_out(case: &Case) {
     let scene = case.scene(counted()).await;
     let dies = scene.subscribe("dies", Start::Beginning).await;
@@ -86,22 +86,22 @@ pub async fn the_dead_and_the_cancelled_are_taken_out(case: &Case) {
     quits.ack_next(1).await;
     scene.track_all().await;
     let all = ["dies", "quits", "workers"];
-    assert_eq!(record(&scene, 1).await, says(&all, &all, true));
+    assert_eq!(record(&scene, 1).await, shows(&all, &all, true));
     let before = scene.record(1).await;
-    assert_eq!(record(&scene, 2).await, says(&all, &["workers"], false));
+    assert_eq!(record(&scene, 2).await, shows(&all, &["workers"], false));
     dies.let_die(case).await;
     scene.track_all().await;
-    assert_eq!(record(&scene, 2).await, says(&["quits", "workers"], &["workers"], false));
+    assert_eq!(record(&scene, 2).await, shows(&["quits", "workers"], &["workers"], false));
     quits.cancel().await;
     scene.track_all().await;
-    assert_eq!(record(&scene, 2).await, says(&["workers"], &["workers"], true));
-    assert_eq!(record(&scene, 3).await, says(&["workers"], &["workers"], true));
+    assert_eq!(record(&scene, 2).await, shows(&["workers"], &["workers"], true));
+    assert_eq!(record(&scene, 3).await, shows(&["workers"], &["workers"], true));
     assert_eq!(scene.record(3).await.completed_at, Some(case.now()));
-    assert_eq!(record(&scene, 4).await, says(&["workers"], &[], false));
-    assert_eq!(scene.record(1).await, before, "what is complete is never changed");
+    assert_eq!(record(&scene, 4).await, shows(&["workers"], &[], false));
+    assert_eq!(scene.record(1).await, before, "a completed record is never changed");
 }
 
-/// Its accounting is released in steps, and until that is done a cancelled group cannot be removed.
+/// Completion records release a cancelled group in steps; the group cannot be removed before that is done.
 pub async fn a_group_is_removed_only_once_it_is_released(case: &Case) {
     let scene = case.scene(counted()).await;
     let quits = scene.subscribe("quits", Start::Beginning).await;
@@ -122,7 +122,7 @@ pub async fn a_group_is_removed_only_once_it_is_released(case: &Case) {
     }
 }
 
-/// Back from the dead, a group is set on pending messages only; what was completed without it stays as it was.
+/// A resurrected group is added to pending records only; records that were completed without it stay as they are.
 pub async fn a_resurrection_touches_pending_records_only(case: &Case) {
     let scene = case.scene(counted()).await;
     let dies = scene.subscribe("dies", Start::Beginning).await;
@@ -138,17 +138,17 @@ pub async fn a_resurrection_touches_pending_records_only(case: &Case) {
     dies.backfill_all().await;
     scene.track_all().await;
     let records = scene.records().await;
-    assert_eq!(records[..4], completed[..], "completed ones are never modified");
+    assert_eq!(records[..4], completed[..], "completed records are never modified");
     for record in &records[4..] {
         assert_eq!(told(record), (vec!["dies", "workers"], vec![], false));
     }
-    assert_eq!(dies.reads().await, [2, 3, 4, 5, 6], "what it gets is another matter");
+    assert_eq!(dies.reads().await, [2, 3, 4, 5, 6], "delivery does not depend on records");
     assert_eq!(scene.reads().await, [5, 6]);
     scene.track_all().await;
     assert!(scene.records().await.iter().all(|record| record.completed_at.is_some()));
 }
 
-/// Whatever was handed out again is not done: its completion is taken back while the message is pending.
+/// A message that is handed out again is not done: its completion is undone while the record is pending.
 pub async fn what_is_handed_out_again_is_unset(case: &Case) {
     let scene = case.scene(counted()).await;
     let slow = scene.subscribe("slow", Start::Beginning).await;
@@ -158,21 +158,21 @@ pub async fn what_is_handed_out_again_is_unset(case: &Case) {
     slow.ack_next(2).await;
     scene.track_all().await;
     let both = ["slow", "workers"];
-    assert_eq!(record(&scene, 1).await, says(&both, &both, true));
-    assert_eq!(record(&scene, 3).await, says(&both, &["workers"], false));
+    assert_eq!(record(&scene, 1).await, shows(&both, &both, true));
+    assert_eq!(record(&scene, 3).await, shows(&both, &["workers"], false));
     scene.store.seek(&scene.topic, &group("workers"), Start::Beginning, false).await.unwrap();
     scene.track_all().await;
-    assert_eq!(record(&scene, 1).await, says(&both, &both, true), "what is complete stays so");
-    assert_eq!(record(&scene, 3).await, says(&both, &[], false));
-    assert_eq!(record(&scene, 4).await, says(&both, &[], false));
+    assert_eq!(record(&scene, 1).await, shows(&both, &both, true), "a completed record stays complete");
+    assert_eq!(record(&scene, 3).await, shows(&both, &[], false));
+    assert_eq!(record(&scene, 4).await, shows(&both, &[], false));
     assert_eq!(scene.reads().await, [1, 2, 3, 4]);
     assert_eq!(slow.reads().await, [3, 4]);
     scene.track_all().await;
-    assert_eq!(record(&scene, 4).await, says(&both, &both, true));
+    assert_eq!(record(&scene, 4).await, shows(&both, &both, true));
 }
 
-/// A record has room for so many groups: one more is refused, with the way out. A place is free again only when no
-/// stored record carries it.
+/// A completion record has space for a limited number of groups: one more is refused, with the way out. A bit is free
+/// again only when no stored record carries it.
 pub async fn the_sixty_fifth_group_is_refused(case: &Case) {
     let scene = case.scene(counted()).await;
     let mut groups = vec![scene.clone()];
@@ -205,7 +205,7 @@ pub async fn the_sixty_fifth_group_is_refused(case: &Case) {
     assert!(required.contains(&group("more")) && required.len() == groups.len(), "{required:?}");
 }
 
-/// A cancelled group stays for its letters, but not in the way of others: its place is free once no record names it.
+/// A cancelled group that is kept for its dead letters blocks no other: its bit is free once no record names it.
 pub async fn a_group_kept_for_its_letters_gives_its_bit_away(case: &Case) {
     let scene = case.scene(counted()).await;
     let kept = scene.subscribe("kept", Start::Beginning).await;
@@ -228,12 +228,12 @@ pub async fn a_group_kept_for_its_letters_gives_its_bit_away(case: &Case) {
     scene.track_all().await;
     let required = scene.record(2).await.required;
     assert!(required.contains(&group("more")) && !required.contains(&group("kept")), "{required:?}");
-    let letters = scene.store.dead_letters(&kept.letters(), 9).await.unwrap();
-    assert_eq!(letters.len(), 1, "its letter can still be read");
+    let dead_letters = scene.store.dead_letters(&kept.letters(), 9).await.unwrap();
+    assert_eq!(dead_letters.len(), 1, "its dead letter can still be read");
     assert_eq!(scene.store.doctor().await.unwrap(), []);
 }
 
-/// What is done goes, though older messages wait: with its record, and the rest stays right.
+/// Completed messages are removed with their records although older messages are pending, and the rest stays right.
 pub async fn cleanup_works_in_the_middle_of_pending(case: &Case) {
     let scene = case.scene(counted()).await;
     scene.publish(7).await;
@@ -255,7 +255,7 @@ pub async fn cleanup_works_in_the_middle_of_pending(case: &Case) {
     assert_eq!(scene.records().await, []);
 }
 
-/// Everything follows from cursors and ranges: looking again changes nothing, and steps are as small as they are told.
+/// Records follow from cursors and outstanding ranges: tracking again changes nothing, and steps respect their limit.
 pub async fn tracking_twice_changes_nothing_twice(case: &Case) {
     let scene = case.scene(counted()).await;
     let second = scene.subscribe("second", Start::Beginning).await;
@@ -284,12 +284,12 @@ pub async fn tracking_twice_changes_nothing_twice(case: &Case) {
     assert_eq!(scene.records().await, records);
 }
 
-/// Trackers of two processes at once, while groups ack: each change is made once, and in the end all is complete.
+/// Trackers of two processes run at once while groups ack: each change is made once, and in the end all is complete.
 pub async fn trackers_at_once_count_once(case: &Case) {
     let scene = case.scene(counted()).await;
     let second = scene.subscribe("second", Start::Beginning).await;
     scene.publish(60).await;
-    // A claim that meets somebody who is advancing the head comes back: it is advanced before they race.
+    // A claim that finds the head being advanced returns nothing: it is advanced before they race.
     scene.store.advance_heads().await.unwrap();
     let stores = [scene.clone(), scene.through(&case.open().await)];
     let trackers: Vec<_> = (0..4)
@@ -321,7 +321,7 @@ pub async fn trackers_at_once_count_once(case: &Case) {
     assert!(scene.records().await.iter().all(|record| record.completed_at.is_some()));
 }
 
-/// What each of some groups got so far.
+/// What each group got so far.
 struct Readers {
     groups: Vec<Scene>,
     got: Vec<BTreeMap<i64, u32>>,
@@ -337,7 +337,7 @@ impl Readers {
         Readers { got: vec![BTreeMap::new(); groups.len()], groups }
     }
 
-    /// One group takes a few and acks them; returns whether there were any.
+    /// One group takes a few messages and acks them; returns whether there were any.
     async fn read(&mut self, which: usize, count: u32) -> bool {
         let scene = &self.groups[which];
         let leases = scene.claim("reader", count).await;
@@ -354,8 +354,8 @@ impl Readers {
         for which in 0..self.groups.len() {
             while self.read(which, 50).await {}
             let got = &self.got[which];
-            assert!(got.keys().copied().eq(1..=last), "group {which} lost something: {got:?}");
-            assert!(got.values().all(|times| *times == 1), "group {which} got something twice: {got:?}");
+            assert!(got.keys().copied().eq(1..=last), "group {which} lost messages: {got:?}");
+            assert!(got.values().all(|times| *times == 1), "group {which} got messages twice: {got:?}");
         }
     }
 }
@@ -364,8 +364,8 @@ async fn progress(scene: &Scene) -> Option<Progress> {
     scene.topic_status().await.tracking_change
 }
 
-/// While three groups consume and others publish, step by step, in both directions: nothing is lost, nothing doubled, the
-/// progress is told, and in the end the records are exactly what the groups did.
+/// The mode changes step by step, in both directions, while three groups consume and others publish: nothing is lost
+/// or delivered twice, the progress is shown, and in the end the records match what the groups did.
 pub async fn the_mode_is_changed_while_groups_consume(case: &Case) {
     let keep = TopicSettings { message_retention: None, ..lively() };
     let scene = case.scene(keep.clone()).await;
@@ -399,7 +399,7 @@ pub async fn the_mode_is_changed_while_groups_consume(case: &Case) {
         assert_eq!(done, required == completed, "{record:?}");
     }
     scene.store.alter_topic(&scene.topic, &keep).await.unwrap();
-    assert_eq!(scene.records().await, [], "nothing in offset watermark");
+    assert_eq!(scene.records().await, [], "no records in offset watermark");
     rounds = 0;
     while progress(&scene).await.is_some() {
         rounds += 1;
@@ -412,14 +412,14 @@ pub async fn the_mode_is_changed_while_groups_consume(case: &Case) {
     readers.finish(last).await;
     assert_eq!(scene.topic_status().await.watermark.0, last);
     assert_eq!(scene.track_all().await, TrackStep::default());
-    // And once more from the start: nothing of the first time is left in the way.
+    // Once more from the start: the first change leaves nothing behind that blocks it.
     scene.store.alter_topic(&scene.topic, &counting).await.unwrap();
     scene.track_all().await;
     assert_eq!(progress(&scene).await, None);
     assert!(scene.records().await.iter().all(|record| record.completed_at.is_some()));
 }
 
-/// A change of mode that stops half way, because the worker died, goes on where it was.
+/// A change of mode that stops half way, because the worker died, continues where it stopped.
 pub async fn a_change_of_mode_survives_a_restart(case: &Case) {
     let scene = case.scene(TopicSettings { message_retention: None, ..lively() }).await;
     scene.publish(20).await;

@@ -1,4 +1,4 @@
-//! Handling in the store's own transaction: an effect is there once, and only with its ack.
+//! Handling in the store's own transaction: an effect is written once, and only together with its ack.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,7 +12,7 @@ use crate::limits::INBOX_RETENTION;
 use crate::message::{NewMessage, Offset};
 use crate::settle::Verdict;
 
-/// Both are there afterwards.
+/// Effect and ack are both committed.
 pub async fn effect_and_ack_commit_together(case: &Case) {
     let scene = case.queue().await;
     let effects = Effects::new(case, &scene.store).await;
@@ -26,7 +26,7 @@ pub async fn effect_and_ack_commit_together(case: &Case) {
     scene.claim_nothing("a", 3).await;
 }
 
-/// A handler that fails leaves no effect, not even an entry in the inbox; its retry is recorded and runs.
+/// A handler that fails leaves no effect, not even an inbox entry; its retry is recorded and runs.
 pub async fn a_failed_handler_leaves_no_effect_and_a_retry(case: &Case) {
     let scene = case.queue().await;
     let effects = Effects::new(case, &scene.store).await;
@@ -44,7 +44,7 @@ pub async fn a_failed_handler_leaves_no_effect_and_a_retry(case: &Case) {
     assert_eq!(scene.status().await.floor.0, 1);
 }
 
-/// What a handler gave up on leaves no effect, and is in the dead letters.
+/// A message that a handler buried leaves no effect, and is a dead letter.
 pub async fn a_buried_message_leaves_no_effect(case: &Case) {
     let scene = case.queue().await;
     let effects = Effects::new(case, &scene.store).await;
@@ -55,7 +55,7 @@ pub async fn a_buried_message_leaves_no_effect(case: &Case) {
     assert_eq!(scene.dead_letters().await[0].error, "hopeless");
 }
 
-/// One of three fails: the other two keep their effects and are done.
+/// One of three messages fails: the other two keep their effects and are done.
 pub async fn a_partial_batch_keeps_what_was_done(case: &Case) {
     let scene = case.queue().await;
     let effects = Effects::new(case, &scene.store).await;
@@ -74,7 +74,7 @@ pub async fn a_partial_batch_keeps_what_was_done(case: &Case) {
     assert_eq!(scene.status().await.floor.0, 3);
 }
 
-/// The same message id again: acked, and its handler does not run. Another handler's inbox is its own.
+/// The same message id again is acked without running its handler. Another handler has its own inbox.
 pub async fn a_second_delivery_runs_no_effect(case: &Case) {
     let scene = case.queue().await;
     let effects = Effects::new(case, &scene.store).await;
@@ -95,7 +95,7 @@ pub async fn a_second_delivery_runs_no_effect(case: &Case) {
     };
     let verdicts = handle(&scene, &lease, "mailer", Arc::clone(&counts)).await.unwrap();
     assert_eq!(verdicts, [(Offset(2), Verdict::Done), (Offset(3), Verdict::Done)]);
-    assert_eq!(ran.load(Ordering::SeqCst), 1, "only the new one ran");
+    assert_eq!(ran.load(Ordering::SeqCst), 1, "only the new message was handled");
     assert_eq!(effects.seen().await, ["new", "paid"]);
     assert_eq!(scene.status().await.floor.0, 3);
 
@@ -105,7 +105,7 @@ pub async fn a_second_delivery_runs_no_effect(case: &Case) {
     assert_eq!(effects.seen().await, ["new", "paid", "paid"]);
 }
 
-/// A lease that runs out while its messages are handled takes their effects with it; whoever has it then makes them.
+/// A lease that expires while its messages are handled rolls back their effects; the next owner writes them.
 pub async fn a_lease_lost_while_handling_leaves_no_effect(case: &Case) {
     let scene = case.queue().await;
     let effects = Effects::new(case, &scene.store).await;
@@ -128,7 +128,7 @@ pub async fn a_lease_lost_while_handling_leaves_no_effect(case: &Case) {
     assert_eq!(scene.status().await.floor.0, 2);
 }
 
-/// Two leases with the same message, handled at the same time: one of them has the effect.
+/// Two leases with the same message are handled at the same time: only one of them has the effect.
 pub async fn two_deliveries_at_once_have_one_effect(case: &Case) {
     let scene = case.pub_sub().await;
     let effects = Effects::new(case, &scene.store).await;
@@ -149,14 +149,14 @@ pub async fn two_deliveries_at_once_have_one_effect(case: &Case) {
     assert_eq!(scene.status().await.floor.0, 10);
 }
 
-/// A caller that goes away half way leaves no transaction open, and the effect comes to be once.
+/// A caller that is cancelled half way leaves no transaction open, and the effect is written once.
 pub async fn a_caller_that_goes_away_leaves_nothing_open(case: &Case) {
     let scene = case.queue().await;
     let effects = Effects::new(case, &scene.store).await;
     scene.publish(1).await;
     let lease = scene.claim_one("a", 1).await;
     give_up_half_way(&scene, &lease, "mailer").await;
-    // Nothing stands in anybody's way.
+    // Nothing blocks other programs.
     let other = scene.through(&case.open().await);
     other.publish(1).await;
     let lease = other.claim_one("b", 1).await;
@@ -164,7 +164,7 @@ pub async fn a_caller_that_goes_away_leaves_nothing_open(case: &Case) {
     case.advance(Duration::from_secs(400));
     let until = Instant::now() + DEADLINE;
     while scene.status().await.floor.0 < 2 {
-        assert!(Instant::now() < until, "it never became free: {:?}", scene.status().await);
+        assert!(Instant::now() < until, "the message never became free: {:?}", scene.status().await);
         for lease in scene.claim("c", 2).await {
             handle(&scene, &lease, "mailer", done()).await.unwrap();
         }
@@ -173,7 +173,7 @@ pub async fn a_caller_that_goes_away_leaves_nothing_open(case: &Case) {
     assert_eq!(effects.seen().await, ["1", "1"], "one effect for each of the two messages");
 }
 
-/// An entry lasts as long as the inbox remembers, and no longer.
+/// An inbox entry lasts for the inbox retention, and no longer.
 pub async fn upkeep_forgets_old_entries(case: &Case) {
     let scene = case.queue().await;
     let effects = Effects::new(case, &scene.store).await;
@@ -191,7 +191,7 @@ pub async fn upkeep_forgets_old_entries(case: &Case) {
     assert_eq!(effects.seen().await, ["paid", "paid"]);
 }
 
-/// The name of a handler is a name like any other.
+/// A handler's name is data like any other name.
 pub async fn strange_handler_names_are_harmless(case: &Case) {
     let scene = case.queue().await;
     let effects = Effects::new(case, &scene.store).await;

@@ -1,4 +1,4 @@
-//! Upkeep: one worker is elected, another takes over, and what each job did is known.
+//! Maintenance: one worker is elected, another takes over, and the runs of each job are recorded.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ async fn elect(store: &std::sync::Arc<dyn crate::store::Store>, name: &str) -> b
     store.elect(&owner(name), TERM).await.expect("the election is held")
 }
 
-/// Of many at once, in two processes, exactly one.
+/// Of many candidates at once, in two processes, exactly one is elected.
 pub async fn one_of_many_is_elected(case: &Case) {
     let stores = [case.open().await, case.open().await];
     for term in 0..5 {
@@ -34,7 +34,8 @@ pub async fn one_of_many_is_elected(case: &Case) {
     }
 }
 
-/// For its term and no longer; confirmed, for another from then; whoever lost it is told.
+/// A worker is elected for its term and no longer; a confirmation starts another term; a worker that lost it is
+/// refused.
 pub async fn the_elected_stays_for_its_term(case: &Case) {
     let store = case.open().await;
     let other = case.open().await;
@@ -48,12 +49,12 @@ pub async fn the_elected_stays_for_its_term(case: &Case) {
     assert!(!elect(&other, "second").await);
     case.advance(MOMENT * 2);
     assert!(elect(&other, "second").await, "the term has run out");
-    assert!(!elect(&store, "first").await, "it is the second's now");
+    assert!(!elect(&store, "first").await, "the second holds it now");
     case.advance(TERM + MOMENT);
-    assert!(elect(&other, "second").await, "nobody else wanted it");
+    assert!(elect(&other, "second").await, "no other candidate");
 }
 
-/// Given up, it goes to another at once; whoever is not elected gives up nothing.
+/// After a resignation another candidate is elected at once; a worker that is not elected resigns nothing.
 pub async fn whoever_resigns_is_followed_at_once(case: &Case) {
     let store = case.open().await;
     assert!(elect(&store, "first").await);
@@ -65,7 +66,7 @@ pub async fn whoever_resigns_is_followed_at_once(case: &Case) {
     assert!(!elect(&store, "first").await);
 }
 
-/// Killed without a word, the elected worker is replaced within its term, and what it left half done is finished.
+/// An elected worker that is killed is replaced within its term, and what it left half done is finished.
 pub async fn a_dead_worker_is_replaced_and_its_work_finished(case: &Case) {
     let scene = case.scene(lively()).await;
     let successor = scene.through(&case.open().await);
@@ -81,15 +82,15 @@ pub async fn a_dead_worker_is_replaced_and_its_work_finished(case: &Case) {
     assert_eq!(successor.clean_all().await.removed, 6);
     assert_eq!(successor.stored().await, [] as [i64; 0]);
     let jobs = successor.store.jobs().await.unwrap();
-    let cleanup = jobs.iter().find(|one| one.job == Job::MessageCleanup).expect("it is known");
-    assert_eq!((cleanup.runs, cleanup.rows), (1, 4), "what the dead worker did is known");
+    let cleanup = jobs.iter().find(|one| one.job == Job::MessageCleanup).expect("the job is recorded");
+    assert_eq!((cleanup.runs, cleanup.rows), (1, 4), "the dead worker's run is recorded");
 }
 
 fn ran(job: Job, rows: u64, error: Option<&str>) -> JobRun {
     JobRun { job, duration: Duration::from_millis(12), rows, backlog: 7, error: error.map(str::to_owned) }
 }
 
-/// Runs, failures, rows, backlog, when and for how long; an error is shown until the job succeeds again.
+/// Runs, failures, rows, backlog, time and duration are recorded; an error is shown until the job succeeds again.
 pub async fn what_each_job_did_is_known(case: &Case) {
     let store = case.open().await;
     for job in Job::ALL {
@@ -116,7 +117,7 @@ pub async fn what_each_job_did_is_known(case: &Case) {
     assert_eq!(again.last_error, None);
 }
 
-/// Recorded from many places at once, none is lost.
+/// Runs that are recorded from many stores at once are all counted.
 pub async fn runs_recorded_at_once_are_all_counted(case: &Case) {
     let stores = [case.open().await, case.open().await];
     let tasks: Vec<_> = (0..20)
@@ -133,21 +134,22 @@ pub async fn runs_recorded_at_once_are_all_counted(case: &Case) {
     stores[0].probe().await.unwrap();
 }
 
-/// What runs meanwhile runs a day ahead of the clock.
-async fn a_day_ahead<T>(case: &Case, acts: impl Future<Output = T>) -> T {
+/// Runs the future with the clock a day ahead.
+async fn a_day_ahead<T>(case: &Case, work: impl Future<Output = T>) -> T {
     let now = case.now();
     case.advance(HOUR * 24);
-    let done = acts.await;
+    let done = work.await;
     case.clock().set(now);
     done
 }
 
-/// A clock was ahead and was set back. Terms it gave are taken over, what it noted keeps nothing from being noted.
+/// A clock was ahead and was set back: terms granted meanwhile are taken over, and notes of that time block no new
+/// ones.
 pub async fn a_clock_that_was_ahead_holds_up_nothing(case: &Case) {
     let store = case.open().await;
     assert!(a_day_ahead(case, elect(&store, "gone")).await);
-    assert!(elect(&store, "a").await, "nobody has a term of a day");
-    assert!(!elect(&store, "b").await, "one that begins now is respected");
+    assert!(elect(&store, "a").await, "no term lasts a day");
+    assert!(!elect(&store, "b").await, "a term that begins now is respected");
 
     let scene = Scene::new(store, "counted", counted()).await;
     scene.publish(20).await;
@@ -156,7 +158,7 @@ pub async fn a_clock_that_was_ahead_holds_up_nothing(case: &Case) {
     let step = async |worker: &str| scene.store.step_backfill(&owner(worker), 5).await.expect("it answers");
     a_day_ahead(case, step("gone")).await.expect("it begins");
     assert_eq!(step("a").await.expect("it is taken over").backfill.checkpoint, Offset(10));
-    assert_eq!(step("b").await, None, "it is a's");
+    assert_eq!(step("b").await, None, "worker a holds it");
     while step("a").await.is_some() {}
 
     let settings = TopicSettings { message_retention: Some(HOUR), max_retention: None, ..lively() };
@@ -170,5 +172,5 @@ pub async fn a_clock_that_was_ahead_holds_up_nothing(case: &Case) {
     scene.ack_next(3).await;
     assert_eq!(scene.clean_all().await.removed, 0);
     case.advance(HOUR + MOMENT);
-    assert_eq!(scene.clean_all().await.removed, 6, "all were done an hour ago at the latest");
+    assert_eq!(scene.clean_all().await.removed, 6, "all were done at least an hour ago");
 }

@@ -1,4 +1,4 @@
-//! Waking: a waiter learns of a message without polling, whoever published it.
+//! Waking: a waiter is woken for a message without polling, whichever process published it.
 
 use std::time::{Duration, Instant};
 
@@ -13,20 +13,20 @@ use crate::topic::TopicSettings;
 /// Well before the safety poll, and long enough for a stalling machine.
 const SOON: Duration = Duration::from_millis(2_500);
 
-/// Follows the contract: arm, look once more (and find nothing), then wait.
+/// Follows the contract: arm, claim once more (and find nothing), then wait.
 pub(super) async fn arm(scene: &Scene) -> Wake {
     let wake = scene.store.arm(&[scene.subscription.topic.topic_id]).await.expect("armed");
     scene.claim_nothing("waiter", 10).await;
     wake
 }
 
-/// The wait must end soon and the message be there. A wait may end early for nothing: then one waits again.
+/// The wait must end soon and the message be available. A wake-up may be spurious: then the wait is repeated.
 pub(super) async fn woken(scene: &Scene, mut wake: Wake, expected: &str) {
     let started = Instant::now();
     loop {
         wake.wait(SAFETY_POLL).await;
         let waited = started.elapsed();
-        assert!(waited < SOON, "nobody woke the waiter for {expected:?} in {waited:?}");
+        assert!(waited < SOON, "the waiter was not woken for {expected:?} in {waited:?}");
         wake = scene.store.arm(&[scene.subscription.topic.topic_id]).await.expect("armed");
         let got = scene.drain("waiter").await;
         if !got.is_empty() {
@@ -36,7 +36,7 @@ pub(super) async fn woken(scene: &Scene, mut wake: Wake, expected: &str) {
     }
 }
 
-/// Nothing is published: a waiter sleeps, and does not poll.
+/// While nothing is published a waiter sleeps and does not poll.
 pub async fn an_idle_waiter_sleeps(case: &Case) {
     let scene = case.queue().await;
     scene.publish(1).await;
@@ -53,7 +53,7 @@ pub async fn an_idle_waiter_sleeps(case: &Case) {
     assert!(wake_ups <= 5, "{wake_ups} wake-ups in two idle seconds");
 }
 
-/// By a publish through the same store.
+/// A publish through the same store wakes a waiter.
 pub async fn a_publish_wakes_a_waiter(case: &Case) {
     let scene = case.queue().await;
     let wake = arm(&scene).await;
@@ -61,7 +61,7 @@ pub async fn a_publish_wakes_a_waiter(case: &Case) {
     woken(&scene, wake, "same store").await;
 }
 
-/// By a publish while it already waits.
+/// A publish wakes a waiter that already sleeps.
 pub async fn a_publish_wakes_a_waiter_at_rest(case: &Case) {
     let scene = case.queue().await;
     let wake = arm(&scene).await;
@@ -69,13 +69,13 @@ pub async fn a_publish_wakes_a_waiter_at_rest(case: &Case) {
         let scene = scene.clone();
         tokio::spawn(async move { woken(&scene, wake, "at last").await })
     };
-    // Gives the waiter time to come to rest; the claim holds if it has not.
+    // Gives the waiter time to come to rest; the case holds if it has not.
     tokio::time::sleep(Duration::from_millis(50)).await;
     scene.publish_all(&[NewMessage::new("at last")]).await;
     waiting.await.unwrap();
 }
 
-/// By a publish through another store: another process in effect.
+/// A publish through another store, a second process in effect, wakes a waiter.
 pub async fn a_publish_of_another_store_wakes_a_waiter(case: &Case) {
     let scene = case.queue().await;
     let other = scene.through(&case.open().await);
@@ -86,7 +86,7 @@ pub async fn a_publish_of_another_store_wakes_a_waiter(case: &Case) {
     }
 }
 
-/// By the commit of the caller's own transaction.
+/// The commit of the caller's transaction wakes a waiter.
 pub async fn a_transaction_of_the_caller_wakes_a_waiter(case: &Case) {
     let scene = case.queue().await;
     let wake = arm(&scene).await;
@@ -95,7 +95,7 @@ pub async fn a_transaction_of_the_caller_wakes_a_waiter(case: &Case) {
     woken(&scene, wake, "transaction").await;
 }
 
-/// By plain SQL.
+/// Plain SQL wakes a waiter.
 pub async fn plain_sql_wakes_a_waiter(case: &Case) {
     let scene = case.queue().await;
     let wake = arm(&scene).await;
@@ -103,7 +103,7 @@ pub async fn plain_sql_wakes_a_waiter(case: &Case) {
     woken(&scene, wake, "7").await;
 }
 
-/// What was published before it was armed is found by the claim it must make.
+/// What was published before the waiter armed is found by the claim it must make.
 pub async fn what_came_before_is_found_by_looking_again(case: &Case) {
     let scene = case.queue().await;
     let other = scene.through(&case.open().await);
@@ -147,7 +147,7 @@ pub async fn a_waiter_may_wait_for_several_topics(case: &Case) {
     }
 }
 
-/// What a member gives back wakes another member.
+/// A message that a member releases wakes another member.
 pub async fn a_release_wakes_a_waiter(case: &Case) {
     let scene = case.queue().await;
     scene.publish_all(&[NewMessage::new("given back")]).await;
@@ -157,7 +157,7 @@ pub async fn a_release_wakes_a_waiter(case: &Case) {
     woken(&scene, wake, "given back").await;
 }
 
-/// A publisher and a waiter race: no wake-up falls between the look and the wait.
+/// A publisher and a waiter race: no wake-up is lost between the claim and the wait.
 pub async fn no_wake_up_is_missed(case: &Case) {
     const MESSAGES: usize = 150;
     let scene = case.queue().await;
@@ -183,7 +183,7 @@ pub async fn no_wake_up_is_missed(case: &Case) {
             scene.ack(lease).await;
         }
         if claimed.leases.is_empty() {
-            // A claim may name an earlier time, for a commit it saw under way.
+            // A claim may return an earlier time, for a commit in progress.
             let at_most = claimed.recheck_after.unwrap_or(SAFETY_POLL).min(SAFETY_POLL);
             let started = Instant::now();
             let woken = wake.wait(at_most).await;

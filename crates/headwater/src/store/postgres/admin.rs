@@ -1,4 +1,4 @@
-//! What operators ask for: each verb is in the file of its name.
+//! The admin trait, for operators: each verb is in the file of its name.
 
 use std::time::Duration;
 

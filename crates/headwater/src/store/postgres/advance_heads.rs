@@ -13,9 +13,9 @@ use crate::topic::TopicId;
 const TOPICS_PER_STEP: usize = 500;
 
 pub(super) async fn advance_heads(store: &PostgresStore) -> Result<Maintained> {
-    // Before dedup keys are forgotten by it.
+    // A step of the clock must be corrected before dedup keys expire by it.
     clock::look(store, On::Work).await?;
-    // Transactions of their own: what the rest may wait for must not keep heads locked.
+    // In transactions of their own: heads must not stay locked while the rest waits for other locks.
     let (late, gaps_closed) = advance_all(store).await?;
     let rest = store
         .connections
@@ -43,7 +43,7 @@ pub(super) async fn advance_heads(store: &PostgresStore) -> Result<Maintained> {
         dedup_forgotten: count(&rest[0], "dedup_forgotten")?,
         inbox_forgotten: count(&inbox[0], "forgotten")?,
     };
-    // Small tables of which every batch replaces rows: claims are quick as long as they stay small.
+    // Small tables in which every batch replaces rows: claims are fast as long as the tables stay small.
     freshen(store, &["outstanding", "cursor", "head", "gap"], 20_000).await;
     if done.promoted + done.late > 0 {
         store.hub.wake_all();
@@ -51,8 +51,8 @@ pub(super) async fn advance_heads(store: &PostgresStore) -> Result<Maintained> {
     Ok(done)
 }
 
-/// Advances the heads that have something to do, each in a transaction of its own: one that takes long holds no other. Returns
-/// how many messages came late and how many gaps are closed.
+/// Advances the heads that have something to do, each in a transaction of its own: a slow one does not delay the others.
+/// Returns how many late messages were found and how many gaps were closed.
 async fn advance_all(store: &PostgresStore) -> Result<(u64, u64)> {
     let (mut late, mut closed, mut above) = (0, 0, 0_i32);
     let per_step = i64::try_from(TOPICS_PER_STEP).expect("a small number");
@@ -81,15 +81,15 @@ async fn advance_all(store: &PostgresStore) -> Result<(u64, u64)> {
     }
 }
 
-/// Upkeep goes up to the head, which moves when somebody looks. In a transaction of its own: nothing of upkeep may keep
-/// the head locked.
+/// Maintenance works up to the head, so it advances the head first. In a transaction of its own: maintenance must not keep the
+/// head locked.
 pub(super) async fn advance(store: &PostgresStore, topic: TopicId) -> Result<()> {
     let bounds: [&(dyn tokio_postgres::types::ToSql + Sync); 3] =
         [&topic.0, &ADVANCE_ROWS_MAX, &GAPS_NOTED_MAX];
     store.connections.query("advancing the head", &store.statements.advance, &bounds).await.map(drop)
 }
 
-/// A number of messages as the functions take it: at least one, or nothing would ever be done.
+/// A number of messages as the functions take it: at least one, so that every step makes progress.
 pub(super) fn batch(messages_max: u32) -> i32 {
     i32::try_from(messages_max.max(1)).unwrap_or(i32::MAX)
 }

@@ -1,11 +1,11 @@
 //! Wake-up across processes: LISTEN, the flag that asks publishers to NOTIFY, and polling where LISTEN cannot work.
 //!
 //! Why no wake-up is missed: the consumer raises its flag, commits, and then claims once more. A publisher whose
-//! statement ran after that commit sees the flag and notifies. One whose statement ran before had taken its offsets
-//! before; the claim finds them, or finds them taken and not there yet, and answers with a short `recheck_after`.
+//! statement ran after that commit sees the flag and notifies. A publisher whose statement ran before had already taken its
+//! offsets; the claim finds the messages, or finds offsets taken but not committed, and returns a short `recheck_after`.
 //!
-//! Where notifications cannot be relied on (a pooler in between, or a server that allows PREPARE TRANSACTION, which
-//! forbids NOTIFY in it) one cheap query per process looks for news of all topics that somebody waits for.
+//! Where notifications are not reliable (a pooler in between, or a server that allows PREPARE TRANSACTION, in which NOTIFY is
+//! forbidden) one cheap query per process polls for new messages in all topics with waiters.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -27,37 +27,37 @@ use crate::store::Wake;
 use crate::store::wake::Hub;
 use crate::topic::TopicId;
 
-/// How long a raised flag stands. It is not lowered when work comes: it runs out.
+/// How long a raised flag is valid. It is not lowered when work arrives: it expires.
 const FLAG: Duration = Duration::from_secs(40);
-/// A flag with less than this left is raised again before waiting: each waiter arms again after the safety poll
-/// and a few seconds at most.
+/// A flag with less than this left is raised again before waiting: each waiter arms again after the safety poll,
+/// a few seconds later at most.
 const FLAG_LEFT_MIN: Duration = Duration::from_secs(20);
-/// Flags of other awaited topics are raised along if they have less than this left: one statement for all topics.
+/// Flags of other awaited topics are raised in the same statement if they have less than this left.
 const FLAG_LEFT_ALONG: Duration = Duration::from_secs(32);
 /// After work was found, a topic is polled for this long before its flag is raised: a busy topic's publishers are
 /// spared NOTIFY, which serialises commits across the cluster.
 const BUSY: Duration = Duration::from_millis(50);
-/// How often to look for news where nobody may be able to notify us.
+/// How often to poll for new messages where notifications are not reliable.
 const POLL: Duration = Duration::from_millis(25);
-/// The same once nothing has moved for a while: idle processes must cost next to nothing.
+/// How often to poll once there were no new messages for [`POLL_FOR`]: idle processes must cost next to nothing.
 const POLL_IDLE: Duration = Duration::from_millis(200);
-/// How long "a while" is.
+/// How long the fast polling continues after a new message.
 const POLL_FOR: Duration = Duration::from_secs(2);
 /// How long a probe may take to come back before LISTEN counts as not working.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What this process knows of its flags, per topic.
+/// The flags that this process raised, per topic.
 pub(super) struct Flags {
     waiter_id: Uuid,
     topics: Mutex<HashMap<TopicId, Flag>>,
-    /// Held while flags are raised: those that come meanwhile find their own among them.
+    /// Held while flags are raised: callers that wait for it may find their own flags raised.
     raising: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
 struct Flag {
     raised_until: Option<Instant>,
-    /// The hearing it was raised in: with a server that crashed, or another one, the flag is gone.
+    /// [`Shared::hearing`] when it was raised: after a crash of the server or a failover the flag is lost.
     raised_in: u64,
     found_at: Option<Instant>,
 }
@@ -73,8 +73,8 @@ impl Flags {
             Some(Instant::now());
     }
 
-    /// The topics whose flag must be raised before waiting, and for how long to wait at most instead while a topic
-    /// was busy a moment ago.
+    /// The topics whose flag must be raised before waiting; and, if a topic had work a moment ago, how long to wait at most
+    /// before polling instead.
     fn plan(
         &self,
         topics: &[TopicId],
@@ -99,7 +99,7 @@ impl Flags {
             }
         }
         if !raise.is_empty() {
-            // Only what is raised already: a topic without a flag may be busy, and its publishers are spared.
+            // Only flags already raised: a topic without a flag may be busy, and its publishers are spared NOTIFY.
             let is_ending = |topic: &TopicId| {
                 flags.get(topic).is_some_and(|flag| {
                     let ends = |until| flag.raised_in != hearing || until < now + FLAG_LEFT_ALONG;
@@ -123,10 +123,10 @@ impl Flags {
 }
 
 pub(super) async fn arm(store: &PostgresStore, topics: &[TopicId]) -> Result<Wake> {
-    // First the waiting place, so that a notification between here and the wait is kept.
+    // Register with the hub first, so that a notification between here and the wait is kept.
     let wake = store.hub.arm(topics);
     store.listener.ensure(&store.connections, &store.statements.news).await;
-    // Before the flag is raised: one that is lost with its server meanwhile counts as raised in an earlier hearing.
+    // Read before the flag is raised: a flag lost with its server meanwhile then counts as raised before the interruption.
     let hearing = store.listener.shared.hearing.load(Ordering::SeqCst);
     let plan = || store.flags.plan(topics, hearing, || store.hub.awaited());
     let (mut raise, mut poll) = plan();
@@ -145,7 +145,7 @@ pub(super) async fn arm(store: &PostgresStore, topics: &[TopicId]) -> Result<Wak
     Ok(wake.at_most(poll))
 }
 
-/// The one connection that listens for the whole process, and the look-out beside it; made when somebody first waits.
+/// The one connection that listens for the whole process, and the polling task beside it; started by the first waiter.
 pub(super) struct Listener {
     shared: Arc<Shared>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
@@ -153,18 +153,18 @@ pub(super) struct Listener {
 
 struct Shared {
     hosts: Hosts,
-    /// Those of the pools: a server that is left there is left here too.
+    /// The servers of the pools: when the pools leave a server, the listener does too.
     pools: Hosts,
     channel: String,
     hub: Arc<Hub>,
     works: AtomicBool,
-    /// How often LISTEN has begun to work.
+    /// Counts the connections on which LISTEN has worked.
     hearing: AtomicU64,
     /// Whether the server may allow PREPARE TRANSACTION: then not every publish notifies.
     may_prepare: AtomicBool,
-    /// Told when LISTEN stops working.
+    /// Notified when LISTEN stops working.
     deaf: Notify,
-    /// Told once the first attempt to listen has succeeded or failed.
+    /// Set once the first attempt to listen has succeeded or failed.
     settled: AtomicBool,
     settled_now: Notify,
 }
@@ -186,19 +186,19 @@ impl Listener {
         Listener { shared: Arc::new(shared), tasks: Mutex::new(Vec::new()) }
     }
 
-    /// Starts listening if nobody has yet.
-    async fn ensure(&self, connections: &Connections, news: &str) {
+    /// Starts listening and polling, once.
+    async fn ensure(&self, connections: &Connections, statement: &str) {
         {
             let mut tasks = self.tasks.lock().expect("no panic while held");
             if tasks.is_empty() {
                 tasks.push(tokio::spawn(run(Arc::clone(&self.shared))));
-                let look = look_out(Arc::clone(&self.shared), connections.clone(), news.to_owned());
-                tasks.push(tokio::spawn(look));
+                let poll = poll_topics(Arc::clone(&self.shared), connections.clone(), statement.to_owned());
+                tasks.push(tokio::spawn(poll));
             }
         }
         let settled = self.shared.settled_now.notified();
         if !self.shared.settled.load(Ordering::SeqCst) {
-            // Not for long: until it works the look-out looks.
+            // Not for long: until LISTEN works the polling task wakes waiters.
             let _ = tokio::time::timeout(PROBE_TIMEOUT, settled).await;
         }
     }
@@ -216,9 +216,9 @@ impl Drop for Listener {
     }
 }
 
-/// Looks for news while somebody waits and notifications may not come. Nothing to do on a server without prepared
+/// Polls for new messages while there are waiters and notifications are not reliable. Idle on a server without prepared
 /// transactions while LISTEN works.
-async fn look_out(shared: Arc<Shared>, connections: Connections, news: String) {
+async fn poll_topics(shared: Arc<Shared>, connections: Connections, statement: String) {
     let mut may_prepare = None;
     let mut seen: HashMap<i32, i64> = HashMap::new();
     let mut moved_at = Instant::now();
@@ -231,8 +231,7 @@ async fn look_out(shared: Arc<Shared>, connections: Connections, news: String) {
         }
         tokio::time::sleep(if moved_at.elapsed() < POLL_FOR { POLL } else { POLL_IDLE }).await;
         if may_prepare.is_none() {
-            let asked =
-                connections.query("asking for a setting", "SHOW max_prepared_transactions", &[]).await;
+            let asked = connections.query("reading a setting", "SHOW max_prepared_transactions", &[]).await;
             may_prepare = asked.ok().map(|rows| rows[0].get::<_, &str>(0) != "0");
             shared.may_prepare.store(may_prepare.unwrap_or(true), Ordering::SeqCst);
         }
@@ -240,24 +239,25 @@ async fn look_out(shared: Arc<Shared>, connections: Connections, news: String) {
         if topics.is_empty() {
             continue;
         }
-        match connections.query("looking for news", &news, &[&topics]).await {
+        match connections.query("polling for new messages", &statement, &[&topics]).await {
             Ok(rows) => {
                 for row in &rows {
                     let (topic, last): (i32, i64) = (row.get("topic_id"), row.get("last_taken"));
-                    // Once for each move: offsets taken and not there yet are the claims' own to look at again.
+                    // Once for each change: for offsets taken but not committed the claim itself returns `recheck_after`.
                     if seen.insert(topic, last) != Some(last) {
                         moved_at = Instant::now();
                         shared.hub.wake(TopicId(topic));
                     }
                 }
             }
-            // The consumers' own calls meet the same error and tell it.
-            Err(error) => tracing::debug!(%error, "no news"),
+            // Calls of consumers get the same error and report it.
+            Err(error) => tracing::debug!(%error, "poll for new messages failed"),
         }
     }
 }
 
-/// Listens until stopped; reconnects with back-off. Whatever happened while it was deaf may be news: it wakes all.
+/// Listens until stopped; reconnects with back-off. Notifications may be lost while it is not connected, so it wakes all
+/// waiters.
 async fn run(shared: Arc<Shared>) {
     let mut pause = Duration::from_millis(100);
     loop {
@@ -272,14 +272,14 @@ async fn run(shared: Arc<Shared>) {
         tracing::debug!(
             channel = shared.channel,
             ?pause,
-            "not listening; the look-out looks until it works again"
+            "listening interrupted, polling until it works again"
         );
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_secs(5));
     }
 }
 
-/// One connection's life. True if it ever heard its own probe.
+/// Listens on one connection until it ends. True if it ever received its own probe.
 async fn listen(shared: &Shared) -> bool {
     let mut leaving = shared.pools.leaving();
     let (sender, mut notices) = mpsc::channel::<String>(1_024);
@@ -287,9 +287,9 @@ async fn listen(shared: &Shared) -> bool {
     let Ok(Ok((client, _))) = tokio::time::timeout(shared.hosts.connect_timeout(), connect).await else {
         return false;
     };
-    // From here on the connection's own alone: it ends with it.
+    // The connection has the only sender now, so the channel closes with the connection.
     drop(sender);
-    // Through a pooler in transaction mode LISTEN succeeds and hears nothing: only an echo proves that it works.
+    // Through a pooler in transaction mode LISTEN succeeds but receives nothing: only the probe proves that it works.
     let probe = format!("probe {}", Uuid::now_v7());
     let listen = format!("LISTEN \"{}\"", shared.channel);
     if client.batch_execute(&listen).await.is_err()
@@ -303,15 +303,15 @@ async fn listen(shared: &Shared) -> bool {
         let notice = tokio::select! {
             notice = notices.recv() => notice,
             () = tokio::time::sleep_until(deadline), if !works => None,
-            // It may listen to a server that is a primary no more, and would hear nothing.
+            // The server may no longer be the primary, and would send no notifications.
             Ok(()) = leaving.changed() => None,
         };
         match notice {
             None => return works,
             Some(payload) if payload == probe => {
                 works = true;
-                // Flags of before may be gone with the server that had them: those who wait are woken and raise theirs anew.
-                // Until here the look-out looked for them.
+                // Earlier flags may be lost with their server: all waiters are woken and raise theirs again. Until now the
+                // polling task served them.
                 shared.hearing.fetch_add(1, Ordering::SeqCst);
                 shared.works.store(true, Ordering::SeqCst);
                 shared.settle();
@@ -326,7 +326,7 @@ async fn listen(shared: &Shared) -> bool {
     }
 }
 
-/// Runs a connection and passes on what it is notified of. Ends with the connection, and the connection with its client.
+/// Runs a connection and forwards its notifications. Ends with the connection, which ends with its client.
 fn hear(mut connection: Driven, sender: mpsc::Sender<String>) -> JoinHandle<()> {
     tokio::spawn(async move {
         while let Some(Ok(message)) = std::future::poll_fn(|context| connection.poll_message(context)).await {
@@ -359,9 +359,9 @@ mod rules {
         let (flags, topic) = (Flags::new(), TopicId(1));
         flags.raised(&[topic.0], 0, Instant::now());
         assert_eq!(plan(&flags, 0), (vec![], None));
-        assert_eq!(plan(&flags, 1), (vec![1], None), "the server may have lost it");
+        assert_eq!(plan(&flags, 1), (vec![1], None), "the server may have lost the flag");
         flags.found(topic);
-        assert!(plan(&flags, 1).1.is_some(), "and nothing may notify");
+        assert!(plan(&flags, 1).1.is_some(), "the publisher may not notify, so the wait is bounded");
     }
 
     #[test]
@@ -372,9 +372,9 @@ mod rules {
         }
         let plan =
             |topic, hearing| flags.plan(&[TopicId(topic)], hearing, || (1..=4).map(TopicId).collect()).0;
-        assert_eq!(plan(1, 0), [1, 2], "the third has long, and the fourth was never raised");
-        assert_eq!(plan(2, 0), [0; 0], "nothing is raised before it is due");
+        assert_eq!(plan(1, 0), [1, 2], "the third has enough left, and the fourth was never raised");
+        assert_eq!(plan(2, 0), [0; 0], "no flag is raised before it is due");
         assert_eq!(plan(4, 0), [1, 2, 4]);
-        assert_eq!(plan(2, 1), [1, 2, 3], "the server may have lost them all");
+        assert_eq!(plan(2, 1), [1, 2, 3], "the server may have lost all flags");
     }
 }

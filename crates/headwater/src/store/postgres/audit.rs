@@ -1,4 +1,4 @@
-//! What was done by operators, and who acked what.
+//! Audit entries, and the log of acks.
 
 use tokio_postgres::Row;
 use uuid::Uuid;
@@ -50,7 +50,7 @@ pub(super) async fn acks(store: &PostgresStore, name: &TopicName, offset: Offset
     Ok(acks)
 }
 
-/// The lanes' ranges overlap: an ack is a message's own if it is of the lane the message belongs to.
+/// The ranges of lanes overlap: an ack covers a message only if it is of the message's lane.
 fn is_of_its_lane(row: &Row) -> Result<bool> {
     let lane: Option<i32> = stored(row, "lane")?;
     let message_id: Option<Uuid> = stored(row, "message_id")?;

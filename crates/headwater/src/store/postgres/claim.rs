@@ -1,4 +1,4 @@
-//! Claiming: hands out ranges, and tells what ran out on the way.
+//! Claiming: hands out ranges, and reports leases that expired.
 
 use std::time::Duration;
 
@@ -88,9 +88,9 @@ pub(super) async fn claimable(
     Ok(rows.iter().map(|row| SubscriptionId(row.get("subscription_id"))).collect())
 }
 
-/// The server has no epoch: it crashed, was promoted or restored since the last claim of any client. Should it happen
-/// once more between the claim and this, the leases are gone with it and the epoch is the one after: clients drop what they
-/// keep either way.
+/// Begins an epoch if the server has none: it crashed, was promoted or restored since the last claim of any client. If that
+/// happens once more between the claim and this call, the leases are lost and the epoch is the next one: clients drop what they
+/// keep in either case.
 async fn begin_epoch(store: &PostgresStore) -> Result<Epoch> {
     let rows = store.connections.query("beginning an epoch", &store.statements.epoch, &[]).await?;
     let cause: &str = rows[0].get("cause");
@@ -101,7 +101,7 @@ async fn begin_epoch(store: &PostgresStore) -> Result<Epoch> {
     Ok(Epoch(rows[0].get("epoch")))
 }
 
-/// The limits of wants as columns; null where no want has one, which lets the claim take its short way.
+/// The limits of wants as columns; null where no want has one, which lets the claim take its fast path.
 #[derive(Default)]
 struct Limits {
     in_flight_max: Option<Vec<Option<i64>>>,
@@ -124,7 +124,7 @@ impl Limits {
 }
 
 /// A message of an ordered subscription that used up its attempts: buried if it is of the lane that gave up on it. The
-/// lanes' leases overlap, and only the stable hash tells whose a message is.
+/// leases of lanes overlap, and only the stable hash shows to which lane a message belongs.
 async fn bury_if_ours(store: &PostgresStore, owner: &Owner, row: &Row) -> Result<()> {
     let (range, token) = (range_of(row), LeaseToken(row.get("token")));
     let subscription_id: i32 = row.get("subscription_id");
@@ -142,7 +142,7 @@ async fn bury_if_ours(store: &PostgresStore, owner: &Owner, row: &Row) -> Result
     } else {
         Settlement::ack_all(&id)
     };
-    // Lost only if this took longer than the lease: then whoever claims it next does the same.
+    // Lost only if this took longer than the lease: then the next claim does the same.
     store.settle(&[settlement]).await.map(drop)
 }
 
@@ -166,7 +166,7 @@ fn take(row: &Row, owner: &Owner, claimed: &mut Claimed) -> Result<()> {
             let names: Vec<&str> = row.get("names");
             tracing::warn!(
                 topic = names[0], group = names[1], offsets = %range_of(row), last = row.get::<_, &str>("detail"),
-                "message buried: its holders vanished until its attempts were used up"
+                "message buried, every attempt ended with a lost owner"
             );
         }
         _ => {

@@ -19,7 +19,7 @@ use crate::store::{CleanStep, SubscriptionStep};
 use crate::subscription::MissedMessages;
 use crate::topic::TopicId;
 
-/// Reads the clock for the elapsed time, by which unread messages age.
+/// Reads the clock and adds to the elapsed time, by which unread messages age.
 pub(super) async fn elapse(store: &PostgresStore) -> Result<()> {
     let now = store.clock.injected();
     store.connections.query("reading the clock", &store.statements.clean_clock, &[&now]).await.map(drop)
@@ -44,7 +44,7 @@ pub(super) async fn clean(store: &PostgresStore, topic: TopicId, messages_max: u
     Ok(CleanStep { removed: count(row, "removed")?, missed: missed_of(row)?, more: stored(row, "more")? })
 }
 
-/// What groups missed of what went.
+/// The removed messages that groups had not done.
 pub(super) fn missed_of(row: &Row) -> Result<Vec<(GroupName, MissedMessages)>> {
     let groups: Vec<String> = stored::<_, Option<_>>(row, "missed_groups")?.unwrap_or_default();
     let numbers = |column: &str| stored::<_, Option<Vec<i64>>>(row, column).map(Option::unwrap_or_default);
@@ -56,7 +56,7 @@ pub(super) fn missed_of(row: &Row) -> Result<Vec<(GroupName, MissedMessages)>> {
         let (group, count) = (GroupName::new(group)?, u64::try_from(count).unwrap_or(0));
         let range = Some((Offset(first), Offset(last)));
         match missed.iter_mut().find(|(known, _)| *known == group) {
-            // Several partitions, lowest first.
+            // Rows of several partitions, lowest first.
             Some((_, so_far)) => {
                 so_far.count += count;
                 so_far.range = so_far.range.map(|(first, _)| (first, Offset(last)));
@@ -81,7 +81,7 @@ pub(super) async fn clean_subscriptions(
     while let Some(done) = clean_subscription(store, after, older_than, &mut step).await? {
         after = done;
     }
-    // Each a transaction of its own, until one finds fewer than it may take.
+    // Each step is a transaction of its own; the last one deletes fewer than its limit.
     let most = u64::from(INBOX_FORGET_MAX.unsigned_abs());
     loop {
         let old = store
@@ -91,7 +91,7 @@ pub(super) async fn clean_subscriptions(
         let inbox = store
             .connections
             .query(
-                "forgetting inbox entries",
+                "removing inbox entries",
                 &store.statements.forget_inbox,
                 &[&millis(INBOX_RETENTION), &INBOX_FORGET_MAX, &now],
             )
@@ -104,7 +104,7 @@ pub(super) async fn clean_subscriptions(
     }
 }
 
-/// Works on the next subscription past its time, in a transaction of its own, and says which it was.
+/// Cleans the next subscription past its time, in a transaction of its own. Returns which one.
 async fn clean_subscription(
     store: &PostgresStore,
     after: i32,

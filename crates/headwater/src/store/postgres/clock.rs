@@ -1,9 +1,10 @@
-//! The clock guard of a process: it reads the server's clock now and then, and says which time it expects whenever the
-//! server judges deadlines. One that stepped is refused, looked into, and asked again.
+//! The clock guard of a process: it reads the server's clock regularly, and sends the expected time with every statement
+//! that compares deadlines. The server refuses the statement if its clock stepped; the guard then reads the clock, moves
+//! deadlines, and repeats the statement.
 //!
-//! So no claim hands out, and no settlement or extension finds lost, what looks expired by a step alone. Two things are
-//! left to chance: a process that starts between a step forward and the next heartbeat of the others has no memory of the time
-//! before, and a statement whose transaction is open while deadlines are moved is passed over.
+//! So no claim hands out a range, and no settlement or extension reports a lease as lost, that seems expired only because of a
+//! step. Two cases are not covered: a process that starts between a step forward and the next heartbeat of the others has no
+//! earlier reading, and deadlines in rows that a transaction has locked while deadlines are moved are not moved.
 
 use std::sync::Mutex;
 
@@ -18,9 +19,9 @@ use super::{PostgresStore, fault};
 use crate::clock::guard::{Memory, READ_EVERY, Reading, Stored, step_ms};
 use crate::error::{Error, ErrorKind, Result};
 
-/// How often a look is repeated because another process was quicker.
-const LOOKS_MAX: u32 = 8;
-/// How often a statement is repeated that was refused for a step.
+/// How often the clock is read again because another process stored a reading first.
+const READS_MAX: u32 = 8;
+/// How often a statement is repeated that was refused because of a step.
 const REFUSED_MAX: u32 = 3;
 
 /// The last reading of this process.
@@ -32,14 +33,14 @@ impl Guard {
         *self.0.lock().expect("no panic while held")
     }
 
-    /// By how much deadlines have been moved, as far as this process knows.
+    /// By how much deadlines had been moved at the last reading.
     pub(super) fn moved_ms(&self) -> i64 {
         self.memory().map_or(0, |memory| memory.moved_ms())
     }
 }
 
-/// Whose connections are used: a heartbeat or an extension has its own, because those of a program that blocks its runtime
-/// answer nothing.
+/// Which connections are used: heartbeats and extensions have their own, because the others do not progress while the program
+/// blocks its runtime.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum On {
     Leases,
@@ -69,8 +70,8 @@ impl On {
     }
 }
 
-/// The time the server shows unless its clock stepped. It is taken when the statement is sent, and not before: the statement
-/// may have to wait for a connection first.
+/// The time the server shows unless its clock stepped. Computed when the statement is sent, and not before: the statement may
+/// have to wait for a connection first.
 pub(super) struct Expected<'a>(&'a PostgresStore);
 
 impl Expected<'_> {
@@ -102,7 +103,7 @@ impl ToSql for Expected<'_> {
     to_sql_checked!();
 }
 
-/// What the server is to expect, from a reading that is recent enough.
+/// The expected time, based on a recent reading.
 pub(super) async fn expected(store: &PostgresStore, on: On) -> Result<Expected<'_>> {
     if store.guard.memory().is_none_or(|memory| memory.is_old(store.clock.monotonic())) {
         look(store, on).await?;
@@ -112,7 +113,7 @@ pub(super) async fn expected(store: &PostgresStore, on: On) -> Result<Expected<'
 
 /// Reads the clock, and moves deadlines if it stepped.
 pub(super) async fn look(store: &PostgresStore, on: On) -> Result<()> {
-    for _ in 0..LOOKS_MAX {
+    for _ in 0..READS_MAX {
         let (doing, read) = ("reading the clock", &store.statements.read_clock);
         let client = on.get(store).await?;
         let (memory, asked) = (store.guard.memory(), store.clock.monotonic());
@@ -134,9 +135,9 @@ pub(super) async fn look(store: &PostgresStore, on: On) -> Result<()> {
             let params: [&(dyn ToSql + Sync); 5] = [&kept.moved_ms, &step_ms, &now, &steady, &injected];
             let moved = &store.statements.move_clock;
             let client = on.get(store).await?;
-            match on.query(store, client, "noting the time", moved, &params).await {
+            match on.query(store, client, "storing the time", moved, &params).await {
                 Ok(rows) if !stored::<_, bool>(&rows[0], "moved")? => continue,
-                // A producer only reads: those that hold leases deal with steps.
+                // A role for producers may only read: owners of leases move the deadlines.
                 Err(error) if error.kind() == ErrorKind::PermissionDenied => step_ms = 0,
                 answer => drop(answer?),
             }
@@ -152,14 +153,14 @@ pub(super) async fn look(store: &PostgresStore, on: On) -> Result<()> {
     Err(Error::new(ErrorKind::Busy, "the clock keeps stepping; try again"))
 }
 
-/// Whether the time is to be stored: once for all processes while they look at about the same moment.
+/// Whether the time must be stored: once for all processes that read it at about the same moment.
 fn is_due(stored: &Stored, now_ms: i64, steady: bool) -> bool {
     let half_ms = i64::try_from(READ_EVERY.as_millis() / 2).expect("a few seconds");
     let is_old = |at_ms: Option<i64>| at_ms.is_none_or(|at_ms| now_ms.saturating_sub(at_ms) >= half_ms);
     is_old(stored.latest_ms) || steady && is_old(stored.steady_ms)
 }
 
-/// Whether to repeat a statement that failed: it was refused for a step, which is dealt with now.
+/// Whether to repeat a statement that failed: it was refused because of a step, and deadlines have now been moved.
 pub(super) async fn repeats(store: &PostgresStore, on: On, refused: &mut u32, error: &Error) -> Result<bool> {
     *refused += 1;
     if !fault::is_step(error) || *refused > REFUSED_MAX {
@@ -169,7 +170,7 @@ pub(super) async fn repeats(store: &PostgresStore, on: On, refused: &mut u32, er
     Ok(true)
 }
 
-/// Whether deadlines have been moved since: what looked lost before may be held.
+/// Whether deadlines have been moved since: a lease that was reported as lost may still be held.
 pub(super) async fn moved_since(store: &PostgresStore, on: On, moved_ms: i64) -> bool {
     look(store, on).await.is_ok() && store.guard.moved_ms() != moved_ms
 }

@@ -1,7 +1,8 @@
 //! Connections: the work pool, one for handlers' transactions, a small one for leases, and the deadline on every statement.
 //!
-//! A connection is a task of the runtime on which it was made. Those for leases are made on the thread for leases, whichever task asks
-//! first: a program that blocks its own runtime still extends its leases and says that it lives.
+//! A connection is a task of the runtime on which it was made. Those for leases are made on the thread for leases,
+//! whichever task uses them first: a process whose program blocks its own runtime still extends its leases and sends
+//! heartbeats.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -25,9 +26,9 @@ use crate::store::OpenOptions;
 
 /// How long to wait for a connection to become free.
 const FREE_TIMEOUT: Duration = Duration::from_secs(10);
-/// What the client allows beyond the server's own statement timeout before it gives the connection up.
+/// How long the client waits beyond the server's own statement timeout before it drops the connection.
 const GRACE: Duration = Duration::from_secs(2);
-/// Extending leases must not queue behind a flood of work.
+/// A pool of their own: extensions must not queue behind other statements.
 const LEASE_CONNECTIONS: usize = 2;
 
 /// The pools of one store. Clones share them.
@@ -35,7 +36,7 @@ const LEASE_CONNECTIONS: usize = 2;
 pub(super) struct Connections {
     work: Pool,
     leases: Pool,
-    /// Handlers hold theirs for as long as they run: claims and acks must not queue behind them.
+    /// A handler holds its connection for as long as it runs: claims and acks must not queue behind it.
     transactions: Pool,
     statement_timeout: Duration,
     hosts: Hosts,
@@ -50,7 +51,7 @@ pub struct PoolState {
     pub idle: usize,
     /// Callers waiting for one.
     pub waiting: usize,
-    /// The most there may be.
+    /// The upper limit of open connections.
     pub max: usize,
 }
 
@@ -73,7 +74,7 @@ impl Connections {
         self.work.get().await.map_err(fault::translate_pool)
     }
 
-    /// What a request to cancel is encrypted with.
+    /// The TLS connector for cancel requests.
     pub(super) fn connector(&self) -> tls::Connector {
         self.hosts.connector()
     }
@@ -83,7 +84,7 @@ impl Connections {
         &self.hosts
     }
 
-    /// How long a statement may go without an answer before its connection is given up.
+    /// How long a statement may take before its connection is dropped.
     pub(super) fn answer_timeout(&self) -> Duration {
         self.statement_timeout + GRACE
     }
@@ -115,12 +116,12 @@ impl Connections {
         self.query_on(client, doing, sql, params, true).await
     }
 
-    /// A connection of the leases' own pool.
+    /// A connection of the pool for leases.
     pub(super) async fn get_for_leases(&self) -> Result<Object> {
         self.leases.get().await.map_err(fault::translate_pool)
     }
 
-    /// Runs one statement on the leases' own pool.
+    /// Runs one statement on the pool for leases.
     pub(super) async fn query_leases(
         &self,
         doing: &str,
@@ -131,7 +132,7 @@ impl Connections {
         self.query_leases_on(client, doing, sql, params).await
     }
 
-    /// The same on a connection of that pool.
+    /// Runs one statement on a connection of the pool for leases.
     pub(super) async fn query_leases_on(
         &self,
         client: Object,
@@ -142,7 +143,7 @@ impl Connections {
         self.query_within(self.answer_timeout(), Asked::for_leases(client), doing, sql, params, false).await
     }
 
-    /// The same, waiting so long at most: for a connection and for the answer.
+    /// Runs one statement on the pool for leases; `limit` covers both the wait for a connection and the answer.
     pub(super) async fn query_leases_within(
         &self,
         limit: Duration,
@@ -158,7 +159,7 @@ impl Connections {
         self.query_within(left, asked, doing, sql, params, false).await
     }
 
-    /// Runs one statement on the leases' own pool that commits something, waiting so long at most for the answer.
+    /// Runs one statement on the pool for leases that commits something; waits at most `limit` for the answer.
     pub(super) async fn commit_leases_within(
         &self,
         limit: Duration,
@@ -207,7 +208,7 @@ impl Connections {
             Ok(result) => result.inspect_err(|error| self.hosts.heed(error, made_at)),
             Err(_) => {
                 if limit >= self.answer_timeout() {
-                    // A server that works ends a statement itself before that: whatever else is connected to it hangs too.
+                    // A working server would have ended the statement by its own timeout: all connections to this one hang.
                     self.hosts.leave(asked_at);
                 }
                 if commits {
@@ -236,12 +237,12 @@ impl Connections {
 /// A connection with a statement under way.
 struct Asked {
     connection: Option<Object>,
-    /// Whether it is closed when this is dropped, not given back to its pool.
+    /// Whether it is closed when this is dropped, instead of returned to its pool.
     closes: bool,
 }
 
 impl Asked {
-    /// Closed also if the caller gives up before the answer: heartbeats and extensions have deadlines of their own, and the
+    /// Closed also if the caller is cancelled before the answer: heartbeats and extensions have deadlines of their own, and the
     /// next one must not wait behind a statement that hangs.
     fn for_leases(connection: Object) -> Self {
         Asked { connection: Some(connection), closes: true }
@@ -279,9 +280,9 @@ type Connected = std::result::Result<(Client, JoinHandle<()>), tokio_postgres::E
 impl Connect for OnLeaseThread {
     fn connect(&self, config: &Config) -> BoxFuture<'_, Connected> {
         let (hosts, config) = (self.hosts.clone(), config.clone());
-        // A caller that gives up ends the attempt too, and the next one begins with the next server.
+        // A cancelled caller ends the attempt too, and the next attempt begins with the next server.
         let connecting = self.thread.spawn_owned(async move { Connect::connect(&hosts, &config).await });
-        // It is not cancelled while the thread is there, so it can only have panicked.
+        // The task is not cancelled while the thread exists, so the join error is a panic.
         connecting.map(|made| made.unwrap_or_else(|error| resume_unwind(error.into_panic()))).boxed()
     }
 }
@@ -291,13 +292,13 @@ fn pool(connect: impl Connect + 'static, hosts: &Hosts, size: usize) -> Result<P
     let create = hosts.connect_timeout();
     let timeouts = Timeouts { wait: Some(FREE_TIMEOUT), create: Some(create), recycle: Some(FREE_TIMEOUT) };
     let kept = hosts.clone();
-    // The servers have their configurations; the manager's own is not used.
+    // `Hosts` has the configuration of each server; the manager's own is not used.
     Pool::builder(Manager::from_connect(Config::new(), connect, recycling))
         .max_size(size)
         .timeouts(timeouts)
         .runtime(Runtime::Tokio1)
         .pre_recycle(Hook::sync_fn(move |_, metrics| match kept.is_left(metrics.created) {
-            true => Err(HookError::message("its server takes no writes any more")),
+            true => Err(HookError::message("server of the connection no longer takes writes")),
             false => Ok(()),
         }))
         .build()

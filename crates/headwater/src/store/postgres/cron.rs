@@ -1,4 +1,4 @@
-//! Cron: a tick of a periodic job fires once, whichever process comes first.
+//! Cron: each tick of a cron job is fired once, by the first process that reaches it.
 
 use jiff::Timestamp;
 use tokio_postgres::types::ToSql;
@@ -15,7 +15,7 @@ use crate::topic::{TopicId, TopicSettings};
 
 pub(super) async fn last(store: &PostgresStore, job: &str, first: Timestamp) -> Result<Timestamp> {
     let doing = format!("reading job {job}");
-    // To the millisecond, as on the other engine.
+    // Rounded down to the millisecond, as on SQLite.
     let params: [&(dyn ToSql + Sync); 2] = [&job, &whole_ms(first)];
     let rows = store.connections.query(&doing, &store.statements.cron_last, &params).await?;
     stored(&rows[0], "last_tick")
@@ -78,5 +78,5 @@ async fn fire_once(
 }
 
 fn whole_ms(at: Timestamp) -> Timestamp {
-    holdable(Timestamp::from_millisecond(at.as_millisecond()).expect("of a time within jiff's range"))
+    holdable(Timestamp::from_millisecond(at.as_millisecond()).expect("rounding stays within jiff's range"))
 }

@@ -1,4 +1,4 @@
-//! Dead letters: listing, handing out again, removing.
+//! Dead letters: listing, redriving, purging.
 
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -30,7 +30,7 @@ pub(super) async fn list(
     rows.iter().map(dead_letter_of).collect()
 }
 
-/// Page by page, each in a transaction of its own: however many there are, nobody waits for long.
+/// Page by page, each in a transaction of its own: locks are held briefly, however many dead letters there are.
 pub(super) async fn redrive(store: &PostgresStore, selection: &DeadLetterSelection) -> Result<Redriven> {
     let subscription_id = selection.subscription_id.0;
     let lanes = store
@@ -97,7 +97,7 @@ pub(super) async fn purge(store: &PostgresStore, selection: &DeadLetterSelection
     }
 }
 
-/// What a redrive must know of a letter.
+/// What a redrive needs of a dead letter.
 struct Letter {
     id: Uuid,
     message_id: Uuid,
@@ -106,21 +106,21 @@ struct Letter {
     there: bool,
 }
 
-/// Where the page before ended.
+/// The last row of the page before.
 struct Place {
     buried_at: Timestamp,
     offset: i64,
     id: Uuid,
 }
 
-/// The letters of a selection, a bounded number at a time, oldest first.
+/// The dead letters of a selection, a bounded number at a time, oldest first.
 struct Pages<'a> {
     store: &'a PostgresStore,
     selection: &'a DeadLetterSelection,
     after: Option<Place>,
-    /// When the first page was read: a letter buried later, maybe one just redriven, is not part of it.
+    /// When the first page was read: a message buried later, perhaps one just redriven, is not part of the selection.
     started: Option<Timestamp>,
-    /// Whether the page read last is the last one: its transaction also writes the line of the audit.
+    /// Whether the page just read is the last one: its transaction also writes the audit entry.
     is_last: bool,
 }
 
@@ -133,16 +133,16 @@ impl<'a> Pages<'a> {
         let times = Times::of(self.selection);
         let after = self.after.as_ref();
         let (buried_at, offset, id) = (
-            after.map(|place| place.buried_at),
-            after.map(|place| place.offset),
-            after.map(|place| place.id),
+            after.map(|position| position.buried_at),
+            after.map(|position| position.offset),
+            after.map(|position| position.id),
         );
         let limit = i64::from(DEAD_LETTERS_PER_STEP);
         let mut params = selected(self.selection, &times);
         let rest: [&(dyn ToSql + Sync); 5] = [&buried_at, &offset, &id, &self.started, &limit];
         params.extend(rest);
         let statement = &self.store.statements.redrive_page;
-        let rows = self.store.connections.query("looking for dead letters", statement, &params).await?;
+        let rows = self.store.connections.query("reading dead letters", statement, &params).await?;
         self.is_last = rows.len() < DEAD_LETTERS_PER_STEP as usize;
         let Some(last) = rows.last() else { return Ok(Vec::new()) };
         self.after = Some(Place {
@@ -175,7 +175,7 @@ impl Times {
     }
 }
 
-/// The parameters every statement about a selection begins with.
+/// The first parameters of every statement about a selection.
 fn selected<'a>(selection: &'a DeadLetterSelection, times: &'a Times) -> Vec<&'a (dyn ToSql + Sync)> {
     vec![
         &selection.subscription_id.0,

@@ -1,4 +1,4 @@
-//! Elections, and looking for the dead: see `schema/functions/maintain.sql`.
+//! Elections, and detection of dead groups: see `schema/functions/maintain.sql`.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub(super) async fn detect_dead(store: &PostgresStore) -> Result<Detected> {
     elapse(store).await?;
     let rows = store
         .connections
-        .query("looking for the dead", &store.statements.detect, &[&store.clock.injected()])
+        .query("detecting dead groups", &store.statements.detect, &[&store.clock.injected()])
         .await?;
     let mut detected = Detected::default();
     for row in &rows {

@@ -7,7 +7,7 @@ use super::time::stored;
 use crate::error::Result;
 use crate::store::Finding;
 
-/// Every check of `sql/doctor/` with what would mend it.
+/// Every check of `doctor.sql` with its remedy.
 const REMEDIES: &[(&str, &str)] = &[
     ("outstanding_overlap", "stop the group's consumers, delete one of the two rows in outstanding"),
     ("outstanding_beyond_cursor", "stop the group's consumers, set the cursor's next_offset above the range"),
@@ -23,21 +23,21 @@ const REMEDIES: &[(&str, &str)] = &[
     ("head_beyond_offsets", "set the topic's sequence above the head; it was restored from an older state"),
     (
         "offsets_behind_log",
-        "set the topic's sequence above the highest offset in the log before anybody publishes",
+        "set the topic's sequence above the highest offset in the log before the next publish",
     ),
-    ("gap_beyond_head", "delete that row in gap; it will be noted again if need be"),
+    ("gap_beyond_head", "delete that row in gap; it will be recorded again if necessary"),
     (
         "gaps_many",
         "end the transaction that stays open after publishing: see pg_stat_activity, pg_prepared_xacts",
     ),
     ("extent_missing", "insert a row of the topic into extent, with first_offset at its lowest message"),
-    (
-        "message_below_first",
-        "set the topic's first_offset in extent to that offset; cleanup then looks at it",
-    ),
+    ("message_below_first", "set the topic's first_offset in extent to that offset; cleanup then covers it"),
     ("first_beyond_head", "run `headwater maintain`; if it stays, set first_offset in extent to head + 1"),
     ("gap_below_first", "set the topic's first_offset in extent to the gap's first offset"),
-    ("cursor_below_first", "set next_offset of its cursors to the topic's first_offset: below is nothing"),
+    (
+        "cursor_below_first",
+        "set next_offset of its cursors to the topic's first_offset: there are no messages below",
+    ),
     ("outstanding_cancelled", "delete the rows of that subscription in outstanding"),
     ("zero_until_wrong", "set zero_until in extent to the last offset taken, or to null if no group counts"),
     ("tracked_beyond_head", "run `headwater maintain`; if it stays, set tracked_until in extent to the head"),
@@ -58,14 +58,14 @@ const REMEDIES: &[(&str, &str)] = &[
         "restore the table from a backup, or make the topic shared in table topic if it was empty",
     ),
     ("partition_missing", "delete that row in partition, and restore the table from a backup if it was lost"),
-    ("partitions_behind", "run `headwater maintain`: it creates partitions; run it all the time from now on"),
+    ("partitions_behind", "run `headwater maintain`: it creates partitions; run it continuously from now on"),
     (
         "rows_past_partitions",
         "nothing if it was one burst: retention removes them row by row; else run maintenance, or larger partitions",
     ),
-    ("backfill_abandoned", "run `headwater maintain`: another worker goes on from its checkpoint"),
-    ("backfill_failed", "mend what the error says, then resume the backfill"),
-    ("job_failing", "mend what the error says; the job is tried again by itself"),
+    ("backfill_abandoned", "run `headwater maintain`: another worker continues from its checkpoint"),
+    ("backfill_failed", "fix what the error names, then resume the backfill"),
+    ("job_failing", "fix what the error names; the job is retried automatically"),
     ("public_rights", "run `headwater migrate` as the owner of the schema: it revokes them"),
     (
         "foreign_rights",
@@ -77,7 +77,7 @@ const REMEDIES: &[(&str, &str)] = &[
         "synchronous_commit_weak",
         "ALTER ROLE … RESET synchronous_commit (or ALTER DATABASE, or the server's), or accept it",
     ),
-    ("job_overdue", "see that a process with maintenance runs, or run `headwater maintain`"),
+    ("job_overdue", "make sure that a process with maintenance runs, or run `headwater maintain`"),
 ];
 
 pub(super) async fn doctor(store: &PostgresStore) -> Result<Vec<Finding>> {
@@ -96,8 +96,8 @@ pub(super) async fn doctor(store: &PostgresStore) -> Result<Vec<Finding>> {
 }
 
 impl PostgresStore {
-    /// Settings of the server under which less survives a crash than is promised. They are no fault of the store, and
-    /// so no findings of [`Admin::doctor`](crate::store::Admin::doctor).
+    /// Settings of the server under which less survives a crash than is promised. They are not defects of the store, and so not
+    /// findings of [`Admin::doctor`](crate::store::Admin::doctor).
     pub async fn durability(&self) -> Result<Vec<Finding>> {
         let sql = &self.statements.doctor_durability;
         let rows = self.connections.query("examining the server's settings", sql, &[]).await?;

@@ -1,10 +1,10 @@
-//! What PostgreSQL says, in Headwater's words.
+//! Translates errors of PostgreSQL into Headwater's.
 
 use deadpool_postgres::TimeoutType;
 
 use crate::error::{Error, ErrorKind, is_retryable};
 
-/// Translates a driver error; `doing` says what was under way, with identity.
+/// Translates a driver error; `doing` names the operation and its object.
 pub(super) fn translate(doing: &str, error: tokio_postgres::Error) -> Error {
     let Some(database) = error.as_db_error() else {
         let kind =
@@ -19,7 +19,7 @@ pub(super) fn translate(doing: &str, error: tokio_postgres::Error) -> Error {
     let kind = if is_moved_partition(database.code().code(), database.table(), database.constraint()) {
         ErrorKind::Busy
     } else if database.code().code() == "XX000" && said == "cannot assign TransactionIds during recovery" {
-        // A standby, where a function asks for its transaction's id before it writes. Never translated.
+        // A standby, where a function reads its transaction's id before it writes. The server never localizes this text.
         ErrorKind::ReadOnly
     } else {
         kind_of_code(database.code().code())
@@ -31,7 +31,7 @@ pub(super) fn translate(doing: &str, error: tokio_postgres::Error) -> Error {
         ErrorKind::NoSubscriptions => {
             return Error::no_subscriptions(said.strip_prefix("no subscriptions: ").unwrap_or(said));
         }
-        // The functions of the schema write these themselves, with the field and the rule.
+        // The functions of the schema raise these texts themselves, with the field and the rule.
         ErrorKind::InvalidInput
         | ErrorKind::PayloadTooLarge
         | ErrorKind::NoSuchSubscription
@@ -53,7 +53,7 @@ pub(super) fn translate(doing: &str, error: tokio_postgres::Error) -> Error {
     Error::with_source(kind, message, error)
 }
 
-/// Like [`translate`] for a statement that commits: a connection that broke under it leaves the outcome unknown.
+/// Like [`translate`] for a statement that commits: if the connection broke meanwhile, the outcome is unknown.
 pub(super) fn translate_commit(doing: &str, error: tokio_postgres::Error) -> Error {
     let error = translate(doing, error);
     if error.kind() != ErrorKind::Unavailable {
@@ -62,7 +62,7 @@ pub(super) fn translate_commit(doing: &str, error: tokio_postgres::Error) -> Err
     unknown(doing, &error.to_string())
 }
 
-/// A commit whose outcome nobody knows.
+/// A commit whose outcome is unknown.
 pub(super) fn unknown(doing: &str, why: &str) -> Error {
     Error::new(
         ErrorKind::CommitUnknown,
@@ -72,7 +72,7 @@ pub(super) fn unknown(doing: &str, why: &str) -> Error {
     )
 }
 
-/// Translates what the pool says when no connection is to be had.
+/// Translates an error of the pool when no connection is available.
 pub(super) fn translate_pool(error: deadpool_postgres::PoolError) -> Error {
     match error {
         deadpool_postgres::PoolError::Backend(error) => translate("connecting", error),
@@ -89,7 +89,7 @@ pub(super) fn translate_pool(error: deadpool_postgres::PoolError) -> Error {
     }
 }
 
-/// Whether another attempt may find it otherwise: the server is away, busy, starting, or a standby that may be promoted.
+/// Whether another attempt may succeed: the server is unreachable, busy, starting, or a standby that may be promoted.
 pub(super) fn may_pass(error: &tokio_postgres::Error) -> bool {
     match error.as_db_error() {
         Some(database) => is_retryable(kind_of_code(database.code().code())),
@@ -109,9 +109,9 @@ fn is_io(error: &tokio_postgres::Error) -> bool {
     error.to_string().starts_with("error connecting") || error.to_string().starts_with("error communicating")
 }
 
-/// Whether a row of the log found its place taken by a partition that was attached while its statement ran: nothing was
-/// written, and the same statement finds the new one. Told apart from the check of a table, which has a name, whatever the
-/// server's language.
+/// Whether a row was routed to a partition of the log, and another partition was attached for its offset while the
+/// statement ran: nothing was written, and repeating the statement succeeds. Distinguished from a table's check constraint
+/// by the missing constraint name, in any language of the server.
 pub(super) fn is_moved_partition(code: &str, table: Option<&str>, constraint: Option<&str>) -> bool {
     code == "23514" && constraint.is_none() && table.is_some_and(|table| table.starts_with("message"))
 }
@@ -138,7 +138,7 @@ pub(super) fn kind_of_code(code: &str) -> ErrorKind {
         "HW006" => ErrorKind::NoSubscriptions,
         "HW007" => ErrorKind::InvalidTransition,
         "HW008" => ErrorKind::Conflict,
-        // disk_full, and the file system's word for a quota or a full disk.
+        // disk_full, and io_error, which a file system returns for an exceeded quota or a full disk.
         "53100" | "58030" => ErrorKind::StorageFull,
         "25006" => ErrorKind::ReadOnly,
         "42501" => ErrorKind::PermissionDenied,

@@ -1,4 +1,4 @@
-//! Vacuuming what upkeep and deliveries leave, without waiting for the server's own round.
+//! Vacuums tables after maintenance and deliveries, without waiting for autovacuum.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,23 +13,23 @@ use super::fault::translate;
 use super::time::stored;
 use crate::error::Result;
 
-/// How soon a large table is vacuumed again at the earliest: upkeep comes by for each topic that has rows in it.
+/// The shortest pause between two vacuums of a large table: maintenance calls this once for each topic with rows in it.
 const REST_MIN: Duration = Duration::from_secs(1);
-/// How long a table rests, as a multiple of what vacuuming it took: that is a tenth of the time then at most.
+/// The pause of a table, as a multiple of the duration of its vacuum, which then takes a tenth of the time at most.
 const REST: u32 = 9;
-/// How long one rests that could not be vacuumed.
+/// The pause after a vacuum that failed.
 const REST_FAILED: Duration = Duration::from_secs(60);
-/// How long the server is asked to end a vacuum when the store closes.
+/// How long a request to cancel a vacuum may take when the store closes.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Vacuums those of these tables that have more than so many dead rows. The server does it too, but looks only once a minute,
-/// and by then a busy topic has left more dead rows than living ones. Whoever may not vacuum, or finds the table
-/// in use, leaves it to the server. The names are the schema's own, never a caller's.
+/// Vacuums those of these tables that have more than `dead_rows` dead rows. Autovacuum does it too, but checks only once a
+/// minute, and by then a busy topic has left more dead rows than live ones. A role that may not vacuum, or a table that is
+/// in use, leaves it to autovacuum. The names are the schema's own, never a caller's.
 ///
-/// For small tables: it is waited for, and ends with the statement's time.
+/// For small tables: the caller waits, and the statement timeout applies.
 pub(super) async fn freshen(store: &PostgresStore, tables: &[&str], dead_rows: i64) {
     let vacuum = async {
-        for table in worn(store, tables, dead_rows).await? {
+        for table in needing_vacuum(store, tables, dead_rows).await? {
             let client = store.connections.get().await?;
             let run = client.batch_execute(&statement(store, &table)).await;
             run.map_err(|error| translate("vacuuming", error))?;
@@ -39,25 +39,25 @@ pub(super) async fn freshen(store: &PostgresStore, tables: &[&str], dead_rows: i
     left_to_the_server(vacuum.await);
 }
 
-/// The same for tables that may take longer than a statement has, or a round of upkeep: by a task of its own, one at a time,
-/// each table for at most a tenth of the time.
+/// The same for tables whose vacuum may exceed the statement timeout or a round of maintenance: in a task of its own, one
+/// table at a time, each for at most a tenth of the time.
 pub(super) async fn freshen_aside(store: &PostgresStore, tables: &[&str], dead_rows: i64) {
-    match worn(store, tables, dead_rows).await {
-        Ok(worn) => store.vacuums.begin(store, worn),
+    match needing_vacuum(store, tables, dead_rows).await {
+        Ok(tables) => store.vacuums.begin(store, tables),
         Err(error) => left_to_the_server(Err(error)),
     }
 }
 
 fn left_to_the_server(outcome: Result<()>) {
     if let Err(error) = outcome {
-        tracing::debug!(%error, "vacuuming is left to the server");
+        tracing::debug!(%error, "vacuum left to autovacuum");
     }
 }
 
-async fn worn(store: &PostgresStore, tables: &[&str], dead_rows: i64) -> Result<Vec<String>> {
+async fn needing_vacuum(store: &PostgresStore, tables: &[&str], dead_rows: i64) -> Result<Vec<String>> {
     let rows = store
         .connections
-        .query("looking for worn tables", &store.statements.clean_worn, &[&tables, &dead_rows])
+        .query("reading which tables need vacuum", &store.statements.clean_worn, &[&tables, &dead_rows])
         .await?;
     rows.iter().map(|row| stored(row, "table_name")).collect()
 }
@@ -66,22 +66,22 @@ fn statement(store: &PostgresStore, table: &str) -> String {
     format!("VACUUM (SKIP_LOCKED, TRUNCATE false) {}.{table}", store.namespace.quoted())
 }
 
-/// The vacuum that runs beside upkeep, and the tables that rest from it. Ends with the store.
+/// The vacuum that runs beside maintenance, and until when tables are not vacuumed again. Ends with the store.
 #[derive(Default)]
 pub(super) struct Vacuums {
     resting: Arc<Mutex<Resting>>,
     task: Mutex<Option<JoinHandle<()>>>,
-    /// Ends the statement that runs, on the server too.
+    /// Cancels the running statement on the server.
     cancel: Arc<Mutex<Option<CancelToken>>>,
 }
 
 impl Vacuums {
-    fn begin(&self, store: &PostgresStore, worn: Vec<String>) {
+    fn begin(&self, store: &PostgresStore, tables: Vec<String>) {
         let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         if task.as_ref().is_some_and(|task| !task.is_finished()) {
             return;
         }
-        let due = self.resting.lock().unwrap_or_else(PoisonError::into_inner).due(worn, Instant::now());
+        let due = self.resting.lock().unwrap_or_else(PoisonError::into_inner).due(tables, Instant::now());
         if due.is_empty() {
             return;
         }
@@ -90,7 +90,7 @@ impl Vacuums {
         let resting = Arc::clone(&self.resting);
         *task = Some(tokio::spawn(async move {
             let vacuum = async {
-                // Taken out of the pool and not given back: it has no deadline, and the pool has its place again.
+                // Taken out of the pool and not returned: its statement timeout is off, and the pool may open another.
                 let client = Object::take(connections.get().await?);
                 *cancel.lock().unwrap_or_else(PoisonError::into_inner) = Some(client.cancel_token());
                 let run = async |sql: &str| {
@@ -113,14 +113,14 @@ impl Vacuums {
         }));
     }
 
-    /// Ends what runs, here and on the server, where it would hold up whoever drops the tables.
+    /// Ends the running vacuum, here and on the server, where its lock would block a drop of the tables.
     pub(super) async fn stop(&self, store: &PostgresStore) {
         let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).take();
         let cancel = self.cancel.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(cancel) = cancel {
             let asked = cancel.cancel_query(store.connections.connector());
             if !matches!(tokio::time::timeout(CANCEL_TIMEOUT, asked).await, Ok(Ok(()))) {
-                tracing::debug!("a vacuum goes on without the store");
+                tracing::debug!("vacuum not cancelled, it continues after the store closed");
             }
         }
         if let Some(task) = task {
@@ -141,12 +141,12 @@ fn rest_after(took: Duration, done: bool) -> Duration {
     if done { (took * REST).max(REST_MIN) } else { REST_FAILED }
 }
 
-/// Until when each table rests.
+/// Until when each table is not vacuumed again.
 #[derive(Default)]
 struct Resting(HashMap<String, Instant>);
 
 impl Resting {
-    /// Those that do not rest any more.
+    /// The tables whose pause is over.
     fn due(&mut self, tables: Vec<String>, now: Instant) -> Vec<String> {
         self.0.retain(|_, until| now < *until);
         tables.into_iter().filter(|table| !self.0.contains_key(table)).collect()

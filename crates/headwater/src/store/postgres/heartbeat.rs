@@ -1,4 +1,4 @@
-//! Heartbeats: an owner says that it is alive and which subscriptions it serves. The leases of those that fell silent end.
+//! Heartbeats: an owner reports that it is alive and which subscriptions it serves. The leases of silent owners end.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use crate::store::{Heartbeat, Served, Signal};
 use crate::subscription::{Activity, SubscriptionState};
 use crate::topic::TopicId;
 
-/// A heartbeat or an extension that takes longer has failed. The next one is due soon, and has another connection; many failures mean
-/// that the process is cut off.
+/// A heartbeat or an extension that takes longer has failed. The next one is due soon and uses another connection; repeated
+/// failures mean that the process is disconnected.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) async fn heartbeat(
@@ -25,7 +25,7 @@ pub(super) async fn heartbeat(
     served: &[Served],
 ) -> Result<Heartbeat> {
     if silent_for.is_some() {
-        // Before other owners are judged by it.
+        // A step of the clock must be corrected before silence is measured with it.
         clock::look(store, On::Leases).await?;
     }
     let ids: Vec<i32> = served.iter().map(|one| one.subscription_id.0).collect();
@@ -33,7 +33,7 @@ pub(super) async fn heartbeat(
         served.iter().map(|one| i64::try_from(get(&one.activity)).unwrap_or(i64::MAX)).collect()
     };
     let rates: Vec<f64> = served.iter().map(|one| one.activity.rate).collect();
-    // On the leases' own pool: a process whose work pool is busy is not dead.
+    // On the pool for leases: a process whose work pool is busy is not dead.
     let rows = store
         .connections
         .query_leases_within(
@@ -66,7 +66,7 @@ pub(super) async fn heartbeat(
             heartbeat.signals.push(signal_of(store, row)?);
         }
     }
-    assert_eq!(heartbeat.signals.len(), served.len(), "the store answers for every subscription");
+    assert_eq!(heartbeat.signals.len(), served.len(), "one signal for each served subscription");
     Ok(heartbeat)
 }
 

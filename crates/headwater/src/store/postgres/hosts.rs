@@ -1,11 +1,11 @@
-//! The servers that a URL names: asked in turn, each for a bounded time, until one takes writes.
+//! The servers that a URL names: tried in turn, each for a bounded time, until one takes writes.
 //!
 //! Why no connection stays with a server that is no longer the primary. A standby is refused when the connection is made
-//! (and the next server asked), because what it has may lag: a message that was claimed and is not there yet is taken for
-//! a gap. A primary becomes a standby only by a restart, which ends its connections. One that refuses writes otherwise, or
-//! does not answer, is left: [`Hosts::leave`] marks every connection made before, the pools drop what is marked instead of
-//! handing it out, and the LISTEN connection is made anew. One that vanished without a farewell is noticed by the
-//! keepalives and the limit on unacknowledged data.
+//! (and the next server tried), because its data may lag: a claimed message that has not arrived yet would be taken for a
+//! gap. A primary becomes a standby only by a restart, which ends its connections. A server that refuses writes otherwise, or
+//! does not answer, is left: [`Hosts::leave`] marks every connection made before, the pools drop marked connections instead
+//! of handing them out, and the LISTEN connection is made again. A server that vanished without closing its connections is
+//! detected by the keepalives and the limit on unacknowledged data.
 
 use std::pin::Pin;
 use std::str::FromStr;
@@ -24,22 +24,22 @@ use super::{fault, tls};
 use crate::error::{Error, ErrorKind, Result};
 use crate::namespace::Namespace;
 
-/// How long one address may take to accept a connection, where the URL does not say.
+/// How long one address may take to accept a connection, if the URL does not set it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// What a server may take beyond that until the session is ready: one that accepts and says nothing is passed over.
+/// How long a server may take beyond that until the session is ready: a server that accepts but does not answer is skipped.
 const READY_TIMEOUT: Duration = Duration::from_secs(5);
-/// A connection on which nothing happens is probed after so long, so often, and given up after so many: a server that
-/// vanished is noticed in half a minute. The system's own default is two hours.
+/// TCP keepalives: idle time before the first probe, interval, and number of probes. A vanished server is detected in half a
+/// minute; the system's default is two hours.
 const KEEPALIVES_IDLE: Duration = Duration::from_secs(10);
 const KEEPALIVES_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVES_RETRIES: u32 = 3;
-/// What was sent and not acknowledged for so long ends the connection.
+/// Sent data that is not acknowledged for this long ends the connection.
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A connection as the driver makes it.
 pub(super) type Driven = Connection<Socket, <tls::Connector as MakeTlsConnect<Socket>>::Stream>;
 
-/// The servers of one URL. Clones share what is known of them.
+/// The servers of one URL. Clones share their state.
 #[derive(Clone)]
 pub(super) struct Hosts(Arc<Shared>);
 
@@ -47,11 +47,12 @@ struct Shared {
     /// One for each server, in the URL's order.
     targets: Vec<Config>,
     connector: tls::Connector,
-    /// What makes a session ready, or refuses it: the settings first, which hold from the next transaction on.
+    /// The statements that prepare a session, or refuse the server: the settings first, because they apply from the next
+    /// transaction on.
     setup: [String; 2],
-    /// The timeline of the server that was connected to last.
+    /// The timeline of the server connected to last.
     timeline: Mutex<Option<String>>,
-    /// The server to begin with: the last that was found good.
+    /// The server to try first: the last one that worked.
     next: AtomicUsize,
     /// Connections made up to then are not used any more.
     left: watch::Sender<Option<Instant>>,
@@ -73,18 +74,18 @@ impl Hosts {
         Ok(Hosts(Arc::new(shared)))
     }
 
-    /// What a request to cancel is encrypted with.
+    /// The TLS connector for cancel requests.
     pub(super) fn connector(&self) -> tls::Connector {
         self.0.connector.clone()
     }
 
-    /// How long it may take until every server has been asked.
+    /// How long it may take until every server has been tried.
     pub(super) fn connect_timeout(&self) -> Duration {
         self.0.targets.iter().map(limit_of).sum()
     }
 
-    /// A session that is ready, of the first server that takes it; `drive` runs the connection. Never answers if no
-    /// server does: the caller's deadline is [`Hosts::connect_timeout`].
+    /// A prepared session with the first server that accepts it; `drive` runs the connection. Never returns if no server
+    /// answers: the caller's deadline is [`Hosts::connect_timeout`].
     pub(super) async fn connect(
         &self,
         drive: impl Fn(Driven) -> JoinHandle<()>,
@@ -102,7 +103,7 @@ impl Hosts {
                 }
                 Ok(Err(error)) => {
                     tracing::debug!(%error, server = at, "server refused");
-                    // Of several refusals one that may pass is reported: it is worth another attempt.
+                    // Of several errors a retryable one is reported, because another attempt may succeed.
                     if refusal.as_ref().is_none_or(|kept| !fault::may_pass(kept)) {
                         refusal = Some(error);
                     }
@@ -131,8 +132,8 @@ impl Hosts {
         Ok((client, task))
     }
 
-    /// Another timeline is another server: one was promoted, and the one before may live on without knowing it. A claim of the
-    /// new one must not be read from the old one, so what was connected before is left.
+    /// Another timeline is another server: one was promoted, and the former primary may still run. A range claimed on the new
+    /// server must not be fetched from the old one, so earlier connections are left.
     fn heed_timeline(&self, answer: &[SimpleQueryMessage], began_at: Instant) {
         let row = answer.iter().find_map(|message| match message {
             SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
@@ -143,12 +144,12 @@ impl Hosts {
         let before = timeline.replace(found.clone());
         drop(timeline);
         if before.is_some_and(|before| before != found) {
-            tracing::warn!(timeline = found, "server changed, connections to the one before are dropped");
+            tracing::warn!(timeline = found, "server changed, connections to the former server dropped");
             self.leave(began_at);
         }
     }
 
-    /// Leaves what was connected up to `made_at`. Later connections stay: they may be the new primary's.
+    /// Marks connections made up to `made_at` as left. Later connections stay: they may be to the new primary.
     pub(super) fn leave(&self, made_at: Instant) {
         let later = |left: &mut Option<Instant>| {
             let moved = left.is_none_or(|left| left < made_at);
@@ -158,11 +159,11 @@ impl Hosts {
             moved
         };
         if self.0.left.send_if_modified(later) {
-            tracing::debug!("connections left, servers are asked again");
+            tracing::debug!("connections left, servers tried again");
         }
     }
 
-    /// Leaves a server whose answer says that it takes no writes.
+    /// Leaves a server whose error shows that it takes no writes.
     pub(super) fn heed(&self, error: &Error, made_at: Instant) {
         if error.kind() == ErrorKind::ReadOnly {
             self.leave(made_at);
@@ -174,7 +175,7 @@ impl Hosts {
         self.0.left.borrow().is_some_and(|left| made_at <= left)
     }
 
-    /// Tells each time that connections are left.
+    /// Notifies each time that connections are left.
     pub(super) fn leaving(&self) -> watch::Receiver<Option<Instant>> {
         self.0.left.subscribe()
     }
@@ -197,7 +198,7 @@ impl deadpool_postgres::Connect for Hosts {
     }
 }
 
-/// One server's turn. If it fails, or is given up by a caller who cannot wait, the next attempt begins with the next one.
+/// One attempt with one server. If it fails, or the caller is cancelled, the next attempt begins with the next server.
 struct Turn<'a> {
     next: &'a AtomicUsize,
     after: usize,
@@ -212,7 +213,7 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Parses a URL. What it says wins over the defaults here.
+/// Parses a URL. Its parameters override the defaults here.
 fn config_of(url: &str) -> Result<(Config, tls::Connector)> {
     let says = |name: &str| {
         let query = url.split_once('?').map_or("", |(_, query)| query);
@@ -269,7 +270,7 @@ fn targets_of(config: &Config) -> Result<Vec<Config>> {
             format!("{} ports for {} hosts; name one port, or one for each", ports.len(), hosts.len()),
         ));
     }
-    // Addresses apart from the names, and a random order, are the driver's to handle.
+    // The driver handles addresses given apart from the names, and a random order.
     if hosts.len() < 2
         || !config.get_hostaddrs().is_empty()
         || config.get_load_balance_hosts() == LoadBalanceHosts::Random
@@ -310,15 +311,15 @@ fn limit_of(target: &Config) -> Duration {
     target.get_connect_timeout().copied().unwrap_or(CONNECT_TIMEOUT) + READY_TIMEOUT
 }
 
-/// What a session begins with: the functions of the schema rely on a new snapshot per statement.
+/// The statements that prepare a session: the functions of the schema rely on a new snapshot per statement.
 fn setup(config: &Config, namespace: &Namespace, statement_timeout: Duration) -> [String; 2] {
     let timeout_ms = statement_timeout.as_millis();
     let refuse = match config.get_target_session_attrs() {
         TargetSessionAttrs::ReadOnly => "",
         _ => REFUSE_STANDBY,
     };
-    // Only what differs: behind a pooler that gives each transaction another session, what is set here stays with a session
-    // that other programs get next. Set on the role or the database, nothing is.
+    // Only settings that differ: behind a pooler in transaction mode a setting stays with a session that other programs get
+    // next. If the role or the database already has these settings, none is set here.
     let settings = format!(
         "SELECT set_config(s.name, w.value, false)
          FROM (VALUES ('statement_timeout', '{timeout_ms}'), ('default_transaction_isolation', 'read committed'), ('jit', 'off'))
@@ -328,15 +329,15 @@ fn setup(config: &Config, namespace: &Namespace, statement_timeout: Duration) ->
     [settings, format!("{refuse}; {}", in_namespace(BEGIN_EPOCH, namespace))]
 }
 
-/// What the store itself commits waits for the disk, and for a synchronous standby, whatever the role's setting is; a
-/// statement may give that up for itself.
+/// Commits of the store wait for the disk, and for a synchronous standby, whatever the role's setting is; a statement may
+/// disable that for itself.
 const DURABLE: &str = "SELECT set_config('synchronous_commit', 'on', false)
     WHERE current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')";
-/// Which history of the server's log this is; a standby has none of its own.
+/// The timeline of the server's write-ahead log; a standby has none of its own.
 const TIMELINE: &str =
     "SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) WHERE NOT pg_is_in_recovery()";
-/// A server that was promoted or restored begins an epoch before this session publishes anything: offsets then continue above
-/// those that were lost. Not before the namespace is there, and not for those who may only read.
+/// After a promotion or restore an epoch begins before this session publishes anything: offsets then continue above those that
+/// were lost. Only if the namespace exists, and the role may do more than read.
 const BEGIN_EPOCH: &str = "DO $$ BEGIN
     IF current_setting('transaction_read_only') = 'off' AND has_schema_privilege(to_regnamespace('{schema}'), 'USAGE') THEN
         IF has_function_privilege(to_regprocedure('{schema}.begin_epoch()'), 'EXECUTE') THEN
@@ -420,7 +421,7 @@ mod tests {
         assert!(hosts.is_left(old) && !hosts.is_left(new) && leaving.has_changed().unwrap());
         leaving.mark_unchanged();
         hosts.leave(old - Duration::from_secs(1));
-        assert!(hosts.is_left(old) && !leaving.has_changed().unwrap(), "it never moves back");
+        assert!(hosts.is_left(old) && !leaving.has_changed().unwrap(), "the mark never moves back");
     }
 
     #[tokio::test(start_paused = true)]
@@ -439,11 +440,11 @@ mod tests {
                 let _ = connection.await;
             })
         };
-        // The refusal of the second is reported, and the first one's silence has cost its limit alone.
+        // The refusal of the second server is reported, and waiting for the silent first one took no more than its limit.
         let asked = tokio::time::timeout(hosts.connect_timeout(), hosts.connect(drive)).await;
         assert!(fault::may_pass(&asked.expect("in time").unwrap_err()));
         assert_eq!(hosts.0.next.load(Ordering::Relaxed), 0);
-        // A caller who cannot wait for the first one finds the second next time.
+        // After a caller that was cancelled during the first server, the next attempt begins with the second.
         let hasty = tokio::time::timeout(Duration::from_millis(10), hosts.connect(drive)).await;
         assert!(hasty.is_err());
         assert_eq!(hosts.0.next.load(Ordering::Relaxed), 1);

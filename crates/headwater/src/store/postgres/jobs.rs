@@ -1,4 +1,4 @@
-//! How the jobs of upkeep have been doing.
+//! The statistics of maintenance jobs: runs, failures, backlog.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub(super) async fn probe(store: &PostgresStore) -> Result<()> {
 
 pub(super) async fn list(store: &PostgresStore) -> Result<Vec<JobStatus>> {
     let rows = store.connections.query("listing jobs", &store.statements.jobs, &[]).await?;
-    // Jobs of a later version are not this program's.
+    // Jobs that only a later version has are skipped.
     rows.iter().filter_map(|row| status_of(row).transpose()).collect()
 }
 
@@ -40,7 +40,7 @@ pub(super) async fn ran(store: &PostgresStore, run: &JobRun) -> Result<()> {
     store
         .connections
         .query(
-            &format!("noting a run of job {}", run.job.as_str()),
+            &format!("recording a run of job {}", run.job.as_str()),
             &store.statements.job_ran,
             &[
                 &run.job.as_str(),

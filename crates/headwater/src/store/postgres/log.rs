@@ -14,17 +14,17 @@ use crate::message::{Headers, MESSAGE_BYTES, Message, Offset};
 use crate::store::{FetchBound, Fetched, Weighing};
 use crate::topic::TopicId;
 
-/// Payloads and headers up to this size come with their row. Larger ones are read only if they fit. PostgreSQL knows the size of
-/// a payload without reading it, and that of headers that are not compressed.
+/// Payloads and headers up to this size are read with their row. Larger ones are read only if they fit. PostgreSQL
+/// determines the size of a payload, and of headers that are not compressed, without reading them.
 const READ_WITH_ROW_BYTES_MAX: i32 = 8 * 1024;
-/// How many bytes of large payloads or headers one query reads. The client holds a query's whole answer beside what is made of it,
-/// and a connection keeps the buffer it once needed.
+/// How many bytes of large payloads or headers one query reads. The client holds a query's whole answer in addition to the
+/// messages made of it, and a connection keeps its largest buffer.
 const READ_AT_ONCE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Offset and size of what did not come with its row, offsets rising.
+/// Offset and size of payloads or headers that were not read with their row, offsets rising.
 type Large = [(i64, usize)];
 
-/// The tables whose rows are deleted one by one that a topic may have messages in.
+/// The tables that may have messages of a topic and from which rows are deleted one by one.
 pub(super) fn tables(topic: TopicId) -> [String; 3] {
     ["message_shared".to_owned(), format!("message_t{topic}"), format!("message_t{topic}_rest")]
 }
@@ -56,19 +56,16 @@ pub(super) async fn fetch(
             break;
         }
         if size.is_none() && (is_payload_large || are_headers_large) {
-            // Removed since the row was read: a hole, as if it had been removed before. It is weighed all the same, because the
-            // limit of rows counts on every row's weight.
+            // Removed since the row was read: missing, as if removed before. Its weight still counts, because `rows_max`
+            // relies on the weight of every row.
             continue;
         }
         large_payloads.extend(payload_bytes.map(|bytes| (offset, bytes)));
         large_headers.extend(headers_bytes.map(|bytes| (offset, bytes)));
         fetched.messages.push(message);
     }
-    // Rows that the limit cut off would be taken for holes, and acked unread.
-    assert!(
-        fetched.left.is_some() || rows_max(bound) > rows.len() as i64,
-        "a row that does not fit is among them"
-    );
+    // Rows cut off by the limit would be taken for missing messages, and acked unread.
+    assert!(fetched.left.is_some() || rows_max(bound) > rows.len() as i64, "one of the rows does not fit");
     drop(rows);
     if !large_payloads.is_empty() || !large_headers.is_empty() {
         let mut payloads = read_payloads(store, topic, &large_payloads).await?;
@@ -82,19 +79,19 @@ pub(super) async fn fetch(
     Ok(fetched)
 }
 
-/// So many rows always hold one that does not fit, because each message weighs at least [`MESSAGE_BYTES`] and the first may fit
+/// A limit at which one row never fits, because each message weighs at least [`MESSAGE_BYTES`] and the first may fit
 /// whatever it weighs. Fewer rows are the whole range.
 pub(super) fn rows_max(bound: FetchBound) -> i64 {
     i64::try_from(bound.bytes_max / MESSAGE_BYTES).expect("a 64-bit number divided fits 63 bits") + 2
 }
 
-/// Whether payload and headers of a row are so large that they did not come with it.
+/// Whether payload and headers of a row are so large that they were not read with it.
 fn is_large(row: &Row) -> Result<(bool, bool)> {
     let (payload, headers) = (stored::<_, Option<&[u8]>>(row, 4)?, stored::<_, Option<&str>>(row, 6)?);
     Ok((payload.is_none(), headers == Some("")))
 }
 
-/// Bytes of payload and headers, by offset, of the messages that did not come whole with their rows.
+/// Bytes of payload and headers, by offset, of the messages that were not read whole with their rows.
 async fn sizes_of(
     store: &PostgresStore,
     topic: TopicId,
@@ -120,16 +117,16 @@ async fn sizes_of(
         .collect()
 }
 
-/// Puts what was read for a message into its place. False if it is gone: the message was removed meanwhile and is a hole now, as if it
-/// had been removed before.
-fn put<T>(place: &mut T, offset: i64, large: &Large, read: &mut HashMap<i64, T>) -> bool {
+/// Moves the value read for a message into the message. False if it is gone: the message was removed meanwhile, and is
+/// missing as if removed before.
+fn put<T>(field: &mut T, offset: i64, large: &Large, read: &mut HashMap<i64, T>) -> bool {
     if large.binary_search_by_key(&offset, |(large, _)| *large).is_err() {
         return true;
     }
-    read.remove(&offset).map(|value| *place = value).is_some()
+    read.remove(&offset).map(|value| *field = value).is_some()
 }
 
-/// What one query reads, one at least, and the rest.
+/// The values that one query reads, at least one, and the rest.
 fn split(large: &Large) -> (&Large, &Large) {
     let mut total = 0;
     let together = large.iter().take_while(|(_, bytes)| {
@@ -143,7 +140,7 @@ fn offsets_of(large: &Large) -> Vec<i64> {
     large.iter().map(|(offset, _)| *offset).collect()
 }
 
-/// Payloads that did not come with their rows, by offset. A message never changes, so it may be read in pieces.
+/// Payloads that were not read with their rows, by offset. A message never changes, so it may be read in pieces.
 async fn read_payloads(store: &PostgresStore, topic: TopicId, large: &Large) -> Result<HashMap<i64, Bytes>> {
     let mut payloads: HashMap<i64, Bytes> = HashMap::new();
     let mut rest = large;
@@ -172,7 +169,7 @@ async fn read_payloads(store: &PostgresStore, topic: TopicId, large: &Large) -> 
     Ok(payloads)
 }
 
-/// Headers that did not come with their rows, by offset.
+/// Headers that were not read with their rows, by offset.
 async fn read_headers(store: &PostgresStore, topic: TopicId, large: &Large) -> Result<HashMap<i64, Headers>> {
     let mut headers: HashMap<i64, Headers> = HashMap::new();
     let mut rest = large;
@@ -192,9 +189,9 @@ fn sql_size(bytes: usize) -> i32 {
     i32::try_from(bytes).expect("a payload is far smaller")
 }
 
-/// Columns are read by position: a look-up by name per column and row would cost more than the rest.
+/// Columns are read by position: finding them by name for each row would cost more than the rest.
 fn message_of(row: &Row) -> Result<Message> {
-    // Both without what did not come along.
+    // Empty if too large to be read with the row.
     let (payload, headers): (Option<&[u8]>, Option<&str>) = (stored(row, 4)?, stored(row, 6)?);
     Ok(Message {
         offset: Offset(stored(row, 0)?),

@@ -1,4 +1,4 @@
-//! Maintenance, step by step: each verb is in the file of its name.
+//! The maintenance trait: each verb is in the file of its name.
 
 use std::time::Duration;
 

@@ -1,12 +1,13 @@
 //! The schema: creating, migrating and dropping a namespace.
 //!
-//! Tables and types are migrated: `schema/tables` is what a new namespace gets, complete, and each later version adds a numbered step
-//! that brings the tables of the version before to it. Functions, views, triggers and rights are code: they are replaced whole, in
-//! the same transaction, whenever this program's differ from those in the database.
+//! Tables and types are migrated: `schema/tables` is the complete definition for a new namespace, and each later version
+//! adds a numbered step that upgrades the tables of the version before. Functions, views, triggers and rights are code:
+//! they are replaced whole, in the same transaction, whenever this program's differ from those in the database.
 //!
-//! Programs of two versions run beside each other during a deploy. A program never puts its code over that of a newer one, and
-//! opens a namespace whose tables are of its version whatever the code: its calls are served as long as the functions it names are
-//! there, and refused as `SchemaOutdated` otherwise. Tables of a later version are refused when it opens, as `SchemaTooNew`.
+//! Programs of two versions run beside each other during a deploy. A program never replaces the code of a newer one, and
+//! opens a namespace whose tables are of its version whatever the code: its calls succeed as long as the functions they
+//! name exist, and are refused as `SchemaOutdated` otherwise. Tables of a later version are refused when the store opens,
+//! as `SchemaTooNew`.
 
 use deadpool_postgres::{GenericClient, Transaction};
 use tokio_postgres::Row;
@@ -19,11 +20,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::namespace::Namespace;
 use crate::store::{OpenOptions, schema};
 
-/// What a program brings a namespace to.
+/// The schema that a program needs.
 pub(super) struct Schema {
     /// The tables of the newest version, for a new namespace.
     pub(super) tables: &'static [&'static str],
-    /// By version, from 2 on: what brings the tables of the version before to it.
+    /// By version, from 2 on: the statements that upgrade the tables of the version before.
     pub(super) steps: &'static [(i32, &'static str)],
     /// Functions, views, triggers and rights.
     pub(super) code: &'static [&'static str],
@@ -127,10 +128,10 @@ pub struct Version {
     pub is_current: bool,
 }
 
-/// How often creating a schema is tried again because another process created it at the same moment.
+/// How often creating a schema is retried because another process created it at the same moment.
 const ATTEMPTS_MAX: u32 = 5;
 
-/// What stands under the namespace's name.
+/// What exists under the namespace's name.
 enum Found {
     Nothing,
     Foreign,
@@ -145,7 +146,7 @@ struct Installed {
     program: String,
 }
 
-/// Migrates a namespace to this program's version, creating it if it is missing. Safe when many do it at once.
+/// Migrates a namespace to this program's version, creating it if it is missing. Safe when many processes do it at once.
 pub async fn migrate(url: &str, namespace: &Namespace, options: &OpenOptions) -> Result<Migration> {
     migrate_to(&SCHEMA, url, namespace, options).await
 }
@@ -162,7 +163,7 @@ pub(super) async fn migrate_to(
     done
 }
 
-/// The version a namespace is at, without touching it; `None` if there is nothing of that name.
+/// The version of a namespace, read only; `None` if no schema of that name exists.
 pub async fn version(url: &str, namespace: &Namespace, options: &OpenOptions) -> Result<Option<Version>> {
     let connections = Connections::new(url, namespace, options)?;
     let found = find(&connections, namespace).await;
@@ -218,7 +219,7 @@ fn foreign(namespace: &Namespace) -> Error {
     Error::new(
         ErrorKind::NotAStore,
         format!(
-            "schema {namespace} exists and is not one of Headwater's; choose another namespace, it was not touched"
+            "schema {namespace} exists and is not one of Headwater's; choose another namespace, nothing was changed"
         ),
     )
 }
@@ -227,14 +228,14 @@ fn too_new(namespace: &Namespace, version: i32) -> Error {
     Error::new(
         ErrorKind::SchemaTooNew,
         format!(
-            "namespace {namespace} is at schema version {version}, this program knows up to {}; upgrade the program",
+            "namespace {namespace} is at schema version {version}, this program supports up to {}; upgrade the program",
             newest()
         ),
     )
 }
 
-/// What there is under the name, and whom it belongs to. Every object of a schema depends on it: tables and functions, and also types
-/// and operators, which a function of ours could call by mistake.
+/// What exists under the name, and who owns it. `used` covers every object that depends on the schema: tables and
+/// functions, and also types and operators, which a function of ours could call by mistake.
 const FIND: &str = "SELECT n.oid IS NOT NULL AS there,
     EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = n.oid AND c.relname = 'lease_token')
       AND EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = n.oid AND c.relname = 'schema_version') AS ours,
@@ -276,9 +277,9 @@ async fn installed(client: &impl GenericClient, namespace: &Namespace) -> Result
     })
 }
 
-/// Refuses a schema in which another role has a say: its owner may replace any function in it, and one that others run with the
-/// rights of the migrating user, often a superuser, is then the owner's to write. Who may create objects in it, or has
-/// some there, can put a function in front of ours that fits a call better.
+/// Refuses a schema that another role can change. The owner of a schema may replace any function in it, also functions that
+/// run with the rights of the migrating user, often a superuser. A role that may create objects in the schema, or owns some
+/// there, can add an overload that fits a call better than our function.
 fn refuse_others(namespace: &Namespace, row: &Row) -> Result<()> {
     if !stored::<_, bool>(row, "there")? {
         return Ok(());
@@ -288,13 +289,13 @@ fn refuse_others(namespace: &Namespace, row: &Row) -> Result<()> {
     if owner != me {
         return refused(format!(
             "schema {namespace} belongs to role {owner}, and this is role {me}: migrate as {owner}, choose another namespace, \
-             or make {me} the owner (ALTER SCHEMA {namespace} OWNER TO {me}) if the schema is yours; it was not touched"
+             or make {me} the owner (ALTER SCHEMA {namespace} OWNER TO {me}) if the schema is yours; nothing was changed"
         ));
     }
     if let Some(creators) = stored::<_, Option<&str>>(row, "creators")? {
         return refused(format!(
             "schema {namespace} of role {owner} is open to {creators}, who may create objects in it: run REVOKE CREATE ON SCHEMA \
-             {namespace} FROM {creators} first; it was not touched"
+             {namespace} FROM {creators} first; nothing was changed"
         ));
     }
     if !stored::<_, bool>(row, "ours")? && stored(row, "used")? {
@@ -309,14 +310,14 @@ fn refuse_others(namespace: &Namespace, row: &Row) -> Result<()> {
     Ok(())
 }
 
-/// Applies what is missing, in one transaction. Of many that do it at once one goes first, and the others wait for it and find it
-/// done: at the name of the schema or of its first table if they are missing, else at the table of the version. All of them
-/// are locks that no stranger can hold.
+/// Applies what is missing, in one transaction. If several processes do it at once, one goes first; the others wait and
+/// then find it done. They wait for the name of the schema or of its first table if these are missing, otherwise for the
+/// lock of the table `schema_version`. No other role can hold any of these locks.
 async fn apply(schema: &Schema, connections: &Connections, namespace: &Namespace) -> Result<Migration> {
     let (mut attempt, mut afresh) = (1, false);
     loop {
         match apply_once(schema, connections, namespace, afresh).await {
-            // Created by another process while this one waited for its name.
+            // Another process created the object while this one waited for its name.
             Err(error) if attempt < ATTEMPTS_MAX && fault::code_is(&error, DUPLICATES) => attempt += 1,
             Err(error) if !afresh && fault::code_is(&error, NOT_REPLACEABLE) => afresh = true,
             done => return done,
@@ -338,7 +339,7 @@ async fn apply_once(
     let transaction = client.transaction().await.map_err(translate)?;
     let row = transaction.query_one(FIND, &[&namespace.as_str()]).await.map_err(translate)?;
     refuse_others(namespace, &row)?;
-    // Bodies are not checked while functions are missing that come later.
+    // Bodies are not checked: they may call functions that are created later.
     run(
         &transaction,
         namespace,
@@ -369,7 +370,7 @@ async fn apply_once(
     if from == 0 {
         run(&transaction, namespace, "SELECT {schema}.begin_epoch()").await?;
     }
-    // Also where nothing was missing: a dump restored without its roles has neither grants nor revocations.
+    // Also if nothing was missing: a dump restored without its roles has neither grants nor revocations.
     run(&transaction, namespace, "SELECT {schema}.revoke_public(); SELECT {schema}.grant_roles()").await?;
     let note = "INSERT INTO {schema}.schema_version AS v (tables, code, program, migrated_at)
         SELECT $1, $2, $3, clock_timestamp() WHERE $4 OR $1 > coalesce((SELECT x.tables FROM {schema}.schema_version x), 0)
@@ -423,9 +424,10 @@ async fn migrate_tables(
     Ok(())
 }
 
-/// Replaces functions, views, triggers and rights. In place where it can: programs that run meanwhile notice nothing, and what
-/// other programs built on a view stays. Where the server cannot replace one (its result or the names of its parameters changed),
-/// all of it is dropped first (`afresh`). Functions that no file has any more go: the schema is Headwater's alone.
+/// Replaces functions, views, triggers and rights. In place where possible: running programs are not disturbed, and objects
+/// that others built on a view stay. Where the server cannot replace an object (its result or the names of its parameters
+/// changed), all code is dropped first (`afresh`). Functions that no file defines any more are dropped: the schema is
+/// Headwater's alone.
 async fn replace_code(
     transaction: &Transaction<'_>,
     schema: &Schema,
@@ -458,7 +460,7 @@ BEGIN
         SELECT format('TRIGGER %I ON %s', t.tgname, t.tgrelid::regclass) FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
         WHERE c.relnamespace = '{schema}'::regnamespace AND NOT t.tgisinternal
         UNION ALL
-        -- At once: one may be made of another.
+        -- In one statement: one view may depend on another.
         SELECT 'VIEW ' || string_agg(c.oid::regclass::text, ', ') FROM pg_class c
         WHERE c.relnamespace = '{schema}'::regnamespace AND c.relkind = 'v' HAVING count(*) > 0
         UNION ALL
@@ -485,7 +487,7 @@ pub(super) async fn drop_namespace(connections: &Connections, namespace: &Namesp
     let mark = format!("headwater: role of namespace {namespace}");
     for row in client.query(marked, &[&names.as_slice(), &mark]).await.map_err(translate)? {
         let role: &str = stored(&row, 0)?;
-        // A role that is granted elsewhere, or that this user may not drop, stays: it holds nothing of the namespace any more.
+        // A role that has grants elsewhere, or that this user may not drop, stays: it has no rights in the namespace any more.
         if let Err(error) = client.batch_execute(&format!("DROP ROLE \"{role}\"")).await {
             tracing::debug!(namespace = namespace.as_str(), role, %error, "role kept");
         }

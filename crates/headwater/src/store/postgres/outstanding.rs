@@ -1,4 +1,4 @@
-//! Outstanding: what a subscription has handed out and is not done, for people who look.
+//! Lists a subscription's outstanding ranges, for operators.
 
 use tokio_postgres::Row;
 

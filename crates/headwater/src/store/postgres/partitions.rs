@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::store::PartitionStep;
 use crate::topic::TopicId;
 
-/// How long a lock is waited for. Whoever publishes to the topic waits behind it for as long.
+/// How long a lock is waited for. Publishes to the topic queue behind it for as long.
 const LOCK_MS: i32 = 100;
 
 pub(super) async fn keep_partitions(store: &PostgresStore, topic: TopicId) -> Result<PartitionStep> {

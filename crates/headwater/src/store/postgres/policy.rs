@@ -1,4 +1,4 @@
-//! Delivery policies that groups have of their own.
+//! Delivery policies of groups.
 
 use std::time::Duration;
 
@@ -18,12 +18,12 @@ pub(super) async fn set(
     group: &GroupName,
     policy: &DeliveryPolicy,
 ) -> Result<()> {
-    // What holds for a topic holds for a group.
+    // The rules for a topic's settings also apply to a group's.
     policy.apply_to(&topic::get(store, name).await?.settings).validate()?;
     let rows = store
         .connections
         .query(
-            &format!("giving group {group} of topic {name} a policy"),
+            &format!("setting the policy of group {group} of topic {name}"),
             &store.statements.policy_set,
             &[&name.as_str(), &group.as_str(), &Json(policy), &store.actor, &store.clock.injected()],
         )

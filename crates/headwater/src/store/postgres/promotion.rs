@@ -1,4 +1,4 @@
-//! How much of what is due one statement promotes: less after one that did not end in time.
+//! How many due messages one statement promotes: fewer after a statement that timed out.
 
 use std::sync::atomic::{AtomicI32, Ordering};
 
@@ -6,8 +6,9 @@ use crate::error::{ErrorKind, Result};
 use crate::limits::PROMOTE_MESSAGES_MAX;
 
 /// The budget of a promotion, in messages; the schema derives the bytes from it. A statement that takes too long is rolled
-/// back with all it promoted, and would be so for ever with the same budget: so it is halved, down to one message. It is
-/// doubled after a round of maintenance that ends, which promotes of all topics; a claim may have promoted nothing.
+/// back with all it promoted, and with the same budget this would repeat for ever: so the budget is halved, down to one
+/// message. It is doubled after a round of maintenance that succeeds, because that promotes for all topics; a claim may
+/// have promoted nothing.
 pub(super) struct Promotion(AtomicI32);
 
 impl Default for Promotion {
@@ -21,7 +22,7 @@ impl Promotion {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Notes what came of a statement that may promote. Two that note at once may lose one of the notes: the next makes up for it.
+    /// Records the result of a statement that may promote. Two calls at once may lose one update: the next call corrects that.
     pub(super) fn note<T>(&self, outcome: &Result<T>) {
         if let Err(error) = outcome
             && matches!(error.kind(), ErrorKind::Busy | ErrorKind::Unavailable)
@@ -30,7 +31,7 @@ impl Promotion {
         }
     }
 
-    /// Notes that a round of maintenance ended with this budget.
+    /// Records that a round of maintenance succeeded with this budget.
     pub(super) fn ended(&self) {
         let before = self.messages_max();
         if before < PROMOTE_MESSAGES_MAX {
@@ -53,9 +54,9 @@ mod tests {
         for _ in 0..40 {
             promotion.note(&busy());
         }
-        assert_eq!(promotion.messages_max(), 1, "one at least");
+        assert_eq!(promotion.messages_max(), 1, "never below one");
         promotion.note(&Err::<(), _>(Error::new(ErrorKind::PermissionDenied, "no")));
-        assert_eq!(promotion.messages_max(), 1, "not a matter of size");
+        assert_eq!(promotion.messages_max(), 1, "the failure has nothing to do with the size");
         promotion.note(&Ok(()));
         assert_eq!(promotion.messages_max(), 1, "a claim may have promoted nothing");
         for _ in 0..40 {

@@ -19,9 +19,9 @@ use crate::topic::{TopicId, TopicSettings};
 
 const PUBLISH: &str = super::statements::sql!(publish);
 
-/// Publishes in the caller's own transaction: if it rolls back, nobody ever sees the messages.
+/// Publishes in the caller's own transaction: if it rolls back, the messages never become visible.
 ///
-/// The topic must exist; nothing is created on the fly here, because it would be rolled back too.
+/// The topic must exist; it is not created here, because that would be rolled back too.
 pub async fn publish<C: GenericClient + Sync>(
     transaction: &C,
     namespace: &Namespace,
@@ -65,7 +65,7 @@ async fn publish_columns(
     let doing = format!("publishing to topic {topic}");
     let (name, mut refused) = (topic.as_str(), 0);
     let rows = loop {
-        // Only windows of dedup keys are judged by the clock.
+        // Only windows of dedup keys depend on the clock.
         if columns.dedup_keys.is_some() {
             columns.expected = clock::expected(store, On::Work).await?.now();
         }
@@ -78,8 +78,7 @@ async fn publish_columns(
     Ok(columns.published(&rows[0]))
 }
 
-/// A batch as the columns the statement takes. A column in which every message has nothing is left null: neither sent
-/// nor unpacked.
+/// A batch as the columns the statement takes. A column that is empty for every message is null: neither sent nor unpacked.
 pub(super) struct Columns<'a> {
     pub(super) message_ids: Vec<Uuid>,
     pub(super) payloads: Vec<&'a [u8]>,
@@ -93,12 +92,12 @@ pub(super) struct Columns<'a> {
     pub(super) now: Option<Timestamp>,
     /// Whether the transaction is publish's own.
     pub(super) own: bool,
-    /// The time the server must show, if anything is judged by it.
+    /// The time the server's clock must show, if the statement depends on it.
     expected: Option<Timestamp>,
 }
 
 impl<'a> Columns<'a> {
-    /// Of a publish in a transaction of the caller's own, which does not come by way of [`crate::store::Checked`]. `None` if there is
+    /// For a publish in a transaction of the caller's own, which bypasses [`crate::store::Checked`]. `None` if there is
     /// nothing to publish.
     pub(super) fn in_transaction(
         messages: &'a [NewMessage],
@@ -152,13 +151,13 @@ impl<'a> Columns<'a> {
         self.outcome(row.get("offsets"), duplicates.as_deref())
     }
 
-    /// What became of each message, in their order.
+    /// The result for each message, in their order.
     pub(super) fn outcome(
         &self,
         offsets: Vec<Option<i64>>,
         duplicates: Option<&[Option<Uuid>]>,
     ) -> Vec<Published> {
-        assert_eq!(offsets.len(), self.message_ids.len(), "the store answers for every message");
+        assert_eq!(offsets.len(), self.message_ids.len(), "one result for each message");
         let duplicate_of = |i: usize| duplicates.and_then(|ids| ids[i]);
         let one = |(i, offset): (usize, Option<i64>)| Published {
             offset: offset.map(Offset),

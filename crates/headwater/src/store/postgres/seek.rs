@@ -1,4 +1,4 @@
-//! Cursors moved by hand: seeking, and giving up what only the dead wait for.
+//! Cursors moved by an operator: seeking, and force-completing messages that only dead groups have not done.
 
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ pub(super) async fn force_complete(
     let rows = store
         .connections
         .query(
-            &format!("completing what only dead groups of topic {topic} wait for"),
+            &format!("completing messages that only dead groups of topic {topic} have not done"),
             &store.statements.force_complete,
             &[&topic.as_str(), &millis(older_than), &dry_run, &store.actor, &store.clock.injected()],
         )
@@ -88,7 +88,7 @@ pub(super) async fn stuck(
     let rows = store
         .connections
         .query(
-            &format!("looking for stuck messages of topic {name}"),
+            &format!("reading stuck messages of topic {name}"),
             &store.statements.stuck,
             &[&topic.topic_id.0, &millis(older_than), &store.clock.injected()],
         )

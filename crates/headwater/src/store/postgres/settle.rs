@@ -16,9 +16,10 @@ use crate::lease_thread::LeaseThread;
 use crate::settle::{Outcome, Parts, Settlement};
 use crate::topic::TopicId;
 
-/// Settles, and asks again about what is lost if the clock stepped meanwhile: it may be held still.
+/// Settles, and repeats the settlements reported as lost if the clock stepped meanwhile: their leases may still be held.
 ///
-/// On the thread for leases it uses the connections made there: a program that blocks its runtime drives none of the others.
+/// On the thread for leases it uses the connections made there: the others do not progress while the program blocks its
+/// runtime.
 pub(super) async fn settle(store: &PostgresStore, settlements: &[Settlement]) -> Result<Vec<Result<()>>> {
     let on = if LeaseThread::is_current() { On::Leases } else { On::Work };
     let moved_ms = store.guard.moved_ms();
@@ -33,13 +34,13 @@ pub(super) async fn settle(store: &PostgresStore, settlements: &[Settlement]) ->
     Ok(results)
 }
 
-/// Whole acks go in one statement whatever their number; partial ones each in their own, so that one that is lost
-/// leaves the others alone.
+/// Whole acks are one statement whatever their number; each partial settlement is its own statement, so that a lost lease does
+/// not affect the others.
 async fn settle_once(store: &PostgresStore, on: On, settlements: &[Settlement]) -> Result<Vec<Result<()>>> {
     let tokens: HashSet<i64> = settlements.iter().map(|settlement| settlement.lease.token.0).collect();
     let all_whole = settlements.iter().all(|settlement| settlement.parts == Parts::AckAll);
     let mut results = Vec::with_capacity(settlements.len());
-    // A lease settled in pieces in one call is settled in their order.
+    // Several settlements of one lease are applied in their order.
     if !all_whole || tokens.len() < settlements.len() {
         for settlement in settlements {
             results.push(settle_one(store, on, settlement).await?);
@@ -105,17 +106,17 @@ async fn commit(
 async fn ack_all(store: &PostgresStore, on: On, leases: &[&LeaseId]) -> Result<HashSet<i64>> {
     let now = store.clock.injected();
     let ids = IdColumns::from_ids(leases.iter().copied());
-    // A connection that breaks under it leaves unknown whether it happened: the caller asks again.
+    // If the connection breaks meanwhile, the outcome is unknown: the caller repeats the call.
     let params: [&(dyn ToSql + Sync); 5] =
         [&ids.tokens, &store.durable_settlements, &now, &ids.subscription_ids, &ids.owners];
     let rows = commit(store, on, "settling leases", &store.statements.settle_all, &params).await?;
     let freed: HashSet<i32> = rows.iter().filter_map(|row| row.get("freed_topic_id")).collect();
     if !freed.is_empty() {
         let freed: Vec<i32> = freed.into_iter().collect();
-        // The acks are committed: whoever is not woken looks by itself a little later.
+        // The acks are committed: a consumer that is not woken polls a little later.
         if let Err(error) = commit(store, on, "waking others", &store.statements.settle_wake, &[&freed]).await
         {
-            tracing::debug!(%error, "others were not woken");
+            tracing::debug!(%error, "wake-up of other processes failed");
         }
         freed.iter().for_each(|topic| store.hub.wake(TopicId(*topic)));
     }
@@ -171,7 +172,7 @@ pub(super) struct PartColumns<'a> {
     pub(super) delays_ms: Vec<Option<i64>>,
     pub(super) errors: Vec<Option<&'a str>>,
     pub(super) keys: Vec<Option<&'a str>>,
-    /// Whether something of it is to be handed out again, so that waiters must look.
+    /// Whether a message of it is redelivered, so that waiters must be woken.
     pub(super) comes_again: bool,
 }
 
@@ -189,7 +190,7 @@ impl<'a> PartColumns<'a> {
     }
 }
 
-/// Ends a lease by hand, for an operator.
+/// Ends a lease for an operator.
 pub(super) async fn release_by_hand(store: &PostgresStore, token: LeaseToken) -> Result<()> {
     let rows = store
         .connections
@@ -204,7 +205,7 @@ pub(super) async fn release_by_hand(store: &PostgresStore, token: LeaseToken) ->
     Ok(())
 }
 
-/// Extends, and asks again about what is lost if deadlines were moved meanwhile, as settling does.
+/// Extends, and repeats the extensions reported as lost if deadlines were moved meanwhile, as settling does.
 pub(super) async fn extend(
     store: &PostgresStore,
     leases: &[LeaseId],

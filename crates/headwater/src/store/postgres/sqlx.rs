@@ -11,8 +11,8 @@ use crate::message::{NewMessage, Published};
 use crate::name::TopicName;
 use crate::namespace::Namespace;
 
-/// Publishes in the caller's own sqlx transaction (`&mut *transaction`): if it rolls back, nobody ever sees the
-/// messages. The topic must exist.
+/// Publishes in the caller's own sqlx transaction (`&mut *transaction`): if it rolls back, the messages never become
+/// visible. The topic must exist.
 pub async fn publish(
     transaction: &mut PgConnection,
     namespace: &Namespace,
@@ -41,7 +41,7 @@ fn bind(topic: &TopicName, columns: &Columns<'_>) -> Result<PgArguments, ::sqlx:
     arguments.add(&columns.headers)?;
     arguments.add(&columns.correlation_ids)?;
     arguments.add(&columns.dedup_keys)?;
-    // sqlx has no codec for jiff: times travel as text and PostgreSQL reads them.
+    // sqlx has no codec for jiff: times are sent as text, which PostgreSQL parses.
     let deliver_ats = columns.deliver_ats.as_ref().map(|times| {
         times.iter().map(|time| time.map(|time| time.to_string())).collect::<Vec<Option<String>>>()
     });

@@ -1,4 +1,4 @@
-//! States of subscriptions, as operators change them.
+//! States of subscriptions, changed by operators.
 
 use jiff::Timestamp;
 use tokio_postgres::types::ToSql;
@@ -14,7 +14,7 @@ use crate::store::Resurrected;
 use crate::subscription::{SubscriptionState, Transition, refused_removal};
 use crate::topic::TopicId;
 
-/// Pauses, resumes or cancels: one statement, which changes nothing from a state that the transition does not start from.
+/// Pauses, resumes or cancels, in one statement. It changes nothing if the transition does not start from the current state.
 pub(super) async fn set(
     store: &PostgresStore,
     topic: &TopicName,
@@ -52,7 +52,7 @@ pub(super) async fn set(
     Ok(())
 }
 
-/// Dead letters first, step by step, each step in a transaction of its own; then the rest.
+/// Removes the dead letters first, step by step, each step in a transaction of its own; then the rest.
 pub(super) async fn remove(store: &PostgresStore, topic: &TopicName, group: &GroupName) -> Result<()> {
     let dead_letters = remove_dead_letters(store, topic, group).await?;
     let rows = store
@@ -73,13 +73,13 @@ pub(super) async fn remove(store: &PostgresStore, topic: &TopicName, group: &Gro
     Err(refused_removal(topic.as_str(), group.as_str(), SubscriptionState::parse(state)?))
 }
 
-/// Deletes the dead letters of what was cancelled under the group's name; how many there were.
+/// Deletes the dead letters of the cancelled subscriptions of this group name. Returns their number.
 async fn remove_dead_letters(store: &PostgresStore, topic: &TopicName, group: &GroupName) -> Result<i64> {
     let doing = format!("removing dead letters of group {group} of topic {topic}");
-    let mut place: (i32, Option<Timestamp>, i64) = (0, None, 0);
+    let mut after: (i32, Option<Timestamp>, i64) = (0, None, 0);
     let mut deleted = 0;
     loop {
-        let (subscription_id, buried_at, offset) = &place;
+        let (subscription_id, buried_at, offset) = &after;
         let params: [&(dyn ToSql + Sync); 6] =
             [&topic.as_str(), &group.as_str(), &DEAD_LETTERS_PER_STEP, subscription_id, buried_at, offset];
         let rows = store.connections.query(&doing, &store.statements.remove_dead_letters, &params).await?;
@@ -88,7 +88,7 @@ async fn remove_dead_letters(store: &PostgresStore, topic: &TopicName, group: &G
             return Ok(deleted);
         }
         deleted += step;
-        place = (
+        after = (
             stored(&rows[0], "subscription_id")?,
             stored(&rows[0], "buried_at")?,
             stored(&rows[0], "message_offset")?,

@@ -1,4 +1,4 @@
-//! How far subscriptions are and how they are doing.
+//! The progress and health of subscriptions.
 
 use std::time::Duration;
 

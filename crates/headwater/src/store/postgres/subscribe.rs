@@ -11,7 +11,7 @@ use crate::store::Admin;
 use crate::subscription::{Start, Subscription, SubscriptionId};
 use crate::topic::{TopicId, TopicSettings};
 
-/// Rows per step while the head catches up with a log that nobody consumed yet.
+/// Rows per step while the head catches up with a log that no group consumed yet.
 const CATCH_UP_ROWS: i32 = 200_000;
 
 pub(super) async fn subscribe(
@@ -64,7 +64,7 @@ pub(super) async fn subscribe(
     })
 }
 
-/// A start as the schema's functions take it: a word, a number, a time.
+/// A start as the schema's functions take it: a name, a number, a time.
 pub(super) fn words(start: Start) -> (&'static str, Option<i64>, Option<Timestamp>) {
     match start {
         Start::Beginning => ("beginning", None, None),
@@ -75,8 +75,8 @@ pub(super) fn words(start: Start) -> (&'static str, Option<i64>, Option<Timestam
     }
 }
 
-/// Brings the head near the end of the log in bounded steps where a start is reckoned from there, so that whoever starts holds
-/// its lock only briefly.
+/// If a start depends on the head, first advances the head in bounded steps to near the end of the log, so that subscribing or
+/// seeking holds its lock only briefly.
 pub(super) async fn catch_up(store: &PostgresStore, topic: TopicId, start: Start) -> Result<()> {
     if matches!(start, Start::Beginning | Start::Offset(_)) {
         return Ok(());

@@ -1,15 +1,16 @@
 //! Takeover: a session proves that its process lives, and the leases of owners whose session is gone end.
 //!
-//! The session holds the advisory lock of a random key, which the owner's row in `proof` names. The kernel closes the connection of
-//! a killed process, and the server then releases the lock. A process that is slow or stopped keeps both.
+//! The session holds the advisory lock of a random key, which the owner's row in `proof` names. The kernel closes the
+//! connection of a killed process, and the server then releases the lock. A process that is slow or stopped keeps both.
 //!
-//! Why a process whose session was cut loses nothing. Its next call, half a second later at most, takes the proof back over the
-//! pool for leases, connects again and gives the new proof; either is enough. Others end its leases only if they found the same
-//! proof gone again and again for [`GRACE`], and nothing was heard of the owner meanwhile. A restart, a crash or a failover of the
-//! server ends all proofs instead (`schema/functions/owner.sql`).
+//! Why a process whose session was cut keeps its leases. Its next call, at most half a second later, withdraws the proof
+//! over the pool for leases, connects again and registers the new proof; either is enough. Other owners end its leases only
+//! if every check during [`GRACE`] finds the same proof gone, and the owner sent no heartbeat meanwhile. A restart, a crash
+//! or a failover of the server invalidates all proofs (`schema/functions/owner.sql`).
 //!
-//! A pooler in transaction mode runs a statement on any of its sessions, and closes them as it likes. Each call therefore checks
-//! that it runs on the session with the key. If not, the proof is taken back, and only silence tells.
+//! A pooler in transaction mode runs a statement on any of its sessions, and closes them at any time. Each call therefore
+//! checks that it runs on the session with the key. If not, the proof is withdrawn, and a process that ended is detected
+//! only by missing heartbeats.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -29,24 +30,24 @@ use crate::limits::{WATCH_EVERY, WATCHED_OWNERS_MAX};
 use crate::name::Owner;
 use crate::topic::TopicId;
 
-/// For how long a proof is found gone before leases end by it.
+/// How long a proof must be missing before the leases of its owner end.
 const GRACE: Duration = Duration::from_millis(1_500);
 /// How long an answer of the session may take.
 const WATCH_MAX: Duration = Duration::from_millis(500);
-/// A session that was cut is given up before others act on it.
+/// A process notices that its session was cut before other owners end its leases.
 const _: () = assert!(WATCH_EVERY.as_millis() + WATCH_MAX.as_millis() < GRACE.as_millis());
-/// How soon a session is tried again that could not be made.
+/// The delay after a failed attempt to connect.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// How much later if the server refuses what the session asks.
+/// The additional delay if the server refuses the session's statements.
 const REFUSED_FOR: Duration = Duration::from_secs(30);
 
 /// The session that proves that this process lives, for all owners of a store.
 pub(super) struct Prover {
     hosts: Hosts,
-    /// The session lives here: a program that blocks its own runtime still connects again.
+    /// The session runs on this thread: it reconnects even if the program blocks its own runtime.
     thread: Arc<LeaseThread>,
     state: Mutex<State>,
-    /// Held while connecting: one session is enough.
+    /// Held while connecting, so that only one session is made.
     connecting: tokio::sync::Mutex<()>,
 }
 
@@ -54,11 +55,11 @@ pub(super) struct Prover {
 pub(super) struct State {
     session: Option<Arc<Session>>,
     pub(super) failed_at: Option<Instant>,
-    /// A pooler keeps no session.
+    /// Connected through a pooler, which does not keep sessions.
     pooled: bool,
     /// Owners whose rows may name a proof.
     proven: HashSet<Owner>,
-    /// By the owner that found them.
+    /// By the owner that made the observation.
     sightings: HashMap<Owner, Sightings>,
 }
 
@@ -75,7 +76,7 @@ impl Prover {
         Ok(Prover { hosts, thread: LeaseThread::shared()?, state, connecting })
     }
 
-    /// Ends the session: the store is closed.
+    /// Ends the session when the store closes.
     pub(super) fn stop(&self) {
         self.state().session = None;
     }
@@ -84,7 +85,7 @@ impl Prover {
         self.state.lock().expect("no panic while held")
     }
 
-    /// The session, if there is one that can be relied on. One that cannot is dropped.
+    /// The session, if it is open and its server still in use; otherwise it is dropped.
     pub(super) fn session(&self, pools: &Hosts) -> Option<Arc<Session>> {
         let mut state = self.state();
         let is_left = |made_at| self.hosts.is_left(made_at) || pools.is_left(made_at);
@@ -95,7 +96,8 @@ impl Prover {
         state.session.clone()
     }
 
-    /// Drops this session, unless another took its place. A role that lacks rights does not connect again and again.
+    /// Drops this session, unless another has replaced it. After an error that is not retryable (missing rights) the next
+    /// attempt waits longer.
     fn drop_session(&self, broken: &Arc<Session>, error: &Error) {
         let mut state = self.state();
         if state.session.as_ref().is_some_and(|session| Arc::ptr_eq(session, broken)) {
@@ -106,7 +108,7 @@ impl Prover {
         }
     }
 
-    /// Makes a session that holds the lock of a new key; none while the last failure is recent.
+    /// Makes a session that holds the lock of a new key; `None` while the last failure is recent.
     async fn connect(&self, store: &PostgresStore) -> Result<Option<Arc<Session>>> {
         let _one = self.connecting.lock().await;
         if let Some(session) = self.session(store.connections.hosts()) {
@@ -115,13 +117,13 @@ impl Prover {
         if self.state().failed_at.is_some_and(|at| at.elapsed() < RETRY_AFTER) {
             return Ok(None);
         }
-        // A caller that gives up half-way leaves this behind, and takes it for a failure.
+        // Set first: a call that is cancelled half-way counts as a failure.
         self.state().failed_at = Some(Instant::now());
         let (hosts, statements) = (self.hosts.clone(), Arc::clone(&store.statements));
         let making = self.thread.spawn_owned(async move { Session::make(&hosts, &statements).await });
         let made = tokio::time::timeout(self.hosts.connect_timeout(), making).await;
         let late =
-            || Error::new(ErrorKind::Unavailable, "no session in time to prove that this process lives");
+            || Error::new(ErrorKind::Unavailable, "no session in time for the proof of life of this process");
         let session = Arc::new(made.map_err(|_| late())?.map_err(|_| late())??);
         let mut state = self.state();
         (state.failed_at, state.session) = (None, Some(Arc::clone(&session)));
@@ -131,11 +133,11 @@ impl Prover {
 
 impl Session {
     async fn make(hosts: &Hosts, statements: &Statements) -> Result<Self> {
-        let translate = |error| fault::translate("proving that this process lives", error);
+        let translate = |error| fault::translate("making the proof of life", error);
         let drive = |connection: Driven| {
             tokio::spawn(async move {
                 if let Err(error) = connection.await {
-                    tracing::debug!(%error, "session that proves life ended");
+                    tracing::debug!(%error, "session of the proof of life ended");
                 }
             })
         };
@@ -144,7 +146,7 @@ impl Session {
         let key = rand::random::<i64>() & i64::MAX;
         let row = client.query_one(&statements.prove, &[&key]).await.map_err(translate)?;
         if !row.get::<_, bool>("taken") {
-            return Err(Error::new(ErrorKind::Conflict, "the lock of a random key is taken"));
+            return Err(Error::new(ErrorKind::Conflict, "the advisory lock of a random key is taken"));
         }
         let watch = client.prepare(&statements.watch).await.map_err(translate)?;
         Ok(Session { client, key, watch, made_at })
@@ -166,7 +168,7 @@ pub(super) async fn take_over(store: &PostgresStore, owner: &Owner) -> Result<u6
     let session = match prover.session(store.connections.hosts()) {
         Some(session) => session,
         None => {
-            // First, because it may take long to connect: until then the owner is judged by silence.
+            // First, because connecting may take long: without a proof the owner is judged only by its heartbeats.
             withdraw(store, owner).await?;
             if prover.state().pooled {
                 return Ok(0);
@@ -185,7 +187,7 @@ pub(super) async fn take_over(store: &PostgresStore, owner: &Owner) -> Result<u6
         }
     };
     if !rows[0].get::<_, bool>("kept") {
-        tracing::info!("session not kept by a pooler, processes that end are found by their silence");
+        tracing::info!("session not kept by pooler, ended processes detected only by missing heartbeats");
         prover.state().pooled = true;
         prover.stop();
         return withdraw(store, owner).await.map(|()| 0);
@@ -200,14 +202,14 @@ pub(super) async fn take_over(store: &PostgresStore, owner: &Owner) -> Result<u6
     Ok(ended)
 }
 
-/// Takes the owner's proof back, if it gave one.
+/// Withdraws the owner's proof, if it registered one.
 async fn withdraw(store: &PostgresStore, owner: &Owner) -> Result<()> {
-    // What was found over a session that is gone may have been another server's.
+    // Observations made over a session that is gone may be those of another server.
     store.prover.state().sightings.remove(owner);
     if !store.prover.state().proven.contains(owner) {
         return Ok(());
     }
-    let doing = "taking back the proof of life";
+    let doing = "withdrawing the proof of life";
     let asked = &store.statements.withdraw;
     store.connections.query_leases_within(WATCH_MAX, doing, asked, &[&owner.as_str()]).await?;
     store.prover.state().proven.remove(owner);
@@ -243,7 +245,7 @@ impl Gone {
     }
 }
 
-/// Since when proofs are found gone without interruption.
+/// Since when each proof has been missing without interruption.
 #[derive(Debug, Default)]
 struct Sightings {
     examined_at: Duration,
@@ -251,8 +253,8 @@ struct Sightings {
 }
 
 impl Sightings {
-    /// Notes what is found gone now. Gives what has been so for long enough: the same proof, and not a heartbeat since. One that
-    /// was not found at some time is forgotten, and so is everything if this process was itself stopped in between.
+    /// Records the proofs that are gone now. Returns those gone for [`GRACE`]: the same proof, and no heartbeat since. A proof
+    /// that is back is removed. If this process was itself stopped between two checks, all earlier observations are dropped.
     fn note(&mut self, now: Duration, found: HashSet<Gone>) -> Vec<Gone> {
         if now.saturating_sub(self.examined_at) > GRACE {
             self.since.clear();

@@ -39,14 +39,14 @@ mod storm;
 mod take_over;
 mod upkeep;
 
-/// A namespace of its own for one test, gone at its end.
+/// A namespace of its own for one test, dropped at its end.
 struct Scene {
     url: String,
     namespace: Namespace,
 }
 
 impl Scene {
-    /// `None`, with a line saying so, where no server is given; a failure where nothing may be skipped.
+    /// `None`, with a printed line, if no server is configured; a failure if no test may be skipped.
     fn new() -> Option<Self> {
         let Ok(url) = std::env::var("HEADWATER_TEST_POSTGRES") else {
             let required = std::env::var("HEADWATER_TEST_REQUIRE_ALL").is_ok();
@@ -73,7 +73,7 @@ impl Scene {
 
     async fn client(&self) -> Client {
         let (client, connection) =
-            tokio_postgres::connect(&self.url, NoTls).await.expect("the server is there");
+            tokio_postgres::connect(&self.url, NoTls).await.expect("the server accepts connections");
         tokio::spawn(connection);
         client
     }
@@ -208,14 +208,14 @@ async fn sqlx_publishes_in_its_own_transaction() {
 #[tokio::test]
 async fn where_listen_cannot_work_consumers_poll() {
     let Some(scene) = Scene::new() else { return };
-    // Nobody listens on this port, as behind a pooler that does not pass LISTEN on.
+    // No server listens on this port: the effect is that of a pooler that does not forward LISTEN.
     let options = OpenOptions::default().listen_url("postgres://nobody@127.0.0.1:1/nothing");
     let store = PostgresStore::open(&scene.url, scene.namespace.clone(), options).await.unwrap();
     let subscription = subscribed(&store).await;
     let wake = store.arm(&[subscription.topic.topic_id]).await.unwrap();
     let publish = scene.sql("SELECT {schema}.publish('orders', '1')");
     scene.client().await.batch_execute(&publish).await.unwrap();
-    assert!(wake.wait(Duration::from_secs(20)).await, "nobody looked");
+    assert!(wake.wait(Duration::from_secs(20)).await, "the store did not poll");
     scene.drop().await;
 }
 
@@ -238,22 +238,22 @@ async fn a_transaction_can_be_prepared_while_somebody_waits_and_wakes_them() {
     client.batch_execute(&scene.sql("BEGIN; SELECT {schema}.publish('orders', '1')")).await.unwrap();
     client.batch_execute(&scene.sql("PREPARE TRANSACTION '{name}'")).await.unwrap();
     client.batch_execute(&scene.sql("COMMIT PREPARED '{name}'")).await.unwrap();
-    assert!(wake.wait(Duration::from_secs(20)).await, "nobody was woken");
+    assert!(wake.wait(Duration::from_secs(20)).await, "the waiter was not woken");
     let until = Instant::now() + Duration::from_secs(20);
     while store.claim(&request(&subscription)).await.unwrap().leases.is_empty() {
-        assert!(Instant::now() < until, "the prepared message never came");
+        assert!(Instant::now() < until, "the prepared message was never delivered");
         tokio::task::yield_now().await;
     }
     scene.drop().await;
 }
 
-/// The bound of owners holds for offsets up to the last one read before it, and for none that another saw later.
+/// The bound of owners applies to offsets up to the last one read before it, and to none that another advance saw later.
 #[tokio::test]
 async fn a_bound_is_never_given_to_offsets_taken_after_it() {
     let Some(scene) = Scene::new() else { return };
     subscribed(&scene.open().await).await;
     let client = scene.client().await;
-    // Another advance has noted that the head waits at 1 with offsets up to 4 taken, and could not bound their owners.
+    // Another advance has recorded that the head waits at 1 with offsets up to 4 taken, and could not bound their owners.
     let stuck = "UPDATE {schema}.head SET stuck_at = 1, stuck_since = clock_timestamp(), stuck_top = 4, stuck_bound = NULL";
     client.batch_execute(&scene.sql(stuck)).await.unwrap();
     let later = |last: i64| {
@@ -269,12 +269,12 @@ async fn a_bound_is_never_given_to_offsets_taken_after_it() {
     scene.drop().await;
 }
 
-/// A message published before the start's time limit was reached by nobody: still open, and so still to come.
+/// A message published before the start time, in a transaction that is still open, must still be delivered.
 #[tokio::test]
 async fn a_start_by_time_misses_nothing_that_commits_later() {
     let Some(scene) = Scene::new() else { return };
     let store = scene.open().await;
-    // Patience outlasts the test: nothing but subscribing may note the gap.
+    // `gap_patience` outlasts the test: only subscribing may record the gap.
     let settings = TopicSettings { gap_patience: Duration::from_secs(3600), ..TopicSettings::pub_sub() };
     store.create_topic(&orders(), &settings).await.unwrap();
     let (open, other) = (scene.client().await, scene.client().await);
@@ -287,7 +287,7 @@ async fn a_start_by_time_misses_nothing_that_commits_later() {
     let mut offsets = Vec::new();
     let until = Instant::now() + Duration::from_secs(20);
     while offsets.len() < 2 {
-        assert!(Instant::now() < until, "only {offsets:?} came");
+        assert!(Instant::now() < until, "only {offsets:?} were delivered");
         for lease in store.claim(&request(&subscription)).await.unwrap().leases {
             offsets.extend(
                 store
@@ -330,7 +330,7 @@ async fn a_lost_server_is_unavailable_and_a_lost_commit_unknown() {
     let Some(scene) = Scene::new() else { return };
     let store = Arc::new(scene.open().await);
     subscribed(&store).await;
-    // Every connection of the store is ended while a publish waits for a lock: nobody knows what became of it.
+    // Every connection of the store is ended while a publish waits for a lock: its outcome is unknown.
     let client = scene.client().await;
     client
         .batch_execute(&scene.sql("BEGIN; LOCK TABLE {schema}.message IN ACCESS EXCLUSIVE MODE"))
@@ -353,12 +353,12 @@ async fn a_lost_server_is_unavailable_and_a_lost_commit_unknown() {
     assert!(matches!(error.kind(), ErrorKind::CommitUnknown), "{error:?}");
     assert!(!error.is_retryable() && error.to_string().contains("dedup key"), "{error}");
     client.batch_execute("ROLLBACK").await.unwrap();
-    // Service resumes by itself. Another pooled connection may have been ended too without knowing it yet: what it is
-    // given then is unknown as well, and never falsely acknowledged.
+    // The store recovers by itself. Another pooled connection may have been ended too without having noticed: the outcome of a
+    // publish on it is unknown as well, and never falsely acknowledged.
     let until = Instant::now() + Duration::from_secs(20);
     while let Err(error) = store.publish(&orders(), &[NewMessage::new("y").dedup_key("y")]).await {
         assert!(matches!(error.kind(), ErrorKind::CommitUnknown | ErrorKind::Unavailable), "{error:?}");
-        assert!(Instant::now() < until, "it never came back: {error}");
+        assert!(Instant::now() < until, "the store did not recover: {error}");
     }
     assert!(store.pool_state().max >= 1);
     scene.drop().await;

@@ -18,7 +18,7 @@ pub(super) fn millis(duration: Duration) -> i64 {
     i64::try_from(rounded).expect("validated to be at most 366 days")
 }
 
-/// A time that PostgreSQL can hold: what is earlier than any message may as well be year 1.
+/// A time that PostgreSQL can hold: a time before year 1 becomes year 1, which is still earlier than any message.
 pub(super) fn holdable(time: Timestamp) -> Timestamp {
     time.max(Timestamp::from_millisecond(EARLIEST_MS).expect("year 1 is within jiff's range"))
 }
@@ -28,7 +28,7 @@ pub(super) fn count(row: &Row, column: &str) -> Result<u64> {
     Ok(u64::try_from(stored::<_, i64>(row, column)?).expect("a count is not negative"))
 }
 
-/// A stored value. One that cannot be read (a time outside of what Rust can hold) is an error of its row, and no panic.
+/// A stored value. A value that cannot be read (a time outside of Rust's range) is an error, not a panic.
 pub(super) fn stored<'row, I, T>(row: &'row Row, column: I) -> Result<T>
 where
     I: RowIndex + std::fmt::Display,

@@ -1,4 +1,4 @@
-//! TLS as libpq's users know it: `prefer` and `require` encrypt, `verify-full` also checks who answers.
+//! TLS with the modes of libpq: `prefer` and `require` encrypt, `verify-full` also verifies the server's certificate.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::error::{Error, Result};
 
-/// What connections are encrypted with, if the server can.
+/// The TLS connector, used if the server supports TLS.
 pub(super) type Connector = MakeRustlsConnect;
 
 /// Whether the server's certificate is checked.

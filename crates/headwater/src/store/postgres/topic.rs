@@ -12,7 +12,7 @@ use crate::message::Offset;
 use crate::name::TopicName;
 use crate::topic::{Progress, Topic, TopicId, TopicSettings, TopicStatus, exists_otherwise};
 
-/// How often the log is asked for, and the pause in between: about five seconds in all.
+/// How often the lock of the log is tried, and the pause in between: about five seconds in all.
 const LOG_ATTEMPTS: u32 = 12;
 const LOG_PAUSE: Duration = Duration::from_millis(300);
 const LOCK_NOT_AVAILABLE: &str = "55P03";
@@ -42,8 +42,8 @@ pub(super) async fn alter(
     get(store, name).await
 }
 
-/// Creates or changes a topic. Tables of its own need the log for a moment, which open transactions hold, and publishers and
-/// consumers wait behind an attempt: so each attempt is short, and between two of them the others continue.
+/// Creates or changes a topic. Creating tables for it needs a lock of the log, which open transactions hold, and publishers and
+/// consumers queue behind an attempt: so each attempt is short, and between two attempts the others continue.
 async fn save(store: &PostgresStore, doing: &str, sql: &str, params: &[&(dyn ToSql + Sync)]) -> Result<()> {
     for _ in 1..LOG_ATTEMPTS {
         match store.connections.query(doing, sql, params).await {

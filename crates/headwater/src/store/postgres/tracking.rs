@@ -1,5 +1,6 @@
-//! Reference counting: see `schema/functions/tracking`. Functions elsewhere call `start_counting`, `stop_counting`, `semantics_changed`,
-//! `change_tracking`, `cursor_moved`, `record_late` and the `forget_records…` functions there, and nothing else.
+//! Reference counting: see `schema/functions/tracking`. Functions elsewhere call `start_counting`, `stop_counting`,
+//! `semantics_changed`, `change_tracking`, `cursor_moved`, `record_late` and the `forget_records…` functions there, and
+//! nothing else.
 
 use async_trait::async_trait;
 

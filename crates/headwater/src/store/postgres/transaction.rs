@@ -1,13 +1,13 @@
 //! Handling in the store's own transaction: the inbox entry, the handler's writes and the ack commit together.
 //!
-//! Why an effect is there once, wherever it is killed. One transaction enters `(handler, message_id)`, runs the
-//! handler's statements and settles the lease. Before COMMIT nothing of it exists: the lease ends by its deadline, the
-//! message is handed out again, and the entry is not there, so the handler runs. After COMMIT all of it exists: the
-//! message is done, and a second delivery of the same id (another publish, a redrive) finds the entry and runs nothing.
-//! Two deliveries at once meet at the entry's unique key: the second waits until the first has ended, and then sees
-//! which of the two happened. A lease that was lost meanwhile fails the settlement, and the transaction is rolled back:
-//! whoever holds the lease now handles it. The commit waits for the disk, unlike that of settlements alone: losing an
-//! ack means a redelivery, but an effect that was answered for must stay.
+//! Why an effect exists exactly once, whenever the process is killed. One transaction inserts `(handler, message_id)` into
+//! the inbox, runs the handler's statements and settles the lease. Before COMMIT nothing of it exists: the lease expires, the
+//! message is redelivered, and the inbox has no entry, so the handler runs. After COMMIT all of it exists: the message is done,
+//! and a second delivery of the same id (another publish, a redrive) finds the entry and does not run the handler. Two
+//! concurrent deliveries conflict at the unique key of the entry: the second waits until the first has ended, and then sees
+//! whether it committed. If the lease was lost meanwhile, the settlement fails and the transaction is rolled back: the new
+//! owner of the lease handles the message. The commit waits for the disk, unlike that of settlements alone: a lost ack means a
+//! redelivery, but an effect that was acknowledged must not be lost.
 
 use std::fmt;
 use std::ops::Deref;
@@ -38,13 +38,13 @@ const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
 const SAVEPOINT: &str = "SAVEPOINT headwater_handler";
 const RELEASE: &str = "RELEASE SAVEPOINT headwater_handler";
 const ROLLBACK_TO: &str = "ROLLBACK TO SAVEPOINT headwater_handler; RELEASE SAVEPOINT headwater_handler";
-/// COMMIT of a transaction that has failed rolls back and says so only in passing; the SELECT fails outright.
+/// COMMIT of a failed transaction rolls back without an error; the SELECT before it makes that an error.
 const COMMIT: &str = "SELECT 1; COMMIT";
 
 /// An open transaction of the store's own, for a handler to write in. Clones share it.
 ///
 /// It derefs to [`tokio_postgres::Client`]: run statements on it as on any connection, but leave BEGIN, COMMIT and
-/// ROLLBACK to whoever began it. A handler that ends the transaction itself is found out when its message is settled.
+/// ROLLBACK to the code that began it. If a handler ends the transaction itself, settling its message fails.
 #[derive(Clone)]
 pub struct PostgresTransaction {
     shared: Arc<Shared>,
@@ -53,9 +53,9 @@ pub struct PostgresTransaction {
 struct Shared {
     /// Taken only by `drop`.
     connection: Option<Object>,
-    /// Whether the connection may go back to the pool: the transaction has ended and nobody else has a handle on it.
+    /// Whether the connection may return to the pool: the transaction has ended and no clone of the handle is left.
     clean: AtomicBool,
-    /// Set inside the transaction and gone with it: tells whether it is still the one that was begun.
+    /// A setting local to the transaction: shows whether it is still the transaction that was begun.
     mark: String,
     /// Topics whose waiters are woken after COMMIT.
     woken: Mutex<Vec<TopicId>>,
@@ -103,7 +103,7 @@ impl fmt::Debug for PostgresTransaction {
 }
 
 impl PostgresTransaction {
-    /// Publishes inside this transaction: seen when it commits, and never if it does not. The topic must exist.
+    /// Publishes inside this transaction: the messages become visible when it commits. The topic must exist.
     pub async fn publish(&self, topic: &TopicName, messages: &[NewMessage]) -> Result<Vec<Published>> {
         let now = self.shared.clock.injected();
         let Some(columns) = Columns::in_transaction(messages, now, true)? else { return Ok(Vec::new()) };
@@ -116,20 +116,20 @@ impl PostgresTransaction {
 }
 
 impl PostgresTransaction {
-    /// Keeps what came after the savepoint. Fails if a statement of it failed: then roll back to the savepoint.
+    /// Keeps what came after the savepoint. Fails if one of those statements failed: then roll back to the savepoint.
     pub(crate) async fn release_savepoint(&self) -> Result<()> {
         self.execute("releasing a savepoint", RELEASE).await
     }
 
-    /// Undoes what came after the savepoint, also where a statement failed.
+    /// Undoes what came after the savepoint, also if a statement failed.
     pub(crate) async fn rollback_to_savepoint(&self) -> Result<()> {
         self.execute("rolling back to a savepoint", ROLLBACK_TO).await
     }
 
-    /// Sets a savepoint and enters the message into the handler's inbox, in one round trip; false if it is there already:
-    /// the effect has happened. The savepoint stands either way.
+    /// Sets a savepoint and inserts the inbox entry of the handler and message, in one round trip; false if the entry exists:
+    /// the effect has happened. The savepoint is set in either case.
     ///
-    /// Waits while another transaction that entered the same pair is open.
+    /// Waits while another transaction that inserted the same entry is open.
     pub(crate) async fn savepoint_and_enter(&self, handler: &str, message_id: Uuid) -> Result<bool> {
         check_name("handler", handler)?;
         let now = self.shared.clock.injected();
@@ -138,7 +138,7 @@ impl PostgresTransaction {
         stored(&rows[0], "entered")
     }
 
-    /// Settles a lease inside this transaction; false if it is lost: then nothing of this may be committed.
+    /// Settles a lease inside this transaction; false if it is lost: then the transaction must not be committed.
     pub(crate) async fn settle(&self, settlement: &Settlement) -> Result<bool> {
         let settlement = settlement.clone().normalized()?;
         let columns = match &settlement.parts {
@@ -169,14 +169,14 @@ impl PostgresTransaction {
             .await?;
         let topic: Option<i32> = stored(&rows[0], "topic_id")?;
         if let Some(topic) = topic {
-            // Also when all is acked: it may have freed a lane, and a look in vain is cheap.
+            // Also when all is acked: that may have freed a lane, and an empty claim is cheap.
             self.wake_after_commit(TopicId(topic));
         }
         Ok(topic.is_some())
     }
 
-    /// Commits, and wakes this process's waiters. `CommitUnknown` if the connection breaks under it: if it did commit,
-    /// the inbox knows when the message comes again.
+    /// Commits, and wakes this process's waiters. `CommitUnknown` if the connection breaks meanwhile: if it did commit, the
+    /// inbox entry prevents a second run when the message is redelivered.
     pub(crate) async fn commit(self) -> Result<()> {
         let doing = "committing handled messages";
         let run = self.shared.connection().batch_execute(COMMIT);
@@ -190,14 +190,14 @@ impl PostgresTransaction {
         Ok(())
     }
 
-    /// Rolls back: nothing of it happened.
+    /// Rolls back.
     pub(crate) async fn rollback(self) -> Result<()> {
         self.execute("rolling back", "ROLLBACK").await?;
         self.give_back();
         Ok(())
     }
 
-    /// The connection may be used again, unless a clone is still about: its holder could begin something on it.
+    /// Returns the connection to the pool, unless a clone of the handle exists, which could still run statements on it.
     fn give_back(self) {
         let alone = Arc::strong_count(&self.shared) == 1;
         self.shared.clean.store(alone, Ordering::SeqCst);
@@ -234,10 +234,10 @@ impl PostgresTransaction {
 
     /// A plain command and then a statement, sent together: the second does not wait for the first one's answer.
     async fn start(&self, command: &str, sql: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>> {
-        let doing = "beginning to handle";
+        let doing = "beginning a handler's transaction";
         let connection = self.shared.connection();
         let run = async {
-            // Prepared before: preparing takes a round trip the first time, and inside a failed transaction none.
+            // Prepared first: preparing takes a round trip the first time, and does not work inside a failed transaction.
             let statement = connection.prepare_cached(sql).await?;
             // Requests are sent when first polled, in this order.
             let (begun, rows) = futures_util::future::join(

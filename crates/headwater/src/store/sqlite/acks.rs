@@ -1,4 +1,4 @@
-//! The ack log of topics that keep one: who acked which offsets, when.
+//! The ack log of topics that keep one: which owner acked which offsets, and when.
 
 use rusqlite::{Connection, params};
 
@@ -11,13 +11,13 @@ use crate::message::{Offset, lane_of};
 use crate::name::{GroupName, Owner, TopicName};
 use crate::store::Ack;
 
-/// Whether any topic keeps a log: asked once for many settlements, because almost none does.
+/// Whether any topic keeps an ack log: read once for many settlements, because almost none does.
 pub(super) fn any(work: &Work<'_>) -> Attempt<bool> {
     let mut statement = work.connection.prepare_cached(super::sql!(settle.any_ack_log))?;
     Ok(statement.query_row([], |row| row.get(0))?)
 }
 
-/// Notes that a range of a lease was acked, if its topic keeps a log.
+/// Records that a range of a lease was acked, if its topic keeps an ack log.
 pub(super) fn note(work: &Work<'_>, held: &Part, range: OffsetRange, now_ms: i64) -> Attempt<()> {
     work.connection.prepare_cached(super::sql!(settle.ack_log))?.execute(params![
         held.subscription_id,
@@ -30,14 +30,14 @@ pub(super) fn note(work: &Work<'_>, held: &Part, range: OffsetRange, now_ms: i64
     Ok(())
 }
 
-/// Who acked the message at an offset, oldest first.
+/// The acks of the message at an offset, oldest first.
 pub(super) fn list(connection: &Connection, name: &TopicName, offset: Offset) -> Attempt<Vec<Ack>> {
     let topic = topic::get(connection, name)?.topic_id;
     let message = log::keys(connection, topic, offset.0, offset.0)?.pop();
     let mut statement = connection.prepare_cached(super::sql!(acks))?;
     let found = decode::all(&mut statement, params![topic.0, offset.0], |row| {
         let (lane, lanes): (Option<u16>, u16) = (row.get(5)?, row.get(6)?);
-        // A lane's range spans messages of other lanes, which others acked.
+        // A lane's range spans messages of other lanes, which other owners acked.
         let mine = match (lane, &message) {
             (Some(lane), Some((_, message_id, key))) => lane_of(key.as_deref(), *message_id, lanes) == lane,
             _ => true,

@@ -1,4 +1,4 @@
-//! What operators ask for: each verb is a transaction of the writer's, or a read of a reader's.
+//! The verbs of operators: each is a transaction on the writer, or a read on a reader.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,7 +73,7 @@ impl Admin for SqliteStore {
     async fn cancel(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
         self.set_state(topic, group, Transition::Cancel).await?;
         if let Err(error) = self.in_steps(Kind::Consume, state::forget_waiting).await {
-            // The group is cancelled; maintenance forgets the rest.
+            // The group is cancelled; maintenance removes the rest.
             tracing::info!(%error, "waiting ranges of a cancelled group left to maintenance");
         }
         Ok(())
@@ -82,7 +82,7 @@ impl Admin for SqliteStore {
     async fn remove(&self, topic: &TopicName, group: &GroupName) -> Result<()> {
         let (topic, group, actor) = (topic.clone(), group.clone(), Arc::clone(&self.actor));
         let (name, of) = (topic.clone(), group.clone());
-        // Nothing is buried any more for what is cancelled: none comes between this and the steps.
+        // Nothing is buried any more for a cancelled group: no dead letter is added between this and the steps.
         let dead_letters = self.read(move |connection| state::dead_letters(connection, &name, &of)).await?;
         let (name, of) = (topic.clone(), group.clone());
         self.in_steps(Kind::Consume, move |work: &mut Work<'_>| {
@@ -111,14 +111,14 @@ impl Admin for SqliteStore {
         let (topic, group, actor) = (topic.clone(), group.clone(), Arc::clone(&self.actor));
         let now_ms = now_ms(&self.clock);
         let names = (topic.clone(), group.clone());
-        let look = move |connection: &_| {
-            at_once(connection, |look| seek::look(look, &names.0, &names.1, to, now_ms))
+        let count = move |connection: &_| {
+            at_once(connection, |snapshot| seek::look(snapshot, &names.0, &names.1, to, now_ms))
         };
-        let looked = self.read(look).await?;
+        let counted = self.read(count).await?;
         if dry_run {
-            return Ok(looked);
+            return Ok(counted);
         }
-        self.write(Kind::Define, move |work| seek::seek(work, &topic, &group, to, &looked, &actor)).await
+        self.write(Kind::Define, move |work| seek::seek(work, &topic, &group, to, &counted, &actor)).await
     }
 
     async fn set_policy(&self, topic: &TopicName, group: &GroupName, policy: &DeliveryPolicy) -> Result<()> {
@@ -129,7 +129,8 @@ impl Admin for SqliteStore {
 
     async fn policy(&self, topic: &TopicName, group: &GroupName) -> Result<DeliveryPolicy> {
         let (topic, group) = (topic.clone(), group.clone());
-        self.read(move |connection| at_once(connection, |look| policy::get(look, &topic, &group))).await
+        self.read(move |connection| at_once(connection, |snapshot| policy::get(snapshot, &topic, &group)))
+            .await
     }
 
     async fn release_lease(&self, token: LeaseToken) -> Result<()> {
@@ -144,21 +145,24 @@ impl Admin for SqliteStore {
         dry_run: bool,
     ) -> Result<Vec<ForceCompleted>> {
         let (name, now_ms) = (topic.clone(), now_ms(&self.clock));
-        let look =
-            move |connection: &_| at_once(connection, |look| stuck::look(look, &name, older_than, now_ms));
-        let looked = self.read(look).await?;
+        let plan = move |connection: &_| {
+            at_once(connection, |snapshot| stuck::look(snapshot, &name, older_than, now_ms))
+        };
+        let planned = self.read(plan).await?;
         if dry_run {
-            return Ok(looked.told());
+            return Ok(planned.told());
         }
         let (topic, actor) = (topic.clone(), Arc::clone(&self.actor));
-        self.write(Kind::Define, move |work| stuck::force_complete(work, &topic, older_than, &looked, &actor))
-            .await
+        self.write(Kind::Define, move |work| {
+            stuck::force_complete(work, &topic, older_than, &planned, &actor)
+        })
+        .await
     }
 
     async fn stuck(&self, topic: &TopicName, older_than: Duration) -> Result<Vec<Stuck>> {
         let (topic, now_ms) = (topic.clone(), now_ms(&self.clock));
         self.read(move |connection| {
-            at_once(connection, |look| stuck::stuck(look, &topic, older_than, now_ms))
+            at_once(connection, |snapshot| stuck::stuck(snapshot, &topic, older_than, now_ms))
         })
         .await
     }
@@ -182,7 +186,8 @@ impl Admin for SqliteStore {
 
     async fn acks(&self, topic: &TopicName, offset: Offset) -> Result<Vec<Ack>> {
         let topic = topic.clone();
-        self.read(move |connection| at_once(connection, |look| acks::list(look, &topic, offset))).await
+        self.read(move |connection| at_once(connection, |snapshot| acks::list(snapshot, &topic, offset)))
+            .await
     }
 
     async fn doctor(&self) -> Result<Vec<Finding>> {

@@ -1,4 +1,4 @@
-//! Advance heads: one bounded round over all topics; and the removal of everything.
+//! Advance heads: one bounded round over all topics. Also the removal of all objects.
 
 use rusqlite::params;
 
@@ -10,10 +10,10 @@ use crate::limits::{INBOX_FORGET_MAX, INBOX_RETENTION};
 use crate::store::Maintained;
 use crate::topic::TopicId;
 
-/// Dedup keys forgotten in one round at most: the writer is shared.
+/// Dedup keys removed in one round at most: the writer is shared.
 const FORGET_MAX: u32 = 10_000;
 
-/// Promotes due messages of every topic and forgets old dedup keys and inbox entries.
+/// Promotes due messages of every topic and removes old dedup keys and inbox entries.
 pub(super) fn advance_heads(work: &mut Work<'_>) -> Attempt<Maintained> {
     let now_ms = work.now_ms();
     let due = {
@@ -32,7 +32,7 @@ pub(super) fn advance_heads(work: &mut Work<'_>) -> Attempt<Maintained> {
     Ok(done)
 }
 
-/// Removes every object of Headwater's; answers whether the database holds nothing else.
+/// Removes every object of Headwater. Returns whether the database contains nothing else.
 pub(super) fn drop_all(work: &mut Work<'_>) -> Attempt<bool> {
     let connection = work.connection;
     // Views and triggers first: dropping a table checks that nothing still names it.

@@ -1,4 +1,4 @@
-//! The audit: who did what, in the transaction that did it.
+//! The audit: actor and action, written in the transaction that performs the action.
 
 use rusqlite::{Connection, params};
 
@@ -7,7 +7,7 @@ use super::fault::Attempt;
 use super::work::Work;
 use crate::store::AuditEntry;
 
-/// Adds a line; `detail` is a JSON object.
+/// Adds an entry; `detail` is a JSON object.
 pub(super) fn note(
     work: &Work<'_>,
     actor: &str,
@@ -27,7 +27,7 @@ pub(super) fn note(
     Ok(())
 }
 
-/// The lines, newest first.
+/// The entries, newest first.
 pub(super) fn list(connection: &Connection, limit: u32) -> Attempt<Vec<AuditEntry>> {
     let mut statement = connection.prepare_cached(super::sql!(audit.list))?;
     Ok(decode::all(&mut statement, [limit], |row| {

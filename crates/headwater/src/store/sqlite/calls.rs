@@ -1,4 +1,4 @@
-//! How calls reach the threads of a store, beside single writes: reads, and work in steps.
+//! How calls reach the threads of a store, apart from single writes: reads, and work in steps.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,12 +11,12 @@ use super::fault::Attempt;
 use super::work::{Kind, Work};
 use crate::error::{Error, ErrorKind, Result};
 
-/// The rest after a step: longer than the pause between two tries for the lock.
+/// The pause after a step: longer than the pause between two tries for the lock.
 const REST_MIN: Duration = Duration::from_millis(3);
 const REST_MAX: Duration = Duration::from_millis(100);
 
 impl SqliteStore {
-    /// Runs a step until it answers that there is no more of it.
+    /// Runs a step until it returns that no more is left.
     pub(super) async fn in_steps(
         &self,
         kind: Kind,
@@ -31,8 +31,8 @@ impl SqliteStore {
         }
     }
 
-    /// Rests after a step for as long as it took. Without that the next takes the lock at once, and other processes, which
-    /// try for it every other millisecond, hardly ever meet the gap.
+    /// Pauses after a step for as long as the step took. Otherwise the next step takes the lock at once, and other
+    /// processes, which try for it every 1 to 2 ms, rarely hit the gap.
     pub(super) async fn rest(began: Instant) {
         tokio::time::sleep(began.elapsed().clamp(REST_MIN, REST_MAX)).await;
     }
@@ -52,7 +52,7 @@ impl SqliteStore {
             .push(move |connection| {
                 if !reply.is_closed() {
                     let read = run(connection).inspect_err(|fault| fault.inspect(|error| trust.note(error)));
-                    // A caller that has stopped waiting is no fault of the reader's.
+                    // A caller that has stopped waiting is not an error of the reader.
                     let _ = reply.send(read.map_err(|fault| fault.into_error(&name)));
                 }
             })

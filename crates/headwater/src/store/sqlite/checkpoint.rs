@@ -1,13 +1,14 @@
-//! Checkpoints: copying the write-ahead log into the file, off the writer's thread.
+//! Checkpoints: copying the write-ahead log into the file, outside the writer thread.
 //!
-//! A thread of its own does it whenever the log has grown by some megabytes, without blocking anybody. Under load that
-//! never stops it cannot finish, because the writer is always ahead: then the writer itself copies the short rest, so
-//! that the log starts anew. At a hard size the writer waits for its turn and copies whatever is left before it commits
-//! again: how large the log gets does not depend on which thread the machine runs, only on readers that keep the old
-//! log in use.
+//! A background thread does it whenever the log has grown by some megabytes, without blocking any other thread. Under
+//! continuous load it cannot finish, because the writer is always ahead: then the writer itself copies the short
+//! rest, so that the log restarts. At a hard size limit the writer waits until no other checkpoint runs and copies
+//! whatever is left before it commits again: so the size of the log does not depend on how the threads are scheduled,
+//! only on readers that keep the old log in use.
 //!
-//! A try to start the log anew holds the lock to write while it waits for readers. A reader that stays makes each try
-//! fail, so a try waits for [`READERS_WAIT`] only, and the distance to the next doubles while they fail.
+//! An attempt to restart the log holds the write lock while it waits for readers. A long-running reader makes every
+//! attempt fail, so an attempt waits for [`READERS_WAIT`] only, and the distance to the next one doubles with each
+//! failure.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -23,29 +24,30 @@ use super::fault::is_unknown_commit;
 use super::trust::Trust;
 use super::{holder, patience};
 
-/// The background thread starts at this size of the log, and again whenever it grew by as much.
+/// The background thread starts at this size of the log, and again whenever the log has grown by as much.
 const BACKGROUND_BYTES: i64 = 8 * 1024 * 1024;
-/// From this size on the writer finishes what the background thread has nearly done.
+/// From this size on the writer finishes a checkpoint that the background thread has nearly completed.
 const FINISH_BYTES: i64 = 64 * 1024 * 1024;
-/// What "nearly" is.
+/// How much may be left for "nearly completed".
 const FINISH_REST_BYTES: i64 = 8 * 1024 * 1024;
 /// From this size on the writer copies whatever is left, however long that takes.
 pub(super) const FORCE_BYTES: i64 = 256 * 1024 * 1024;
-/// How long the writer waits for checkpoints of other processes, before it continues and tries again later.
+/// How long the writer waits for checkpoints of other processes before it continues and tries again later.
 const OTHERS_TIMEOUT: Duration = Duration::from_millis(250);
-/// How long a try waits for readers of the old log, with the lock to write. Those of the engine itself are done by then.
+/// How long an attempt waits for readers of the old log while it holds the write lock. Reads of the engine itself
+/// take less.
 const READERS_WAIT: Duration = Duration::from_millis(20);
 /// A log of this size is logged once: readers have kept it for long.
 pub(super) const LARGE_BYTES: u64 = 512 * 1024 * 1024;
-/// How often it looks whether another process's checkpoint has ended.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// The interval of the checks whether another process's checkpoint has ended.
+const CHECK_AGAIN: Duration = Duration::from_millis(5);
 
 thread_local! {
     /// Frames in the log after the last commit of this thread's write connection.
     static FRAMES: Cell<i64> = const { Cell::new(0) };
 }
 
-/// Makes SQLite tell the size of the log at each commit, instead of checkpointing there.
+/// Makes SQLite report the size of the log at each commit, instead of checkpointing there.
 pub(super) fn count_frames(connection: &Connection) {
     connection.wal_hook(Some(|_, frames| {
         FRAMES.set(i64::from(frames));
@@ -53,14 +55,15 @@ pub(super) fn count_frames(connection: &Connection) {
     }));
 }
 
-/// The writer's side: when to ask for a checkpoint, and when to do it itself.
+/// The writer's side: when to request a checkpoint, and when to run it itself.
 #[derive(Debug)]
 pub(super) struct Checkpoints {
-    /// Asks the background thread; `None` in memory.
+    /// Requests a checkpoint from the background thread; `None` in memory.
     ask: Option<SyncSender<()>>,
     thread: Option<JoinHandle<()>>,
-    /// Held by whoever runs a checkpoint; in it the frames that the background thread last left uncopied. SQLite refuses a
-    /// second checkpoint at once instead of waiting for the first, so these two wait for each other here.
+    /// Held by the thread that runs a checkpoint; contains the number of frames that the background thread last left
+    /// uncopied. SQLite refuses a second checkpoint at once instead of waiting for the first, so the two threads wait
+    /// for each other here.
     turn: Arc<Mutex<i64>>,
     page_bytes: i64,
     asked_at_bytes: i64,
@@ -68,19 +71,19 @@ pub(super) struct Checkpoints {
     name: String,
 }
 
-/// When the writer tries to start the log anew.
+/// When the writer tries to restart the log.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tries {
-    /// The size at the last try.
+    /// The size at the last attempt.
     at_bytes: i64,
-    /// How many failed in a row because of readers.
+    /// How many attempts failed in a row because of readers.
     failed: u32,
     /// The size was logged.
     logged: bool,
 }
 
 impl Tries {
-    /// Whether the log is large enough for another try.
+    /// Whether the log is large enough for another attempt.
     fn is_due(self, bytes: i64) -> bool {
         let distance = BACKGROUND_BYTES << self.failed.min(16);
         let forced_first = bytes >= FORCE_BYTES && self.at_bytes < FORCE_BYTES && self.failed == 0;
@@ -88,18 +91,18 @@ impl Tries {
     }
 }
 
-/// What became of a try.
+/// The result of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Restart {
     Done,
     /// Readers keep the old log in use.
     Read,
-    /// Another process's checkpoint was under way, or the log may not be touched now.
+    /// Another process's checkpoint was running, or the log must not be touched now.
     Refused,
 }
 
 impl Checkpoints {
-    /// Without a background thread: the store in memory has no log.
+    /// Without a background thread: a store in memory has no log.
     pub(super) fn none() -> Self {
         Checkpoints {
             ask: None,
@@ -112,7 +115,7 @@ impl Checkpoints {
         }
     }
 
-    /// With a background thread on its own connection. It ends when this is dropped.
+    /// With a background thread on its own connection. The thread ends when this is dropped.
     pub(super) fn start(connection: Connection, page_bytes: i64, trust: Arc<Trust>) -> std::io::Result<Self> {
         let (ask, asked) = sync_channel(1);
         let turn = Arc::default();
@@ -134,7 +137,7 @@ impl Checkpoints {
         })
     }
 
-    /// Keeps the background thread from a checkpoint while it is held.
+    /// Keeps the background thread from running a checkpoint while the guard is held.
     pub(super) fn turn(&self) -> MutexGuard<'_, i64> {
         self.turn.lock().expect("no panic while held")
     }
@@ -144,11 +147,12 @@ impl Checkpoints {
         let Some(ask) = self.ask.clone() else { return };
         let bytes = FRAMES.get() * self.page_bytes;
         if bytes < self.asked_at_bytes.max(self.tries.at_bytes) {
-            // The log has started anew.
+            // The log has restarted.
             (self.asked_at_bytes, self.tries) = (0, Tries::default());
         }
-        self.tell(bytes);
-        // One or the other: asking the background thread and restarting at the same moment, each would keep the other out.
+        self.log_if_large(bytes);
+        // One or the other: a request to the background thread and a restart at the same moment would block each
+        // other.
         match self.try_restart(bytes, connection, trust) {
             Some(restart) => {
                 self.tries.at_bytes = bytes;
@@ -161,8 +165,8 @@ impl Checkpoints {
         }
     }
 
-    /// Tells once that readers keep a log that has become large.
-    fn tell(&mut self, bytes: i64) {
+    /// Logs once that readers keep a log that has become large.
+    fn log_if_large(&mut self, bytes: i64) {
         if self.tries.logged || bytes.cast_unsigned() < LARGE_BYTES {
             return;
         }
@@ -176,13 +180,15 @@ impl Checkpoints {
         );
     }
 
-    /// Restarts the log if it is large enough and this is the moment; what became of it if it was tried.
+    /// Restarts the log if an attempt is due and the background thread has left little to copy, or at the hard size
+    /// limit; `None` if it was not tried.
     fn try_restart(&self, bytes: i64, connection: &Connection, trust: &Trust) -> Option<Restart> {
         if !self.tries.is_due(bytes) {
             return None;
         }
         if bytes >= FORCE_BYTES {
-            // Waits for a pass of the background thread under way: giving up here is how a log grows without bound.
+            // Waits for a running checkpoint of the background thread: without waiting the log would grow without
+            // bound.
             let _turn = self.turn();
             return Some(restart(connection, trust));
         }
@@ -194,19 +200,19 @@ impl Checkpoints {
         }
     }
 
-    /// The last one, when the store closes: leaves an empty log if nobody else has the file open.
+    /// The last checkpoint, when the store closes: leaves an empty log if no other process has the file open.
     pub(super) fn finish(&mut self, connection: &Connection, trust: &Trust) {
         let Some(ask) = self.ask.take() else { return };
         drop(ask);
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the checkpoint thread panicked");
+            tracing::error!("checkpoint thread panicked");
         }
         if !trust.may_checkpoint() {
             return;
         }
         let done = patience::at_most(OTHERS_TIMEOUT, || checkpoint(connection, "TRUNCATE"));
         if let Err(error) = done {
-            // SQLite's own checkpoint at the close must not try again what the disk has just failed.
+            // SQLite's own checkpoint on close must not retry what has just failed on the disk.
             failed(&error, trust);
         }
     }
@@ -225,24 +231,24 @@ fn background(connection: &Connection, asked: &Receiver<()>, turn: &Mutex<i64>, 
     }
 }
 
-/// A checkpoint syncs the log before it copies it, and the file once everything is copied: a failure of the disk may
-/// have been either.
+/// A checkpoint syncs the log before it copies it, and the file once everything is copied: a disk error may have been
+/// in either sync.
 fn failed(error: &rusqlite::Error, trust: &Trust) {
-    tracing::warn!(%error, "checkpoint failed, the log stays until a later one");
+    tracing::warn!(%error, "checkpoint failed, write-ahead log kept until the next one");
     trust.note(error);
     if is_unknown_commit(error) {
         trust.checkpoint_failed(error);
     }
 }
 
-/// The processes that read from the log, as far as that can be known.
+/// The processes that read from the log, as far as that can be found out.
 pub(super) fn readers(database: &Path) -> String {
     let readers = holder::of_read_locks(database);
     let named: Vec<String> = readers.iter().map(ToString::to_string).collect();
     if named.is_empty() { "not known".into() } else { named.join(", ") }
 }
 
-/// Copies the rest and makes the next transaction start the log anew.
+/// Copies the rest and makes the next transaction restart the log.
 fn restart(connection: &Connection, trust: &Trust) -> Restart {
     if !trust.may_checkpoint() {
         return Restart::Refused;
@@ -262,36 +268,36 @@ fn restart(connection: &Connection, trust: &Trust) -> Restart {
 }
 
 /// How many frames the log has up to its last commit by any process, and how many of them count as copied. The caller
-/// holds the write lock, so neither grows meanwhile but by another process's checkpoint. On a connection of its own: SQLite
-/// refuses this inside the transaction that holds the lock.
+/// holds the write lock, so neither grows meanwhile except by another process's checkpoint. Uses a connection of its
+/// own: SQLite refuses this inside the transaction that holds the lock.
 pub(super) fn frames(path: &Path) -> rusqlite::Result<(u64, u64)> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     patience::install(&connection)?;
-    // A connection that has read nothing yet does not know of the log.
+    // A connection that has read nothing yet has not opened the log.
     connection.query_row("PRAGMA schema_version", [], |_| Ok(()))?;
     let (_, frames, copied) = checkpoint(&connection, "NOOP")?;
-    // -1: SQLite knows nothing of the log.
+    // -1: SQLite has not opened the log.
     let known = |count: i64| u64::try_from(count).map_err(|_| rusqlite::Error::InvalidQuery);
     Ok((known(frames)?, known(copied)?))
 }
 
-/// Whether the log starts anew. For readers SQLite waits by itself, for another process's checkpoint it does not: then it
-/// answers that it knows nothing of the log. Between these tries no lock is held.
+/// Whether the log restarts. SQLite itself waits for readers, but not for another process's checkpoint: then it
+/// returns -1 for the number of frames. Between these attempts no lock is held.
 fn restart_in_time(connection: &Connection) -> rusqlite::Result<Restart> {
     let until = Instant::now() + OTHERS_TIMEOUT;
     loop {
         match checkpoint(connection, "RESTART")? {
             (false, ..) => return Ok(Restart::Done),
-            (true, -1, _) if Instant::now() < until => std::thread::sleep(LOOK_AGAIN),
+            (true, -1, _) if Instant::now() < until => std::thread::sleep(CHECK_AGAIN),
             (true, -1, _) => return Ok(Restart::Refused),
             (true, ..) => return Ok(Restart::Read),
         }
     }
 }
 
-/// Runs a checkpoint: (whether it was kept from finishing, frames in the log, frames copied).
+/// Runs a checkpoint. Returns whether it was kept from finishing, the frames in the log, and the frames copied.
 fn checkpoint(connection: &Connection, mode: &'static str) -> rusqlite::Result<(bool, i64, i64)> {
     connection.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |row| {
         Ok((row.get(0)?, row.get(1)?, row.get(2)?))
@@ -304,7 +310,7 @@ mod tests {
     use super::*;
     use crate::namespace::SqlitePath;
 
-    /// Without waiting, the log of a writer that is faster than the background thread would grow on and on.
+    /// Without waiting, the log of a writer that is faster than the background thread would grow without bound.
     #[test]
     fn at_its_hard_size_the_log_waits_for_the_checkpoint_under_way() {
         let folder = tempfile::tempdir().unwrap();
@@ -330,10 +336,13 @@ mod tests {
             connection.execute_batch("INSERT INTO t VALUES (3)").unwrap();
             FRAMES.get()
         });
-        assert!(is_done.recv_timeout(Duration::from_millis(20)).is_err(), "it went on without its turn");
+        assert!(
+            is_done.recv_timeout(Duration::from_millis(20)).is_err(),
+            "the writer continued without waiting"
+        );
         drop(under_way);
         is_done.recv().unwrap();
-        assert_eq!(writer.join().unwrap(), 1, "the log started anew");
+        assert_eq!(writer.join().unwrap(), 1, "the log restarted");
     }
 
     #[test]
@@ -348,10 +357,10 @@ mod tests {
         }
         assert_eq!(tried_at, [64, 80, 112, 176, 304, 560, 1072, 2096], "in MB");
         tries = Tries { at_bytes: 64 << 20, failed: 0, logged: false };
-        assert!(tries.is_due(72 << 20), "one that another checkpoint kept out comes again soon");
+        assert!(tries.is_due(72 << 20), "an attempt that another checkpoint refused is repeated soon");
     }
 
-    /// A reader that stays costs each try what it waits for readers, and no more.
+    /// A long-running reader costs each attempt the wait for readers, and no more.
     #[test]
     fn a_try_beside_a_reader_that_stays_ends_soon_and_says_why() {
         let folder = tempfile::tempdir().unwrap();
@@ -367,7 +376,7 @@ mod tests {
             assert_eq!(restart(&connection, &trust), Restart::Read);
             began.elapsed()
         };
-        // The shortest of some: a machine under load prolongs single ones.
+        // The shortest of several: a loaded machine prolongs single ones.
         let shortest = (0..5).map(|_| lasted()).min().unwrap();
         assert!(shortest < OTHERS_TIMEOUT, "{shortest:?}");
         #[cfg(target_os = "linux")]
@@ -377,7 +386,7 @@ mod tests {
         assert_eq!(readers(location.path.as_ref().unwrap()), "not known");
     }
 
-    /// Collects what is logged on one thread.
+    /// Collects the log output of one thread.
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<u8>>>);
 
@@ -412,7 +421,7 @@ mod tests {
         let mut tried_at = Vec::new();
         tracing::subscriber::with_default(subscriber, || {
             for megabytes in (64..=600).step_by(8) {
-                // A pass of the background thread under way would put a try off.
+                // A running checkpoint of the background thread would delay an attempt.
                 drop(checkpoints.turn());
                 FRAMES.set((megabytes << 20) / 4096);
                 checkpoints.after_commit(&connection, &trust);
@@ -434,10 +443,10 @@ mod tests {
         let connection = open(&location, Role::Writer).unwrap();
         connection.execute_batch("CREATE TABLE t (n)").unwrap();
         let trust = Trust::of(&connection, &location).unwrap();
-        let says = |code| rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), None);
-        failed(&says(rusqlite::ffi::SQLITE_BUSY), &trust);
+        let failure = |code| rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), None);
+        failed(&failure(rusqlite::ffi::SQLITE_BUSY), &trust);
         trust.check().unwrap();
-        failed(&says(rusqlite::ffi::SQLITE_CORRUPT), &trust);
+        failed(&failure(rusqlite::ffi::SQLITE_CORRUPT), &trust);
         assert!(trust.check().unwrap_err().to_string().contains("damaged"));
     }
 }

@@ -1,7 +1,7 @@
-//! Claim: hand out what is due again, else the next offsets.
+//! Claim: hands out ranges that are due again, else the next offsets.
 //!
-//! Two claims never share an offset: both run in write transactions, and SQLite lets one in at a time. Every look is
-//! at the first entry of an index, so a claim costs the same whatever the backlog.
+//! Two claims never share an offset: both run in write transactions, and SQLite admits one at a time. Every query
+//! reads the first entry of an index, so a claim costs the same whatever the backlog.
 
 use rusqlite::{OptionalExtension, params};
 
@@ -29,9 +29,9 @@ mod limits;
 mod ordered;
 mod unordered;
 
-/// Single messages buried by one claim at most, before it answers and asks to be called again.
+/// Single messages buried by one claim at most, before it returns and requests another call.
 const BURIED_PER_CLAIM_MAX: u32 = 100;
-/// When to look again for an owner that must first let go of what it holds.
+/// When an owner that must first release what it holds claims again.
 const DRAIN_RECHECK_MS: i64 = 50;
 
 /// Claims for every want, in the order of subscriptions.
@@ -69,7 +69,7 @@ pub(super) fn claim(
             limits::spend(&mut claim)?;
         }
         let Claim { mut leases, recheck_at_ms: at, state, .. } = claim;
-        // What was handed out fresh was from `found` on.
+        // New offsets were handed out from `found` on.
         let next = leases.iter().map(|lease| lease.range.last.0 + 1).fold(found, i64::max);
         rivals.note(want.subscription_id, state.topic_id, found, next, !leases.is_empty());
         leases.sort_by_key(|lease| lease.range.first);
@@ -92,7 +92,7 @@ struct Claim<'w, 'c> {
     allowance: Allowance,
 }
 
-/// What is known of the subscription when its claim begins.
+/// The state of the subscription when its claim begins.
 struct State {
     topic_id: TopicId,
     lanes: u16,
@@ -100,14 +100,14 @@ struct State {
     max_attempts: u32,
     head: i64,
     next: i64,
-    /// The earliest deadline of a lease, and the earliest time of a waiting range.
+    /// The earliest deadline of a lease, and the earliest due time of a waiting range.
     leased_due_ms: Option<i64>,
     waiting_due_ms: Option<i64>,
-    /// The earliest delayed message.
+    /// The due time of the earliest scheduled message.
     deliver_at_ms: Option<i64>,
-    /// The deadline of a suspect range this owner holds.
+    /// The deadline of a suspect range that this owner holds.
     suspect_until_ms: Option<i64>,
-    /// Only an active one is handed anything.
+    /// Only an active subscription gets messages.
     status: SubscriptionState,
 }
 
@@ -135,13 +135,13 @@ impl<'w, 'c> Claim<'w, 'c> {
         Ok(claim)
     }
 
-    /// Notes a time at which claiming again may find something.
+    /// Records a time at which another claim may find something.
     fn recheck_at(&mut self, at_ms: Option<i64>) {
         let at_ms = at_ms.filter(|at_ms| *at_ms != DUE_NEVER);
         self.recheck_at_ms = [self.recheck_at_ms, at_ms].into_iter().flatten().min();
     }
 
-    /// Notes when the next of the subscription's ranges comes due.
+    /// Records when the next of the subscription's ranges becomes due.
     fn recheck_at_next_due(&mut self) -> Attempt<()> {
         let parameters = params![self.want.subscription_id.0, self.now_ms];
         let (leased, waiting) = self
@@ -159,7 +159,7 @@ impl<'w, 'c> Claim<'w, 'c> {
         if self.state.lease_ms == 0 { DUE_NEVER } else { self.now_ms.saturating_add(self.state.lease_ms) }
     }
 
-    /// Hands out offsets never handed out before, and moves the pointer past them.
+    /// Hands out offsets never handed out before, and moves the cursor past them.
     fn hand_out_new(&mut self, lane: Option<u16>, first: i64, last: i64) -> Attempt<()> {
         let connection = self.work.connection;
         let token = next_token(connection)?;
@@ -188,7 +188,7 @@ impl<'w, 'c> Claim<'w, 'c> {
     }
 
     /// Hands out the first offsets of an outstanding range under a new token. The rest stays, due at once, also under
-    /// a new token: no old one may ever match it.
+    /// a new token: no old token may ever match it.
     fn hand_out_part(&mut self, mut part: Part, count: u64) -> Attempt<()> {
         let connection = self.work.connection;
         part.delete(connection)?;
@@ -228,17 +228,17 @@ impl<'w, 'c> Claim<'w, 'c> {
         }
     }
 
-    /// Whether the owner holds a live lease of the subscription.
+    /// Whether the owner holds a lease of the subscription that has not expired.
     fn owner_holds_any(&self) -> Attempt<bool> {
         let parameters = params![self.want.subscription_id.0, self.owner.as_str(), self.now_ms];
         let mut statement = self.work.connection.prepare_cached(super::sql!(claim.holds))?;
         Ok(statement.query_row(parameters, |row| row.get(0))?)
     }
 
-    /// Deals with a range whose holder vanished.
+    /// Handles a range whose owner let the lease expire.
     ///
-    /// It is handed out alone, in ever smaller parts, to an owner that holds nothing else: so the message that kills
-    /// its worker takes no other with it, is found alone, and only then buried.
+    /// It is handed out alone, in ever smaller ranges, to an owner that holds nothing else: so a message that crashes
+    /// its worker affects no other message, is isolated, and only then buried.
     fn deal_with_suspect(&mut self, part: Part) -> Attempt<Suspect> {
         let fresh = part.has_expired(self.now_ms);
         let part = if fresh { self.expired(part) } else { part };
@@ -271,21 +271,21 @@ impl<'w, 'c> Claim<'w, 'c> {
         allowed.map_or(wanted, |messages| wanted.min(messages.saturating_mul(lanes)))
     }
 
-    /// How many messages a span of offsets counts as: in an ordered subscription one in `lanes` is the holder's.
+    /// How many messages a span of offsets counts as: in an ordered subscription one in `lanes` belongs to the lease.
     fn messages_in(&self, span: u64) -> u64 {
         span.div_ceil(u64::from(self.state.lanes.max(1)))
     }
 
-    /// How many messages this want was given so far.
+    /// How many messages this want has received so far.
     fn given(&self) -> u64 {
         self.leases.iter().map(|lease| self.messages_in(lease.range.span())).sum()
     }
 
-    /// The range as it is after its holder let the deadline pass.
+    /// The range after its lease has expired.
     fn expired(&self, mut part: Part) -> Part {
         part.attempts = attempts_after_expiry(part.span(), part.attempts, self.state.max_attempts);
         part.suspect = true;
-        let owner = part.owner.as_deref().unwrap_or("nobody");
+        let owner = part.owner.as_deref().unwrap_or("unknown");
         part.last_error = Some(format!("lease expired: held by {owner}"));
         part
     }
@@ -297,7 +297,7 @@ impl<'w, 'c> Claim<'w, 'c> {
             .prepare_cached(super::sql!(claim.reassigned))?
             .query_row([part.subscription_id], |row| Ok((row.get(0)?, row.get(1)?)))?;
         let (offsets, token, attempt) = (part.range(), part.token, part.attempts);
-        let owner = part.owner.as_deref().unwrap_or("nobody");
+        let owner = part.owner.as_deref().unwrap_or("unknown");
         tracing::warn!(topic, group, %offsets, token, owner, attempt, "lease expired, reassigning");
         Ok(())
     }
@@ -324,13 +324,13 @@ impl<'w, 'c> Claim<'w, 'c> {
     }
 }
 
-/// What became of a range whose holder vanished.
+/// What was done with a range whose lease expired.
 enum Suspect {
     /// It is the only lease of this want.
     HandedOut,
-    /// It was a single message out of attempts: look on.
+    /// It was a single message out of attempts: the claim continues with the next range.
     Buried,
-    /// The owner holds something else and must first let go of it; it gets nothing until then.
+    /// The owner holds another lease and must settle it first; it gets nothing until then.
     MustDrain,
 }
 
@@ -363,7 +363,7 @@ impl State {
     }
 }
 
-/// Gives leases back whose claimer went away before it got them: nobody would ever settle them.
+/// Gives back leases whose caller stopped waiting before it received them: no process would ever settle them.
 pub(super) fn give_back((claimed, _): &(Claimed, Seen)) -> Option<BoxCommand> {
     let settlements: Vec<Settlement> = claimed
         .leases

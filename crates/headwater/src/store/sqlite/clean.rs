@@ -1,11 +1,12 @@
-//! Retention: removes messages that are done for long enough, or too old, in bounded steps.
+//! Retention: removes messages that have been done for long enough, or are too old, in bounded steps.
 //!
-//! What every subscription has read goes by the clock. What some subscription has not read, or none could, goes by its age in
-//! elapsed time only (see [`age`]), is counted as missed by those that are left, and is logged.
+//! Messages that every subscription has read are removed by the clock. Messages that some subscription has not read,
+//! or that none could read, are removed only by their age in elapsed time (see [`age`]), counted as missed by the
+//! remaining subscriptions, and logged.
 //!
-//! Pages that become free are used again by later messages: the file does not grow while cleanup keeps up. It does not
-//! shrink either, because the store keeps SQLite's default of no `auto_vacuum`; whoever wants the space back runs `VACUUM`
-//! while nothing else is open.
+//! Pages that become free are used again by later messages: the file does not grow while cleanup keeps up. It does
+//! not shrink either, because the store keeps SQLite's default of no `auto_vacuum`; to get the space back, run
+//! `VACUUM` while nothing else has the file open.
 
 use std::ops::ControlFlow;
 
@@ -28,26 +29,26 @@ mod marks;
 
 pub(super) use age::elapse;
 
-/// For each message a step may remove it looks at so many at most: those that must stay do not stop the others for ever,
-/// and do not hold the writer either.
-const LOOKED_AT_PER_REMOVED: usize = 10;
+/// How many messages a step visits at most for each message it may remove: messages that must stay neither block the
+/// others forever nor hold up the writer.
+const VISITED_PER_REMOVED: usize = 10;
 
-/// Waiting ranges of each subscription that a step meets at most.
+/// Waiting ranges of each subscription that a step reads at most.
 const RANGES_MAX: u32 = 2_000;
 
-/// Where a pass over a topic is, so that what has to stay is not met again by each step. Kept in memory: a process that
-/// forgets it begins at the first message.
+/// The progress of a pass over a topic, so that messages that must stay are not visited again by each step. Kept in
+/// memory: after a restart the pass begins at the first message.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pass {
     from: i64,
     removed: u64,
 }
 
-/// Removes what retention allows: see [`crate::store::Maintenance::clean`]. Answers with the topic's name too, for the log, and with
-/// where the next step continues.
+/// Removes what retention allows: see [`crate::store::Maintenance::clean`]. Also returns the topic's name, for the
+/// log, and where the next step continues.
 ///
-/// A pass ends at the last message that may go. If it removed something while it passed over what has to stay, another
-/// begins at once: meanwhile more may go below.
+/// A pass ends at the last message that may be removed. If it removed something while it passed messages that must
+/// stay, another pass begins at once: meanwhile more may have become removable below.
 pub(super) fn clean(
     work: &mut Work<'_>,
     topic: TopicId,
@@ -82,17 +83,17 @@ pub(super) fn clean(
     Ok((extent.name, step, pass))
 }
 
-/// What subscriptions have done of the offsets that a step is about.
+/// What subscriptions have done of the offsets of a step.
 struct Places<'s> {
     standings: &'s [Standing],
     first: i64,
     last: i64,
-    /// Of each; nothing where the step is about no offset.
+    /// For each subscription; empty where the step has no offsets.
     done: Vec<Ranges>,
 }
 
 impl<'s> Places<'s> {
-    /// From an offset on, up to another or as far as one step may read.
+    /// From one offset up to another, or as far as one step may read.
     fn load(connection: &Connection, standings: &'s [Standing], first: i64, last: i64) -> Attempt<Self> {
         let last = match first <= last {
             true => bounded(connection, standings.iter(), first, last, RANGES_MAX)?,
@@ -102,7 +103,7 @@ impl<'s> Places<'s> {
         Ok(Places { standings, first, last, done: done.collect::<Attempt<_>>()? })
     }
 
-    /// What all of them have done, or those that hold retention.
+    /// What all subscriptions have done, or only those that hold retention.
     fn done_by_all(&self, holding: bool) -> Ranges {
         let any_counts = any_counts(self.standings);
         let chosen = |standing: &Standing| !holding || standing.counts || !any_counts;
@@ -111,24 +112,25 @@ impl<'s> Places<'s> {
     }
 }
 
-/// What may go, by the state of things now, but for what subscriptions have done.
+/// What may be removed at present, apart from what subscriptions have done.
 struct Limits {
-    /// Old enough in elapsed time to go unread: older than `max_retention`, or published while none counted, and none does.
+    /// Old enough in elapsed time to be removed unread: older than `max_retention`, or published while no
+    /// subscription counted, and still none does.
     aged: Ranges,
-    /// Read by every subscription there is, it may go if created at or before.
+    /// A message that every subscription has read may be removed if it was created at or before this time.
     forced_until_ms: Option<i64>,
-    /// Where such messages can be.
+    /// The last offset that such a message can have.
     forced_until: i64,
-    /// Done for those that hold retention, it may go up to here.
+    /// A message that is done for the subscriptions that hold retention may be removed up to this offset.
     done_until: i64,
-    /// What others have not read of it must be old enough too.
+    /// If other subscriptions have not read it, it must also be in these ranges: old enough in elapsed time.
     unread: Ranges,
-    /// In reference counting, the record must have been completed at or before.
+    /// In reference counting, the completion record must have been completed at or before this time.
     completed_until_ms: Option<i64>,
     /// At or below this offset messages must also have been created at or before the time.
     zero_until: i64,
     zero_until_ms: i64,
-    /// Where such messages can be.
+    /// Offsets that may satisfy this rule.
     old_enough: Ranges,
 }
 
@@ -171,19 +173,19 @@ impl Limits {
         })
     }
 
-    /// Nothing above may go.
+    /// Nothing above this offset may be removed.
     fn last(&self) -> i64 {
         self.aged.last().unwrap_or(0).max(self.forced_until).max(self.done_until)
     }
 }
 
-/// What may go of the offsets that a step is about.
+/// What may be removed of the offsets of a step.
 struct Rule<'p> {
     limits: Limits,
     places: &'p Places<'p>,
 }
 
-/// The same as sets of offsets: each is looked at by itself only within them.
+/// The same as sets of offsets: only messages within them are checked one by one.
 struct Candidates {
     aged: Ranges,
     read: Ranges,
@@ -224,17 +226,17 @@ impl Rule<'_> {
             || (candidates.done.contains(offset) && completed && seasoned)
     }
 
-    /// The lowest messages that may go.
+    /// The lowest messages that may be removed.
     fn pick(&self, connection: &Connection, extent: &Extent, at_most: usize) -> Attempt<Picked> {
         let candidates = self.candidates(extent);
-        let (mut offsets, mut looked_at) = (Vec::new(), 0);
+        let (mut offsets, mut visited) = (Vec::new(), 0);
         for (first, last) in candidates.region.iter() {
             let stopped =
                 log::visit_ages(connection, extent.topic, first, last, |offset, created, completed| {
-                    if offsets.len() == at_most || looked_at == at_most * LOOKED_AT_PER_REMOVED {
+                    if offsets.len() == at_most || visited == at_most * VISITED_PER_REMOVED {
                         return ControlFlow::Break(offset);
                     }
-                    looked_at += 1;
+                    visited += 1;
                     if self.allows(&candidates, offset, created, completed) {
                         offsets.push(offset);
                     }
@@ -249,7 +251,8 @@ impl Rule<'_> {
     }
 }
 
-/// What is old enough to go as done although a dead subscription has not read it, or no subscription is left.
+/// Messages that are old enough to be removed as done although a dead subscription has not read them, or no
+/// subscription is left.
 fn unread_long_enough(ages: &Ages<'_>) -> Attempt<Ranges> {
     let Some(retention_ms) = ages.extent.message_retention_ms else { return Ok(Ranges::default()) };
     let zero_until = ages.extent.zero_until.unwrap_or(OFFSET_MAX);
@@ -258,7 +261,7 @@ fn unread_long_enough(ages: &Ages<'_>) -> Attempt<Ranges> {
     Ok(seasoned.within(1, ages.reached(retention_ms)?))
 }
 
-/// What goes by its age alone, whoever has not read it.
+/// Messages that are removed by age alone, no matter which subscriptions have not read them.
 fn aged(ages: &Ages<'_>, standings: &[Standing]) -> Attempt<Ranges> {
     let Extent { message_retention_ms, max_retention_ms, zero_subscription_retention_ms, zero_from, .. } =
         ages.extent;
@@ -278,7 +281,7 @@ fn aged(ages: &Ages<'_>, standings: &[Standing]) -> Attempt<Ranges> {
 /// What a step removes.
 struct Picked {
     offsets: Ranges,
-    /// Where the next step continues; nothing at the end.
+    /// Where the next step continues; `None` at the end.
     next: Option<i64>,
 }
 
@@ -286,8 +289,9 @@ fn covering(offsets: &[i64]) -> Ranges {
     Ranges::covering(offsets.iter().map(|offset| (*offset, *offset)))
 }
 
-/// The last offset created at or before a time, by a binary search: one writer at a time stamps messages as it appends
-/// them, so times rise with offsets as long as the clock does. Whoever removes something looks at its own time too.
+/// The last offset created at or before a time, by a binary search: one writer at a time stamps messages as it
+/// appends them, so times rise with offsets as long as the clock does. Code that removes a message also checks its
+/// own time.
 fn created_until(connection: &Connection, extent: &Extent, until_ms: i64, now_ms: i64) -> Attempt<i64> {
     // Everything below `low` is old enough; `high` and everything above is not, or is past the end.
     let (mut low, mut high) = (extent.first, extent.head + 1);
@@ -301,8 +305,8 @@ fn created_until(connection: &Connection, extent: &Extent, until_ms: i64, now_ms
     Ok(low - 1)
 }
 
-/// The first message from an offset on, and when it was created. Those from the future are passed over, by a binary search
-/// too: a clock that was ahead for a while stamped them, and they tell nothing of those that came after them.
+/// The first message from an offset on, and when it was created. Messages from the future are skipped, by a binary
+/// search too: a clock that was ahead for a while stamped them, and they show nothing about the messages after them.
 fn stamped_by(
     connection: &Connection,
     extent: &Extent,
@@ -321,14 +325,14 @@ fn stamped_by(
     Ok(found)
 }
 
-/// Removes messages with their records, range by range.
+/// Removes messages with their completion records, range by range.
 fn remove(connection: &Connection, extent: &Extent, offsets: &Ranges) -> Attempt<u64> {
     let mut removed = 0;
     for (first, last) in offsets.iter() {
         removed += log::remove(connection, extent.topic, first, last)?;
     }
     tracking::forget_messages(connection, extent.topic, offsets)?;
-    debug_assert_eq!(removed, offsets.count(), "only what was looked at is removed");
+    debug_assert_eq!(removed, offsets.count(), "only visited messages are removed");
     Ok(removed)
 }
 
@@ -348,7 +352,7 @@ fn raise_first(connection: &Connection, extent: &Extent, removed: u64) -> Attemp
 /// What a subscription loses.
 struct Lost<'s> {
     standing: &'s Standing,
-    /// Where it had something to do.
+    /// Offsets at which it had something to do.
     pending: Ranges,
     /// The messages it had not done.
     owed: Ranges,
@@ -372,7 +376,7 @@ fn lost_by<'s>(
     Ok(lost)
 }
 
-/// Counts what was removed before subscriptions had done it, and forgets the ranges that wait for it.
+/// Counts messages that were removed before subscriptions had done them, and removes the ranges that wait for them.
 fn miss(
     work: &mut Work<'_>,
     extent: &Extent,
@@ -390,13 +394,13 @@ fn miss(
         }
     }
     if unblocked > 0 {
-        // In a lane something may have waited behind them.
+        // In a lane other messages may have waited behind them.
         settle::stir(work, extent.topic)?;
     }
     Ok(missed)
 }
 
-/// Forgets ranges that wait for messages of which none is left; answers how many.
+/// Removes waiting ranges of which no message is left. Returns how many.
 fn forget_ranges(
     connection: &Connection,
     topic: TopicId,
@@ -414,7 +418,7 @@ fn forget_ranges(
     Ok(forgotten)
 }
 
-/// Adds messages that a subscription will never see, and the first and last of them, to what it has missed.
+/// Adds messages that a subscription will never receive, and the first and last of them, to what it has missed.
 pub(super) fn note_missed(
     connection: &Connection,
     subscription_id: i32,
@@ -432,14 +436,16 @@ pub(super) fn note_missed(
     Ok(())
 }
 
-/// Forgets who acked messages that are gone, as many lines as a step has messages; true if there is more of it.
+/// Removes ack log entries of messages that are removed, at most as many as a step has messages; true if more are
+/// left.
 fn forget_acks(connection: &Connection, topic: TopicId, lines_max: u32) -> Attempt<bool> {
     let mut statement = connection.prepare_cached(super::sql!(clean.forget_acks))?;
     let forgotten = statement.execute(params![topic.0, lines_max])?;
     Ok(u32::try_from(forgotten).is_ok_and(|forgotten| forgotten == lines_max))
 }
 
-/// Forgets marks and notes of age that no retention needs any more; answers how many.
+/// Removes entries of the watermark history and of the age history that no retention needs any more. Returns how
+/// many.
 pub(super) fn forget_marks(work: &mut Work<'_>) -> Attempt<u64> {
     let (connection, now_ms, elapsed_ms) = (work.connection, work.now_ms(), elapse(work)?);
     let topics: Vec<i32> = {

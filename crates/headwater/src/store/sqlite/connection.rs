@@ -1,4 +1,4 @@
-//! Connections: how each kind is opened, its pragmas, and what is looked at before a file is touched.
+//! Connections: how each kind is opened, its pragmas, and the checks before a file is touched.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -11,26 +11,26 @@ use super::{migrate, patience, trust};
 use crate::error::{Error, ErrorKind, Result};
 use crate::namespace::SqlitePath;
 
-/// Statements kept prepared per connection: more than the engine has.
+/// Prepared statements cached per connection: more than the engine has.
 const STATEMENTS_MAX: usize = 128;
 /// Files up to this size are checked whole before they are opened for writing.
 const CHECKED_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
-/// The smallest page SQLite knows.
+/// The smallest page size of SQLite.
 const PAGE_BYTES_MIN: u64 = 512;
 
-/// Where a store lives, as the engine uses it.
+/// Where a store's file is, as the engine uses it.
 #[derive(Clone, Debug)]
 pub(super) struct Location {
     /// The absolute path; `None` in memory.
     pub(super) path: Option<PathBuf>,
-    /// What errors say.
+    /// The name in error messages.
     pub(super) name: String,
 }
 
 impl Location {
-    /// Resolves a path once, so that a change of directory does not move the store. Absolute also means that SQLite
-    /// never takes it for a `file:` URI.
+    /// Resolves a path once, so that a change of the working directory does not move the store. An absolute path is
+    /// also never taken for a `file:` URI by SQLite.
     pub(super) fn new(path: &SqlitePath) -> Result<Self> {
         let SqlitePath::File(path) = path else {
             return Ok(Location { path: None, name: "in memory".into() });
@@ -50,7 +50,7 @@ impl Location {
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// The one that writes.
+    /// The one connection that writes.
     Writer,
     /// Reads only.
     Reader,
@@ -64,15 +64,15 @@ type Pragma = (&'static str, &'static str, i64);
 const COMMON: &[Pragma] = &[
     // Reads through a mapping turn an I/O error into a signal that kills the process.
     ("mmap_size", "0", 0),
-    // Savepoints' journals and sorts stay in memory.
+    // Keeps savepoint journals and sorts in memory.
     ("temp_store", "2", 2),
-    // The checkpointer does it, off the writer's thread.
+    // The checkpoint thread does it instead, outside the writer thread.
     ("wal_autocheckpoint", "0", 0),
 ];
 const WRITER: &[Pragma] = &[
     ("synchronous", "2", 2),
     ("cache_size", "-32768", -32768),
-    // A log that had to grow is cut back to this when it starts anew.
+    // A write-ahead log that had to grow is truncated to this size when it restarts.
     ("journal_size_limit", "67108864", 67_108_864),
 ];
 const READER: &[Pragma] = &[("cache_size", "-16384", -16384), ("query_only", "1", 1)];
@@ -94,7 +94,7 @@ pub(super) fn open(location: &Location, role: Role) -> Result<Connection> {
     };
     connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
     patience::install(&connection).map_err(failed)?;
-    // SQLite opens a file it may not write for reading, without a word.
+    // SQLite silently opens a file that it may not write as read-only.
     if connection.is_readonly("main").map_err(failed)? {
         return Err(Error::new(
             ErrorKind::ReadOnly,
@@ -106,7 +106,7 @@ pub(super) fn open(location: &Location, role: Role) -> Result<Connection> {
     Ok(connection)
 }
 
-/// Sets what a connection of a role needs.
+/// Sets the pragmas that a connection of this role needs.
 pub(super) fn set_pragmas(connection: &Connection, location: &Location, role: Role) -> Result<()> {
     let own = match role {
         Role::Writer => WRITER,
@@ -119,7 +119,7 @@ pub(super) fn set_pragmas(connection: &Connection, location: &Location, role: Ro
     Ok(())
 }
 
-/// Sets a pragma and reads it back. Another value refuses to start: every promise rests on these settings.
+/// Sets a pragma and reads it back. Any other value is an error: every guarantee rests on these settings.
 fn set_pragma(
     connection: &Connection,
     location: &Location,
@@ -128,7 +128,7 @@ fn set_pragma(
     expected: i64,
 ) -> Result<()> {
     let failed = |error| sqlite_error(&location.name, error);
-    // In memory there is no file to map or log to limit, and SQLite answers with nothing.
+    // In memory there is no file to map and no log to limit, and SQLite returns no row.
     let moot = location.path.is_none() && matches!(name, "mmap_size" | "journal_size_limit");
     connection.execute_batch(&format!("PRAGMA {name} = {value}")).map_err(failed)?;
     let read: Option<i64> = connection
@@ -148,8 +148,8 @@ fn mismatch(location: &Location, name: &str, value: &str, found: &str) -> Error 
     Error::new(ErrorKind::Database, text)
 }
 
-/// Puts the file in WAL mode. While other processes open the same new file SQLite may answer "locked" here without
-/// asking its busy handler, so this waits by itself.
+/// Puts the file in WAL mode. While other processes open the same new file, SQLite may return "locked" here without
+/// calling its busy handler, so this function retries by itself.
 fn set_journal_mode(connection: &Connection, location: &Location) -> Result<()> {
     let expected = if location.path.is_some() { "wal" } else { "memory" };
     let deadline = Instant::now() + patience::LOCK_WAIT;
@@ -164,7 +164,7 @@ fn set_journal_mode(connection: &Connection, location: &Location) -> Result<()> 
             }
             Err(error) if is_unwritable(&error) && location.path.is_some() => {
                 let text = format!(
-                    "the store cannot be written, because `-wal` and `-shm` cannot be made beside it: {}: {error}",
+                    "the store cannot be written, because `-wal` and `-shm` cannot be created beside it: {}: {error}",
                     location.name
                 );
                 return Err(Error::with_source(ErrorKind::ReadOnly, text, error));
@@ -174,11 +174,11 @@ fn set_journal_mode(connection: &Connection, location: &Location) -> Result<()> 
     }
 }
 
-/// Looks at a file before anything may change in it: what is not a store of Headwater is refused byte for byte as it
-/// was found.
+/// Checks a file before anything in it may change: a file that is not a store of Headwater is refused and left
+/// unchanged, byte for byte.
 ///
-/// The look is through SQLite, read-only, and never through the file system: closing any descriptor of the file would
-/// drop the locks that other connections of this process hold on it.
+/// The check goes through SQLite, read-only, and never through the file system: closing any descriptor of the file
+/// would drop the locks that other connections of this process hold on it.
 pub(super) fn inspect(location: &Location, adopt: bool) -> Result<()> {
     let Some(path) = &location.path else { return Ok(()) };
     let Some(bytes) = size_of(path)? else { return Ok(()) };
@@ -186,7 +186,7 @@ pub(super) fn inspect(location: &Location, adopt: bool) -> Result<()> {
     if bytes == 0 {
         return Ok(());
     }
-    // SQLite takes a file shorter than its smallest page for an empty database, and would write over it.
+    // SQLite treats a file shorter than its smallest page as an empty database and would overwrite it.
     if bytes < PAGE_BYTES_MIN {
         let text = format!("not an SQLite database: {} has {bytes} bytes", location.name);
         return Err(Error::new(ErrorKind::NotAStore, text));
@@ -197,7 +197,7 @@ pub(super) fn inspect(location: &Location, adopt: bool) -> Result<()> {
     patience::install(&connection).map_err(failed)?;
     match migrate::check_may_open(&connection, &location.name, adopt) {
         Ok(()) => {}
-        // Only a connection that may write can roll back what a crash left in a journal; nothing is wrong with the file.
+        // Only a connection that may write can roll back what a crash left in a journal; the file is valid.
         Err(error) if needs_recovery(&error) => return Ok(()),
         Err(error) => return Err(error),
     }
@@ -210,13 +210,14 @@ pub(super) fn inspect(location: &Location, adopt: bool) -> Result<()> {
     if bytes <= CHECKED_BYTES_MAX { check_whole(&connection, location) } else { Ok(()) }
 }
 
-/// Refuses a file that has, or may have, a second name. SQLite keeps the log beside the name that a file was opened by: two
-/// names are two logs over one file, and each overwrites what the other acknowledged.
+/// Refuses a file that has, or may have, a second name. SQLite keeps the log beside the name by which the file was
+/// opened: two names are two logs over one file, and each overwrites what the other acknowledged.
 ///
-/// A hard link shows in the number of names. A single file that is mounted elsewhere (`docker run -v store.db:/data/store.db`)
-/// shows where it is mounted; seen from its own directory it does not, but then the other side is the one that is refused.
-/// Only the path is asked: locks that others hold on the file would tell more, but asking for them takes a descriptor of the
-/// file, and closing that drops the locks of this process.
+/// A hard link shows in the link count. A single file that is mounted elsewhere
+/// (`docker run -v store.db:/data/store.db`) is detected where it is mounted. Seen from its own directory it is not
+/// detected, but then the process on the other side is refused. Only the path is checked: the locks that other
+/// processes hold on the file would show more, but reading them takes a descriptor of the file, and closing that
+/// descriptor drops the locks of this process.
 #[cfg(unix)]
 fn check_one_name(path: &Path, location: &Location) -> Result<()> {
     use std::os::unix::fs::MetadataExt;
@@ -238,7 +239,7 @@ fn check_one_name(_: &Path, _: &Location) -> Result<()> {
     Ok(())
 }
 
-/// Whether a file system, or a part of one, is mounted on this very path. Kernels before 5.8 do not tell.
+/// Whether a file system, or a part of one, is mounted on exactly this path. Kernels before 5.8 do not report it.
 #[cfg(target_os = "linux")]
 fn is_mount_point(path: &Path) -> bool {
     use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
@@ -260,25 +261,25 @@ fn needs_recovery(error: &Error) -> bool {
     sqlite.is_some_and(|error| is_unwritable(error))
 }
 
-/// Whether SQLite could not write, or could not make a file beside the database.
+/// Whether SQLite could not write, or could not create a file beside the database.
 pub(super) fn is_unwritable(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen))
 }
 
 fn check_whole(connection: &Connection, location: &Location) -> Result<()> {
-    let says: Value = connection
+    let verdict: Value = connection
         .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
         .map_err(|error| sqlite_error(&location.name, error))?;
-    match says {
-        Value::Text(says) if says == "ok" => Ok(()),
-        says => {
-            let text = format!("the database is damaged: {}: {says:?}", location.name);
+    match verdict {
+        Value::Text(verdict) if verdict == "ok" => Ok(()),
+        verdict => {
+            let text = format!("the database is damaged: {}: {verdict:?}", location.name);
             Err(Error::new(ErrorKind::NotAStore, text))
         }
     }
 }
 
-/// The size of the file, `None` if it is yet to be made.
+/// The size of the file; `None` if it does not exist yet.
 fn size_of(path: &Path) -> Result<Option<u64>> {
     let name = path.display();
     match std::fs::metadata(path) {

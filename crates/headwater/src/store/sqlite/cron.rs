@@ -1,4 +1,4 @@
-//! Cron: a tick of a periodic job fires once, whichever process comes first.
+//! Cron: a tick of a cron job fires once, in whichever process is first.
 
 use jiff::Timestamp;
 use rusqlite::params;
@@ -10,7 +10,7 @@ use crate::limits::TICK_AHEAD_MAX;
 use crate::message::{NewMessage, Published};
 use crate::name::TopicName;
 
-/// The last tick fired of a job; on first use it begins at `first`.
+/// The last tick fired of a job; on first use the job begins at `first`.
 pub(super) fn last(work: &mut Work<'_>, job: &str, first: Timestamp) -> Attempt<Timestamp> {
     let mut statement = work.connection.prepare_cached(super::sql!(cron.last))?;
     Ok(statement.query_row(params![job, first.as_millisecond()], |row| super::decode::timestamp(row, 0))?)
@@ -18,8 +18,8 @@ pub(super) fn last(work: &mut Work<'_>, job: &str, first: Timestamp) -> Attempt<
 
 /// Moves the job to a tick and publishes its message; `None` if the tick is not ahead of the job.
 ///
-/// One transaction writes at a time, so of two that fire the same tick the second finds the job moved. A publish that
-/// is refused takes the move back with it: this runs in a savepoint, or alone.
+/// One transaction writes at a time, so of two processes that fire the same tick the second finds the job moved. A
+/// publish that is refused also rolls back the move: this runs in a savepoint, or alone.
 pub(super) fn fire(
     work: &mut Work<'_>,
     job: &str,

@@ -1,4 +1,4 @@
-//! Dead letters: listing, handing out again, removing.
+//! Dead letters: list, redrive, purge.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -51,13 +51,13 @@ pub(super) fn list(
     })?)
 }
 
-/// Hands a selection out again, page by page, each in a transaction: the writer is shared.
+/// Redrives a selection page by page, each in a transaction of its own: the writer is shared.
 pub(super) async fn redrive(store: &SqliteStore, selection: &DeadLetterSelection) -> Result<Redriven> {
     for_each_page(store, selection, "redrive", |work, subscription, page, done: &mut Redriven| {
         if subscription.state == SubscriptionState::Cancelled {
             return Err(refused_cancelled("redrive", &subscription.topic, &subscription.group).into());
         }
-        done.gone += page.iter().filter(|letter| !letter.there).count() as u64;
+        done.gone += page.iter().filter(|dead_letter| !dead_letter.there).count() as u64;
         done.redriven += redrive_page(work, subscription, page)?;
         Ok(serde_json::json!({ "redriven": done.redriven, "gone": done.gone }))
     })
@@ -73,51 +73,51 @@ pub(super) async fn purge(store: &SqliteStore, selection: &DeadLetterSelection) 
     .await
 }
 
-/// Does one page, adds it to what was done, and tells that for the audit.
+/// Handles one page, adds it to the result so far, and returns the result for the audit entry.
 type Step<T> = fn(&mut Work<'_>, &Of, &[Letter], &mut T) -> Attempt<serde_json::Value>;
 
-/// Runs one step per page, each in a transaction of its own, until no letter of the selection is left. The last one, mostly
-/// the only one, also adds the line to the audit.
+/// Runs one step per page, each in a transaction of its own, until no dead letter of the selection is left. The last
+/// step, mostly the only one, also adds the audit entry.
 async fn for_each_page<T: Clone + Default + Send + 'static>(
     store: &SqliteStore,
     selection: &DeadLetterSelection,
     act: &'static str,
     step: Step<T>,
 ) -> Result<T> {
-    let (mut place, mut done) = (Place::default(), T::default());
+    let (mut position, mut done) = (Place::default(), T::default());
     loop {
         let began = Instant::now();
         let (selection, before, actor) = (selection.clone(), done.clone(), Arc::clone(&store.actor));
         let ran = store.write(Kind::Define, move |work| {
             let Some(of) = Of::find(work, &selection)? else { return Ok((before.clone(), None)) };
-            let (page, next) = page(work, &selection, &of, place)?;
+            let (page, next) = page(work, &selection, &of, position)?;
             let mut done = before.clone();
-            let told = step(work, &of, &page, &mut done)?;
+            let detail = step(work, &of, &page, &mut done)?;
             if page.len() >= usize::try_from(DEAD_LETTERS_PER_STEP).unwrap_or(usize::MAX) {
                 return Ok((done, Some(next)));
             }
-            audit::note(work, &actor, act, Some(&of.topic), Some(&of.group), &told)?;
+            audit::note(work, &actor, act, Some(&of.topic), Some(&of.group), &detail)?;
             Ok((done, None))
         });
         let next;
         (done, next) = ran.await?;
         match next {
-            Some(next) => place = next,
+            Some(next) => position = next,
             None => return Ok(done),
         }
         SqliteStore::rest(began).await;
     }
 }
 
-/// How far a selection has been gone through.
+/// How far a selection has been processed.
 #[derive(Clone, Copy, Default)]
 struct Place {
     after: i64,
-    /// The newest letter when it began: one that is buried later, maybe again, is not part of it.
+    /// The newest dead letter when the run began: a message that is buried later, maybe again, is not part of it.
     until: Option<i64>,
 }
 
-/// The subscription whose letters they are.
+/// The subscription that the dead letters belong to.
 struct Of {
     subscription_id: i32,
     topic_id: TopicId,
@@ -144,12 +144,12 @@ impl Of {
         Ok(found.optional()?)
     }
 
-    fn lane_of(&self, letter: &Letter) -> Option<u16> {
-        (self.lanes > 0).then(|| lane_of(letter.key.as_deref(), letter.message_id, self.lanes))
+    fn lane_of(&self, dead_letter: &Letter) -> Option<u16> {
+        (self.lanes > 0).then(|| lane_of(dead_letter.key.as_deref(), dead_letter.message_id, self.lanes))
     }
 }
 
-/// What a redrive must know of a letter.
+/// The fields of a dead letter that a redrive needs.
 struct Letter {
     dead_letter_key: i64,
     offset: i64,
@@ -163,9 +163,9 @@ fn page(
     work: &Work<'_>,
     selection: &DeadLetterSelection,
     subscription: &Of,
-    place: Place,
+    position: Place,
 ) -> Attempt<(Vec<Letter>, Place)> {
-    let until = match place.until {
+    let until = match position.until {
         Some(until) => until,
         None => work
             .connection
@@ -174,7 +174,7 @@ fn page(
     };
     let selected = Selected::of(selection);
     let mut parameters = selected.parameters();
-    let rest: [&dyn ToSql; 3] = [&place.after, &until, &DEAD_LETTERS_PER_STEP];
+    let rest: [&dyn ToSql; 3] = [&position.after, &until, &DEAD_LETTERS_PER_STEP];
     parameters.extend(rest);
     let mut statement = work.connection.prepare_cached(super::sql!(redrive.page))?;
     let mut page = decode::all(&mut statement, parameters.as_slice(), |row| {
@@ -186,34 +186,37 @@ fn page(
             there: false,
         })
     })?;
-    for letter in &mut page {
-        let found = log::first_in(work.connection, subscription.topic_id, letter.offset, letter.offset)?;
-        letter.there = found.is_some();
+    for dead_letter in &mut page {
+        let found =
+            log::first_in(work.connection, subscription.topic_id, dead_letter.offset, dead_letter.offset)?;
+        dead_letter.there = found.is_some();
     }
-    let after = page.last().map_or(place.after, |letter| letter.dead_letter_key);
+    let after = page.last().map_or(position.after, |dead_letter| dead_letter.dead_letter_key);
     Ok((page, Place { after, until: Some(until) }))
 }
 
-/// Makes the letters' offsets outstanding, as if they had never been handed out, and removes the letters.
+/// Makes the offsets of the dead letters outstanding, as if they had never been handed out, and removes the
+/// dead letters.
 fn redrive_page(work: &mut Work<'_>, subscription: &Of, page: &[Letter]) -> Attempt<u64> {
-    let letters = || page.iter().filter(|letter| letter.there);
-    let (Some(first), Some(last)) =
-        (letters().map(|letter| letter.offset).min(), letters().map(|letter| letter.offset).max())
-    else {
+    let dead_letters = || page.iter().filter(|dead_letter| dead_letter.there);
+    let (Some(first), Some(last)) = (
+        dead_letters().map(|dead_letter| dead_letter.offset).min(),
+        dead_letters().map(|dead_letter| dead_letter.offset).max(),
+    ) else {
         return Ok(0);
     };
     let mut lanes = Lanes::load(work.connection, subscription.subscription_id, first, last)?;
-    for letter in letters() {
-        let lane = subscription.lane_of(letter);
-        if !lanes.has_done(lane, letter.offset) {
-            // It comes anyhow, and must not come twice.
+    for dead_letter in dead_letters() {
+        let lane = subscription.lane_of(dead_letter);
+        if !lanes.has_done(lane, dead_letter.offset) {
+            // It is delivered anyway, and must not be delivered twice.
             continue;
         }
-        lanes.hold(lane, letter.offset);
+        lanes.hold(lane, dead_letter.offset);
         let part = Part {
             token: next_token(work.connection)?,
-            first: letter.offset,
-            last: letter.offset,
+            first: dead_letter.offset,
+            last: dead_letter.offset,
             subscription_id: subscription.subscription_id,
             lane,
             owner: None,
@@ -221,25 +224,25 @@ fn redrive_page(work: &mut Work<'_>, subscription: &Of, page: &[Letter]) -> Atte
             attempts: 0,
             suspect: false,
             parked: false,
-            key: letter.key.clone().filter(|_| lane.is_some()),
+            key: dead_letter.key.clone().filter(|_| lane.is_some()),
             last_error: None,
         };
         part.insert(work.connection)?;
     }
     settle::stir(work, subscription.topic_id)?;
-    remove(work, letters())
+    remove(work, dead_letters())
 }
 
-fn remove<'a>(work: &mut Work<'_>, letters: impl Iterator<Item = &'a Letter>) -> Attempt<u64> {
+fn remove<'a>(work: &mut Work<'_>, dead_letters: impl Iterator<Item = &'a Letter>) -> Attempt<u64> {
     let mut statement = work.connection.prepare_cached(super::sql!(purge))?;
     let mut removed = 0;
-    for letter in letters {
-        removed += statement.execute([letter.dead_letter_key])? as u64;
+    for dead_letter in dead_letters {
+        removed += statement.execute([dead_letter.dead_letter_key])? as u64;
     }
     Ok(removed)
 }
 
-/// A selection as the parameters every statement about one begins with.
+/// A selection as the parameters with which every statement about one begins.
 struct Selected<'a> {
     selection: &'a DeadLetterSelection,
     ids: Option<String>,
@@ -274,7 +277,7 @@ impl<'a> Selected<'a> {
     }
 }
 
-/// Stored times are whole milliseconds: one of them is before a time if it is before the next whole one.
+/// Stored times are whole milliseconds: a stored time is before `at` if it is before the next whole millisecond.
 fn ceil_ms(at: Timestamp) -> i64 {
     let floor = at.as_nanosecond().div_euclid(1_000_000);
     let up = i128::from(at.as_nanosecond().rem_euclid(1_000_000) != 0);

@@ -1,5 +1,6 @@
-//! Reading stored values back. What plain SQL may have put there must not make a row unreadable: text that is not
-//! UTF-8 is read with question marks, headers that are not strings as their JSON, and one that is damaged costs no other.
+//! Reading stored values back. Values written by plain SQL must not make a row unreadable: text that is not UTF-8 is
+//! read with question marks, headers that are not strings are read as their JSON, and a damaged header affects no
+//! other.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -21,7 +22,7 @@ pub(super) fn uuid(row: &Row<'_>, at: usize) -> rusqlite::Result<Uuid> {
     Uuid::from_slice(bytes).map_err(|error| unreadable(at, error))
 }
 
-/// A payload's bytes, still SQLite's.
+/// A payload's bytes, borrowed from SQLite.
 pub(super) fn blob<'r>(row: &'r Row<'_>, at: usize) -> rusqlite::Result<&'r [u8]> {
     Ok(match row.get_ref(at)? {
         ValueRef::Blob(bytes) | ValueRef::Text(bytes) => bytes,
@@ -29,7 +30,7 @@ pub(super) fn blob<'r>(row: &'r Row<'_>, at: usize) -> rusqlite::Result<&'r [u8]
     })
 }
 
-/// Text, or NULL.
+/// Text; `None` for NULL.
 pub(super) fn text(row: &Row<'_>, at: usize) -> rusqlite::Result<Option<String>> {
     Ok(match row.get_ref(at)? {
         ValueRef::Text(bytes) => Some(readable(bytes).into_owned()),
@@ -37,13 +38,13 @@ pub(super) fn text(row: &Row<'_>, at: usize) -> rusqlite::Result<Option<String>>
     })
 }
 
-/// A name. One that is not UTF-8 stops neither a list nor maintenance; `doctor` finds it.
+/// A name. A name that is not UTF-8 stops neither a list nor maintenance; `doctor` finds it.
 pub(super) fn name(row: &Row<'_>, at: usize) -> rusqlite::Result<String> {
     Ok(text(row, at)?.unwrap_or_default())
 }
 
-/// Text whose bytes that are not UTF-8 are question marks, so it is never longer than what is stored: a key read back passes
-/// the same limits.
+/// Text in which bytes that are not UTF-8 are question marks, so it is never longer than what is stored: a key read
+/// back passes the same limits.
 fn readable(bytes: &[u8]) -> Cow<'_, str> {
     if let Ok(text) = std::str::from_utf8(bytes) {
         return text.into();
@@ -55,7 +56,7 @@ fn readable(bytes: &[u8]) -> Cow<'_, str> {
     bytes.utf8_chunks().map(chunk).collect::<String>().into()
 }
 
-/// Headers as stored, or NULL.
+/// Headers as stored; none for NULL.
 pub(super) fn headers(row: &Row<'_>, at: usize) -> rusqlite::Result<Headers> {
     let ValueRef::Text(bytes) = row.get_ref(at)? else {
         return Ok(Headers::new());
@@ -63,11 +64,12 @@ pub(super) fn headers(row: &Row<'_>, at: usize) -> rusqlite::Result<Headers> {
     if let Ok(headers) = serde_json::from_slice(bytes) {
         return Ok(headers);
     }
-    let mended = without_lone_surrogates(&readable(bytes));
-    let loose: BTreeMap<String, serde_json::Value> = serde_json::from_str(&mended).unwrap_or_else(|error| {
-        tracing::warn!(%error, "stored headers are no JSON object, message read without them");
-        BTreeMap::new()
-    });
+    let repaired = without_lone_surrogates(&readable(bytes));
+    let loose: BTreeMap<String, serde_json::Value> =
+        serde_json::from_str(&repaired).unwrap_or_else(|error| {
+            tracing::warn!(%error, "stored headers not a JSON object, message read without them");
+            BTreeMap::new()
+        });
     let text = |value| match value {
         serde_json::Value::String(text) => text,
         other => other.to_string(),
@@ -75,16 +77,16 @@ pub(super) fn headers(row: &Row<'_>, at: usize) -> rusqlite::Result<Headers> {
     Ok(loose.into_iter().map(|(name, value)| (name, text(value))).collect())
 }
 
-/// JSON in which escapes of half a character are those of the replacement character. SQLite lets them pass; a parser of UTF-8
+/// Replaces escapes of lone surrogates in JSON by the replacement character. SQLite accepts them; a UTF-8 parser
 /// refuses the whole text for one.
 fn without_lone_surrogates(json: &str) -> String {
     let unit_at = |at: usize| {
         let digits = json.get(at..at + 6)?.strip_prefix("\\u")?;
         u16::from_str_radix(digits, 16).ok()
     };
-    let (mut mended, mut at) = (String::with_capacity(json.len()), 0);
+    let (mut repaired, mut at) = (String::with_capacity(json.len()), 0);
     while let Some(next) = json[at..].find('\\') {
-        mended.push_str(&json[at..at + next]);
+        repaired.push_str(&json[at..at + next]);
         at += next;
         let length = match unit_at(at) {
             Some(0xd800..=0xdbff)
@@ -93,19 +95,19 @@ fn without_lone_surrogates(json: &str) -> String {
                 12
             }
             Some(0xd800..=0xdfff) => {
-                mended.push_str("\\ufffd");
+                repaired.push_str("\\ufffd");
                 at += 6;
                 continue;
             }
             Some(_) => 6,
-            // A backslash and what it stands before, of whatever width.
+            // A backslash and the character it escapes, of any width.
             None => 1 + json[at + 1..].chars().next().map_or(0, char::len_utf8),
         };
-        mended.push_str(&json[at..at + length]);
+        repaired.push_str(&json[at..at + length]);
         at += length;
     }
-    mended.push_str(&json[at..]);
-    mended
+    repaired.push_str(&json[at..]);
+    repaired
 }
 
 /// Milliseconds since 1970.
@@ -125,12 +127,12 @@ pub(super) fn optional_duration(row: &Row<'_>, at: usize) -> rusqlite::Result<Op
     Ok(millis.map(|millis| Duration::from_millis(u64::try_from(millis).unwrap_or_default())))
 }
 
-/// How many.
+/// A count.
 pub(super) fn count(row: &Row<'_>, at: usize) -> rusqlite::Result<u64> {
     Ok(u64::try_from(row.get::<_, i64>(at)?).unwrap_or_default())
 }
 
-/// Text with a meaning.
+/// Text that is parsed into a type.
 pub(super) fn parsed<T>(
     row: &Row<'_>,
     at: usize,
@@ -140,7 +142,7 @@ pub(super) fn parsed<T>(
     parse(&text).map_err(|error| unreadable(at, error))
 }
 
-/// A word that stands for a choice.
+/// A stored word for a variant of an enum.
 pub(super) fn word<T: DeserializeOwned>(row: &Row<'_>, at: usize) -> rusqlite::Result<T> {
     let text: String = row.get(at)?;
     let word: StringDeserializer<ValueError> = text.into_deserializer();
@@ -153,7 +155,7 @@ pub(super) fn json<T: DeserializeOwned>(row: &Row<'_>, at: usize) -> rusqlite::R
     serde_json::from_slice(text).map_err(|error| unreadable(at, error))
 }
 
-/// All rows of a statement through one function.
+/// Reads all rows of a statement with one function.
 pub(super) fn all<T>(
     statement: &mut Statement<'_>,
     parameters: impl rusqlite::Params,
@@ -172,7 +174,7 @@ mod tests {
 
     #[test]
     fn half_characters_are_replaced_and_nothing_else_is_touched() {
-        for (json, mended) in [
+        for (json, repaired) in [
             (r#"{"a":"\ud800","b":"x"}"#, r#"{"a":"\ufffd","b":"x"}"#),
             (r#"{"a":"\ud83d\ude00"}"#, r#"{"a":"\ud83d\ude00"}"#),
             (r#"{"a":"\ude00\ud83d"}"#, r#"{"a":"\ufffd\ufffd"}"#),
@@ -181,7 +183,7 @@ mod tests {
             (r"\ud8", r"\ud8"),
             ("\\", "\\"),
         ] {
-            assert_eq!(without_lone_surrogates(json), mended);
+            assert_eq!(without_lone_surrogates(json), repaired);
         }
     }
 

@@ -1,4 +1,4 @@
-//! The detector: declares dead what is active and has been silent for longer than its timeout.
+//! The detector: declares active subscriptions dead whose heartbeats have stopped for longer than their timeout.
 
 use std::time::Duration;
 
@@ -13,41 +13,42 @@ use crate::name::{GroupName, TopicName};
 use crate::store::Detected;
 use crate::topic::TopicId;
 
-/// If the last look was longer ago, nobody was watching: everybody may look silent because nobody could speak.
+/// If the last check was longer ago, the detector was not running: heartbeats may be missing because none could be
+/// sent.
 const WATCHING_MAX: Duration = Duration::from_secs(180);
 
-/// Looks once: see [`crate::store::Maintenance::detect_dead`].
+/// Checks once: see [`crate::store::Maintenance::detect_dead`].
 pub(super) fn detect_dead(work: &mut Work<'_>) -> Attempt<Detected> {
     let (connection, now_ms) = (work.connection, work.now_ms());
-    let looked_at_ms: Option<i64> = connection
+    let checked_at_ms: Option<i64> = connection
         .prepare_cached(super::sql!(detect.last_look))?
         .query_row([Job::DeadDetection.as_str()], |row| row.get(0))
         .optional()?;
-    let watched = looked_at_ms.is_some_and(|at_ms| now_ms.saturating_sub(at_ms) <= millis(WATCHING_MAX));
+    let watched = checked_at_ms.is_some_and(|at_ms| now_ms.saturating_sub(at_ms) <= millis(WATCHING_MAX));
     let elapsed_ms = clean::elapse(work)?;
-    // By a clock that was ahead: it counts as heard of now.
+    // Heartbeats written by a clock that was ahead count as received now.
     for sql in
         [super::sql!(detect.ahead), super::sql!(detect.ahead_owners), super::sql!(detect.ahead_subscriptions)]
     {
         connection.prepare_cached(sql)?.execute([now_ms])?;
     }
     let mut found = Detected::default();
-    for pulse in pulses(work)? {
+    for candidate in candidates(work)? {
         let names = || -> Result<(TopicName, GroupName)> {
-            Ok((TopicName::new(pulse.topic_name.clone())?, GroupName::new(pulse.group.clone())?))
+            Ok((TopicName::new(candidate.topic_name.clone())?, GroupName::new(candidate.group.clone())?))
         };
-        match pulse.verdict(now_ms, watched) {
-            Verdict::Alive => pulse.suspect(work, None)?,
+        match candidate.verdict(now_ms, watched) {
+            Verdict::Alive => candidate.suspect(work, None)?,
             Verdict::NearTimeout => {
-                pulse.suspect(work, None)?;
+                candidate.suspect(work, None)?;
                 found.near_timeout.push(names()?);
             }
             Verdict::Suspected(since_ms) => {
-                pulse.suspect(work, Some(since_ms))?;
+                candidate.suspect(work, Some(since_ms))?;
                 found.suspected.push(names()?);
             }
             Verdict::Dead => {
-                pulse.die(work, now_ms, elapsed_ms)?;
+                candidate.die(work, now_ms, elapsed_ms)?;
                 found.died.push(names()?);
             }
         }
@@ -58,7 +59,7 @@ pub(super) fn detect_dead(work: &mut Work<'_>) -> Attempt<Detected> {
     Ok(found)
 }
 
-/// An active subscription that has been heard of.
+/// An active subscription that has had a heartbeat.
 struct Pulse {
     subscription_id: i32,
     topic: TopicId,
@@ -70,18 +71,18 @@ struct Pulse {
     timeout_ms: i64,
 }
 
-/// What a look makes of a subscription.
+/// The result of a check of a subscription.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Alive,
-    /// Silent for four fifths of its timeout.
+    /// Without a heartbeat for four fifths of its timeout.
     NearTimeout,
-    /// Silent for too long, but first seen so when nobody had been watching, then.
+    /// Without a heartbeat for too long, but first seen so at this time, when the detector had not been running.
     Suspected(i64),
     Dead,
 }
 
-fn pulses(work: &Work<'_>) -> Attempt<Vec<Pulse>> {
+fn candidates(work: &Work<'_>) -> Attempt<Vec<Pulse>> {
     let mut statement = work.connection.prepare_cached(super::sql!(detect.pulses))?;
     Ok(decode::all(&mut statement, [], |row| {
         Ok(Pulse {
@@ -104,7 +105,7 @@ impl Pulse {
             let near = silent_ms.saturating_mul(5) >= self.timeout_ms.saturating_mul(4);
             return if near { Verdict::NearTimeout } else { Verdict::Alive };
         }
-        // Heard of since: the suspicion is void.
+        // A heartbeat came since: the suspicion no longer holds.
         let suspected = self.suspected_at_ms.filter(|at_ms| *at_ms > self.heartbeat_at_ms);
         match suspected {
             Some(at_ms) if now_ms.saturating_sub(at_ms) < self.interval_ms => Verdict::Suspected(at_ms),
@@ -114,7 +115,7 @@ impl Pulse {
         }
     }
 
-    /// Stores since when it is suspected, if that is news.
+    /// Stores since when it is suspected, if that has changed.
     fn suspect(&self, work: &Work<'_>, since_ms: Option<i64>) -> Attempt<()> {
         if self.suspected_at_ms != since_ms {
             work.connection
@@ -139,7 +140,7 @@ impl Pulse {
 mod tests {
     use super::*;
 
-    fn pulse(suspected_at_ms: Option<i64>) -> Pulse {
+    fn candidate(suspected_at_ms: Option<i64>) -> Pulse {
         Pulse {
             subscription_id: 1,
             topic: TopicId(1),
@@ -154,23 +155,27 @@ mod tests {
 
     #[test]
     fn silence_is_death_only_where_somebody_watched() {
-        assert_eq!(pulse(None).verdict(1_239, true), Verdict::Alive);
-        assert_eq!(pulse(None).verdict(1_240, true), Verdict::NearTimeout);
-        assert_eq!(pulse(None).verdict(1_300, true), Verdict::NearTimeout);
-        assert_eq!(pulse(None).verdict(1_301, true), Verdict::Dead);
-        assert_eq!(pulse(None).verdict(1_301, false), Verdict::Suspected(1_301));
+        assert_eq!(candidate(None).verdict(1_239, true), Verdict::Alive);
+        assert_eq!(candidate(None).verdict(1_240, true), Verdict::NearTimeout);
+        assert_eq!(candidate(None).verdict(1_300, true), Verdict::NearTimeout);
+        assert_eq!(candidate(None).verdict(1_301, true), Verdict::Dead);
+        assert_eq!(candidate(None).verdict(1_301, false), Verdict::Suspected(1_301));
     }
 
     #[test]
     fn a_suspect_dies_an_interval_later_unless_it_spoke() {
-        assert_eq!(pulse(Some(2_000)).verdict(2_059, true), Verdict::Suspected(2_000));
-        assert_eq!(pulse(Some(2_000)).verdict(2_060, true), Verdict::Dead);
-        assert_eq!(pulse(Some(900)).verdict(2_000, false), Verdict::Suspected(2_000), "it spoke after that");
-        assert_eq!(pulse(Some(1_100)).verdict(1_100, true), Verdict::Alive);
+        assert_eq!(candidate(Some(2_000)).verdict(2_059, true), Verdict::Suspected(2_000));
+        assert_eq!(candidate(Some(2_000)).verdict(2_060, true), Verdict::Dead);
+        assert_eq!(
+            candidate(Some(900)).verdict(2_000, false),
+            Verdict::Suspected(2_000),
+            "a heartbeat since"
+        );
+        assert_eq!(candidate(Some(1_100)).verdict(1_100, true), Verdict::Alive);
     }
 
     #[test]
     fn a_clock_that_jumps_back_kills_nobody() {
-        assert_eq!(pulse(None).verdict(0, true), Verdict::Alive);
+        assert_eq!(candidate(None).verdict(0, true), Verdict::Alive);
     }
 }

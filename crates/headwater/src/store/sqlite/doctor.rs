@@ -14,10 +14,10 @@ mod files;
 /// Problems listed per check at most: a broken store may have millions.
 const FINDINGS_PER_CHECK_MAX: usize = 100;
 
-/// How a row of a check reads as a problem.
+/// Turns a row of a check into the description of a problem.
 type Describe = fn(&Row<'_>) -> rusqlite::Result<String>;
 
-/// One check: its name, its statement, how its rows read, and what would mend them.
+/// One check: its name, its statement, the description of its rows, and the remedy.
 struct Check {
     name: &'static str,
     sql: &'static str,
@@ -98,7 +98,7 @@ const CHECKS: &[Check] = &[
             let (subscription, lanes, cursors): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
             Ok(format!("subscription {subscription}: {cursors} cursors for {lanes} lanes"))
         },
-        remedy: "what it has not handed out will never come; insert the missing rows into headwater_cursor",
+        remedy: "messages that it has not handed out are never delivered; insert the missing rows into headwater_cursor",
     },
     Check {
         name: "orphan_subscription",
@@ -126,8 +126,8 @@ const CHECKS: &[Check] = &[
             let missing = expected - stored;
             Ok(format!("topic {topic}: {missing} of {expected} messages are missing from the log"))
         },
-        remedy: "something other than retention took them, as an older file under a newer log does; restore a backup, or \
-                 accept the loss: set removed in headwater_topic to last_offset minus the number of its messages",
+        remedy: "something other than retention removed them, such as an older file under a newer log; restore a backup, \
+                 or accept the loss: set removed in headwater_topic to last_offset minus the number of its messages",
     },
 ];
 
@@ -135,10 +135,10 @@ fn four(row: &Row<'_>) -> rusqlite::Result<[i64; 4]> {
     Ok([row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?])
 }
 
-/// How long a changed epoch is a finding.
+/// How long a changed epoch is reported as a finding.
 const EPOCH_SHOWN_FOR: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
 
-/// Checks everything. One read transaction, so that what is compared belongs together.
+/// Checks everything, in one read transaction, so that what is compared is consistent.
 pub(super) fn doctor(connection: &Connection, now_ms: i64) -> Attempt<Vec<Finding>> {
     reader::at_once(connection, |connection| check_all(connection, now_ms))
 }
@@ -168,8 +168,8 @@ fn check_all(connection: &Connection, now_ms: i64) -> Attempt<Vec<Finding>> {
 
 fn integrity(connection: &Connection) -> Attempt<Vec<Finding>> {
     let mut statement = connection.prepare("PRAGMA quick_check(100)")?;
-    let says: Vec<String> = decode::all(&mut statement, [], |row| row.get(0))?;
-    let problems = says.into_iter().filter(|says| says != "ok");
+    let lines: Vec<String> = decode::all(&mut statement, [], |row| row.get(0))?;
+    let problems = lines.into_iter().filter(|line| line != "ok");
     Ok(problems
         .map(|problem| Finding {
             check: "integrity",
@@ -179,7 +179,8 @@ fn integrity(connection: &Connection) -> Attempt<Vec<Finding>> {
         .collect())
 }
 
-/// Names that are not UTF-8, from a plain SQL publish before the trigger refused them: no command can name such a topic.
+/// Names that are not UTF-8, from a plain SQL publish before the trigger refused them: no command can address such a
+/// topic.
 fn topic_names(connection: &Connection) -> Attempt<Vec<Finding>> {
     let mut statement = connection.prepare(super::sql!(doctor.topic_name))?;
     let names = decode::all(&mut statement, [], |row| {
@@ -199,7 +200,7 @@ fn topic_names(connection: &Connection) -> Attempt<Vec<Finding>> {
         .collect())
 }
 
-/// A restored copy is told for a day: an operator has to know what it took back.
+/// A restored copy is reported for a day: an operator has to know what it undid.
 fn changed_epoch(connection: &Connection, now_ms: i64) -> Attempt<Vec<Finding>> {
     let since_ms = now_ms.saturating_sub(millis(EPOCH_SHOWN_FOR));
     let mut statement = connection.prepare(super::sql!(doctor.epoch_changed))?;
@@ -208,7 +209,7 @@ fn changed_epoch(connection: &Connection, now_ms: i64) -> Attempt<Vec<Finding>> 
         .into_iter()
         .map(|at_ms| Finding {
             check: "epoch_changed",
-            problem: format!("an older copy was restored into the open file, noticed at {at_ms} ms since 1970"),
+            problem: format!("an older copy was restored into the open file, detected at {at_ms} ms since 1970"),
             remedy: "publish again what was acknowledged after the copy was made; this finding ends by itself after a day"
                 .into(),
         })

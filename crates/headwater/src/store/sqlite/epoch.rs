@@ -1,10 +1,11 @@
-//! The epoch of an open file: notices that an older copy was restored into it.
+//! The epoch of an open file: detects that an older copy was restored into it.
 //!
-//! SQLite's own locks and counters cannot tell a restore from any other commit. The log can: it is append-only, and every
-//! message has an id of its own. So the store remembers, per topic, the newest message it has handed out from: the
-//! anchor. A history that still has the anchor has everything before it, and whatever a client read up to there is true. A
-//! history that has another message in its place, or ends before it, is another one. Each claim compares the anchor inside
-//! its own transaction, before it hands out anything, so no lease of a new history meets a page of the old one.
+//! SQLite's own locks and counters cannot distinguish a restore from any other commit. The log can: it is
+//! append-only, and every message has a unique id. So the store remembers, per topic, the newest message it has
+//! handed out from: the anchor. A history that still contains the anchor contains everything before it, and whatever
+//! a client read up to there is valid. A history that has another message at that offset, or ends before it, is a
+//! different one. Each claim compares the anchor inside its own transaction, before it hands out anything, so no
+//! lease of a new history is combined with messages read from the old one.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -17,7 +18,7 @@ use super::work::Work;
 use crate::lease::Epoch;
 use crate::topic::TopicId;
 
-/// What one process knows of a file's history.
+/// What one process has observed of a file's history.
 #[derive(Debug, Default)]
 pub(super) struct History {
     epoch: AtomicI64,
@@ -31,22 +32,22 @@ struct Anchor {
     message_id: [u8; 16],
 }
 
-/// What a claim found out about the history of its topics. Noted once the claim is committed: until then the newest
-/// message may be one that is never committed.
+/// What a claim found out about the history of its topics. Recorded once the claim is committed: until then the
+/// newest message may be one that is never committed.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     anchors: Vec<(TopicId, Anchor)>,
-    /// Topics whose anchor is not in the log any more.
+    /// Topics whose anchor is no longer in the log.
     broken: Vec<TopicId>,
-    /// Whether retention cannot have removed it.
+    /// Whether the cause cannot be retention.
     replaced: bool,
 }
 
 impl Seen {
     /// Compares the topic's anchor with the log.
     ///
-    /// An anchor that retention removed together with everything before it tells nothing and breaks nothing: offsets below
-    /// the first are never handed out, and this process has read none above the anchor.
+    /// An anchor that retention removed together with everything before it proves nothing and is no break: offsets
+    /// below the first are never handed out, and this process has read none above the anchor.
     pub(super) fn look(
         &mut self,
         work: &Work<'_>,
@@ -74,7 +75,8 @@ impl Seen {
         Ok(())
     }
 
-    /// Takes the newest message as the next anchor. After delayed messages were promoted: they may be handed out too.
+    /// Takes the newest message as the next anchor. Called after scheduled messages were promoted: they may be handed
+    /// out too.
     pub(super) fn take(&mut self, work: &Work<'_>, topic: TopicId, head: i64) -> Attempt<()> {
         if let Some(message_id) = log::message_id(work.connection, topic, head)? {
             self.anchors.retain(|(known, _)| *known != topic);
@@ -85,7 +87,7 @@ impl Seen {
 }
 
 impl History {
-    /// Takes over what a committed claim has found out, and answers the epoch its leases belong to.
+    /// Records what a committed claim has found out, and returns the epoch of its leases.
     pub(super) fn note(&self, seen: Seen, location: &str) -> Epoch {
         let mut anchors = self.anchors.lock().expect("no panic while held");
         if !seen.broken.is_empty() {
@@ -93,7 +95,7 @@ impl History {
             self.epoch.fetch_add(1, Ordering::SeqCst);
         }
         for (topic, anchor) in seen.anchors {
-            // Claims are noted in any order: the anchor is the newest message that any of them handed out from.
+            // Claims are recorded in any order: the anchor is the newest message that any of them handed out from.
             let newest = anchors.entry(topic).or_insert(anchor);
             if anchor.offset > newest.offset {
                 *newest = anchor;
@@ -103,7 +105,7 @@ impl History {
             tracing::warn!(
                 location,
                 "epoch changed: an older copy was restored into the open file; messages published after the copy was \
-                 made are gone, and messages settled after it come again"
+                 made are lost, and messages settled after it are redelivered"
             );
         }
         Epoch(self.epoch.load(Ordering::SeqCst))

@@ -1,4 +1,4 @@
-//! Extend: give live leases more time.
+//! Extend: moves the deadlines of live leases.
 
 use rusqlite::params;
 
@@ -9,7 +9,7 @@ use super::work::Work;
 use crate::error::{Error, Result};
 use crate::lease::LeaseId;
 
-/// Moves the deadlines to `lease` from now; zero means never reassigned.
+/// Moves the deadlines to `lease` from now; zero means no deadline.
 pub(super) fn extend(
     work: &mut Work<'_>,
     leases: &[LeaseId],

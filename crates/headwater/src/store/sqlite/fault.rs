@@ -1,4 +1,4 @@
-//! What can end a command inside the engine, and how SQLite's own errors reach the caller.
+//! What can end a command inside the engine, and how SQLite's errors are returned to the caller.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,11 +11,12 @@ use crate::error::{Error, ErrorKind};
 /// Why a command did not succeed.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// A rule of Headwater refuses it. Whoever returns this has written nothing, or runs inside a savepoint.
+    /// A rule of Headwater refuses the command. Code that returns this has written nothing, or runs in a savepoint.
     Refused(Error),
     /// SQLite failed.
     Sqlite(rusqlite::Error),
-    /// It would make something durable, but this transaction does not wait for the disk: run it again in one that does.
+    /// The command makes something durable, but this transaction does not wait for the disk: run it again in one that
+    /// does.
     NeedsSync,
 }
 
@@ -35,7 +36,7 @@ impl From<rusqlite::Error> for Fault {
 }
 
 impl Fault {
-    /// Shows what SQLite answered, if it was SQLite.
+    /// Passes SQLite's error to `see`, if there is one.
     pub(super) fn inspect(&self, see: impl FnOnce(&rusqlite::Error)) {
         if let Fault::Sqlite(error) = self {
             see(error);
@@ -49,7 +50,7 @@ impl Fault {
             Fault::Sqlite(error) => sqlite_error(location, error),
             Fault::NeedsSync => Error::new(
                 ErrorKind::Database,
-                format!("a command asked twice for a synced transaction: {location}"),
+                format!("a command requested a synced transaction twice: {location}"),
             ),
         }
     }
@@ -60,7 +61,7 @@ pub(super) fn sqlite_error(location: &str, error: rusqlite::Error) -> Error {
     shared_error(location, &Arc::new(error))
 }
 
-/// The same for an error that several commands share: the one COMMIT they all waited for failed.
+/// The same for an error that several commands share: the COMMIT that they all waited for failed.
 pub(super) fn shared_error(location: &str, error: &Arc<rusqlite::Error>) -> Error {
     let (kind, what) = classify(error);
     let holder = (kind == ErrorKind::Busy).then(|| holder::of_write_lock(Path::new(location))).flatten();
@@ -71,7 +72,7 @@ pub(super) fn shared_error(location: &str, error: &Arc<rusqlite::Error>) -> Erro
     Error::with_source(kind, format!("{what}: {location}: {error}"), Arc::clone(error))
 }
 
-/// The error of a COMMIT. Whether a commit is on the disk is not known after its fsync failed.
+/// The error of a COMMIT. After a failed fsync it is unknown whether the commit is on the disk.
 pub(super) fn commit_error(location: &str, error: &Arc<rusqlite::Error>) -> Error {
     if is_unknown_commit(error) {
         let message =
@@ -86,12 +87,12 @@ pub(super) fn is_unknown_commit(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::SystemIoFailure))
 }
 
-/// Whether another connection has a lock.
+/// Whether another connection holds a lock.
 pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
-/// Whether SQLite says that the file is damaged.
+/// Whether SQLite reports that the file is damaged.
 pub(super) fn is_damage(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
 }

@@ -1,4 +1,4 @@
-//! A group's subscription as operators and upkeep look at it: found by name, with its state and how far it is.
+//! A group's subscription for operators and maintenance: found by name, with its state and progress.
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
@@ -20,7 +20,7 @@ pub(super) struct Group {
     pub(super) missed: MissedMessages,
 }
 
-/// The subscription of a group: the one that lives, else the youngest cancelled one.
+/// The subscription of a group: the living one, else the newest cancelled one.
 pub(super) fn find(connection: &Connection, topic: TopicId, group: &GroupName) -> Attempt<Option<Group>> {
     let found = connection
         .prepare_cached(super::sql!(subscribe.group))?
@@ -36,7 +36,7 @@ pub(super) fn find(connection: &Connection, topic: TopicId, group: &GroupName) -
     Ok(found)
 }
 
-/// The same, with its topic; `NoSuchTopic` or `NoSuchSubscription` without.
+/// The same with its topic; `NoSuchTopic` or `NoSuchSubscription` if it does not exist.
 pub(super) fn get(connection: &Connection, name: &TopicName, group: &GroupName) -> Attempt<(Topic, Group)> {
     let topic = topic::get(connection, name)?;
     match find(connection, topic.topic_id, group)? {
@@ -45,7 +45,7 @@ pub(super) fn get(connection: &Connection, name: &TopicName, group: &GroupName) 
     }
 }
 
-/// The same, unless it is cancelled: that is for good.
+/// The same, but refuses a cancelled subscription: that state is final.
 pub(super) fn get_alive(
     connection: &Connection,
     name: &TopicName,
@@ -59,13 +59,13 @@ pub(super) fn get_alive(
     Ok((topic, found))
 }
 
-/// How many leases of a subscription live.
+/// The number of a subscription's leases that have not expired.
 pub(super) fn leases(connection: &Connection, subscription_id: i32, now_ms: i64) -> Attempt<u64> {
     let mut statement = connection.prepare_cached(super::sql!(seek.leases))?;
     Ok(statement.query_row(params![subscription_id, now_ms], |row| decode::count(row, 0))?)
 }
 
-/// Three columns: how many messages were missed, the first and the last.
+/// Three columns: the number of missed messages, the first and the last.
 pub(super) fn read_missed(row: &Row<'_>, at: usize) -> rusqlite::Result<MissedMessages> {
     let range: (Option<i64>, Option<i64>) = (row.get(at + 1)?, row.get(at + 2)?);
     Ok(MissedMessages {
@@ -74,7 +74,7 @@ pub(super) fn read_missed(row: &Row<'_>, at: usize) -> rusqlite::Result<MissedMe
     })
 }
 
-/// How far a subscription is.
+/// The progress of a subscription.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     /// The first offset never handed out, of the slowest lane.
@@ -89,7 +89,7 @@ pub(super) struct Place {
     pub(super) retrying: u64,
 }
 
-/// How far a subscription is: its cursors, and what is outstanding below them.
+/// The progress of a subscription: its cursors, and what is outstanding below them.
 pub(super) fn place(connection: &Connection, subscription_id: i32, now_ms: i64) -> Attempt<Place> {
     let next: i64 = connection
         .prepare_cached(super::sql!(subscribe.next))?
@@ -109,7 +109,8 @@ pub(super) fn place(connection: &Connection, subscription_id: i32, now_ms: i64) 
     })?)
 }
 
-/// Minds the rule of messages published while nobody counted; to be called when who counts has changed.
+/// Applies the rule for messages published while no subscription counts; to be called when the counting subscriptions
+/// change.
 pub(super) fn counting_changed(work: &Work<'_>, topic: TopicId) -> Attempt<()> {
     work.connection.prepare_cached(super::sql!(state.zero))?.execute([topic.0])?;
     Ok(())

@@ -1,7 +1,9 @@
-//! Heartbeat: an owner says that it is alive and which subscriptions it serves; the leases of owners that fell silent end.
+//! Heartbeat: an owner reports that it is alive and which subscriptions it serves; the leases of owners whose
+//! heartbeats stopped end.
 //!
-//! A heartbeat writes the owner's row, and a row of `headwater_activity` only where something changed. When a subscription was
-//! last heard of is read from both (the view `headwater_heard`): its own row is not written.
+//! A heartbeat writes the owner's row, and a row of `headwater_activity` only where something changed. The time of a
+//! subscription's last heartbeat is read from both (the view `headwater_heard`): the subscription's own row is not
+//! written.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -24,12 +26,12 @@ pub(super) async fn heartbeat(
     served: &[Served],
 ) -> Result<Heartbeat> {
     let (owner, served) = (owner.clone(), served.to_vec());
-    // Losing one in a power cut costs nothing: the next says the same.
+    // Losing a heartbeat in a power cut costs nothing: the next one carries the same.
     store.write(Kind::Consume, move |work| note(work, &owner, silent_for, &served)).await
 }
 
-/// Notes the owner and what it serves, and ends the leases of the dead. They are then leases past their deadline, and the claim
-/// that finds them does the rest.
+/// Stores the owner and what it serves, and ends the leases of dead owners. These are then leases past their
+/// deadline, which the next claim handles.
 fn note(
     work: &mut Work<'_>,
     owner: &Owner,
@@ -38,7 +40,7 @@ fn note(
 ) -> Attempt<Heartbeat> {
     let (connection, now_ms) = (work.connection, work.now_ms());
     let ids: Vec<i32> = served.iter().map(|one| one.subscription_id.0).collect();
-    // Before its row is written: of what it serves no more, its last heartbeat is kept.
+    // Before the owner's row is written: for subscriptions that it no longer serves, its previous heartbeat is kept.
     serve_no_more(work, owner.as_str(), &ids)?;
     connection.prepare_cached(super::sql!(heartbeat.seen))?.execute(params![
         owner.as_str(),
@@ -52,7 +54,7 @@ fn note(
     Ok(Heartbeat { ended, signals })
 }
 
-/// Notes that the owner serves a subscription, brings it back if it is dead, and tells how it is.
+/// Stores that the owner serves a subscription, brings the subscription back if it is dead, and returns its state.
 fn serve(work: &mut Work<'_>, owner: &Owner, served: &Served, now_ms: i64) -> Attempt<Signal> {
     let subscription_id = served.subscription_id.0;
     let found = {
@@ -73,12 +75,12 @@ fn serve(work: &mut Work<'_>, owner: &Owner, served: &Served, now_ms: i64) -> At
         let found = group::find(work.connection, topic_id, &group)?;
         signal = Signal::Resurrected(found.map(|found| found.missed).unwrap_or_default());
     }
-    tell(work, owner, served, now_ms)?;
+    store_activity(work, owner, served, now_ms)?;
     Ok(signal)
 }
 
-/// Stores that the owner serves a subscription and what it has done for it, if that is news.
-fn tell(work: &Work<'_>, owner: &Owner, served: &Served, now_ms: i64) -> Attempt<()> {
+/// Stores that the owner serves a subscription and its activity for it, if that has changed.
+fn store_activity(work: &Work<'_>, owner: &Owner, served: &Served, now_ms: i64) -> Attempt<()> {
     let whole = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
     let micros = |time: Duration| i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
     let activity = &served.activity;
@@ -96,7 +98,7 @@ fn tell(work: &Work<'_>, owner: &Owner, served: &Served, now_ms: i64) -> Attempt
     Ok(())
 }
 
-/// The owner serves none but these any more.
+/// Records that the owner serves no subscriptions but these.
 fn serve_no_more(work: &Work<'_>, owner: &str, but: &[i32]) -> Attempt<()> {
     let but = serde_json::to_string(but).expect("numbers are JSON");
     work.connection.prepare_cached(super::sql!(heartbeat.serve_no_more))?.execute([owner, &but])?;
@@ -119,7 +121,7 @@ fn end_silent(work: &mut Work<'_>, now_ms: i64, silent_for: Duration) -> Attempt
     Ok(ended)
 }
 
-/// Ends the leases of a dead owner, and forgets it.
+/// Ends the leases of a dead owner and removes the owner.
 pub(super) fn end_leases(work: &mut Work<'_>, owner: &str) -> Attempt<u64> {
     let now_ms = work.now_ms();
     let ended: Vec<(i64, Option<i32>)> = {
@@ -135,7 +137,7 @@ pub(super) fn end_leases(work: &mut Work<'_>, owner: &str) -> Attempt<u64> {
     Ok(tokens.len() as u64)
 }
 
-/// Departs, and takes the proof along: nothing is left for others to find.
+/// Departs and removes the owner's proof: nothing is left for others to clean up.
 pub(super) async fn leave(store: &SqliteStore, owner: &Owner) -> Result<()> {
     let leaving = owner.clone();
     store.write(Kind::Consume, move |work| depart(work, &leaving)).await?;
@@ -143,7 +145,7 @@ pub(super) async fn leave(store: &SqliteStore, owner: &Owner) -> Result<()> {
     Ok(())
 }
 
-/// Forgets an owner that leaves on purpose. What it has done for its groups is kept, added to what others have that left.
+/// Removes an owner that leaves on purpose. Its activity for its groups is kept, added to that of others that left.
 fn depart(work: &mut Work<'_>, owner: &Owner) -> Attempt<()> {
     forget(work, owner.as_str())?;
     for sql in [super::sql!(heartbeat.fold_activity), super::sql!(heartbeat.forget_activity)] {
@@ -152,7 +154,7 @@ fn depart(work: &mut Work<'_>, owner: &Owner) -> Attempt<()> {
     Ok(())
 }
 
-/// Forgets an owner. What it served was served until its last heartbeat.
+/// Removes an owner. Until its last heartbeat it counts as serving its subscriptions.
 pub(super) fn forget(work: &Work<'_>, owner: &str) -> Attempt<()> {
     serve_no_more(work, owner, &[])?;
     work.connection.prepare_cached(super::sql!(depart))?.execute([owner])?;

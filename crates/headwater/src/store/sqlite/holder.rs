@@ -1,28 +1,29 @@
-//! Who has a lock on the file: what a process that waits for it, and an operator, want to know.
+//! Which process holds a lock on the file: needed by a process that waits for it, and by an operator.
 //!
-//! The write-ahead log's locks are bytes of `-shm`: 120 is held by the one that writes, 124 to 127 by those that read from the
-//! log. `F_GETLK` would name a holder too, but takes a descriptor of that file, and closing any descriptor of a file
-//! drops all locks that this process has on it, those of its own connections too. `/proc/locks` takes none. It names
-//! only processes that this one may see, and only on Linux; elsewhere nothing is known.
+//! The locks of the write-ahead log are bytes of `-shm`: 120 is held by the writer, 124 to 127 by readers of the log.
+//! `F_GETLK` would name a holder too, but takes a descriptor of that file, and closing any descriptor of a file drops
+//! all locks that this process holds on it, including those of its own connections. Reading `/proc/locks` takes none.
+//! It lists only processes that are visible to this one, and exists only on Linux; on other systems the holder is
+//! unknown.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 
-/// The byte of the lock to write.
+/// The byte of the write lock.
 const WRITE_BYTE: u64 = 120;
-/// The bytes of those who read from the log and so keep it from starting anew. 123 is for those who need none of it.
+/// The bytes held by readers of the log, which keep it from restarting. 123 is held by readers that need none of it.
 const READ_BYTES: std::ops::RangeInclusive<u64> = 124..=127;
-/// How often the kernel's list is read for a holder.
+/// How often the kernel's list is read to find the holder.
 const READS_MAX: u32 = 5;
 
-/// A process that has a lock.
+/// A process that holds a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Holder {
     pub(super) pid: u32,
-    /// What it runs; nothing if that may not be seen.
+    /// The program it runs; `None` if that is not visible.
     program: Option<String>,
-    /// It is stopped: by a signal or a debugger.
+    /// The process is stopped: by a signal or a debugger.
     pub(super) stopped: bool,
 }
 
@@ -41,8 +42,8 @@ impl fmt::Display for Holder {
     }
 }
 
-/// The process that may write now, as far as that can be known. The kernel lists its locks piece by piece, and leaves one out if
-/// others change meanwhile: so a list without the holder is read again.
+/// The process that holds the write lock, as far as that can be found out. The kernel lists its locks in pieces and
+/// may leave one out if others change meanwhile: so a list without the holder is read again.
 pub(super) fn of_write_lock(database: &Path) -> Option<Holder> {
     (0..READS_MAX).find_map(|_| {
         let pid = Locks::of(database)?.holders("WRITE", WRITE_BYTE, WRITE_BYTE).into_iter().next()?;
@@ -56,7 +57,7 @@ pub(super) fn of_read_locks(database: &Path) -> Vec<Holder> {
     pids.unwrap_or_default().into_iter().map(describe).collect()
 }
 
-/// The locks of the system, and the file that is asked about.
+/// The system's list of locks, and the file that is searched for in it.
 struct Locks {
     lines: String,
     device: String,
@@ -67,7 +68,7 @@ impl Locks {
     #[cfg(target_os = "linux")]
     fn of(database: &Path) -> Option<Self> {
         use std::os::unix::fs::MetadataExt;
-        // Beside what a symbolic link points to.
+        // `-shm` is beside the target of a symbolic link.
         let database = std::fs::canonicalize(database).ok()?;
         let metadata = std::fs::metadata(super::trust::beside(&database, "-shm")).ok()?;
         let (major, minor) = (rustix::fs::major(metadata.dev()), rustix::fs::minor(metadata.dev()));
@@ -80,8 +81,8 @@ impl Locks {
         None
     }
 
-    /// Who has a lock of a kind on any byte from one to another. A line reads
-    /// `1: POSIX  ADVISORY  WRITE 4711 fe:01:131077 120 120`; with `->` it tells of one that waits.
+    /// The processes that hold a lock of a kind on any byte of a range. A line reads
+    /// `1: POSIX  ADVISORY  WRITE 4711 fe:01:131077 120 120`; a line with `->` is of a process that waits.
     fn holders(&self, kind: &str, first: u64, last: u64) -> BTreeSet<u32> {
         let found = self.lines.lines().filter_map(|line| {
             let fields: Vec<&str> = line.split_whitespace().collect();
@@ -103,7 +104,7 @@ fn describe(pid: u32) -> Holder {
     Holder { pid, program, stopped }
 }
 
-/// The state follows the program's name, which is in brackets and may hold brackets itself.
+/// The state follows the program's name, which is in parentheses and may contain parentheses itself.
 fn is_stopped(stat: &str) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
 }

@@ -1,14 +1,15 @@
-//! Holes: offsets of a topic that were given to messages which are not in the log any more, though nothing removed them.
+//! Holes: offsets of a topic whose messages are missing from the log although nothing removed them.
 //!
-//! One writer gives offsets without gaps, so between a topic's first offset and its head every message is there, but
-//! for those that retention took out of order. A topic counts what retention took: as long as that is no more than what
-//! lies below the first offset, every hole above it is damage, such as a foreign DELETE, or an older file under a newer log. If
-//! it is more, which hole is whose cannot be told, and only `doctor` finds the number that is missing.
+//! One writer assigns offsets without gaps, so between a topic's first offset and its head every message exists,
+//! except those that retention removed out of order. A topic counts what retention removed: as long as that is no
+//! more than what lies below the first offset, every hole above it is damage, such as a foreign DELETE, or an older
+//! file under a newer log. If it is more, the cause of a single hole cannot be determined, and only `doctor` finds
+//! the number that is missing.
 //!
-//! A fetch notices a hole for free: it gets fewer messages than it asked offsets for. The hole is logged once, and remembered.
-//! The settlement that acks it, which comes from the same process, counts it as missed by its group in the same
-//! transaction: so it counts once, however often the lease was handed out before. In a group with lanes every lane passes
-//! it; the first one counts it.
+//! A fetch detects a hole at no cost: it gets fewer messages than it requested offsets. The hole is logged once and
+//! remembered. The settlement that acks it comes from the same process and counts it as missed by its group in the
+//! same transaction: so it counts once, however often the lease was handed out before. In a group with lanes every
+//! lane passes the hole; lane 0 counts it.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -29,24 +30,24 @@ use crate::store::sqlite::ranges::Ranges;
 use crate::store::{FetchBound, Fetched};
 use crate::topic::TopicId;
 
-/// Holes that fetches of this process have met.
+/// Holes that fetches of this process have found.
 #[derive(Debug, Default)]
 pub(super) struct Holes {
     known: Mutex<HashMap<TopicId, Ranges>>,
-    /// Almost no store has any.
+    /// Whether any hole is known: almost no store has one.
     any: AtomicBool,
 }
 
-/// Holes under a lease that is about to be settled.
+/// Holes within a lease that is about to be settled.
 pub(super) struct Passed {
-    /// Which of the settlements it is.
+    /// The index of the settlement.
     at: usize,
     subscription_id: i32,
     offsets: Ranges,
 }
 
 impl Holes {
-    /// Fetches, and notices holes.
+    /// Fetches, and detects holes.
     pub(super) fn fetch(
         &self,
         connection: &Connection,
@@ -61,7 +62,7 @@ impl Holes {
         Ok(fetched)
     }
 
-    /// Settles, and counts the holes that are acked with it.
+    /// Settles, and counts the holes that are acked by it.
     pub(super) fn settle(&self, work: &mut Work<'_>, settlements: &[Settlement]) -> Attempt<Vec<Result<()>>> {
         let passed = self.passed_by(work, settlements)?;
         let settled = settle::settle(work, settlements)?;
@@ -69,7 +70,7 @@ impl Holes {
         Ok(settled)
     }
 
-    /// Notices holes in what a fetch of the range brought.
+    /// Detects holes in the result of a fetch of the range.
     fn notice(
         &self,
         connection: &Connection,
@@ -77,7 +78,7 @@ impl Holes {
         range: OffsetRange,
         messages: &[Message],
     ) -> Attempt<()> {
-        // A caller may ask for any range there is.
+        // A caller may request any range.
         let span = i128::from(range.last.0) - i128::from(range.first.0) + 1;
         if messages.len() as i128 == span {
             return Ok(());
@@ -86,7 +87,7 @@ impl Holes {
         let mut known = self.known.lock().expect("no panic while held");
         let before = known.entry(topic).or_default();
         for (first, last) in found.without(before).iter() {
-            tracing::warn!(%topic, first, last, "messages missing from the log, groups that pass them miss them");
+            tracing::warn!(%topic, first, last, "messages missing from the log, groups skip them");
         }
         *before = before.union(&found);
         if !found.is_empty() {
@@ -95,7 +96,7 @@ impl Holes {
         Ok(())
     }
 
-    /// Holes that settlements would ack.
+    /// Holes that the settlements would ack.
     fn passed_by(&self, work: &Work<'_>, settlements: &[Settlement]) -> Attempt<Vec<Passed>> {
         let mut passed = Vec::new();
         if !self.any.load(Ordering::Acquire) {
@@ -114,7 +115,7 @@ impl Holes {
         Ok(passed)
     }
 
-    /// Holes under a lease, within what of it is acked.
+    /// Holes within a lease, in the acked part of it.
     pub(super) fn under(
         &self,
         work: &Work<'_>,
@@ -140,7 +141,7 @@ impl Holes {
     }
 }
 
-/// Counts the holes that settlements have acked as missed; `settled` tells which were accepted.
+/// Counts the holes that settlements have acked as missed; `settled` returns which settlements were accepted.
 pub(super) fn miss(work: &Work<'_>, passed: &[Passed], settled: impl Fn(usize) -> bool) -> Attempt<()> {
     for Passed { subscription_id, offsets, .. } in passed.iter().filter(|passed| settled(passed.at)) {
         let range = offsets.first().zip(offsets.last());
@@ -149,7 +150,7 @@ pub(super) fn miss(work: &Work<'_>, passed: &[Passed], settled: impl Fn(usize) -
     Ok(())
 }
 
-/// Offsets of a range that damage took: read on one snapshot.
+/// The offsets of a range whose messages were lost to damage: read on one snapshot.
 fn holes_in(connection: &Connection, topic: TopicId, range: OffsetRange) -> Attempt<Ranges> {
     let Some(extent) = Extent::find(connection, topic)? else { return Ok(Ranges::default()) };
     let (first, last) = (range.first.0.max(extent.first), range.last.0.min(extent.head));

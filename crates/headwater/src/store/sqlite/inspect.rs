@@ -1,12 +1,13 @@
-//! A store that is opened for reading only: the file, its directory or the mount cannot be written.
+//! A store that is opened read-only: the file, its directory or the mount cannot be written.
 //!
-//! A reader of a write-ahead log needs `-shm`. SQLite makes it where it can, and reads one that is there even if it cannot
-//! write it. Where neither is possible:
+//! A reader of a write-ahead log needs `-shm`. SQLite creates it where it can, and reads an existing one even if it
+//! cannot write it. Where neither is possible:
 //!
-//! - with a log beside the file nothing can be read, because what the log holds would be missing;
-//! - without one all of it is in the file, and it is read as it lies (`immutable`). Then SQLite takes no locks, so a process
-//!   that may write could change the file meanwhile. It makes a log first, and removes it only after it has written to
-//!   the file: so an answer counts only if afterwards there is no log and the file has the same size and time.
+//! - with a log beside the file nothing can be read, because the content of the log would be missing;
+//! - without a log everything is in the file, which is opened as `immutable`. SQLite then takes no locks, so a
+//!   process that may write could change the file meanwhile. Such a process creates a log first, and removes it only
+//!   after it has written to the file: so an answer is valid only if afterwards there is no log and the file has the
+//!   same size and time.
 
 use std::fs::Metadata;
 use std::path::{Path, PathBuf};
@@ -25,7 +26,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::namespace::SqlitePath;
 use crate::store::options::OpenOptions;
 
-/// A file that is read as it lies.
+/// A file that is read as `immutable`.
 #[derive(Debug)]
 pub(super) struct Still {
     path: PathBuf,
@@ -42,7 +43,7 @@ impl Still {
         Ok(Still { path: path.to_owned(), was: state(&metadata) })
     }
 
-    /// After a read: whether what it answers can be relied on.
+    /// After a read: whether its result is valid.
     pub(super) fn check(&self) -> Result<()> {
         let now = std::fs::metadata(&self.path).ok().map(|metadata| state(&metadata));
         if now == Some(self.was) && !trust::beside(&self.path, "-wal").exists() {
@@ -58,7 +59,7 @@ fn state(metadata: &Metadata) -> (u64, Option<SystemTime>) {
 }
 
 impl SqliteStore {
-    /// Opens a store for reading only. Nothing is made, migrated or copied.
+    /// Opens a store read-only. Nothing is created, migrated or copied.
     pub(super) fn open_read_only(path: &SqlitePath, options: &OpenOptions) -> Result<SqliteStore> {
         let location = Location::new(path)?;
         let Some(file) = &location.path else {
@@ -67,7 +68,7 @@ impl SqliteStore {
         let resolved = std::fs::canonicalize(file).unwrap_or_else(|_| file.clone());
         let (first, still) = connect(&location, &resolved)?;
         migrate::check_current(&first, &location.name)?;
-        // The files of a store that is not written may be missing: none is compared.
+        // The files of a read-only store may be missing: none is compared.
         let trust = Trust::of(&first, &Location { path: None, name: location.name.clone() })?;
         let mut connections = vec![first];
         while connections.len() < options.connections_max.clamp(1, reader::READERS_MAX) {
@@ -96,7 +97,7 @@ impl SqliteStore {
         })
     }
 
-    /// What every write of it is answered with.
+    /// The error for every write.
     pub(super) fn not_written(&self) -> Error {
         let text = format!("the store is opened read-only, nothing was written: {}", self.location.name);
         Error::new(ErrorKind::ReadOnly, text)
@@ -113,8 +114,8 @@ fn connect(location: &Location, path: &Path) -> Result<(Connection, Option<Still
         Err(error) if connection::is_unwritable(&error) => {
             if std::fs::metadata(trust::beside(path, "-wal")).is_ok_and(|log| log.len() > 0) {
                 let text = format!(
-                    "the write-ahead log cannot be read where `-shm` cannot be made: {}; copy the file and its `-wal` to a \
-                     directory that can be written, and open the copy",
+                    "the write-ahead log cannot be read where `-shm` cannot be created: {}; copy the file and its `-wal` \
+                     to a directory that can be written, and open the copy",
                     location.name
                 );
                 return Err(Error::with_source(ErrorKind::ReadOnly, text, error));

@@ -1,4 +1,4 @@
-//! Who runs upkeep, and how its jobs have been doing.
+//! Which process runs maintenance, and the results of its jobs.
 
 use std::time::Duration;
 
@@ -18,13 +18,13 @@ pub(super) fn elect(work: &mut Work<'_>, worker: &Owner, term: Duration) -> Atte
     Ok(statement.execute(params![worker.as_str(), until_ms, now_ms])? == 1)
 }
 
-/// A worker gives up its term.
+/// Ends a worker's term early.
 pub(super) fn resign(work: &mut Work<'_>, worker: &Owner) -> Attempt<()> {
     work.connection.prepare_cached(super::sql!(election.resign))?.execute([worker.as_str()])?;
     Ok(())
 }
 
-/// Records a run. When the detector last looked it says itself: a run of it that failed has not looked.
+/// Records a run. The detector stores the time of its last check itself: a failed run of it has not checked.
 pub(super) fn ran(work: &mut Work<'_>, run: &JobRun) -> Attempt<()> {
     let whole = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
     work.connection.prepare_cached(super::sql!(jobs.ran))?.execute(params![
@@ -39,7 +39,7 @@ pub(super) fn ran(work: &mut Work<'_>, run: &JobRun) -> Attempt<()> {
     Ok(())
 }
 
-/// How each job has been doing, in the order of a round; those that never ran are left out.
+/// The results of each job, in the order of a round; jobs that never ran are left out.
 pub(super) fn list(connection: &Connection) -> Attempt<Vec<JobStatus>> {
     let mut statement = connection.prepare_cached(super::sql!(jobs.get))?;
     let mut jobs = Vec::new();

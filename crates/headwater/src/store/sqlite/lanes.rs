@@ -1,5 +1,5 @@
-//! What a subscription has done, message by message: of an ordered one each message is its own lane's, however slow others
-//! are.
+//! What a subscription has done, message by message: in an ordered subscription each message belongs to its own lane,
+//! however slow other lanes are.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,15 +12,16 @@ use crate::message::lane_of;
 use crate::store::sqlite::ranges::Ranges;
 use crate::topic::TopicId;
 
-/// The cursors of a subscription's lanes, and what is outstanding in each. One that is not ordered has one without a number.
+/// The cursors of a subscription's lanes, and what is outstanding in each. An unordered subscription has one lane
+/// without a number.
 pub(super) struct Lanes {
     next: HashMap<u16, i64>,
-    /// By lane, first to last offset.
+    /// By lane: first offset to last offset.
     held: HashMap<Option<u16>, BTreeMap<i64, i64>>,
 }
 
 impl Lanes {
-    /// As far as some offsets are concerned.
+    /// Loads what concerns the offsets of a range.
     pub(super) fn load(
         connection: &Connection,
         subscription_id: i32,
@@ -43,13 +44,14 @@ impl Lanes {
         reached && before.is_none_or(|(_, last)| *last < offset)
     }
 
-    /// From now on an offset is outstanding.
+    /// Marks an offset as outstanding.
     pub(super) fn hold(&mut self, lane: Option<u16>, offset: i64) {
         self.held.entry(lane).or_default().insert(offset, offset);
     }
 }
 
-/// Of stored messages that a subscription has not done as far as its slowest lane tells, those that it really has not.
+/// Of stored messages that a subscription has not done according to its slowest lane, those that it really has not
+/// done.
 pub(super) fn owed(
     connection: &Connection,
     topic: TopicId,

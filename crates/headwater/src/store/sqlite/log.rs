@@ -1,5 +1,6 @@
-//! The log: everything that reads or writes stored messages. Statements elsewhere name neither their table nor its columns, so that how
-//! messages are stored can change here alone. Where a statement joins the log with another table, it is in `sql/log.sql` too.
+//! The log: everything that reads or writes stored messages. Statements elsewhere name neither the table nor its
+//! columns, so that the storage of messages can change here alone. A statement that joins the log with another table
+//! is in `sql/log.sql` too.
 
 use std::ops::ControlFlow;
 
@@ -16,7 +17,7 @@ use crate::message::{MESSAGE_BYTES, Message, NewMessage, Offset, lane_of, weight
 use crate::store::{FetchBound, Fetched, Weighing};
 use crate::topic::TopicId;
 
-/// Appends messages, with a statement that is found once for a batch.
+/// Appends messages, with a statement that is prepared once for a batch.
 pub(super) struct Appender<'c>(CachedStatement<'c>);
 
 impl<'c> Appender<'c> {
@@ -48,7 +49,7 @@ impl<'c> Appender<'c> {
     }
 }
 
-/// Appends a delayed message from the schedule.
+/// Appends a scheduled message from the schedule.
 pub(super) fn append_scheduled(
     connection: &Connection,
     topic: TopicId,
@@ -61,25 +62,25 @@ pub(super) fn append_scheduled(
     Ok(())
 }
 
-/// Messages reserved for ahead at most: a range may be mostly holes.
+/// Messages to reserve memory for at most: a range may be mostly holes.
 const RESERVE_MAX: u64 = 1_000;
 
 /// Payloads up to this size share one buffer per fetch: one allocation instead of one each. Larger ones have their
-/// own, so that keeping one of them keeps no more than it.
+/// own, so that keeping one of them keeps no other in memory.
 const SHARED_PAYLOAD_BYTES_MAX: usize = 1024;
 
-/// Payloads up to this size are read with their row. Of a larger one the row brings the size instead, which SQLite knows
-/// from the record's header, and the payload is read only if it fits.
+/// Payloads up to this size are read with their row. For a larger one the row has the size instead, which SQLite
+/// reads from the record's header, and the payload is read only if it fits.
 const READ_WITH_ROW_BYTES_MAX: i64 = 64 * 1024;
 
-/// The messages of a range, by offset, as far as they fit.
+/// The messages of a range, by offset, as far as they fit the bound.
 pub(super) fn fetch(
     connection: &Connection,
     topic: TopicId,
     range: OffsetRange,
     bound: FetchBound,
 ) -> Attempt<Fetched> {
-    // Within the topic's own keys, whatever is asked for: the neighbours' are next to them.
+    // Limited to the topic's own keys, whatever range is requested: the keys of other topics are adjacent.
     let (first, last) = (range.first.0.max(1), range.last.0.min(OFFSET_MAX));
     if first > last || !(1..=TOPIC_ID_MAX).contains(&topic.0) {
         return Ok(Fetched::default());
@@ -100,7 +101,7 @@ pub(super) fn fetch(
         let payload = row.get_ref(4)?;
         let payload_bytes = match payload {
             ValueRef::Blob(bytes) => bytes.len(),
-            // Its size stands for a large one. The column holds nothing but blobs.
+            // A large payload is represented by its size. The column contains only blobs.
             _ => usize::try_from(row.get::<_, i64>(4)?).unwrap_or_default(),
         };
         if !weighing.fits(MESSAGE_BYTES + payload_bytes + weight_of_headers(&headers)) {
@@ -132,7 +133,7 @@ pub(super) fn fetch(
     Ok(Fetched { messages, left })
 }
 
-/// Reads a payload piece by piece into its place: as a column SQLite would make a copy of its own first. The statement that
+/// Reads a payload in pieces into its own buffer: as a column SQLite would make a copy first. The statement that
 /// found the row is still open, so this reads the same snapshot.
 fn large_payload(connection: &Connection, row_key: i64, bytes: usize) -> Attempt<Bytes> {
     let blob = connection.blob_open(MAIN_DB, "headwater_message", "payload", row_key, true)?;
@@ -141,7 +142,7 @@ fn large_payload(connection: &Connection, row_key: i64, bytes: usize) -> Attempt
     Ok(payload.into())
 }
 
-/// Gives every message its part of the shared buffer; `ends` is where the buffer ended after each message.
+/// Gives every message its slice of the shared buffer; `ends` is where the buffer ended after each message.
 fn share_out(messages: &mut [Message], ends: &[usize], shared: &Bytes) {
     let mut start = 0;
     for (message, end) in messages.iter_mut().zip(ends) {
@@ -166,8 +167,8 @@ pub(super) fn first_in(
     Ok(found.optional()?)
 }
 
-/// The first offset of a closed range stored at or after a time, else the one after the last. A binary search: one writer at a
-/// time stamps messages as it appends them, so times rise with offsets as long as the clock does.
+/// The first offset of a closed range stored at or after a time, else the one after the last. A binary search: one
+/// writer at a time stamps messages as it appends them, so times rise with offsets as long as the clock does.
 pub(super) fn first_since(
     connection: &Connection,
     topic: TopicId,
@@ -187,7 +188,7 @@ pub(super) fn first_since(
     Ok(low)
 }
 
-/// Which offsets of a closed range are stored: the lowest, so many at most.
+/// The lowest stored offsets of a closed range, at most `at_most`.
 pub(super) fn stored(
     connection: &Connection,
     topic: TopicId,
@@ -208,7 +209,7 @@ pub(super) struct Stored {
     pub(super) range: Option<(i64, i64)>,
 }
 
-/// Counts the messages stored in ranges. It reads the log, so it is a reader's work: the writer takes what was counted before.
+/// Counts the messages stored in ranges. It reads the log, so it runs on a reader; the writer uses the earlier count.
 pub(super) fn count(connection: &Connection, topic: TopicId, ranges: &Ranges) -> Attempt<Stored> {
     let mut statement = connection.prepare_cached(sql!(log.count))?;
     let mut all = Stored::default();
@@ -227,7 +228,7 @@ pub(super) fn count(connection: &Connection, topic: TopicId, ranges: &Ranges) ->
     Ok(all)
 }
 
-/// The messages of a closed range: offset, id and key, which tell a message's lane.
+/// The messages of a closed range: offset, id and key, which determine a message's lane.
 pub(super) fn keys(
     connection: &Connection,
     topic: TopicId,
@@ -254,11 +255,11 @@ pub(super) fn probe(connection: &Connection) -> Attempt<()> {
     Ok(())
 }
 
-/// What becomes of messages that a subscription gives up.
+/// How messages that a subscription gives up become dead letters.
 pub(super) struct Burial<'a> {
     pub(super) subscription_id: i32,
-    /// Of an ordered subscription: the lane, and how many there are. Only the lane's own messages are buried: the others of the
-    /// range belong to the other lanes.
+    /// Of an ordered subscription: the lane, and the number of lanes. Only the lane's own messages are buried: the
+    /// others of the range belong to the other lanes.
     pub(super) lane: Option<(u16, u16)>,
     pub(super) error: &'a str,
     pub(super) attempts: u32,
@@ -295,8 +296,8 @@ pub(super) fn bury(
     Ok(())
 }
 
-/// Shows the messages of a closed range to `visit` until it breaks: offset, when it was created and when its completion record was
-/// completed, in ms.
+/// Passes the messages of a closed range to `visit` until it breaks: offset, when it was created and when its
+/// completion record was completed, in ms.
 pub(super) fn visit_ages<B>(
     connection: &Connection,
     topic: TopicId,
@@ -314,8 +315,8 @@ pub(super) fn visit_ages<B>(
     Ok(ControlFlow::Continue(()))
 }
 
-/// Makes the completion records of the messages stored in a closed range, which all have the same masks: required and completed.
-/// Answers how many.
+/// Creates the completion records of the messages stored in a closed range, which all have the same masks: required
+/// and completed. Returns how many.
 pub(super) fn record(
     connection: &Connection,
     topic: TopicId,
@@ -334,7 +335,7 @@ pub(super) fn record(
     ])? as u64)
 }
 
-/// Removes the messages of a closed range; answers how many.
+/// Removes the messages of a closed range. Returns how many.
 pub(super) fn remove(connection: &Connection, topic: TopicId, first: i64, last: i64) -> Attempt<u64> {
     let mut statement = connection.prepare_cached(sql!(log.remove))?;
     Ok(statement.execute([row_key(topic, first), row_key(topic, last)])? as u64)

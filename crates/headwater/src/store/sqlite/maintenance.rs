@@ -1,7 +1,7 @@
-//! Maintenance, step by step. Each step is a write command of its own, so that publishers and consumers get in between.
+//! Maintenance in steps. Each step is a write command of its own, so that publishers and consumers run in between.
 //!
-//! Steps do not wait for the disk: one that a power cut takes back is done again, and whatever is on the disk is
-//! consistent. What operators ask for does.
+//! Steps do not wait for the disk: a step that a power cut undoes is repeated, and the state on the disk is
+//! consistent. Operations that operators request do wait.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use crate::store::maintenance::warn_missed;
 use crate::store::{CleanStep, Detected, Maintained, Maintenance, PartitionStep, SubscriptionStep};
 use crate::topic::{TopicId, TopicStatus};
 
-/// Most messages of one step. Every other writer waits while it runs: a step of this size takes a few milliseconds, and more
-/// of them, with a rest after each, do the same work.
+/// Most messages of one step. Every other writer waits while it runs: a step of this size takes a few milliseconds,
+/// and more such steps, with a pause after each, do the same work.
 pub(super) const STEP_MESSAGES_MAX: u32 = 1_000;
 
 #[async_trait]
@@ -54,7 +54,7 @@ impl Maintenance for SqliteStore {
         Ok(step)
     }
 
-    /// One file holds everything, clustered by topic: there is nothing to cut.
+    /// One file holds everything, clustered by topic: there are no partitions.
     async fn keep_partitions(&self, _topic: TopicId) -> Result<PartitionStep> {
         Ok(PartitionStep::default())
     }

@@ -1,9 +1,11 @@
-//! The schema of the file: tables, which are migrated by version, and code (views and triggers), which is replaced whole.
+//! The schema of the file: tables, which are migrated by version, and code (views and triggers), which is replaced as
+//! a whole.
 //!
-//! Why programs of different versions can have one file open. The code of a file is that of the newest program that opened it;
-//! an older program with the same version of the tables works with it and leaves it alone. A later version of the tables
-//! refuses older programs: when they open the file, and at their next write if they have it open already. That check is part of the write
-//! transaction, and a migration is one too: no program writes to tables that it does not know.
+//! Why programs of different versions can have one file open. The code of a file is that of the newest program that
+//! opened it; an older program with the same version of the tables works with it and does not replace it. A later
+//! version of the tables refuses older programs: when they open the file, and at their next write if they have it
+//! open already. That check is part of the write transaction, and a migration is one too: no program writes to tables
+//! of a version that it does not support.
 
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior};
 
@@ -15,14 +17,16 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::namespace::SqlitePath;
 use crate::store::schema;
 
-/// What one program installs and works with.
+/// The schema that one program installs and works with.
 #[derive(Clone, Copy)]
 pub(super) struct Schema {
     /// The tables of a new file: complete, at the newest version.
     pub(super) tables: &'static [&'static str],
-    /// By version, from 2 on: what brings the tables of the version before to it. Append only: files of any released version exist.
+    /// By version, from 2 on: the SQL that migrates the tables from the version before. Append only: files of any
+    /// released version exist.
     pub(super) steps: &'static [(i64, &'static str)],
-    /// Views and triggers. An edit must still serve older programs with the same version of the tables; what cannot is a migration.
+    /// Views and triggers. An edit must still serve older programs with the same version of the tables; if it cannot,
+    /// it is a migration.
     pub(super) code: &'static [&'static str],
     /// The version of the program.
     pub(super) program: &'static str,
@@ -58,7 +62,8 @@ pub fn newest() -> i64 {
     SCHEMA.version()
 }
 
-/// The version of the tables in a file, without touching it; `None` if it is not there, or holds nothing of Headwater's.
+/// The version of the tables in a file, without touching it; `None` if the file does not exist or has no tables of
+/// Headwater.
 pub fn version_of(path: &SqlitePath) -> Result<Option<i64>> {
     let location = Location::new(path)?;
     let Some(path) = location.path.as_ref().filter(|path| path.exists()) else { return Ok(None) };
@@ -66,7 +71,8 @@ pub fn version_of(path: &SqlitePath) -> Result<Option<i64>> {
     let failed = |error| sqlite_error(&location.name, error);
     let log = path.with_file_name([path.file_name().unwrap_or_default(), "-wal".as_ref()].join("".as_ref()));
     let connection = match path.to_str() {
-        // Nobody has it open and all of it is in the file: read as it lies, or even a reader leaves a log beside it.
+        // No process has it open and all content is in the file: it is opened as immutable, because even a reader
+        // would leave a log beside it.
         Some(name) if !log.exists() => {
             let name = name.replace('%', "%25").replace('?', "%3f").replace('#', "%23");
             let flags = flags | OpenFlags::SQLITE_OPEN_URI;
@@ -78,10 +84,10 @@ pub fn version_of(path: &SqlitePath) -> Result<Option<i64>> {
     Ok(Found::read(&connection, &location.name)?.map(|found| found.version))
 }
 
-/// Refuses a file whose tables have another version: for those that read it without bringing it there.
+/// Refuses a file whose tables have another version: for callers that read it without migrating it.
 pub(super) fn check_current(connection: &Connection, location: &str) -> Result<()> {
     let Some(found) = Found::read(connection, location)? else {
-        let text = format!("the store cannot be read: {location}: it holds nothing of Headwater");
+        let text = format!("the store cannot be read: {location}: it has no tables of Headwater");
         return Err(Error::new(ErrorKind::NotAStore, text));
     };
     SCHEMA.check_not_newer(found.version, location)?;
@@ -96,7 +102,7 @@ pub(super) fn check_current(connection: &Connection, location: &str) -> Result<(
     Err(Error::new(ErrorKind::SchemaOutdated, text))
 }
 
-/// The same at the start of every write transaction: one row, read under the lock that a migration needs too.
+/// The same check at the start of every write transaction: one row, read under the lock that a migration needs too.
 pub(super) fn check_written(connection: &Connection, location: &str) -> Attempt<()> {
     const VERSION: &str = "SELECT CAST(value AS INTEGER) FROM headwater_meta WHERE key = 'schema'";
     let found: Option<i64> =
@@ -112,7 +118,7 @@ pub(super) fn check_may_open(connection: &Connection, location: &str, adopt: boo
     }
 }
 
-/// Brings the file to this program's tables and code.
+/// Migrates the file to this program's tables and code.
 pub(super) fn migrate(connection: &mut Connection, location: &str, adopt: bool) -> Result<()> {
     SCHEMA.install(connection, location, adopt)
 }
@@ -122,8 +128,9 @@ impl Schema {
         self.steps.last().map_or(1, |(version, _)| *version)
     }
 
-    /// Safe when many processes open at once: `BEGIN IMMEDIATE` lets one in at a time, and the second finds nothing left to
-    /// do. All of it is one transaction: a crash leaves the file as it was, and no other connection meets a file without code.
+    /// Safe if many processes open at once: `BEGIN IMMEDIATE` admits one at a time, and the second finds nothing left
+    /// to do. All of it is one transaction: a crash leaves the file as it was, and no other connection sees a file
+    /// without code.
     pub(super) fn install(&self, connection: &mut Connection, location: &str, adopt: bool) -> Result<()> {
         if Found::read(connection, location)?.is_some_and(|found| self.is_current(&found)) {
             return Ok(());
@@ -147,7 +154,8 @@ impl Schema {
         Ok(())
     }
 
-    /// Without code in between: a table that is renamed or rebuilt would have every view and trigger checked that names it.
+    /// Drops the code first: otherwise renaming or rebuilding a table would check every view and trigger that names
+    /// it.
     fn apply(&self, connection: &Connection, before: Option<i64>) -> rusqlite::Result<()> {
         match before {
             None => self.tables.iter().try_for_each(|sql| connection.execute_batch(sql))?,
@@ -168,13 +176,14 @@ impl Schema {
         Ok(())
     }
 
-    /// Whether nothing is to be done: the tables are this program's, the code is this or a newer program's.
+    /// Whether nothing is to be done: the tables have this program's version, and the code is from this or a newer
+    /// program.
     fn is_current(&self, found: &Found) -> bool {
         found.version == self.version()
             && (found.code == schema::hash(self.code) || schema::newer(&found.program, self.program))
     }
 
-    /// Refuses tables from the future.
+    /// Refuses tables of a newer version.
     fn check_not_newer(&self, found: i64, location: &str) -> Result<()> {
         let newest = self.version();
         if found <= newest {
@@ -195,10 +204,10 @@ struct Found {
 }
 
 impl Found {
-    /// `None` if the file has none.
+    /// `None` if the file has no schema.
     fn read(connection: &Connection, location: &str) -> Result<Option<Found>> {
         let failed = |error| sqlite_error(location, error);
-        let there: Option<i64> = connection
+        let exists: Option<i64> = connection
             .query_row(
                 "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'headwater_meta'",
                 [],
@@ -206,7 +215,7 @@ impl Found {
             )
             .optional()
             .map_err(failed)?;
-        if there.is_none() {
+        if exists.is_none() {
             return Ok(None);
         }
         let mut found = Found::default();
@@ -242,21 +251,21 @@ fn unreleased(location: &str) -> Error {
     Error::new(ErrorKind::SchemaOutdated, text)
 }
 
-/// Drops every object of Headwater's of these kinds, in this order.
+/// Drops every object of Headwater of these kinds, in this order.
 pub(super) fn drop_ours(connection: &Connection, kinds: &[&str]) -> rusqlite::Result<()> {
     const OURS: &str =
         "SELECT name FROM sqlite_master WHERE type = ?1 AND name LIKE 'headwater\\_%' ESCAPE '\\'";
     for kind in kinds {
         let names: Vec<String> = decode::all(&mut connection.prepare(OURS)?, [kind], |row| row.get(0))?;
         for name in names {
-            // Our own names, from the database's own catalogue, quoted.
+            // Headwater's own names, from the database's catalogue, quoted.
             connection.execute_batch(&format!("DROP {kind} \"{}\"", name.replace('"', "\"\"")))?;
         }
     }
     Ok(())
 }
 
-/// Refuses a database that belongs to another application, unless it invited Headwater in.
+/// Refuses a database of another application, unless the caller chose to adopt it.
 fn check_may_install(connection: &Connection, location: &str, adopt: bool) -> Result<()> {
     let failed = |error| sqlite_error(location, error);
     let mut statement = connection

@@ -1,7 +1,8 @@
-//! Notices that the write-ahead log was written to, whoever did it, from the kernel: inotify.
+//! Notices from the kernel (inotify) that some process wrote to the write-ahead log.
 //!
-//! A notice is a hint to look and never news by itself. It comes with each write to the log, which is *before* the
-//! commit is to be seen: between the two lies the wait for the disk. [`super::watch`] knows what to make of that.
+//! A notice is a hint to check the file and does not by itself mean new messages. It comes with each write to the
+//! log, which is *before* the commit becomes visible: between the two is the wait for the disk. [`super::watch`] has
+//! the rules for that.
 
 pub(super) use self::system::{Bell, Notices};
 
@@ -23,33 +24,33 @@ mod system {
     pub(in super::super) struct Bell(OwnedFd);
 
     impl Bell {
-        /// Ends the wait under way, or the next one.
+        /// Ends the wait in progress, or the next one.
         pub(in super::super) fn ring(&self) {
-            // Refused only when it has been rung 2^64 - 2 times without anybody listening: it rings already.
+            // Fails only after 2^64 - 2 calls that no wait has consumed: the next wait then ends anyway.
             let _ = write(&self.0, &1_u64.to_ne_bytes());
         }
     }
 
-    /// The notices of one file. Closing it, by dropping it, leaves nothing behind.
+    /// The notices of one file. Dropping it closes the descriptors and leaves nothing behind.
     #[derive(Debug)]
     pub(in super::super) struct Notices {
         inotify: OwnedFd,
         bell: Arc<Bell>,
-        /// Waiting failed: whoever goes on with it would spin.
+        /// Waiting failed: another wait would spin.
         broken: Cell<bool>,
     }
 
     impl Notices {
-        /// From here on no write to the file goes unnoticed.
+        /// From here on every write to the file leaves a notice.
         ///
-        /// The kernel merges equal notices that nobody took, so those of one file take the room of one.
+        /// The kernel merges equal notices that were not taken, so those of one file need the space of one.
         pub(in super::super) fn of(file: &Path) -> io::Result<Self> {
             let notices = Self::of_nothing()?;
             inotify::add_watch(&notices.inotify, file, inotify::WatchFlags::MODIFY)?;
             Ok(notices)
         }
 
-        /// Stays silent, like a file system that does not tell.
+        /// Never has a notice, as on a file system that does not report writes.
         pub(in super::super) fn of_nothing() -> io::Result<Self> {
             let inotify = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)?;
             let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
@@ -60,7 +61,7 @@ mod system {
             Arc::clone(&self.bell)
         }
 
-        /// Waits until there is a notice, the bell rings, or the time is over.
+        /// Waits until a notice comes, another thread ends the wait, or the time is over.
         pub(in super::super) fn wait(&self, at_most: Duration) {
             let timeout = Timespec::try_from(at_most).ok();
             let mut sources =
@@ -70,17 +71,17 @@ mod system {
                 Err(_) => self.broken.set(true),
             }
             if !sources[1].revents().is_empty() {
-                // Silences it; nothing to silence is as well.
+                // Resets the event; a failure means that it was not set.
                 let _ = read(&self.bell.0, &mut [0_u8; 8]);
             }
         }
 
-        /// Takes what there is: whether the file was written to since the last time.
+        /// Takes the pending notices: whether the file was written to since the last call.
         pub(in super::super) fn take(&self) -> io::Result<bool> {
             if self.broken.get() {
                 return Err(io::Error::other("waiting for notices failed"));
             }
-            // Room for many notices with a name, while these have none.
+            // Space for many notices with a name, while these have none.
             match read(&self.inotify, &mut [0_u8; 1024]) {
                 Ok(_) => Ok(true),
                 Err(Errno::AGAIN | Errno::INTR) => Ok(false),
@@ -90,7 +91,7 @@ mod system {
     }
 }
 
-/// Elsewhere there are none, and the file is looked at on a beat.
+/// Other systems have no notices, and the file is polled.
 #[cfg(not(target_os = "linux"))]
 mod system {
     use std::io;

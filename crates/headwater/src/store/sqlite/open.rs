@@ -1,4 +1,4 @@
-//! What opening a store starts beside the writer, and what it settles first.
+//! The threads that opening a store starts beside the writer, and the settings it reads first.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -51,7 +51,8 @@ pub(super) fn no_thread(location: &Location, error: std::io::Error) -> Error {
     )
 }
 
-/// Removes a store's files once nothing has them open: what the path leads to, and what lies beside that. A symbolic link stays.
+/// Removes a store's files once nothing has them open: the file that the path leads to, and the files beside it. A
+/// symbolic link stays.
 pub(super) fn remove_files(location: &Location, trust: &Trust) -> Result<()> {
     let Some(path) = trust.resolved() else { return Ok(()) };
     for suffix in ["", "-wal", "-shm", trust::MARKER] {
@@ -67,8 +68,8 @@ pub(super) fn remove_files(location: &Location, trust: &Trust) -> Result<()> {
     take_over::remove_left(path, |_| Ok(false)).map_err(|fault| fault.into_error(&location.name))
 }
 
-/// Whether publishing creates topics through a handle whose options say nothing. The option of one handle is its own, and
-/// changes nothing for others.
+/// Whether publishing creates topics through a handle whose options do not set it. The option of one handle changes
+/// nothing for others.
 pub(super) fn stored_auto_create(connection: &Connection, location: &Location) -> Result<bool> {
     connection
         .query_row("SELECT value = '1' FROM headwater_meta WHERE key = 'auto_create'", [], |row| row.get(0))

@@ -1,4 +1,4 @@
-//! Outstanding: what a subscription has handed out and is not done, for people who look.
+//! Outstanding: the ranges that a subscription has handed out and not done, listed for operators.
 
 use rusqlite::{Connection, params};
 

@@ -1,17 +1,17 @@
-//! How often and how long a connection tries for a lock that another one has.
+//! How often and how long a connection retries for a lock that another one holds.
 //!
-//! SQLite's own handler sleeps up to 100 ms between two tries: beside writers that take the lock again at once it meets the
-//! short gaps between them too rarely, and gives up. This one tries every 1 to 2 ms. The spread keeps several waiting
-//! processes from trying in step.
+//! SQLite's own handler sleeps up to 100 ms between two tries: beside writers that take the lock again at once, it
+//! hits the short gaps between them too rarely, and gives up. This handler tries every 1 to 2 ms. The random spread
+//! keeps several waiting processes from trying at the same moments.
 //!
-//! A connection belongs to one thread, so the limit is the thread's.
+//! A connection belongs to one thread, so the limit is stored per thread.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 
-/// How long a connection waits for another one's lock, if nothing else is said.
+/// How long a connection waits for a lock of another one, by default.
 pub(super) const LOCK_WAIT: Duration = Duration::from_secs(5);
 /// The first tries come sooner: mostly the lock is held for less than a millisecond.
 const QUICK_TRIES: i32 = 4;
@@ -23,12 +23,12 @@ thread_local! {
     static SINCE: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// Makes a connection wait so.
+/// Installs this handler on a connection.
 pub(super) fn install(connection: &Connection) -> rusqlite::Result<()> {
     connection.busy_handler(Some(try_again))
 }
 
-/// Runs something whose waits for a lock last at most so long.
+/// Runs a function whose waits for a lock last at most this long.
 pub(super) fn at_most<T>(limit: Duration, run: impl FnOnce() -> T) -> T {
     let before = LIMIT.replace(limit);
     let ran = run();
@@ -36,7 +36,7 @@ pub(super) fn at_most<T>(limit: Duration, run: impl FnOnce() -> T) -> T {
     ran
 }
 
-/// SQLite calls it after each failed try of one wait, counting from 0. False gives up.
+/// SQLite calls it after each failed try of one wait, counting from 0. `false` ends the wait.
 fn try_again(tries: i32) -> bool {
     let now = Instant::now();
     let since = match SINCE.get() {
@@ -59,7 +59,7 @@ fn try_again(tries: i32) -> bool {
 mod tests {
     use super::*;
 
-    /// Counts the tries of one wait that lasts for as long as it is allowed to.
+    /// Counts the tries of one wait that lasts for its whole limit.
     #[test]
     fn a_wait_tries_every_other_millisecond_and_ends_at_its_limit() {
         let limit = Duration::from_millis(60);
@@ -68,6 +68,6 @@ mod tests {
         assert!(began.elapsed() >= limit, "{:?}", began.elapsed());
         // SQLite's own handler has tried 8 times by then; a machine under load may oversleep most of these.
         assert!((9..=70).contains(&tries), "{tries} tries in {:?}", began.elapsed());
-        assert_eq!(LIMIT.get(), LOCK_WAIT, "the limit is what it was");
+        assert_eq!(LIMIT.get(), LOCK_WAIT, "the limit is restored");
     }
 }

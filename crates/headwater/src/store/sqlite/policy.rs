@@ -1,4 +1,4 @@
-//! Delivery policies: what a group does differently from its topic.
+//! Delivery policies: the settings in which a group differs from its topic.
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
@@ -52,7 +52,7 @@ pub(super) fn settings_of(
     Ok(found)
 }
 
-/// Gives a group a policy.
+/// Sets the policy of a group.
 pub(super) fn set(
     work: &mut Work<'_>,
     name: &TopicName,
@@ -61,7 +61,7 @@ pub(super) fn set(
     actor: &str,
 ) -> Attempt<()> {
     let (topic, found) = group::get_alive(work.connection, name, group, "set_policy")?;
-    // The rules of a topic's settings are those of a policy.
+    // The rules for a topic's settings also apply to a policy.
     policy.apply_to(&topic.settings).validate()?;
     work.connection.prepare_cached(super::sql!(policy.set))?.execute(params![
         found.subscription_id,

@@ -1,4 +1,4 @@
-//! Promote: delayed messages enter the log when they are due.
+//! Promote: scheduled messages enter the log when they are due.
 
 use rusqlite::{Connection, params};
 
@@ -8,10 +8,10 @@ use super::work::Work;
 use crate::limits::PROMOTE_MESSAGES_MAX;
 use crate::topic::TopicId;
 
-/// Moves due messages of a topic into its log, a bounded number; answers the new head and how many.
+/// Moves due messages of a topic into its log, a bounded number. Returns the new head and the number of messages.
 ///
-/// An offset once seen by a consumer must not be given to another message after a power cut: so this happens only in
-/// a transaction that waits for the disk, and otherwise asks for one.
+/// An offset once seen by a consumer must not be assigned to another message after a power cut: so this happens only
+/// in a transaction that waits for the disk; in any other it returns [`Fault::NeedsSync`].
 pub(super) fn promote(
     work: &mut Work<'_>,
     topic: TopicId,

@@ -1,7 +1,7 @@
-//! Publish: append to a topic's log, or to its schedule, all or nothing.
+//! Publish: appends to a topic's log, or to its schedule, all or nothing.
 //!
 //! [`publish`] works inside a transaction of the caller's own connection to the same file; the engine's own publishes
-//! run through the same [`append`].
+//! use the same [`append`].
 
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, params};
@@ -19,10 +19,10 @@ use crate::topic::{TopicId, TopicSettings};
 
 /// Publishes inside the caller's own transaction, on the caller's own connection to the store's file.
 ///
-/// All of `messages` are in the transaction, or none. They become visible, and durable as far as the caller's own
-/// `synchronous` goes, when the caller commits; if the caller rolls back nobody ever sees them. An unknown topic is
-/// created as a queue unless the store was opened with `auto_create` off. On a connection without an open transaction
-/// the batch is one of its own.
+/// All of `messages` are in the transaction, or none. They become visible when the caller commits, and as durable as
+/// the caller's own `synchronous` setting makes them; if the caller rolls back they are never visible. An unknown
+/// topic is created as a queue unless the store was opened with `auto_create` off. On a connection without an open
+/// transaction the batch is a transaction of its own.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -54,14 +54,14 @@ pub fn publish(
     let location = transaction.path().unwrap_or("in memory").to_owned();
     let failed = |fault: Fault| fault.into_error(&location);
     let now_ms = Timestamp::now().as_millisecond();
-    // A savepoint: a caller who goes on after an error must not commit half a batch.
+    // A savepoint: a caller that continues after an error must not commit half a batch.
     transaction.execute_batch("SAVEPOINT headwater_publish").map_err(|error| failed(error.into()))?;
     let published = publish_here(transaction, &location, topic, messages, now_ms);
     let end = match published {
         Ok(_) => "RELEASE headwater_publish",
         Err(_) => "ROLLBACK TO headwater_publish; RELEASE headwater_publish",
     };
-    // When SQLite has already given up the whole transaction there is no savepoint left to end.
+    // If SQLite has already rolled back the whole transaction, there is no savepoint left to end.
     let ended = if transaction.is_autocommit() { Ok(()) } else { transaction.execute_batch(end) };
     let published = published.map_err(failed)?;
     ended.map_err(|error| failed(error.into()))?;
@@ -98,7 +98,7 @@ fn no_schema(error: rusqlite::Error) -> Fault {
     error.into()
 }
 
-/// What is worked out of a message before the writer sees it.
+/// What is computed from a message before the writer runs.
 #[derive(Debug)]
 pub(super) struct Prepared {
     message_id: Uuid,
@@ -106,8 +106,8 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
-    /// Prepares a batch. Ids that are missing count up from one random UUIDv7: they sort as the batch does, and asking
-    /// the system for random bytes per message would cost more than storing the message.
+    /// Prepares a batch. Missing ids count up from one random UUIDv7: they sort as the batch does, and reading random
+    /// bytes from the system per message would cost more than storing the message.
     pub(super) fn batch(messages: &[NewMessage]) -> Vec<Self> {
         let mut made = Uuid::now_v7().as_u128();
         let prepare = |message: &NewMessage| {
@@ -201,10 +201,10 @@ fn check(log: &Log, now_ms: i64, messages: &[NewMessage]) -> Result<()> {
     Ok(())
 }
 
-/// By how much a window may seem to last longer than it does: what a step back of the clock is not known to be exact to.
+/// By how much a window may seem longer than it is: the size of a clock step back is only known to this precision.
 pub(super) const DEDUP_SLACK_MS: i64 = 10_000;
 
-/// The first message of this one's dedup key, if its window still lasts.
+/// The first message with this one's dedup key, if its window still lasts.
 fn first_of(
     connection: &Connection,
     log: &Log,
@@ -259,33 +259,34 @@ fn schedule(
         message.dedup_key,
         &message.payload[..],
     ])?;
-    // Waiters must look again for when it comes due.
+    // Waiters must claim again to get the new due time.
     log.stirs += 1;
     Ok(())
 }
 
-/// A topic's log as a transaction sees it.
+/// A topic's log within a transaction.
 #[derive(Debug)]
 pub(super) struct Log {
     topic_id: TopicId,
     name: String,
     last_offset: i64,
-    /// `last_offset` after the last command that succeeded, and whether one did.
+    /// `last_offset` after the last command that succeeded; `None` before one did.
     confirmed: Option<i64>,
     stored: i64,
     stirs: i64,
     payload_bytes_max: usize,
     dedup_window_ms: i64,
-    /// No subscription counts, and the topic takes nothing then. Read anew after every command that may change it.
+    /// No subscription counts, and the topic then refuses messages. Read again after every command that may change
+    /// it.
     blocked: bool,
 }
 
-/// The logs a transaction has appended to. Heads are written back once per transaction, not once per command.
+/// The logs that a transaction has appended to. Heads are written back once per transaction, not once per command.
 #[derive(Debug, Default)]
 pub(super) struct Logs(Vec<Log>);
 
 impl Logs {
-    /// The log of a topic; creates the topic as a queue if that is allowed and nothing of the batch is refused.
+    /// The log of a topic; creates the topic as a queue if that is allowed and no message of the batch is refused.
     fn of(
         &mut self,
         connection: &Connection,
@@ -313,14 +314,14 @@ impl Logs {
         Ok(self.0.last_mut().expect("a log was just added"))
     }
 
-    /// Keeps what the last command appended.
+    /// Keeps the offsets that the last command appended.
     pub(super) fn confirm(&mut self) {
         for log in &mut self.0 {
             log.confirmed = Some(log.last_offset);
         }
     }
 
-    /// Takes back the offsets of a command that failed: nobody has seen them.
+    /// Takes back the offsets of a command that failed: they were never visible.
     pub(super) fn forget_unconfirmed(&mut self) {
         self.0.retain_mut(|log| {
             log.last_offset = log.confirmed.unwrap_or_default();
@@ -328,7 +329,7 @@ impl Logs {
         });
     }
 
-    /// Writes the heads back, so that others in this transaction see them.
+    /// Writes the heads back, so that other commands of this transaction see them.
     pub(super) fn flush(&mut self, connection: &Connection) -> Attempt<()> {
         for log in self.0.drain(..) {
             if log.last_offset != log.stored || log.stirs > 0 {

@@ -9,21 +9,21 @@ use tokio::sync::Semaphore;
 
 use super::notice::{Bell, Notices};
 
-/// What a taker got.
+/// The result of taking from the queue.
 #[derive(Debug)]
 pub(super) enum Taken<T> {
     /// At least one item, in order of arrival.
     Items(Vec<T>),
-    /// Nothing came within the time, or somebody nudged.
+    /// Nothing came within the time, or the taker was nudged.
     Nothing,
     /// Closed, and nothing is left.
     Closed,
 }
 
-/// How a taker sleeps while there is nothing to take.
+/// How a taker sleeps while the queue is empty.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Sleep<'n> {
-    /// Until something comes.
+    /// Until an item comes.
     ForGood,
     /// No longer than this.
     AtMost(Duration),
@@ -35,17 +35,17 @@ pub(super) enum Sleep<'n> {
 pub(super) struct Queue<T> {
     state: Mutex<State<T>>,
     ready: Condvar,
-    /// One permit per free place: callers wait here, asynchronously, while the queue is full.
+    /// One permit per free slot: callers wait here, asynchronously, while the queue is full.
     places: Semaphore,
 }
 
 struct State<T> {
     items: VecDeque<T>,
-    /// Takers asleep: a push wakes one only if there is one, which saves a system call under load.
+    /// Takers asleep: a push signals only if there is one, which saves a system call under load.
     asleep: usize,
-    /// Wakes the taker that sleeps until a notice comes: it does not hear `ready`.
+    /// Wakes the taker that sleeps until a notice comes: it does not wait on `ready`.
     bell: Option<Arc<Bell>>,
-    /// Items that hold no place, and so free none.
+    /// Items that hold no slot, and so free none.
     unplaced: usize,
     nudged: bool,
     closed: bool,
@@ -58,7 +58,7 @@ impl<T> State<T> {
 }
 
 impl<T> Queue<T> {
-    /// A queue of so many places.
+    /// A queue with this number of slots.
     pub(super) fn new(places: usize) -> Self {
         let state = State {
             items: VecDeque::new(),
@@ -71,7 +71,7 @@ impl<T> Queue<T> {
         Queue { state: Mutex::new(state), ready: Condvar::new(), places: Semaphore::new(places) }
     }
 
-    /// Appends an item once there is a place; gives it back if the queue is closed.
+    /// Appends an item once a slot is free; returns the item if the queue is closed.
     pub(super) async fn push(&self, item: T) -> Result<(), T> {
         let Ok(permit) = self.places.acquire().await else {
             return Err(item);
@@ -80,7 +80,7 @@ impl<T> Queue<T> {
         self.append(item, true)
     }
 
-    /// Appends without waiting for a place: for the few follow-ups a taker itself makes.
+    /// Appends without waiting for a slot: for the few follow-ups that a taker itself makes.
     pub(super) fn push_now(&self, item: T) -> Result<(), T> {
         self.append(item, false)
     }
@@ -96,7 +96,8 @@ impl<T> Queue<T> {
         Ok(())
     }
 
-    /// Wakes outside the lock: the woken one takes it first thing. One ring is enough, so the bell is taken away.
+    /// Wakes a taker after releasing the lock, because the taker acquires the lock first. One signal is enough, so
+    /// `bell` is removed.
     fn wake_one(&self, mut state: MutexGuard<'_, State<T>>) {
         let (asleep, bell) = (state.asleep > 0, state.bell.take());
         drop(state);
@@ -132,7 +133,7 @@ impl<T> Queue<T> {
         sleep: Sleep<'_>,
     ) -> MutexGuard<'q, State<T>> {
         if let Sleep::UntilNotice(notices, at_most) = sleep {
-            // The bell keeps ringing until it is heard: whoever finds it here may ring it before the wait begins.
+            // The signal stays set until the wait consumes it: a caller may send it before the wait begins.
             state.bell = Some(notices.bell());
             drop(state);
             notices.wait(at_most);
@@ -152,7 +153,7 @@ impl<T> Queue<T> {
         state
     }
 
-    /// Puts items that were taken back in front, in their order. Gives them back if the queue is closed.
+    /// Puts items that were taken back at the front, in their order. Returns them if the queue is closed.
     pub(super) fn put_back(&self, items: Vec<T>) -> Result<(), Vec<T>> {
         let mut state = self.lock();
         if state.closed {
@@ -163,14 +164,14 @@ impl<T> Queue<T> {
         Ok(())
     }
 
-    /// Makes a sleeping taker look around.
+    /// Ends the sleep of a taker.
     pub(super) fn nudge(&self) {
         let mut state = self.lock();
         state.nudged = true;
         self.wake_one(state);
     }
 
-    /// Refuses further items; takers still get what is waiting.
+    /// Refuses further items; takers still get the queued ones.
     pub(super) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
@@ -179,7 +180,7 @@ impl<T> Queue<T> {
         self.wake_one(state);
     }
 
-    /// Refuses further items and lets go of what waits: the taker is gone.
+    /// Refuses further items and drops the queued ones: the taker has ended.
     pub(super) fn abandon(&self) {
         self.close();
         let left: VecDeque<T> = std::mem::take(&mut self.lock().items);
@@ -212,7 +213,7 @@ mod tests {
             async move { queue.push(3).await }
         });
         tokio::task::yield_now().await;
-        assert!(!third.is_finished(), "there was no place");
+        assert!(!third.is_finished(), "no slot was free");
         assert!(matches!(queue.take(1, Sleep::ForGood), Taken::Items(items) if items == [1]));
         third.await.unwrap().unwrap();
         assert!(matches!(queue.take(9, Sleep::ForGood), Taken::Items(items) if items == [2, 3]));

@@ -6,9 +6,9 @@ use super::fault::Attempt;
 use crate::lease::OffsetRange;
 use crate::message::Offset;
 
-/// `due_at_ms` of what may be claimed at once.
+/// `due_at_ms` of a range that may be claimed at once.
 pub(super) const DUE_NOW: i64 = 0;
-/// `due_at_ms` of a lease that never ends by itself.
+/// `due_at_ms` of a lease without a deadline.
 pub(super) const DUE_NEVER: i64 = i64::MAX;
 
 /// One row of `headwater_range`.
@@ -29,7 +29,7 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// Reads the columns in the order every statement lists them.
+    /// Reads the columns in the order in which every statement lists them.
     pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         Ok(Part {
             token: row.get(0)?,
@@ -47,17 +47,17 @@ impl Part {
         })
     }
 
-    /// The offsets.
+    /// The offsets of the range.
     pub(super) fn range(&self) -> OffsetRange {
         OffsetRange::new(Offset(self.first), Offset(self.last))
     }
 
-    /// How many offsets.
+    /// The number of offsets.
     pub(super) fn span(&self) -> u64 {
         self.range().span()
     }
 
-    /// Whether it is a lease whose holder let its deadline pass.
+    /// Whether it is a lease whose deadline has passed.
     pub(super) fn has_expired(&self, now_ms: i64) -> bool {
         self.owner.is_some() && self.due_at_ms <= now_ms
     }
@@ -91,16 +91,17 @@ impl Part {
     }
 }
 
-/// A fencing token that was never issued before: the count of hand-outs above 31 random bits.
+/// A fencing token that was never issued before: a counter in the high bits, 31 random bits below.
 ///
-/// The count alone repeats where history is lost: a power cut undoes claims, a restored copy has an older count. The
-/// random bits alone could repeat within one history. Together a lost token meets a later one only if both agree.
+/// The counter alone repeats where history is lost: a power cut undoes claims, and a restored copy has an older
+/// counter. The random bits alone could repeat within one history. Together a lost token equals a later one only if
+/// both agree.
 pub(super) fn next_token(connection: &Connection) -> Attempt<i64> {
     let count: i64 = connection.prepare_cached(super::sql!(claim.token))?.query_row([], |row| row.get(0))?;
     Ok(token(count, rand::random()))
 }
 
-/// Tokens rise until the count passes 32 bits, and so land beside each other in the table.
+/// Tokens rise until the counter passes 32 bits, so consecutive tokens are adjacent in the table.
 fn token(count: i64, random: u32) -> i64 {
     (count & 0xffff_ffff) << 31 | i64::from(random >> 1)
 }

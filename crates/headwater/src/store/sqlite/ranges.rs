@@ -1,18 +1,18 @@
-//! Sets of offsets as ranges: what a subscription has done, what is removed, and who is concerned by which offsets.
+//! Sets of offsets as ranges: what a subscription has done, what is removed, and which groups each offset concerns.
 
 use std::ops::BitXor;
 
-/// A set of offsets: closed ranges, rising, none touching the next, so that equal sets are equal values.
+/// A set of offsets: closed ranges in rising order, none adjacent to the next, so that equal sets are equal values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ranges(Vec<(i64, i64)>);
 
 impl Ranges {
-    /// One range; nothing if it runs downwards.
+    /// One range; empty if `first` is above `last`.
     pub(crate) fn of(first: i64, last: i64) -> Self {
         if first > last { Ranges::default() } else { Ranges(vec![(first, last)]) }
     }
 
-    /// Whatever the ranges cover, in any order, overlapping or not.
+    /// The union of the ranges, in any order, overlapping or not.
     pub(crate) fn covering(ranges: impl IntoIterator<Item = (i64, i64)>) -> Self {
         let mut ranges: Vec<(i64, i64)> = ranges.into_iter().filter(|(first, last)| first <= last).collect();
         ranges.sort_unstable();
@@ -26,7 +26,7 @@ impl Ranges {
         Ranges(merged)
     }
 
-    /// The ranges, rising.
+    /// The ranges, in rising order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (i64, i64)> + '_ {
         self.0.iter().copied()
     }
@@ -45,7 +45,7 @@ impl Ranges {
         self.0.last().map(|(_, last)| *last)
     }
 
-    /// How many offsets.
+    /// The number of offsets.
     pub(crate) fn count(&self) -> u64 {
         self.iter().map(|(first, last)| last.abs_diff(first) + 1).sum()
     }
@@ -55,12 +55,12 @@ impl Ranges {
         self.0.get(at).is_some_and(|(first, _)| *first <= offset)
     }
 
-    /// What is in either.
+    /// The offsets in either set.
     pub(crate) fn union(&self, other: &Ranges) -> Ranges {
         Ranges::covering(self.iter().chain(other.iter()))
     }
 
-    /// What is in both.
+    /// The offsets in both sets.
     pub(crate) fn intersection(&self, other: &Ranges) -> Ranges {
         let mut common = Vec::new();
         let (mut mine, mut theirs) = (self.iter().peekable(), other.iter().peekable());
@@ -78,7 +78,7 @@ impl Ranges {
         Ranges(common)
     }
 
-    /// What is here and not there.
+    /// The offsets in this set and not in the other.
     pub(crate) fn without(&self, other: &Ranges) -> Ranges {
         let mut left = Vec::new();
         let mut holes = other.iter().peekable();
@@ -102,7 +102,7 @@ impl Ranges {
         Ranges(left)
     }
 
-    /// What lies from one offset to another.
+    /// The offsets from `first` to `last`.
     pub(crate) fn within(&self, first: i64, last: i64) -> Ranges {
         self.intersection(&Ranges::of(first, last))
     }
@@ -123,7 +123,7 @@ impl BitXor for Masks {
     }
 }
 
-/// Offsets whom the same groups concern.
+/// Offsets that concern the same groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
     pub(crate) first: i64,
@@ -131,8 +131,8 @@ pub(crate) struct Segment {
     pub(crate) masks: Masks,
 }
 
-/// Cuts the offsets from `first` to `last` where anything changes: each segment has the masks of all layers it lies in. No
-/// two layers share a bit of a mask.
+/// Cuts the offsets from `first` to `last` wherever the masks change: each segment has the masks of all layers that
+/// contain it. No two layers share a bit of a mask.
 pub(crate) fn segments(layers: &[(Ranges, Masks)], first: i64, last: i64) -> Vec<Segment> {
     let mut edges: Vec<(i64, Masks)> = Vec::new();
     for (ranges, masks) in layers {
@@ -149,7 +149,7 @@ pub(crate) fn segments(layers: &[(Ranges, Masks)], first: i64, last: i64) -> Vec
             cut.push(Segment { first: from, last: at - 1, masks });
             from = at;
         }
-        // A layer's ranges do not touch, so its bits are set where one begins and cleared where it ends.
+        // A layer's ranges are not adjacent, so its bits are set where a range begins and cleared where it ends.
         masks = masks ^ changed;
     }
     if from <= last {
@@ -167,7 +167,7 @@ mod tests {
 
     use super::*;
 
-    /// Small offsets, so that ranges meet, overlap and touch.
+    /// Small offsets, so that ranges overlap and are adjacent.
     fn some() -> impl Strategy<Value = Vec<(i64, i64)>> {
         vec((0i64..40, 0i64..6).prop_map(|(first, more)| (first, first + more)), 0..8)
     }
@@ -212,7 +212,7 @@ mod tests {
             let layers: Vec<(Ranges, Masks)> = layers
                 .into_iter()
                 .enumerate()
-                // The last bit is a sign where the masks are stored.
+                // The highest bit is a sign bit where the masks are stored.
                 .map(|(n, ranges)| (Ranges::covering(ranges), Masks { one: 1 << (63 - n), two: 1 << n }))
                 .collect();
             let cut = segments(&layers, first, first + more);

@@ -1,4 +1,4 @@
-//! Readers: a few threads with a read-only connection each. Reading never waits for the writer.
+//! Readers: a few threads, each with a read-only connection. A read never waits for the writer.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use super::fault::Attempt;
 use super::queue::{Queue, Sleep, Taken};
 use super::trust::Trust;
 
-/// Reads waiting at most; further callers wait for a place.
+/// Reads waiting at most; further callers wait for a slot.
 const QUEUE_PLACES: usize = 256;
-/// Readers at most: one busy core each is more than an embedded store should take.
+/// Readers at most: an embedded store should not keep more cores busy.
 pub(super) const READERS_MAX: usize = 4;
 
-/// A read, with its answer inside.
+/// A read that also sends its answer.
 type Read = Box<dyn FnOnce(&Connection) + Send>;
 
 /// The queue to the readers.
@@ -48,22 +48,22 @@ impl Readers {
         self.reads.push(Box::new(read)).await.is_ok()
     }
 
-    /// Ends the threads once what waits is read.
+    /// Ends the threads after the queued reads have run.
     pub(super) fn close(&self) {
         self.reads.close();
     }
 }
 
-/// Runs several reads as one look, so that what they find belongs together.
+/// Runs several reads on one snapshot, so that their results are consistent.
 pub(super) fn at_once<T>(
     connection: &Connection,
     read: impl FnOnce(&Connection) -> Attempt<T>,
 ) -> Attempt<T> {
     if !connection.is_autocommit() {
-        // In memory this runs inside the writer's own transaction.
+        // In memory the read runs inside the writer's transaction.
         return read(connection);
     }
-    // Ends when it is dropped, also by a panic: the reader is used again.
+    // The transaction ends when it is dropped, also by a panic: the reader is used again.
     let transaction = connection.unchecked_transaction()?;
     read(&transaction)
 }
@@ -73,9 +73,9 @@ fn serve(connection: &Connection, reads: &Queue<Read>) {
         match reads.take(1, Sleep::ForGood) {
             Taken::Items(items) => {
                 for read in items {
-                    // The caller sees its answer's channel break; the reader serves the next one.
+                    // The caller sees the channel of its answer break; the reader continues with the next read.
                     if catch_unwind(AssertUnwindSafe(|| read(connection))).is_err() {
-                        tracing::error!("a read panicked");
+                        tracing::error!("read panicked");
                     }
                 }
             }

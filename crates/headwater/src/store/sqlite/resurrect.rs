@@ -1,4 +1,5 @@
-//! Resurrect: a dead subscription comes back, at its cursor or a bounded way behind the head.
+//! Resurrect: a dead subscription becomes active again, at its cursor or at most a given number of messages behind
+//! the head.
 
 use rusqlite::params;
 
@@ -13,7 +14,7 @@ use crate::store::Resurrected;
 use crate::subscription::{SubscriptionState, Transition};
 use crate::topic::TopicId;
 
-/// Brings a group back as an operator says.
+/// Brings a group back at the request of an operator.
 pub(super) fn resurrect(
     work: &mut Work<'_>,
     name: &TopicName,
@@ -39,8 +40,8 @@ pub(super) fn resurrect(
     Ok(Resurrected { resurrected, next: Offset(next), missed: found.missed })
 }
 
-/// Makes a dead subscription active. What retention removed is behind it; what it gives up to be no further behind
-/// than `behind_max` is not missed, but left out on purpose.
+/// Makes a dead subscription active. Messages that retention removed are behind its cursor; messages that it gives up
+/// to be no further behind than `behind_max` do not count as missed, but as skipped on purpose.
 pub(super) fn revive(
     work: &mut Work<'_>,
     topic: TopicId,
@@ -64,7 +65,7 @@ pub(super) fn revive(
     settle::stir(work, topic)
 }
 
-/// Moves a subscription's cursors up to an offset and forgets everything it has outstanding below.
+/// Moves a subscription's cursors up to an offset and removes everything it has outstanding below.
 pub(super) fn cut_off(work: &Work<'_>, subscription_id: i32, offset: i64) -> Attempt<()> {
     leave_behind(work, subscription_id, offset, DUE_NEVER)?;
     let mut cut = work.connection.prepare_cached(super::sql!(resurrect.cut_below))?;
@@ -72,8 +73,8 @@ pub(super) fn cut_off(work: &Work<'_>, subscription_id: i32, offset: i64) -> Att
     Ok(())
 }
 
-/// Moves a subscription's cursors up to an offset and forgets what it has outstanding wholly below: what waits, and leases
-/// with a deadline up to `due_until_ms`.
+/// Moves a subscription's cursors up to an offset and removes its outstanding ranges wholly below: waiting ones, and
+/// leases with a deadline up to `due_until_ms`.
 fn leave_behind(work: &Work<'_>, subscription_id: i32, offset: i64, due_until_ms: i64) -> Attempt<()> {
     let connection = work.connection;
     connection.prepare_cached(super::sql!(resurrect.advance))?.execute(params![subscription_id, offset])?;

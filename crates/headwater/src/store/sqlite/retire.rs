@@ -1,6 +1,7 @@
-//! Subscriptions past their time: zombies give up what is removed, the long dead and cancelled are deleted, and small things forgotten.
+//! Subscriptions past their time: zombies give up removed messages, subscriptions dead or cancelled for long are
+//! deleted, and expired small rows are removed.
 //!
-//! Each part is a write command of its own, and bounded: the writer is shared.
+//! Each step is a write command of its own, and bounded: the writer is shared.
 
 use std::time::{Duration, Instant};
 
@@ -17,19 +18,19 @@ use crate::store::SubscriptionStep;
 use crate::subscription::SubscriptionState;
 use crate::topic::TopicId;
 
-/// What a process told of itself is kept for so long after it fell silent.
+/// How long the activity that a process reported is kept after its last heartbeat.
 const ACTIVITY_RETENTION: Duration = Duration::from_secs(24 * 3600);
 
-/// Rows that one step forgets at most.
+/// Rows that one step removes at most.
 const ROWS_PER_STEP: u32 = 1_000;
 
-/// Runs all of it: see [`crate::store::Maintenance::clean_subscriptions`].
+/// Runs all steps: see [`crate::store::Maintenance::clean_subscriptions`].
 pub(super) async fn clean_subscriptions(
     store: &SqliteStore,
     older_than: Duration,
 ) -> Result<SubscriptionStep> {
     let mut step = SubscriptionStep::default();
-    // A crash between two steps of a cancel leaves it.
+    // A crash between two steps of a cancel leaves such ranges.
     store.in_steps(Kind::Consume, state::forget_waiting).await?;
     for zombie in store.write(Kind::Consume, |work| zombies(work)).await? {
         let subscription_id = zombie.subscription_id;
@@ -80,8 +81,8 @@ fn zombies(work: &Work<'_>) -> Attempt<Vec<Named>> {
     named(work, super::sql!(clean.zombies), [clean::elapse(work)?])
 }
 
-/// Lets a dead subscription give up what it holds of messages that are removed; true if there was any. What is stored stays
-/// its own: only retention takes it, and counts it.
+/// Makes a dead subscription give up its claim to messages that are removed; true if there were any. Stored messages
+/// stay pending for it: only retention removes them, and counts them.
 fn advance(work: &mut Work<'_>, subscription_id: i32) -> Attempt<bool> {
     if !zombies(work)?.iter().any(|zombie| zombie.subscription_id == subscription_id) {
         return Ok(false);
@@ -101,8 +102,8 @@ fn past(work: &mut Work<'_>, older_than: Duration) -> Attempt<Vec<Named>> {
     named(work, super::sql!(clean.past), [before_ms, elapsed_ms])
 }
 
-/// Deletes a subscription that is still dead or cancelled for so long and has nothing pending: nothing outstanding, nothing
-/// stored that it has not done, no dead letter, and no record that waits for it.
+/// Deletes a subscription that is still dead or cancelled for this long and has nothing pending: no outstanding
+/// range, no stored message that it has not done, no dead letter, and no completion record that waits for it.
 fn delete_if_idle(work: &mut Work<'_>, subscription_id: i32, older_than: Duration) -> Attempt<bool> {
     if !past(work, older_than)?.iter().any(|old| old.subscription_id == subscription_id) {
         return Ok(false);
@@ -115,7 +116,7 @@ fn delete_if_idle(work: &mut Work<'_>, subscription_id: i32, older_than: Duratio
     Ok(true)
 }
 
-/// Whether anything is stored that it has not done.
+/// Whether a message is stored that the subscription has not done.
 fn has_unread(work: &Work<'_>, topic: TopicId, standing: &Standing) -> Attempt<bool> {
     let extent = Extent::load(work.connection, topic)?;
     for (first, last) in standing.pending(work.connection, extent.first, extent.head)?.iter() {
@@ -126,10 +127,10 @@ fn has_unread(work: &Work<'_>, topic: TopicId, standing: &Standing) -> Attempt<b
     Ok(false)
 }
 
-/// Forgets processes that vanished; what they did for their groups is kept, added up.
+/// Removes processes that vanished; their activity for their groups is kept, added up.
 fn forget_activities(work: &mut Work<'_>) -> Attempt<u64> {
     let before_ms = work.now_ms().saturating_sub(millis(ACTIVITY_RETENTION));
-    // An owner whose leases end by its silence is kept until they have.
+    // An owner whose leases end by missing heartbeats is kept until they have ended.
     let owners: Vec<String> = {
         let mut statement = work.connection.prepare_cached(super::sql!(clean.vanished))?;
         decode::all(&mut statement, [before_ms], |row| row.get(0))?

@@ -1,9 +1,9 @@
-//! Whether other processes take what this one waits for.
+//! Whether other processes take the messages that this one waits for.
 //!
-//! Where many processes wait for one group, a publish wakes all of them: each claims, with the lock to write, and one gets
-//! something. A process that lost the last time reads before it wakes its waiters: a moment later, because the one that won
-//! is faster then, and reading only. If nothing is left it continues to wait. A process that has no rival, or won the last
-//! time, wakes at once.
+//! Where many processes wait for one group, a publish wakes all of them: each claims, with the write lock, and one
+//! gets the messages. A process that lost the last time first reads whether anything is left before it wakes its
+//! waiters: a moment later, because the process that won is faster then, and without the write lock. If nothing is
+//! left it continues to wait. A process that has no rival, or won the last time, wakes its waiters at once.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -15,7 +15,7 @@ use crate::limits::SAFETY_POLL;
 use crate::subscription::SubscriptionId;
 use crate::topic::TopicId;
 
-/// How long one that lost leaves to the others, and how far those that lost are spread.
+/// How long a process that lost leaves to the others, and over which time the processes that lost are spread.
 const HEAD_START: Duration = Duration::from_millis(1);
 const SPREAD_US: u64 = 3_000;
 
@@ -28,12 +28,12 @@ struct Last {
     topic: TopicId,
     /// The first offset never handed out, when the claim ended.
     next: i64,
-    /// Another process took what was new since the claim before.
+    /// Another process took the messages that were new since the claim before.
     lost: bool,
 }
 
 impl Rivals {
-    /// Notes how a claim ended: where the subscription stood when it began, and where it stands after it.
+    /// Notes the result of a claim: the cursor of the subscription before it (`found`) and after it (`next`).
     pub(super) fn note(
         &self,
         subscription: SubscriptionId,
@@ -48,7 +48,7 @@ impl Rivals {
         *last = Last { topic, next, lost };
     }
 
-    /// How long to wait before a look at a topic with new messages; `None` wakes the waiters at once.
+    /// How long to wait before reading a topic with new messages; `None` wakes the waiters at once.
     pub(super) fn head_start(&self, topic: TopicId) -> Option<Duration> {
         let known = self.0.lock().expect("no panic while held");
         let mut of_topic = known.values().filter(|last| last.topic == topic).peekable();
@@ -56,9 +56,10 @@ impl Rivals {
         lost.then(|| HEAD_START + Duration::from_micros(rand::random_range(0..SPREAD_US)))
     }
 
-    /// Whether any subscription of a topic has something to hand out, or will have before the waiter looks by itself: its claim
-    /// is answered with that time, such as the end of the lease that another just took. Beside new messages and time only a stir
-    /// makes something claimable, and a stir wakes at once.
+    /// Whether any subscription of a topic has something to claim, or will have before the waiter polls by itself:
+    /// its claim then returns that time, such as the end of the lease that another process just took. Apart from new
+    /// messages and time, something becomes claimable only with a change of the topic's wake counter, and that wakes
+    /// the waiters at once.
     pub(super) fn has_more(
         &self,
         connection: &Connection,
@@ -91,9 +92,12 @@ mod tests {
         assert_eq!(rivals.head_start(orders), None, "nothing is known");
         rivals.note(a, orders, 1, 1, false);
         rivals.note(a, orders, 1, 1, false);
-        assert_eq!(rivals.head_start(orders), None, "nothing was there to lose");
+        assert_eq!(rivals.head_start(orders), None, "there were no messages to lose");
         rivals.note(a, orders, 2, 2, false);
-        assert!(rivals.head_start(orders).is_some_and(|start| start >= HEAD_START), "another took it");
+        assert!(
+            rivals.head_start(orders).is_some_and(|start| start >= HEAD_START),
+            "another process took it"
+        );
         rivals.note(a, orders, 2, 2, false);
         assert!(rivals.head_start(orders).is_some(), "it has won nothing since");
         assert_eq!(rivals.head_start(TopicId(2)), None);

@@ -1,4 +1,4 @@
-//! Seek: a subscription's cursor is moved by hand.
+//! Seek: an operator moves a subscription's cursor.
 
 use rusqlite::{Connection, params};
 
@@ -13,7 +13,7 @@ use crate::store::sqlite::ranges::Ranges;
 use crate::subscription::Start;
 use crate::topic::TopicId;
 
-/// A move that is worked out, but for how many messages it concerns.
+/// A planned move, without the number of affected messages.
 struct Plan {
     subscription_id: i32,
     topic: TopicId,
@@ -40,7 +40,7 @@ fn plan(
     Ok(Plan { subscription_id, topic, first, head, standing, moved })
 }
 
-/// Works out what a move does, without doing it. Counts messages, so it is a reader's.
+/// Computes the effect of a move without making it. Counts messages, so it runs on a reader.
 pub(super) fn look(
     connection: &Connection,
     name: &TopicName,
@@ -60,20 +60,20 @@ pub(super) fn look(
     })
 }
 
-/// Moves the cursor. Those who wait for the topic are woken: there may be something for them.
+/// Moves the cursor. The topic's waiters are woken: there may be messages for them.
 ///
-/// How many messages come again or never was counted just before, by [`look`]: what others published or settled in
-/// between is moved over like the rest and not among them.
+/// How many messages are replayed or skipped was counted just before, by [`look`]: messages that were published or
+/// settled in between are moved over like the rest, but are not in these counts.
 pub(super) fn seek(
     work: &mut Work<'_>,
     name: &TopicName,
     group: &GroupName,
     to: Start,
-    looked: &Moved,
+    counted: &Moved,
     actor: &str,
 ) -> Attempt<Moved> {
     let Plan { subscription_id, topic, moved, .. } = plan(work.connection, name, group, to, work.now_ms())?;
-    let moved = Moved { replayed: looked.replayed, skipped: looked.skipped, ..moved };
+    let moved = Moved { replayed: counted.replayed, skipped: counted.skipped, ..moved };
     let connection = work.connection;
     connection.prepare_cached(super::sql!(state.forget_ranges))?.execute([subscription_id])?;
     connection.prepare_cached(super::sql!(seek.cursor))?.execute(params![subscription_id, moved.to.0])?;

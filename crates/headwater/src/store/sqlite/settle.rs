@@ -1,7 +1,8 @@
-//! Settle: end leases, whole or in parts.
+//! Settle: ends leases, whole or in parts.
 //!
-//! Each settlement is checked against what its token holds before anything is written, so one that is lost changes
-//! nothing; and all of a call is one transaction, so a buried message is never removed without being stored.
+//! Each settlement is checked against what its token holds before anything is written, so the settlement of a lost
+//! lease changes nothing; and all settlements of a call are one transaction, so a buried message is never removed
+//! without being stored as a dead letter.
 
 use rusqlite::params;
 
@@ -15,7 +16,7 @@ use crate::lease::{LeaseId, LeaseToken, OffsetRange};
 use crate::settle::{Outcome, Parts, Settlement};
 use crate::topic::TopicId;
 
-/// Settles leases, each for itself.
+/// Settles leases, each independently.
 pub(super) fn settle(work: &mut Work<'_>, settlements: &[Settlement]) -> Attempt<Vec<Result<()>>> {
     let now_ms = work.now_ms();
     let logged = acks::any(work)?;
@@ -28,7 +29,8 @@ pub(super) fn settle(work: &mut Work<'_>, settlements: &[Settlement]) -> Attempt
         .collect()
 }
 
-/// Ends a lease by hand, whoever holds it and whatever its deadline: it comes again at once, as if never handed out.
+/// Ends a lease at an operator's request, regardless of its owner and its deadline: its messages are redelivered at
+/// once, as if never handed out.
 pub(super) fn release(work: &mut Work<'_>, token: LeaseToken, actor: &str) -> Attempt<()> {
     let held = {
         let mut statement = work.connection.prepare_cached(super::sql!(release_lease))?;
@@ -81,7 +83,7 @@ fn ack_all(work: &mut Work<'_>, id: &LeaseId, logged: bool, now_ms: i64) -> Atte
         None => Ok(lost(id)),
         Some((_, None)) => Ok(Ok(())),
         Some((subscription_id, Some(_))) => {
-            // The lane is free for another holder.
+            // The lane is free for another owner.
             let (topic, _) = topic_of(work, *subscription_id)?;
             stir(work, topic)?;
             Ok(Ok(()))
@@ -133,7 +135,7 @@ fn settle_parts(
     Ok(Ok(()))
 }
 
-/// Stores a part that comes again, under a fresh token: the old one must never match it.
+/// Stores a range that is redelivered, under a new token: the old token must never match it.
 fn wait(work: &Work<'_>, model: &Part, range: OffsetRange, outcome: &Outcome, now_ms: i64) -> Attempt<()> {
     let mut part = Part {
         token: next_token(work.connection)?,
@@ -167,14 +169,14 @@ pub(super) fn topic_of(work: &Work<'_>, subscription_id: i32) -> Attempt<(TopicI
     Ok(statement.query_row([subscription_id], |row| Ok((TopicId(row.get(0)?), row.get(1)?)))?)
 }
 
-/// Wakes the waiters of a topic: those of this process after COMMIT, those of others by its changed row.
+/// Wakes the waiters of a topic: those of this process after COMMIT, those of others by the changed row of the topic.
 pub(super) fn stir(work: &mut Work<'_>, topic: TopicId) -> Attempt<()> {
     work.connection.prepare_cached(super::sql!(settle.stir))?.execute([topic.0])?;
     work.wake(topic);
     Ok(())
 }
 
-/// What is left of sorted ranges without sorted parts; `None` if a part is not wholly inside them.
+/// What is left of sorted ranges without sorted parts; `None` if a part is not wholly within them.
 fn without(ranges: &[(i64, i64)], parts: &[(i64, i64)]) -> Option<Vec<(i64, i64)>> {
     let mut merged: Vec<(i64, i64)> = Vec::with_capacity(ranges.len());
     for (first, last) in ranges {

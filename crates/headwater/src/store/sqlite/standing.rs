@@ -1,4 +1,4 @@
-//! Where a topic and its subscriptions stand: what upkeep decides from.
+//! The progress of a topic and its subscriptions, from which maintenance decides.
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
@@ -9,25 +9,25 @@ use crate::store::sqlite::ranges::Ranges;
 use crate::subscription::SubscriptionState;
 use crate::topic::{Semantics, TopicId, Tracking};
 
-/// A topic as upkeep sees it.
+/// The part of a topic's state that maintenance uses.
 #[derive(Clone, Debug)]
 pub(super) struct Extent {
     pub(super) topic: TopicId,
     pub(super) name: String,
     pub(super) tracking: Tracking,
-    /// The last offset taken: one transaction writes at a time, so it is the head too.
+    /// The last offset assigned: one transaction writes at a time, so it is the head too.
     pub(super) head: i64,
     /// Everything below was removed.
     pub(super) first: i64,
     pub(super) zero_until: Option<i64>,
-    /// While none counts: everything from it on was published since.
+    /// While no subscription counts: everything from this offset on was published since.
     pub(super) zero_from: i64,
     pub(super) tracked_until: i64,
     pub(super) change_until: Option<i64>,
     pub(super) message_retention_ms: Option<i64>,
     pub(super) max_retention_ms: Option<i64>,
     pub(super) zero_subscription_retention_ms: i64,
-    /// Bits that may be in its records.
+    /// Bits that may be set in its completion records.
     pub(super) bits_used: u64,
     /// How many messages were removed so far.
     pub(super) removed: i64,
@@ -63,32 +63,32 @@ impl Extent {
         })
     }
 
-    /// Whether messages have records.
+    /// Whether messages have completion records.
     pub(super) fn counts_references(&self) -> bool {
         self.tracking == Tracking::ReferenceCounting
     }
 }
 
-/// A subscription and how far it is.
+/// A subscription and its progress.
 #[derive(Clone, Debug)]
 pub(super) struct Standing {
     pub(super) subscription_id: i32,
     pub(super) group: String,
     pub(super) state: SubscriptionState,
-    /// Whether messages wait for it.
+    /// Whether messages are kept for it.
     pub(super) counts: bool,
-    /// Where the group began.
+    /// The offset at which the group began.
     pub(super) start: i64,
-    /// Its bit in the records.
+    /// Its bit in the completion records.
     pub(super) bit: Option<u32>,
     pub(super) required_from: i64,
-    /// Of an ordered one; else none.
+    /// The number of lanes of an ordered subscription; else 0.
     pub(super) lanes: u16,
-    /// The first offset never handed out; of an ordered one, its slowest lane's.
+    /// The first offset never handed out; of an ordered subscription, that of its slowest lane.
     pub(super) next: i64,
     /// Everything at or below it is done.
     pub(super) floor: i64,
-    /// Everything at or below it is set in the records as it is done, but for what was touched since.
+    /// Everything at or below it is set in the completion records as it is done, except what was touched since.
     pub(super) applied_until: i64,
 }
 
@@ -101,8 +101,8 @@ pub(super) struct Held {
     pub(super) token: i64,
 }
 
-/// What of a subscription is outstanding and touches some offsets. Costs what is found and what is in flight, however many
-/// ranges wait elsewhere.
+/// The outstanding ranges of a subscription that overlap some offsets. The cost depends on what is found and what is
+/// in flight, not on how many ranges wait elsewhere.
 pub(super) fn outstanding(
     connection: &Connection,
     subscription_id: i32,
@@ -119,7 +119,7 @@ pub(super) fn covering(held: &[Held]) -> Ranges {
     Ranges::covering(held.iter().map(|held| (held.first, held.last)))
 }
 
-/// What of it is leased.
+/// The leased ones among them.
 pub(super) fn leased(
     connection: &Connection,
     subscription_id: i32,
@@ -129,7 +129,7 @@ pub(super) fn leased(
     held(connection, super::sql!(outstanding.leased), subscription_id, first, last)
 }
 
-/// What of it waits.
+/// The waiting ones among them.
 pub(super) fn waiting(
     connection: &Connection,
     subscription_id: i32,
@@ -204,26 +204,26 @@ impl Standing {
         Ok(())
     }
 
-    /// Of some offsets, those it has done: below `next` and in no outstanding range.
+    /// The offsets of a range that it has done: below `next` and in no outstanding range.
     pub(super) fn done(&self, connection: &Connection, first: i64, last: i64) -> Attempt<Ranges> {
         let held = outstanding(connection, self.subscription_id, first, last.min(self.next - 1))?;
         Ok(Ranges::of(first.max(1), last.min(self.next - 1)).without(&covering(&held)))
     }
 
-    /// Of some offsets, those it has not done.
+    /// The offsets of a range that it has not done.
     pub(super) fn pending(&self, connection: &Connection, first: i64, last: i64) -> Attempt<Ranges> {
         Ok(Ranges::of(first, last).without(&self.done(connection, first, last)?))
     }
 }
 
-/// Everything at or below it is done for every counting subscription. Without one it stays where it is: what was published
-/// since is above it, and what the dead have not done too.
+/// Everything at or below it is done for every counting subscription. Without one it does not move: messages
+/// published since are above it, and so are those that dead subscriptions have not done.
 pub(super) fn watermark(extent: &Extent, standings: &[Standing]) -> i64 {
     let end = if any_counts(standings) { extent.head } else { extent.zero_from - 1 };
     holding(standings).map(|standing| standing.floor).fold(end, i64::min)
 }
 
-/// Those that hold retention: all that count, or all that are left if none does.
+/// The subscriptions that hold retention: all that count, or all that are left if none does.
 pub(super) fn holding(standings: &[Standing]) -> impl Iterator<Item = &Standing> {
     let any_counts = any_counts(standings);
     standings.iter().filter(move |standing| standing.counts || !any_counts)
@@ -233,7 +233,7 @@ pub(super) fn any_counts(standings: &[Standing]) -> bool {
     standings.iter().any(|standing| standing.counts)
 }
 
-/// Up to where a step that begins at an offset may go: no subscription has more than so many ranges waiting there.
+/// How far a step that begins at an offset may go: no subscription has more than `ranges_max` waiting ranges there.
 pub(super) fn bounded<'s>(
     connection: &Connection,
     standings: impl Iterator<Item = &'s Standing>,
@@ -251,7 +251,7 @@ pub(super) fn bounded<'s>(
     Ok(last)
 }
 
-/// A stored word that is none of ours.
+/// A stored value that this program does not know.
 fn unknown(at: usize, error: Error) -> rusqlite::Error {
     rusqlite::Error::FromSqlConversionFailure(at, rusqlite::types::Type::Text, Box::new(error))
 }

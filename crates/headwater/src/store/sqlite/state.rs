@@ -1,4 +1,5 @@
-//! States of subscriptions, as operators change them: pause, resume, cancel, and the removal of a cancelled one.
+//! States of subscriptions as operators change them: pause, resume, cancel, and the removal of a cancelled
+//! subscription.
 
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -8,7 +9,7 @@ use super::{audit, decode, group, settle, topic, tracking};
 use crate::name::{GroupName, TopicName};
 use crate::subscription::{SubscriptionState, Transition, refused_removal};
 
-/// Pauses, resumes or cancels. Those who wait for the topic are woken: they notice at once.
+/// Pauses, resumes or cancels. The topic's waiters are woken, so that they see the new state at once.
 pub(super) fn set(
     work: &mut Work<'_>,
     name: &TopicName,
@@ -26,7 +27,8 @@ pub(super) fn set(
     let parameters = params![found.subscription_id, from.as_str(), to.as_str(), work.now_ms()];
     work.connection.prepare_cached(super::sql!(state.set))?.execute(parameters)?;
     if to == SubscriptionState::Cancelled {
-        // Its tokens are lost at once. What waits is never handed out again, and goes step by step: see `forget_waiting`.
+        // Its tokens become invalid at once. Waiting ranges are never handed out again and are removed in steps: see
+        // `forget_waiting`.
         leases_lost = group::leases(work.connection, found.subscription_id, work.now_ms())?;
         let mut forget = work.connection.prepare_cached(super::sql!(state.forget_leases))?;
         forget.execute([found.subscription_id])?;
@@ -40,7 +42,7 @@ pub(super) fn set(
 /// Rows that one step deletes at most: the writer is shared.
 const ROWS_PER_STEP: u32 = 1_000;
 
-/// Forgets what waits for cancelled subscriptions, one step of it; true if there is more.
+/// Removes the waiting ranges of cancelled subscriptions, one step of them; true if more are left.
 pub(super) fn forget_waiting(work: &mut Work<'_>) -> Attempt<bool> {
     let mut statement = work.connection.prepare_cached(super::sql!(state.cancelled_waiting))?;
     let Some(subscription_id) = statement.query_row([], |row| row.get::<_, i32>(0)).optional()? else {
@@ -50,20 +52,20 @@ pub(super) fn forget_waiting(work: &mut Work<'_>) -> Attempt<bool> {
     Ok(forget.execute(params![subscription_id, ROWS_PER_STEP])? > 0)
 }
 
-/// A part of a removal.
+/// One stage of a removal.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Removal<'a> {
-    /// Deletes some of what may be much.
+    /// Deletes some of the rows that may be many.
     Empty,
-    /// Deletes the rest, and notes who asked for it and how many dead letters there were.
+    /// Deletes the rest, and audits the actor and the number of dead letters.
     Delete { actor: &'a str, dead_letters: u64 },
 }
 
-/// Empties the cancelled subscriptions of a group, one step of it, or deletes them; true if there is more to empty.
+/// Empties the cancelled subscriptions of a group, one step, or deletes them; true if there is more to empty.
 ///
-/// Cancelled is for good: nothing claims for such a subscription, redrives to it or brings it back. So what it has left goes
-/// first, in steps, and its own row last, with the line in the audit. A crash between steps leaves a cancelled
-/// subscription with less; the next removal continues from there.
+/// Cancelled is final: nothing claims for such a subscription, redrives to it or brings it back. So its remaining
+/// rows are deleted first, in steps, and its own row last, together with the audit entry. A crash between steps
+/// leaves a cancelled subscription with fewer rows; the next removal continues from there.
 pub(super) fn remove(
     work: &mut Work<'_>,
     name: &TopicName,
@@ -100,7 +102,7 @@ pub(super) fn remove(
     Ok(false)
 }
 
-/// How many dead letters a removal of a group deletes.
+/// How many dead letters the removal of a group deletes.
 pub(super) fn dead_letters(connection: &Connection, name: &TopicName, group: &GroupName) -> Attempt<u64> {
     let topic = topic::get(connection, name)?;
     let mut statement = connection.prepare_cached(super::sql!(remove.dead_letter_count))?;
@@ -108,7 +110,7 @@ pub(super) fn dead_letters(connection: &Connection, name: &TopicName, group: &Gr
     Ok(statement.query_row(parameters, |row| decode::count(row, 0))?)
 }
 
-/// Deletes rows of a cancelled subscription that may be many, as many as a step may; true if none is left.
+/// Deletes rows of a cancelled subscription that may be many, up to the limit of a step; true if none is left.
 fn empty(work: &Work<'_>, subscription_id: i32) -> Attempt<bool> {
     for sql in [super::sql!(remove.dead_letters), super::sql!(state.forget_waiting)] {
         let deleted =
@@ -120,7 +122,7 @@ fn empty(work: &Work<'_>, subscription_id: i32) -> Attempt<bool> {
     tracking::forget_some(work.connection, subscription_id, ROWS_PER_STEP)
 }
 
-/// Deletes a subscription that has nothing outstanding, and everything of its own.
+/// Deletes a subscription that has nothing outstanding, and all its rows.
 pub(super) fn delete(work: &Work<'_>, subscription_id: i32) -> Attempt<()> {
     tracking::forget_subscription(work.connection, subscription_id)?;
     for sql in [

@@ -1,5 +1,5 @@
-//! How the subscriptions of a topic are. Every number comes from an index or from what is outstanding: the log is not read,
-//! but for the one message that waits longest.
+//! The status of a topic's subscriptions. Every number comes from an index or from what is outstanding: the log is
+//! not read, except for the message that has waited longest.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub(super) fn list(
     let mut all = Vec::with_capacity(rows.len());
     for Listed { mut status, lanes, restarts_floor } in rows {
         let place = group::place(connection, status.subscription_id.0, now_ms)?;
-        fill_place(&mut status, &place, lanes, head);
+        fill_progress(&mut status, &place, lanes, head);
         if restarts_floor.is_none_or(|floor| place.floor > floor) {
             status.restarts = 0;
         }
@@ -92,7 +92,7 @@ impl Listed {
     }
 }
 
-fn fill_place(status: &mut SubscriptionStatus, place: &Place, lanes: u16, head: i64) {
+fn fill_progress(status: &mut SubscriptionStatus, place: &Place, lanes: u16, head: i64) {
     let not_handed_out = u64::try_from(head - place.next + 1).unwrap_or_default();
     status.next = Offset(place.next);
     status.floor = Offset(place.floor);

@@ -1,4 +1,4 @@
-//! What is not done and old: shown for groups that count, given up for dead ones.
+//! Messages that are old and not done: listed for groups that count, given up for dead ones.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::store::{ForceCompleted, Stuck};
 use crate::subscription::SubscriptionState;
 use crate::topic::TopicId;
 
-/// What each counting group has not done although it was published longer ago.
+/// The messages older than this that each counting group has not done.
 pub(super) fn stuck(
     connection: &Connection,
     name: &TopicName,
@@ -46,17 +46,17 @@ fn last_older(connection: &Connection, topic: TopicId, older_than: Duration, now
     Ok(first_younger - 1)
 }
 
-/// What only dead subscriptions have not done: what is at or below the watermark, and old enough.
+/// Messages that only dead subscriptions have not done: at or below the watermark, and old enough.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     topic: TopicId,
     until: i64,
-    /// Messages removed from the topic when it was made.
+    /// Messages removed from the topic when the plan was made.
     removed: i64,
     given_up: Vec<GivenUp>,
 }
 
-/// What would be given up for one of them.
+/// What would be given up for one dead subscription.
 #[derive(Clone, Debug)]
 struct GivenUp {
     subscription_id: i32,
@@ -66,17 +66,18 @@ struct GivenUp {
 }
 
 impl Plan {
-    /// What is told of it.
+    /// The plan as it is returned to the operator.
     pub(super) fn told(&self) -> Vec<ForceCompleted> {
-        let told = |given_up: &GivenUp| ForceCompleted {
+        let completed = |given_up: &GivenUp| ForceCompleted {
             group: given_up.group.clone(),
             messages: given_up.stored.messages,
             until: Offset(self.until),
         };
-        self.given_up.iter().map(told).collect()
+        self.given_up.iter().map(completed).collect()
     }
 
-    /// What was counted for the same messages: nothing was removed since, and the group has not done others.
+    /// The earlier count for the same messages: nothing was removed since, and the group's pending messages are the
+    /// same.
     fn counted(&self, extent: &Extent, standing: &Standing, pending: &Ranges) -> Option<Stored> {
         let same = |given_up: &&GivenUp| {
             given_up.subscription_id == standing.subscription_id && given_up.pending == *pending
@@ -85,7 +86,7 @@ impl Plan {
     }
 }
 
-/// Works out what would be given up. Counts messages, so it is a reader's.
+/// Computes what would be given up. Counts messages, so it runs on a reader.
 pub(super) fn look(
     connection: &Connection,
     name: &TopicName,
@@ -97,11 +98,11 @@ pub(super) fn look(
     plan(connection, topic, until, None)
 }
 
-/// The same up to an offset. What was counted before is not counted again; that something has moved in between is rare.
+/// The same up to an offset. What was counted before is not counted again; a change in between is rare.
 fn plan(connection: &Connection, topic: TopicId, until: i64, before: Option<&Plan>) -> Attempt<Plan> {
     let extent = Extent::load(connection, topic)?;
     let standings = Standing::all(connection, topic)?;
-    // An operator asks for it: the dead do not hold what they would give up, not even in a queue.
+    // An operator requests it: dead groups do not retain what they would give up, not even in a queue.
     let living = standings.iter().filter(|standing| standing.state != SubscriptionState::Dead);
     let until = living.map(|standing| standing.floor).fold(until.min(extent.head), i64::min);
     let mut given_up = Vec::new();
@@ -120,15 +121,15 @@ fn plan(connection: &Connection, topic: TopicId, until: i64, before: Option<&Pla
     Ok(Plan { topic, until, removed: extent.removed, given_up })
 }
 
-/// Gives it up: the cursors move past it, and it is counted as missed.
+/// Gives the messages up: the cursors move past them, and they are counted as missed.
 pub(super) fn force_complete(
     work: &mut Work<'_>,
     name: &TopicName,
     older_than: Duration,
-    looked: &Plan,
+    planned: &Plan,
     actor: &str,
 ) -> Attempt<Vec<ForceCompleted>> {
-    let plan = plan(work.connection, looked.topic, looked.until, Some(looked))?;
+    let plan = plan(work.connection, planned.topic, planned.until, Some(planned))?;
     let mut groups = serde_json::Map::new();
     for GivenUp { subscription_id, group, stored, .. } in &plan.given_up {
         resurrect::cut_off(work, *subscription_id, plan.until + 1)?;

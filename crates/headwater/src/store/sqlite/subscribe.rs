@@ -1,4 +1,4 @@
-//! Subscribe: one group on one topic, new or come back.
+//! Subscribe: one group on one topic, new or returning.
 
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, params};
@@ -15,7 +15,7 @@ use crate::name::{GroupName, TopicName};
 use crate::subscription::{Start, Subscription, SubscriptionId, SubscriptionState};
 use crate::topic::{Ordering, Semantics, Topic, TopicId};
 
-/// Subscribes a group; one that exists keeps its place.
+/// Subscribes a group; an existing one keeps its cursor.
 ///
 /// `Start::Now` is exact because this runs in a write transaction: whatever committed before it is at or below
 /// `last_offset`, and whatever commits after it gets a higher offset.
@@ -27,14 +27,14 @@ pub(super) fn subscribe(
 ) -> Attempt<Subscription> {
     let topic = topic::get(work.connection, name)?;
     match group::find(work.connection, topic.topic_id, group)? {
-        // A cancelled one is left behind.
+        // A cancelled subscription is not used again.
         Some(found) if found.state != SubscriptionState::Cancelled => return_to(work, topic, group, &found),
         _ => begin(work, topic, group, start),
     }
 }
 
-/// Registers a process of a group that exists. A dead one comes back; one that keeps registering without getting on is
-/// noticed by its restarts.
+/// Registers a process of an existing group. A dead group is resurrected; a group that registers repeatedly without
+/// progress is detected by its restarts.
 fn return_to(work: &mut Work<'_>, topic: Topic, group: &GroupName, found: &Group) -> Attempt<Subscription> {
     let (subscription_id, now_ms) = (found.subscription_id, work.now_ms());
     if found.state == SubscriptionState::Dead {
@@ -61,7 +61,7 @@ fn return_to(work: &mut Work<'_>, topic: Topic, group: &GroupName, found: &Group
     })
 }
 
-/// Makes a new subscription.
+/// Creates a new subscription.
 fn begin(work: &mut Work<'_>, topic: Topic, group: &GroupName, start: Start) -> Attempt<Subscription> {
     let connection = work.connection;
     if topic.settings.semantics == Semantics::Queue {
@@ -100,9 +100,9 @@ fn check_only_group(connection: &Connection, topic: &Topic) -> Attempt<()> {
     Err(Error::invalid("group", rule).into())
 }
 
-/// Where a start is in the log.
+/// The offset of a start in the log.
 pub(super) fn start_offset(connection: &Connection, topic: TopicId, start: Start) -> Attempt<i64> {
-    // The log before its bounds: what is removed in between is below the first offset.
+    // Reads the log before its bounds: a message removed in between is below the first offset.
     let stored = log::first_in(connection, topic, 0, OFFSET_MAX)?;
     let Extent { first, head: last, .. } = Extent::load(connection, topic)?;
     let lowest = stored.map_or(last + 1, |(offset, _)| offset).max(first);

@@ -1,12 +1,13 @@
-//! Takeover: an owner proves with the lock of a file that its process lives; the leases of owners whose lock the kernel
-//! released end at once.
+//! Takeover: an owner proves with a file lock that its process is alive; the leases of owners whose lock the kernel
+//! has released end at once.
 //!
-//! Why no living process loses a lease by it. Each proof is a file of a random name, and only its maker keeps it locked: once
-//! another has the lock, the process ended or closed its store. A lock belongs to the open file: no other close releases it,
-//! as it would a lock of POSIX, and a process that is stopped holds it. A file that is missing or cannot be opened proves nothing, and
-//! its owner is judged by silence alone. So is one that could not make its file.
+//! Why no living process loses a lease this way. Each proof is a file with a random name, and only its creator keeps
+//! it locked: once another process gets the lock, the creator ended or closed its store. The lock belongs to the open
+//! file: unlike a POSIX lock it is not released by closing another descriptor, and a stopped process keeps it. A file
+//! that is missing or cannot be opened proves nothing, and its owner is judged by its heartbeats alone. So is an
+//! owner that could not create its file.
 //!
-//! The files of SQLite itself are never opened here: closing one would release the locks of its connections.
+//! SQLite's own files are never opened here: closing one would release the locks of its connections.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -25,10 +26,10 @@ use crate::error::Result;
 use crate::limits::WATCHED_OWNERS_MAX;
 use crate::name::Owner;
 
-/// What the names of proofs have between the store's own and the random part.
+/// The infix in the names of proof files, between the store's name and the random part.
 const INFIX: &str = "-owner-";
 
-/// The proofs of a store's owners; `None` for one that could not be made.
+/// The proofs of a store's owners; `None` for a proof that could not be created.
 #[derive(Debug, Default)]
 pub(super) struct Proofs(Mutex<HashMap<Owner, Option<Proof>>>);
 
@@ -41,7 +42,7 @@ struct Proof {
 }
 
 impl Proofs {
-    /// Releases every lock. The files stay for those that take over.
+    /// Releases every lock. The files stay for the processes that take over.
     pub(super) fn release(&self) {
         self.0.lock().expect("no panic while held").clear();
     }
@@ -49,12 +50,12 @@ impl Proofs {
     /// Releases and removes the proof of an owner that leaves on purpose.
     pub(super) fn forget(&self, owner: &Owner) {
         if let Some(Some(proof)) = self.0.lock().expect("no panic while held").remove(owner) {
-            // One that stays is removed with what killed processes leave.
+            // A file that stays is removed later, with the files that killed processes left.
             let _ = std::fs::remove_file(&proof.path);
         }
     }
 
-    /// The owner's proof, made if there is none.
+    /// The name of the owner's proof, which is created if there is none.
     fn name_of(&self, owner: &Owner, store: &Path, connection: &Connection) -> Attempt<Option<String>> {
         let mut proofs = self.0.lock().expect("no panic while held");
         let proof = match proofs.entry(owner.clone()) {
@@ -62,7 +63,7 @@ impl Proofs {
             Entry::Vacant(free) => {
                 remove_left(store, |name| is_named(connection, name))?;
                 let made = Proof::make(store).inspect_err(|error| {
-                    tracing::warn!(%error, "lock file not made, the end of this process is found by its silence");
+                    tracing::warn!(%error, "lock file not created, process end found by missing heartbeats");
                 });
                 free.insert(made.ok())
             }
@@ -78,7 +79,7 @@ impl Proof {
             let path = path_of(store, &name);
             let file = OpenOptions::new().write(true).create_new(true).open(&path)?;
             match file.try_lock() {
-                // Before it was locked, another may have taken it for one that is left, and removed it.
+                // Before it was locked, another process may have taken it for a leftover file and removed it.
                 Ok(()) if path.exists() => return Ok(Proof { name, path, _locked: file }),
                 Ok(()) | Err(std::fs::TryLockError::WouldBlock) => {}
                 Err(std::fs::TryLockError::Error(error)) => {
@@ -94,24 +95,24 @@ fn path_of(store: &Path, name: &str) -> PathBuf {
     beside(store, &format!("{INFIX}{name}"))
 }
 
-/// The lock of a file that its process has released; `None` while it is held, or where nothing is known.
+/// The lock of a file that its process has released; `None` while the lock is held, or if that is unknown.
 fn released(path: &Path) -> Option<File> {
     let file = File::open(path).ok()?;
     file.try_lock().ok().map(|()| file)
 }
 
-/// Removes the files that killed processes left, except those that are still named.
+/// Removes the files that killed processes left, except those that an owner's row still names.
 pub(super) fn remove_left(store: &Path, is_named: impl Fn(&str) -> Attempt<bool>) -> Attempt<()> {
     let prefix = path_of(store, "");
     let (Some(directory), Some(prefix)) = (store.parent(), prefix.file_name().and_then(|name| name.to_str()))
     else {
         return Ok(());
     };
-    // What cannot be listed or removed stays: it takes no room and does no harm.
+    // A file that cannot be listed or removed stays: it takes no space and does no harm.
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         let file_name = entry.file_name();
         let Some(name) = file_name.to_str().and_then(|name| name.strip_prefix(prefix)) else { continue };
-        // Locked until it is removed: one that is being made is not taken for one that is left.
+        // Locked until it is removed: a file that is being created is not taken for a leftover one.
         if !is_named(name)?
             && let Some(_locked) = released(&entry.path())
         {
@@ -126,14 +127,15 @@ fn is_named(connection: &Connection, name: &str) -> Attempt<bool> {
     Ok(statement.query_row([name], |row| row.get(0))?)
 }
 
-/// What is to be written.
+/// The result of the read: what is to be written.
 struct Found {
-    /// The owner's own proof, where its row has another or none.
+    /// The owner's own proof, if its row has another one or none.
     unproven: Option<String>,
     ended: Vec<Ended>,
 }
 
-/// An owner whose process has ended. The lock is held until its leases have ended: no other process takes over meanwhile.
+/// An owner whose process has ended. The lock is held until its leases have ended, so that no other process takes
+/// over meanwhile.
 struct Ended {
     owner: String,
     proof: String,
@@ -157,7 +159,7 @@ pub(super) async fn take_over(store: &SqliteStore, owner: &Owner) -> Result<u64>
     let mut leases = 0;
     for Ended { owner, proof, path, _locked } in found.ended {
         leases += store.write(Kind::Consume, move |work| end(work, &owner, &proof)).await?;
-        // Only now: until then others know by it that the process has ended.
+        // Not earlier: until then it shows other processes that the owner's process has ended.
         let _ = std::fs::remove_file(&path);
     }
     Ok(leases)
@@ -185,7 +187,7 @@ fn find(connection: &Connection, store: &Path, owner: &Owner, proofs: &Proofs) -
     Ok(Found { unproven, ended: ended.collect() })
 }
 
-/// The proof in an owner's row, if there is a row.
+/// The proof in an owner's row; the outer `None` if there is no row.
 fn proof_of(connection: &Connection, owner: &str) -> Attempt<Option<Option<String>>> {
     let mut statement = connection.prepare_cached(super::sql!(take_over.proof))?;
     Ok(statement.query_row([owner], |row| row.get(0)).optional()?)

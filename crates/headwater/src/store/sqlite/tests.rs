@@ -1,4 +1,4 @@
-//! Tests of what only this engine has; the promises of every engine are in `store::conformance`.
+//! Tests of what only this engine has; the guarantees of every engine are tested in `store::conformance`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -23,7 +23,7 @@ mod versions;
 mod waking;
 mod writing;
 
-/// A file of this test's own.
+/// A file for one test.
 struct Place {
     directory: tempfile::TempDir,
 }
@@ -45,7 +45,7 @@ impl Place {
         open_at(&self.path(), options).await
     }
 
-    /// A plain connection of the caller's own.
+    /// A plain connection that the test owns.
     fn connect(&self) -> Connection {
         let connection = Connection::open(self.path()).unwrap();
         connection.busy_timeout(Duration::from_secs(5)).unwrap();
@@ -75,7 +75,7 @@ fn request(subscription: &Subscription, messages_max: u32) -> ClaimRequest {
     ClaimRequest { owner: Owner::new("me").unwrap(), wants: vec![want] }
 }
 
-/// Claims and settles until nothing comes; the payloads as text.
+/// Claims and settles until nothing is left. Returns the payloads as text.
 async fn drain(store: &SqliteStore, subscription: &Subscription) -> Vec<String> {
     let mut payloads = Vec::new();
     loop {

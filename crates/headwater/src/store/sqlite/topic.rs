@@ -12,7 +12,7 @@ use crate::message::Offset;
 use crate::name::TopicName;
 use crate::topic::{Semantics, Topic, TopicId, TopicSettings, TopicStatus, exists_otherwise};
 
-/// Creates a topic, or answers the one that is there if its settings are the same.
+/// Creates a topic, or returns the existing one if its settings are the same.
 pub(super) fn create(work: &mut Work<'_>, name: &TopicName, settings: &TopicSettings) -> Attempt<Topic> {
     let settings = settings.as_stored();
     if let Some(topic) = find(work.connection, name)? {
@@ -42,7 +42,7 @@ pub(super) fn insert(
     Ok(())
 }
 
-/// Changes a topic's settings, with its line in the audit.
+/// Changes a topic's settings, with an audit entry.
 pub(super) fn alter(
     work: &mut Work<'_>,
     name: &TopicName,
@@ -66,8 +66,8 @@ pub(super) fn alter(
     Ok(Topic { settings, ..before })
 }
 
-/// Writes these settings over those that are stored, and answers what was changed from what to what. Those that only a later
-/// version knows stay. How it tracks stays too: that is changed by its own step.
+/// Writes these settings over the stored ones and returns what changed, from what to what. Settings that only a later
+/// version has are kept. The tracking mode is kept too: it is changed by its own step.
 fn store(connection: &Connection, topic: TopicId, settings: &TopicSettings) -> Attempt<Map<String, Value>> {
     let mut stored: Map<String, Value> = connection
         .prepare_cached(super::sql!(alter_topic.settings))?
@@ -87,8 +87,8 @@ fn store(connection: &Connection, topic: TopicId, settings: &TopicSettings) -> A
     Ok(detail)
 }
 
-/// Ends the known keys by the shorter window. Left as they are, their ends would lie beyond it, and count as those of a
-/// clock that was ahead: a repeat would be stored again.
+/// Shortens the windows of the stored keys. Otherwise they would end beyond the new window and be treated as written
+/// by a clock that was ahead: a repeated message would be stored again.
 fn shorten_dedup(work: &Work<'_>, before: &Topic, settings: &TopicSettings) -> Attempt<()> {
     let end_ms = |window| work.now_ms().saturating_add(millis(window));
     work.connection.prepare_cached(super::sql!(publish.dedup_shorten))?.execute([
@@ -99,7 +99,7 @@ fn shorten_dedup(work: &Work<'_>, before: &Topic, settings: &TopicSettings) -> A
     Ok(())
 }
 
-/// What cannot be changed while something is there.
+/// Refuses changes that existing messages or groups do not allow.
 fn check_alter(connection: &Connection, before: &Topic, settings: &TopicSettings) -> Attempt<()> {
     let topic_id = before.topic_id;
     if before.settings.storage != settings.storage
@@ -159,7 +159,7 @@ pub(super) fn list(connection: &Connection) -> Attempt<Vec<TopicStatus>> {
     })?)
 }
 
-/// A topic from its number, name and settings.
+/// A topic from its id, name and settings.
 fn read(row: &Row<'_>) -> rusqlite::Result<Topic> {
     Ok(Topic {
         topic_id: TopicId(row.get(0)?),
@@ -168,7 +168,8 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Topic> {
     })
 }
 
-/// Whether publishes that say nothing create topics. Kept in the file, for those in plain SQL.
+/// Sets whether publishes without the option create topics. Stored in the file, where publishes in plain SQL read it
+/// too.
 pub(super) fn set_auto_create(work: &mut Work<'_>, auto_create: bool, actor: &str) -> Attempt<()> {
     let stored = if auto_create { "1" } else { "0" };
     work.connection.prepare_cached(super::sql!(publish.auto_create))?.execute([stored])?;

@@ -1,11 +1,12 @@
-//! Reference counting: who counts, whose bit is whose, and how a topic changes between its two modes. The rest of the engine calls
-//! [`start_counting`], [`stop_counting`], [`semantics_changed`], [`change_tracking`], [`cursor_moved`] and the `forget…` functions here,
-//! and nothing else: it can be read without this folder.
+//! Reference counting: which groups count, which bit each group has, and how a topic changes between its two modes.
+//! The rest of the engine calls [`start_counting`], [`stop_counting`], [`semantics_changed`], [`change_tracking`],
+//! [`cursor_moved`] and the `forget…` functions here, and nothing else: it can be read without this folder.
 //!
-//! In reference counting every message has a record: whom it is for (`required`) and who is done (`completed`). Nothing is
-//! counted when messages are published or acked: [`step`] derives it all from cursors and outstanding ranges. What was
-//! derived is kept per subscription as `applied`, and this always holds: a pending record that is for a group is marked
-//! done for it exactly if its offset is in the group's `applied`.
+//! In reference counting every message has a completion record: the groups it is for (`required`) and the groups that
+//! have done it (`completed`). Nothing is counted when messages are published or acked: [`step`] derives everything
+//! from cursors and outstanding ranges. What was derived is kept per subscription as `applied`, and this invariant
+//! always holds: a pending completion record that is for a group is marked as done for it exactly if its offset is in
+//! the group's `applied`.
 //!
 //! A step reads only what may have changed, however many ranges wait: see [`step`].
 
@@ -77,20 +78,21 @@ impl store::Tracking for SqliteStore {
         let step = self.write(Kind::Consume, move |work| backfill::step(work, &worker, messages_max)).await?;
         if let Some(BackfillStep { backfill: Backfill { topic, group, error: Some(error), .. }, .. }) = &step
         {
-            tracing::error!(%topic, %group, error, "a backfill failed");
+            tracing::error!(%topic, %group, error, "backfill failed");
         }
         Ok(step)
     }
 }
 
-/// A subscription was created or came back from the dead: from now on it counts. Its cursor is where it goes on.
+/// A subscription was created or resurrected: from now on it counts. It continues at its cursor.
 pub(super) fn start_counting(work: &mut Work<'_>, subscription_id: i32) -> Attempt<()> {
     let connection = work.connection;
     let (topic, standing) = Standing::one(connection, subscription_id)?;
     let extent = Extent::load(connection, topic)?;
     group::counting_changed(work, topic)?;
     let bit = match standing.bit {
-        // One that came back has kept its bit, and what is applied still tells how it stands in records that have it.
+        // A resurrected subscription has kept its bit, and `applied` still shows its completion in the records that
+        // have the bit.
         Some(bit) => Some(bit),
         None if extent.counts_references() => {
             let done = standing.done(connection, 1, extent.tracked_until)?;
@@ -107,8 +109,8 @@ pub(super) fn start_counting(work: &mut Work<'_>, subscription_id: i32) -> Attem
     backfill::begin(connection, &extent, &standing, &BackfillLimits::default(), work.now_ms())
 }
 
-/// A subscription died or was cancelled: it no longer counts, unless it died in a queue. Pending records let go of it step
-/// by step.
+/// A subscription died or was cancelled: it no longer counts, unless it died in a queue. Its bit is removed from
+/// pending completion records in steps.
 pub(super) fn stop_counting(work: &mut Work<'_>, subscription_id: i32) -> Attempt<()> {
     let connection = work.connection;
     let (topic, standing) = Standing::one(connection, subscription_id)?;
@@ -137,13 +139,14 @@ pub(super) fn semantics_changed(work: &mut Work<'_>, topic: TopicId) -> Attempt<
     Ok(())
 }
 
-/// The cursor of a subscription moved to an offset: messages from there on are for it, whatever was set in their records.
+/// The cursor of a subscription moved to an offset: messages from there on are for it, whatever was set in their
+/// completion records.
 pub(super) fn cursor_moved(connection: &Connection, subscription_id: i32, to: i64) -> Attempt<()> {
     connection.prepare_cached(super::sql!(tracking.moved))?.execute(params![subscription_id, to])?;
     Ok(())
 }
 
-/// Forgets the records of messages that are removed.
+/// Removes the completion records of messages that are removed.
 pub(super) fn forget_messages(connection: &Connection, topic: TopicId, messages: &Ranges) -> Attempt<()> {
     let mut statement = connection.prepare_cached(super::sql!(tracking.forget_messages))?;
     for (first, last) in messages.iter() {
@@ -152,7 +155,7 @@ pub(super) fn forget_messages(connection: &Connection, topic: TopicId, messages:
     Ok(())
 }
 
-/// Forgets some of what is kept of a subscription that is removed, so many rows at most; true if none was left.
+/// Removes some tracking rows of a subscription that is removed, at most `rows_max`; true if none was left.
 pub(super) fn forget_some(connection: &Connection, subscription_id: i32, rows_max: u32) -> Attempt<bool> {
     for sql in [super::sql!(tracking.forget_group_applied), super::sql!(tracking.forget_group_touched)] {
         if connection.prepare_cached(sql)?.execute(params![subscription_id, rows_max])? > 0 {
@@ -162,7 +165,7 @@ pub(super) fn forget_some(connection: &Connection, subscription_id: i32, rows_ma
     Ok(true)
 }
 
-/// Forgets all that is kept of a subscription that is removed.
+/// Removes all tracking rows of a subscription that is removed.
 pub(super) fn forget_subscription(connection: &Connection, subscription_id: i32) -> Attempt<()> {
     for sql in [super::sql!(tracking.forget_group_applied), super::sql!(tracking.forget_group_touched)] {
         connection.prepare_cached(sql)?.execute(params![subscription_id, i64::MAX])?;
@@ -170,7 +173,7 @@ pub(super) fn forget_subscription(connection: &Connection, subscription_id: i32)
     backfill::forget(connection, subscription_id)
 }
 
-/// Changes how a topic records completion. The records are made, or removed, by the steps of [`step::track`].
+/// Changes the tracking mode of a topic. The steps of [`step::track`] create or remove the completion records.
 pub(super) fn change_tracking(work: &mut Work<'_>, topic: TopicId, target: Tracking) -> Attempt<()> {
     let connection = work.connection;
     let extent = Extent::load(connection, topic)?;
@@ -211,7 +214,7 @@ fn has_records(connection: &Connection, extent: &Extent) -> Attempt<bool> {
     Ok(statement.query_row(bounds, |row| row.get(0))?)
 }
 
-/// The topic has no records any more: nobody needs a bit.
+/// The topic has no completion records any more, so no group needs a bit.
 fn forget_bits(connection: &Connection, topic: TopicId) -> Attempt<()> {
     connection.prepare_cached(super::sql!(tracking.forget_applied))?.execute([topic.0])?;
     connection.prepare_cached(super::sql!(tracking.forget_touched))?.execute([topic.0])?;
@@ -220,7 +223,8 @@ fn forget_bits(connection: &Connection, topic: TopicId) -> Attempt<()> {
     Ok(())
 }
 
-/// Gives every subscription of a topic without records its bit. Records are made from where each group began.
+/// Assigns a bit to every subscription of a topic without completion records. Records are created from where each
+/// group began.
 fn give_bits(connection: &Connection, extent: &Extent) -> Attempt<()> {
     let standings = Standing::all(connection, extent.topic)?;
     if u32::try_from(standings.len()).is_ok_and(|groups| groups > TRACKED_GROUPS_MAX) {
@@ -237,8 +241,9 @@ fn give_bits(connection: &Connection, extent: &Extent) -> Attempt<()> {
     use_bits(connection, extent, used)
 }
 
-/// A bit for a new group. One that was never used is free; only when there is none are the records looked at, once for all
-/// bits: one that no stored record carries is free again, unless a subscription still has it that may come back.
+/// A bit for a new group. A bit that was never used is free. Only if there is none are the completion records read,
+/// once for all bits: a bit that no stored record has is free again, unless it belongs to a subscription that may
+/// come back.
 fn free_bit(connection: &Connection, extent: &Extent) -> Attempt<u32> {
     let held: Vec<(u32, bool)> = {
         let mut statement = connection.prepare_cached(super::sql!(tracking.bits))?;
@@ -263,7 +268,7 @@ fn free_bit(connection: &Connection, extent: &Extent) -> Attempt<u32> {
     Ok(bit)
 }
 
-/// All bits that are in records.
+/// All bits that are set in completion records.
 fn carried(connection: &Connection, extent: &Extent) -> Attempt<u64> {
     let mut statement = connection.prepare_cached(super::sql!(tracking.carried))?;
     let mut rows = statement.query([row_key(extent.topic, 0), row_key(extent.topic, OFFSET_MAX)])?;
@@ -282,7 +287,7 @@ fn use_bits(connection: &Connection, extent: &Extent, used: u64) -> Attempt<()> 
 
 fn too_many_groups(extent: &Extent) -> Error {
     let rule = format!(
-        "topic {} would have more than the {TRACKED_GROUPS_MAX} groups that reference_counting can tell apart (those \
+        "topic {} would have more than the {TRACKED_GROUPS_MAX} groups that reference_counting can distinguish (those \
          cancelled count until no stored message names them); any number is possible with \
          tracking offset_watermark",
         extent.name
@@ -290,12 +295,12 @@ fn too_many_groups(extent: &Extent) -> Error {
     Error::invalid("group", rule)
 }
 
-/// A set of groups as SQLite stores it: bit 63 is the sign there.
+/// A set of groups as SQLite stores it: bit 63 is the sign bit there.
 fn signed(mask: u64) -> i64 {
     mask.cast_signed()
 }
 
-/// Of some offsets, those whose completion is set in the records of a subscription.
+/// The offsets of a range whose completion is set in the completion records for a subscription.
 fn applied(connection: &Connection, subscription_id: i32, first: i64, last: i64) -> Attempt<Ranges> {
     let mut statement = connection.prepare_cached(super::sql!(tracking.applied))?;
     let bounds = params![subscription_id, first, last];
@@ -303,7 +308,7 @@ fn applied(connection: &Connection, subscription_id: i32, first: i64, last: i64)
     Ok(Ranges::covering(ranges).within(first, last))
 }
 
-/// Stores which of some offsets are set. Only rows that change are written, and none that lies elsewhere is read.
+/// Stores which offsets of a range are set. Only rows that change are written, and no row elsewhere is read.
 fn set_applied(
     connection: &Connection,
     subscription_id: i32,
@@ -314,7 +319,7 @@ fn set_applied(
         return Ok(());
     }
     let mut statement = connection.prepare_cached(super::sql!(tracking.applied))?;
-    // With those that touch from outside: they become one row with what is set beside them.
+    // With adjacent ranges outside: they become one row with what is set beside them.
     let bounds = params![subscription_id, first - 1, last + 1];
     let stored: Vec<(i64, i64)> = decode::all(&mut statement, bounds, |row| Ok((row.get(0)?, row.get(1)?)))?;
     let around = Ranges::covering(stored.iter().copied()).without(&Ranges::of(first, last));
@@ -331,18 +336,19 @@ fn set_applied(
 }
 
 impl Standing {
-    /// Of some offsets, those whose records are for it: from where it began on, and whatever it has not done.
+    /// The offsets of a range whose completion records are for it: from where it began on, and whatever it has not
+    /// done.
     fn required(&self, done: &Ranges, first: i64, last: i64) -> Ranges {
         Ranges::of(self.required_from.max(first), last).union(&Ranges::of(first, last).without(done))
     }
 
-    /// Its bit as a mask; none without a bit.
+    /// Its bit as a mask; 0 without a bit.
     fn mask(&self) -> u64 {
         self.bit.map_or(0, |bit| 1 << bit)
     }
 }
 
-/// Where a change of mode is.
+/// The progress of a change of mode.
 pub(super) struct Change {
     pub(super) first: i64,
     pub(super) tracked_until: i64,
@@ -351,8 +357,9 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// Records are made upwards from the first message, and removed upwards too. Removing them is under way until the bits
-    /// are taken back, even if retention took the last record: whoever runs upkeep goes by what is shown here.
+    /// Completion records are created upwards from the first message, and removed upwards too. Their removal is in
+    /// progress until the bits are released, even if retention removed the last record: maintenance relies on what is
+    /// shown here.
     pub(super) fn progress(&self, tracking: Tracking) -> Option<Progress> {
         let end = self.change_until?.saturating_add(1);
         let reached = match tracking {
@@ -391,7 +398,7 @@ mod tests {
         assert_eq!(
             change(10, Some(10), None).progress(watermark),
             some(0, 0),
-            "retention took all of it, and the bits are still to be taken back"
+            "retention removed all of it, and the bits are still to be released"
         );
         assert_eq!(change(9, Some(10), None).progress(counting), None, "everything was removed meanwhile");
     }

@@ -1,15 +1,15 @@
 //! Handling in the store's own transaction: the inbox entry, the handler's writes and the ack commit together.
 //!
-//! Why an effect is there once, wherever it is killed. The transaction lives on the writer's thread, and so do the
-//! handlers while they run. It enters `(handler, message_id)`, runs the handler and settles the lease. Before COMMIT
-//! nothing of it exists: the lease ends by its deadline, the message is handed out again, and the entry is not there, so
-//! the handler runs. After COMMIT all of it exists: the message is done, and a second delivery of the same id (another
-//! publish, a redrive) finds the entry and runs nothing. One transaction writes at a time, so two deliveries never meet
-//! half way. A lease that was lost meanwhile fails the settlement, and everything is rolled back. The commit waits for
-//! the disk as a publish does.
+//! Why an effect exists exactly once, wherever the process is killed. The transaction runs on the writer thread, and
+//! so do the handlers. It inserts the inbox entry `(handler, message_id)`, runs the handler and settles the lease.
+//! Before COMMIT nothing of it exists: the lease ends at its deadline, the message is redelivered, and there is no
+//! inbox entry, so the handler runs. After COMMIT all of it exists: the message is done, and a second delivery of the
+//! same id (another publish, a redrive) finds the entry and does not run the handler. One transaction writes at a
+//! time, so two deliveries never overlap. If the lease was lost meanwhile, the settlement fails and everything is
+//! rolled back. The commit waits for the disk as a publish does.
 //!
-//! Handlers are other people's code. Each work is a transaction of its own and shares none with other commands, so
-//! whatever a handler does to its transaction it does to its own batch only.
+//! Handlers are code of the application. Each lease is handled in a transaction of its own that it shares with no
+//! other command, so whatever a handler does to its transaction affects its own batch only.
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,27 +30,27 @@ const SAVEPOINT: &str = "SAVEPOINT headwater_handler";
 const RELEASE: &str = "RELEASE headwater_handler";
 const ROLLBACK_TO: &str = "ROLLBACK TO headwater_handler";
 
-/// What handles one message inside the store's open transaction.
+/// Handles one message inside the store's open transaction.
 ///
-/// It runs on the thread that writes, so nothing else is written meanwhile: keep it short, and do not wait for anything
-/// in it. Its statements see and change the store's own file. Leave BEGIN, COMMIT and ROLLBACK to the store: a handler
-/// that ends the transaction is told so, and its batch is not settled.
+/// It runs on the writer thread, so nothing else is written meanwhile: keep it short, and do not wait for anything in
+/// it. Its statements see and change the store's own file. Leave BEGIN, COMMIT and ROLLBACK to the store: a handler
+/// that ends the transaction gets an error, and its batch is not settled.
 pub(crate) type Handle = Box<dyn Fn(&Connection, Messages) -> Result<Verdict, DecodeError> + Send>;
 
-/// Turns what handlers said into the settlement of their lease.
+/// Turns the handlers' verdicts into the settlement of their lease.
 pub(crate) type Decide = Box<dyn FnOnce(&Said) -> Settlement + Send>;
 
 /// A lease's messages to be handled in one transaction.
 pub(crate) struct TransactionWork {
-    /// Whose inbox it is.
+    /// The name under which inbox entries are stored.
     pub(crate) handler_name: String,
     /// The lease.
     pub(crate) lease: LeaseId,
     /// Its messages, and the rules by which they are handled.
     pub(crate) run: HandlerRun<Messages>,
-    /// What handles them, one at a time.
+    /// Handles the messages, one at a time.
     pub(crate) handler: Handle,
-    /// Decides what becomes of the lease.
+    /// Decides the settlement of the lease.
     pub(crate) decide: Decide,
 }
 
@@ -66,7 +66,7 @@ impl fmt::Debug for TransactionWork {
 
 impl SqliteStore {
     /// Handles a lease's messages and settles it, in one durable transaction. `LeaseLost` if the lease is lost before
-    /// it commits: then nothing of it happened. A message whose handler fails or panics leaves no effect, and the
+    /// it commits: then nothing of it took effect. A message whose handler fails or panics leaves no effect, and the
     /// others keep theirs.
     pub(crate) async fn handle_in_transaction(&self, work: TransactionWork) -> Result<Said> {
         check_name("handler", &work.handler_name)?;
@@ -79,7 +79,7 @@ impl SqliteStore {
                 super::holes::miss(open, &passed, |_| true)?;
                 Ok(said)
             }
-            // Only a group that broke is run again, and this kind shares no group.
+            // Only a group that failed is run again, and this kind shares no group.
             None => Err(Error::new(ErrorKind::Database, "a transaction was run twice").into()),
         })
         .await
@@ -88,7 +88,7 @@ impl SqliteStore {
 
 fn run(open: &mut Work<'_>, mut todo: TransactionWork) -> Attempt<Said> {
     if settle::held(open, &todo.lease, open.now_ms())?.is_empty() {
-        // Nothing was started, so nobody handles in vain what another has.
+        // Nothing was started, so no handler runs in vain for messages that another owner holds.
         return Err(Error::lease_lost(todo.lease.token.0).into());
     }
     while let Some(at) = todo.run.next_one() {
@@ -98,12 +98,12 @@ fn run(open: &mut Work<'_>, mut todo: TransactionWork) -> Attempt<Said> {
     }
     let said = todo.run.finish();
     let settlement = (todo.decide)(&said).normalized()?;
-    // Refused, it takes everything of this transaction with it.
+    // If it is refused, everything in this transaction is rolled back.
     settle::settle(open, &[settlement])?.remove(0)?;
     Ok(said)
 }
 
-/// Enters and handles one message; `None` if the inbox knew it: then it is done.
+/// Inserts the inbox entry and handles one message; `None` if the entry existed: then the message is done.
 fn handle_one(open: &Work<'_>, todo: &TransactionWork, at: usize) -> Attempt<Option<Verdict>> {
     let (connection, message) = (open.connection, todo.run.messages.part(at..at + 1));
     execute(connection, SAVEPOINT)?;
@@ -121,7 +121,7 @@ fn handle_one(open: &Work<'_>, todo: &TransactionWork, at: usize) -> Attempt<Opt
     if connection.is_autocommit() {
         return Err(ended(todo).into());
     }
-    // Whatever is not done must not have happened: the entry goes with the effect.
+    // A message that is not done must leave no effect: the entry is rolled back with the handler's writes.
     let end: &[&'static str] = match verdict {
         Verdict::Done | Verdict::Skip => &[RELEASE],
         _ => &[ROLLBACK_TO, RELEASE],
@@ -132,7 +132,7 @@ fn handle_one(open: &Work<'_>, todo: &TransactionWork, at: usize) -> Attempt<Opt
     Ok(Some(verdict))
 }
 
-/// A savepoint that is not there belongs to a transaction that is not there any more.
+/// A missing savepoint belonged to a transaction that has ended.
 fn not_ours(todo: &TransactionWork, error: rusqlite::Error) -> Fault {
     if error.to_string().contains("no such savepoint") { ended(todo).into() } else { error.into() }
 }

@@ -1,18 +1,20 @@
 //! Whether what is written here can be relied on: the files are still those that were opened, SQLite has found no
-//! damage in them, and no sync of the log has failed since it was last whole.
+//! damage in them, and no sync of the write-ahead log has failed since the log was last complete.
 //!
-//! All threads of a store share one [`Trust`]. Three things take it away:
+//! All threads of a store share one [`Trust`]. Three things end it:
 //!
-//! - **Damage.** SQLite answered "corrupt" or "not a database". What is appended to a damaged file may never be read, so
-//!   nothing is written until the store is opened again. Reads stay possible: `doctor` must be able to see it.
-//! - **Another file.** The path no longer leads to the files that are open: deleted, renamed or replaced. What is
-//!   committed here exists for no process that opens the path. The path is compared before every acknowledgement of a
-//!   synced commit, and once a second otherwise, so an acknowledged publish is lost only if the file is taken away
-//!   between the comparison and the answer.
-//! - **A failed sync.** See [`super::log`]: nothing is acknowledged until the log is whole again.
+//! - **Damage.** SQLite returned "corrupt" or "not a database". What is appended to a damaged file may never be
+//!   readable, so nothing is written until the store is opened again. Reads stay possible: `doctor` must be able to
+//!   examine the file.
+//! - **Another file.** The path no longer leads to the files that are open: they were deleted, renamed or replaced.
+//!   What is committed here exists for no process that opens the path. The path is compared before every
+//!   acknowledgement of a synced commit, and once a second otherwise, so an acknowledged publish is lost only if the
+//!   file is removed between the comparison and the answer.
+//! - **A failed sync.** See [`super::wal`]: nothing is acknowledged until the log is complete again.
 //!
-//! The first two end with the handle. A handle that ends in this state leaves the files alone: SQLite's own close would
-//! copy a doubtful log into the file, and would remove `-wal` and `-shm` *by name*, which may by then belong to a new file.
+//! The first two last as long as the handle. A handle that closes in this state leaves the files unchanged: SQLite's
+//! own close would copy a doubtful log into the file, and would remove `-wal` and `-shm` *by name*, which may by then
+//! belong to a new file.
 
 use std::fmt;
 use std::fs::Metadata;
@@ -29,25 +31,26 @@ use super::connection::Location;
 use super::fault::is_damage;
 use crate::error::{Error, ErrorKind, Result};
 
-/// How old a comparison may be where no synced commit is acknowledged.
+/// The maximum age of a comparison where no synced commit is acknowledged.
 const COMPARED_FOR: Duration = Duration::from_secs(1);
-/// The files of a store, beside each other. The third is SQLite's index of the second.
+/// The files of a store, in one directory. The third is SQLite's index of the second.
 const SUFFIXES: [&str; 3] = ["", "-wal", "-shm"];
 
-/// Beside the file while a sync has failed and the log is not whole again.
+/// Exists beside the file from a failed sync until the log is complete again.
 pub(super) const MARKER: &str = "-unsynced";
-/// What the marker says: a sync of the log failed, or a checkpoint failed, whose sync may have been that of the file.
+/// The content of the marker: a sync of the log failed, or a checkpoint failed, whose sync may have been that of the
+/// file.
 const OF_LOG: &str = "log";
 const OF_FILE: &str = "file";
 
-/// What the threads of one store know of its files.
+/// The state of a store's files, shared by its threads.
 pub(super) struct Trust {
     name: String,
-    /// The file that the path leads to, beside which the others lie; `None` in memory.
+    /// The file that the path leads to, with the others in the same directory; `None` in memory.
     resolved: Option<PathBuf>,
     /// The paths and the files they led to when the store was opened; empty in memory.
     files: Vec<(PathBuf, FileId)>,
-    /// Set for good.
+    /// Never reset once set.
     failed: Mutex<Option<Failed>>,
     has_failed: AtomicBool,
     unsynced: AtomicBool,
@@ -61,17 +64,17 @@ pub(super) struct Trust {
 #[derive(Debug)]
 struct Failed {
     error: Error,
-    /// Whether a read would answer from a file that is not the one at the path.
+    /// Whether a read would return data of a file that is not the one at the path.
     reads: bool,
 }
 
-/// A file, whatever it is called.
+/// Identifies a file independently of its name: device and inode.
 type FileId = (u64, u64);
 
 impl Trust {
     /// The files that a connection has open; in memory there are none.
     pub(super) fn of(connection: &Connection, location: &Location) -> Result<Arc<Self>> {
-        // SQLite's name of the file: the log lies beside what a symbolic link points to.
+        // SQLite's name of the file: the log is beside the target of a symbolic link.
         let sqlite_path = connection.path().filter(|path| !path.is_empty());
         let mut files = Vec::new();
         let mut resolved = None;
@@ -107,16 +110,16 @@ impl Trust {
         Ok(Arc::new(trust))
     }
 
-    /// Refuses if trust was taken away for good, or if the files are others by now.
+    /// Fails if the store has failed permanently, or if the path leads to other files by now.
     pub(super) fn check(&self) -> Result<()> {
         if !self.has_failed.load(Ordering::Acquire) {
             self.compared_at_ms.store(self.age_ms(), Ordering::Relaxed);
             for (path, opened) in &self.files {
                 let why = match std::fs::metadata(path) {
                     Ok(found) if file_id(&found).is_none_or(|found| found == *opened) => continue,
-                    Ok(_) => "another file has its place".to_owned(),
+                    Ok(_) => "another file is at this path".to_owned(),
                     Err(error) if is_gone(&error) => error.to_string(),
-                    // Whether it is the same is not known; the next comparison may tell.
+                    // Whether it is the same file is unknown; the next comparison may show it.
                     Err(_) => continue,
                 };
                 self.fail(replaced(&self.name, path, &why), true);
@@ -126,13 +129,13 @@ impl Trust {
         self.refusal(|_| true)
     }
 
-    /// The same, but compares at most once a second.
+    /// Like [`Trust::check`], but compares at most once a second.
     pub(super) fn check_lately(&self) -> Result<()> {
         let age_ms = self.age_ms().saturating_sub(self.compared_at_ms.load(Ordering::Relaxed));
         if u128::from(age_ms) >= COMPARED_FOR.as_millis() { self.check() } else { self.refusal(|_| true) }
     }
 
-    /// Before a read: a damaged file may be read, one that is no longer at its path may not.
+    /// Before a read: a damaged file may be read, a file that is no longer at its path may not.
     pub(super) fn check_for_read(&self) -> Result<()> {
         match self.check_lately() {
             Ok(()) => Ok(()),
@@ -148,7 +151,7 @@ impl Trust {
         failed.as_ref().filter(|failed| refuses(failed)).map_or(Ok(()), |failed| Err(failed.error.copy()))
     }
 
-    /// Notes what SQLite answered to any connection of this store.
+    /// Records an error that SQLite returned to any connection of this store.
     pub(super) fn note(&self, error: &rusqlite::Error) {
         if is_damage(error) {
             let text = format!(
@@ -160,7 +163,7 @@ impl Trust {
         }
     }
 
-    /// Takes trust away for good; the first reason stays.
+    /// Fails the store permanently; the first reason stays.
     pub(super) fn fail(&self, error: Error, reads: bool) {
         let mut failed = self.failed.lock().expect("no panic while held");
         if failed.is_none() {
@@ -170,40 +173,40 @@ impl Trust {
         }
     }
 
-    /// Notes that a sync failed. The marker tells processes that open the file before the log is whole again: their own
-    /// descriptors are too young for the kernel to report the failure to them.
+    /// Records that a sync failed. The marker informs processes that open the file before the log is complete again:
+    /// the kernel reports the failure only to descriptors that were open at the time.
     pub(super) fn sync_failed(&self, error: &dyn fmt::Display) {
         if self.files.is_empty() {
             return;
         }
         if !self.unsynced.swap(true, Ordering::AcqRel) {
-            tracing::error!(location = self.name, %error, "sync failed, nothing is acknowledged until the log is whole");
+            tracing::error!(location = self.name, %error, "sync failed, nothing acknowledged until the log is repaired");
         }
-        // Each time: another process may have removed it after its own rewriting.
+        // Written each time: another process may have removed it after its own rewrite.
         if let Err(error) = self.mark() {
             tracing::warn!(location = self.name, %error, "marker of a failed sync not written");
         }
     }
 
-    /// Notes that a checkpoint failed. Its sync of the file may have lost pages of earlier passes, which SQLite counts as
-    /// copied.
+    /// Records that a checkpoint failed. Its sync of the file may have lost pages of earlier checkpoints, which
+    /// SQLite counts as copied.
     pub(super) fn checkpoint_failed(&self, error: &rusqlite::Error) {
         self.file_unsynced.store(true, Ordering::Release);
         self.sync_failed(error);
     }
 
     /// Whether pages that count as copied may be missing in the file. The marker is read again: the failure may be
-    /// another process's.
+    /// that of another process.
     pub(super) fn is_file_unsynced(&self) -> bool {
         if let Some(path) = self.marker()
-            && std::fs::read_to_string(path).is_ok_and(|says| says == OF_FILE)
+            && std::fs::read_to_string(path).is_ok_and(|content| content == OF_FILE)
         {
             self.file_unsynced.store(true, Ordering::Release);
         }
         self.file_unsynced.load(Ordering::Acquire)
     }
 
-    /// Writes the marker. A failure of the log leaves the marker of a failed checkpoint as it is.
+    /// Writes the marker. A failed sync of the log does not overwrite the marker of a failed checkpoint.
     fn mark(&self) -> std::io::Result<()> {
         let Some(path) = self.marker() else { return Ok(()) };
         if self.file_unsynced.load(Ordering::Acquire) {
@@ -216,12 +219,13 @@ impl Trust {
         }
     }
 
-    /// Whether a sync has failed since the log was last whole.
+    /// Whether a sync has failed since the log was last complete.
     pub(super) fn is_unsynced(&self) -> bool {
         self.unsynced.load(Ordering::Acquire)
     }
 
-    /// The log on the disk is whole, and nothing of it counts as copied that may be missing in the file.
+    /// Records that the log on the disk is complete, and that no page counts as copied that may be missing in the
+    /// file.
     pub(super) fn synced(&self) {
         self.file_unsynced.store(false, Ordering::Release);
         self.unsynced.store(false, Ordering::Release);
@@ -239,8 +243,8 @@ impl Trust {
         self.files.get(1).map(|(path, _)| path.as_path())
     }
 
-    /// The file that the path leads to: every process that has it open finds the same files beside it, by whatever symbolic link it
-    /// opened it. `None` in memory.
+    /// The file that the path leads to: every process that has it open finds the same files beside it, whichever
+    /// symbolic link it used. `None` in memory.
     pub(super) fn resolved(&self) -> Option<&Path> {
         self.resolved.as_deref()
     }
@@ -250,18 +254,18 @@ impl Trust {
         self.resolved().map(|path| beside(path, MARKER))
     }
 
-    /// Whether the log may be copied into the file: not while it may have holes on the disk. A power cut would then
-    /// leave a file with pages that are newer than the log that is replayed over them.
+    /// Whether the log may be copied into the file: not while frames of it may be missing on the disk. A power cut
+    /// would then leave a file with pages that are newer than the log that is replayed over them.
     pub(super) fn may_checkpoint(&self) -> bool {
         !self.is_unsynced() && self.check_lately().is_ok()
     }
 
-    /// Before a connection closes: keeps SQLite from copying the log and from removing files by name, if they are not to
-    /// be trusted.
+    /// Before a connection closes: keeps SQLite from copying the log and from removing files by name, if the files
+    /// are not trusted.
     pub(super) fn before_close(&self, connection: &Connection) {
         let doubtful = self.is_unsynced() || self.check().is_err();
         if let Err(error) = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, doubtful) {
-            tracing::warn!(location = self.name, %error, "closing may checkpoint a doubtful log");
+            tracing::warn!(location = self.name, %error, "checkpoint on close not disabled");
         }
     }
 
@@ -279,14 +283,14 @@ impl fmt::Debug for Trust {
     }
 }
 
-/// Keeps a connection to a file with the marker from a checkpoint when it closes, also if opening the store fails before it
-/// has a [`Trust`]; [`Trust::before_close`] decides anew.
+/// Disables the checkpoint on close for a connection to a file with the marker, also if opening the store fails
+/// before it has a [`Trust`]; [`Trust::before_close`] decides again.
 pub(super) fn on_open(connection: &Connection) -> rusqlite::Result<()> {
     let marked = connection.path().is_some_and(|path| beside(Path::new(path), MARKER).exists());
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, marked).map(drop)
 }
 
-/// A file beside the store's.
+/// A file beside the store's file, with this suffix.
 pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.to_owned().into_os_string();
     name.push(suffix);
@@ -304,8 +308,8 @@ fn gone(name: &str, file: &Path, error: &std::io::Error) -> Error {
 
 fn replaced(name: &str, path: &Path, why: &str) -> Error {
     let text = format!(
-        "the store's file was deleted, moved or replaced while open: {name}: {}: {why}; what this process has open is not \
-         what others find there: put the file back or restore a backup, and open the store again",
+        "the store's file was deleted, moved or replaced while open: {name}: {}: {why}; this process has another \
+         file open than others find there: put the file back or restore a backup, and open the store again",
         path.display()
     );
     Error::new(ErrorKind::NotAStore, text)
@@ -318,7 +322,7 @@ fn file_id(metadata: &Metadata) -> Option<FileId> {
     Some((metadata.dev(), metadata.ino()))
 }
 
-/// Elsewhere a file that is open cannot be removed, or it is not known.
+/// On other systems an open file cannot be removed, or its identity is unknown.
 #[cfg(not(unix))]
 fn file_id(_: &Metadata) -> Option<FileId> {
     None

@@ -1,40 +1,42 @@
-//! Making the write-ahead log whole after a failed sync.
+//! Repair of the write-ahead log after a failed sync.
 //!
-//! After a failed fsync Linux takes the pages that it could not write for clean: they are in memory, not on the disk, and
-//! no later fsync writes them. Claims and settlements before the failed commit were not synced on their own, so their frames
-//! are among those pages. SQLite appends behind them. Each frame's checksum continues its predecessor's, so after
-//! a power cut the log ends at the first frame that is missing: everything behind it is lost, synced or not.
+//! After a failed fsync Linux marks the pages that it could not write as clean: they are in memory, not on the disk,
+//! and no later fsync writes them. Claims and settlements before the failed commit were not synced on their own, so
+//! their frames are among those pages. SQLite appends behind them. Each frame's checksum continues its predecessor's,
+//! so after a power cut the log ends at the first frame that is missing: everything behind it is lost, synced or not.
 //!
-//! A checkpoint does not mend that. Its own sync of the log succeeds without writing anything, and then the file gets pages
-//! that are newer than the log on the disk. A power cut before the next log has begun replays the older log over them, and
-//! the database is damaged, not just shorter. So no checkpoint of this process runs before the log is whole.
+//! A checkpoint does not repair that. Its own sync of the log succeeds without writing anything, and then the file
+//! gets pages that are newer than the log on the disk. A power cut before the log has restarted replays the older log
+//! over them, and the database is damaged, not just shorter. So this process runs no checkpoint before the log is
+//! complete again.
 //!
-//! What mends it is writing the log again. Under SQLite's write lock no process appends to the log or starts it anew. Every
-//! frame that counts is read, its checksum compared, and written back where it was; that makes the pages dirty, and the sync that
-//! follows writes them. If it succeeds, the disk has every frame up to the last commit, and appending may continue: the chain
-//! of checksums has no hole. Readers meet the same bytes at the same place. If a page left memory before it
-//! could be written again, a checksum differs: the frames are lost, and the store fails as damaged.
+//! Rewriting the log repairs it. Under SQLite's write lock no process appends to the log or restarts it. Every valid
+//! frame is read, its checksum is compared, and the frame is written back to the same position; that makes the pages
+//! dirty, and the following sync writes them. If the sync succeeds, the disk has every frame up to the last commit,
+//! and appending may continue: the chain of checksums has no hole. Readers find the same bytes at the same positions.
+//! If a page was evicted from memory before it could be written again, a checksum differs: the frames are lost, and
+//! the store fails as damaged.
 //!
-//! Other processes. On Linux every descriptor that was open when the write failed reports the failure once, so each
-//! process that syncs or checkpoints this log learns of it by itself and does the same. A process that opens the file
-//! later finds the marker ([`super::trust`]) and begins with this. A program that uses SQLite without Headwater does
-//! neither: what it commits between the failure and the rewriting is as safe as SQLite leaves it.
+//! Other processes: on Linux every descriptor that was open when the write failed reports the failure once, so each
+//! process that syncs or checkpoints this log detects it by itself and does the same. A process that opens the file
+//! later finds the marker ([`super::trust`]) and begins with the repair. A program that uses SQLite without Headwater
+//! does neither: what it commits between the failure and the repair is as safe as SQLite alone makes it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
-/// The header of the log, and of each frame.
+/// The size of the log's header, and of each frame's header.
 const HEADER_BYTES: usize = 32;
 const FRAME_HEADER_BYTES: usize = 24;
 /// How much is rewritten at a time.
 const CHUNK_BYTES: u64 = 1024 * 1024;
 
-/// Writes the first `frames` frames of the log again and syncs it; `InvalidData` if they are not what was once written.
+/// Rewrites the first `frames` frames of the log and syncs it; `InvalidData` if they differ from what was written.
 ///
-/// The caller holds SQLite's write lock, and `frames` is how many there were under it.
+/// The caller holds SQLite's write lock and counted `frames` under it.
 ///
-/// A descriptor of the log, unlike one of the database, may be closed: SQLite locks nothing on it.
+/// Unlike a descriptor of the database, one of the log may be closed: SQLite holds no locks on it.
 pub(super) fn rewrite(log: &Path, frames: u64) -> io::Result<()> {
     let mut file = OpenOptions::new().read(true).write(true).open(log)?;
     if frames > 0 {
@@ -53,7 +55,7 @@ pub(super) fn rewrite(log: &Path, frames: u64) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Compares all checksums; how many bytes the frames take with the header.
+/// Compares all checksums. Returns the size of the header and the frames in bytes.
 fn checked_bytes(file: &File, frames: u64) -> io::Result<u64> {
     let mut reader = BufReader::with_capacity(1 << 16, file);
     reader.seek(SeekFrom::Start(0))?;
@@ -73,7 +75,7 @@ fn checked_bytes(file: &File, frames: u64) -> io::Result<u64> {
 
 fn damaged(what: &str) -> io::Error {
     let text = format!(
-        "{what} in the write-ahead log is not what was written: the disk failed and the memory is gone"
+        "{what} in the write-ahead log differs from what was written: the disk failed and memory no longer has it"
     );
     io::Error::new(io::ErrorKind::InvalidData, text)
 }
@@ -85,7 +87,7 @@ struct Chain {
 }
 
 impl Chain {
-    /// The header's own checksum; `None` if it does not match.
+    /// Starts with the header's own checksum; `None` if it does not match.
     fn begin(header: &[u8; HEADER_BYTES]) -> Option<Self> {
         let magic = word(header, 0);
         let mut chain = Chain { big_endian: magic & 1 == 1, sums: (0, 0) };
@@ -110,7 +112,7 @@ impl Chain {
     }
 }
 
-/// Numbers in headers are big-endian, whatever the machine.
+/// Numbers in headers are big-endian on every machine.
 fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }
@@ -139,7 +141,7 @@ mod tests {
         let before = std::fs::read(&log).unwrap();
         rewrite(&log, frames).unwrap();
         assert_eq!(std::fs::read(&log).unwrap(), before);
-        // More than there are, and one that is not what was written.
+        // More frames than there are, and a frame that differs from what was written.
         assert!(rewrite(&log, frames + 1).is_err());
         let mut torn = before.clone();
         torn[HEADER_BYTES + 3 * (FRAME_HEADER_BYTES + 4096) + 100] ^= 1;

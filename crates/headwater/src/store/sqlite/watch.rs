@@ -1,23 +1,27 @@
-//! Wake-up across processes: `PRAGMA data_version`, asked only while somebody waits.
+//! Wake-up across processes: `PRAGMA data_version`, read only while a consumer waits.
 //!
-//! It is asked on the write connection, by the writer's thread: there it moves for commits of *other* connections
-//! only, so our own claims and settlements wake nobody. It never misses one: the value compared with is the last one
-//! asked for, and a commit that the writer met at the start of its own transaction has moved it as well.
+//! The writer thread reads it on the write connection. There it changes for commits of *other* connections only, so
+//! this process's own claims and settlements cause no wake-up. No commit is missed: the value is compared with the
+//! one read last, and a commit that the writer saw at the start of its own transaction has changed it as well.
 //!
-//! When to ask is another matter, and only one of speed. Where the kernel tells of writes to the write-ahead log
-//! ([`super::notice`]) nothing is asked while the log is still, and yet no commit waits for the next safety look:
+//! When to read it affects only the latency. Where the kernel reports writes to the write-ahead log
+//! ([`super::notice`]), nothing is read while the log does not change, and still no commit waits for the next safety
+//! check:
 //!
-//! 1. Whoever commits has written to the log before. From the first look on every such write leaves a notice, which
-//!    stays until it is taken.
-//! 2. A look takes the notices *before* it asks. A write after that leaves another, which ends the next sleep or does not
-//!    let it begin. A write before that belongs to a commit which the look sees, or which still waits for the disk.
-//! 3. For the latter, looks go on after a notice, ever more rarely: a commit that took some time to become visible is
-//!    found after another eighth of that time.
-//! 4. Notices are taken only while somebody waits. Of a commit whose notice was taken for an earlier waiter, rule 3 still
-//!    holds; and one that was visible before the waiter armed is found by the claim it makes after that.
+//! 1. A commit writes to the log before it becomes visible. From the first check on, every such write leaves a
+//!    notice, which stays until it is taken.
+//! 2. A check takes the notices *before* it reads. A later write leaves another notice, which ends the next sleep or
+//!    keeps it from beginning. An earlier write belongs to a commit that the check sees, or to one that still waits
+//!    for the disk.
+//! 3. For such a commit, checks continue after a notice, at growing intervals: a commit that took some time to become
+//!    visible is found after at most another eighth of that time.
+//! 4. Notices are taken only while a consumer waits. If the notice of a commit was taken for an earlier waiter, rule
+//!    3 still applies; a commit that was visible before the waiter armed is found by the claim that the waiter makes
+//!    after arming.
 //!
-//! The safety look every [`BEAT_SAFETY`] is for what this does not know of. If it finds a commit of which there was no
-//! notice, then notices do not come here, and the file is looked at on a short beat, as where there are none.
+//! The safety check every [`INTERVAL_SAFETY`] covers cases that these rules do not. If it finds a commit without a
+//! notice, notices do not work for this file, and the file is polled at a short interval, as on systems without
+//! notices.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -32,26 +36,27 @@ use super::rivals::Rivals;
 use crate::store::wake::Hub;
 use crate::topic::TopicId;
 
-/// Without notices: the beat while something happened lately, the beat after that, and the beat once nothing has
-/// happened for long. Each look costs a wake-up of the thread.
-const BEAT_BRISK: Duration = Duration::from_millis(2);
-const BEAT_CALM: Duration = Duration::from_millis(5);
-const BEAT_IDLE: Duration = Duration::from_millis(12);
-/// How long nothing must have happened for that.
+/// Without notices: the polling interval while something changed recently, the interval after that, and the interval
+/// once nothing has changed for long. Each check costs a wake-up of the thread.
+const INTERVAL_BRISK: Duration = Duration::from_millis(2);
+const INTERVAL_CALM: Duration = Duration::from_millis(5);
+const INTERVAL_IDLE: Duration = Duration::from_millis(12);
+/// How long nothing must have changed for the idle interval.
 const CALM_FOR: Duration = Duration::from_secs(2);
-/// How long "lately" is.
+/// How long the brisk interval applies after a change.
 const BRISK_FOR: Duration = Duration::from_millis(100);
 
-/// With notices: how often to look although there was none.
-const BEAT_SAFETY: Duration = Duration::from_millis(250);
-/// A commit may be seen this much later than its last notice: disks stall, and processes are stopped. Longer than
-/// anybody waits for a lock.
+/// With notices: the interval of the checks without a notice.
+const INTERVAL_SAFETY: Duration = Duration::from_millis(250);
+/// A commit may become visible this much later than its last notice: disks stall, and processes are stopped. Longer
+/// than any wait for a lock.
 const NOTICE_VALID_FOR: Duration = Duration::from_secs(10);
 
-/// The topics somebody ever waited for, with what was last seen of them: last offset and stirs.
+/// The topics that a consumer of this process ever waited for, with what was last read of each: last offset and wake
+/// counter.
 ///
-/// A foreign commit is mostly a claim or settlement; waking everybody for each would make idle consumers of one
-/// process compete with the busy ones of another for the write lock.
+/// A commit of another process is mostly a claim or a settlement. If each of them woke every waiter, idle consumers
+/// of one process would compete with busy ones of another for the write lock.
 #[derive(Debug, Default)]
 pub(super) struct Watched {
     topics: Mutex<HashMap<TopicId, Option<Seen>>>,
@@ -61,7 +66,7 @@ pub(super) struct Watched {
 type Seen = (i64, i64);
 
 impl Watched {
-    /// Adds topics; what they look like is not known yet, so the first foreign commit wakes their waiters.
+    /// Adds topics. Their state is not read yet, so the first commit of another process wakes their waiters.
     pub(super) fn add(&self, topics: &[TopicId]) {
         let mut watched = self.topics.lock().expect("no panic while held");
         for topic in topics {
@@ -70,13 +75,13 @@ impl Watched {
     }
 }
 
-/// Whether the kernel tells of writes to the log.
+/// Whether the kernel reports writes to the log.
 #[derive(Debug)]
 enum Hearing {
-    /// Not asked yet: who never waits needs none of the few that a user may have.
+    /// Not requested yet: a process that never waits uses none of the few inotify instances that a user may have.
     Untried(PathBuf),
     Tells(Notices),
-    /// It cannot, or does not.
+    /// The kernel cannot report writes, or does not.
     Silent,
 }
 
@@ -86,29 +91,30 @@ pub(super) struct Watch {
     /// `None` in memory, where there is no other connection.
     watched: Option<Arc<Watched>>,
     hearing: Hearing,
-    /// There was a notice since the last look.
+    /// A notice came since the last check.
     noticed: bool,
     noticed_at: Instant,
     beat_safety: Duration,
-    /// `None` before the first look.
+    /// `None` before the first check.
     data_version: Option<i64>,
     looked_at: Instant,
     changed_at: Instant,
     was_waiting: bool,
-    /// Topics with new messages that are left to other processes first, with their heads, and until when.
+    /// Topics with new messages that are left to other processes first, with their heads, and until when they are
+    /// left.
     late: HashMap<TopicId, i64>,
     late_until: Option<Instant>,
 }
 
 impl Watch {
-    /// In memory there is nothing to watch.
+    /// For a store in memory: there is nothing to watch.
     pub(super) fn none() -> Self {
         Self::new(None, Hearing::Silent)
     }
 
-    /// Watches the file of a connection that has read or written it, so that its log exists.
+    /// Watches the file of a connection that has read or written it, so that the log exists.
     pub(super) fn of(connection: &Connection, watched: Arc<Watched>) -> Self {
-        // SQLite's name of the file, and not ours: the log lies beside what a symbolic link points to.
+        // SQLite's name of the file, not the given path: the log is beside the target of a symbolic link.
         let log = connection.path().filter(|path| !path.is_empty()).map(|path| format!("{path}-wal"));
         Self::new(Some(watched), log.map_or(Hearing::Silent, |log| Hearing::Untried(log.into())))
     }
@@ -120,7 +126,7 @@ impl Watch {
             hearing,
             noticed: false,
             noticed_at: now,
-            beat_safety: BEAT_SAFETY,
+            beat_safety: INTERVAL_SAFETY,
             data_version: None,
             looked_at: now,
             changed_at: now,
@@ -130,21 +136,22 @@ impl Watch {
         }
     }
 
-    /// How the writer may sleep: to the next look while somebody waits, else for good (`arm` nudges it).
+    /// How the writer may sleep: until the next check while a consumer waits, else without a limit (`arm` nudges it).
     pub(super) fn pause(&mut self, hub: &Hub) -> Sleep<'_> {
         let waiting = self.watched.is_some() && hub.waiting() > 0;
         if waiting && !self.was_waiting {
             self.changed_at = Instant::now();
         }
         self.was_waiting = waiting;
-        let beat = self.beat();
+        let interval = self.interval();
         match &self.hearing {
             _ if !waiting => Sleep::ForGood,
             _ if self.late_until.is_some() => Sleep::AtMost(self.late_for()),
-            // While a look is due anyhow further notices are left alone: who writes without pause wakes nobody more often.
-            Hearing::Tells(_) if self.noticed => Sleep::AtMost(self.left(beat)),
-            Hearing::Tells(notices) => Sleep::UntilNotice(notices, self.left(beat)),
-            Hearing::Untried(_) | Hearing::Silent => Sleep::AtMost(beat),
+            // While a check is due anyway, further notices are not waited for: a process that writes without pause
+            // causes no more wake-ups.
+            Hearing::Tells(_) if self.noticed => Sleep::AtMost(self.left(interval)),
+            Hearing::Tells(notices) => Sleep::UntilNotice(notices, self.left(interval)),
+            Hearing::Untried(_) | Hearing::Silent => Sleep::AtMost(interval),
         }
     }
 
@@ -152,24 +159,24 @@ impl Watch {
         self.late_until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()))
     }
 
-    fn left(&self, beat: Duration) -> Duration {
-        beat.saturating_sub(self.looked_at.elapsed())
+    fn left(&self, interval: Duration) -> Duration {
+        interval.saturating_sub(self.looked_at.elapsed())
     }
 
-    /// The time from one look to the next, if no notice comes.
-    fn beat(&self) -> Duration {
+    /// The time from one check to the next, if no notice comes.
+    fn interval(&self) -> Duration {
         if matches!(self.hearing, Hearing::Tells(_)) {
             let since_notice = self.looked_at.saturating_duration_since(self.noticed_at);
-            return (since_notice / 8).clamp(BEAT_BRISK, self.beat_safety);
+            return (since_notice / 8).clamp(INTERVAL_BRISK, self.beat_safety);
         }
         match self.changed_at.elapsed() {
-            quiet if quiet < BRISK_FOR => BEAT_BRISK,
-            quiet if quiet < CALM_FOR => BEAT_CALM,
-            _ => BEAT_IDLE,
+            quiet if quiet < BRISK_FOR => INTERVAL_BRISK,
+            quiet if quiet < CALM_FOR => INTERVAL_CALM,
+            _ => INTERVAL_IDLE,
         }
     }
 
-    /// Looks whether somebody else committed, if it is time to, and wakes whom it may concern.
+    /// Checks whether another connection committed, if a check is due, and wakes the affected waiters.
     pub(super) fn look(&mut self, connection: &Connection, hub: &Hub) {
         let Some(watched) = self.watched.clone() else { return };
         if hub.waiting() == 0 {
@@ -182,7 +189,7 @@ impl Watch {
             self.wake_late(&watched, connection, hub);
         }
         self.listen();
-        let due = if matches!(self.hearing, Hearing::Tells(_)) { self.beat() } else { BEAT_BRISK };
+        let due = if matches!(self.hearing, Hearing::Tells(_)) { self.interval() } else { INTERVAL_BRISK };
         if self.looked_at.elapsed() < due {
             return;
         }
@@ -200,49 +207,49 @@ impl Watch {
                     self.doubt(looked_before_at);
                 }
             }
-            // Waiters have their safety poll; the claim they then make reports what is wrong.
-            Err(error) => tracing::debug!(%error, "asking for data_version failed"),
+            // Waiters also poll; the claim they then make returns the error.
+            Err(error) => tracing::debug!(%error, "read of data_version failed"),
         }
     }
 
     fn wake(&mut self, watched: &Watched, connection: &Connection, hub: &Hub) {
         match wake_changed(watched, connection, hub, &mut self.late) {
-            // What is late already stays so until then: its waiters are not left out.
+            // A topic that is late already keeps its deadline: its waiters must not be starved.
             Ok(Some(start)) => {
                 self.late_until.get_or_insert(Instant::now() + start);
             }
             Ok(None) => {}
             Err(error) => {
-                tracing::debug!(%error, "reading the watched topics failed, all waiters woken");
+                tracing::debug!(%error, "read of watched topics failed, all waiters woken");
                 hub.wake_all();
             }
         }
     }
 
-    /// Wakes the waiters of topics that were left to others and still have something.
+    /// Wakes the waiters of topics that were left to other processes and still have messages.
     fn wake_late(&mut self, watched: &Watched, connection: &Connection, hub: &Hub) {
         self.late_until = None;
         let now_ms = jiff::Timestamp::now().as_millisecond();
         for (topic, head) in std::mem::take(&mut self.late) {
             let left = watched.rivals.has_more(connection, topic, head, now_ms);
-            // After a failed read they are woken: the claim returns what is wrong.
+            // After a failed read they are woken as well: their claim returns the error.
             if left.unwrap_or(true) {
                 hub.wake(topic);
             }
         }
     }
 
-    /// Takes the notices there are. The first time it asks for them: before the look, so that nothing falls between.
+    /// Takes the pending notices. The first call starts them: before the check, so that no write falls in between.
     fn listen(&mut self) {
         if let Hearing::Untried(log) = &self.hearing {
             self.hearing = match Notices::of(log) {
                 Ok(notices) => Hearing::Tells(notices),
                 Err(error) => {
-                    tracing::debug!(log = %log.display(), %error, "no notices of writes, looking on a beat");
+                    tracing::debug!(log = %log.display(), %error, "write notices unavailable, polling instead");
                     Hearing::Silent
                 }
             };
-            // What was written until now is not known.
+            // Earlier writes left no notice, so a check is due.
             (self.noticed, self.noticed_at) = (true, Instant::now());
         }
         let Hearing::Tells(notices) = &self.hearing else { return };
@@ -250,24 +257,25 @@ impl Watch {
             Ok(true) => (self.noticed, self.noticed_at) = (true, Instant::now()),
             Ok(false) => {}
             Err(error) => {
-                tracing::debug!(%error, "notices of writes failed, looking on a beat");
+                tracing::debug!(%error, "write notices failed, polling instead");
                 self.hearing = Hearing::Silent;
             }
         }
     }
 
-    /// After a commit was found that the look before did not see: gives up notices if none can have told of it.
+    /// After a check found a commit that the check before did not see: stops using notices if none can have announced
+    /// it.
     fn doubt(&mut self, looked_before_at: Instant) {
-        // It may have come since they were taken.
+        // The notice may have come since notices were last taken.
         self.listen();
         let silent_for = looked_before_at.saturating_duration_since(self.noticed_at);
         if matches!(self.hearing, Hearing::Tells(_)) && silent_for >= NOTICE_VALID_FOR {
-            tracing::debug!("a commit came without a notice, looking on a beat");
+            tracing::debug!("commit found without a write notice, polling instead");
             self.hearing = Hearing::Silent;
         }
     }
 
-    /// Wakes whom a commit of our own connection may concern, where nobody knows what it wrote.
+    /// Wakes the waiters that a commit of the own connection may affect, where it is not known what the commit wrote.
     pub(super) fn look_at_own(&mut self, connection: &Connection, hub: &Hub) {
         if hub.waiting() == 0 {
             return;
@@ -279,7 +287,7 @@ impl Watch {
     }
 }
 
-/// Wakes the waiters of topics that have changed. Answers how long to leave some of them to other processes.
+/// Wakes the waiters of topics that have changed. Returns how long to leave some of the topics to other processes.
 fn wake_changed(
     watched: &Watched,
     connection: &Connection,
@@ -313,23 +321,23 @@ fn wake_changed(
 
 #[cfg(all(test, target_os = "linux"))]
 impl Watch {
-    /// Has heard nothing for long, and never looks unless it does.
+    /// Has received no notice for long, and checks only after one.
     pub(super) fn by_notice_only(connection: &Connection, watched: Arc<Watched>) -> Self {
         let mut watch = Self::of(connection, watched);
         watch.listen();
-        assert!(watch.trusts_notices(), "the kernel tells of writes to {:?}", connection.path());
+        assert!(watch.trusts_notices(), "the kernel reports writes to {:?}", connection.path());
         watch.rest();
         Watch { beat_safety: Duration::from_secs(3600), ..watch }
     }
 
-    /// Believes in notices where none ever come.
+    /// Relies on notices where none ever come.
     pub(super) fn deaf(_: &Connection, watched: Arc<Watched>) -> Self {
         let mut watch = Self::new(Some(watched), Hearing::Tells(Notices::of_nothing().unwrap()));
         watch.rest();
         watch
     }
 
-    /// As if the last notice were long ago.
+    /// Behaves as if the last notice were long ago.
     fn rest(&mut self) {
         self.noticed = false;
         self.noticed_at = self.looked_at.checked_sub(NOTICE_VALID_FOR).unwrap();
@@ -343,7 +351,7 @@ impl Watch {
         self.data_version.is_some()
     }
 
-    /// Whether the file was written to since the last look.
+    /// Whether the file was written to since the last check.
     pub(super) fn is_noticed(&mut self) -> bool {
         self.listen();
         self.noticed

@@ -11,7 +11,7 @@ use crate::clock::Clock;
 use crate::error::Error;
 use crate::topic::TopicId;
 
-/// The transaction a command works in.
+/// The transaction in which a command runs.
 #[derive(Debug)]
 pub(super) struct Work<'c> {
     /// The write connection, inside a transaction.
@@ -30,7 +30,8 @@ impl<'c> Work<'c> {
         Work { connection, synced, logs: Logs::default(), woken: Vec::new(), clock }
     }
 
-    /// The time, to the millisecond. Read while the write lock is held, so it is not from before a long wait.
+    /// The time in milliseconds. Read while the write lock is held, so that it is not from before a long wait for the
+    /// lock.
     pub(super) fn now_ms(&self) -> i64 {
         now_ms(self.clock)
     }
@@ -43,7 +44,7 @@ impl<'c> Work<'c> {
     }
 }
 
-/// The time of a clock in milliseconds since 1970.
+/// The time of a clock, in milliseconds since 1970.
 pub(super) fn now_ms(clock: &Clock) -> i64 {
     clock.injected().unwrap_or_else(jiff::Timestamp::now).as_millisecond()
 }
@@ -51,48 +52,49 @@ pub(super) fn now_ms(clock: &Clock) -> i64 {
 /// How a command is committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Appends to logs. Waits for the disk. Checks everything before it writes anything, so it needs no savepoint: when
-    /// it is refused nothing was written, and when SQLite fails under it the whole transaction is given up.
+    /// Appends to logs. Waits for the disk. It checks everything before it writes anything, so it needs no savepoint:
+    /// if it is refused nothing was written, and if SQLite fails during it the whole transaction is rolled back.
     Publish,
     /// Writes something else that must survive a power cut.
     Define,
-    /// Claims and settlements: losing one in a power cut only means that messages come again. Tokens handed out by a
-    /// lost claim may then be handed out again, but no process that held them has survived.
+    /// Claims and settlements: losing one in a power cut only means that messages are redelivered. Tokens of a lost
+    /// claim may then be issued again, but no process that held them has survived.
     Consume,
-    /// Runs the program's own handlers, whose effects must survive a power cut. Always in a transaction of its own: what a
-    /// handler may do to it, it does to nobody else's command.
+    /// Runs the program's own handlers, whose effects must survive a power cut. Always in a transaction of its own,
+    /// so that a handler can affect no other command.
     Handle,
-    /// Reads only (the store in memory has no other connection to read with).
+    /// Reads only (a store in memory has no other connection for reads).
     Read,
 }
 
-/// Something for the writer to do. It may be run more than once; only the last run counts.
+/// A command for the writer. It may run more than once; only the last run counts.
 pub(super) trait Command: Send {
     /// How it is committed.
     fn kind(&self) -> Kind;
-    /// When it was made.
+    /// When it was created.
     fn since(&self) -> Instant;
-    /// Whether nobody waits for the answer any more.
+    /// Whether no caller waits for the answer any more.
     fn is_abandoned(&self) -> bool;
-    /// Does it, and keeps the answer.
+    /// Runs the command and keeps its answer.
     fn run(&mut self, work: &mut Work<'_>) -> Attempt<()>;
-    /// Answers after COMMIT, or with the failure. If nobody is there to take the answer, gives what takes it back.
+    /// Sends the answer after COMMIT, or the failure. If no caller receives the answer, returns the command that
+    /// undoes it.
     fn answer(self: Box<Self>, failure: Option<Error>) -> Option<BoxCommand>;
 }
 
 /// A command, owned.
 pub(super) type BoxCommand = Box<dyn Command>;
 
-/// A command made of a closure and somebody who waits for its answer.
+/// A command made of a closure and the channel to the caller that waits for its answer.
 pub(super) struct Job<T, F> {
     kind: Kind,
     since: Instant,
     run: F,
     outcome: Option<T>,
     reply: oneshot::Sender<Result<T, Error>>,
-    /// Makes the command that takes an unwanted answer back.
+    /// Makes the command that undoes an answer that was not received.
     undo: Option<fn(&T) -> Option<BoxCommand>>,
-    /// Runs although nobody waits for it.
+    /// Runs even if no caller waits for it.
     unattended: bool,
 }
 
@@ -101,7 +103,7 @@ where
     T: Send + 'static,
     F: FnMut(&mut Work<'_>) -> Attempt<T> + Send + 'static,
 {
-    /// A job and where its answer will come.
+    /// A job and the channel that receives its answer.
     pub(super) fn new(kind: Kind, run: F) -> (Self, oneshot::Receiver<Result<T, Error>>) {
         let (reply, answer) = oneshot::channel();
         (
@@ -110,13 +112,13 @@ where
         )
     }
 
-    /// Sets how an answer that nobody takes is taken back.
+    /// Sets how an answer that no caller receives is undone.
     pub(super) fn undo(mut self, undo: fn(&T) -> Option<BoxCommand>) -> Self {
         self.undo = Some(undo);
         self
     }
 
-    /// Runs it although nobody waits for the answer.
+    /// Runs the job even if no caller waits for the answer.
     pub(super) fn unattended(mut self) -> Self {
         self.unattended = true;
         self

@@ -1,8 +1,8 @@
-//! The writer: one thread owns the write connection and commits in groups.
+//! The writer: one thread owns the write connection and commits commands in groups.
 //!
-//! Commands queue to it; it runs as many as are waiting in one transaction and answers after COMMIT, so that one wait
-//! for the disk serves all of them. No command is answered with `Ok` before COMMIT returned `Ok`, and before the files were found to be
-//! those that the path leads to.
+//! Callers queue commands. The writer runs all that are waiting in one transaction and answers them after COMMIT, so
+//! that one wait for the disk serves all of them. No command is answered with `Ok` before COMMIT returned `Ok` and
+//! the files were found to be those that the path leads to.
 
 use std::io::ErrorKind::{InvalidData, UnexpectedEof};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,46 +29,46 @@ use crate::clock::guard::Memory;
 use crate::error::{Error, ErrorKind, panic_text};
 use crate::store::wake::Hub;
 
-/// Commands waiting at most; further callers wait for a place.
+/// Commands waiting at most; further callers wait for a slot.
 pub(super) const QUEUE_PLACES: usize = 1024;
-/// Commands in one transaction at most: bounds how long the first of them waits.
+/// Commands in one transaction at most: this bounds how long the first of them waits.
 pub(super) const GROUP_COMMANDS_MAX: usize = 256;
 
-/// One transaction waits for a lock for this part of what a publish may wait: 5 of 30 seconds, by default.
+/// A transaction waits for a lock for this fraction of the time that a publish may wait: by default 5 of 30 seconds.
 const TRIES_PER_PATIENCE: u32 = 6;
 
-/// Why the log is not rewritten after a failed checkpoint. A page that an earlier pass copied may be missing in the file,
-/// and SQLite copies it again only once it has built its index of the log anew.
-const COPIED: &str = "pages were copied into the file before a sync failed; stop all processes of this file and start \
-                      them again: the log is then copied anew";
+/// Why the log is not rewritten after a failed checkpoint. A page that an earlier checkpoint copied may be missing in
+/// the file, and SQLite copies it again only after it has rebuilt its index of the log.
+const COPIED: &str = "pages were copied into the file before a sync failed; stop all processes that use this file and \
+                      start them again: the log is then copied again";
 
 /// The queue to the writer.
 pub(super) type Commands = Queue<BoxCommand>;
 
-/// The writer thread's own things.
+/// The state of the writer thread.
 pub(super) struct Writer {
     pub(super) connection: Connection,
     pub(super) location: Location,
     pub(super) commands: Arc<Commands>,
     pub(super) hub: Arc<Hub>,
     pub(super) clock: Clock,
-    /// The last reading of the clock that was committed.
+    /// The last clock reading that was committed.
     pub(super) memory: Option<Memory>,
     pub(super) policy: SyncPolicy,
     pub(super) watch: Watch,
     pub(super) checkpoints: Checkpoints,
     pub(super) trust: Arc<Trust>,
-    /// How long a command that no lease depends on waits for another process's lock.
+    /// How long a command that no lease depends on waits for a lock of another process.
     pub(super) patience: Duration,
-    /// How many commands were put back in front of the queue.
+    /// How many commands were put back at the front of the queue.
     pub(super) put_back: usize,
-    /// The process lives for others until what is queued is committed.
+    /// Proves to other processes that this one is alive, until the queued commands are committed.
     pub(super) _proofs: Arc<Proofs>,
-    /// What the connection's `synchronous` is now: true for FULL.
+    /// The connection's current `synchronous` setting: true for FULL.
     pub(super) full: bool,
 }
 
-/// Which transactions wait for the disk.
+/// Which transactions wait for the disk at COMMIT.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SyncPolicy {
     /// Publishes do.
@@ -87,7 +87,7 @@ impl SyncPolicy {
     }
 }
 
-/// A command and what became of it in this group.
+/// A command and its result in this group.
 struct Slot {
     command: BoxCommand,
     outcome: SlotOutcome,
@@ -98,21 +98,22 @@ enum SlotOutcome {
     Done,
     NeedsSync,
     Failed(Error),
-    /// It met another process's lock and did not run; with the error for when it may wait no longer.
+    /// Another process held the lock, so the command did not run; with the error to return once it may wait no
+    /// longer.
     Locked(Error),
 }
 
-/// Where a transaction failed.
+/// At which step a transaction failed.
 enum Failure {
-    /// It could not begin: nothing ran.
+    /// BEGIN failed: nothing ran.
     Begin(rusqlite::Error),
-    /// A command broke it; it was rolled back whole.
+    /// A command failed the transaction; all of it was rolled back.
     Inside(Fault),
     /// COMMIT failed.
     Commit(rusqlite::Error),
-    /// Nothing may be written now: nothing ran.
+    /// Nothing may be written at present: nothing ran.
     Refused(Error),
-    /// COMMIT succeeded, but perhaps not into what the path leads to, or not onto the disk.
+    /// COMMIT succeeded, but perhaps not into the file that the path leads to, or not onto the disk.
     Doubtful(Error),
 }
 
@@ -123,7 +124,8 @@ impl Writer {
     }
 
     fn run(mut self) {
-        // If this thread ever ends otherwise than by closing, waiting callers learn it instead of waiting for good.
+        // If this thread ends in any other way than by closing, waiting callers get an error instead of waiting
+        // forever.
         let guard = AbandonOnDrop(Arc::clone(&self.commands));
         checkpoint::count_frames(&self.connection);
         loop {
@@ -134,14 +136,14 @@ impl Writer {
             }
             self.watch.look(&self.connection, &self.hub);
             if self.hub.waiting() > 0 && self.trust.check_lately().is_err() {
-                // They claim, and learn why: nothing would ever wake them.
+                // The waiters claim and get the error; nothing else would ever wake them.
                 self.hub.wake_all();
             }
         }
         if self.trust.is_unsynced()
             && let Err(error) = self.make_whole()
         {
-            tracing::error!(location = self.location.name, %error, "closing with a log that may have holes");
+            tracing::error!(location = self.location.name, %error, "write-ahead log not repaired before close");
         }
         self.checkpoints.finish(&self.connection, &self.trust);
         drop(guard);
@@ -151,7 +153,7 @@ impl Writer {
         }
     }
 
-    /// Runs a group and answers everybody in it.
+    /// Runs a group of commands and answers all of its callers.
     fn serve(&mut self, commands: Vec<BoxCommand>) {
         let slots = commands.into_iter().filter(|command| !command.is_abandoned());
         let mut slots: Vec<Slot> =
@@ -162,7 +164,8 @@ impl Writer {
             let synced = group.iter().any(|slot| policy.wants_sync(slot.command.kind()));
             self.serve_group(group, synced);
             if alone(&group[0]) {
-                // Handlers publish as they like, also in plain SQL: what they wrote to is looked up.
+                // Handlers may publish in any way, including plain SQL: the topics they wrote to are read from the
+                // file.
                 self.watch.look_at_own(&self.connection, &self.hub);
             }
         }
@@ -180,16 +183,16 @@ impl Writer {
                 SlotOutcome::Pending => unreachable!("a group gives every slot an outcome"),
             };
             if let Some(undo) = slot.command.answer(failure) {
-                // Refused only when closing: then the lease ends by its deadline.
+                // Refused only while closing: the lease then ends at its deadline.
                 let _ = self.commands.push_now(undo);
             }
         }
         self.checkpoints.after_commit(&self.connection, &self.trust);
     }
 
-    /// Puts publishes and definitions that met a lock back in front of the queue, while they may wait. What depends on a lease
-    /// is answered instead: its caller has to know in time. What is put back did not run; what came meanwhile runs with it in
-    /// the next transaction.
+    /// Puts publishes and definitions that found the file locked back at the front of the queue while they may still
+    /// wait. Commands that depend on a lease are answered instead: their callers must know in time. A command that is
+    /// put back did not run; the next transaction runs it together with those that arrived meanwhile.
     fn put_locked_back(&mut self, slots: Vec<Slot>) -> Vec<Slot> {
         let may_wait = |slot: &Slot| {
             matches!(slot.outcome, SlotOutcome::Locked(_))
@@ -212,7 +215,8 @@ impl Writer {
         answered
     }
 
-    /// One transaction for all; if one of several breaks it, one for each, so that nobody pays for another.
+    /// Runs one transaction for all commands. If one of several fails it, runs one transaction for each, so that no
+    /// command fails because of another.
     fn serve_group(&mut self, slots: &mut [Slot], synced: bool) {
         if slots.is_empty() {
             return;
@@ -221,7 +225,7 @@ impl Writer {
         if !self.connection.is_autocommit()
             && let Err(error) = self.connection.execute_batch("ROLLBACK")
         {
-            tracing::error!(location = self.location.name, %error, "rolling back failed");
+            tracing::error!(location = self.location.name, %error, "rollback failed");
         }
         self.learn_from(&failure);
         let alone = slots.len() == 1;
@@ -265,13 +269,13 @@ impl Writer {
         }
     }
 
-    /// Whether a transaction may begin. After a failed sync only once the log is whole again.
+    /// Whether a transaction may begin. After a failed sync only once the log is repaired.
     fn may_write(&self) -> crate::error::Result<()> {
         self.trust.check_lately()?;
         if self.trust.is_unsynced() { self.make_whole() } else { Ok(()) }
     }
 
-    /// Makes the log whole on the disk: see [`super::log`].
+    /// Repairs the log on the disk: see [`super::wal`].
     fn make_whole(&self) -> crate::error::Result<()> {
         let refused = |why: &dyn std::fmt::Display| {
             let text = format!(
@@ -284,7 +288,7 @@ impl Writer {
         self.trust.check()?;
         let _turn = self.checkpoints.turn();
         execute(&self.connection, "BEGIN IMMEDIATE").map_err(|error| refused(&error))?;
-        // Under the lock: no process appends to the log or starts it anew between the counting and the rewriting.
+        // Under the lock: no process appends to the log or restarts it between counting and rewriting.
         let outcome = match checkpoint::frames(path) {
             Ok((_, copied)) if copied > 0 && self.trust.is_file_unsynced() => Err(refused(&COPIED)),
             Ok((frames, _)) => match super::wal::rewrite(log, frames) {
@@ -295,7 +299,7 @@ impl Writer {
                 Err(error) if matches!(error.kind(), InvalidData | UnexpectedEof) => self.damaged(error),
                 Err(error) => Err(refused(&error)),
             },
-            // A page that every connection reads is not what was written.
+            // A page that every connection reads differs from what was written.
             Err(error) if is_damage(&error) => self.damaged(error),
             Err(error) => Err(refused(&error)),
         };
@@ -308,7 +312,7 @@ impl Writer {
         outcome
     }
 
-    /// Fails the store for good, unless the path leads to another file by now: then its log is another one too.
+    /// Fails the store permanently, unless the path leads to another file by now: then its log is another one too.
     fn damaged(&self, error: impl std::error::Error + Send + Sync + 'static) -> crate::error::Result<()> {
         self.trust.check()?;
         let text = format!("the write-ahead log is damaged: {}: {error}", self.location.name);
@@ -316,14 +320,14 @@ impl Writer {
         self.trust.check_lately()
     }
 
-    /// After COMMIT and before it is acknowledged.
+    /// Runs after COMMIT and before the acknowledgement.
     fn confirm(&self, synced: bool) -> crate::error::Result<()> {
         let checked = if synced { self.trust.check() } else { self.trust.check_lately() };
         let doubt = match checked {
             Err(error) => error.to_string(),
-            // The checkpoint thread met it while this transaction committed.
+            // The checkpoint thread's sync failed while this transaction committed.
             Ok(()) if synced && self.trust.is_unsynced() => {
-                format!("a sync of the write-ahead log failed meanwhile: {}", self.location.name)
+                format!("a sync of the write-ahead log failed during the commit: {}", self.location.name)
             }
             Ok(()) => return Ok(()),
         };
@@ -349,7 +353,7 @@ impl Writer {
         patience::at_most(self.patience / TRIES_PER_PATIENCE, || execute(connection, "BEGIN IMMEDIATE"))
             .map_err(Failure::Begin)?;
         let writes = slots.iter().any(|slot| slot.command.kind() != Kind::Read);
-        let looked = if writes { self.before_writing() } else { Ok(None) }?;
+        let memory = if writes { self.before_writing() } else { Ok(None) }?;
         let mut work = Work::new(connection, &self.clock, synced);
         let alone = slots.len() == 1;
         for slot in &mut *slots {
@@ -358,7 +362,7 @@ impl Writer {
         work.logs.flush(connection).map_err(Failure::Inside)?;
         let woken = std::mem::take(&mut work.woken);
         execute(connection, "COMMIT").map_err(Failure::Commit)?;
-        self.memory = looked.or(self.memory);
+        self.memory = memory.or(self.memory);
         self.confirm(synced).map_err(Failure::Doubtful)?;
         for topic in woken {
             self.hub.wake(topic);
@@ -366,7 +370,8 @@ impl Writer {
         Ok(())
     }
 
-    /// What every transaction that writes checks first: its tables are those that this program knows, and the clock did not step.
+    /// The checks before every transaction that writes: the tables have the version that this program supports, and
+    /// the clock did not step.
     fn before_writing(&self) -> Result<Option<Memory>, Failure> {
         migrate::check_written(&self.connection, &self.location.name).map_err(|fault| match fault {
             Fault::Sqlite(error) => Failure::Begin(error),
@@ -375,8 +380,8 @@ impl Writer {
         clock::look(&self.connection, &self.clock, self.memory).map_err(Failure::Begin)
     }
 
-    /// `synchronous` can only change between transactions. In WAL mode one fsync makes everything before it durable
-    /// too, so a publish never becomes durable ahead of the claims it was committed after.
+    /// Sets `synchronous`, which can only change between transactions. In WAL mode one fsync makes everything before
+    /// it durable too, so a publish never becomes durable before the claims that were committed before it.
     fn set_synchronous(&mut self, full: bool) -> rusqlite::Result<()> {
         if self.full != full {
             let sql = if full { "PRAGMA synchronous = FULL" } else { "PRAGMA synchronous = NORMAL" };
@@ -387,12 +392,12 @@ impl Writer {
     }
 }
 
-/// Runs one command of a group inside its own savepoint. An `Err` gives up the whole transaction.
+/// Runs one command of a group in its own savepoint. An `Err` rolls back the whole transaction.
 fn run_one(work: &mut Work<'_>, slot: &mut Slot, alone: bool, location: &str) -> Attempt<SlotOutcome> {
     let connection = work.connection;
     let kind = slot.command.kind();
     if kind != Kind::Publish {
-        // Others read the heads from their rows.
+        // Other commands read the heads from their rows.
         work.logs.flush(connection)?;
     }
     let savepoint = !alone && kind != Kind::Publish;
@@ -412,14 +417,14 @@ fn run_one(work: &mut Work<'_>, slot: &mut Slot, alone: bool, location: &str) ->
         Err(panic) => {
             let error = panicked(panic.as_ref(), location);
             if !savepoint && !alone {
-                // It may have written half of what it meant to: only giving up the transaction undoes that.
+                // The command may have made only some of its writes: only a rollback of the transaction undoes them.
                 return Err(Fault::Sqlite(rusqlite::Error::InvalidQuery));
             }
             Fault::Refused(error)
         }
     };
     work.logs.forget_unconfirmed();
-    // Damage concerns every command: nothing of this transaction may be acknowledged.
+    // Damage affects every command: nothing of this transaction may be acknowledged.
     let broken = matches!(&fault, Fault::Sqlite(error) if !savepoint || is_damage(error));
     if alone || broken || connection.is_autocommit() {
         return Err(fault);

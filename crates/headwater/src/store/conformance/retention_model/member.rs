@@ -1,4 +1,4 @@
-//! What the model of retention knows of messages and groups.
+//! The model's messages and groups.
 
 use std::collections::BTreeSet;
 
@@ -9,26 +9,26 @@ use crate::message::Offset;
 use crate::store::conformance::case::Scene;
 use crate::subscription::{MissedMessages, SubscriptionId, SubscriptionState};
 
-/// What the model knows of a message.
+/// A message in the model.
 #[derive(Debug)]
 pub(super) struct Known {
     pub(super) created_at: Timestamp,
-    /// When cleanup first ran after that: unread, its age is reckoned from then.
+    /// When cleanup first ran after that: the age of an unread message counts from then.
     pub(super) noted_at: Option<Timestamp>,
     /// The groups that counted when it was published.
     pub(super) listeners: BTreeSet<SubscriptionId>,
-    /// When it was first done: in offset watermark for every group that counted then; in reference counting for those of
-    /// its listeners that did, since a late joiner is not among the groups its record waits for.
+    /// When it was first done: in offset watermark for every group that counted then; in reference counting for the
+    /// listeners that still count, since a late joiner is not among the groups its record waits for.
     pub(super) done_at: Option<Timestamp>,
 }
 
-/// What the model knows of a group.
+/// A group in the model.
 pub(super) struct Member {
     pub(super) scene: Scene,
     pub(super) state: SubscriptionState,
-    /// Messages published from now on are its own from this offset on.
+    /// The group gets messages published from now on if their offset is at least this.
     pub(super) start: i64,
-    /// What is stored, its own, and not done.
+    /// Stored messages of the group that are not done.
     pub(super) pending: BTreeSet<i64>,
     pub(super) letters: BTreeSet<i64>,
     pub(super) held: Vec<(LeaseId, BTreeSet<i64>)>,
@@ -48,7 +48,7 @@ impl Member {
         }
     }
 
-    /// A message was removed: if it was owed, it is missed.
+    /// A message was removed: if the group had yet to do it, it is missed.
     pub(super) fn lose(&mut self, offset: i64) {
         if !self.pending.remove(&offset) {
             return;

@@ -1,10 +1,10 @@
--- Rights. PUBLIC has nothing. {name}_producer may publish, {name}_consumer may consume, {name}_reader may read. The owner is the
--- role that migrates. Roles belong to the whole cluster and need CREATEROLE; where the migrating role may not create
--- them, a notice says so and the owner can grant the same to roles of their own.
+-- Rights. PUBLIC has none. {name}_producer may publish, {name}_consumer may consume, {name}_reader may read. The owner is the
+-- role that migrates. Roles belong to the whole cluster and creating them needs CREATEROLE; if the migrating role may not create
+-- them, a notice reports it, and the owner can grant the same rights to other roles.
 
--- Takes from PUBLIC what it has of the schema. PostgreSQL grants every new function to PUBLIC, and a dump that is restored where a
--- role is missing loses the revocation together with the grant that fails. Only where there is something to revoke: a
--- revocation writes a function's row anew, its text too.
+-- Revokes all rights of PUBLIC in the schema. PostgreSQL grants every new function to PUBLIC, and a dump restored without a role
+-- loses the revocation together with the grant that fails. Only if there is something to revoke: a revocation writes a new version
+-- of the function's row with its text.
 CREATE OR REPLACE FUNCTION {schema}.revoke_public() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -23,14 +23,14 @@ BEGIN
     END LOOP;
 END $$;
 
--- Grants a role what its kind needs. The owner may call it for roles of their own, and calls it again after an upgrade.
+-- Grants a role the rights of its kind. The owner may call it for other roles, and must repeat the call after an upgrade.
 CREATE OR REPLACE FUNCTION {schema}.grant_role(p_role text, p_kind text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v_functions text[];
     v_function text;
 BEGIN
-    -- First: the right to use the schema is what kept a restored one closed.
+    -- First: until now only the missing right to use a restored schema kept its functions closed to PUBLIC.
     PERFORM {schema}.revoke_public();
     CASE p_kind
         WHEN 'producer' THEN
@@ -56,22 +56,23 @@ BEGIN
         EXECUTE format('GRANT SELECT ON {schema}.message, {schema}.subscription, {schema}.head, {schema}.cursor, {schema}.outstanding, '
                        '{schema}.gap, {schema}.schedule, {schema}.dead_letter, {schema}.epoch, {schema}.extent, {schema}.mark, '
                        '{schema}.record, {schema}.backfill, {schema}.activity_seen, {schema}.ack_log TO %I', p_role);
-        -- Acks delete, and lock first: that takes the right to change some column. The right to delete a range allows more than that.
+        -- Acks delete, and lock first: locking needs the right to update some column. The right to delete a range allows more
+        -- than that.
         EXECUTE format('GRANT DELETE, UPDATE (parked) ON {schema}.outstanding TO %I', p_role);
     END IF;
     FOR v_function IN
         SELECT p.oid::regprocedure::text FROM pg_proc p
         WHERE p.pronamespace = '{schema}'::regnamespace AND p.proname = ANY (v_functions)
-          -- Each grant writes the function's row anew, its text too.
+          -- Each grant writes a new version of the function's row with its text.
           AND NOT has_function_privilege(p_role, p.oid, 'EXECUTE')
     LOOP
         EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', v_function, p_role);
     END LOOP;
 END $$;
 
--- Creates the namespace's own roles where the user may, and grants them this version's functions and tables. A role that
--- Headwater created has a comment that says so, which databases of one cluster share like the role. Another role of the name is refused:
--- it belongs to other people, who would read every payload.
+-- Creates the namespace's own roles if the user may, and grants them this version's functions and tables. A role created by
+-- Headwater is marked by a comment, which databases of one cluster share like the role. A role of the name without the mark is
+-- refused: it belongs to another program, which would get these rights.
 CREATE OR REPLACE FUNCTION {schema}.grant_roles() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -89,7 +90,7 @@ BEGIN
                 WHEN insufficient_privilege THEN
                     RAISE NOTICE 'role % was not created: creating roles is not allowed to this user', v_role;
                 WHEN duplicate_object OR unique_violation THEN
-                    -- The migration of another database created it a moment ago.
+                    -- The migration of another database has just created it.
                     NULL;
             END;
         END IF;

@@ -1,4 +1,4 @@
-//! Stamps of a server whose clock was set back, and processes that were suspended.
+//! Timestamps of a server whose clock was set back, and processes that were suspended.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -7,7 +7,7 @@ use crate::clock::{Clock, ManualClock};
 
 const WAIT_MAX: Duration = Duration::from_secs(20);
 
-/// A scene in which offset 1 is of an open transaction and offset 2 is published.
+/// A scene in which offset 1 belongs to an open transaction and offset 2 is published.
 async fn one_open(scene: &Scene) -> (PostgresStore, Subscription, Client) {
     let store = scene.open().await;
     let subscription = subscribed(&store).await;
@@ -17,14 +17,14 @@ async fn one_open(scene: &Scene) -> (PostgresStore, Subscription, Client) {
     (store, subscription, open)
 }
 
-/// Claims until a message comes, and gives its offset.
+/// Claims until a message is delivered, and returns its offset.
 async fn next_offset(store: &PostgresStore, subscription: &Subscription) -> i64 {
     let until = Instant::now() + WAIT_MAX;
     loop {
         if let Some(lease) = store.claim(&request(subscription)).await.unwrap().leases.first() {
             return lease.range.first.0;
         }
-        assert!(Instant::now() < until, "no message comes");
+        assert!(Instant::now() < until, "no message was delivered");
         tokio::task::yield_now().await;
     }
 }
@@ -36,7 +36,11 @@ async fn a_head_that_waits_since_the_future_steps_on() {
     let stuck = "SELECT {schema}.advance(ARRAY(SELECT topic_id FROM {schema}.topic), 1000, 1000);
         UPDATE {schema}.head SET stuck_since = clock_timestamp() + interval '1 hour' WHERE stuck_at IS NOT NULL";
     scene.client().await.batch_execute(&scene.sql(stuck)).await.unwrap();
-    assert_eq!(next_offset(&store, &subscription).await, 2, "patience ends");
+    assert_eq!(
+        next_offset(&store, &subscription).await,
+        2,
+        "the head does not wait longer than gap_patience"
+    );
     drop(open);
     scene.drop().await;
 }
@@ -51,11 +55,11 @@ async fn a_gap_that_was_looked_at_in_the_future_is_watched() {
                                  horizon_at = clock_timestamp() + interval '1 hour'";
     scene.client().await.batch_execute(&scene.sql(ahead)).await.unwrap();
     open.batch_execute("COMMIT").await.unwrap();
-    assert_eq!(next_offset(&store, &subscription).await, 1, "what came late comes");
+    assert_eq!(next_offset(&store, &subscription).await, 1, "the late message is delivered");
     scene.drop().await;
 }
 
-/// The server's clock runs on while one process is suspended. Others vouch for it: nothing is moved.
+/// The server's clock continues while one process is suspended. The readings of other processes confirm it: nothing is moved.
 #[tokio::test]
 async fn a_process_that_was_suspended_moves_nothing() {
     let Some(scene) = Scene::new() else { return };
@@ -66,29 +70,29 @@ async fn a_process_that_was_suspended_moves_nothing() {
         PostgresStore::open(&scene.url, scene.namespace.clone(), options).await.unwrap()
     };
     let (asleep, awake) = (open(&sleeper).await, open(&steady).await);
-    let beat = async |store: &PostgresStore, owner: &str| {
+    let heartbeat = async |store: &PostgresStore, owner: &str| {
         store.heartbeat(&Owner::new(owner).unwrap(), Some(Duration::from_secs(15)), &[]).await.unwrap().ended
     };
     let client = scene.client().await;
     let moved = async || -> i64 {
         client.query_one(&scene.sql("SELECT moved_ms FROM {schema}.clock"), &[]).await.unwrap().get(0)
     };
-    beat(&asleep, "asleep").await;
+    heartbeat(&asleep, "asleep").await;
     for _ in 0..20 {
-        beat(&awake, "awake").await;
+        heartbeat(&awake, "awake").await;
         steady.advance(Duration::from_secs(4));
     }
-    // It wakes, and its own monotonic clock has stood still.
+    // It wakes, and its own monotonic clock has not advanced.
     sleeper.set(steady.now());
-    beat(&asleep, "asleep").await;
+    heartbeat(&asleep, "asleep").await;
     assert_eq!(moved().await, 0);
-    // A step that all of them see is one, and moved once.
+    // A step that all of them observe is real, and deadlines move once.
     for clock in [&sleeper, &steady] {
         clock.advance(Duration::from_secs(4));
         clock.set(clock.now() + SignedDuration::from_hours(1));
     }
-    beat(&awake, "awake").await;
-    beat(&asleep, "asleep").await;
+    heartbeat(&awake, "awake").await;
+    heartbeat(&asleep, "asleep").await;
     assert_eq!(moved().await, 3_600_000);
     scene.drop().await;
 }

@@ -1,4 +1,4 @@
-//! What a commit waits for: the disk and a synchronous standby, whatever the role or the session has set.
+//! Commits wait for the disk and a synchronous standby, whatever the role or the session has set.
 
 use super::*;
 
@@ -27,7 +27,7 @@ async fn the_stores_own_sessions_wait_for_disk_and_standby() {
         let store = open_with(&scene, weak).await;
         let client = store.connections.get().await.unwrap();
         assert_eq!(setting(&client).await, "on", "{weak}");
-        // Behind a pooler another's session may serve.
+        // Behind a pooler the session may have settings of another program.
         let transaction = store.begin().await.unwrap();
         transaction.batch_execute("ROLLBACK").await.unwrap();
         transaction.batch_execute(&format!("SET synchronous_commit = {weak}; BEGIN")).await.unwrap();
@@ -36,7 +36,7 @@ async fn the_stores_own_sessions_wait_for_disk_and_standby() {
     }
     let stronger = open_with(&scene, "remote_apply").await;
     let client = stronger.connections.get().await.unwrap();
-    assert_eq!(setting(&client).await, "remote_apply", "what is stronger stays");
+    assert_eq!(setting(&client).await, "remote_apply", "a stronger setting stays");
     drop(client);
     scene.drop().await;
 }
@@ -57,7 +57,7 @@ async fn settings_that_lose_data_are_warned_of() {
     assert_eq!(checks(&open_with(&scene, "on").await).await, expected);
     expected.push("synchronous_commit_weak");
     assert_eq!(checks(&open_with(&scene, "local").await).await, expected);
-    assert_eq!(scene.open().await.doctor().await.unwrap(), [], "no fault of the store");
+    assert_eq!(scene.open().await.doctor().await.unwrap(), [], "not a defect of the store");
     scene.drop().await;
 }
 

@@ -1,4 +1,4 @@
-//! Which history a namespace is in, and what a new group may show of it.
+//! Epochs of a namespace, and what a new group may show.
 
 use super::races::{in_time, until_true};
 use super::*;
@@ -15,7 +15,7 @@ async fn claimed_epoch(store: &PostgresStore, subscription: &Subscription) -> Ep
     claimed.epoch
 }
 
-/// The very row, as a dump brings it back: with another xmin.
+/// The same row as a dump restores it: with another xmin.
 const RESTORED: &str =
     "BEGIN; CREATE TEMP TABLE dump ON COMMIT DROP AS TABLE {schema}.epoch; DELETE FROM {schema}.epoch;
     INSERT INTO {schema}.epoch TABLE dump; COMMIT";
@@ -30,15 +30,15 @@ async fn a_restored_dump_begins_an_epoch_that_the_doctor_shows() {
     scene.client().await.batch_execute(&scene.sql(RESTORED)).await.unwrap();
     let after = claimed_epoch(&store, &subscription).await;
     assert_ne!(after, before);
-    assert_eq!(claimed_epoch(&store, &subscription).await, after, "one epoch for all that claim in it");
+    assert_eq!(claimed_epoch(&store, &subscription).await, after, "all claims get the same epoch");
     let findings = store.doctor().await.unwrap();
     let found: Vec<_> = findings.iter().map(|finding| (finding.check, finding.problem.as_str())).collect();
     assert_eq!((found.len(), found[0].0), (1, "epoch_changed"), "{found:?}");
     assert!(found[0].1.contains("restore"), "{found:?}");
 }
 
-/// The snapshots in a dump are of the cluster it was made on. Here another transaction may run under an xid that ran there: the rows that
-/// had come with its end would be passed over, and then taken for dead.
+/// The snapshots in a dump belong to the cluster it was made on. In the restored cluster another transaction may run with
+/// an xid that is in such a snapshot: the rows it commits would be skipped, and then taken for rolled back.
 #[tokio::test]
 async fn a_restored_dump_brings_no_snapshot_of_what_was_seen() {
     let Some(scene) = Scene::new() else { return };
@@ -67,7 +67,7 @@ async fn a_restored_dump_brings_no_snapshot_of_what_was_seen() {
     scene.drop().await;
 }
 
-/// As a promoted standby finds it: no epoch, and another timeline than before.
+/// The state of a promoted standby: no epoch, and another timeline than before.
 const PROMOTED: &str = "TRUNCATE {schema}.epoch; UPDATE {schema}.epoch_history SET timeline = 'before';
     SELECT setval('{schema}.offsets_timeline', 4711)";
 
@@ -81,8 +81,8 @@ async fn after_a_failover_offsets_continue_above_those_that_were_given() {
     scene.client().await.batch_execute(&scene.sql(PROMOTED)).await.unwrap();
     let store = scene.open().await;
     let offset = store.publish(&orders(), &[NewMessage::new("x")]).await.unwrap()[0].offset.unwrap();
-    assert!(offset.0 > 1_000_000, "{offset} may have been given before");
-    // A claim passes what is never used in one step, whatever its size.
+    assert!(offset.0 > 1_000_000, "{offset} may have been used before");
+    // A claim skips the unused offsets in one step, whatever its size.
     let one =
         ClaimRequest { wants: vec![Want::new(subscription.subscription_id, 1)], ..request(&subscription) };
     let mut claims = 0;
@@ -91,7 +91,7 @@ async fn after_a_failover_offsets_continue_above_those_that_were_given() {
             break lease;
         }
         claims += 1;
-        assert!(claims < 100, "it never comes");
+        assert!(claims < 100, "the message was never delivered");
     };
     assert_eq!((lease.range.first, lease.range.last), (offset, offset));
     store.settle(&[Settlement::ack_all(&lease)]).await.unwrap().remove(0).unwrap();
@@ -99,9 +99,9 @@ async fn after_a_failover_offsets_continue_above_those_that_were_given() {
     assert_eq!(found, ["epoch_changed"]);
 }
 
-/// Other programs publish before any store has connected to the new primary. Without the move in "publish_batch" they get
-/// offsets that were acknowledged for messages of the lost tail. The first one's transaction stays open and is rolled back: the others
-/// wait for neither, and the sequences are moved once.
+/// Other programs publish before any store has connected to the new primary. Without moving the sequences in
+/// "publish_batch" they would get offsets that were acknowledged for messages of the lost tail. The transaction of the
+/// first program stays open and is rolled back: the others do not wait for it, and the sequences are moved once.
 #[tokio::test]
 async fn after_a_failover_other_programs_are_given_no_offset_again() {
     let Some(scene) = Scene::new() else { return };
@@ -127,7 +127,7 @@ async fn after_a_failover_other_programs_are_given_no_offset_again() {
     offsets.dedup();
     assert_eq!(offsets.len(), 9, "{offsets:?}");
     assert!(offsets.iter().all(|offset| (1_000_000..1_000_100).contains(offset)), "{offsets:?}");
-    // A store that comes later finds the move done, and says what happened.
+    // A store that connects later finds the sequences moved, and reports what happened.
     let store = scene.open().await;
     let offset = store.publish(&orders(), &[NewMessage::new("x")]).await.unwrap()[0].offset.unwrap();
     assert!((1_000_000..1_000_100).contains(&offset.0), "{offset}");
@@ -142,7 +142,7 @@ async fn an_epoch_lost_in_a_crash_is_begun_once_by_all_that_claim() {
     let subscription = subscribed(&store).await;
     let before = claimed_epoch(&store, &subscription).await;
     store.publish(&orders(), &vec![NewMessage::new("x"); 40]).await.unwrap();
-    // What recovery does to a table that is not logged.
+    // Recovery truncates unlogged tables.
     scene.client().await.batch_execute(&scene.sql("TRUNCATE {schema}.epoch")).await.unwrap();
     let claims = (0..8).map(|_| {
         let (store, request) = (Arc::clone(&store), request(&subscription));
@@ -164,9 +164,9 @@ async fn an_epoch_lost_in_a_crash_is_begun_once_by_all_that_claim() {
     assert_eq!(store.doctor().await.unwrap(), [], "a crash loses nothing that was acknowledged");
 }
 
-/// A transaction publishes `first`, which becomes a noted gap, and `second`, and commits while a group subscribes at now.
-/// Were the gaps searched by a statement before the one that finds the head, the head could show `second` while `first` is still in its gap: an
-/// ordered group would get the later message of a key before the earlier one.
+/// A transaction publishes `first`, which becomes a recorded gap, and `second`, and commits while a group subscribes at
+/// now. If the gaps were searched by a statement before the one that finds the head, the head could show `second` while
+/// `first` is still in its gap: an ordered group would get the later message of a key before the earlier one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_group_shows_no_later_row_of_a_transaction_before_its_earlier_one() {
     let Some(scene) = Scene::new() else { return };
@@ -178,13 +178,13 @@ async fn a_new_group_shows_no_later_row_of_a_transaction_before_its_earlier_one(
     store.publish(&orders(), &[NewMessage::new("x")]).await.unwrap();
     let noted = scene.sql("SELECT count(*) FROM {schema}.gap");
     let client = scene.client().await;
-    until_true("the gap is noted", async || {
+    until_true("the gap is recorded", async || {
         store.advance_heads().await.unwrap();
         client.query_one(&noted, &[]).await.unwrap().get::<_, i64>(0) == 1
     })
     .await;
     publisher.batch_execute(&publish).await.unwrap();
-    // The search of the gaps stops at its end, so that the transaction can commit behind it.
+    // The search of the gaps blocks at its end, so that the transaction can commit after it.
     let stops = "ALTER FUNCTION {schema}.rows_in_gaps RENAME TO rows_in_gaps_then;
         CREATE FUNCTION {schema}.rows_in_gaps(integer, xid8, bigint, bigint, xid8, OUT late int8multirange, OUT ended xid8)
         LANGUAGE plpgsql STABLE AS $$

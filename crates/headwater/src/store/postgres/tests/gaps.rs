@@ -1,4 +1,4 @@
-//! What open publishers, rollbacks and many tables cost those who claim: the work done is counted, not timed.
+//! What open publishers, rollbacks and many tables cost claims: the work is counted, not timed.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ const OPEN: i64 = 5_000;
 const PUBLISH_MANY: &str = "SELECT {schema}.publish_batch('orders', ARRAY(SELECT gen_random_uuid() FROM generate_series(1, 5000)),
     ARRAY(SELECT ''::bytea FROM generate_series(1, 5000)), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false)";
 
-/// A store with the topic `orders`, a group that has read nothing, and no patience for open transactions.
+/// A store with the topic `orders`, a group that has read nothing, and a `gap_patience` of zero.
 async fn impatient(scene: &Scene) -> (PostgresStore, Subscription) {
     let store = scene.open().await;
     let settings = TopicSettings { gap_patience: Duration::ZERO, ..TopicSettings::pub_sub() };
@@ -40,7 +40,7 @@ impl Scene {
     /// Entries of the log's index that a statement reads.
     async fn visits_of(&self, client: &Client, statement: &str) -> i64 {
         self.run(client, "BEGIN").await;
-        // Counts on over transactions.
+        // The counter is not reset between transactions.
         let read = "SELECT pg_stat_get_xact_tuples_returned('{schema}.message_shared_pkey'::regclass)";
         let before = self.number(client, read).await;
         self.run(client, statement).await;
@@ -50,7 +50,7 @@ impl Scene {
     }
 }
 
-/// Claims and acks until so many messages came; their offsets, and how many claims it took.
+/// Claims and acks until `count` messages were delivered. Returns their offsets, and the number of claims.
 async fn drain(store: &PostgresStore, subscription: &Subscription, count: usize) -> (Vec<i64>, usize) {
     let (mut offsets, mut claims) = (Vec::new(), 0);
     let want =
@@ -70,21 +70,21 @@ async fn drain(store: &PostgresStore, subscription: &Subscription, count: usize)
     (offsets, claims)
 }
 
-/// Publishes in an open transaction, then lets others publish: what the open one published is searched a few times in all,
-/// not at each claim, and comes once when it commits.
+/// Publishes in an open transaction, then in others: the rows of the open transaction are searched a few times in all, not
+/// at each claim, and are delivered once when it commits.
 async fn beside_an_open_transaction(publish: &str) {
     let Some(scene) = Scene::new() else { return };
     let (store, subscription) = impatient(&scene).await;
     let (open, client) = (scene.client().await, scene.client().await);
     scene.run(&open, "BEGIN").await;
     scene.run(&open, publish).await;
-    // Nothing is visible above, and the open one publishes on.
+    // Nothing is visible above, and the open transaction continues to publish.
     let mut visits = 0;
     for _ in 0..20 {
         scene.run(&open, "SELECT {schema}.publish('orders', '1')").await;
         visits += scene.visits(&client).await;
     }
-    assert!(visits < 8 * OPEN, "{visits} visits: it is searched each time");
+    assert!(visits < 8 * OPEN, "{visits} visits: the rows are searched each time");
     // Others publish above, so that the head moves each time.
     visits = 0;
     for _ in 0..20 {
@@ -95,11 +95,11 @@ async fn beside_an_open_transaction(publish: &str) {
     assert!(visits < 8 * OPEN, "{visits} visits: the gap is searched each time");
     let expected = usize::try_from(OPEN).unwrap() + 60;
     let (mut offsets, _) = drain(&store, &subscription, 20).await;
-    assert_eq!(offsets.len(), 20, "what is not committed does not come");
+    assert_eq!(offsets.len(), 20, "uncommitted messages are not delivered");
     scene.run(&open, "COMMIT").await;
     offsets.extend(drain(&store, &subscription, expected - 20).await.0);
     let distinct: BTreeSet<_> = offsets.iter().collect();
-    assert_eq!((offsets.len(), distinct.len()), (expected, expected), "each comes once");
+    assert_eq!((offsets.len(), distinct.len()), (expected, expected), "each is delivered once");
     until_true("the gaps close", async || {
         store.advance_heads().await.unwrap();
         scene.number(&client, "SELECT count(*) FROM {schema}.gap").await == 0
@@ -124,8 +124,8 @@ async fn savepoints_of_an_open_publisher_cost_claims_no_search_of_its_rows() {
     .await;
 }
 
-/// Groups that start at now beside a transaction with many messages: its rows are searched a few times in all, not for each group,
-/// and each group gets all of them once it commits.
+/// Groups that start at now beside a transaction with many messages: its rows are searched a few times in all, not for each
+/// group, and each group gets all of them once it commits.
 #[tokio::test]
 async fn an_open_publisher_costs_starts_no_search_of_its_rows() {
     let Some(scene) = Scene::new() else { return };
@@ -144,7 +144,10 @@ async fn an_open_publisher_costs_starts_no_search_of_its_rows() {
                 format!("SELECT {{schema}}.subscribe('orders', '{name}', 'now', NULL, NULL, 60000, NULL)");
             visits += scene.visits_of(&client, &subscribe).await;
         }
-        assert!(visits < 8 * OPEN, "a message above: {above}, {visits} visits: it is searched each time");
+        assert!(
+            visits < 8 * OPEN,
+            "a message above: {above}, {visits} visits: the rows are searched each time"
+        );
     }
     scene.run(&open, "COMMIT").await;
     for (name, above) in [("false0", 1), ("false19", 1), ("true0", 0), ("true19", 0)] {
@@ -153,12 +156,12 @@ async fn an_open_publisher_costs_starts_no_search_of_its_rows() {
         let expected = usize::try_from(OPEN).unwrap() + above;
         let (offsets, _) = drain(&store, &subscription, expected).await;
         let distinct: BTreeSet<_> = offsets.iter().collect();
-        assert_eq!((offsets.len(), distinct.len()), (expected, expected), "{name}: each comes once");
+        assert_eq!((offsets.len(), distinct.len()), (expected, expected), "{name}: each is delivered once");
     }
     scene.drop().await;
 }
 
-/// `count` times a message that is rolled back and one that is committed.
+/// Publishes `count` times one message that is rolled back and one that is committed.
 async fn roll_back_every_other(scene: &Scene, client: &Client, count: usize) {
     let text = format!(
         "DO $$ BEGIN FOR i IN 1..{count} LOOP
@@ -176,7 +179,7 @@ async fn a_publisher_of_another_topic_keeps_no_gap_open() {
     store.create_topic(&other, &TopicSettings::pub_sub()).await.unwrap();
     let (open, client) = (scene.client().await, scene.client().await);
     scene.run(&open, "BEGIN; SELECT {schema}.publish('other', '1')").await;
-    // Reading this topic's last offset locks its sequence, too, and is no publishing.
+    // Reading this topic's last offset locks its sequence too, but is not a publish.
     let reader = scene.client().await;
     scene
         .run(&reader, "BEGIN; SELECT pg_current_xact_id(), {schema}.last_taken(topic_id) FROM {schema}.topic")
@@ -185,7 +188,7 @@ async fn a_publisher_of_another_topic_keeps_no_gap_open() {
     let (offsets, claims) = drain(&store, &subscription, 300).await;
     assert_eq!(offsets, (1..=300).map(|n| n * 2).collect::<Vec<_>>());
     assert!(claims < 20, "{claims} claims: ranges end at offsets that were rolled back");
-    assert_eq!(scene.number(&client, "SELECT count(*) FROM {schema}.gap").await, 0, "nothing is noted");
+    assert_eq!(scene.number(&client, "SELECT count(*) FROM {schema}.gap").await, 0, "no gap is recorded");
     for client in [&open, &reader] {
         scene.run(client, "COMMIT").await;
     }
@@ -202,9 +205,9 @@ async fn a_claim_gives_several_ranges_between_gaps() {
     let (offsets, claims) = drain(&store, &subscription, 60).await;
     assert_eq!(offsets, (1..=60).map(|n| n * 2 + 1).collect::<Vec<_>>());
     assert!(claims <= 5, "{claims} claims for 60 messages");
-    assert!(scene.number(&client, "SELECT count(*) FROM {schema}.gap").await > 1, "they are still open");
+    assert!(scene.number(&client, "SELECT count(*) FROM {schema}.gap").await > 1, "the gaps are still open");
     scene.run(&open, "COMMIT").await;
-    assert_eq!(drain(&store, &subscription, 1).await.0, [1], "it is in no range that was given before");
+    assert_eq!(drain(&store, &subscription, 1).await.0, [1], "it is in no range that was handed out before");
     scene.drop().await;
 }
 
@@ -222,13 +225,13 @@ async fn no_batch_notes_more_gaps_than_may_be() {
     }
     let gaps = scene.number(&client, "SELECT count(*) FROM {schema}.gap").await;
     let head = scene.number(&client, "SELECT head FROM {schema}.head").await;
-    // The first gap is offsets 1 and 2, the tenth is 20, and 21 is there.
+    // The first gap is offsets 1 and 2, the tenth is 20, and 21 is committed.
     assert_eq!((gaps, head), (10, 21));
     scene.run(&open, "ROLLBACK").await;
     scene.drop().await;
 }
 
-/// A plan that is kept locks all partitions before it leaves out any: with hundreds of tables the server's lock table is full.
+/// A cached plan locks all partitions before pruning any: with hundreds of tables that fills the server's lock table.
 #[tokio::test]
 async fn heads_and_starts_lock_no_table_of_another_topic() {
     let Some(scene) = Scene::new() else { return };
@@ -246,7 +249,7 @@ async fn heads_and_starts_lock_no_table_of_another_topic() {
     }
     let (open, client) = (scene.client().await, scene.client().await);
     for (name, _) in &kinds[..3] {
-        // With a gap, so that it is watched.
+        // With a gap, so that the gap is searched too.
         scene.run(&open, &format!("BEGIN; SELECT {{schema}}.publish('{name}', '1')")).await;
         for round in 0..8 {
             scene.run(&client, &format!("SELECT {{schema}}.publish('{name}', '1')")).await;
@@ -279,7 +282,7 @@ async fn heads_and_starts_lock_no_table_of_another_topic() {
     scene.drop().await;
 }
 
-/// The snapshot of another cluster, or of a history that was lost, says nothing about who runs now.
+/// A snapshot of another cluster, or of a lost timeline, does not show which transactions run now.
 #[tokio::test]
 async fn a_snapshot_from_the_future_hides_no_late_message() {
     let Some(scene) = Scene::new() else { return };
@@ -292,14 +295,15 @@ async fn a_snapshot_from_the_future_hides_no_late_message() {
         horizon_at = clock_timestamp()";
     scene.run(&client, restored).await;
     scene.run(&open, "COMMIT").await;
-    // At once, before locks are asked, which would find it in the end.
+    // At once, before the check of locks, which would find it eventually.
     let late = "SELECT late FROM {schema}.advance(ARRAY(SELECT topic_id FROM {schema}.topic), 1000, 1000)";
     assert_eq!(scene.number(&client, late).await, 1);
     assert_eq!(drain(&store, &subscription, 1).await.0, [1]);
     scene.drop().await;
 }
 
-/// A transaction that advances a head sees rows of its own before it ends. Its later message is not shown without its earlier one.
+/// A transaction that advances a head sees its own rows before it ends. Its later message must not be shown without its
+/// earlier one.
 #[tokio::test]
 async fn a_transaction_that_advances_hands_out_its_own_rows() {
     let Some(scene) = Scene::new() else { return };
@@ -308,7 +312,7 @@ async fn a_transaction_that_advances_hands_out_its_own_rows() {
     scene.run(&open, "BEGIN; SELECT {schema}.publish('orders', '1')").await;
     store.publish(&orders(), &[NewMessage::new("2")]).await.unwrap();
     assert_eq!(drain(&store, &subscription, 1).await.0, [2]);
-    // Searched once more, so that the gap is known to be as it was.
+    // Searched once more, so that the gap is recorded as unchanged.
     scene.visits(&client).await;
     scene.run(&open, "SELECT {schema}.publish('orders', '1')").await;
     let own = "SELECT {schema}.advance(ARRAY(SELECT topic_id FROM {schema}.topic), 1000, 1000)";
@@ -324,7 +328,7 @@ async fn a_transaction_that_advances_hands_out_its_own_rows() {
     scene.drop().await;
 }
 
-/// Logical replication carries no sequences: offsets at or below the head would never be delivered.
+/// Logical replication does not copy sequences: offsets at or below the head would never be delivered.
 #[tokio::test]
 async fn a_sequence_behind_the_head_is_raised_before_it_gives_an_offset() {
     let Some(scene) = Scene::new() else { return };
@@ -335,9 +339,9 @@ async fn a_sequence_behind_the_head_is_raised_before_it_gives_an_offset() {
     let behind = "DELETE FROM {schema}.message; SELECT setval(offsets, 1, false) FROM {schema}.topic";
     scene.run(&client, behind).await;
     let offset = scene.number(&client, "SELECT {schema}.publish('orders', '1')").await;
-    assert!(offset > 10, "{offset} was given already");
+    assert!(offset > 10, "{offset} was used already");
     assert_eq!(drain(&store, &subscription, 1).await.0, [offset]);
-    // Those who claim or maintain notice it, too.
+    // Claims and maintenance notice it too.
     scene.run(&client, behind).await;
     store.advance_heads().await.unwrap();
     let taken = scene.number(&client, "SELECT {schema}.last_taken(topic_id) FROM {schema}.topic").await;
@@ -345,8 +349,8 @@ async fn a_sequence_behind_the_head_is_raised_before_it_gives_an_offset() {
     scene.drop().await;
 }
 
-/// A late row is handed out after a claim has found that nothing late waits for its lane, and before it takes new offsets: it takes
-/// none. A later message of the row's key would overtake it.
+/// A late row is handed out after a claim has found no late row for its lane, and before the claim takes new offsets: the
+/// claim must take none. A later message of the row's key would overtake it.
 #[tokio::test]
 async fn an_ordered_claim_takes_nothing_new_beside_what_came_late_meanwhile() {
     let Some(scene) = Scene::new() else { return };
@@ -366,7 +370,7 @@ async fn an_ordered_claim_takes_nothing_new_beside_what_came_late_meanwhile() {
     let first = drain_one(&store, &subscription).await;
     assert_eq!(first.range.last.0, 2);
     scene.run(&open, &publish("k")).await;
-    // The claim stops before it takes anything, where the test holds a lock.
+    // The claim blocks before it takes anything, at a lock that the test holds.
     let aside = format!("{}_aside", scene.namespace.as_str());
     let stopping = "CREATE SCHEMA {aside}; ALTER FUNCTION {schema}.take_next SET SCHEMA {aside};
         CREATE FUNCTION {schema}.take_next(p_topic_id integer, p_subscription_id integer, p_lane integer, p_next bigint, p_max bigint,
@@ -379,7 +383,7 @@ async fn an_ordered_claim_takes_nothing_new_beside_what_came_late_meanwhile() {
         CREATE TABLE {schema}.stop ();";
     scene.run(&other, &stopping.replace("{aside}", &aside)).await;
     scene.run(&other, "BEGIN; LOCK TABLE {schema}.stop IN ACCESS EXCLUSIVE MODE").await;
-    // Another session is moving the head when the claim comes.
+    // Another session is moving the head when the claim begins.
     scene.run(&mover, "BEGIN; SELECT FROM {schema}.head FOR UPDATE").await;
     let claiming = tokio::spawn({
         let (store, request) = (Arc::clone(&store), request(&subscription));
@@ -398,7 +402,7 @@ async fn an_ordered_claim_takes_nothing_new_beside_what_came_late_meanwhile() {
     scene.run(&other, "COMMIT").await;
     let claimed = claiming.await.unwrap().unwrap();
     assert_eq!(claimed.leases, [], "offset 1, of the key of 4, waits");
-    assert!(claimed.recheck_after.is_some(), "it comes back");
+    assert!(claimed.recheck_after.is_some(), "it is repeated soon");
     for offsets in [(1, 1), (3, 4)] {
         let lease = store.claim(&request(&subscription)).await.unwrap().leases.remove(0);
         assert_eq!((lease.range.first.0, lease.range.last.0), offsets);
@@ -408,7 +412,8 @@ async fn an_ordered_claim_takes_nothing_new_beside_what_came_late_meanwhile() {
     scene.drop().await;
 }
 
-/// A transaction commits while a group starts at now, with one row below the last visible one and one above: both are the group's.
+/// A transaction commits while a group starts at now, with one row below the last visible one and one above: the group gets
+/// both.
 #[tokio::test]
 async fn a_transaction_that_commits_during_a_start_at_now_is_there_whole() {
     let Some(scene) = Scene::new() else { return };
@@ -419,7 +424,7 @@ async fn a_transaction_that_commits_during_a_start_at_now_is_there_whole() {
     scene.run(&open, &format!("BEGIN; {publish}")).await;
     scene.run(&other, publish).await;
     scene.run(&open, publish).await;
-    // The start stops where it notes what is missing, while the test holds a lock.
+    // The start blocks where it records missing offsets, while the test holds a lock.
     let stopping = "CREATE TABLE {schema}.stop ();
         CREATE FUNCTION {schema}.wait_here() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
             LOCK TABLE {schema}.stop IN SHARE MODE; RETURN NULL;
@@ -444,7 +449,7 @@ async fn a_transaction_that_commits_during_a_start_at_now_is_there_whole() {
     scene.drop().await;
 }
 
-/// Claims one message, as soon as it is there, and acks it.
+/// Claims one message, as soon as there is one, and acks it.
 async fn drain_one(store: &PostgresStore, subscription: &Subscription) -> crate::store::Lease {
     let want =
         ClaimRequest { wants: vec![Want::new(subscription.subscription_id, 1)], ..request(subscription) };

@@ -1,4 +1,4 @@
-//! The transaction handlers write in: how it ends, whatever they do to it.
+//! The transaction of handlers, and how it ends whatever a handler does to it.
 
 use crate::lease::LeaseId;
 
@@ -12,7 +12,7 @@ async fn leased(store: &PostgresStore, subscription: &Subscription) -> (LeaseId,
             let messages = store.fetch(lease.topic_id, lease.range).await.unwrap();
             return (lease.id(), messages[0].message_id);
         }
-        assert!(Instant::now() < until, "nothing came");
+        assert!(Instant::now() < until, "no message was delivered");
     }
 }
 
@@ -50,7 +50,10 @@ async fn a_failed_statement_is_undone_by_the_savepoint_and_never_committed_by_mi
     transaction.batch_execute("SELECT 1 / 0").await.unwrap_err();
     transaction.release_savepoint().await.unwrap_err();
     transaction.rollback_to_savepoint().await.unwrap();
-    assert!(transaction.savepoint_and_enter("mailer", message_id).await.unwrap(), "the entry went with it");
+    assert!(
+        transaction.savepoint_and_enter("mailer", message_id).await.unwrap(),
+        "the inbox entry was rolled back too"
+    );
     transaction.release_savepoint().await.unwrap();
     assert!(transaction.settle(&Settlement::ack_all(&lease)).await.unwrap());
     // PostgreSQL answers COMMIT of a failed transaction with a rollback and no error.
@@ -75,7 +78,11 @@ async fn the_transaction_is_read_committed_and_durable() {
     let row = transaction.query_one(settings, &[]).await.unwrap();
     assert_eq!((row.get(0), row.get(1), row.get(2)), ("on", "read committed", "off"));
     transaction.rollback().await.unwrap();
-    assert_eq!((store.transactions_state().active, store.transactions_state().idle), (0, 1), "given back");
+    assert_eq!(
+        (store.transactions_state().active, store.transactions_state().idle),
+        (0, 1),
+        "returned to the pool"
+    );
     scene.drop().await;
 }
 
@@ -86,7 +93,7 @@ async fn a_connection_goes_back_to_the_pool_only_without_a_transaction() {
     let transaction = store.begin().await.unwrap();
     transaction.commit().await.unwrap();
     assert_eq!((store.transactions_state().active, store.transactions_state().idle), (0, 1));
-    // Whoever kept a clone could begin something on it.
+    // A clone that is still held could run statements on the connection.
     let transaction = store.begin().await.unwrap();
     let kept = transaction.clone();
     transaction.commit().await.unwrap();
@@ -119,7 +126,7 @@ async fn a_consumer_may_handle_and_what_it_publishes_wakes_others() {
     let transaction = owner.begin().await.unwrap();
     transaction.publish(&orders(), &[NewMessage::new("y")]).await.unwrap();
     transaction.commit().await.unwrap();
-    assert!(wake.wait(Duration::from_secs(20)).await, "nobody was woken");
+    assert!(wake.wait(Duration::from_secs(20)).await, "the waiter was not woken");
     scene.drop().await;
 }
 
@@ -166,7 +173,7 @@ async fn a_settlement_whose_connection_breaks_is_unknown_and_one_that_waits_too_
         WHERE wait_event_type = 'Lock' AND query LIKE '%' || $1 || '%'";
     let until = Instant::now() + Duration::from_secs(20);
     while client.query(end, &[&scene.namespace.as_str()]).await.unwrap().is_empty() {
-        assert!(Instant::now() < until, "it never waited");
+        assert!(Instant::now() < until, "the settlement never waited");
     }
     assert_eq!(settling.await.unwrap().unwrap_err().kind(), ErrorKind::CommitUnknown);
     let short = OpenOptions::default().statement_timeout(Duration::from_millis(100));
@@ -190,7 +197,7 @@ async fn an_ack_finds_its_leases_by_their_tokens() {
     let plan = client.query("EXPLAIN EXECUTE ack('{1}', false, NULL, '{1}', '{o}')", &[]).await.unwrap();
     let plan: Vec<&str> = plan.iter().map(|row| row.get(0)).collect();
     let plan = plan.join("\n");
-    // Whatever statistics say of a table that is empty most of the time and full of dead rows.
+    // Whatever the statistics of a table that is empty most of the time and full of dead rows.
     assert!(plan.contains("outstanding_pkey") && !plan.contains("Seq Scan on outstanding"), "{plan}");
     scene.drop().await;
 }

@@ -1,4 +1,4 @@
-//! What a check of idle subscriptions names, and what it leaves alone.
+//! Which subscriptions a check of idle subscriptions returns, and which it does not.
 
 use super::*;
 use crate::Offset;
@@ -24,20 +24,20 @@ async fn a_check_names_what_claims_may_find_and_nothing_that_is_quiet() {
         named
     };
     let none = SubscriptionId(-1);
-    assert_eq!(check().await, [none], "one that does not exist is for a claim to tell");
+    assert_eq!(check().await, [none], "a claim reports that a subscription does not exist");
     store.publish(&orders(), &[NewMessage::new("x")]).await.unwrap();
     assert_eq!(check().await, [none, a, b]);
     let mut leases = Vec::new();
     for subscription in [&first, &second] {
         leases.push(store.claim(&request(subscription)).await.unwrap().leases.remove(0));
     }
-    assert_eq!(check().await, [none, a, b], "their leases will end");
+    assert_eq!(check().await, [none, a, b], "their leases may expire");
     store.settle(&[Settlement::ack_all(&leases[0])]).await.unwrap().remove(0).unwrap();
     assert_eq!(check().await, [none, b]);
     let retry = Outcome::Retry { after: Duration::from_secs(60), error: "later".into(), key: None };
     let parts = vec![(leases[1].range, retry)];
     store.settle(&[Settlement::each(&leases[1], parts)]).await.unwrap().remove(0).unwrap();
-    assert_eq!(check().await, [none, b], "it is due later");
+    assert_eq!(check().await, [none, b], "a retry is due later");
     clock.advance(Duration::from_secs(61));
     let lease = store.claim(&request(&second)).await.unwrap().leases.remove(0);
     store.settle(&[Settlement::ack_all(&lease)]).await.unwrap().remove(0).unwrap();
@@ -57,13 +57,13 @@ async fn a_check_names_what_claims_may_find_and_nothing_that_is_quiet() {
     assert_eq!(check().await, [none]);
     let delayed = NewMessage::new("delayed").deliver_at(clock.now() + Duration::from_secs(60));
     store.publish(&orders(), &[delayed]).await.unwrap();
-    assert_eq!(check().await, [none, a, b], "it will be due");
+    assert_eq!(check().await, [none, a, b], "the scheduled message will be due");
     store.pause(&orders(), &group("a")).await.unwrap();
-    assert!(check().await.contains(&a), "a claim tells that it is paused");
+    assert!(check().await.contains(&a), "a claim reports that it is paused");
     scene.drop().await;
 }
 
-/// What is parked is due with no time of its own. An ack frees it, and its process may end before it wakes the others.
+/// A parked range has no due time of its own. An ack frees it, and the process that acked may end before it wakes the others.
 #[tokio::test]
 async fn a_check_names_a_group_with_nothing_but_a_parked_range() {
     let Some(scene) = Scene::new() else { return };

@@ -1,4 +1,4 @@
-//! Who may redrive, purge and fire, and what a redrive meets on its way.
+//! Which roles may redrive, purge and fire, and groups that are removed step by step.
 
 use crate::limits::DEAD_LETTERS_PER_STEP;
 use crate::settle::Outcome;
@@ -7,14 +7,14 @@ use crate::subscription::SubscriptionState;
 
 use super::*;
 
-/// Publishes messages and gives up on all of them.
+/// Publishes messages and buries all of them.
 async fn buried(store: &PostgresStore, subscription: &Subscription, count: usize) {
     let messages: Vec<_> = (0..count).map(|n| NewMessage::new(n.to_string())).collect();
     store.publish(&orders(), &messages).await.unwrap();
     let until = Instant::now() + Duration::from_secs(20);
     let mut left = count as u64;
     while left > 0 {
-        assert!(Instant::now() < until, "{left} never came");
+        assert!(Instant::now() < until, "{left} were never delivered");
         for lease in store.claim(&request(subscription)).await.unwrap().leases {
             let bury = Outcome::Bury { error: "x".into() };
             let all = Settlement::each(&lease, vec![(lease.range, bury)]);
@@ -30,20 +30,20 @@ async fn consumers_redrive_and_purge_and_producers_fire() {
     let owner = scene.open().await;
     let subscription = subscribed(&owner).await;
     buried(&owner, &subscription, 2).await;
-    let letters = DeadLetterSelection::all(subscription.subscription_id);
-    let one = letters.clone().ids([owner.dead_letters(&letters, 1).await.unwrap()[0].dead_letter_id]);
+    let selection = DeadLetterSelection::all(subscription.subscription_id);
+    let one = selection.clone().ids([owner.dead_letters(&selection, 1).await.unwrap()[0].dead_letter_id]);
     let (producer, consumer, reader) = (
         scene.open_as(Some("producer")).await.unwrap(),
         scene.open_as(Some("consumer")).await.unwrap(),
         scene.open_as(Some("reader")).await.unwrap(),
     );
-    assert_eq!(reader.dead_letters(&letters, 10).await.unwrap().len(), 2);
+    assert_eq!(reader.dead_letters(&selection, 10).await.unwrap().len(), 2);
     for role in [&producer, &reader] {
-        assert_eq!(role.redrive(&letters).await.unwrap_err().kind(), ErrorKind::PermissionDenied);
-        assert_eq!(role.purge(&letters).await.unwrap_err().kind(), ErrorKind::PermissionDenied);
+        assert_eq!(role.redrive(&selection).await.unwrap_err().kind(), ErrorKind::PermissionDenied);
+        assert_eq!(role.purge(&selection).await.unwrap_err().kind(), ErrorKind::PermissionDenied);
     }
     assert_eq!(consumer.redrive(&one).await.unwrap().redriven, 1);
-    assert_eq!(consumer.purge(&letters).await.unwrap(), 1);
+    assert_eq!(consumer.purge(&selection).await.unwrap(), 1);
 
     let now = jiff::Timestamp::now();
     let message = NewMessage::new("tick");
@@ -56,7 +56,7 @@ async fn consumers_redrive_and_purge_and_producers_fire() {
     scene.drop().await;
 }
 
-/// A group with `count` more dead letters than the one it buried itself, as many at the same time.
+/// A group with `count` more dead letters than the one it buried itself, all with the same time.
 async fn many_buried(scene: &Scene, store: &PostgresStore, count: i32) -> Subscription {
     let subscription = subscribed(store).await;
     buried(store, &subscription, 1).await;
@@ -71,7 +71,7 @@ async fn many_buried(scene: &Scene, store: &PostgresStore, count: i32) -> Subscr
     subscription
 }
 
-/// A removal that fails between its steps, as in a crash, leaves a group that is cancelled and can only be removed.
+/// A removal that fails between its steps, as in a crash, leaves a cancelled group that can only be removed.
 #[tokio::test]
 async fn a_group_is_removed_in_steps_and_one_that_failed_half_way_is_continued() {
     let Some(scene) = Scene::new() else { return };
@@ -79,7 +79,7 @@ async fn a_group_is_removed_in_steps_and_one_that_failed_half_way_is_continued()
     let count = DEAD_LETTERS_PER_STEP * 4;
     let subscription = many_buried(&scene, &store, count - 1).await;
     let group = GroupName::new("a").unwrap();
-    // Notes each step, and fails from the third on.
+    // Records each step, and fails from the third on.
     let watching = scene.sql(&format!(
         "CREATE TABLE {{schema}}.step (xid xid8, deleted bigint);
          CREATE FUNCTION {{schema}}.note_step() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -100,18 +100,18 @@ async fn a_group_is_removed_in_steps_and_one_that_failed_half_way_is_continued()
     let failed = store.remove(&orders(), &group).await.unwrap_err();
     assert!(failed.to_string().contains("a crash"), "{failed}");
 
-    let letters = DeadLetterSelection::all(subscription.subscription_id);
-    assert_eq!(store.dead_letters(&letters, 10_000).await.unwrap().len(), count as usize / 2);
-    let refused = store.redrive(&letters).await.unwrap_err();
+    let selection = DeadLetterSelection::all(subscription.subscription_id);
+    assert_eq!(store.dead_letters(&selection, 10_000).await.unwrap().len(), count as usize / 2);
+    let refused = store.redrive(&selection).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InvalidTransition, "{refused}");
     let anew = store.subscribe(&orders(), &group, Start::Beginning).await.unwrap();
-    let letters = DeadLetterSelection::all(anew.subscription_id);
-    assert!(store.dead_letters(&letters, 1).await.unwrap().is_empty(), "it is another subscription");
+    let selection = DeadLetterSelection::all(anew.subscription_id);
+    assert!(store.dead_letters(&selection, 1).await.unwrap().is_empty(), "it is another subscription");
 
     client.batch_execute(&scene.sql("DELETE FROM {schema}.step")).await.unwrap();
-    let letters = DeadLetterSelection::all(subscription.subscription_id);
+    let selection = DeadLetterSelection::all(subscription.subscription_id);
     store.remove(&orders(), &group).await.unwrap();
-    assert!(store.dead_letters(&letters, 1).await.unwrap().is_empty());
+    assert!(store.dead_letters(&selection, 1).await.unwrap().is_empty());
     let left = store.subscriptions(&orders()).await.unwrap();
     assert_eq!(left.iter().map(|status| status.state).collect::<Vec<_>>(), [SubscriptionState::Active]);
     let steps =
@@ -127,7 +127,7 @@ async fn a_group_is_removed_in_steps_and_one_that_failed_half_way_is_continued()
     scene.drop().await;
 }
 
-/// The group is gone, as asked: a removal that comes second does not fail.
+/// The second of two removals does not fail: the group is removed, as requested.
 #[tokio::test]
 async fn of_two_removals_at_once_neither_fails() {
     let Some(scene) = Scene::new() else { return };

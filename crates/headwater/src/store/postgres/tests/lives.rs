@@ -1,4 +1,4 @@
-//! States that change under the hands of those who claim, settle and beat.
+//! States that change while claims, settlements and heartbeats run.
 
 use super::races::{claim_of, in_time, until_true};
 use super::*;
@@ -25,7 +25,7 @@ async fn state_of(store: &PostgresStore) -> SubscriptionState {
     store.subscriptions(&orders()).await.unwrap()[0].state
 }
 
-/// As the detector does it.
+/// Kills the group as the detector does.
 async fn kill(scene: &Scene) {
     let killed = "UPDATE {schema}.subscription SET status = 'dead', heartbeat_at = '2000-01-01';
         SELECT {schema}.stop_counting(subscription_id) FROM {schema}.subscription";
@@ -37,7 +37,7 @@ pub(super) async fn until_somebody_waits(scene: &Scene) {
     let client = scene.client().await;
     let like = format!("%{}%", scene.namespace);
     let waits = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE $1";
-    until_true("somebody waits", async || !client.query(waits, &[&like]).await.unwrap().is_empty()).await;
+    until_true("a session waits", async || !client.query(waits, &[&like]).await.unwrap().is_empty()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -46,7 +46,7 @@ async fn ten_at_once_are_one_resurrection() {
     let store = Arc::new(scene.open().await);
     let subscription = subscribed(&store).await;
     kill(&scene).await;
-    // All of them wait at the extent, and go on together.
+    // All of them wait for the lock of the extent, and continue together.
     let gate = scene.client().await;
     gate.batch_execute(&scene.sql("BEGIN; SELECT FROM {schema}.extent FOR UPDATE")).await.unwrap();
     let tasks: Vec<_> = (0..10)
@@ -75,7 +75,7 @@ async fn ten_at_once_are_one_resurrection() {
         resurrections += usize::from(in_time("a resurrection", task).await.unwrap());
     }
     assert_eq!(subscribing.await.unwrap(), subscription.subscription_id);
-    // The subscribe may have been the one.
+    // The subscribe may have resurrected it.
     assert!(resurrections <= 1, "{resurrections} resurrections");
     let audited = store.audit(100).await.unwrap().iter().filter(|line| line.act == "resurrect").count();
     assert!(audited <= 1, "{audited} lines");
@@ -100,12 +100,12 @@ async fn a_heartbeat_waits_for_no_row_of_its_group_and_writes_rarely() {
     let lock = scene.sql("BEGIN; SELECT FROM {schema}.subscription FOR UPDATE");
     other.batch_execute(&lock).await.unwrap();
     heartbeat("a").await;
-    assert_eq!(status().await.heartbeat_at, None, "the first one is noted once its row is free");
+    assert_eq!(status().await.heartbeat_at, None, "the first heartbeat is stored once the row is free");
     other.batch_execute("COMMIT").await.unwrap();
     heartbeat("a").await;
     heartbeat("b").await;
     assert_eq!((status().await.heartbeat_at, status().await.processes), (Some(clock.now()), 2));
-    // From there on no lock of the group's row is in its way, for however long.
+    // From then on no lock of the group's row blocks a heartbeat, however long it is held.
     other.batch_execute(&lock).await.unwrap();
     let written = scene.sql(
         "SELECT (SELECT string_agg(xmin::text, ' ' ORDER BY owner) FROM {schema}.activity)
@@ -124,14 +124,14 @@ async fn a_heartbeat_waits_for_no_row_of_its_group_and_writes_rarely() {
     scene.drop().await;
 }
 
-/// A claim that is under way when a pause comes is waited for; one that comes while the pause is under way sees it.
+/// A pause waits for a claim that is running; a claim that begins while the pause runs sees it.
 #[tokio::test]
 async fn after_a_pause_nothing_is_handed_out_whatever_was_under_way() {
     let Some(scene) = Scene::new() else { return };
     let store = Arc::new(scene.open().await);
     let subscription = subscribed(&store).await;
     let held = async || store.subscriptions(&orders()).await.unwrap()[0].in_flight;
-    // The short way: a full range, and what is left. Then the long way, which a group with limits takes.
+    // The fast path: a full range, and the rest. Then the slow path, which a group with limits takes.
     for (count, in_flight_max) in [(10, None), (3, None), (10, Some(1_000))] {
         store.publish(&orders(), &vec![NewMessage::new("x"); count]).await.unwrap();
         store.advance_heads().await.unwrap();
@@ -174,10 +174,9 @@ async fn after_a_pause_nothing_is_handed_out_whatever_was_under_way() {
         let mut claimed = in_time("the claim", claiming).await.unwrap().unwrap();
         assert_eq!(claimed.leases, [], "it saw the pause");
         if claimed.inactive.is_empty() {
-            // It had locked the cursor, and did not wait for the operator's other lock, which goes a moment later.
-            assert!(claimed.recheck_after.is_some(), "it comes back");
-            claimed =
-                in_time("the claim that comes back", store.claim(&request(&subscription))).await.unwrap();
+            // It had locked the cursor, and did not wait for the operator's other lock, which is released a moment later.
+            assert!(claimed.recheck_after.is_some(), "it is repeated soon");
+            claimed = in_time("the repeated claim", store.claim(&request(&subscription))).await.unwrap();
         }
         assert_eq!(claimed.inactive, [(subscription.subscription_id, SubscriptionState::Paused)]);
         assert_eq!(held().await, after);
@@ -187,7 +186,7 @@ async fn after_a_pause_nothing_is_handed_out_whatever_was_under_way() {
     scene.drop().await;
 }
 
-/// Settlements and claims split rows: what they insert while a seek or cancel waits for them goes too.
+/// Settlements and claims split rows: rows that they insert while a seek or cancel waits for them are removed too.
 #[tokio::test]
 async fn nothing_outstanding_survives_a_seek_or_a_cancel() {
     let Some(scene) = Scene::new() else { return };
@@ -229,7 +228,7 @@ async fn nothing_outstanding_survives_a_seek_or_a_cancel() {
     scene.drop().await;
 }
 
-/// Claims of all kinds, settlements and beats beside operators that pause, resume and move: none waits in a circle.
+/// Claims of all kinds, settlements and heartbeats beside operators that pause, resume and seek: no deadlock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operators_and_members_never_deadlock() {
     let Some(scene) = Scene::new() else { return };
@@ -254,7 +253,7 @@ async fn operators_and_members_never_deadlock() {
                         1 => Settlement::each(&lease, parts),
                         _ => continue,
                     };
-                    // Lost where it was moved meanwhile.
+                    // Lost if the group was moved meanwhile.
                     store.settle(&[settlement]).await.expect("no deadlock").remove(0).ok();
                 }
                 let owner = owner(&format!("member-{n}"));

@@ -1,5 +1,5 @@
-//! Which locks claims take: none that a role without rights could hold against them, and none at all where nothing is there. And in
-//! which order operators take theirs.
+//! Which locks claims take: none that a role without rights could hold to block them, and no row lock if there is nothing
+//! to claim. And in which order operators take theirs.
 
 use super::lives::until_somebody_waits;
 use super::races::{claim_of, in_time};
@@ -18,7 +18,7 @@ fn claim_sql(scene: &Scene, subscription: &Subscription, limits: &str) -> String
     ))
 }
 
-/// Every advisory lock whose number is derived from what is public, and every one that is seen in use.
+/// Every advisory lock whose key can be derived from public names, and every one that is seen in use.
 #[tokio::test]
 async fn a_role_without_rights_stops_no_claim_and_no_migration() {
     let Some(scene) = Scene::new() else { return };
@@ -43,7 +43,7 @@ async fn a_role_without_rights_stops_no_claim_and_no_migration() {
     let done = in_time("a migration", migrate(&scene.url, &scene.namespace, &OpenOptions::default())).await;
     assert_eq!(done.unwrap().to, newest());
 
-    // Nor may those who consume, publish or read take what claims are held apart by.
+    // Consumers, producers and readers may not take the lock that excludes claims either.
     for role in ["stranger", "producer", "consumer", "reader"] {
         for mode in ["ROW SHARE", "EXCLUSIVE", "ACCESS EXCLUSIVE"] {
             stranger
@@ -73,7 +73,7 @@ async fn a_claim_that_finds_nothing_gets_no_xid() {
         let group = GroupName::new("a").unwrap();
         let subscription = store.subscribe(&topic, &group, Start::Beginning).await.unwrap();
         store.publish(&topic, &["a", "b", "c"].map(|text| NewMessage::new(text).key(text))).await.unwrap();
-        // With limits and without; the first look may still move the head.
+        // With limits and without; the first claim may still move the head.
         let limits = GroupLimits { in_flight_max: Some(100), rate: None };
         for _ in 0..20 {
             let mut request = claim_of(&subscription, "tester");
@@ -97,7 +97,8 @@ async fn a_claim_that_finds_nothing_gets_no_xid() {
     scene.drop().await;
 }
 
-/// A claim takes lanes one after the other, in the order of locks. The rows lie in another one, and the plan finds them in that.
+/// A claim locks lanes one after the other, in the order of locks. Here the rows are stored in another order, and the plan
+/// finds them in that order.
 #[tokio::test]
 async fn a_pause_that_waits_for_a_lane_holds_no_later_lane() {
     let Some(scene) = Scene::new() else { return };
@@ -126,8 +127,9 @@ async fn a_pause_that_waits_for_a_lane_holds_no_later_lane() {
     scene.drop().await;
 }
 
-/// Two silent groups, the first of the second topic: the order of topics is not that of subscriptions. The detector meets one that
-/// locks the first group and then the other, and one that has a head and then counts an expiry in a subscription.
+/// Two silent groups, the first of the second topic: the order of topics is not that of subscriptions. The detector runs
+/// beside a session that locks the first group and then the other, and one that has a head and then counts an expiry in a
+/// subscription.
 #[tokio::test]
 async fn a_detector_that_waits_holds_nothing_later_in_the_order_of_locks() {
     // $1 and $2 are the subscriptions, $3 and $4 the topics, each in its order.
@@ -186,8 +188,8 @@ async fn a_detector_that_waits_holds_nothing_later_in_the_order_of_locks() {
     }
 }
 
-/// A claim that is under way may wait for a head, also with SKIP LOCKED: see functions/locks.sql. So no operator waits for it with the
-/// head in hand.
+/// A running claim may wait for a head, also with SKIP LOCKED: see functions/locks.sql. So no operator that holds the head
+/// waits for the claim.
 #[tokio::test]
 async fn an_operator_that_waits_for_claims_holds_no_head() {
     let group = "'orders', 'a'";
@@ -223,7 +225,7 @@ async fn an_operator_that_waits_for_claims_holds_no_head() {
     }
 }
 
-/// What owners did is added to one row, which two that leave at once may both have to make.
+/// The counts of owners that leave are added to one row, which two owners that leave at once may both try to insert.
 #[tokio::test]
 async fn an_owner_that_leaves_and_waits_for_the_sums_holds_no_activity() {
     let Some(scene) = Scene::new() else { return };
@@ -244,7 +246,7 @@ async fn an_owner_that_leaves_and_waits_for_the_sums_holds_no_activity() {
     });
     until_somebody_waits(&scene).await;
     let free = "SELECT FROM {schema}.activity WHERE owner = 'leaving' FOR UPDATE NOWAIT";
-    other.batch_execute(&scene.sql(free)).await.expect("the activity of the one that leaves is free");
+    other.batch_execute(&scene.sql(free)).await.expect("the activity row of the leaving owner is free");
     other.batch_execute("COMMIT").await.unwrap();
     in_time("the departure", departing).await.unwrap().unwrap();
     let done = other.query_one(&scene.sql("SELECT processed FROM {schema}.activity"), &[]).await.unwrap();

@@ -1,4 +1,4 @@
-//! What operators do to topics and groups, and who may.
+//! Operators' changes of topics and groups, and which roles may make them.
 
 use super::*;
 use crate::Offset;
@@ -16,12 +16,12 @@ async fn acts(store: &PostgresStore) -> Vec<String> {
     store.audit(100).await.unwrap().into_iter().rev().map(|line| line.act).collect()
 }
 
-/// Claims and acks until so many messages are done.
+/// Claims and acks until `count` messages are done.
 async fn done(store: &PostgresStore, subscription: &Subscription, count: u64) {
     let until = Instant::now() + Duration::from_secs(20);
     let mut left = count;
     while left > 0 {
-        assert!(Instant::now() < until, "{left} never came");
+        assert!(Instant::now() < until, "{left} were never delivered");
         let wants = vec![Want::new(subscription.subscription_id, u32::try_from(left).unwrap())];
         for lease in store.claim(&ClaimRequest { wants, ..request(subscription) }).await.unwrap().leases {
             left -= lease.range.span();
@@ -81,7 +81,7 @@ async fn the_audit_is_append_only_for_everybody() {
     scene.drop().await;
 }
 
-/// Whoever has published and not committed is waited for: a message must not go with the table it was in.
+/// The change waits for publishers that have not committed: a message must not be dropped with the table it is in.
 #[tokio::test]
 async fn storage_changes_only_once_open_publishes_ended() {
     let Some(scene) = Scene::new() else { return };
@@ -101,7 +101,7 @@ async fn storage_changes_only_once_open_publishes_ended() {
     scene.drop().await;
 }
 
-/// The lanes' ranges overlap; a message is acked by its own lane alone.
+/// The ranges of lanes overlap; a message is acked only by its own lane.
 #[tokio::test]
 async fn the_ack_log_tells_the_lane_that_acked_and_nobody_else() {
     let Some(scene) = Scene::new() else { return };
@@ -116,7 +116,7 @@ async fn the_ack_log_tells_the_lane_that_acked_and_nobody_else() {
         let owner = Owner::new(format!("lane-holder-{n}")).unwrap();
         let claim = ClaimRequest { owner: owner.clone(), ..request(&subscription) };
         let lease = store.claim(&claim).await.unwrap().leases.remove(0);
-        // One of them by parts, one of them in the transaction of its handlers.
+        // One lease is settled by parts, one in the transaction of its handlers.
         let all = Settlement::each(&lease, vec![(lease.range, Outcome::Ack)]);
         let settlement = if n == 0 { all } else { Settlement::ack_all(&lease) };
         if n == 1 {
@@ -134,8 +134,8 @@ async fn the_ack_log_tells_the_lane_that_acked_and_nobody_else() {
         let acks = store.acks(&orders(), message.offset).await.unwrap();
         let lane = message.lane(4);
         let holder = holders.iter().find(|(of, _)| *of == lane).unwrap().1.clone();
-        let told: Vec<_> = acks.iter().map(|ack| (ack.group.clone(), ack.owner.clone())).collect();
-        assert_eq!(told, [(group(), holder)]);
+        let acked_by: Vec<_> = acks.iter().map(|ack| (ack.group.clone(), ack.owner.clone())).collect();
+        assert_eq!(acked_by, [(group(), holder)]);
     }
     scene.drop().await;
 }
@@ -163,7 +163,7 @@ async fn a_dry_run_tells_what_a_seek_does_and_changes_nothing() {
     }
     store.extend(&[held.id()], Duration::from_secs(60)).await.unwrap().remove(0).unwrap();
     assert_eq!(acts(&store).await, Vec::<String>::new());
-    // A row that is not committed yet comes late, also after a seek to now.
+    // A row that is not committed yet becomes a late message, also after a seek to now.
     let publisher = scene.client().await;
     publisher.batch_execute(&scene.sql("BEGIN; SELECT {schema}.publish('orders', '11')")).await.unwrap();
     store.publish(&orders(), &[NewMessage::new("12")]).await.unwrap();
@@ -193,7 +193,7 @@ async fn what_only_the_dead_wait_for_is_given_up_and_counted() {
     let killed =
         "UPDATE {schema}.subscription SET status = 'dead', heartbeat_at = now() WHERE group_name = 'a'";
     scene.client().await.batch_execute(&scene.sql(killed)).await.unwrap();
-    assert_eq!(store.topics().await.unwrap()[0].watermark, Offset(7), "the dead do not count");
+    assert_eq!(store.topics().await.unwrap()[0].watermark, Offset(7), "dead groups do not count");
     assert_eq!(store.force_complete(&orders(), Duration::from_secs(60), true).await.unwrap(), []);
     for dry_run in [true, false] {
         let completed = store.force_complete(&orders(), Duration::ZERO, dry_run).await.unwrap();
@@ -234,7 +234,7 @@ async fn a_group_is_cancelled_removed_and_made_anew() {
     let lease =
         store.claim(&ClaimRequest { wants, ..request(&subscription) }).await.unwrap().leases.remove(0);
     let left = lease.deadline.unwrap().duration_since(jiff::Timestamp::now());
-    assert!(left <= jiff::SignedDuration::from_secs(7), "the short way knows the policy too: {left}");
+    assert!(left <= jiff::SignedDuration::from_secs(7), "the fast path applies the policy too: {left}");
     let early = store.remove(&orders(), &group()).await.unwrap_err();
     assert_eq!(early.kind(), ErrorKind::InvalidTransition, "{early}");
     store.cancel(&orders(), &group()).await.unwrap();
@@ -246,7 +246,7 @@ async fn a_group_is_cancelled_removed_and_made_anew() {
     );
     let anew = store.subscribe(&orders(), &group(), Start::Beginning).await.unwrap();
     assert_ne!(anew.subscription_id, subscription.subscription_id);
-    assert_eq!(anew.topic.settings, settings, "a policy goes with its group");
+    assert_eq!(anew.topic.settings, settings, "a policy is removed with its group");
     let states: Vec<_> =
         store.subscriptions(&orders()).await.unwrap().iter().map(|status| status.state).collect();
     assert_eq!(states, [SubscriptionState::Active, SubscriptionState::Cancelled]);
@@ -294,8 +294,8 @@ async fn what_a_process_did_stays_when_it_leaves() {
     scene.drop().await;
 }
 
-/// What a later version stored is ignored, and kept when this one alters the topic; what an earlier one did not store takes its
-/// default.
+/// Settings that only a later version has are ignored, and kept when this version alters the topic; settings that an earlier
+/// version did not store get their defaults.
 #[tokio::test]
 async fn settings_of_another_version_are_kept() {
     let Some(scene) = Scene::new() else { return };
@@ -313,7 +313,7 @@ async fn settings_of_another_version_are_kept() {
                 FROM {schema}.topic";
     let kept: String = client.query_one(&scene.sql(kept), &[]).await.unwrap().get(0);
     assert_eq!(kept, "[1] 1000 null");
-    // What SQL reads is there whatever is stored.
+    // Settings that SQL reads cannot be missing.
     let missing = "UPDATE {schema}.topic SET settings = settings - 'lease_ms'";
     let refused = client.batch_execute(&scene.sql(missing)).await.unwrap_err();
     assert_eq!(refused.code().unwrap().code(), "23502", "{refused}");

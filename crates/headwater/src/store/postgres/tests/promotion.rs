@@ -1,4 +1,4 @@
-//! Delayed messages that are due go into the log by bytes, not only by number.
+//! Due scheduled messages are promoted into the log with a budget in bytes, not only in messages.
 
 use super::*;
 use crate::ManualClock;
@@ -9,7 +9,7 @@ fn large() -> TopicSettings {
     TopicSettings { payload_bytes_max: 32 * MIB, ..TopicSettings::pub_sub() }
 }
 
-/// Large ones that are all due at once would take longer than a statement may: then none ever came.
+/// Promoting many large messages in one statement would exceed its timeout, and none would ever be delivered.
 #[tokio::test]
 async fn large_delayed_messages_are_promoted_by_bytes_and_all_come() {
     let Some(scene) = Scene::new() else { return };
@@ -24,15 +24,15 @@ async fn large_delayed_messages_are_promoted_by_bytes_and_all_come() {
             .key(n.to_string())
             .deliver_at(due + Duration::from_millis(n as u64))
     };
-    // The first is above the budget of 16 MB by itself.
+    // The first message alone exceeds the budget of 16 MB.
     store.publish(&orders(), &[message(0, 17 * MIB)]).await.unwrap();
     for n in 1..=24 {
         store.publish(&orders(), &[message(n, MIB)]).await.unwrap();
     }
     clock.advance(Duration::from_secs(2));
     let scheduled = async || store.topics().await.unwrap()[0].scheduled;
-    assert_eq!(store.advance_heads().await.unwrap().promoted, 1, "one at least");
-    assert_eq!(store.advance_heads().await.unwrap().promoted, 15, "as many as the budget takes");
+    assert_eq!(store.advance_heads().await.unwrap().promoted, 1, "always at least one");
+    assert_eq!(store.advance_heads().await.unwrap().promoted, 15, "as many as the budget allows");
     assert_eq!(scheduled().await, 9);
     let mut keys = Vec::new();
     for _ in 0..10 {
@@ -46,7 +46,7 @@ async fn large_delayed_messages_are_promoted_by_bytes_and_all_come() {
     scene.drop().await;
 }
 
-/// A claim that serves many topics has one budget for all of them.
+/// A claim for many topics has one budget for all of them.
 #[tokio::test]
 async fn a_claim_for_many_topics_promotes_within_one_budget() {
     let Some(scene) = Scene::new() else { return };
@@ -67,7 +67,7 @@ async fn a_claim_for_many_topics_promotes_within_one_budget() {
     let request = ClaimRequest { owner: Owner::new("tester").unwrap(), wants };
     let scheduled = async || store.topics().await.unwrap().iter().map(|topic| topic.scheduled).sum::<u64>();
     store.claim(&request).await.unwrap();
-    // Two of the first topic, and one of the second, at least one being promoted while anything is left of the budget.
+    // Two of the first topic, and one of the second: at least one is promoted while some budget is left.
     assert_eq!(scheduled().await, 3);
     store.claim(&request).await.unwrap();
     assert_eq!(scheduled().await, 1);

@@ -1,4 +1,4 @@
-//! Interleavings that only PostgreSQL has, each forced by a lock that the test holds or a snapshot it took before.
+//! Interleavings specific to PostgreSQL, each forced by a lock that the test holds or a snapshot it took before.
 
 use std::future::Future;
 
@@ -18,24 +18,24 @@ impl Scene {
     }
 }
 
-/// Looks until it is so, or panics.
-pub(super) async fn until_true(what: &str, mut look: impl AsyncFnMut() -> bool) {
+/// Waits until the condition is true, or panics.
+pub(super) async fn until_true(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let until = Instant::now() + SOON;
-    while !look().await {
+    while !condition().await {
         assert!(Instant::now() < until, "never: {what}");
         tokio::task::yield_now().await;
     }
 }
 
 pub(super) async fn in_time<T>(what: &str, run: impl Future<Output = T>) -> T {
-    tokio::time::timeout(SOON, run).await.unwrap_or_else(|_| panic!("in vain: {what}"))
+    tokio::time::timeout(SOON, run).await.unwrap_or_else(|_| panic!("timed out: {what}"))
 }
 
 pub(super) fn claim_of(subscription: &Subscription, owner: &str) -> ClaimRequest {
     ClaimRequest { owner: Owner::new(owner).unwrap(), ..request(subscription) }
 }
 
-/// A beat waits for nobody who settles, ends nothing under their hands, and comes back for it.
+/// A heartbeat does not wait for settlements: it leaves a lease that is being settled, and a later heartbeat ends it.
 #[tokio::test]
 async fn a_lease_being_settled_is_left_to_its_settler() {
     let Some(scene) = Scene::new() else { return };
@@ -47,7 +47,7 @@ async fn a_lease_being_settled_is_left_to_its_settler() {
     let silent_for = Duration::from_secs(15);
     store.heartbeat(&dies, Some(silent_for), &[]).await.unwrap();
     let lease = store.claim(&claim_of(&subscription, "dies")).await.unwrap().leases.remove(0);
-    // Two rows of one lease, of which the settler has reached only the second.
+    // Two rows of one lease, of which the settlement has locked only the second.
     let middle = crate::store::OffsetRange::one(crate::Offset(2));
     let part = Settlement::each(&lease, vec![(middle, crate::store::Outcome::Ack)]);
     store.settle(&[part]).await.unwrap().remove(0).unwrap();
@@ -56,10 +56,11 @@ async fn a_lease_being_settled_is_left_to_its_settler() {
     settler.batch_execute(&scene.sql(begun)).await.unwrap();
     clock.advance(silent_for + Duration::from_millis(1));
     for _ in 0..2 {
-        let ended = in_time("a beat beside a settlement", store.heartbeat(&lives, Some(silent_for), &[]))
-            .await
-            .unwrap()
-            .ended;
+        let ended =
+            in_time("a heartbeat beside a settlement", store.heartbeat(&lives, Some(silent_for), &[]))
+                .await
+                .unwrap()
+                .ended;
         assert_eq!(ended, 0, "the lease is left whole");
     }
     let rest = scene.sql("DELETE FROM {schema}.outstanding WHERE first_offset = 3");
@@ -68,7 +69,7 @@ async fn a_lease_being_settled_is_left_to_its_settler() {
     assert_eq!(
         store.heartbeat(&lives, Some(silent_for), &[]).await.unwrap().ended,
         1,
-        "what is left of it ends with the next"
+        "the next heartbeat ends the rest of the lease"
     );
     let left = scene.sql("SELECT owner FROM {schema}.owner");
     let owners: Vec<String> = settler.query(&left, &[]).await.unwrap().iter().map(|row| row.get(0)).collect();
@@ -76,7 +77,7 @@ async fn a_lease_being_settled_is_left_to_its_settler() {
     scene.drop().await;
 }
 
-/// No cursor passes a head that another session is moving: what that one finds missing is not known yet.
+/// No cursor passes a head that another session is moving: the gaps which that session finds are not visible yet.
 #[tokio::test]
 async fn a_claim_beside_a_held_head_hands_out_nothing_above_it_and_does_not_wait() {
     let Some(scene) = Scene::new() else { return };
@@ -90,7 +91,7 @@ async fn a_claim_beside_a_held_head_hands_out_nothing_above_it_and_does_not_wait
         assert_eq!(beside.leases, []);
         assert!(
             beside.recheck_after.is_some_and(|after| after < Duration::from_millis(10)),
-            "it comes back soon"
+            "it is repeated soon"
         );
         mover.batch_execute("COMMIT").await.unwrap();
         assert_eq!(store.claim(&request(&subscription)).await.unwrap().leases.len(), 1);
@@ -99,7 +100,7 @@ async fn a_claim_beside_a_held_head_hands_out_nothing_above_it_and_does_not_wait
     scene.drop().await;
 }
 
-/// A group that starts above the head moves it, too: else the head stays where it is, and the group polls for nothing.
+/// A claim of a group that starts above the head moves the head too: otherwise the head stays, and the group polls in vain.
 #[tokio::test]
 async fn a_claim_from_above_the_head_moves_it() {
     let Some(scene) = Scene::new() else { return };
@@ -116,12 +117,12 @@ async fn a_claim_from_above_the_head_moves_it() {
     assert_eq!(
         store.claim(&request(&above)).await.unwrap().recheck_after,
         None,
-        "only a publish has something for it"
+        "only a publish can bring a message"
     );
     scene.drop().await;
 }
 
-/// Two beats at once, one of them by an owner that the other is about to sweep: neither waits for good.
+/// Two heartbeats at once, one of them of an owner that the other is about to remove: neither waits for ever.
 #[tokio::test]
 async fn a_beat_of_an_owner_being_swept_waits_and_goes_on() {
     let Some(scene) = Scene::new() else { return };
@@ -134,23 +135,27 @@ async fn a_beat_of_an_owner_being_swept_waits_and_goes_on() {
     let sweeper = scene.client().await;
     let swept = "BEGIN; DELETE FROM {schema}.owner WHERE owner = 'paused'";
     sweeper.batch_execute(&scene.sql(swept)).await.unwrap();
-    let beat = tokio::spawn({
+    let heartbeat = tokio::spawn({
         let store = Arc::clone(&store);
         async move { store.heartbeat(&paused, Some(silent_for), &[]).await }
     });
-    // Who is being swept is skipped by others.
+    // Others skip an owner that is being removed.
     assert_eq!(
-        in_time("a beat beside a sweep", store.heartbeat(&lives, Some(silent_for), &[])).await.unwrap().ended,
+        in_time("a heartbeat beside a removal", store.heartbeat(&lives, Some(silent_for), &[]))
+            .await
+            .unwrap()
+            .ended,
         0
     );
     sweeper.batch_execute("COMMIT").await.unwrap();
-    assert_eq!(in_time("the beat of who was swept", beat).await.unwrap().unwrap().ended, 0);
+    assert_eq!(in_time("the heartbeat of the removed owner", heartbeat).await.unwrap().unwrap().ended, 0);
     let count = scene.sql("SELECT count(*) FROM {schema}.owner");
     assert_eq!(sweeper.query_one(&count, &[]).await.unwrap().get::<_, i64>(0), 2);
     scene.drop().await;
 }
 
-/// What a claim of a lane saw due may be settled or extended before it has locked it: then it is not its to give.
+/// A range that a claim of a lane found due may be settled or extended before the claim locks it: then it must not be
+/// handed out.
 #[tokio::test]
 async fn what_is_settled_or_extended_between_look_and_lock_is_not_handed_out() {
     let Some(scene) = Scene::new() else { return };
@@ -165,7 +170,7 @@ async fn what_is_settled_or_extended_between_look_and_lock_is_not_handed_out() {
     holder.create_topic(&orders(), &settings).await.unwrap();
     let group = GroupName::new("a").unwrap();
     let subscription = holder.subscribe(&orders(), &group, Start::Beginning).await.unwrap();
-    // Between its look and what follows, a claim waits while the test holds a lock.
+    // Between finding due ranges and locking them, a claim waits while the test holds a lock.
     let pausing = "ALTER FUNCTION {schema}.lane_due RENAME TO lane_due_now;
         CREATE FUNCTION {schema}.lane_due(a integer, b integer, c timestamptz) RETURNS SETOF {schema}.outstanding
         LANGUAGE plpgsql AS $$
@@ -175,7 +180,7 @@ async fn what_is_settled_or_extended_between_look_and_lock_is_not_handed_out() {
         END $$";
     let test = scene.client().await;
     test.batch_execute(&scene.sql(pausing)).await.unwrap();
-    // By the claimer's clock the lease has run out; the holder's is a little behind.
+    // By the claimer's clock the lease has expired; the holder's clock is a little behind.
     let later = ManualClock::at(clock.now() + Duration::from_secs(10));
     let claimer = Arc::new(scene.open_at(&later).await);
     for extends in [false, true] {
@@ -190,7 +195,7 @@ async fn what_is_settled_or_extended_between_look_and_lock_is_not_handed_out() {
             "SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
              AND objid::bigint = hashtext('{name}')::bigint & 4294967295",
         );
-        until_true("the claim looks", async || !test.query(&waits, &[]).await.unwrap().is_empty()).await;
+        until_true("the claim waits", async || !test.query(&waits, &[]).await.unwrap().is_empty()).await;
         if extends {
             holder.extend(&[lease.id()], Duration::from_secs(60)).await.unwrap().remove(0).unwrap();
         } else {
@@ -208,7 +213,8 @@ async fn what_is_settled_or_extended_between_look_and_lock_is_not_handed_out() {
     scene.drop().await;
 }
 
-/// In a transaction with one snapshot, locks looked at later say nothing about rows: a gap must not be closed by them.
+/// In a transaction with one snapshot, locks read later do not match the visible rows: a gap must not be closed because of
+/// them.
 #[tokio::test]
 async fn upkeep_under_repeatable_read_closes_no_gap_too_early() {
     let Some(scene) = Scene::new() else { return };
@@ -217,7 +223,7 @@ async fn upkeep_under_repeatable_read_closes_no_gap_too_early() {
     store.create_topic(&orders(), &settings).await.unwrap();
     let group = GroupName::new("a").unwrap();
     let subscription = store.subscribe(&orders(), &group, Start::Beginning).await.unwrap();
-    let (open, upkeep) = (scene.client().await, scene.client().await);
+    let (open, maintenance) = (scene.client().await, scene.client().await);
     open.batch_execute(&scene.sql("BEGIN; SELECT {schema}.publish('orders', '1')")).await.unwrap();
     store.publish(&orders(), &[NewMessage::new("2")]).await.unwrap();
     let mut offsets = Vec::new();
@@ -234,21 +240,21 @@ async fn upkeep_under_repeatable_read_closes_no_gap_too_early() {
         offsets.clone()
     };
     assert_eq!(claim_until(1).await, [2], "the first offset is a gap, and the cursor is past it");
-    // Old enough that upkeep asks who may still fill it.
+    // Old enough that maintenance checks which transactions may still fill it.
     let aged = "UPDATE {schema}.gap SET noted_at = noted_at - interval '1 hour';
         UPDATE {schema}.head SET horizon_at = NULL, gaps_checked_at = NULL";
-    upkeep.batch_execute(&scene.sql(aged)).await.unwrap();
+    maintenance.batch_execute(&scene.sql(aged)).await.unwrap();
     let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM {schema}.message";
-    upkeep.batch_execute(&scene.sql(begin)).await.unwrap();
+    maintenance.batch_execute(&scene.sql(begin)).await.unwrap();
     open.batch_execute("COMMIT").await.unwrap();
-    // Nobody publishes now, and this snapshot does not see what was committed a moment ago.
+    // No transaction publishes now, and this snapshot does not see what was committed a moment ago.
     let advance = "SELECT {schema}.advance(ARRAY(SELECT topic_id FROM {schema}.topic), 1000, 1000); COMMIT";
-    upkeep.batch_execute(&scene.sql(advance)).await.unwrap();
-    assert_eq!(claim_until(2).await, [2, 1], "what came late comes");
+    maintenance.batch_execute(&scene.sql(advance)).await.unwrap();
+    assert_eq!(claim_until(2).await, [2, 1], "the late message is delivered");
     scene.drop().await;
 }
 
-/// A publisher whose snapshot is older than the flag cannot see it, and notifies all the same.
+/// A publisher whose snapshot is older than the flag cannot see it, and notifies anyway.
 #[tokio::test]
 async fn a_publisher_under_repeatable_read_wakes_who_waits() {
     let Some(scene) = Scene::new() else { return };
@@ -269,7 +275,7 @@ async fn a_publisher_under_repeatable_read_wakes_who_waits() {
     publisher.batch_execute(&scene.sql(begin)).await.unwrap();
     let flag = format!("SELECT {{schema}}.raise_flag(ARRAY[{}], gen_random_uuid(), 60000)", topic_id.0);
     listener.batch_execute(&scene.sql(&flag)).await.unwrap();
-    // As its own transaction: on a server that allows prepared ones the caller's would notify nobody.
+    // In publish's own transaction: on a server that allows prepared transactions, one of the caller's would not notify.
     let publish =
         "SELECT {schema}.publish_batch('orders', ARRAY[gen_random_uuid()], ARRAY['x'::bytea], NULL, NULL,
         NULL, NULL, NULL, NULL, NULL, NULL, true); COMMIT";
@@ -279,7 +285,7 @@ async fn a_publisher_under_repeatable_read_wakes_who_waits() {
     scene.drop().await;
 }
 
-/// Members of one group with limits and without, while leases expire and messages are buried: none waits in a circle.
+/// Members of one group with limits and without, while leases expire and messages are buried: no deadlock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn limited_and_unlimited_claims_never_deadlock() {
     let Some(scene) = Scene::new() else { return };
@@ -329,12 +335,12 @@ async fn a_flag_that_is_lost_with_its_server_is_raised_again() {
     let raised = async || client.query_one(&count, &[]).await.unwrap().get::<_, i64>(0);
     store.arm(&topics).await.unwrap();
     assert_eq!(raised().await, 1);
-    // Another server takes over: it has no row of a table that is not logged, and connections of before are left.
+    // Another server takes over: its unlogged tables are empty, and earlier connections are left.
     client.batch_execute(&scene.sql("DELETE FROM {schema}.waiter")).await.unwrap();
     store.connections.hosts().leave(Instant::now());
     let until = Instant::now() + SOON;
     while raised().await == 0 {
-        assert!(Instant::now() < until, "the flag stays down");
+        assert!(Instant::now() < until, "the flag is not raised again");
         if let Ok(wake) = store.arm(&topics).await {
             wake.wait(Duration::from_secs(5)).await;
         }

@@ -1,4 +1,4 @@
-//! Who may do what: each promise is tried as the role it is about.
+//! Rights of roles: each promise is tested as the role it is about.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use super::*;
 use crate::limits::{INBOX_RETENTION, SUBSCRIPTION_RETENTION};
 
-/// Runs a statement as a role of the namespace, and answers the SQLSTATE of its refusal.
+/// Runs a statement as a role of the namespace, and returns the SQLSTATE of its refusal.
 async fn refusal(scene: &Scene, client: &Client, role: &str, sql: &str) -> Option<(String, String)> {
     client.batch_execute(&scene.sql(&format!("SET ROLE {{name}}_{role}"))).await.unwrap();
     let answer = client.batch_execute(&scene.sql(sql)).await;
@@ -34,7 +34,7 @@ async fn a_role_that_may_only_connect_has_nothing_and_stops_nothing() {
     let Some(scene) = Scene::new() else { return };
     let client = scene.client().await;
     run(&scene, &client, "CREATE ROLE {name}_stranger").await;
-    // The name by which migrations used to wait for each other can be guessed by any role.
+    // Any role can guess the advisory lock by which migrations used to wait for each other.
     let key = xxhash_rust::xxh3::xxh3_64(format!("headwater migrate {}", scene.namespace).as_bytes());
     run(
         &scene,
@@ -64,7 +64,7 @@ async fn a_role_that_may_only_connect_has_nothing_and_stops_nothing() {
     scene.drop().await;
 }
 
-/// Every function that a role may call is tried with a time of the caller's: the time is refused before the function begins.
+/// Every function that a role may call is called with a time of the caller's: the time is refused before the function begins.
 #[tokio::test]
 async fn only_the_owner_sets_the_time() {
     let Some(scene) = Scene::new() else { return };
@@ -86,7 +86,7 @@ async fn only_the_owner_sets_the_time() {
         let expected = ("23514".to_owned(), "only_the_owner_sets_the_time".to_owned());
         assert_eq!(refused, Some(expected), "{name} as {kind}: {sql}");
     }
-    // No other parameter of a granted function is a time, but for these, which say something else than what time it is.
+    // No other parameter of a granted function is a time, except these, which do not mean the current time.
     let times = "SELECT DISTINCT p.proname || '.' || p.proargnames[a.at]
         FROM pg_proc p, unnest(p.proargtypes) WITH ORDINALITY a (type, at), unnest(ARRAY['producer', 'consumer', 'reader']) k (kind)
         WHERE p.pronamespace = '{schema}'::regnamespace AND format_type(a.type, NULL) ~ '^(timestamp|date|time)'
@@ -118,7 +118,7 @@ async fn producers_and_consumers_set_no_stored_time() {
     let store = scene.open().await;
     let subscription = subscribed(&store).await;
     let client = scene.client().await;
-    // A time that the clock does not show is not stored.
+    // A time that differs from the clock is not stored.
     let far = "SELECT {schema}.move_clock(0, 0, now() + interval '1 hour', true, NULL)";
     run(&scene, &client, &format!("SET ROLE {{name}}_consumer; {far}; RESET ROLE")).await;
     let stored = "SELECT count(*) FROM {schema}.clock c WHERE c.latest_at > now() + interval '1 minute'";
@@ -136,7 +136,7 @@ async fn producers_and_consumers_set_no_stored_time() {
     scene.drop().await;
 }
 
-/// Consumers do the jobs of maintenance, with the ages that operations.md names and none below.
+/// Consumers run maintenance jobs with the retention ages in operations.md, and none below.
 #[tokio::test]
 async fn consumers_remove_nothing_before_its_time() {
     let Some(scene) = Scene::new() else { return };
@@ -163,7 +163,7 @@ async fn consumers_remove_nothing_before_its_time() {
             assert_eq!(refused.map(|(code, _)| code).as_deref(), Some("42501"), "{kind}: {verb} {table}");
         }
     }
-    // And the jobs themselves are theirs.
+    // They may run the jobs themselves.
     let consumer = scene.open_as(Some("consumer")).await.unwrap();
     consumer.advance_heads().await.unwrap();
     consumer.clean_subscriptions(SUBSCRIPTION_RETENTION).await.unwrap();
@@ -206,7 +206,7 @@ async fn a_schema_of_another_role_is_refused_with_its_owner() {
     let objects = "SELECT count(*) FROM pg_depend WHERE refclassid = 'pg_namespace'::regclass AND refobjid = '{schema}'::regnamespace";
     assert_eq!(numbers(&scene, &client, objects).await, [0]);
 
-    // Given over, it is as good as the rights in it.
+    // After a change of owner, the rights in the schema decide.
     run(
         &scene,
         &client,
@@ -219,7 +219,7 @@ async fn a_schema_of_another_role_is_refused_with_its_owner() {
         "{refused}"
     );
     run(&scene, &client, "REVOKE CREATE ON SCHEMA {schema} FROM {name}_mallory").await;
-    // No table and no function, and still not empty.
+    // Without tables and functions, but not empty.
     run(&scene, &client, "CREATE DOMAIN {schema}.hidden AS text").await;
     let refused = migrated(&scene).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::NotAStore, "{refused}");
@@ -251,9 +251,9 @@ async fn a_role_of_the_name_that_was_there_before_is_neither_granted_nor_dropped
     assert!(text.contains(&scene.sql("{name}_reader")) && text.contains("COMMENT ON ROLE"), "{text}");
     let there = "SELECT (SELECT count(*) FROM pg_namespace WHERE nspname = '{name}'),
                         (SELECT count(*) FROM pg_roles WHERE rolname LIKE '{name}\\_%')";
-    assert_eq!(numbers(&scene, &client, there).await, [0, 1], "nothing but the role that was there");
+    assert_eq!(numbers(&scene, &client, there).await, [0, 1], "only the role that existed before");
 
-    // Accepted by hand it is granted; a role that is not marked stays when the namespace goes.
+    // Once an operator marks the role, it is granted; a role that is not marked stays when the namespace is dropped.
     run(&scene, &client, "COMMENT ON ROLE {name}_reader IS 'headwater: role of namespace {name}'").await;
     migrated(&scene).await.unwrap();
     scene.open_as(Some("reader")).await.unwrap().topics().await.unwrap();
@@ -263,7 +263,7 @@ async fn a_role_of_the_name_that_was_there_before_is_neither_granted_nor_dropped
     run(&scene, &client, "DROP ROLE {name}_reader").await;
 }
 
-/// What `pg_restore` leaves where the roles are missing: no grants, and functions that PUBLIC may call.
+/// The result of `pg_restore` without the roles: no grants, and functions that PUBLIC may call.
 #[tokio::test]
 async fn a_restored_schema_without_its_roles_is_closed() {
     let Some(scene) = Scene::new() else { return };
@@ -285,13 +285,13 @@ async fn a_restored_schema_without_its_roles_is_closed() {
     assert!(denied(refusal(&scene, &client, "stranger", publish).await), "the schema itself is closed");
     let findings = store.doctor().await.unwrap();
     assert!(findings.iter().any(|finding| finding.check == "public_rights"), "{findings:?}");
-    // A grant opens the schema to its role, and closes the functions to PUBLIC first.
+    // Granting a role first revokes the functions from PUBLIC, then opens the schema to the role.
     run(&scene, &client, "SELECT {schema}.grant_role('{name}_auditor', 'reader')").await;
     for sql in [publish, "SELECT {schema}.clean(1, 10, NULL)", "SELECT {schema}.resign('w')"] {
         assert!(denied(refusal(&scene, &client, "auditor", sql).await), "{sql}");
     }
     assert_eq!(store.doctor().await.unwrap(), []);
-    // Migrating brings back what the dump lost, also where no version is missing.
+    // Migrating restores the rights that the dump lost, also if no version is missing.
     run(&scene, &client, "GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema} TO PUBLIC").await;
     let done = migrated(&scene).await.unwrap();
     assert_eq!((done.from, done.to), (newest(), newest()));
@@ -314,13 +314,13 @@ async fn functions_with_the_owners_rights_are_those_that_operations_lists() {
     for row in scene.client().await.query(&scene.sql(sql), &[]).await.unwrap() {
         let (name, settings, callers): (String, &str, String) = (row.get(0), row.get(1), row.get(2));
         assert!(settings.contains("search_path=pg_catalog, pg_temp"), "{name}: {settings}");
-        assert_eq!(found.insert(name.clone(), callers), None, "{name} is there twice");
+        assert_eq!(found.insert(name.clone(), callers), None, "{name} exists twice");
     }
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operations.md");
     let text = std::fs::read_to_string(path).unwrap();
     let listed = text
         .split_once("| function with the owner's rights | who may call it |")
-        .expect("the table is there");
+        .expect("the document has the table");
     let mut documented = BTreeMap::new();
     for line in listed.1.lines().skip(2).take_while(|line| line.starts_with('|')) {
         let mut cells = line.trim_matches('|').split('|').map(str::trim);

@@ -1,4 +1,4 @@
-//! What must not grow with the number of groups or of messages that wait.
+//! Costs that must not grow with the number of groups or of waiting messages.
 
 use tokio_postgres::types::ToSql;
 
@@ -8,7 +8,7 @@ use crate::lease::OffsetRange;
 use crate::message::Offset;
 use crate::store::FetchBound;
 
-/// Rows of the cursors' table that subscribing one more group reads.
+/// Rows of the table of cursors that subscribing one more group reads.
 async fn cursors_read(scene: &Scene, client: &Client, group: &str) -> i64 {
     let subscribe =
         format!("BEGIN; SELECT {{schema}}.subscribe('orders', '{group}', 'now', NULL, NULL, 60000, NULL)");
@@ -29,13 +29,13 @@ async fn one_more_group_costs_the_same_beside_many() {
     let many = "SELECT {schema}.subscribe('orders', 'g' || i, 'now', NULL, NULL, 60000, NULL) FROM generate_series(1, 500) i";
     client.batch_execute(&scene.sql(many)).await.unwrap();
     client.batch_execute(&scene.sql("ANALYZE {schema}.cursor, {schema}.subscription")).await.unwrap();
-    // Another session: plans that the first one made for an empty table are its own.
+    // Another session: the first one keeps plans that it made for an empty table.
     let last = cursors_read(&scene, &scene.client().await, "last").await;
     assert!(last <= first + 10, "{first} cursors read for the first, {last} for the last");
     scene.drop().await;
 }
 
-/// A pair of neighbours is not enough: a short range lies inside of a long one that began well before.
+/// Comparing neighbours is not enough: a short range lies inside a long one that began well before.
 #[tokio::test]
 async fn doctor_finds_ranges_that_are_outstanding_twice_among_many() {
     let Some(scene) = Scene::new() else { return };
@@ -48,7 +48,7 @@ async fn doctor_finds_ranges_that_are_outstanding_twice_among_many() {
     let ready = "UPDATE {schema}.cursor SET next_offset = 300001; UPDATE {schema}.head SET head = 300000;
         SELECT setval(t.offsets, 300000) FROM {schema}.topic t; ANALYZE {schema}.outstanding";
     client.batch_execute(&scene.sql(ready)).await.unwrap();
-    // Comparing each with each would not end within the time that a statement has.
+    // Comparing all pairs would exceed the statement timeout.
     assert_eq!(store.doctor().await.unwrap(), []);
     let long = "INSERT INTO {schema}.outstanding (token, first_offset, last_offset, due_at, subscription_id)
         VALUES (1000001, 200011, 200100, now(), $1), (1000002, 200020, 200021, now(), $1), (1000003, 200030, 200031, now(), $1)";
@@ -61,7 +61,7 @@ async fn doctor_finds_ranges_that_are_outstanding_twice_among_many() {
     scene.drop().await;
 }
 
-/// The first query of a fetch reads the rows of the whole range, and only then is known what fits.
+/// The first query of a fetch reads the rows of the whole range; only then is it known which messages fit.
 #[tokio::test]
 async fn large_headers_do_not_come_with_their_rows() {
     let Some(scene) = Scene::new() else { return };
@@ -85,7 +85,7 @@ async fn large_headers_do_not_come_with_their_rows() {
     let rows = read(FetchBound::NONE).await;
     let come: Vec<usize> = rows.iter().map(|row| row.get::<_, Option<&str>>(6).map_or(0, str::len)).collect();
     assert!(come[0] > 0 && come[1] > 700 && come[1] < 8_192, "{come:?}");
-    assert_eq!(come[2..], [0; 4], "they are above what comes with a row");
+    assert_eq!(come[2..], [0; 4], "they are too large to be read with their rows");
     assert_eq!(read(FetchBound::at_least_one(0)).await.len(), 2, "the second is the first that does not fit");
     let fetched = store.fetch(topic, OffsetRange::new(Offset(1), Offset(6))).await.unwrap();
     assert!(
@@ -94,8 +94,8 @@ async fn large_headers_do_not_come_with_their_rows() {
     scene.drop().await;
 }
 
-/// Retention removes large messages between the query for rows and the one for sizes, here all of them: they are holes, and what the
-/// limit of rows cut off is left to the next fetch.
+/// Retention removes large messages between the query for rows and the one for sizes, here all of them: they are missing,
+/// and rows that the limit cut off are left to the next fetch.
 #[tokio::test]
 async fn large_messages_that_are_removed_meanwhile_are_holes() {
     let Some(scene) = Scene::new() else { return };
@@ -113,7 +113,7 @@ async fn large_messages_that_are_removed_meanwhile_are_holes() {
     scene.drop().await;
 }
 
-/// A time outside of what Rust holds is an error of the call, and no panic.
+/// A time outside of Rust's range is an error of the call, not a panic.
 #[tokio::test]
 async fn a_stored_time_that_cannot_be_read_is_an_error() {
     let Some(scene) = Scene::new() else { return };
@@ -137,7 +137,8 @@ async fn a_stored_time_that_cannot_be_read_is_an_error() {
     scene.drop().await;
 }
 
-/// Behind a pooler in transaction mode a session is another program's next: what is set already is not set again.
+/// Behind a pooler in transaction mode another program may use the session next: a setting that is already right is not set
+/// again.
 #[tokio::test]
 async fn a_session_that_has_the_settings_is_left_alone() {
     let Some(scene) = Scene::new() else { return };
@@ -155,12 +156,12 @@ async fn a_session_that_has_the_settings_is_left_alone() {
         rows.iter().map(|row| row.get::<_, String>(0)).collect::<Vec<_>>()
     };
     assert_eq!(sources(&url).await, ["client"]);
-    // And is brought to them otherwise.
+    // Otherwise they are set in the session.
     assert!(sources(&scene.url).await.contains(&"session".to_owned()));
     scene.drop().await;
 }
 
-/// Claims and operators read messages through functions: PostgreSQL has to plan the table in their place.
+/// Claims and operators read messages through functions, which PostgreSQL must inline so that it can plan the table.
 #[tokio::test]
 async fn reading_the_log_through_its_functions_reads_its_index() {
     let Some(scene) = Scene::new() else { return };

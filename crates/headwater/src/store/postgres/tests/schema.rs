@@ -4,7 +4,7 @@ use super::super::migrate::{SCHEMA, Schema, Version, migrate_to};
 use super::super::version;
 use super::*;
 
-/// Stands in for a later release of the program.
+/// The version of a later release of the program.
 const LATER: &str = "1000.0.0";
 const LATER_TABLES: i32 = 2;
 
@@ -50,10 +50,10 @@ async fn a_later_version_keeps_the_data_and_serves_programs_that_run() {
     let done = migrated(&scene, &later(STEPS, code)).await;
     assert_eq!((done.from, done.to, done.code_replaced), (1, LATER_TABLES, true));
     assert_eq!(functions(&scene, "colours").await, 1);
-    // Run again, there is nothing to do.
+    // The second run has nothing to do.
     let again = migrated(&scene, &later(STEPS, code)).await;
     assert_eq!((again.from, again.to, again.code_replaced), (LATER_TABLES, LATER_TABLES, false));
-    // The program that runs is served.
+    // The running program continues to work.
     running.publish(&orders(), &[NewMessage::new("after")]).await.unwrap();
     let claimed = running.claim(&request(&subscription)).await.unwrap();
     let lease = &claimed.leases[0];
@@ -63,7 +63,7 @@ async fn a_later_version_keeps_the_data_and_serves_programs_that_run() {
     running.settle(&[Settlement::ack_all(lease)]).await.unwrap().remove(0).unwrap();
     running.create_topic(&TopicName::new("later").unwrap(), &TopicSettings::pub_sub()).await.unwrap();
     assert_eq!(running.doctor().await.unwrap(), []);
-    // One that opens does not know these tables.
+    // A program of this version can no longer open it.
     let refused = scene.open_as(None).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::SchemaTooNew, "{refused}");
     assert!(refused.to_string().contains("upgrade the program"), "{refused}");
@@ -79,7 +79,7 @@ async fn an_older_program_leaves_newer_code_and_is_served_or_refused_by_it() {
     subscribed(&older).await;
     let gone = "DROP FUNCTION {schema}.cron_last(text, timestamptz);";
     migrated(&scene, &later(&[], code_with(gone))).await;
-    // Neither opening nor migrating puts the older code back.
+    // Neither opening nor migrating restores the older code.
     let opened = scene.open().await;
     let done = migrate(&scene.url, &scene.namespace, &OpenOptions::default()).await.unwrap();
     assert!(!done.code_replaced);
@@ -98,7 +98,7 @@ async fn code_of_another_build_is_replaced_whole() {
     let Some(scene) = Scene::new() else { return };
     let store = scene.open().await;
     subscribed(&store).await;
-    // An earlier build had a function that is gone by now, and others with another result and with a parameter less.
+    // An earlier build had a function that no longer exists, and others with another result or one parameter fewer.
     let earlier = "CREATE FUNCTION {schema}.former() RETURNS integer LANGUAGE sql AS 'SELECT 1';
         DROP FUNCTION {schema}.stamp_age_ms(timestamptz, timestamptz);
         CREATE FUNCTION {schema}.stamp_age_ms(other timestamptz, name timestamptz) RETURNS text LANGUAGE sql AS 'SELECT 1::text';
@@ -114,7 +114,7 @@ async fn code_of_another_build_is_replaced_whole() {
     let done = migrate(&scene.url, &scene.namespace, &OpenOptions::default()).await.unwrap();
     assert_eq!((done.from, done.to, done.code_replaced), (newest(), newest(), true));
     let (former, publish) = (functions(&scene, "former").await, functions(&scene, "publish").await);
-    assert_eq!((former, publish), (0, 1), "and nothing that no file has");
+    assert_eq!((former, publish), (0, 1), "functions that no file defines are dropped");
     store.publish(&orders(), &[NewMessage::new("x")]).await.unwrap();
     assert_eq!(scene.open().await.doctor().await.unwrap(), []);
     scene.drop().await;
@@ -153,7 +153,7 @@ async fn a_schema_of_before_the_first_release_is_refused() {
     client.batch_execute(&scene.sql("DROP SCHEMA {schema} CASCADE")).await.unwrap();
 }
 
-/// Bodies are not checked when they are created, because of their order; with all of them there, each names only what exists.
+/// Bodies are not checked when they are created, because of their order; once all exist, each refers only to existing objects.
 #[tokio::test]
 async fn every_function_body_is_valid() {
     let Some(scene) = Scene::new() else { return };

@@ -1,4 +1,4 @@
-//! Claims beside a snapshot that keeps every dead row, and what they find without looking at all of those.
+//! Claims beside a snapshot that keeps every dead row, and what they find without visiting all of those rows.
 
 use super::races::claim_of;
 use super::*;
@@ -18,7 +18,7 @@ async fn entries(scene: &Scene, client: &Client, claim: &str) -> i64 {
     after - before
 }
 
-/// Both ways of a claim: with full ranges waiting, and with a publish before each, so that the head moves every time.
+/// Both paths of a claim: with full ranges waiting, and with a publish before each claim, so that the head moves every time.
 #[tokio::test]
 async fn a_claim_visits_no_more_the_more_claims_there_were_beside_an_old_snapshot() {
     for publishes in [false, true] {
@@ -34,8 +34,8 @@ async fn a_claim_visits_no_more_the_more_claims_there_were_beside_an_old_snapsho
         let pin = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT pg_current_xact_id(), count(*) FROM {schema}.cursor";
         old.batch_execute(&scene.sql(pin)).await.unwrap();
         client.batch_execute("SET jit = off").await.unwrap();
-        // Each claim a millisecond later than the last and leases of one: all of one span of five seconds, at whose beginning
-        // a claim looks at everything.
+        // Each claim is a millisecond later than the last and leases one message: all are within one span of five seconds, at
+        // whose beginning a claim scans everything.
         let claim = |at: &str| {
             scene.sql(&format!(
                 "SELECT * FROM {{schema}}.claim('tester', ARRAY[{}], ARRAY[3], ARRAY[1::bigint], NULL, NULL, NULL, false, 1000, 20000, 10000, 1000,
@@ -67,7 +67,7 @@ async fn a_claim_visits_no_more_the_more_claims_there_were_beside_an_old_snapsho
     }
 }
 
-/// Nothing that is due is passed over because an earlier claim found nothing.
+/// No due range is skipped because an earlier claim found nothing.
 #[tokio::test]
 async fn what_becomes_due_is_found_though_a_claim_looked_before() {
     let Some(scene) = Scene::new() else { return };
@@ -79,11 +79,11 @@ async fn what_becomes_due_is_found_though_a_claim_looked_before() {
     let claim = async || store.claim(&claim_of(&subscription, "tester")).await.unwrap().leases;
     let first_of = async || claim().await[0].range.first.0;
     let (one, two) = (claim().await.remove(0), claim().await.remove(0));
-    // Given back: at once.
-    let given_back = Settlement::each(&one, vec![(one.range, Outcome::Release)]);
-    store.settle(&[given_back]).await.unwrap().remove(0).unwrap();
+    // Released: due at once.
+    let released = Settlement::each(&one, vec![(one.range, Outcome::Release)]);
+    store.settle(&[released]).await.unwrap().remove(0).unwrap();
     assert_eq!(first_of().await, 1, "released");
-    // Failed: when its time has come, to the millisecond.
+    // Retried: due at its time, to the millisecond.
     let failed = Outcome::Retry { after: Duration::from_millis(700), error: "e".into(), key: None };
     store.settle(&[Settlement::each(&two, vec![(two.range, failed)])]).await.unwrap().remove(0).unwrap();
     for ms in [0, 400, 299] {
@@ -91,14 +91,14 @@ async fn what_becomes_due_is_found_though_a_claim_looked_before() {
         assert!(first_of().await > 20, "{ms}");
     }
     clock.advance(Duration::from_millis(1));
-    assert_eq!(first_of().await, 11, "its time has come");
-    // One that is committed long after its time, and after a later claim looked: with the next look at everything.
+    assert_eq!(first_of().await, 11, "due now");
+    // A range that is committed long after its due time, and after a later claim: found by the next full scan.
     let late = "UPDATE {schema}.outstanding SET owner = NULL, due_at = '2026-01-01T00:00:01Z' WHERE first_offset = 11";
     scene.client().await.batch_execute(&scene.sql(late)).await.unwrap();
     assert!(first_of().await > 20);
     clock.advance(Duration::from_secs(5));
     assert_eq!(first_of().await, 11, "within five seconds");
-    // The owner of leases is dead: they end at once.
+    // The leases of a dead owner end at once.
     let (tester, other) = (Owner::new("tester").unwrap(), Owner::new("other").unwrap());
     store.heartbeat(&tester, Some(Duration::from_secs(15)), &[]).await.unwrap();
     clock.advance(Duration::from_secs(16));

@@ -1,4 +1,4 @@
-//! Tables of a topic's own, made and changed beside transactions that hold the log.
+//! Dedicated tables of a topic, created and changed beside transactions that hold locks of the log.
 
 use super::*;
 use crate::topic::{Partition, Storage};
@@ -7,7 +7,7 @@ fn dedicated() -> TopicSettings {
     TopicSettings { storage: Storage::Dedicated(Partition::None), ..TopicSettings::pub_sub() }
 }
 
-/// What is refused anyway is refused at once, without a lock that others wait behind.
+/// A change that cannot succeed is refused at once, without a lock that others would wait behind.
 #[tokio::test]
 async fn a_change_of_storage_that_is_refused_takes_no_lock() {
     let Some(scene) = Scene::new() else { return };
@@ -49,7 +49,7 @@ async fn others_continue_while_storage_waits_for_an_open_transaction() {
             store.claim(&request(&subscription)).await.unwrap();
             longest = longest.max(asked.elapsed());
         }
-        // A tenth of a second is waited for; the rest is what a busy machine may add.
+        // The lock is waited for at most a tenth of a second; the rest is margin for a busy machine.
         assert!(longest < Duration::from_millis(1000), "{name}: a publish and a claim took {longest:?}");
         assert!(!making.is_finished(), "{name}: it waits for the open transaction");
         open.batch_execute("COMMIT").await.unwrap();
@@ -59,7 +59,7 @@ async fn others_continue_while_storage_waits_for_an_open_transaction() {
     scene.drop().await;
 }
 
-/// What the caller has set for its transaction holds after the call.
+/// A setting of the caller's transaction is the same after the call.
 #[tokio::test]
 async fn the_callers_lock_timeout_is_left_alone() {
     let Some(scene) = Scene::new() else { return };

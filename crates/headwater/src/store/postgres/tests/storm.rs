@@ -1,4 +1,4 @@
-//! All verbs at once, again and again, on the same few rows: none waits in a circle with another.
+//! All verbs at once, repeatedly, on the same few rows: no deadlock.
 
 use tokio::task::JoinSet;
 use tokio_postgres::types::ToSql;
@@ -10,7 +10,7 @@ use crate::topic::Tracking;
 const LASTS: Duration = Duration::from_secs(4);
 const WORKERS: u64 = 10;
 
-/// One connection that runs verbs as they come.
+/// One connection that runs random verbs.
 struct Worker {
     client: Client,
     dice: Rng,
@@ -34,7 +34,7 @@ impl Worker {
                 self.deadlocks.push(format!("{verb}: {detail}"));
                 Vec::new()
             }
-            // What the schema's functions refuse: a group that is dead at the moment.
+            // A refusal of the schema's functions: the group is dead at the moment.
             Err(error) if error.code().is_some_and(|code| code.code().starts_with("HW")) => Vec::new(),
             Err(error) => panic!("{verb}: {error}"),
         }
@@ -42,7 +42,7 @@ impl Worker {
 
     async fn tokens(&mut self) -> (Vec<i64>, Vec<i32>, Vec<String>) {
         let sql = "SELECT DISTINCT token, subscription_id, owner FROM {schema}.outstanding WHERE owner IS NOT NULL LIMIT 30";
-        let rows = self.run("look", sql, &[]).await;
+        let rows = self.run("read tokens", sql, &[]).await;
         let mut held: Vec<(i64, i32, String)> =
             rows.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect();
         self.dice.shuffle(&mut held);
@@ -60,7 +60,7 @@ impl Worker {
                 "ARRAY[50, 50, 50]::bigint[], ARRAY[NULL, 1e6, NULL]::float8[], ARRAY[NULL, 1000, NULL]::bigint[]"
             }
         };
-        // Leases that expire at once, so that a claim also counts in the subscription.
+        // Leases that expire at once, so that a claim also counts an expiry in the subscription.
         let lease_ms = [1, 20, 60_000][usize::try_from(self.dice.below(3)).unwrap()];
         let ids = match self.dice.below(3) {
             0 => "ARRAY[1, 2, 3]",
@@ -106,7 +106,7 @@ impl Worker {
             }
             11 => {
                 let sql = "SELECT {schema}.heartbeat($1, NULL, ARRAY[3, 1, 2], $2, $2, $2, ARRAY[0, 0, 0]::float8[], $2, $2, NULL)";
-                self.run("unjudged heartbeat", sql, &[&owner, &[done; 3].as_slice()]).await;
+                self.run("heartbeat without timeout", sql, &[&owner, &[done; 3].as_slice()]).await;
             }
             12 => {
                 self.run("depart", "SELECT {schema}.depart($1)", &[&owner]).await;
@@ -132,7 +132,7 @@ impl Worker {
                 self.run("resume", sql, &[&group]).await;
             }
             1 => {
-                // An owner without a recent heartbeat is found silent.
+                // Owners without a recent heartbeat are detected as silent.
                 self.run(
                     "detect",
                     "SELECT {schema}.detect_dead(clock_timestamp() + interval '6 minutes')",
@@ -174,7 +174,7 @@ async fn no_two_verbs_ever_wait_for_each_other_in_a_circle() {
     let mut workers = JoinSet::new();
     for n in 0..WORKERS {
         let client = scene.client().await;
-        // Found out soon, so that there are many rounds; and no verb waits longer than the storm.
+        // Deadlocks are detected early, so that there are many rounds; and no verb waits longer than the test.
         client
             .batch_execute("SET deadlock_timeout = '20ms'; SET statement_timeout = '10s'; SET jit = off")
             .await
@@ -200,7 +200,7 @@ async fn no_two_verbs_ever_wait_for_each_other_in_a_circle() {
         verbs += count;
         deadlocks.extend(found);
     }
-    assert!(verbs > 200, "only {verbs} verbs: something stands still");
+    assert!(verbs > 200, "only {verbs} verbs: something is blocked");
     assert!(
         deadlocks.is_empty(),
         "seed {seed}, {verbs} verbs, {} deadlocks: {deadlocks:#?}",

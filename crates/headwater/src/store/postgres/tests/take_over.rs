@@ -1,4 +1,4 @@
-//! Proofs of life where this engine has its own way: sessions that are cut, poolers, restarts of the server.
+//! Proofs of life that are specific to PostgreSQL: cut sessions, poolers, restarts of the server.
 
 use super::races::until_true;
 use super::*;
@@ -6,14 +6,14 @@ use crate::clock::{Clock, ManualClock};
 use crate::lease::Lease;
 
 const SILENT_FOR: Duration = Duration::from_secs(15);
-/// So many calls, half a second apart, last longer than the grace.
+/// This many calls, half a second apart, take longer than the grace period.
 const CALLS: u32 = 10;
 
 fn owner(name: &str) -> Owner {
     Owner::new(name).expect("a valid name")
 }
 
-/// A holder with a lease and a proof, and another that watches it; both in a time that is moved by hand.
+/// An owner with a lease and a proof, and another owner that watches it; both with a manual clock.
 struct Pair {
     scene: Scene,
     clock: ManualClock,
@@ -42,7 +42,7 @@ impl Pair {
         Some(Pair { scene, clock, holder, watcher, lease })
     }
 
-    /// Ends the session that proves that the holder lives, and returns once the server has released its lock.
+    /// Ends the session of the holder's proof, and returns once the server has released its lock.
     async fn cut(&self) {
         let held = "FROM pg_locks l JOIN {schema}.proof f ON f.owner = 'holder'
             AND l.locktype = 'advisory' AND l.objsubid = 1 AND l.classid::bigint << 32 | l.objid::bigint = f.key";
@@ -67,7 +67,7 @@ impl Pair {
         ended
     }
 
-    /// After a cut: the first call may be the one that finds the session broken.
+    /// After a cut: the first call may fail because it finds the session broken.
     async fn prove_again(&self) {
         if self.holder.take_over(&owner("holder")).await.is_err() {
             assert_eq!(self.holder.take_over(&owner("holder")).await.unwrap(), 0);
@@ -79,7 +79,7 @@ impl Pair {
         self.scene.client().await.query_one(&sql, &[]).await.unwrap().get(0)
     }
 
-    /// The holder's lease is its own.
+    /// The holder still has its lease.
     async fn assert_kept(self) {
         self.holder.settle(&[Settlement::ack_all(&self.lease)]).await.unwrap().remove(0).unwrap();
         self.scene.drop().await;
@@ -96,7 +96,7 @@ async fn a_session_that_was_cut_is_made_again_and_nothing_is_lost() {
         assert_eq!(pair.watch_long().await, 0, "it has another session");
         assert_eq!(pair.proofs().await, 1);
     }
-    // Without one it would have lost its lease.
+    // Without a session it loses its lease.
     pair.cut().await;
     assert_eq!(pair.watch_long().await, 1);
     pair.scene.drop().await;
@@ -109,11 +109,12 @@ async fn a_process_that_cannot_connect_again_takes_its_proof_back_by_the_pool() 
     pair.holder.prover.state().failed_at = Some(Instant::now() + Duration::from_secs(3_600));
     pair.prove_again().await;
     assert_eq!(pair.proofs().await, 0);
-    assert_eq!(pair.watch_long().await, 0, "it is judged by silence");
+    assert_eq!(pair.watch_long().await, 0, "only missing heartbeats end its leases");
     pair.assert_kept().await;
 }
 
-/// An owner that was silent for too long is forgotten while it gives a proof. Its heartbeat brings it back, and its next call the proof.
+/// An owner that was silent for too long is removed while it registers a proof. Its heartbeat adds it again, and its next
+/// call the proof.
 #[tokio::test]
 async fn an_owner_that_is_forgotten_meanwhile_gives_its_proof_again_after_its_heartbeat() {
     let Some(pair) = Pair::new().await else { return };
@@ -121,10 +122,10 @@ async fn an_owner_that_is_forgotten_meanwhile_gives_its_proof_again_after_its_he
     let waits = "SELECT count(*) FROM pg_stat_activity a JOIN pg_locks l USING (pid)
                  WHERE NOT l.granted AND a.query LIKE '%headwater.proof%' AND a.query LIKE '%' || $1 || '%'";
     let (mut gave, mut rounds) = (None, 0);
-    // Again where the machine is so slow that the call is given up meanwhile.
+    // Repeated if the machine is so slow that the call times out meanwhile.
     while gave.is_none() {
         rounds += 1;
-        assert!(rounds < 20, "the call is always given up");
+        assert!(rounds < 20, "the call always times out");
         client.execute(&pair.scene.sql("DELETE FROM {schema}.proof"), &[]).await.unwrap();
         pair.holder.heartbeat(&owner("holder"), Some(SILENT_FOR), &[]).await.unwrap();
         let forgetting = other.transaction().await.unwrap();
@@ -146,7 +147,7 @@ async fn an_owner_that_is_forgotten_meanwhile_gives_its_proof_again_after_its_he
         }
     }
     assert_eq!(gave.unwrap().unwrap(), 0);
-    assert_eq!(pair.proofs().await, 0, "it is not known");
+    assert_eq!(pair.proofs().await, 0, "the owner does not exist");
     pair.holder.heartbeat(&owner("holder"), Some(SILENT_FOR), &[]).await.unwrap();
     assert_eq!(pair.holder.take_over(&owner("holder")).await.unwrap(), 0);
     assert_eq!(pair.proofs().await, 1);
@@ -167,7 +168,7 @@ async fn heartbeats_are_proof_enough() {
 #[tokio::test]
 async fn behind_a_pooler_that_keeps_no_session_only_silence_tells() {
     let Some(pair) = Pair::new().await else { return };
-    // Another session answers: the key is not its own.
+    // Another session runs the call: the key is not its own.
     let session = pair.holder.prover.session(pair.holder.connections.hosts()).unwrap();
     session.client.batch_execute("SET headwater.proof = 'of another'").await.unwrap();
     drop(session);
@@ -175,13 +176,13 @@ async fn behind_a_pooler_that_keeps_no_session_only_silence_tells() {
     assert_eq!(pair.proofs().await, 0);
     assert_eq!(pair.watch_long().await, 0);
     assert_eq!(pair.holder.take_over(&owner("holder")).await.unwrap(), 0);
-    assert_eq!(pair.proofs().await, 0, "it gives none any more");
+    assert_eq!(pair.proofs().await, 0, "it registers no proof any more");
     pair.clock.advance(SILENT_FOR);
     assert_eq!(pair.watcher.heartbeat(&owner("watcher"), Some(SILENT_FOR), &[]).await.unwrap().ended, 1);
     pair.scene.drop().await;
 }
 
-/// Clients connect again to a server that was restarted, one after the other and as late as they like.
+/// Clients reconnect to a restarted server one after the other, at any time.
 #[tokio::test]
 async fn proofs_end_with_the_server_that_gave_them() {
     let Some(pair) = Pair::new().await else { return };
@@ -194,7 +195,7 @@ async fn proofs_end_with_the_server_that_gave_them() {
     let unlogged =
         pair.scene.sql("SELECT relpersistence::text FROM pg_class WHERE oid = '{schema}.proof'::regclass");
     let row = pair.scene.client().await.query_one(&unlogged, &[]).await.unwrap();
-    assert_eq!(row.get::<_, &str>(0), "u", "a crash and a failover empty it");
+    assert_eq!(row.get::<_, &str>(0), "u", "a crash and a failover empty the table");
     pair.assert_kept().await;
 }
 
@@ -228,7 +229,7 @@ async fn a_consumer_may_take_over() {
     pair.scene.drop().await;
 }
 
-/// Two owners of one store have one session, which may take its own lock again: for itself that lock is always free.
+/// Two owners of one store share a session, which can take its own lock again: to that session its lock always seems free.
 #[tokio::test]
 async fn owners_of_the_same_session_are_not_taken_for_gone() {
     let Some(pair) = Pair::new().await else { return };
@@ -240,7 +241,10 @@ async fn owners_of_the_same_session_are_not_taken_for_gone() {
     }
     let session = pair.holder.prover.session(pair.holder.connections.hosts()).unwrap();
     let found = pair.scene.sql("SELECT f.owner FROM {schema}.watch('beside', $1, 16) f");
-    assert!(session.client.query(&found, &[&session.key]).await.unwrap().is_empty(), "none is found gone");
+    assert!(
+        session.client.query(&found, &[&session.key]).await.unwrap().is_empty(),
+        "no owner is reported as gone"
+    );
     drop(session);
     pair.assert_kept().await;
 }

@@ -1,4 +1,4 @@
-//! Upkeep as only PostgreSQL can be disturbed in it: transactions rolled back half way, workers at once, snapshots, late rows.
+//! Maintenance under conditions specific to PostgreSQL: rolled back transactions, concurrent workers, snapshots, late messages.
 
 use super::*;
 use crate::store::OffsetRange;
@@ -14,7 +14,7 @@ mod tracking;
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// A topic `orders` in a namespace of its own, with a clock that stands still and a connection beside the store's.
+/// A topic `orders` in a namespace of its own, with a manual clock and a connection beside the store's.
 struct Stage {
     scene: Scene,
     clock: ManualClock,
@@ -24,7 +24,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// `None` where no server is given. `settings` are the topic's, as in [`Stage::alter`].
+    /// `None` if no server is configured. `settings` are the topic's, as in [`Stage::alter`].
     async fn set(settings: &str) -> Option<Self> {
         let scene = Scene::new()?;
         let clock = ManualClock::at(jiff::Timestamp::now());
@@ -78,7 +78,7 @@ impl Stage {
         self.store.publish(&orders(), &vec![NewMessage::new("x"); count]).await.unwrap();
     }
 
-    /// Claims up to so many and acks them; the offsets.
+    /// Claims up to `count` messages and acks them. Returns the offsets.
     async fn handle(&self, subscription: &Subscription, count: u32) -> Vec<i64> {
         let wants = vec![Want::new(subscription.subscription_id, count)];
         let request = ClaimRequest { wants, ..request(subscription) };
@@ -90,7 +90,7 @@ impl Stage {
         offsets
     }
 
-    /// Tracks until there is nothing left.
+    /// Runs tracking steps until there is nothing left to do.
     async fn track(&self) -> TrackStep {
         let mut sum = TrackStep::default();
         loop {
@@ -105,7 +105,7 @@ impl Stage {
         }
     }
 
-    /// Cleans until there is nothing left; how many went.
+    /// Runs cleanup steps until there is nothing left to do. Returns the number of removed messages.
     async fn clean(&self) -> u64 {
         let mut sum = 0;
         loop {
@@ -117,7 +117,7 @@ impl Stage {
         }
     }
 
-    /// `offset: required, completed` of each record, with a star once it is complete.
+    /// `offset: required, completed` of each completion record, with a star once it is complete.
     async fn records(&self) -> Vec<String> {
         let all = OffsetRange::new(Offset(1), Offset(1_000_000));
         let names = |groups: &[GroupName]| groups.iter().map(GroupName::as_str).collect::<Vec<_>>().join("+");
@@ -129,7 +129,7 @@ impl Stage {
         self.store.records(&orders(), all).await.unwrap().iter().map(line).collect()
     }
 
-    /// Ends a test: nothing is off, and everything goes.
+    /// Ends a test: the doctor finds nothing, and the namespace is dropped.
     async fn strike(self) {
         assert_eq!(self.store.doctor().await.unwrap(), []);
         self.scene.drop().await;
@@ -145,15 +145,15 @@ async fn until_waiting(stage: &Stage) {
     );
     let until = Instant::now() + SOON;
     while watcher.query(&waits, &[]).await.unwrap().is_empty() {
-        assert!(Instant::now() < until, "nobody waits");
+        assert!(Instant::now() < until, "no session waits for a lock");
         tokio::task::yield_now().await;
     }
 }
 
-/// Looks until it is so, or panics.
-async fn until_true(what: &str, mut look: impl AsyncFnMut() -> bool) {
+/// Waits until the condition is true, or panics.
+async fn until_true(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let until = Instant::now() + SOON;
-    while !look().await {
+    while !condition().await {
         assert!(Instant::now() < until, "never: {what}");
         tokio::task::yield_now().await;
     }
@@ -172,7 +172,7 @@ async fn upkeep_refuses_a_snapshot_older_than_its_lock() {
     stage.strike().await;
 }
 
-/// Each check of the doctor finds what it is for, and nothing is found before.
+/// Each check of the doctor finds its defect, and nothing before the defect exists.
 #[tokio::test]
 async fn the_doctor_finds_what_is_broken() {
     let breakages = [
@@ -226,7 +226,7 @@ async fn the_doctor_finds_what_is_broken() {
     stage.strike().await;
 }
 
-/// Silence counts only while detection runs regularly, and a resumption beside a look saves its group.
+/// Silence counts only while detection runs regularly, and a heartbeat during a detection run keeps its group alive.
 #[tokio::test]
 async fn a_group_dies_once_and_only_when_somebody_watched() {
     let Some(stage) = Stage::set("heartbeat_interval_ms = 60000, heartbeat_timeout_ms = 300000").await else {
@@ -242,12 +242,20 @@ async fn a_group_dies_once_and_only_when_somebody_watched() {
         ))
         .await;
     stage.clock.advance(Duration::from_secs(301));
-    let look = stage.store.detect_dead().await.unwrap();
-    assert_eq!((look.died, look.suspected), (vec![], vec![group.clone()]), "nobody was watching before");
+    let detected = stage.store.detect_dead().await.unwrap();
+    assert_eq!(
+        (detected.died, detected.suspected),
+        (vec![], vec![group.clone()]),
+        "detection did not run before"
+    );
     stage.clock.advance(Duration::from_secs(59));
-    let look = stage.store.detect_dead().await.unwrap();
-    assert_eq!((look.died, look.suspected), (vec![], vec![group.clone()]), "an interval has not passed");
-    // A resumption whose transaction is open while the look decides: the look waits, and sees it.
+    let detected = stage.store.detect_dead().await.unwrap();
+    assert_eq!(
+        (detected.died, detected.suspected),
+        (vec![], vec![group.clone()]),
+        "an interval has not passed"
+    );
+    // A heartbeat whose transaction is open while the detector decides: the detector waits, and sees it.
     stage
         .run(&format!(
             "BEGIN; UPDATE {{schema}}.subscription SET heartbeat_at = {} WHERE group_name = 'a'",
@@ -256,16 +264,16 @@ async fn a_group_dies_once_and_only_when_somebody_watched() {
         .await;
     stage.clock.advance(Duration::from_secs(1));
     let store = Arc::clone(&stage.store);
-    let looking = tokio::spawn(async move { store.detect_dead().await });
+    let detecting = tokio::spawn(async move { store.detect_dead().await });
     until_waiting(&stage).await;
     stage.run("COMMIT").await;
-    assert_eq!(looking.await.unwrap().unwrap().died, vec![]);
+    assert_eq!(detecting.await.unwrap().unwrap().died, vec![]);
     stage.clock.advance(Duration::from_secs(120));
     stage.store.detect_dead().await.unwrap();
     stage.clock.advance(Duration::from_secs(120));
     assert_eq!(stage.store.detect_dead().await.unwrap().near_timeout, vec![group.clone()]);
     stage.clock.advance(Duration::from_secs(61));
-    // Rolled back half way, nothing has happened; two at once, it dies once.
+    // A rolled back run has no effect; in two concurrent runs the group dies once.
     stage.run(&format!("BEGIN; SELECT {{schema}}.detect_dead({}); ROLLBACK", stage.now())).await;
     let (one, two) = tokio::join!(stage.store.detect_dead(), stage.store.detect_dead());
     assert_eq!([one.unwrap().died, two.unwrap().died].concat(), vec![group]);
@@ -273,7 +281,7 @@ async fn a_group_dies_once_and_only_when_somebody_watched() {
     stage.strike().await;
 }
 
-/// A look for the dead does not wait for publishers, nor they for it.
+/// Detection of dead groups does not wait for publishers, nor they for it.
 #[tokio::test]
 async fn a_death_beside_open_publishers_loses_none_of_their_messages() {
     let Some(stage) = Stage::set("tracking = 'reference_counting'").await else { return };
@@ -316,7 +324,7 @@ async fn one_worker_is_elected_until_its_term_ends() {
     stage.clock.advance(Duration::from_secs(1));
     assert!(stage.store.elect(&b, term).await.unwrap());
     stage.store.resign(&a).await.unwrap();
-    assert!(!stage.store.elect(&a, term).await.unwrap(), "it resigned a term it had not");
+    assert!(!stage.store.elect(&a, term).await.unwrap(), "resigning a term of another worker has no effect");
     stage.store.resign(&b).await.unwrap();
     assert!(stage.store.elect(&a, term).await.unwrap());
     stage.strike().await;

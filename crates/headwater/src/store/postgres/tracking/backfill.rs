@@ -10,7 +10,7 @@ use crate::store::postgres::advance_heads::{advance, batch};
 use crate::store::postgres::time::{count, stored};
 use crate::store::postgres::{PostgresStore, topic as topics};
 
-/// For how long a backfill is a worker's that says nothing.
+/// How long a backfill stays with a worker that makes no step.
 const WORKER_MS: i64 = 15_000;
 
 pub(super) async fn start(
@@ -40,7 +40,7 @@ pub(super) async fn start(
     shown(store, stored(&rows[0], "subscription_id")?).await
 }
 
-/// Cancels one that is under way, or lets a stopped one go on.
+/// Cancels a running backfill, or resumes a stopped one.
 pub(super) async fn turn(
     store: &PostgresStore,
     topic: &TopicName,
@@ -86,7 +86,7 @@ pub(super) async fn step(
         )
         .await;
     let rows = match stepped {
-        // What passes by itself is tried again, by this worker or the next.
+        // A transient error is retried, by this worker or the next.
         Err(error) if error.is_retryable() => return Err(error),
         Err(error) => {
             fail(store, subscription_id, worker, &error).await;
@@ -95,7 +95,7 @@ pub(super) async fn step(
         Ok(rows) => rows,
     };
     if stored::<_, Option<i64>>(&rows[0], "processed")?.is_none() {
-        // Cancelled, given to another, or gone with its group, between the two statements.
+        // Between the two statements it was cancelled, taken by another worker, or deleted with its group.
         return Ok(None);
     }
     let Some(backfill) = of_subscription(store, subscription_id).await? else { return Ok(None) };
@@ -111,13 +111,13 @@ async fn fail(store: &PostgresStore, subscription_id: i32, worker: &Owner, error
     let noted = store
         .connections
         .query(
-            "noting a failed backfill",
+            "recording a failed backfill",
             &store.statements.backfill_fail,
             &[&subscription_id, &worker.as_str(), &text],
         )
         .await;
     if let Err(error) = noted {
-        tracing::warn!(%error, "a failed backfill could not be noted; another worker will try it");
+        tracing::warn!(%error, "backfill failure not recorded, another worker will retry");
     }
 }
 

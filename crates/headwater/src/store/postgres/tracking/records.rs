@@ -1,4 +1,4 @@
-//! What is recorded about messages, by name.
+//! Lists completion records, with the names of groups.
 
 use tokio_postgres::Row;
 
@@ -10,7 +10,7 @@ use crate::store::Record;
 use crate::store::postgres::time::stored;
 use crate::store::postgres::{PostgresStore, topic};
 
-/// Most records one answer has.
+/// The most records returned at once.
 const RECORDS_MAX: i32 = 10_000;
 
 pub(super) async fn list(store: &PostgresStore, name: &TopicName, range: OffsetRange) -> Result<Vec<Record>> {

@@ -1,4 +1,4 @@
-//! Keeping the records of reference counting: see `schema/functions/tracking/step.sql`.
+//! Maintains completion records: see `schema/functions/tracking/step.sql`.
 
 use crate::error::Result;
 use crate::store::TrackStep;

@@ -1,6 +1,6 @@
-//! Limits of a whole group: how much a claim may hand out, and what it has used up.
+//! Limits of a whole group: how much a claim may hand out, and what it has used.
 //!
-//! One transaction writes at a time, so what is counted here stays so until the claim is committed.
+//! One transaction writes at a time, so what is counted here stays valid until the claim is committed.
 
 use rusqlite::{OptionalExtension, params};
 
@@ -9,18 +9,18 @@ use crate::lease::Bucket;
 use crate::store::sqlite::decode;
 use crate::store::sqlite::fault::Attempt;
 
-/// When to look again for an owner that is held back by what is in flight. Nobody is woken for it: whoever settles
-/// usually claims again at once, and a wake-up would make every settlement of every group look for limits.
+/// When an owner that is limited by messages in flight claims again. A settlement does not wake it: the settling
+/// process usually claims again at once, and a wake-up would make every settlement of every group check for limits.
 const IN_FLIGHT_RECHECK_MS: i64 = 25;
 
 /// What the limits of a want leave at the start of its claim.
 #[derive(Debug, Default)]
 pub(super) struct Allowance {
-    /// Places in flight.
+    /// Free slots in flight.
     free: Option<u64>,
     /// Tokens of the rate.
     bucket: Option<Bucket>,
-    /// Whether the clock stands before the time the bucket was last filled.
+    /// Whether the clock is before the time at which the bucket was last filled.
     turned_back: bool,
 }
 
@@ -49,14 +49,15 @@ impl Allowance {
         Ok(allowance)
     }
 
-    /// How many messages are left after so many; `None` without limits.
+    /// How many messages are left after `given`; `None` without limits.
     pub(super) fn left_after(&self, given: u64) -> Option<u64> {
         let left = [self.free, self.bucket.map(Bucket::whole)].into_iter().flatten().min()?;
         Some(left.saturating_sub(given))
     }
 }
 
-/// Takes the tokens for what was handed out, and notes when to look again if a limit is reached and more is there.
+/// Takes the tokens for what was handed out, and records when to claim again if a limit is reached and more is
+/// available.
 pub(super) fn spend(claim: &mut Claim<'_, '_>) -> Attempt<()> {
     let given = claim.given();
     let Allowance { free, bucket, turned_back } = claim.allowance;
@@ -75,7 +76,7 @@ pub(super) fn spend(claim: &mut Claim<'_, '_>) -> Attempt<()> {
     if let Some(held_ms) = held_ms
         && is_more_there(claim)?
     {
-        // Whatever else comes due meanwhile is held back too.
+        // Whatever else becomes due meanwhile is limited too.
         claim.recheck_at_ms = Some(claim.now_ms.saturating_add(held_ms));
     }
     Ok(())

@@ -1,9 +1,9 @@
-//! Claims of a subscription ordered by key: one holder per lane at a time, one lane per claim.
+//! Claims of a subscription ordered by key: one owner per lane at a time, one lane per claim.
 //!
-//! A message is never handed out while an older one of its key is outstanding: the lane has one holder; a claim gives
-//! either the oldest row of each of several keys, or one range of any keys; and the keys of older rows that stay behind
-//! are that range's `blocked_keys`, which the holder parks. So no two leases of a claim can hold the same key, and
-//! whatever becomes of one of them, nothing of the others has overtaken it.
+//! A message is never handed out while an older one of its key is outstanding: a lane has one owner; a claim returns
+//! either the oldest row of each of several keys, or one range of any keys; and the keys of older rows that stay
+//! behind are that range's `blocked_keys`, which the owner parks. So no two leases of a claim can have the same key,
+//! and whatever the outcome of one of them, no later message of its key has overtaken it.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ use crate::store::sqlite::decode;
 use crate::store::sqlite::fault::Attempt;
 use crate::store::sqlite::range::{DUE_NOW, Part};
 
-/// Serves one want from the first lane that has something to give, the least recently claimed first.
+/// Serves one want from the first lane that has something to hand out, the least recently claimed first.
 pub(super) fn claim(claim: &mut Claim<'_, '_>) -> Attempt<()> {
     if claim.state.suspect_until_ms.is_some() {
         claim.recheck_at(claim.state.suspect_until_ms);
@@ -49,7 +49,7 @@ fn lane_parts(claim: &Claim<'_, '_>, lane: u16) -> Attempt<Vec<Part>> {
     Ok(decode::all(&mut statement, params![claim.want.subscription_id.0, lane], Part::read)?)
 }
 
-/// Hands out what a lane has to give; true if the want is served with that.
+/// Hands out what a lane has; true if that serves the want.
 fn serve_lane(claim: &mut Claim<'_, '_>, lane: u16, next: i64) -> Attempt<bool> {
     for _ in 0..BURIED_PER_CLAIM_MAX {
         let parts = lane_parts(claim, lane)?;
@@ -91,7 +91,8 @@ fn serve_lane(claim: &mut Claim<'_, '_>, lane: u16, next: i64) -> Attempt<bool> 
     Ok(true)
 }
 
-/// Tells the one lease of a claim which keys must wait for an older message, and puts the lane at the end of the line.
+/// Adds to the lease of a claim the keys that must wait for an older message, and moves the lane to the end of the
+/// order.
 fn finish(claim: &mut Claim<'_, '_>, lane: u16, parts: &[Part]) -> Attempt<()> {
     for lease in &mut claim.leases {
         let first = lease.range.first.0;
@@ -111,10 +112,10 @@ fn touch(claim: &Claim<'_, '_>, lane: u16) -> Attempt<()> {
     Ok(())
 }
 
-/// What a lane without a holder gives next.
+/// What a lane without an owner hands out next.
 #[derive(Debug, PartialEq, Eq)]
 enum Plan {
-    /// This range alone: its holder vanished.
+    /// This range alone: its lease expired.
     Suspect(usize),
     /// The oldest row of each of these keys.
     Keys(Vec<usize>),
@@ -126,12 +127,12 @@ enum Plan {
     Nothing,
 }
 
-/// Decides over the outstanding ranges of a lane, offsets rising.
+/// Decides from the outstanding ranges of a lane, in the order of offsets.
 fn plan(parts: &[Part], now_ms: i64) -> Plan {
     let mut seen: BTreeSet<&str> = BTreeSet::new();
     let mut keys = Vec::new();
     for (at, part) in parts.iter().enumerate() {
-        // Behind an older message of its key, which stays or goes now.
+        // Behind an older message of its key, whether that one is handed out now or not.
         if part.key.as_deref().is_some_and(|key| !seen.insert(key)) {
             continue;
         }
@@ -140,7 +141,7 @@ fn plan(parts: &[Part], now_ms: i64) -> Plan {
         match (&part.key, due) {
             (Some(_), false) => {}
             (Some(_), true) if !suspect => keys.push(at),
-            // It may hold any key, so nothing above it may go first.
+            // It may contain any key, so nothing above it may be handed out first.
             (None, false) => return if keys.is_empty() { Plan::Nothing } else { Plan::Keys(keys) },
             _ if !keys.is_empty() => return Plan::Keys(keys),
             _ if suspect => return Plan::Suspect(at),
@@ -186,7 +187,7 @@ mod tests {
         ];
         assert_eq!(plan(&parts, 50), Plan::Keys(vec![2, 4]));
         assert_eq!(plan(&parts, 100), Plan::Keys(vec![0, 2, 4]));
-        assert_eq!(plan(&parts[..2], 50), Plan::New, "others go on while one key waits");
+        assert_eq!(plan(&parts[..2], 50), Plan::New, "other keys continue while one key waits");
     }
 
     #[test]

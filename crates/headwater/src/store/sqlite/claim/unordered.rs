@@ -1,4 +1,4 @@
-//! Claims of a subscription whose leases run side by side.
+//! Claims of a subscription whose leases are independent of each other.
 
 use rusqlite::{OptionalExtension, params};
 
@@ -10,13 +10,13 @@ use crate::store::sqlite::range::{DUE_NOW, Part};
 /// Serves one want.
 pub(super) fn claim(claim: &mut Claim<'_, '_>) -> Attempt<()> {
     if claim.state.suspect_until_ms.is_some() {
-        // What is suspect may kill its holder: nothing else is at stake meanwhile.
+        // A suspect range may crash its owner: the owner gets nothing else that would be affected.
         claim.recheck_at(claim.state.suspect_until_ms);
         return Ok(());
     }
     let due = [claim.state.leased_due_ms, claim.state.waiting_due_ms].into_iter().flatten().min();
     if due.is_none_or(|due_ms| due_ms > claim.now_ms) {
-        // The common case: nothing comes again, and what the first look found says when something will.
+        // The common case: nothing is due again, and the state already has the next due time.
         claim.recheck_at(due);
         return take_new(claim);
     }
@@ -42,7 +42,7 @@ fn take_new(claim: &mut Claim<'_, '_>) -> Attempt<()> {
     Ok(())
 }
 
-/// Deals with ranges whose holder vanished; true if the want is served with that.
+/// Handles ranges whose lease expired; true if that serves the want.
 fn hand_out_suspect(claim: &mut Claim<'_, '_>) -> Attempt<bool> {
     for _ in 0..BURIED_PER_CLAIM_MAX {
         let Some(part) = first_suspect(claim)? else { return Ok(false) };
@@ -76,12 +76,12 @@ fn first_suspect(claim: &Claim<'_, '_>) -> Attempt<Option<Part>> {
     Ok(expired)
 }
 
-/// Hands out what was given back or whose retry is due, each range under its own token.
+/// Hands out ranges that were released or whose retry is due, each under its own token.
 fn hand_out_waiting(claim: &mut Claim<'_, '_>) -> Attempt<()> {
     let parts = {
         let mut statement =
             claim.work.connection.prepare_cached(crate::store::sqlite::sql!(claim.waiting))?;
-        // Each has at least one offset, so more of them than offsets wanted are never needed.
+        // Each has at least one offset, so more ranges than wanted offsets are never needed.
         let parameters = params![claim.want.subscription_id.0, claim.now_ms, claim.want.messages_max];
         decode::all(&mut statement, parameters, Part::read)?
     };

@@ -1,10 +1,10 @@
-//! How old messages are, in time that maintenance saw pass.
+//! The age of messages, in time that maintenance measured.
 //!
-//! A clock that is wrong for a moment or for good must not make unread messages old. So their age is not taken from one
-//! reading of the clock. `headwater_elapsed` adds up the time between two readings: nothing if the clock went back, and
-//! [`STEP_MAX`] at most. `headwater_age` notes how far each topic was at which elapsed time. A step of the clock, or a
-//! pause of maintenance (the two cannot be told apart), so ages messages by [`STEP_MAX`] at most, and a pause only
-//! delays removal.
+//! A clock that is wrong for a moment or permanently must not make unread messages old. So their age is not taken
+//! from one reading of the clock. `headwater_elapsed` adds up the time between two readings: nothing if the clock
+//! went back, and [`STEP_MAX`] at most. `headwater_age` records the head of each topic at which elapsed time. So a
+//! step of the clock, or a pause of maintenance (the two cannot be distinguished), ages messages by [`STEP_MAX`] at
+//! most, and a pause only delays removal.
 
 use std::time::Duration;
 
@@ -15,12 +15,13 @@ use crate::store::sqlite::standing::Extent;
 use crate::store::sqlite::work::Work;
 use crate::store::sqlite::{decode, millis};
 
-/// The most that the time between two readings of the clock counts. Dead detection reads it every minute.
+/// The most that the time between two readings of the clock counts. Dead detection reads the clock every minute.
 const STEP_MAX: Duration = Duration::from_secs(300);
-/// A note of age `a` is the only one in a slot of about `a / SLOTS`: notes are few, and removal is late by as little.
+/// An entry of age `a` is the only one in a slot of about `a / SLOTS`: entries are few, and removal is late by no
+/// more than a slot.
 const SLOTS: i64 = 256;
 
-/// Reads the clock for the elapsed time, and answers it.
+/// Reads the clock, adds to the elapsed time and returns it.
 pub(in crate::store::sqlite) fn elapse(work: &Work<'_>) -> Attempt<i64> {
     let mut statement = work.connection.prepare_cached(sql!(clean.clock))?;
     Ok(statement.query_row(params![work.now_ms(), millis(STEP_MAX)], |row| row.get(0))?)
@@ -34,7 +35,7 @@ pub(super) struct Ages<'a> {
 }
 
 impl Ages<'_> {
-    /// Everything at or below is at least so old.
+    /// Everything at or below the returned offset is at least this old.
     pub(super) fn reached(&self, age_ms: i64) -> Attempt<i64> {
         let by_ms = self.elapsed_ms.saturating_sub(age_ms);
         let mut statement = self.connection.prepare_cached(sql!(clean.age_by))?;
@@ -42,10 +43,10 @@ impl Ages<'_> {
         Ok(found.unwrap_or(0))
     }
 
-    /// Notes how far the topic is, if that is news, and forgets notes that tell nothing any more.
+    /// Records the topic's head, if it has moved, and removes entries that are no longer useful.
     pub(super) fn note(&self) -> Attempt<()> {
-        let is_news = self.extent.head > self.reached(0)?.max(self.extent.first - 1);
-        if is_news && self.longest_ms().is_some() {
+        let has_moved = self.extent.head > self.reached(0)?.max(self.extent.first - 1);
+        if has_moved && self.longest_ms().is_some() {
             self.connection.prepare_cached(sql!(clean.age))?.execute(params![
                 self.extent.topic.0,
                 self.elapsed_ms,
@@ -63,14 +64,14 @@ impl Ages<'_> {
         self.prune().map(drop)
     }
 
-    /// Forgets notes that no retention needs any more; answers how many.
+    /// Removes entries that no retention needs any more. Returns how many.
     pub(super) fn prune(&self) -> Attempt<u64> {
         let until_ms = self.longest_ms().map(|longest_ms| self.elapsed_ms.saturating_sub(longest_ms));
         let mut statement = self.connection.prepare_cached(sql!(clean.age_prune))?;
         Ok(statement.execute(params![self.extent.topic.0, until_ms, self.extent.first])? as u64)
     }
 
-    /// The longest retention that goes by age; none where nothing is ever removed.
+    /// The longest retention that is based on age; `None` where nothing is ever removed.
     fn longest_ms(&self) -> Option<i64> {
         let Extent { message_retention_ms, max_retention_ms, zero_subscription_retention_ms, .. } =
             self.extent;
@@ -79,8 +80,9 @@ impl Ages<'_> {
     }
 }
 
-/// The notes that share their slot with an earlier one. The width of slots is a power of two and grows with age, so the
-/// first of a wide slot is the first of a narrow one too: what was kept once is kept, or its whole slot has an earlier one.
+/// The entries that share their slot with an earlier one. The width of slots is a power of two and grows with age, so
+/// the first entry of a wide slot is also the first of a narrow one: an entry that was kept once stays, unless its
+/// whole slot has an earlier one.
 fn crowded(noted: &[i64], elapsed_ms: i64) -> Vec<i64> {
     let shares = |pair: &[i64]| {
         let width = (elapsed_ms.saturating_sub(pair[1]) / SLOTS).max(1).cast_unsigned().next_power_of_two();
@@ -107,7 +109,7 @@ mod tests {
         }
         let now = 19_999 * 5 * MINUTE;
         for age in [10 * MINUTE, 60 * MINUTE, 1_440 * MINUTE, 43_200 * MINUTE, 90_000 * MINUTE] {
-            let newest = noted.iter().rev().find(|at| now - **at >= age).expect("there is an old one");
+            let newest = noted.iter().rev().find(|at| now - **at >= age).expect("an old entry exists");
             let late = now - newest - age;
             assert!(late <= 5 * MINUTE + age / 64, "age {age}: late by {late}");
         }

@@ -1,4 +1,4 @@
-//! The watermark as it was: message retention is reckoned from when messages were done.
+//! The watermark history: message retention is measured from the time at which messages were done.
 
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -7,10 +7,10 @@ use crate::store::sqlite::fault::Attempt;
 use crate::store::sqlite::standing::Extent;
 use crate::topic::TopicId;
 
-/// Marks kept per topic, about: the watermark's rise is noted this often within the retention.
+/// About how many entries are kept per topic: the rise of the watermark is recorded this often within the retention.
 const MARKS_PER_RETENTION: i64 = 1_000;
 
-/// Notes where the watermark is, if it moved, and forgets marks that are superseded.
+/// Records the watermark, if it moved, and removes entries that are superseded.
 pub(super) fn write(connection: &Connection, extent: &Extent, watermark: i64, now_ms: i64) -> Attempt<()> {
     if let Some(retention_ms) = extent.message_retention_ms {
         let fell_to = forget_ahead(connection, extent.topic, now_ms)?;
@@ -19,10 +19,11 @@ pub(super) fn write(connection: &Connection, extent: &Extent, watermark: i64, no
             .query_row([extent.topic.0], |row| Ok((row.get(0)?, row.get(1)?)))
             .optional()?;
         let (marked_at_ms, marked) = newest.unwrap_or((i64::MIN, 0));
-        // A fall that was noted by a clock ahead is noted again: when it really was is not known, and now is late enough.
+        // A fall that was recorded by a clock that was ahead is recorded again: its real time is unknown, and now is
+        // late enough.
         let watermark = fell_to.filter(|lowest| *lowest < marked).map_or(watermark, |low| low.min(watermark));
         let thinned = now_ms.saturating_sub(marked_at_ms) < retention_ms / MARKS_PER_RETENTION;
-        // A fall is noted at once: what is to be done again is done later than it was.
+        // A fall is recorded at once: messages that have to be done again are done later than they were.
         if watermark < marked || (watermark > marked && !thinned) {
             connection.prepare_cached(sql!(clean.mark))?.execute(params![
                 extent.topic.0,
@@ -34,23 +35,24 @@ pub(super) fn write(connection: &Connection, extent: &Extent, watermark: i64, no
     prune(connection, extent, now_ms).map(drop)
 }
 
-/// Forgets marks from the future: a clock that was ahead made them, and until it is that late nothing would be newer. Answers
-/// with the lowest watermark among them.
+/// Removes entries from the future: a clock that was ahead wrote them, and until that time no entry would be newer.
+/// Returns the lowest watermark among them.
 fn forget_ahead(connection: &Connection, topic: TopicId, now_ms: i64) -> Attempt<Option<i64>> {
     let mut statement = connection.prepare_cached(sql!(clean.mark_ahead))?;
     let watermarks: Vec<i64> = decode::all(&mut statement, params![topic.0, now_ms], |row| row.get(0))?;
     Ok(watermarks.into_iter().min())
 }
 
-/// What has been done ever since a time; nothing if nobody looked by then. A watermark that fell and rose again counts from
-/// when it fell: a group that comes late is done late, and retention is reckoned from the last that is done.
+/// What has been done ever since a time; 0 if nothing was recorded by then. A watermark that fell and rose again
+/// counts from its fall: a group that comes late is done late, and retention is measured from the last group that is
+/// done.
 pub(super) fn since(connection: &Connection, topic: TopicId, since_ms: i64) -> Attempt<i64> {
     let mut statement = connection.prepare_cached(sql!(clean.mark_since))?;
     let lowest: Option<i64> = statement.query_row(params![topic.0, since_ms], |row| row.get(0))?;
     Ok(lowest.unwrap_or(0))
 }
 
-/// Forgets marks older than the newest one that is old enough, or all where messages are kept for ever.
+/// Removes entries older than the newest one that is old enough, or all where messages are kept forever.
 pub(super) fn prune(connection: &Connection, extent: &Extent, now_ms: i64) -> Attempt<u64> {
     let until_ms = extent.message_retention_ms.map(|retention_ms| now_ms.saturating_sub(retention_ms));
     let mut statement = connection.prepare_cached(sql!(clean.mark_prune))?;

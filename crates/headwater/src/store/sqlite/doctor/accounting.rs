@@ -1,4 +1,4 @@
-//! The invariants of retention, records, backfills and jobs.
+//! The invariants of retention, completion records, backfills and jobs.
 
 use rusqlite::{Connection, Row};
 
@@ -17,7 +17,7 @@ pub(super) const CHECKS: &[Check] = &[
                 "subscription {subscription} is cancelled but has outstanding {first}..={last}, token {token}"
             ))
         },
-        remedy: "nobody will ever settle it; delete the row from headwater_range",
+        remedy: "no process will ever settle it; delete the row from headwater_range",
     },
     Check {
         name: "kept_waiting",
@@ -25,10 +25,10 @@ pub(super) const CHECKS: &[Check] = &[
         describe: |row| {
             let (subscription, kept, found): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
             Ok(format!(
-                "subscription {subscription}: {kept} waiting ranges are noted, {found} are there, or their offsets differ"
+                "subscription {subscription}: {kept} waiting ranges are counted, {found} exist, or their offsets differ"
             ))
         },
-        remedy: "something took the triggers of headwater_range away; only numbers that are shown are wrong: set waiting, \
+        remedy: "the triggers of headwater_range were removed; only displayed numbers are wrong: set waiting, \
                  waiting_offsets and retrying_offsets in headwater_subscription",
     },
     Check {
@@ -36,9 +36,9 @@ pub(super) const CHECKS: &[Check] = &[
         sql: crate::store::sqlite::sql!(doctor.kept_scheduled),
         describe: |row| {
             let (topic, kept, found): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
-            Ok(format!("topic {topic}: {kept} delayed messages are noted, {found} are there"))
+            Ok(format!("topic {topic}: {kept} scheduled messages are counted, {found} exist"))
         },
-        remedy: "something took the triggers of headwater_schedule away; only the number that is shown is wrong: set scheduled \
+        remedy: "the triggers of headwater_schedule were removed; only the displayed number is wrong: set scheduled \
                  in headwater_topic",
     },
     Check {
@@ -52,8 +52,8 @@ pub(super) const CHECKS: &[Check] = &[
                 "topic {topic}: {counts}, its last offset is {last}, but its zero_until is {zero_until:?}"
             ))
         },
-        remedy: "retention reckons wrongly; set zero_until in headwater_topic to NULL where no subscription is active or \
-                 paused, to 0 elsewhere",
+        remedy: "retention is calculated wrongly; set zero_until in headwater_topic to NULL where no subscription is active \
+                 or paused, to 0 elsewhere",
     },
     Check {
         name: "first_offset",
@@ -74,11 +74,11 @@ pub(super) const CHECKS: &[Check] = &[
             let (topic, tracked, last): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
             let marked: Option<i64> = row.get(3)?;
             Ok(format!(
-                "topic {topic}: last offset {last}, but records up to {tracked} and marks up to {marked:?}"
+                "topic {topic}: last offset {last}, but records up to {tracked} and watermarks up to {marked:?}"
             ))
         },
-        remedy: "new messages would have no record or go too early; set tracked_until in headwater_topic to last_offset \
-                 and delete the marks beyond it from headwater_mark",
+        remedy: "new messages would have no record or be removed too early; set tracked_until in headwater_topic to \
+                 last_offset and delete the rows beyond it from headwater_mark",
     },
     Check {
         name: "shared_bit",
@@ -87,7 +87,7 @@ pub(super) const CHECKS: &[Check] = &[
             let [topic, bit, one, other] = super::four(row)?;
             Ok(format!("topic {topic}: bit {bit} belongs to subscriptions {one} and {other}"))
         },
-        remedy: "records cannot tell them apart; change the topic's tracking to offset_watermark and back",
+        remedy: "records cannot distinguish them; change the topic's tracking to offset_watermark and back",
     },
     Check {
         name: "missing_bit",
@@ -104,7 +104,7 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         name: "unreleased",
         sql: crate::store::sqlite::sql!(doctor.unreleased),
-        describe: |row| Ok(format!("{}: it counts, but records are to let go of it", subscription(row)?)),
+        describe: |row| Ok(format!("{}: it counts, but is to be removed from records", subscription(row)?)),
         remedy: "set released_until in headwater_subscription to NULL and start a backfill of the group",
     },
     Check {
@@ -113,13 +113,13 @@ pub(super) const CHECKS: &[Check] = &[
         describe: |row| {
             Ok(format!("{}: it waits for a group that does not count or does not exist", record(row)?))
         },
-        remedy: "it is never completed; change the topic's tracking to offset_watermark and back to make its records anew",
+        remedy: "it is never completed; change the topic's tracking to offset_watermark and back to rebuild its records",
     },
     Check {
         name: "malformed_record",
         sql: crate::store::sqlite::sql!(doctor.malformed_record),
         describe: |row| Ok(format!("{}: that contradicts itself or its state", record(row)?)),
-        remedy: "change the topic's tracking to offset_watermark and back to make its records anew",
+        remedy: "change the topic's tracking to offset_watermark and back to rebuild its records",
     },
     Check {
         name: "orphan_record",
@@ -147,7 +147,7 @@ pub(super) const CHECKS: &[Check] = &[
             let shows = if set { "done" } else { "not done" };
             Ok(format!("subscription {subscription}: the record of offset {offset} shows {shows}, wrongly"))
         },
-        remedy: "change the topic's tracking to offset_watermark and back to make its records anew",
+        remedy: "change the topic's tracking to offset_watermark and back to rebuild its records",
     },
     Check {
         name: "malformed_applied",
@@ -155,7 +155,7 @@ pub(super) const CHECKS: &[Check] = &[
         describe: |row| {
             let (subscription, first, last): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
             Ok(format!(
-                "subscription {subscription}: malformed or ownerless range {first}..={last} of what is recorded"
+                "subscription {subscription}: malformed or orphaned range {first}..={last} of applied offsets"
             ))
         },
         remedy: "delete the row from headwater_applied; if the subscription exists, change the topic's tracking to \
@@ -172,8 +172,8 @@ pub(super) const CHECKS: &[Check] = &[
                 "subscription {subscription}: backfill of {first}..={last} is {state} at {checkpoint}{error}"
             ))
         },
-        remedy: "if it failed, mend the cause and resume it with `headwater backfill resume`; if its group is gone or does \
-                 not count, delete the row from headwater_backfill; else start it anew",
+        remedy: "if it failed, fix the cause and resume it with `headwater backfill resume`; if its group is gone or \
+                 does not count, delete the row from headwater_backfill; else start it again",
     },
     Check {
         name: "job_failing",
@@ -182,7 +182,7 @@ pub(super) const CHECKS: &[Check] = &[
             let (job, error): (String, String) = (row.get(0)?, row.get(1)?);
             Ok(format!("job {job} failed when it last ran: {error}"))
         },
-        remedy: "mend the cause; it is tried again by itself, or by `headwater maintain`",
+        remedy: "fix the cause; it is retried automatically, or by `headwater maintain`",
     },
 ];
 
@@ -197,7 +197,7 @@ fn record(row: &Row<'_>) -> rusqlite::Result<String> {
     ))
 }
 
-/// Jobs that have run and have not for long.
+/// Jobs that have run before, but not for long.
 pub(super) fn overdue_jobs(connection: &Connection, now_ms: i64) -> Attempt<Vec<Finding>> {
     let mut statement = connection.prepare(crate::store::sqlite::sql!(doctor.job_overdue))?;
     let found = decode::all(&mut statement, [now_ms], |row| {
@@ -209,7 +209,7 @@ pub(super) fn overdue_jobs(connection: &Connection, now_ms: i64) -> Attempt<Vec<
         .map(|problem| Finding {
             check: "job_overdue",
             problem,
-            remedy: "nobody runs maintenance; run it in a process, or by hand with `headwater maintain`"
+            remedy: "no process runs maintenance; run it in a process, or once with `headwater maintain`"
                 .into(),
         })
         .collect())

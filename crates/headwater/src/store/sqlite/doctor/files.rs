@@ -1,4 +1,4 @@
-//! What other processes do with the files of a store: a lock that is held for long, a log that cannot be cut.
+//! Effects of other processes on the files of a store: a lock that is held for long, a log that cannot be truncated.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::store::Finding;
 use crate::store::sqlite::checkpoint::{LARGE_BYTES, readers};
 use crate::store::sqlite::{holder, trust};
 
-/// How often, and at which distance, the same process must have the lock to write.
+/// In how many samples, and at which interval, the same process must hold the write lock.
 const HELD_SAMPLES: u32 = 10;
 const HELD_PAUSE: Duration = Duration::from_millis(50);
 
@@ -19,7 +19,7 @@ pub(super) fn check(connection: &Connection) -> Vec<Finding> {
     held_lock(path).into_iter().chain(large_log(path, LARGE_BYTES)).collect()
 }
 
-/// A process that has the lock each time it is asked for, or is stopped while it has it.
+/// A process that holds the lock in every sample, or is stopped while it holds the lock.
 fn held_lock(path: &Path) -> Option<Finding> {
     let holder = holder::of_write_lock(path)?;
     if !holder.stopped {
@@ -41,17 +41,17 @@ fn held_lock(path: &Path) -> Option<Finding> {
     })
 }
 
-/// A log that is larger than it ever gets while no reader keeps it.
+/// A log that is larger than it ever gets without a reader that keeps it.
 fn large_log(path: &Path, large_bytes: u64) -> Option<Finding> {
     let bytes = std::fs::metadata(trust::beside(path, "-wal")).ok()?.len();
     (bytes >= large_bytes).then(|| Finding {
         check: "large_log",
         problem: format!(
-            "the write-ahead log has {} MB and cannot be cut while older parts of it are read; readers: {}",
+            "the write-ahead log has {} MB and cannot be truncated while older parts of it are read; readers: {}",
             bytes >> 20,
             readers(path)
         ),
-        remedy: "end the read transaction that is open for long; the next commit starts the log anew".into(),
+        remedy: "end the read transaction that is open for long; the next commit restarts the log".into(),
     })
 }
 

@@ -1,8 +1,8 @@
 -- Publishing in plain SQL, inside the caller's own transaction:
 --   INSERT INTO headwater_publish (topic, key, payload) VALUES ('orders', 'o-1', '{"n":1}');
--- Two steps. headwater_publish checks the form of what the caller wrote and converts it; headwater_append checks the result
--- against the topic and stores it. A trigger has no variables: the columns of headwater_append take their place.
--- Replaced whole by every program whose text of it differs: edit in place.
+-- Two steps. headwater_publish checks the form of the caller's values and converts them; headwater_append checks the result
+-- against the topic and stores it. A trigger has no variables: the columns of headwater_append are used instead.
+-- Every program whose text differs replaces all of it: edit in place.
 
 CREATE VIEW headwater_publish (
     topic, key, payload, type, content_type, headers, correlation_id, message_id, dedup_key, deliver_at
@@ -10,7 +10,7 @@ CREATE VIEW headwater_publish (
 
 CREATE TRIGGER headwater_publish_insert INSTEAD OF INSERT ON headwater_publish
 BEGIN
-    -- The rules of the library, with the same words. RAISE takes literals only, hence no sizes in them.
+    -- The rules of the library, with the same texts. RAISE takes literals only, so they have no sizes.
     SELECT RAISE(ABORT, 'invalid topic: must not be null') WHERE NEW.topic IS NULL;
     SELECT RAISE(ABORT, 'invalid payload: must not be null; an empty one is x''''') WHERE NEW.payload IS NULL;
     SELECT CASE field
@@ -36,8 +36,8 @@ BEGIN
             OR length(CAST(value AS BLOB)) NOT BETWEEN 1 AND 255
             OR instr(CAST(value AS BLOB), x'00') > 0
             OR value GLOB '*[' || char(1) || '-' || char(31) || char(127) || '-' || char(159) || ']*');
-    -- Each character decoded and encoded again gives the same bytes only in UTF-8. SQLite decodes U+FFFE and U+FFFF as
-    -- something else, hence a stand-in for them.
+    -- Only for UTF-8 does decoding and encoding each character give the same bytes. SQLite decodes U+FFFE and U+FFFF as
+    -- something else, so they are replaced first.
     SELECT CASE field
         WHEN 'topic' THEN RAISE(ABORT, 'invalid topic: must be UTF-8')
         WHEN 'key' THEN RAISE(ABORT, 'invalid key: must be UTF-8')
@@ -112,7 +112,7 @@ BEGIN
         END,
         CASE typeof(NEW.message_id)
             WHEN 'blob' THEN NEW.message_id
-            -- Two hexadecimal digits are one byte: unhex() came with SQLite 3.41.
+            -- Two hexadecimal digits are one byte: unhex() needs SQLite 3.41.
             WHEN 'text' THEN (
                 WITH RECURSIVE decoded (position, id) AS (
                     SELECT 1, ''
@@ -135,7 +135,7 @@ BEGIN
     FROM (
         SELECT CAST(strftime('%s', 'now') AS INTEGER) * 1000 + CAST(substr(strftime('%f', 'now'), 4) AS INTEGER) AS now_ms,
             lower(replace(NEW.message_id, '-', '')) AS digits,
-            -- The 256 bytes in order: no function of SQL makes a single one.
+            -- The 256 bytes in order: no SQL function returns a single byte.
             CAST(x'000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f'
                 || x'202122232425262728292a2b2c2d2e2f303132333435363738393a3b3c3d3e3f'
                 || x'404142434445464748494a4b4c4d4e4f505152535455565758595a5b5c5d5e5f'
@@ -147,7 +147,7 @@ BEGIN
     );
 END;
 
--- Not for callers: it takes sound values only. A message goes into the schedule if deliver_at_ms is in the future.
+-- Not for callers: it expects valid values. A message is scheduled if deliver_at_ms is in the future.
 CREATE VIEW headwater_append (
     topic, now_ms, deliver_at_ms, message_id, key, type, content_type, headers, correlation_id, dedup_key, payload
 ) AS SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL WHERE 0;
@@ -185,12 +185,12 @@ BEGIN
         AND dedup_key = NEW.dedup_key
         AND (
             expires_at_ms <= NEW.now_ms
-            -- Beyond the window: a clock that was ahead stored it.
+            -- Beyond the window: stored while the clock was ahead.
             OR expires_at_ms > max(NEW.now_ms, coalesce((SELECT latest_ms FROM headwater_clock), 0)) + 10000
                 + (SELECT dedup_window_ms FROM headwater_topic WHERE name = NEW.topic)
         );
 
-    -- A known key is left out by the condition and not by OR IGNORE: the caller's own INSERT OR REPLACE would override that.
+    -- A known key is excluded by the condition and not by OR IGNORE: the caller's own INSERT OR REPLACE would override that.
     INSERT INTO headwater_message (
         row_key, created_at_ms, message_id, key, type, content_type, headers, correlation_id, payload
     )

@@ -1,6 +1,6 @@
--- Triggers that keep the tables' own rules. Replaced whole by every program whose text of them differs: edit in place.
+-- Triggers that keep the tables consistent. Every program whose text differs replaces all of them: edit in place.
 
--- The columns of headwater_topic that are copies of settings. A setting that SQL does not read has none.
+-- The columns of headwater_topic that are copies of settings. A setting that SQL does not read has no column.
 CREATE TRIGGER headwater_topic_new AFTER INSERT ON headwater_topic
 BEGIN
     UPDATE headwater_topic SET settings = settings WHERE topic_id = NEW.topic_id;
@@ -30,7 +30,7 @@ BEGIN
     UPDATE headwater_topic SET scheduled = scheduled - 1 WHERE topic_id = OLD.topic_id;
 END;
 
--- The counts of what waits in headwater_subscription. Only ranges that wait pay for this: a plain lease and its ack do not.
+-- The counts of waiting ranges in headwater_subscription. Only waiting ranges cost this: a plain lease and its ack do not.
 CREATE TRIGGER headwater_range_waits AFTER INSERT ON headwater_range WHEN NEW.owner IS NULL
 BEGIN
     UPDATE headwater_subscription

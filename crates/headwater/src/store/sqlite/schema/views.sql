@@ -1,4 +1,4 @@
--- Views: the tables in readable form, for plain SQL. Replaced whole by every program whose text of them differs: edit in place.
+-- Views: the tables in readable form, for plain SQL. Every program whose text differs replaces all of them: edit in place.
 
 CREATE VIEW headwater_topics AS
 SELECT topic.topic_id, topic.name AS topic, topic.semantics, topic.tracking, topic.settings ->> 'ordering' AS ordering,
@@ -29,7 +29,7 @@ FROM headwater_topic AS topic
 JOIN headwater_message AS message
     ON message.row_key BETWEEN topic.topic_id << 43 AND (topic.topic_id << 43) | 8796093022207;
 
--- What owners reported, and when each was last seen as one that serves the subscription.
+-- The activity that owners reported, and when each was last seen serving the subscription.
 CREATE VIEW headwater_activity_seen AS
 SELECT activity.subscription_id, activity.owner, activity.processed, activity.failed, activity.filtered, activity.rate,
     activity.handling_mean_us, activity.handling_p95_us,
@@ -37,7 +37,7 @@ SELECT activity.subscription_id, activity.owner, activity.processed, activity.fa
 FROM headwater_activity AS activity
 LEFT JOIN headwater_owner AS owner ON owner.owner = activity.owner;
 
--- When each subscription was last heard of: a group lives while an owner that serves it does. NULL if it never was.
+-- The last heartbeat of each subscription: a group is alive while an owner that serves it is. NULL if there was none.
 CREATE VIEW headwater_heard AS
 SELECT subscription.subscription_id, (
         SELECT max(heard.at_ms)
@@ -100,8 +100,8 @@ FROM headwater_dead_letter AS dead
 JOIN headwater_subscription AS subscription ON subscription.subscription_id = dead.subscription_id
 JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id;
 
--- Reference counting: the groups that each message is for, those that are done, and those it still waits for, as JSON
--- arrays of group names. Messages whose record is not made yet are shown as they will be, without completed_at.
+-- Reference counting: the groups that must do each message, those that have done it, and those that have not, as JSON arrays
+-- of group names. Messages without a completion record are shown as their record will be, without completed_at.
 --   SELECT * FROM headwater_message_status WHERE topic = 'orders' AND status = 'PENDING';
 CREATE VIEW headwater_message_status (
     topic, message_offset, status, required_groups, completed_groups, waiting_for, completed_at

@@ -1,5 +1,5 @@
 -- name: acks
--- Purpose:    Who acked the ranges an offset is in, oldest first.
+-- Purpose:    The entries of the ack log that contain an offset, oldest first.
 -- Parameters: ?1 topic_id, ?2 offset
 -- Index:      headwater_ack_log_offsets, from the offset on
 SELECT group_name, first_offset, last_offset, owner, acked_at_ms, lane, lanes

@@ -1,5 +1,5 @@
 -- name: topic_seen
--- Purpose:    What tells a waiter that a topic may have something for it.
+-- Purpose:    The values that change when a topic may have something for a waiter.
 -- Parameters: ?1 topic_id
 -- Index:      the primary key
 SELECT last_offset, stirred

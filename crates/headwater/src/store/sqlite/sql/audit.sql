@@ -1,5 +1,5 @@
 -- name: list
--- Purpose:    What was done by operators, newest first.
+-- Purpose:    The audit entries, newest first.
 -- Parameters: ?1 at most
 -- Index:      the primary key, from its end
 SELECT acted_at_ms, actor, act, topic, group_name, detail
@@ -8,7 +8,7 @@ ORDER BY audit_key DESC
 LIMIT ?1
 
 -- name: note
--- Purpose:    Adds a line to the audit.
+-- Purpose:    Adds an audit entry.
 -- Parameters: ?1 now_ms, ?2 actor, ?3 act, ?4 topic, ?5 group, ?6 detail
 -- Index:      the primary key, at its end
 INSERT INTO headwater_audit (acted_at_ms, actor, act, topic, group_name, detail)

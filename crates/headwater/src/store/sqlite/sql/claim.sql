@@ -1,5 +1,5 @@
 -- name: advance
--- Purpose:    Moves a claim pointer past what was handed out.
+-- Purpose:    Moves a cursor past what was handed out.
 -- Parameters: ?1 subscription_id, ?2 lane (0 if unordered), ?3 next_offset
 -- Index:      the primary key
 UPDATE headwater_cursor
@@ -72,7 +72,7 @@ WHERE subscription_id = ?1
 ORDER BY turn, lane
 
 -- name: lanes_held
--- Purpose:    The lanes somebody holds now.
+-- Purpose:    The lanes that are leased now.
 -- Parameters: ?1 subscription_id, ?2 now_ms
 -- Index:      headwater_range_leased, over the live leases only
 SELECT DISTINCT lane
@@ -94,7 +94,7 @@ SELECT EXISTS (
 )
 
 -- name: next_due
--- Purpose:    When the next lease ends, and the next waiting range comes due.
+-- Purpose:    When the next lease expires, and the next waiting range is due.
 -- Parameters: ?1 subscription_id, ?2 now_ms
 -- Index:      headwater_range_leased and headwater_range_waiting, one entry each
 SELECT
@@ -130,7 +130,7 @@ INSERT INTO headwater_range (
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
 
 -- name: reassigned
--- Purpose:    Counts an expired hand-out, and gives the names for the log line.
+-- Purpose:    Counts an expired lease, and returns the names for the log line.
 -- Parameters: ?1 subscription_id
 -- Index:      the primary key
 UPDATE headwater_subscription
@@ -139,10 +139,10 @@ WHERE subscription_id = ?1
 RETURNING group_name, (SELECT name FROM headwater_topic WHERE headwater_topic.topic_id = headwater_subscription.topic_id)
 
 -- name: state
--- Purpose:    All a claim must know of one subscription, in one look.
+-- Purpose:    Everything a claim needs of one subscription, in one query.
 -- Parameters: ?1 subscription_id, ?2 owner, ?3 now_ms
 -- Index:      primary keys; headwater_range_leased, headwater_range_waiting, headwater_schedule_due: their first entry
---             each; headwater_range_suspect, which holds only ranges whose holder vanished
+--             each; headwater_range_suspect, which has only ranges whose lease expired
 SELECT subscription.topic_id, subscription.lanes,
     coalesce(subscription.lease_ms, topic.lease_ms), coalesce(subscription.max_attempts, topic.max_attempts),
     topic.last_offset, cursor.next_offset,
@@ -175,7 +175,7 @@ JOIN headwater_cursor AS cursor ON cursor.subscription_id = subscription.subscri
 WHERE subscription.subscription_id = ?1
 
 -- name: suspect
--- Purpose:    The first waiting range whose holder vanished.
+-- Purpose:    The first waiting range whose lease expired.
 -- Parameters: ?1 subscription_id
 -- Index:      headwater_range_suspect
 SELECT token, first_offset, last_offset, subscription_id, lane, owner, due_at_ms, attempts, suspect, parked, key,
@@ -195,7 +195,7 @@ WHERE subscription_id = 0 AND lane = 0
 RETURNING next_offset
 
 -- name: touch
--- Purpose:    Notes that a lane was claimed, without moving its pointer.
+-- Purpose:    Records that a lane was claimed, without moving its cursor.
 -- Parameters: ?1 subscription_id, ?2 lane
 -- Index:      the primary key
 UPDATE headwater_cursor

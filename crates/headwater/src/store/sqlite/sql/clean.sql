@@ -1,12 +1,12 @@
 -- name: age
--- Purpose:    Notes the last offset of a topic at an elapsed time.
+-- Purpose:    Records the last offset of a topic at an elapsed time.
 -- Parameters: ?1 topic_id, ?2 elapsed_ms, ?3 last_offset
 -- Index:      the primary key
 INSERT OR REPLACE INTO headwater_age (topic_id, elapsed_ms, last_offset)
 VALUES (?1, ?2, ?3)
 
 -- name: age_by
--- Purpose:    The last offset that was published by an elapsed time, as far as it was noted.
+-- Purpose:    The last offset that was published by an elapsed time, as far as it was recorded.
 -- Parameters: ?1 topic_id, ?2 elapsed_ms
 -- Index:      the primary key
 SELECT last_offset
@@ -16,14 +16,14 @@ ORDER BY elapsed_ms DESC
 LIMIT 1
 
 -- name: age_forget
--- Purpose:    Forgets what was noted of a topic at an elapsed time.
+-- Purpose:    Deletes the last offset recorded for a topic at an elapsed time.
 -- Parameters: ?1 topic_id, ?2 elapsed_ms
 -- Index:      the primary key
 DELETE FROM headwater_age
 WHERE topic_id = ?1 AND elapsed_ms = ?2
 
 -- name: age_list
--- Purpose:    The elapsed times at which the last offset of a topic was noted.
+-- Purpose:    The elapsed times at which the last offset of a topic was recorded.
 -- Parameters: ?1 topic_id
 -- Index:      the primary key: about a thousand at most
 SELECT elapsed_ms
@@ -32,8 +32,8 @@ WHERE topic_id = ?1
 ORDER BY elapsed_ms
 
 -- name: age_prune
--- Purpose:    Forgets what was noted before the newest note that is old enough, and what is about removed messages; all of
---             it where no age removes anything.
+-- Purpose:    Deletes rows before the newest one that is old enough, and rows about removed messages; all rows if no
+--             message is removed by age.
 -- Parameters: ?1 topic_id, ?2 old enough at this elapsed time, or NULL, ?3 the first offset
 -- Index:      the primary key
 DELETE FROM headwater_age
@@ -54,7 +54,7 @@ ON CONFLICT (one) DO UPDATE SET elapsed_ms = elapsed_ms + min(max(?1 - read_at_m
 RETURNING elapsed_ms
 
 -- name: fold_activities
--- Purpose:    Adds what processes did that have been silent since a time to what is kept of those that left.
+-- Purpose:    Adds the activity of owners that have been silent since a time to the sum of those that left.
 -- Parameters: ?1 since_ms
 -- Index:      a scan: as many rows as processes
 INSERT INTO headwater_activity (
@@ -69,7 +69,7 @@ ON CONFLICT (subscription_id, owner) DO UPDATE SET processed = processed + exclu
     told_at_ms = max(told_at_ms, excluded.told_at_ms)
 
 -- name: forget_acks
--- Purpose:    Forgets who acked messages of a topic that are gone.
+-- Purpose:    Deletes entries of the ack log of a topic whose messages were removed.
 -- Parameters: ?1 topic_id, ?2 at most
 -- Index:      headwater_ack_log_offsets
 DELETE FROM headwater_ack_log
@@ -81,28 +81,28 @@ WHERE ack_key IN (
 )
 
 -- name: forget_activities
--- Purpose:    Forgets processes that have been silent since a time; what they did is kept in one sum.
+-- Purpose:    Deletes the activity of owners that have been silent since a time, once it is added to the sum.
 -- Parameters: ?1 since_ms
 -- Index:      a scan: as many rows as processes
 DELETE FROM headwater_activity
 WHERE told_at_ms <= ?1 AND owner <> '' AND owner NOT IN (SELECT owner FROM headwater_owner)
 
 -- name: forget_range
--- Purpose:    Removes a waiting range of a subscription of which no message is left. Leased ones stay with their holder.
+-- Purpose:    Removes a waiting range of a subscription of which no message is left. Leased ranges stay with their owner.
 -- Parameters: ?1 subscription_id, ?2 token, ?3 first_offset
 -- Index:      the primary keys
 DELETE FROM headwater_range
 WHERE token = ?2 AND first_offset = ?3 AND +subscription_id = ?1 AND owner IS NULL
 
 -- name: mark
--- Purpose:    Notes where the watermark of a topic is.
+-- Purpose:    Adds an entry to the watermark history of a topic.
 -- Parameters: ?1 topic_id, ?2 now_ms, ?3 watermark
 -- Index:      the primary key
 INSERT OR REPLACE INTO headwater_mark (topic_id, marked_at_ms, watermark)
 VALUES (?1, ?2, ?3)
 
 -- name: mark_ahead
--- Purpose:    Forgets the marks of a topic that were made by a clock that was ahead, and tells where the watermark was.
+-- Purpose:    Deletes entries of the watermark history that were stored while the clock was ahead, and returns their watermarks.
 -- Parameters: ?1 topic_id, ?2 now_ms
 -- Index:      the primary key
 DELETE FROM headwater_mark
@@ -110,7 +110,7 @@ WHERE topic_id = ?1 AND marked_at_ms > ?2
 RETURNING watermark
 
 -- name: mark_newest
--- Purpose:    The newest mark of a topic.
+-- Purpose:    The newest entry of the watermark history of a topic.
 -- Parameters: ?1 topic_id
 -- Index:      the primary key
 SELECT marked_at_ms, watermark
@@ -120,7 +120,7 @@ ORDER BY marked_at_ms DESC
 LIMIT 1
 
 -- name: mark_prune
--- Purpose:    Forgets the marks before the newest one that is old enough; all of them where nothing is reckoned from them.
+-- Purpose:    Deletes entries of the watermark history before the newest one that is old enough; all entries if none is needed.
 -- Parameters: ?1 topic_id, ?2 old enough at this time, or NULL
 -- Index:      the primary key
 DELETE FROM headwater_mark
@@ -131,9 +131,9 @@ WHERE topic_id = ?1
     ))
 
 -- name: mark_since
--- Purpose:    The lowest the watermark of a topic has been since a time: what is at or below it has been done ever since.
+-- Purpose:    The lowest watermark of a topic since a time: everything at or below it has been done ever since.
 -- Parameters: ?1 topic_id, ?2 since_ms
--- Index:      the primary key: about a thousand marks at most
+-- Index:      the primary key: about a thousand entries at most
 SELECT min(watermark)
 FROM headwater_mark
 WHERE topic_id = ?1
@@ -143,8 +143,8 @@ WHERE topic_id = ?1
     )
 
 -- name: past
--- Purpose:    Subscriptions cancelled since a time, or dead since an elapsed time, that hold nothing: no range, no letter, no
---             pending record. The dead group of a queue stays: without it nothing would be kept for its workers.
+-- Purpose:    Subscriptions cancelled since a time, or dead since an elapsed time, that have no outstanding range, no
+--             dead letter, no pending record. The dead group of a queue stays: without it nothing would be kept for its workers.
 -- Parameters: ?1 since_ms, ?2 since_elapsed_ms
 -- Index:      the subscriptions of the store, few; headwater_range_leased, headwater_range_waiting and
 --             headwater_dead_letter_of: their first entry each
@@ -185,7 +185,7 @@ FROM headwater_topic
 ORDER BY topic_id
 
 -- name: vanished
--- Purpose:    The owners that are not judged by silence and have been silent since a time.
+-- Purpose:    The owners that are not judged by their heartbeats and have been silent since a time.
 -- Parameters: ?1 since_ms
 -- Index:      a scan: as many rows as processes
 SELECT owner

@@ -10,7 +10,7 @@ SET expires_at_ms = min(
 WHERE expires_at_ms > ?2
 
 -- name: move_owners
--- Purpose:    Moves the stamps of owners by a step of the clock; none lies in the future then.
+-- Purpose:    Moves the times of owners by a step of the clock; afterwards none lies in the future.
 -- Parameters: ?1 step_ms, ?2 now_ms
 -- Index:      none: one row for each process
 UPDATE headwater_owner
@@ -33,7 +33,7 @@ UPDATE headwater_clock
 SET latest_ms = ?1, moved_ms = ?2
 
 -- name: stored
--- Purpose:    What is known of the clock.
+-- Purpose:    The stored state of the clock.
 -- Parameters: none
 -- Index:      one row
 SELECT latest_ms, moved_ms

@@ -1,6 +1,6 @@
 -- name: fire
--- Purpose:    Moves a job to a tick; changes nothing if the tick is not ahead of it. A last tick ahead of time is of a clock
---             that was ahead, and holds nothing up; a tick that is ahead of time itself takes nothing back.
+-- Purpose:    Moves a job to a tick; changes nothing if the tick is not later. A last tick in the future comes from a clock
+--             that was ahead, and does not block the job; a tick that is itself in the future does not move the job back.
 -- Parameters: ?1 job, ?2 tick, ?3 the latest time that is not ahead
 -- Index:      the primary key
 INSERT INTO headwater_cron (job, last_tick_ms)
@@ -10,7 +10,7 @@ WHERE headwater_cron.last_tick_ms < excluded.last_tick_ms
     OR (headwater_cron.last_tick_ms > ?3 AND excluded.last_tick_ms <= ?3)
 
 -- name: last
--- Purpose:    The last tick fired of a job; on first use it begins at the time given.
+-- Purpose:    The last tick fired of a job; a new job begins at the given time.
 -- Parameters: ?1 job, ?2 first
 -- Index:      the primary key
 INSERT INTO headwater_cron (job, last_tick_ms)

@@ -1,5 +1,5 @@
 -- name: depart
--- Purpose:    Forgets an owner: it leaves on purpose, or is dead and its leases have ended.
+-- Purpose:    Removes an owner that leaves on purpose, or is dead and whose leases have ended.
 -- Parameters: ?1 owner
 -- Index:      the primary key
 DELETE FROM headwater_owner

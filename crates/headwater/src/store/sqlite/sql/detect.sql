@@ -1,5 +1,5 @@
 -- name: ahead
--- Purpose:    What was told by a clock that was ahead counts as told now.
+-- Purpose:    Sets times of activity that were stored while the clock was ahead to the present.
 -- Parameters: ?1 now_ms
 -- Index:      a scan: as many rows as processes and their groups, once a minute
 UPDATE headwater_activity
@@ -7,7 +7,7 @@ SET told_at_ms = ?1
 WHERE told_at_ms > ?1
 
 -- name: ahead_owners
--- Purpose:    An owner seen by a clock that was ahead counts as seen now.
+-- Purpose:    Sets heartbeats of owners that were stored while the clock was ahead to the present.
 -- Parameters: ?1 now_ms
 -- Index:      a scan: as many rows as processes, once a minute
 UPDATE headwater_owner
@@ -15,7 +15,7 @@ SET seen_at_ms = ?1
 WHERE seen_at_ms > ?1
 
 -- name: ahead_subscriptions
--- Purpose:    What was resumed or brought back by a clock that was ahead counts as heard of now.
+-- Purpose:    Sets heartbeats of subscriptions that were stored while the clock was ahead to the present.
 -- Parameters: ?1 now_ms
 -- Index:      the subscriptions of the store, few
 UPDATE headwater_subscription
@@ -31,7 +31,7 @@ SET status = 'dead', status_at_ms = ?2, died_elapsed_ms = ?3, suspected_at_ms = 
 WHERE subscription_id = ?1 AND status = 'active'
 
 -- name: last_look
--- Purpose:    When somebody last looked for the dead.
+-- Purpose:    When dead groups were last detected.
 -- Parameters: ?1 job
 -- Index:      the primary key
 SELECT last_run_at_ms
@@ -39,7 +39,7 @@ FROM headwater_job
 WHERE job = ?1
 
 -- name: look
--- Purpose:    Notes that somebody looked for the dead.
+-- Purpose:    Records a run of the detection of dead groups.
 -- Parameters: ?1 job, ?2 now_ms
 -- Index:      the primary key
 INSERT INTO headwater_job (job, last_run_at_ms)
@@ -47,7 +47,7 @@ VALUES (?1, ?2)
 ON CONFLICT (job) DO UPDATE SET last_run_at_ms = excluded.last_run_at_ms
 
 -- name: pulses
--- Purpose:    Active subscriptions that have been heard of, with what their topic allows.
+-- Purpose:    Active subscriptions with a heartbeat, and the heartbeat settings of their topic.
 -- Parameters: none
 -- Index:      the subscriptions of the store, few
 SELECT subscription.subscription_id, subscription.topic_id, topic.name, subscription.group_name,
@@ -60,7 +60,7 @@ WHERE subscription.status = 'active' AND heard.heard_at_ms IS NOT NULL
 ORDER BY topic.name, subscription.group_name
 
 -- name: suspect
--- Purpose:    A subscription is suspected to be dead, or is not any more.
+-- Purpose:    Marks a subscription as suspected to be dead, or clears the mark.
 -- Parameters: ?1 subscription_id, ?2 since_ms or NULL
 -- Index:      the primary key
 UPDATE headwater_subscription

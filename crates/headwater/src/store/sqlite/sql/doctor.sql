@@ -1,7 +1,7 @@
 -- name: applied_differs
--- Purpose:    Pending records that show a counting group otherwise than what is known to be set.
+-- Purpose:    Pending records whose bit of a counting group differs from headwater_applied.
 -- Parameters: none
--- Index:      headwater_record_pending for each subscription; the primary key of what is set
+-- Index:      headwater_record_pending for each subscription; the primary key of headwater_applied
 SELECT subscription.subscription_id, record.row_key & 8796093022207, (record.completed >> subscription.bit) & 1
 FROM headwater_subscription AS subscription
 JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
@@ -21,7 +21,7 @@ WHERE topic.tracking = 'reference_counting'
     ), 0)
 
 -- name: backfill
--- Purpose:    Backfills that are nobody's, are outside their bounds, failed, or are open for a group that does not count.
+-- Purpose:    Backfills without a subscription, outside their bounds, failed, or open for a group that does not count.
 -- Parameters: none
 -- Index:      the backfills of the store, as many as subscriptions at most
 SELECT backfill.subscription_id, backfill.state, backfill.first_offset, backfill.last_offset, backfill.checkpoint,
@@ -36,7 +36,7 @@ WHERE subscription.subscription_id IS NULL
         AND (subscription.status = 'cancelled' OR subscription.status = 'dead' AND topic.semantics <> 'queue'))
 
 -- name: beyond_next
--- Purpose:    Outstanding ranges at or above the claim pointer they were taken with.
+-- Purpose:    Outstanding ranges at or above their cursor.
 -- Parameters: none
 -- Index:      the primary key of the cursors, once per range
 SELECT part.subscription_id, part.lane, part.first_offset, part.last_offset, cursor.next_offset
@@ -46,7 +46,7 @@ JOIN headwater_cursor AS cursor
 WHERE part.last_offset >= cursor.next_offset
 
 -- name: cancelled_range
--- Purpose:    Leases of cancelled subscriptions. What waits for them is left by a crash, and maintenance forgets it.
+-- Purpose:    Leases of cancelled subscriptions. Waiting ranges may be left by a crash, and maintenance deletes them.
 -- Parameters: none
 -- Index:      a scan of outstanding ranges; the primary key
 SELECT range.subscription_id, range.token, range.first_offset, range.last_offset
@@ -63,7 +63,7 @@ FROM headwater_meta
 WHERE key = 'epoch_changed_at_ms' AND CAST(value AS INTEGER) > ?1
 
 -- name: far_lease
--- Purpose:    Leases and waits that end later than any may: a clock was wrong when they were made.
+-- Purpose:    Outstanding ranges that are due later than allowed: a clock was wrong when they were stored.
 -- Parameters: ?1 the latest due_at_ms that is right
 -- Index:      a scan of the outstanding ranges
 SELECT subscription_id, token, first_offset, last_offset, due_at_ms
@@ -71,7 +71,7 @@ FROM headwater_range
 WHERE due_at_ms > ?1 AND due_at_ms < 9223372036854775807
 
 -- name: first_offset
--- Purpose:    Topics whose first offset is above a stored message, or beyond the end.
+-- Purpose:    Topics whose first offset is above a stored message, or beyond the end of the log.
 -- Parameters: none
 -- Index:      the first entry of the log of each topic
 SELECT topic_id, first_offset, lowest, last_offset
@@ -100,7 +100,7 @@ FROM headwater_topic AS topic
 WHERE highest > topic.last_offset
 
 -- name: idle_bit
--- Purpose:    Subscriptions with a bit, or with something to release, where messages have no records.
+-- Purpose:    Subscriptions with a bit, or with something to release, in topics without completion records.
 -- Parameters: none
 -- Index:      the subscriptions of the store, few
 SELECT subscription.subscription_id, subscription.topic_id
@@ -110,7 +110,7 @@ WHERE topic.tracking = 'offset_watermark' AND topic.change_until IS NULL
     AND (subscription.bit IS NOT NULL OR subscription.released_until IS NOT NULL)
 
 -- name: job
--- Purpose:    Jobs of upkeep that fail.
+-- Purpose:    Maintenance jobs that fail.
 -- Parameters: none
 -- Index:      the jobs, seven
 SELECT job, last_error
@@ -118,7 +118,7 @@ FROM headwater_job
 WHERE last_error IS NOT NULL
 
 -- name: job_overdue
--- Purpose:    Jobs that have run and have not for long.
+-- Purpose:    Jobs that ran before, but not for long.
 -- Parameters: ?1 now_ms
 -- Index:      the jobs, seven
 SELECT job, (?1 - last_run_at_ms) / 1000
@@ -132,7 +132,7 @@ WHERE runs > 0 AND last_run_at_ms > 0
     END
 
 -- name: kept_scheduled
--- Purpose:    Topics whose kept number of delayed messages is not what is there.
+-- Purpose:    Topics whose stored number of scheduled messages is wrong.
 -- Parameters: none
 -- Index:      headwater_schedule_due for each topic
 SELECT topic.topic_id, topic.scheduled, count(schedule.schedule_id)
@@ -142,7 +142,7 @@ GROUP BY topic.topic_id
 HAVING topic.scheduled <> count(schedule.schedule_id)
 
 -- name: kept_waiting
--- Purpose:    Subscriptions whose kept numbers of waiting ranges are not what is there.
+-- Purpose:    Subscriptions whose stored numbers of waiting ranges are wrong.
 -- Parameters: none
 -- Index:      headwater_range_place for each subscription
 SELECT subscription.subscription_id, subscription.waiting, count(waiting.token)
@@ -157,7 +157,7 @@ HAVING subscription.waiting <> count(waiting.token)
     ), 0)
 
 -- name: malformed
--- Purpose:    Outstanding ranges that run downwards, start below 1, or have impossible numbers.
+-- Purpose:    Outstanding ranges that end before they begin, start below 1, or have impossible numbers.
 -- Parameters: none
 -- Index:      a scan of the outstanding ranges
 SELECT subscription_id, token, first_offset, last_offset
@@ -165,9 +165,9 @@ FROM headwater_range
 WHERE first_offset > last_offset OR first_offset < 1 OR attempts < 0 OR token < 1
 
 -- name: malformed_applied
--- Purpose:    Ranges of what is set in records that run backwards, overlap, reach beyond the records, or are nobody's.
+-- Purpose:    Applied ranges that end before they begin, overlap, go beyond the records, or have no subscription.
 -- Parameters: none
--- Index:      a scan of what is set; the primary keys
+-- Index:      a scan of headwater_applied; the primary keys
 SELECT applied.subscription_id, applied.first_offset, applied.last_offset
 FROM headwater_applied AS applied
 LEFT JOIN headwater_subscription AS subscription ON subscription.subscription_id = applied.subscription_id
@@ -182,7 +182,7 @@ WHERE topic.topic_id IS NULL
     )
 
 -- name: malformed_record
--- Purpose:    Records whose sets contradict each other or their state.
+-- Purpose:    Completion records whose sets contradict each other or their state.
 -- Parameters: none
 -- Index:      a scan of the records
 SELECT row_key >> 43, row_key & 8796093022207, required, completed
@@ -191,7 +191,7 @@ WHERE completed & ~required <> 0
     OR (completed_at_ms IS NULL) <> (required & ~completed <> 0)
 
 -- name: missing_bit
--- Purpose:    Subscriptions without a bit where messages have records.
+-- Purpose:    Subscriptions without a bit in topics with completion records.
 -- Parameters: none
 -- Index:      the subscriptions of the store, few
 SELECT subscription.subscription_id, subscription.topic_id
@@ -200,7 +200,7 @@ JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
 WHERE topic.tracking = 'reference_counting' AND subscription.status <> 'cancelled' AND subscription.bit IS NULL
 
 -- name: missing_cursor
--- Purpose:    Subscriptions whose claim pointers are not all there.
+-- Purpose:    Subscriptions with missing cursors.
 -- Parameters: none
 -- Index:      the primary key of the cursors
 SELECT subscription.subscription_id, subscription.lanes,
@@ -227,7 +227,7 @@ FROM (
 WHERE stored < expected
 
 -- name: missing_record
--- Purpose:    Messages without a record where they should have one.
+-- Purpose:    Messages without a completion record that should have one.
 -- Parameters: none
 -- Index:      the primary keys, from the first message of the topic to the last recorded one
 SELECT topic.topic_id, message.row_key & 8796093022207
@@ -238,7 +238,7 @@ WHERE topic.tracking = 'reference_counting' AND topic.first_offset <= topic.trac
     AND NOT EXISTS (SELECT 1 FROM headwater_record AS record WHERE record.row_key = message.row_key)
 
 -- name: next_beyond_head
--- Purpose:    Claim pointers beyond the end of the log: what is published next would be passed over.
+-- Purpose:    Cursors beyond the end of the log: the next published messages would be skipped.
 -- Parameters: none
 -- Index:      primary keys
 SELECT cursor.subscription_id, cursor.lane, cursor.next_offset, topic.last_offset
@@ -248,9 +248,9 @@ JOIN headwater_topic AS topic ON topic.topic_id = subscription.topic_id
 WHERE cursor.next_offset > topic.last_offset + 1
 
 -- name: orphan_cursor
--- Purpose:    Claim pointers of subscriptions that do not exist.
+-- Purpose:    Cursors of subscriptions that do not exist.
 -- Parameters: none
--- Index:      the primary key of the subscriptions, once per pointer
+-- Index:      the primary key of the subscriptions, once per cursor
 SELECT cursor.subscription_id, cursor.lane
 FROM headwater_cursor AS cursor
 WHERE cursor.subscription_id <> 0
@@ -271,7 +271,7 @@ WHERE NOT EXISTS (
 )
 
 -- name: orphan_record
--- Purpose:    Records of messages that are not stored, or beyond what is recorded.
+-- Purpose:    Completion records of messages that are not stored, or beyond the tracked offsets.
 -- Parameters: none
 -- Index:      a scan of the records; the primary keys
 SELECT record.row_key >> 43, record.row_key & 8796093022207
@@ -316,7 +316,7 @@ GROUP BY topic_id, bit
 HAVING count(*) > 1
 
 -- name: stray_bit
--- Purpose:    Pending records of reference counting that wait for a group nobody is.
+-- Purpose:    Pending completion records with a bit that no group has.
 -- Parameters: none
 -- Index:      a scan of headwater_record_pending
 WITH known (topic_id, mask) AS (
@@ -344,16 +344,16 @@ FROM headwater_topic
 ORDER BY topic_id
 
 -- name: tracked_until
--- Purpose:    Topics recorded beyond their end, or with marks beyond it.
+-- Purpose:    Topics tracked beyond their end, or with a watermark history beyond it.
 -- Parameters: none
--- Index:      the topics of the store; the marks of each
+-- Index:      the topics of the store; the watermark history of each
 SELECT topic.topic_id, topic.tracked_until, topic.last_offset,
     (SELECT max(mark.watermark) FROM headwater_mark AS mark WHERE mark.topic_id = topic.topic_id) AS marked
 FROM headwater_topic AS topic
 WHERE topic.tracked_until > topic.last_offset OR marked > topic.last_offset
 
 -- name: unreleased
--- Purpose:    Counting subscriptions that pending records are told to let go of.
+-- Purpose:    Counting subscriptions that are marked to be released from pending records.
 -- Parameters: none
 -- Index:      the subscriptions of the store, few
 SELECT subscription.subscription_id, subscription.topic_id
@@ -364,7 +364,7 @@ WHERE subscription.released_until IS NOT NULL
         OR subscription.status = 'dead' AND topic.semantics = 'queue')
 
 -- name: zero_until
--- Purpose:    Topics that know wrongly whether a subscription counts, or since where.
+-- Purpose:    Topics whose zero_until contradicts whether a subscription counts, or is beyond the end of the log.
 -- Parameters: none
 -- Index:      the topics and subscriptions of the store
 SELECT topic_id, zero_until, last_offset, counting

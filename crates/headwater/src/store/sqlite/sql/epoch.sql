@@ -1,5 +1,5 @@
 -- name: changed
--- Purpose:    Notes that an older copy was restored into the open file, for the doctor.
+-- Purpose:    Records that an older copy was restored into the open file, for the doctor.
 -- Parameters: ?1 now_ms, as text
 -- Index:      the primary key
 INSERT INTO headwater_meta (key, value)

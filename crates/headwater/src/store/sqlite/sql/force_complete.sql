@@ -1,5 +1,5 @@
 -- name: missed
--- Purpose:    Adds to what a subscription has missed.
+-- Purpose:    Adds to the missed messages of a subscription.
 -- Parameters: ?1 subscription_id, ?2 how many, ?3 the first, ?4 the last
 -- Index:      the primary key
 UPDATE headwater_subscription

@@ -1,6 +1,6 @@
 -- name: activity
--- Purpose:    Notes that an owner serves a subscription and what it has done for it; writes nothing if that is stored. A time in the
---             future was told by a clock that was ahead.
+-- Purpose:    Records that an owner serves a subscription, and its activity; writes nothing if that is already stored. A time
+--             in the future was stored while the clock was ahead.
 -- Parameters: ?1 subscription_id, ?2 owner, ?3 processed, ?4 failed, ?5 filtered, ?6 rate, ?7 handling_mean_us, ?8
 --             handling_p95_us, ?9 now_ms
 -- Index:      the primary key
@@ -17,7 +17,7 @@ WHERE (processed, failed, filtered, rate, handling_mean_us, handling_p95_us, ser
     OR told_at_ms > ?9
 
 -- name: ahead
--- Purpose:    An owner seen in the future was seen by a clock that was ahead: it counts as seen now.
+-- Purpose:    Sets heartbeats of owners that were stored while the clock was ahead to the present.
 -- Parameters: ?1 now_ms
 -- Index:      headwater_owner_seen: no entry, usually
 UPDATE headwater_owner INDEXED BY headwater_owner_seen
@@ -25,10 +25,9 @@ SET seen_at_ms = ?1
 WHERE judged = 1 AND seen_at_ms > ?1
 
 -- name: end_leases
--- Purpose:    Ends the leases of an owner that is dead: as long past their deadline as can be, so that no clock makes
---             their tokens valid again.
+-- Purpose:    Ends the leases of a dead owner: their deadline becomes 0, so that no clock makes their tokens valid again.
 -- Parameters: ?1 owner, ?2 now_ms
--- Index:      headwater_range_leased, over the leases of everybody: owners die rarely, and an index by owner would cost
+-- Index:      headwater_range_leased, over the leases of all owners: owners die rarely, and an index by owner would cost
 --             every claim and settlement
 UPDATE headwater_range INDEXED BY headwater_range_leased
 SET due_at_ms = 0
@@ -36,7 +35,7 @@ WHERE owner IS NOT NULL AND owner = ?1 AND due_at_ms > ?2
 RETURNING token, (SELECT topic_id FROM headwater_subscription AS s WHERE s.subscription_id = headwater_range.subscription_id)
 
 -- name: fold_activity
--- Purpose:    Adds what an owner that leaves has done to what is kept of those that left before.
+-- Purpose:    Adds the activity of an owner that leaves to the sum of those that left before.
 -- Parameters: ?1 owner
 -- Index:      headwater_activity_owner
 INSERT INTO headwater_activity (
@@ -50,22 +49,22 @@ ON CONFLICT (subscription_id, owner) DO UPDATE SET processed = processed + exclu
     told_at_ms = max(told_at_ms, excluded.told_at_ms)
 
 -- name: forget_activity
--- Purpose:    Forgets what an owner told, once it is added to what is kept.
+-- Purpose:    Deletes the activity of an owner, once it is added to the sum.
 -- Parameters: ?1 owner
 -- Index:      headwater_activity_owner
 DELETE FROM headwater_activity
 WHERE owner = ?1
 
 -- name: seen
--- Purpose:    Notes that an owner is alive. One that is judged by its silence stays so until it departs.
--- Parameters: ?1 owner, ?2 now_ms, ?3 whether silence ends its leases
+-- Purpose:    Records that an owner is alive. An owner that is judged by its heartbeats stays so until it departs.
+-- Parameters: ?1 owner, ?2 now_ms, ?3 whether missing heartbeats end its leases
 -- Index:      the primary key
 INSERT INTO headwater_owner (owner, seen_at_ms, judged)
 VALUES (?1, ?2, ?3)
 ON CONFLICT (owner) DO UPDATE SET seen_at_ms = excluded.seen_at_ms, judged = max(judged, excluded.judged)
 
 -- name: serve_no_more
--- Purpose:    An owner serves none but some any more. The others were served until its last heartbeat.
+-- Purpose:    Records that an owner serves only these subscriptions. The others were served until its last heartbeat.
 -- Parameters: ?1 owner, ?2 the subscriptions it serves, as JSON
 -- Index:      headwater_activity_owner; the primary key
 UPDATE headwater_activity
@@ -83,7 +82,7 @@ WHERE judged = 1 AND seen_at_ms < ?1
 ORDER BY seen_at_ms
 
 -- name: state
--- Purpose:    How a subscription is, for an owner that serves it.
+-- Purpose:    The state of a subscription, for an owner that serves it.
 -- Parameters: ?1 subscription_id
 -- Index:      the primary key
 SELECT status, topic_id, group_name

@@ -1,5 +1,5 @@
 -- name: get
--- Purpose:    How a job has been doing.
+-- Purpose:    The statistics of a job.
 -- Parameters: ?1 job
 -- Index:      the primary key
 SELECT runs, failures, rows, backlog, last_run_at_ms, duration_us, last_error
@@ -7,7 +7,7 @@ FROM headwater_job
 WHERE job = ?1
 
 -- name: ran
--- Purpose:    Records a run of a job. The detector's time is its own look's, which it has written itself.
+-- Purpose:    Records a run of a job. The detection of dead groups has stored its time itself.
 -- Parameters: ?1 job, ?2 rows, ?3 backlog, ?4 now_ms, ?5 duration_us, ?6 error, ?7 whether it is the detector
 -- Index:      the primary key
 INSERT INTO headwater_job (job, runs, failures, rows, backlog, last_run_at_ms, duration_us, last_error)

@@ -1,5 +1,5 @@
 -- name: ages
--- Purpose:    The messages of a range with what retention asks of them.
+-- Purpose:    The messages of a range with the times that retention needs.
 -- Parameters: ?1 row_key from, ?2 row_key to
 -- Index:      the primary keys
 SELECT message.row_key, message.created_at_ms, record.completed_at_ms
@@ -19,7 +19,7 @@ INSERT INTO headwater_message (
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
 
 -- name: append_scheduled
--- Purpose:    Copies one delayed message into the log.
+-- Purpose:    Copies one scheduled message into the log.
 -- Parameters: ?1 schedule_id, ?2 row_key, ?3 now_ms
 -- Index:      the primary keys
 INSERT INTO headwater_message (
@@ -51,8 +51,8 @@ FROM headwater_message
 WHERE row_key BETWEEN ?1 AND ?2
 
 -- name: fetch
--- Purpose:    The messages of a closed range; of payloads above a size only how large they are, which needs none of their pages.
--- Parameters: ?1 row_key from, ?2 row_key to, ?3 largest payload that comes along
+-- Purpose:    The messages of a closed range; for payloads above a size only their length, which needs none of their pages.
+-- Parameters: ?1 row_key from, ?2 row_key to, ?3 largest payload that is returned
 -- Index:      the primary key of the log: one seek, then neighbours
 SELECT row_key, message_id, key, type, CASE WHEN length(payload) > ?3 THEN length(payload) ELSE payload END,
     content_type, headers, correlation_id, created_at_ms
@@ -71,7 +71,7 @@ ORDER BY row_key
 LIMIT 1
 
 -- name: keys
--- Purpose:    What tells the lanes of the messages of a range, and what they are called when they are buried.
+-- Purpose:    The ids and keys of the messages of a range, which determine their lanes and name them when they are buried.
 -- Parameters: ?1 row_key from, ?2 row_key to
 -- Index:      the primary key of the log
 SELECT row_key, message_id, key
@@ -80,7 +80,7 @@ WHERE row_key BETWEEN ?1 AND ?2
 ORDER BY row_key
 
 -- name: message_id
--- Purpose:    The id of one message: tells one history of the log from another.
+-- Purpose:    The id of one message: distinguishes one history of the log from another.
 -- Parameters: ?1 row_key
 -- Index:      the primary key of the log
 SELECT message_id
@@ -97,7 +97,7 @@ ORDER BY row_key DESC
 LIMIT 1
 
 -- name: record
--- Purpose:    Makes the records of a range of messages for whom the same groups are required and done.
+-- Purpose:    Creates the completion records of a range of messages with the same required and done groups.
 -- Parameters: ?1 row_key from, ?2 row_key to, ?3 required, ?4 completed, ?5 completed_at_ms
 -- Index:      the primary keys
 INSERT OR IGNORE INTO headwater_record (row_key, required, completed, completed_at_ms)

@@ -1,5 +1,5 @@
 -- name: forget_dedup
--- Purpose:    Forgets dedup keys whose window is over, a bounded number at a time.
+-- Purpose:    Deletes dedup keys whose window is over, a bounded number at a time.
 -- Parameters: ?1 now_ms, ?2 at most
 -- Index:      headwater_dedup_expiry
 DELETE FROM headwater_dedup
@@ -11,7 +11,7 @@ WHERE (topic_id, dedup_key) IN (
 )
 
 -- name: forget_inbox
--- Purpose:    Forgets inbox entries past their retention, a bounded number at a time.
+-- Purpose:    Deletes inbox entries past their retention, a bounded number at a time.
 -- Parameters: ?1 handled at or before, ?2 at most
 -- Index:      headwater_inbox_handled
 DELETE FROM headwater_inbox
@@ -23,7 +23,7 @@ WHERE (handler, message_id) IN (
 )
 
 -- name: promote_dedup
--- Purpose:    Gives a dedup key the offset its message got.
+-- Purpose:    Stores the offset of the message of a dedup key.
 -- Parameters: ?1 topic_id, ?2 dedup_key, ?3 message_id, ?4 message_offset
 -- Index:      the primary key
 UPDATE headwater_dedup
@@ -31,7 +31,7 @@ SET message_offset = ?4
 WHERE topic_id = ?1 AND dedup_key = ?2 AND message_id = ?3
 
 -- name: promote_due
--- Purpose:    The delayed messages of a topic that are due, in the order they enter the log.
+-- Purpose:    The scheduled messages of a topic that are due, in the order in which they are promoted.
 -- Parameters: ?1 topic_id, ?2 now_ms, ?3 at most
 -- Index:      headwater_schedule_due, whose entries end in schedule_id
 SELECT schedule_id, message_id, dedup_key
@@ -48,9 +48,9 @@ DELETE FROM headwater_schedule
 WHERE schedule_id = ?1
 
 -- name: promote_topics
--- Purpose:    The topics with delayed messages that are due.
+-- Purpose:    The topics with scheduled messages that are due.
 -- Parameters: ?1 now_ms
--- Index:      headwater_schedule_due, one look per topic
+-- Index:      headwater_schedule_due, one search per topic
 SELECT topic.topic_id, topic.last_offset
 FROM headwater_topic AS topic
 WHERE EXISTS (

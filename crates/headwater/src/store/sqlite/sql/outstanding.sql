@@ -1,6 +1,6 @@
 -- name: crowd
--- Purpose:    The waiting range that is one too many for a step that begins at an offset.
--- Parameters: ?1 subscription_id, ?2 first_offset, ?3 last_offset, ?4 how many a step may meet
+-- Purpose:    The first waiting range beyond the limit of a step that begins at an offset.
+-- Parameters: ?1 subscription_id, ?2 first_offset, ?3 last_offset, ?4 how many ranges a step may read
 -- Index:      headwater_range_place, as many entries
 SELECT first_offset
 FROM headwater_range INDEXED BY headwater_range_place
@@ -9,7 +9,7 @@ ORDER BY first_offset
 LIMIT 1 OFFSET ?4
 
 -- name: leased
--- Purpose:    The leased ranges of a subscription that touch some offsets, of all its lanes.
+-- Purpose:    The leased ranges of a subscription that overlap some offsets, of all its lanes.
 -- Parameters: ?1 subscription_id, ?2 first_offset, ?3 last_offset
 -- Index:      headwater_range_leased, over what is in flight
 SELECT lane, first_offset, last_offset, token
@@ -17,7 +17,7 @@ FROM headwater_range INDEXED BY headwater_range_leased
 WHERE subscription_id = ?1 AND owner IS NOT NULL AND first_offset <= ?3 AND last_offset >= ?2
 
 -- name: lowest
--- Purpose:    The lowest offset that a subscription has outstanding.
+-- Purpose:    The lowest outstanding offset of a subscription.
 -- Parameters: ?1 subscription_id
 -- Index:      headwater_range_leased, over what is in flight; headwater_range_place, its first entry
 SELECT min(lowest)
@@ -32,9 +32,9 @@ FROM (
 )
 
 -- name: outstanding
--- Purpose:    What a subscription has handed out and is not done, oldest due first, parked last.
+-- Purpose:    The outstanding ranges of a subscription, oldest due first, parked last.
 -- Parameters: ?1 subscription_id, ?2 at most
--- Index:      headwater_range_leased, headwater_range_waiting: every row is in one of them; sorted, for people only
+-- Index:      headwater_range_leased, headwater_range_waiting: every row is in one of them; sorted, for operators only
 SELECT token, first_offset, last_offset, subscription_id, lane, owner, due_at_ms, attempts, suspect, parked, key,
     last_error
 FROM headwater_range
@@ -48,8 +48,8 @@ ORDER BY parked, due_at_ms, first_offset, lane
 LIMIT ?2
 
 -- name: waiting
--- Purpose:    The waiting ranges of a subscription that touch some offsets, of all its lanes. Ranges of one lane never overlap:
---             of those that begin before, only the last of each lane can reach in.
+-- Purpose:    The waiting ranges of a subscription that overlap some offsets, of all its lanes. Ranges of one lane never overlap:
+--             of those that begin before the offsets, only the last of each lane can overlap them.
 -- Parameters: ?1 subscription_id, ?2 first_offset, ?3 last_offset
 -- Index:      headwater_range_place, as many entries as begin there; one of it, and one per lane of headwater_range_lane
 SELECT lane, first_offset, last_offset, token

@@ -1,5 +1,5 @@
 -- name: get
--- Purpose:    The delivery policy of a subscription; NULL takes the topic's.
+-- Purpose:    The delivery policy of a subscription; NULL means the topic's setting.
 -- Parameters: ?1 subscription_id
 -- Index:      the primary key
 SELECT lease_ms, max_attempts, backoff_initial_ms, backoff_max_ms
@@ -7,9 +7,9 @@ FROM headwater_subscription
 WHERE subscription_id = ?1
 
 -- name: set
--- Purpose:    Gives a subscription a delivery policy of its own.
+-- Purpose:    Sets the delivery policy of a subscription.
 -- Parameters: ?1 subscription_id, ?2 lease_ms, ?3 max_attempts, ?4 backoff_initial_ms, ?5 backoff_max_ms (each NULL
---             to take the topic's)
+--             for the topic's setting)
 -- Index:      the primary key
 UPDATE headwater_subscription
 SET lease_ms = ?2, max_attempts = ?3, backoff_initial_ms = ?4, backoff_max_ms = ?5

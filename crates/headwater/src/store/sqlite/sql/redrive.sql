@@ -1,5 +1,5 @@
 -- name: newest
--- Purpose:    The newest dead letter of a subscription: what is buried after it is not part of a redrive that begins now.
+-- Purpose:    The newest dead letter of a subscription: later ones are not part of a redrive that begins now.
 -- Parameters: ?1 subscription_id
 -- Index:      headwater_dead_letter_of
 SELECT coalesce(max(dead_letter_key), 0)
@@ -7,7 +7,7 @@ FROM headwater_dead_letter
 WHERE subscription_id = ?1
 
 -- name: of
--- Purpose:    The subscription whose dead letters they are.
+-- Purpose:    The subscription of the dead letters.
 -- Parameters: ?1 subscription_id
 -- Index:      the primary keys
 SELECT subscription.topic_id, subscription.lanes, subscription.status, topic.name, subscription.group_name

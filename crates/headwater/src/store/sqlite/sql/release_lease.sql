@@ -1,5 +1,5 @@
 -- name: release_lease
--- Purpose:    The ranges held under a token, whatever their deadline.
+-- Purpose:    The ranges leased under a token, whatever their deadline.
 -- Parameters: ?1 token
 -- Index:      the primary key
 SELECT token, first_offset, last_offset, subscription_id, lane, owner, due_at_ms, attempts, suspect, parked, key,

@@ -1,12 +1,12 @@
 -- name: activity
--- Purpose:    Deletes the processes' tellings of a subscription that is removed.
+-- Purpose:    Deletes the activity of a subscription that is removed.
 -- Parameters: ?1 subscription_id
 -- Index:      the primary key
 DELETE FROM headwater_activity
 WHERE subscription_id = ?1
 
 -- name: cancelled
--- Purpose:    The cancelled subscriptions of a group, and whether pending records still name them.
+-- Purpose:    The cancelled subscriptions of a group, and whether pending records still have their bits.
 -- Parameters: ?1 topic_id, ?2 group
 -- Index:      headwater_subscription_cancelled
 SELECT subscription_id, bit IS NOT NULL AND released_until IS NOT NULL
@@ -14,7 +14,7 @@ FROM headwater_subscription
 WHERE topic_id = ?1 AND group_name = ?2 AND status = 'cancelled'
 
 -- name: cursor
--- Purpose:    Deletes the claim pointers of a subscription that is removed.
+-- Purpose:    Deletes the cursors of a subscription that is removed.
 -- Parameters: ?1 subscription_id
 -- Index:      the primary key
 DELETE FROM headwater_cursor

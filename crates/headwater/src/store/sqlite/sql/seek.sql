@@ -1,5 +1,5 @@
 -- name: cursor
--- Purpose:    Sets the claim pointers of a subscription.
+-- Purpose:    Sets the cursors of a subscription.
 -- Parameters: ?1 subscription_id, ?2 next_offset
 -- Index:      the primary key
 UPDATE headwater_cursor
@@ -7,7 +7,7 @@ SET next_offset = ?2
 WHERE subscription_id = ?1
 
 -- name: leases
--- Purpose:    How many leases of a subscription live.
+-- Purpose:    The number of live leases of a subscription.
 -- Parameters: ?1 subscription_id, ?2 now_ms
 -- Index:      headwater_range_leased, over the live leases only
 SELECT count(DISTINCT token)
@@ -15,7 +15,7 @@ FROM headwater_range INDEXED BY headwater_range_leased
 WHERE subscription_id = ?1 AND owner IS NOT NULL AND due_at_ms > ?2
 
 -- name: subscription
--- Purpose:    Notes that a subscription was moved: its restarts are counted anew.
+-- Purpose:    Resets the count of restarts of a subscription that was moved.
 -- Parameters: ?1 subscription_id
 -- Index:      the primary key
 UPDATE headwater_subscription

@@ -1,6 +1,6 @@
 -- name: ack_all
--- Purpose:    Ends a lease. Fenced by token, owner, subscription and deadline: a slow worker may wake after
---             its lease moved on.
+-- Purpose:    Acks a whole lease. Fenced by token, owner, subscription and deadline: a slow worker may continue after its lease
+--             was reassigned.
 -- Parameters: ?1 token, ?2 now_ms, ?3 subscription_id, ?4 owner
 -- Index:      the primary key
 DELETE FROM headwater_range
@@ -8,7 +8,7 @@ WHERE token = ?1 AND due_at_ms > ?2 AND +subscription_id = ?3 AND owner = ?4
 RETURNING subscription_id, lane
 
 -- name: ack_log
--- Purpose:    Notes who acked a range, if its topic keeps an ack log.
+-- Purpose:    Logs who acked a range, if its topic keeps an ack log.
 -- Parameters: ?1 subscription_id, ?2 first_offset, ?3 last_offset, ?4 lane, ?5 owner, ?6 now_ms
 -- Index:      the primary keys
 INSERT INTO headwater_ack_log (topic_id, first_offset, last_offset, lane, lanes, group_name, owner, acked_at_ms)
@@ -37,14 +37,14 @@ WHERE token = ?1 AND due_at_ms > ?2 AND +subscription_id = ?3 AND owner = ?4
 ORDER BY first_offset
 
 -- name: remove
--- Purpose:    Removes the ranges of a token before what is left of them is stored anew.
+-- Purpose:    Removes the ranges of a token before the rest of them is stored again.
 -- Parameters: ?1 token
 -- Index:      the primary key
 DELETE FROM headwater_range
 WHERE token = ?1
 
 -- name: stir
--- Purpose:    Tells waiters of other processes that something may be claimable.
+-- Purpose:    Wakes waiters of other processes, because a message may be claimable.
 -- Parameters: ?1 topic_id
 -- Index:      the primary key
 UPDATE headwater_topic

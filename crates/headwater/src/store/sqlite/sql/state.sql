@@ -1,5 +1,5 @@
 -- name: cancelled_waiting
--- Purpose:    A cancelled subscription for which something waits.
+-- Purpose:    A cancelled subscription with waiting ranges.
 -- Parameters: none
 -- Index:      the subscriptions of the store, few
 SELECT subscription_id
@@ -8,14 +8,14 @@ WHERE status = 'cancelled' AND waiting > 0
 LIMIT 1
 
 -- name: forget_leases
--- Purpose:    Forgets what a subscription has leased: its tokens are lost.
+-- Purpose:    Deletes the leases of a subscription: its tokens are lost.
 -- Parameters: ?1 subscription_id
 -- Index:      headwater_range_leased, over what is in flight
 DELETE FROM headwater_range INDEXED BY headwater_range_leased
 WHERE subscription_id = ?1 AND owner IS NOT NULL
 
 -- name: forget_ranges
--- Purpose:    Forgets everything a subscription has outstanding: its tokens are lost.
+-- Purpose:    Deletes all outstanding ranges of a subscription: its tokens are lost.
 -- Parameters: ?1 subscription_id
 -- Index:      a scan of the outstanding ranges: an operator does it, and an index by subscription alone would cost
 --             every claim
@@ -23,7 +23,7 @@ DELETE FROM headwater_range
 WHERE subscription_id = ?1
 
 -- name: forget_waiting
--- Purpose:    Forgets some of what waits for a subscription.
+-- Purpose:    Deletes some waiting ranges of a subscription.
 -- Parameters: ?1 subscription_id, ?2 at most
 -- Index:      headwater_range_place, its first entries; the primary key
 DELETE FROM headwater_range
@@ -36,8 +36,8 @@ WHERE (token, first_offset) IN (
 )
 
 -- name: set
--- Purpose:    Moves a subscription from one state to another. What was paused counts as heard of now, if it ever
---             was: its processes have the time of a whole timeout to come back.
+-- Purpose:    Moves a subscription from one state to another. A resume counts as a heartbeat, if there ever was one: the
+--             group's processes have a whole timeout to send the next.
 -- Parameters: ?1 subscription_id, ?2 from, ?3 to, ?4 now_ms
 -- Index:      the primary key
 UPDATE headwater_subscription
@@ -48,8 +48,8 @@ SET status = ?3, status_at_ms = ?4,
 WHERE subscription_id = ?1 AND status = ?2
 
 -- name: zero
--- Purpose:    Notes up to where messages were published while no subscription counted; NULL while none does, and then from
---             where on.
+-- Purpose:    Stores up to which offset messages were published while no subscription counted; NULL while none counts, and
+--             then from which offset on.
 -- Parameters: ?1 topic_id
 -- Index:      the primary key; headwater_subscription_group
 UPDATE headwater_topic

@@ -1,6 +1,5 @@
 -- name: activity
--- Purpose:    What the processes of a subscription told of themselves, added up. Of those that are silent only what
---             they did counts, not how fast.
+-- Purpose:    The sum of the activity of a subscription. Of silent owners only the counts are included, not the rates.
 -- Parameters: ?1 subscription_id, ?2 since when a process is not silent
 -- Index:      the primary key
 SELECT coalesce(sum(processed), 0), coalesce(sum(failed), 0), coalesce(sum(filtered), 0),
@@ -20,14 +19,14 @@ FROM (
 )
 
 -- name: cursor
--- Purpose:    Creates a claim pointer: one per subscription, or one per lane.
+-- Purpose:    Creates a cursor: one per subscription, or one per lane.
 -- Parameters: ?1 subscription_id, ?2 lane, ?3 next_offset
 -- Index:      the primary key
 INSERT INTO headwater_cursor (subscription_id, lane, next_offset)
 VALUES (?1, ?2, ?3)
 
 -- name: group
--- Purpose:    The subscription of a group: the one that lives, else the youngest cancelled one.
+-- Purpose:    The subscription of a group: the one that is not cancelled, else the youngest cancelled one.
 -- Parameters: ?1 topic_id, ?2 group
 -- Index:      headwater_subscription_group, headwater_subscription_cancelled; what they give is sorted
 SELECT subscription_id, lanes, status, missed, missed_first, missed_last, 0 AS cancelled
@@ -41,8 +40,8 @@ ORDER BY cancelled, subscription_id DESC
 LIMIT 1
 
 -- name: held
--- Purpose:    What a subscription has handed out and is not done, in numbers: lowest offset, offsets, ranges leased
---             and waiting, offsets in flight and to be retried. What waits is not counted here: triggers keep its numbers.
+-- Purpose:    The outstanding ranges of a subscription in numbers: lowest offset, offsets, ranges leased and waiting, offsets
+--             in flight and to be retried. Waiting ranges are not counted here: triggers maintain their numbers.
 -- Parameters: ?1 subscription_id, ?2 now_ms
 -- Index:      the primary key; headwater_range_leased, over what is in flight; headwater_range_place, its first entry
 SELECT min(coalesce(leased.lowest, 9223372036854775807), coalesce((
@@ -71,9 +70,9 @@ INSERT INTO headwater_subscription (
 VALUES (?1, ?2, ?3, ?4, ?4, ?5, ?5)
 
 -- name: lanes_full
--- Purpose:    How many lanes of a subscription are full: the rule of the claim.
+-- Purpose:    How many lanes of a subscription are full, by the rule of the claim.
 -- Parameters: ?1 subscription_id, ?2 rows that make a lane full
--- Index:      headwater_range_lane, which is enough
+-- Index:      headwater_range_lane, without the table
 SELECT count(*)
 FROM (
     SELECT lane FROM headwater_range
@@ -99,8 +98,8 @@ WHERE topic_id = ?1 AND status <> 'cancelled'
 ORDER BY group_name
 
 -- name: restart
--- Purpose:    Counts a registration. A floor that moved, or a window that is over, begins anew; where nothing is to be done
---             nothing is counted.
+-- Purpose:    Counts a registration. The count starts again if the floor moved or the window is over; nothing is counted if the
+--             group has done all messages.
 -- Parameters: ?1 subscription_id, ?2 now_ms, ?3 the floor, ?4 since when a window is not over, ?5 the head
 -- Index:      the primary key
 UPDATE headwater_subscription

@@ -1,9 +1,8 @@
 -- name: subscription_list
--- Purpose:    The subscriptions of a topic, by group; cancelled ones after the one that lives.
+-- Purpose:    The subscriptions of a topic, by group; cancelled ones last within a group.
 -- Parameters: ?1 topic_id
--- Index:      headwater_subscription_group, headwater_subscription_cancelled; headwater_dead_letter_of for the count; the primary keys
---             of activities and owners;
---             sorted, for people only
+-- Index:      headwater_subscription_group, headwater_subscription_cancelled; headwater_dead_letter_of for the count; the
+--             primary keys of activities and owners; sorted, for operators only
 SELECT subscription_id, group_name, lanes, status, status_at_ms,
     (SELECT heard_at_ms FROM headwater_heard AS heard WHERE heard.subscription_id = headwater_subscription.subscription_id),
     reassigned, missed, missed_first,

@@ -1,11 +1,11 @@
 -- name: named
 -- Purpose:    Whether an owner's row has this proof.
 -- Parameters: ?1 proof
--- Index:      a scan of the owners: read when a process starts to consume, for files that are left
+-- Index:      a scan of the owners: read when a process starts to consume, to find abandoned files
 SELECT EXISTS (SELECT 1 FROM headwater_owner WHERE proof = ?1)
 
 -- name: others
--- Purpose:    The owners with a proof that follow one by name, and after the last the first ones.
+-- Purpose:    The owners with a proof that follow one by name; after the last it continues with the first.
 -- Parameters: ?1 owner, ?2 how many at most
 -- Index:      the primary key
 SELECT owner, proof
@@ -24,7 +24,7 @@ FROM headwater_owner
 WHERE owner = ?1
 
 -- name: prove
--- Purpose:    Gives an owner a proof.
+-- Purpose:    Registers the proof of an owner.
 -- Parameters: ?1 owner, ?2 proof
 -- Index:      the primary key
 UPDATE headwater_owner

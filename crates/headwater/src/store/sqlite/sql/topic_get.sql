@@ -1,5 +1,5 @@
 -- name: extent
--- Purpose:    A topic as upkeep sees it.
+-- Purpose:    What maintenance needs of a topic.
 -- Parameters: ?1 topic_id
 -- Index:      the primary key
 SELECT name, tracking, last_offset, first_offset, zero_until, zero_from, tracked_until, change_until,

@@ -1,6 +1,6 @@
 -- name: topic_list
--- Purpose:    All topics by name, with what can be seen of their logs. The watermark is the lowest floor of those
---             that count. Without one it stays: the dead hold it, and what was published since is above it.
+-- Purpose:    All topics by name, with the state of their logs. The watermark is the lowest floor of the subscriptions that
+--             count. Without any it stays: dead groups hold it, and messages published since are above it.
 -- Parameters: none
 -- Index:      the unique index on name for the order; headwater_subscription_group for the count; the
 --             primary key of the records; headwater_range_leased, over what is in flight, and headwater_range_place, its

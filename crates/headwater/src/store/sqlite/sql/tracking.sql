@@ -1,5 +1,5 @@
 -- name: any
--- Purpose:    Whether a topic has a record.
+-- Purpose:    Whether a topic has a completion record.
 -- Parameters: ?1 row_key from, ?2 row_key to
 -- Index:      the primary key
 SELECT EXISTS (
@@ -8,8 +8,8 @@ SELECT EXISTS (
 )
 
 -- name: applied
--- Purpose:    The ranges of a subscription that touch some offsets and whose completion is set in the records. They never
---             overlap: of those that begin before, only the last can reach in.
+-- Purpose:    The applied ranges of a subscription that overlap some offsets. Applied ranges never overlap each other: of those
+--             that begin before the offsets, only the last can overlap them.
 -- Parameters: ?1 subscription_id, ?2 first_offset, ?3 last_offset
 -- Index:      the primary key
 SELECT first_offset, last_offset
@@ -22,7 +22,7 @@ WHERE subscription_id = ?1 AND first_offset BETWEEN coalesce((
 ORDER BY first_offset
 
 -- name: applied_below
--- Purpose:    Forgets what was set in records that are removed.
+-- Purpose:    Deletes applied ranges of removed records.
 -- Parameters: ?1 subscription_id, ?2 the topic's first offset, ?3 at most
 -- Index:      the primary key
 DELETE FROM headwater_applied
@@ -34,8 +34,8 @@ WHERE subscription_id = ?1 AND first_offset IN (
 )
 
 -- name: applied_crowd
--- Purpose:    The range of what is set in the records that is one too many for a step that begins at an offset.
--- Parameters: ?1 subscription_id, ?2 first_offset, ?3 last_offset, ?4 how many a step may meet
+-- Purpose:    The first applied range beyond the limit of a step that begins at an offset.
+-- Parameters: ?1 subscription_id, ?2 first_offset, ?3 last_offset, ?4 how many ranges a step may read
 -- Index:      the primary key, as many entries
 SELECT first_offset
 FROM headwater_applied
@@ -44,21 +44,21 @@ ORDER BY first_offset
 LIMIT 1 OFFSET ?4
 
 -- name: applied_insert
--- Purpose:    Stores a range of offsets whose completion is set in the records.
+-- Purpose:    Stores an applied range.
 -- Parameters: ?1 subscription_id, ?2 first_offset, ?3 last_offset
 -- Index:      the primary key
 INSERT INTO headwater_applied (subscription_id, first_offset, last_offset)
 VALUES (?1, ?2, ?3)
 
 -- name: applied_remove
--- Purpose:    Removes a range of offsets whose completion was set, before what became of it is stored.
+-- Purpose:    Removes an applied range before its new ranges are stored.
 -- Parameters: ?1 subscription_id, ?2 first_offset
 -- Index:      the primary key
 DELETE FROM headwater_applied
 WHERE subscription_id = ?1 AND first_offset = ?2
 
 -- name: applied_until
--- Purpose:    Stores how far what is set in the records of a subscription is what it has done.
+-- Purpose:    Stores up to which offset the applied ranges of a subscription are what it has done.
 -- Parameters: ?1 subscription_id, ?2 applied_until
 -- Index:      the primary key
 UPDATE headwater_subscription
@@ -66,8 +66,8 @@ SET applied_until = ?2
 WHERE subscription_id = ?1
 
 -- name: apply
--- Purpose:    Sets groups done on pending records that are for them, takes back what comes again, and completes what is
---             covered. Answers for each changed record whether it is completed.
+-- Purpose:    Sets the completion bits of groups on pending records that require them, clears those of redelivered messages, and
+--             completes records whose groups are all done. Returns for each changed record whether it is completed.
 -- Parameters: ?1 row_key from, ?2 row_key to, ?3 groups that are done, ?4 groups that are not any more, ?5 now_ms
 -- Index:      headwater_record_pending
 UPDATE headwater_record
@@ -79,7 +79,7 @@ WHERE row_key BETWEEN ?1 AND ?2
 RETURNING completed_at_ms IS NOT NULL
 
 -- name: backfill_begin
--- Purpose:    A backfill begins, in place of an earlier one.
+-- Purpose:    Starts a backfill, and replaces an earlier one.
 -- Parameters: ?1 subscription_id, ?2 state, ?3 first_offset, ?4 last_offset, ?5 rate_max, ?6 now_ms
 -- Index:      the primary key
 INSERT OR REPLACE INTO headwater_backfill (
@@ -88,7 +88,7 @@ INSERT OR REPLACE INTO headwater_backfill (
 VALUES (?1, ?2, ?3, ?4, ?3 - 1, ?5, ?6)
 
 -- name: backfill_complete
--- Purpose:    Completes the backfills of a topic: its records are made anew, with every group in them.
+-- Purpose:    Completes the backfills of a topic: its records are created again, with every group in them.
 -- Parameters: ?1 topic_id
 -- Index:      the subscriptions of the store, few; the primary key
 UPDATE headwater_backfill
@@ -96,7 +96,7 @@ SET state = 'completed', checkpoint = last_offset, error = NULL, worker = NULL, 
 WHERE subscription_id IN (SELECT subscription_id FROM headwater_subscription WHERE topic_id = ?1)
 
 -- name: backfill_forget
--- Purpose:    Forgets the backfill of a subscription that begins at the end of the log.
+-- Purpose:    Deletes the backfill of a subscription that begins at the end of the log.
 -- Parameters: ?1 subscription_id
 -- Index:      the primary key
 DELETE FROM headwater_backfill
@@ -116,9 +116,9 @@ WHERE backfill.subscription_id = coalesce(?1, backfill.subscription_id)
 ORDER BY backfill.created_at_ms DESC, backfill.subscription_id DESC
 
 -- name: backfill_open
--- Purpose:    The oldest backfill with work to do that no other worker has. One that has it for longer than anybody gets
---             it was given it by a clock that was ahead.
--- Parameters: ?1 worker, ?2 now_ms, ?3 until when it would be given now
+-- Purpose:    The oldest backfill with work to do that no other worker has. A worker's lease that ends later than one that begins
+--             now was stored while the clock was ahead, and is ignored.
+-- Parameters: ?1 worker, ?2 now_ms, ?3 the end of a lease that begins now
 -- Index:      the primary keys; there are as many as subscriptions at most
 SELECT backfill.subscription_id
 FROM headwater_backfill AS backfill
@@ -134,7 +134,7 @@ ORDER BY backfill.created_at_ms, backfill.subscription_id
 LIMIT 1
 
 -- name: backfill_progress
--- Purpose:    A batch of a backfill is done.
+-- Purpose:    Stores the progress of a backfill after a batch.
 -- Parameters: ?1 subscription_id, ?2 state, ?3 checkpoint, ?4 now_ms, ?5 ran_ms more, ?6 worker, ?7 worker_until_ms
 -- Index:      the primary key
 UPDATE headwater_backfill
@@ -142,15 +142,15 @@ SET state = ?2, checkpoint = ?3, progressed_at_ms = ?4, ran_ms = ran_ms + ?5, wo
 WHERE subscription_id = ?1
 
 -- name: backfill_set
--- Purpose:    Sets a group on pending records of a range, as done where it is.
--- Parameters: ?1 row_key from, ?2 row_key to, ?3 the group's bit as a mask, ?4 the same where it is done, else 0
+-- Purpose:    Adds a group to pending records of a range, with its completion if it is done.
+-- Parameters: ?1 row_key from, ?2 row_key to, ?3 the group's bit as a mask, ?4 the same if it is done, else 0
 -- Index:      headwater_record_pending
 UPDATE headwater_record
 SET required = required | ?3, completed = completed | ?4
 WHERE row_key BETWEEN ?1 AND ?2 AND completed_at_ms IS NULL AND required & ?3 = 0
 
 -- name: backfill_set_state
--- Purpose:    A backfill changes its state; whoever had it has it no more.
+-- Purpose:    Changes the state of a backfill, and takes it from its worker.
 -- Parameters: ?1 subscription_id, ?2 state, ?3 error
 -- Index:      the primary key
 UPDATE headwater_backfill
@@ -158,7 +158,7 @@ SET state = ?2, error = ?3, worker = NULL, worker_until_ms = NULL
 WHERE subscription_id = ?1
 
 -- name: begin
--- Purpose:    A subscription takes its place in the records.
+-- Purpose:    Assigns a bit in the records to a subscription.
 -- Parameters: ?1 subscription_id, ?2 bit, ?3 required_from
 -- Index:      the primary key
 UPDATE headwater_subscription
@@ -166,8 +166,8 @@ SET bit = ?2, required_from = ?3, released_until = NULL
 WHERE subscription_id = ?1
 
 -- name: bits
--- Purpose:    The bits that subscriptions of a topic have, and whether each is of one that is cancelled and that pending
---             records have let go of.
+-- Purpose:    The bits of the subscriptions of a topic, and whether each belongs to a cancelled subscription that is released
+--             from pending records.
 -- Parameters: ?1 topic_id
 -- Index:      the subscriptions of the store, few
 SELECT bit, status = 'cancelled' AND released_until IS NULL
@@ -183,7 +183,7 @@ FROM headwater_record
 WHERE row_key BETWEEN ?1 AND ?2
 
 -- name: change
--- Purpose:    A topic changes how it records completion, or is as far as that is.
+-- Purpose:    Changes the tracking mode of a topic, or stores the progress of the change.
 -- Parameters: ?1 topic_id, ?2 tracking, ?3 tracked_until, ?4 change_until
 -- Index:      the primary key
 UPDATE headwater_topic
@@ -191,14 +191,14 @@ SET settings = json_set(settings, '$.tracking', ?2), tracked_until = ?3, change_
 WHERE topic_id = ?1
 
 -- name: forget_applied
--- Purpose:    Forgets what was set in the records of a topic that has none any more.
+-- Purpose:    Deletes the applied ranges of a topic that has no records any more.
 -- Parameters: ?1 topic_id
 -- Index:      the subscriptions of the topic, few; the primary key
 DELETE FROM headwater_applied
 WHERE subscription_id IN (SELECT subscription_id FROM headwater_subscription WHERE topic_id = ?1)
 
 -- name: forget_bits
--- Purpose:    Takes the bits back from the subscriptions of a topic that has no records any more.
+-- Purpose:    Clears the bits of the subscriptions of a topic that has no records any more.
 -- Parameters: ?1 topic_id
 -- Index:      the subscriptions of the store, few
 UPDATE headwater_subscription
@@ -206,7 +206,7 @@ SET bit = NULL, released_until = NULL, applied_until = 0
 WHERE topic_id = ?1
 
 -- name: forget_change
--- Purpose:    The records of a topic are removed: its change to offset watermark is done.
+-- Purpose:    Ends the change of a topic to offset watermark once its records are removed.
 -- Parameters: ?1 topic_id
 -- Index:      the primary key
 UPDATE headwater_topic
@@ -214,7 +214,7 @@ SET tracked_until = 0, change_until = NULL, bits_used = 0
 WHERE topic_id = ?1
 
 -- name: forget_group_applied
--- Purpose:    Deletes some of the place in the records of a subscription that is removed.
+-- Purpose:    Deletes some applied ranges of a subscription that is removed.
 -- Parameters: ?1 subscription_id, ?2 at most
 -- Index:      the primary key, its first entries
 DELETE FROM headwater_applied
@@ -226,7 +226,7 @@ WHERE subscription_id = ?1 AND first_offset IN (
 )
 
 -- name: forget_group_touched
--- Purpose:    Deletes some of what was touched of a subscription that is removed.
+-- Purpose:    Deletes some touched ranges of a subscription that is removed.
 -- Parameters: ?1 subscription_id, ?2 at most
 -- Index:      the primary key, its first entries
 DELETE FROM headwater_touched
@@ -238,21 +238,21 @@ WHERE subscription_id = ?1 AND (first_offset, token) IN (
 )
 
 -- name: forget_messages
--- Purpose:    Forgets the records of a range of messages.
+-- Purpose:    Deletes the completion records of a range of messages.
 -- Parameters: ?1 row_key from, ?2 row_key to
 -- Index:      the primary key
 DELETE FROM headwater_record
 WHERE row_key BETWEEN ?1 AND ?2
 
 -- name: forget_touched
--- Purpose:    Forgets what was touched in the records of a topic that has none any more.
+-- Purpose:    Deletes the touched ranges of a topic that has no records any more.
 -- Parameters: ?1 topic_id
 -- Index:      the subscriptions of the topic, few; the primary key
 DELETE FROM headwater_touched
 WHERE subscription_id IN (SELECT subscription_id FROM headwater_subscription WHERE topic_id = ?1)
 
 -- name: let_go
--- Purpose:    Takes the bits back from cancelled subscriptions that no record names any more.
+-- Purpose:    Clears the bits of cancelled subscriptions that no record has any more.
 -- Parameters: ?1 topic_id, ?2 the bits that are in records
 -- Index:      headwater_subscription_cancelled
 UPDATE headwater_subscription
@@ -260,7 +260,7 @@ SET bit = NULL
 WHERE topic_id = ?1 AND status = 'cancelled' AND released_until IS NULL AND bit IS NOT NULL AND (?2 >> bit) & 1 = 0
 
 -- name: moved
--- Purpose:    A cursor moved: messages from there on are for the subscription, and what is set in their records is checked again.
+-- Purpose:    Records that a cursor moved: messages from there on require the subscription, and their records are checked again.
 -- Parameters: ?1 subscription_id, ?2 next_offset
 -- Index:      the primary key
 UPDATE headwater_subscription
@@ -268,7 +268,7 @@ SET required_from = min(required_from, ?2), applied_until = min(applied_until, ?
 WHERE subscription_id = ?1
 
 -- name: names
--- Purpose:    Whose bit is whose, cancelled subscriptions too as long as they are there.
+-- Purpose:    The groups of bits, also of cancelled subscriptions as long as they exist.
 -- Parameters: ?1 topic_id
 -- Index:      the subscriptions of the store, few
 SELECT bit, group_name
@@ -276,7 +276,7 @@ FROM headwater_subscription
 WHERE topic_id = ?1 AND bit IS NOT NULL
 
 -- name: progress
--- Purpose:    Stores how far messages have their records; nothing is written when nothing has moved.
+-- Purpose:    Stores up to which offset messages have their records; nothing is written if nothing changed.
 -- Parameters: ?1 topic_id, ?2 tracked_until, ?3 change_until
 -- Index:      the primary key
 UPDATE headwater_topic
@@ -284,7 +284,7 @@ SET tracked_until = ?2, change_until = ?3
 WHERE topic_id = ?1 AND (tracked_until <> ?2 OR change_until IS NOT ?3)
 
 -- name: records
--- Purpose:    The records of a range of offsets.
+-- Purpose:    The completion records of a range of offsets.
 -- Parameters: ?1 row_key from, ?2 row_key to, ?3 at most
 -- Index:      the primary key
 SELECT row_key, required, completed, completed_at_ms
@@ -294,8 +294,8 @@ ORDER BY row_key
 LIMIT ?3
 
 -- name: release
--- Purpose:    Takes a group out of pending records, and completes what is covered without it. Answers for each changed
---             record whether it is completed.
+-- Purpose:    Removes a group from pending records, and completes records whose other groups are all done. Returns for each
+--             changed record whether it is completed.
 -- Parameters: ?1 row_key after, ?2 row_key to, ?3 the group's bit as a mask, ?4 now_ms
 -- Index:      headwater_record_pending
 UPDATE headwater_record
@@ -308,7 +308,7 @@ WHERE row_key > ?1 AND row_key <= ?2
 RETURNING completed_at_ms IS NOT NULL
 
 -- name: release_begin
--- Purpose:    A subscription does not count any more: pending records are to let go of it, or there are none.
+-- Purpose:    Marks a subscription that no longer counts to be released from pending records, if there are any.
 -- Parameters: ?1 subscription_id, ?2 released_until
 -- Index:      the primary key
 UPDATE headwater_subscription
@@ -316,7 +316,7 @@ SET released_until = ?2
 WHERE subscription_id = ?1
 
 -- name: release_bound
--- Purpose:    How many pending records follow a key, at most so many, and the last of them.
+-- Purpose:    How many pending records follow a key, up to a limit, and the last of them.
 -- Parameters: ?1 row_key after, ?2 row_key to, ?3 at most
 -- Index:      headwater_record_pending
 SELECT count(*), max(row_key)
@@ -328,7 +328,7 @@ FROM (
 )
 
 -- name: releasing
--- Purpose:    The subscriptions of a topic that pending records have not let go of.
+-- Purpose:    The subscriptions of a topic that are not yet released from pending records.
 -- Parameters: ?1 topic_id
 -- Index:      the subscriptions of the store, few
 SELECT subscription_id, bit, released_until
@@ -337,7 +337,7 @@ WHERE topic_id = ?1 AND released_until IS NOT NULL AND bit IS NOT NULL AND statu
 ORDER BY subscription_id
 
 -- name: remove
--- Purpose:    Removes the lowest records of a topic.
+-- Purpose:    Removes the lowest completion records of a topic.
 -- Parameters: ?1 row_key from, ?2 row_key to, ?3 at most
 -- Index:      the primary key
 DELETE FROM headwater_record
@@ -349,7 +349,7 @@ WHERE row_key IN (
 )
 
 -- name: touch
--- Purpose:    Notes a lease that tracking met: it is met again once its row is gone.
+-- Purpose:    Records a lease that tracking found: it is processed again once its row is gone.
 -- Parameters: ?1 subscription_id, ?2 first_offset, ?3 token, ?4 last_offset
 -- Index:      the primary key
 INSERT INTO headwater_touched (subscription_id, first_offset, token, last_offset)
@@ -357,10 +357,10 @@ VALUES (?1, ?2, ?3, ?4)
 ON CONFLICT DO UPDATE SET last_offset = max(last_offset, excluded.last_offset)
 
 -- name: touched
--- Purpose:    What may be done, or not done any more, since tracking last met it: leases that tracking met and that are gone,
---             and what waited or waits.
+-- Purpose:    Offsets that may have become done, or not done any more, since tracking last processed them: leases that tracking
+--             found and that are gone, and ranges that waited or wait.
 -- Parameters: ?1 subscription_id, ?2 at most
--- Index:      the primary keys, over the leases that tracking met and what was touched
+-- Index:      the primary keys, over the leases that tracking found and touched ranges
 SELECT first_offset, token, last_offset
 FROM headwater_touched AS touched
 WHERE subscription_id = ?1 AND (token = 0 OR NOT EXISTS (
@@ -371,14 +371,14 @@ ORDER BY first_offset, token
 LIMIT ?2
 
 -- name: untouch
--- Purpose:    Forgets what tracking has dealt with.
+-- Purpose:    Deletes a touched range that tracking has processed.
 -- Parameters: ?1 subscription_id, ?2 first_offset, ?3 token
 -- Index:      the primary key
 DELETE FROM headwater_touched
 WHERE subscription_id = ?1 AND first_offset = ?2 AND token = ?3
 
 -- name: use_bits
--- Purpose:    Notes which bits of a topic may be in its records.
+-- Purpose:    Stores which bits of a topic may be in its records.
 -- Parameters: ?1 topic_id, ?2 bits_used
 -- Index:      the primary key
 UPDATE headwater_topic

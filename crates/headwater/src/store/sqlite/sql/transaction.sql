@@ -1,5 +1,5 @@
 -- name: enter
--- Purpose:    Enters a message into the inbox of a handler; nothing is inserted if it is there already.
+-- Purpose:    Inserts the inbox entry of a handler and message; nothing is inserted if it exists.
 -- Parameters: ?1 handler, ?2 message_id, ?3 now_ms
 -- Index:      the primary key
 INSERT INTO headwater_inbox (handler, message_id, handled_at_ms)

@@ -1,4 +1,4 @@
-//! The files under a store: two names, taken away, replaced, damaged, and a sync that failed.
+//! The files of a store: two names, deleted, replaced, damaged, and a failed sync.
 
 use std::process::Command;
 
@@ -6,7 +6,7 @@ use rusqlite::ffi;
 
 use super::*;
 
-/// Three files of a store, with what their names end in.
+/// Removes the three files of a store.
 fn remove(path: &Path) {
     for suffix in ["", "-wal", "-shm"] {
         std::fs::remove_file(trust::beside(path, suffix)).unwrap();
@@ -32,7 +32,7 @@ async fn a_file_with_two_names_is_refused_under_both() {
     let store = place.open().await;
     by_link.publish(&topic("orders"), &messages(1)).await.unwrap();
     store.publish(&topic("orders"), &messages(1)).await.unwrap();
-    assert_eq!(by_link.topics().await.unwrap()[0].head.0, 2, "a symbolic link is no second name");
+    assert_eq!(by_link.topics().await.unwrap()[0].head.0, 2, "a symbolic link is not a second name");
 }
 
 #[cfg(target_os = "linux")]
@@ -49,7 +49,7 @@ async fn a_single_file_that_is_mounted_is_refused() {
         return;
     }
     let refused = open_at(&mounted, OpenOptions::default()).await;
-    // Lazily: a store that was not refused has it open.
+    // Lazily: a store that was not refused has the file open.
     assert!(Command::new("umount").arg("-l").arg(&mounted).status().unwrap().success());
     let error = refused.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotAStore, "{error:?}");
@@ -64,7 +64,7 @@ async fn nothing_is_acknowledged_into_a_file_that_was_deleted() {
     let subscription = subscribed(&store, "orders").await;
     store.publish(&topic("orders"), &messages(1)).await.unwrap();
     remove(&place.path());
-    // The first has committed before it was noticed; the others are refused before they write.
+    // The first publish commits before the deletion is detected; the others are refused before they write.
     let error = store.publish(&topic("orders"), &messages(1)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::CommitUnknown, "{error:?}");
     let error = store.publish(&topic("orders"), &messages(1)).await.unwrap_err();
@@ -76,7 +76,7 @@ async fn nothing_is_acknowledged_into_a_file_that_was_deleted() {
     assert_eq!(
         store.arm(&[subscription.topic.topic_id]).await.unwrap_err().kind(),
         ErrorKind::NotAStore,
-        "no waiting for what never comes"
+        "no wait for a wake-up that never comes"
     );
 }
 
@@ -91,7 +91,7 @@ async fn a_handle_whose_file_was_replaced_fails_and_leaves_the_new_files_alone()
     new.publish(&topic("orders"), &messages(1)).await.unwrap();
     let error = old.publish(&topic("orders"), &messages(1)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::CommitUnknown, "{error:?}");
-    // SQLite would remove the log by its name here: the log of the new file, with what was acknowledged in it.
+    // SQLite would remove the log by its name here: the log of the new file, with acknowledged messages in it.
     old.close().await.unwrap();
     assert!(trust::beside(&place.path(), "-wal").exists());
     new.publish(&topic("orders"), &messages(1)).await.unwrap();
@@ -115,8 +115,8 @@ async fn a_waiter_learns_that_the_file_is_gone() {
     let place = Place::new();
     let store = place.open().await;
     let subscription = subscribed(&store, "orders").await;
-    let learn = async {
-        // A first wake may have other reasons.
+    let failure = async {
+        // The first wake may have other reasons.
         loop {
             let wake = match store.arm(&[subscription.topic.topic_id]).await {
                 Ok(wake) => wake,
@@ -129,11 +129,11 @@ async fn a_waiter_learns_that_the_file_is_gone() {
         }
     };
     remove(&place.path());
-    let error = tokio::time::timeout(Duration::from_secs(60), learn).await.expect("woken to learn why");
+    let error = tokio::time::timeout(Duration::from_secs(60), failure).await.expect("woken to get the error");
     assert_eq!(error.kind(), ErrorKind::NotAStore, "{error:?}");
 }
 
-fn sqlite_says(code: i32) -> rusqlite::Error {
+fn sqlite_failure(code: i32) -> rusqlite::Error {
     rusqlite::Error::SqliteFailure(ffi::Error::new(code), None)
 }
 
@@ -145,7 +145,7 @@ async fn nothing_is_acknowledged_once_damage_was_met() {
         let subscription = subscribed(&store, "orders").await;
         store.publish(&topic("orders"), &messages(1)).await.unwrap();
         let lease = store.claim(&request(&subscription, 1)).await.unwrap().leases.remove(0);
-        let met = store.write::<()>(Kind::Define, move |_| Err(sqlite_says(code).into())).await;
+        let met = store.write::<()>(Kind::Define, move |_| Err(sqlite_failure(code).into())).await;
         assert_eq!(met.unwrap_err().kind(), ErrorKind::NotAStore);
         let refused = [
             store.publish(&topic("orders"), &messages(1)).await.map(drop),
@@ -171,14 +171,15 @@ async fn damage_that_a_reader_meets_ends_writing_too() {
     let place = Place::new();
     let store = place.open().await;
     store.publish(&topic("orders"), &messages(1)).await.unwrap();
-    let met = store.read::<()>(|_| Err(sqlite_says(ffi::SQLITE_CORRUPT).into())).await;
+    let met = store.read::<()>(|_| Err(sqlite_failure(ffi::SQLITE_CORRUPT).into())).await;
     assert_eq!(met.unwrap_err().kind(), ErrorKind::NotAStore);
     let refused = store.publish(&topic("orders"), &messages(1)).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::NotAStore, "{refused:?}");
     assert_eq!(store.topics().await.unwrap()[0].head.0, 1, "it can still be read");
 }
 
-/// In one transaction with the command that meets it, and in a savepoint of its own: what others wrote goes with it.
+/// The damage is found in one transaction with another command, in a savepoint of its own: what other commands wrote
+/// is rolled back too.
 #[tokio::test]
 async fn damage_is_met_for_everybody_in_the_same_transaction() {
     let place = Place::new();
@@ -193,10 +194,10 @@ async fn damage_is_met_for_everybody_in_the_same_transaction() {
     });
     assert!(store.commands.push(Box::new(job)).await.is_ok());
     runs.recv().await.unwrap();
-    // Both queue behind the first one, and so share a transaction.
+    // Both queue behind the first command, and so share a transaction.
     let (orders, batch) = (topic("orders"), messages(1));
     let publish = store.publish(&orders, &batch);
-    let meet = store.write::<()>(Kind::Define, |_| Err(sqlite_says(ffi::SQLITE_CORRUPT).into()));
+    let meet = store.write::<()>(Kind::Define, |_| Err(sqlite_failure(ffi::SQLITE_CORRUPT).into()));
     let release = async { go.send(()).unwrap() };
     let (published, met, ()) = tokio::join!(publish, meet, release);
     assert_eq!(met.unwrap_err().kind(), ErrorKind::NotAStore);
@@ -218,19 +219,20 @@ async fn a_process_that_finds_a_failed_sync_begins_with_a_whole_log() {
     assert_eq!(first.topics().await.unwrap()[0].head.0, 4);
 }
 
-/// SQLite counts the pages of an earlier pass as copied and never copies them again, and the failed sync may have lost them.
+/// SQLite counts the pages of an earlier checkpoint as copied and never copies them again, and the failed sync may
+/// have lost them.
 #[tokio::test]
 async fn after_a_failed_checkpoint_nothing_is_written_until_the_log_is_copied_anew() {
     let place = Place::new();
     let first = place.open().await;
     first.publish(&topic("orders"), &messages(3)).await.unwrap();
     place.connect().query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())).unwrap();
-    first.trust.checkpoint_failed(&sqlite_says(ffi::SQLITE_IOERR_FSYNC));
+    first.trust.checkpoint_failed(&sqlite_failure(ffi::SQLITE_IOERR_FSYNC));
     let marker = trust::beside(&place.path(), trust::MARKER);
     let second = place.open().await;
     for store in [&first, &second] {
-        // The log's own failure hides nothing.
-        store.trust.sync_failed(&sqlite_says(ffi::SQLITE_IOERR_FSYNC));
+        // A failure of the log does not overwrite it.
+        store.trust.sync_failed(&sqlite_failure(ffi::SQLITE_IOERR_FSYNC));
         let error = store.publish(&topic("orders"), &messages(1)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
         assert!(error.to_string().contains("stop all processes"), "{error}");
@@ -238,7 +240,7 @@ async fn after_a_failed_checkpoint_nothing_is_written_until_the_log_is_copied_an
     }
     first.close().await.unwrap();
     second.close().await.unwrap();
-    assert!(trust::beside(&place.path(), "-wal").exists(), "closing copies nothing");
+    assert!(trust::beside(&place.path(), "-wal").exists(), "close copies nothing");
     let store = place.open().await;
     store.publish(&topic("orders"), &messages(1)).await.unwrap();
     assert!(!store.trust.is_unsynced() && !marker.exists());
@@ -252,7 +254,7 @@ async fn a_failed_checkpoint_that_copied_nothing_is_mended_in_place() {
     let place = Place::new();
     let store = place.open().await;
     store.publish(&topic("orders"), &messages(3)).await.unwrap();
-    store.trust.checkpoint_failed(&sqlite_says(ffi::SQLITE_IOERR_FSYNC));
+    store.trust.checkpoint_failed(&sqlite_failure(ffi::SQLITE_IOERR_FSYNC));
     store.publish(&topic("orders"), &messages(1)).await.unwrap();
     assert!(!store.trust.is_unsynced() && !store.trust.is_file_unsynced());
 }
@@ -274,7 +276,7 @@ async fn the_log_is_made_whole_beside_a_busy_neighbour() {
         }
     });
     for _ in 0..50 {
-        store.trust.sync_failed(&sqlite_says(ffi::SQLITE_IOERR_FSYNC));
+        store.trust.sync_failed(&sqlite_failure(ffi::SQLITE_IOERR_FSYNC));
         store.publish(&topic("orders"), &messages(1)).await.unwrap();
     }
     drop(end);
@@ -287,7 +289,7 @@ async fn the_marker_comes_back_while_the_log_is_not_whole() {
     let store = place.open().await;
     let marker = trust::beside(&place.path(), trust::MARKER);
     for _ in 0..2 {
-        store.trust.sync_failed(&sqlite_says(ffi::SQLITE_IOERR_FSYNC));
+        store.trust.sync_failed(&sqlite_failure(ffi::SQLITE_IOERR_FSYNC));
         assert_eq!(std::fs::read_to_string(&marker).unwrap(), "log");
         std::fs::remove_file(&marker).unwrap();
     }
@@ -306,7 +308,7 @@ fn an_opening_that_fails_leaves_a_doubtful_log_alone() {
     assert!(trust::beside(&place.path(), "-wal").exists());
 }
 
-/// What a page that left memory before it could be written again leaves behind.
+/// The state after a page was evicted from memory before it could be written again.
 #[cfg(unix)]
 #[tokio::test]
 async fn a_log_that_cannot_be_made_whole_fails_the_store() {
@@ -322,7 +324,7 @@ async fn a_log_that_cannot_be_made_whole_fails_the_store() {
         let frames = (log.metadata().unwrap().len() - 32) / (24 + 4096);
         let before = if at_end { frames - 1 } else { 0 };
         log.write_all_at(&[0xAA; 2048], 32 + before * (24 + 4096) + 24 + 100).unwrap();
-        store.trust.sync_failed(&sqlite_says(ffi::SQLITE_IOERR_FSYNC));
+        store.trust.sync_failed(&sqlite_failure(ffi::SQLITE_IOERR_FSYNC));
         let error = store.publish(&topic("orders"), &messages(1)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotAStore, "{error:?}");
         let text = error.to_string();
@@ -331,7 +333,7 @@ async fn a_log_that_cannot_be_made_whole_fails_the_store() {
     }
 }
 
-/// Every group that passes a hole misses it once, also one with lanes and one that gave its lease back first.
+/// Every group that passes a hole misses it once, also a group with lanes and one that released its lease first.
 #[tokio::test]
 async fn messages_missing_from_the_log_are_counted_by_each_group_that_passes_them() {
     let place = Place::new();
@@ -363,7 +365,7 @@ async fn messages_missing_from_the_log_are_counted_by_each_group_that_passes_the
     assert_eq!(store.doctor().await.unwrap()[0].check, "missing_message");
 }
 
-/// What retention took out of order is no damage, and neither is what was never published.
+/// Messages that retention removed out of order are not damage, and neither are offsets that were never published.
 #[tokio::test]
 async fn what_retention_took_is_not_missing() {
     let place = Place::new();

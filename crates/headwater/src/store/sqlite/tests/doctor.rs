@@ -1,9 +1,9 @@
-//! The doctor finds every kind of damage it knows, and nothing in a sound store.
+//! The doctor finds every kind of damage that it checks for, and nothing in a sound store.
 
 use super::*;
 use crate::store::Tracking as _;
 
-/// Breaks a store with a statement, and gives the names of the checks that notice.
+/// Damages a store with a statement, and returns the names of the checks that detect it.
 async fn found_after(sql: &str) -> Vec<&'static str> {
     let place = Place::new();
     let store = place.open().await;
@@ -50,7 +50,8 @@ async fn every_check_finds_its_damage() {
     }
 }
 
-/// Breaks a store that counts references, in the middle of work, and gives the names of the checks that notice.
+/// Damages a store with reference counting, in the middle of work, and returns the names of the checks that detect
+/// it.
 async fn found_in_counted(sql: &str) -> Vec<&'static str> {
     let place = Place::new();
     let store = place.open().await;
@@ -141,7 +142,7 @@ async fn a_log_that_cannot_be_cut_is_shown() {
     let store = place.open().await;
     store.publish(&topic("orders"), &messages(1)).await.unwrap();
     assert_eq!(store.doctor().await.unwrap(), []);
-    // Without a block on the disk, and behind the last frame: SQLite reads none of it.
+    // Sparse, and behind the last frame: SQLite reads none of it.
     let log = std::fs::OpenOptions::new().append(true).open(place.path().with_extension("db-wal")).unwrap();
     log.set_len(checkpoint::LARGE_BYTES).unwrap();
     let findings = store.doctor().await.unwrap();

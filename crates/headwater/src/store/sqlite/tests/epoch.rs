@@ -1,9 +1,9 @@
-//! The anchor of a topic: what it is taken from, and what does not count as another history.
+//! The anchor of a topic: which message it is, and what does not count as another history.
 
 use super::*;
 use crate::clock::ManualClock;
 
-/// A delayed message that the claim itself promoted is handed out by it, and so belongs to what it saw.
+/// A scheduled message that the claim itself promoted is handed out by it, and so is part of what the claim saw.
 #[tokio::test]
 async fn a_promoted_message_anchors_the_claim_that_hands_it_out() {
     let place = Place::new();
@@ -16,7 +16,7 @@ async fn a_promoted_message_anchors_the_claim_that_hands_it_out() {
     clock.advance(Duration::from_secs(60));
     let first = store.claim(&request(&subscription, 10)).await.unwrap();
     assert_eq!(first.leases.len(), 1);
-    // As a restored copy has it, in which another message was published first.
+    // Like a restored copy in which another message was published first.
     place.connect().execute("UPDATE headwater_message SET message_id = randomblob(16)", []).unwrap();
     let second = store.claim(&request(&subscription, 10)).await.unwrap();
     assert_ne!(second.epoch, first.epoch);

@@ -1,4 +1,4 @@
-//! Handlers on the writer's thread: whatever one does to its transaction, it does to nobody else's.
+//! Handlers on the writer thread: whatever one does to its transaction affects no other command.
 
 use crate::handler::{HandlerGuard, HandlerRun, Said};
 use crate::lease::Lease;
@@ -37,7 +37,7 @@ fn work(
                 Some((_, Verdict::Failed(error))) => {
                     Outcome::Retry { after: Duration::ZERO, error: error.clone(), key: None }
                 }
-                Some((_, other)) => panic!("no handler here says {other:?}"),
+                Some((_, other)) => panic!("no handler here returns {other:?}"),
             };
             let part = |offset| (OffsetRange::one(offset), outcome(offset));
             Settlement::each(id, offsets.into_iter().map(part).collect())
@@ -82,7 +82,7 @@ async fn a_handler_that_ends_the_transaction_is_told_so_and_harms_no_neighbour()
         for neighbour in neighbours {
             neighbour.await.unwrap().unwrap();
         }
-        // It is not settled; whoever acks it now holds it still.
+        // It is not settled, and its lease is still held: the ack is accepted.
         store.settle(&[Settlement::ack_all(&lease)]).await.unwrap().remove(0).unwrap();
     }
     let heads: Vec<_> = store.topics().await.unwrap().iter().map(|topic| topic.head.0).collect();
@@ -137,7 +137,7 @@ async fn what_a_handler_publishes_wakes_waiters_of_its_own_process() {
         for handler in [by_library, by_sql] {
             let wake = store.arm(&[follow_ups.topic.topic_id]).await.unwrap();
             handle(&store, &subscription, handler).await.unwrap();
-            assert!(wake.wait(Duration::from_secs(30)).await, "nobody was woken");
+            assert!(wake.wait(Duration::from_secs(30)).await, "no waiter was woken");
             assert_eq!(drain(&store, &follow_ups).await.len(), 1);
         }
     }

@@ -1,4 +1,4 @@
-//! The life of subscriptions where this engine has its own way: plain SQL, two processes, spans of offsets.
+//! The life of subscriptions where this engine differs: plain SQL, two processes, spans of offsets.
 
 use super::*;
 use crate::clock::{Clock, ManualClock};
@@ -24,7 +24,7 @@ async fn fan_out(store: &SqliteStore, settings: TopicSettings, groups: &[&str]) 
     all
 }
 
-/// What the detector will do once it is silent for long enough.
+/// What the detector does once heartbeats are missing for long enough.
 fn kill(place: &Place, name: &str) {
     let killed = place
         .connect()
@@ -68,7 +68,7 @@ async fn a_topic_that_blocks_takes_nothing_by_any_way_while_nobody_counts() {
     by_sql(&place.connect()).unwrap();
     store.cancel(&topic("events"), &group("a")).await.unwrap();
     refused(&store, "cancelled").await;
-    assert_eq!(store.topics().await.unwrap()[0].head, Offset(3), "what was refused took no offset");
+    assert_eq!(store.topics().await.unwrap()[0].head, Offset(3), "refused messages took no offset");
     let queue = TopicSettings::default();
     store.create_topic(&topic("work"), &queue).await.unwrap();
     store.publish(&topic("work"), &messages(1)).await.unwrap();
@@ -85,15 +85,15 @@ async fn another_process_stops_at_a_pause_and_loses_its_leases_at_a_cancel() {
     let (here, there) = (place.open().await, place.open().await);
     let subscription = fan_out(&here, TopicSettings::pub_sub(), &["a"]).await.remove(0);
     here.publish(&topic("events"), &messages(3)).await.unwrap();
-    let ask = request(&subscription, 1);
+    let wanted = request(&subscription, 1);
     let mut leases = Vec::new();
     for _ in 0..2 {
-        leases.append(&mut there.claim(&ask).await.unwrap().leases);
+        leases.append(&mut there.claim(&wanted).await.unwrap().leases);
     }
     let wake = there.arm(&[subscription.topic.topic_id]).await.unwrap();
     here.pause(&topic("events"), &group("a")).await.unwrap();
-    assert!(wake.wait(Duration::from_secs(10)).await, "whoever waits learns of the pause");
-    let claimed = there.claim(&ask).await.unwrap();
+    assert!(wake.wait(Duration::from_secs(10)).await, "the pause wakes waiters");
+    let claimed = there.claim(&wanted).await.unwrap();
     assert_eq!(claimed.leases, []);
     assert_eq!(claimed.inactive, [(subscription.subscription_id, SubscriptionState::Paused)]);
     there.settle(&[Settlement::ack_all(&leases[0])]).await.unwrap().remove(0).unwrap();
@@ -111,7 +111,7 @@ async fn another_process_stops_at_a_pause_and_loses_its_leases_at_a_cancel() {
     assert_eq!(states, [SubscriptionState::Active, SubscriptionState::Cancelled]);
     here.remove(&topic("events"), &group("a")).await.unwrap();
     assert_eq!(here.subscriptions(&topic("events")).await.unwrap().len(), 1);
-    assert_eq!(there.claim(&ask).await.unwrap_err().kind(), ErrorKind::NoSuchSubscription);
+    assert_eq!(there.claim(&wanted).await.unwrap_err().kind(), ErrorKind::NoSuchSubscription);
     let acts: Vec<String> = here.audit(10).await.unwrap().into_iter().map(|entry| entry.act).collect();
     assert_eq!(acts, ["remove", "cancel", "pause"]);
     assert_eq!(here.doctor().await.unwrap(), []);
@@ -124,15 +124,15 @@ async fn a_heartbeat_writes_of_a_group_only_what_changed() {
     let options = OpenOptions::default().clock(Clock::Manual(clock.clone()));
     let store = open_at(&place.path(), options).await.unwrap();
     let subscription = fan_out(&store, TopicSettings::pub_sub(), &["a"]).await.remove(0);
-    let told = || number(&place, "SELECT told_at_ms FROM headwater_activity");
+    let stored_at = || number(&place, "SELECT told_at_ms FROM headwater_activity");
     let begun = clock.now().as_millisecond();
-    // Counts that are stored are written again only if the clock was ahead when they were.
-    for (after_s, done, told_s) in [(0, 4, 0), (15, 4, 0), (1, 5, 16), (5, 5, 16), (-600, 5, -579)] {
+    // Counts that are stored are written again only if the clock was ahead when they were written.
+    for (after_s, done, stored_s) in [(0, 4, 0), (15, 4, 0), (1, 5, 16), (5, 5, 16), (-600, 5, -579)] {
         let now = clock.now().as_millisecond() + after_s * 1_000;
         clock.set(Timestamp::from_millisecond(now).unwrap());
         let answer = store.heartbeat(&owner("one"), None, &[served(&subscription, done)]).await.unwrap();
         assert_eq!(answer.signals, [Signal::Active]);
-        assert_eq!(told() - begun, told_s * 1_000, "after {after_s} s");
+        assert_eq!(stored_at() - begun, stored_s * 1_000, "after {after_s} s");
         let shown = store.subscriptions(&topic("events")).await.unwrap().remove(0).heartbeat_at;
         assert_eq!(shown, Some(clock.now()), "each heartbeat counts");
     }
@@ -140,14 +140,14 @@ async fn a_heartbeat_writes_of_a_group_only_what_changed() {
     assert_eq!(number(&place, own), 0, "the group's row is not written");
     store.heartbeat(&owner("two"), None, &[served(&subscription, 7)]).await.unwrap();
     let status = async || store.subscriptions(&topic("events")).await.unwrap().remove(0);
-    let told = status().await;
-    assert_eq!((told.activity.processed, told.processes), (12, 2));
-    assert!((told.activity.rate - 4.0).abs() < 1e-9, "{:?}", told.activity);
+    let shown = status().await;
+    assert_eq!((shown.activity.processed, shown.processes), (12, 2));
+    assert!((shown.activity.rate - 4.0).abs() < 1e-9, "{:?}", shown.activity);
     store.depart(&owner("two")).await.unwrap();
     store.depart(&owner("one")).await.unwrap();
-    let told = status().await;
-    assert_eq!((told.activity.processed, told.processes), (12, 0), "what they did stays");
-    assert!(told.activity.rate.abs() < 1e-9, "{:?}", told.activity);
+    let shown = status().await;
+    assert_eq!((shown.activity.processed, shown.processes), (12, 0), "their activity is kept");
+    assert!(shown.activity.rate.abs() < 1e-9, "{:?}", shown.activity);
     assert_eq!(number(&place, "SELECT count(*) FROM headwater_activity"), 1);
 }
 
@@ -301,7 +301,7 @@ async fn what_only_the_dead_have_not_done_is_given_up_and_counted() {
     assert_eq!(
         (done.len(), done[0].messages, done[0].until),
         (1, 5, Offset(5)),
-        "the sixth is not a's either"
+        "group a has not done the sixth either"
     );
     let status = store.subscriptions(&topic("events")).await.unwrap().remove(1);
     assert_eq!((status.floor, status.next), (Offset(5), Offset(6)));
@@ -331,12 +331,12 @@ async fn a_topic_is_changed_while_it_is_used_and_the_audit_tells_what() {
     assert_eq!(store.topic(&topic("events")).await.unwrap(), altered, "as it reads back");
     assert_eq!(altered.settings.lease, Duration::from_millis(8));
     store.create_topic(&topic("events"), &odd).await.unwrap();
-    let told = store.audit(1).await.unwrap().remove(0);
+    let entry = store.audit(1).await.unwrap().remove(0);
     assert_eq!(
-        (told.actor.as_str(), told.act.as_str(), told.topic.as_deref()),
+        (entry.actor.as_str(), entry.act.as_str(), entry.topic.as_deref()),
         ("ada", "alter_topic", Some("events"))
     );
-    let detail: serde_json::Value = serde_json::from_str(&told.detail).unwrap();
+    let detail: serde_json::Value = serde_json::from_str(&entry.detail).unwrap();
     assert_eq!(detail["lease_ms"], serde_json::json!({ "from": 300_000, "to": 8 }));
     assert_eq!(detail.as_object().unwrap().len(), 6, "{detail}");
     let queue = TopicSettings::default();
@@ -388,7 +388,7 @@ async fn registering_over_and_over_is_counted_until_the_floor_moves() {
     assert!(store.subscriptions(&topic("events")).await.unwrap()[0].is_flapping());
     let lease = store.claim(&request(&subscription, 1)).await.unwrap().leases.remove(0);
     store.settle(&[Settlement::ack_all(&lease)]).await.unwrap().remove(0).unwrap();
-    assert_eq!(store.subscriptions(&topic("events")).await.unwrap()[0].restarts, 0, "it gets on");
+    assert_eq!(store.subscriptions(&topic("events")).await.unwrap()[0].restarts, 0, "it makes progress");
     assert_eq!(register().await.restarts, 1);
     clock.advance(Duration::from_secs(601));
     assert_eq!(store.subscriptions(&topic("events")).await.unwrap()[0].restarts, 0, "long ago");
@@ -418,18 +418,18 @@ async fn redrives_and_purges_are_in_the_audit_and_a_cancelled_group_gets_nothing
     assert_eq!(error.kind(), ErrorKind::InvalidTransition, "{error}");
     assert_eq!(store.purge(&all).await.unwrap(), 1_200);
     let audit = store.audit(10).await.unwrap();
-    let told: Vec<(&str, &str)> =
+    let entries: Vec<(&str, &str)> =
         audit.iter().map(|entry| (entry.act.as_str(), entry.detail.as_str())).collect();
-    assert_eq!(told[0], ("purge", r#"{"purged":1200}"#));
-    assert_eq!(told[3], ("redrive", r#"{"gone":0,"redriven":1200}"#));
-    assert_eq!(told.len(), 4, "one line per call: {told:?}");
+    assert_eq!(entries[0], ("purge", r#"{"purged":1200}"#));
+    assert_eq!(entries[3], ("redrive", r#"{"gone":0,"redriven":1200}"#));
+    assert_eq!(entries.len(), 4, "one entry per call: {entries:?}");
     let own = place.connect();
     let error = own.execute("DELETE FROM headwater_audit", []).unwrap_err().to_string();
     assert!(error.contains("append-only"), "{error}");
 }
 
-/// The group is cancelled with the first commit. What waits for it is forgotten in steps after that, and a step that fails is left to
-/// maintenance: an error would say that nothing happened.
+/// The group is cancelled with the first commit. Its waiting ranges are removed in steps after that, and a step that
+/// fails is left to maintenance: an error would mean that nothing happened.
 #[tokio::test]
 async fn a_cancel_that_happened_does_not_fail_after_it() {
     let place = Place::new();
@@ -452,10 +452,10 @@ async fn a_cancel_that_happened_does_not_fail_after_it() {
     assert_eq!(status.state, SubscriptionState::Cancelled);
     own.execute_batch("DROP TRIGGER stays").unwrap();
     store.clean_subscriptions(Duration::from_secs(3_600)).await.unwrap();
-    assert_eq!(waiting().unwrap(), 0, "maintenance forgets the rest");
+    assert_eq!(waiting().unwrap(), 0, "maintenance removes the rest");
 }
 
-/// A count of waiting ranges that is too high, as an edited file has it: the steps end once one of them finds nothing.
+/// A count of waiting ranges that is too high, as in an edited file: the steps end once one of them finds nothing.
 #[tokio::test]
 async fn a_wrong_count_of_what_waits_does_not_keep_a_cancel_from_its_end() {
     let place = Place::new();

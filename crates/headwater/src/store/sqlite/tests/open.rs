@@ -1,4 +1,4 @@
-//! Opening: pragmas, files of others, versions.
+//! Opening: pragmas, files of other applications, versions.
 
 use super::*;
 
@@ -28,13 +28,13 @@ fn a_library_older_than_the_fix_of_the_log_would_be_noticed() {
     assert!(rusqlite::version_number() >= 3_051_003, "{}", rusqlite::version());
 }
 
-async fn refused(path: &Path, kind: ErrorKind, says: &str) {
+async fn refused(path: &Path, kind: ErrorKind, expected: &str) {
     let before = std::fs::read(path).unwrap();
     let error = open_at(path, OpenOptions::default()).await.unwrap_err();
     assert_eq!(error.kind(), kind, "{error:?}");
     let text = error.to_string();
-    assert!(text.contains(says) && text.contains(&path.display().to_string()), "{text}");
-    assert_eq!(std::fs::read(path).unwrap(), before, "the file is as it was");
+    assert!(text.contains(expected) && text.contains(&path.display().to_string()), "{text}");
+    assert_eq!(std::fs::read(path).unwrap(), before, "the file is unchanged");
 }
 
 #[tokio::test]
@@ -70,7 +70,7 @@ async fn a_database_in_wal_mode_of_another_application_is_refused_untouched() {
     let place = Place::new();
     let own = place.connect();
     own.execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE account (n INTEGER)").unwrap();
-    // Still open, with everything in its log: refusing must not copy the log into the file.
+    // Still open, with everything in its log: the refusal must not copy the log into the file.
     refused(&place.path(), ErrorKind::NotAStore, "account").await;
 }
 
@@ -108,14 +108,14 @@ async fn a_file_of_a_development_version_is_refused_untouched() {
     )
     .unwrap();
     drop(old);
-    let says = "made by a development version of Headwater before the first release";
-    refused(&place.path(), ErrorKind::SchemaOutdated, says).await;
+    let expected = "made by a development version of Headwater before the first release";
+    refused(&place.path(), ErrorKind::SchemaOutdated, expected).await;
     for attempt in [
         place.try_open(OpenOptions::default().read_only(true)).await.unwrap_err(),
         version_of(&SqlitePath::File(place.path())).unwrap_err(),
     ] {
         assert!(
-            attempt.kind() == ErrorKind::SchemaOutdated && attempt.to_string().contains(says),
+            attempt.kind() == ErrorKind::SchemaOutdated && attempt.to_string().contains(expected),
             "{attempt:?}"
         );
     }
@@ -215,16 +215,16 @@ async fn a_store_opened_read_only_is_read_and_refuses_to_write() {
     subscribed(&store, "orders").await;
     store.publish(&topic("orders"), &messages(3)).await.unwrap();
     let options = || OpenOptions::default().read_only(true);
-    let look = open_at(&place.path(), options()).await.unwrap();
-    assert_eq!(look.topics().await.unwrap()[0].head.0, 3, "beside one that writes");
-    assert_eq!(look.doctor().await.unwrap(), []);
-    let error = look.publish(&topic("orders"), &messages(1)).await.unwrap_err();
+    let reader = open_at(&place.path(), options()).await.unwrap();
+    assert_eq!(reader.topics().await.unwrap()[0].head.0, 3, "beside a store that writes");
+    assert_eq!(reader.doctor().await.unwrap(), []);
+    let error = reader.publish(&topic("orders"), &messages(1)).await.unwrap_err();
     assert!(error.kind() == ErrorKind::ReadOnly && error.to_string().contains("read-only"), "{error:?}");
     assert_eq!(store.topics().await.unwrap()[0].head.0, 3, "nothing was written");
-    look.close().await.unwrap();
+    reader.close().await.unwrap();
     store.close().await.unwrap();
     let missing = open_at(&place.path().with_extension("none"), options()).await.unwrap_err();
-    assert_eq!(missing.kind(), ErrorKind::Unavailable, "nothing is made: {missing:?}");
+    assert_eq!(missing.kind(), ErrorKind::Unavailable, "nothing is created: {missing:?}");
 }
 
 #[tokio::test]
@@ -235,7 +235,7 @@ async fn a_store_of_another_version_is_not_read_read_only() {
         let sql = "UPDATE headwater_meta SET value = ?1 WHERE key = 'schema'";
         place.connect().execute(sql, [version]).unwrap();
         let error = place.try_open(OpenOptions::default().read_only(true)).await.unwrap_err();
-        let says = format!("schema version {version} is ");
-        assert!(error.kind() == kind && error.to_string().contains(&says), "{error:?}");
+        let expected = format!("schema version {version} is ");
+        assert!(error.kind() == kind && error.to_string().contains(&expected), "{error:?}");
     }
 }

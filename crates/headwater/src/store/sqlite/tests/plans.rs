@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What claims, settlements, publishes and fetches run.
+/// The statements of claims, settlements, publishes and fetches.
 const HOT: &[(&str, &str)] = &[
     ("publish/log", sql!(publish.log)),
     ("publish/dedup_find", sql!(publish.dedup_find)),
@@ -78,7 +78,7 @@ const HOT: &[(&str, &str)] = &[
     ("election/elect", sql!(election.elect)),
 ];
 
-/// Those whose few rows are sorted or made distinct after an index found them.
+/// Statements whose few rows are sorted or made distinct after an index found them.
 const SORTED: &[(&str, &str)] = &[
     ("claim/lanes", sql!(claim.lanes)),
     ("claim/in_flight", sql!(claim.in_flight)),
@@ -101,7 +101,7 @@ fn no_statement_of_the_hot_path_scans_or_sorts() {
     for (name, sql) in HOT {
         let plan = plan_of(&connection, sql);
         for step in &plan {
-            // A list that is a parameter is read whole.
+            // A list that is a parameter is read as a whole.
             let bounded = step.contains("SCAN CONSTANT ROW") || step.contains("SCAN json_each");
             assert!(!step.contains("SCAN ") || bounded, "{name}: {plan:#?}");
             assert!(!step.contains("TEMP B-TREE"), "{name}: {plan:#?}");

@@ -16,7 +16,7 @@ async fn the_trigger_keeps_the_rules_of_the_library() {
     let wide = format!("json_object('a', '{}')", "x".repeat(16_385));
     let many: Vec<String> = (0..129).map(|n| format!("'h{n}', ''")).collect();
     let many = format!("json_object({})", many.join(", "));
-    for (columns, values, says) in [
+    for (columns, values, expected) in [
         ("topic, payload", "NULL, 'x'", "invalid topic"),
         ("topic, payload", "'', 'x'", "invalid topic"),
         ("topic, payload", &format!("{long}, 'x'"), "invalid topic"),
@@ -54,7 +54,7 @@ async fn the_trigger_keeps_the_rules_of_the_library() {
         ("topic, payload", "'t', zeroblob(1048577)", "payload too large"),
     ] {
         let error = insert(&own, columns, values).unwrap_err().to_string();
-        assert!(error.contains(says), "{columns}: {error}");
+        assert!(error.contains(expected), "{columns}: {error}");
     }
     assert_eq!(store.topics().await.unwrap(), [], "nothing was written, not even a topic");
 }
@@ -142,7 +142,7 @@ async fn sql_creates_no_topic_when_the_store_must_not() {
     assert_eq!(acts, ["set_auto_create", "set_auto_create"]);
 }
 
-/// An option of one handle is for that handle: neither the file nor others change by it.
+/// An option of one handle applies to that handle only: neither the file nor other handles change.
 #[tokio::test]
 async fn what_one_handle_may_create_changes_nothing_for_others() {
     let place = Place::new();
@@ -164,7 +164,7 @@ async fn what_one_handle_may_create_changes_nothing_for_others() {
     assert_eq!(error.kind(), ErrorKind::NoSuchTopic);
 }
 
-/// A conflict clause of the caller's overrides those inside a trigger.
+/// A conflict clause of the caller overrides those inside a trigger.
 #[tokio::test]
 async fn insert_or_replace_keeps_a_known_dedup_key() {
     let place = Place::new();
@@ -203,7 +203,7 @@ async fn insert_or_replace_keeps_a_known_dedup_key() {
     assert_eq!(store.doctor().await.unwrap(), []);
 }
 
-/// SQLite's advice for files that others may have written to.
+/// SQLite recommends this setting for files that others may have written to.
 #[tokio::test]
 async fn sql_publishes_where_the_schema_is_not_trusted() {
     let place = Place::new();
@@ -234,7 +234,7 @@ async fn one_damaged_header_costs_no_other() {
     assert_eq!([header(1, "a"), header(1, "c")], ["?", "d"]);
 }
 
-/// A store from before the trigger refused such names: nothing else stops for it, and it can be mended.
+/// A store from before the trigger refused such names: nothing else stops because of it, and it can be repaired.
 #[tokio::test]
 async fn a_topic_whose_name_is_not_utf8_stops_nothing() {
     let place = Place::new();
@@ -262,13 +262,13 @@ async fn a_topic_whose_name_is_not_utf8_stops_nothing() {
     let found = store.doctor().await.unwrap();
     let found = found.iter().find(|finding| finding.check == "topic_name").expect("doctor finds it");
     assert!(found.problem.contains(&format!("topic {odd}")) && found.problem.contains("?A"), "{found:?}");
-    let mend = found.remedy.split_once('"').unwrap().1.trim_end_matches('"').replace("NEW-NAME", "found");
-    own.execute(&mend, []).unwrap();
+    let repair = found.remedy.split_once('"').unwrap().1.trim_end_matches('"').replace("NEW-NAME", "found");
+    own.execute(&repair, []).unwrap();
     assert!(store.topic(&topic("found")).await.is_ok());
     assert!(store.doctor().await.unwrap().iter().all(|finding| finding.check != "topic_name"));
 }
 
-/// A key from before the trigger refused it: its message can be tried again, and its neighbours are done.
+/// A key from before the trigger refused it: its message can be retried, and its neighbours are done.
 #[tokio::test]
 async fn a_key_that_is_not_utf8_costs_its_neighbours_nothing() {
     let place = Place::new();
@@ -353,7 +353,7 @@ async fn the_views_are_readable() {
 #[tokio::test]
 async fn the_old_command_line_tool_publishes_in_its_own_transaction() {
     let Ok(found) = std::process::Command::new("sqlite3").arg("--version").output() else {
-        eprintln!("no sqlite3 here: the statement itself is tested above");
+        eprintln!("skipped: no sqlite3 here, the statement itself is tested above");
         return;
     };
     assert!(found.status.success());
@@ -370,13 +370,13 @@ async fn the_old_command_line_tool_publishes_in_its_own_transaction() {
     };
     assert_eq!(run(&format!("BEGIN; {} COMMIT;", publish("kept"))), (true, String::new()));
     assert_eq!(run(&format!("BEGIN; {} ROLLBACK;", publish("gone"))), (true, String::new()));
-    let (ok, says) = run("INSERT INTO headwater_publish (topic, payload) VALUES ('', 'x');");
-    assert!(!ok && says.contains("invalid topic"), "{says}");
+    let (ok, output) = run("INSERT INTO headwater_publish (topic, payload) VALUES ('', 'x');");
+    assert!(!ok && output.contains("invalid topic"), "{output}");
     assert_eq!(run("SELECT payload FROM headwater_messages;"), (true, "kept\n".into()));
     assert_eq!(drain(&store, &subscription).await, ["kept"]);
 }
 
-/// Plain SQL creates the queue that the library creates, with every setting and every copy of one.
+/// Plain SQL creates the same queue as the library, with every setting and every column copied from one.
 #[tokio::test]
 async fn sql_creates_a_topic_with_the_settings_of_the_library() {
     let place = Place::new();
@@ -397,8 +397,8 @@ async fn sql_creates_a_topic_with_the_settings_of_the_library() {
     assert_eq!(store.topic(&topic("by-sql")).await.unwrap().settings, TopicSettings::default());
 }
 
-/// What a later version stored is ignored, and kept when this one alters the topic; what an earlier one did not store takes its
-/// default.
+/// Settings that a later version stored are ignored, and kept when this version alters the topic; settings that an
+/// earlier version did not store have their defaults.
 #[tokio::test]
 async fn settings_of_another_version_are_kept() {
     let place = Place::new();
@@ -417,7 +417,7 @@ async fn settings_of_another_version_are_kept() {
     let kept = "SELECT format('%s %s %s', settings -> 'later', settings -> 'lanes', settings -> 'message_retention_ms')
                 FROM headwater_topic";
     assert_eq!(own.query_row(kept, [], |row| row.get::<_, String>(0)).unwrap(), "[1] 16 null");
-    // What SQL reads is there whatever is stored.
+    // Columns that SQL reads always exist, whatever is stored.
     let missing = "UPDATE headwater_topic SET settings = json_remove(settings, '$.lease_ms')";
     assert!(own.execute(missing, []).unwrap_err().to_string().contains("NOT NULL"));
 }

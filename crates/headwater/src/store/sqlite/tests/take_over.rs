@@ -1,4 +1,4 @@
-//! Proofs of life where this engine has its own way: files beside the store's.
+//! Proofs that a process is alive, as this engine makes them: files beside the store's file.
 
 use std::fs::TryLockError;
 
@@ -10,7 +10,7 @@ fn owner(name: &str) -> Owner {
     Owner::new(name).unwrap()
 }
 
-/// The files that prove that an owner lives.
+/// The files that prove that an owner is alive.
 fn proofs(place: &Place) -> Vec<PathBuf> {
     let files = std::fs::read_dir(place.directory.path()).unwrap().map(|entry| entry.unwrap().path());
     files.filter(|path| path.to_string_lossy().contains("-owner-")).collect()
@@ -50,14 +50,14 @@ async fn a_proof_is_removed_by_its_owner_or_by_the_one_that_takes_over() {
     let (lives, ends) = (alive(&place, "lives").await, holder(&place, "ends").await);
     assert_eq!(proofs(&place).len(), 2);
     ends.close().await.unwrap();
-    assert_eq!(proofs(&place).len(), 2, "the others know by it that the process ended");
+    assert_eq!(proofs(&place).len(), 2, "it shows other processes that the process ended");
     assert_eq!(lives.take_over(&owner("lives")).await.unwrap(), 1);
     assert_eq!(proofs(&place).len(), 1);
     lives.depart(&owner("lives")).await.unwrap();
     assert!(proofs(&place).is_empty());
 }
 
-/// By a link to the file in another directory, and by one to its directory.
+/// By a link to the file from another directory, and by a link to its directory.
 #[cfg(unix)]
 #[tokio::test]
 async fn a_store_that_is_opened_by_a_symbolic_link_has_its_proofs_beside_the_file() {
@@ -69,18 +69,18 @@ async fn a_store_that_is_opened_by_a_symbolic_link_has_its_proofs_beside_the_fil
     let by_file = alive_at(&file, "file").await;
     let by_directory = alive_at(&directory.join("store.db"), "directory").await;
     assert_eq!(proofs(&place).len(), 3);
-    assert_eq!(std::fs::read_dir(elsewhere.path()).unwrap().count(), 2, "nothing lies beside a link");
+    assert_eq!(std::fs::read_dir(elsewhere.path()).unwrap().count(), 2, "nothing is created beside a link");
     ends.close().await.unwrap();
     assert_eq!(by_file.take_over(&owner("file")).await.unwrap(), 1);
     by_directory.close().await.unwrap();
     assert_eq!(by_file.take_over(&owner("file")).await.unwrap(), 0, "it had no lease");
     assert_eq!(proofs(&place).len(), 1);
     by_file.drop_namespace().await.unwrap();
-    assert!(std::fs::symlink_metadata(&file).is_ok(), "the link is not the store's");
+    assert!(std::fs::symlink_metadata(&file).is_ok(), "the link does not belong to the store");
     assert_eq!(
         std::fs::read_dir(place.directory.path()).unwrap().count(),
         0,
-        "what the link leads to is dropped"
+        "the target of the link is dropped"
     );
 }
 
@@ -91,7 +91,7 @@ async fn a_file_that_is_missing_proves_nothing() {
     proofs(&place).iter().for_each(|proof| std::fs::remove_file(proof).unwrap());
     assert_eq!(lives.take_over(&owner("lives")).await.unwrap(), 0);
     holder.close().await.unwrap();
-    assert_eq!(lives.take_over(&owner("lives")).await.unwrap(), 0, "it is judged by silence");
+    assert_eq!(lives.take_over(&owner("lives")).await.unwrap(), 0, "it is judged by its heartbeats");
 }
 
 #[tokio::test]
@@ -106,7 +106,7 @@ async fn what_killed_processes_left_is_removed_and_what_proves_something_stays()
     ends.close().await.unwrap();
     let lives = place.open().await;
     lives.heartbeat(&owner("lives"), Some(SILENT_FOR), &[]).await.unwrap();
-    assert_eq!(lives.take_over(&owner("lives")).await.unwrap(), 1, "it was not taken for one that is left");
+    assert_eq!(lives.take_over(&owner("lives")).await.unwrap(), 1, "it was not taken for a leftover file");
     lives.drop_namespace().await.unwrap();
     assert_eq!(proofs(&place), [beside], "nothing is left of a store that is dropped");
 }
@@ -116,7 +116,7 @@ async fn without_a_place_for_its_file_an_owner_is_judged_by_silence() {
     let store = SqliteStore::open(SqlitePath::Memory, OpenOptions::default()).await.unwrap();
     store.heartbeat(&owner("alone"), Some(SILENT_FOR), &[]).await.unwrap();
     assert_eq!(store.take_over(&owner("alone")).await.unwrap(), 0);
-    // A name that is longer than file systems take.
+    // A name that is longer than file systems allow.
     let place = Place::new();
     let path = place.directory.path().join(format!("{}.db", "x".repeat(230)));
     let store = open_at(&path, OpenOptions::default()).await.unwrap();
@@ -125,8 +125,8 @@ async fn without_a_place_for_its_file_an_owner_is_judged_by_silence() {
     assert!(proofs(&place).is_empty());
 }
 
-/// Until what is queued is committed the process lives for others: they would end leases whose settlements are queued. Closed
-/// or only dropped.
+/// Until the queued commands are committed the process counts as alive: otherwise others would end leases whose
+/// settlements are queued. With a store that is closed, or only dropped.
 #[tokio::test]
 async fn a_proof_is_kept_until_what_is_queued_is_committed() {
     for closes in [true, false] {
@@ -138,7 +138,7 @@ async fn a_proof_is_kept_until_what_is_queued_is_committed() {
         let (job, _answer) = Job::new(Kind::Consume, move |work| {
             let _ = entered.blocking_send(());
             let _ = gate.recv();
-            // As the settlement of its lease.
+            // Like the settlement of its lease.
             work.connection.execute("DELETE FROM headwater_range", [])?;
             Ok(())
         });
@@ -157,7 +157,7 @@ async fn a_proof_is_kept_until_what_is_queued_is_committed() {
             drop(ends);
             assert!(is_held(), "dropped, with a settlement queued");
             go.send(()).unwrap();
-            // Until the thread has ended.
+            // Waits until the thread has ended.
             let released = std::fs::File::open(&proof).unwrap();
             let ended = tokio::task::spawn_blocking(move || released.lock());
             tokio::time::timeout(Duration::from_secs(20), ended).await.unwrap().unwrap().unwrap();

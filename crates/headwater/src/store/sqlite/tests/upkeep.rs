@@ -1,4 +1,4 @@
-//! Upkeep: records, retention, backfills and deaths, at the edges only this engine has.
+//! Maintenance: completion records, retention, backfills and deaths, in the edge cases of this engine.
 
 use super::*;
 use crate::backfill::{BackfillLimits, BackfillState};
@@ -19,7 +19,7 @@ mod random;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// A fan-out topic in a file of its own, with a clock that is moved by hand.
+/// A fan-out topic in a file of its own, with a manual clock.
 struct Scene {
     place: Place,
     store: SqliteStore,
@@ -64,7 +64,7 @@ impl Scene {
         self.store.publish(&topic("orders"), &messages(count)).await.unwrap();
     }
 
-    /// Claims so many messages and acks them.
+    /// Claims this many messages and acks them.
     async fn consume(&self, subscription: &Subscription, count: u32) {
         let claimed = self.store.claim(&request(subscription, count)).await.unwrap();
         for lease in claimed.leases {
@@ -72,8 +72,7 @@ impl Scene {
         }
     }
 
-    /// Moves a subscription to a state, as the life cycle does.
-    /// Moves the clock, and lets maintenance have seen that time pass.
+    /// Moves the clock, and lets maintenance have measured that time.
     fn pass(&self, by: Duration) {
         let (now, ms) = (self.clock.now().as_millisecond(), by.as_millis());
         self.sql(&format!(
@@ -83,6 +82,7 @@ impl Scene {
         self.clock.advance(by);
     }
 
+    /// Moves a subscription to a state, as the life cycle does.
     async fn set_state(&self, subscription: &Subscription, status: &'static str) {
         let subscription_id = subscription.subscription_id.0;
         let changed = self.store.write(Kind::Define, move |work| {
@@ -113,7 +113,7 @@ impl Scene {
         while self.store.track(self.topic, 10_000).await.unwrap().more {}
     }
 
-    /// Cleans until nothing is left to do; how much was removed.
+    /// Cleans until nothing is left to do. Returns how many messages were removed.
     async fn clean(&self) -> u64 {
         let mut removed = 0;
         loop {
@@ -131,14 +131,14 @@ impl Scene {
         self.store.records(&topic, range).await.unwrap()
     }
 
-    /// Offset, required, completed, and whether it is completed, in few letters.
+    /// Offset, completed and required groups, and whether all are done, in short form.
     async fn told(&self) -> Vec<String> {
         let names = |groups: &[GroupName]| groups.iter().map(GroupName::as_str).collect::<Vec<_>>().join("");
-        let told = |record: Record| {
+        let line = |record: Record| {
             let done = if record.completed_at.is_some() { "!" } else { "" };
             format!("{}:{}/{}{done}", record.offset, names(&record.completed), names(&record.required))
         };
-        self.records().await.into_iter().map(told).collect()
+        self.records().await.into_iter().map(line).collect()
     }
 
     async fn stored(&self) -> Vec<i64> {
@@ -186,7 +186,7 @@ async fn a_worker_is_elected_until_its_term_runs_out() {
     scene.clock.advance(Duration::from_secs(1));
     assert!(scene.store.elect(&worker("b"), term).await.unwrap());
     scene.store.resign(&worker("a")).await.unwrap();
-    assert!(!scene.store.elect(&worker("a"), term).await.unwrap(), "only one's own term can be given up");
+    assert!(!scene.store.elect(&worker("a"), term).await.unwrap(), "a worker can only give up its own term");
     scene.store.resign(&worker("b")).await.unwrap();
     assert!(scene.store.elect(&worker("a"), term).await.unwrap());
 }
@@ -211,7 +211,7 @@ async fn runs_of_jobs_add_up_and_a_failed_look_is_none() {
         jobs.iter().map(|status| status.job).collect::<Vec<_>>(),
         [Job::DeadDetection, Job::MessageCleanup]
     );
-    assert_eq!(jobs[0].last_run_at, Timestamp::UNIX_EPOCH, "it failed, so nobody has looked");
+    assert_eq!(jobs[0].last_run_at, Timestamp::UNIX_EPOCH, "it failed, so it has not checked");
     let cleanup = &jobs[1];
     assert_eq!((cleanup.runs, cleanup.failures, cleanup.rows, cleanup.backlog), (2, 1, 10, 7));
     assert_eq!((cleanup.last_run_at, &cleanup.last_error), (scene.clock.now(), &None));

@@ -1,11 +1,13 @@
-//! Versions of the schema: tables are migrated, code is replaced, and programs of different versions have one file open.
+//! Versions of the schema: tables are migrated, code is replaced, and programs of different versions have one file
+//! open.
 
 use rusqlite::types::Value;
 
 use super::*;
 use migrate::{SCHEMA, Schema};
 
-/// What a later release may do to the tables: a table that views name is rebuilt, another gets a column, a third is new.
+/// What a later release may do to the tables: a table that views name is rebuilt, another gets a column, a third is
+/// new.
 const LATER: &str = "
     CREATE TABLE headwater_moved (
         subscription_id INTEGER NOT NULL,
@@ -52,7 +54,7 @@ fn later() -> Schema {
     }
 }
 
-/// A release of another version with the same tables and one view more.
+/// A release of another version with the same tables and one more view.
 fn other_code(program: &'static str) -> Schema {
     Schema { code: with(SCHEMA.code, "CREATE VIEW headwater_extra AS SELECT 1 AS one"), program, ..SCHEMA }
 }
@@ -73,7 +75,7 @@ fn has(connection: &Connection, name: &str) -> bool {
         .unwrap()
 }
 
-/// The whole schema, however its tables came to be: the text of a table that was altered differs from that of a new one.
+/// The whole schema, however its tables were created: the text of an altered table differs from that of a new one.
 fn shape(connection: &Connection) -> Vec<Vec<Value>> {
     let tables = "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name";
     let mut shape =
@@ -123,7 +125,7 @@ async fn later_tables_keep_the_data_and_refuse_the_writes_of_an_older_program_th
     assert_eq!(
         store.topics().await.unwrap()[0].head.0,
         4,
-        "reads are served, and plain SQL is the later program's"
+        "reads are served, and plain SQL uses the later program's trigger"
     );
 }
 
@@ -146,7 +148,7 @@ async fn an_older_program_works_with_newer_code_and_leaves_it() {
     let subscription = subscribed(&store, "orders").await;
     other_code("99.0.0").install(&mut place.connect(), "x", false).unwrap();
     store.publish(&topic("orders"), &messages(1)).await.unwrap();
-    assert_eq!(drain(&store, &subscription).await, ["message 0"], "it runs since before");
+    assert_eq!(drain(&store, &subscription).await, ["message 0"], "it was opened before");
     let again = place.open().await;
     again.publish(&topic("orders"), &messages(1)).await.unwrap();
     let own = place.connect();

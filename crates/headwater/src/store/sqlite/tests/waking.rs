@@ -1,4 +1,4 @@
-//! Wake-up across two stores on one file, and from connections of others.
+//! Wake-up across two stores on one file, and by other connections.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use crate::limits::SAFETY_POLL;
 /// Waits for a wake-up with a deadline far below the safety poll.
 async fn woken_by(store: &SqliteStore, topic_id: TopicId, act: impl AsyncFnOnce()) -> bool {
     let wake = store.arm(&[topic_id]).await.unwrap();
-    // Let the first look happen, which finds whatever happened before anybody waited.
+    // Lets the first check run, which finds everything that was committed before the wait.
     tokio::time::sleep(Duration::from_millis(20)).await;
     act().await;
     wake.wait(Duration::from_secs(2)).await
@@ -55,7 +55,7 @@ async fn claims_and_acks_wake_nobody() {
     let subscription = subscribed(&here, "orders").await;
     there.publish(&topic("orders"), &messages(50)).await.unwrap();
     let topic_id = subscription.topic.topic_id;
-    // The first look after arming finds the publishes above; the second waiter is the one that counts.
+    // The first check after arming finds the publishes above; only the second waiter counts.
     woken_by(&here, topic_id, async || {}).await;
     let wake = here.arm(&[topic_id]).await.unwrap();
     for store in [&here, &there] {
@@ -74,10 +74,10 @@ async fn a_local_publish_wakes_at_once() {
     let subscription = subscribed(&store, "orders").await;
     let wake = store.arm(&[subscription.topic.topic_id]).await.unwrap();
     store.publish(&topic("orders"), &messages(1)).await.unwrap();
-    assert!(wake.wait(Duration::ZERO).await, "woken before the publisher was answered");
+    assert!(wake.wait(Duration::ZERO).await, "woken before the publish returned");
 }
 
-/// Notices of writes to the log, which only Linux gives.
+/// Notices of writes to the log, which only Linux provides.
 #[cfg(target_os = "linux")]
 mod notices {
     use super::*;
@@ -92,7 +92,8 @@ mod notices {
         SqliteStore::open_watching(path, OpenOptions::default(), watch).await.unwrap()
     }
 
-    /// Publishes by a connection of its own while somebody waits; how long until the message is there.
+    /// Publishes on a connection of its own while a consumer waits. Returns how long it takes until the message is
+    /// delivered.
     async fn waited(place: &Place, store: &SqliteStore, subscription: &Subscription) -> Duration {
         let own = place.connect();
         let topics = [subscription.topic.topic_id];
@@ -100,9 +101,9 @@ mod notices {
         assert!(drain(store, subscription).await.is_empty());
         let started = Instant::now();
         own.execute(PUBLISH, []).unwrap();
-        // A wait may end early for nothing: then one waits again.
+        // A wait may end early without a message: then it is repeated.
         loop {
-            assert!(wake.wait(SOON).await, "nobody woke the waiter in {SOON:?}");
+            assert!(wake.wait(SOON).await, "the waiter was not woken in {SOON:?}");
             wake = store.arm(&topics).await.unwrap();
             if !drain(store, subscription).await.is_empty() {
                 return started.elapsed();
@@ -133,7 +134,7 @@ mod notices {
         }
     }
 
-    /// Does as the writer does until it is so; false if it never is.
+    /// Does what the writer does until the condition holds; false if it never does.
     fn watch_until(
         watch: &mut Watch,
         connection: &Connection,
@@ -162,24 +163,24 @@ mod notices {
         let first = hub.arm(&[topic_id]);
         let mut watch = Watch::deaf(&connection, watched);
         assert!(watch_until(&mut watch, &connection, &hub, Watch::has_looked));
-        assert!(watch.trusts_notices(), "nothing was committed since the first look");
-        assert!(first.wait(Duration::ZERO).await, "the first look cannot tell what is new");
+        assert!(watch.trusts_notices(), "nothing was committed since the first check");
+        assert!(first.wait(Duration::ZERO).await, "the first check cannot know what is new");
         let second = hub.arm(&[topic_id]);
         other.execute(PUBLISH, []).unwrap();
         assert!(watch_until(&mut watch, &connection, &hub, |watch| !watch.trusts_notices()));
-        assert!(second.wait(Duration::ZERO).await, "what ended the trust has woken as well");
+        assert!(second.wait(Duration::ZERO).await, "the commit that ended the trust has woken as well");
     }
 
     #[tokio::test]
     async fn a_commit_with_a_notice_keeps_the_trust() {
         let place = Place::new();
         let topic_id = subscribed(&place.open().await, "orders").await.topic.topic_id;
-        // The log lies beside the file, and not beside a link to it.
+        // The log is beside the file, and not beside a link to it.
         let link = place.path().with_file_name("link.db");
         std::os::unix::fs::symlink(place.path(), &link).unwrap();
         let (connection, other) = (Connection::open(&link).unwrap(), place.connect());
         let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
-        assert!(version >= 0, "read once, so that the log is there");
+        assert!(version >= 0, "read once, so that the log exists");
         let (hub, watched) = (Arc::new(Hub::default()), Arc::new(Watched::default()));
         watched.add(&[topic_id]);
         let mut watch = Watch::by_notice_only(&connection, watched);
@@ -216,14 +217,14 @@ async fn one_that_lost_to_another_process_is_woken_only_by_what_is_left() {
     let probe = store.create_topic(&topic("probe"), &TopicSettings::pub_sub()).await.unwrap();
     let armed = async || {
         let _known = store.arm(&[subscription.topic.topic_id]).await.unwrap();
-        // A check of the watcher that sees a change of one topic sees all that was committed before. Its first check of a topic
-        // wakes in any case.
+        // A check of the watcher that sees a change of one topic sees everything that was committed before. Its first
+        // check of a topic wakes in any case.
         for _ in 0..2 {
-            let looked = store.arm(&[probe.topic_id]).await.unwrap();
+            let checked = store.arm(&[probe.topic_id]).await.unwrap();
             other
                 .execute_batch("INSERT INTO headwater_publish (topic, payload) VALUES ('probe', 'x')")
                 .unwrap();
-            assert!(looked.wait(Duration::from_secs(5)).await);
+            assert!(checked.wait(Duration::from_secs(5)).await);
         }
         let wake = store.arm(&[subscription.topic.topic_id]).await.unwrap();
         assert!(store.claim(&request(&subscription, 1)).await.unwrap().leases.is_empty());
@@ -231,7 +232,7 @@ async fn one_that_lost_to_another_process_is_woken_only_by_what_is_left() {
     };
     let wake = armed().await;
     publish_and_take(&other, &subscription);
-    assert!(wake.wait(Duration::from_secs(5)).await, "it has no rival that it knows of");
+    assert!(wake.wait(Duration::from_secs(5)).await, "it has no known rival");
     let wake = armed().await;
     let missed = tokio::spawn(wake.wait(Duration::from_millis(300)));
     publish_and_take(&other, &subscription);
@@ -240,7 +241,7 @@ async fn one_that_lost_to_another_process_is_woken_only_by_what_is_left() {
     other.execute_batch("INSERT INTO headwater_publish (topic, payload) VALUES ('orders', 'left')").unwrap();
     assert!(wake.wait(Duration::from_secs(5)).await, "something is left");
     assert_eq!(drain(&store, &subscription).await, ["left"]);
-    // It lost again, to one whose lease ends before the waiter would claim by itself: it has to learn when.
+    // It lost again, to an owner whose lease ends before the waiter would claim by itself: it must get that time.
     let wake = armed().await;
     publish_and_take(&other, &subscription);
     assert!(wake.wait(Duration::from_secs(5)).await, "it won the last time");
@@ -252,11 +253,11 @@ async fn one_that_lost_to_another_process_is_woken_only_by_what_is_left() {
     );
     other.execute_batch(&lease).unwrap();
     publish_and_take(&other, &subscription);
-    assert!(wake.wait(Duration::from_secs(5)).await, "a lease of another ends soon");
+    assert!(wake.wait(Duration::from_secs(5)).await, "a lease of another owner ends soon");
 }
 
-/// The lease of the process that won may end before the waiter's next safety poll. Only a claim that is made now is answered
-/// with that time.
+/// The lease of the process that won may end before the waiter's next safety poll. Only a claim made now returns that
+/// time.
 #[tokio::test]
 async fn one_that_lost_is_woken_if_the_lease_of_the_other_ends_before_the_safety_poll() {
     let place = Place::new();
@@ -272,8 +273,8 @@ async fn one_that_lost_is_woken_if_the_lease_of_the_other_ends_before_the_safety
     rivals.note(subscription.subscription_id, topic_id, 1, 1, false);
     let (connection, now_ms) = (place.connect(), clock.now().as_millisecond());
     let has_more = |now_ms| rivals.has_more(&connection, topic_id, 1, now_ms).unwrap();
-    assert!(!has_more(now_ms - 1), "the waiter's own poll comes before its end");
-    assert!(has_more(now_ms), "it ends with the safety poll");
+    assert!(!has_more(now_ms - 1), "the waiter's own poll comes before the end of the lease");
+    assert!(has_more(now_ms), "the lease ends with the safety poll");
     there.settle(&[Settlement::ack_all(&lease)]).await.unwrap().remove(0).unwrap();
     assert!(!has_more(now_ms), "nothing is left");
 }

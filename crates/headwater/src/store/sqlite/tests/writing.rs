@@ -1,4 +1,4 @@
-//! The writer: groups, failures, a full disk, the size of its log.
+//! The writer: groups of commands, failures, a full disk, the size of its log.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -134,7 +134,7 @@ async fn a_claim_whose_caller_went_away_is_given_back() {
     let store = place.open().await;
     let subscription = subscribed(&store, "orders").await;
     store.publish(&topic("orders"), &messages(1)).await.unwrap();
-    // The answer is dropped while the writer runs the claim.
+    // The receiver of the answer is dropped while the writer runs the claim.
     let (wanted, (entered, mut runs)) = (request(&subscription, 1), tokio::sync::mpsc::channel(1));
     let (go, gate) = std::sync::mpsc::channel::<()>();
     let (job, answer) = Job::new(Kind::Consume, move |work| {
@@ -146,7 +146,7 @@ async fn a_claim_whose_caller_went_away_is_given_back() {
     runs.recv().await.unwrap();
     drop(answer);
     go.send(()).unwrap();
-    // Queued after it: by then the writer has taken the answer back, or will before the next claim.
+    // Queued after it: by then the writer has undone the claim, or will before the next claim.
     store.advance_heads().await.unwrap();
     let claimed = store.claim(&request(&subscription, 1)).await.unwrap();
     assert_eq!((claimed.leases.len(), claimed.leases[0].attempt), (1, 1));
@@ -164,13 +164,14 @@ async fn the_log_stays_bounded_while_publishing_goes_on() {
         largest = largest.max(log);
     }
     let megabytes = largest / 1024 / 1024;
-    // The hard size, its frames' headers and the one commit that passes it: no more, however the threads are scheduled.
+    // The hard size limit, the frames' headers and the one commit that passes it: no more, however the threads are
+    // scheduled.
     let most = u64::try_from(checkpoint::FORCE_BYTES).unwrap() / 1024 / 1024 + 8;
     assert!(megabytes < most, "400 MB were published and the log grew to {megabytes} MB, over {most}");
 }
 
-/// What met a lock has not run. A publish goes back to the front of the queue and keeps its place before what comes later; what a
-/// lease depends on is answered.
+/// A command that found the file locked has not run. A publish is put back at the front of the queue and stays ahead
+/// of later commands; a command that a lease depends on is answered.
 #[tokio::test]
 async fn a_publish_outlasts_a_lock_that_ends_a_claim() {
     let place = Place::new();
@@ -196,7 +197,8 @@ async fn a_publish_outlasts_a_lock_that_ends_a_claim() {
     assert_eq!(drain(&store, &subscription).await, ["first", "second"]);
 }
 
-/// What a lease depends on is answered while a lock is held, however many publishes were put back in front of it.
+/// A command that a lease depends on is answered while a lock is held, however many publishes were put back in front
+/// of it.
 #[tokio::test]
 async fn publishes_that_were_put_back_keep_no_claim_from_its_answer() {
     let place = Place::new();
@@ -205,7 +207,7 @@ async fn publishes_that_were_put_back_keep_no_claim_from_its_answer() {
     let subscription = subscribed(&store, "orders").await;
     let own = place.connect();
     own.execute_batch("BEGIN IMMEDIATE").unwrap();
-    // One more than a transaction takes.
+    // One more than a transaction runs.
     let mut answers = Vec::new();
     for _ in 0..=writer::GROUP_COMMANDS_MAX {
         let (job, answer) = Job::new(Kind::Publish, |_| Ok(()));
@@ -224,7 +226,7 @@ async fn publishes_that_were_put_back_keep_no_claim_from_its_answer() {
     }
 }
 
-/// By its own handler: SQLite's would wait for five seconds, and none at all not a moment.
+/// By its own handler: SQLite's would wait for five seconds, and without one there would be no wait.
 #[test]
 fn every_connection_waits_for_a_lock_as_long_as_it_may() {
     let place = Place::new();

@@ -1,7 +1,8 @@
-//! Backfills: begun when a group comes late, shown, steered, and done batch by batch.
+//! Backfills: started when a group comes late, listed, controlled by operators, and run batch by batch.
 //!
-//! In offset watermark there is nothing to do: how far the group is follows from its floor, whatever the row says. In
-//! reference counting a batch sets the group on pending records; where the group is done already, it is set as done.
+//! In offset watermark there is nothing to do: the group's progress follows from its floor, whatever the row
+//! contains. In reference counting a batch adds the group to pending completion records; where the group has done the
+//! message already, it is added as done.
 
 use std::time::{Duration, Instant};
 
@@ -20,10 +21,10 @@ use crate::store::sqlite::{audit, decode, fault, group, millis, row_key};
 use crate::subscription::SubscriptionState;
 use crate::topic::{TopicId, Tracking};
 
-/// A worker that is silent for longer loses its backfill to another.
+/// A worker without progress for longer than this loses its backfill to another.
 const WORKER_SILENT_MAX: Duration = Duration::from_secs(15);
 
-/// Notes what a subscription has before it when it begins, or comes back; nothing at the end of the log.
+/// Stores what a subscription has to process when it begins or is resurrected; nothing at the end of the log.
 pub(super) fn begin(
     connection: &Connection,
     extent: &Extent,
@@ -40,14 +41,14 @@ pub(super) fn begin(
         Tracking::ReferenceCounting => {
             let messages_max = i64::try_from(limits.messages_max).unwrap_or(i64::MAX);
             let first = first.max(extent.tracked_until.saturating_sub(messages_max) + 1);
-            // What has no record yet gets one that is for the group: nothing may be left to do.
+            // Messages without a completion record get one that is for the group: nothing may be left to do.
             (first, extent.tracked_until.max(first - 1))
         }
     };
     insert(connection, standing.subscription_id, (first, last), limits, now_ms)
 }
 
-/// Stores a backfill of a range that nothing of is done; one of nothing is done.
+/// Stores a backfill of a range of which nothing is done; an empty one is completed.
 fn insert(
     connection: &Connection,
     subscription_id: i32,
@@ -67,7 +68,7 @@ fn insert(
     Ok(())
 }
 
-/// A subscription does not count any more: what is under way for it stops.
+/// A subscription no longer counts: its running backfill stops.
 pub(super) fn end(connection: &Connection, subscription_id: i32) -> Attempt<()> {
     let Some(stored) = Stored::find(connection, subscription_id)? else { return Ok(()) };
     let shown = stored.shown(connection)?;
@@ -75,20 +76,20 @@ pub(super) fn end(connection: &Connection, subscription_id: i32) -> Attempt<()> 
     stored.set(connection, state, None)
 }
 
-/// Forgets the backfill of a subscription.
+/// Removes the backfill of a subscription.
 pub(super) fn forget(connection: &Connection, subscription_id: i32) -> Attempt<()> {
     connection.prepare_cached(sql!(tracking.backfill_forget))?.execute([subscription_id])?;
     Ok(())
 }
 
-/// The records of a topic are made anew, each with what is done by then: nothing is to be filled, and what only showed how
-/// far a group is has nothing to show any more.
+/// The completion records of a topic are created again, each with what is done by then: there is nothing to fill, and
+/// a backfill that only showed a group's progress has nothing left to show.
 pub(super) fn complete_all(connection: &Connection, topic: TopicId) -> Attempt<()> {
     connection.prepare_cached(sql!(tracking.backfill_complete))?.execute([topic.0])?;
     Ok(())
 }
 
-/// Starts a backfill by hand.
+/// Starts a backfill at the request of an operator.
 pub(super) fn start(
     work: &mut Work<'_>,
     actor: &str,
@@ -111,7 +112,7 @@ pub(super) fn start(
     let stored = match Stored::find(connection, subscription_id)? {
         Some(stored) => stored,
         None => {
-            // The group is at the end of the log: a backfill of nothing.
+            // The group is at the end of the log: an empty backfill.
             insert(connection, subscription_id, (extent.head + 1, extent.head), limits, now_ms)?;
             Stored::get(connection, subscription_id)?
         }
@@ -123,16 +124,16 @@ pub(super) fn start(
     stored.show(work.connection, now_ms)
 }
 
-/// What an operator may do to a backfill that is there.
+/// What an operator may do to an existing backfill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// It stops; what it did stays.
+    /// Stops it; completed batches stay.
     Cancel,
-    /// A cancelled or failed one goes on from its checkpoint.
+    /// Continues a cancelled or failed backfill from its checkpoint.
     Resume,
 }
 
-/// Cancels a backfill, or lets it go on.
+/// Cancels a backfill, or resumes it.
 pub(super) fn turn(
     work: &mut Work<'_>,
     actor: &str,
@@ -172,10 +173,10 @@ pub(super) fn list(connection: &Connection, now_ms: i64) -> Attempt<Vec<Backfill
     stored.into_iter().map(|stored| stored.show(connection, now_ms)).collect()
 }
 
-/// Does one batch of a backfill that no other worker has.
+/// Runs one batch of a backfill that no other worker has.
 ///
-/// A batch that fails is taken back whole, and the backfill says why; only what may pass by itself (a lock, a full disk) is
-/// the caller's to try again.
+/// A batch that fails is rolled back, and the error is stored with the backfill; only after a temporary fault (a
+/// lock, a full disk) does the caller have to try again.
 pub(super) fn step(work: &mut Work<'_>, worker: &Owner, messages_max: u32) -> Attempt<Option<BackfillStep>> {
     let (began, now_ms) = (Instant::now(), work.now_ms());
     let found: Option<i32> = work
@@ -204,12 +205,12 @@ pub(super) fn step(work: &mut Work<'_>, worker: &Owner, messages_max: u32) -> At
     Ok(Some(BackfillStep { backfill, processed, changed }))
 }
 
-/// Until when a worker that takes a backfill, or goes on with it, has it.
+/// Until when a worker that takes or continues a backfill owns it.
 fn given_until_ms(now_ms: i64) -> i64 {
     now_ms.saturating_add(millis(WORKER_SILENT_MAX))
 }
 
-/// The error of a fault that trying again would meet again; any other fault stays one.
+/// The error of a fault that a retry would hit again; any other fault is returned as it is.
 fn lasting(fault: Fault) -> Attempt<Error> {
     match fault {
         Fault::NeedsSync => Err(Fault::NeedsSync),
@@ -230,7 +231,7 @@ fn lasting(fault: Fault) -> Attempt<Error> {
     }
 }
 
-/// Sets the group on the pending records of the next offsets, and moves the checkpoint past them.
+/// Adds the group to the pending completion records of the next offsets, and moves the checkpoint past them.
 fn batch(
     connection: &Connection,
     stored: &Stored,
@@ -241,7 +242,7 @@ fn batch(
 ) -> Attempt<(u64, u64)> {
     let extent = Extent::load(connection, stored.topic)?;
     let (_, standing) = Standing::one(connection, stored.subscription_id)?;
-    // What was removed meanwhile needs nothing.
+    // Messages that were removed meanwhile need nothing.
     let first = extent.first.max(stored.checkpoint + 1);
     let last = stored.last.min(first + i64::from(messages_max) - 1);
     let mut changed = 0;
@@ -296,7 +297,7 @@ struct Stored {
     worker_until_ms: Option<i64>,
 }
 
-/// Where a backfill is, by what is stored of its group.
+/// The state of a backfill, derived from what is stored of its group.
 struct Shown {
     state: BackfillState,
     checkpoint: i64,
@@ -308,7 +309,7 @@ impl Stored {
         Ok(statement.query_row([Some(subscription_id)], Self::read).optional()?)
     }
 
-    /// One that is there.
+    /// A backfill that must exist.
     fn get(connection: &Connection, subscription_id: i32) -> Attempt<Self> {
         Ok(Self::find(connection, subscription_id)?.ok_or(rusqlite::Error::QueryReturnedNoRows)?)
     }
@@ -346,11 +347,11 @@ impl Stored {
         Ok(())
     }
 
-    /// How long this worker has been at it since the last batch; nothing if it takes over only now.
+    /// How long this worker has been running it since the last batch; `None` if it takes over only now.
     fn ran_since_ms(&self, worker: &Owner, now_ms: i64) -> Option<i64> {
         let mine = self.worker.as_deref() == Some(worker.as_str());
-        let going_on = mine && self.worker_until_ms.is_some_and(|until_ms| until_ms > now_ms);
-        self.progressed_at_ms.filter(|_| going_on).map(|at_ms| (now_ms - at_ms).max(0))
+        let continuing = mine && self.worker_until_ms.is_some_and(|until_ms| until_ms > now_ms);
+        self.progressed_at_ms.filter(|_| continuing).map(|at_ms| (now_ms - at_ms).max(0))
     }
 
     fn shown(&self, connection: &Connection) -> Attempt<Shown> {
@@ -399,7 +400,7 @@ impl Stored {
     }
 }
 
-/// The subscription of a group; a cancelled one is none.
+/// The subscription of a group; not found if it is cancelled.
 fn find(connection: &Connection, name: &TopicName, group: &GroupName) -> Attempt<i32> {
     let (_, found) = group::get(connection, name, group)?;
     if found.state == SubscriptionState::Cancelled {

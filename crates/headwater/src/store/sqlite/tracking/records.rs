@@ -1,4 +1,4 @@
-//! The records of messages, read.
+//! Reads completion records.
 
 use std::collections::BTreeMap;
 
@@ -18,13 +18,13 @@ use crate::store::sqlite::{OFFSET_MAX, decode, log, offset_of, reader, row_key, 
 /// Records in one answer at most.
 const RECORDS_MAX: u32 = 10_000;
 
-/// The records of a range of offsets. Those not made yet are shown as they will be, except for when they were completed:
-/// that is the time at which they are made.
+/// The completion records of a range of offsets. Records that do not exist yet are shown as they will be created,
+/// except for the time of completion: that will be the time of their creation.
 pub(super) fn records(connection: &Connection, name: &TopicName, range: OffsetRange) -> Attempt<Vec<Record>> {
-    reader::at_once(connection, |connection| look(connection, name, range))
+    reader::at_once(connection, |connection| read(connection, name, range))
 }
 
-fn look(connection: &Connection, name: &TopicName, range: OffsetRange) -> Attempt<Vec<Record>> {
+fn read(connection: &Connection, name: &TopicName, range: OffsetRange) -> Attempt<Vec<Record>> {
     let extent = Extent::load(connection, topic::get(connection, name)?.topic_id)?;
     if !extent.counts_references() {
         return Ok(Vec::new());
@@ -38,8 +38,8 @@ fn look(connection: &Connection, name: &TopicName, range: OffsetRange) -> Attemp
     };
     let (first, last) = (range.first.0.max(1), range.last.0.min(OFFSET_MAX));
     let mut found = made(connection, &extent, first, last.min(extent.tracked_until))?;
-    let room = RECORDS_MAX - u32::try_from(found.len()).unwrap_or(RECORDS_MAX);
-    found.extend(to_come(connection, &extent, first.max(extent.tracked_until + 1), last, room)?);
+    let left = RECORDS_MAX - u32::try_from(found.len()).unwrap_or(RECORDS_MAX);
+    found.extend(to_come(connection, &extent, first.max(extent.tracked_until + 1), last, left)?);
     let record = |(offset, masks, completed_at): (i64, Masks, Option<Timestamp>)| Record {
         offset: Offset(offset),
         required: sorted(masks.one),
@@ -49,7 +49,7 @@ fn look(connection: &Connection, name: &TopicName, range: OffsetRange) -> Attemp
     Ok(found.into_iter().map(record).collect())
 }
 
-/// An offset, whom it is for and who is done, and since when that is everybody.
+/// An offset, the groups it is for and the groups that have done it, and since when all have.
 type Found = (i64, Masks, Option<Timestamp>);
 
 fn names(connection: &Connection, extent: &Extent) -> Attempt<BTreeMap<u32, GroupName>> {
@@ -75,7 +75,7 @@ fn made(connection: &Connection, extent: &Extent, first: i64, last: i64) -> Atte
     })?)
 }
 
-/// Messages without a record, as they will be recorded.
+/// Messages without a completion record, as they will be recorded.
 fn to_come(
     connection: &Connection,
     extent: &Extent,

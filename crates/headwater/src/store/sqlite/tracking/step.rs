@@ -1,17 +1,18 @@
-//! One bounded step of bringing a topic's records up to date.
+//! One bounded step of bringing a topic's completion records up to date.
 //!
-//! What changed is found without reading what did not, although neither claims nor acks note anything. Up to
-//! `applied_until` of a subscription, `applied` is what it has done, but for what is in `headwater_touched`:
+//! Changes are found without reading what did not change, although neither claims nor acks record anything. Up to
+//! `applied_until` of a subscription, `applied` is what it has done, except for what is in `headwater_touched`:
 //!
-//! 1. Beyond it a step reads the next ranges up to the cursor, sets what they say, and moves `applied_until`. A lease it meets
-//!    is noted in `headwater_touched` by its token, and met again once its row is gone or shorter: acked, retried, expired or forgotten.
-//! 2. A range that begins to wait or ends waiting notes itself, by triggers: it is handed out again, comes back from the dead
-//!    letters, or is forgotten.
-//! 3. A cursor that is set back takes `applied_until` with it.
+//! 1. Beyond `applied_until` a step reads the next ranges up to the cursor, applies them, and moves `applied_until`.
+//!    A lease that it finds is recorded in `headwater_touched` by its token, and checked again once its row is gone
+//!    or shorter: acked, retried, expired or removed.
+//! 2. A range that begins or stops waiting is recorded by triggers: it is handed out again, redriven as a
+//!    dead letter, or removed.
+//! 3. A cursor that is set back also sets `applied_until` back.
 //!
-//! An offset at or below `applied_until` is never handed out but from a waiting range (2), and a lease below it was
-//! met (1) or comes from such a range; so no other offset changes. All of it is in the transaction that changes the
-//! ranges: a crash takes back both or neither, and a step that is repeated finds the same.
+//! An offset at or below `applied_until` is handed out only from a waiting range (2), and a lease below it was found
+//! (1) or comes from such a range; so no other offset changes. All of this is in the transaction that changes the
+//! ranges: a crash undoes both or neither, and a repeated step finds the same.
 
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -24,10 +25,10 @@ use crate::store::sqlite::work::Work;
 use crate::store::sqlite::{OFFSET_MAX, decode, log, offset_of, row_key};
 use crate::topic::TopicId;
 
-/// Rows of `headwater_touched` that a step meets at most: each is looked up by itself.
+/// Rows of `headwater_touched` that a step handles at most: each needs its own queries.
 const TOUCHED_MAX: u32 = 250;
 
-/// Brings the records of a topic up to date, or removes those that a change of mode has left: see
+/// Brings the completion records of a topic up to date, or removes those that a change of mode has left: see
 /// [`crate::store::Tracking::track`].
 pub(super) fn track(work: &mut Work<'_>, topic: TopicId, messages_max: u32) -> Attempt<TrackStep> {
     let extent = Extent::load(work.connection, topic)?;
@@ -44,7 +45,7 @@ pub(super) fn track(work: &mut Work<'_>, topic: TopicId, messages_max: u32) -> A
     tracking.finish()
 }
 
-/// A step under way.
+/// A step in progress.
 struct Tracking<'w, 'c> {
     work: &'w mut Work<'c>,
     extent: Extent,
@@ -52,29 +53,29 @@ struct Tracking<'w, 'c> {
     groups: Vec<Standing>,
     /// Messages, and ranges of each group, that a step may touch.
     messages_max: u32,
-    /// Messages it may still touch.
+    /// Messages that it may still touch.
     left: i64,
     now_ms: i64,
     step: TrackStep,
 }
 
-/// What a step looks at of one group, and what it finds.
+/// What a step checks of one group, and what it finds.
 struct Checked {
-    /// The offsets it looks at, with what is due there: rows of `headwater_touched`.
+    /// The offsets to check: rows of `headwater_touched`.
     touched: Vec<(i64, i64, i64)>,
-    /// From where on, up to where: beyond `applied_until`.
+    /// The first and last offset to check beyond `applied_until`.
     fresh: (i64, i64),
-    /// Leases among them.
+    /// Leases among these offsets.
     leases: Vec<Held>,
-    /// Done and not set, set and not done.
+    /// Offsets that are done but not set, and offsets that are set but not done.
     set: Ranges,
     unset: Ranges,
-    /// There is more than a step looks at.
+    /// There is more than one step can check.
     more: bool,
 }
 
 impl Tracking<'_, '_> {
-    /// Makes the records of messages that have none, as everything stands now.
+    /// Creates the completion records of messages that have none, from the present state.
     fn record_new(&mut self) -> Attempt<()> {
         let connection = self.work.connection;
         let first = self.extent.tracked_until.max(self.extent.first - 1) + 1;
@@ -99,7 +100,8 @@ impl Tracking<'_, '_> {
         Ok(())
     }
 
-    /// Sets what groups have done since, and unsets what comes to them again: one update per message for all groups.
+    /// Sets what groups have done since, and unsets what is redelivered to them: one update per message for all
+    /// groups.
     fn apply_changes(&mut self) -> Attempt<()> {
         let checked: Vec<Checked> =
             self.groups.iter().map(|group| self.check(group)).collect::<Attempt<_>>()?;
@@ -116,12 +118,12 @@ impl Tracking<'_, '_> {
         Ok(())
     }
 
-    /// How far what a group has done can be known.
+    /// The last offset for which a group's completion can be determined.
     fn reach(&self, group: &Standing) -> i64 {
         self.extent.tracked_until.min(group.next - 1)
     }
 
-    /// What may have changed of a group since, and what did.
+    /// What may have changed for a group since the last step, and what did.
     fn check(&self, group: &Standing) -> Attempt<Checked> {
         let connection = self.work.connection;
         let mut statement = connection.prepare_cached(sql!(tracking.touched))?;
@@ -129,7 +131,7 @@ impl Tracking<'_, '_> {
         let bounds = params![group.subscription_id, touched_max];
         let touched: Vec<(i64, i64, i64)> =
             decode::all(&mut statement, bounds, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
-        // What was removed has no record to be changed.
+        // Removed messages have no completion record to change.
         let from = group.applied_until.min(group.next - 1).max(self.extent.first - 1) + 1;
         let until = standing::bounded(
             connection,
@@ -139,17 +141,17 @@ impl Tracking<'_, '_> {
             self.messages_max,
         )?;
         let until = self.bounded_applied(group, from, until)?;
-        let looked = Ranges::covering(touched.iter().map(|(first, _, last)| (*first, *last)));
-        let looked = looked.within(self.extent.first, from - 1).union(&Ranges::of(from, until));
+        let checked = Ranges::covering(touched.iter().map(|(first, _, last)| (*first, *last)));
+        let checked = checked.within(self.extent.first, from - 1).union(&Ranges::of(from, until));
         let (mut waiting, mut set) = (Vec::new(), Vec::new());
-        for (first, last) in looked.iter() {
+        for (first, last) in checked.iter() {
             waiting.extend(standing::waiting(connection, group.subscription_id, first, last)?);
             set.extend(applied(connection, group.subscription_id, first, last)?.iter());
         }
-        let (first, last) = (looked.first().unwrap_or(0), looked.last().unwrap_or(-1));
+        let (first, last) = (checked.first().unwrap_or(0), checked.last().unwrap_or(-1));
         let leases = standing::leased(connection, group.subscription_id, first, last)?;
         let held = covering(&waiting).union(&covering(&leases));
-        let done = looked.within(1, group.next - 1).without(&held);
+        let done = checked.within(1, group.next - 1).without(&held);
         // Beyond the cursor nothing is done, whatever was set before the cursor was set back.
         let beyond = from.max(self.reach(group) + 1);
         let mut more = until < self.reach(group) || touched.len() == touched_max as usize;
@@ -163,7 +165,7 @@ impl Tracking<'_, '_> {
         Ok(Checked { touched, fresh: (from, until), leases, set, unset, more })
     }
 
-    /// Up to where a step that begins at an offset may go, by what is set there.
+    /// How far a step that begins at an offset may go, by the number of ranges that are set there.
     fn bounded_applied(&self, group: &Standing, first: i64, last: i64) -> Attempt<i64> {
         let mut statement = self.work.connection.prepare_cached(sql!(tracking.applied_crowd))?;
         let bounds = params![group.subscription_id, first, last, self.messages_max];
@@ -171,7 +173,8 @@ impl Tracking<'_, '_> {
         Ok(crowd.map_or(last, |crowd| (crowd - 1).max(first)))
     }
 
-    /// Changes records, as many as the step has left. Answers with the offsets it dealt with, and whether that is all.
+    /// Changes completion records, as many as the step has left. Returns the offsets it handled, and whether these
+    /// are all.
     fn apply(&mut self, layers: &[(Ranges, Masks)]) -> Attempt<(Ranges, bool)> {
         let mut statement = self.work.connection.prepare_cached(sql!(tracking.apply))?;
         let changing = segments(layers, self.extent.first, self.extent.tracked_until).into_iter();
@@ -202,7 +205,7 @@ impl Tracking<'_, '_> {
         Ok((Ranges::covering(dealt), complete))
     }
 
-    /// Takes groups that do not count any more out of pending records.
+    /// Removes groups that no longer count from pending completion records.
     fn release(&mut self) -> Attempt<()> {
         let releasing: Vec<(i32, u32, i64)> = {
             let mut statement = self.work.connection.prepare_cached(sql!(tracking.releasing))?;
@@ -245,7 +248,7 @@ impl Tracking<'_, '_> {
         Ok(())
     }
 
-    /// Stores how far it is.
+    /// Stores the progress.
     fn finish(mut self) -> Attempt<TrackStep> {
         let extent = &self.extent;
         let mut forget = self.work.connection.prepare_cached(sql!(tracking.applied_below))?;
@@ -264,7 +267,7 @@ impl Tracking<'_, '_> {
     }
 }
 
-/// Stores what was dealt with of a group: what is set now, how far, and the leases that are still to end.
+/// Stores the handled changes of a group: what is set now, how far, and the leases that are still to end.
 fn keep(work: &Work<'_>, group: &Standing, checked: Checked, dealt: &Ranges, first: i64) -> Attempt<()> {
     let (connection, subscription_id) = (work.connection, group.subscription_id);
     let changed = checked.set.union(&checked.unset);
@@ -277,7 +280,7 @@ fn keep(work: &Work<'_>, group: &Standing, checked: Checked, dealt: &Ranges, fir
         .first()
         .map_or(checked.fresh.1, |undealt| checked.fresh.1.min(undealt - 1))
         .max(checked.fresh.0 - 1);
-    // Before the rows that led here go: a lease under the token of one of them is noted again.
+    // Before the rows that led here are removed: a lease under the token of one of them is recorded again.
     let mut untouch = connection.prepare_cached(sql!(tracking.untouch))?;
     for (touched, token, last) in checked.touched {
         if touched > applied_until || undealt.within(touched.max(first), last).is_empty() {
@@ -296,14 +299,15 @@ fn keep(work: &Work<'_>, group: &Standing, checked: Checked, dealt: &Ranges, fir
     Ok(())
 }
 
-/// Of some offsets, those whose records are for a subscription, and those of them that it has done.
+/// The offsets of a range whose completion records are for a subscription, and those of them that it has done.
 fn as_layers(standing: &Standing, done: &Ranges, first: i64, last: i64) -> [(Ranges, Masks); 2] {
     let (required, mask) = (standing.required(done, first, last), standing.mask());
     let completed = required.intersection(done);
     [(required, Masks { one: mask, two: 0 }), (completed, Masks { one: 0, two: mask })]
 }
 
-/// Layers of whom the records of some messages that are not made yet will be for, and who of them is done.
+/// Layers for messages without completion records: the groups that their records will be for, and the groups that
+/// have done them.
 pub(super) fn layers_of(
     connection: &Connection,
     topic: TopicId,
@@ -318,7 +322,8 @@ pub(super) fn layers_of(
     Ok(layers)
 }
 
-/// Removes the lowest records of a topic that keeps none any more; with the last of them go the bits.
+/// Removes the lowest completion records of a topic that keeps none any more; the bits are released with the last of
+/// them.
 fn remove_records(work: &Work<'_>, extent: &Extent, messages_max: u32) -> Attempt<TrackStep> {
     if extent.change_until.is_none() {
         return Ok(TrackStep::default());

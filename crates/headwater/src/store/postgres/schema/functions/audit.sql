@@ -1,6 +1,6 @@
--- The audit: append-only, also for the owner of the schema.
+-- Audit entries: append-only, also for the owner of the schema.
 
--- A line in the audit, in the transaction of what it tells.
+-- Adds an audit entry, in the transaction of the change it describes.
 CREATE OR REPLACE FUNCTION {schema}.note_act(
     p_actor text, p_act text, p_topic text, p_group text, p_detail jsonb, p_now timestamptz
 ) RETURNS void

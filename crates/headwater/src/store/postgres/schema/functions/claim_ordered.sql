@@ -1,7 +1,7 @@
 -- Claiming for subscriptions ordered by key.
 
--- The rows a lane may give now, by offset: what is due, and parked rows whose key nothing older blocks. Of one key only its
--- oldest: were a second one given along, it could be handled although the first failed.
+-- The rows that may be handed out for a lane now, by offset: due rows, and parked rows whose key no older row blocks. Of each key
+-- only the oldest: if a second one were handed out too, it could be handled although the first failed.
 CREATE OR REPLACE FUNCTION {schema}.lane_due(p_subscription_id integer, p_lane integer, p_now timestamptz)
 RETURNS SETOF {schema}.outstanding
 LANGUAGE sql STABLE AS $$
@@ -17,8 +17,8 @@ LANGUAGE sql STABLE AS $$
     ORDER BY first_offset
 $$;
 
--- One lane that the caller has locked and nobody holds. Strict order per key: a range that is not one key's own (expired,
--- given back, late) may hold any key, so nothing new is taken before it is done.
+-- Claims one lane that the caller has locked and no owner has leased. Strict order per key: a range that does not belong to one key
+-- (expired, released, late) may contain any key, so nothing new is taken before it is done.
 CREATE OR REPLACE FUNCTION {schema}.claim_lane(
     p_want {schema}.want, p_lane integer, p_owner text, p_deadline timestamptz, p_now timestamptz, p_parked_max bigint
 ) RETURNS SETOF {schema}.claimed
@@ -27,7 +27,8 @@ DECLARE
     r {schema}.outstanding;
     v_max bigint := p_want.messages_max * p_want.lanes;
     v_left bigint := v_max;
-    -- Messages that limits of the group leave; null without. A row of one key is a message, however many lanes there are.
+    -- Messages that the limits of the group allow; null without limits. A row of one key is one message, whatever the number of
+    -- lanes.
     v_room bigint := p_want.room;
     v_take bigint;
     v_next bigint;
@@ -38,12 +39,11 @@ DECLARE
     v_blocked text[];
 BEGIN
     FOR r IN SELECT * FROM {schema}.lane_due(p_want.subscription_id, p_lane, p_now) LOOP
-        -- One key's own rows and ranges of any key are never given together: what blocks the one is no hindrance to the
-        -- other.
+        -- Rows of one key and ranges of any key are never handed out together: they are blocked by different things.
         EXIT WHEN v_left = 0 OR v_room = 0 OR v_left < v_max AND v_keyed <> (r.key IS NOT NULL);
         v_keyed := r.key IS NOT NULL;
-        -- A holder just past its deadline may be settling or extending this row: then nothing after it may overtake it
-        -- now. What is locked is read again: it may have been settled in part meanwhile.
+        -- An owner just past its deadline may be settling or extending this row: then nothing after it may overtake it
+        -- now. The locked row is read again: it may have been settled in part meanwhile.
         SELECT * INTO r FROM {schema}.outstanding o WHERE o.token = r.token AND o.first_offset = r.first_offset
             AND (o.parked OR o.due_at <= p_now) FOR UPDATE SKIP LOCKED;
         EXIT WHEN NOT FOUND;
@@ -56,8 +56,8 @@ BEGIN
             EXIT WHEN v_left < v_max;
             v_take := {schema}.hand_out_again(r.last_offset - r.first_offset + 1, r.attempts, p_want.max_attempts);
             IF v_take = 0 THEN
-                -- Its attempts are used up. Only the client can tell whether the message is of this lane, so it settles
-                -- it: buried, or done if it is another lane's.
+                -- Its attempts are used up. Only the client can compute whether the message is of this lane, so the client
+                -- settles it: buried, or acked if it is another lane's.
                 UPDATE {schema}.outstanding o SET attempts = r.attempts - 1
                 WHERE o.token = r.token AND o.first_offset = r.first_offset;
                 r := {schema}.lease_row(r, 1, p_owner, p_deadline);
@@ -75,7 +75,7 @@ BEGIN
         v_tokens := v_tokens || r.token;
         v_given := v_given || ROW('lease', p_want.subscription_id, p_want.topic_id, r.token, r.first_offset, r.last_offset,
                                   r.attempts + 1, r.due_at, r.suspect, p_lane, NULL, NULL, NULL, NULL)::{schema}.claimed;
-        -- One range of any key: a key that fails in it may come again in the next.
+        -- Only one range of any key: a key that fails in it may also be in the next one.
         EXIT WHEN r.suspect OR NOT v_keyed;
     END LOOP;
     IF v_left > 0 AND cardinality(v_tokens) = 0
@@ -89,9 +89,9 @@ BEGIN
         FROM {schema}.take_next(p_want.topic_id, p_want.subscription_id, p_lane, v_next, v_max, NULL) n;
         IF v_new.first_offset IS NOT NULL AND EXISTS (SELECT FROM {schema}.outstanding o
                 WHERE o.subscription_id = p_want.subscription_id AND o.lane = p_lane AND o.key IS NULL) THEN
-            -- Asked again, after head and gaps were read: another session may have closed a gap since it was asked first, or moved the
-            -- head, and handed out what came late. The new range would hold a later message of the same transaction. What the lane
-            -- has is given first, and the cursor, which is locked, stays where that session has seen it.
+            -- Checked again, after head and gaps were read: since the first check another session may have searched a gap, or
+            -- moved the head, and handed out a late message. The new range would contain a later message of the same transaction.
+            -- The late one is handed out first, and the cursor, which is locked, stays where that session has seen it.
             UPDATE {schema}.cursor c SET next_offset = v_next WHERE c.subscription_id = p_want.subscription_id AND c.lane = p_lane;
             RETURN NEXT {schema}.recheck(p_want.subscription_id, p_want.topic_id, 1);
         ELSIF v_new.first_offset IS NOT NULL THEN
@@ -122,7 +122,7 @@ BEGIN
     END IF;
 END $$;
 
--- One subscription with lanes: the lane least recently given out that has something and no holder.
+-- Claims for one subscription with lanes: the least recently handed out lane that has messages and is not leased.
 CREATE OR REPLACE FUNCTION {schema}.claim_ordered(
     p_want {schema}.want, p_owner text, p_deadline timestamptz, p_now timestamptz, p_parked_max bigint
 ) RETURNS SETOF {schema}.claimed
@@ -145,8 +145,8 @@ BEGIN
                             WHERE q.subscription_id = p_want.subscription_id AND q.lane = l.lane ORDER BY q.era LIMIT 1) c
         ORDER BY c.turn, l.lane
     LOOP
-        -- First without the lock: a claim that finds nothing writes nothing and gets no xid. What becomes claimable after this look
-        -- wakes who waits.
+        -- First without the lock: a claim that finds nothing writes nothing and gets no xid. A range that becomes claimable after
+        -- this check wakes the waiters.
         SELECT bool_or(o.owner IS NOT NULL AND o.due_at > p_now), bool_or(o.parked OR o.due_at <= p_now) INTO v_held, v_due
         FROM {schema}.outstanding o WHERE o.subscription_id = p_want.subscription_id AND o.lane = v_lane;
         CONTINUE WHEN v_held OR v_next > v_head AND v_due IS NOT TRUE;
@@ -158,7 +158,7 @@ BEGIN
             v_skipped := true;
             CONTINUE;
         END IF;
-        -- Looked up anew under the lock: whoever held the lock before may have leased the lane.
+        -- Checked again under the lock: the session that held the lock before may have leased the lane.
         CONTINUE WHEN EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = p_want.subscription_id
                               AND o.lane = v_lane AND o.owner IS NOT NULL AND o.due_at > p_now);
         FOR v_row IN SELECT * FROM {schema}.claim_lane(p_want, v_lane, p_owner, p_deadline, p_now, p_parked_max) LOOP

@@ -1,6 +1,6 @@
 -- Whether a claim may find something, now or later.
 
--- Whether a range of a subscription is due: at once, or since a time.
+-- Whether a range of a subscription is due: at once ('-infinity'), or between two times.
 CREATE OR REPLACE FUNCTION {schema}.any_due(p_subscription_id integer, p_since timestamptz, p_now timestamptz, p_parked boolean) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -10,7 +10,7 @@ BEGIN
                    AND o.due_at <= p_now AND (p_parked OR NOT o.parked));
 END $$;
 
--- When claiming again may find something although nobody publishes, in milliseconds; null if only a publish can.
+-- After how many milliseconds another claim may find something without a new publish; null if only a publish can change that.
 CREATE OR REPLACE FUNCTION {schema}.recheck_ms(p_subscription_id integer, p_topic_id integer, p_due_since timestamptz, p_now timestamptz) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -19,7 +19,7 @@ DECLARE
     v_soon bigint;
     h {schema}.head;
     v_age_ms double precision;
-    -- A variable: a volatile argument keeps the function below from being inlined, and it is planned anew at each call.
+    -- A variable: with a volatile argument the function below is not inlined, and is planned again at each call.
     v_clock timestamptz := clock_timestamp();
 BEGIN
     SELECT least(
@@ -29,7 +29,7 @@ BEGIN
     v_later := CASE WHEN v_due IS NOT NULL THEN greatest(ceil(extract(epoch FROM v_due - p_now) * 1000), 1) END;
     SELECT * INTO h FROM {schema}.head e WHERE e.topic_id = p_topic_id ORDER BY e.era LIMIT 1;
     IF h.stuck_at IS NOT NULL THEN
-        -- The head waits for somebody's commit: look again when its patience ends, and then ever more rarely.
+        -- The head waits for the commit of a transaction: claim again when gap_patience ends, and then ever more rarely.
         v_age_ms := {schema}.stamp_age_ms(h.stuck_since, v_clock);
         SELECT CASE WHEN v_age_ms < t.gap_patience_ms THEN greatest(t.gap_patience_ms + 1 - v_age_ms, 5)
                     ELSE least(greatest(v_age_ms / 4, 5), 100) END
@@ -37,17 +37,17 @@ BEGIN
     ELSIF h.head < (SELECT coalesce(pg_sequence_last_value(t.offsets), 0) FROM {schema}.topic t WHERE t.topic_id = p_topic_id) THEN
         v_soon := 5;
     ELSIF h.gaps_until > 0 THEN
-        -- What comes late comes without an offset beyond the head, and maybe without a notification.
+        -- A late message has no offset beyond the head, and may come without a notification.
         v_soon := 100;
     END IF;
     IF {schema}.any_due(p_subscription_id, p_due_since, p_now, false) THEN
-        -- Due but not given: a suspect range waits until this owner holds nothing else, or a lane for its holder.
+        -- Due but not handed out: a suspect range waits until this owner holds nothing else, or a range waits for its lane.
         v_soon := least(v_soon, 50);
     END IF;
     RETURN least(v_later, v_soon);
 END $$;
 
--- The row that tells when to look again.
+-- The row that requests another claim after p_recheck_ms.
 CREATE OR REPLACE FUNCTION {schema}.recheck(p_subscription_id integer, p_topic_id integer, p_recheck_ms bigint) RETURNS {schema}.claimed
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -55,9 +55,9 @@ BEGIN
                p_recheck_ms, NULL, NULL)::{schema}.claimed;
 END $$;
 
--- The subscriptions for which a claim may find something. One is quiet if it is active, is past the head, and a claim that finds nothing
--- would not ask to be repeated: recheck_ms() is the very function that claims ask. It knows of offsets that are taken and not there yet,
--- of what is due or will be, of gaps and of scheduled messages. Reads only.
+-- The subscriptions for which a claim may find something. A subscription is idle if it is active, its cursors are past the head,
+-- and an empty claim would not request to be repeated: recheck_ms() is the very function that claims use. It covers offsets that
+-- are taken but not committed, ranges that are due or will be, gaps, and scheduled messages. Reads only.
 CREATE OR REPLACE FUNCTION {schema}.claimable(p_subscription_ids integer[], p_now {schema}.injected_time) RETURNS TABLE (subscription_id integer)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
@@ -70,7 +70,7 @@ BEGIN
     LEFT JOIN {schema}.head h ON h.topic_id = s.topic_id
     WHERE h.topic_id IS NULL
        OR EXISTS (SELECT FROM {schema}.cursor c WHERE c.subscription_id = i.id AND c.next_offset <= h.head)
-       -- What is parked becomes free with the ack of another process, which may end before it wakes anyone.
+       -- The ack of another process frees a parked range, and that process may end before it wakes the others.
        OR EXISTS (SELECT FROM {schema}.outstanding o WHERE o.subscription_id = i.id AND o.parked)
        OR {schema}.recheck_ms(i.id, s.topic_id, '-infinity', v_now) IS NOT NULL;
 END $$;

@@ -1,16 +1,17 @@
--- Removing what retention allows.
+-- Removes messages that retention allows to remove.
 --
--- Why nothing is removed that somebody was promised: a step holds the lock of the extent, and what it looks at then stays
--- true until it commits (see functions/tracking/step.sql). A subscribe, seek, redrive or resurrection either had the lock before: then
--- its place is seen here and its messages stay; or has it after: then it sees the new first offset and what is left. Rows
--- that come late out of a noted gap are in the gap for the snapshot that decides, and so not touched.
+-- Why no message is removed that a group was promised: a step holds the lock of the extent, and what it reads then stays true
+-- until it commits (see functions/tracking/step.sql). A subscribe, seek, redrive or resurrection either had the lock before: then
+-- its position is visible here and its messages stay; or gets it after: then it sees the new first offset and the remaining
+-- messages. Late messages of a recorded gap are in the gap for the snapshot that decides, and so are not removed.
 --
--- Killed at any point, nothing of the step has happened. Two at once: the second waits for the lock and finds the rest.
+-- If a step is killed at any point, nothing of it has happened. If two run at once, the second waits for the lock and does the
+-- rest.
 
--- Notes where the watermark is now, and forgets marks that tell nothing any more. A watermark that moved back (a late joiner,
--- a seek) takes the marks with it: what has to be done again is reckoned from then on. A mark that follows its
--- predecessor closely gives way to the next one: messages stay a thousandth of their time longer, and there are never many more
--- than a thousand marks.
+-- Adds the watermark to its history, and deletes entries that are no longer needed. If the watermark moved back (a new group, a
+-- seek), later entries are set back too: retention of messages that must be done again is measured from then on. An entry that
+-- follows its predecessor closely is replaced by the next one: messages stay a thousandth of their time longer, and there are
+-- never many more than a thousand entries.
 CREATE OR REPLACE FUNCTION {schema}.note_mark(p_topic {schema}.topic, p_watermark bigint, p_now timestamptz) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -20,7 +21,7 @@ BEGIN
     IF p_topic.message_retention_ms IS NULL THEN
         RETURN;
     END IF;
-    -- Noted by a clock that was ahead: it would keep others from being noted until then.
+    -- Recorded while the clock was ahead: such an entry would prevent new ones until that time.
     DELETE FROM {schema}.mark m WHERE m.topic_id = p_topic.topic_id AND m.marked_at > p_now;
     UPDATE {schema}.mark m SET watermark = p_watermark WHERE m.topic_id = p_topic.topic_id AND m.watermark > p_watermark;
     SELECT m.* INTO v_last FROM {schema}.mark m WHERE m.topic_id = p_topic.topic_id ORDER BY m.marked_at DESC LIMIT 1;
@@ -37,7 +38,7 @@ BEGIN
         AND x.marked_at <= {schema}.before(p_now, p_topic.message_retention_ms));
 END $$;
 
--- What may go now. Runs under the lock of the extent, which an earlier statement took.
+-- The retention cutoff: what may be removed now. Runs under the lock of the extent, which an earlier statement took.
 CREATE OR REPLACE FUNCTION {schema}.reach_of(p_topic {schema}.topic, e {schema}.extent, p_now timestamptz) RETURNS {schema}.reach
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -50,7 +51,8 @@ BEGIN
     INTO r.head, r.gaps, r.places FROM {schema}.head h WHERE h.topic_id = p_topic.topic_id;
     SELECT coalesce(bool_or(p.counts), false), coalesce({schema}.span(1, r.head) - range_agg(p.pending), '{}') INTO v_counts, r.read
     FROM unnest(r.places) p;
-    -- While none counts the watermark stays: what was published since is above it, and what the dead have not done too.
+    -- While no subscription counts the watermark stays: messages published since are above it, and also those dead groups have
+    -- not done.
     SELECT coalesce(range_agg(p.pending), '{}') + CASE WHEN v_counts THEN '{}' ELSE int8multirange(int8range(e.zero_from, NULL)) END
     INTO r.pending FROM unnest(r.places) p WHERE p.counts OR NOT v_counts;
     r.watermark := least(r.head, lower(r.pending) - 1);
@@ -73,13 +75,13 @@ BEGIN
     RETURN r;
 END $$;
 
--- Keeps in the status of subscriptions what they missed, and returns it for the log. And moves them over what is gone: cursors
--- up to the first offset, and ranges that wait for nothing away. Leased ones are left to their holders. No noted gap lies
--- below the first offset, so no cursor crosses one.
+-- Adds missed messages to the status of subscriptions, and returns them for the log. Also moves subscriptions past removed
+-- messages: cursors up to the first offset, and waiting ranges below it are deleted. Leased ranges are left to their owners. No
+-- recorded gap lies below the first offset, so no cursor crosses one.
 --
--- No claim of the long way is under way for those that are touched (hold_claims), and the short way has nothing of the
--- subscription but a cursor: it is waited for. Subscription by subscription in the order of their ids, its row before its cursors, and never waiting for
--- an outstanding row. The claims are held apart here unless the caller has done so.
+-- No claim on the slow path is running for the subscriptions that are changed (hold_claims), and the fast path holds nothing of the
+-- subscription but a cursor, which is waited for. Subscription by subscription in the order of their ids, its row before its
+-- cursors, and never waiting for an outstanding row. This function excludes claims itself unless the caller has done so.
 CREATE OR REPLACE FUNCTION {schema}.follow_log(p_places {schema}.place[], p_misses {schema}.miss[], p_first bigint)
 RETURNS TABLE (group_name text, missed bigint, missed_first bigint, missed_last bigint)
 LANGUAGE plpgsql AS $$
@@ -114,7 +116,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- Forgets what belongs to offsets below the first one: records whose partition was dropped, lines of the ack log.
+-- Deletes what belongs to offsets below the first one: completion records whose partition was dropped, entries of the ack log.
 CREATE OR REPLACE FUNCTION {schema}.forget_below(p_topic_id integer, p_first bigint, p_max integer) RETURNS bigint
 LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
@@ -129,7 +131,7 @@ BEGIN
     RETURN greatest(v_records, v_lines);
 END $$;
 
--- One step: at most p_max messages. Groups are those that had not done what was removed, dead ones too.
+-- One step: at most p_max messages. Returns the groups that had not done the removed messages, dead ones too.
 CREATE OR REPLACE FUNCTION {schema}.clean(
     p_topic_id integer, p_max integer, p_now {schema}.injected_time,
     OUT topic text, OUT removed bigint, OUT missed_groups text[], OUT missed bigint[], OUT missed_first bigint[], OUT missed_last bigint[],
@@ -162,10 +164,10 @@ BEGIN
             PERFORM {schema}.forget_records(t, v_range.first, v_range.last);
         END LOOP;
     END IF;
-    -- Whether this run goes on. Where messages are done in order, those behind a full look that found nothing are younger
-    -- still. Only what was published while nobody counted may stay longer than what came after it: then the look goes on behind
-    -- all of that, whose rest is no older than what was seen of it. In reference counting what is pending may hide what is done,
-    -- up to what was published too lately for that.
+    -- Whether this run continues. Where messages are done in order, messages behind a full step that removed nothing are even
+    -- younger. Only messages published while no subscription counted may stay longer than later ones: then the run continues behind
+    -- all of them, because the rest of them is no older than those already seen. In reference counting, done messages may follow
+    -- pending ones, up to messages that are too young to be removed.
     v_full := c.seen = p_max;
     more := v_full AND (removed > 0 OR t.tracking = 'reference_counting'
                         AND coalesce(c.seen_at <= coalesce(r.kept_since, r.aged_since), false));
@@ -174,13 +176,13 @@ BEGIN
         more := true;
         v_next := greatest(c.seen_last, e.zero_until) + 1;
     END IF;
-    -- While none counts, what was published since may be older than what the dead keep below it.
+    -- While no subscription counts, messages published since may be removable although those that dead groups keep below are not.
     IF v_full AND NOT more AND e.zero_until IS NULL AND v_from < e.zero_from AND e.zero_from < upper(r.aged) THEN
         more := true;
         v_next := greatest(c.seen_last + 1, e.zero_from);
     END IF;
-    -- Up to the lowest that stays, never across a gap or beyond the head, where something may still come. Nothing is known
-    -- of what this step did not look at.
+    -- Up to the lowest message that stays, never across a gap or beyond the head, where a message may still appear. Messages that
+    -- this step did not visit are not passed.
     v_first := e.first_offset;
     IF v_from = e.first_offset THEN
         v_first := greatest(e.first_offset, least(

@@ -1,9 +1,9 @@
 -- Ages, steps of the clock, and elapsed time.
 --
--- Steps of the clock: clock/guard.rs says how a process tells one, and why all of them together move deadlines once.
+-- Steps of the clock: clock/guard.rs describes how a process detects one, and why all processes together move deadlines once.
 
--- How old a stamp is. One from the future, of a clock that was ahead, is as old as can be: what waits for its age must not
--- wait until the clock shows that time again. A second is the time between two processes that read the clock.
+-- The age of a timestamp. A timestamp from the future, of a clock that was ahead, counts as very old: a wait for its age must not
+-- last until the clock shows that time again. One second is tolerated between two processes that read the clock.
 CREATE OR REPLACE FUNCTION {schema}.stamp_age_ms(p_at timestamptz, p_now timestamptz) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN p_at - p_now > interval '1 second' THEN 1000000000000000
@@ -11,15 +11,15 @@ LANGUAGE sql IMMUTABLE AS $$
                 ELSE (extract(epoch FROM p_now - p_at) * 1000)::bigint END
 $$;
 
--- Refuses (HW009) to judge deadlines by a clock that stepped. Callers compare first, because a call costs more than that:
--- a process says which time it expects, and looks into it when it is refused.
+-- Refuses (HW009) a statement that depends on deadlines because the clock stepped. Callers compare the times first, because a call
+-- costs more than that. The process sends the time it expects, and checks the clock when it is refused.
 CREATE OR REPLACE FUNCTION {schema}.refuse_step(p_now timestamptz, p_expected timestamptz) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     RAISE EXCEPTION USING ERRCODE = 'HW009', MESSAGE = format('clock stepped: %s where %s is expected', p_now, p_expected);
 END $$;
 
--- The time, and what is known of the clock.
+-- The time, and the stored state of the clock.
 CREATE OR REPLACE FUNCTION {schema}.read_clock(
     p_now {schema}.injected_time, OUT now timestamptz, OUT latest_at timestamptz, OUT steady_at timestamptz, OUT moved_ms bigint
 )
@@ -27,19 +27,19 @@ LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT coalesce(p_now, clock_timestamp()), c.latest_at, c.steady_at, c.moved_ms FROM {schema}.clock c
 $$;
 
--- Stores the time p_read that a process read, and moves deadlines by a step it found. False, and nothing changed, if another
--- moved them since: p_moved_ms is no longer what is stored. Two that find the same step wait for each other at the row.
--- False as well if the clock shows another time by now: it stepped since, or p_read was never read from it.
+-- Stores the time p_read that a process read, and moves deadlines by a step it detected. False, and nothing changed, if another
+-- process moved them since: p_moved_ms is no longer the stored value. Two processes that detect the same step are serialized by
+-- the row. False as well if the clock shows another time now: it stepped since, or p_read was never read from it.
 --
--- Rows that a transaction holds are passed over, because waiting for them could be a deadlock: a claim or settlement that is at
--- work on them at this moment gives them new times or removes them.
+-- Rows locked by another transaction are skipped, because waiting for them could be a deadlock: a claim or settlement that works on
+-- them at this moment sets new times or removes them.
 CREATE OR REPLACE FUNCTION {schema}.move_clock(
     p_moved_ms bigint, p_step_ms bigint, p_read timestamptz, p_steady boolean, p_now {schema}.injected_time
 ) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v_step interval := make_interval(secs => p_step_ms / 1000.0);
-    -- What had passed before a step forward stays passed; what lies in the past after a step back is as due as before.
+    -- A deadline that had passed before a step forward stays passed; one that lies in the past after a step back is due as before.
     v_after timestamptz := p_read - greatest(v_step, interval '0');
 BEGIN
     IF p_read IS NULL OR abs(extract(epoch FROM coalesce(p_now, clock_timestamp()) - p_read)) > 5 THEN
@@ -57,7 +57,7 @@ BEGIN
     IF p_step_ms = 0 THEN
         RETURN true;
     END IF;
-    -- A lease that a step back would end was given after it, by a process that did not notice: its time is right.
+    -- A lease that moving would end was given after the step back, by a process that had not noticed it: its deadline is right.
     UPDATE {schema}.outstanding o SET due_at = o.due_at + v_step WHERE o.ctid = ANY (ARRAY(
         SELECT x.ctid FROM {schema}.outstanding x
         WHERE x.due_at > v_after AND x.due_at < 'infinity' AND (x.owner IS NULL OR x.due_at + v_step > p_read)
@@ -75,10 +75,10 @@ BEGIN
     RETURN true;
 END $$;
 
--- Reads the clock for the elapsed time, and answers it. A wrong clock must not make unread messages old: between two readings at
--- most five minutes count, and nothing if it went back. A step of the clock and a pause of maintenance cannot be told apart: the
--- first ages messages by five minutes at most, and the second only delays their removal. Dead detection reads it every minute.
--- In a transaction of its own, so that no other waits for it.
+-- Reads the clock, adds to the elapsed time, and returns it. A wrong clock must not make unread messages old: between two
+-- readings at most five minutes count, and nothing if the clock went back. A step of the clock and an interruption of maintenance
+-- cannot be distinguished: the first ages messages by five minutes at most, and the second only delays their removal. Detection
+-- of dead groups reads it every minute. In a transaction of its own, so that no other session waits for it.
 CREATE OR REPLACE FUNCTION {schema}.elapse(p_now {schema}.injected_time) RETURNS bigint
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     INSERT INTO {schema}.elapsed AS c (read_at, elapsed_ms) VALUES (coalesce(p_now, clock_timestamp()), 0)
@@ -92,16 +92,16 @@ $$;
 CREATE OR REPLACE FUNCTION {schema}.elapsed() RETURNS bigint
 LANGUAGE sql STABLE AS $$ SELECT coalesce((SELECT c.elapsed_ms FROM {schema}.elapsed c), 0) $$;
 
--- Everything at or below is at least so old in elapsed time; 0 for null.
+-- Everything at or below the result is at least p_ms old in elapsed time; 0 if p_ms is null.
 CREATE OR REPLACE FUNCTION {schema}.aged_by(p_topic_id integer, p_ms bigint) RETURNS bigint
 LANGUAGE sql STABLE AS $$
     SELECT coalesce((SELECT a.head FROM {schema}.age a WHERE a.topic_id = p_topic_id AND a.elapsed_ms <= {schema}.elapsed() - p_ms
                      ORDER BY a.elapsed_ms DESC LIMIT 1), 0)
 $$;
 
--- Notes the head, if it moved, and forgets notes that tell nothing any more. A note of age a is the only one in a slot of about
--- a / 256: there are about a thousand at most, and removal is late by as little. The width of slots is a power of two, so the first
--- of a wide slot is the first of a narrow one too.
+-- Records the head, if it moved, and deletes rows that are no longer needed. A row of age a is the only one in a slot of width
+-- about a / 256: so there are at most about a thousand rows, and removal is late by at most that width. The width of slots is a
+-- power of two, so the first row of a wide slot is the first of a narrow one too.
 CREATE OR REPLACE FUNCTION {schema}.note_age(p_topic {schema}.topic, p_first bigint, p_head bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -124,6 +124,6 @@ BEGIN
             SELECT max(x.elapsed_ms) FROM {schema}.age x WHERE x.topic_id = p_topic.topic_id AND x.elapsed_ms <= v_now - v_longest));
 END $$;
 
--- An offset in time; null retention never ends.
+-- The time p_ms before p_now; null for a null retention, which never ends.
 CREATE OR REPLACE FUNCTION {schema}.before(p_now timestamptz, p_ms bigint) RETURNS timestamptz
 LANGUAGE sql IMMUTABLE AS $$ SELECT p_now - make_interval(secs => p_ms / 1000.0) $$;

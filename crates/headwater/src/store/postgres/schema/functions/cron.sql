@@ -1,6 +1,6 @@
--- Ticks of periodic jobs: each fires once, whichever process comes first.
+-- Ticks of cron jobs: each is fired once, by the first process.
 
--- The last tick fired of a job; on first use it begins at p_first.
+-- The last tick fired of a job; a new job begins at p_first.
 CREATE OR REPLACE FUNCTION {schema}.cron_last(p_job text, p_first timestamptz) RETURNS timestamptz
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -9,17 +9,18 @@ BEGIN
     SELECT c.last_tick INTO v_last FROM {schema}.cron c WHERE c.job = p_job;
     IF NOT FOUND THEN
         INSERT INTO {schema}.cron AS c (job, last_tick) VALUES (p_job, p_first) ON CONFLICT (job) DO NOTHING;
-        -- Another may have come first; then its beginning counts.
+        -- Another session may have inserted the job first; then its value counts.
         SELECT c.last_tick INTO STRICT v_last FROM {schema}.cron c WHERE c.job = p_job;
     END IF;
     RETURN v_last;
 END $$;
 
--- Fires a tick: moves the job forward and publishes, in one transaction. Another that is firing the same tick holds us at
--- the job's row until it ends: if it committed there is nothing left to fire, if not it is ours. No row if another did.
+-- Fires a tick: moves the job forward and publishes, in one transaction. Another session that is firing the same tick blocks this
+-- one at the job's row until it ends: if it committed there is nothing left to fire, otherwise this session fires. Returns no row
+-- if another session fired the tick.
 --
--- A last tick ahead of time is of a clock that was ahead: it does not hold the job up. Five minutes are what clocks of
--- machines may differ by, and two that do fire no tick twice: the one whose tick is ahead of time itself takes nothing back.
+-- A last tick in the future comes from a clock that was ahead: it does not block the job. The clocks of machines may differ by up
+-- to five minutes, and two machines that do fire no tick twice: a tick that is itself in the future does not move the job back.
 CREATE OR REPLACE FUNCTION {schema}.cron_fire(
     p_job text, p_tick timestamptz, p_topic text, p_message_id uuid, p_payload bytea, p_key text, p_type text,
     p_content_type text, p_headers jsonb, p_correlation_id text, p_dedup_key text, p_deliver_at timestamptz,

@@ -1,8 +1,8 @@
 -- Epochs: see the table.
 
 -- Begins an epoch unless there is one. Called for every new session of a store, so before anything is published through it,
--- and by a claim that finds none. The lock lets readers through; of many that call at once one begins, and the others find it
--- begun.
+-- and by a claim that finds none. The lock does not block readers; if many sessions call at once, one begins the epoch and the
+-- others find it.
 CREATE OR REPLACE FUNCTION {schema}.begin_epoch(OUT epoch bigint, OUT cause text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -16,7 +16,7 @@ BEGIN
             SELECT h.cause INTO cause FROM {schema}.epoch_history h WHERE h.epoch = begin_epoch.epoch;
             RETURN;
         END IF;
-        -- Nothing waits for a standby here: there may be none yet, and a lost epoch is begun again.
+        -- The commit does not wait for a standby: there may be none yet, and a lost epoch is begun again.
         PERFORM set_config('synchronous_commit', 'local', true);
         LOCK TABLE {schema}.epoch IN EXCLUSIVE MODE;
     END LOOP;
@@ -34,7 +34,7 @@ BEGIN
         PERFORM setval('{schema}.offsets_timeline', ('x' || v_timeline)::bit(32)::bigint);
     ELSE
         IF cause = 'restore' THEN
-            -- A dump brings the value of another server, or of an earlier time, and snapshots too.
+            -- A dump has the value and the snapshots of another server, or of an earlier time.
             PERFORM setval('{schema}.offsets_timeline', 1, false);
             UPDATE {schema}.head h SET gaps_seen = NULL, empty_seen = NULL WHERE h.gaps_seen IS NOT NULL OR h.empty_seen IS NOT NULL;
         END IF;

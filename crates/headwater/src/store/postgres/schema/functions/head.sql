@@ -1,45 +1,47 @@
 -- The head: how far a topic's offsets are final, and why no message is ever skipped.
 --
--- Transactions commit in another order than they took offsets, so a missing offset may still come. Who may own it?
+-- Transactions commit in another order than they took offsets, so the message of a missing offset may still commit. Which
+-- transactions may own it?
 --
 --   1. publish_batch and promote call pg_current_xact_id() and only then nextval(). So the owner of an offset had its
 --      xid before the offset was taken.
---   2. "advance" reads L, the last offset taken, and only then lets its own transaction get an xid, B. Whoever owns an
---      offset <= L got an xid before L was read, so an xid below B.  (The visible rows' own xids prove nothing: the
+--   2. "advance" reads L, the last offset taken, and only then lets its own transaction get an xid, B. The owner of an
+--      offset <= L got its xid before L was read, so an xid below B.  (The xids of visible rows prove nothing: the
 --      transaction that committed offset h may have had its xid long before the owner of a missing g < h got one, and a
 --      snapshot's xmax is only one past the last *completed* xid.)
---   3. A snapshot taken after that, in the statement that looks for the rows: if its xmin >= B, every transaction with
---      an xid below B has ended, and a commit among them is visible to this very statement. So an offset <= L that
---      the statement does not see will never come: it is dead, and the head steps over it.
---   4. Otherwise the head waits at the first missing offset, for gap_patience at most, and then steps over what is
---      missing below a visible row, noting it in "gap" with its bound B. A noted gap is watched: rows that appear in it are late
---      and become an outstanding range of every subscription whose cursor has passed them; it is closed once
---      xmin >= B, by 3.
+--   3. Then a snapshot is taken, in the statement that searches for the rows: if its xmin >= B, every transaction with an
+--      xid below B has ended, and those that committed are visible to this very statement. So an offset <= L that the
+--      statement does not see will never have a message: it is dead, and the head steps over it.
+--   4. Otherwise the head waits at the first missing offset, for gap_patience at most. Then it steps over the offsets that
+--      are missing below a visible row, and records them in "gap" with their bound B. A recorded gap is searched: rows that
+--      appear in it are late messages and become an outstanding range of every subscription whose cursor has passed them;
+--      the gap is closed once xmin >= B, by 3.
 --
--- Nothing appears in a gap unless a transaction below its bound ends. So the snapshot of the last search is kept, and first_ended()
--- tells the lowest xid that ran then and has ended since: a gap whose bound is not above it is as it was, and is not searched.
--- Rows of subtransactions appear when the top transaction ends, and a snapshot's xip has just the top ones, prepared ones
--- included; bounds are above the owners' top xids (1 calls pg_current_xact_id(), which gives that one). What the snapshot took for
--- running because it is at or above its xmax counts as ended. Two rules keep it from losing a row, whatever is stored:
+-- A row appears in a gap only when a transaction below its bound ends. So the snapshot of the last search is kept, and
+-- first_ended() returns the lowest xid that ran then and has ended since: a gap whose bound is not above that xid is unchanged,
+-- and is not searched. Rows of subtransactions appear when the top transaction ends, and a snapshot's xip has only the top ones,
+-- prepared ones included; bounds are above the owners' top xids (1 calls pg_current_xact_id(), which returns the top xid). A
+-- transaction that the snapshot took for running because its xid is at or above xmax counts as ended. Two rules prevent the loss
+-- of a row, whatever is stored:
 --   - a gap is searched by the very statement whose xmin closes it;
---   - a gap is searched by the call that notes it, after it noted it.
--- A stored snapshot survives a crash and a failover. A bound is the xid of a transaction that committed before
--- the row of the head that holds the snapshot, so the log has it, and no xid below a bound is given again. A snapshot
--- from the future (its xmax is above the present one) is of another cluster or of a lost history, and counts as none. A
--- restored dump begins an epoch, which forgets them all: xids of another cluster, or of another time, say nothing here.
--- A transaction sees rows of its own before it ends, and its own xid is in no xip of its own: so it counts as ended for itself. For
--- others it has not, so a transaction that had an xid before L was read keeps no snapshot.
+--   - a gap is searched by the call that records it, after it recorded it.
+-- A stored snapshot survives a crash and a failover. A bound is the xid of a transaction that committed before the row of
+-- the head that holds the snapshot, so the write-ahead log has it, and no xid below a bound is assigned again. A snapshot
+-- from the future (its xmax is above the present one) is of another cluster or of a lost timeline, and is ignored. A
+-- restored dump begins an epoch, which deletes all snapshots: xids of another cluster, or of another time, mean nothing here.
+-- A transaction sees its own rows before it ends, and its own xid is not in its own xip: so for itself it counts as ended. For
+-- others it has not ended, so a transaction that had an xid before L was read stores no snapshot.
 --
--- The same holds for offsets right above the head: where no row was visible, none is until an owner ends. A transaction that
--- publishes a million messages is passed over without a visit to any of them. What is taken later is another piece with a higher
--- bound; pieces become one as soon as the same running transactions are below their bounds.
+-- The same applies to offsets right above the head: where no row was visible, none is until an owner ends. So the rows of a
+-- transaction that publishes a million messages are skipped without being visited. Offsets taken later are another piece with a
+-- higher bound; pieces are merged as soon as the same running transactions are below their bounds.
 --
--- A late row reaches each subscription exactly once because the hand-out runs under FOR UPDATE of the head row, and a
--- claim or subscribe that meets a noted gap takes FOR SHARE (FOR UPDATE) of it first: either the hand-out came before,
--- then the claim sees the gap without the row and its range includes it; or after, then the hand-out sees the
--- cursor beyond it. A claim that meets no gap moves its cursor across none.
+-- A late message reaches each subscription exactly once because the hand-out runs under FOR UPDATE of the head row, and a
+-- claim or subscribe that finds a recorded gap first takes FOR SHARE (FOR UPDATE) of that row. Either the hand-out came before:
+-- then the claim sees the gap without the row, and its range includes it. Or it comes after: then the hand-out sees the
+-- cursor beyond the row. A claim that finds no gap moves its cursor across none.
 
--- The lowest xid that ran as of a snapshot and may have ended as of a later one. Zero if nothing is known.
+-- The lowest xid that ran as of a snapshot and may have ended as of a later one. Zero if the snapshot cannot be used.
 CREATE OR REPLACE FUNCTION {schema}.first_ended(p_then pg_snapshot, p_now pg_snapshot) RETURNS xid8
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
@@ -50,7 +52,7 @@ BEGIN
                  (SELECT x FROM pg_snapshot_xip(p_then) x WHERE pg_visible_in_snapshot(x, p_now) ORDER BY x LIMIT 1));
 END $$;
 
--- What of a snapshot concerns xids below a bound; all of it without one.
+-- A snapshot reduced to xids below a bound; unchanged without a bound.
 CREATE OR REPLACE FUNCTION {schema}.snapshot_below(p_seen pg_snapshot, p_bound xid8) RETURNS pg_snapshot
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
@@ -58,7 +60,7 @@ BEGIN
         SELECT string_agg(x::text, ',' ORDER BY x) FROM pg_snapshot_xip(p_seen) x WHERE (x < p_bound) IS NOT FALSE))::pg_snapshot;
 END $$;
 
--- Notes dead offsets, where they are many, for claims to pass; p_dead are final. Returns the highest one noted, or null.
+-- Records wide ranges of dead offsets, so that claims skip them; p_dead are final. Returns the highest offset recorded, or null.
 CREATE OR REPLACE FUNCTION {schema}.note_holes(p_topic_id integer, p_dead int8multirange) RETURNS bigint
 LANGUAGE sql AS $$
     WITH noted AS (
@@ -70,21 +72,21 @@ LANGUAGE sql AS $$
     SELECT max(n.last_offset) FROM noted n
 $$;
 
--- Hands late rows out to every subscription whose cursor has passed them, and takes them out of their gaps.
+-- Hands out late rows to every subscription whose cursor has passed them, and removes them from their gaps.
 CREATE OR REPLACE FUNCTION {schema}.hand_out_late(p_topic_id integer, p_late int8multirange) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    -- Each lane of an ordered subscription gets it, and all but the one of its key ack it unseen.
+    -- Each lane of an ordered subscription gets the range; all lanes but that of the message's key ack it without reading it.
     INSERT INTO {schema}.outstanding (token, first_offset, last_offset, due_at, subscription_id, lane)
     SELECT {schema}.new_token(), greatest(lower(r), s.start_offset), least(upper(r), c.next_offset) - 1,
            '-infinity', c.subscription_id, CASE WHEN s.lanes > 0 THEN c.lane END
     FROM unnest(p_late) r
     JOIN {schema}.cursor c ON c.topic_id = p_topic_id AND c.next_offset > lower(r)
     JOIN {schema}.subscription s ON s.subscription_id = c.subscription_id
-    -- A cancelled one holds nothing, ever: whoever cancels has waited for the head's lock first.
+    -- A cancelled subscription never has outstanding ranges: a cancel waits for the head's lock first.
     WHERE greatest(lower(r), s.start_offset) < least(upper(r), c.next_offset) AND s.status <> 'cancelled';
     PERFORM {schema}.record_late(p_topic_id, p_late);
-    -- What is left of the gaps they came from.
+    -- The rest of the gaps they were in.
     WITH hit AS (
         DELETE FROM {schema}.gap g
         WHERE g.topic_id = p_topic_id AND p_late && int8range(g.first_offset, g.last_offset, '[]')
@@ -95,9 +97,9 @@ BEGIN
     FROM hit, unnest(int8multirange(int8range(hit.first_offset, hit.last_offset, '[]')) - p_late) r;
 END $$;
 
--- Hands out rows that appeared in noted gaps, and closes gaps that are dead. Runs under FOR UPDATE of the head row, which it
--- returns as it has to be. Gaps above p_since were noted by this transaction. p_bound bounds the owners of offsets <= p_last,
--- or is null where this transaction had an xid before p_last was read.
+-- Hands out rows that appeared in recorded gaps, and closes gaps that are dead. Runs under FOR UPDATE of the head row, and
+-- returns the row with its new values. Gaps above p_since were recorded by this transaction. p_bound bounds the owners of offsets
+-- <= p_last, or is null if this transaction had an xid before p_last was read.
 CREATE OR REPLACE FUNCTION {schema}.watch_gaps(
     p_head {schema}.head, p_since bigint, p_last bigint, p_bound xid8, p_horizon xid8,
     OUT late bigint, OUT closed bigint, OUT h {schema}.head
@@ -114,7 +116,7 @@ BEGIN
     late := 0;
     closed := 0;
     h := p_head;
-    -- Nothing has ended that may own a row in a gap: so none came, and none of them is dead either, unless locks tell.
+    -- No transaction has ended that may own a row in a gap: so no row appeared, and no gap is dead, unless locks prove it.
     IF v_changed >= h.gaps_bound AND h.gaps_until <= p_since AND p_horizon IS NULL THEN
         RETURN;
     END IF;
@@ -137,18 +139,18 @@ BEGIN
         IF h.gaps_bound IS NULL OR h.gaps_bound > p_bound THEN
             UPDATE {schema}.gap g SET bound = p_bound
             WHERE g.topic_id = p_topic_id AND g.last_offset <= p_last
-              -- A bound from the future was restored from another cluster's dump.
+              -- A bound from the future comes from a restored dump of another cluster.
               AND (g.bound IS NULL OR g.bound > p_bound);
             h.gaps_bound := (SELECT g.bound FROM {schema}.gap g WHERE g.topic_id = p_topic_id ORDER BY g.bound DESC NULLS FIRST LIMIT 1);
         END IF;
-        -- As of the snapshot from before the search: what ended in between is searched for again.
+        -- The snapshot from before the search: rows of transactions that ended in between are searched for again.
         h.gaps_seen := {schema}.snapshot_below(v_seen, h.gaps_bound);
     END IF;
     h.gaps_until := (SELECT coalesce(max(g.last_offset), 0) FROM {schema}.gap g WHERE g.topic_id = p_topic_id);
 END $$;
 
--- The pieces above a head after a search as of p_seen that found nothing visible up to p_until: those kept, and what is beyond
--- them with its bound. Pieces with the same running transactions below their bounds become one. A narrow piece is not worth it.
+-- The empty pieces above a head after a search as of p_seen that found no row up to p_until: those kept, and the rest beyond them
+-- with its bound. Pieces with the same running transactions below their bounds are merged. A narrow piece is not worth storing.
 CREATE OR REPLACE FUNCTION {schema}.note_empty(p_head {schema}.head, p_kept integer, p_until bigint, p_bound xid8, p_seen pg_snapshot)
 RETURNS {schema}.head
 LANGUAGE plpgsql AS $$
@@ -164,7 +166,7 @@ BEGIN
         FROM unnest(p_head.empty_until[:p_kept], p_head.empty_bound[:p_kept]) WITH ORDINALITY AS u (until, bound, i)
         WHERE u.until > h.head AND coalesce(p_head.empty_until[u.i - 1], 0) < p_until
         UNION ALL
-        -- Never below the bound of the piece before: then those whose owners may have ended are the last ones.
+        -- Never below the bound of the piece before: so the pieces whose owners may have ended are the last ones.
         SELECT p_until, greatest(p_bound, p_head.empty_bound[p_kept]) WHERE p_until > coalesce(p_head.empty_until[p_kept], 0)
     ), merged AS (
         SELECT max(p.until) AS until, (array_agg(p.bound ORDER BY p.until DESC))[1] AS bound
@@ -220,7 +222,7 @@ BEGIN
             INTO v_rows, v_top, v_scanned USING h.topic_id, v_after, p_last, p_rows_max;
         END IF;
         IF v_rows = v_top - h.head THEN
-            -- Nothing is missing so far. What is taken above v_top and not there yet is looked at when nothing else moves.
+            -- Nothing is missing so far. Offsets taken above v_top but not visible are handled once no other row moves the head.
             h.head := v_top;
             h.stuck_at := NULL;
             h.empty_seen := NULL;
@@ -236,12 +238,12 @@ BEGIN
     END IF;
     v_top := coalesce(v_top, h.head);
     v_missing := v_missing + int8multirange(int8range(v_top + 1, v_limit + 1));
-    -- What has ended as of the snapshot of the rows. Pieces that were not searched are empty only as of the one before it.
+    -- Use the snapshot of the search. Pieces that were not searched are empty only as of the earlier snapshot.
     IF v_kept = 0 THEN
         v_seen := v_scanned;
     END IF;
     v_ended := greatest(p_horizon, pg_snapshot_xmin(v_seen));
-    -- Dead: every possible owner has ended and the row is not there.
+    -- Dead: every possible owner has ended and the row does not exist.
     IF v_ended >= p_bound THEN
         v_dead := v_missing;
     ELSIF h.stuck_at IS NOT NULL AND v_ended >= h.stuck_bound THEN
@@ -251,10 +253,10 @@ BEGIN
     IF NOT isempty(v_dead) THEN
         h.holes_until := greatest(h.holes_until, {schema}.note_holes(h.topic_id, v_dead));
     END IF;
-    -- Waited for long enough: step over what is missing below a visible row, noting it.
+    -- After gap_patience: step over the offsets missing below a visible row, and record them.
     IF h.stuck_at IS NOT NULL AND {schema}.stamp_age_ms(h.stuck_since, v_now) >= v_patience_ms THEN
-        -- All of it, also what has been missing for a shorter time: a message waits for its predecessors once, not once
-        -- for each of them. The lowest first, as many as may be noted.
+        -- All of them, also those missing for a shorter time: a message waits for its predecessors once, not once for each
+        -- of them. The lowest first, as many as the limit allows.
         SELECT coalesce(range_agg(n.r), '{}') INTO v_noted
         FROM (SELECT r FROM unnest(v_missing * int8multirange(int8range(0, v_top + 1))) r ORDER BY r
               LIMIT greatest(p_gaps_max - (SELECT count(*) FROM {schema}.gap g WHERE g.topic_id = h.topic_id), 0)) n;
@@ -279,7 +281,7 @@ BEGIN
         h.stuck_top := v_limit;
         h.stuck_bound := p_bound;
     ELSIF h.stuck_bound IS NULL AND h.stuck_top <= p_last THEN
-        -- Only up to p_last: whoever noted a higher stuck_top saw offsets whose owners may have come after p_bound.
+        -- Only up to p_last: the session that stored a higher stuck_top saw offsets whose owners may have xids above p_bound.
         h.stuck_bound := p_bound;
     END IF;
     IF p_bound IS NOT NULL THEN
@@ -293,8 +295,8 @@ END $$;
 -- skipped, not waited for. Idle topics cost two reads and no xid. Time here is always the server's own: it measures how
 -- long real transactions stay open.
 --
--- Index scans only: they mark dead entries as they meet them and never visit them again, while a bitmap or sequential scan
--- visits all that vacuum has not removed, and after a burst that is thousands of gaps.
+-- Index scans only: they mark dead entries when they find them and never visit them again, while a bitmap or sequential scan
+-- visits all rows that vacuum has not removed, and after a burst that is thousands of gaps.
 CREATE OR REPLACE FUNCTION {schema}.advance(
     p_topic_ids integer[], p_rows_max integer, p_gaps_max bigint, OUT late bigint, OUT closed bigint, OUT skipped boolean
 )
@@ -318,7 +320,8 @@ BEGIN
     SELECT array_agg(q.topic_id ORDER BY q.topic_id), array_agg(q.last ORDER BY q.topic_id) INTO v_ids, v_lasts
     FROM (SELECT t.topic_id, coalesce(pg_sequence_last_value(t.offsets), 0) AS last, e.head, e.gaps_until,
                  coalesce({schema}.stamp_age_ms(e.gaps_checked_at, v_now) > 20, true) AS due,
-                 -- Nothing is visible up to there: see move_head. Whether it is dead is asked of the locks now and then.
+                 -- No row is visible up to this offset: see move_head. From time to time locks are read to find out whether it is
+                 -- dead.
                  e.empty_until[cardinality(e.empty_until)] AS empty_until,
                  v_fresh AND e.empty_seen IS NOT NULL AND {schema}.stamp_age_ms(coalesce(e.horizon_at, e.stuck_since), v_now) <= 500
                  AND {schema}.first_ended(e.empty_seen, pg_current_snapshot()) >= e.empty_bound[cardinality(e.empty_bound)] AS empty
@@ -344,10 +347,10 @@ BEGIN
         v_new := h;
         v_late := 0;
         v_horizon := NULL;
-        -- Only where each statement has a snapshot of its own, taken after the locks were looked at.
+        -- Only if each statement has a snapshot of its own, taken after the locks were read.
         IF v_bound IS NOT NULL AND current_setting('transaction_isolation') = 'read committed'
            AND coalesce({schema}.stamp_age_ms(h.horizon_at, v_now) > CASE WHEN h.stuck_at IS NULL THEN 500 ELSE 100 END, true)
-           -- At the end of patience, before anything is noted: what was rolled back is not.
+           -- When gap_patience ends, before anything is recorded: offsets that were rolled back are not recorded.
            AND (h.stuck_at IS NOT NULL AND {schema}.stamp_age_ms(h.stuck_since, v_now) >= (
                     SELECT least(t.gap_patience_ms, 1000) FROM {schema}.topic t WHERE t.topic_id = h.topic_id)
                 OR h.gaps_until > 0 AND EXISTS (SELECT FROM {schema}.gap g WHERE g.topic_id = h.topic_id
@@ -360,9 +363,9 @@ BEGIN
         ELSIF v_lasts[i] > h.head THEN
             v_new := {schema}.move_head(v_new, v_lasts[i], v_bound, v_horizon, p_rows_max, p_gaps_max);
         END IF;
-        -- After the head's look and before anything of it commits: whatever made a row above visible also made visible,
-        -- to this later snapshot, the rows of the same transaction that come late. So they are handed out no later, and
-        -- order per key holds. Without a move there is no hurry.
+        -- After move_head has searched and before the result commits: the commit that made a row above visible also made visible,
+        -- to this later snapshot, the late rows of the same transaction. So they are handed out no later than that row, and
+        -- the order per key is kept. If the head did not move, the check can wait.
         IF v_new.gaps_until > 0
            AND (v_new.head > h.head OR v_horizon IS NOT NULL
                 OR coalesce({schema}.stamp_age_ms(h.gaps_checked_at, v_now) > 20, true)) THEN
@@ -373,7 +376,7 @@ BEGIN
             closed := closed + v_watched.closed;
             v_new.gaps_checked_at := v_now;
         END IF;
-        -- By bytes: snapshots have no equality.
+        -- Compared as bytes: snapshots have no equality operator.
         IF v_new *<> h THEN
             UPDATE {schema}.head e
             SET head = v_new.head, stuck_at = v_new.stuck_at, stuck_since = v_new.stuck_since, stuck_top = v_new.stuck_top,

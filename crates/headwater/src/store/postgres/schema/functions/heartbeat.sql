@@ -1,18 +1,19 @@
--- Heartbeats: an owner says that it is alive and which subscriptions it serves.
+-- Heartbeats: an owner reports that it is alive and which subscriptions it serves.
 --
--- A heartbeat writes the owner's own row, and a row of "activity" only where something changed: a new subscription, one that is
--- served no longer, other counts. It never writes or waits for the row of a subscription that lives. So any number of processes
--- of a group, and claims that hold its row, are not in its way, and an idle process writes one row however many groups it serves.
--- When a subscription was last heard of is read from both (view "heard").
+-- A heartbeat writes the owner's own row, and a row of "activity" only if something changed: a new subscription, one that is no
+-- longer served, other counts. It never writes or waits for the row of a subscription that is alive. So other processes of the
+-- group, and claims that hold the subscription's row, do not block it, and an idle process writes one row however many groups it
+-- serves. The last heartbeat of a subscription is computed from both tables (view "heard").
 
--- One row for each subscription, in their order (i), with its state (null: unknown); and one for each other owner that was silent for
--- too long and held leases (dead_owner): they end. p_silent_ms is null for an owner whose leases last until their deadlines, unless
--- another heartbeat under its name had one; it examines no other either.
+-- Returns one row for each subscription, in their order (i), with its state (null: unknown); and one for each other owner that
+-- was silent for too long and held leases (dead_owner): these leases end. p_silent_ms is null for an owner whose leases last
+-- until their deadlines, unless another heartbeat of the same owner had a value; such a heartbeat does not check other owners
+-- either.
 --
--- Locks: the dead come first, because their extents are locked before anything else; then the owner's row, then its rows in
--- "activity", which only those wait for that have the owner's row. Other owners and their leases are taken only if they
--- are free. So two heartbeats, or a heartbeat and a claim, a settlement or a departure, never wait in a circle. A lease that is being
--- settled or extended is left alone whole: the row of its owner then stays, and the next heartbeat finds it.
+-- Locks: dead groups are handled first, because their extents are locked before anything else; then the owner's row, then its rows in
+-- "activity", for which only sessions wait that hold the owner's row. Other owners and their leases are locked only if they are
+-- free. So two heartbeats, or a heartbeat and a claim, a settlement or a departure, never deadlock. A lease that is being settled or
+-- extended is left alone entirely: the row of its owner then stays, and the next heartbeat finds it.
 CREATE OR REPLACE FUNCTION {schema}.heartbeat(
     p_owner text, p_silent_ms bigint, p_ids integer[], p_processed bigint[], p_failed bigint[], p_filtered bigint[],
     p_rates double precision[], p_means_us bigint[], p_p95s_us bigint[], p_now {schema}.injected_time
@@ -28,10 +29,10 @@ DECLARE
     v_dead text;
 BEGIN
     IF cardinality(v_revived) = 0 THEN
-        -- A heartbeat lost in a power cut is made up for by the next one; a sweep is lost together with the row it removed.
+        -- A heartbeat lost in a crash is replaced by the next one; a lost removal of an owner restores the owner's row as well.
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
-    -- Locked before its rows in "activity", also if it serves nothing any more.
+    -- Locked before its rows in "activity", also if the owner serves nothing any more.
     PERFORM FROM {schema}.owner w WHERE w.owner = p_owner FOR NO KEY UPDATE;
     PERFORM {schema}.serve_no_more(p_owner, p_ids);
     INSERT INTO {schema}.owner AS w (owner, seen_at, judged) VALUES (p_owner, v_now, p_silent_ms IS NOT NULL)
@@ -43,11 +44,12 @@ BEGIN
         AS u (id, processed, failed, filtered, rate, mean_us, p95_us)
     JOIN {schema}.subscription s ON s.subscription_id = u.id AND s.status <> 'cancelled'
     WHERE a.subscription_id = u.id AND a.owner = p_owner
-      -- One from the future was told by a clock that was ahead.
+      -- A time in the future was stored while the clock was ahead.
       AND (NOT a.serving OR a.told_at > v_now
            OR (a.processed, a.failed, a.filtered, a.rate, a.handling_mean_us, a.handling_p95_us)
               <> (u.processed, u.failed, u.filtered, u.rate, u.mean_us, u.p95_us));
-    -- A new row refers to its subscription, which must not be waited for: if it is locked whole, the next heartbeat adds it.
+    -- A new row references its subscription, which must not be waited for: if that is locked FOR UPDATE, the next heartbeat adds
+    -- the row.
     WITH free AS MATERIALIZED (
         SELECT s.subscription_id FROM {schema}.subscription s
         WHERE s.subscription_id = ANY (p_ids) AND s.status <> 'cancelled' AND NOT EXISTS (
@@ -67,7 +69,7 @@ BEGIN
                NULL::text, NULL::bigint, NULL::integer[]
         FROM unnest(p_ids) WITH ORDINALITY AS u (id, i) LEFT JOIN {schema}.subscription s ON s.subscription_id = u.id
         ORDER BY u.i;
-    -- One from the future was seen by a clock that was ahead: it counts as seen now, and is not alive until then.
+    -- A time in the future was stored while the clock was ahead: the owner counts as seen now, and not as alive until that time.
     UPDATE {schema}.owner w SET seen_at = v_now WHERE w.owner = ANY (ARRAY(
         SELECT x.owner FROM {schema}.owner x WHERE x.judged AND x.seen_at > v_now + interval '1 second' FOR UPDATE SKIP LOCKED));
     FOR v_dead IN
@@ -82,7 +84,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- Brings back those of the subscriptions that are dead: which.
+-- Resurrects those of the subscriptions that are dead. Returns which.
 CREATE OR REPLACE FUNCTION {schema}.revive_served(p_ids integer[], p_now timestamptz) RETURNS integer[]
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -106,8 +108,8 @@ BEGIN
     RETURN v_revived;
 END $$;
 
--- The owner serves none but these any more. Of the others its last heartbeat is kept: they were served until then. The caller holds the
--- owner's row, so no other writes these.
+-- Records that the owner serves only these subscriptions. For the others its last heartbeat is kept: they were served until then.
+-- The caller holds the owner's row, so no other session writes these rows.
 CREATE OR REPLACE FUNCTION {schema}.serve_no_more(p_owner text, p_but integer[]) RETURNS void
 LANGUAGE sql AS $$
     UPDATE {schema}.activity a

@@ -1,7 +1,7 @@
--- The inbox: see the table.
+-- Inbox entries: see the table.
 
--- Enters a message; false if its handler has handled it. An open transaction that entered the same pair holds us until it
--- ends: only then is it known whether the effect happened.
+-- Inserts an entry; false if the handler has handled the message. An open transaction that inserted the same entry blocks this
+-- statement until it ends: only then is it known whether the effect happened.
 CREATE OR REPLACE FUNCTION {schema}.enter(p_handler text, p_message_id uuid, p_now {schema}.injected_time) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -10,7 +10,7 @@ BEGIN
     RETURN FOUND;
 END $$;
 
--- Forgets entries older than the retention, a bounded number. Those another round is removing are skipped.
+-- Removes entries older than the retention, at most p_max. Entries that another session is removing are skipped.
 CREATE OR REPLACE FUNCTION {schema}.forget_inbox(p_retention_ms {schema}.inbox_age_ms, p_max integer, p_now {schema}.injected_time) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

@@ -1,16 +1,16 @@
--- Leases: tokens, what becomes of one that ran out, and burials.
+-- Leases: tokens, expiry, and burying.
 
--- A fencing token that was never issued before: the count of hand-outs above 31 random bits. The count alone repeats where
--- history is lost: claims commit asynchronously, so a crash undoes the last of them and the sequence with them, and a
--- failover or a restored copy goes back further. The random bits alone could repeat within one history. Together a lost
--- token meets a later one only if both agree. Tokens rise until the count passes 32 bits, and so share pages of the index.
+-- A fencing token that was never issued before: the count of hand-outs above 31 random bits. The count alone repeats after a loss
+-- of commits: claims commit asynchronously, so a crash undoes the last of them and the sequence with them, and a failover or a
+-- restored copy goes back further. The random bits alone could repeat. Together a lost token equals a later one only if both
+-- parts agree. Tokens rise until the count passes 32 bits, and so share pages of the index.
 CREATE OR REPLACE FUNCTION {schema}.new_token() RETURNS bigint
 LANGUAGE sql VOLATILE AS $$
     SELECT ((nextval('{schema}.lease_token') & 4294967295) << 31) | floor(random() * 2147483648)::bigint
 $$;
 
--- Marks an expired lease: it counts as an attempt, and its range is suspect from now on. Only a single message may use
--- up its last attempt: a neighbour must never be buried for it. Rows of an old token get a new one.
+-- Marks an expired lease: it counts as an attempt, and its range is suspect from now on. Only a range of one message may use up
+-- its last attempt: a message must never be buried because of its neighbour. Rows of an old token get a new one.
 CREATE OR REPLACE FUNCTION {schema}.expire(p_row {schema}.outstanding, p_max_attempts integer) RETURNS {schema}.outstanding
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -30,7 +30,7 @@ BEGIN
     RETURN r;
 END $$;
 
--- How many offsets of a suspect range to hand out: half, and one alone for the last attempt; 0 means bury it.
+-- How many offsets of a suspect range to hand out: half, and a single one for the last attempt; 0 means bury it.
 CREATE OR REPLACE FUNCTION {schema}.hand_out_again(p_span bigint, p_attempts integer, p_max_attempts integer) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN p_span = 1 AND p_attempts >= p_max_attempts THEN 0
@@ -62,7 +62,7 @@ BEGIN
     RETURN r;
 END $$;
 
--- Buries a suspect message that has used up its attempts; says so to the log.
+-- Buries a suspect message that has used up its attempts; returns a row for the client's log.
 CREATE OR REPLACE FUNCTION {schema}.bury_suspect(r {schema}.outstanding, p_topic_id integer, p_now timestamptz) RETURNS {schema}.claimed
 LANGUAGE plpgsql AS $$
 BEGIN

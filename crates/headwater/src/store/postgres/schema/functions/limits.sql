@@ -1,21 +1,21 @@
--- Limits of a group, over all processes. A claim without limits comes by none of this, and settlements never do: what
--- is in flight is counted where it is, in "outstanding", under a lock of the group's row here, which every limited claim
--- takes before any row or cursor of the subscription, and only where there is something to hand out. The row is of claims alone:
--- heartbeats and registrations do not wait for a busy group. A claim that is held back is repeated a little later;
--- docs/decisions/0011 says why no process is woken.
+-- Limits of a group, over all processes. Claims without limits and settlements use none of this: messages in flight are counted
+-- in "outstanding", under a lock of the group's row in "group_rate". Every limited claim takes that lock before any row or cursor
+-- of the subscription, and only if there is something to hand out. Only claims lock this row: heartbeats and registrations do not
+-- wait for a busy group. A claim that is limited is repeated a little later; docs/decisions/0011 explains why no process is
+-- woken.
 
--- How many messages a span of offsets counts as: in an ordered subscription one in p_lanes is the holder's.
+-- How many messages a span of offsets counts as: in an ordered subscription one in p_lanes belongs to the lane.
 CREATE OR REPLACE FUNCTION {schema}.messages_in(p_span bigint, p_lanes integer) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$ SELECT (p_span + greatest(p_lanes, 1) - 1) / greatest(p_lanes, 1) $$;
 
--- What the limits of a want leave at this moment: free places in flight, tokens in the bucket, and the smaller as room.
+-- What the limits of a want allow at this moment: free messages in flight, tokens in the bucket, and the smaller of them in "room".
 CREATE OR REPLACE FUNCTION {schema}.measure(p_want {schema}.want, p_now timestamptz) RETURNS {schema}.want
 LANGUAGE plpgsql AS $$
 DECLARE
     w {schema}.want := p_want;
 BEGIN
-    -- Read here, not when the claim began: it may have waited for the lock, and time must not run backwards from one
-    -- claim to the next.
+    -- Read here, not when the claim began: it may have waited for the lock, and time must not go back from one claim to
+    -- the next.
     w.filled_at := coalesce(p_now, clock_timestamp());
     IF w.in_flight_max IS NOT NULL THEN
         SELECT greatest(w.in_flight_max - coalesce(sum(l.messages), 0), 0) INTO w.free
@@ -25,19 +25,19 @@ BEGIN
               GROUP BY o.token) l;
     END IF;
     IF w.rate IS NOT NULL THEN
-        -- A clock that jumped back adds nothing and takes nothing away, and from now on the bucket fills again.
+        -- A clock that stepped back adds and removes nothing, and from now on the bucket fills again.
         SELECT g.tokens + greatest(extract(epoch FROM w.filled_at - g.filled_at)::double precision, 0) * w.rate,
                g.filled_at > w.filled_at
         INTO w.tokens, w.turned_back FROM {schema}.group_rate g WHERE g.subscription_id = w.subscription_id;
-        -- Full when never used.
+        -- Full if never used.
         w.tokens := least(w.tokens, w.burst);
     END IF;
-    -- A token this close to whole is whole: 100 ms at ten a second must be one message, whatever binary fractions say.
+    -- A token this close to whole counts as whole: 100 ms at ten per second must be one message despite binary fractions.
     w.room := least(w.messages_max, w.free, floor(w.tokens + 1e-9)::bigint);
     RETURN w;
 END $$;
 
--- Narrows a want to what its limits leave. Without room it takes no lock: many may be looking.
+-- Reduces a want to what its limits allow. If they allow nothing it takes no lock: many claims may check at once.
 CREATE OR REPLACE FUNCTION {schema}.allow(p_want {schema}.want, p_now timestamptz) RETURNS {schema}.want
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -55,7 +55,7 @@ BEGIN
     RETURN w;
 END $$;
 
--- Whether there is something beyond a cursor of a subscription.
+-- Whether the head is beyond a cursor of a subscription.
 CREATE OR REPLACE FUNCTION {schema}.is_behind(p_want {schema}.want) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -66,8 +66,8 @@ BEGIN
         WHERE c.next_offset <= (SELECT h.head FROM {schema}.head h WHERE h.topic_id = p_want.topic_id ORDER BY h.era LIMIT 1));
 END $$;
 
--- Takes the tokens for what was handed out. Returns in how many milliseconds to look again if a limit is reached and
--- more is there; null otherwise.
+-- Takes tokens for the messages handed out. If a limit is reached and more could be handed out, returns after how many milliseconds
+-- to claim again; null otherwise.
 CREATE OR REPLACE FUNCTION {schema}.spend(p_want {schema}.want, p_given bigint, p_now timestamptz) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE

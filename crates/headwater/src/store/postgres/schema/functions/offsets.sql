@@ -1,18 +1,18 @@
 -- Where offsets come from, and how they continue after a failover.
 
--- The last offset taken, committed or not; for those who may look but hold no right on the sequence.
+-- The last offset taken, committed or not; for roles without rights on the sequence.
 CREATE OR REPLACE FUNCTION {schema}.last_taken(p_topic_id integer) RETURNS bigint
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT coalesce(pg_sequence_last_value(t.offsets), 0) FROM {schema}.topic t WHERE t.topic_id = p_topic_id
 $$;
 
--- Moves the sequences of all topics past what a lost history may have given out, once on each timeline: applications may have
--- kept offsets of messages that a promoted standby never had. A million is more than a standby lags behind.
+-- Moves the sequences of all topics past the offsets that may have been used in lost commits, once on each timeline: applications
+-- may have kept offsets of messages that a promoted standby never had. A million is more than a standby lags behind.
 --
--- A publisher calls this inside its caller's transaction, which may stay open, roll back or be prepared. So the result is kept in a
--- sequence, which no transaction takes back and all see at once, and the lock ends with a subtransaction that is undone. One session
--- moves the sequences, because the value is read again under the lock; a second move could set them back. The server's log
--- carries the value behind the moves: a crash or a standby that keeps it keeps them.
+-- A publisher calls this inside its caller's transaction, which may stay open, roll back or be prepared. So the result is stored
+-- in a sequence, which is not rolled back and visible to all sessions at once, and the lock ends with a subtransaction that is
+-- rolled back. Only one session moves the sequences, because the value is read again under the lock; a second move could set them
+-- back. In the write-ahead log the value comes after the moves: a crash or a standby that keeps the value keeps the moves.
 CREATE OR REPLACE FUNCTION {schema}.pass_lost_offsets() RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -34,9 +34,9 @@ BEGIN
     END;
 END $$;
 
--- Lets a topic's offsets continue above the head if its sequence is behind: logical replication carries no sequences, and they can be
--- set back. What such a sequence gives is at or below the head and would never be delivered. Runs under FOR UPDATE of the head, with
--- room for what others take between read and setval.
+-- Makes a topic's offsets continue above the head if its sequence is behind: logical replication does not copy sequences, and
+-- they can be set back. Messages with offsets at or below the head would never be delivered. Runs under FOR UPDATE of the head,
+-- with a margin for offsets that others take between read and setval.
 CREATE OR REPLACE FUNCTION {schema}.raise_offsets(p_topic_id integer, p_head bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -50,7 +50,7 @@ BEGIN
 END $$;
 
 -- Makes sure, before a session takes its first offset of a topic, that the sequence is not behind the head. Later in the session it
--- cannot be: the head never passes the last offset taken. The session remembers it in a setting.
+-- cannot be: the head never passes the last offset taken. A setting of the session records the check.
 CREATE OR REPLACE FUNCTION {schema}.check_offsets(p_topic_id integer) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -59,7 +59,7 @@ DECLARE
 BEGIN
     SELECT h.head INTO v_head FROM {schema}.head h WHERE h.topic_id = p_topic_id;
     IF v_head > (SELECT coalesce(pg_sequence_last_value(t.offsets), 0) FROM {schema}.topic t WHERE t.topic_id = p_topic_id) THEN
-        -- Undone, so that the lock ends here and not with the caller's transaction; a sequence keeps its value.
+        -- Rolled back, so that the lock ends here and not with the caller's transaction; a sequence keeps its value.
         BEGIN
             SELECT h.head INTO v_head FROM {schema}.head h WHERE h.topic_id = p_topic_id FOR UPDATE;
             PERFORM {schema}.raise_offsets(p_topic_id, v_head);

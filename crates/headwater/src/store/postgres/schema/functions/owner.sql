@@ -1,11 +1,11 @@
--- Owners that end, by silence, by a proof that is gone, or on purpose.
+-- Owners that end: by missing heartbeats, by a lost proof, or on purpose.
 --
--- An owner that sends heartbeats is known to be dead once it falls silent, long before its leases run out. The next heartbeat of another
--- owner ends those leases: their deadline becomes the beginning of time, so that no clock makes their tokens valid again. The rest
--- (a new token, the attempt, suspicion, the log line) is done by the claim that finds them, as for any lease past its
--- deadline. Owners that never send a heartbeat have no row here and only plain leases. Neither claims nor settlements read this.
+-- An owner that sends heartbeats counts as dead once they stop, long before its leases expire. The next heartbeat of another
+-- owner ends those leases: their deadline becomes '-infinity', so that no clock makes their tokens valid again. The rest (a new
+-- token, the attempt, the flag "suspect", the log line) is done by the claim that finds them, as for any lease past its deadline.
+-- Owners that never send a heartbeat have no row here and only plain leases. Neither claims nor settlements read this table.
 
--- Ends the leases of an owner that is dead, and forgets it. Its row is locked by the caller.
+-- Ends the leases of a dead owner, and removes the owner. The caller has locked its row.
 CREATE OR REPLACE FUNCTION {schema}.end_leases(p_owner text, p_now timestamptz, OUT leases bigint, OUT topic_ids integer[])
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -13,7 +13,7 @@ BEGIN
     WITH locked AS MATERIALIZED (
         SELECT l.token FROM {schema}.outstanding l WHERE l.owner = p_owner AND l.due_at > p_now FOR UPDATE SKIP LOCKED
     ), whole AS (
-        -- A lease ends with all its rows or not at all, or a settlement under way could find only some of them.
+        -- A lease ends with all its rows or not at all: otherwise a running settlement could find only some of them.
         SELECT k.token FROM locked k GROUP BY k.token
         HAVING count(*) = (SELECT count(*) FROM {schema}.outstanding a WHERE a.token = k.token)
     ), ended AS (
@@ -27,19 +27,20 @@ BEGIN
         DELETE FROM {schema}.owner w WHERE w.owner = p_owner;
     END IF;
     IF leases > 0 THEN
-        -- Whether or not a flag is up: one that is raised while this runs is not seen, and deaths are rare.
+        -- Without checking flags: a flag raised while this runs is not visible, and dead owners are rare.
         PERFORM {schema}.wake(t, true, true) FROM unnest(topic_ids) t;
     END IF;
 END $$;
 
--- Proves that p_owner lives, with the session that this is called on, and returns the owners whose proof is gone. It writes only if
--- the owner's row has another proof: one of an earlier session, or none.
+-- Registers this session as the proof that p_owner lives, and returns the owners whose proof is gone. It writes only if the owner
+-- has another proof: one of an earlier session, or none.
 --
--- The session holds the lock of p_key and has the key as a setting. A pooler that gives the statement another session is found
--- by that setting: nothing is proven then.
+-- The session holds the lock of p_key and has the key as a setting. If a pooler runs the statement on another session, that setting
+-- differs: then nothing is registered.
 --
--- Of all owners it examines the p_others_max that follow p_owner by name, and after the last the first ones. So each is examined
--- by as many, and the cost of a call does not grow with their number. Owners of the same session are not: it may take its own lock.
+-- Of all owners it checks the p_others_max that follow p_owner by name, and after the last continues with the first. So each
+-- owner is checked by the same number of others, and the cost of a call does not grow with the number of owners. Owners of the
+-- same session are not checked: a session can always take its own lock.
 CREATE OR REPLACE FUNCTION {schema}.watch(p_owner text, p_key bigint, p_others_max integer)
 RETURNS TABLE (owner text, key bigint, seen_at timestamptz)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -50,8 +51,8 @@ BEGIN
     IF current_setting('headwater.proof', true) IS DISTINCT FROM p_key::text THEN
         RETURN;
     END IF;
-    -- The lock of the foreign key, taken before it is checked: an owner that another forgets at this moment has no row once that
-    -- commits, and proves nothing until its next heartbeat, as before its first one. Its session stays.
+    -- The lock of the foreign key, taken before it is checked: an owner that another session removes at this moment has no row once
+    -- that commits, and has no proof until its next heartbeat, as before its first one. Its session stays.
     INSERT INTO {schema}.proof AS f (owner, key, server_at)
     SELECT w.owner, p_key, v_server_at FROM {schema}.owner w
     WHERE w.owner = p_owner AND NOT EXISTS (SELECT FROM {schema}.proof x WHERE x.owner = p_owner AND x.key = p_key)
@@ -67,15 +68,16 @@ BEGIN
               LIMIT p_others_max) o
         JOIN {schema}.owner w ON w.owner = o.owner
     LOOP
-        -- Shared: two that examine the same owner at once do not take each other for it.
+        -- Shared: two sessions that check the same owner at once do not mistake each other for it.
         IF pg_try_advisory_xact_lock_shared(watch.key) THEN
             RETURN NEXT;
         END IF;
     END LOOP;
 END $$;
 
--- Ends the leases of an owner whose proof is gone, as watch() found it: no row if it was seen alive or gave another proof since.
--- Both rows stay locked until the leases have ended, so a proof that is given meanwhile comes before or after all of it.
+-- Ends the leases of an owner whose proof is gone, as watch() returned it: no row if it sent a heartbeat or registered another
+-- proof since. Both rows stay locked until the leases have ended, so another proof is registered either before or after all of
+-- this.
 CREATE OR REPLACE FUNCTION {schema}.take_over(p_owner text, p_key bigint, p_seen_at timestamptz, p_now {schema}.injected_time)
 RETURNS TABLE (leases bigint, topic_ids integer[])
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -89,15 +91,15 @@ BEGIN
     END IF;
 END $$;
 
--- Takes a proof back: its session broke, and the owner is judged by silence until it has another.
+-- Withdraws a proof: its session broke, and the owner is judged only by its heartbeats until it has another.
 CREATE OR REPLACE FUNCTION {schema}.withdraw(p_owner text) RETURNS void
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     DELETE FROM {schema}.proof f WHERE f.owner = p_owner
 $$;
 
--- Forgets owners. What they did stays in the sums, and when they were last seen: both are added to the row without an owner. Locks are
--- taken in their order (functions/locks.sql), and only rows that are locked are deleted: a heartbeat may have added one since. The
--- row of the sums is there before any other is locked: an insert that met another session's would wait with those in hand.
+-- Removes owners. Their counts, and when they were last seen, are kept in the row with an empty owner. Locks are taken in their
+-- order (functions/locks.sql), and only locked rows are deleted: a heartbeat may have added one since. The row of the sums is
+-- inserted before any other row is locked: an insert that conflicts with another session's would wait while it holds those locks.
 CREATE OR REPLACE FUNCTION {schema}.forget_owners(p_owners text[]) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -107,7 +109,7 @@ DECLARE
 BEGIN
     PERFORM set_config('synchronous_commit', 'off', true);
     v_ids := ARRAY(SELECT DISTINCT a.subscription_id FROM {schema}.activity a WHERE a.owner = ANY (p_owners));
-    -- A cancelled one may be removed meanwhile.
+    -- A cancelled subscription may be removed meanwhile.
     v_ids := ARRAY(SELECT s.subscription_id FROM {schema}.subscription s WHERE s.subscription_id = ANY (v_ids)
                    ORDER BY s.subscription_id FOR KEY SHARE);
     v_owners := ARRAY(SELECT x.owner FROM {schema}.owner x WHERE x.owner = ANY (p_owners) ORDER BY x.owner FOR UPDATE);
@@ -130,6 +132,6 @@ BEGIN
     DELETE FROM {schema}.owner w WHERE w.owner = ANY (v_owners);
 END $$;
 
--- Forgets an owner that leaves on purpose.
+-- Removes an owner that leaves on purpose.
 CREATE OR REPLACE FUNCTION {schema}.depart(p_owner text) RETURNS void
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$ SELECT {schema}.forget_owners(ARRAY[p_owner]) $$;

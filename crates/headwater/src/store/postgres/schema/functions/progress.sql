@@ -1,4 +1,4 @@
--- Where subscriptions are: floors, what is pending, watermarks.
+-- The progress of subscriptions: floors, pending offsets, watermarks.
 
 -- The floor of a subscription: everything at or below it is done.
 CREATE OR REPLACE FUNCTION {schema}.floor_of(p_subscription_id integer) RETURNS bigint
@@ -8,7 +8,7 @@ BEGIN
                  (SELECT min(o.first_offset) FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_id)) - 1;
 END $$;
 
--- What a subscription has not done, without end.
+-- The offsets that a subscription has not done, without an upper end.
 CREATE OR REPLACE FUNCTION {schema}.pending_of(p_subscription_id integer) RETURNS int8multirange
 LANGUAGE sql STABLE AS $$
     SELECT int8multirange(int8range(min(c.next_offset), NULL)) + coalesce(
@@ -17,7 +17,7 @@ LANGUAGE sql STABLE AS $$
     FROM {schema}.cursor c WHERE c.subscription_id = p_subscription_id
 $$;
 
--- Everything at or below is done for every subscription that lives; the head without one.
+-- Everything at or below is done for every active or paused subscription; the head if there is none.
 CREATE OR REPLACE FUNCTION {schema}.watermark_of(p_topic_id integer) RETURNS bigint
 LANGUAGE sql STABLE AS $$
     SELECT least(h.head, (SELECT min({schema}.floor_of(s.subscription_id)) FROM {schema}.subscription s
@@ -25,7 +25,7 @@ LANGUAGE sql STABLE AS $$
     FROM {schema}.head h WHERE h.topic_id = p_topic_id
 $$;
 
--- Of the caller's snapshot, because it is STABLE. By id.
+-- The progress of all subscriptions of a topic, by id, in the caller's snapshot because the function is STABLE.
 CREATE OR REPLACE FUNCTION {schema}.places(p_topic_id integer) RETURNS SETOF {schema}.place
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT p.subscription_id, p.group_name, p.status, p.bit, p.required_from, p.start_offset, p.next_offset, p.held, p.pending,
@@ -33,7 +33,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     FROM {schema}.current_place p WHERE p.topic_id = p_topic_id ORDER BY p.subscription_id
 $$;
 
--- The same of one subscription.
+-- The progress of one subscription.
 CREATE OR REPLACE FUNCTION {schema}.place_of(p_subscription_id integer) RETURNS SETOF {schema}.place
 LANGUAGE sql STABLE AS $$
     SELECT p.subscription_id, p.group_name, p.status, p.bit, p.required_from, p.start_offset, p.next_offset, p.held, p.pending,
@@ -41,13 +41,13 @@ LANGUAGE sql STABLE AS $$
     FROM {schema}.current_place p WHERE p.subscription_id = p_subscription_id
 $$;
 
--- Offsets of a topic that may still come.
+-- The recorded gaps of a topic.
 CREATE OR REPLACE FUNCTION {schema}.gaps(p_topic_id integer) RETURNS int8multirange
 LANGUAGE sql STABLE AS $$
     SELECT coalesce(range_agg(int8range(g.first_offset, g.last_offset, '[]')), '{}') FROM {schema}.gap g WHERE g.topic_id = p_topic_id
 $$;
 
--- The offsets from one to another; none if there are none.
+-- The offsets from p_first to p_last as a multirange; empty if p_first is above p_last.
 CREATE OR REPLACE FUNCTION {schema}.span(p_first bigint, p_last bigint) RETURNS int8multirange
 LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN p_first <= p_last THEN int8multirange(int8range(p_first, p_last, '[]')) ELSE '{}' END

@@ -1,14 +1,14 @@
--- Scheduled messages whose time has come.
+-- Promotes scheduled messages that are due.
 
--- How many bytes a transaction promotes where it promotes so many messages at most: the client lowers one number, and both follow,
--- after a statement did not end in time. With a thousand messages 16 MB, which takes a slow disk a second of the thirty
--- that a statement has.
+-- The budget of a transaction in bytes, derived from its budget in messages: after a statement timed out the client lowers one
+-- number, and both follow. For a thousand messages it is 16 MB, which takes a slow disk one second of the statement timeout of
+-- thirty.
 CREATE OR REPLACE FUNCTION {schema}.promote_bytes(p_max integer) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$ SELECT p_max::bigint * 16384 $$;
 
--- Moves due messages of a topic from the schedule into its log: so many messages and bytes at most, and one at least, so
--- that one above the budget comes too. Rows another transaction is moving are skipped. The length of a payload is read
--- without the payload.
+-- Moves due messages of a topic from the schedule into its log: at most p_max messages and p_bytes_max bytes, but at least one
+-- message, so that a message larger than the budget is promoted too. Rows that another transaction is moving are skipped. The
+-- length of a payload is read without the payload.
 CREATE OR REPLACE FUNCTION {schema}.promote(
     p_topic_id integer, p_max integer, p_bytes_max bigint, p_now timestamptz, OUT messages bigint, OUT bytes bigint
 )
@@ -38,7 +38,7 @@ BEGIN
         v_offset := {schema}.append_one(p_topic_id, v_sequence, v_now, v_due.message_id, v_due.key, v_due.message_type, v_due.payload,
                                         v_due.content_type, v_due.headers, v_due.correlation_id);
         IF v_due.dedup_key IS NOT NULL THEN
-            -- Not waited for: an open transaction that published the key again holds it. Its offset stays unknown then.
+            -- Not waited for: an open transaction that published the key again may have locked the row. Then its offset stays null.
             UPDATE {schema}.dedup d SET message_offset = v_offset
             WHERE d.ctid = (SELECT x.ctid FROM {schema}.dedup x WHERE x.topic_id = p_topic_id
                             AND x.dedup_key = v_due.dedup_key AND x.message_id = v_due.message_id FOR UPDATE SKIP LOCKED);

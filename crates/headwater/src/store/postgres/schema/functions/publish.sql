@@ -21,8 +21,8 @@ BEGIN
     END IF;
 END $$;
 
--- Publishes a batch: all or nothing. Arrays that are null stand for a column of nulls. offsets[i] is null while message
--- i waits for its time; duplicate_of[i] is the id of the message that had its dedup key first.
+-- Publishes a batch: all or nothing. A null array means a column of nulls. offsets[i] is null while message i is scheduled;
+-- duplicate_of[i] is the id of the first message with its dedup key.
 CREATE OR REPLACE FUNCTION {schema}.publish_batch(
     p_topic text, p_message_ids uuid[], p_payloads bytea[], p_keys text[], p_types text[], p_content_types text[],
     p_headers jsonb[], p_correlation_ids text[], p_dedup_keys text[], p_deliver_ats timestamptz[], p_now {schema}.injected_time,
@@ -39,11 +39,11 @@ BEGIN
     IF v_now NOT BETWEEN p_expected - interval '5 seconds' AND p_expected + interval '5 seconds' THEN
         PERFORM {schema}.refuse_step(v_now, p_expected);
     END IF;
-    -- The transaction owns its xid before it owns an offset: "advance" relies on it to tell which transactions may own
+    -- The transaction gets its xid before it takes an offset: "advance" relies on it to find the transactions that may own
     -- a missing offset.
     PERFORM pg_current_xact_id();
     IF NOT p_own THEN
-        -- A session of a store has begun the epoch; a session of another program may be the first on a promoted server.
+        -- A session of a store has already begun the epoch; a session of another program may be the first on a promoted server.
         PERFORM {schema}.pass_lost_offsets();
     END IF;
     SELECT t.topic_id, t.offsets, t.payload_bytes_max, t.block_writes INTO topic_id, v_sequence, v_bytes_max, v_blocks
@@ -51,7 +51,7 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION USING ERRCODE = 'HW001', MESSAGE = format('no such topic: %s', p_topic);
     END IF;
-    -- Nested, so that topics that do not block never look.
+    -- Nested, so that topics without the setting do not run the query.
     IF v_blocks THEN
         IF NOT EXISTS (SELECT FROM {schema}.subscription s
                        WHERE s.topic_id = publish_batch.topic_id AND s.status IN ('active', 'paused')) THEN
@@ -83,8 +83,8 @@ BEGIN
     IF p_headers IS NOT NULL THEN
         PERFORM {schema}.check_headers(p_headers);
     END IF;
-    -- What was published must survive a crash, and a failover to a synchronous standby, whatever the database, the role or the
-    -- caller's session has set: anything weaker than on is raised until the transaction ends, remote_apply stays.
+    -- Published messages must survive a crash, and a failover to a synchronous standby, whatever the database, the role or the
+    -- caller's session has set: a value weaker than on is raised until the transaction ends, remote_apply stays.
     IF current_setting('synchronous_commit') IN ('off', 'local', 'remote_write') THEN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
@@ -99,7 +99,7 @@ BEGIN
     PERFORM {schema}.wake(topic_id, p_own, array_position(offsets, NULL) IS NOT NULL);
 END $$;
 
--- The part of publish_batch that looks at each message: dedup keys and delivery times.
+-- The part of publish_batch that handles messages one by one: dedup keys and delivery times.
 CREATE OR REPLACE FUNCTION {schema}.publish_each(
     p_topic_id integer, p_sequence regclass, p_message_ids uuid[], p_payloads bytea[], p_keys text[], p_types text[],
     p_content_types text[], p_headers jsonb[], p_correlation_ids text[], p_dedup_keys text[],
@@ -121,11 +121,11 @@ BEGIN
     offsets := array_fill(NULL::bigint, ARRAY[v_count]);
     duplicate_of := array_fill(NULL::uuid, ARRAY[v_count]);
     SELECT make_interval(secs => t.dedup_window_ms / 1000.0) INTO v_window FROM {schema}.topic t WHERE t.topic_id = p_topic_id;
-    -- A window that ends later was stored by a clock that was ahead, and is over. Until a step back is dealt with, the time
-    -- before it counts.
+    -- A window that ends later was stored while the clock was ahead, and is over. Until deadlines are moved after a step back,
+    -- the time before the step counts.
     SELECT greatest(p_now, c.latest_at) + v_window + interval '10 seconds' INTO v_longest FROM {schema}.clock c;
-    -- Keys are taken in sorted order, so that two batches with the same keys wait for each other and never deadlock. A
-    -- concurrent publisher of the same key holds us here until it ends: then we know whether it was first.
+    -- Keys are inserted in sorted order, so that two batches with the same keys wait for each other and never deadlock. A
+    -- concurrent publisher of the same key blocks this statement until it ends: only then is it known whether it was first.
     FOR i IN SELECT u.i FROM unnest(p_dedup_keys) WITH ORDINALITY AS u (k, i) WHERE u.k IS NOT NULL ORDER BY u.k COLLATE "C", u.i LOOP
         INSERT INTO {schema}.dedup AS d (topic_id, dedup_key, message_id, message_offset, expires_at)
         VALUES (p_topic_id, p_dedup_keys[i], p_message_ids[i], NULL, p_now + v_window)
@@ -176,7 +176,7 @@ LANGUAGE sql VOLATILE AS $$
             52, 1), 53, 1), 'hex')::uuid
 $$;
 
--- Publishes bytes in the caller's own transaction. Returns the offset; null while it waits for its time.
+-- Publishes bytes in the caller's own transaction. Returns the offset; null while the message is scheduled.
 CREATE OR REPLACE FUNCTION {schema}.publish_bytes(
     topic text, payload bytea, key text DEFAULT NULL, headers jsonb DEFAULT NULL, type text DEFAULT NULL,
     content_type text DEFAULT NULL, message_id uuid DEFAULT NULL, correlation_id text DEFAULT NULL,

@@ -1,18 +1,18 @@
--- Dead letters handed out again, or removed. Which lane a message is of only the stable hash tells, so the client names it.
+-- Redrives and purges dead letters. The lane of a message depends on a stable hash, which only the client computes and passes.
 
--- Hands letters to their subscription again, as if they had never been handed out. The letter goes and its offset becomes
--- outstanding in one transaction, so of two redrives of a letter the second finds nothing. A letter whose message is
--- not in the log stays.
+-- Hands out dead letters to their subscription again, as if they had never been handed out. The dead letter is deleted and its
+-- offset becomes outstanding in one transaction, so of two redrives of a dead letter the second finds nothing. A dead letter
+-- whose message is not in the log stays.
 --
--- The cursors are locked first, as claims do: an offset that its lane has not reached yet, or that is outstanding already,
--- comes anyhow and must not come twice. That can be: whoever buries a range of an ordered subscription whole buries what
--- other lanes have in it too.
+-- The cursors are locked first, as in claims: an offset that its lane has not reached yet, or that is already outstanding, will
+-- be delivered anyway and must not be delivered twice. This happens because burying a whole range of an ordered subscription also
+-- buries messages of other lanes in it.
 --
--- The extent is locked before the letters' messages are looked for, so that cleanup does not take one that is about to be
--- outstanding; shared, because redrives do not mind each other.
+-- The extent is locked before the messages are read, so that cleanup does not remove one that is about to be outstanding; in a
+-- shared mode, because redrives do not conflict with each other.
 --
--- A call may take many steps. Its last one writes the line of the audit, with what all of them have redriven, and
--- with how many letters stayed because their message is gone.
+-- A call may take many steps. The last step writes the audit entry, with the number of messages redriven by all steps, and the
+-- number of dead letters that stayed because their message is gone.
 CREATE OR REPLACE FUNCTION {schema}.redrive(
     p_subscription_id integer, p_ids uuid[], p_lanes integer[], p_before bigint, p_gone bigint, p_is_last boolean,
     p_actor text, p_now {schema}.injected_time, OUT redriven bigint, OUT topic_id integer
@@ -30,7 +30,7 @@ BEGIN
     FROM {schema}.subscription s JOIN {schema}.topic t ON t.topic_id = s.topic_id
     WHERE s.subscription_id = p_subscription_id;
     IF NOT FOUND THEN
-        -- Removed a moment ago, its letters with it.
+        -- Just removed, with its dead letters.
         RETURN;
     END IF;
     IF v_status = 'cancelled' THEN
@@ -68,12 +68,12 @@ BEGIN
                                   jsonb_build_object('redriven', p_before + redriven, 'gone', p_gone), p_now);
     END IF;
     IF redriven > 0 THEN
-        -- Without looking for a flag: one that is raised while this runs is not seen, and a redrive is rare.
+        -- Without checking flags: a flag raised while this runs is not visible, and a redrive is rare.
         PERFORM {schema}.wake(redrive.topic_id, true, true);
     END IF;
 END $$;
 
--- Removes letters for good; how many there were. The last step of a call writes the line of the audit.
+-- Removes dead letters permanently; returns how many. The last step of a call writes the audit entry.
 CREATE OR REPLACE FUNCTION {schema}.purge(
     p_subscription_id integer, p_ids uuid[], p_before bigint, p_is_last boolean, p_actor text, p_now {schema}.injected_time
 ) RETURNS bigint
@@ -92,12 +92,12 @@ BEGIN
     RETURN v_count;
 END $$;
 
--- A step of a removal: deletes dead letters of what was cancelled under a group's name and is released from the records, about
--- 64 MB of payloads at most. Returns how many, none once all are deleted, and the place of the last: the next step begins there and
+-- A step of a removal: deletes dead letters of cancelled subscriptions of a group name that are released from the records, about
+-- 64 MB of payloads at most. Returns how many, 0 once all are deleted, and the position of the last: the next step begins there and
 -- does not visit deleted rows again, which an old snapshot keeps.
 --
--- Cancelled is for good: nothing claims for such a subscription, buries for it, redrives to it or revives it, and a group of its
--- name that subscribes is another one. A crash between steps leaves it cancelled with fewer dead letters, and the next
+-- Cancelled is final: such a subscription is never claimed for, buried for, redriven to or resurrected, and a group of the same
+-- name that subscribes gets another subscription. A crash between steps leaves it cancelled with fewer dead letters, and the next
 -- removal continues. Only its dead letters are locked, and none is waited for. A step that is lost in a crash is repeated.
 CREATE OR REPLACE FUNCTION {schema}.empty_cancelled(
     p_topic text, p_group text, p_max integer, INOUT subscription_id integer, INOUT buried_at timestamptz,

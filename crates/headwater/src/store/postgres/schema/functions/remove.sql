@@ -1,7 +1,7 @@
--- Subscriptions removed by operators, and those past their time.
+-- Subscriptions removed by operators, and by maintenance after their retention.
 
--- Deletes what was cancelled under a group's name and is released from the records, after the steps of empty_cancelled. Returns the
--- state it found and how many it deleted.
+-- Deletes the cancelled subscriptions of a group name that are released from the records, after the steps of empty_cancelled.
+-- Returns the state it found and how many it deleted.
 CREATE OR REPLACE FUNCTION {schema}.remove_subscription(
     p_topic text, p_group text, p_before bigint, p_actor text, p_now timestamptz, OUT state text, OUT removed bigint
 )
@@ -31,8 +31,9 @@ BEGIN
     DELETE FROM {schema}.subscription x WHERE x.subscription_id = ANY (v_ids);
 END $$;
 
--- Lets a subscription that has been dead for too long give up what it holds of messages that are removed. What is stored stays its
--- own: only retention takes it, and counts it. Under the lock of the extent; the head's too, as whoever moves cursors.
+-- Moves a subscription that has been dead for too long past messages that are removed. Stored messages still count as not done:
+-- only retention removes them, and counts them as missed. Under the locks of the extent and, because it moves cursors, of the
+-- head.
 CREATE OR REPLACE FUNCTION {schema}.move_zombie(p_subscription_id integer, p_topic_id integer) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -50,10 +51,11 @@ BEGIN
     RETURN true;
 END $$;
 
--- One step over one subscription: the first beyond p_after whose time has passed, or nulls if there is none. Moves a zombie, or
--- deletes what has been dead (in elapsed time) or cancelled for long with nothing pending: its accounting is released; a dead one
--- holds nothing, and nothing is stored that it has not done; and it left no letters, which a person may still want. The dead group
--- of a queue stays: without it nothing would be kept for its workers. A transaction for each: no topic waits for another's.
+-- One step for one subscription: the first beyond p_after whose retention has passed, or nulls if there is none. Moves a zombie,
+-- or deletes a subscription that has been dead (in elapsed time) or cancelled for long and has nothing pending: it is released
+-- from the completion records; a dead one has no outstanding ranges, and has done all stored messages; and it has no
+-- dead letters, which an operator may still need. The dead group of a queue stays: without it nothing would be kept for its workers.
+-- One transaction for each subscription: no topic waits for another.
 CREATE OR REPLACE FUNCTION {schema}.clean_subscription(
     p_after integer, p_older_than_ms {schema}.subscription_age_ms, p_now {schema}.injected_time,
     OUT subscription_id integer, OUT topic text, OUT group_name text, OUT moved boolean, OUT deleted boolean
@@ -89,14 +91,14 @@ BEGIN
     END IF;
 END $$;
 
--- Deletes one if nothing of it is pending. Dead letters are there to be read until they are purged: while it has any it stays. Under
--- the head's lock: a late row that is handed out at this moment is either seen here, or finds no subscription.
+-- Deletes a subscription that has nothing pending. Dead letters stay until they are purged: while it has any, it stays. Under the
+-- head's lock: a late message that is handed out at this moment is either visible here, or finds no subscription.
 CREATE OR REPLACE FUNCTION {schema}.delete_subscription(p_subscription_id integer, p_topic_id integer) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM {schema}.hold_claims(ARRAY[p_subscription_id], true);
     PERFORM FROM {schema}.head h WHERE h.topic_id = p_topic_id FOR SHARE;
-    -- Looked at anew, under the lock: it may have come back.
+    -- Checked again, under the lock: it may have been resurrected.
     PERFORM FROM {schema}.place_of(p_subscription_id) p JOIN {schema}.subscription s ON s.subscription_id = p.subscription_id
     WHERE s.released_until IS NULL
       AND (p.status = 'cancelled'

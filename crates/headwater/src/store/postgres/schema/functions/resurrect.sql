@@ -1,7 +1,7 @@
--- Dead subscriptions that come back.
+-- Resurrection of dead subscriptions.
 
--- Brings a dead subscription back; false if it is not dead. Runs under the lock of the extent, so one of many does it. Its
--- heartbeat begins anew: a process has its full timeout to speak.
+-- Resurrects a dead subscription; false if it is not dead. Runs under the lock of the extent, so only one session does it. It
+-- counts as a heartbeat: a process has the full timeout to send the next one.
 CREATE OR REPLACE FUNCTION {schema}.revive(p_subscription_id integer, p_behind_max bigint, p_now timestamptz) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -17,22 +17,22 @@ BEGIN
     FROM {schema}.head h JOIN {schema}.extent e ON e.topic_id = h.topic_id WHERE h.topic_id = v_topic FOR UPDATE OF h;
     UPDATE {schema}.subscription s
     SET status = 'active', status_at = p_now, heartbeat_at = p_now, suspected_at = NULL,
-        -- What is given up so does not come late either.
+        -- Late messages below the new start are skipped too.
         start_offset = CASE WHEN p_behind_max IS NULL THEN s.start_offset ELSE greatest(s.start_offset, v_next) END
     WHERE s.subscription_id = p_subscription_id AND s.status = 'dead';
     IF p_behind_max IS NULL THEN
-        -- Ranges below the first offset stored are left alone: they may be leased, and are found empty.
+        -- Ranges below the first stored offset are left: they may be leased, and contain no messages any more.
         UPDATE {schema}.cursor c SET next_offset = greatest(c.next_offset, v_next) WHERE c.subscription_id = p_subscription_id;
     ELSE
         PERFORM {schema}.give_up_below(p_subscription_id, v_next, p_now);
     END IF;
-    -- In a queue it has counted all along.
+    -- In a queue it never stopped counting.
     PERFORM {schema}.start_counting(p_subscription_id, p_now) FROM {schema}.topic t WHERE t.topic_id = v_topic AND t.semantics <> 'queue';
     PERFORM {schema}.wake(v_topic, true, true);
     RETURN true;
 END $$;
 
--- An operator brings a dead subscription back.
+-- Resurrects a dead subscription for an operator.
 CREATE OR REPLACE FUNCTION {schema}.resurrect(
     p_topic text, p_group text, p_behind_max bigint, p_actor text, p_now timestamptz,
     OUT topic_id integer, OUT state text, OUT resurrected boolean, OUT next_offset bigint, OUT missed bigint,
@@ -44,7 +44,7 @@ DECLARE
     s {schema}.subscription := {schema}.find_subscription(p_topic, p_group);
 BEGIN
     PERFORM {schema}.lock_extent(s.topic_id);
-    -- Looked up anew under the lock: another may have brought it back, or cancelled it.
+    -- Read again under the lock: another session may have resurrected or cancelled it.
     s := {schema}.find_subscription(p_topic, p_group);
     topic_id := s.topic_id;
     state := s.status;

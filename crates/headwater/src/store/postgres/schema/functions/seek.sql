@@ -1,7 +1,7 @@
--- Cursors moved, policies set and messages given up by operators.
+-- Cursors moved, policies set and messages force-completed by operators.
 
--- Moves a subscription's cursor, or tells what that would do. How many messages that is about is counted before anything is
--- locked, because there may be millions: what is published, handled or removed meanwhile is not in the numbers.
+-- Moves a subscription's cursor, or with p_dry returns what that would do. The numbers of messages are counted before anything is
+-- locked, because there may be millions: messages published, handled or removed meanwhile are not in the numbers.
 CREATE OR REPLACE FUNCTION {schema}.seek(
     p_topic text, p_group text, p_start text, p_offset bigint, p_at timestamptz, p_dry boolean, p_actor text, p_now timestamptz,
     OUT topic_id integer, OUT from_offset bigint, OUT to_offset bigint, OUT replayed bigint, OUT skipped bigint,
@@ -38,10 +38,10 @@ BEGIN
     SELECT min(c.next_offset) INTO from_offset FROM {schema}.cursor c WHERE c.subscription_id = s.subscription_id;
     leases_lost := {schema}.forget_outstanding(s.subscription_id, 9223372036854775807, v_now);
     UPDATE {schema}.cursor c SET next_offset = to_offset WHERE c.subscription_id = s.subscription_id;
-    -- A rewind gives nothing up: what was this group's before is so still, also what comes late below the offset it goes back
-    -- to. It comes once, because a row leaves its noted gap once, as a range of whoever's cursor is past it then. Only a skip
-    -- gives up what lies below, late rows included.
-    -- What it has not got on with since it restarted is measured from here.
+    -- A rewind skips nothing: messages that were to be delivered to this group still are, also late ones below the new offset. They
+    -- are delivered once, because a row leaves its recorded gap once, and becomes a range of every group whose cursor is past it
+    -- then. Only a seek forward skips the messages below, late ones included.
+    -- The check for flapping begins again at the new position.
     UPDATE {schema}.subscription x
     SET start_offset = CASE WHEN to_offset <= from_offset THEN least(x.start_offset, v_start) ELSE v_start END, restarts = 0, restarts_since = NULL
     WHERE x.subscription_id = s.subscription_id;
@@ -51,7 +51,7 @@ BEGIN
     PERFORM {schema}.wake(s.topic_id, true, true);
 END $$;
 
--- Gives a group a delivery policy of its own; nulls take the topic's.
+-- Sets the delivery policy of a group; nulls mean the topic's settings.
 CREATE OR REPLACE FUNCTION {schema}.set_policy(
     p_topic text, p_group text, p_policy jsonb, p_actor text, p_now timestamptz
 ) RETURNS text
@@ -71,8 +71,9 @@ BEGIN
     RETURN s.status;
 END $$;
 
--- Gives up for dead subscriptions what is done for every counting one and was published longer ago than that: a row for each that
--- had some. Up to the first message that is not so old, because a cursor is one offset. With p_dry nothing is changed.
+-- Completes, for dead subscriptions, messages that every counting one has done and that are older than p_older_than_ms: a row for
+-- each subscription that had some. Up to the first message that is younger, because a cursor is one offset. With p_dry nothing is
+-- changed.
 CREATE OR REPLACE FUNCTION {schema}.force_complete(p_topic text, p_older_than_ms bigint, p_dry boolean, p_actor text, p_now timestamptz)
 RETURNS TABLE (group_name text, messages bigint, until bigint)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

@@ -1,11 +1,11 @@
--- Settling and extending, fenced by token, owner and subscription: a slow worker may wake after its lease moved on, or after
--- a crash undid the claim. A lease whose deadline has passed is lost even if nobody took it yet, so that "held" means one
--- thing to every process.
+-- Settling and extending, fenced by token, owner and subscription: a slow worker may continue after its lease was reassigned, or
+-- after a crash undid the claim. A lease whose deadline has passed is lost even if no other owner has it yet, so that "held" means
+-- the same to every process.
 --
--- Whole leases are acked by a plain DELETE (`settle.all`): a function around it would cost more than it does. It calls
--- log_ack only where some topic of the namespace keeps an ack log.
+-- Whole leases are acked by a plain DELETE (`settle.all`): a function around it would cost more than the DELETE. It calls
+-- log_ack only if some topic of the namespace keeps an ack log.
 
--- Writes down who acked a range, if the topic wants to know. Part of the transaction that acks.
+-- Logs who acked a range, if the topic keeps an ack log. In the transaction of the ack.
 CREATE OR REPLACE FUNCTION {schema}.log_ack(
     p_subscription_id integer, p_first bigint, p_last bigint, p_lane integer, p_owner text, p_now {schema}.injected_time
 ) RETURNS boolean
@@ -42,7 +42,7 @@ BEGIN
     IF NOT p_durable THEN
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
-    -- All rows of a lease share everything but their range.
+    -- The rows of a lease differ only in their range.
     FOR r IN SELECT * FROM {schema}.outstanding o WHERE o.token = p_token AND o.subscription_id = p_subscription_id
              AND o.owner = p_owner AND o.due_at > v_now ORDER BY o.first_offset FOR UPDATE
     LOOP
@@ -83,14 +83,14 @@ BEGIN
                    CASE WHEN v_part.outcome = 'retry' THEN v_part.error ELSE r.last_error END;
         END IF;
     END LOOP;
-    -- Something may have become claimable that nobody publishes again.
+    -- A range may have become claimable without a publish.
     IF r.lane IS NOT NULL OR p_outcomes && ARRAY['release', 'retry'] THEN
         PERFORM {schema}.wake(v_topic, true, false);
     END IF;
     RETURN v_topic;
 END $$;
 
--- Ends a lease by hand, as if its holder had given it back. Returns the topic, or null if there is no such lease.
+-- Ends a lease for an operator, as if its owner had released it. Returns the topic, or null if there is no such lease.
 CREATE OR REPLACE FUNCTION {schema}.release_lease(p_token bigint, p_actor text, p_now timestamptz) RETURNS integer
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -102,7 +102,7 @@ DECLARE
     v_topic {schema}.topic;
     v_group text;
 BEGIN
-    -- In the order in which a settlement locks them.
+    -- In the same order as a settlement.
     PERFORM FROM {schema}.outstanding o WHERE o.token = p_token ORDER BY o.first_offset FOR UPDATE;
     SELECT max(o.subscription_id), max(o.owner), min(o.first_offset), max(o.last_offset)
     INTO v_subscription, v_owner, v_first, v_last
@@ -121,7 +121,7 @@ BEGIN
     RETURN v_topic.topic_id;
 END $$;
 
--- Gives leases a new deadline; returns the tokens that were held.
+-- Sets new deadlines of leases; returns the tokens that were held.
 CREATE OR REPLACE FUNCTION {schema}.extend(
     p_tokens bigint[], p_subscription_ids integer[], p_owners text[], p_lease_ms bigint, p_durable boolean, p_now {schema}.injected_time,
     p_expected timestamptz DEFAULT NULL
@@ -146,9 +146,9 @@ BEGIN
         RETURNING o.token;
 END $$;
 
--- Settles a lease inside the transaction that the handlers wrote in. Without p_firsts all of it is acked. Returns the
--- topic, or null if the lease is lost. p_mark was set when the transaction began and ends with it: a handler that
--- committed or rolled back on its own is found out before anything is acked outside of it.
+-- Settles a lease inside the transaction of the handlers. Without p_firsts all of it is acked. Returns the topic, or null if the
+-- lease is lost. p_mark was set when the transaction began and ends with it: if a handler committed or rolled back itself, this
+-- is detected before anything is acked outside of the transaction.
 CREATE OR REPLACE FUNCTION {schema}.settle_inside(
     p_mark text, p_token bigint, p_subscription_id integer, p_owner text, p_firsts bigint[], p_lasts bigint[],
     p_outcomes text[], p_delays_ms bigint[], p_errors text[], p_keys text[], p_now {schema}.injected_time
@@ -180,7 +180,7 @@ BEGIN
     FROM ended e JOIN {schema}.subscription s ON s.subscription_id = e.subscription_id
     JOIN {schema}.topic t ON t.topic_id = s.topic_id;
     IF v_lane IS NOT NULL THEN
-        -- The lane is free for another holder.
+        -- The lane is free for another owner.
         PERFORM {schema}.wake(v_topic, true, false);
     END IF;
     RETURN v_topic;

@@ -1,16 +1,17 @@
--- The states of subscriptions. In which order statements lock, and how claims are held apart, is in functions/locks.sql.
+-- The states of subscriptions. The order of locks, and how claims are excluded, is described in functions/locks.sql.
 
--- Whether messages wait for a subscription. That of a queue counts until it is cancelled: its work waits for its workers.
+-- Whether messages are kept for a subscription. That of a queue counts until it is cancelled: its messages are kept for its
+-- workers.
 CREATE OR REPLACE FUNCTION {schema}.counts(p_status text, p_semantics text) RETURNS boolean
 LANGUAGE sql IMMUTABLE AS $$
     SELECT p_status IN ('active', 'paused') OR p_status = 'dead' AND p_semantics = 'queue'
 $$;
 
--- The cursors follow the subscription, whoever changes it.
+-- Copies state and lease of a subscription to its cursors, whatever statement changes it.
 CREATE OR REPLACE FUNCTION {schema}.follow_subscription() RETURNS trigger
 LANGUAGE plpgsql AS $$
 BEGIN
-    -- In the order of locks: the UPDATE takes lanes as its plan finds them.
+    -- In the order of locks: the UPDATE alone locks lanes in the order in which its plan finds them.
     PERFORM FROM {schema}.cursor c WHERE c.subscription_id = NEW.subscription_id ORDER BY c.lane FOR UPDATE;
     UPDATE {schema}.cursor c SET active = NEW.status = 'active', lease_ms = NEW.lease_ms
     WHERE c.subscription_id = NEW.subscription_id;
@@ -20,7 +21,7 @@ CREATE OR REPLACE TRIGGER cursor_follows AFTER UPDATE OF status, lease_ms ON {sc
     FOR EACH ROW WHEN ((OLD.status, OLD.lease_ms) IS DISTINCT FROM (NEW.status, NEW.lease_ms))
     EXECUTE FUNCTION {schema}.follow_subscription();
 
--- The subscription of a group: the living one, or else the last that was cancelled.
+-- The subscription of a group: the one that is not cancelled, or else the last cancelled one.
 CREATE OR REPLACE FUNCTION {schema}.find_subscription(p_topic text, p_group text) RETURNS {schema}.subscription
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -36,7 +37,7 @@ BEGIN
     RETURN s;
 END $$;
 
--- Refuses to move a cancelled subscription: it has no place any more.
+-- Refuses to move a cancelled subscription: it has no position any more.
 CREATE OR REPLACE FUNCTION {schema}.refuse_cancelled(s {schema}.subscription, p_topic text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -47,13 +48,13 @@ BEGIN
     END IF;
 END $$;
 
--- Forgets what a subscription has outstanding below an offset; how many leases were lost. The caller holds its cursors, the
--- topic's head, and claims apart (hold_claims): nobody else inserts rows but a settlement that splits a row it holds.
--- As long as that has not committed, the row it splits is there for a new look; afterwards what it inserted is. So when
--- a look finds nothing there is nothing. What was removed does not tell: the row that was waited for may be gone.
+-- Deletes the outstanding ranges of a subscription below an offset; returns how many leases were lost. The caller holds its
+-- cursors and the topic's head, and excludes claims (hold_claims): only a settlement that splits a row it has locked can still
+-- insert rows. Until that commits, a new query sees the row it splits; afterwards the query sees the rows it inserted. So if a
+-- query finds no row, there is none. The number of deleted rows proves nothing: the row that was waited for may be gone.
 --
--- Each round locks all of it first, in the order of locks, as settlements and extensions of several leases do. If a settlement
--- inserted rows meanwhile, the round lets go of what it locked and begins anew: those may come before one that it has.
+-- Each round first locks all rows, in the order of locks, as settlements and extensions of several leases do. If a settlement
+-- inserted rows meanwhile, the round releases its locks and starts again: the new rows may come before one that it has locked.
 CREATE OR REPLACE FUNCTION {schema}.forget_outstanding(p_subscription_id integer, p_below bigint, p_now timestamptz) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -85,7 +86,7 @@ BEGIN
     RETURN (SELECT count(DISTINCT t) FROM unnest(v_lost) t);
 END $$;
 
--- Moves a subscription up to an offset: what is below is given up. Runs under the locks of extent and head.
+-- Moves a subscription up to an offset: messages below are skipped. Runs under the locks of extent and head.
 CREATE OR REPLACE FUNCTION {schema}.give_up_below(p_subscription_id integer, p_next bigint, p_now timestamptz) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -95,7 +96,7 @@ END $$;
 
 -- Pauses, resumes or cancels. Compare and set: if the state is none of p_from nothing changes and the state is returned.
 --
--- Cancelling takes the lock of the head too: a late row is not handed to it any more once its ranges are removed.
+-- Cancelling takes the lock of the head too: no late message is handed out to the subscription once its ranges are removed.
 CREATE OR REPLACE FUNCTION {schema}.set_state(
     p_topic text, p_group text, p_act text, p_from text[], p_to text, p_actor text, p_now timestamptz,
     OUT topic_id integer, OUT state text, OUT changed boolean
@@ -114,7 +115,7 @@ BEGIN
     IF p_to = 'cancelled' THEN
         PERFORM FROM {schema}.head h WHERE h.topic_id = s.topic_id FOR UPDATE;
     END IF;
-    -- What was paused counts as heard of now, if it ever was: its processes have the time of a whole timeout to come back.
+    -- A resume counts as a heartbeat, if there ever was one: the group's processes have a whole timeout to send the next.
     UPDATE {schema}.subscription x
     SET status = p_to, status_at = v_now,
         heartbeat_at = CASE WHEN p_to = 'active' AND (
@@ -133,6 +134,6 @@ BEGIN
     END IF;
     PERFORM {schema}.note_act(p_actor, p_act, p_topic, p_group, jsonb_build_object(
         'from', s.status, 'to', p_to, 'leases_lost', v_lost), v_now);
-    -- Without looking for a flag: one that is raised while this runs is not seen, and operators are rare.
+    -- Without checking flags: a flag raised while this runs is not visible, and such changes are rare.
     PERFORM {schema}.wake(s.topic_id, true, true);
 END $$;

@@ -1,8 +1,8 @@
 -- Subscribing.
 
--- Where a group that starts so begins, and from where on late rows are its: everything of theirs commits later. Takes the
--- lock of the head, after that of the extent, which serialises it with the hand-out of late rows and with claims that meet a
--- gap. With p_dry nothing is changed or locked, and it is as near as a look can be.
+-- The cursor for a start, and the first offset from which late messages are delivered to the group. Takes the lock of the head,
+-- after that of the extent, which serialises it with the hand-out of late messages and with claims that find a gap. With p_dry
+-- nothing is changed or locked, and the result is an estimate.
 CREATE OR REPLACE FUNCTION {schema}.find_start(
     p_topic_id integer, p_start text, p_offset bigint, p_at timestamptz, p_dry boolean,
     OUT next_offset bigint, OUT start_offset bigint
@@ -27,12 +27,13 @@ BEGIN
             'invalid start offset: %s is beyond the end, %s is the last offset taken: start at now for what comes next',
             p_offset, {schema}.last_taken(p_topic_id));
     END IF;
-    -- What is visible now was committed before; what is not is delivered when it comes. So for a start by time the head moves to
-    -- the last visible row and everything missing below it is noted: if it comes it comes late, also for this group.
+    -- Rows visible now were committed before; others must be delivered when they commit. So for a start by time the head moves to
+    -- the last visible row, and everything missing below it is recorded as a gap: a row that commits there is late, also for this
+    -- group.
     v_head := h.head;
     IF p_start IN ('now', 'timestamp') THEN
-        -- Rows of open transactions that the head has searched are not visited, as in move_head. What commits after this line may
-        -- be taken for missing: then it comes late.
+        -- Rows of open transactions that the head has searched are not visited, as in move_head. A row that commits after this
+        -- statement may be taken for missing: then it is late.
         v_after := (SELECT max(u.until) FROM unnest(h.empty_until, h.empty_bound) AS u (until, bound)
                     WHERE u.bound <= {schema}.first_ended(h.empty_seen, pg_current_snapshot()));
         SELECT m.missing, m.top, r.late INTO v_missing, v_top, v_late
@@ -41,10 +42,11 @@ BEGIN
         LEFT JOIN {schema}.rows_in_gaps(p_topic_id, {schema}.first_ended(h.gaps_seen, pg_current_snapshot()), 9223372036854775807,
                                         h.gaps_until, NULL) r ON h.gaps_until > 0;
     END IF;
-    -- Rows in noted gaps that were visible together with the last row: of the same snapshot, or a transaction that commits in between
-    -- would be before this group with its rows in gaps, and after it with those above the last row. So they are handed out to the
-    -- groups there are, before this one is there, and before the head moves: a transaction whose later row the head
-    -- shows has its earlier rows handed out, and order per key holds. What commits later comes late for this group too.
+    -- Rows in recorded gaps that were visible together with the last row. They are read in the same snapshot: otherwise the rows
+    -- of a transaction that commits in between would count as before this group in the gaps, and as after it above the last row.
+    -- They are handed out to the existing groups, before this group exists and before the head moves: so a transaction whose
+    -- later row the head shows has its earlier rows handed out, and the order per key is kept. Rows that commit later are late
+    -- for this group too.
     IF v_late IS NOT NULL AND NOT p_dry THEN
         PERFORM {schema}.hand_out_late(p_topic_id, v_late);
     END IF;
@@ -63,20 +65,20 @@ BEGIN
             gaps_until = (SELECT coalesce(max(g.last_offset), 0) FROM {schema}.gap g WHERE g.topic_id = p_topic_id)
         WHERE e.topic_id = p_topic_id;
     END IF;
-    -- Below the first offset stored nothing ever comes: cleanup passes no noted gap.
+    -- Below the first stored offset no message can appear: cleanup never passes a recorded gap.
     next_offset := greatest(v_first, CASE p_start
         WHEN 'now' THEN h.head + 1
         WHEN 'offset' THEN p_offset
         WHEN 'bounded' THEN h.head - p_offset + 1
         WHEN 'timestamp' THEN coalesce({schema}.first_since(p_topic_id, v_first, h.head, p_at), h.head + 1) END);
-    -- Late rows below the start belong to it only if it started by time: they commit after that.
+    -- Late messages below the start are delivered only for a start by time: they commit after it.
     start_offset := CASE WHEN p_start IN ('now', 'timestamp') THEN 1 ELSE next_offset END;
 END $$;
 
--- Counts a registration of a group that is there: many without its floor moving, though there is something to do, mean that
--- it is flapping. False if it does not count any more: then nothing of it stays locked, because the caller locks the extent
--- next, and a session that holds that may wait for the subscription. One that died while this waited for its row was locked on
--- the way, which the end of the block undoes.
+-- Counts a registration of an existing group: many registrations while its floor does not move, although there are messages, mean
+-- that it is flapping. False if it is no longer active or paused: then its row must not stay locked, because the caller locks the
+-- extent next, and a session that holds the extent may wait for the subscription. If the group died while this waited for its row,
+-- the row was locked; the rollback of the block releases that lock.
 CREATE OR REPLACE FUNCTION {schema}.note_restart(p_subscription_id integer, p_window_ms bigint, p_now timestamptz) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -99,8 +101,8 @@ EXCEPTION
     WHEN SQLSTATE 'HW000' THEN RETURN false;
 END $$;
 
--- Subscribes a group, or finds it. The extent's lock serialises those that create or resurrect: of ten at once one does, and
--- the others find it done. A group that is there and counts is found without it.
+-- Subscribes a group, or finds it. The extent's lock serialises sessions that create or resurrect: of ten at once one does it, and
+-- the others find the result. A group that is active or paused is found without the lock.
 CREATE OR REPLACE FUNCTION {schema}.subscribe(
     p_topic text, p_group text, p_start text, p_offset bigint, p_at timestamptz, p_window_ms bigint, p_now {schema}.injected_time,
     OUT subscription_id integer, OUT topic_id integer, OUT lanes integer, OUT lease_ms bigint, OUT max_attempts integer,
@@ -114,7 +116,7 @@ BEGIN
     PERFORM {schema}.check_name('topic', p_topic), {schema}.check_name('group', p_group);
     topic_id := {schema}.topic_id_of(p_topic);
     resurrected := false;
-    -- Twice at most: what dies or is cancelled between a look and the next line is looked at again, then under the lock.
+    -- At most twice: a group that dies or is cancelled between the read and the next statement is read again, then under the lock.
     FOR i IN 1..2 LOOP
         SELECT s.subscription_id, s.status INTO subscription_id, v_status FROM {schema}.subscription s
         WHERE s.topic_id = subscribe.topic_id AND s.group_name = p_group AND s.status <> 'cancelled';

@@ -1,6 +1,6 @@
--- Creating topics, and the rules for names that plain SQL must meet too.
+-- Creating topics, and the rules for names, which also apply to plain SQL.
 
--- Raises InvalidInput (HW003) naming the field and the rule; null is no name and passes.
+-- Raises InvalidInput (HW003) naming the field and the rule; null means no name and is allowed.
 CREATE OR REPLACE FUNCTION {schema}.check_name(p_field text, p_value text) RETURNS void
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
@@ -14,7 +14,7 @@ BEGIN
     END IF;
 END $$;
 
--- The number of a topic.
+-- The id of a topic.
 CREATE OR REPLACE FUNCTION {schema}.topic_id_of(p_topic text) RETURNS integer
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -27,8 +27,8 @@ BEGIN
     RETURN v_topic;
 END $$;
 
--- Creates a topic or returns the one that is there. Concurrent creators meet at the unique name: one wins, the others
--- wait for its commit and then read its row. One that has tables of its own from the beginning gets a number of its own kind: see
+-- Creates a topic or returns the existing one. Concurrent creators conflict at the unique name: one inserts, the others wait for
+-- its commit and then read its row. A topic with dedicated tables from the beginning gets an id of another range: see
 -- functions/log/partitions.sql.
 CREATE OR REPLACE FUNCTION {schema}.create_topic(p_name text, p_settings jsonb, p_now timestamptz) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -58,8 +58,8 @@ BEGIN
     RETURN v_topic;
 END $$;
 
--- Changes a topic's settings. Those that p_settings does not name stay: a later version may know them. Under the extent's lock, so
--- no group comes meanwhile.
+-- Changes a topic's settings. Settings that p_settings does not name stay: a later version may use them. Under the extent's lock,
+-- so that no group subscribes meanwhile.
 CREATE OR REPLACE FUNCTION {schema}.alter_topic(p_name text, p_settings jsonb, p_actor text, p_now timestamptz) RETURNS integer
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -69,8 +69,8 @@ DECLARE
 BEGIN
     PERFORM {schema}.lock_extent({schema}.topic_id_of(p_name));
     SELECT * INTO STRICT t FROM {schema}.topic x WHERE x.name = p_name FOR NO KEY UPDATE;
-    -- Written first, so that the columns say what it means; what is refused below undoes it. How it tracks is changed last, by its own
-    -- function.
+    -- Written first, so that the generated columns have the new values; an error below rolls it back. The tracking mode is
+    -- changed last, by its own function.
     UPDATE {schema}.topic x SET settings = t.settings || p_settings || jsonb_build_object('tracking', t.tracking)
     WHERE x.topic_id = t.topic_id
     RETURNING x.* INTO STRICT n;
@@ -84,8 +84,8 @@ BEGIN
         END IF;
     END IF;
     IF t.settings ->> 'storage' <> n.settings ->> 'storage' THEN
-        -- First without a lock: what is refused anyway makes no publisher wait. Then once more, because transactions that have
-        -- published and not committed hold the log: only once they ended is it known whether it is empty.
+        -- First without a lock: a change that is refused anyway must not make publishers wait. Then again under the lock, because
+        -- of transactions that have published and not committed: only once they ended is it known whether the topic is empty.
         FOR i IN 1..2 LOOP
             IF EXISTS (SELECT FROM {schema}.messages(t.topic_id)) THEN
                 RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = format(
@@ -99,11 +99,11 @@ BEGIN
         PERFORM {schema}.make_storage(t.topic_id);
     END IF;
     IF n.dedup_window_ms < t.dedup_window_ms THEN
-        -- A key beyond the window would count as stored by a clock that was ahead, and be forgotten.
+        -- A key beyond the new window would count as stored while the clock was ahead, and be ignored.
         UPDATE {schema}.dedup d SET expires_at = least(d.expires_at,
             coalesce(p_now, clock_timestamp()) + make_interval(secs => n.dedup_window_ms / 1000.0))
         WHERE d.topic_id = t.topic_id
-          -- Those that count as such already stay forgotten.
+          -- Keys that already count as such stay ignored.
           AND d.expires_at <= coalesce(p_now, clock_timestamp()) + make_interval(secs => t.dedup_window_ms / 1000.0 + 10);
     END IF;
     IF t.semantics <> n.semantics THEN

@@ -1,13 +1,12 @@
--- Waking consumers that wait, in any process.
+-- Wake-up of waiting consumers, in any process.
 
--- Wakes consumers of a topic that said they wait. NOTIFY serialises commits across the cluster, so it is left out when
--- nobody waits. A consumer that raises its flag after this looked finds the offsets taken (see "advance") and looks
--- again soon, so nothing is missed. PostgreSQL folds equal notifications of one transaction into one.
+-- Wakes consumers of a topic that have raised their flag. NOTIFY serialises commits across the cluster, so it is skipped if there
+-- is no flag. A consumer that raises its flag after this check finds the offsets taken (see "advance") and claims again soon, so no
+-- message is missed. PostgreSQL merges equal notifications of one transaction.
 --
--- p_anyway notifies without looking: the flag cannot be seen by a snapshot older than it, and a message put on the
--- schedule takes no offset that a claim could find. A transaction that has notified cannot be prepared. So where
--- the server allows PREPARE TRANSACTION only transactions that are certainly not prepared notify (p_own), and
--- waiting processes look for themselves every few milliseconds.
+-- p_anyway notifies without the check: a snapshot older than the flag cannot see it, and a scheduled message takes no offset that
+-- a claim could find. A transaction that has notified cannot be prepared. So if the server allows PREPARE TRANSACTION, only
+-- transactions that are certainly not prepared notify (p_own), and waiting processes poll every few milliseconds.
 CREATE OR REPLACE FUNCTION {schema}.wake(p_topic_id integer, p_own boolean, p_anyway boolean) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -20,7 +19,7 @@ BEGIN
     END IF;
 END $$;
 
--- Says that a process waits for these topics, for so many milliseconds of the server's time.
+-- Raises the flag of a process that waits for these topics, for p_for_ms of the server's time.
 CREATE OR REPLACE FUNCTION {schema}.raise_flag(p_topic_ids integer[], p_waiter_id uuid, p_for_ms bigint) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

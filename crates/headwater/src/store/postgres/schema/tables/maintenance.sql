@@ -1,4 +1,4 @@
--- Maintenance jobs, and what operators can read afterwards.
+-- Maintenance jobs, audit entries, and the log of acks.
 
 CREATE TABLE {schema}.job (
     job         text PRIMARY KEY,
@@ -35,7 +35,7 @@ CREATE TABLE {schema}.ack_log (
     group_name   text NOT NULL,
     owner        text NOT NULL,
     acked_at     timestamptz NOT NULL,
-    -- Of an ordered subscription: the ranges of its lanes overlap, and only the lane's own messages are acked by it.
+    -- Set for an ordered subscription: the ranges of its lanes overlap, and the entry acks only the messages of its lane.
     lane         integer,
     lanes        integer NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 10000);

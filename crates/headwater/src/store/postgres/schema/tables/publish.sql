@@ -1,6 +1,6 @@
--- What publishing needs besides the log: messages for later, dedup keys, cron ticks, and processes that wait.
+-- What publishing needs besides the log: scheduled messages, dedup keys, cron ticks, and waiting processes.
 
--- Messages whose time has not come.
+-- Scheduled messages.
 CREATE TABLE {schema}.schedule (
     schedule_id    bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     topic_id       integer NOT NULL REFERENCES {schema}.topic ON DELETE CASCADE,
@@ -17,7 +17,7 @@ CREATE TABLE {schema}.schedule (
 
 CREATE INDEX schedule_due ON {schema}.schedule (topic_id, deliver_at, schedule_id);
 
--- Dedup keys in their window. message_offset is null while the first one is still scheduled.
+-- Dedup keys within their window. message_offset is null while the first message is still scheduled.
 CREATE TABLE {schema}.dedup (
     topic_id       integer NOT NULL REFERENCES {schema}.topic ON DELETE CASCADE,
     dedup_key      text COLLATE "C" NOT NULL,
@@ -29,16 +29,16 @@ CREATE TABLE {schema}.dedup (
 
 CREATE INDEX dedup_expiry ON {schema}.dedup (expires_at);
 
--- Ticks of periodic jobs: each fires once, in the process that comes first.
+-- Ticks of cron jobs: each is fired once, by the first process.
 CREATE TABLE {schema}.cron (
     job       text COLLATE "C" PRIMARY KEY,
-    -- The last tick fired, or the time from which on ticks count.
+    -- The last tick fired, or the time from which ticks count.
     last_tick timestamptz NOT NULL,
-    -- What clients can hold: see the log.
+    -- The range of clients: see table "message".
     CONSTRAINT cron_last_tick_readable CHECK (last_tick >= '0001-01-01 00:00:00Z' AND last_tick < '9999-12-30 00:00:00Z')
 ) WITH (fillfactor = 50);
 
--- Processes that wait for a topic: publishers notify only while there is one. Lost in a crash, and raised again.
+-- Processes that wait for messages of a topic: publishers notify only while there is a row. Lost in a crash, and inserted again.
 CREATE UNLOGGED TABLE {schema}.waiter (
     topic_id  integer NOT NULL,
     waiter_id uuid NOT NULL,

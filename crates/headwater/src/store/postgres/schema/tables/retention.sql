@@ -1,32 +1,32 @@
--- How far each topic's log reaches, and how old it is.
+-- The first stored offset of each topic's log, its progress in maintenance, and its age.
 
--- One row per topic: its lock (FOR UPDATE) is the lock of maintenance. See functions/locks.sql.
+-- One row per topic: its row lock (FOR UPDATE) is the lock of maintenance. See functions/locks.sql.
 CREATE TABLE {schema}.extent (
     topic_id      integer PRIMARY KEY REFERENCES {schema}.topic ON DELETE CASCADE,
     -- Everything below was removed.
     first_offset  bigint NOT NULL DEFAULT 1,
     -- Everything at or below was published while no subscription counted, or before that; null while none counts.
     zero_until    bigint,
-    -- While none counts (zero_until is null): everything from it on was published since.
+    -- While none counts (zero_until is null): the first offset published since then.
     zero_from     bigint NOT NULL DEFAULT 1,
-    -- Reference counting: everything at or below has its record, noted gaps apart.
+    -- Reference counting: everything at or below has its completion record, except in recorded gaps.
     tracked_until bigint NOT NULL DEFAULT 0,
-    -- Where tracking has to get to after a change of mode; null when no change is under way.
+    -- Up to where tracking has to work after a change of mode; null if no change is in progress.
     change_until  bigint,
     removed       bigint NOT NULL DEFAULT 0,
-    -- No record below is pending.
+    -- No completion record below is pending.
     pending_from  bigint NOT NULL DEFAULT 1,
-    -- The bits ever given to a group since records are kept: those never used are given first, without a search of the records.
+    -- The bits assigned to any group since records are kept: unused ones are assigned first, without a search of the records.
     bits_used     bigint NOT NULL DEFAULT 0,
-    -- Where the next step of cleanup begins, if what lies below was checked in this run and stays; 0 for the first offset.
+    -- Where the next step of cleanup begins, if the messages below were checked in this run and stay; 0 for the first offset.
     clean_from    bigint NOT NULL DEFAULT 0,
-    -- How many offsets were taken at some recent time, and the offsets a second as last measured.
+    -- The last offset taken at some recent time, that time, and the offsets per second as last measured.
     rate_offset   bigint,
     rate_at       timestamptz,
     rate          double precision
 ) WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
--- The watermark as it was: message retention is reckoned from when messages were done.
+-- The watermark history: message retention is measured from when messages were done.
 CREATE TABLE {schema}.mark (
     topic_id  integer NOT NULL REFERENCES {schema}.topic ON DELETE CASCADE,
     marked_at timestamptz NOT NULL,
@@ -34,15 +34,15 @@ CREATE TABLE {schema}.mark (
     PRIMARY KEY (topic_id, marked_at)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
--- Elapsed time as maintenance saw it pass; at most one row. Unread messages are removed by it alone, never by one reading of
--- the clock: see functions/clean.sql.
+-- Elapsed time as observed by maintenance; at most one row. Unread messages are removed by this time only, never by one reading
+-- of the clock: see functions/clean.sql.
 CREATE TABLE {schema}.elapsed (
     one        boolean PRIMARY KEY DEFAULT true CHECK (one),
     read_at    timestamptz NOT NULL,
     elapsed_ms bigint NOT NULL
 ) WITH (fillfactor = 20, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
--- The head as it was: everything at or below was published by that elapsed time.
+-- The history of the head: everything at or below was published by that elapsed time.
 CREATE TABLE {schema}.age (
     topic_id   integer NOT NULL REFERENCES {schema}.topic ON DELETE CASCADE,
     elapsed_ms bigint NOT NULL,

@@ -1,4 +1,4 @@
--- Subscriptions: where each is, what it has outstanding, what it buried.
+-- Subscriptions: their cursors, outstanding ranges, dead letters, activity and inbox.
 
 CREATE TABLE {schema}.subscription (
     subscription_id    integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -6,7 +6,7 @@ CREATE TABLE {schema}.subscription (
     group_name         text COLLATE "C" NOT NULL,
     -- 0 unless ordered by key; fixed for the life of the subscription.
     lanes              integer NOT NULL CHECK (lanes >= 0),
-    -- Late rows below it are not this subscription's.
+    -- Late messages below it are not delivered to this subscription.
     start_offset       bigint NOT NULL,
     reassigned         bigint NOT NULL DEFAULT 0,
     created_at         timestamptz NOT NULL,
@@ -14,37 +14,37 @@ CREATE TABLE {schema}.subscription (
     status_at          timestamptz NOT NULL DEFAULT clock_timestamp(),
     -- The elapsed time (table "elapsed") when it died last.
     died_elapsed_ms    bigint NOT NULL DEFAULT 0,
-    -- Its own delivery policy; null takes the topic's.
+    -- Its own delivery policy; null means the topic's setting.
     lease_ms           bigint CHECK (lease_ms >= 0),
     max_attempts       integer CHECK (max_attempts > 0),
     backoff_initial_ms bigint CHECK (backoff_initial_ms >= 0),
     backoff_max_ms     bigint CHECK (backoff_max_ms >= 0),
-    -- When it was resumed or brought back: counts as a heartbeat. See the view "heard" for those of owners that serve it.
+    -- When it was resumed or resurrected, which counts as a heartbeat. See the view "heard" for heartbeats of its owners.
     heartbeat_at       timestamptz,
-    -- Past its timeout when the detector ran for the first time after a pause of its own.
+    -- Set if it was past its timeout when the detector ran for the first time after an interruption of detection.
     suspected_at       timestamptz,
-    -- Registrations since, with the floor where it was then.
+    -- Registrations since a time, and the floor at that time.
     restarts           integer NOT NULL DEFAULT 0,
     restarts_since     timestamptz,
     restarts_floor     bigint,
     missed             bigint NOT NULL DEFAULT 0,
     missed_first       bigint,
     missed_last        bigint,
-    -- Reference counting. Its bit in the records; null in offset watermark.
+    -- Reference counting: its bit in the completion records; null in the mode offset watermark.
     bit                smallint CHECK (bit BETWEEN 0 AND 63),
-    -- Messages that get their record from now on require it from this offset on.
+    -- New completion records require this subscription from this offset on.
     required_from      bigint NOT NULL DEFAULT 1,
-    -- The offsets whose completion is set in the records.
+    -- The offsets for which the records have its completion bit.
     applied            int8multirange NOT NULL DEFAULT '{}',
-    -- It does not count any more: up to here pending records have let go of it. Null when nothing is to be released.
+    -- It no longer counts: pending records up to this offset do not require it any more. Null if there is nothing to release.
     released_until     bigint
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
--- A cancelled one stays until it is removed, and does not stand in the way of a new one.
+-- A cancelled subscription stays until it is removed, and does not block a new one of the same name.
 CREATE UNIQUE INDEX subscription_group ON {schema}.subscription (topic_id, group_name) WHERE status <> 'cancelled';
 CREATE INDEX subscription_cancelled ON {schema}.subscription (topic_id, group_name) WHERE status = 'cancelled';
 
--- The claim pointer: one row per subscription, or one per lane of an ordered one (lane 0 when there are no lanes).
+-- Cursors: one row per subscription, or one per lane of an ordered one (lane 0 if there are no lanes).
 CREATE TABLE {schema}.cursor (
     subscription_id integer NOT NULL REFERENCES {schema}.subscription ON DELETE CASCADE,
     lane            integer NOT NULL,
@@ -52,14 +52,14 @@ CREATE TABLE {schema}.cursor (
     next_offset     bigint NOT NULL,
     -- Whether it is a lane of an ordered subscription.
     ordered         boolean NOT NULL,
-    -- The count of hand-outs when the lane was last given out: the least recent goes first.
+    -- The value of lease_token when the lane was last handed out: the least recent lane goes first.
     turn            bigint NOT NULL DEFAULT 0,
-    -- A claim found nothing due in "outstanding" before this time: see due_since in functions/claim.sql.
+    -- A claim found no range in "outstanding" due before this time: see due_since in functions/claim.sql.
     due_from        timestamptz NOT NULL DEFAULT '-infinity',
     moves           bigint NOT NULL DEFAULT 0,
     era             bigint NOT NULL DEFAULT 0,
-    -- Whether the subscription is active, where claims lock anyway, and its own lease, which spares them a read: see
-    -- follow_subscription in functions/state.sql.
+    -- Whether the subscription is active, and its own lease duration: copies in a row that claims lock anyway, which save a read.
+    -- See follow_subscription in functions/state.sql.
     active          boolean NOT NULL DEFAULT true,
     lease_ms        bigint,
     PRIMARY KEY (subscription_id, lane, era)
@@ -67,11 +67,11 @@ CREATE TABLE {schema}.cursor (
 
 CREATE INDEX cursor_topic ON {schema}.cursor (topic_id);
 
--- Counts hand-outs.
+-- Counts hand-outs, for the tokens of leases: see new_token in functions/lease.sql.
 CREATE SEQUENCE {schema}.lease_token AS bigint CACHE 1;
 
--- Ranges below next_offset that are not done. Leased: owner set, due_at is the deadline. Waiting: no owner, due_at is
--- when it may be handed out. A lease is all rows of one token.
+-- Outstanding ranges: below next_offset and not done. Leased: owner is set, due_at is the deadline. Waiting: no owner, due_at is
+-- when the range may be handed out. A lease is all rows of one token.
 CREATE TABLE {schema}.outstanding (
     token           bigint NOT NULL,
     first_offset    bigint NOT NULL,
@@ -90,7 +90,7 @@ CREATE TABLE {schema}.outstanding (
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 
 CREATE INDEX outstanding_due ON {schema}.outstanding (subscription_id, due_at, first_offset);
--- What lanes hold, by key and oldest first; empty without ordered subscriptions.
+-- Ranges of lanes, by key and oldest first; empty without ordered subscriptions.
 CREATE INDEX outstanding_lane ON {schema}.outstanding (subscription_id, lane, key, first_offset) WHERE lane IS NOT NULL;
 CREATE INDEX outstanding_suspect ON {schema}.outstanding (subscription_id, owner) WHERE suspect;
 
@@ -114,14 +114,14 @@ CREATE TABLE {schema}.dead_letter (
 
 CREATE INDEX dead_letter_subscription ON {schema}.dead_letter (subscription_id, buried_at, message_offset);
 
--- The limits of groups: a row for each group that ever had some; the token bucket is null until it is first used.
+-- The limits of groups: a row for each group that ever had limits; the token bucket is null until it is first used.
 CREATE TABLE {schema}.group_rate (
     subscription_id integer PRIMARY KEY REFERENCES {schema}.subscription ON DELETE CASCADE,
     tokens          double precision,
     filled_at       timestamptz
 ) WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
 
--- Which owner serves which subscription, and what it reported of itself. The row without an owner is the sum of those that left.
+-- Which owner serves which subscription, and the activity it reported. The row with an empty owner is the sum of owners that left.
 CREATE TABLE {schema}.activity (
     subscription_id  integer NOT NULL REFERENCES {schema}.subscription ON DELETE CASCADE,
     owner            text COLLATE "C" NOT NULL,
@@ -131,17 +131,17 @@ CREATE TABLE {schema}.activity (
     rate             double precision NOT NULL,
     handling_mean_us bigint NOT NULL,
     handling_p95_us  bigint NOT NULL,
-    -- Each heartbeat of the owner is one for the subscription, as long as its row is in "owner".
+    -- Each heartbeat of the owner counts for the subscription, as long as the owner has a row in "owner".
     serving          boolean NOT NULL,
-    -- A time when it was served: this row is not written by every heartbeat.
+    -- A time at which it was served; not every heartbeat writes this row.
     told_at          timestamptz NOT NULL,
     PRIMARY KEY (subscription_id, owner)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
 
 CREATE INDEX activity_owner ON {schema}.activity (owner);
 
--- The inbox: which handler has handled which message, written in the same transaction as the handler's own effects and
--- the ack. "message_id" is the publisher's identity of a message, so a second publish of the same id is known as well.
+-- Inbox entries: which handler has handled which message, written in the same transaction as the handler's own effects and the
+-- ack. "message_id" is chosen by the publisher, so a second publish of the same id is recognized as well.
 CREATE TABLE {schema}.inbox (
     handler    text COLLATE "C" NOT NULL,
     message_id uuid NOT NULL,
@@ -151,7 +151,7 @@ CREATE TABLE {schema}.inbox (
 
 CREATE INDEX inbox_handled ON {schema}.inbox (handled_at);
 
--- Tables that are always empty: their locks hold claims and operators apart. See functions/locks.sql.
+-- Tables that are always empty: their locks exclude claims and operators from each other. See functions/locks.sql.
 DO $$
 BEGIN
     FOR i IN 0..15 LOOP

@@ -5,13 +5,13 @@
 CREATE TABLE {schema}.topic (
     topic_id                       integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name                           text COLLATE "C" NOT NULL UNIQUE,
-    -- All settings. What SQL reads of them has a column, generated from it; a setting that SQL does not read has none.
+    -- All settings. A setting that SQL reads has a column generated from this one.
     settings                       jsonb NOT NULL,
     semantics                      text GENERATED ALWAYS AS (settings ->> 'semantics') STORED
                                    NOT NULL CHECK (semantics IN ('queue', 'pub_sub')),
     tracking                       text GENERATED ALWAYS AS (settings ->> 'tracking') STORED
                                    NOT NULL CHECK (tracking IN ('offset_watermark', 'reference_counting')),
-    -- Null keeps for ever.
+    -- Null means for ever.
     message_retention_ms           bigint GENERATED ALWAYS AS ((settings ->> 'message_retention_ms')::bigint) STORED
                                    CHECK (message_retention_ms >= 0),
     max_retention_ms               bigint GENERATED ALWAYS AS ((settings ->> 'max_retention_ms')::bigint) STORED
@@ -41,7 +41,7 @@ CREATE TABLE {schema}.topic (
     ack_log                        boolean GENERATED ALWAYS AS ((settings ->> 'ack_log')::boolean) STORED NOT NULL,
     gap_patience_ms                bigint GENERATED ALWAYS AS ((settings ->> 'gap_patience_ms')::bigint) STORED
                                    NOT NULL CHECK (gap_patience_ms >= 0),
-    -- Of `dedicated by rows:1000`: what comes before "by", after it, and the number.
+    -- The parts of `dedicated by rows:1000`: before "by", after it, and the number.
     storage                        text GENERATED ALWAYS AS (split_part(settings ->> 'storage', ' by ', 1)) STORED
                                    NOT NULL CHECK (storage IN ('shared', 'dedicated')),
     partition                      text GENERATED ALWAYS AS (
@@ -55,12 +55,12 @@ CREATE TABLE {schema}.topic (
     created_at                     timestamptz NOT NULL
 );
 
--- Small or empty: every ack asks whether any topic keeps an ack log.
+-- Small or empty: every ack checks whether any topic keeps an ack log.
 CREATE INDEX topic_ack_log ON {schema}.topic (topic_id) WHERE ack_log;
 
--- The numbers of topics that are created with tables of their own. Before a table is attached the server searches the default
--- partition for rows that would belong into it, under a lock that excludes everything else, unless its constraints say that
--- there are none. So these numbers begin at a thousand million, and the shared table takes no such number. A topic that is given
--- tables later, while it is empty, has a low number, and the shared table is searched: a constraint for it would refuse its
--- publishers meanwhile, and for ever if the change were cut short.
+-- The ids of topics that are created with dedicated tables. Before a table is attached the server searches the default partition
+-- for rows that would belong to it, under a lock that excludes everything else, unless a constraint proves that there are none.
+-- So these ids begin at a thousand million, and the shared table refuses such ids. A topic that gets dedicated tables later,
+-- while it is empty, has a low id, and the shared table is searched: a constraint for that id would refuse its publishers
+-- meanwhile, and for ever if the change were interrupted.
 CREATE SEQUENCE {schema}.dedicated_topic_id AS integer MINVALUE 1000000000 CACHE 1;

@@ -1,11 +1,11 @@
--- Reference counting, and backfills of groups that came late.
+-- Reference counting: completion records, and backfills of groups that subscribed later.
 
--- For each message the groups it is for and those that are done, one bit each (subscription.bit). Apart from the log: a changed
--- bit must not copy the payload, and the log stays append-only.
+-- Completion records: for each message the groups that must do it and those that have done it, one bit each (subscription.bit).
+-- Apart from the log: changing a bit must not copy the payload, and the log stays append-only.
 --
--- No index but the key, and room in the page for a second version of every row: whatever changes in a record, completed_at
--- included, is then a heap-only update that the next visitor of the page prunes. A partial index on what is pending
--- would make each completion write the key's index too; extent.pending_from says where to begin instead.
+-- No index but the key, and space in the page for a second version of every row: every change of a record, completed_at
+-- included, is then a heap-only update that the next visitor of the page prunes. With a partial index on pending records
+-- each completion would write the key's index too; instead extent.pending_from is where a search begins.
 CREATE TABLE {schema}.record (
     topic_id       integer NOT NULL,
     message_offset bigint NOT NULL,
@@ -24,10 +24,10 @@ CREATE TABLE {schema}.backfill (
     rate_max        integer NOT NULL CHECK (rate_max > 0),
     created_at      timestamptz NOT NULL,
     progressed_at   timestamptz,
-    -- Time spent on it, for the rate: it may have been cancelled and resumed.
+    -- The time spent in steps, for the rate: it may have been cancelled and resumed.
     ran_ms          bigint NOT NULL DEFAULT 0,
     error           text,
-    -- The worker that has it, and until when.
+    -- The worker that holds it, and until when.
     worker          text,
     worker_until    timestamptz
 );

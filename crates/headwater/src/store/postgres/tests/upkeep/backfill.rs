@@ -1,4 +1,4 @@
-//! Backfills: checkpointed, leased to a worker, and only on what is pending.
+//! Backfills: checkpointed, leased to a worker, and only of pending messages.
 
 use super::*;
 use crate::backfill::{BackfillLimits, BackfillState};
@@ -26,9 +26,9 @@ async fn a_batch_rolled_back_is_done_again_and_a_silent_worker_loses_it() {
         (BackfillState::NotStarted, Offset(1), Offset(20), 20)
     );
     let step = stage.store.step_backfill(&worker("one"), 8).await.unwrap().unwrap();
-    // The first five are completed: never touched, and skipped without being counted as a batch.
+    // The first five are completed: never changed, and skipped without counting towards the batch.
     assert_eq!((step.changed, step.backfill.checkpoint), (8, Offset(13)));
-    // Killed in its batch.
+    // Killed during its batch.
     stage
         .run(&format!(
             "BEGIN; SELECT {{schema}}.step_backfill(2, 'one', 8, 15000, {}); ROLLBACK",
@@ -37,14 +37,14 @@ async fn a_batch_rolled_back_is_done_again_and_a_silent_worker_loses_it() {
         .await;
     assert_eq!(stage.store.backfills().await.unwrap()[0].checkpoint, Offset(13));
     stage.clock.advance(Duration::from_millis(14_999));
-    assert!(stage.store.step_backfill(&worker("two"), 8).await.unwrap().is_none(), "it is another's");
+    assert!(stage.store.step_backfill(&worker("two"), 8).await.unwrap().is_none(), "another worker has it");
     stage.clock.advance(Duration::from_millis(1));
     let step = stage.store.step_backfill(&worker("two"), 8).await.unwrap().unwrap();
     assert_eq!((step.processed, step.changed, step.backfill.state), (7, 7, BackfillState::Completed));
     assert!(step.backfill.rate > 0.0 && step.backfill.remaining().is_none());
     assert!(stage.store.step_backfill(&worker("one"), 8).await.unwrap().is_none());
     assert_eq!(stage.records().await[4..6], ["5: a, a*", "6: a+b, "]);
-    // What it did on the way, before or after its bit was set, is applied.
+    // Messages that the group did meanwhile, before or after its bit was set, are applied.
     stage.handle(&b, 20).await;
     stage.track().await;
     assert_eq!(stage.records().await[5], "6: a+b, b");
@@ -83,7 +83,7 @@ async fn a_backfill_is_cancelled_at_once_and_goes_on_from_its_checkpoint() {
     stage.strike().await;
 }
 
-/// One that nothing was done of has not started; and only a group that counts has one that goes on.
+/// A backfill without any step has not started; and only the backfill of a group that counts can be resumed.
 #[tokio::test]
 async fn it_goes_on_as_it_was_and_only_for_a_group_that_counts() {
     let Some((stage, b)) = staged().await else { return };
@@ -97,14 +97,14 @@ async fn it_goes_on_as_it_was_and_only_for_a_group_that_counts() {
     assert_eq!(refused.kind(), ErrorKind::InvalidTransition, "{refused}");
     assert!(refused.to_string().contains("group b is dead"), "{refused}");
     assert_eq!(stage.store.backfills().await.unwrap()[0].state, BackfillState::Cancelled);
-    // Deleted between being taken and its first batch.
+    // Deleted after it was taken and before its first batch.
     let gone = "SELECT processed FROM {schema}.step_backfill(4711, 'w', 10, 15000, NULL)";
     let row = stage.client.query_one(&stage.scene.sql(gone), &[]).await.unwrap();
     assert_eq!(row.get::<_, Option<i64>>(0), None, "nothing is left to do for {}", b.subscription_id.0);
     stage.scene.drop().await;
 }
 
-/// A batch passes over what has no pending record, and looks at no more than it was asked for.
+/// A batch skips messages without a pending record, and visits no more than its limit.
 #[tokio::test]
 async fn a_batch_looks_only_at_what_may_be_pending() {
     let Some(stage) = Stage::set("tracking = 'reference_counting', message_retention_ms = NULL").await else {
@@ -115,7 +115,7 @@ async fn a_batch_looks_only_at_what_may_be_pending() {
     stage.handle(&a, 2_900).await;
     stage.track().await;
     stage.subscribe("b").await;
-    // Whoever looks at a record of what was completed before divides by zero.
+    // Reading a record of a message that was completed before divides by zero.
     stage
         .run(
             "ALTER TABLE {schema}.record RENAME TO record_all;
@@ -147,7 +147,7 @@ async fn an_error_stops_it_with_its_reason() {
     stage.strike().await;
 }
 
-/// In offset watermark there is nothing to do: it is as far as the group.
+/// In the offset watermark mode there is nothing to do: the backfill shows the group's own progress.
 #[tokio::test]
 async fn in_offset_watermark_it_shows_how_far_the_group_is() {
     let Some(stage) = Stage::set("message_retention_ms = NULL").await else { return };

@@ -1,4 +1,4 @@
-//! Partitions: made ahead, dropped behind, and never waited for long.
+//! Partitions: created ahead, dropped behind, with short waits for locks.
 
 use super::*;
 use crate::topic::Storage;
@@ -11,7 +11,7 @@ async fn staged() -> Option<Stage> {
     Some(stage)
 }
 
-/// Takes offsets without messages, as transactions that roll back do.
+/// Takes offsets without messages, as rolled back transactions do.
 async fn take(stage: &Stage, count: i64) {
     stage
         .run(&format!("SELECT count(nextval('{{schema}}.topic_1_offset')) FROM generate_series(1, {count})"))
@@ -30,8 +30,8 @@ async fn partitions_are_made_ahead_and_dropped_behind() {
     let step = stage.store.keep_partitions(stage.topic).await.unwrap();
     assert_eq!((step.created, step.dropped, step.ahead), (2, 0, 20), "enough for the two largest batches");
     assert_eq!(stage.handle(&a, 1_200).await.len(), 1_200);
-    assert_eq!(stage.clean().await, 0, "what is in a partition goes with it");
-    // Rolled back half way, nothing has happened.
+    assert_eq!(stage.clean().await, 0, "messages in a partition are removed with it");
+    // A rolled back run has no effect.
     stage.run(&format!("BEGIN; SELECT {{schema}}.keep_partitions(1, 100, {}); ROLLBACK", stage.now())).await;
     let step = stage.store.keep_partitions(stage.topic).await.unwrap();
     assert_eq!((step.dropped, step.removed), (1, 1_000));
@@ -59,19 +59,19 @@ async fn a_burst_past_the_partitions_is_stored_delivered_and_cleaned() {
     })
     .await;
     assert_eq!(stage.clean().await, 5);
-    until_true("what never came is known not to come", async || {
+    until_true("the missing offsets are known to be unused", async || {
         stage.store.advance_heads().await.unwrap();
         stage.number("SELECT count(*) FROM {schema}.gap").await == 0
     })
     .await;
     let step = stage.store.keep_partitions(stage.topic).await.unwrap();
-    // The empty ones: at once, if it was known at once that nothing comes to them.
+    // The empty partitions, in the first step if it was already known that nothing will be written to them.
     assert_eq!((ahead.dropped + step.dropped, step.removed, step.locked), (3, 0, false));
     assert_eq!(stage.number("SELECT first_offset FROM {schema}.extent").await, 3_006);
     stage.strike().await;
 }
 
-/// Whoever published past the partitions and has not committed holds up new ones, and is not waited for.
+/// A transaction that published past the partitions and has not committed blocks new partitions, and is not waited for.
 #[tokio::test]
 async fn an_open_publisher_holds_up_creation_until_the_next_run() {
     let Some(stage) = staged().await else { return };
@@ -90,7 +90,8 @@ async fn an_open_publisher_holds_up_creation_until_the_next_run() {
     stage.scene.drop().await;
 }
 
-/// Whoever found its place past the partitions while one for it was made has written nothing, and may try again.
+/// A publish whose row was routed past the partitions while a partition for it was created has written nothing, and may be
+/// repeated.
 #[tokio::test]
 async fn a_publish_that_meets_a_new_partition_is_told_to_try_again() {
     let Some(stage) = staged().await else { return };
@@ -108,7 +109,8 @@ async fn a_publish_that_meets_a_new_partition_is_told_to_try_again() {
     stage.scene.drop().await;
 }
 
-/// One whose rows went into a partition holds up nothing ahead, and a drop behind only for as long as a lock is waited for.
+/// A transaction with rows in a partition does not block partitions ahead, and delays a drop behind only as long as the
+/// lock timeout.
 #[tokio::test]
 async fn a_drop_waits_for_an_open_publisher_no_longer_than_it_may() {
     let Some(stage) = staged().await else { return };
@@ -146,7 +148,7 @@ async fn what_goes_with_a_partition_unread_is_counted() {
     stage.strike().await;
 }
 
-/// Statistics may be as old as the table: what somebody missed is counted, not guessed.
+/// Statistics may be as old as the table: messages that a group missed are counted, not estimated.
 #[tokio::test]
 async fn stale_statistics_hide_nothing_that_goes_unread() {
     let Some(stage) = staged().await else { return };
@@ -157,7 +159,7 @@ async fn stale_statistics_hide_nothing_that_goes_unread() {
     stage.publish(10).await;
     take(&stage, 200_000).await;
     stage.publish(1).await;
-    let told =
+    let counted =
         "SELECT format('%s %s', missed, (SELECT removed FROM {schema}.extent)) FROM {schema}.subscription";
     until_true("the head is past the first partition", async || {
         stage.store.advance_heads().await.unwrap();
@@ -169,8 +171,8 @@ async fn stale_statistics_hide_nothing_that_goes_unread() {
     stage.clock.advance(Duration::from_secs(61));
     let step = stage.store.keep_partitions(stage.topic).await.unwrap();
     assert_eq!((step.dropped, step.removed), (1, 10));
-    assert_eq!(stage.text(told).await, "10 10");
-    // Of a dead group too.
+    assert_eq!(stage.text(counted).await, "10 10");
+    // Also for a dead group.
     stage.run("UPDATE {schema}.subscription SET status = 'dead'").await;
     take(&stage, 200_000).await;
     stage.publish(1).await;
@@ -182,7 +184,7 @@ async fn stale_statistics_hide_nothing_that_goes_unread() {
     .await;
     stage.clock.advance(Duration::from_secs(61));
     assert_eq!(stage.store.keep_partitions(stage.topic).await.unwrap().dropped, 1);
-    assert_eq!(stage.text(told).await, "11 11");
+    assert_eq!(stage.text(counted).await, "11 11");
     stage.scene.drop().await;
 }
 
@@ -201,7 +203,7 @@ async fn partitions_by_time_are_as_large_as_the_rate_asks_for() {
     stage.scene.drop().await;
 }
 
-/// Records go with their partition, a step later.
+/// Completion records are removed one step after their partition.
 #[tokio::test]
 async fn records_of_a_dropped_partition_are_forgotten() {
     let Some(stage) = staged().await else { return };
@@ -217,7 +219,7 @@ async fn records_of_a_dropped_partition_are_forgotten() {
     stage.strike().await;
 }
 
-/// A topic that is created with tables of its own costs those in the shared one nothing, and may still come to them.
+/// Creating a topic with dedicated tables does not read the shared table, and the topic can still be changed to use it.
 #[tokio::test]
 async fn a_new_topic_of_its_own_never_looks_through_the_shared_table() {
     let Some(stage) = Stage::set("message_retention_ms = NULL").await else { return };
@@ -227,8 +229,8 @@ async fn a_new_topic_of_its_own_never_looks_through_the_shared_table() {
     stage.run("SET enable_seqscan = off; SET enable_bitmapscan = off").await;
     stage.run("BEGIN").await;
     let topic = stage.number(created).await;
-    let looked = "SELECT pg_stat_get_xact_tuples_returned('{schema}.message_shared'::regclass)";
-    assert_eq!(stage.number(looked).await, 0);
+    let visited = "SELECT pg_stat_get_xact_tuples_returned('{schema}.message_shared'::regclass)";
+    assert_eq!(stage.number(visited).await, 0);
     stage.run("COMMIT").await;
     let own = TopicName::new("own").unwrap();
     stage.store.publish(&own, &[NewMessage::new("x")]).await.unwrap();
@@ -239,7 +241,7 @@ async fn a_new_topic_of_its_own_never_looks_through_the_shared_table() {
     stage.store.alter_topic(&own, &shared).await.unwrap();
     stage.store.publish(&own, &[NewMessage::new("x")]).await.unwrap();
     assert_eq!(stage.number("SELECT count(*) FROM {schema}.message_shared").await, 501);
-    // And another after that, which has to be looked for.
+    // For another topic after that, the shared table has to be searched.
     stage.run(&created.replace("'own'", "'another'")).await;
     stage.store.publish(&TopicName::new("another").unwrap(), &[NewMessage::new("x")]).await.unwrap();
     assert_eq!(stage.number("SELECT count(*) FROM {schema}.message_shared").await, 501);

@@ -1,4 +1,4 @@
-//! Places moved against the log: by operators, by cleanup, by the detector, beside claims and settlements.
+//! Cursors moved by operators, by cleanup and by the detector, beside claims and settlements.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn group() -> GroupName {
     GroupName::new("a").unwrap()
 }
 
-/// A rewind gives nothing up: what was open below the offset it goes back to comes when it commits, once.
+/// A rewind loses nothing: a message below its offset, in a transaction that is still open, is delivered once when it commits.
 #[tokio::test]
 async fn a_rewind_keeps_what_commits_late_below_it() {
     let Some(stage) = Stage::set("message_retention_ms = NULL").await else { return };
@@ -27,7 +27,7 @@ async fn a_rewind_keeps_what_commits_late_below_it() {
         assert_eq!(moved.to, Offset(base + 15));
         open.batch_execute("COMMIT").await.unwrap();
         let mut offsets = Vec::new();
-        until_true("all come again, and the late one", async || {
+        until_true("all are redelivered, and the late message", async || {
             offsets.extend(stage.handle(&a, 100).await);
             offsets.len() >= 8
         })
@@ -39,7 +39,7 @@ async fn a_rewind_keeps_what_commits_late_below_it() {
     stage.strike().await;
 }
 
-/// Telling what a seek would do waits for nobody, and nobody for it.
+/// A dry run of a seek waits for no other session, and no other session waits for it.
 #[tokio::test]
 async fn a_dry_seek_takes_no_lock() {
     let Some(stage) = Stage::set("message_retention_ms = NULL").await else { return };
@@ -55,14 +55,14 @@ async fn a_dry_seek_takes_no_lock() {
     ] {
         let (topic, group) = (orders(), group());
         let seek = stage.store.seek(&topic, &group, to, true);
-        let told = tokio::time::timeout(SOON, seek).await.expect("it waits for a lock").unwrap();
-        assert_eq!((told.to.0, told.replayed, told.skipped), expected, "{to:?}");
+        let moved = tokio::time::timeout(SOON, seek).await.expect("it waits for no lock").unwrap();
+        assert_eq!((moved.to.0, moved.replayed, moved.skipped), expected, "{to:?}");
     }
     stage.run("COMMIT").await;
     stage.strike().await;
 }
 
-/// By halving it is found where a time begins: exactly where times rise, at the lowest where publishers overlapped.
+/// A binary search finds where a time begins: exactly where times rise, at the lowest offset where publishers overlapped.
 #[tokio::test]
 async fn a_start_by_time_is_where_the_time_begins() {
     let Some(stage) = Stage::set("message_retention_ms = NULL, max_retention_ms = NULL").await else {
@@ -73,7 +73,7 @@ async fn a_start_by_time_is_where_the_time_begins() {
         stage.publish(3).await;
         stage.clock.advance(Duration::from_secs(1));
     }
-    // Holes, and stamps of publishers that overlapped.
+    // Missing offsets, and timestamps of publishers that overlapped.
     stage.run("DELETE FROM {schema}.message WHERE message_offset BETWEEN 31 AND 50").await;
     stage
         .run("UPDATE {schema}.message SET created_at = created_at + interval '5 seconds' WHERE message_offset IN (7, 70, 90, 91)")
@@ -83,11 +83,11 @@ async fn a_start_by_time_is_where_the_time_begins() {
     assert_eq!(stored, 100);
     for tenth in -5..450 {
         let at = began + jiff::SignedDuration::from_millis(tenth * 100);
-        let looks = format!(
+        let searches = format!(
             "SELECT ARRAY[coalesce({{schema}}.first_since(1, 1, 120, '{at}'), 121),
                           coalesce((SELECT min(message_offset) FROM {{schema}}.message WHERE created_at >= '{at}'), 121)]"
         );
-        let found: Vec<i64> = stage.client.query_one(&stage.scene.sql(&looks), &[]).await.unwrap().get(0);
+        let found: Vec<i64> = stage.client.query_one(&stage.scene.sql(&searches), &[]).await.unwrap().get(0);
         assert_eq!(found[0], found[1], "{tenth} tenths after the first");
     }
     stage.scene.drop().await;
@@ -104,7 +104,7 @@ async fn both_wait(stage: &Stage) {
         .await;
 }
 
-/// Two lanes, each with a lease that has run out, and cursors below what cleanup removes.
+/// Two lanes, each with an expired lease, and cursors below the offsets that cleanup removes.
 async fn expired_lanes() -> Option<(Stage, Subscription)> {
     let settings = "ordering = 'key', lanes = 2, max_retention_ms = 60000, heartbeat_timeout_ms = 300000";
     let stage = Stage::set(settings).await?;
@@ -120,22 +120,23 @@ async fn expired_lanes() -> Option<(Stage, Subscription)> {
     Some((stage, a))
 }
 
-/// Runs upkeep until it waits for the cursor of one lane, then a claim that has the other's and notes an expiry.
+/// Runs maintenance until it waits for the cursor of one lane, then a claim that has the other lane's cursor and counts an
+/// expiry.
 async fn beside_a_claim(
     stage: &Stage,
     subscription: &Subscription,
-    upkeep: impl Future<Output = crate::Result<()>> + Send + 'static,
+    maintenance: impl Future<Output = crate::Result<()>> + Send + 'static,
 ) {
     stage.run("BEGIN; SELECT FROM {schema}.cursor WHERE lane = 0 FOR UPDATE").await;
-    let upkeep = tokio::spawn(upkeep);
+    let maintenance = tokio::spawn(maintenance);
     until_waiting(stage).await;
     let store = Arc::clone(&stage.store);
     let request = request(subscription);
     let claim = tokio::spawn(async move { store.claim(&request).await });
     both_wait(stage).await;
     stage.run("COMMIT").await;
-    upkeep.await.unwrap().expect("upkeep is no party to a deadlock");
-    claim.await.unwrap().expect("a claim is no party to a deadlock");
+    maintenance.await.unwrap().expect("no deadlock in maintenance");
+    claim.await.unwrap().expect("no deadlock in the claim");
 }
 
 #[tokio::test]
@@ -158,13 +159,13 @@ async fn a_death_and_an_ordered_claim_never_wait_in_a_circle() {
     }
     stage.clock.advance(Duration::from_secs(3));
     let store = Arc::clone(&stage.store);
-    let looking = async move { store.detect_dead().await.map(|look| assert_eq!(look.died.len(), 1)) };
-    beside_a_claim(&stage, &a, looking).await;
+    let detecting = async move { store.detect_dead().await.map(|found| assert_eq!(found.died.len(), 1)) };
+    beside_a_claim(&stage, &a, detecting).await;
     assert_eq!(stage.text("SELECT status FROM {schema}.subscription").await, "dead");
     stage.scene.drop().await;
 }
 
-/// Who extends several leases locks them by token; who forgets them does so too.
+/// Extending several leases locks them in the order of tokens; so does a seek that removes them.
 #[tokio::test]
 async fn a_seek_and_an_extension_never_wait_in_a_circle() {
     let Some(stage) = Stage::set("message_retention_ms = NULL").await else { return };
@@ -174,7 +175,7 @@ async fn a_seek_and_an_extension_never_wait_in_a_circle() {
     for _ in 0..2 {
         leases.push(stage.store.claim(&request(&a)).await.unwrap().leases.remove(0).id());
     }
-    // The first is due later, and lies behind the second in the table.
+    // The first is due later, and is stored behind the second in the table.
     stage.store.extend(&leases[..1], Duration::from_secs(600)).await.unwrap().remove(0).unwrap();
     stage
         .run(&format!(
@@ -189,7 +190,7 @@ async fn a_seek_and_an_extension_never_wait_in_a_circle() {
     let seeking = tokio::spawn(async move { store.seek(&orders(), &group(), Start::Beginning, false).await });
     both_wait(&stage).await;
     stage.run("COMMIT").await;
-    assert_eq!(seeking.await.unwrap().expect("a seek is no party to a deadlock").leases_lost, 2);
-    extending.await.unwrap().expect("an extension is no party to a deadlock");
+    assert_eq!(seeking.await.unwrap().expect("no deadlock in the seek").leases_lost, 2);
+    extending.await.unwrap().expect("no deadlock in the extension");
     stage.strike().await;
 }

@@ -1,4 +1,4 @@
-//! Retention: what is promised stays, whoever comes at the same moment.
+//! Retention: promised messages stay, whatever runs at the same moment.
 
 use super::*;
 
@@ -22,14 +22,14 @@ async fn a_step_rolled_back_removes_nothing_and_two_at_once_remove_each_message_
     stage.strike().await;
 }
 
-/// Whoever has the extent's lock first is seen by the other.
+/// The session that locks the extent first is visible to the other.
 #[tokio::test]
 async fn a_subscribe_at_the_same_moment_gets_all_that_is_left() {
     let Some(stage) = Stage::set(AT_ONCE).await else { return };
     let a = stage.subscribe("a").await;
     stage.publish(10).await;
     stage.handle(&a, 6).await;
-    // A cleanup that has decided and not committed.
+    // A cleanup that has removed messages and not committed.
     stage.run(&format!("BEGIN; SELECT {{schema}}.clean({}, 4, {})", stage.topic.0, stage.now())).await;
     let store = Arc::clone(&stage.store);
     let joining = tokio::spawn(async move {
@@ -38,7 +38,7 @@ async fn a_subscribe_at_the_same_moment_gets_all_that_is_left() {
     until_waiting(&stage).await;
     stage.run("COMMIT").await;
     let b = joining.await.unwrap().unwrap();
-    assert_eq!(stage.clean().await, 0, "the rest is the new group's");
+    assert_eq!(stage.clean().await, 0, "the new group still needs the rest");
     // The other way round: a subscribe that has not committed.
     stage.run("BEGIN; SELECT {schema}.subscribe('orders', 'c', 'beginning', NULL, NULL, 600000, NULL)").await;
     stage.handle(&a, 10).await;
@@ -74,7 +74,7 @@ async fn a_noted_gap_is_kept_for_what_comes_late() {
     open.batch_execute("COMMIT").await.unwrap();
     stage.run("COMMIT").await;
     assert_eq!(stage.number("SELECT count(*) FROM {schema}.message").await, 1);
-    until_true("it comes late", async || stage.handle(&a, 10).await == [3]).await;
+    until_true("the late message is delivered", async || stage.handle(&a, 10).await == [3]).await;
     assert_eq!(stage.clean().await, 1);
     assert_eq!(stage.number("SELECT first_offset FROM {schema}.extent").await, 6);
     stage.strike().await;
@@ -128,7 +128,10 @@ async fn retention_is_reckoned_from_when_all_were_done_and_marks_stay_few() {
     assert_eq!(stage.clean().await, 0);
     stage.clock.advance(Duration::from_secs(3));
     assert_eq!(stage.clean().await, 300);
-    assert!(stage.number("SELECT count(*) FROM {schema}.mark").await <= 2, "superseded ones go");
+    assert!(
+        stage.number("SELECT count(*) FROM {schema}.mark").await <= 2,
+        "superseded watermarks are removed"
+    );
     stage.strike().await;
 }
 
@@ -148,7 +151,8 @@ async fn what_was_published_while_nobody_counted_has_a_life_of_its_own() {
     stage.strike().await;
 }
 
-/// What stays for having come while nobody counted does not hide what is done behind it, however little a step looks at.
+/// Messages kept because they were published while no group counted do not block the removal of done messages behind them,
+/// however small a step is.
 #[tokio::test]
 async fn cleanup_goes_on_behind_what_was_published_while_nobody_counted() {
     let settings = "message_retention_ms = 0, zero_subscription_retention_ms = 864000000";
@@ -195,17 +199,18 @@ async fn old_subscriptions_are_deleted_with_nothing_unread() {
     assert_eq!(clean().await.deleted, vec![], "maintenance has not seen a month pass");
     stage.run("UPDATE {schema}.elapsed SET elapsed_ms = elapsed_ms + 2592000000").await;
     let step = clean().await;
-    assert_eq!((step.zombies, step.deleted), (vec![], vec![]), "ten are stored that it has not done");
+    assert_eq!((step.zombies, step.deleted), (vec![], vec![]), "ten stored messages are not done");
     stage.run("UPDATE {schema}.cursor SET next_offset = 11 WHERE subscription_id = 2").await;
     assert_eq!(clean().await.deleted, vec![(orders(), GroupName::new("b").unwrap())]);
     assert_eq!(stage.number("SELECT count(*) FROM {schema}.cursor").await, 1);
     stage.strike().await;
 }
 
-/// A late row is handed out under the head's lock, and a subscription is deleted under it: no range stays without its own.
+/// A late message is handed out under the head's lock, and so is a subscription deleted: no outstanding range stays without its
+/// subscription.
 #[tokio::test]
 async fn a_subscription_is_not_deleted_beside_a_row_that_comes_late() {
-    // Not a zombie for a long time: those are moved first, which takes the same lock.
+    // Not a zombie for a long time: zombies are moved first, which takes the same lock.
     let settings = "message_retention_ms = NULL, zombie_subscription_ttl_ms = 100000000000";
     let Some(stage) = Stage::set(settings).await else { return };
     stage.subscribe("a").await;
@@ -214,7 +219,7 @@ async fn a_subscription_is_not_deleted_beside_a_row_that_comes_late() {
                 UPDATE {schema}.cursor SET next_offset = 11; UPDATE {schema}.head SET head = 10;
                 SELECT setval(t.offsets, 10) FROM {schema}.topic t";
     stage.run(dead).await;
-    // As the head's advance hands out what commits in a noted gap.
+    // As advancing the head hands out a message that commits in a recorded gap.
     let late = stage.scene.client().await;
     let hands_out = "BEGIN; SELECT FROM {schema}.head FOR UPDATE;
         INSERT INTO {schema}.outstanding (token, first_offset, last_offset, due_at, subscription_id) VALUES (1, 5, 5, '-infinity', 2)";
@@ -233,7 +238,7 @@ async fn a_subscription_is_not_deleted_beside_a_row_that_comes_late() {
     stage.strike().await;
 }
 
-/// A large table is vacuumed beside upkeep, which goes on meanwhile.
+/// A large table is vacuumed beside maintenance, which continues meanwhile.
 #[tokio::test]
 async fn worn_tables_are_vacuumed_beside_upkeep() {
     use crate::store::postgres::freshen::freshen_aside;

@@ -1,4 +1,4 @@
-//! Records: derived, resumable, and right whatever happens beside.
+//! Completion records: derived, resumable, and correct whatever runs at the same time.
 
 use super::*;
 
@@ -62,12 +62,12 @@ async fn two_trackers_and_a_consumer_at_once_end_with_every_record_complete() {
     assert_eq!(stage.number(left).await, 0);
     assert_eq!(stage.number("SELECT pending_from FROM {schema}.extent").await, 1_001);
     let ranges = "SELECT max(cardinality(ARRAY(SELECT unnest(applied))))::bigint FROM {schema}.subscription";
-    assert_eq!(stage.number(ranges).await, 1, "what touches is one range");
+    assert_eq!(stage.number(ranges).await, 1, "adjacent ranges are merged");
     stage.strike().await;
 }
 
-/// A row that comes late below what is tracked has its record with the hand-out, whether it is acked before the next step
-/// or after.
+/// A late message below the tracked offsets gets its record when it is handed out, whether it is acked before the next step or
+/// after.
 #[tokio::test]
 async fn late_rows_have_records_and_wait_for_their_groups() {
     let Some(stage) = Stage::set(COUNTING).await else { return };
@@ -85,7 +85,7 @@ async fn late_rows_have_records_and_wait_for_their_groups() {
     until_true("it comes late", async || stage.handle(&a, 10).await == [1]).await;
     assert_eq!(stage.records().await[0], "1: a+b, ");
     assert_eq!(stage.store.doctor().await.unwrap(), []);
-    assert_eq!(stage.clean().await, 2, "what is pending stays, what is done behind it goes");
+    assert_eq!(stage.clean().await, 2, "pending messages stay, done messages behind them are removed");
     stage.track().await;
     assert_eq!(stage.records().await, ["1: a+b, a"]);
     assert_eq!(stage.handle(&b, 10).await, [1]);
@@ -94,7 +94,7 @@ async fn late_rows_have_records_and_wait_for_their_groups() {
     stage.strike().await;
 }
 
-/// The gap is there for the step's snapshot and gone when it commits: the record comes from the hand-out.
+/// The step's snapshot has the gap, which is gone when the step commits: the record is written when the message is handed out.
 #[tokio::test]
 async fn a_late_row_that_comes_while_a_step_is_under_way_has_its_record() {
     let Some(stage) = Stage::set(COUNTING).await else { return };
@@ -152,7 +152,7 @@ async fn the_dead_are_released_step_by_step_and_come_back_at_any_point() {
     let step = stage.store.track(stage.topic, 3).await.unwrap();
     assert!(step.more && step.changed == 3 && step.completed == 2, "{step:?}");
     assert_eq!(stage.store.doctor().await.unwrap(), []);
-    // Back before it was let go of: what it had done must not be waited for again.
+    // Alive again before it was released from the records: messages it had done must not become pending again.
     stage.run(COMES_BACK).await;
     stage.track().await;
     while stage.store.step_backfill(&Owner::new("w").unwrap(), 2).await.unwrap().is_some() {}
@@ -209,7 +209,7 @@ async fn a_change_of_mode_goes_both_ways_while_groups_go_on() {
     stage.track().await;
     assert_eq!(stage.number("SELECT count(*) FROM {schema}.record").await, 0);
     assert_eq!(stage.handle(&b, 500).await.len(), 150);
-    // And there again.
+    // And back to reference counting.
     stage.run(&change("reference_counting")).await;
     stage.track().await;
     assert_eq!(stage.records().await[249], "250: a+b, b");

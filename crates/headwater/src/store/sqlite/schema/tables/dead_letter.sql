@@ -1,4 +1,4 @@
--- Dead letters: copies, which stay when the log is cleaned.
+-- Dead letters: copies of messages, which stay when the message is removed from the log.
 CREATE TABLE headwater_dead_letter (
     dead_letter_key INTEGER PRIMARY KEY AUTOINCREMENT,
     dead_letter_id BLOB NOT NULL UNIQUE,

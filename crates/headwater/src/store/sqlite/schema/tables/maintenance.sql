@@ -1,4 +1,4 @@
--- Maintenance: the jobs and the process that runs them; and what was done: the audit and the ack log.
+-- Maintenance jobs and the worker that runs them; audit entries; the log of acks.
 
 CREATE TABLE headwater_job (
     job TEXT PRIMARY KEY NOT NULL,
@@ -18,7 +18,7 @@ CREATE TABLE headwater_election (
     until_ms INTEGER NOT NULL
 ) STRICT;
 
--- Append-only: triggers refuse every other change.
+-- Audit entries, append-only: triggers refuse every other change.
 CREATE TABLE headwater_audit (
     audit_key INTEGER PRIMARY KEY AUTOINCREMENT,
     acted_at_ms INTEGER NOT NULL,
@@ -29,13 +29,13 @@ CREATE TABLE headwater_audit (
     detail TEXT NOT NULL DEFAULT '{}'
 ) STRICT;
 
--- Of topics that keep one.
+-- The log of acks, for topics that keep one.
 CREATE TABLE headwater_ack_log (
     ack_key INTEGER PRIMARY KEY,
     topic_id INTEGER NOT NULL,
     first_offset INTEGER NOT NULL,
     last_offset INTEGER NOT NULL,
-    -- In an ordered subscription only the lane's own messages among them, of so many lanes.
+    -- Set for an ordered subscription: the entry acks only the messages of its lane, out of "lanes".
     lane INTEGER,
     lanes INTEGER NOT NULL,
     group_name TEXT NOT NULL,

@@ -1,5 +1,5 @@
--- The log. row_key is (topic_id << 43) | offset: one integer key keeps a true B+tree, clustered by topic and offset,
--- where large payloads go to overflow pages and never widen the inner nodes.
+-- The log. row_key is (topic_id << 43) | offset: with one integer key the table is a true B+tree, clustered by topic and
+-- offset, where large payloads are in overflow pages and never widen the inner nodes.
 CREATE TABLE headwater_message (
     row_key INTEGER PRIMARY KEY,
     created_at_ms INTEGER NOT NULL,

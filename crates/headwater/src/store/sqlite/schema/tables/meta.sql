@@ -1,8 +1,8 @@
 -- Every object of Headwater is named headwater_*: the file may be an application's own.
--- Nothing in this schema needs an SQLite newer than 3.38, because the file is also opened with other tools: a sqlite3 shell, Python.
+-- The schema needs no SQLite newer than 3.38, because the file is also opened with other tools: a sqlite3 shell, Python.
 -- Times are integer milliseconds since 1970, identities 16-byte blobs, headers a JSON object of strings.
 
--- What this file is. Keys:
+-- Properties of the file. Keys:
 --   schema               version of the tables
 --   schema_code          hash of the views and triggers
 --   schema_program       version of the program that created them
@@ -14,7 +14,7 @@ CREATE TABLE headwater_meta (
 ) STRICT, WITHOUT ROWID;
 INSERT INTO headwater_meta (key, value) VALUES ('auto_create', '1');
 
--- The clock as processes saw it: the latest time, and by how much deadlines were moved because it stepped.
+-- The clock as processes read it: the latest time, and by how much deadlines were moved because it stepped.
 CREATE TABLE headwater_clock (
     one INTEGER PRIMARY KEY CHECK (one = 1),
     latest_ms INTEGER,

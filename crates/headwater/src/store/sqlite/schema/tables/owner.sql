@@ -1,8 +1,8 @@
--- Owners: processes that send heartbeats, and what each reports of its groups.
+-- Owners that send heartbeats, and the activity each reports for its groups.
 
--- An owner that stops sending heartbeats is known to be dead long before its leases run out; the next heartbeat of any other
--- owner ends them. One that is not judged has its leases until their deadlines. Owners that never send a heartbeat have no row here.
--- Claims and settlements do not read this table.
+-- An owner that stops sending heartbeats counts as dead long before its leases expire; the next heartbeat of any other owner
+-- ends them. An owner that is not "judged" keeps its leases until their deadlines. Owners that never send a heartbeat have no
+-- row here. Claims and settlements do not read this table.
 -- "proof" names the file, beside this one, that the owner's process keeps locked while it lives.
 CREATE TABLE headwater_owner (
     owner TEXT PRIMARY KEY NOT NULL,
@@ -12,9 +12,9 @@ CREATE TABLE headwater_owner (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX headwater_owner_seen ON headwater_owner (seen_at_ms) WHERE judged = 1;
 
--- Which owner serves which subscription, and what it reported. While it serves it, each heartbeat of the owner is one for the
--- subscription; told_at_ms is a time when it did, because a heartbeat writes here only what changed. The row without an owner is the
--- sum of those that left.
+-- Which owner serves which subscription, and the activity it reported. While "serving" is set, each heartbeat of the owner counts
+-- for the subscription; told_at_ms is a time at which it did, because a heartbeat writes this row only if something changed. The
+-- row with an empty owner is the sum of owners that left.
 CREATE TABLE headwater_activity (
     subscription_id INTEGER NOT NULL,
     owner TEXT NOT NULL,

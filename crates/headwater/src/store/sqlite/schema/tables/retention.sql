@@ -1,6 +1,6 @@
--- Retention: how old messages are.
+-- Retention: the age of messages.
 
--- The watermark as it was: message retention is reckoned from when messages were done.
+-- The watermark history: message retention is measured from when messages were done.
 CREATE TABLE headwater_mark (
     topic_id INTEGER NOT NULL,
     marked_at_ms INTEGER NOT NULL,
@@ -8,15 +8,15 @@ CREATE TABLE headwater_mark (
     PRIMARY KEY (topic_id, marked_at_ms)
 ) STRICT, WITHOUT ROWID;
 
--- Elapsed time as maintenance saw it pass; at most one row. Unread messages are removed by it alone, never by one reading of
--- the clock: a step of the clock counts as the longest distance that two readings are expected to have.
+-- Elapsed time as observed by maintenance; at most one row. Unread messages are removed by this time only, never by one reading
+-- of the clock: a step of the clock counts at most as the longest expected interval between two readings.
 CREATE TABLE headwater_elapsed (
     one INTEGER PRIMARY KEY CHECK (one = 1),
     read_at_ms INTEGER NOT NULL,
     elapsed_ms INTEGER NOT NULL
 ) STRICT;
 
--- The last offset as it was: everything at or below last_offset was published by that elapsed time.
+-- The history of the last offset: everything at or below last_offset was published by that elapsed time.
 CREATE TABLE headwater_age (
     topic_id INTEGER NOT NULL,
     elapsed_ms INTEGER NOT NULL,

@@ -1,6 +1,6 @@
--- What comes later: delayed messages and the ticks of periodic jobs.
+-- Scheduled messages and the ticks of cron jobs.
 
--- Promoted into the log by (deliver_at_ms, schedule_id).
+-- Scheduled messages, promoted into the log in the order of (deliver_at_ms, schedule_id).
 CREATE TABLE headwater_schedule (
     schedule_id INTEGER PRIMARY KEY,
     topic_id INTEGER NOT NULL,
@@ -16,8 +16,7 @@ CREATE TABLE headwater_schedule (
 ) STRICT;
 CREATE INDEX headwater_schedule_due ON headwater_schedule (topic_id, deliver_at_ms);
 
--- Each tick fires once, whichever process comes first. last_tick_ms is the last tick fired, or the time from which on ticks
--- count.
+-- Each tick is fired once, by the first process. last_tick_ms is the last tick fired, or the time from which ticks count.
 CREATE TABLE headwater_cron (
     job TEXT PRIMARY KEY NOT NULL,
     last_tick_ms INTEGER NOT NULL

@@ -1,13 +1,13 @@
 -- Subscriptions: a group and its state in a topic, its cursors and its rate. One process writes at a time: what a command reads
--- stays as it is until it commits.
+-- does not change until it commits.
 
--- A cancelled subscription stays until it is removed and does not stand in the way of a new one of its name.
+-- A cancelled subscription stays until it is removed and does not block a new one of the same name.
 CREATE TABLE headwater_subscription (
     subscription_id INTEGER PRIMARY KEY AUTOINCREMENT,
     topic_id INTEGER NOT NULL,
     group_name TEXT NOT NULL,
     lanes INTEGER NOT NULL,
-    -- Where the group began.
+    -- The offset at which the group started.
     start_offset INTEGER NOT NULL,
     reassigned INTEGER NOT NULL DEFAULT 0,
     created_at_ms INTEGER NOT NULL,
@@ -15,31 +15,31 @@ CREATE TABLE headwater_subscription (
     status_at_ms INTEGER NOT NULL,
     -- The elapsed time (headwater_elapsed) when it died last.
     died_elapsed_ms INTEGER NOT NULL DEFAULT 0,
-    -- Its own delivery policy; NULL takes the topic's.
+    -- Its own delivery policy; NULL means the topic's setting.
     lease_ms INTEGER,
     max_attempts INTEGER,
     backoff_initial_ms INTEGER,
     backoff_max_ms INTEGER,
-    -- When it was resumed or brought back: counts as a heartbeat. headwater_heard has those of owners that serve it, too.
+    -- When it was resumed or resurrected, which counts as a heartbeat. headwater_heard includes heartbeats of its owners.
     heartbeat_at_ms INTEGER,
-    -- Past its timeout when the detector ran for the first time after an interruption.
+    -- Set if it was past its timeout when the detector ran for the first time after an interruption of detection.
     suspected_at_ms INTEGER,
-    -- Registrations since, with the floor where it was then.
+    -- Registrations since a time, and the floor at that time.
     restarts INTEGER NOT NULL DEFAULT 0,
     restarts_since_ms INTEGER,
     restarts_floor INTEGER,
     missed INTEGER NOT NULL DEFAULT 0,
     missed_first INTEGER,
     missed_last INTEGER,
-    -- Reference counting. Its bit in the records; NULL in offset watermark.
+    -- Reference counting: its bit in the completion records; NULL in the mode offset watermark.
     bit INTEGER CHECK (bit BETWEEN 0 AND 63),
-    -- Messages that get their record from now on require it from this offset on.
+    -- New completion records require this subscription from this offset on.
     required_from INTEGER NOT NULL DEFAULT 1,
-    -- It does not count any more: up to here pending records have let go of it. NULL when nothing is to be released.
+    -- It no longer counts: pending records up to this offset do not require it any more. NULL if there is nothing to release.
     released_until INTEGER,
-    -- Everything at or below is in headwater_applied exactly if it is done, but for what is in headwater_touched.
+    -- Everything at or below is in headwater_applied exactly if it is done, except offsets in headwater_touched.
     applied_until INTEGER NOT NULL DEFAULT 0,
-    -- Outstanding ranges that wait, the offsets in them, and the offsets in those that are to be retried: kept by triggers.
+    -- Outstanding ranges that wait, the offsets in them, and the offsets in those that are retried: maintained by triggers.
     waiting INTEGER NOT NULL DEFAULT 0,
     waiting_offsets INTEGER NOT NULL DEFAULT 0,
     retrying_offsets INTEGER NOT NULL DEFAULT 0
@@ -49,7 +49,7 @@ WHERE status <> 'cancelled';
 CREATE INDEX headwater_subscription_cancelled ON headwater_subscription (topic_id, group_name)
 WHERE status = 'cancelled';
 
--- Claim pointers: one row per subscription, or one per lane of an ordered one; turn is the count of the last hand-out.
+-- Cursors: one row per subscription, or one per lane of an ordered one; turn is the count of the last hand-out.
 -- Row (0, 0) counts hand-outs, in next_offset: every claim writes this page anyway.
 CREATE TABLE headwater_cursor (
     subscription_id INTEGER NOT NULL,
@@ -60,7 +60,7 @@ CREATE TABLE headwater_cursor (
 ) STRICT, WITHOUT ROWID;
 INSERT INTO headwater_cursor (subscription_id, lane, next_offset) VALUES (0, 0, 0);
 
--- Token buckets of groups whose claims name a rate, from their first use on.
+-- Token buckets of groups whose claims have a rate limit, from their first use on.
 CREATE TABLE headwater_group_rate (
     subscription_id INTEGER PRIMARY KEY,
     tokens REAL NOT NULL,

@@ -12,15 +12,15 @@ CREATE TABLE headwater_topic (
     removed INTEGER NOT NULL DEFAULT 0,
     -- Rises when something other than a publish may have made a message claimable, for waiters of other processes.
     stirred INTEGER NOT NULL DEFAULT 0,
-    -- How many messages are delayed: kept by triggers, so that it is never counted.
+    -- The number of scheduled messages: maintained by triggers, so that it is never counted.
     scheduled INTEGER NOT NULL DEFAULT 0,
     -- Everything at or below was published while no subscription counted, or before that; NULL while none counts.
     zero_until INTEGER,
-    -- While none counts (zero_until is NULL): everything from it on was published since.
+    -- While none counts (zero_until is NULL): the first offset published since then.
     zero_from INTEGER NOT NULL DEFAULT 1,
 
-    -- What SQL reads of the settings: copies, which the trigger headwater_topic_copy writes and nothing else. Generated columns would be
-    -- computed at every UPDATE of the row, so by every publish: that took 13 us instead of 2. The defaults hold until the
+    -- Copies of the settings that SQL reads, written only by the trigger headwater_topic_copy. Generated columns would be
+    -- computed at every UPDATE of the row, so by every publish: that took 13 us instead of 2. The defaults apply until the
     -- trigger has run, in the same statement.
     semantics TEXT NOT NULL DEFAULT 'queue' CHECK (semantics IN ('queue', 'pub_sub')),
     tracking TEXT NOT NULL DEFAULT 'offset_watermark'
@@ -29,7 +29,7 @@ CREATE TABLE headwater_topic (
     max_attempts INTEGER NOT NULL DEFAULT 1 CHECK (max_attempts > 0),
     payload_bytes_max INTEGER NOT NULL DEFAULT 1 CHECK (payload_bytes_max > 0),
     dedup_window_ms INTEGER NOT NULL DEFAULT 0 CHECK (dedup_window_ms >= 0),
-    -- NULL keeps for ever.
+    -- NULL means for ever.
     message_retention_ms INTEGER CHECK (message_retention_ms >= 0),
     max_retention_ms INTEGER CHECK (max_retention_ms > 0),
     zero_subscription_retention_ms INTEGER NOT NULL DEFAULT 0 CHECK (zero_subscription_retention_ms >= 0),
@@ -39,16 +39,16 @@ CREATE TABLE headwater_topic (
     heartbeat_timeout_ms INTEGER NOT NULL DEFAULT 1 CHECK (heartbeat_timeout_ms > 0),
     ack_log INTEGER NOT NULL DEFAULT 0 CHECK (ack_log IN (0, 1)),
 
-    -- Reference counting: everything at or below has its record.
+    -- Reference counting: everything at or below has its completion record.
     tracked_until INTEGER NOT NULL DEFAULT 0,
-    -- Where tracking has to get to after a change of mode; NULL when no change is under way.
+    -- Up to where tracking has to work after a change of mode; NULL if no change is in progress.
     change_until INTEGER,
-    -- Which bits the topic has given out since it was last without records: one that was never used is free, without a search
-    -- through the records.
+    -- The bits assigned to any group since the topic last had no records: an unused bit is free, without a search of the
+    -- records.
     bits_used INTEGER NOT NULL DEFAULT 0,
 
     -- All settings, as a JSON object.
     settings TEXT NOT NULL
 ) STRICT;
--- A settlement asks whether any topic keeps an ack log; none does, mostly, and then this is empty.
+-- A settlement checks whether any topic keeps an ack log; usually none does, and then this index is empty.
 CREATE INDEX headwater_topic_ack_log ON headwater_topic (topic_id) WHERE ack_log = 1;

@@ -1,7 +1,7 @@
--- Reference counting: its records, how far each subscription is in them, and the backfill of records that are missing.
+-- Reference counting: completion records, what each subscription has applied to them, and backfills.
 
--- For each message (row_key as in headwater_message) the groups it is for and those that are done, one bit each
--- (headwater_subscription.bit).
+-- Completion records: for each message (row_key as in headwater_message) the groups that must do it and those that have done
+-- it, one bit each (headwater_subscription.bit).
 CREATE TABLE headwater_record (
     row_key INTEGER PRIMARY KEY,
     required INTEGER NOT NULL,
@@ -10,7 +10,7 @@ CREATE TABLE headwater_record (
 ) STRICT;
 CREATE INDEX headwater_record_pending ON headwater_record (row_key) WHERE completed_at_ms IS NULL;
 
--- The offsets of a subscription whose completion is set in the records, as ranges.
+-- The offsets for which the records have the completion bit of a subscription, as ranges.
 CREATE TABLE headwater_applied (
     subscription_id INTEGER NOT NULL,
     first_offset INTEGER NOT NULL,
@@ -18,8 +18,8 @@ CREATE TABLE headwater_applied (
     PRIMARY KEY (subscription_id, first_offset)
 ) STRICT, WITHOUT ROWID;
 
--- Offsets at or below applied_until that may be done, or not done any more, since tracking last met them.
--- A lease that tracking met (token above 0) is due once its row is gone; what waited or waits is due at once (token 0).
+-- Offsets at or below applied_until that may have become done, or not done any more, since tracking last processed them.
+-- A lease that tracking found (token above 0) is processed again once its row is gone; a range that waited or waits (token 0) at once.
 CREATE TABLE headwater_touched (
     subscription_id INTEGER NOT NULL,
     first_offset INTEGER NOT NULL,
@@ -37,10 +37,10 @@ CREATE TABLE headwater_backfill (
     rate_max INTEGER NOT NULL,
     created_at_ms INTEGER NOT NULL,
     progressed_at_ms INTEGER,
-    -- Time spent on it, for the rate: it may have been cancelled and resumed.
+    -- The time spent in steps, for the rate: it may have been cancelled and resumed.
     ran_ms INTEGER NOT NULL DEFAULT 0,
     error TEXT,
-    -- The worker that has it, and until when.
+    -- The worker that holds it, and until when.
     worker TEXT,
     worker_until_ms INTEGER
 ) STRICT;

@@ -1,10 +1,10 @@
-//! Backfills: leased to one worker, resumed from their checkpoint, taken back whole when they fail.
+//! Backfills: held by one worker, resumed from their checkpoint, rolled back when a batch fails.
 
 use super::*;
 
 const COUNTED: &str = "tracking = 'reference_counting'";
 
-/// A topic with 20 pending records and a group that came late.
+/// A topic with 20 pending completion records and a group that came late.
 async fn late_joiner() -> Scene {
     let scene = Scene::new(COUNTED).await;
     scene.group("a", Start::Beginning).await;
@@ -21,9 +21,9 @@ async fn another_worker_takes_over_after_fifteen_seconds_of_silence() {
     assert_eq!(step("first").await.unwrap().backfill.checkpoint, Offset(5));
     assert_eq!(step("second").await, None, "the first has it");
     scene.clock.advance(Duration::from_secs(10));
-    let going_on = step("first").await.unwrap().backfill;
-    assert_eq!((going_on.checkpoint, going_on.processed, going_on.total), (Offset(10), 10, 20));
-    assert!(going_on.rate > 0.9 && going_on.rate < 1.1, "ten offsets took ten seconds: {}", going_on.rate);
+    let continued = step("first").await.unwrap().backfill;
+    assert_eq!((continued.checkpoint, continued.processed, continued.total), (Offset(10), 10, 20));
+    assert!(continued.rate > 0.9 && continued.rate < 1.1, "ten offsets took ten seconds: {}", continued.rate);
     scene.clock.advance(Duration::from_millis(14_999));
     assert_eq!(step("second").await, None);
     scene.clock.advance(Duration::from_millis(1));
@@ -32,7 +32,7 @@ async fn another_worker_takes_over_after_fifteen_seconds_of_silence() {
     assert_eq!(step("first").await, None, "it lost it");
     assert_eq!(step("second").await.unwrap().backfill.state, BackfillState::Completed);
     assert_eq!(step("second").await, None);
-    assert!(scene.told().await.iter().all(|told| told.ends_with(":/alate")), "{:?}", scene.told().await);
+    assert!(scene.told().await.iter().all(|line| line.ends_with(":/alate")), "{:?}", scene.told().await);
     scene.assert_sound().await;
 }
 
@@ -47,12 +47,12 @@ async fn a_batch_that_fails_half_way_is_taken_back_and_says_why() {
     assert!(failed.backfill.error.as_ref().unwrap().contains("broken on purpose"), "{failed:?}");
     assert_eq!(scene.told().await[5], "6:/a", "nothing of the batch is left");
     assert_eq!(scene.store.doctor().await.unwrap()[0].check, "backfill");
-    assert_eq!(scene.store.step_backfill(&worker("w"), 5).await.unwrap(), None, "it waits for somebody");
+    assert_eq!(scene.store.step_backfill(&worker("w"), 5).await.unwrap(), None, "it waits for an operator");
     scene.sql("DROP TRIGGER broken");
     let resumed = scene.store.resume_backfill(&topic("orders"), &group("late")).await.unwrap();
     assert_eq!((resumed.state, resumed.error), (BackfillState::InProgress, None));
     while scene.store.step_backfill(&worker("w"), 5).await.unwrap().is_some() {}
-    assert!(scene.told().await.iter().all(|told| told.ends_with(":/alate")));
+    assert!(scene.told().await.iter().all(|line| line.ends_with(":/alate")));
     scene.assert_sound().await;
 }
 
@@ -66,7 +66,7 @@ async fn a_cancelled_one_stops_at_once_and_only_the_drawn_ways_are_open() {
     let invalid = scene.store.resume_backfill(&orders, &late).await.unwrap_err();
     assert_eq!(invalid.kind(), ErrorKind::InvalidTransition);
     let none = scene.store.cancel_backfill(&orders, &group("a")).await.unwrap_err();
-    assert_eq!(none.kind(), ErrorKind::InvalidTransition, "it began at the end: there is none");
+    assert_eq!(none.kind(), ErrorKind::InvalidTransition, "it began at the end and has no backfill");
     scene.store.step_backfill(&worker("w"), 5).await.unwrap();
     let cancelled = scene.store.cancel_backfill(&orders, &late).await.unwrap();
     assert_eq!((cancelled.state, cancelled.checkpoint), (BackfillState::Cancelled, Offset(5)));
@@ -79,9 +79,9 @@ async fn a_cancelled_one_stops_at_once_and_only_the_drawn_ways_are_open() {
     let anew = scene.store.backfill(&orders, &late, &bounded).await.unwrap();
     assert_eq!((anew.first, anew.last, anew.total, anew.rate_max), (Offset(17), Offset(20), 4, 9));
     let acts = "SELECT group_concat(act || ' by ' || actor) FROM headwater_audit";
-    let told: String = scene.place.connect().query_row(acts, [], |row| row.get(0)).unwrap();
+    let audited: String = scene.place.connect().query_row(acts, [], |row| row.get(0)).unwrap();
     assert_eq!(
-        told,
+        audited,
         "cancel_backfill by tester,resume_backfill by tester,cancel_backfill by tester,backfill by tester"
     );
     scene.assert_sound().await;
@@ -98,7 +98,7 @@ async fn the_backfill_of_a_group_that_dies_stops() {
     let error = scene.store.resume_backfill(&topic("orders"), &group("late")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidTransition);
     scene.track().await;
-    assert!(scene.told().await.iter().all(|told| told.ends_with(":/a")), "{:?}", scene.told().await);
+    assert!(scene.told().await.iter().all(|line| line.ends_with(":/a")), "{:?}", scene.told().await);
     scene.assert_sound().await;
 }
 
@@ -139,7 +139,11 @@ async fn making_the_records_anew_leaves_no_backfill_open() {
     scene.change(Tracking::ReferenceCounting).await.unwrap();
     let shown = scene.store.backfills().await.unwrap().remove(0);
     assert_eq!((shown.state, shown.checkpoint), (BackfillState::Completed, Offset(10)));
-    assert_eq!(scene.store.step_backfill(&worker("w"), 5).await.unwrap(), None, "each record is made whole");
+    assert_eq!(
+        scene.store.step_backfill(&worker("w"), 5).await.unwrap(),
+        None,
+        "each record is created complete"
+    );
     scene.track().await;
     assert_eq!(scene.told().await[3..5], ["4:late/late!", "5:/late"]);
     scene.assert_sound().await;

@@ -1,4 +1,5 @@
-//! Retention: what may go goes, what somebody still needs stays, and the space is used again.
+//! Retention: messages that may be removed are removed, messages that a group still needs stay, and the space is used
+//! again.
 
 use super::*;
 
@@ -29,7 +30,7 @@ async fn messages_go_an_hour_after_everybody_was_done() {
     assert_eq!(
         scene.number("SELECT count(*) FROM headwater_mark"),
         Some(1),
-        "superseded marks are forgotten"
+        "superseded watermarks are removed"
     );
     scene.assert_sound().await;
 }
@@ -88,8 +89,8 @@ async fn what_max_retention_takes_unread_is_told() {
     assert_eq!(scene.clean().await, 0, "two are done, but for a moment only");
     scene.pass(Duration::from_millis(1));
     let step = scene.store.clean(scene.topic, 10_000).await.unwrap();
-    let told: Vec<_> = step.missed.iter().map(|(group, missed)| (group.as_str(), missed.count)).collect();
-    assert_eq!((step.removed, told, step.more), (10, vec![("dead", 1), ("slow", 8)], false));
+    let missed: Vec<_> = step.missed.iter().map(|(group, missed)| (group.as_str(), missed.count)).collect();
+    assert_eq!((step.removed, missed, step.more), (10, vec![("dead", 1), ("slow", 8)], false));
     let missed = |name: &str| {
         let sql = format!(
             "SELECT missed || ' ' || missed_first || ' ' || missed_last FROM headwater_subscription WHERE group_name = '{name}'"
@@ -98,10 +99,10 @@ async fn what_max_retention_takes_unread_is_told() {
     };
     assert_eq!((missed("slow"), missed("dead")), ("8 3 10".into(), "1 10 10".into()));
     let cursors = "SELECT sum(next_offset) FROM headwater_cursor WHERE subscription_id > 0";
-    assert_eq!(scene.number(cursors), Some(22), "both go on at what is left");
+    assert_eq!(scene.number(cursors), Some(22), "both continue at what is left");
     let held = "SELECT group_concat(token) FROM headwater_range";
     let held: String = scene.place.connect().query_row(held, [], |row| row.get(0)).unwrap();
-    assert_eq!(held, lease.token.to_string(), "what is leased stays, what waits for nothing goes");
+    assert_eq!(held, lease.token.to_string(), "the lease stays, the empty waiting range is removed");
     scene.assert_sound().await;
 }
 
@@ -140,7 +141,7 @@ async fn what_was_published_while_nobody_counted_lives_its_time() {
     assert_eq!(
         scene.clean().await,
         2,
-        "what came while a counted is done; the rest is for whoever joins late"
+        "messages published while a counted are done; the rest is kept for late joiners"
     );
     assert_eq!(scene.stored().await, [1, 2, 3, 4]);
     scene.pass(HOUR / 2);
@@ -167,18 +168,18 @@ async fn with_records_any_message_that_is_done_goes_whatever_is_pending_before_i
     scene.track().await;
     scene.clock.advance(HOUR);
     let late = scene.group("late", Start::Offset(Offset(4))).await;
-    assert_eq!(scene.clean().await, 1, "a late joiner may still need what is completed");
+    assert_eq!(scene.clean().await, 1, "a late joiner may still need completed messages");
     assert_eq!(scene.stored().await, [1, 2, 4, 5, 6]);
     scene.consume(&late, 2).await;
     assert_eq!(scene.clean().await, 2);
     assert_eq!(scene.stored().await, [1, 2, 6]);
     assert_eq!(scene.told().await, ["1:/a", "2:/a", "6:/a"]);
     assert_eq!(scene.number("SELECT first_offset FROM headwater_topic"), Some(1));
-    assert_eq!(scene.number("SELECT count(*) FROM headwater_ack_log"), Some(2), "it may still be asked for");
+    assert_eq!(scene.number("SELECT count(*) FROM headwater_ack_log"), Some(2), "it may still be queried");
     scene.assert_sound().await;
     scene.clock.advance(HOUR);
     for _ in 0..4 {
-        // What expired comes again in ever smaller parts.
+        // Expired ranges are redelivered in ever smaller parts.
         scene.consume(&a, 9).await;
     }
     scene.track().await;
@@ -260,14 +261,14 @@ async fn a_clock_that_was_wrong_costs_time_but_no_message() {
         removed += scene.clean().await;
     }
     assert!(removed <= 2, "{removed}");
-    assert!(scene.stored().await.contains(&2), "it is not an hour old by any clock");
+    assert!(scene.stored().await.contains(&2), "it is not an hour old by the elapsed time");
     scene.pass(HOUR * 10);
     scene.clean().await;
     assert_eq!(scene.stored().await, [0; 0]);
     scene.assert_sound().await;
 }
 
-/// Lets an ordered group do all of 40 messages but those of one lane; how many these are.
+/// Lets an ordered group do all of 40 messages except those of one lane. Returns how many these are.
 async fn stuck_in_one_lane(scene: &Scene, subscription: &Subscription) -> u64 {
     scene.store.claim(&request(subscription, 1)).await.unwrap();
     let id = subscription.subscription_id.0;
@@ -301,8 +302,8 @@ async fn an_ordered_group_misses_only_what_its_own_lanes_have_not_done() {
     assert_eq!(scene.clean().await, 0);
     scene.pass(HOUR * 24);
     let step = scene.store.clean(scene.topic, 10_000).await.unwrap();
-    let told: Vec<_> = step.missed.iter().map(|(group, missed)| (group.as_str(), missed.count)).collect();
-    assert_eq!((step.removed, told), (40, vec![("a", owed), ("b", 40)]));
+    let missed: Vec<_> = step.missed.iter().map(|(group, missed)| (group.as_str(), missed.count)).collect();
+    assert_eq!((step.removed, missed), (40, vec![("a", owed), ("b", 40)]));
     let missed = scene.number("SELECT missed FROM headwater_subscription WHERE group_name = 'a'");
     assert_eq!(missed.map(i64::cast_unsigned), Some(owed));
     scene.assert_sound().await;

@@ -1,10 +1,10 @@
-//! A clock that was ahead and was set back: what it stamped holds up nobody.
+//! A clock that was ahead and was set back: what it stamped holds up nothing.
 
 use super::*;
 
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 
-/// What runs meanwhile runs a day ahead.
+/// Runs acts with the clock a day ahead.
 async fn a_day_ahead<T>(scene: &Scene, acts: impl Future<Output = T>) -> T {
     let now = scene.clock.now();
     scene.clock.advance(DAY);
@@ -18,8 +18,8 @@ async fn a_term_that_outlasts_any_other_is_taken_over() {
     let scene = Scene::new("").await;
     let term = Duration::from_secs(10);
     assert!(a_day_ahead(&scene, scene.store.elect(&worker("gone"), term)).await.unwrap());
-    assert!(scene.store.elect(&worker("a"), term).await.unwrap(), "nobody has a term of a day");
-    assert!(!scene.store.elect(&worker("b"), term).await.unwrap(), "one that begins now is respected");
+    assert!(scene.store.elect(&worker("a"), term).await.unwrap(), "no worker has a term of a day");
+    assert!(!scene.store.elect(&worker("b"), term).await.unwrap(), "a term that begins now is respected");
     scene.clock.advance(Duration::from_millis(1));
     assert!(!scene.store.elect(&worker("b"), term).await.unwrap());
 }
@@ -34,7 +34,7 @@ async fn a_backfill_of_a_worker_from_the_future_is_taken_over() {
     a_day_ahead(&scene, scene.store.step_backfill(&worker("gone"), 5)).await.unwrap().unwrap();
     let taken = scene.store.step_backfill(&worker("w"), 5).await.unwrap().expect("it is free");
     assert_eq!(taken.backfill.checkpoint, Offset(10));
-    assert_eq!(scene.store.step_backfill(&worker("other"), 5).await.unwrap(), None, "w has it now");
+    assert_eq!(scene.store.step_backfill(&worker("other"), 5).await.unwrap(), None, "w owns it now");
 }
 
 #[tokio::test]
@@ -66,7 +66,7 @@ async fn a_fall_that_was_noted_ahead_of_time_is_not_forgotten() {
     scene.consume(&a, 3).await;
     scene.clean().await;
     scene.clock.advance(HOUR / 2);
-    // Ahead by less than the retention, so that nothing goes for that.
+    // Ahead by less than the retention, so that nothing is removed because of that.
     let now = scene.clock.now();
     scene.clock.advance(HOUR / 4);
     scene.sql("UPDATE headwater_cursor SET next_offset = 2 WHERE subscription_id > 0");

@@ -1,4 +1,4 @@
-//! Reference counting: records follow from cursors and outstanding ranges.
+//! Reference counting: completion records follow from cursors and outstanding ranges.
 
 use super::*;
 
@@ -68,7 +68,7 @@ async fn the_sixty_fourth_group_counts_like_any_other() {
     scene.assert_sound().await;
     scene.set_state(last, "dead").await;
     scene.track().await;
-    assert_eq!(scene.number(pending), Some(0), "nobody waits for the dead");
+    assert_eq!(scene.number(pending), Some(0), "no record waits for a dead group");
     scene.assert_sound().await;
 }
 
@@ -89,7 +89,7 @@ async fn a_group_that_is_gone_is_let_go_step_by_step_and_its_bit_is_not_taken_to
     assert_eq!(
         scene.told().await[0..3],
         ["1:ab/ab!", "2:ab/ab!", "3:a/a!"],
-        "completed ones are never changed"
+        "completed records are never changed"
     );
     assert_eq!(
         scene.number("SELECT count(*) FROM headwater_subscription WHERE released_until IS NOT NULL"),
@@ -100,7 +100,7 @@ async fn a_group_that_is_gone_is_let_go_step_by_step_and_its_bit_is_not_taken_to
         DELETE FROM headwater_backfill WHERE subscription_id = 2;");
     scene.group("c", Start::Now).await;
     let bit_of_c = "SELECT bit FROM headwater_subscription WHERE group_name = 'c'";
-    assert_eq!(scene.number(bit_of_c), Some(2), "records still carry bit 1");
+    assert_eq!(scene.number(bit_of_c), Some(2), "records still have bit 1");
     scene.assert_sound().await;
 }
 
@@ -177,7 +177,7 @@ async fn a_topic_changes_its_mode_and_back_while_messages_flow() {
     scene.consume(&b, 3).await;
     assert_eq!(scene.told().await, [""; 0]);
     scene.change(Tracking::ReferenceCounting).await.unwrap();
-    // How far records are made, or the lowest that is left, of how many: what the list of topics makes progress of.
+    // How far records are created, or the lowest that is left, out of how many: the progress in the list of topics.
     let progress = |scene: &Scene| {
         let reached = "SELECT CASE tracking WHEN 'reference_counting' THEN tracked_until
             ELSE (SELECT min(row_key) & 8796093022207 FROM headwater_record) - 1 END FROM headwater_topic";
@@ -224,7 +224,7 @@ async fn a_change_ends_although_retention_took_the_records_first() {
     scene.change(Tracking::OffsetWatermark).await.unwrap();
     assert_eq!(scene.clean().await, 10);
     let change = || async { scene.store.topics().await.unwrap().remove(0).tracking_change };
-    assert!(change().await.is_some(), "the bits are still to be taken back: upkeep must come by");
+    assert!(change().await.is_some(), "the bits are still to be released: maintenance must run");
     scene.track().await;
     assert_eq!(change().await, None);
     assert_eq!(scene.number("SELECT count(bit) FROM headwater_subscription"), Some(0));
@@ -266,13 +266,13 @@ async fn two_stores_on_one_file_may_step_at_once() {
         }
     }
     let (theirs, removed_by_them) = stepping.await.unwrap();
-    assert_eq!(backfilled + theirs, 200, "each offset was dealt with once");
+    assert_eq!(backfilled + theirs, 200, "each offset was processed once");
     assert!(backfilled == 0 || theirs == 0, "two never run the same one: {backfilled}, {theirs}");
     scene.track().await;
     assert_eq!(removed + removed_by_them, 0, "b has done nothing yet");
-    let told = scene.told().await;
-    let completed = told.iter().filter(|told| told.ends_with(":a/a!")).count();
-    let waiting = told.iter().filter(|told| told.ends_with(":a/ab")).count();
-    assert_eq!(completed + waiting, 200, "completed before b came to it, or waiting for b: {told:?}");
+    let lines = scene.told().await;
+    let completed = lines.iter().filter(|line| line.ends_with(":a/a!")).count();
+    let waiting = lines.iter().filter(|line| line.ends_with(":a/ab")).count();
+    assert_eq!(completed + waiting, 200, "completed before b came to it, or waiting for b: {lines:?}");
     scene.assert_sound().await;
 }

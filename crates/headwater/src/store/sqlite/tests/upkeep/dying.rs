@@ -1,8 +1,8 @@
-//! Dead subscriptions: found, moved up, deleted.
+//! Dead subscriptions: detected, moved up, deleted.
 
 use super::*;
 
-async fn heard_of(scene: &Scene, name: &str) -> Subscription {
+async fn with_heartbeat(scene: &Scene, name: &str) -> Subscription {
     let subscription = scene.group(name, Start::Beginning).await;
     let (now_ms, id) = (scene.clock.now().as_millisecond(), subscription.subscription_id.0);
     scene.sql(&format!(
@@ -18,28 +18,32 @@ fn names(found: &[(TopicName, GroupName)]) -> Vec<&str> {
 #[tokio::test]
 async fn silence_is_death_only_while_somebody_watches() {
     let scene = Scene::new("heartbeat_interval_ms = 60000, heartbeat_timeout_ms = 300000").await;
-    heard_of(&scene, "a").await;
+    with_heartbeat(&scene, "a").await;
     scene.group("never-heard-of", Start::Beginning).await;
     scene.clock.advance(Duration::from_secs(301));
-    let look = || async { scene.store.detect_dead().await.unwrap() };
-    let first = look().await;
-    assert_eq!((names(&first.died), names(&first.suspected)), (vec![], vec!["a"]), "nobody was watching");
-    let again = look().await;
+    let detect = || async { scene.store.detect_dead().await.unwrap() };
+    let first = detect().await;
+    assert_eq!(
+        (names(&first.died), names(&first.suspected)),
+        (vec![], vec!["a"]),
+        "the detector was not running"
+    );
+    let again = detect().await;
     assert_eq!(names(&again.suspected), ["a"], "an interval has not passed");
     scene.clock.advance(Duration::from_secs(60));
-    assert_eq!(names(&look().await.died), ["a"]);
-    assert_eq!(look().await, crate::store::Detected::default(), "nobody dies twice");
+    assert_eq!(names(&detect().await.died), ["a"]);
+    assert_eq!(detect().await, crate::store::Detected::default(), "no group dies twice");
 
-    heard_of(&scene, "b").await;
+    with_heartbeat(&scene, "b").await;
     for _ in 0..4 {
         scene.clock.advance(Duration::from_secs(60));
-        assert_eq!(names(&look().await.died), [""; 0]);
+        assert_eq!(names(&detect().await.died), [""; 0]);
     }
-    assert_eq!(names(&look().await.near_timeout), ["b"]);
+    assert_eq!(names(&detect().await.near_timeout), ["b"]);
     scene.clock.advance(Duration::from_secs(60));
-    assert_eq!(names(&look().await.near_timeout), ["b"]);
+    assert_eq!(names(&detect().await.near_timeout), ["b"]);
     scene.clock.advance(Duration::from_secs(1));
-    assert_eq!(names(&look().await.died), ["b"], "somebody was watching");
+    assert_eq!(names(&detect().await.died), ["b"], "the detector was running");
     assert_eq!(scene.number("SELECT zero_until FROM headwater_topic"), Some(0), "one still counts");
     scene.assert_sound().await;
 }
@@ -47,7 +51,7 @@ async fn silence_is_death_only_while_somebody_watches() {
 #[tokio::test]
 async fn the_last_death_lets_go_of_the_topic() {
     let scene = Scene::new("tracking = 'reference_counting'").await;
-    let a = heard_of(&scene, "a").await;
+    let a = with_heartbeat(&scene, "a").await;
     scene.publish(3).await;
     scene.track().await;
     scene.store.detect_dead().await.unwrap();
@@ -70,25 +74,26 @@ async fn only_what_holds_nothing_is_deleted() {
     let scene = Scene::new("tracking = 'reference_counting', zombie_subscription_ttl_ms = 99999999999").await;
     let behind = scene.group("behind", Start::Beginning).await;
     let cancelled = scene.group("cancelled", Start::Beginning).await;
-    let with_letter = scene.group("with-letter", Start::Beginning).await;
+    let with_dead_letter = scene.group("with-letter", Start::Beginning).await;
     scene.group("alive", Start::Beginning).await;
     scene.publish(3).await;
     scene.track().await;
-    let lease = scene.store.claim(&request(&with_letter, 3)).await.unwrap().leases.remove(0);
+    let lease = scene.store.claim(&request(&with_dead_letter, 3)).await.unwrap().leases.remove(0);
     let bury = (lease.range, Outcome::Bury { error: "no".into() });
     scene.store.settle(&[Settlement::each(&lease, vec![bury])]).await.unwrap().remove(0).unwrap();
     let alive = scene.group("alive", Start::Beginning).await;
     scene.consume(&alive, 3).await;
-    for gone in [&behind, &with_letter] {
+    for gone in [&behind, &with_dead_letter] {
         scene.set_state(gone, "dead").await;
     }
     scene.set_state(&cancelled, "cancelled").await;
     scene.pass(HOUR);
     let clean = || async { names_of(scene.store.clean_subscriptions(HOUR).await.unwrap().deleted) };
-    assert_eq!(clean().await, [""; 0], "records have not let go of them yet");
+    assert_eq!(clean().await, [""; 0], "they are still in completion records");
     scene.track().await;
     assert_eq!(clean().await, ["cancelled"]);
-    let purged = scene.store.purge(&DeadLetterSelection::all(with_letter.subscription_id)).await.unwrap();
+    let purged =
+        scene.store.purge(&DeadLetterSelection::all(with_dead_letter.subscription_id)).await.unwrap();
     assert_eq!(purged, 3);
     assert_eq!(clean().await, ["with-letter"]);
     scene.assert_sound().await;

@@ -1,4 +1,4 @@
-//! Work that must not hold the single writer: none of it grows with what is stored.
+//! Work that must not hold up the single writer: its cost does not grow with what is stored.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,7 +7,7 @@ use super::*;
 const COUNTED: &str = "tracking = 'reference_counting'";
 const ROWS: usize = 3_000;
 
-/// What the writer does, in steps of SQLite's machine: the same acts take about the same.
+/// The work of the writer in steps of SQLite's virtual machine: the same operations take about the same number.
 struct Steps(Arc<AtomicU64>);
 
 impl Steps {
@@ -33,12 +33,12 @@ impl Steps {
     }
 }
 
-/// About as many as without the rows; reading them would take some steps each.
+/// About as many steps as without the rows; reading the rows would take some steps each.
 fn assert_no_more(before: u64, after: u64) {
     assert!(after < before + ROWS as u64 / 2, "{before} steps, then {after}");
 }
 
-/// Makes a group hold many ranges.
+/// Gives a group many waiting ranges.
 fn hold(scene: &Scene, group: &Subscription) {
     scene.sql(&format!(
         "INSERT INTO headwater_range
@@ -84,8 +84,8 @@ async fn one_look_at_the_records_tells_of_all_bits() {
     scene.track().await;
     scene.sql("UPDATE headwater_topic SET bits_used = -1");
     let steps = Steps::of(&scene).await;
-    let (looking, _) = steps.during(scene.group("b", Start::Now)).await;
-    assert!(looking > ROWS as u64, "a file of an earlier version does not know: {looking} steps");
+    let (searching, _) = steps.during(scene.group("b", Start::Now)).await;
+    assert!(searching > ROWS as u64, "a file of an earlier version does not have it: {searching} steps");
     assert_eq!(scene.number("SELECT bits_used FROM headwater_topic"), Some(0b11));
     let (knowing, _) = steps.during(scene.group("c", Start::Now)).await;
     assert!(knowing < ROWS as u64, "{knowing} steps");
@@ -118,8 +118,8 @@ async fn a_cancelled_group_with_a_letter_gives_its_bit_away_once_no_record_names
         "SELECT group_concat(bit) FROM headwater_subscription WHERE group_name IN ('kept', 'one-more')";
     let bits: String = scene.place.connect().query_row(bits, [], |row| row.get(0)).unwrap();
     assert_eq!(bits, "0");
-    let letters = DeadLetterSelection::all(kept.subscription_id);
-    assert_eq!(scene.store.dead_letters(&letters, 9).await.unwrap().len(), 1, "its letter can still be read");
+    let dead_letters = DeadLetterSelection::all(kept.subscription_id);
+    assert_eq!(scene.store.dead_letters(&dead_letters, 9).await.unwrap().len(), 1, "still readable");
     scene.assert_sound().await;
 }
 
@@ -174,16 +174,16 @@ async fn giving_up_does_not_count_while_it_moves_and_is_exact_all_the_same() {
     scene.publish(ROWS).await;
     scene.consume(&alive, u32::try_from(ROWS).unwrap()).await;
     scene.clock.advance(HOUR * 2);
-    let (look, name) = (scene.clock.now().as_millisecond(), orders.clone());
-    let looked =
-        scene.store.read(move |connection| stuck::look(connection, &name, HOUR, look)).await.unwrap();
+    let (now_ms, name) = (scene.clock.now().as_millisecond(), orders.clone());
+    let planned =
+        scene.store.read(move |connection| stuck::look(connection, &name, HOUR, now_ms)).await.unwrap();
     let (after, done) = steps.during(scene.store.force_complete(&orders, HOUR, false)).await;
     assert_eq!(done.unwrap()[0].messages, ROWS as u64);
     assert_no_more(before, after);
-    // What another did meanwhile is not counted twice.
+    // Messages that another process gave up meanwhile are not counted twice.
     let late = scene
         .store
-        .write(Kind::Define, move |work| stuck::force_complete(work, &orders, HOUR, &looked, "tester"));
+        .write(Kind::Define, move |work| stuck::force_complete(work, &orders, HOUR, &planned, "tester"));
     assert_eq!(late.await.unwrap(), []);
     assert_eq!(scene.number("SELECT sum(missed) FROM headwater_subscription"), Some(ROWS as i64));
     scene.assert_sound().await;

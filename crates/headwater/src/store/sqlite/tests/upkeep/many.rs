@@ -1,10 +1,10 @@
-//! Steps that cost what they do, however much waits: counted in steps of SQLite's virtual machine.
+//! Steps whose cost depends on what they do, not on what waits: counted in steps of SQLite's virtual machine.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 
-/// Makes so many messages, of which every other waits to be retried by the group.
+/// Creates messages of which every other waits to be retried by the group.
 async fn with_waiting(settings: &str, waiting: i64) -> (Scene, Subscription) {
     let scene = Scene::new(settings).await;
     let workers = scene.group("workers", Start::Beginning).await;
@@ -23,7 +23,7 @@ async fn with_waiting(settings: &str, waiting: i64) -> (Scene, Subscription) {
     (scene, workers)
 }
 
-/// How many steps of the virtual machine the writer takes, in thousands.
+/// How many steps of the virtual machine the writer runs, in thousands.
 async fn counted<T>(scene: &Scene, run: impl Future<Output = T>) -> (u64, T) {
     static STEPS: AtomicU64 = AtomicU64::new(0);
     static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
@@ -89,7 +89,7 @@ async fn each_step_of_cleanup_is_bounded_and_a_pass_removes_all_that_may_go() {
             break;
         }
     }
-    assert_eq!(removed, 20_000, "what is done goes, between all that waits");
+    assert_eq!(removed, 20_000, "done messages are removed between waiting ones");
     assert!(most < 250, "{most} thousand steps in one step");
     scene.assert_sound().await;
 }
@@ -126,7 +126,7 @@ async fn numbers_of_what_waits_or_is_delayed_are_kept_and_not_counted() {
     let mut delayed = NewMessage::new("later");
     delayed.deliver_at = Some(scene.clock.now() + HOUR);
     scene.store.publish(&topic("orders"), &vec![delayed; 1_000]).await.unwrap();
-    // In the writer's own connection: a reader's steps would not be seen.
+    // On the writer's own connection: a reader's steps would not be counted.
     let read = scene.store.write(Kind::Consume, |work| topic::list(work.connection));
     let (steps, topics) = counted(&scene, read).await;
     let topics = topics.unwrap();
@@ -138,7 +138,7 @@ async fn numbers_of_what_waits_or_is_delayed_are_kept_and_not_counted() {
     let groups = groups.unwrap();
     assert_eq!((groups[0].waiting, groups[0].retrying, groups[0].lag), (20_000, 20_000, 20_000));
     assert!(steps < 3, "{steps} thousand steps");
-    // They follow what is handed out and what is promoted.
+    // The counts follow what is handed out and what is promoted.
     scene.sql("UPDATE headwater_range SET due_at_ms = 0 WHERE first_offset <= 20");
     scene.consume(&workers, 10).await;
     scene.clock.advance(HOUR * 2);
@@ -189,7 +189,7 @@ async fn a_group_is_removed_in_steps_and_a_removal_that_was_cut_off_is_repeated(
     }
 }
 
-/// A crash between the steps of a cancel leaves ranges that wait.
+/// A crash between the steps of a cancel leaves waiting ranges.
 #[tokio::test]
 async fn what_waits_for_a_cancelled_group_is_forgotten_by_maintenance() {
     let (scene, workers) = with_waiting("", 3_000).await;

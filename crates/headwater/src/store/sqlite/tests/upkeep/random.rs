@@ -1,5 +1,5 @@
-//! Everything at random: the doctor finds nothing after any act, and what is recorded and removed is what a plain look at
-//! every offset says.
+//! Random operations: the doctor finds nothing after any of them, and what is recorded and removed agrees with a
+//! plain check of every offset.
 
 use std::collections::BTreeSet;
 
@@ -34,7 +34,7 @@ impl Play {
         let roll = self.dice.below(100);
         let small = u32::try_from(1 + self.dice.below(9)).unwrap();
         let topic_id = self.scene.topic;
-        let said = match roll {
+        let description = match roll {
             0..20 => {
                 self.scene.publish(small as usize).await;
                 format!("publish {small}")
@@ -67,7 +67,7 @@ impl Play {
                 )
             }
         };
-        self.acts.push(said);
+        self.acts.push(description);
     }
 
     fn status(&self, group: &Subscription) -> String {
@@ -87,7 +87,7 @@ impl Play {
             return "nothing".into();
         }
         let claimed = self.scene.store.claim(&request(&group, small)).await.unwrap();
-        let mut said = format!("{} claims", group.group);
+        let mut description = format!("{} claims", group.group);
         for lease in claimed.leases {
             let first = OffsetRange::one(lease.range.first);
             let retry = Outcome::Retry { after: Duration::from_secs(1), error: "x".into(), key: None };
@@ -97,12 +97,12 @@ impl Play {
                 2 => Some(Settlement::each(&lease, vec![(first, Outcome::Ack)])),
                 _ => Some(Settlement::ack_all(&lease)),
             };
-            said += &format!(" {:?} {settlement:?}", lease.range);
+            description += &format!(" {:?} {settlement:?}", lease.range);
             if let Some(settlement) = settlement {
                 self.scene.store.settle(&[settlement]).await.unwrap().remove(0).unwrap();
             }
         }
-        said
+        description
     }
 
     async fn change_state(&mut self) -> String {
@@ -118,7 +118,7 @@ impl Play {
         format!("{} is {to}", group.group)
     }
 
-    /// Everything outstanding is forgotten and the cursor moved, as the life cycle does it.
+    /// Removes everything outstanding and moves the cursor, as the life cycle does.
     async fn seek(&mut self) -> String {
         let group = self.any();
         if self.status(&group) == "cancelled" {
@@ -134,7 +134,7 @@ impl Play {
         format!("{} seeks {to}", group.group)
     }
 
-    /// Cleans once, and looks that nothing went that a counting group needs and that is not too old.
+    /// Cleans once, and checks that no message was removed that a counting group needs and that is not too old.
     async fn clean(&mut self, small: u32) -> String {
         let needed = self.needed();
         let step = self.scene.store.clean(self.scene.topic, small).await.unwrap();
@@ -143,7 +143,8 @@ impl Play {
         format!("clean {step:?}")
     }
 
-    /// Stored messages younger than max retention that a counting group has not done: one offset at a time, in plain SQL.
+    /// Stored messages younger than max retention that a counting group has not done: one offset at a time, in plain
+    /// SQL.
     fn needed(&self) -> BTreeSet<i64> {
         let young = self.scene.clock.now().as_millisecond() - 60_000;
         let sql = format!(
@@ -156,7 +157,8 @@ impl Play {
         statement.query_map([], |row| row.get(0)).unwrap().collect::<rusqlite::Result<_>>().unwrap()
     }
 
-    /// Brings everything up to date in reference counting, and compares each pending record with each group's state.
+    /// Brings everything up to date in reference counting, and compares each pending completion record with each
+    /// group's state.
     async fn settle_down(&mut self, seed: u64) {
         self.scene.track().await;
         self.scene.change(Tracking::ReferenceCounting).await.unwrap();

@@ -1,15 +1,15 @@
--- The log: everything that reads or writes stored messages, with partitions.sql, which has the tables of dedicated topics. Functions
--- and statements elsewhere name no table of messages, so that how these are stored can change here alone.
+-- The log: everything that reads or writes stored messages, together with partitions.sql, which manages the tables of dedicated
+-- topics. Functions and statements elsewhere name no table of messages, so that storage can be changed in these files alone.
 
--- The messages of a topic in a closed range. Both functions are written so that PostgreSQL puts their text into the statement that
--- calls them and plans it as a whole: one SELECT, STABLE, no SET, no SECURITY DEFINER.
+-- The messages of a topic in a closed range. Both functions are written so that PostgreSQL inlines them into the calling statement
+-- and plans it as a whole: one SELECT, STABLE, no SET, no SECURITY DEFINER.
 CREATE OR REPLACE FUNCTION {schema}.messages(p_topic_id integer, p_first bigint DEFAULT 0, p_last bigint DEFAULT 9223372036854775807)
 RETURNS SETOF {schema}.message
 LANGUAGE sql STABLE AS $$
     SELECT m.* FROM {schema}.message m WHERE m.topic_id = p_topic_id AND m.message_offset >= p_first AND m.message_offset <= p_last
 $$;
 
--- The same of a topic in the shared table, for plans that are kept: see below.
+-- The same for a topic in the shared table, for cached plans: see below.
 CREATE OR REPLACE FUNCTION {schema}.shared_messages(p_topic_id integer, p_first bigint, p_last bigint)
 RETURNS SETOF {schema}.message_shared
 LANGUAGE sql STABLE AS $$
@@ -17,8 +17,8 @@ LANGUAGE sql STABLE AS $$
     WHERE m.topic_id = p_topic_id AND m.message_offset >= p_first AND m.message_offset <= p_last
 $$;
 
--- Appends a batch and returns its offsets. The caller owns an xid. unnest yields the arrays in their order and nextval is called once
--- a row, so offsets rise with the batch.
+-- Appends a batch and returns its offsets. The caller has an xid. unnest returns the arrays in their order and nextval is called
+-- once per row, so offsets rise with the batch.
 CREATE OR REPLACE FUNCTION {schema}.append(
     p_topic_id integer, p_sequence regclass, p_now timestamptz, p_message_ids uuid[], p_keys text[], p_types text[], p_payloads bytea[],
     p_content_types text[], p_headers jsonb[], p_correlation_ids text[], OUT offsets bigint[]
@@ -49,12 +49,13 @@ BEGIN
     RETURNING m.message_offset INTO append_one.message_offset;
 END $$;
 
--- The lowest xid of a running transaction that may own offsets of a topic, as far as locks tell: a publisher holds ROW EXCLUSIVE on
--- the log, and on the topic's sequence, from before the first nextval() until its end. nextval() locks the sequence for the
--- top transaction, whatever savepoint or function it is called in and whether the value is cached or not, and PREPARE keeps
--- the lock. Who only reads the sequence's last value holds that lock too, and who publishes to other topics the other one: only
--- both count. Null if there is none. So a long transaction that never publishes to the topic keeps no gap of it open. Ask before
--- taking the snapshot that looks for rows: a lock is released only after its transaction's end is visible.
+-- The lowest xid of a running transaction that may own offsets of a topic, according to locks: a publisher holds ROW EXCLUSIVE on
+-- the log, and on the topic's sequence, from before the first nextval() until its end. nextval() locks the sequence for the top
+-- transaction, whatever savepoint or function it is called in and whether the value is cached or not, and PREPARE keeps the lock.
+-- A transaction that only reads the sequence's last value has the sequence lock too, and one that publishes to other topics has
+-- the lock of the log: only both together count. Null if there is none. So a long transaction that never publishes to the topic
+-- keeps none of its gaps open. Call this before taking the snapshot that searches for rows: a lock is released only after the end
+-- of its transaction is visible.
 CREATE OR REPLACE FUNCTION {schema}.publisher_horizon(p_topic_id integer, p_below xid8) RETURNS xid8
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     WITH held AS MATERIALIZED (
@@ -78,12 +79,12 @@ LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS 
     SELECT min(r.xid)::text::xid8 FROM running r
 $$;
 
--- Statements of the head (functions/head.sql) on the log come in two forms. Shared topics name the shared table, in a plan that is kept.
--- The others are planned each time, with values: a kept plan on the partitioned log locks every partition of every topic before
--- it leaves any out. Which form is right is read after the last offset was: storage changes only while a topic has no message
--- and no publisher. They are STABLE, so that a statement that calls two of them reads one snapshot, its own.
+-- Statements of the head (functions/head.sql) on the log have two forms. For shared topics they name the shared table, with a
+-- cached plan. For the others they are planned each time, with values: a cached plan on the partitioned log locks every partition
+-- of every topic before it prunes any. The storage is read after the last offset: it changes only while a topic has no message
+-- and no publisher. They are STABLE, so that a statement that calls two of them uses one snapshot, its own.
 
--- What is missing below rows of a topic in (p_after, p_until]; below the first of them from p_head on.
+-- The offsets missing below rows of a topic in (p_after, p_until]; below the first of these rows, from p_head on.
 CREATE OR REPLACE FUNCTION {schema}.missing_above(
     p_topic_id integer, p_shared boolean, p_head bigint, p_after bigint, p_until bigint,
     OUT missing int8multirange, OUT top bigint, OUT seen pg_snapshot
@@ -107,15 +108,15 @@ BEGIN
     END IF;
 END $$;
 
--- Rows in those gaps of a topic that may have changed (a bound above p_changed, or noted above p_since) or close now, and what
--- has ended as of the same snapshot: the rows prove that a gap is dead only together with it.
+-- Rows in those gaps of a topic that may have changed (a bound above p_changed, or recorded above p_since) or close now, and the
+-- xid below which all transactions have ended as of the same snapshot: only both together prove that a gap is dead.
 CREATE OR REPLACE FUNCTION {schema}.rows_in_gaps(
     p_topic_id integer, p_changed xid8, p_since bigint, p_until bigint, p_horizon xid8, OUT late int8multirange, OUT ended xid8
 )
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    -- OFFSET 0 keeps the order of the join: gap by gap, by the log's index. The other way round, every message of the
-    -- topic would be held against every gap.
+    -- OFFSET 0 fixes the order of the join: gap by gap, by the log's index. The other way round, every message of the topic
+    -- would be compared with every gap.
     IF (SELECT t.storage = 'shared' FROM {schema}.topic t WHERE t.topic_id = p_topic_id) THEN
         SELECT range_agg(int8range(m.message_offset, m.message_offset, '[]')),
                greatest(p_horizon, pg_snapshot_xmin(pg_current_snapshot()))
@@ -147,20 +148,21 @@ BEGIN
     END IF;
 END $$;
 
--- The first stored offset of a span that was published at that time or later; null if there is none. By halving, because no
--- index knows times: each look is one by the log's key.
+-- The first stored offset of a span that was published at p_at or later; null if there is none. A binary search, because no index
+-- has times: each step is one read by the log's key.
 --
--- Exact where times rise with offsets. They do but for publishers that overlap: a time is read just before its offsets are
--- taken, so of two that overlap one may have the earlier time and the higher offset, by no more than what is taken during a
--- statement. Halving then ends at one of several places where times go from earlier to later; so the ten thousand messages
--- before it, a largest batch, are looked at, and before what is found there again: the lowest counts, and what lies between is
--- delivered rather than skipped. Only where the server's clock was set back by more than that is a message passed over:
--- a start may then be any place at which the log's times go past the one asked for. Planned each time: see functions/head.sql.
+-- Exact where times rise with offsets. They do except for publishers that overlap: a time is read just before its offsets are
+-- taken, so of two overlapping publishers one may have the earlier time and the higher offset, by no more offsets than are taken
+-- during a statement. The binary search then ends at one of several offsets where times go from earlier to later. So the ten
+-- thousand messages before it, the largest batch, are checked, and again before an offset found there: the lowest is the result,
+-- and messages in between are delivered rather than skipped. Only if the server's clock was set back by more than that may
+-- messages be skipped: the result is then any offset at which the times in the log pass p_at. Planned each time: see
+-- functions/head.sql.
 CREATE OR REPLACE FUNCTION {schema}.first_since(p_topic_id integer, p_first bigint, p_last bigint, p_at timestamptz) RETURNS bigint
 LANGUAGE plpgsql
 SET plan_cache_mode = force_custom_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
-    -- Everything below v_low is earlier; v_high and everything above is not.
+    -- Everything below v_low is earlier than p_at; v_high and everything above is not.
     v_low bigint := p_first;
     v_high bigint := p_last + 1;
     v_middle bigint;
@@ -216,8 +218,8 @@ LANGUAGE sql AS $$
     FROM {schema}.message m WHERE m.topic_id = p_topic_id AND m.message_offset BETWEEN p_first AND p_last
 $$;
 
--- The table whose rows are deleted one by one: a dedicated topic that is cut into partitions loses them whole, but for what
--- went past them.
+-- The table of a topic whose rows are deleted one by one: the partitions of a dedicated topic are dropped whole, except the rows
+-- that were stored past them.
 CREATE OR REPLACE FUNCTION {schema}.loose_table(p_topic {schema}.topic) RETURNS text
 LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN p_topic.storage = 'shared' THEN 'message_shared'
@@ -225,7 +227,7 @@ LANGUAGE sql IMMUTABLE AS $$
                 ELSE 'message_t' || p_topic.topic_id || '_rest' END
 $$;
 
--- Counts it, for all that had not done some of it, before it goes.
+-- Counts, before messages are removed, those that each subscription had not done.
 CREATE OR REPLACE FUNCTION {schema}.misses(p_table text, p_topic_id integer, p_places {schema}.place[], p_gone int8multirange) RETURNS {schema}.miss[]
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
@@ -246,14 +248,14 @@ BEGIN
     RETURN v_misses;
 END $$;
 
--- Reads the next p_max messages by the key of the table, and decides for each. A message goes if it is done for long enough
--- (and old enough, if it was published while nobody counted), or older than max_retention whatever is done: by the clock if every
--- subscription has read it, by its age in elapsed time if not.
+-- Reads the next p_max messages by the key of the table, and decides for each. A message is removed if it has been done for long
+-- enough (and is old enough, if it was published while no subscription counted), or if it is older than max_retention whether
+-- done or not: by the clock if every subscription has read it, otherwise by its age in elapsed time.
 CREATE OR REPLACE FUNCTION {schema}.candidates(
     p_topic {schema}.topic, p_extent {schema}.extent, r {schema}.reach, p_from bigint, p_max integer,
-    -- Looked at: how many, the last, when the youngest of them was published.
+    -- The messages read: how many, the last, and when the youngest of them was published.
     OUT seen bigint, OUT seen_last bigint, OUT seen_at timestamptz,
-    -- What goes, in stretches without what stays and without gaps; how far all messages were looked at.
+    -- The ranges to remove, without messages that stay and without gaps; the first that stays; up to where all messages were read.
     OUT gone int8multirange, OUT kept bigint, OUT until bigint
 )
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
@@ -265,7 +267,8 @@ DECLARE
 BEGIN
     EXECUTE format('SELECT m.created_at FROM {schema}.%I m WHERE m.topic_id = $1 AND m.message_offset >= $2 ORDER BY m.message_offset LIMIT 1',
                    v_table) INTO v_oldest USING p_topic.topic_id, p_from;
-    -- Times rise with offsets, but for publishers that overlap: if the first is not too old, none has to be looked at for that.
+    -- Times rise with offsets, except for publishers that overlap: if the first message is not too old, none has to be read for
+    -- its age.
     until := CASE WHEN v_oldest <= r.aged_since OR v_counting THEN r.head ELSE least(greatest(r.done_until, upper(r.aged) - 1), r.head) END;
     EXECUTE format($q$
         SELECT count(*), max(c.message_offset), max(c.created_at), min(c.message_offset) FILTER (WHERE NOT c.gone),
@@ -276,8 +279,8 @@ BEGIN
               FROM (SELECT m.message_offset, m.created_at FROM {schema}.%I m
                     WHERE m.topic_id = $1 AND m.message_offset BETWEEN $2 AND $3 ORDER BY m.message_offset LIMIT $7) q) c
         $q$,
-        -- In reference counting any message that is done, whatever is pending before it: recorded as completed for long
-        -- enough, and done for everybody who counts by now, who may have come later.
+        -- In reference counting any message that is done, whatever is pending before it: completed in its record for long enough,
+        -- and done by all subscriptions that count now, some of which may have begun later.
         CASE WHEN v_counting THEN 'NOT $9::int8multirange @> q.message_offset AND (SELECT x.completed_at <= $8
              FROM {schema}.record x WHERE x.topic_id = $1 AND x.message_offset = q.message_offset)'
              ELSE 'q.message_offset <= $10' END, v_table)
@@ -291,7 +294,7 @@ BEGIN
     kept := least(kept, lower(int8multirange(int8range(p_from, NULL)) * r.gaps));
 END $$;
 
--- Deletes the messages of a closed range from the table that loses them one by one; returns how many.
+-- Deletes the messages of a closed range from the topic's loose_table; returns how many.
 CREATE OR REPLACE FUNCTION {schema}.delete_messages(p_topic {schema}.topic, p_first bigint, p_last bigint) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE

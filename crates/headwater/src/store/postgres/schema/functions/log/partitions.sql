@@ -1,20 +1,20 @@
--- Dedicated storage: tables of a topic's own, created ahead and dropped behind.
+-- Dedicated storage: tables of a single topic, created ahead and dropped behind.
 --
--- message_t<id> takes all rows of the topic. Cut into partitions by offset it has message_t<id>_o<first> for each range, and
--- message_t<id>_rest for offsets that are in none: publishing never fails for want of a partition, and retention
--- deletes there row by row, as from the shared table.
+-- message_t<id> has all rows of the topic. If it is partitioned by offset it has message_t<id>_o<first> for each range, and
+-- message_t<id>_rest for offsets outside of all ranges: publishing never fails for lack of a partition, and retention deletes
+-- from it row by row, as from the shared table.
 --
--- Creating and dropping need locks that a publisher or reader with an open transaction can hold up, and that hold up others
--- while they are waited for. So they are waited for briefly, left for the next run otherwise, and everything else goes on.
+-- Creating and dropping need locks that an open transaction of a publisher or reader can block, and other sessions queue behind
+-- them while they wait. So they wait only briefly, and are otherwise left to the next run; everything else continues.
 
--- Vacuumed as the shared table is.
+-- The vacuum settings of the shared table.
 CREATE OR REPLACE FUNCTION {schema}.log_table_settings() RETURNS text
 LANGUAGE sql IMMUTABLE AS $$
     SELECT 'autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_insert_scale_factor = 0.1'
 $$;
 
--- Creates the table for a range of offsets. It is made apart and attached: that does not hold up publishers, unless rows
--- went past the partitions in a transaction that is still open.
+-- Creates the table for a range of offsets. It is created separately and attached: that does not block publishers, unless an open
+-- transaction has stored rows past the partitions.
 CREATE OR REPLACE FUNCTION {schema}.create_partition(p_topic_id integer, p_first bigint, p_last bigint, p_now timestamptz) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -29,7 +29,7 @@ BEGIN
     VALUES (p_topic_id, p_first, p_last, v_table, p_now);
 END $$;
 
--- Offsets a partition takes. By time: as many as come in that time at the present rate, within reason.
+-- The number of offsets in a partition. By time: as many as are published in that time at the present rate, within limits.
 CREATE OR REPLACE FUNCTION {schema}.partition_size(p_topic {schema}.topic, p_rate double precision) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE p_topic.partition
@@ -39,8 +39,8 @@ LANGUAGE sql IMMUTABLE AS $$
     END
 $$;
 
--- Waits for a vacuum of the shared table to give way, which takes PostgreSQL a second, in a mode that keeps no publisher or
--- reader waiting: the short waits for the table itself would never outlast it.
+-- Makes an autovacuum of the shared table yield, which takes PostgreSQL a second, with a lock mode that does not block publishers
+-- and readers: the short waits for the table itself would be too short for that.
 CREATE OR REPLACE FUNCTION {schema}.hold_vacuum() RETURNS void
 LANGUAGE plpgsql SET lock_timeout = '3s' AS $$
 BEGIN
@@ -48,18 +48,18 @@ BEGIN
 END $$;
 
 -- Locks the whole log. While this waits for an open transaction every publish and claim waits behind it: so it fails soon, as
--- busy, and the client tries again after a pause in which they continue.
+-- busy, and the client retries after a pause in which the others continue.
 CREATE OR REPLACE FUNCTION {schema}.lock_log() RETURNS void
 LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
 BEGIN
     LOCK TABLE {schema}.message IN ACCESS EXCLUSIVE MODE;
 END $$;
 
--- Gives a topic that has no messages the storage its settings name, and takes away what it had. Runs under the lock of the
--- extent, or in the transaction that creates the topic. The new table is made apart and attached last, so publishers of other
--- topics continue; the shared table is locked while it is made sure that it has none of the topic's rows, at once if the topic was
--- created with tables of its own. An open transaction on it can hold that up: then this fails as busy, and the client tries
--- again, as with lock_log.
+-- Creates the storage that the settings of a topic without messages name, and drops its former storage. Runs under the lock of
+-- the extent, or in the transaction that creates the topic. The new table is created separately and attached last, so publishers
+-- of other topics continue; the shared table is locked while the server verifies that it has no rows of the topic, which takes no
+-- time if the topic was created with dedicated tables. An open transaction on the shared table can block that: then this fails as
+-- busy, and the client retries, as with lock_log.
 CREATE OR REPLACE FUNCTION {schema}.make_storage(p_topic_id integer) RETURNS void
 LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
 DECLARE
@@ -79,7 +79,7 @@ BEGIN
     END IF;
     DELETE FROM {schema}.partition x WHERE x.topic_id = p_topic_id;
     IF t.storage = 'shared' AND p_topic_id >= 1000000000 THEN
-        -- Its rows go there from now on. Tables attached later are looked for again, which takes longer and is right.
+        -- Its rows are stored in the shared table from now on. For tables attached later the server then searches the shared table.
         ALTER TABLE {schema}.message_shared DROP CONSTRAINT IF EXISTS message_shared_numbers;
     END IF;
     IF t.storage = 'dedicated' THEN
@@ -98,7 +98,7 @@ BEGIN
     END IF;
 END $$;
 
--- Measures the rate: over a minute at least, so that it is one.
+-- Measures the rate of offsets, over at least a minute.
 CREATE OR REPLACE FUNCTION {schema}.measure_rate(p_extent {schema}.extent, p_taken bigint, p_now timestamptz) RETURNS double precision
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -106,7 +106,7 @@ DECLARE
     v_rate double precision := p_extent.rate;
 BEGIN
     IF v_seconds IS NOT NULL AND v_seconds BETWEEN 0 AND 59 THEN
-        -- A burst counts at once; a lull only when it lasts.
+        -- A higher rate counts at once; a lower rate only after a minute.
         RETURN greatest(v_rate, (p_taken - p_extent.rate_offset) / 60.0);
     END IF;
     IF v_seconds > 0 THEN
@@ -116,11 +116,11 @@ BEGIN
     RETURN v_rate;
 END $$;
 
--- Creates partitions until two are ahead, and two of the size that the present rate asks for would fit, and the two largest
--- batches. A range that rows may be in already, past the partitions, is left out: the new ones begin beyond the last offset
--- taken, with room for what is taken meanwhile. So a new partition takes offsets that no statement under way has: one that has
--- found its rows' place past the partitions waits for this, finds that the place is another by now, and fails, to be
--- tried again. Only where batches come faster than that can it still happen.
+-- Creates partitions until two are ahead, and they cover two partitions of the size for the present rate, and the two largest
+-- batches. A range that may already have rows past the partitions is skipped: new partitions begin beyond the last offset taken,
+-- with a margin for offsets taken meanwhile. So a new partition covers offsets that no running statement has. (A statement whose
+-- rows were routed past the partitions would wait for this, find that they now belong to the new partition, and fail, to be
+-- retried.) This can still happen only if batches arrive faster than the margin allows.
 CREATE OR REPLACE FUNCTION {schema}.create_ahead(p_topic {schema}.topic, p_extent {schema}.extent, p_now timestamptz, OUT created bigint, OUT locked boolean)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -144,7 +144,7 @@ BEGIN
             PERFORM {schema}.create_partition(p_topic.topic_id, v_first, v_first + v_size - 1, p_now);
             created := created + 1;
         EXCEPTION
-            -- Somebody holds what is past the partitions, or has just put rows there that would belong into this one.
+            -- A transaction has locked the table past the partitions, or has just stored rows there that belong to this partition.
             WHEN lock_not_available OR deadlock_detected OR check_violation THEN
                 locked := true;
                 RETURN;
@@ -152,10 +152,11 @@ BEGIN
     END LOOP;
 END $$;
 
--- How many messages are in a partition. A large one is counted row by row only where the number is somebody's: then statistics
--- do not do, which may be as old as the table. One larger than 8 GiB would take longer than a statement may and never go: of
--- it all offsets from its first message to its last are told, which is never less than there are. Otherwise it is what
--- the statistics say, within its offsets, or all of these if there are none yet; none only if there is none.
+-- The number of messages in a partition. A large one is counted row by row only if a subscription missed messages (p_exactly):
+-- then statistics are not enough, because they may be as old as the table. Counting more than 8 GiB would exceed the statement
+-- timeout, and the partition would never be dropped: then the result is the number of offsets from its first message to its last,
+-- which is never too low. Otherwise it is the estimate of the statistics, limited to the partition's offsets, or all of these if
+-- there are no statistics yet; 0 only if it is empty.
 CREATE OR REPLACE FUNCTION {schema}.count_in(x {schema}.partition, p_exactly boolean) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -176,8 +177,8 @@ BEGIN
     RETURN v_count;
 END $$;
 
--- Whether a partition may go whole, by the rules of "clean": by its last offset, and where age matters by its youngest rows.
--- Times rise with offsets but for publishers that overlap, so those are among the last thousand.
+-- Whether a partition may be dropped, by the rules of "clean": by its last offset, and where age matters by its youngest rows.
+-- Times rise with offsets except for publishers that overlap, so the youngest rows are among the last thousand.
 CREATE OR REPLACE FUNCTION {schema}.may_drop(p_topic {schema}.topic, p_extent {schema}.extent, r {schema}.reach, x {schema}.partition) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -190,7 +191,7 @@ BEGIN
         RETURN false;
     END IF;
     IF p_topic.tracking = 'reference_counting' THEN
-        -- Records go by the first offset that is left: so nothing may be left below, past the partitions.
+        -- Completion records are deleted below the first stored offset: so no message may be left below, past the partitions.
         EXECUTE format('SELECT EXISTS (SELECT FROM {schema}.%I m WHERE m.topic_id = $1 AND m.message_offset < $2)', {schema}.loose_table(p_topic))
             INTO v_below USING p_topic.topic_id, x.first_offset;
         IF v_below THEN
@@ -210,8 +211,8 @@ BEGIN
     RETURN v_youngest IS NULL OR v_range <@ r.read AND coalesce(v_youngest <= r.aged_since, false) OR v_done AND v_youngest <= r.zero_since;
 END $$;
 
--- Drops a partition: what subscriptions had not done of it is counted first. Returns how many messages went, and what groups
--- missed, dead ones too.
+-- Drops a partition: messages that subscriptions had not done are counted first. Returns the number of removed messages, and what
+-- groups missed, dead ones too.
 CREATE OR REPLACE FUNCTION {schema}.drop_partition(
     p_topic {schema}.topic, r {schema}.reach, x {schema}.partition, OUT removed bigint, OUT missed_groups text[], OUT missed bigint[],
     OUT missed_first bigint[], OUT missed_last bigint[]
@@ -222,12 +223,12 @@ DECLARE
     v_misses {schema}.miss[];
     v_first bigint;
 BEGIN
-    -- Before the tables are locked, because it may take a while: nothing comes any more to what is final, and who removes from
-    -- it waits for the extent.
+    -- Before the tables are locked, because it may take a while: no message is added to offsets that are final, and a session that
+    -- removes messages waits for the extent.
     removed := {schema}.count_in(x, EXISTS (SELECT FROM unnest(r.places) p WHERE p.pending && v_range));
     EXECUTE format('LOCK TABLE ONLY {schema}.%I, ONLY {schema}.%I, ONLY {schema}.%I IN ACCESS EXCLUSIVE MODE', 'message_t' || x.topic_id,
                    {schema}.loose_table(p_topic), x.table_name);
-    -- What is pending of a partition that is whole, is as many as go.
+    -- A subscription for which the whole partition is pending misses all removed messages.
     SELECT coalesce(array_agg(ROW(p.subscription_id, removed, x.first_offset, x.last_offset)::{schema}.miss), '{}')
            || {schema}.misses(x.table_name, x.topic_id,
                               ARRAY(SELECT q FROM unnest(r.places) q WHERE NOT q.pending @> v_range), int8multirange(v_range))
@@ -243,9 +244,9 @@ BEGIN
     INTO missed_groups, missed, missed_first, missed_last FROM {schema}.follow_log(r.places, v_misses, v_first) m;
 END $$;
 
--- Drops partitions behind, lowest first, as long as they may go. One whose locks are not to be had soon, or that somebody waits
--- for who has what this needs, stays for the next run: nothing of it has happened then. Claims of those that are moved are
--- held apart before the first table is locked: they read the log, and would be waited for by who keeps them from it.
+-- Drops partitions behind, lowest first, as long as they may be dropped. A partition whose locks are not available soon, or would
+-- deadlock, stays for the next run, unchanged. Claims of the subscriptions that are moved are excluded before the first table is
+-- locked: claims read the log, so otherwise they would wait for that table while this waits for them.
 CREATE OR REPLACE FUNCTION {schema}.drop_behind(
     p_topic {schema}.topic, p_extent {schema}.extent, p_now timestamptz,
     OUT dropped bigint, OUT removed bigint, OUT locked boolean, OUT missed_groups text[], OUT missed bigint[],
@@ -317,7 +318,8 @@ BEGIN
         RETURN;
     END IF;
     e := {schema}.begin_upkeep(p_topic_id);
-    -- Only now: the extent's lock is waited for as by any other statement. Never without end, because others wait behind it.
+    -- Set only now: the extent's lock is waited for as by any other statement. Never unlimited, because others wait behind these
+    -- locks.
     PERFORM set_config('lock_timeout', greatest(least(p_lock_ms, 1000), 1)::text, true);
     SELECT x.* INTO STRICT t FROM {schema}.topic x WHERE x.topic_id = p_topic_id;
     SELECT * INTO v_step FROM {schema}.create_ahead(t, e, v_now);
@@ -336,7 +338,7 @@ BEGIN
     PERFORM set_config('lock_timeout', v_timeout, true);
 END $$;
 
--- Whether rows of a topic went past its partitions; for those who may look.
+-- Whether rows of a topic were stored past its partitions; for roles without rights on the table.
 CREATE OR REPLACE FUNCTION {schema}.went_past(p_topic_id integer) RETURNS boolean
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

@@ -1,12 +1,11 @@
--- Groups that come and go: their place in the accounting, and backfills, which bring a group that came late into records
--- that are there already.
+-- Backfills, which add a group that subscribed later to existing completion records.
 --
--- A backfill covers offsets up to an end fixed when it starts. Each batch is one transaction with its checkpoint: killed, it
--- goes on from the last one. Setting a bit that is set changes nothing, so a batch done twice would do no harm either.
--- Between batches groups go on: the record gets the group's bit, and whether it is done by then; what is done later is
--- a difference to what was applied, and tracking sets it.
+-- A backfill covers offsets up to an end fixed when it starts. Each batch is one transaction with its checkpoint: if it is
+-- killed, the backfill continues from the last checkpoint. Setting a bit that is set changes nothing, so a repeated batch does no
+-- harm either. Between batches the group continues to consume: the record gets the group's bit, and whether the message is done
+-- by then; messages done later differ from subscription.applied, and tracking sets their bits.
 
--- A backfill with where it is. In offset watermark nothing is done for it: it is as far as the group is.
+-- Backfills with their progress. In the mode offset watermark there is nothing to do: the backfill shows the progress of the group.
 CREATE OR REPLACE FUNCTION {schema}.backfills(p_subscription_id integer)
 RETURNS TABLE (topic text, group_name text, state text, first_offset bigint, last_offset bigint, checkpoint bigint,
                created_at timestamptz, progressed_at timestamptz, ran_ms bigint, rate_max integer, error text)
@@ -43,7 +42,7 @@ BEGIN
     RETURN s;
 END $$;
 
--- Starts a backfill by hand; returns its subscription.
+-- Starts a backfill for an operator; returns its subscription.
 CREATE OR REPLACE FUNCTION {schema}.start_backfill(
     p_topic text, p_group text, p_messages_max bigint, p_rate_max integer, p_actor text, p_now {schema}.injected_time
 ) RETURNS integer
@@ -82,7 +81,7 @@ BEGIN
     RETURN s.subscription_id;
 END $$;
 
--- Cancels a backfill that is under way, or lets a cancelled or failed one of a group that counts go on from its checkpoint.
+-- Cancels a running backfill, or resumes a cancelled or failed one of an active or paused group from its checkpoint.
 CREATE OR REPLACE FUNCTION {schema}.turn_backfill(p_topic text, p_group text, p_resume boolean, p_actor text, p_now {schema}.injected_time) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -111,7 +110,7 @@ BEGIN
     RETURN s.subscription_id;
 END $$;
 
--- Gives a worker a backfill that has work and no other worker, the oldest; null if there is none. Its own first.
+-- Takes a backfill for a worker: its own if it has one, otherwise the oldest without a worker; null if there is none.
 CREATE OR REPLACE FUNCTION {schema}.take_backfill(p_worker text, p_lease_ms bigint, p_now {schema}.injected_time) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -123,7 +122,7 @@ BEGIN
     JOIN {schema}.topic t ON t.topic_id = s.topic_id
     WHERE b.state IN ('not_started', 'in_progress') AND t.tracking = 'reference_counting'
       AND {schema}.counts(s.status, t.semantics) AND s.bit IS NOT NULL
-      -- Or it was given by a clock that was ahead: nobody waits for that time.
+      -- A lease that ends too late was stored while the clock was ahead: it is not waited for.
       AND (b.worker IS NULL OR b.worker = p_worker OR b.worker_until <= v_now
            OR b.worker_until > v_now + make_interval(secs => p_lease_ms / 1000.0))
     ORDER BY b.worker = p_worker DESC NULLS LAST, b.created_at, b.subscription_id
@@ -135,7 +134,7 @@ BEGIN
     RETURN v_id;
 END $$;
 
--- One batch of a worker's backfill; nulls if it is not this worker's any more, or was cancelled, or went with its group.
+-- One batch of a worker's backfill; nulls if another worker has it, or it was cancelled or deleted with its group.
 CREATE OR REPLACE FUNCTION {schema}.step_backfill(
     p_subscription_id integer, p_worker text, p_max integer, p_lease_ms bigint, p_now {schema}.injected_time,
     OUT processed bigint, OUT changed bigint
@@ -172,11 +171,11 @@ BEGIN
     END IF;
     v_mask := 1::bigint << v_place.bit;
     changed := 0;
-    -- What has no pending record needs no look: it is passed over and does not count for the batch.
+    -- Offsets below the first pending record are skipped and do not count towards the batch.
     v_from := greatest(b.checkpoint, e.pending_from - 1);
     v_to := least(v_from + p_max, b.last_offset);
     v_span := int8multirange(int8range(v_from + 1, greatest(v_to, v_from) + 1));
-    -- Done and not done, by stretches: a record gets both bits, or one.
+    -- Done and not done, range by range: a record gets both bits, or only the required one.
     FOR v_r IN SELECT lower(r) AS first, upper(r) - 1 AS last, kind.done
                FROM (VALUES (true), (false)) kind (done),
                     unnest(CASE WHEN kind.done THEN v_span - v_place.pending - v_place.gaps
@@ -189,7 +188,7 @@ BEGIN
         GET DIAGNOSTICS v_count = ROW_COUNT;
         changed := changed + v_count;
     END LOOP;
-    -- What is now required and not done must be a difference once it is done, whatever was applied before.
+    -- Messages now required and not done must differ from "applied" once they are done, whatever was applied before.
     UPDATE {schema}.subscription s
     SET applied = s.applied - v_span * (v_place.pending + v_place.gaps)
     WHERE s.subscription_id = p_subscription_id AND s.applied && (v_span * (v_place.pending + v_place.gaps));
@@ -198,14 +197,14 @@ BEGIN
     SET checkpoint = v_to, state = CASE WHEN v_to >= b.last_offset THEN 'completed' ELSE 'in_progress' END,
         worker = CASE WHEN v_to < b.last_offset THEN p_worker END,
         worker_until = CASE WHEN v_to < b.last_offset THEN v_now + make_interval(secs => p_lease_ms / 1000.0) END,
-        -- Breaks of a worker count, those between workers do not.
+        -- Pauses of a worker count, those between workers do not.
         ran_ms = b.ran_ms + ceil(extract(epoch FROM clock_timestamp() - v_began) * 1000)::bigint
                  + greatest(least((extract(epoch FROM v_now - b.progressed_at) * 1000)::bigint, p_lease_ms), 0),
         progressed_at = v_now
     WHERE x.subscription_id = p_subscription_id;
 END $$;
 
--- Stops a backfill that an error ended, with the error.
+-- Marks a backfill as failed, with its error.
 CREATE OR REPLACE FUNCTION {schema}.fail_backfill(p_subscription_id integer, p_worker text, p_error text) RETURNS void
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     UPDATE {schema}.backfill b SET state = 'failed', error = p_error, worker = NULL, worker_until = NULL

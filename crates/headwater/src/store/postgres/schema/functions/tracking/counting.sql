@@ -1,6 +1,6 @@
--- Which groups count in the records of reference counting, and changes of the mode.
+-- Which groups count in completion records, and changes of the tracking mode.
 
--- A bit that nobody has: never used, or not found in any record.
+-- A free bit: never used, or in no record.
 CREATE OR REPLACE FUNCTION {schema}.free_bit(p_topic_id integer) RETURNS smallint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -9,10 +9,10 @@ DECLARE
     v_bit smallint;
 BEGIN
     SELECT e.bits_used INTO v_used FROM {schema}.extent e WHERE e.topic_id = p_topic_id;
-    -- Without a look at the records first: there may be millions.
+    -- Unused bits first, without a search of the records: there may be millions.
     FOR v_bit IN
         SELECT b FROM generate_series(0, 63) b
-        -- A cancelled one that is released may stay for its letters; it needs its bit only where a record still names it.
+        -- A cancelled subscription that is released may stay for its dead letters; it needs its bit only if a record still has it.
         WHERE NOT EXISTS (SELECT FROM {schema}.subscription s WHERE s.topic_id = p_topic_id AND s.bit = b
                           AND (s.status <> 'cancelled' OR s.released_until IS NOT NULL))
         ORDER BY v_used & (1::bigint << b) <> 0, b
@@ -25,14 +25,14 @@ BEGIN
     END LOOP;
     SELECT t.name INTO v_topic FROM {schema}.topic t WHERE t.topic_id = p_topic_id;
     RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = format(
-        'invalid group: topic %s would have more than the 64 groups that reference_counting can tell apart (those cancelled count until no '
+        'invalid group: topic %s would have more than the 64 groups that reference_counting can distinguish (those cancelled count until no '
         'stored message names them); any number is possible with tracking offset_watermark',
         v_topic);
 END $$;
 
--- Gives a subscription that begins to count, or counts again, its place: a bit, where it is required from, what is applied,
--- and a backfill for what is there already. Runs under the lock of the extent, and takes the head's: see record_late. In
--- offset watermark the backfill only shows how far the group has caught up.
+-- Prepares a subscription that begins to count, or counts again: its bit, from where it is required, what is applied, and a
+-- backfill for existing records. Runs under the lock of the extent, and takes the head's: see record_late. In the mode offset
+-- watermark the backfill only shows how far the group has caught up.
 CREATE OR REPLACE FUNCTION {schema}.start_counting(p_subscription_id integer, p_now timestamptz) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -52,7 +52,7 @@ BEGIN
     SELECT q.* INTO STRICT p FROM {schema}.place_of(p_subscription_id) q;
     SELECT x.* INTO STRICT e FROM {schema}.extent x WHERE x.topic_id = t.topic_id;
     SELECT h.head, {schema}.gaps(t.topic_id) INTO v_head, v_gaps FROM {schema}.head h WHERE h.topic_id = t.topic_id;
-    -- What was published while nobody counted keeps its least life.
+    -- Messages published while no subscription counted keep their minimum retention.
     UPDATE {schema}.extent x SET zero_until = {schema}.last_taken(t.topic_id) WHERE x.topic_id = t.topic_id AND x.zero_until IS NULL;
     v_first := greatest(lower(p.pending), e.first_offset);
     IF t.tracking = 'offset_watermark' THEN
@@ -62,8 +62,9 @@ BEGIN
         v_last := e.tracked_until;
         v_first := greatest(v_first, v_last - 1000000 + 1);
         v_bit := coalesce(p.bit, {schema}.free_bit(t.topic_id));
-        -- Nothing has to be set for what is done already: no pending record has its bit, and a backfill sets it together with
-        -- what it finds done. But if it comes back before the records have let go of it, some have: then all is applied anew.
+        -- Nothing has to be set for messages done already: no pending record has its bit, and a backfill sets it together with the
+        -- completion. But if it counts again before it was released from all records, some still have its bit: then all is
+        -- applied again.
         UPDATE {schema}.subscription s
         SET bit = v_bit, required_from = p.next_offset, released_until = NULL,
             applied = CASE WHEN s.released_until IS NULL
@@ -78,15 +79,15 @@ BEGIN
     END IF;
 END $$;
 
--- Ends the accounting of a subscription that died or was cancelled: its status says so already. Runs under the lock of the
--- extent and takes the head's, so that no late row is handed to a cancelled one, or recorded for either, after this. What
--- is pending lets go of it step by step: see release_records.
+-- Stops counting a subscription that died or was cancelled; its status is already set. Runs under the lock of the extent and takes
+-- the head's, so that after this no late message is handed out to a cancelled subscription, or recorded for either. Pending records
+-- are released from it step by step: see release_records.
 CREATE OR REPLACE FUNCTION {schema}.stop_counting(p_subscription_id integer) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     s {schema}.subscription;
 BEGIN
-    -- Died in a queue, it counts.
+    -- A dead subscription of a queue still counts.
     IF (SELECT {schema}.counts(x.status, t.semantics) FROM {schema}.subscription x JOIN {schema}.topic t ON t.topic_id = x.topic_id
         WHERE x.subscription_id = p_subscription_id) THEN
         RETURN;
@@ -100,7 +101,7 @@ BEGIN
     IF s.status = 'cancelled' THEN
         DELETE FROM {schema}.outstanding o WHERE o.subscription_id = p_subscription_id;
     END IF;
-    -- What is published while nobody counts has a least life of its own: see extent.zero_until.
+    -- Messages published while no subscription counts have a minimum retention of their own: see extent.zero_until.
     UPDATE {schema}.extent e SET zero_until = NULL, zero_from = {schema}.last_taken(s.topic_id) + 1
     WHERE e.topic_id = s.topic_id AND e.zero_until IS NOT NULL AND NOT EXISTS (
         SELECT FROM {schema}.subscription x JOIN {schema}.topic t ON t.topic_id = x.topic_id
@@ -122,8 +123,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- Changes how a topic tracks completion; "track" brings it about. Runs under the lock of the extent, and takes the head's: a
--- late row is recorded by the mode that its hand-out sees, and by nobody else.
+-- Changes the tracking mode of a topic; "track" then does the work. Runs under the lock of the extent, and takes the head's: a late
+-- message is recorded only according to the mode that its hand-out sees.
 CREATE OR REPLACE FUNCTION {schema}.change_tracking(p_topic_id integer, p_target text, p_now timestamptz) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -151,7 +152,7 @@ BEGIN
     SET tracked_until = x.first_offset - 1, pending_from = x.first_offset,
         change_until = CASE WHEN v_head >= x.first_offset THEN v_head END
     WHERE x.topic_id = p_topic_id;
-    -- Each record is made with what is done by then, so nothing is applied and nothing is to be filled.
+    -- Each record is created with what is done by then, so nothing is applied yet and no backfill is needed.
     FOR v_subscription IN SELECT s.subscription_id FROM {schema}.subscription s
                           WHERE s.topic_id = p_topic_id AND s.status <> 'cancelled' ORDER BY s.subscription_id
     LOOP
@@ -162,7 +163,7 @@ BEGIN
     FROM {schema}.subscription s WHERE s.subscription_id = b.subscription_id AND s.topic_id = p_topic_id;
 END $$;
 
--- How far a change of mode is: offsets dealt with, of so many. No row when none is under way.
+-- The progress of a change of mode: offsets done, and their total. No row if there is no change.
 CREATE OR REPLACE FUNCTION {schema}.tracking_change(p_topic_id integer, OUT done bigint, OUT total bigint) RETURNS SETOF record
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT least(greatest(CASE t.tracking WHEN 'offset_watermark' THEN e.pending_from ELSE e.tracked_until + 1 END - e.first_offset, 0),
@@ -172,14 +173,13 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     WHERE e.topic_id = p_topic_id AND e.change_until IS NOT NULL
 $$;
 
--- The cursor of a subscription moved to an offset: messages from there on are for it. What was applied to their records follows by
--- "track".
+-- The cursor of a subscription moved to an offset: messages from there on require it. "track" then corrects their records.
 CREATE OR REPLACE FUNCTION {schema}.cursor_moved(p_subscription_id integer, p_to bigint) RETURNS void
 LANGUAGE sql AS $$
     UPDATE {schema}.subscription s SET required_from = least(s.required_from, p_to) WHERE s.subscription_id = p_subscription_id
 $$;
 
--- Forgets the records of messages that are removed. What lies in partitions keeps its record until its partition goes.
+-- Deletes the completion records of removed messages. Messages in partitions keep their records until the partition is dropped.
 CREATE OR REPLACE FUNCTION {schema}.forget_records(p_topic {schema}.topic, p_first bigint, p_last bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -189,7 +189,7 @@ BEGIN
                       AND x.message_offset BETWEEN y.first_offset AND y.last_offset));
 END $$;
 
--- Forgets the lowest records below an offset, so many at most; returns how many.
+-- Deletes the lowest completion records below an offset, at most p_max; returns how many.
 CREATE OR REPLACE FUNCTION {schema}.forget_records_below(p_topic_id integer, p_first bigint, p_max integer) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE

@@ -1,29 +1,29 @@
--- Records of reference counting: what is derived from cursors and outstanding ranges, and why that is enough.
+-- Completion records: how they are derived from cursors and outstanding ranges, and why that is correct.
 --
 -- An offset is done for a subscription if it is below the next offset of each of its lanes and in none of its outstanding
--- ranges. Publishing, claiming and settling write no record; "track" brings the records up to date from there.
+-- ranges. Publishing, claiming and settling write no record; "track" updates the records from cursors and ranges.
 --
--- What is looked at stays true for as long as the extent's lock is held:
+-- What is read stays true for as long as the extent's lock is held:
 --
 --   1. A claim moves a cursor and inserts the range it moved over in one transaction, and a settlement removes and
---      inserts parts of what was outstanding in one transaction. So any one snapshot sees a done set that only grows by them.
---   2. What makes an offset not done again (redrive, seek, a resurrection that goes back) or adds a subscription that
---      has not done it (subscribe) takes the extent's lock first, and looks only once it has it.
---   3. A row that comes late out of a noted gap is the one thing that becomes outstanding without that lock. So offsets in
---      noted gaps are never called done here. The gap's row goes and the outstanding range comes in one transaction:
---      a snapshot sees one or the other. And a gap is noted in the transaction that moves the head across it, so
---      one that is missing in a snapshot lies above the head of that snapshot.
+--      inserts parts of an outstanding range in one transaction. So the set of done offsets only grows by them, in any snapshot.
+--   2. An operation that makes an offset not done again (redrive, seek, a resurrection that goes back) or adds a subscription
+--      that has not done it (subscribe) takes the extent's lock first, and reads only after that.
+--   3. Only a late message of a recorded gap becomes outstanding without that lock. So offsets in recorded gaps never count as
+--      done here. The gap is deleted and the outstanding range inserted in one transaction: a snapshot sees one or the other.
+--      And a gap is recorded in the transaction that moves the head across it, so a gap that is missing in a snapshot lies
+--      above the head of that snapshot.
 --
--- Therefore: the lock is taken by one statement; the next one, with its own snapshot, reads head, gaps, cursors and
--- outstanding ranges together; everything after it uses what that one read. Where statements share one snapshot
--- (REPEATABLE READ) it would be older than the lock: that is refused.
+-- Therefore: one statement takes the lock; the next one, with its own snapshot, reads head, gaps, cursors and outstanding ranges
+-- together; everything after it uses that result. Where statements share one snapshot (REPEATABLE READ) it would be older than
+-- the lock: that is refused.
 --
--- Everything of a step is one transaction: killed before its commit, nothing of it has happened, and what was read is there
--- to be read again. Run twice, the second finds nothing to do: bits are set to what they should be, not added up.
+-- A step is one transaction: if it is killed before its commit, nothing of it has happened, and it can be repeated. A second run
+-- finds nothing to do: bits are set to their right value, not counted up.
 
--- Cuts a span into segments in which two sets of bits are the same throughout. Of each bit, p_ones and p_twos are where it is
--- in the first and in the second set. The sum of the weights of the bits that hold at an offset is their bitmap: bit 63
--- weighs minus two to the 63rd, as in two's complement.
+-- Splits a span into segments in which two sets of bits are constant. For each bit, p_ones and p_twos are the offsets at which it
+-- is in the first and in the second set. The sum of the weights of the bits at an offset is their bitmap: the weight of bit 63 is
+-- minus two to the 63rd, as in two's complement.
 CREATE OR REPLACE FUNCTION {schema}.segments(p_span int8multirange, p_bits smallint[], p_ones int8multirange[], p_twos int8multirange[])
 RETURNS TABLE (first_offset bigint, last_offset bigint, one bigint, two bigint)
 LANGUAGE sql IMMUTABLE AS $$
@@ -46,10 +46,9 @@ LANGUAGE sql IMMUTABLE AS $$
     SELECT at, last, one::bigint, two::bigint FROM segment WHERE inside > 0 ORDER BY at
 $$;
 
--- Makes records for the offsets of a span, in which no noted gap lies. Only what came late out of a gap may have one already
--- (record_late), and no further can come to have one while this runs: so a look is enough, and the rest is inserted without
--- the price of conflicts. Those that are there get the groups that came since. Returns how many were made and
--- how many of the span are complete by it.
+-- Creates records for the offsets of a span without recorded gaps. Only late messages may already have a record (record_late),
+-- and no more can appear while this runs: so one query finds them, and the rest is inserted without the cost of ON CONFLICT.
+-- Existing records get the groups that began since. Returns how many were created and how many of the span are complete.
 CREATE OR REPLACE FUNCTION {schema}.make_records(
     p_topic_id integer, p_span int8multirange, p_places {schema}.place[], p_now timestamptz, OUT made bigint, OUT completed bigint
 )
@@ -65,7 +64,7 @@ DECLARE
 BEGIN
     made := 0;
     completed := 0;
-    -- Required from where the group began, and of what was handed to it from before: rows that came late.
+    -- Required from the group's start, and for late messages before it that were handed out to the group.
     SELECT array_agg(p.bit), array_agg(q.required), array_agg(q.required - p.pending)
     INTO v_bits, v_required, v_done
     FROM unnest(p_places) p
@@ -89,10 +88,10 @@ BEGIN
     END LOOP;
 END $$;
 
--- Records of rows that came late out of noted gaps, in the transaction that hands them out (watch_gaps), under the lock of
--- the head. Not done by anybody yet: whoever requires it has just got it, or has not reached it. It may be above what is
--- tracked; then tracking finds it there. A group that dies or begins waits for the head's lock, so each late row
--- has its record made before or sees it as it is then.
+-- Creates records of late messages, in the transaction that hands them out (watch_gaps), under the lock of the head. No group has
+-- done them yet: a group that requires one has just got it, or has not reached it. Such a record may be above the tracked
+-- offsets; then tracking finds it later. A group that dies or begins to count waits for the head's lock, so the record of each
+-- late message is either created before that, or created with the group's new state.
 CREATE OR REPLACE FUNCTION {schema}.record_late(p_topic_id integer, p_late int8multirange) RETURNS void
 LANGUAGE sql AS $$
     INSERT INTO {schema}.record (topic_id, message_offset, required, completed, completed_at)
@@ -107,9 +106,9 @@ LANGUAGE sql AS $$
     ON CONFLICT (topic_id, message_offset) DO NOTHING
 $$;
 
--- Sets and unsets what groups have done, or not any more, since it was last applied: at most p_max offsets, lowest first, each
--- pending record once for all groups. p_gaps and p_places are of one snapshot. Everything up to the cut was dealt with, or
--- everything if it is null.
+-- Sets bits for what groups have done since the last step, and clears them for what is not done any more: at most p_max offsets,
+-- lowest first, each pending record once for all groups. p_gaps and p_places are of one snapshot. Everything up to "cut" is
+-- applied, or everything if it is null.
 CREATE OR REPLACE FUNCTION {schema}.apply_progress(
     p_extent {schema}.extent, p_gaps int8multirange, p_places {schema}.place[], p_max bigint, p_now timestamptz,
     OUT dealt bigint, OUT changed bigint, OUT completed bigint, OUT cut bigint
@@ -158,8 +157,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- Takes groups that do not count any more out of pending records, at most p_max of them. Nobody adds such a group to a
--- record: those who do hold the extent's lock, or the head's, for which the end of a group's accounting waits.
+-- Removes groups that no longer count from pending records, at most p_max records. No session adds such a group to a record: adding
+-- needs the extent's lock or the head's, and stop_counting waits for both.
 CREATE OR REPLACE FUNCTION {schema}.release_records(
     p_extent {schema}.extent, p_max bigint, p_now timestamptz, OUT changed bigint, OUT completed bigint, OUT more boolean
 )
@@ -186,7 +185,7 @@ BEGIN
             EXIT;
         END IF;
         v_from := greatest(s.released_until, p_extent.pending_from - 1);
-        -- To the last record there is, also above what is tracked: a late row's.
+        -- Up to the last record, also above the tracked offsets: that of a late message.
         SELECT max(q.message_offset), count(*) INTO v_last, v_rows
         FROM (SELECT r.message_offset FROM {schema}.record r WHERE r.topic_id = p_extent.topic_id AND r.message_offset > v_from
               ORDER BY r.message_offset LIMIT v_left) q;
@@ -208,8 +207,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- Notes what was applied: up to the cut, and to the records that are new. Ranges that touch are one, and what was removed
--- from the log is forgotten, so it stays as small as what is outstanding. Locked by id, as claims do.
+-- Stores what was applied: up to the cut, and for new records. Adjacent ranges are merged, and removed messages are left out, so it
+-- stays as small as the outstanding ranges. Rows are locked by id, as in claims.
 CREATE OR REPLACE FUNCTION {schema}.note_applied(
     p_extent {schema}.extent, p_gaps int8multirange, p_places {schema}.place[], p_cut bigint, p_new int8multirange
 ) RETURNS void
@@ -233,8 +232,9 @@ BEGIN
     END LOOP;
 END $$;
 
--- A bound below which no record is pending, looking at so many records from where it was. Late rows get records out of
--- turn, but only in noted gaps, which a snapshot without the record still shows: so never beyond one.
+-- An offset below which no record is pending; reads a limited number of records from the last result on. Late messages get
+-- records out of order, but only in recorded gaps, which a snapshot without the record still shows: so the result is never beyond
+-- a gap.
 CREATE OR REPLACE FUNCTION {schema}.lowest_pending(p_topic_id integer, p_from bigint, p_until bigint) RETURNS bigint
 LANGUAGE sql VOLATILE
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
@@ -242,7 +242,7 @@ SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bit
         SELECT r.message_offset, r.completed_at FROM {schema}.record r
         WHERE r.topic_id = p_topic_id AND r.message_offset >= p_from AND r.message_offset <= p_until
         ORDER BY r.message_offset LIMIT CASE WHEN EXISTS (
-            -- The common case of a group that is behind: it is where it was.
+            -- The common case of a group that is behind: the result does not change.
             SELECT FROM {schema}.record x WHERE x.topic_id = p_topic_id AND x.message_offset = p_from AND x.completed_at IS NULL
         ) THEN 1 ELSE 20000 END
     )
@@ -252,7 +252,7 @@ SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bit
         (SELECT min(g.first_offset) FROM {schema}.gap g WHERE g.topic_id = p_topic_id))
 $$;
 
--- Removes what a change to offset watermark has left, lowest first, and ends the change.
+-- Removes the records after a change to offset watermark, lowest first, and ends the change.
 CREATE OR REPLACE FUNCTION {schema}.drop_records(p_extent {schema}.extent, p_max integer, OUT removed bigint, OUT more boolean)
 LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
@@ -275,7 +275,7 @@ BEGIN
     WHERE s.topic_id = p_extent.topic_id AND (s.bit IS NOT NULL OR s.released_until IS NOT NULL);
 END $$;
 
--- One step over the records of a topic; at most p_max offsets are dealt with.
+-- One tracking step for a topic, of at most p_max offsets.
 CREATE OR REPLACE FUNCTION {schema}.track(
     p_topic_id integer, p_max integer, p_now {schema}.injected_time,
     OUT recorded bigint, OUT changed bigint, OUT completed bigint, OUT removed bigint, OUT more boolean
@@ -310,7 +310,7 @@ BEGIN
         RETURN;
     END IF;
     e.tracked_until := greatest(e.tracked_until, e.first_offset - 1);
-    -- First what has records: what is new is then recorded as it is by now, in most cases once and for all.
+    -- Existing records first: new ones are then created with the present state, and in most cases never changed again.
     SELECT * INTO v_step FROM {schema}.apply_progress(e, v_gaps, v_places, p_max, v_now);
     v_until := greatest(least(v_head, e.tracked_until + p_max - v_step.dealt), e.tracked_until);
     v_new := int8multirange(int8range(e.tracked_until + 1, v_until + 1));
@@ -333,7 +333,7 @@ BEGIN
     END IF;
 END $$;
 
--- The same of a range, by offset.
+-- The completion records of a range, by offset.
 CREATE OR REPLACE FUNCTION {schema}.records(p_topic text, p_first bigint, p_last bigint, p_max integer, p_now {schema}.injected_time)
 RETURNS TABLE (message_offset bigint, required text[], completed text[], completed_at timestamptz)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
