@@ -1,4 +1,4 @@
-//! Ctrl-C and its relatives become a flag that every wait looks at, so that servers are stopped on the way out.
+//! Ctrl-C and similar signals set a flag that every wait checks, so that servers are stopped before the process ends.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ impl Interrupt {
         }
     }
 
-    /// What a shell expects from a process that a signal ended.
+    /// The exit code of a process that a signal ended, as shells expect it.
     pub(crate) fn exit_code(&self) -> Option<ExitCode> {
         let signal = u8::try_from(self.signal()?).ok()?;
         Some(ExitCode::from(128 + signal))

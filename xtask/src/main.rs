@@ -29,7 +29,7 @@ Usage: cargo xtask <command>
       Formatting, lints, sizes, headers, mirrored SQL, licences.
 
   house
-      Print how large the house is: names, methods, files, lines, sizes, words to avoid; as markdown.
+      Print the size of the repository: names, methods, files, lines, sizes, words to avoid; as markdown.
 
   services [--durable] [--exec CMD ARGS...]
       Start a PostgreSQL server and keep it until Ctrl-C, or for as long as CMD runs.
@@ -64,12 +64,12 @@ fn run() -> Result<ExitCode> {
     }
 }
 
-/// The repository's root: the folder that holds this crate's.
+/// The repository's root: the parent folder of this crate.
 fn workspace_root() -> Result<PathBuf> {
-    // Asked for at run time first: a moved checkout must not lead back to where it was built.
+    // Read at run time first: a moved checkout must not refer to the folder it was built in.
     let here = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
     let here = here.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")));
-    here.parent().map(Path::to_path_buf).context("xtask lies outside a workspace")
+    here.parent().map(Path::to_path_buf).context("xtask is outside a workspace")
 }
 
 /// `CI=true`: nothing may be skipped.

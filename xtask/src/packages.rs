@@ -1,4 +1,4 @@
-//! What a run needs from the system, and installing what is missing on Debian and its relatives.
+//! System packages that a run needs, and their installation on Debian and its derivatives.
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -10,8 +10,8 @@ use headwater_servers::{Programs, User, find_program, output_of};
 use crate::is_ci;
 use crate::process::{cargo, say};
 
-/// Runs as root. Debian's server package would otherwise create a cluster and start it: tests bring their own server,
-/// and one on the standard port is the developer's business. The setting is gone again afterwards.
+/// Runs as root. Debian's server package would otherwise create a cluster and start it: tests start their own server,
+/// and whether one runs on the standard port is up to the developer. The setting is removed afterwards.
 const INSTALL_SCRIPT: &str = r#"
 set -eu
 settings=/etc/postgresql-common/createcluster.d
@@ -23,10 +23,10 @@ apt-get update
 apt-get install --yes --no-install-recommends "$@"
 "#;
 
-/// The part of the system a run is about to use.
+/// A part of the system that a run uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// The programs that make and run a PostgreSQL server.
+    /// The programs that create and run a PostgreSQL server.
     PostgresServer,
     /// `psql`.
     PostgresClient,
@@ -52,7 +52,7 @@ impl Need {
     }
 }
 
-/// How a command becomes root's.
+/// How a command gets root privileges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Privilege {
     Root,
@@ -60,7 +60,7 @@ enum Privilege {
     None,
 }
 
-/// Installs whatever of `needs` is missing.
+/// Installs those of `needs` that are missing.
 pub(crate) fn ensure(needs: &[Need]) -> Result<()> {
     let missing: Vec<Need> = needs.iter().copied().filter(|need| !need.is_met()).collect();
     if missing.is_empty() {
@@ -75,13 +75,13 @@ pub(crate) fn ensure(needs: &[Need]) -> Result<()> {
     let can_ask = std::io::stdin().is_terminal() && !is_ci();
     let mut command = install_command(&packages, find_program("apt-get").is_some(), privilege, can_ask)?;
     say(&format!("installing {}", packages.join(" ")));
-    // Not ended on interruption by us: half-configured packages are worse than a late exit.
+    // Not ended on interruption: half-configured packages are worse than a late exit.
     let status = command.status().context("cannot run the package installation")?;
     if !status.success() {
         bail!("installing {} failed ({status})", packages.join(" "));
     }
     if let Some(still) = missing.iter().find(|need| !need.is_met()) {
-        // Finds out why: a distribution may offer a server that is too old.
+        // Returns the reason: a distribution may offer a server that is too old.
         Programs::find()?;
         bail!("package {} was installed, but its programs are not found", still.package());
     }
@@ -106,14 +106,14 @@ pub(crate) fn ensure_rust_components(root: &Path) -> Result<()> {
 fn install_command(packages: &[&str], has_apt: bool, privilege: Privilege, can_ask: bool) -> Result<Command> {
     let names = packages.join(" ");
     if !has_apt {
-        bail!("missing: {names} (Debian's package names); there is no apt-get here, so please install them");
+        bail!("missing: {names} (Debian's package names); there is no apt-get here, so install them");
     }
     let mut command = match (privilege, can_ask) {
         (Privilege::Root, _) => Command::new("sh"),
         (Privilege::Sudo, true) => with_arguments("sudo", &["sh"]),
         (Privilege::Sudo, false) => with_arguments("sudo", &["-n", "sh"]),
         (Privilege::None, _) => {
-            bail!("missing packages: {names}; not root and no sudo, so please run: apt-get install {names}")
+            bail!("missing packages: {names}; not root and no sudo, so run: apt-get install {names}")
         }
     };
     command.args(["-c", INSTALL_SCRIPT, "install"]).args(packages);

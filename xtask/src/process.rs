@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use crate::interrupt::Interrupt;
 
 const POLL: Duration = Duration::from_millis(50);
-/// The test runner gives its tests ten seconds to end, so it is asked once more only after that.
+/// The test runner gives its tests ten seconds to end, so the second signal is sent only after that.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(12);
 const KILL_AFTER: Duration = Duration::from_secs(20);
 
@@ -26,7 +26,7 @@ pub(crate) fn cargo(root: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new("cargo");
     command.args(arguments).current_dir(root);
     // `cargo run` describes xtask in these variables. Build scripts that watch them (ring's does) would run again
-    // each time a developer changes between `cargo xtask` and plain `cargo`.
+    // each time a developer switches between `cargo xtask` and plain `cargo`.
     for (name, _) in std::env::vars_os() {
         let described = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_", "CARGO_PRIMARY_"];
         if name.to_str().is_some_and(|name| described.iter().any(|prefix| name.starts_with(prefix))) {
@@ -38,7 +38,7 @@ pub(crate) fn cargo(root: &Path, arguments: &[&str]) -> Command {
 
 /// Runs a command to its end in a process group of its own, without input.
 ///
-/// On interruption the whole group is asked to end, then made to, so nothing it started outlives this call.
+/// On interruption the whole group is asked to end, then killed, so nothing it started outlives this call.
 pub(crate) fn run(command: &mut Command, interrupt: &Interrupt) -> Result<ExitStatus> {
     command.stdin(Stdio::null()).process_group(0);
     let child = spawn(command)?;
@@ -46,7 +46,7 @@ pub(crate) fn run(command: &mut Command, interrupt: &Interrupt) -> Result<ExitSt
     watch(child, &group, interrupt)
 }
 
-/// Runs a command that may talk to the developer: it keeps the terminal, if there is one.
+/// Runs an interactive command: it keeps the terminal, if there is one.
 pub(crate) fn run_interactive(command: &mut Command, interrupt: &Interrupt) -> Result<ExitStatus> {
     use std::io::IsTerminal;
     let on_terminal = std::io::stdin().is_terminal();
@@ -54,7 +54,7 @@ pub(crate) fn run_interactive(command: &mut Command, interrupt: &Interrupt) -> R
         command.process_group(0);
     }
     let child = spawn(command)?;
-    // On a terminal the child shares our group (only the foreground group may read), so it alone is asked.
+    // On a terminal the child shares our group (only the foreground group may read), so the signal is sent only to it.
     let target = if on_terminal { child.id().to_string() } else { format!("-{}", child.id()) };
     watch(child, &target, interrupt)
 }
@@ -83,7 +83,7 @@ fn watch(mut child: Child, target: &str, interrupt: &Interrupt) -> Result<ExitSt
     loop {
         if let Some(status) = child.try_wait().context("cannot wait for a child process")? {
             if asked.is_some() && target.starts_with('-') {
-                // Its children may still be on their way out, or may have ignored us.
+                // Its children may still be ending, or may have ignored the signal.
                 signal("KILL", target);
             }
             return Ok(status);

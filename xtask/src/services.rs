@@ -11,10 +11,10 @@ use crate::interrupt::Interrupt;
 use crate::packages::{self, Need};
 use crate::process::{self, say};
 
-/// Names the server that tests use.
+/// The environment variable with the URL of the server that tests use.
 pub(crate) const POSTGRES_VARIABLE: &str = "HEADWATER_TEST_POSTGRES";
 
-/// What the server promises to those who crash it.
+/// What survives a crash of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Durability {
     /// No fsync: a test's data need not survive the machine.
@@ -23,7 +23,7 @@ pub(crate) enum Durability {
     Durable,
 }
 
-/// What follows `services` on the command line.
+/// The options of `services`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Options {
     durability: Durability,
@@ -45,7 +45,7 @@ impl Options {
                     }
                     break;
                 }
-                other => bail!("services does not know {other}: it takes --durable and --exec CMD ARGS..."),
+                other => bail!("services: unknown option {other}; use --durable or --exec CMD ARGS..."),
             }
         }
         Ok(options)

@@ -13,10 +13,10 @@ use crate::process::{self, cargo, say};
 use crate::services::{self, Durability, POSTGRES_VARIABLE};
 use crate::{is_ci, tidy};
 
-/// Tells tests that a missing service is a failure, not a reason to skip.
+/// The environment variable that makes a missing service a failure of tests, not a reason to skip them.
 const REQUIRE_ALL_VARIABLE: &str = "HEADWATER_TEST_REQUIRE_ALL";
 
-/// What follows `test` on the command line.
+/// The options of `test`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
     sqlite_only: bool,
@@ -37,13 +37,13 @@ impl Options {
                     options.runner_arguments = rest.cloned().collect();
                     break;
                 }
-                other => bail!("test does not know {other}: filters for the test runner follow `--`"),
+                other => bail!("test: unknown option {other}; filters for the test runner follow `--`"),
             }
         }
         Ok(options)
     }
 
-    /// CI runs everything, whoever calls it.
+    /// CI runs everything, whatever the options.
     fn check(&self, ci: bool) -> Result<()> {
         if ci && (self.sqlite_only || self.tests_only) {
             bail!("with CI=true nothing may be left out");
@@ -52,7 +52,7 @@ impl Options {
     }
 }
 
-/// The steps taken so far: what, for how long, and how each ended.
+/// The steps so far: name, duration and result of each.
 struct Steps<'a> {
     interrupt: &'a Interrupt,
     lines: Vec<String>,
@@ -61,7 +61,7 @@ struct Steps<'a> {
 }
 
 impl Steps<'_> {
-    /// A failed step does not keep the later ones from running: one run shows all that is wrong.
+    /// Later steps run even after a failed one: one run shows all failures.
     fn take(&mut self, name: &str, step: impl FnOnce() -> Result<bool>) -> Result<()> {
         self.interrupt.check()?;
         say(&format!("==> {name}"));
@@ -95,7 +95,7 @@ impl Steps<'_> {
 pub(crate) fn run(root: &Path, interrupt: &Interrupt, options: &Options) -> Result<ExitCode> {
     options.check(is_ci())?;
     match run_steps(root, interrupt, options) {
-        // By now the server is stopped: it lived inside that call.
+        // The server is stopped by now: it lived inside that call.
         Err(error) if interrupt.signal().is_some() => {
             say(&format!("error: {error:#}"));
             Ok(interrupt.exit_code().unwrap_or(ExitCode::FAILURE))
@@ -117,7 +117,7 @@ fn run_steps(root: &Path, interrupt: &Interrupt, options: &Options) -> Result<Ex
     if options.sqlite_only {
         steps.leave_out("everything that needs PostgreSQL (--sqlite-only): one engine is NOT tested");
     } else if let Some(given) = given {
-        say(&format!("using the server that {POSTGRES_VARIABLE} names"));
+        say(&format!("using the server of {POSTGRES_VARIABLE}"));
         url = Some(given);
     }
     let must_start = !options.sqlite_only && url.is_none();
@@ -131,11 +131,11 @@ fn run_steps(root: &Path, interrupt: &Interrupt, options: &Options) -> Result<Ex
         Ok(true)
     })?;
     if must_start && server.is_none() {
-        say("without PostgreSQL, `cargo xtask test --sqlite-only` tests the embedded engine alone");
+        say("without PostgreSQL, `cargo xtask test --sqlite-only` tests only the embedded engine");
         return Ok(steps.finish());
     }
     if find_program(NEXTEST).is_none() {
-        // Tests run them. Of targets that are asked for by kind, `cargo test` makes tests instead of programs.
+        // Tests run them. For targets selected by kind, `cargo test` builds tests instead of programs.
         let examples = cargo(root, &["build", "--workspace", "--all-features", "--examples"]);
         steps.take("examples", || succeeds(examples, None, interrupt))?;
     }
@@ -170,7 +170,7 @@ const NEXTEST: &str = "cargo-nextest";
 fn runner(root: &Path, options: &Options) -> Command {
     let mut command = if find_program(NEXTEST).is_some() {
         let mut command = cargo(root, &["nextest", "run", "--workspace", "--all-features"]);
-        // Whoever names another one in ARGS wins.
+        // A profile in ARGS overrides it.
         if !options.runner_arguments.iter().any(|argument| argument.starts_with("--profile")) {
             command.args(["--profile", if is_ci() { "ci" } else { "default" }]);
         }

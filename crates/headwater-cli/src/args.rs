@@ -1,4 +1,4 @@
-//! What the command line takes; each command's own arguments are in a file of its name.
+//! The arguments of the command line; those of each command are in a file of its name.
 
 mod dead_letter;
 mod group;
@@ -34,9 +34,9 @@ pub(crate) use upkeep::{
 
 /// Durable messaging that lives in the database you already have.
 ///
-/// Data goes to stdout, everything else to stderr. Exit codes: 0 done, 1 failed or something is off, 2 wrong usage
-/// or a value that is refused.
-/// HEADWATER_LOG sets what is logged (error, warn, info, debug); the default is warn.
+/// Data goes to stdout, everything else to stderr. Exit codes: 0 done, 1 failed or a problem was found, 2 wrong usage
+/// or an invalid value.
+/// HEADWATER_LOG sets the log level (error, warn, info, debug); the default is warn.
 #[derive(Debug, Parser)]
 #[command(name = "headwater", version, max_term_width = 110)]
 pub(crate) struct Args {
@@ -46,10 +46,10 @@ pub(crate) struct Args {
     pub(crate) command: Command,
 }
 
-/// Options every command takes.
+/// Options of every command.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Global {
-    /// Where the messages live: sqlite:PATH or postgres://USER@HOST/DATABASE
+    /// Where the messages are stored: sqlite:PATH or postgres://USER@HOST/DATABASE
     #[arg(
         long,
         global = true,
@@ -66,12 +66,12 @@ pub(crate) struct Global {
     pub(crate) output: Output,
 }
 
-/// For people, or for pipes.
+/// For people, or for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Output {
     /// For people
     Table,
-    /// One JSON object a line
+    /// One JSON object per line
     Json,
 }
 
@@ -94,28 +94,28 @@ pub(crate) enum Command {
     Publish(PublishArgs),
     /// Consume messages as a member of a group: print each, then ack it
     ///
-    /// SIGTERM and SIGINT end it in order: the batch in hand is printed and acked, the rest is given back at once.
+    /// SIGTERM and SIGINT shut it down gracefully: the current batch is printed and acked, the rest is released at once.
     ///
     /// Examples:
     ///   headwater consume orders --group email --max 1
     ///   headwater consume orders --group audit --from beginning --output json
     #[command(verbatim_doc_comment)]
     Consume(ConsumeArgs),
-    /// See how groups are doing, and look after them
+    /// Show the state and health of groups, and operate them
     ///
     /// Examples:
     ///   headwater group list orders
     ///   headwater group seek orders email --to time:2026-01-31T12:00:00Z --dry-run
     #[command(subcommand, verbatim_doc_comment)]
     Group(GroupCommand),
-    /// List, show, redrive and purge the messages a group gave up on
+    /// List, show, redrive and purge dead letters: the messages a group gave up on
     ///
     /// Examples:
     ///   headwater dead-letter list orders --group email
     ///   headwater dead-letter redrive orders --group email --error-contains "timed out"
     #[command(subcommand, verbatim_doc_comment)]
     DeadLetter(DeadLetterCommand),
-    /// List, start, cancel, resume and watch backfills: bringing late groups into what was there before them
+    /// List, start, cancel, resume and watch backfills: adding a late group to the records of messages published before it
     ///
     /// Examples:
     ///   headwater backfill list
@@ -128,10 +128,10 @@ pub(crate) enum Command {
     ///
     /// Example: headwater migrate --store postgres://localhost/shop
     Migrate(MigrateArgs),
-    /// Run the jobs of upkeep: once, or until told to stop; or tell how they have been doing
+    /// Run the maintenance jobs once or until stopped, or show their statistics
     ///
-    /// Exits with 1 if a job failed; the others are run all the same. With --watch one process per namespace is elected
-    /// to do the work, and another takes over within 15 s if it dies; SIGTERM and SIGINT end it in order.
+    /// Exits with 1 if a job failed; the other jobs still run. With --watch one process per namespace is elected to do the
+    /// work, and another takes over within 15 s if it dies; SIGTERM and SIGINT shut it down gracefully.
     ///
     /// Examples:
     ///   headwater maintain
@@ -140,18 +140,18 @@ pub(crate) enum Command {
     ///   headwater maintain --status --output json
     #[command(verbatim_doc_comment)]
     Maintain(MaintainArgs),
-    /// What operators did, newest first
+    /// List audit entries: what operators changed, newest first
     ///
     /// Example: headwater audit --max 20
     Audit(AuditArgs),
-    /// Check every invariant of the store and say what would mend it; exits with 1 if something is off
+    /// Check every invariant of the store and show how to repair what is wrong; exits with 1 if it finds a problem
     ///
     /// Example: headwater doctor --output json
     Doctor,
-    /// Watch Headwater work for a minute: groups in processes of their own, a crash, a poison message, a late joiner
+    /// Watch Headwater work for a minute: groups in separate processes, a crash, a poison message, a late group
     ///
-    /// It uses an embedded store in a temporary directory, which it removes again. What it claims it checks in the store;
-    /// it exits with 1 if a claim does not hold.
+    /// It uses an embedded store in a temporary directory, which it removes at the end. Every claim it prints is checked in
+    /// the store; it exits with 1 if a claim does not hold.
     ///
     /// Example: headwater demo --fast
     #[command(verbatim_doc_comment)]
@@ -175,14 +175,15 @@ impl Global {
         Ok(StoreUrl::parse(&self.store, self.namespace.as_deref())?)
     }
 
-    /// Opens a store that is there. A missing embedded file is refused: a look at it, or a slip in its name, must not make one.
+    /// Opens an existing store. A missing embedded file is refused: a command that only reads, or a mistyped name, must not
+    /// create one.
     pub(crate) async fn open(&self, options: OpenOptions) -> Result<Headwater> {
         let StoreUrl::Sqlite(SqlitePath::File(path)) = self.store_url()? else {
             return self.create(options).await;
         };
         if path.try_exists().is_ok_and(|exists| !exists) {
             bail!(
-                "no store at {}; `headwater publish` or `headwater topic create` makes one",
+                "no store at {}; `headwater publish` or `headwater topic create` creates one",
                 path.display()
             );
         }
@@ -191,7 +192,7 @@ impl Global {
             matches!(kind, Some(ErrorKind::ReadOnly | ErrorKind::PermissionDenied))
         };
         match self.create(options.clone()).await {
-            // What only reads works all the same; what writes is refused with the reason.
+            // Commands that only read still work; a write is refused with the reason.
             Err(error) if unwritable(&error) => match self.create(options.read_only(true)).await {
                 Ok(headwater) => {
                     // Not `eprintln!`: it panics when the other end of stderr is closed.
@@ -207,7 +208,7 @@ impl Global {
         }
     }
 
-    /// Opens the store, and makes it where it is missing.
+    /// Opens the store, and creates it if it is missing.
     pub(crate) async fn create(&self, options: OpenOptions) -> Result<Headwater> {
         let opened = Headwater::open_with(&self.store, options).await;
         opened.map_err(|error| {
@@ -219,7 +220,7 @@ impl Global {
     }
 }
 
-/// Who sits here, for the audit; as well as the environment tells.
+/// The user and host for audit entries, as far as the environment shows them.
 fn actor() -> String {
     let user = ["USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok());
     let user = user.unwrap_or_else(|| format!("uid {}", rustix::process::getuid().as_raw()));
@@ -238,7 +239,7 @@ mod tests {
         Args::command().debug_assert();
     }
 
-    /// Whoever asks for help finds something to copy.
+    /// The help of every command has an example to copy.
     #[test]
     fn every_command_shows_an_example() {
         fn check(command: &clap::Command, path: &str) {

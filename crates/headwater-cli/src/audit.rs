@@ -29,7 +29,7 @@ pub(crate) async fn run(global: &Global, args: &AuditArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The particulars as an object for programs; as they were written where they are none.
+/// The details as an object for programs, or as text if they are not JSON.
 fn detail(entry: &AuditEntry, output: Output) -> Value {
     match output {
         Output::Table => json!(in_short(&entry.detail)),

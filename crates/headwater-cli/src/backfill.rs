@@ -52,7 +52,7 @@ async fn watch(global: &Global, headwater: &Headwater, args: &BackfillWatchArgs)
         headwater.groups(topic).get(group).await?;
         let as_it_is = find(headwater, &args.of).await?;
         eprintln!(
-            "nothing to do: topic {topic} is in offset_watermark, where group {group} consumes from where it is and \
+            "nothing to do: topic {topic} is in offset_watermark, where group {group} consumes from its cursor and \
              needs no backfill"
         );
         print(global, as_it_is.as_slice())?;
@@ -64,7 +64,8 @@ async fn watch(global: &Global, headwater: &Headwater, args: &BackfillWatchArgs)
     Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Does a group's backfill here. In offset watermark there is no work to do: it is done when the group has consumed.
+/// Runs a group's backfill in this process. In offset watermark there is no work: it is complete when the group has
+/// consumed.
 pub(crate) async fn run_to_the_end(headwater: &Headwater, of: &GroupArgs) -> Result<()> {
     let tracking = headwater.topics().get(&of.topic).await?.settings.tracking;
     if tracking == Tracking::OffsetWatermark || find(headwater, of).await?.is_none() {
@@ -80,14 +81,14 @@ pub(crate) async fn run_to_the_end(headwater: &Headwater, of: &GroupArgs) -> Res
     }
 }
 
-/// Shows how far a backfill is until it is not under way any more, and does its work meanwhile at this pace, if at one.
+/// Shows the progress of a backfill until it ends, and meanwhile does its work at this pace, if one is given.
 async fn until_ended(headwater: &Headwater, of: &GroupArgs, pace: Option<BackfillPace>) -> Result<Backfill> {
     let GroupArgs { topic, group } = of;
     let mut shown = Shown::new(format!("backfill of {group} on {topic}"));
     let run = pace.is_some();
     let maintenance = headwater.maintenance().backfill_pace(pace.unwrap_or_default());
     loop {
-        // Its own limits hold: the job knows them. It ends when another worker has what is left.
+        // The job applies the backfill's own limits. It ends when another process does the remaining work.
         let work =
             async { if run { maintenance.run_once(&[Job::Backfill]).await.map(Some) } else { Ok(None) } };
         tokio::pin!(work);
@@ -106,7 +107,7 @@ async fn until_ended(headwater: &Headwater, of: &GroupArgs, pace: Option<Backfil
                 runs = &mut work, if working => {
                     let error = runs?.into_iter().flatten().find_map(|run| run.error);
                     if let Some(error) = error {
-                        bail!("the backfill stays at its checkpoint and goes on when this is run again: {error}");
+                        bail!("the backfill stopped at its checkpoint; run this again to continue: {error}");
                     }
                     working = false;
                 }

@@ -15,12 +15,12 @@ use crate::stop::Stop;
 
 /// How long one wait lasts; signals end it.
 const WAIT: Duration = Duration::from_secs(3600);
-/// The longest pause between attempts to reach a database that is away.
+/// The longest pause between attempts to reach a database that is unavailable.
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(5);
 
 pub(crate) async fn run(global: &Global, args: &ConsumeArgs) -> Result<ExitCode> {
     let headwater = global.open(global.options()).await?;
-    // A store may create topics for whoever publishes; whoever consumes from one that is not there has mistyped it.
+    // A store may create topics on publish. On consume a missing topic is a mistyped name.
     let topic = &args.topic;
     match headwater.topics().get(topic).await {
         Err(error) if error.kind() == ErrorKind::NoSuchTopic => {
@@ -36,9 +36,9 @@ pub(crate) async fn run(global: &Global, args: &ConsumeArgs) -> Result<ExitCode>
         // Never claim more than will be printed.
         builder = builder.batch(args.batch.min(u32::try_from(max).unwrap_or(u32::MAX)).max(1));
     }
-    // The batch in hand is printed and acked, the rest given back; whoever is stopped at once leaves what it holds to come
-    // again when its lease runs out.
-    let mut stop = Stop::on_signals("stopping after the batch in hand; again to stop at once")?;
+    // The current batch is printed and acked, the rest released. After a second signal the messages are redelivered when
+    // their leases expire.
+    let mut stop = Stop::on_signals("stopping after the current batch; again to stop at once")?;
     let mut consumer = builder.open().await.map_err(|error| with_fan_out_hint(error, topic))?;
     let result = drain(global, args, &mut consumer, &mut stop).await;
     consumer.close().await?;
@@ -72,7 +72,7 @@ async fn drain(global: &Global, args: &ConsumeArgs, consumer: &mut Consumer, sto
     Ok(())
 }
 
-/// Prints up to `left` messages and acks them; the rest is given back. Nothing is acked that was not written.
+/// Prints up to `left` messages and acks them; the rest is released. Nothing is acked that was not written.
 async fn print(global: &Global, batch: Batch, left: u64) -> Result<u64> {
     let count = usize::try_from(left).unwrap_or(usize::MAX).min(batch.messages().len());
     let written = write(global, &batch.messages()[..count]);

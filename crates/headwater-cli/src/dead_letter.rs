@@ -14,7 +14,7 @@ use crate::args::{
 };
 use crate::output::{Rows, in_short, payload_as_json, with_hint};
 
-/// A letter's fields as people read them.
+/// The fields of a dead letter, in the order in which they are printed.
 const FIELDS: [&str; 14] = [
     "id",
     "offset",
@@ -45,7 +45,7 @@ pub(crate) async fn run(global: &Global, command: &DeadLetterCommand) -> Result<
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whoever named no group meant the one there is, which is rarely called so.
+/// Without `--group` the group is "default", which rarely exists: the error then has to mention the option.
 fn without_group(command: &DeadLetterCommand, error: &headwater::Error) -> Option<String> {
     let of = match command {
         DeadLetterCommand::List(args) => &args.of,
@@ -95,7 +95,7 @@ async fn show(global: &Global, headwater: &Headwater, args: &DeadLetterShowArgs)
     Ok(out.flush()?)
 }
 
-/// A field a line, the payload last: it may be long.
+/// One field per line, the payload last: it may be long.
 fn write_fields(out: &mut impl Write, letter: &Value) -> Result<()> {
     for name in FIELDS {
         match &letter[name] {
@@ -113,7 +113,7 @@ async fn redrive(global: &Global, headwater: &Headwater, args: &DeadLetterRedriv
     rows.push(vec![json!(done.redriven), json!(done.gone)]);
     rows.print(global.output)?;
     if done.gone > 0 {
-        eprintln!("{} left: their messages are not in the log any more", done.gone);
+        eprintln!("{} not redriven: their messages are no longer in the log", done.gone);
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
-//! `headwater demo`: a minute of Headwater at work, with nothing to set up and nothing left behind.
+//! `headwater demo`: a minute of Headwater at work. It needs no setup and leaves nothing behind.
 //!
 //! Everything is real: processes, a SIGKILL, the store in a temporary directory. Every number shown is read from that store,
-//! and what is claimed is checked there.
+//! and every claim is checked there.
 
 mod cast;
 mod ledger;
@@ -23,19 +23,19 @@ use cast::Cast;
 use stage::Stage;
 use story::Story;
 
-/// The topic of the story.
+/// The topic of the demo.
 pub(crate) const TOPIC: &str = "orders";
-/// How often what is shown is read again.
+/// How often the shown figures are refreshed.
 const SHOW_EVERY: Duration = Duration::from_millis(250);
 
-/// How long things take in the story.
+/// The rates and durations of the demo.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tempo {
-    /// Messages published a second.
+    /// Messages published per second.
     pub(crate) per_second: u32,
     /// Messages published at once before the crash.
     pub(crate) burst: u32,
-    /// How long a calm stretch lasts.
+    /// How long an uneventful phase lasts.
     pub(crate) calm: Duration,
     /// How long a dead group stays dead.
     pub(crate) dead_for: Duration,
@@ -52,7 +52,7 @@ impl Tempo {
     }
 }
 
-/// Heartbeats of seconds, so that a death is seen while one watches; few attempts, so that a poison message is given up soon.
+/// Short heartbeats, so that a death is detected within the demo; few attempts, so that a poison message is buried soon.
 fn settings() -> TopicSettings {
     TopicSettings {
         heartbeat_interval: Duration::from_millis(500),
@@ -88,7 +88,7 @@ pub(crate) async fn run(global: &Global, args: &DemoArgs) -> Result<ExitCode> {
     Ok(if held { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Plays the story with everything that runs beside it; whether every claim held.
+/// Runs the demo with everything beside it; returns whether every claim held.
 async fn perform(
     global: &Global,
     args: &DemoArgs,
@@ -98,7 +98,7 @@ async fn perform(
 ) -> Result<bool> {
     headwater.topic(TOPIC).settings(settings()).create().await?;
     ledger::create(cast.file())?;
-    // Before any other process: so it is the elected one, and not one that is killed.
+    // Started before any other process, so that this one is elected and not one that is killed.
     let maintaining = headwater.maintenance().start();
     let showing = Showing::start(headwater, stage);
     let mut story = Story::new(headwater, stage, cast, Tempo::of(args));
@@ -112,16 +112,16 @@ async fn perform(
     held
 }
 
-/// Shows how the groups are while the story goes on; ends with it.
+/// Shows the groups while the demo runs; ends when dropped.
 struct Showing(tokio::task::JoinHandle<()>);
 
 impl Showing {
     fn start(headwater: &Headwater, stage: &Arc<Stage>) -> Self {
         let (headwater, stage) = (headwater.clone(), Arc::clone(stage));
         Showing(tokio::spawn(async move {
-            let mut beat = tokio::time::interval(SHOW_EVERY);
+            let mut interval = tokio::time::interval(SHOW_EVERY);
             loop {
-                beat.tick().await;
+                interval.tick().await;
                 if let Ok(groups) = story::groups(&headwater).await {
                     stage.show(&groups);
                 }

@@ -11,13 +11,13 @@ use crate::output::Rows;
 pub(crate) async fn run(global: &Global) -> Result<ExitCode> {
     let headwater = global.open(global.options()).await?;
     let findings = headwater.doctor().await?;
-    // Only a warning: the store is sound, and the server may be meant to be that way.
+    // Only a warning: the store is sound, and the server may be configured so on purpose.
     for warning in headwater.durability().await? {
         eprintln!("warning: {}; {}", warning.problem, warning.remedy);
     }
     headwater.close().await?;
     if findings.is_empty() {
-        eprintln!("nothing is off");
+        eprintln!("no problems found");
         return Ok(ExitCode::SUCCESS);
     }
     let mut rows = Rows::new(&["check", "problem", "remedy"]);

@@ -15,7 +15,7 @@ use crate::args::{Global, GroupCommand};
 use crate::output::with_hint;
 
 pub(crate) async fn run(global: &Global, command: &GroupCommand) -> Result<ExitCode> {
-    // Before anything is opened: what is refused for want of a word has no effect whatsoever.
+    // Checked before the store is opened: a command refused for lack of confirmation has no effect at all.
     match command {
         GroupCommand::Cancel(args) => confirm::needs_a_word("group cancel", args.meant)?,
         GroupCommand::Remove(args) => confirm::needs_a_word("group remove", args.meant)?,
@@ -50,7 +50,7 @@ async fn act(global: &Global, headwater: &Headwater, command: &GroupCommand) -> 
     }
 }
 
-/// The topic that is named, or all there are.
+/// The given topic, or all topics.
 async fn topics(headwater: &Headwater, named: Option<&str>) -> Result<Vec<String>> {
     match named {
         Some(name) => Ok(vec![name.to_owned()]),
@@ -61,7 +61,7 @@ async fn topics(headwater: &Headwater, named: Option<&str>) -> Result<Vec<String
     }
 }
 
-/// A queue refuses a second group: says how it becomes a topic that takes one.
+/// A queue refuses a second group: the hint shows how it becomes a topic that accepts several.
 pub(crate) fn with_fan_out_hint(error: headwater::Error, topic: &str) -> anyhow::Error {
     with_hint(error.into(), |error| {
         let is_queue = error.kind() == ErrorKind::InvalidInput && error.to_string().contains("is a queue");

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 const UNITS: [(u128, &str); 4] = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s")];
 
-/// A duration in the form in which the command line takes it: `7d`, `1d12h`, `1.5s`, `250ms`. The two largest units tell
-/// enough; below a minute it is to the millisecond.
+/// A duration in the syntax of the command line: `7d`, `1d12h`, `1.5s`, `250ms`. The two largest units, and milliseconds
+/// below a minute.
 pub(crate) fn duration(duration: Duration) -> String {
     let ms = duration.as_millis();
     match ms {
@@ -28,7 +28,7 @@ pub(crate) fn duration(duration: Duration) -> String {
     }
 }
 
-/// A duration that may be without end, under the word for that.
+/// A duration, or this text if there is no limit.
 pub(crate) fn limit(limit: Option<Duration>, endless: &str) -> String {
     limit.map_or_else(|| endless.to_owned(), duration)
 }
@@ -52,7 +52,7 @@ pub(crate) fn rate(per_second: f64) -> String {
     }
 }
 
-/// A number with its thousands apart.
+/// A number with thousands separators.
 pub(crate) fn count(number: u64) -> String {
     group(&number.to_string())
 }

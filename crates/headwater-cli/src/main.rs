@@ -28,8 +28,7 @@ use args::{Args, Command};
 #[tokio::main]
 async fn main() -> ExitCode {
     let args = Args::parse();
-    // Logs go to stderr and are quiet unless something recovers by itself or needs a person. The demo brings about itself what
-    // is warned of, and shows it.
+    // Logs go to stderr, from warnings on. The demo causes itself what the warnings are about, and shows it.
     let level = if matches!(args.command, Command::Demo(_)) { "error" } else { "warn" };
     let filter = tracing_subscriber::EnvFilter::try_from_env("HEADWATER_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
@@ -38,9 +37,9 @@ async fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            // Without a reader the exit code still tells.
+            // If stderr is closed, the exit code still reports the failure.
             let _ = writeln!(std::io::stderr(), "error: {}", output::explain(&error));
-            // Whether a value is refused here or by the library makes no difference to whoever wrote it.
+            // An invalid value has the same exit code whether the command or the library refuses it.
             let is_wrong = error.is::<output::Usage>()
                 || output::kind(&error) == Some(headwater::ErrorKind::InvalidInput);
             if is_wrong { ExitCode::from(2) } else { ExitCode::FAILURE }

@@ -39,15 +39,15 @@ async fn once(global: &Global, headwater: &Headwater, args: &MaintainArgs) -> Re
         rows.push(vec![json!(run.job.as_str()), json!(run.rows), json!(run.backlog), took, error]);
     }
     rows.print(global.output)?;
-    // A job that failed must be seen by whoever runs this from a timer.
+    // A failed job has to show in the exit code, for runs from a timer.
     let failed = runs.iter().any(|run| run.error.is_some());
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 async fn watch(headwater: &Headwater, args: &MaintainArgs) -> Result<ExitCode> {
-    let mut stop = Stop::on_signals("stopping after what is under way; again to stop at once")?;
+    let mut stop = Stop::on_signals("stopping after the current jobs; again to stop at once")?;
     let maintaining = headwater.maintenance().preset(args.preset).start();
-    eprintln!("maintaining whenever this process is the elected one, until SIGTERM or SIGINT");
+    eprintln!("maintenance started: runs jobs while this process is elected, until SIGTERM or SIGINT");
     stop.asked().await;
     maintaining.stop().await;
     Ok(ExitCode::SUCCESS)

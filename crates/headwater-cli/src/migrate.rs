@@ -20,42 +20,41 @@ pub(crate) async fn run(global: &Global, args: &MigrateArgs) -> Result<ExitCode>
 
 async fn postgres(global: &Global, args: &MigrateArgs, url: &str, namespace: &Namespace) -> Result<()> {
     let options = global.options();
-    let place = format!("namespace {namespace}");
+    let name = format!("namespace {namespace}");
     if args.status {
         let found = store::postgres::version(url, namespace, &options).await?;
-        let missing =
-            format!("{place} does not exist; it is created on first use, or by `headwater migrate`");
+        let missing = format!("{name} does not exist; it is created on first use, or by `headwater migrate`");
         let version = found.map(|found| i64::from(found.tables));
         let is_current = found.is_none_or(|found| found.is_current);
-        return status(global, &place, version, store::postgres::newest().into(), is_current, &missing);
+        return status(global, &name, version, store::postgres::newest().into(), is_current, &missing);
     }
     let done = store::postgres::migrate(url, namespace, &options).await?;
-    migrated(global, &place, done.from.into(), done.to.into(), done.code_replaced)
+    migrated(global, &name, done.from.into(), done.to.into(), done.code_replaced)
 }
 
-/// The embedded file migrates itself whenever it is opened; only a look at its version must not open it.
+/// Opening an embedded file migrates it, so reading only its version must not open it.
 async fn sqlite(global: &Global, args: &MigrateArgs, path: &SqlitePath) -> Result<()> {
-    let place = match path {
+    let name = match path {
         SqlitePath::File(path) => path.display().to_string(),
         SqlitePath::Memory => "memory".into(),
     };
     let before = store::sqlite::version_of(path)?;
     if args.status {
-        let is_there = matches!(path, SqlitePath::File(path) if path.exists());
-        let missing = if is_there {
-            format!("{place} holds no store; `headwater migrate --adopt` installs one into it")
+        let exists = matches!(path, SqlitePath::File(path) if path.exists());
+        let missing = if exists {
+            format!("{name} holds no store; `headwater migrate --adopt` installs one into it")
         } else {
-            format!("no store at {place}; `headwater publish` or `headwater topic create` makes one")
+            format!("no store at {name}; `headwater publish` or `headwater topic create` creates one")
         };
-        return status(global, &place, before, store::sqlite::newest(), true, &missing);
+        return status(global, &name, before, store::sqlite::newest(), true, &missing);
     }
     global.create(global.options().adopt(args.adopt)).await?.close().await?;
-    migrated(global, &place, before.unwrap_or(0), store::sqlite::newest(), false)
+    migrated(global, &name, before.unwrap_or(0), store::sqlite::newest(), false)
 }
 
 fn status(
     global: &Global,
-    place: &str,
+    name: &str,
     version: Option<i64>,
     newest: i64,
     is_current: bool,
@@ -63,7 +62,7 @@ fn status(
 ) -> Result<()> {
     if global.output == Output::Json {
         let mut fields = Fields::default();
-        fields.push("store", json!(place));
+        fields.push("store", json!(name));
         fields.push("version", json!(version));
         fields.push("newest", json!(newest));
         fields.push("pending", json!((newest - version.unwrap_or(0)).max(i64::from(!is_current))));
@@ -72,35 +71,35 @@ fn status(
     match version {
         None => println!("{missing}"),
         Some(version) if version < newest => println!(
-            "{place} is at schema version {version}, {} behind this program: `headwater migrate` brings it to {newest}",
+            "{name} is at schema version {version}, {} behind this program: `headwater migrate` brings it to {newest}",
             newest - version
         ),
         Some(version) if version > newest => println!(
-            "{place} is at schema version {version}, this program knows up to {newest}: upgrade the program"
+            "{name} is at schema version {version}, this program supports up to {newest}: upgrade the program"
         ),
         Some(version) if !is_current => println!(
-            "{place} is at schema version {version} with the functions of another build: `headwater migrate` replaces them"
+            "{name} is at schema version {version} with the functions of another build: `headwater migrate` replaces them"
         ),
-        Some(version) => println!("{place} is at schema version {version}; nothing is pending"),
+        Some(version) => println!("{name} is at schema version {version}; nothing is pending"),
     }
     Ok(())
 }
 
-fn migrated(global: &Global, place: &str, from: i64, to: i64, code_replaced: bool) -> Result<()> {
+fn migrated(global: &Global, name: &str, from: i64, to: i64, code_replaced: bool) -> Result<()> {
     if global.output == Output::Json {
         let mut fields = Fields::default();
-        fields.push("store", json!(place));
+        fields.push("store", json!(name));
         fields.push("from", json!(from));
         fields.push("to", json!(to));
         fields.push("code_replaced", json!(code_replaced));
         return fields.print(global.output);
     }
     if from == to && code_replaced {
-        println!("{place} is at schema version {to}; its functions were replaced");
+        println!("{name} is at schema version {to}; its functions were replaced");
     } else if from == to {
-        println!("{place} is at schema version {to}; nothing to do");
+        println!("{name} is at schema version {to}; nothing to do");
     } else {
-        println!("{place} migrated from schema version {from} to {to}");
+        println!("{name} migrated from schema version {from} to {to}");
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Printing: tables for people, a JSON object a line for pipes; data on stdout, the rest on stderr.
+//! Printing: tables for people, one JSON object per line for programs; data on stdout, the rest on stderr.
 
 use std::borrow::Cow;
 use std::io::{ErrorKind, Write};
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::args::Output;
 
-/// Of an error's first line, so much fits a table.
+/// How much of an error's first line a table shows.
 const ERROR_CHARS_MAX: usize = 60;
 
 /// Rows of named columns.
@@ -55,14 +55,14 @@ impl Rows {
     }
 }
 
-/// One thing with many fields: a field a line for people, one object for pipes.
+/// One object with many fields: one field per line for people, one JSON object for programs.
 #[derive(Default)]
 pub(crate) struct Fields(Vec<Field>);
 
 struct Field {
     name: Cow<'static, str>,
     value: Value,
-    /// How people read it, if not as it is.
+    /// The text for people, if it differs from the value.
     said: Option<String>,
 }
 
@@ -71,7 +71,7 @@ impl Fields {
         self.0.push(Field { name: name.into(), value, said: None });
     }
 
-    /// A field that people read otherwise than programs.
+    /// A field whose text for people differs from its value for programs.
     pub(crate) fn said(&mut self, name: impl Into<Cow<'static, str>>, value: Value, said: impl Into<String>) {
         self.0.push(Field { name: name.into(), value, said: Some(said.into()) });
     }
@@ -85,7 +85,7 @@ impl Fields {
         match output {
             Output::Json => writeln!(out, "{}", self.object())?,
             Output::Table => {
-                // People read `lease 30s`, programs `lease_ms 30000`.
+                // `lease 30s` for people, `lease_ms 30000` for programs.
                 let label = |field: &Field| field.name.trim_end_matches("_ms").to_owned();
                 let width = self.0.iter().map(|field| label(field).len()).max().unwrap_or(0);
                 for field in self.0 {
@@ -98,7 +98,7 @@ impl Fields {
     }
 }
 
-/// Objects, one a line.
+/// Objects, one per line.
 pub(crate) fn print_objects(objects: impl IntoIterator<Item = Value>) -> Result<()> {
     let mut out = std::io::stdout().lock();
     for object in objects {
@@ -107,7 +107,7 @@ pub(crate) fn print_objects(objects: impl IntoIterator<Item = Value>) -> Result<
     Ok(out.flush()?)
 }
 
-/// What was asked for is not how this command is used: exit code 2.
+/// Wrong usage of the command: exit code 2.
 #[derive(Debug)]
 pub(crate) struct Usage(pub(crate) String);
 
@@ -119,7 +119,7 @@ impl std::fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
-/// A refusal of the library, and what to do about it in the words of this command.
+/// An error of the library, with a hint that names what to run.
 #[derive(Debug)]
 pub(crate) struct Hinted {
     error: headwater::Error,
@@ -134,7 +134,7 @@ impl std::fmt::Display for Hinted {
 
 impl std::error::Error for Hinted {}
 
-/// Adds what the hint knows to an error of the library.
+/// Adds a hint to an error of the library.
 pub(crate) fn with_hint(
     error: anyhow::Error,
     hint: impl FnOnce(&headwater::Error) -> Option<String>,
@@ -148,13 +148,13 @@ pub(crate) fn with_hint(
     }
 }
 
-/// What the library says went wrong, if it was the library.
+/// The kind of the error, if it is one of the library.
 pub(crate) fn kind(error: &anyhow::Error) -> Option<headwater::ErrorKind> {
     let hinted = error.downcast_ref::<Hinted>().map(|hinted| &hinted.error);
     hinted.or_else(|| error.downcast_ref::<headwater::Error>()).map(headwater::Error::kind)
 }
 
-/// A payload under the name that says what it is: JSON as itself, text as text, and bytes as hexadecimal.
+/// A payload and the name of its field: JSON as itself, text as text, and other bytes as hexadecimal.
 pub(crate) fn payload_as_json(content_type: Option<&str>, payload: &[u8]) -> (&'static str, Value) {
     let is_json = content_type == Some("application/json");
     match serde_json::from_slice::<Value>(payload) {
@@ -186,19 +186,19 @@ fn plain(value: &Value) -> String {
     }
 }
 
-/// The chain of causes down to Headwater's own error, which already tells what the database said.
+/// The chain of causes down to Headwater's own error, which already includes the database's message.
 pub(crate) fn explain(error: &anyhow::Error) -> String {
-    let mut words = Vec::new();
+    let mut causes = Vec::new();
     for cause in error.chain() {
-        words.push(cause.to_string());
+        causes.push(cause.to_string());
         if cause.is::<headwater::Error>() {
             break;
         }
     }
-    words.join(": ")
+    causes.join(": ")
 }
 
-/// Whoever read our output has left: no fault of ours.
+/// The reader of the output has closed the pipe, which is not an error.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)

@@ -1,4 +1,4 @@
-//! Work that is under way, live: a bar on a terminal, a line now and then elsewhere. On stderr: it is no data.
+//! Progress of running work on stderr: a bar on a terminal, an occasional line elsewhere.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -7,12 +7,12 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::human;
 
-/// How often whoever watches looks again.
+/// How often progress is read again.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// Off a terminal, a line so often is enough.
+/// How often a line is printed where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(2);
 
-/// How far something is, as shown.
+/// The progress of one piece of work, as shown.
 pub(crate) struct Shown {
     what: String,
     bar: Option<ProgressBar>,
@@ -32,7 +32,7 @@ impl Shown {
         Shown { what, bar, last: None }
     }
 
-    /// Shows where it is now; `more` is what else is known, such as how long it will take.
+    /// Shows the current progress; `more` is further text, such as the time left.
     pub(crate) fn at(&mut self, done: u64, total: u64, more: &str) {
         if let Some(bar) = &self.bar {
             bar.set_length(total);
@@ -47,7 +47,7 @@ impl Shown {
         }
     }
 
-    /// It has ended: the last line stays.
+    /// Ends: the last line stays.
     pub(crate) fn end(&mut self, done: u64, total: u64, more: &str) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();

@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use crate::args::{Global, Output, PublishArgs};
 
-/// Lines of stdin published together; what has been read leaves when no further line is there at once.
+/// Lines of stdin published together; a smaller batch is published when no further line is available at once.
 const BATCH_MESSAGES: usize = 1_000;
 
 /// One line of `--json-lines`. An unknown field is refused: it would be lost.
@@ -51,20 +51,20 @@ pub(crate) async fn run(global: &Global, args: &PublishArgs) -> Result<ExitCode>
     Ok(ExitCode::SUCCESS)
 }
 
-/// A person at a terminal means the topic they name. Where the store keeps whether topics are created, that is followed: an
-/// option of one call neither changes nor overrides it.
+/// Publishing creates the topic by default. Where the store has a setting for it, that decides: an option of one call
+/// neither changes nor overrides it.
 fn options(global: &Global, args: &PublishArgs) -> Result<OpenOptions> {
-    let keeps_it = matches!(global.store_url()?, StoreUrl::Sqlite(_));
+    let has_setting = matches!(global.store_url()?, StoreUrl::Sqlite(_));
     let options = global.options();
     Ok(match args.no_create {
         true => options.auto_create(false),
-        false if keeps_it => options,
+        false if has_setting => options,
         false => options.auto_create(true),
     })
 }
 
-/// Where what was published is printed, until that fails. Publishing does not depend on it: what is piped in is published
-/// whether anything reads the answers to the end or not.
+/// Prints what was published, until printing fails. Publishing does not depend on it: all input is published even if the
+/// reader of the output stops early.
 struct Out {
     output: Output,
     topic: String,
@@ -89,7 +89,7 @@ impl Out {
         out.flush()
     }
 
-    /// A reader that left is no fault; any other failure is reported once everything is published.
+    /// A closed pipe is not an error; any other failure is reported once everything is published.
     fn end(self) -> Result<()> {
         match self.failed {
             Some(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
@@ -100,7 +100,7 @@ impl Out {
     }
 }
 
-/// Publishes stdin line by line in batches; a bad line stops it and is named, and the lines before it are published.
+/// Publishes stdin line by line in batches. A bad line stops it and is reported; the lines before it are published.
 async fn send_lines(out: &mut Out, args: &PublishArgs, producer: &Producer) -> Result<()> {
     let mut lines = BufReader::new(tokio::io::stdin()).split(b'\n');
     let (mut number, mut count) = (0_u64, 0_usize);
@@ -114,14 +114,14 @@ async fn send_lines(out: &mut Out, args: &PublishArgs, producer: &Producer) -> R
         stop?;
         if done {
             let messages = if count == 1 { "message" } else { "messages" };
-            // It may have the same reader, who left.
+            // Stderr may be the same closed pipe.
             let _ = writeln!(std::io::stderr(), "published {count} {messages} to {}", args.topic);
             return Ok(());
         }
     }
 }
 
-/// Reads what is there: waits for the first line only. The second part tells why a batch ended early.
+/// Reads the available lines: waits for the first line only. The second value is why a batch ended early.
 async fn read_batch(
     args: &PublishArgs,
     lines: &mut Split<BufReader<Stdin>>,
@@ -132,7 +132,7 @@ async fn read_batch(
         let line = if batch.is_empty() {
             lines.next_segment().await
         } else {
-            // Ready or not: a slow writer's lines leave one by one, a file's by the thousand.
+            // No waiting: lines of a slow writer are published one by one, those of a file by the thousand.
             match tokio::time::timeout(std::time::Duration::from_millis(1), lines.next_segment()).await {
                 Ok(line) => line,
                 Err(_) => break,
@@ -152,7 +152,7 @@ async fn read_batch(
     (batch, Ok(()))
 }
 
-/// A line is a payload, of whatever bytes; only JSON has to be text.
+/// A line is a payload of any bytes; only JSON has to be text.
 fn parse(args: &PublishArgs, mut line: Vec<u8>) -> Result<NewMessage> {
     if line.last() == Some(&b'\r') {
         line.pop();
@@ -165,12 +165,12 @@ fn parse(args: &PublishArgs, mut line: Vec<u8>) -> Result<NewMessage> {
 fn from_json(args: &PublishArgs, line: &[u8]) -> Result<NewMessage> {
     let line: Line = serde_json::from_slice(line)?;
     // A string is sent as its text, anything else as JSON.
-    let (payload, found) = match &line.payload {
+    let (payload, detected) = match &line.payload {
         serde_json::Value::String(text) => (text.clone().into_bytes(), "text/plain"),
         other => (serde_json::to_vec(other)?, "application/json"),
     };
     let mut message = message(args, payload);
-    message.content_type = line.content_type.or(args.content_type.clone()).or(Some(found.into()));
+    message.content_type = line.content_type.or(args.content_type.clone()).or(Some(detected.into()));
     message.message_id = line.message_id;
     message.key = line.key.or(message.key);
     message.message_type = line.message_type.or(message.message_type);
@@ -182,7 +182,7 @@ fn from_json(args: &PublishArgs, line: &[u8]) -> Result<NewMessage> {
 }
 
 fn message(args: &PublishArgs, payload: Vec<u8>) -> NewMessage {
-    let found = || {
+    let detected = || {
         let is_json = serde_json::from_slice::<serde::de::IgnoredAny>(&payload).is_ok();
         let is_text = std::str::from_utf8(&payload).is_ok();
         Some(
@@ -197,7 +197,7 @@ fn message(args: &PublishArgs, payload: Vec<u8>) -> NewMessage {
         )
     };
     NewMessage {
-        content_type: args.content_type.clone().or_else(found),
+        content_type: args.content_type.clone().or_else(detected),
         key: args.key.clone(),
         message_type: args.message_type.clone(),
         headers: args.headers.iter().cloned().collect(),
@@ -224,7 +224,7 @@ fn as_json(topic: &str, published: &Published) -> serde_json::Value {
 }
 
 fn as_text(topic: &str, published: &Published) -> String {
-    let place = published.offset.map_or_else(|| "scheduled".to_owned(), |offset| offset.to_string());
+    let offset = published.offset.map_or_else(|| "scheduled".to_owned(), |offset| offset.to_string());
     let duplicate = if published.duplicate { " (duplicate)" } else { "" };
-    format!("{topic} {place}{duplicate}")
+    format!("{topic} {offset}{duplicate}")
 }

@@ -1,4 +1,4 @@
-//! Ending in order when somebody wants it.
+//! Graceful shutdown on signals.
 
 use std::io::Write;
 
@@ -6,31 +6,31 @@ use anyhow::Result;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-/// Whether somebody wants this to end.
+/// Whether a shutdown was requested.
 pub(crate) struct Stop(watch::Receiver<bool>);
 
 impl Stop {
-    /// The first SIGTERM or SIGINT asks for an end in order, and says so. That takes as long as what is under way, so a
-    /// second one ends at once with 1.
-    pub(crate) fn on_signals(said: &'static str) -> Result<Self> {
+    /// The first SIGTERM or SIGINT requests a graceful shutdown and prints the notice. That takes as long as the current
+    /// work, so a second signal exits at once with 1.
+    pub(crate) fn on_signals(notice: &'static str) -> Result<Self> {
         let (mut terminate, mut interrupt) =
             (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        let (tell, told) = watch::channel(false);
-        // Ends with the process; printing blocks, so it must not be the one that listens.
+        let (request, requested) = watch::channel(false);
+        // Ends with the process. Its own task: the task that prints may block on its output.
         tokio::spawn(async move {
             loop {
                 tokio::select! {
                     _ = terminate.recv() => {}
                     _ = interrupt.recv() => {}
                 }
-                if tell.send_replace(true) {
+                if request.send_replace(true) {
                     std::process::exit(1);
                 }
                 // Not `eprintln!`: it panics when the other end of stderr is closed.
-                let _ = writeln!(std::io::stderr(), "{said}");
+                let _ = writeln!(std::io::stderr(), "{notice}");
             }
         });
-        Ok(Stop(told))
+        Ok(Stop(requested))
     }
 
     pub(crate) fn is_asked(&self) -> bool {

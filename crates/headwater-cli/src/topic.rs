@@ -73,15 +73,15 @@ async fn alter(global: &Global, headwater: &Headwater, args: &TopicAlterArgs) ->
     print_topic(global, &topic)
 }
 
-/// Does the work of a change of tracking and shows how far it is, until there is nothing left. Others may do it too: each
-/// step finds what is left.
+/// Does the work of a tracking change and shows its progress until it is complete. Other processes may do it too: each
+/// step finds the remaining work.
 async fn wait_for_tracking(headwater: &Headwater, name: &str) -> Result<()> {
     let mut shown = Shown::new(format!("tracking of {name}"));
     let mut last = None;
     let (topics, maintenance) = (headwater.topics(), headwater.maintenance());
     while let Some(progress) = topics.status(name).await?.tracking_change {
         if last == Some(progress) {
-            // Another has it in hand.
+            // Another process is doing it.
             tokio::time::sleep(LOOK_EVERY).await;
         }
         last = Some(progress);
@@ -92,7 +92,7 @@ async fn wait_for_tracking(headwater: &Headwater, name: &str) -> Result<()> {
             tokio::select! {
                 runs = &mut work => {
                     if let Some(error) = runs?.into_iter().find_map(|run| run.error) {
-                        bail!("the change is not done, and goes on when this is run again: {error}");
+                        bail!("the change is not complete; run this again to continue: {error}");
                     }
                     break;
                 }
@@ -115,7 +115,7 @@ fn print_topic(global: &Global, topic: &Topic) -> Result<()> {
     {
         let max = human::duration(max);
         eprintln!(
-            "note: forever means until max_retention, {max}: `--max-retention none` keeps every message"
+            "note: forever means until max_retention, {max}; `--max-retention none` keeps every message"
         );
     }
     if global.output == Output::Json {
@@ -143,10 +143,10 @@ async fn show(global: &Global, headwater: &Headwater, name: &str) -> Result<()> 
     fields_of(&headwater.topics().status(name).await?).print(global.output)
 }
 
-/// Where nobody consumes, PostgreSQL has not looked at what came last: so it is told to.
+/// Advances the heads: on PostgreSQL a topic without consumers may have a head older than its last messages.
 pub(crate) async fn look_for_the_end(headwater: &Headwater) {
     if let Err(error) = headwater.topics().advance_heads().await {
-        eprintln!("figures may be too low, the end of the log could not be looked for: {error}");
+        eprintln!("figures may be too low: the heads of topics could not be advanced: {error}");
     }
 }
 
@@ -197,19 +197,19 @@ fn fields_of(status: &TopicStatus) -> Fields {
     fields.push("head", json!(status.head.0));
     fields.push("first", json!(status.first.0));
     fields.push("watermark", json!(status.watermark.0));
-    // Offsets that may be stored: some may never have come to be, or be gone already.
+    // Offsets that may be stored: some may never have been used, or be removed already.
     fields.push("retained", json!((status.head.0 - status.first.0 + 1).max(0)));
     fields.push("scheduled", json!(status.scheduled));
     fields.push("gaps", json!(status.gaps));
     fields.push("subscriptions", json!(status.subscriptions));
-    let (change, said) = match status.tracking_change {
+    let (change, text) = match status.tracking_change {
         Some(Progress { done, total }) => (
             json!({ "done": done, "total": total }),
             format!("under way: {} of {}", human::count(done), human::count(total)),
         ),
         None => (Value::Null, "none under way".into()),
     };
-    fields.said("tracking_change", change, said);
+    fields.said("tracking_change", change, text);
     settings::push(&mut fields, &status.topic.settings);
     fields
 }

@@ -30,7 +30,7 @@ mod unwritable;
 #[path = "cli/upkeep.rs"]
 mod upkeep;
 
-/// A place to run the command in, and the store it uses.
+/// An environment for the command: a working directory, and the store it uses.
 struct Place {
     folder: tempfile::TempDir,
     store: Option<(String, String)>,
@@ -41,7 +41,7 @@ impl Place {
         Place { folder: tempfile::tempdir().unwrap(), store: None }
     }
 
-    /// `None`, with a line saying so, where no server is given; a failure where nothing may be skipped.
+    /// `None`, with a printed notice, where no server is given; a failure where nothing may be skipped.
     fn postgres(name: &str) -> Option<Self> {
         let Ok(url) = std::env::var("HEADWATER_TEST_POSTGRES") else {
             let required = std::env::var("HEADWATER_TEST_REQUIRE_ALL").is_ok();
@@ -66,12 +66,12 @@ impl Place {
         self.command(args).stdin(Stdio::null()).output().unwrap()
     }
 
-    /// What it printed, if it succeeded.
+    /// Its output, if it succeeded.
     fn out(&self, args: &[&str]) -> String {
         text(self.run(args))
     }
 
-    /// What it printed for programs, if it succeeded.
+    /// Its JSON output, if it succeeded.
     fn json(&self, args: &[&str]) -> Vec<serde_json::Value> {
         let printed = self.out(&[args, &["--output", "json"]].concat());
         printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -158,7 +158,7 @@ fn the_first_minutes(place: &Place) {
     assert_eq!(printed.lines().count(), 2_500);
     let one = place.with_input(&["publish", "singular"], "1\n");
     assert!(refusal(&one, 0).ends_with("published 1 message to singular\n"), "{one:?}");
-    // More than asked for is given back, not lost.
+    // Messages beyond --max are released, not lost.
     assert_eq!(place.out(&["consume", "orders", "--group", "a", "--max", "3"]), "0\n1\n2\n");
     let rest = place.out(&["consume", "orders", "--group", "a", "--wait", "200ms"]);
     assert_eq!(rest, (3..2_500).map(|n| format!("{n}\n")).collect::<String>());
@@ -248,16 +248,16 @@ fn dead_letters(place: &Place) {
     let unknown = refusal(&on("show", &["00000000-0000-0000-0000-000000000000"]), 1);
     assert!(unknown.contains("no such dead letter") && unknown.contains("orders"), "{unknown}");
 
-    // Nobody means all of them by naming nothing, and nothing is removed by a slip.
+    // No filter does not mean all of them, and nothing is removed without confirmation.
     assert!(refusal(&on("redrive", &[]), 2).contains("--all"));
     assert!(refusal(&on("redrive", &["--all", "--key", "a"]), 2).contains("cannot be used with"));
     assert!(refusal(&on("purge", &["--all"]), 2).contains("--yes"));
-    let nobody = refusal(&place.run(&["dead-letter", "list", "orders"]), 1);
-    assert!(nobody.contains("group default") && nobody.contains("--group"), "{nobody}");
+    let unnamed = refusal(&place.run(&["dead-letter", "list", "orders"]), 1);
+    assert!(unnamed.contains("group default") && unnamed.contains("--group"), "{unnamed}");
     let noon = refusal(&on("list", &["--buried-after", "noon"]), 2);
     assert!(noon.contains("; write it like 2026-01-31T12:00:00Z"), "{noon}");
-    let nobody = refusal(&place.run(&["dead-letter", "list", "orders", "--group", "other"]), 1);
-    assert!(nobody.contains("no such subscription") && nobody.contains("other"), "{nobody}");
+    let unknown = refusal(&place.run(&["dead-letter", "list", "orders", "--group", "other"]), 1);
+    assert!(unknown.contains("no such subscription") && unknown.contains("other"), "{unknown}");
 
     assert_eq!(text(on("redrive", &["--id", id, "--output", "json"])), "{\"gone\":0,\"redriven\":1}\n");
     assert_eq!(text(on("redrive", &["--id", id, "--output", "json"])), "{\"gone\":0,\"redriven\":0}\n");
@@ -278,7 +278,7 @@ fn dead_letters_on_sqlite() {
 
 #[test]
 fn dead_letters_on_postgres() {
-    if let Some(place) = Place::postgres("letters") {
+    if let Some(place) = Place::postgres("dead_letters") {
         dead_letters(&place);
     }
 }
@@ -318,7 +318,7 @@ fn a_waiting_consumer_gets_what_another_process_publishes_and_heeds_sigterm() {
     let consume = &mut place.command(&["consume", "orders"]);
     let mut waiting = consume.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     place.out(&["publish", "orders", "again"]);
-    // Once it has printed something it listens for signals.
+    // Once it has printed something, it handles signals.
     let mut line = String::new();
     BufReader::new(waiting.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "again\n");
@@ -346,11 +346,11 @@ fn a_foreign_file_is_refused_and_adopted_when_asked() {
     assert_eq!(place.out(&[&["publish", "orders", "x"], &store[..]].concat()), "orders 1\n");
 }
 
-/// A look makes nothing: neither a file of a name that was mistyped, nor a topic.
+/// A command that only reads creates nothing: neither a file for a mistyped name, nor a topic.
 #[test]
 fn what_only_looks_makes_no_store() {
     let place = Place::sqlite();
-    let looks = [
+    let commands = [
         "topic list",
         "topic show orders",
         "group list orders",
@@ -362,16 +362,16 @@ fn what_only_looks_makes_no_store() {
         "doctor",
         "consume orders --wait 0s",
     ];
-    for look in looks {
-        let args: Vec<&str> = look.split(' ').collect();
+    for command in commands {
+        let args: Vec<&str> = command.split(' ').collect();
         let refused = refusal(&place.run(&args), 1);
-        assert!(refused.contains("no store at headwater.db; "), "{look}: {refused}");
-        assert!(refused.contains("`headwater publish` or `headwater topic create` makes one"), "{refused}");
+        assert!(refused.contains("no store at headwater.db; "), "{command}: {refused}");
+        assert!(refused.contains("`headwater publish` or `headwater topic create` creates one"), "{refused}");
     }
     let status = place.one(&["migrate", "--status"]);
     assert_eq!((&status["version"], &status["pending"]), (&serde_json::Value::Null, &status["newest"]));
     assert!(place.out(&["migrate", "--status"]).contains("no store at headwater.db"));
-    assert_eq!(std::fs::read_dir(place.folder.path()).unwrap().count(), 0, "nothing was made");
+    assert_eq!(std::fs::read_dir(place.folder.path()).unwrap().count(), 0, "nothing was created");
 
     let made = place.one(&["migrate"]);
     assert_eq!((&made["from"], &made["to"]), (&0.into(), &status["newest"]));
@@ -380,7 +380,7 @@ fn what_only_looks_makes_no_store() {
     assert!(place.out(&["migrate", "--status"]).contains("; nothing is pending"));
     assert_eq!(std::fs::read(&file).unwrap(), before);
     assert_eq!(std::fs::read_dir(place.folder.path()).unwrap().count(), 1, "nothing was left beside it");
-    // What is in the log only, because another has the file open, counts too.
+    // What is only in the write-ahead log, because another connection has the file open, counts too.
     let connection = rusqlite::Connection::open(&file).unwrap();
     connection.execute("UPDATE headwater_meta SET value = '0' WHERE key = 'schema'", []).unwrap();
     let behind = place.one(&["migrate", "--status"]);

@@ -24,7 +24,7 @@ use report::{Beside, Floor, Report, Row};
 /// The payload of every message measured.
 pub(crate) const PAYLOAD_BYTES: usize = 100;
 
-/// The payload for peers that take JSON text: with its quotes it is 100 bytes.
+/// The payload for peers that accept JSON text: with its quotes it is 100 bytes.
 fn payload_text() -> String {
     "x".repeat(PAYLOAD_BYTES - 2)
 }
@@ -44,13 +44,13 @@ pub(crate) struct BenchArgs {
     /// Only these pieces of work.
     #[arg(long, value_enum, num_args = 1.., value_name = "NAME")]
     only: Vec<Work>,
-    /// A server to use instead of one of the lab's own; databases named headwater_lab_* are made there and removed.
+    /// A server to use instead of one of the lab's own; databases named headwater_lab_* are created there and removed.
     #[arg(long, value_name = "URL")]
     store_postgres: Option<String>,
     /// How long to hold the load before dead tuples are counted, in seconds (default 600, with --quick 8).
     #[arg(long, value_name = "SECONDS")]
     load_seconds: Option<u64>,
-    /// Where data, logs and installed peers go.
+    /// Directory for data, logs and installed peers.
     #[arg(long, value_name = "DIRECTORY", default_value = "target/lab")]
     work: PathBuf,
 }
@@ -124,7 +124,7 @@ impl Plan {
     }
 }
 
-/// Runs what was asked for; true if no floor was missed.
+/// Runs the requested measurements; true if no floor was missed.
 pub(crate) async fn run(args: BenchArgs) -> Result<bool> {
     let start = Instant::now();
     let plan = Plan::new(&args);

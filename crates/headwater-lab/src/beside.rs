@@ -1,8 +1,8 @@
-//! `headwater-lab beside`: what Headwater must show beside hostile neighbours in the same database, file or group.
+//! `headwater-lab beside`: requirements on Headwater beside hostile neighbours in the same database, file or group.
 //!
-//! Each scenario has an empty store of its own. It takes its figures first on the quiet store and then beside the
-//! neighbour, in the same run, so that the machine cancels out. Counts and times are bounded; what was started is ended
-//! by its id.
+//! Each scenario has an empty store of its own. It is measured first on the quiet store and then beside the neighbour,
+//! in the same run, so that the machine cancels out. Counts and times are bounded; processes that were started are ended
+//! by their ids.
 
 mod child;
 mod dedicated;
@@ -34,9 +34,9 @@ use crate::check::{self, Ground, Judged, OWN_POSTGRES, Place, Run, RunArgs};
 use crate::server::Server;
 pub(crate) use child::{BesideJob, run_job};
 
-/// Longer than any scenario takes beyond its own `--seconds`; one that is not done then has come to no result.
+/// Longer than any scenario takes beyond its own `--seconds`; a scenario that is not done then has no result.
 const SCENARIO_MAX: Duration = Duration::from_secs(20 * 60);
-/// PostgreSQL's own default: the room for locks follows from it.
+/// PostgreSQL's own default: the size of its lock table follows from it.
 const CONNECTIONS: (&str, &str) = ("max_connections", "100");
 
 /// Options of `beside`.
@@ -56,7 +56,7 @@ pub(crate) struct BesideArgs {
     run: RunArgs,
 }
 
-/// What can be run on its own.
+/// The scenarios.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Scenario {
     /// One transaction with 1,000,000 publishes stays open: claims at most twice as slow (PostgreSQL).
@@ -64,7 +64,7 @@ enum Scenario {
     /// 20,000 publishes in savepoints of an open transaction: claims at most twice as slow (PostgreSQL).
     Savepoints,
     /// 10,000 rollbacks beside an open publisher of another topic: the messages between are drained at most twice as
-    /// slowly, and a new one comes within a second (PostgreSQL).
+    /// slowly, and a new one arrives within a second (PostgreSQL).
     Rollbacks,
     /// A REPEATABLE READ snapshot is held: claims stay as fast as they were (PostgreSQL).
     Snapshot,
@@ -73,7 +73,7 @@ enum Scenario {
     Partitions,
     /// All verbs at once: no deadlock, and doctor finds nothing (PostgreSQL).
     Storm,
-    /// A role that can only connect takes advisory locks and tries every object: nothing opens, nothing slows down
+    /// A role that can only connect takes advisory locks and tries every object: all are refused, nothing slows down
     /// (PostgreSQL).
     Rights,
     /// A dedicated topic is created beside an open publishing transaction: other topics wait for 250 ms at most
@@ -134,7 +134,7 @@ impl check::Check for Scenario {
     }
 }
 
-/// What all scenarios of a run share.
+/// Settings shared by all scenarios of a run.
 #[derive(Clone, Copy, Debug)]
 struct Setting {
     quick: bool,
@@ -143,18 +143,18 @@ struct Setting {
 }
 
 impl Setting {
-    /// The count of a whole run, or that of a quick one.
+    /// The count of a full run, or that of a quick one.
     fn count(&self, whole: u64, quick: u64) -> u64 {
         if self.quick { quick } else { whole }
     }
 
-    /// How long something is held: as asked for, else as long as a whole or a quick run holds it.
+    /// How long something is held: `--seconds`, or the default of a full or a quick run.
     fn hold(&self, whole_seconds: u64, quick_seconds: u64) -> Duration {
         Duration::from_secs(self.seconds.unwrap_or_else(|| self.count(whole_seconds, quick_seconds)))
     }
 }
 
-/// Runs what was asked for; true if nothing was violated.
+/// Runs the requested scenarios; true if nothing was violated.
 pub(crate) async fn run(args: BesideArgs) -> Result<bool> {
     let at_most = Duration::from_secs(24 * 3_600);
     let seconds = args.seconds.map(Duration::from_secs);

@@ -1,7 +1,7 @@
 //! `headwater-lab chaos`: what disks, clocks, operators and handlers do to a store, with real processes under load.
 //!
-//! Each check has an empty store of its own and starts its processes from this very program. They publish numbers and say
-//! line by line what was acknowledged and what was handled; the parent holds one against the other and against the log.
+//! Each check has an empty store of its own and starts its processes from this same program. They publish numbers and print
+//! line by line what was acknowledged and what was handled; the parent compares both with each other and with the log.
 
 mod away;
 mod blocked;
@@ -24,7 +24,7 @@ use clap::{Args, ValueEnum};
 use crate::check::{self, Ground, Judged, Place, Run, RunArgs};
 pub(crate) use child::{ChaosJob, run_job};
 
-/// Longer than any check takes; one that is still at it then has come to no result.
+/// Longer than any check takes; a check that is not done then has no result.
 const CHECK_MAX: Duration = Duration::from_secs(5 * 60);
 
 /// Options of `chaos`.
@@ -43,22 +43,22 @@ pub(crate) struct ChaosArgs {
     run: RunArgs,
 }
 
-/// What can be checked on its own.
+/// The checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Check {
     /// An older copy is restored into the open file: what is published afterwards reaches every group (SQLite).
     Restored,
-    /// The file is deleted, and replaced by another, under its processes: nothing is acknowledged into the void (SQLite).
+    /// The file is deleted, or replaced by another, while it is open: nothing is acknowledged into the deleted file (SQLite).
     Replaced,
-    /// One sync fails and the power goes: nothing acknowledged is lost (SQLite).
+    /// One sync fails, then the power: nothing acknowledged is lost (SQLite).
     FailedSync,
-    /// The clock jumps by an hour and by 31 days, both ways: nothing unread is removed, nothing stands still (SQLite).
+    /// The clock jumps by an hour and by 31 days, both ways: nothing unread is removed, nothing stalls (SQLite).
     Clock,
     /// Handlers block every thread of their runtime: nothing runs twice.
     Blocked,
     /// Pulled batches take longer than their lease: nothing that was handled is buried.
     SlowPull,
-    /// A queue's workers are away for 40 days: its messages wait.
+    /// A queue has no workers for 40 days: its messages wait.
     Away,
 }
 
@@ -87,7 +87,7 @@ impl check::Check for Check {
     }
 }
 
-/// What all checks of a run share.
+/// Settings shared by all checks of a run.
 #[derive(Debug)]
 struct Setting {
     work: PathBuf,
@@ -96,7 +96,7 @@ struct Setting {
     seed: u64,
 }
 
-/// Runs what was asked for; true if nothing was violated.
+/// Runs the requested checks; true if nothing was violated.
 pub(crate) async fn run(args: ChaosArgs) -> Result<bool> {
     let seed = args.run.seed();
     let mut run = Run::begin(&args.run.work, false, seed).await?;

@@ -1,4 +1,4 @@
-//! What every run of checks shares: a place for each check, one way to start processes, to judge figures and to report them.
+//! Shared by all checks: a store for each check, one way to start processes, to judge figures and to report them.
 //!
 //! A command lists its checks as a [`Check`]; [`Run`] does the rest. The report begins with the machine, and the run ends with a
 //! table, a file for programs and a verdict.
@@ -30,10 +30,10 @@ use report::{Outcome, Report};
 
 /// The checks of one command, named as on its command line.
 pub(crate) trait Check: ValueEnum + PartialEq {
-    /// What all checks of a run share.
+    /// Settings shared by all checks of a run.
     type Setting;
 
-    /// Whether it has something to say about a store.
+    /// Whether the check applies to a store.
     fn concerns(&self, ground: &Ground) -> bool;
 
     async fn run(&self, place: &Place<'_>, setting: &Self::Setting) -> Result<Vec<Judged>>;
@@ -43,17 +43,17 @@ pub(crate) trait Check: ValueEnum + PartialEq {
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     /// A store to run on: own-postgres for a server of the lab's own, postgres://… (databases named headwater_lab_*
-    /// are made there and removed), sqlite:path (files whose names begin so are made and removed). Default:
+    /// are created there and removed), sqlite:path (files whose names begin so are created and removed). Default:
     /// own-postgres and files in the work directory.
     #[arg(long, num_args = 1.., value_name = "STORE")]
     store: Vec<String>,
     /// Writes everything as JSON.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    /// What all randomness starts from; drawn and printed if absent.
+    /// The seed of all randomness; chosen and printed if absent.
     #[arg(long)]
     seed: Option<u64>,
-    /// Where data and logs go.
+    /// Directory for data and logs.
     #[arg(long, value_name = "DIRECTORY", default_value = "target/lab")]
     pub(crate) work: PathBuf,
 }
@@ -97,7 +97,7 @@ impl Run {
         Ok(Run { began, report })
     }
 
-    /// Runs the checks that concern a store: those asked for, or all.
+    /// Runs the checks that apply to a store: the requested ones, or all.
     pub(crate) async fn judge<C: Check>(
         &mut self,
         ground: &Ground,
@@ -112,10 +112,10 @@ impl Run {
             eprintln!("{name} on {store}");
             let start = Instant::now();
             let place = ground.place(&name).await?;
-            // On the heap: the checks' states are large, and only one of them is used at a time.
+            // On the heap: the futures of the checks are large, and only one of them is used at a time.
             let judged = tokio::time::timeout(at_most, Box::pin(check.run(&place, setting))).await;
             place.clear().await?;
-            // That it fails is a result like any other: the next one runs all the same.
+            // A failure is a result like any other: the next check still runs.
             let result = judged
                 .with_context(|| format!("not done within {at_most:?}"))
                 .and_then(|judged| judged)
@@ -135,7 +135,7 @@ impl Run {
     }
 }
 
-/// Says on standard error what is going on, so that a person sees where the time goes.
+/// Prints on standard error what is being done, so that an operator sees where the time is spent.
 pub(crate) fn progress(what: &str) {
     eprintln!("· {what}");
 }

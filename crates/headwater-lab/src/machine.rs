@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::check::percentile_ms;
 
-/// What figures depend on besides the code.
+/// Facts that figures depend on besides the code.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Machine {
     pub(crate) cores: usize,
@@ -46,7 +46,7 @@ impl std::fmt::Display for Machine {
     }
 }
 
-/// The type of the file system a path lies on: that of the longest mount point above it.
+/// The type of the file system of a path: that of the longest mount point above it.
 fn filesystem_of(path: &Path) -> String {
     let Ok(path) = path.canonicalize() else { return "unknown".into() };
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
@@ -61,7 +61,7 @@ fn filesystem_of(path: &Path) -> String {
     found.map_or_else(|| "unknown".into(), |(_, kind)| kind.to_owned())
 }
 
-/// How busy all cores are with something else right now, in percent; looked at for a second before anything starts.
+/// How busy all cores are with something else right now, in percent; measured for a second before anything starts.
 pub(crate) async fn busy_percent() -> f64 {
     fn ticks() -> Option<(u64, u64)> {
         let text = fs::read_to_string("/proc/stat").ok()?;
@@ -119,7 +119,7 @@ fn of_process(pid: u32) -> Result<Duration> {
     Ok(Duration::from_nanos(nanoseconds))
 }
 
-/// How often a second one can append 4 KiB and wait for the disk: the limit of everything durable.
+/// How often per second 4 KiB can be appended and synced to disk: the limit of everything durable.
 pub(crate) fn fdatasync_per_second(directory: &Path, during: Duration) -> Result<f64> {
     use std::io::Write;
     fs::create_dir_all(directory)?;
@@ -136,7 +136,7 @@ pub(crate) fn fdatasync_per_second(directory: &Path, during: Duration) -> Result
     Ok(rate)
 }
 
-/// How many bytes a second the disk takes, written in large pieces and waited for.
+/// How many bytes per second the disk takes, in large synced writes.
 pub(crate) fn disk_bytes_per_second(directory: &Path) -> Result<f64> {
     use std::io::Write;
     const PIECE: usize = 1 << 20;

@@ -1,4 +1,4 @@
-//! The lab: figures beside peers' in one run, the soak that counts every message, what consumers must show, the
+//! The lab: benchmarks beside peers in one run, the soak that counts every message, checks of running consumers, the
 //! readiness of fan-out, what chaos must not break, and what neighbours must not slow down.
 
 mod bench;
@@ -69,7 +69,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Runs a command until it ends or somebody asks it to stop. Dropping the future stops the server and the children it
+/// Runs a command until it ends or a signal stops it. Dropping the future stops the server and the children it
 /// started, so nothing is left behind either way.
 async fn until_interrupted(command: impl Future<Output = anyhow::Result<bool>>) -> anyhow::Result<bool> {
     use tokio::signal::unix::{SignalKind, signal};

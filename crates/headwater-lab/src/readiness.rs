@@ -1,7 +1,7 @@
-//! `headwater-lab readiness`: what fan-out must show before it carries weight, measured and judged on PostgreSQL.
+//! `headwater-lab readiness`: requirements on fan-out under load, measured and judged on PostgreSQL.
 //!
-//! Each check has an empty database of its own. Those about processes start real ones from this very program and end them
-//! by their ids. Times scale with `--minutes`; one is a smoke test, sixty the real thing.
+//! Each check has an empty database of its own. Checks with several processes start them from this same program and end
+//! them by their ids. Times scale with `--minutes`; one is a smoke test, sixty is the full test.
 
 mod backfill;
 mod heartbeats;
@@ -31,8 +31,8 @@ pub(crate) struct ReadinessArgs {
     /// Only these checks.
     #[arg(long, value_enum, num_args = 1.., value_name = "NAME")]
     only: Vec<Check>,
-    /// Where: own-postgres for a server of the lab's own, or postgres://… (databases named headwater_lab_* are made there and
-    /// removed).
+    /// The store: own-postgres for a server of the lab's own, or postgres://… (databases named headwater_lab_* are created
+    /// there and removed).
     #[arg(long, value_name = "STORE", default_value = OWN_POSTGRES)]
     store: String,
     /// How long each load is held.
@@ -41,12 +41,12 @@ pub(crate) struct ReadinessArgs {
     /// Writes everything as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Where data and logs go.
+    /// Directory for data and logs.
     #[arg(long, value_name = "DIRECTORY", default_value = "target/lab")]
     work: PathBuf,
 }
 
-/// What can be checked on its own.
+/// The checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Check {
     /// Reference counting, 4 groups, 10,000 messages a second.
@@ -63,13 +63,13 @@ enum Check {
     Lt6,
     /// Offset watermark, 100 groups, 30,000 messages a second.
     Lt7,
-    /// One of three groups is killed, dies, and comes back.
+    /// One of three groups is killed, declared dead, and resurrected.
     Kill,
-    /// A backfill beside somebody else's transactions, killed, cancelled and resumed.
+    /// A backfill beside transactions of another application, killed, cancelled and resumed.
     Backfill,
     /// A change of mode in both directions while three groups consume.
     Mode,
-    /// Five hundred processes of one group beat; the server goes away and comes back.
+    /// Five hundred processes of one group send heartbeats; the server stops and starts again.
     Heartbeats,
     /// A large topic and a small one.
     Tenants,
@@ -108,7 +108,7 @@ impl check::Check for Check {
     }
 }
 
-/// What all checks of a run share.
+/// Settings shared by all checks of a run.
 #[derive(Clone, Debug)]
 struct Setting {
     minutes: f64,
@@ -121,20 +121,20 @@ impl Setting {
         Duration::from_secs_f64(60.0 * self.minutes)
     }
 
-    /// So many at one minute, in proportion with more.
+    /// This many at one minute, in proportion with more.
     fn scaled(&self, at_a_minute: u64, at_most: u64) -> u64 {
         ((at_a_minute as f64 * self.minutes) as u64).clamp(1_000, at_most)
     }
 }
 
-/// Runs what was asked for; true if nothing was violated.
+/// Runs the requested checks; true if nothing was violated.
 pub(crate) async fn run(args: ReadinessArgs) -> Result<bool> {
     ensure!((0.05..=600.0).contains(&args.minutes), "--minutes {}: must be from 0.05 to 600", args.minutes);
     let setting = Setting { minutes: args.minutes, work: args.work.clone() };
     let seed = rand::rng().random_range(0..1_000_000_000);
     let mut run = Run::begin(&args.work, args.minutes < 60.0, seed).await?;
     let ground = Ground::prepare(&args.store, &args.work).await?;
-    ensure!(matches!(ground, Ground::Postgres(_)), "--store {}: readiness is about PostgreSQL", args.store);
+    ensure!(matches!(ground, Ground::Postgres(_)), "--store {}: readiness needs PostgreSQL", args.store);
     let check_max = Duration::from_secs(20 * 60) + setting.hold() * 4;
     run.judge(&ground, &args.only, check_max, &setting).await?;
     run.end(args.json.as_deref())

@@ -1,7 +1,7 @@
-//! `headwater-lab runtime`: what running consumers must show, measured and judged on both databases.
+//! `headwater-lab runtime`: requirements on running consumers, measured and judged on both databases.
 //!
-//! Each check has an empty store of its own. Those about processes start real ones from this very program and end them by
-//! their ids.
+//! Each check has an empty store of its own. Checks with several processes start them from this same program and end them
+//! by their ids.
 
 pub(crate) mod ending;
 mod groups;
@@ -18,7 +18,7 @@ use clap::{Args, ValueEnum};
 
 use crate::check::{self, Ground, Judged, Place, Run, RunArgs};
 
-/// Longer than any check takes; one that is still at it then has come to no result.
+/// Longer than any check takes; a check that is not done then has no result.
 const CHECK_MAX: Duration = Duration::from_secs(20 * 60);
 
 /// Options of `runtime`.
@@ -34,7 +34,7 @@ pub(crate) struct RuntimeArgs {
     run: RunArgs,
 }
 
-/// What can be checked on its own.
+/// The checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Check {
     /// Batch handlers reach 70 % of the bare verbs' rate.
@@ -43,9 +43,9 @@ enum Check {
     SingleRate,
     /// A hundred groups keep up with 30,000 messages a second and read each once (PostgreSQL).
     Groups,
-    /// Slow messages hold up nobody.
+    /// Slow messages do not delay others.
     Slow,
-    /// Effects are there once although processes are killed.
+    /// Effects exist once although processes are killed.
     Once,
     /// SIGTERM hands work over at once, SIGKILL within three seconds.
     Term,
@@ -76,7 +76,7 @@ impl check::Check for Check {
     }
 }
 
-/// What all checks of a run share.
+/// Settings shared by all checks of a run.
 #[derive(Clone, Copy, Debug)]
 struct Setting {
     quick: bool,
@@ -85,7 +85,7 @@ struct Setting {
     stores: usize,
 }
 
-/// Runs what was asked for; true if nothing was violated.
+/// Runs the requested checks; true if nothing was violated.
 pub(crate) async fn run(args: RuntimeArgs) -> Result<bool> {
     let seed = args.run.seed();
     let mut run = Run::begin(&args.run.work, args.quick, seed).await?;

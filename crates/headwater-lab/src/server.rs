@@ -1,4 +1,4 @@
-//! A durable PostgreSQL of the lab's own, at a private socket, or one that runs already.
+//! A durable PostgreSQL server of the lab's own, at a private socket, or one that runs already.
 //!
 //! Every system measured on PostgreSQL shares this one server and its settings, so ratios compare engines and not
 //! configurations.
@@ -13,14 +13,14 @@ use anyhow::{Context, Result};
 use headwater_servers::{Listen, Server as OwnServer, Stop};
 use tokio_postgres::{Client, Config, NoTls};
 
-/// What differs from PostgreSQL's defaults. `fsync` and `synchronous_commit` stay on: every figure is durable.
+/// Settings that differ from PostgreSQL's defaults. `fsync` and `synchronous_commit` stay on: every figure is durable.
 pub(crate) const SETTINGS: [(&str, &str); 4] = [
     ("shared_buffers", "512MB"),
     ("max_wal_size", "8GB"),
     ("checkpoint_timeout", "15min"),
     ("max_connections", "300"),
 ];
-/// What the soak needs beyond that; PostgreSQL's default is none, and the bench keeps to it.
+/// A further setting for the soak; PostgreSQL's default is none, and the bench uses the default.
 pub(crate) const PREPARED_TRANSACTIONS: (&str, &str) = ("max_prepared_transactions", "50");
 
 /// A PostgreSQL server to measure on.
@@ -31,7 +31,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts a server of the lab's own under `work`, with these settings beside the usual ones.
+    /// Starts a server of the lab's own under `work`, with these settings in addition to the usual ones.
     pub(crate) async fn start(work: &Path, beside: &[(&str, &str)]) -> Result<Self> {
         let own = OwnServer::start(work, Listen::Socket, &[&SETTINGS[..], beside].concat())?;
         let server = Server { admin_url: own.url("postgres"), own: Some(Mutex::new(own)) };
@@ -44,21 +44,21 @@ impl Server {
         Server { admin_url: url.to_owned(), own: None }
     }
 
-    /// Makes an empty database and returns its URL.
+    /// Creates an empty database and returns its URL.
     pub(crate) async fn create_database(&self, name: &str) -> Result<String> {
         self.drop_database(name).await?;
         self.admin().await?.batch_execute(&format!("CREATE DATABASE {name}")).await?;
         Ok(self.url(name))
     }
 
-    /// Removes a database again.
+    /// Removes a database.
     pub(crate) async fn drop_database(&self, name: &str) -> Result<()> {
         let admin = self.admin().await?;
         admin.batch_execute(&format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)")).await?;
         Ok(())
     }
 
-    /// Takes the server away for a while, as a fail-over or a reboot does.
+    /// Stops the server for a while, as in a failover or a reboot.
     pub(crate) async fn away_for(&self, time: Duration) -> Result<()> {
         self.stop(Stop::Fast)?;
         tokio::time::sleep(time).await;
@@ -109,10 +109,10 @@ impl Server {
     }
 }
 
-/// How often a server that starts is asked whether it is ready.
+/// How often a starting server is polled.
 const POLL: Duration = Duration::from_millis(20);
 
-/// Replaces the database in a URL: what lies between the first slash after the authority and the query.
+/// Replaces the database in a URL: the part between the first slash after the authority and the query.
 fn with_database(url: &str, database: &str) -> String {
     let (base, query) = url.split_once('?').map_or((url, None), |(base, query)| (base, Some(query)));
     let authority_at = base.find("://").map_or(0, |at| at + 3);
@@ -135,7 +135,7 @@ pub(crate) async fn connect_as(url: &str, user: &str, password: &str) -> Result<
 async fn connect_with(config: &Config) -> Result<Client> {
     let (client, connection) = config.connect(NoTls).await.context("connecting to PostgreSQL")?;
     tokio::spawn(async move {
-        // The client sees every error of its own calls; what is left here is the server going away at the end.
+        // The client gets every error of its own calls; what is left here is the server closing the connection at the end.
         let _ = connection.await;
     });
     Ok(client)

@@ -1,4 +1,4 @@
-//! `headwater-lab soak`: publishers and consumer processes that do their worst, and a checker that counts every message.
+//! `headwater-lab soak`: publishers and consumer processes under faults, and a checker that counts every message.
 
 mod check;
 mod children;
@@ -34,7 +34,7 @@ use stage::{GROUPS, Stage};
 use verdict::Verdict;
 
 const PUBLISHERS: usize = 16;
-/// Few and slow, because every commit wakes all members: what is measured is whether anything stalls, not throughput.
+/// Few and slow, because every commit wakes all members: this measures whether anything stalls, not throughput.
 const PROBES: usize = 2;
 /// Options of `soak`.
 #[derive(Debug, Args)]
@@ -42,45 +42,45 @@ pub(crate) struct SoakArgs {
     /// The store to soak: sqlite:path, postgres://…, or `own-postgres` for a server of the lab's own.
     #[arg(long, env = "HEADWATER_LAB_STORE", hide_env_values = true)]
     store: String,
-    /// At least so many committed messages.
+    /// At least this many committed messages.
     #[arg(long, default_value_t = 50_000)]
     messages: usize,
-    /// So many consumer processes are killed at random moments, and started again.
+    /// How many consumer processes are killed at random moments, and started again.
     #[arg(long, default_value_t = 0)]
     kills: usize,
-    /// So many times the server crashes at a random moment and recovers; clients live on (own-postgres).
+    /// How many times the server crashes at a random moment and recovers; clients keep running (own-postgres).
     #[arg(long, default_value_t = 0)]
     crashes: usize,
-    /// So many times the primary is killed and its standby takes over; clients live on (own-postgres).
+    /// How many times the primary is killed and its standby takes over; clients keep running (own-postgres).
     #[arg(long, default_value_t = 0)]
     failovers: usize,
-    /// How much the standby knows when it takes over.
+    /// How much the standby has received when it takes over.
     #[arg(long, value_enum, default_value = "synchronous")]
     replication: outage::Standby,
     /// Consumer processes of each of the four groups.
     #[arg(long, default_value_t = 3)]
     members: usize,
-    /// What all randomness starts from; drawn and printed if absent.
+    /// The seed of all randomness; chosen and printed if absent.
     #[arg(long)]
     seed: Option<u64>,
     /// How long one transaction stays open while the latency of others is measured (PostgreSQL).
     #[arg(long, default_value_t = 30)]
     hold_seconds: u64,
-    /// Gives up after so long.
+    /// Gives up after this long.
     #[arg(long, default_value_t = 15)]
     minutes_max: u64,
-    /// Checks only that a holder stopped past its lease is refused, and its messages went to another.
+    /// Checks only that an owner stopped past its lease is refused, and its messages went to another.
     #[arg(long)]
     stopped_holder: bool,
     /// Checks only that a message that kills its worker is buried alone.
     #[arg(long)]
     poison: bool,
-    /// Where histories and the lab's own server go.
+    /// Directory for histories and the lab's own server.
     #[arg(long, value_name = "DIRECTORY", default_value = "target/lab")]
     work: PathBuf,
 }
 
-/// Runs what was asked for; true if nothing was violated.
+/// Runs the requested soak; true if nothing was violated.
 pub(crate) async fn run(args: SoakArgs) -> Result<bool> {
     let seed = args.seed.unwrap_or_else(|| rand::rng().random_range(0..1_000_000_000));
     println!("seed {seed}");
@@ -122,7 +122,7 @@ pub(crate) async fn run(args: SoakArgs) -> Result<bool> {
 async fn soak(args: &SoakArgs, store: &str, seed: u64) -> Result<bool> {
     let start = Instant::now();
     let lease = Duration::from_secs(if args.kills > 0 { 2 } else { 300 });
-    // Many attempts: a range that was in flight at several kills must not be buried for it.
+    // Many attempts: a range that was in flight at several kills must not be buried.
     let settings = TopicSettings { lease, max_attempts: 1_000, ..TopicSettings::pub_sub() };
     let stage = Stage::set(&args.work, store, "soak", &settings, &GROUPS, seed).await?;
     let mut children = stage.children();
@@ -178,7 +178,7 @@ async fn flood(
             verdict.kills += 1;
         }
         children.ensure_alive()?;
-        // A publisher that failed ends the soak at once, not after waiting for messages that never come.
+        // A publisher that failed ends the soak at once, instead of waiting for messages that never arrive.
         if let Some(ended) = publishers.try_join_next() {
             ended??;
         }
@@ -197,7 +197,7 @@ async fn flood(
     Ok(())
 }
 
-/// Sixteen publishers; those of a run with outages survive them.
+/// Sixteen publishers; in a run with outages they survive them.
 fn spawn_publishers(
     stage: &Stage,
     ledger: &Ledger,
@@ -219,7 +219,7 @@ fn spawn_publishers(
     Ok(publishers)
 }
 
-/// Measures latency at a gentle pace, on PostgreSQL while one transaction stays open all the time.
+/// Measures latency at a slow pace, on PostgreSQL while one transaction stays open all the time.
 async fn probe(
     args: &SoakArgs,
     stage: &Stage,

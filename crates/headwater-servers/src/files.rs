@@ -1,4 +1,4 @@
-//! Whose the files and processes of a server are, and the folder they live in: PostgreSQL refuses to run as root.
+//! The user that owns the files and processes of a server, and their folder: PostgreSQL refuses to run as root.
 
 use std::fs::{self, DirBuilder};
 use std::io::{ErrorKind, Write};
@@ -13,18 +13,18 @@ use anyhow::{Context, Result, bail};
 
 use crate::programs::{find_program, output_of};
 
-/// Tried in this order: the first is made by Debian's package, the second exists everywhere.
+/// Tried in this order: Debian's package creates the first, the second exists everywhere.
 const UNPRIVILEGED_USERS: [&str; 2] = ["postgres", "nobody"];
 
 /// The user that servers run as.
 #[derive(Clone, Debug)]
 pub struct User(
-    /// Another than the present one, because that is root: user and group.
+    /// A different user, because the current one is root: user and group.
     Option<(u32, u32)>,
 );
 
 impl User {
-    /// Whether this process is root's.
+    /// Whether this process runs as root.
     pub fn is_root() -> Result<bool> {
         Ok(output_of(Command::new("id").arg("-u"))? == "0")
     }
@@ -38,13 +38,13 @@ impl User {
             let group = output_of(Command::new("id").args(["-g", name]))?;
             return Ok(Self(Some((user.parse()?, group.parse()?))));
         }
-        bail!("run by root, and there is no user {} to run a server as", UNPRIVILEGED_USERS.join(" or "))
+        bail!("running as root, and there is no user {} to run a server as", UNPRIVILEGED_USERS.join(" or "))
     }
 
-    /// A command of this user, without input and without the caller's PostgreSQL settings.
+    /// A command run as this user, without input and without the caller's PostgreSQL settings.
     pub(crate) fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
-        // A group of its own: an interrupt from the terminal is for the caller, who then stops the server.
+        // A process group of its own: an interrupt from the terminal reaches only the caller, which then stops the server.
         command.stdin(Stdio::null()).current_dir("/").process_group(0).env("LC_ALL", "C");
         if let Some((user, group)) = self.0 {
             command.uid(user).gid(group);
@@ -67,7 +67,7 @@ impl User {
         command
     }
 
-    /// Hands a file or folder over to this user.
+    /// Makes this user the owner of a file or folder.
     pub(crate) fn own(&self, path: &Path) -> Result<()> {
         let Some((user, group)) = self.0 else { return Ok(()) };
         chown(path, Some(user), Some(group)).with_context(|| format!("chown {}", path.display()))
@@ -76,20 +76,20 @@ impl User {
 
 /// An error if a server cannot have its files below this folder.
 pub fn check_parent(parent: &Path) -> Result<()> {
-    // Asks the system rather than mode bits: ancestors, access lists and mounts all have a say.
+    // Tests it instead of reading mode bits: ancestors, access lists and mounts all matter.
     let mut test = User::choose()?.command(Path::new("test"));
     output_of(test.arg("-x").arg(parent)).map(drop).context("the server's user cannot reach it")
 }
 
-/// Removed, with all that is in it, when dropped.
+/// Removed with all its content when dropped.
 #[derive(Debug)]
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
     pub(crate) fn create(parent: &Path, user: &User) -> Result<Self> {
         static CREATED: AtomicU32 = AtomicU32::new(0);
-        let parent = parent.canonicalize().with_context(|| format!("{} is not there", parent.display()))?;
-        // Made by no other process: its id is part of the name, and an existing folder is an error.
+        let parent = parent.canonicalize().with_context(|| format!("{} does not exist", parent.display()))?;
+        // No other process creates it: the process id is part of the name, and an existing folder is an error.
         let (process, count) = (std::process::id(), CREATED.fetch_add(1, Ordering::Relaxed));
         let time = SystemTime::now().duration_since(UNIX_EPOCH)?.as_micros();
         let path = parent.join(format!("headwater-pg-{process}-{count}-{time:x}"));
@@ -105,7 +105,7 @@ impl Folder {
     }
 
     pub(crate) fn parent(&self) -> &Path {
-        self.0.parent().expect("it was made in one")
+        self.0.parent().expect("it was created in one")
     }
 }
 

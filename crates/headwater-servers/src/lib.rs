@@ -1,8 +1,7 @@
-//! A PostgreSQL server of one's own: made in a fresh folder, run by an unprivileged user, stopped and removed with its
-//! value.
+//! A private PostgreSQL server: created in a fresh folder, run by an unprivileged user, stopped and removed when dropped.
 //!
-//! Nothing here waits for a server to become ready unless asked to ([`Server::wait`]): [`Server::poll`] lets callers wait in
-//! their own way, interruptible or asynchronous.
+//! Only [`Server::wait`] waits for a server to become ready: with [`Server::poll`] callers can wait in their own way,
+//! interruptible or asynchronous.
 
 mod files;
 mod programs;
@@ -26,7 +25,7 @@ const STOP_DEADLINE: Duration = Duration::from_secs(15);
 const PORT_ATTEMPTS_MAX: u32 = 5;
 const LOG_TAIL_LINES: usize = 20;
 const POLL: Duration = Duration::from_millis(25);
-/// Part of a socket's name; each folder of sockets is private, so it is never taken.
+/// The port in a socket's name; each socket folder is private, so it is never taken.
 const SOCKET_PORT: u16 = 54_390;
 
 /// How clients reach a server.
@@ -34,28 +33,28 @@ const SOCKET_PORT: u16 = 54_390;
 pub enum Listen {
     /// On 127.0.0.1, at a free port.
     Loopback,
-    /// In a private folder alone: no port can be taken, and no other user of the machine gets in.
+    /// Only in a private folder: no port can be taken, and no other user of the machine can connect.
     Socket,
 }
 
 /// How a server ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// Sessions are ended and everything is written, a standby's share included.
+    /// Sessions are ended and everything is written, to standbys too.
     Fast,
-    /// Every process leaves at once, without a checkpoint.
+    /// Every process exits at once, without a checkpoint.
     Immediate,
-    /// SIGKILL of the postmaster; its children notice and leave.
+    /// SIGKILL of the postmaster; its children notice and exit.
     Kill,
 }
 
-/// A server. Dropping it stops it and removes its files, also on the way out of a panic.
+/// A server. Dropping it stops it and removes its files, also while a panic unwinds.
 #[derive(Debug)]
 pub struct Server {
     // Dropped in this order: the process first, its files after.
     process: Option<Postmaster>,
     folder: Folder,
-    /// In the folder for temporary files: the path of a socket is limited to 107 bytes. A standby shares its primary's.
+    /// In the folder for temporary files: the path of a socket is limited to 107 bytes. A standby shares that of its primary.
     sockets: Arc<Folder>,
     listen: Listen,
     port: u16,
@@ -64,21 +63,21 @@ pub struct Server {
     user: User,
 }
 
-/// A process on its way to accept connections, or there.
+/// A server process that is starting, or accepts connections.
 #[derive(Debug)]
 struct Postmaster {
     child: Child,
     begun: Instant,
-    /// Where this process' part of the log begins.
+    /// Where the log of this process begins.
     log_from: usize,
     attempts: u32,
 }
 
 impl Server {
-    /// Makes a cluster below `parent`, with these settings, and begins to serve it.
+    /// Creates a cluster below `parent`, with these settings, and starts the server.
     ///
-    /// Where `setpriv` is installed, the server ends when the calling thread does: not even killing this process without a
-    /// warning leaves a server behind. So call it from a thread that lives as long as the server is needed.
+    /// Where `setpriv` is installed, the server ends when the calling thread does: not even SIGKILL of this process leaves a
+    /// server behind. So call it from a thread that lives as long as the server is needed.
     pub fn start(parent: &Path, listen: Listen, settings: &[(&str, &str)]) -> Result<Self> {
         let user = User::choose()?;
         let sockets = Arc::new(Folder::create(&std::env::temp_dir(), &user)?);
@@ -95,14 +94,14 @@ impl Server {
         };
         let mut initdb = server.command("initdb");
         initdb.args(["--username=postgres", "--encoding=UTF8", "--locale=C", "--no-sync"]);
-        // Trust reaches no further than this machine: initdb lists the socket and loopback only.
+        // Trust is limited to this machine: initdb lists the socket and loopback only.
         initdb.args(["--auth-local=trust", "--auth-host=trust"]);
         server.run(initdb.arg("-D").arg(server.data()))?;
         server.serve()?;
         Ok(server)
     }
 
-    /// A standby of this server, which runs: a copy of its files, at another port of the same folder of sockets.
+    /// A standby of this server, which must be running: a copy of its files, at another port of the same socket folder.
     pub fn standby(&self, port: u16) -> Result<Self> {
         let mut standby = Self {
             process: None,
@@ -121,9 +120,9 @@ impl Server {
         Ok(standby)
     }
 
-    /// Makes a server that is down a standby of another, which has all that this one wrote.
+    /// Makes a stopped server a standby of another, which has everything that this one wrote.
     pub fn follow(&self, primary: &Self) -> Result<()> {
-        ensure!(self.process.is_none(), "a server that runs cannot become a standby");
+        ensure!(self.process.is_none(), "a running server cannot become a standby");
         let path = self.data().join("postgresql.auto.conf");
         let before = std::fs::read_to_string(&path)?;
         let conninfo = primary.conninfo();
@@ -134,21 +133,21 @@ impl Server {
         self.user.own(&signal)
     }
 
-    /// Begins to serve again, after [`Self::stop`]: at the same socket, or at another free port.
+    /// Starts the server again, after [`Self::stop`]: at the same socket, or at another free port.
     pub fn serve(&mut self) -> Result<()> {
         ensure!(self.process.is_none(), "the server is up already");
         self.process = Some(self.spawn(Instant::now(), 1)?);
         Ok(())
     }
 
-    /// Whether connections are accepted by now. An error if the server ended, or takes too long.
+    /// Whether connections are accepted. An error if the server ended, or takes too long.
     pub fn poll(&mut self) -> Result<bool> {
         let data = self.data();
         let process = self.process.as_mut().context("the server is down")?;
         let (begun, attempts, log_from) = (process.begun, process.attempts, process.log_from);
         if let Some(status) = process.child.try_wait()? {
             let log = self.log_since(log_from);
-            // The children of a killed server leave by themselves; until the last has left, a new one is refused.
+            // The children of a killed server exit by themselves; until the last one has, a new server is refused.
             let is_early = log.contains("shared memory block") && begun.elapsed() < START_DEADLINE;
             let is_taken =
                 log.contains("could not create any TCP/IP sockets") && attempts < PORT_ATTEMPTS_MAX;
@@ -167,7 +166,7 @@ impl Server {
         Ok(false)
     }
 
-    /// Waits until connections are accepted. What runs in between may end it with an error.
+    /// Waits until connections are accepted. The function called in between can end the wait with an error.
     pub fn wait(&mut self, mut between: impl FnMut() -> Result<()>) -> Result<()> {
         while !self.poll()? {
             between()?;
@@ -176,7 +175,7 @@ impl Server {
         Ok(())
     }
 
-    /// Ends it; its files stay, for [`Self::serve`].
+    /// Stops it; its files stay, for [`Self::serve`].
     pub fn stop(&mut self, how: Stop) -> Result<()> {
         let mut process = self.process.take().context("the server is down already")?;
         let mode = match how {
@@ -199,7 +198,7 @@ impl Server {
         Ok(())
     }
 
-    /// Whether it is down because it was stopped.
+    /// Whether it was stopped.
     pub fn is_stopped(&self) -> bool {
         self.process.is_none()
     }
@@ -208,13 +207,13 @@ impl Server {
     pub fn url(&self, database: &str) -> String {
         let host = match self.listen {
             Listen::Loopback => "127.0.0.1".to_owned(),
-            // The folder of the socket, percent-encoded as libpq's URLs want it.
+            // The folder of the socket, percent-encoded as in libpq's URLs.
             Listen::Socket => self.sockets.path().display().to_string().replace('/', "%2F"),
         };
         format!("postgres://postgres@{host}:{}/{database}", self.port)
     }
 
-    /// What a standby is told of this server.
+    /// The connection string for a standby of this server.
     pub fn conninfo(&self) -> String {
         format!("host={} port={} user=postgres", self.sockets.path().display(), self.port)
     }
@@ -224,18 +223,18 @@ impl Server {
         self.port
     }
 
-    /// Where it serves from now on; it must be down.
+    /// Sets its port; it must be stopped.
     pub fn move_to(&mut self, port: u16) {
-        assert!(self.is_stopped(), "a server that runs cannot be moved");
+        assert!(self.is_stopped(), "a running server cannot be moved");
         self.port = port;
     }
 
-    /// What the server wrote.
+    /// The server's log file.
     pub fn log_file(&self) -> PathBuf {
         self.folder.path().join("server.log")
     }
 
-    /// The last lines of it.
+    /// The last lines of the log.
     pub fn log_tail(&self) -> String {
         tail(&self.log_since(0))
     }
@@ -296,14 +295,14 @@ impl Postmaster {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Without a checkpoint: the files go right after.
-        // Whatever it answers, the process has ended.
+        // Without a checkpoint: the files are removed right after.
+        // Whatever it returns, the process has ended.
         let _ = self.stop(Stop::Immediate);
     }
 }
 
-/// The server writes its id into the first line of its pid file and its state into the eighth; a connection could reach
-/// another server, and the file may be that of one that was killed.
+/// The server writes its process id into the first line of its pid file and its state into the eighth. Connecting instead
+/// could reach another server; the process id is compared because the file may be that of a killed server.
 fn is_ready(data: &Path, pid: u32) -> bool {
     let file = std::fs::read_to_string(data.join("postmaster.pid")).unwrap_or_default();
     let lines: Vec<&str> = file.lines().map(str::trim).collect();

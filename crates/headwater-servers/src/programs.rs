@@ -61,10 +61,10 @@ fn major_version(text: &str) -> Option<u32> {
     digits.parse().ok()
 }
 
-/// Where `name` would be run from, by PATH.
+/// The path of the program `name`, by PATH.
 pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
-    // An unprivileged PATH on Debian lacks these, though their programs run for everyone.
+    // An unprivileged PATH on Debian lacks these, although every user may run their programs.
     let system = ["/usr/sbin", "/sbin"].map(PathBuf::from);
     std::env::split_paths(&path).chain(system).map(|dir| dir.join(name)).find(|file| is_executable(file))
 }

@@ -1,4 +1,4 @@
-//! Servers that start, end, crash and find their port taken. They need a PostgreSQL installation; on CI there must be one.
+//! Servers that start, stop, crash and find their port taken. They need a PostgreSQL installation; CI must have one.
 
 use std::net::TcpStream;
 use std::sync::mpsc;
@@ -87,7 +87,7 @@ fn killed_server_recovers_and_its_pid_file_is_not_taken_for_ready() {
     let url = server.url("postgres");
     let killed = server.process.as_ref().unwrap().child.id();
     server.stop(Stop::Kill).unwrap();
-    assert!(server.poll().is_err() && server.stop(Stop::Fast).is_err(), "it is down");
+    assert!(server.poll().is_err() && server.stop(Stop::Fast).is_err(), "it is stopped");
     assert!(is_ready(&server.data(), killed), "its pid file is still there");
     assert!(!is_ready(&server.data(), killed + 1));
     server.serve().unwrap();

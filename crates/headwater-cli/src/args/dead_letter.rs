@@ -1,4 +1,4 @@
-//! What `dead-letter` takes.
+//! Arguments of `dead-letter`.
 
 use clap::Subcommand;
 
@@ -14,17 +14,17 @@ pub(crate) enum DeadLetterCommand {
     ///
     /// Example: headwater dead-letter show orders 0199a1b2-… --group email
     Show(DeadLetterShowArgs),
-    /// Hand dead letters to their group again, as new messages; other groups do not see them
+    /// Hand dead letters out to their group again, as new messages; other groups do not receive them
     ///
     /// Example: headwater dead-letter redrive orders --group email --all
     Redrive(DeadLetterRedriveArgs),
-    /// Remove dead letters for good
+    /// Remove dead letters permanently
     ///
     /// Example: headwater dead-letter purge orders --group email --type test --yes
     Purge(DeadLetterPurgeArgs),
 }
 
-/// Whose dead letters.
+/// The group whose dead letters are meant.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DeadLetterOf {
     /// The topic
@@ -34,25 +34,25 @@ pub(crate) struct DeadLetterOf {
     pub(crate) group: String,
 }
 
-/// Which of them: those that fit everything that is named.
+/// Which dead letters: those that match every given filter.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DeadLetterFilter {
-    /// Only this one; may be repeated
+    /// Only this dead letter; may be repeated
     #[arg(long = "id")]
     pub(crate) ids: Vec<uuid::Uuid>,
-    /// Only those of this key
+    /// Only those with this key
     #[arg(long)]
     pub(crate) key: Option<String>,
-    /// Only those of this type
+    /// Only those with this message type
     #[arg(long = "type")]
     pub(crate) message_type: Option<String>,
-    /// Only those whose error has this text in it
+    /// Only those whose error contains this text
     #[arg(long)]
     pub(crate) error_contains: Option<String>,
     /// Only those buried at this time or later, such as 2026-01-31T12:00:00Z
     #[arg(long, value_parser = timestamp)]
     pub(crate) buried_after: Option<jiff::Timestamp>,
-    /// Only those buried earlier than this
+    /// Only those buried before this time
     #[arg(long, value_parser = timestamp)]
     pub(crate) buried_before: Option<jiff::Timestamp>,
 }
@@ -63,7 +63,7 @@ pub(crate) struct DeadLetterListArgs {
     pub(crate) of: DeadLetterOf,
     #[command(flatten)]
     pub(crate) filter: DeadLetterFilter,
-    /// At most so many
+    /// The most to list
     #[arg(long, default_value_t = 100)]
     pub(crate) max: u32,
 }
@@ -72,7 +72,7 @@ pub(crate) struct DeadLetterListArgs {
 pub(crate) struct DeadLetterShowArgs {
     #[command(flatten)]
     pub(crate) of: DeadLetterOf,
-    /// The dead letter, as listed
+    /// The id of the dead letter, as listed
     pub(crate) id: uuid::Uuid,
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct DeadLetterRedriveArgs {
     pub(crate) of: DeadLetterOf,
     #[command(flatten)]
     pub(crate) filter: DeadLetterFilter,
-    /// All of the group's
+    /// All dead letters of the group
     #[arg(long, conflicts_with_all = FILTERS)]
     pub(crate) all: bool,
 }
@@ -92,14 +92,14 @@ pub(crate) struct DeadLetterRedriveArgs {
 pub(crate) struct DeadLetterPurgeArgs {
     #[command(flatten)]
     pub(crate) these: DeadLetterRedriveArgs,
-    /// They are removed for good: say that it is meant
+    /// Confirm: they are removed permanently
     #[arg(long, required = true)]
     pub(crate) yes: bool,
 }
 
 const FILTERS: [&str; 6] = ["ids", "key", "message_type", "error_contains", "buried_after", "buried_before"];
 
-/// Nobody means all of them by naming nothing.
+/// No filter does not mean all of them: that has to be requested with `--all`.
 fn choice() -> clap::ArgGroup {
     clap::ArgGroup::new("choice").args(FILTERS).arg("all").required(true).multiple(true)
 }

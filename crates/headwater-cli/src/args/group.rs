@@ -1,4 +1,4 @@
-//! What `group` takes.
+//! Arguments of `group`.
 
 use std::time::Duration;
 
@@ -10,32 +10,32 @@ use super::words::{duration, number, offsets, start};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum GroupCommand {
-    /// List the groups of a topic, or of all, and how each is doing
+    /// List the groups of one topic or of all topics, with state and health
     ///
-    /// The table shows what matters first; --output json has everything.
+    /// The table shows the most important figures; --output json has all of them.
     ///
     /// Examples:
     ///   headwater group list
     ///   headwater group list orders
     #[command(verbatim_doc_comment)]
     List(TopicArgs),
-    /// Show everything about a group, and what it has handed out and is not done, oldest due first
+    /// Show everything about a group, with its outstanding ranges, earliest due first
     ///
     /// Example: headwater group show orders email
     Show(GroupShowArgs),
-    /// Subscribe a group before its first process runs; one that exists keeps its place
+    /// Subscribe a group before its first process runs; an existing group keeps its cursor
     ///
     /// Example: headwater group subscribe orders audit --from beginning
     Subscribe(SubscribeArgs),
-    /// Stop handing out to a group in every process, at once; nothing is lost
+    /// Stop handing out messages to a group in every process, at once; nothing is lost
     ///
     /// Example: headwater group pause orders email
     Pause(GroupArgs),
-    /// Hand out to a paused group again
+    /// Hand out messages to a paused group again
     ///
     /// Example: headwater group resume orders email
     Resume(GroupArgs),
-    /// Give a group up: its leases are lost at once and it never comes back; `remove` lets it finish first
+    /// Cancel a group permanently: its leases are lost at once; `remove` lets it finish first
     ///
     /// On a terminal it shows what would be lost and asks; elsewhere --yes is needed.
     ///
@@ -44,7 +44,7 @@ pub(crate) enum GroupCommand {
     ///   headwater group cancel orders email --yes
     #[command(verbatim_doc_comment)]
     Cancel(CancelArgs),
-    /// Remove a group: pause it, let what is in flight finish, cancel it and delete it with its dead letters
+    /// Remove a group: pause it, let messages in flight finish, cancel it and delete it with its dead letters
     ///
     /// On a terminal it shows what would be lost and asks; elsewhere --yes is needed.
     ///
@@ -53,14 +53,14 @@ pub(crate) enum GroupCommand {
     ///   headwater group remove orders email --wait 30s --yes
     #[command(verbatim_doc_comment)]
     Remove(RemoveArgs),
-    /// Bring a dead group back where it was; what retention took meanwhile is told
+    /// Make a dead group active again at its cursor; shows what retention removed meanwhile
     ///
     /// Examples:
     ///   headwater group resurrect orders email
     ///   headwater group resurrect orders email --behind-max 10000 --backfill
     #[command(verbatim_doc_comment)]
     Resurrect(ResurrectArgs),
-    /// Move a group's cursor: replay, or skip. Its leases are lost, its dead letters stay
+    /// Move a group's cursor, to replay or to skip. Its leases are lost, its dead letters stay
     ///
     /// On a terminal it shows what would happen and asks; elsewhere --yes is needed.
     ///
@@ -69,18 +69,18 @@ pub(crate) enum GroupCommand {
     ///   headwater group seek orders email --to time:2026-01-31T12:00:00Z --yes
     #[command(verbatim_doc_comment)]
     Seek(SeekArgs),
-    /// Show or change a group's own delivery policy; `topic` takes the topic's again
+    /// Show or change a group's own delivery policy; the value `topic` restores the topic's setting
     ///
     /// Examples:
     ///   headwater group policy orders email
     ///   headwater group policy orders email --lease 10m --max-attempts topic
     #[command(verbatim_doc_comment)]
     Policy(PolicyArgs),
-    /// End a lease by hand, whoever holds it; it is handed out again at once. Tokens are in `group show`
+    /// End a lease, whichever owner holds it; its messages are handed out again at once. `group show` lists tokens
     ///
     /// Example: headwater group release-lease 4711
     ReleaseLease(ReleaseLeaseArgs),
-    /// Give up, for dead groups, old messages that only they have not done
+    /// Give up, for dead groups, old messages that only dead groups have not done
     ///
     /// On a terminal it shows what would happen and asks; elsewhere --yes is needed.
     ///
@@ -93,20 +93,20 @@ pub(crate) enum GroupCommand {
     ///
     /// Example: headwater group stuck orders --older-than 1h
     Stuck(StuckArgs),
-    /// Who acked a message, when; needs the topic's ack_log
+    /// Show which owner acked a message and when; needs the topic's ack_log
     ///
     /// Example: headwater group acks orders 42
     Acks(AcksArgs),
-    /// Which groups messages wait for; in reference counting
+    /// Show completion records: which groups messages wait for; only with reference counting
     ///
     /// Example: headwater group records orders 1..100
     Records(RecordsArgs),
 }
 
-/// All groups of a topic, or of all.
+/// All groups of one topic, or of all topics.
 #[derive(Debug, clap::Args)]
 pub(crate) struct TopicArgs {
-    /// The topic; all if none is named
+    /// The topic; all topics if none is given
     pub(crate) topic: Option<String>,
 }
 
@@ -123,7 +123,7 @@ pub(crate) struct GroupArgs {
 pub(crate) struct GroupShowArgs {
     #[command(flatten)]
     pub(crate) of: GroupArgs,
-    /// At most so many ranges
+    /// The most outstanding ranges to list
     #[arg(long, default_value_t = 100)]
     pub(crate) max: u32,
 }
@@ -132,7 +132,7 @@ pub(crate) struct GroupShowArgs {
 pub(crate) struct SubscribeArgs {
     #[command(flatten)]
     pub(crate) of: GroupArgs,
-    /// Where it starts: beginning, now, offset:N, time:TIMESTAMP, bounded:N (at most the last N)
+    /// Where the group starts: beginning, now, offset:N, time:TIMESTAMP, bounded:N (at most the last N)
     #[arg(long, default_value = "beginning", value_parser = start, allow_hyphen_values = true)]
     pub(crate) from: Start,
 }
@@ -149,7 +149,7 @@ pub(crate) struct CancelArgs {
 pub(crate) struct RemoveArgs {
     #[command(flatten)]
     pub(crate) of: GroupArgs,
-    /// How long what is in flight may take to finish
+    /// How long messages in flight may take to finish
     #[arg(long, default_value = "30s", value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) wait: Duration,
     #[command(flatten)]
@@ -160,10 +160,10 @@ pub(crate) struct RemoveArgs {
 pub(crate) struct ResurrectArgs {
     #[command(flatten)]
     pub(crate) of: GroupArgs,
-    /// Go on at most so many messages behind the end; what lies before is skipped
+    /// Continue at most this many messages behind the end; earlier messages are skipped
     #[arg(long, value_name = "MESSAGES")]
     pub(crate) behind_max: Option<u64>,
-    /// Do its backfill here however large it is; above 100,000 messages it is otherwise left to maintenance
+    /// Run its backfill in this process, whatever its size; otherwise one above 100,000 messages is left to maintenance
     #[arg(long)]
     pub(crate) backfill: bool,
 }
@@ -172,17 +172,17 @@ pub(crate) struct ResurrectArgs {
 pub(crate) struct SeekArgs {
     #[command(flatten)]
     pub(crate) of: GroupArgs,
-    /// Where to: beginning, now, offset:N, time:TIMESTAMP, bounded:N (at most the last N)
+    /// The new position: beginning, now, offset:N, time:TIMESTAMP, bounded:N (at most the last N)
     #[arg(long, value_parser = start, allow_hyphen_values = true)]
     pub(crate) to: Start,
     #[command(flatten)]
     pub(crate) meant: Meant,
 }
 
-/// Whether it is meant.
+/// Dry run, or confirmation given on the command line.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Meant {
-    /// Only tell what would happen
+    /// Only show what would happen
     #[arg(long, conflicts_with = "yes")]
     pub(crate) dry_run: bool,
     /// Do it without asking
@@ -194,7 +194,7 @@ pub(crate) struct Meant {
 pub(crate) struct PolicyArgs {
     #[command(flatten)]
     pub(crate) of: GroupArgs,
-    /// How long a hand-out lasts
+    /// How long a lease lasts
     #[arg(long, value_name = "DURATION|topic", value_parser = own(duration), allow_hyphen_values = true)]
     pub(crate) lease: Option<PolicyValue<Duration>>,
     /// How often a message is handed out before it is buried
@@ -208,7 +208,7 @@ pub(crate) struct PolicyArgs {
     pub(crate) backoff_max: Option<PolicyValue<Duration>>,
 }
 
-/// A group's own value, or its topic's again.
+/// A group's own value, or `None` for its topic's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PolicyValue<T>(pub(crate) Option<T>);
 
@@ -222,7 +222,7 @@ where
         "topic" => Ok(PolicyValue(None)),
         _ => match parse(text) {
             Ok(value) => Ok(PolicyValue(Some(value))),
-            Err(error) => Err(format!("{error}; or topic, for the topic's")),
+            Err(error) => Err(format!("{error}; or topic, for the topic's setting")),
         },
     }
 }
@@ -237,7 +237,7 @@ pub(crate) struct ReleaseLeaseArgs {
 pub(crate) struct ForceCompleteArgs {
     /// The topic
     pub(crate) topic: String,
-    /// Only what was published longer ago
+    /// Only messages published longer ago than this
     #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) older_than: Duration,
     #[command(flatten)]
@@ -246,9 +246,9 @@ pub(crate) struct ForceCompleteArgs {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct StuckArgs {
-    /// The topic; all if none is named
+    /// The topic; all topics if none is given
     pub(crate) topic: Option<String>,
-    /// Only what was published longer ago
+    /// Only messages published longer ago than this
     #[arg(long, default_value = "1h", value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) older_than: Duration,
 }

@@ -1,4 +1,4 @@
-//! What `publish` and `consume` take.
+//! Arguments of `publish` and `consume`.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub(crate) struct PublishArgs {
     /// The message type
     #[arg(long = "type")]
     pub(crate) message_type: Option<String>,
-    /// The media type of the payload; found out if not given
+    /// The media type of the payload; detected if not given
     #[arg(long)]
     pub(crate) content_type: Option<String>,
     /// A header, NAME=VALUE; may be repeated
@@ -31,10 +31,10 @@ pub(crate) struct PublishArgs {
     /// Ties messages of one conversation together
     #[arg(long)]
     pub(crate) correlation_id: Option<String>,
-    /// A repeat with the same key within the topic's window publishes nothing
+    /// A second message with the same dedup key within the topic's window is not published
     #[arg(long)]
     pub(crate) dedup_key: Option<String>,
-    /// Deliver after this long
+    /// Deliver after this delay
     #[arg(long, value_parser = duration, allow_hyphen_values = true)]
     pub(crate) delay: Option<Duration>,
     /// Fail if the topic does not exist; without it, it is created unless `headwater topic auto-create` is off
@@ -49,10 +49,10 @@ pub(crate) struct ConsumeArgs {
     /// The group; its members compete, groups do not
     #[arg(long, default_value = "default")]
     pub(crate) group: String,
-    /// Stop after so many messages
+    /// Stop after this many messages
     #[arg(long)]
     pub(crate) max: Option<u64>,
-    /// Stop when nothing came for this long; without it, waits until interrupted
+    /// Stop when no message arrives for this long; without it, wait until interrupted
     #[arg(long, value_parser = duration, allow_hyphen_values = true)]
     pub(crate) wait: Option<Duration>,
     /// Where a new group starts: beginning, now, offset:N, time:TIMESTAMP, bounded:N
@@ -61,7 +61,7 @@ pub(crate) struct ConsumeArgs {
     /// Messages per claim
     #[arg(long, default_value_t = 100)]
     pub(crate) batch: u32,
-    /// How long a hand-out lasts, if not as the topic says
+    /// How long a lease lasts, if not as the topic's setting
     #[arg(long, value_parser = duration, allow_hyphen_values = true)]
     pub(crate) lease: Option<Duration>,
 }

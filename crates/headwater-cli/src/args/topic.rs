@@ -1,4 +1,4 @@
-//! What `topic` takes.
+//! Arguments of `topic`.
 
 use clap::{Subcommand, ValueEnum};
 use headwater::{Ordering, Partition, Preset, Semantics, Tracking};
@@ -10,24 +10,24 @@ use super::words::{
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TopicCommand {
-    /// Create a topic; fine if it is there with the same settings
+    /// Create a topic; succeeds if it exists with the same settings
     ///
     /// Examples:
     ///   headwater topic create orders --pub-sub --lease 30s
     ///   headwater topic create payments --preset critical --message-retention 14d
     #[command(verbatim_doc_comment)]
     Create(TopicCreateArgs),
-    /// Change settings of a topic while messages flow; those not named stay
+    /// Change settings of a topic while it is in use; those not given stay
     ///
     /// storage can be changed only while no message is stored, and a topic becomes a queue only with at most one group.
-    /// tracking is changed by upkeep, step by step, while consumers go on: --wait does the work here and shows how far it is.
+    /// tracking is changed by maintenance, step by step, while consumers continue: --wait does the work here and shows progress.
     ///
     /// Examples:
     ///   headwater topic alter orders --message-retention forever --max-retention 90d
     ///   headwater topic alter orders --tracking reference_counting --wait
     #[command(verbatim_doc_comment)]
     Alter(TopicAlterArgs),
-    /// Show a topic: its settings, how far it is, and a change that is under way
+    /// Show a topic: its settings, its head and watermark, and a tracking change that is under way
     ///
     /// Example: headwater topic show orders
     Show(TopicShowArgs),
@@ -35,10 +35,10 @@ pub(crate) enum TopicCommand {
     ///
     /// Example: headwater topic list --output json
     List,
-    /// Whether publishing creates topics, where neither the program nor a flag says so (embedded store)
+    /// Set whether publishing creates topics, unless the program or a flag decides it (embedded store)
     ///
-    /// Kept in the file: plain SQL follows it at once, programs from when they open the store. PostgreSQL keeps none: there each
-    /// program says so, and plain SQL creates no topic.
+    /// Stored in the file: plain SQL follows it at once, programs from when they open the store. PostgreSQL has no such setting:
+    /// there each program decides, and plain SQL creates no topic.
     ///
     /// Example: headwater topic auto-create off
     #[command(verbatim_doc_comment)]
@@ -67,7 +67,7 @@ pub(crate) struct TopicShowArgs {
 pub(crate) struct TopicCreateArgs {
     /// Its name
     pub(crate) name: String,
-    /// Settings that suit a purpose; other flags win over it [critical: kept 7 d, publishing fails while nobody
+    /// Settings for a purpose; other flags override it [critical: kept 7 d, publishing fails while no group
     /// subscribes; audit: the same for 90 d; standard: 24 h; ephemeral: 1 h; queue: work for one group]
     #[arg(long, value_parser = preset())]
     pub(crate) preset: Option<Preset>,
@@ -87,7 +87,7 @@ pub(crate) struct TopicAlterArgs {
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) settings: SettingsArgs,
-    /// Stay until a change of tracking is done, and do the work if nobody else does
+    /// Wait until a change of tracking is complete, and do the work if no other process does
     #[arg(long)]
     pub(crate) wait: bool,
 }
@@ -101,33 +101,33 @@ pub(crate) enum StorageWord {
     Dedicated,
 }
 
-/// Every setting of a topic, under the name and in the form in which it is stored: see `topic/settings.rs`. What is not named stays
-/// as it is, or as the preset or default says.
+/// Every setting of a topic, under the name and in the form in which it is stored: see `topic/settings.rs`. A setting that
+/// is not given keeps its value, or that of the preset or default.
 #[derive(Debug, Default, clap::Args, Serialize)]
 #[command(next_help_heading = "Settings")]
 pub(crate) struct SettingsArgs {
     /// queue: each message to one member of the one group; pub_sub: to every group [default: queue]
     #[arg(long, value_parser = semantics(), hide_possible_values = true)]
     pub(crate) semantics: Option<Semantics>,
-    /// How it is recorded that a message is done: offset_watermark or reference_counting [default: offset_watermark]
+    /// How completion is tracked: offset_watermark or reference_counting [default: offset_watermark]
     #[arg(long, value_parser = tracking(), hide_possible_values = true)]
     pub(crate) tracking: Option<Tracking>,
     /// How long a message stays after every group is done with it, or forever [default: 24h]
     #[arg(long = "message-retention", value_name = "DURATION", value_parser = retention, allow_hyphen_values = true)]
     pub(crate) message_retention_ms: Option<Retention>,
-    /// The age at which a message goes whatever the groups do, or none [default: none; 30d for pub_sub]
+    /// The age at which a message is removed even if groups have not done it, or none [default: none; 30d for pub_sub]
     #[arg(long = "max-retention", value_name = "DURATION", value_parser = retention, allow_hyphen_values = true)]
     pub(crate) max_retention_ms: Option<Retention>,
-    /// The least life of a message published while no group counted [default: 24h]
+    /// How long a message is kept at least if it was published while no group counted [default: 24h]
     #[arg(long = "zero-subscription-retention", value_name = "DURATION", value_parser = millis, allow_hyphen_values = true)]
     pub(crate) zero_subscription_retention_ms: Option<Millis>,
     /// Publishing fails while no group subscribes; pub_sub only [default: false]
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) block_writes_on_zero_subscriptions: Option<bool>,
-    /// A group that has been dead for longer gives up what it holds of removed messages; pub_sub only [default: 7d]
+    /// A group dead for longer gives up its outstanding ranges of removed messages; pub_sub only [default: 7d]
     #[arg(long = "zombie-subscription-ttl", value_name = "DURATION", value_parser = millis, allow_hyphen_values = true)]
     pub(crate) zombie_subscription_ttl_ms: Option<Millis>,
-    /// How long a hand-out lasts; 0s means it is never reassigned by itself [default: 300s]
+    /// How long a lease lasts; 0s means it never expires by itself [default: 300s]
     #[arg(long = "lease", value_name = "DURATION", value_parser = millis, allow_hyphen_values = true)]
     pub(crate) lease_ms: Option<Millis>,
     /// How often a message is handed out before it is buried [default: 10]
@@ -142,14 +142,14 @@ pub(crate) struct SettingsArgs {
     /// none, or key for strict order among messages of one key [default: none]
     #[arg(long, value_parser = ordering(), hide_possible_values = true)]
     pub(crate) ordering: Option<Ordering>,
-    /// Into how many lanes ordered groups are split that subscribe from now on [default: 16]
+    /// How many lanes an ordered group has that subscribes from now on [default: 16]
     #[arg(long, value_parser = lanes(), allow_hyphen_values = true)]
     pub(crate) lanes: Option<u16>,
     /// Where messages are stored on PostgreSQL [default: shared]
     #[arg(long, value_enum, hide_possible_values = true, value_name = "shared|dedicated")]
     #[serde(skip)]
     pub(crate) storage: Option<StorageWord>,
-    /// How dedicated storage is cut: none, rows:N, hour, day, month; implies --storage dedicated [default: none]
+    /// How dedicated storage is partitioned: none, rows:N, hour, day, month; implies --storage dedicated [default: none]
     #[arg(long, value_parser = partition)]
     #[serde(skip)]
     pub(crate) partition: Option<Partition>,
@@ -159,13 +159,13 @@ pub(crate) struct SettingsArgs {
     /// How long a dedup key is remembered [default: 10m]
     #[arg(long = "dedup-window", value_name = "DURATION", value_parser = millis, allow_hyphen_values = true)]
     pub(crate) dedup_window_ms: Option<Millis>,
-    /// How often processes of a group say that it is alive [default: 60s]
+    /// How often processes of a group send a heartbeat [default: 60s]
     #[arg(long = "heartbeat-interval", value_name = "DURATION", value_parser = millis, allow_hyphen_values = true)]
     pub(crate) heartbeat_interval_ms: Option<Millis>,
-    /// For how long a group may be silent before it is dead [default: 300s]
+    /// How long a group may be without a heartbeat before it is dead [default: 300s]
     #[arg(long = "heartbeat-timeout", value_name = "DURATION", value_parser = millis, allow_hyphen_values = true)]
     pub(crate) heartbeat_timeout_ms: Option<Millis>,
-    /// Record who acked which offsets, when: see `group acks` [default: false]
+    /// Record which owner acked which offsets and when: see `group acks` [default: false]
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) ack_log: Option<bool>,
     /// How long the head waits at a missing offset before it steps over it (PostgreSQL) [default: 50ms]

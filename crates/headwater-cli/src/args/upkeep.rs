@@ -1,4 +1,4 @@
-//! What `backfill`, `maintain`, `audit`, `migrate` and `demo` take.
+//! Arguments of `backfill`, `maintain`, `audit`, `migrate` and `demo`.
 
 use std::path::PathBuf;
 
@@ -15,15 +15,15 @@ pub(crate) enum BackfillCommand {
     ///
     /// Example: headwater backfill list --topic orders
     List(BackfillListArgs),
-    /// Start a backfill for a group; subscribing below the end and coming back from the dead start one by themselves
+    /// Start a backfill for a group; subscribing below the end and resurrecting start one by themselves
     ///
     /// Example: headwater backfill start orders audit --messages-max 500000
     Start(BackfillStartArgs),
-    /// Stop a backfill at once; what it did stays
+    /// Cancel a backfill at once; what it has done stays
     ///
     /// Example: headwater backfill cancel orders audit
     Cancel(GroupArgs),
-    /// Let a cancelled or failed backfill go on from its checkpoint
+    /// Resume a cancelled or failed backfill at its checkpoint
     ///
     /// Example: headwater backfill resume orders audit
     Resume(GroupArgs),
@@ -47,7 +47,7 @@ pub(crate) struct BackfillListArgs {
 pub(crate) struct BackfillStartArgs {
     #[command(flatten)]
     pub(crate) of: GroupArgs,
-    /// The most messages it covers: the last ones before the group came
+    /// The most messages it covers: the last ones before the group subscribed
     #[arg(
         long,
         default_value_t = headwater::store::BackfillLimits::default().messages_max,
@@ -55,7 +55,7 @@ pub(crate) struct BackfillStartArgs {
         allow_hyphen_values = true
     )]
     pub(crate) messages_max: u64,
-    /// The fastest it may go, in messages a second
+    /// Its highest rate, in messages per second
     #[arg(
         long,
         default_value_t = headwater::store::BackfillLimits::default().rate_max,
@@ -69,10 +69,10 @@ pub(crate) struct BackfillStartArgs {
 pub(crate) struct BackfillWatchArgs {
     #[command(flatten)]
     pub(crate) of: GroupArgs,
-    /// Do the work here, unless another process has it
+    /// Do the work in this process, unless another process does it
     #[arg(long)]
     pub(crate) run: bool,
-    /// With --run: how much of the database it may take
+    /// With --run: how much load it may put on the database
     #[arg(long, requires = "run", value_parser = pace(), default_value = "standard")]
     pub(crate) pace: BackfillPace,
 }
@@ -82,27 +82,27 @@ pub(crate) struct MaintainArgs {
     /// Only these jobs, separated by commas
     #[arg(long, value_name = "JOB,...", value_delimiter = ',', value_parser = job())]
     pub(crate) only: Vec<Job>,
-    /// Run all jobs whenever they are due, until told to stop
+    /// Run all jobs whenever they are due, until stopped
     #[arg(long, conflicts_with = "only")]
     pub(crate) watch: bool,
     /// How often jobs run and how much they do at a time
     #[arg(long, value_parser = maintenance_preset(), default_value = "standard")]
     pub(crate) preset: MaintenancePreset,
-    /// Run nothing; tell how the jobs have been doing, over all workers
+    /// Run nothing; show the statistics of the jobs over all processes
     #[arg(long, conflicts_with_all = ["only", "watch", "preset"])]
     pub(crate) status: bool,
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct AuditArgs {
-    /// At most so many
+    /// The most entries to list
     #[arg(long, default_value_t = 100)]
     pub(crate) max: u32,
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct MigrateArgs {
-    /// Only tell the version, change nothing
+    /// Only show the version, change nothing
     #[arg(long)]
     pub(crate) status: bool,
     /// Install into an SQLite file that holds another application's tables
@@ -112,19 +112,19 @@ pub(crate) struct MigrateArgs {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct DemoArgs {
-    /// The same story in a few seconds
+    /// The same scenario in a few seconds
     #[arg(long)]
     pub(crate) fast: bool,
 }
 
-/// What the demo tells its own processes.
+/// Arguments that the demo starts its own processes with.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DemoWorkerArgs {
     /// The embedded store's file
     pub(crate) file: PathBuf,
     /// The group it serves
     pub(crate) group: String,
-    /// The mended version, which copes with the poison message
+    /// The fixed version, which handles the poison message
     #[arg(long)]
     pub(crate) mended: bool,
 }

@@ -1,4 +1,4 @@
-//! How values are written on the command line: durations, retentions, places in a log, ranges and names of choices.
+//! The syntax of values on the command line: durations, retentions, positions in a log, ranges and choices.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use serde::{Serialize, Serializer};
 /// Durations as people write them: 500ms, 30s, 5m, 2h, 7d.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let hint = |error: jiff::Error| format!("{error}; write it like 30s, 5m, 24h or 7d");
-    // A signed duration knows no days, and a span no decimal fractions beyond its units.
+    // A signed duration has no days, and a span no decimal fractions beyond its units.
     let signed = match text.parse::<SignedDuration>() {
         Ok(signed) => signed,
         Err(_) => {
@@ -22,7 +22,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from(signed).map_err(|_| "must not be negative".into())
 }
 
-/// A duration as a setting has it: whole milliseconds, rounded up.
+/// A duration as settings store it: whole milliseconds, rounded up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Millis(u64);
 
@@ -31,7 +31,7 @@ pub(crate) fn millis(text: &str) -> Result<Millis, String> {
     Ok(Millis(u64::try_from(millis).unwrap_or(u64::MAX)))
 }
 
-/// A duration as a setting has it, which may be without end.
+/// A duration as settings store it, or no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub(crate) enum Retention {
@@ -40,7 +40,7 @@ pub(crate) enum Retention {
     Endless,
 }
 
-/// Stored as null, which is here the value of a setting that is not named.
+/// Stands for null until the settings are merged: there null means that a setting was not given.
 pub(crate) const ENDLESS: &str = "endless";
 
 fn endless<S: Serializer>(serializer: S) -> Result<S::Ok, S::Error> {
@@ -67,23 +67,23 @@ pub(crate) fn number(text: &str) -> Result<u32, String> {
     })
 }
 
-/// A moment.
+/// A point in time.
 pub(crate) fn timestamp(text: &str) -> Result<jiff::Timestamp, String> {
     text.parse().map_err(|error: jiff::Error| format!("{error}; write it like {MOMENT}"))
 }
 
 const MOMENT: &str = "2026-01-31T12:00:00Z";
 
-/// Into how many lanes a group can be split.
+/// How many lanes a group can have.
 pub(crate) fn lanes() -> impl TypedValueParser<Value = u16> {
     clap::value_parser!(u16).range(1..=i64::from(headwater::limits::LANES_MAX))
 }
 
-/// A place in a log.
+/// A position in a log.
 pub(crate) fn start(text: &str) -> Result<Start, String> {
-    let (word, value) = text.split_once(':').unwrap_or((text, ""));
+    let (kind, value) = text.split_once(':').unwrap_or((text, ""));
     let wrong = |_| format!("{value:?} is not a number");
-    match word {
+    match kind {
         "beginning" if value.is_empty() => Ok(Start::Beginning),
         "now" if value.is_empty() => Ok(Start::Now),
         "offset" => match value.parse().map_err(wrong)? {
@@ -99,30 +99,30 @@ pub(crate) fn start(text: &str) -> Result<Start, String> {
     }
 }
 
-/// Offsets: `7`, or `1..100` with both ends in it.
+/// Offsets: `7`, or `1..100` with both ends included.
 pub(crate) fn offsets(text: &str) -> Result<OffsetRange, String> {
-    let hint = || format!("{text:?} is no range of offsets; write it like 1..100, or 7 for one");
+    let hint = || format!("{text:?} is not a range of offsets; write it like 1..100, or 7 for one");
     let (first, last) = text.split_once("..").unwrap_or((text, text));
     let first: i64 = first.parse().map_err(|_| hint())?;
     let last: i64 = last.trim_start_matches('=').parse().map_err(|_| hint())?;
     if first < 1 || last < first {
-        return Err(format!("{text:?}: a range runs upwards, from 1 at least"));
+        return Err(format!("{text:?}: a range runs upwards and starts at 1 or later"));
     }
     Ok(OffsetRange::new(Offset(first), Offset(last)))
 }
 
-/// How dedicated storage is cut: `none`, `rows:N`, `hour`, `day` or `month`.
+/// How dedicated storage is partitioned: `none`, `rows:N`, `hour`, `day` or `month`.
 pub(crate) fn partition(text: &str) -> Result<Partition, String> {
     text.parse().map_err(|error: headwater::Error| error.to_string())
 }
 
-/// One of these, by its word.
+/// One of these choices, by its name.
 fn one_of<T: Copy + Send + Sync + 'static>(
     choices: &'static [T],
-    word: fn(T) -> &'static str,
+    name: fn(T) -> &'static str,
 ) -> impl TypedValueParser<Value = T> {
-    PossibleValuesParser::new(choices.iter().map(move |choice| word(*choice))).map(move |text| {
-        *choices.iter().find(|choice| word(**choice) == text).expect("only these words are possible")
+    PossibleValuesParser::new(choices.iter().map(move |choice| name(*choice))).map(move |text| {
+        *choices.iter().find(|choice| name(**choice) == text).expect("only these names are possible")
     })
 }
 

@@ -1,4 +1,4 @@
-//! The processes of the demo: each serves one group. They end when the demo lets go of their standard input, so none is left
+//! The processes of the demo: each serves one group. They end when the demo closes their standard input, so none is left
 //! behind even if the demo itself is killed.
 
 use std::fs::File;
@@ -9,9 +9,9 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use tokio::process::{Child, ChildStdin, Command};
 
-/// How long a process may take to end in order before it is killed.
+/// How long a process may take to shut down gracefully before it is killed.
 const END_WITHIN: Duration = Duration::from_secs(10);
-/// Of a process's log so much is told when something went wrong.
+/// How many of the last lines of a process's log are printed after a failure.
 const LOG_LINES_MAX: usize = 5;
 
 /// The processes, and the store they share.
@@ -25,13 +25,13 @@ struct Worker {
     group: String,
     /// Killed when dropped.
     child: Child,
-    /// Closed: it ends in order.
+    /// Closing it shuts the process down gracefully.
     stdin: ChildStdin,
 }
 
 impl Cast {
     pub(super) fn new(folder: &Path) -> Result<Self> {
-        let program = std::env::current_exe().context("looking for the demo's own program")?;
+        let program = std::env::current_exe().context("finding the demo's own program")?;
         Ok(Cast { folder: folder.to_owned(), program, workers: Vec::new() })
     }
 
@@ -43,7 +43,7 @@ impl Cast {
         format!("sqlite:{}", self.file().display())
     }
 
-    /// Starts a process that serves a group; its id.
+    /// Starts a process that serves a group; returns its id.
     pub(super) fn start(&mut self, group: &str, mended: bool) -> Result<u32> {
         let log = File::options().create(true).append(true).open(self.log_of(group))?;
         let mut command = Command::new(&self.program);
@@ -51,23 +51,23 @@ impl Cast {
         if mended {
             command.arg("--mended");
         }
-        // In a group of its own: Ctrl-C reaches the demo alone, which then ends its processes in order.
+        // In a process group of its own: Ctrl-C reaches only the demo, which then shuts its processes down.
         command.process_group(0).kill_on_drop(true);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log);
         let mut child = command.spawn().context("starting a process of the demo")?;
-        let stdin = child.stdin.take().expect("it was asked for");
+        let stdin = child.stdin.take().expect("it was set to piped");
         let id = child.id().expect("it was not waited for");
         self.workers.push(Worker { group: group.to_owned(), child, stdin });
         Ok(id)
     }
 
-    /// Ends the process of a group with SIGKILL: no goodbye, no ack, no last heartbeat.
+    /// Ends the process of a group with SIGKILL: no shutdown, no ack, no last heartbeat.
     pub(super) async fn kill(&mut self, group: &str) -> Result<()> {
         let mut worker = self.take(group);
         worker.child.kill().await.with_context(|| format!("killing the process of {group}"))
     }
 
-    /// Lets the process of a group end in order.
+    /// Shuts the process of a group down gracefully.
     pub(super) async fn retire(&mut self, group: &str) {
         let worker = self.take(group);
         end(worker).await;
@@ -79,11 +79,11 @@ impl Cast {
         }
     }
 
-    /// The last words of each process, for whoever wants to know why the story broke off.
+    /// Prints the last log lines of each process, to show why the demo failed.
     pub(super) fn tell_troubles(&self) {
         for worker in &self.workers {
-            let said = std::fs::read_to_string(self.log_of(&worker.group)).unwrap_or_default();
-            let lines: Vec<&str> = said.lines().collect();
+            let log = std::fs::read_to_string(self.log_of(&worker.group)).unwrap_or_default();
+            let lines: Vec<&str> = log.lines().collect();
             for line in &lines[lines.len().saturating_sub(LOG_LINES_MAX)..] {
                 eprintln!("{}: {line}", worker.group);
             }
@@ -96,15 +96,15 @@ impl Cast {
 
     fn take(&mut self, group: &str) -> Worker {
         let at = self.workers.iter().position(|worker| worker.group == group);
-        self.workers.remove(at.expect("the story names only who is on stage"))
+        self.workers.remove(at.expect("the demo names only groups that have a process"))
     }
 }
 
 async fn end(Worker { group, mut child, stdin }: Worker) {
     drop(stdin);
     if tokio::time::timeout(END_WITHIN, child.wait()).await.is_err() {
-        eprintln!("the process of {group} does not end; it is killed");
-        // Its failure is that it is gone already.
+        eprintln!("the process of {group} does not end and is killed");
+        // It fails only if the process has ended already.
         let _ = child.kill().await;
     }
 }

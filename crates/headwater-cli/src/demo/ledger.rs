@@ -1,4 +1,4 @@
-//! What the groups of the demo have done, as they wrote it: a table of the application's own in the same file.
+//! What the groups of the demo have done, as they recorded it: an application table in the same file.
 
 use std::path::Path;
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use headwater::Offset;
 use headwater::rusqlite::{self, Connection, params};
 
-/// Processes write at the same time; each waits for its turn.
+/// Processes write at the same time; each waits this long for the lock.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a group has done, all told.
+/// The totals of a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Account {
     /// Lines in the ledger.
@@ -22,7 +22,7 @@ pub(super) struct Account {
     pub(super) rate: f64,
 }
 
-/// No key but the line's own: a message that took effect twice must be seen.
+/// No unique key: a message that took effect twice has to show.
 pub(super) fn create(file: impl AsRef<Path>) -> rusqlite::Result<()> {
     open(file)?.execute_batch(
         "CREATE TABLE demo_ledger (group_name TEXT NOT NULL, message_offset INTEGER NOT NULL, at_ms INTEGER NOT NULL);
@@ -30,14 +30,14 @@ pub(super) fn create(file: impl AsRef<Path>) -> rusqlite::Result<()> {
     )
 }
 
-/// Notes that a group has handled a message, in the transaction it is given.
+/// Records that a group has handled a message, in the given transaction.
 pub(super) fn note(connection: &Connection, group: &str, offset: Offset) -> rusqlite::Result<()> {
     let sql = "INSERT INTO demo_ledger (group_name, message_offset, at_ms)
                VALUES (?1, ?2, CAST(unixepoch('subsec') * 1000 AS INTEGER))";
     connection.prepare_cached(sql)?.execute(params![group, offset.0]).map(drop)
 }
 
-/// What a group has done.
+/// Reads the totals of a group.
 pub(super) fn account(file: impl AsRef<Path>, group: &str) -> rusqlite::Result<Account> {
     let sql = "SELECT count(*), count(DISTINCT message_offset), coalesce(max(message_offset), 0),
                       count(*) * 1000.0 / max(max(at_ms) - min(at_ms), 1)

@@ -1,4 +1,4 @@
-//! The shop of the demo: publishes orders at a steady rate until it is told to stop.
+//! The shop of the demo: publishes orders at a steady rate until it is stopped.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 
 use super::TOPIC;
 
-/// How often a batch leaves.
+/// How often a batch is published.
 const BATCH_EVERY: Duration = Duration::from_millis(50);
 
 /// Orders being published.
@@ -19,7 +19,7 @@ pub(super) struct Publishing {
     producer: Producer,
     stop: watch::Sender<bool>,
     task: JoinHandle<headwater::Result<u64>>,
-    /// What was published beside the steady rate.
+    /// How many were published in addition to the steady rate.
     extra: AtomicU64,
     began: Instant,
 }
@@ -39,7 +39,7 @@ impl Publishing {
         Publishing { producer, stop, task, extra: AtomicU64::new(0), began: Instant::now() }
     }
 
-    /// One order among the others that not everybody can cope with.
+    /// One order among the others that one group cannot handle.
     pub(super) async fn poison(&self) -> Result<Offset> {
         let order = json!({ "order": "p-1", "customer": "c-13", "amount": "twelve" });
         let published = self.producer.send(&order).key("c-13").await?;
@@ -56,7 +56,7 @@ impl Publishing {
         Ok(())
     }
 
-    /// Stops; what was published in all.
+    /// Stops; returns the totals.
     pub(super) async fn stop(self) -> Result<Published> {
         self.stop.send_replace(true);
         let messages = self.task.await?? + self.extra.load(Ordering::Relaxed);
@@ -70,12 +70,12 @@ async fn publish(
     stopped: watch::Receiver<bool>,
 ) -> headwater::Result<u64> {
     let batch = u64::from(per_second) * u64::try_from(BATCH_EVERY.as_millis()).unwrap_or(1) / 1_000;
-    let mut beat = tokio::time::interval(BATCH_EVERY);
-    // Behind is behind: a burst would show rates that nobody asked for.
-    beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut interval = tokio::time::interval(BATCH_EVERY);
+    // Missed ticks are not made up for: a burst would exceed the configured rate.
+    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut count = 0;
     while !*stopped.borrow() && stopped.has_changed().is_ok() {
-        beat.tick().await;
+        interval.tick().await;
         let orders: Vec<NewMessage> = (count + 1..=count + batch).map(order).collect();
         producer.send_batch(&orders).await?;
         count += batch;

@@ -1,4 +1,4 @@
-//! How the demo is shown: bars that move on a terminal, plain lines elsewhere. With `--output json` the story goes to stderr.
+//! How the demo is shown: progress bars on a terminal, plain lines elsewhere. With `--output json` they go to stderr.
 
 use std::io::{IsTerminal, Write};
 use std::sync::Mutex;
@@ -11,7 +11,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::args::Output;
 use crate::human;
 
-/// Off a terminal, how groups are doing is told so often.
+/// How often the groups are printed where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(2);
 
 pub(super) struct Stage {
@@ -25,7 +25,7 @@ pub(super) struct Stage {
 struct Inner {
     bars: Vec<(String, ProgressBar)>,
     act: Option<(usize, Instant)>,
-    /// The curtain has fallen: nothing moves any more.
+    /// The demo has ended: bars are no longer drawn.
     over: bool,
     last_line: Option<Instant>,
 }
@@ -37,7 +37,7 @@ impl Stage {
         Stage { output, began: Instant::now(), live, inner: Mutex::default() }
     }
 
-    /// A line. Nobody has to read it: the story goes on all the same.
+    /// Prints a line. A failure to print does not stop the demo.
     pub(super) fn say(&self, line: &str) {
         let over = self.inner.lock().expect("no panic while held").over;
         let written = match (&self.live, self.output) {
@@ -48,12 +48,12 @@ impl Stage {
         drop(written);
     }
 
-    /// What happens, with the time of the story.
+    /// Prints what happens, with the time since the start.
     pub(super) fn tell(&self, what: &str) {
         self.say(&format!("  {:>5.1}s  {what}", self.began.elapsed().as_secs_f64()));
     }
 
-    /// A new act begins, and the one before it ends.
+    /// Begins a new act and ends the one before it.
     pub(super) fn act(&self, title: &str) {
         self.end_act();
         let number = {
@@ -65,7 +65,7 @@ impl Stage {
         self.say(&format!("\n{number}. {title}"));
     }
 
-    /// The act ends: how long it took.
+    /// Ends the act and prints how long it took.
     pub(super) fn end_act(&self) {
         let act = self.inner.lock().expect("no panic while held").act;
         if let Some((number, began)) = act {
@@ -73,12 +73,12 @@ impl Stage {
         }
     }
 
-    /// How long the whole took so far.
+    /// The time since the start.
     pub(super) fn elapsed(&self) -> Duration {
         self.began.elapsed()
     }
 
-    /// How the groups are now.
+    /// Shows the current status of the groups.
     pub(super) fn show(&self, groups: &[SubscriptionStatus]) {
         let mut inner = self.inner.lock().expect("no panic while held");
         if inner.over {
@@ -105,11 +105,11 @@ impl Stage {
             let bar = &inner.bars[known].1;
             bar.set_length(position(group) + group.lag);
             bar.set_position(position(group));
-            bar.set_message(word(group));
+            bar.set_message(label(group));
         }
     }
 
-    /// Takes the bars away for good; what was said stays.
+    /// Removes the bars permanently; printed lines stay.
     pub(super) fn clear(&self) {
         let mut inner = self.inner.lock().expect("no panic while held");
         inner.over = true;
@@ -128,7 +128,7 @@ fn position(group: &SubscriptionStatus) -> u64 {
     u64::try_from(group.floor.0).unwrap_or(0)
 }
 
-fn word(group: &SubscriptionStatus) -> String {
+fn label(group: &SubscriptionStatus) -> String {
     match group.state {
         SubscriptionState::Active => human::rate(group.activity.rate),
         state => state.as_str().to_uppercase(),

@@ -1,4 +1,4 @@
-//! What happens in the demo, act by act, and what is claimed of it.
+//! What happens in the demo, act by act, and the claims that are checked.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,14 +18,14 @@ use crate::args::Output;
 use crate::human;
 use crate::output::{Rows, print_objects};
 
-/// The groups that are there from the beginning: the first is the one that dies.
+/// The groups that exist from the beginning; the first is the one that dies.
 const GROUPS: [&str; 3] = ["shipping", "email", PICKY];
 const MORTAL: &str = GROUPS[0];
 const STEADY: &str = GROUPS[1];
 const LATE: &str = "analytics";
-/// How long something may take before the story breaks off.
+/// How long a step may take before the demo fails.
 const PATIENCE: Duration = Duration::from_secs(60);
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const CHECK_EVERY: Duration = Duration::from_millis(10);
 
 pub(super) struct Story<'a> {
     headwater: &'a Headwater,
@@ -37,13 +37,13 @@ pub(super) struct Story<'a> {
     published: Option<Published>,
 }
 
-/// Something that was shown, and whether the store agrees.
+/// A printed claim, and whether the store confirms it.
 struct Claim {
     text: String,
     holds: bool,
 }
 
-/// How fast a group that was behind came up.
+/// How fast a group that was behind caught up.
 struct CaughtUp {
     group: &'static str,
     messages: u64,
@@ -78,13 +78,13 @@ impl<'a> Story<'a> {
     }
 
     async fn three_groups(&mut self) -> Result<Publishing> {
-        self.stage.act("Three groups, each in a process of its own; every one gets every order");
+        self.stage.act("Three groups, each in a process of its own; every group gets every order");
         for group in GROUPS {
             let id = self.cast.start(group, false)?;
             self.stage.tell(&format!("{group} is served by process {id}"));
         }
         for group in GROUPS {
-            // One that never had a heartbeat is never declared dead.
+            // A group that never had a heartbeat is never declared dead.
             self.until(group, "its first heartbeat", |status| status.heartbeat_at.is_some()).await?;
         }
         let publishing = Publishing::start(self.headwater, self.tempo.per_second);
@@ -98,11 +98,12 @@ impl<'a> Story<'a> {
     }
 
     async fn a_death(&mut self, publishing: &Publishing) -> Result<()> {
-        self.stage.act("A process is killed with SIGKILL; its group dies, and comes back with its process");
+        self.stage.act("A process is killed with SIGKILL; its group dies, and returns with a new process");
         let others = self.status(STEADY).await?.floor;
         publishing.burst(self.tempo.burst).await?;
-        self.stage.tell(&format!("{} orders come in at once", human::count(u64::from(self.tempo.burst))));
-        // In the middle of it, if it can be caught there.
+        self.stage
+            .tell(&format!("{} orders are published at once", human::count(u64::from(self.tempo.burst))));
+        // With messages in flight, if the process can be caught in time.
         self.until(MORTAL, "its work", |status| status.in_flight > 0 || status.lag == 0).await?;
         self.cast.kill(MORTAL).await?;
         let killed = Instant::now();
@@ -113,7 +114,7 @@ impl<'a> Story<'a> {
         self.claim(
             silence >= dead.heartbeat_timeout,
             format!(
-                "{MORTAL} is declared dead {after:.1}s after it was killed, silent for {:.1}s",
+                "{MORTAL} is declared dead {after:.1}s after it was killed, {:.1}s after its last heartbeat",
                 silence.as_secs_f64()
             ),
         );
@@ -121,7 +122,7 @@ impl<'a> Story<'a> {
         let dead = self.status(MORTAL).await?;
         self.stage.tell(&format!("meanwhile {} messages wait for {MORTAL}", human::count(dead.lag)));
         let on = self.status(STEADY).await?.floor.0 - others.0;
-        self.claim(on > 0, format!("{STEADY} went on meanwhile: {on} messages done"));
+        self.claim(on > 0, format!("{STEADY} continued meanwhile: {on} messages done"));
 
         let id = self.cast.start(MORTAL, false)?;
         self.stage.tell(&format!("process {id} serves {MORTAL} again"));
@@ -129,15 +130,14 @@ impl<'a> Story<'a> {
             self.until(MORTAL, "its return", |status| status.state == SubscriptionState::Active).await?;
         self.claim(
             back.next >= dead.next && back.missed.count == 0,
-            format!("{MORTAL} came back where it was, at offset {}, and missed nothing", dead.next),
+            format!("{MORTAL} continues at its cursor, offset {}, and missed nothing", dead.next),
         );
         self.catch_up(MORTAL).await
     }
 
     async fn a_poison_message(&mut self, publishing: &Publishing) -> Result<()> {
-        self.stage.act(
-            "A message that one group cannot cope with is buried, and redriven once the group is mended",
-        );
+        self.stage
+            .act("A message that one group cannot handle is buried, and redriven once the group is fixed");
         let poison = publishing.poison().await?;
         self.stage.tell(&format!("order p-1 at offset {poison} has the amount \"twelve\""));
         self.until(PICKY, "the burial", |status| status.dead_letters > 0).await?;
@@ -146,7 +146,7 @@ impl<'a> Story<'a> {
         let [DeadLetter { offset, error, attempts, .. }] = &buried[..] else {
             bail!("{} dead letters instead of one", buried.len());
         };
-        self.stage.tell(&format!("{PICKY} said: {error}"));
+        self.stage.tell(&format!("{PICKY} failed: {error}"));
         self.claim(*offset == poison, format!("{PICKY} buried offset {offset} after {attempts} attempts"));
         let (file, steady) = (self.cast.file(), poison);
         until("the other groups", async || {
@@ -156,17 +156,17 @@ impl<'a> Story<'a> {
         .await?;
         self.claim(
             true,
-            format!("{MORTAL} and {STEADY} have handled it, and {PICKY} goes on with the others"),
+            format!("{MORTAL} and {STEADY} have handled it, and {PICKY} continues with the other orders"),
         );
 
         self.cast.retire(PICKY).await;
         let id = self.cast.start(PICKY, true)?;
-        self.stage.tell(&format!("a mended {PICKY} is deployed: process {id}"));
+        self.stage.tell(&format!("a fixed {PICKY} is deployed: process {id}"));
         let redriven = letters.redrive(|all| all.error_contains("no number")).await?.redriven;
-        self.stage.tell(&format!("{redriven} dead letter redriven, to {PICKY} alone"));
+        self.stage.tell(&format!("{redriven} dead letter redriven, to {PICKY} only"));
         until("the redriven message", async || Ok(ledger::has(&file, PICKY, poison)?.then_some(()))).await?;
         let left = letters.count().await?;
-        self.claim(redriven == 1 && left == 0, format!("{PICKY} has handled offset {poison} after all"));
+        self.claim(redriven == 1 && left == 0, format!("{PICKY} has now handled offset {poison}"));
         Ok(())
     }
 
@@ -174,14 +174,14 @@ impl<'a> Story<'a> {
         self.stage.act("A group joins late and replays everything from the beginning");
         tokio::time::sleep(self.tempo.calm / 2).await;
         let id = self.cast.start(LATE, false)?;
-        self.stage.tell(&format!("process {id} serves {LATE}, which nobody had heard of"));
+        self.stage.tell(&format!("process {id} serves {LATE}, a new group"));
         let joined = self.until(LATE, "its subscription", |_| true).await?;
-        self.claim(joined.state == SubscriptionState::Active, format!("{LATE} is there and active"));
+        self.claim(joined.state == SubscriptionState::Active, format!("{LATE} exists and is active"));
         self.catch_up(LATE).await
     }
 
     async fn the_end(&mut self, publishing: Publishing) -> Result<()> {
-        self.stage.act("The shop closes; everything is looked at once more");
+        self.stage.act("The shop closes; everything is checked once more");
         let published = publishing.stop().await?;
         let total = published.messages;
         for group in GROUPS.into_iter().chain([LATE]) {
@@ -207,10 +207,10 @@ impl<'a> Story<'a> {
         Ok(())
     }
 
-    /// The summary; whether every claim holds.
+    /// Prints the summary; returns whether every claim holds.
     pub(super) async fn curtain(&self, output: Output) -> Result<bool> {
         self.stage.clear();
-        let published = self.published.context("the story came to its end")?;
+        let published = self.published.context("the demo has run to its end")?;
         let seconds = published.took.as_secs_f64();
         #[expect(clippy::cast_precision_loss, reason = "for people")]
         let rate = published.messages as f64 / seconds;
@@ -226,12 +226,12 @@ impl<'a> Story<'a> {
                 Rows::new(&["group", "handled", "rate", "caught_up", "missed", "dead_letters", "reassigned"]);
             for group in &groups {
                 let object = self.group_object(group)?;
-                let said = |name: &str| object[name].as_f64().map(human::rate);
+                let rate_of = |name: &str| object[name].as_f64().map(human::rate);
                 rows.push(vec![
                     object["group"].clone(),
                     object["handled"].clone(),
-                    json!(said("rate")),
-                    json!(said("catch_up_rate")),
+                    json!(rate_of("rate")),
+                    json!(rate_of("catch_up_rate")),
                     object["missed"].clone(),
                     object["dead_letters"].clone(),
                     object["reassigned"].clone(),
@@ -265,7 +265,7 @@ impl<'a> Story<'a> {
         }))
     }
 
-    /// Waits until a group has everything that was there when it began, and notes how fast it was.
+    /// Waits until a group has done everything up to the current head, and records how fast it was.
     async fn catch_up(&mut self, group: &'static str) -> Result<()> {
         let (behind, began) = (self.status(group).await?, Instant::now());
         let end = self.head().await?;
@@ -310,21 +310,21 @@ impl<'a> Story<'a> {
     }
 }
 
-/// Looks until there is an answer, or for so long.
-async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Result<Option<T>>) -> Result<T> {
+/// Checks repeatedly until there is an answer, for at most [`PATIENCE`].
+async fn until<T>(what: &str, mut check: impl AsyncFnMut() -> Result<Option<T>>) -> Result<T> {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        if let Some(found) = look().await? {
+        if let Some(found) = check().await? {
             return Ok(found);
         }
         if Instant::now() >= deadline {
-            bail!("{what} did not come within {}", human::duration(PATIENCE));
+            bail!("timed out after {} waiting for {what}", human::duration(PATIENCE));
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(CHECK_EVERY).await;
     }
 }
 
-/// The groups of the story, as the store has them.
+/// The groups of the demo, as the store has them.
 pub(super) async fn groups(headwater: &Headwater) -> Result<Vec<SubscriptionStatus>> {
     let groups = headwater.groups(TOPIC).list().await?;
     Ok(groups.into_iter().map(|group| group.status).collect())

@@ -29,7 +29,7 @@ pub(super) async fn subscribe(global: &Global, headwater: &Headwater, args: &Sub
     ]);
     rows.print(global.output)?;
     if !created {
-        eprintln!("it was there already and keeps its place; `headwater group seek` moves it");
+        eprintln!("the group exists already and keeps its cursor; `headwater group seek` moves it");
     }
     Ok(())
 }
@@ -53,7 +53,7 @@ pub(super) fn print_state(global: &Global, of: &GroupArgs, state: SubscriptionSt
 pub(super) async fn resurrect(global: &Global, headwater: &Headwater, args: &ResurrectArgs) -> Result<()> {
     let GroupArgs { topic, group } = &args.of;
     let back = headwater.groups(topic).resurrect(group, args.behind_max).await?;
-    // A group that was active is left as it was found, with whatever backfill it has.
+    // A group that is active already is left unchanged, including its backfill.
     if back.resurrected && args.backfill {
         backfill::run_to_the_end(headwater, &args.of).await?;
     }
@@ -68,7 +68,7 @@ pub(super) async fn resurrect(global: &Global, headwater: &Headwater, args: &Res
     ]);
     rows.print(global.output)?;
     if !back.resurrected {
-        eprintln!("it was active already; nothing was changed");
+        eprintln!("the group is active already; nothing was changed");
     }
     Ok(())
 }
@@ -84,7 +84,7 @@ pub(super) async fn seek(global: &Global, headwater: &Headwater, args: &SeekArgs
             return Ok(());
         }
         confirm::ask(&format!("move group {group} on topic {topic}?"))?;
-        // What was shown is what is done, however much was published while the question stood.
+        // The seek goes to the offset that was shown, however much was published before the answer.
         to = Start::Offset(would.to);
     }
     let moved = groups.seek(group, to, false).await?;
@@ -130,7 +130,7 @@ pub(super) async fn policy(global: &Global, headwater: &Headwater, args: &Policy
         fields.said(name, own.clone(), words);
     }
     if global.output == Output::Json {
-        // People read it beside each value.
+        // The table shows it beside each value.
         fields.push("effective", effective.into());
     }
     fields.print(global.output)
@@ -149,7 +149,7 @@ pub(super) async fn release_lease(
     if global.output == Output::Json {
         return print_objects([json!({ "token": args.token, "released": true })]);
     }
-    eprintln!("lease {} is ended; what it held is handed out again at once", args.token);
+    eprintln!("lease {} released; its messages are handed out again at once", args.token);
     Ok(())
 }
 
@@ -163,13 +163,13 @@ pub(super) async fn force_complete(
         if args.meant.dry_run || found == 0 {
             return Ok(());
         }
-        confirm::ask(&format!("give these up for the dead groups of topic {}?", args.topic))?;
+        confirm::ask(&format!("give these messages up for the dead groups of topic {}?", args.topic))?;
     }
     given_up(global, headwater, args, false).await?;
     Ok(())
 }
 
-/// How many groups something was, or would be, given up for.
+/// The number of groups for which messages were, or would be, given up.
 async fn given_up(
     global: &Global,
     headwater: &Headwater,
@@ -188,7 +188,7 @@ async fn given_up(
     }
     rows.print(global.output)?;
     if groups.is_empty() {
-        eprintln!("nothing waits only for dead groups");
+        eprintln!("no messages wait only for dead groups");
     }
     Ok(groups.len())
 }

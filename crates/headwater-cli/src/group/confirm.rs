@@ -1,4 +1,4 @@
-//! Nothing that cannot be taken back happens by a slip: a dry run first, and a yes.
+//! Irreversible actions need a confirmation, and show a dry run first.
 
 use std::io::{BufRead, IsTerminal, Write};
 
@@ -7,19 +7,19 @@ use anyhow::{Result, bail};
 use crate::args::Meant;
 use crate::output::Usage;
 
-/// Refuses where nobody can be asked and nobody said that it is meant.
+/// Refuses if the command is neither confirmed nor on a terminal where it could ask.
 pub(super) fn needs_a_word(command: &str, meant: Meant) -> Result<()> {
     if meant.dry_run || meant.yes || is_interactive() {
         return Ok(());
     }
-    let said = format!(
-        "nobody is here to be asked: run `headwater {command} ... --dry-run` to see what would happen, \
+    let refused = format!(
+        "no terminal to confirm on: run `headwater {command} ... --dry-run` to see what would happen, \
          then with --yes to do it; nothing was changed"
     );
-    Err(Usage(said).into())
+    Err(Usage(refused).into())
 }
 
-/// Asks whoever has seen the dry run.
+/// Asks for confirmation, after the dry run was shown.
 pub(super) fn ask(question: &str) -> Result<()> {
     eprint!("{question} [y/N] ");
     std::io::stderr().flush()?;

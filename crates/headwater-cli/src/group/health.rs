@@ -1,4 +1,4 @@
-//! How groups are doing: the list for an overview, and everything about one.
+//! State and health of groups: the list for an overview, and everything about one.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::human;
 use crate::output::{Fields, Rows, in_short, print_objects};
 use crate::topic::look_for_the_end;
 
-/// What the list tells; its topic only where there are several.
+/// Columns of the list; the topic is left out if only one is listed.
 const COLUMNS: [&str; 15] = [
     "topic",
     "group",
@@ -73,22 +73,22 @@ pub(super) async fn show(global: &Global, headwater: &Headwater, args: &GroupSho
     look_for_the_end(headwater).await;
     let groups = headwater.groups(topic);
     let health = groups.get(group).await?;
-    let parts = groups.outstanding(group, args.max).await?;
+    let ranges = groups.outstanding(group, args.max).await?;
     let mut fields = fields_of(topic, &health);
     if global.output == Output::Json {
-        let parts = parts.iter().map(part_object).collect::<Vec<_>>();
-        fields.push("outstanding", json!(parts));
+        let ranges = ranges.iter().map(range_object).collect::<Vec<_>>();
+        fields.push("outstanding", json!(ranges));
         return fields.print(global.output);
     }
     fields.print(global.output)?;
-    if parts.is_empty() {
+    if ranges.is_empty() {
         return Ok(());
     }
-    let mut rows = Rows::new(&PART_COLUMNS);
-    for part in &parts {
-        let mut object = part_object(part);
-        object["last_error"] = json!(part.last_error.as_deref().map(in_short));
-        rows.push(PART_COLUMNS.iter().map(|column| object[*column].take()).collect());
+    let mut rows = Rows::new(&RANGE_COLUMNS);
+    for range in &ranges {
+        let mut object = range_object(range);
+        object["last_error"] = json!(range.last_error.as_deref().map(in_short));
+        rows.push(RANGE_COLUMNS.iter().map(|column| object[*column].take()).collect());
     }
     rows.print(global.output)
 }
@@ -99,35 +99,35 @@ fn ago(age: Duration) -> String {
     format!("{} ago", human::duration(age))
 }
 
-/// Healthy, or why not.
+/// Healthy, or the health issues.
 fn verdict(group: &GroupHealth) -> String {
-    let ailments = ailments(group);
+    let issues = issues(group);
     match group.status.state {
-        _ if !ailments.is_empty() => ailments.join(", "),
+        _ if !issues.is_empty() => issues.join(", "),
         SubscriptionState::Active => "healthy".into(),
-        // Neither ill nor at work: its state says it.
+        // Neither unhealthy nor active: the state column shows why.
         _ => "-".into(),
     }
 }
 
-fn ailments(group: &GroupHealth) -> Vec<&'static str> {
-    group.ailments.iter().map(|ailment| ailment.as_str()).collect()
+fn issues(group: &GroupHealth) -> Vec<&'static str> {
+    group.ailments.iter().map(|issue| issue.as_str()).collect()
 }
 
 fn fields_of(topic: &str, health: &GroupHealth) -> Fields {
-    let (group, ailments) = (&health.status, ailments(health));
+    let (group, issues) = (&health.status, issues(health));
     let mut fields = Fields::default();
     fields.push("topic", json!(topic));
     fields.push("group", json!(group.group.as_str()));
     fields.push("state", json!(group.state.as_str()));
     fields.push("state_since", json!(group.state_since));
-    // Of a group that is neither ill nor at work its state says it, not this.
+    // Null for a group without issues that is not active: its state applies, not this field.
     let healthy = match group.state {
-        SubscriptionState::Active => Some(ailments.is_empty()),
-        _ => (!ailments.is_empty()).then_some(false),
+        SubscriptionState::Active => Some(issues.is_empty()),
+        _ => (!issues.is_empty()).then_some(false),
     };
     fields.said("healthy", json!(healthy), verdict(health));
-    fields.said("ailments", json!(ailments), ailments.join(", "));
+    fields.said("ailments", json!(issues), issues.join(", "));
     fields.push("heartbeat_at", json!(group.heartbeat_at));
     let age = group.heartbeat_age;
     fields.said(
@@ -166,7 +166,7 @@ fn fields_of(topic: &str, health: &GroupHealth) -> Fields {
     fields
 }
 
-const PART_COLUMNS: [&str; 11] = [
+const RANGE_COLUMNS: [&str; 11] = [
     "first",
     "last",
     "lane",
@@ -180,18 +180,18 @@ const PART_COLUMNS: [&str; 11] = [
     "last_error",
 ];
 
-fn part_object(part: &Outstanding) -> Value {
+fn range_object(outstanding: &Outstanding) -> Value {
     json!({
-        "first": part.range.first.0,
-        "last": part.range.last.0,
-        "lane": part.lane,
-        "state": part.state.as_str(),
-        "token": part.token.map(|token| token.0),
-        "owner": part.owner.as_ref().map(headwater::Owner::as_str),
-        "attempts": part.attempts,
-        "due_at": part.due_at,
-        "key": part.key,
-        "suspect": part.suspect,
-        "last_error": part.last_error,
+        "first": outstanding.range.first.0,
+        "last": outstanding.range.last.0,
+        "lane": outstanding.lane,
+        "state": outstanding.state.as_str(),
+        "token": outstanding.token.map(|token| token.0),
+        "owner": outstanding.owner.as_ref().map(headwater::Owner::as_str),
+        "attempts": outstanding.attempts,
+        "due_at": outstanding.due_at,
+        "key": outstanding.key,
+        "suspect": outstanding.suspect,
+        "last_error": outstanding.last_error,
     })
 }

@@ -1,4 +1,4 @@
-//! Questions about single messages: which are stuck, who acked one, whom they wait for.
+//! Queries about single messages: which are stuck, which owner acked one, which groups they wait for.
 
 use anyhow::Result;
 use headwater::{GroupName, Headwater, Offset};
@@ -40,7 +40,7 @@ pub(super) async fn acks(global: &Global, headwater: &Headwater, args: &AcksArgs
     rows.print(global.output)?;
     if acks.is_empty() && !keeps {
         eprintln!(
-            "topic {topic} keeps no ack_log: `headwater topic alter {topic} --ack-log` records acks from now on"
+            "topic {topic} has no ack_log: `headwater topic alter {topic} --ack-log` records acks from now on"
         );
     }
     Ok(())
@@ -71,7 +71,7 @@ pub(super) async fn records(global: &Global, headwater: &Headwater, args: &Recor
     }
     rows.print(global.output)?;
     if records.is_empty() && tracking == headwater::Tracking::OffsetWatermark {
-        eprintln!("topic {topic} is in offset_watermark, which has no records of messages");
+        eprintln!("topic {topic} is in offset_watermark, which has no completion records");
     }
     Ok(())
 }

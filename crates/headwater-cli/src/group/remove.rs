@@ -1,4 +1,4 @@
-//! Giving a group up, at once or in order. What goes with it is shown first: none of it comes back.
+//! Cancelling a group at once, or removing it gracefully. What is lost with it is shown first: it cannot be restored.
 
 use anyhow::{Context, Result};
 use headwater::{Headwater, SubscriptionState};
@@ -10,7 +10,7 @@ use crate::output::Rows;
 
 pub(super) async fn cancel(global: &Global, headwater: &Headwater, args: &CancelArgs) -> Result<()> {
     let GroupArgs { topic, group } = &args.of;
-    let question = format!("give up group {group} on topic {topic}? Its leases are lost at once");
+    let question = format!("cancel group {group} on topic {topic}? Its leases are lost at once");
     if !is_meant(global, headwater, &args.of, args.meant, &question).await? {
         return Ok(());
     }
@@ -32,7 +32,7 @@ pub(super) async fn remove(global: &Global, headwater: &Headwater, args: &Remove
             let half_way = left.is_ok_and(|left| left.status.state == SubscriptionState::Cancelled);
             let failed = Err(error);
             return if half_way {
-                failed.with_context(|| format!("group {group} is cancelled, but not removed; run this again"))
+                failed.with_context(|| format!("group {group} is cancelled but not removed; run this again"))
             } else {
                 Ok(failed?)
             };
@@ -43,7 +43,7 @@ pub(super) async fn remove(global: &Global, headwater: &Headwater, args: &Remove
     rows.print(global.output)
 }
 
-/// Shows what would go with the group unless a yes was said already, and asks unless only that was wanted.
+/// Without `--yes`: shows what would be lost with the group and, unless it is a dry run, asks for confirmation.
 async fn is_meant(
     global: &Global,
     headwater: &Headwater,

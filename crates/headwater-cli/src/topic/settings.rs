@@ -1,4 +1,4 @@
-//! A topic's settings: as named on the command line, and as shown.
+//! A topic's settings: as given on the command line, and as shown.
 
 use anyhow::Result;
 use headwater::{Partition, Storage, TopicSettings};
@@ -8,7 +8,7 @@ use crate::args::SettingsArgs;
 use crate::args::words::ENDLESS;
 use crate::output::{Fields, Usage};
 
-/// The settings with those changed that are named.
+/// The settings, with those changed that are given.
 pub(super) fn changed(base: &TopicSettings, args: &SettingsArgs) -> Result<TopicSettings> {
     let mut settings = json!(base);
     for (name, value) in named(args) {
@@ -17,7 +17,7 @@ pub(super) fn changed(base: &TopicSettings, args: &SettingsArgs) -> Result<Topic
     Ok(TopicSettings { storage: chosen_storage(base.storage, args)?, ..serde_json::from_value(settings)? })
 }
 
-/// The settings that are named, as they are stored; storage apart, which has two flags.
+/// The given settings in the form in which they are stored, except storage, which has two flags.
 fn named(args: &SettingsArgs) -> Map<String, Value> {
     let Value::Object(mut named) = json!(args) else { unreachable!("a struct is an object") };
     named.retain(|_, value| !value.is_null());
@@ -27,7 +27,7 @@ fn named(args: &SettingsArgs) -> Map<String, Value> {
     named
 }
 
-/// Whether no setting at all is named.
+/// Whether no setting is given.
 pub(super) fn names_nothing(args: &SettingsArgs) -> bool {
     args.storage.is_none() && args.partition.is_none() && named(args).is_empty()
 }
@@ -38,9 +38,10 @@ fn chosen_storage(base: Storage, args: &SettingsArgs) -> Result<Storage> {
         (None, None) => base,
         (Some(StorageWord::Shared), None) => Storage::Shared,
         (Some(StorageWord::Shared), Some(_)) => {
-            return Err(
-                Usage("shared storage is not cut: --partition goes with --storage dedicated".into()).into()
-            );
+            return Err(Usage(
+                "shared storage has no partitions: --partition needs --storage dedicated".into(),
+            )
+            .into());
         }
         (Some(StorageWord::Dedicated), None) => match base {
             Storage::Dedicated(partition) => Storage::Dedicated(partition),

@@ -1,4 +1,4 @@
-//! Groups that die: how they are shown, brought back, and given up on.
+//! Dead groups: how they are shown and resurrected, and how messages are given up for them.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// A process of the group says once that it is alive, and never again.
+/// A process of the group sends one heartbeat, and never again.
 fn speak_once(place: &Place, topic: &str, group: &str) {
     place.program(async |headwater| {
         let (topic, group) = (TopicName::new(topic).unwrap(), GroupName::new(group).unwrap());
@@ -24,11 +24,11 @@ fn group(place: &Place, topic: &str, name: &str) -> Value {
     listed.into_iter().find(|group| group["group"] == name).unwrap()
 }
 
-/// Maintenance looks until it is dead: where nobody was watching before, the first look only suspects.
+/// Runs dead detection until the group is dead: the first run after a pause of maintenance only suspects.
 fn die(place: &Place, topic: &str, name: &str) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while group(place, topic, name)["state"] != "dead" {
-        assert!(Instant::now() < deadline, "it does not die: {}", group(place, topic, name));
+        assert!(Instant::now() < deadline, "not declared dead: {}", group(place, topic, name));
         place.out(&["maintain", "--only", "dead_detection"]);
     }
 }
@@ -46,7 +46,11 @@ fn deaths(place: &Place) {
     die(place, "orders", "mail");
     let dead = group(place, "orders", "mail");
     assert_eq!(json!(fields(&dead, ["healthy", "ailments", "lag"])), json!([false, ["dead"], 3]));
-    assert_eq!(group(place, "orders", "quiet")["state"], "active", "one that never beat is left alone");
+    assert_eq!(
+        group(place, "orders", "quiet")["state"],
+        "active",
+        "a group without any heartbeat is never dead"
+    );
     place.out(&["group", "cancel", "orders", "quiet", "--yes"]);
     die(place, "orders", "audit");
     assert!(place.out(&["group", "list", "orders"]).contains("dead"));
@@ -69,7 +73,7 @@ fn deaths(place: &Place) {
     assert_eq!(place.run(&["doctor"]).status.code(), Some(0));
 }
 
-/// What only dead groups wait for.
+/// Messages that only dead groups have not done.
 fn give_up(place: &Place) {
     place.out(&["group", "seek", "orders", "mail", "--to", "offset:2", "--yes"]);
     speak_once(place, "orders", "mail");
@@ -77,14 +81,14 @@ fn give_up(place: &Place) {
     let force =
         |rest: &[&'static str]| [&["group", "force-complete", "orders", "--older-than"], rest].concat();
     assert_eq!(place.json(&force(&["1h", "--dry-run"])).len(), 0, "none is an hour old");
-    let told = ["group", "dry_run", "messages", "until"];
+    let names = ["group", "dry_run", "messages", "until"];
     let would = place.one(&force(&["0s", "--dry-run"]));
-    assert_eq!(json!(fields(&would, told)), json!(["mail", true, 3, 4]));
+    assert_eq!(json!(fields(&would, names)), json!(["mail", true, 3, 4]));
     assert_eq!(group(place, "orders", "mail")["lag"], 3, "a dry run changes nothing");
     assert!(refusal(&place.run(&force(&["0s"])), 2).contains("--yes"));
     assert!(refusal(&place.run(&["group", "force-complete", "orders", "--yes"]), 2).contains("--older-than"));
     let done = place.one(&force(&["0s", "--yes"]));
-    assert_eq!(json!(fields(&done, told)), json!(["mail", false, 3, 4]));
+    assert_eq!(json!(fields(&done, names)), json!(["mail", false, 3, 4]));
     let given_up = group(place, "orders", "mail");
     let missed = ["floor", "missed", "missed_first", "missed_last"];
     assert_eq!(json!(fields(&given_up, missed)), json!([4, 3, 2, 4]));

@@ -1,10 +1,10 @@
-//! `headwater demo`: it keeps its word, and leaves nothing behind.
+//! `headwater demo`: its claims hold, and it leaves nothing behind.
 
 use serde_json::Value;
 
 use super::*;
 
-/// A place for its temporary directory, to see that it is gone afterwards.
+/// With a directory for its temporary files, to check that they are removed afterwards.
 fn demo(place: &Place, args: &[&str]) -> Command {
     let folder = place.folder.path().join("tmp");
     std::fs::create_dir_all(&folder).unwrap();
@@ -22,8 +22,8 @@ fn assert_clean(place: &Place) {
 fn the_demo_keeps_its_word_and_cleans_up() {
     let place = Place::sqlite();
     let output = demo(&place, &["--fast", "--output", "json"]).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{told}");
+    let story = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{story}");
     let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
     let claims = summary["claims"].as_array().unwrap();
     assert!(claims.len() >= 15 && claims.iter().all(|claim| claim["holds"] == true), "{claims:?}");
@@ -35,9 +35,9 @@ fn the_demo_keeps_its_word_and_cleans_up() {
         assert_eq!((&group["handled"], &group["missed"]), (&published.into(), &0.into()), "{group}");
     }
     for act in ["1. ", "2. ", "3. ", "4. ", "5. "] {
-        assert!(told.lines().any(|line| line.starts_with(act)), "{told}");
+        assert!(story.lines().any(|line| line.starts_with(act)), "{story}");
     }
-    assert!(told.contains("is killed") && told.contains("dead letter redriven"), "{told}");
+    assert!(story.contains("is killed") && story.contains("dead letter redriven"), "{story}");
     assert_clean(&place);
 }
 
@@ -46,15 +46,15 @@ fn an_interrupted_demo_cleans_up() {
     let place = Place::sqlite();
     let mut child = demo(&place, &[]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut workers = Vec::new();
-    let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     while workers.len() < 3 {
-        let line = said.next().expect("three processes are named").unwrap();
+        let line = lines.next().expect("three processes are named").unwrap();
         let id = line.split_once("is served by process ").map(|(_, id)| id.trim().parse::<u32>().unwrap());
         workers.extend(id);
     }
     assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
-    // Read to the end, or it waits for its reader.
-    said.for_each(drop);
+    // Read to the end, or it blocks on its output.
+    lines.for_each(drop);
     assert_eq!(child.wait().unwrap().code(), Some(1));
     for id in workers {
         assert!(

@@ -15,7 +15,7 @@ fn states(place: &Place) {
     let subscribed = place.one(&["group", "subscribe", "orders", "mail", "--from", "bounded:3"]);
     assert_eq!(json!(fields(&subscribed, ["state", "created", "next"])), json!(["active", true, 3]));
     let again = place.one(&["group", "subscribe", "orders", "mail", "--from", "now"]);
-    assert_eq!(json!(fields(&again, ["created", "next"])), json!([false, 3]), "it keeps its place");
+    assert_eq!(json!(fields(&again, ["created", "next"])), json!([false, 3]), "it keeps its cursor");
 
     let consume = ["consume", "orders", "--group", "mail", "--wait", "0s"];
     assert_eq!(place.one(&["group", "pause", "orders", "mail"])["state"], "paused");
@@ -28,16 +28,16 @@ fn states(place: &Place) {
 
     publish(place, "orders", 2);
     let cancel = |rest: &[&'static str]| [&["group", "cancel", "orders", "mail"], rest].concat();
-    // Nobody is there to be asked, so nothing happens; a dry run tells what would be lost.
+    // There is no terminal to confirm on, so nothing happens; a dry run shows what would be lost.
     assert!(refusal(&place.run(&cancel(&[])), 2).contains("nothing was changed"));
     let would = place.one(&cancel(&["--dry-run"]));
-    let told = ["dry_run", "state", "lag", "leases", "in_flight", "dead_letters"];
-    assert_eq!(json!(fields(&would, told)), json!([true, "active", 2, 0, 0, 0]));
+    let names = ["dry_run", "state", "lag", "leases", "in_flight", "dead_letters"];
+    assert_eq!(json!(fields(&would, names)), json!([true, "active", 2, 0, 0, 0]));
     assert_eq!(place.out(&consume), "1\n2\n", "nothing was changed");
     assert_eq!(place.one(&cancel(&["--yes"]))["state"], "cancelled");
     assert!(refusal(&place.run(&["group", "resume", "orders", "mail"]), 1).contains("is cancelled"));
-    let refused = refusal(&place.run(&["group", "pause", "orders", "nobody"]), 1);
-    assert!(refused.contains("no such subscription") && refused.contains("nobody"), "{refused}");
+    let refused = refusal(&place.run(&["group", "pause", "orders", "unknown"]), 1);
+    assert!(refused.contains("no such subscription") && refused.contains("unknown"), "{refused}");
     let unknown = refusal(&place.run(&["group", "subscribe", "nowhere", "mail"]), 1);
     assert!(unknown.contains("no such topic: nowhere"), "{unknown}");
     assert!(
@@ -59,13 +59,13 @@ fn removal(place: &Place) {
     });
     assert!(refusal(&place.run(&["group", "remove", "orders", "busy"]), 2).contains("group remove"));
     let would = place.one(&["group", "remove", "orders", "busy", "--dry-run"]);
-    let told = ["dry_run", "state", "lag", "leases", "in_flight", "dead_letters"];
-    assert_eq!(json!(fields(&would, told)), json!([true, "active", 5, 1, 2, 0]));
+    let names = ["dry_run", "state", "lag", "leases", "in_flight", "dead_letters"];
+    assert_eq!(json!(fields(&would, names)), json!([true, "active", 5, 1, 2, 0]));
     assert_eq!(place.one(&["group", "show", "orders", "busy"])["state"], "active");
     let removed = place.one(&["group", "remove", "orders", "idle", "--yes"]);
     assert_eq!(json!(fields(&removed, ["state", "in_flight_lost"])), json!(["removed", 0]));
     let removed = place.one(&["group", "remove", "orders", "busy", "--wait", "0s", "--yes"]);
-    assert_eq!(removed["in_flight_lost"], 2, "nobody finished what it held");
+    assert_eq!(removed["in_flight_lost"], 2, "its messages in flight did not finish");
     assert_eq!(place.json(&["group", "list", "orders"]).len(), 0);
     let gone = refusal(&place.run(&["group", "remove", "orders", "busy", "--yes"]), 1);
     assert!(gone.contains("no such subscription"), "{gone}");
@@ -80,9 +80,9 @@ fn seeking(place: &Place) {
     let seek = |rest: &[&'static str]| [&["group", "seek", "orders", "mail", "--to"], rest].concat();
 
     let would = place.one(&seek(&["beginning", "--dry-run"]));
-    let told = ["dry_run", "from", "to", "replayed", "skipped", "leases_lost"];
-    assert_eq!(json!(fields(&would, told)), json!([true, 11, 1, 10, 0, 0]));
-    // Nobody is there to be asked, so nothing happens.
+    let names = ["dry_run", "from", "to", "replayed", "skipped", "leases_lost"];
+    assert_eq!(json!(fields(&would, names)), json!([true, 11, 1, 10, 0, 0]));
+    // There is no terminal to confirm on, so nothing happens.
     let refused = refusal(&place.run(&seek(&["beginning"])), 2);
     assert!(
         refused.contains("--yes") && refused.contains("--dry-run") && refused.contains("nothing was changed")
@@ -90,7 +90,7 @@ fn seeking(place: &Place) {
     assert_eq!(place.out(&consume), "");
 
     let moved = place.one(&seek(&["offset:8", "--yes"]));
-    assert_eq!(json!(fields(&moved, told)), json!([false, 11, 8, 3, 0, 0]));
+    assert_eq!(json!(fields(&moved, names)), json!([false, 11, 8, 3, 0, 0]));
     assert_eq!(place.out(&consume), "8\n9\n10\n");
     place.out(&seek(&["bounded:2", "--yes"]));
     assert_eq!(place.one(&seek(&["now", "--yes"]))["skipped"], 2);
@@ -99,12 +99,12 @@ fn seeking(place: &Place) {
     assert_eq!(place.out(&consume).lines().count(), 10);
     assert!(refusal(&place.run(&seek(&["now", "--yes", "--dry-run"])), 2).contains("cannot be used with"));
     assert!(refusal(&place.run(&seek(&["sometime", "--yes"])), 2).contains("offset:N"));
-    let nobody = ["group", "seek", "orders", "nobody", "--to", "now", "--yes"];
-    assert!(refusal(&place.run(&nobody), 1).contains("no such subscription"));
+    let unknown = ["group", "seek", "orders", "unknown", "--to", "now", "--yes"];
+    assert!(refusal(&place.run(&unknown), 1).contains("no such subscription"));
 
     let acts = place.json(&["audit"]);
     let seeks: Vec<&Value> = acts.iter().filter(|entry| entry["act"] == "seek").collect();
-    assert_eq!(seeks.len(), 4, "a dry run leaves no line: {acts:?}");
+    assert_eq!(seeks.len(), 4, "a dry run leaves no entry: {acts:?}");
     assert_eq!(json!(fields(seeks[0], ["topic", "group"])), json!(["orders", "mail"]));
     assert!(seeks[0]["actor"].as_str().unwrap().starts_with("cli "), "{:?}", seeks[0]);
     assert!(seeks[0]["detail"].is_object() && seeks[0]["at"].is_string());
@@ -116,14 +116,14 @@ fn policies_and_leases(place: &Place) {
     place.out(&["topic", "create", "orders", "--pub-sub", "--lease", "1h"]);
     place.out(&["group", "subscribe", "orders", "mail"]);
     let policy = |rest: &[&str]| place.one(&[&["group", "policy", "orders", "mail"], rest].concat());
-    let told = ["lease_ms", "max_attempts", "backoff_initial_ms", "backoff_max_ms"];
-    assert_eq!(json!(fields(&policy(&[]), told)), json!([null, null, null, null]));
+    let names = ["lease_ms", "max_attempts", "backoff_initial_ms", "backoff_max_ms"];
+    assert_eq!(json!(fields(&policy(&[]), names)), json!([null, null, null, null]));
     let own = policy(&["--lease", "2h", "--max-attempts", "3"]);
-    assert_eq!(json!(fields(&own, told)), json!([7_200_000, 3, null, null]));
+    assert_eq!(json!(fields(&own, names)), json!([7_200_000, 3, null, null]));
     let back = policy(&["--lease", "topic", "--backoff-max", "1m"]);
-    assert_eq!(json!(fields(&back, told)), json!([null, 3, null, 60_000]));
-    let told = ["lease_ms", "max_attempts", "backoff_initial_ms", "backoff_max_ms"];
-    assert_eq!(json!(fields(&back["effective"], told)), json!([3_600_000, 3, 1_000, 60_000]));
+    assert_eq!(json!(fields(&back, names)), json!([null, 3, null, 60_000]));
+    let names = ["lease_ms", "max_attempts", "backoff_initial_ms", "backoff_max_ms"];
+    assert_eq!(json!(fields(&back["effective"], names)), json!([3_600_000, 3, 1_000, 60_000]));
     let table = place.out(&["group", "policy", "orders", "mail"]);
     assert!(table.contains("1h (the topic's)"), "{table}");
     let many = ["group", "policy", "orders", "mail", "--max-attempts", "many"];
@@ -137,7 +137,11 @@ fn policies_and_leases(place: &Place) {
     });
     let shown = place.one(&["group", "show", "orders", "mail"]);
     let token = shown["outstanding"][0]["token"].to_string();
-    assert_eq!(place.out(&["consume", "orders", "--group", "mail", "--wait", "0s"]), "", "another holds it");
+    assert_eq!(
+        place.out(&["consume", "orders", "--group", "mail", "--wait", "0s"]),
+        "",
+        "another owner holds the lease"
+    );
     let released = place.one(&["group", "release-lease", &token]);
     assert_eq!(json!([released["token"].to_string(), released["released"]]), json!([token, true]));
     assert_eq!(place.out(&["consume", "orders", "--group", "mail", "--wait", "0s"]), "1\n");

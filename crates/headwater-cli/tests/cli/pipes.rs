@@ -1,4 +1,4 @@
-//! What a command does when the program behind its pipe leaves.
+//! What a command does when the reader of its pipe ends.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -16,7 +16,7 @@ fn publishing_continues_when_nothing_reads_the_answers() {
         command.stdin(Stdio::piped()).stdout(writer.try_clone().unwrap());
         command.stderr(if with_stderr { writer.into() } else { Stdio::inherit() });
         let mut child = command.spawn().unwrap();
-        // Its copies of the pipe go with it: the child's are the only ones left.
+        // This drops its copies of the pipe: the child's are the only ones left.
         drop(command);
         drop(reader);
         let lines: String = (0..LINES).map(|n| format!("{n}\n")).collect();
@@ -40,8 +40,8 @@ fn answers_that_cannot_be_written_are_a_failure_after_everything_is_published() 
     child.stdin.take().unwrap().write_all(&b"x\n".repeat(LINES)).unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("everything was published, but printing it failed"), "{said}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("everything was published, but printing it failed"), "{stderr}");
     assert_eq!(place.one(&["topic", "show", "orders"])["head"], LINES);
 }
 
@@ -54,7 +54,7 @@ fn with_bytes(place: &Place, args: &[&str], input: &[u8]) -> std::process::Outpu
     child.wait_with_output().unwrap()
 }
 
-/// A line is a payload, and a payload may be of any bytes.
+/// A line is a payload, and a payload may have any bytes.
 #[test]
 fn lines_of_any_bytes_are_published_and_a_bad_json_line_is_named() {
     let place = Place::sqlite();
@@ -66,11 +66,11 @@ fn lines_of_any_bytes_are_published_and_a_bad_json_line_is_named() {
     let input = b"{\"payload\":1}\n{\"payload\":\"\xff\"}\n{\"payload\":3}\n";
     let refused = with_bytes(&place, &["publish", "orders", "--json-lines"], input);
     assert_eq!(refused.status.code(), Some(1));
-    let said = String::from_utf8(refused.stderr).unwrap();
-    assert!(said.contains("line 2 of stdin"), "{said}");
+    let stderr = String::from_utf8(refused.stderr).unwrap();
+    assert!(stderr.contains("line 2 of stdin"), "{stderr}");
     assert_eq!(
         place.run(&["consume", "orders", "--wait", "0s"]).stdout,
         b"1\n",
-        "the line before it is there"
+        "the line before it was published"
     );
 }

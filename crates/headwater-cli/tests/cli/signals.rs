@@ -1,4 +1,4 @@
-//! `headwater consume` that is told to end: what it printed is done, and the rest is there for others at once.
+//! `headwater consume` on a signal: what it printed is acked, and the rest is available to others at once.
 
 use std::process::Child;
 
@@ -10,12 +10,12 @@ fn send(child: &Child, signal: &str) {
     assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
 }
 
-/// The number each line begins with.
+/// The number at the start of each line.
 fn numbers(printed: &str) -> Vec<usize> {
     printed.lines().map(|line| line[..4].parse().unwrap()).collect()
 }
 
-/// Each message then is a range and a lease of its own, of which a claim gives many.
+/// Afterwards each message is an outstanding range with its own lease, and a claim returns many of them.
 fn retry_each(place: &Place, topic: &str) {
     place.program(async |headwater| {
         let mut consumer = headwater.consumer(topic, "default").batch(1_000).open().await.unwrap();
@@ -25,8 +25,8 @@ fn retry_each(place: &Place, topic: &str) {
     });
 }
 
-/// The output is not read, so the child is in the middle of a batch when the signal comes: a batch, or a few small ones,
-/// are more than a pipe holds. What it printed it also acks, and nothing of what it held is lost for the length of a lease.
+/// The output is not read, so the child is in the middle of a batch when the signal arrives: a batch, or a few small ones,
+/// are more than a pipe holds. The child acks what it printed, and none of its messages stay leased after it ended.
 fn ends_in_order(place: &Place, signal: &str, one_by_one: bool) {
     let topic = if one_by_one { "single" } else { "batches" };
     let lines: String = (0..MESSAGES).map(|n| format!("{n:04}{}\n", "x".repeat(4_000))).collect();
@@ -40,9 +40,9 @@ fn ends_in_order(place: &Place, signal: &str, one_by_one: bool) {
     let mut printed = String::new();
     out.read_line(&mut printed).unwrap();
     send(&child, signal);
-    let mut said = String::new();
-    BufReader::new(child.stderr.take().unwrap()).read_line(&mut said).unwrap();
-    assert!(said.contains("stopping after the batch in hand"), "{said}");
+    let mut notice = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut notice).unwrap();
+    assert!(notice.contains("stopping after the current batch"), "{notice}");
     out.read_to_string(&mut printed).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
     let mut got = numbers(&printed);
@@ -69,7 +69,7 @@ fn a_consumer_told_to_end_gives_back_the_rest_on_postgres() {
     }
 }
 
-/// Nobody reads its output, so it can not end in order: told twice, it ends all the same.
+/// Its output is not read, so it cannot shut down gracefully: a second signal ends it.
 #[test]
 fn a_second_signal_ends_at_once() {
     let place = Place::sqlite();

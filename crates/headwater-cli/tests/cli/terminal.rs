@@ -1,4 +1,4 @@
-//! The command with a person in front of it: what cannot be taken back is shown first and asked for.
+//! The command on a terminal: irreversible actions are shown first and need a confirmation.
 
 use std::fs::File;
 
@@ -6,7 +6,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use super::*;
 
-/// Runs the command on a terminal of its own and answers what it asks; what it printed as data, and how it ended.
+/// Runs the command on a terminal of its own and answers its question; returns stdout, stderr and the exit code.
 fn answer(place: &Place, args: &[&str], answer: &str) -> (String, String, Option<i32>) {
     let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&controller).unwrap();
@@ -25,11 +25,11 @@ fn answer(place: &Place, args: &[&str], answer: &str) -> (String, String, Option
     let mut printed = String::new();
     child.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
     let code = child.wait().unwrap().code();
-    // Nobody has the terminal any more: once everything that was said is read, reading fails.
-    let mut said = Vec::new();
-    let ended = controller.read_to_end(&mut said);
-    assert!(ended.is_ok() || !said.is_empty(), "{ended:?}");
-    (printed, String::from_utf8_lossy(&said).into_owned(), code)
+    // No process has the terminal open any more: once everything is read, reading fails.
+    let mut stderr = Vec::new();
+    let ended = controller.read_to_end(&mut stderr);
+    assert!(ended.is_ok() || !stderr.is_empty(), "{ended:?}");
+    (printed, String::from_utf8_lossy(&stderr).into_owned(), code)
 }
 
 #[test]
@@ -42,18 +42,18 @@ fn moving_a_cursor_is_shown_and_asked_for() {
     let seek = ["group", "seek", "orders", "mail", "--to", "offset:2", "--output", "json"];
 
     for no in ["n\n", "\n"] {
-        let (printed, said, code) = answer(&place, &seek, no);
-        assert_eq!(code, Some(1), "{said}");
+        let (printed, stderr, code) = answer(&place, &seek, no);
+        assert_eq!(code, Some(1), "{stderr}");
         assert!(printed.contains("\"dry_run\":true") && printed.contains("\"replayed\":2"), "{printed}");
         assert!(
-            said.contains("move group mail on topic orders?") && said.contains("nothing was changed"),
-            "{said}"
+            stderr.contains("move group mail on topic orders?") && stderr.contains("nothing was changed"),
+            "{stderr}"
         );
         assert_eq!(place.out(&consume), "");
     }
-    let (printed, said, code) = answer(&place, &seek, "y\n");
-    assert_eq!(code, Some(0), "{said}");
-    assert_eq!(printed.lines().count(), 2, "what would be, and what was done: {printed}");
+    let (printed, stderr, code) = answer(&place, &seek, "y\n");
+    assert_eq!(code, Some(0), "{stderr}");
+    assert_eq!(printed.lines().count(), 2, "the dry run, and what was done: {printed}");
     assert_eq!(place.out(&consume), "2\n3\n");
 }
 
@@ -63,14 +63,14 @@ fn what_goes_with_a_group_is_shown_and_asked_for() {
     place.out(&["topic", "create", "orders", "--pub-sub"]);
     text(place.with_input(&["publish", "orders"], "1\n2\n3\n"));
     place.out(&["consume", "orders", "--group", "mail", "--max", "1"]);
-    for (verb, asked) in [("cancel", "give up group mail"), ("remove", "remove group mail")] {
+    for (verb, asked) in [("cancel", "cancel group mail"), ("remove", "remove group mail")] {
         let act = ["group", verb, "orders", "mail", "--output", "json"];
-        let (printed, said, code) = answer(&place, &act, "n\n");
-        assert_eq!(code, Some(1), "{said}");
+        let (printed, stderr, code) = answer(&place, &act, "n\n");
+        assert_eq!(code, Some(1), "{stderr}");
         assert!(printed.contains("\"dry_run\":true") && printed.contains("\"lag\":2"), "{printed}");
-        assert!(said.contains(asked) && said.contains("nothing was changed"), "{said}");
+        assert!(stderr.contains(asked) && stderr.contains("nothing was changed"), "{stderr}");
         assert_eq!(place.one(&["group", "show", "orders", "mail"])["state"], "active");
     }
-    let (printed, said, code) = answer(&place, &["group", "remove", "orders", "mail"], "y\n");
-    assert_eq!((code, printed.contains("removed")), (Some(0), true), "{said}");
+    let (printed, stderr, code) = answer(&place, &["group", "remove", "orders", "mail"], "y\n");
+    assert_eq!((code, printed.contains("removed")), (Some(0), true), "{stderr}");
 }

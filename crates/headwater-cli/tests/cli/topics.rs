@@ -1,4 +1,4 @@
-//! `headwater topic`: every setting, presets, changes while messages flow, and a change of tracking with its progress.
+//! `headwater topic`: every setting, presets, changes of a topic in use, and a tracking change with its progress.
 
 use serde_json::{Value, json};
 
@@ -9,21 +9,21 @@ const DAY_MS: u64 = 24 * 3_600 * 1_000;
 fn settings(place: &Place) {
     place.out(&["topic", "create", "payments", "--preset", "critical", "--message-retention", "14d"]);
     let shown = place.one(&["topic", "show", "payments"]);
-    let told =
+    let names =
         ["semantics", "message_retention_ms", "max_retention_ms", "block_writes_on_zero_subscriptions"];
-    assert_eq!(json!(fields(&shown, told)), json!(["pub_sub", 14 * DAY_MS, 30 * DAY_MS, true]));
+    assert_eq!(json!(fields(&shown, names)), json!(["pub_sub", 14 * DAY_MS, 30 * DAY_MS, true]));
     assert_eq!(json!(fields(&shown, ["head", "first", "watermark", "retained"])), json!([0, 1, 0, 0]));
     assert_eq!(json!(fields(&shown, ["subscriptions", "scheduled", "gaps"])), json!([0, 0, 0]));
     assert_eq!(shown["tracking_change"], Value::Null);
 
-    // For ever is not for ever under a cap, and that is said.
+    // With max_retention, forever is limited, and a note states it.
     let capped = place.run(&["topic", "alter", "payments", "--message-retention", "forever"]);
     assert!(refusal(&capped, 0).contains("until max_retention, 30d"), "{capped:?}");
-    // Only what is named is changed.
+    // Only the given settings change.
     place.out(&["topic", "alter", "payments", "--message-retention", "forever", "--max-retention", "none"]);
     place.out(&["topic", "alter", "payments", "--block-writes-on-zero-subscriptions=false", "--ack-log"]);
     let altered = place.one(&["topic", "show", "payments"]);
-    assert_eq!(json!(fields(&altered, told)), json!(["pub_sub", null, null, false]));
+    assert_eq!(json!(fields(&altered, names)), json!(["pub_sub", null, null, false]));
     assert_eq!(altered["ack_log"], true);
     assert_eq!(fields(&altered, ["lease_ms", "lanes"]), fields(&shown, ["lease_ms", "lanes"]));
     let table = place.out(&["topic", "show", "payments"]);
@@ -32,12 +32,12 @@ fn settings(place: &Place) {
     assert!(line("message_retention ").ends_with("  forever") && line("max_retention ").ends_with("  none"));
     assert!(line("zero_subscription_retention ").ends_with("  7d") && line("lease ").ends_with("  5m"));
 
-    // What is stored in milliseconds is the same again.
+    // Equal after rounding to milliseconds, so creating it again succeeds.
     for _ in 0..2 {
         place.out(&["topic", "create", "brief", "--lease", "1500us"]);
     }
 
-    // Publishing says why it cannot, and does nothing.
+    // Publishing fails with the reason, and does nothing.
     place.out(&["topic", "create", "audited", "--preset", "audit"]);
     let blocked = refusal(&place.run(&["publish", "audited", "x"]), 1);
     assert!(blocked.contains("no subscriptions") && blocked.contains("audited"), "{blocked}");
@@ -77,9 +77,9 @@ fn every_flag(place: &Place) {
 
 fn mistakes(place: &Place) {
     place.out(&["topic", "create", "orders"]);
-    let usage = |args: &[&str], word: &str| {
-        let said = refusal(&place.run(args), 2);
-        assert!(said.contains(word), "{args:?}: {said}");
+    let usage = |args: &[&str], text: &str| {
+        let stderr = refusal(&place.run(args), 2);
+        assert!(stderr.contains(text), "{args:?}: {stderr}");
     };
     usage(&["topic", "create", "x", "--preset", "important"], "critical");
     usage(&["topic", "create", "x", "--message-retention", "long"], "forever");
@@ -102,9 +102,9 @@ fn mistakes(place: &Place) {
     usage(&["topic", "create", "x", "--pub-sub", "--semantics", "queue"], "cannot be used with");
     usage(&["topic", "alter", "orders"], "name a setting");
     usage(&["topic", "alter", "orders", "--tracking", "guessing"], "reference_counting");
-    let refused = |args: &[&str], word: &str| {
-        let said = refusal(&place.run(args), 1);
-        assert!(said.contains(word), "{args:?}: {said}");
+    let refused = |args: &[&str], text: &str| {
+        let stderr = refusal(&place.run(args), 1);
+        assert!(stderr.contains(text), "{args:?}: {stderr}");
     };
     usage(&["topic", "create", "x", "--block-writes-on-zero-subscriptions"], "a queue never blocks");
     usage(&["topic", "create", "x", "--heartbeat-timeout", "61s"], "twice heartbeat_interval");
@@ -116,12 +116,12 @@ fn mistakes(place: &Place) {
     usage(&["topic", "create", "x", "--backoff-initial", "10m"], "longer than backoff_max");
     refused(&["topic", "alter", "nowhere", "--lanes", "2"], "no such topic: nowhere");
     refused(&["topic", "show", "nowhere"], "no such topic: nowhere");
-    // Nothing of all that was done.
+    // None of this changed anything.
     assert_eq!(place.json(&["topic", "list"]).len(), 1);
     assert_eq!(place.one(&["topic", "show", "orders"])["max_attempts"], 10);
 }
 
-/// To records and back, while a group is half way.
+/// To completion records and back, while a group is half way.
 fn tracking(place: &Place) {
     place.out(&["topic", "create", "events", "--pub-sub"]);
     place.out(&["group", "subscribe", "events", "mail"]);
@@ -136,9 +136,9 @@ fn tracking(place: &Place) {
     let shown = place.one(&["topic", "show", "events"]);
     assert_eq!(json!(fields(&shown, ["tracking", "tracking_change"])), json!(["reference_counting", null]));
     let records = place.json(&["group", "records", "events", "15..16"]);
-    let told = ["offset", "status", "required", "completed", "waiting_for"];
-    assert_eq!(json!(fields(&records[0], told)), json!([15, "completed", ["mail"], ["mail"], []]));
-    assert_eq!(json!(fields(&records[1], told)), json!([16, "pending", ["mail"], [], ["mail"]]));
+    let names = ["offset", "status", "required", "completed", "waiting_for"];
+    assert_eq!(json!(fields(&records[0], names)), json!([15, "completed", ["mail"], ["mail"], []]));
+    assert_eq!(json!(fields(&records[1], names)), json!([16, "pending", ["mail"], [], ["mail"]]));
     assert!(place.out(&["group", "records", "events", "16"]).contains("pending"));
     assert_eq!(place.run(&["doctor"]).status.code(), Some(0));
 
@@ -146,7 +146,7 @@ fn tracking(place: &Place) {
     assert_eq!(place.json(&["group", "records", "events", "1..40"]).len(), 0);
     assert_eq!(place.one(&["topic", "show", "events"])["tracking_change"], Value::Null);
     assert_eq!(place.run(&["doctor"]).status.code(), Some(0));
-    // Waiting where nothing is under way is no mistake.
+    // Waiting without a change under way succeeds.
     place.out(&["topic", "alter", "events", "--wait"]);
     assert!(refusal(&place.run(&["group", "records", "events", "9..3"]), 2).contains("upwards"));
 }
@@ -180,7 +180,8 @@ fn tracking_on_postgres() {
     }
 }
 
-/// An option of one call is of that call: plain SQL and others create topics, or do not, as the store says.
+/// An option of one call applies to that call: for plain SQL and other programs the store's setting decides whether topics
+/// are created.
 #[test]
 fn only_its_own_command_changes_whether_topics_are_created() {
     let place = Place::sqlite();
@@ -214,5 +215,5 @@ fn postgres_keeps_no_such_setting_and_says_so() {
     assert!(refused.contains("no such topic: nowhere"), "{refused}");
     assert_eq!(place.out(&["publish", "nowhere", "x"]), "nowhere 1\n");
     let refused = refusal(&place.run(&["topic", "auto-create", "off"]), 2);
-    assert!(refused.contains("each program says so"), "{refused}");
+    assert!(refused.contains("set it when opening the store"), "{refused}");
 }

@@ -1,11 +1,11 @@
-//! A store that cannot be written is still inspected.
+//! A store that cannot be written can still be inspected.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 
 use super::*;
 
-/// A user that permissions hold for; root is held by none.
+/// A user that file permissions apply to; they do not apply to root.
 const NOBODY: u32 = 65_534;
 
 fn as_nobody(place: &Place, args: &[&str]) -> Output {
@@ -20,7 +20,7 @@ fn permit(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// Whether another user may run the command at all: its folders may be closed.
+/// Whether another user may run the command at all: it may lack the right to enter its folders.
 fn can_run(place: &Place) -> bool {
     let mut command = place.command(&["--version"]);
     if rustix::process::getuid().is_root() {
@@ -63,7 +63,7 @@ fn a_store_in_a_folder_that_cannot_be_written_is_listed_and_checked() {
     assert_eq!(place.one(&["topic", "show", "orders"])["head"], 2, "nothing was written");
 }
 
-/// What the log holds would be missing in every answer.
+/// The content of the write-ahead log would be missing in every answer.
 #[test]
 fn a_store_whose_log_cannot_be_read_is_refused_with_what_to_do() {
     let place = Place::sqlite();
@@ -80,7 +80,7 @@ fn a_store_whose_log_cannot_be_read_is_refused_with_what_to_do() {
     assert!(refused.contains("copy the file and its `-wal`"), "{refused}");
 }
 
-/// There is no file to read without rights: the refusal of the server is the whole answer.
+/// There is no file to read instead: the refusal of the server is the whole answer.
 #[test]
 fn a_server_that_refuses_is_not_tried_read_only() {
     let Some(mut place) = Place::postgres("refused") else { return };

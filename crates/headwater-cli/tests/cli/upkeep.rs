@@ -28,22 +28,22 @@ fn maintenance(place: &Place) {
     assert!(refusal(&place.run(&["maintain", "--preset", "huge"]), 2).contains("high_throughput"));
 }
 
-/// It runs until told to stop, does its work, and ends in order.
+/// It runs until a signal, does its work, and shuts down gracefully.
 fn watching(place: &Place, signal: &str) {
     place.out(&["publish", "orders", "x"]);
     let maintain = &mut place.command(&["maintain", "--watch", "--preset", "critical"]);
     let mut child = maintain.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut said = BufReader::new(child.stderr.take().unwrap());
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
     let mut line = String::new();
-    said.read_line(&mut line).unwrap();
-    assert!(line.contains("maintaining"), "{line}");
+    stderr.read_line(&mut line).unwrap();
+    assert!(line.contains("maintenance started"), "{line}");
     let deadline = std::time::Instant::now() + Duration::from_secs(30);
     while place.json(&["maintain", "--status"]).is_empty() {
         assert!(std::time::Instant::now() < deadline, "no job was run");
     }
     assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
     line.clear();
-    said.read_line(&mut line).unwrap();
+    stderr.read_line(&mut line).unwrap();
     assert!(line.contains("stopping"), "{line}");
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
@@ -54,11 +54,11 @@ fn backfills(place: &Place) {
     let many: String = (1..=20).map(|n| format!("{n}\n")).collect();
     text(place.with_input(&["publish", "orders"], &many));
     place.out(&["maintain"]);
-    // Small: whoever subscribes does it.
+    // Small: subscribing runs it at once.
     place.out(&["group", "subscribe", "orders", "late", "--from", "offset:11"]);
     let listed = place.one(&["backfill", "list"]);
-    let told = ["topic", "group", "state", "processed", "total"];
-    assert_eq!(json!(fields(&listed, told)), json!(["orders", "late", "completed", 10, 10]));
+    let names = ["topic", "group", "state", "processed", "total"];
+    assert_eq!(json!(fields(&listed, names)), json!(["orders", "late", "completed", 10, 10]));
     let record = &place.json(&["group", "records", "orders", "10..11"]);
     assert_eq!(json!([record[0]["required"], record[1]["required"]]), json!([["first"], ["first", "late"]]));
 
@@ -67,12 +67,12 @@ fn backfills(place: &Place) {
         let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
         printed["state"].as_str().unwrap().to_owned()
     };
-    assert!(refusal(&on("cancel", &[]), 1).contains("late"), "there is nothing to cancel");
+    assert!(refusal(&on("cancel", &[]), 1).contains("late"), "no backfill to cancel");
     let started = on("start", &["--messages-max", "5", "--rate-max", "1000", "--output", "json"]);
     let started: Value = serde_json::from_str(&text(started)).unwrap();
     assert_eq!(json!(fields(&started, ["state", "total", "rate_max"])), json!(["not_started", 5, 1_000]));
     assert!(refusal(&on("start", &[]), 1).contains("under way"), "one at a time");
-    // Of a group that is active nothing is changed, its backfill included.
+    // An active group is left unchanged, its backfill included.
     for rest in [&[][..], &["--backfill"]] {
         let back = place.one(&[&["group", "resurrect", "orders", "late"], rest].concat());
         assert_eq!(back["resurrected"], false);
@@ -83,7 +83,7 @@ fn backfills(place: &Place) {
     assert_eq!((watched.status.code(), state(watched)), (Some(1), "cancelled".to_owned()));
     let resumed = state(on("resume", &["--output", "json"]));
     assert!(["not_started", "in_progress"].contains(&resumed.as_str()), "{resumed}");
-    assert!(refusal(&on("watch", &["--pace", "aggressive"]), 2).contains("--run"), "whose pace?");
+    assert!(refusal(&on("watch", &["--pace", "aggressive"]), 2).contains("--run"), "--pace needs --run");
     assert!(refusal(&on("watch", &["--run", "--pace", "wild"]), 2).contains("conservative"));
     let watched = on("watch", &["--run", "--pace", "conservative", "--output", "json"]);
     assert!(refusal(&watched, 0).contains("5 of 5, completed"), "{watched:?}");
@@ -96,7 +96,7 @@ fn backfills(place: &Place) {
     assert_eq!(place.run(&["doctor"]).status.code(), Some(0));
 }
 
-/// In offset_watermark there is no work, and so nobody waits for work to be done.
+/// In offset_watermark there is no work, so `watch --run` does not wait.
 fn no_backfill_to_run(place: &Place) {
     place.out(&["topic", "create", "orders", "--pub-sub"]);
     text(place.with_input(&["publish", "orders"], "1\n2\n3\n"));
@@ -128,13 +128,13 @@ fn maintenance_on_postgres() {
     }
 }
 
-/// A store that was meddled with: what is off, and what would mend it.
+/// A damaged store: the finding has the problem and the remedy.
 #[test]
 fn doctor_says_what_is_off_and_what_would_mend_it() {
     let place = Place::sqlite();
     place.out(&["publish", "orders", "x"]);
     place.out(&["consume", "orders", "--wait", "0s"]);
-    assert!(refusal(&place.run(&["doctor"]), 0).contains("nothing is off"));
+    assert!(refusal(&place.run(&["doctor"]), 0).contains("no problems found"));
     let connection = rusqlite::Connection::open(place.folder.path().join("headwater.db")).unwrap();
     connection.execute("UPDATE headwater_cursor SET next_offset = 100", []).unwrap();
     let found = place.run(&["doctor", "--output", "json"]);

@@ -20,13 +20,13 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// Opens the store a URL names.
+    /// Opens the store at a URL.
     pub(crate) async fn open(url: &str) -> Result<Self> {
         let headwater = Headwater::open(url).await?;
         Ok(Engine { store: Arc::clone(headwater.store()), headwater })
     }
 
-    /// Creates a fan-out topic, so that every measurement may bring groups of its own.
+    /// Creates a fan-out topic, so that every measurement can use its own groups.
     pub(crate) async fn topic(&self, name: &str) -> Result<TopicName> {
         let name = TopicName::new(name)?;
         self.store.create_topic(&name, &TopicSettings::pub_sub()).await?;
@@ -136,13 +136,13 @@ impl Engine {
         }
     }
 
-    /// A consumer as programs use it, one message a batch.
+    /// A consumer as programs use it, one message per batch.
     pub(crate) async fn consumer(&self, topic: &TopicName, group: &str) -> Result<Consumer> {
         Ok(self.headwater.consumer(topic.as_str(), group).batch(1).open().await?)
     }
 }
 
-/// Waits for the next message, says when it was in hand, and acks it.
+/// Waits for the next message, returns when it arrived, and acks it.
 pub(crate) async fn receive(consumer: &mut Consumer, at_most: Duration) -> Result<Option<Instant>> {
     let Some(batch) = consumer.next(at_most).await? else { return Ok(None) };
     let received = Instant::now();
@@ -150,7 +150,7 @@ pub(crate) async fn receive(consumer: &mut Consumer, at_most: Duration) -> Resul
     Ok(Some(received))
 }
 
-/// One claim, fetch and ack; how many messages it brought.
+/// One claim, fetch and ack; returns how many messages it handled.
 async fn step(store: &dyn Store, request: &ClaimRequest, run: &Run) -> Result<usize> {
     let claimed = store.claim(request).await?;
     let mut count = 0;

@@ -26,7 +26,7 @@ pub(crate) struct Run {
     start: Instant,
     until: Instant,
     messages: Arc<AtomicU64>,
-    /// When the last message was counted, in nanoseconds after the start: a drained backlog must not count the idle rest.
+    /// When the last message was counted, in nanoseconds after the start: idle time after a drained backlog does not count.
     last_ns: Arc<AtomicU64>,
 }
 
@@ -36,7 +36,7 @@ impl Run {
         Instant::now() < self.until
     }
 
-    /// Counts messages that are done.
+    /// Adds to the count of messages done.
     pub(crate) fn count(&self, messages: usize) {
         self.messages.fetch_add(messages as u64, Ordering::Relaxed);
         let elapsed = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);

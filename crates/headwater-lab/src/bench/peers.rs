@@ -1,5 +1,5 @@
-//! The systems and limits Headwater is measured beside. Each is installed by name at run time; nothing of them is kept
-//! in this repository.
+//! The systems and limits that Headwater is compared with. Each is installed by name at run time; none of their code is
+//! kept in this repository.
 
 pub(crate) mod copy;
 pub(crate) mod pgmq;
@@ -8,10 +8,10 @@ pub(crate) mod python;
 
 use super::report::Beside;
 
-/// A peer that is there, or the reason why it is not.
+/// An installed peer, or the reason why it is missing.
 pub(crate) type Peer<P> = Result<P, String>;
 
-/// Turns a failed installation into a reason for the table: a missing peer is named, never left out.
+/// Turns a failed installation into a reason for the table: a missing peer is listed, never omitted.
 pub(crate) fn or_reason<P>(name: &str, installed: anyhow::Result<P>) -> Peer<P> {
     installed.map_err(|error| {
         let reason = format!("{error:#}");

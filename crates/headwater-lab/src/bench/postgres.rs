@@ -34,7 +34,7 @@ struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// Writes back what earlier rounds left dirty, so that it does not fall into whoever's round is next.
+    /// Writes back pages that earlier rounds left dirty, so that the next round does not pay for it.
     async fn rest(&self) -> Result<()> {
         Ok(self.server.admin().await?.batch_execute("CHECKPOINT").await?)
     }
@@ -152,7 +152,7 @@ async fn consume(
     let topic = engine.topic("consume").await?;
     engine.fill(&topic, plan.log_messages).await?;
     crate::server::connect(&context.url).await?.batch_execute("ANALYZE").await?;
-    // The peer opens its connections before its time runs; so do we.
+    // The peer opens its connections before its time is measured; so do we.
     let warm = engine.group(&topic, "warm").await?;
     engine.consume(&warm, 100, 4, Duration::from_millis(200)).await?;
     let mut rows = vec![];

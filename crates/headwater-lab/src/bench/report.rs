@@ -1,4 +1,4 @@
-//! What a bench run says: rows with a verdict each, as a table, as JSON.
+//! The report of a bench run: rows with a verdict each, as a table and as JSON.
 
 use serde::Serialize;
 use serde_json::json;
@@ -7,7 +7,7 @@ use crate::check::report::{busy_warning, new_table};
 use crate::check::{Figure, Unit};
 use crate::machine::Machine;
 
-/// What our figure stands beside.
+/// What our figure is compared with.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub(crate) enum Beside {
@@ -19,7 +19,7 @@ pub(crate) enum Beside {
     Nothing,
 }
 
-/// The promise a row is held to.
+/// The floor of a row.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Floor {
@@ -31,13 +31,13 @@ pub(crate) enum Floor {
     None,
 }
 
-/// How a row came out.
+/// The verdict on a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Verdict {
     Met,
     Missed,
-    /// The peer is missing, so nothing can be said.
+    /// The peer is missing, so there is no verdict.
     NotMeasured,
     /// Shown without a floor.
     Shown,
@@ -58,7 +58,7 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// Ours divided by what stands beside it.
+    /// Our figure divided by the one it is compared with.
     pub(crate) fn ratio(&self) -> Option<f64> {
         match &self.beside {
             Beside::Measured { figure, .. } if figure.amount > 0.0 => {
@@ -147,7 +147,7 @@ impl Report {
         )
     }
 
-    /// Everything, for machines.
+    /// The whole report, for programs.
     pub(crate) fn json(&self) -> serde_json::Value {
         let pairs = |pairs: &[(String, String)]| {
             pairs.iter().map(|(name, value)| (name.clone(), json!(value))).collect::<serde_json::Map<_, _>>()

@@ -146,8 +146,8 @@ async fn consume(files: &Path, plan: Plan, honker: &mut Peer<PythonPeer>) -> Res
     Ok(vec![judged, equal])
 }
 
-/// Drains ten thousand messages again and again, each time for a new group, until the time is over: a backlog that
-/// small is gone in a moment.
+/// Drains ten thousand messages repeatedly, each time for a new group, until the time is over: a backlog of that size
+/// is drained in a moment.
 async fn small_backlog(
     engine: &Engine,
     topic: &headwater::TopicName,

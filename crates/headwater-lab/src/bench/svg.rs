@@ -1,4 +1,4 @@
-//! The picture: one bar per judged ratio, on a scale where every row's floor stands at the same line.
+//! The chart: one bar per judged ratio, on a scale where every row's floor is at the same line.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use super::report::{Beside, Floor, Report, Row, Verdict};
 const ROW_HEIGHT: usize = 34;
 const LABEL_WIDTH: usize = 400;
 const BARS_WIDTH: f64 = 420.0;
-/// Bars longer than this many floors are cut, so that the short ones stay readable.
+/// Bars longer than this many floors are truncated, so that the short ones stay readable.
 const FLOORS_SHOWN_MAX: f64 = 4.0;
 
 /// Draws the report as a self-contained SVG.

@@ -18,8 +18,8 @@ pub(crate) struct Latency {
     pub(crate) p99_ms: f64,
 }
 
-/// Publishes one message at a time while a consumer waits, and measures from the call of `publish` to the message in
-/// the consumer's hands: the durable commit is part of it.
+/// Publishes one message at a time while a consumer waits, and measures from the call of `publish` until the consumer
+/// has fetched the message: the durable commit is part of it.
 pub(crate) async fn latency(
     publisher: &Engine,
     consumer: &Engine,
@@ -28,7 +28,7 @@ pub(crate) async fn latency(
     samples_wanted: usize,
 ) -> Result<Latency> {
     const WARM_UP: usize = 20;
-    // Takes what an earlier measurement left.
+    // Consumes messages left by an earlier measurement.
     let subscription = consumer.group(topic, group).await?;
     consumer.consume_groups(std::slice::from_ref(&subscription), 1_000).await?;
     let mut receiver = consumer.consumer(topic, group).await?;
@@ -38,13 +38,13 @@ pub(crate) async fn latency(
             let received = receive(&mut receiver, SAFETY_POLL).await;
             (receiver, received)
         });
-        // Uneven pauses, so that no timer of either side falls into step with them; long enough to be waiting again.
+        // Uneven pauses, so that no timer of either side synchronizes with them; long enough for the consumer to wait again.
         tokio::time::sleep(Duration::from_micros(4_000 + (sample as u64 * 617) % 5_000)).await;
         let called = Instant::now();
         publisher.fill(topic, 1).await?;
         let (again, received) = receiving.await?;
         receiver = again;
-        let received = received?.context("a message did not come within the safety poll")?;
+        let received = received?.context("a message did not arrive within the safety poll")?;
         if sample >= WARM_UP {
             samples.push(received.saturating_duration_since(called));
         }
@@ -53,7 +53,7 @@ pub(crate) async fn latency(
     Ok(Latency { p50_ms: ms(0.5), p99_ms: ms(0.99) })
 }
 
-/// Lets four consumers wait for `during` and returns how much of a core that took, in percent. `others` names the
+/// Lets four consumers wait for `during` and returns how much of a core that used, in percent. `others` are the
 /// processes that count besides this one.
 pub(crate) async fn idle_percent(
     engine: &Engine,

@@ -1,4 +1,4 @@
-//! What the processes of a scenario do that no other check has.
+//! Jobs of processes that only these scenarios have.
 
 use std::time::Duration;
 
@@ -11,17 +11,17 @@ use tokio::sync::watch;
 
 use crate::check::{GRACE, READY};
 
-/// What a process of a scenario does.
+/// The job of a process of a scenario.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "beside", rename_all = "snake_case")]
 pub(crate) enum BesideJob {
-    /// Writes to the file by plain SQL, so many messages in a transaction, one right after the other.
+    /// Writes to the file by plain SQL, this many messages in a transaction, one transaction right after the other.
     Greedy { topic: String, rows: u64 },
-    /// Handles messages with a bounded buffer; says the size of each.
+    /// Handles messages with a bounded buffer; prints the size of each.
     Large { topic: String, group: String, buffer_bytes_max: usize },
 }
 
-/// Does it until asked to end.
+/// Runs the job until the process is asked to end.
 pub(crate) async fn run_job(
     headwater: &Headwater,
     url: &str,
@@ -34,7 +34,7 @@ pub(crate) async fn run_job(
                 anyhow::bail!("plain SQL in a loop is for files");
             };
             let connection = Connection::open(file)?;
-            // What most programs have: SQLite's own handler, for five seconds.
+            // As most programs do: SQLite's own busy handler, for five seconds.
             connection.busy_timeout(Duration::from_secs(5))?;
             println!("{READY}");
             tokio::task::spawn_blocking(move || write(connection, &topic, rows, &ending)).await?
@@ -57,7 +57,7 @@ pub(crate) async fn run_job(
 
 fn write(mut connection: Connection, topic: &str, rows: u64, ending: &watch::Receiver<bool>) -> Result<()> {
     while !*ending.borrow() {
-        // A neighbour that was refused the lock tries again at once.
+        // A writer that did not get the lock tries again at once.
         let Ok(transaction) = connection.transaction_with_behavior(TransactionBehavior::Immediate) else {
             continue;
         };

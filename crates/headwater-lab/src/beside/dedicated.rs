@@ -13,14 +13,14 @@ use crate::check::{Floor, Judged, Unit, progress};
 
 const ATTEMPTS: usize = 3;
 const WAIT_MAX_MS: f64 = 250.0;
-/// The shortest time that the other topics are watched for.
+/// How long the other topics are measured at least.
 const WATCHED_MIN: Duration = Duration::from_secs(3);
 
 pub(super) async fn run(place: &Place<'_>) -> Result<Vec<Judged>> {
     let headwater = place.open().await?;
     let probe = Probe::new(&headwater, "other").await?;
     let published = Probe::new(&headwater, "published").await?;
-    // Plans of the first calls are not the neighbour's.
+    // Warm-up: planning of the first calls is not caused by the neighbour.
     let quiet = probe.measure().await;
     let third = TopicName::new("third")?;
     headwater.store().create_topic(&third, &TopicSettings::pub_sub()).await?;
@@ -36,7 +36,7 @@ pub(super) async fn run(place: &Place<'_>) -> Result<Vec<Judged>> {
             attempts
         },
         watch(&is_over, async |times| probe.round(times).await),
-        // In a loop of its own: a publish must not wait for a claim to be over.
+        // In a loop of its own: a publish must not wait for a claim to end.
         watch(&is_over, async |times| {
             if let Err(error) = published.publish(times).await {
                 times.errors.push(format!("{error:#}"));
@@ -78,7 +78,7 @@ fn judge(beside: &Times, attempts: &[(Duration, Option<String>)]) -> Vec<Judged>
     ]
 }
 
-/// Tries to create it; how long each attempt took, and why it failed if it did.
+/// Tries to create it; returns how long each attempt took, and the error if it failed.
 async fn create(headwater: &Headwater) -> Vec<(Duration, Option<String>)> {
     let mut attempts = vec![];
     for number in 0..ATTEMPTS {

@@ -1,4 +1,4 @@
-//! How long doctor takes for a group with a great many outstanding ranges.
+//! How long doctor takes for a group with very many outstanding ranges.
 
 use std::time::{Duration, Instant};
 

@@ -11,7 +11,7 @@ use super::{Place, Setting};
 use crate::check::{Floor, Job, Judged, Process, Unit, progress, soundness};
 
 const WRITERS: usize = 3;
-/// Messages of one transaction of theirs.
+/// Messages in one of their transactions.
 const ROWS: u64 = 20;
 const PAUSE_MS: u64 = 2;
 

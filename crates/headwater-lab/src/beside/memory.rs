@@ -35,7 +35,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     Ok([consumer.judge("a consumer", messages), command.judge("headwater consume", messages)].concat())
 }
 
-/// What a process had in use at most, and what it consumed with that.
+/// The most memory a process used, and how many messages it consumed.
 #[derive(Debug)]
 struct Used {
     peak_bytes: u64,
@@ -45,7 +45,7 @@ struct Used {
 impl Used {
     fn judge(&self, who: &str, messages: u64) -> Vec<Judged> {
         let peak_mib = self.peak_bytes as f64 / f64::from(1 << 20);
-        // A process that was not seen has not shown that it needs little.
+        // A process without a sample has not shown that it needs little memory.
         let peak_mib = if self.peak_bytes == 0 { f64::NAN } else { peak_mib };
         vec![
             Judged::new(
@@ -95,7 +95,7 @@ async fn command(place: &Place<'_>, messages: u64) -> Result<Used> {
     Ok(Used { peak_bytes: watching.await?, consumed: consumed.load(Ordering::Relaxed) })
 }
 
-/// The most memory that a process was seen with until its end.
+/// The most memory that a process was seen using until its end.
 fn watch(pid: u32) -> JoinHandle<u64> {
     tokio::spawn(async move {
         let mut peak = 0;

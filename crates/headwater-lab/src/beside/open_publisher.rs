@@ -1,4 +1,4 @@
-//! One transaction publishes a great many messages and stays open.
+//! One transaction publishes very many messages and stays open.
 
 use anyhow::Result;
 

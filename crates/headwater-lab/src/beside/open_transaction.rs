@@ -10,7 +10,7 @@ use crate::check::{Judged, Place, progress};
 use crate::server::connect;
 
 const BATCH: u64 = 5_000;
-/// Savepoints that go to the server together.
+/// Savepoints sent to the server together.
 const SAVEPOINTS: u64 = 500;
 
 /// An open transaction; rolled back with its session.
@@ -21,7 +21,7 @@ pub(super) struct OpenTransaction {
 }
 
 impl OpenTransaction {
-    /// Begins it; it has a transaction id, as one that writes.
+    /// Begins it, with a transaction id, as a writing transaction has.
     pub(super) async fn begin(place: &Place<'_>, headwater: &Headwater, isolation: &str) -> Result<Self> {
         let client = connect(&place.url).await?;
         client.batch_execute(&format!("BEGIN ISOLATION LEVEL {isolation}")).await?;
@@ -29,7 +29,7 @@ impl OpenTransaction {
         Ok(OpenTransaction { client, namespace: namespace(headwater)?, xid })
     }
 
-    /// Publishes so many messages.
+    /// Publishes this many messages.
     pub(super) async fn publish(&self, topic: &TopicName, messages: u64) -> Result<()> {
         let mut left = messages;
         while left > 0 {
@@ -40,7 +40,7 @@ impl OpenTransaction {
         Ok(())
     }
 
-    /// Publishes so many messages, each in a savepoint of its own.
+    /// Publishes this many messages, each in a savepoint of its own.
     pub(super) async fn publish_in_savepoints(&self, topic: &TopicName, messages: u64) -> Result<()> {
         let (schema, mut left) = (self.namespace.quoted(), messages);
         let one =
@@ -66,7 +66,7 @@ impl OpenTransaction {
     }
 }
 
-/// Where the functions of a PostgreSQL store are.
+/// The schema of a PostgreSQL store's functions.
 pub(super) fn namespace(headwater: &Headwater) -> Result<Namespace> {
     Ok(headwater.store().as_postgres().context("only on PostgreSQL")?.namespace().clone())
 }

@@ -12,7 +12,7 @@ use crate::check::{Judged, progress, soundness};
 
 const DEDICATED: usize = 300;
 const WORKERS: usize = 16;
-/// What PostgreSQL says when its table of locks is full.
+/// PostgreSQL's error when its lock table is full.
 const LOCKS_FULL: &str = "out of shared memory";
 
 pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
@@ -41,7 +41,7 @@ fn judge(quiet: &Times, beside: &Times) -> Vec<Judged> {
     judged
 }
 
-/// Workers with connections of their own, so that all statements are planned anew; each has a shared topic.
+/// Workers with connections of their own, so that all statements are planned again; each has a shared topic.
 async fn work(place: &Place<'_>, during: Duration) -> Result<Times> {
     let options = OpenOptions::default().connections_max(WORKERS);
     let headwater = Headwater::open_with(&place.url, options).await?;

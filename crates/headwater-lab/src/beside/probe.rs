@@ -1,4 +1,4 @@
-//! What is measured beside a neighbour: one group of a topic, to which a message comes every so often.
+//! The probe measured beside a neighbour: one group of a topic that gets a message at intervals.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,13 +9,13 @@ use headwater::{GroupName, Headwater, NewMessage, Owner, Start, TopicName, Topic
 
 use crate::check::{Floor, Judged, percentile_ms};
 
-/// Claims beside a neighbour take at most so many times as long as on the quiet store.
+/// Claims beside a neighbour take at most this many times as long as on the quiet store.
 pub(super) const TIMES_MAX: f64 = 2.0;
-/// Fewer samples say nothing.
+/// Fewer samples are not judged.
 const SAMPLES_MIN: usize = 20;
-/// Between two messages. A claim examines unfinished offsets at most every 20 ms: at this pace each one does.
+/// The pause between two messages. A claim examines unfinished offsets at most every 20 ms: at this pace every claim does.
 const PACE: Duration = Duration::from_millis(25);
-/// The rounds of one measurement, and those before it that count for nothing.
+/// The rounds of one measurement, and those of its warm-up.
 const ROUNDS: usize = 100;
 const WARM_UP: usize = 20;
 /// They end after this time, however many rounds there were.
@@ -44,13 +44,13 @@ impl Probe {
         Ok(Probe { store, topic: name, request })
     }
 
-    /// Measures at a calm pace.
+    /// Measures at a slow pace.
     pub(super) async fn measure(&self) -> Times {
         self.rounds(WARM_UP, WARM_UP_MAX).await;
         self.rounds(ROUNDS, MEASURE_MAX).await
     }
 
-    /// Ends after so many rounds, after this time, or when so much has failed that nothing more can be learnt.
+    /// Ends after this many rounds, after this time, or after too many failures.
     async fn rounds(&self, rounds: usize, at_most: Duration) -> Times {
         let (mut times, begin) = (Times::default(), Instant::now());
         while times.rounds < rounds && begin.elapsed() < at_most && times.errors.len() < ERRORS_MAX {
@@ -60,7 +60,7 @@ impl Probe {
         times
     }
 
-    /// One message is published, claimed and acked. What fails is noted.
+    /// One message is published, claimed and acked. Failures are recorded.
     pub(super) async fn round(&self, times: &mut Times) {
         times.rounds += 1;
         if let Err(error) = self.try_round(times).await {
@@ -72,7 +72,7 @@ impl Probe {
     pub(super) async fn publish(&self, times: &mut Times) -> Result<()> {
         let begin = Instant::now();
         let published = self.store.publish(&self.topic, &[NewMessage::new("x")]).await;
-        // Also a call that fails has made its caller wait.
+        // A call that fails has made its caller wait too.
         times.publish.push(begin.elapsed());
         Ok(published.map(drop)?)
     }
@@ -102,13 +102,13 @@ impl Probe {
     }
 }
 
-/// What a probe saw.
+/// The measurements of a probe.
 #[derive(Debug, Default)]
 pub(super) struct Times {
     pub(super) rounds: usize,
     pub(super) publish: Vec<Duration>,
     pub(super) claim: Vec<Duration>,
-    /// From the publish call to the claim that brought the message.
+    /// From the publish call to the claim that returned the message.
     pub(super) delivered: Vec<Duration>,
     pub(super) undelivered: u64,
     pub(super) errors: Vec<String>,
@@ -124,7 +124,7 @@ impl Times {
         self.errors.extend(other.errors);
     }
 
-    /// Judges what was seen beside a neighbour by what was seen without it.
+    /// Judges the measurements beside a neighbour by those without it.
     pub(super) fn judge(&self, quiet: &Times) -> Vec<Judged> {
         let worst = longest_ms(&self.claim);
         vec![
@@ -193,7 +193,7 @@ mod tests {
     fn a_measurement_that_saw_too_little_is_missed() {
         let (few, enough) = (times(&[1; 5]), times(&[1; 50]));
         assert!(!is_met(&few.judge(&enough)), "the neighbour stopped the claims");
-        assert!(!is_met(&enough.judge(&few)), "there is nothing to compare with");
+        assert!(!is_met(&enough.judge(&few)), "no baseline to compare with");
         assert!(!is_met(&times(&[]).judge(&times(&[]))));
         assert!(longest_ms(&[]).is_nan() && longest_ms(&times(&[3, 9]).claim) > 8.9);
     }

@@ -9,7 +9,7 @@ use crate::chaos::ChaosJob;
 use crate::check::{Job, Place, Process, eventually};
 use crate::soak::history::now_us;
 
-/// Longer than any call may take; one that is under way then counts as that long.
+/// Longer than any call may take; a call not answered by then counts as that long.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 
 /// One call.
@@ -68,12 +68,12 @@ impl Publisher {
         Ok(Publisher { process, calls })
     }
 
-    /// The calls that were under way at any time while something was done, and what that gave.
+    /// Runs the work; returns its result and the calls that were under way at any time during it.
     pub(super) async fn during<T>(&self, work: impl Future<Output = Result<T>>) -> Result<(Calls, T)> {
         let from_us = now_us();
         let done = work.await?;
         let to_us = now_us();
-        // The call that is under way now is the one that waits the longest.
+        // The call that is under way now may be the one that waits the longest.
         let answered = eventually("the publisher is answered", ANSWER_MAX, async || {
             let calls = self.calls.lock().expect("no panic while held");
             Ok(calls.last().is_some_and(|call| call.to_us > to_us))

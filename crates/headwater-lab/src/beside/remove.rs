@@ -1,4 +1,4 @@
-//! A group with a great many dead letters is removed while another process publishes.
+//! A group with very many dead letters is removed while another process publishes.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! A great many waiting retries: what tracking and cleanup then cost publishers of another process.
+//! Very many waiting retries: how tracking and cleanup then slow down publishers of another process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! A role that may only connect: it takes every advisory lock it can guess or see, and tries every object of the schema.
+//! A role that may only connect takes every advisory lock it can guess or see, and tries every object of the schema.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use super::probe::Probe;
 use crate::check::{Judged, progress};
 use crate::server::connect_as;
 
-/// Words from which a key for advisory locks may be made, each with so many numbers beside it.
+/// Texts that a key for advisory locks may be derived from, each combined with a series of numbers.
 const GUESSES: [&str; 5] = ["headwater claims {}", "headwater {}", "headwater", "{}", "headwater migrate {}"];
 const NUMBERS: i32 = 64;
 const PASSWORD: &str = "only for this database";
@@ -49,7 +49,7 @@ pub(super) async fn run(place: &Place<'_>) -> Result<Vec<Judged>> {
     Ok(judged)
 }
 
-/// What the role tried, and what it could use.
+/// The objects the role tried, and those it could use.
 #[derive(Debug, Default)]
 struct Tried {
     objects: u64,
@@ -57,7 +57,7 @@ struct Tried {
 }
 
 impl Tried {
-    /// Nothing may open. A role that found nothing to try has shown nothing.
+    /// Every object must be refused. A role that found nothing to try has shown nothing.
     fn judge(&self) -> Judged {
         let mut judged = Judged::none_of("functions and tables that opened", self.opened.len() as u64);
         if self.objects == 0 {
@@ -90,7 +90,7 @@ impl Role {
     }
 }
 
-/// Uses every function and relation of a schema; every one must be refused for want of rights.
+/// Uses every function and relation of a schema; every one must be refused for missing privileges.
 async fn try_all(intruder: &Client, schema: &str) -> Result<Tried> {
     let functions = "SELECT format('%s %I.%I(%s)', CASE p.prokind WHEN 'p' THEN 'CALL' ELSE 'SELECT' END, n.nspname, p.proname, \
              (SELECT string_agg(format('NULL::%s', format_type(t, NULL)), ', ') FROM unnest(p.proargtypes) t)) \
@@ -118,7 +118,7 @@ async fn try_all(intruder: &Client, schema: &str) -> Result<Tried> {
     Ok(tried)
 }
 
-/// Takes what can be guessed; how many locks it got.
+/// Takes the locks that can be guessed; returns how many it got.
 async fn take_guesses(intruder: &Client, schema: &str) -> Result<u64> {
     let mut taken = 0;
     for guess in GUESSES {
@@ -132,7 +132,7 @@ async fn take_guesses(intruder: &Client, schema: &str) -> Result<u64> {
     Ok(u64::try_from(taken)?)
 }
 
-/// Takes every advisory lock that any other session is seen with, for ever: every role may read pg_locks.
+/// Takes every advisory lock that any other session is seen to hold, until aborted: every role may read pg_locks.
 async fn take_seen(intruder: Client, seen: Arc<AtomicU64>) -> Result<()> {
     let sql = "SELECT count(*) FILTER (WHERE CASE l.objsubid \
              WHEN 1 THEN pg_try_advisory_lock((l.classid::bigint << 32) | l.objid::bigint) \

@@ -13,12 +13,12 @@ use super::{Place, Setting};
 use crate::check::{Floor, Judged, Unit, ms, progress};
 use crate::server::connect;
 
-/// A drain ends after this time, however far it is.
+/// A drain ends after this time, even if messages are left.
 const DRAIN_MAX: Duration = Duration::from_secs(60);
-/// A new message comes within this time; it is waited for a little longer.
+/// A new message has to arrive within this time; the check waits a little longer for it.
 const NEW_WITHIN: Duration = Duration::from_secs(1);
 const NEW_MAX: Duration = Duration::from_secs(20);
-/// Rollbacks that go to the server together.
+/// Rollbacks sent to the server together.
 const BATCH: u64 = 200;
 
 pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
@@ -38,7 +38,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     Ok(judge(&quiet, &beside, new, rollbacks))
 }
 
-/// How long it took until how many messages were acked.
+/// How many messages were acked, and how long that took.
 #[derive(Debug)]
 struct Drained {
     messages: u64,
@@ -48,7 +48,7 @@ struct Drained {
 
 fn judge(quiet: &Drained, beside: &Drained, new: Duration, wanted: u64) -> Vec<Judged> {
     vec![
-        // A drain that came to no end took at least as long as it was given.
+        // A drain that did not finish took at least its time limit.
         Judged::beside("drain of the messages between", ms(quiet.took), ms(beside.took), TIMES_MAX)
             .note(format!("{} claims, then {}", quiet.claims, beside.claims)),
         Judged::all_of("messages drained on the quiet store", quiet.messages, wanted),
@@ -58,7 +58,7 @@ fn judge(quiet: &Drained, beside: &Drained, new: Duration, wanted: u64) -> Vec<J
     ]
 }
 
-/// A topic whose messages alternate with offsets that never come to be.
+/// A topic whose messages alternate with offsets that are never used.
 struct Backlog {
     store: Arc<dyn Store>,
     subscription: Subscription,
@@ -72,7 +72,7 @@ impl Backlog {
         let subscription = store.subscribe(&name, &GroupName::new("workers")?, Start::Beginning).await?;
         progress(&format!("{messages} rollbacks"));
         let (client, schema) = (connect(&place.url).await?, namespace(headwater)?.quoted());
-        // It is the drain that is measured.
+        // Only the drain is measured.
         client.batch_execute("SET synchronous_commit = off").await?;
         let publish = format!("SELECT {schema}.publish('{topic}', '{{\"n\":1}}')");
         let pair = format!("BEGIN; {publish}; ROLLBACK; BEGIN; {publish}; COMMIT;");
@@ -95,7 +95,7 @@ impl Backlog {
         Ok(Drained { messages, claims, took: begin.elapsed() })
     }
 
-    /// How long a message takes that is published now.
+    /// How long a message published now takes to arrive.
     async fn new_message(&self) -> Result<Duration> {
         let begin = Instant::now();
         let new = self.store.publish(&self.subscription.topic.name, &[NewMessage::new("new")]).await?;
@@ -114,7 +114,7 @@ impl Backlog {
         Ok(ClaimRequest { owner: Owner::new("the drain")?, wants })
     }
 
-    /// One claim, its messages read and acked; how many there were.
+    /// One claim, its messages read and acked; returns how many there were.
     async fn claim(&self) -> Result<u64> {
         let claimed = self.store.claim(&self.request()?).await?;
         let mut messages = 0;

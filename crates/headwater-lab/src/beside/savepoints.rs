@@ -1,4 +1,4 @@
-//! An open transaction publishes message by message, each in a savepoint: as many transaction ids.
+//! An open transaction publishes message by message, each in a savepoint with a transaction id of its own.
 
 use anyhow::Result;
 

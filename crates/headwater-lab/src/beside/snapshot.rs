@@ -1,4 +1,4 @@
-//! A foreign REPEATABLE READ transaction holds its snapshot while a group claims: nothing dead can be vacuumed.
+//! A foreign REPEATABLE READ transaction holds its snapshot while a group claims: no dead row can be vacuumed.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,10 +12,10 @@ use super::probe::compare;
 use super::{Place, Setting};
 use crate::check::{Floor, Job, Judged, Process, progress, soundness};
 
-/// Messages published together, and claimed in parts.
+/// Messages published together, and claimed in smaller batches.
 const PUBLISHED: usize = 100;
 const CLAIMED: u32 = 10;
-/// A group of 10 s leases, as the busiest have.
+/// A group with leases of 10 s, as the busiest groups have.
 const LEASE: Duration = Duration::from_secs(10);
 
 pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
@@ -62,7 +62,7 @@ struct Group {
 }
 
 impl Group {
-    /// Publishes, claims and acks for so long; how long each claim took.
+    /// Publishes, claims and acks for this long; returns how long each claim took.
     async fn claim_for(&self, time: Duration) -> Result<Vec<Duration>> {
         let want = Want::new(self.id, CLAIMED);
         let request = ClaimRequest { owner: Owner::new("the worker")?, wants: vec![want] };

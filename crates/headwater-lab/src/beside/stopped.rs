@@ -1,5 +1,5 @@
-//! A consumer process is stopped in the middle of a message, as a debugger or a suspended machine does, and continues when
-//! another process has the message: what it then says of it counts for nothing.
+//! A consumer process is stopped in the middle of a message, as by a debugger or a suspended machine, and continues when
+//! another process has the message: its settlement must then be refused.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::check::{Floor, Job, Judged, Process, Record, Unit, eventually, progre
 
 const TOPIC: &str = "stopped";
 const GROUP: &str = "workers";
-/// The one that is stopped has it in hand for so long.
+/// How long the handler of the stopped process runs.
 const HANDLED_MS: u64 = 2_000;
 /// Long enough for a heartbeat of the process.
 const AT_WORK: Duration = Duration::from_secs(6);
@@ -31,15 +31,15 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     tokio::time::sleep(AT_WORK).await;
     headwater.producer(TOPIC).send(&1).await?;
     let started_by = |process| record.lock().expect("no panic while held").started_by(process) > 0;
-    eventually("the message is in hand", Duration::from_secs(10), async || Ok(started_by(0))).await?;
+    eventually("the message is in a handler", Duration::from_secs(10), async || Ok(started_by(0))).await?;
     stopped.signal(Signal::STOP)?;
     progress(&format!("SIGSTOP for {held:?}"));
     let begin = Instant::now();
-    // It has the message in hand until well after the other continues.
+    // Its handler runs until well after the other process continues.
     let at_work = held + CONTINUES * 2;
     let mut other = start(place, &record, 1, u64::try_from(at_work.as_millis())?)?;
     other.ready().await?;
-    let taken = eventually("another has the message", held, async || Ok(started_by(1))).await;
+    let taken = eventually("another process has the message", held, async || Ok(started_by(1))).await;
     let taken_after = begin.elapsed();
     tokio::time::sleep(held.saturating_sub(begin.elapsed())).await;
     let id = headwater.groups(TOPIC).get(GROUP).await?.status.subscription_id;
@@ -64,14 +64,14 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     Ok(judged)
 }
 
-/// What the leases that others had were before and after the stopped process continued.
+/// Judges the leases of other processes from before and after the stopped process continued.
 fn judge(before: &[LeaseToken], after: &[LeaseToken], taken: bool, ended: u64) -> Vec<Judged> {
     let lost = before.iter().filter(|token| !after.contains(token)).count();
     vec![
         Judged::none_of("messages that no other process took", u64::from(!taken || before.is_empty())),
         Judged::none_of("leases of the other that the stopped process ended", lost as u64),
         Judged::new("handlers that ended in it", ended as f64, Unit::Count, Floor::AtLeast(1.0))
-            .note("it came to the point of settling"),
+            .note("it tried to settle"),
     ]
 }
 

@@ -19,14 +19,14 @@ use super::{Place, Setting};
 use crate::check::{Floor, Judged, Unit, progress, soundness};
 use crate::server::connect;
 
-/// How many of each kind are at work at once.
+/// How many actors of each kind run at once.
 const PUBLISHERS: u64 = 3;
 const MEMBERS: u64 = 6;
 const OPERATORS: u64 = 3;
 const MAINTAINERS: u64 = 2;
 const CRONS: u64 = 2;
 const CONNECTIONS: usize = 24;
-/// Sessions tell the statistics of a deadlock at their end at the latest; then it takes a moment.
+/// Sessions report deadlocks to the statistics at their end at the latest, and that takes a moment.
 const STATISTICS: Duration = Duration::from_secs(2);
 
 pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
@@ -63,7 +63,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
         actors.spawn(actors::cron(Arc::clone(&storm)));
     }
     while let Some(ended) = actors.join_next().await {
-        ended.context("a part of the storm panicked")??;
+        ended.context("an actor of the storm panicked")??;
     }
     headwater.close().await?;
     tokio::time::sleep(STATISTICS).await;
@@ -96,7 +96,7 @@ fn judge(deadlocks: i64, errors: &Errors, calls: u64) -> Vec<Judged> {
     ]
 }
 
-/// What callers meet who cross each other's ways.
+/// Errors that are expected when callers conflict.
 const EXPECTED: [ErrorKind; 6] = [
     ErrorKind::LeaseLost,
     ErrorKind::InvalidTransition,
@@ -131,7 +131,7 @@ fn topics() -> [(&'static str, TopicSettings); 4] {
     [("plain", short), ("counted", counted), ("ordered", ordered), ("queue", queue)]
 }
 
-/// What all actors share.
+/// State shared by all actors.
 struct Storm {
     headwater: Headwater,
     store: Arc<dyn Store>,
@@ -171,6 +171,6 @@ mod tests {
         };
         assert!(is_met(0, &["LeaseLost", "Busy"], 5_000));
         assert!(!is_met(1, &[], 5_000) && !is_met(0, &["Database"], 5_000) && !is_met(0, &[], 10));
-        assert!(!is_met(-1, &[], 5_000), "statistics that were reset say nothing");
+        assert!(!is_met(-1, &[], 5_000), "statistics that were reset prove nothing");
     }
 }

@@ -1,4 +1,4 @@
-//! One of two consumer processes is killed under load, again and again: the other has what it held, soon and once.
+//! One of two consumer processes is killed under load, repeatedly: the other one handles its messages soon, and once.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::runtime::ending::{GROUP, Stage, TOPIC, UNSETTLED_US, largest, list};
 use crate::soak::history::now_us;
 
 const TAKEN_OVER_MAX_MS: f64 = 3_000.0;
-/// Bursts of messages before the one in the middle of which a process is killed.
+/// Bursts of messages before the burst during which a process is killed.
 const LOADED: usize = 5;
 /// A round ends after this time at the latest.
 const ROUND_MAX: Duration = Duration::from_secs(45);
@@ -26,7 +26,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     for round in 1..=rounds {
         progress(&format!("SIGKILL {round} of {rounds}"));
         let joined = stage.start().await?;
-        // Long enough that most of what it handled is settled, and at any moment between two heartbeats.
+        // Long enough that most handled messages are settled, and at a random moment between two heartbeats.
         for _ in 0..LOADED {
             stage.burst().await?;
             let pause = stage.random.random_range(500..1_500);

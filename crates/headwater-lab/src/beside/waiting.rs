@@ -1,4 +1,4 @@
-//! Messages that were handed out once and settled one by one: waiting retries or dead letters, as many as wanted.
+//! Messages that were handed out once and settled one by one: any number of waiting retries or dead letters.
 
 use std::time::{Duration, Instant};
 
@@ -11,21 +11,21 @@ use crate::check::{Place, progress};
 /// Messages of one claim and one settlement.
 const BATCH: u32 = 2_000;
 const FILL_MAX: Duration = Duration::from_secs(15 * 60);
-/// Retries come due long after everything is over.
+/// Retries are due long after the end of the check.
 const DUE_AFTER: Duration = Duration::from_secs(24 * 3_600);
 
-/// Waits to be tried again, with a reason of its own.
+/// A retry, with an error.
 pub(super) fn retried() -> Outcome {
-    Outcome::Retry { after: DUE_AFTER, error: "the downstream is away".into(), key: None }
+    Outcome::Retry { after: DUE_AFTER, error: "the downstream is unavailable".into(), key: None }
 }
 
-/// Was given up.
+/// A dead letter.
 pub(super) fn buried() -> Outcome {
     Outcome::Bury { error: "the downstream refused it".into() }
 }
 
-/// Makes a topic with one group, publishes so many messages to it and settles each by itself. The store is closed
-/// afterwards, so that nothing of it is left to do.
+/// Creates a topic with one group, publishes this many messages to it and settles each by itself. The store is closed
+/// afterwards, so that no work of it is left.
 pub(super) async fn fill(
     place: &Place<'_>,
     (topic, group): (&str, &str),

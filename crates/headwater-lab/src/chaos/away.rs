@@ -1,5 +1,5 @@
-//! A queue whose workers are away for longer than anything is kept by default. The time is simulated; the jobs of
-//! maintenance run twice a day of it.
+//! A queue without workers for longer than any default retention. The time is simulated; the maintenance jobs run twice
+//! per simulated day.
 
 use std::time::Duration;
 

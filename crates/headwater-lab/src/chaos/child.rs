@@ -1,4 +1,4 @@
-//! What the processes of a chaos check do. Each says what happened line by line, as `check::judge` reads it.
+//! Jobs of the processes of a chaos check. Each prints what happened line by line, in the format of `check::judge`.
 
 use std::io::Write;
 use std::time::Duration;
@@ -11,25 +11,25 @@ use tokio::sync::watch;
 use crate::check::{GRACE, READY};
 use crate::soak::history::now_us;
 
-/// What a process of a chaos check does.
+/// The job of a process of a chaos check.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "chaos", rename_all = "snake_case")]
 pub(crate) enum ChaosJob {
-    /// Publishes rising numbers one after the other. Says `a n from to` for each that is acknowledged and `f n from to
+    /// Publishes rising numbers one after the other. Prints `a n from to` for each that is acknowledged and `f n from to
     /// error` for each that is not, and continues with the next.
     Numbers { topic: String, first: u64, pause_ms: u64 },
-    /// Handles numbers: `+ n us` and `- n us`; and how it is each half second: `h state
+    /// Handles numbers: prints `+ n us` and `- n us`, and its health each half second: `h state
     /// when why`, with its last error.
     Handle { topic: String, group: String, handlers: usize, handle_ms: u64 },
-    /// Blocks the thread of each handler for so long.
+    /// Blocks the thread of each handler for this long.
     Block { topic: String, group: String, handlers: usize, block_ms: u64 },
-    /// Takes batches by hand, and takes its time over each message.
+    /// Pulls batches, and works slowly on each message.
     Pull { topic: String, group: String, work_ms: u64, lease_ms: u64 },
-    /// Publishes, takes and acks so many numbers, appends each that is acknowledged to a file, and ends without closing.
+    /// Publishes, claims and acks this many numbers, appends each acknowledged one to a file, and ends without closing.
     Steps { topic: String, messages: u64, acknowledged: String },
 }
 
-/// Does it until asked to end.
+/// Runs the job until the process is asked to end.
 pub(crate) async fn run_job(
     headwater: &Headwater,
     job: ChaosJob,
@@ -56,7 +56,7 @@ pub(crate) async fn run_job(
         ChaosJob::Block { topic, group, handlers, block_ms } => {
             let handling = Handling::one(move |Json(n): Json<u64>, _| async move {
                 println!("+ {n} {}", now_us());
-                // On purpose: this is what programs do.
+                // On purpose: programs do this.
                 std::thread::sleep(Duration::from_millis(block_ms));
                 println!("- {n} {}", now_us());
                 Ok(())
@@ -132,7 +132,7 @@ async fn handle(
     Ok(())
 }
 
-/// Publishing, claiming and acking by turns: commits that wait for the disk, and such that do not.
+/// Publishes, claims and acks in turn: commits that wait for the disk, and commits that do not.
 async fn steps(headwater: &Headwater, topic: &str, messages: u64, acknowledged: &str) -> Result<()> {
     let mut acknowledged = std::fs::OpenOptions::new().append(true).create(true).open(acknowledged)?;
     headwater.topic(topic).create().await?;
@@ -141,11 +141,11 @@ async fn steps(headwater: &Headwater, topic: &str, messages: u64, acknowledged: 
     let mut last = String::new();
     for n in 0..messages {
         match producer.send(&n).await {
-            // One write call: the record of it stands between those of the store.
+            // One write call: it is recorded in order between those of the store.
             Ok(_) => acknowledged.write_all(format!("{n}\n").as_bytes())?,
             Err(error) => last = format!("{n}: {error}"),
         }
-        // What the store refuses meanwhile is not the point.
+        // Refusals of the store are not judged here.
         if n % 2 == 0
             && let Ok(Some(batch)) = consumer.next(Duration::from_millis(5)).await
         {
@@ -153,7 +153,7 @@ async fn steps(headwater: &Headwater, topic: &str, messages: u64, acknowledged: 
         }
     }
     println!("last error: {last}");
-    std::io::stdout().flush().context("saying so")?;
-    // Without a farewell: closing would tidy up.
+    std::io::stdout().flush().context("printing the last error")?;
+    // Without closing: that would clean up.
     std::process::exit(0);
 }

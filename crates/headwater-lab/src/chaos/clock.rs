@@ -1,5 +1,5 @@
-//! The machine's clock jumps forward and back by an hour and by 31 days under running processes, while the clock that
-//! counts seconds runs on. After each jump a process is killed that holds messages.
+//! The machine's clock jumps forward and back by an hour and by 31 days under running processes, while the monotonic
+//! clock continues. After each jump a process is killed that holds messages.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -19,9 +19,10 @@ const PAUSE_MS: u64 = 20;
 const STEPS: [(&str, i64); 4] = [("+1 h", 3_600), ("-1 h", 0), ("+31 d", 31 * 24 * 3_600), ("-31 d", 0)];
 /// Longer than the check.
 const HOLDS_MS: u64 = 600_000;
-/// The flow continues within this time of a jump.
+/// Messages are delivered again within this time after a jump.
 const FLOWS_WITHIN: Duration = Duration::from_secs(20);
-/// What a killed process held comes back: fifteen seconds of silence, a heartbeat, and the work.
+/// Messages of a killed process are redelivered within this time: fifteen seconds without its heartbeat, a heartbeat of
+/// another process, and the work.
 const BACK_WITHIN: Duration = Duration::from_secs(25);
 
 pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
@@ -63,7 +64,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     judged.extend([
         Judged::none_of("acknowledged messages removed unread", removed as u64)
             .note(format!("of {}", all.len())),
-        Judged::none_of("messages the group that slept did not get", all.difference(&asleep).count() as u64),
+        Judged::none_of("messages that the idle group did not get", all.difference(&asleep).count() as u64),
         Judged::none_of("messages handled twice at once", at_once),
         sound,
     ]);
@@ -73,14 +74,14 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     Ok(judged)
 }
 
-/// Sets the clocks of all processes so many seconds ahead of this one's. In one step: they read it while they run.
+/// Sets the clocks of all processes this many seconds ahead of this one's, atomically: they read it while they run.
 fn set(hands: &Path, seconds: i64) -> Result<()> {
     let new = hands.with_extension("new");
     std::fs::write(&new, format!("+{seconds}"))?;
     Ok(std::fs::rename(new, hands)?)
 }
 
-/// How long it takes after a jump until messages flow again, and until a killed process's are handled.
+/// How long it takes after a jump until messages flow again, and until those of a killed process are handled.
 async fn after_step(
     crew: &mut Crew,
     step: &str,
@@ -99,7 +100,7 @@ async fn after_step(
         }))
     });
     let flows = flows.await.map(|()| start.elapsed());
-    // One whose handlers never come to an end: what it holds when it is killed comes back to the others.
+    // A process whose handlers never end: its messages are redelivered to the others once it is killed.
     crew.consume(victim, 2, HOLDS_MS)?;
     let (_, number, process) = crew.consumers.pop().context("it was just started")?;
     let holds = eventually("a process holds messages", Duration::from_secs(20), async || {
@@ -113,7 +114,7 @@ async fn after_step(
     let (start, owed) = (Instant::now(), crew.with(|heard| heard.since(0)));
     let missing: u64 = crew.unhandled(&owed, BACK_WITHIN).await.iter().map(|(_, count)| count).sum();
     let back = start.elapsed();
-    // Long enough for a round of every job of maintenance by the new clock.
+    // Long enough for a run of every maintenance job by the new clock.
     tokio::time::sleep(Duration::from_secs(12).saturating_sub(back)).await;
     let seconds = |time: Duration| {
         Judged::new(
@@ -133,7 +134,7 @@ async fn after_step(
     ])
 }
 
-/// What the group that slept can still read.
+/// The messages that the idle group can still read.
 async fn read_all(headwater: &headwater::Headwater) -> Result<BTreeSet<u64>> {
     let mut consumer = headwater.consumer(TOPIC, ASLEEP).batch(1_000).open().await?;
     let mut numbers = BTreeSet::new();

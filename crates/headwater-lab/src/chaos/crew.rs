@@ -1,4 +1,4 @@
-//! The processes of a check and what they said: two publishers, and groups with several processes each.
+//! The processes of a check and what they reported: two publishers, and groups with several processes each.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use crate::soak::history::now_us;
 
 pub(super) const TOPIC: &str = "chaos";
 pub(super) const GROUPS: [&str; 2] = ["first", "second"];
-/// Numbers of one publisher; those of the next begin there.
+/// How many numbers a publisher may use; the numbers of the next one begin there.
 const NUMBERS: u64 = 1_000_000;
 
 /// One acknowledged message.
@@ -25,7 +25,7 @@ pub(super) struct Sent {
     pub(super) to_us: u64,
 }
 
-/// What a process said of itself: its state, and its last error.
+/// The health that a process reported: its state, and its last error.
 #[derive(Clone, Debug)]
 pub(super) struct Health {
     state: String,
@@ -40,13 +40,13 @@ impl Health {
         Health { state, error_us: error_ms * 1_000 }
     }
 
-    /// Whether it runs, and nothing has failed since a moment.
+    /// Whether it runs and nothing has failed since a point in time.
     pub(super) fn is_well_since(&self, at_us: u64) -> bool {
         self.state == "Running" && self.error_us < at_us
     }
 }
 
-/// What all processes said. Times are the parent's where the children's clock is under test.
+/// The reports of all processes. Times are the parent's where the children's clock is under test.
 #[derive(Debug, Default)]
 pub(super) struct Heard {
     pub(super) acknowledged: BTreeMap<u64, Sent>,
@@ -55,7 +55,7 @@ pub(super) struct Heard {
     pub(super) failure: Option<String>,
     /// By group.
     pub(super) handled: HashMap<&'static str, Record>,
-    /// What each process last said of itself, by its number.
+    /// The last health report of each process, by its number.
     pub(super) health: HashMap<usize, Health>,
     last: HashMap<usize, u64>,
 }
@@ -68,13 +68,13 @@ pub(super) struct Crew {
     own_times: bool,
     pub(super) heard: Arc<Mutex<Heard>>,
     pub(super) publishers: Vec<Process>,
-    /// With their group and number.
+    /// With group and number.
     pub(super) consumers: Vec<(&'static str, usize, Process)>,
     started: usize,
 }
 
 impl Crew {
-    /// No processes yet. With variables of their own the children's clocks are not trusted.
+    /// No processes yet. If the children get environment variables, their clocks are not trusted.
     pub(super) fn new(place: &Place<'_>, env: Vec<(String, String)>) -> Self {
         let own_times = env.is_empty();
         let heard = Arc::new(Mutex::new(Heard::default()));
@@ -100,7 +100,7 @@ impl Crew {
         Ok(())
     }
 
-    /// Starts a publisher of numbers that no other has.
+    /// Starts a publisher of numbers that no other one uses.
     pub(super) fn publish(&mut self, pause_ms: u64) -> Result<()> {
         self.started += 1;
         let first = self.started as u64 * NUMBERS;
@@ -133,7 +133,7 @@ impl Crew {
         })
     }
 
-    /// Two publishers and two processes of each group, at work.
+    /// Starts two publishers and two processes of each group, and waits until they are ready.
     pub(super) async fn start_all(&mut self, pause_ms: u64) -> Result<()> {
         for group in GROUPS {
             for _ in 0..2 {
@@ -149,12 +149,12 @@ impl Crew {
         Ok(())
     }
 
-    /// Reads what was heard.
+    /// Reads the reports.
     pub(super) fn with<T>(&self, read: impl FnOnce(&Heard) -> T) -> T {
         read(&self.heard.lock().expect("no panic while held"))
     }
 
-    /// Waits until so many messages are acknowledged whose call began after a moment.
+    /// Waits until this many messages are acknowledged whose call began after a point in time.
     pub(super) async fn acknowledged_since(&self, from_us: u64, count: usize) -> Result<()> {
         let what = format!("{count} more messages are acknowledged");
         eventually(&what, Duration::from_secs(30), async || {
@@ -163,7 +163,7 @@ impl Crew {
         .await
     }
 
-    /// Waits until both groups have handled these; how many they have not within the time.
+    /// Waits until both groups have handled these; returns how many they have not within the time.
     pub(super) async fn unhandled(
         &self,
         numbers: &BTreeSet<u64>,
@@ -191,7 +191,7 @@ impl Crew {
         Ok(())
     }
 
-    /// Ends everything, in whatever state it is.
+    /// Ends all processes, whatever their state.
     pub(super) async fn kill_all(&mut self) -> Result<()> {
         self.stop_publishers().await?;
         for (_, _, process) in self.consumers.drain(..) {
@@ -207,7 +207,7 @@ impl Heard {
         match fields.as_slice() {
             ["a", n, from, to] => {
                 let (Ok(n), Ok(from), Ok(to)) = (n.parse(), from.parse(), to.parse()) else { return };
-                // By the parent's clock a call began when the last line came, at the earliest.
+                // By the parent's clock a call began when the last line arrived, at the earliest.
                 let publisher = usize::try_from(n / NUMBERS).unwrap_or_default();
                 let began = self.last.insert(publisher, at_us.unwrap_or(to)).unwrap_or(from);
                 let from_us = if at_us.is_some() { began } else { from };
@@ -233,7 +233,7 @@ impl Heard {
         }
     }
 
-    /// What was acknowledged of calls that began after a moment.
+    /// The numbers acknowledged by calls that began after a point in time.
     pub(super) fn since(&self, from_us: u64) -> BTreeSet<u64> {
         self.acknowledged.iter().filter(|(_, sent)| sent.from_us > from_us).map(|(n, _)| *n).collect()
     }
@@ -245,7 +245,7 @@ pub(super) async fn stored(headwater: &Headwater) -> Result<BTreeSet<u64>> {
     messages.iter().map(|message| Ok(serde_json::from_slice(&message.payload)?)).collect()
 }
 
-/// The file of a place, which is embedded.
+/// The file of an embedded store.
 pub(super) fn file<'p>(place: &'p Place<'_>) -> Result<&'p std::path::Path> {
     place.file().context("only an embedded store is a file")
 }

@@ -1,8 +1,8 @@
-//! A disk rebuilt from the record of what a process wrote and synced: what Linux leaves behind when the power goes, also
+//! A disk rebuilt from the record of what a process wrote and synced: what Linux leaves behind when the power fails, also
 //! after a sync that failed. Pure.
 //!
-//! A sync that fails marks the pages clean all the same: they are not on the disk, and no later sync writes them unless
-//! they are written again. Programs that read see them still.
+//! A sync that fails marks the pages clean: they are not on the disk, and no later sync writes them unless they are
+//! written again. Programs that read still see them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use rand::rngs::StdRng;
 
 const PAGE: usize = 4_096;
 
-/// One thing a process did to a file.
+/// One operation of a process on a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Deed {
     Write { file: String, offset: usize, bytes: Vec<u8> },
@@ -22,7 +22,7 @@ pub(super) enum Deed {
     FailedSync { file: String },
 }
 
-/// Reads the record of the preloaded library. A deed that was cut off by the end of the process is left out.
+/// Reads the record of the preloaded library. An operation that was cut off by the end of the process is left out.
 pub(super) fn read(record: &[u8]) -> Result<Vec<Deed>> {
     let (mut deeds, mut names, mut at) = (vec![], BTreeMap::new(), 0);
     while at < record.len() {
@@ -56,7 +56,7 @@ fn read_one(
         names.insert(file, name);
         return Ok(Some((None, next)));
     }
-    let file = names.get(&file).context("a deed on a file that was never opened")?.clone();
+    let file = names.get(&file).context("an operation on a file that was never opened")?.clone();
     Ok(match kind {
         b'W' => {
             let Some((offset, length)) = number(at + 8).zip(number(at + 16)) else { return Ok(None) };
@@ -66,11 +66,11 @@ fn read_one(
         b'T' => number(at + 8).map(|size| (Some(Deed::Truncate { file, size }), at + 16)),
         b'S' => Some((Some(Deed::Sync { file }), at + 8)),
         b'F' => Some((Some(Deed::FailedSync { file }), at + 8)),
-        other => bail!("no deed is called {other}"),
+        other => bail!("unknown operation {other}"),
     })
 }
 
-/// One file: what programs see, what the disk holds, and what is on its way.
+/// One file: what programs see, what the disk holds, and what is not written back yet.
 #[derive(Clone, Debug, Default)]
 struct File {
     seen: Vec<u8>,
@@ -107,7 +107,7 @@ impl Disk {
             Deed::Write { file, offset, bytes } => {
                 self.0.entry(file.clone()).or_default().write(*offset, bytes);
             }
-            // Sizes go by the file system's journal, which has them at once.
+            // Sizes are in the file system's journal, which has them at once.
             Deed::Truncate { file, size } => {
                 let file = self.0.entry(file.clone()).or_default();
                 file.seen.resize(*size, 0);
@@ -134,7 +134,7 @@ impl Disk {
         self.0.get(file).map_or(&[], |file| &file.seen)
     }
 
-    /// What is there after the power went: of what was on its way each page or not, as it happens.
+    /// What is left after a power cut: each page that was not written back yet is there or not, at random.
     pub(super) fn after_power_cut(&self, random: &mut StdRng) -> Vec<(&str, Vec<u8>)> {
         let chance = [0.0, 0.5, 1.0][random.random_range(0..3)];
         let cut = |(name, file): (&'_ String, &File)| {
@@ -169,7 +169,7 @@ mod tests {
         Deed::FailedSync { file: "f".into() }
     }
 
-    /// The first byte of each page after a power cut that dropped all that was on its way.
+    /// The first byte of each page after a power cut that dropped everything not written back.
     fn pages(deeds: &[Deed]) -> Vec<u8> {
         let mut disk = Disk::default();
         deeds.iter().for_each(|deed| disk.apply(deed));

@@ -1,5 +1,5 @@
 //! One sync of the store fails, the process continues, and then the power fails. For many positions of the failing sync, and
-//! several moments of the cut each: the rebuilt file opens, is sound, and holds whatever was acknowledged by then.
+//! several moments of the cut each: the rebuilt file opens, is sound, and holds everything acknowledged by then.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -21,13 +21,13 @@ const MESSAGES: u64 = 60;
 /// Moments of the power cut for each failing sync; one of them is the end.
 const CUTS: usize = 3;
 
-/// What was found over all positions.
+/// The findings over all positions.
 #[derive(Debug, Default)]
 struct Found {
     images: u64,
     lost: u64,
     damaged: u64,
-    /// Of a position at which something was lost or damaged.
+    /// An example of a position at which something was lost or damaged.
     example: String,
 }
 
@@ -38,13 +38,13 @@ pub(super) async fn run(setting: &Setting) -> Result<Vec<Judged>> {
     let untouched = record(directory.path(), &shim, 0).await?;
     let syncs = untouched.iter().filter(|deed| is_sync(deed)).count() as u64;
     ensure!(syncs >= MESSAGES / 2, "only {syncs} syncs were recorded: is the library preloaded?");
-    // Without a failure nothing is lost: else the rebuilt disk is wrong, and not the store.
+    // Without a failure nothing may be lost: otherwise the rebuilt disk is wrong, not the store.
     let mut control = Found::default();
     for _ in 0..10 {
         let cut = random.random_range(1..=untouched.len());
         check(directory.path(), &untouched[..cut], 0, &mut random, &mut control).await?;
     }
-    // The store is made by the first of them; whatever fails there is an error of opening.
+    // The store is created by the first of them; a failure there is an error of opening.
     let step = (syncs / setting.positions).max(1);
     let (mut found, mut positions, mut failed) = (Found::default(), 0, 0);
     for position in (1..=syncs).step_by(usize::try_from(step)?) {
@@ -92,7 +92,7 @@ async fn record(directory: &Path, shim: &Path, position: u64) -> Result<Vec<Deed
     ];
     let url = format!("sqlite:{}", run.join("store.db").display());
     let process = Process::start_with(&url, &Job::Chaos(job), &env, |_| {})?;
-    // That it fails is no matter: a store that refuses to continue has acknowledged nothing.
+    // A failed process is fine: a store that refuses to continue has acknowledged nothing.
     process.ended(Duration::from_secs(60)).await?;
     let deeds = read(&std::fs::read(&to).context("nothing was recorded")?)?;
     std::fs::remove_dir_all(&run)?;
@@ -100,7 +100,7 @@ async fn record(directory: &Path, shim: &Path, position: u64) -> Result<Vec<Deed
     Ok(deeds)
 }
 
-/// Rebuilds what the power left and holds it against what was acknowledged by then.
+/// Rebuilds what the power cut left and compares it with what was acknowledged by then.
 async fn check(
     directory: &Path,
     deeds: &[Deed],
@@ -152,7 +152,7 @@ async fn check(
             found.damaged += 1;
             found.example = format!("sync {position}: {error:#}");
         }
-        // Nothing was acknowledged yet: a store that was never made may be missing.
+        // Nothing was acknowledged yet: the store may not exist.
         _ => {}
     }
     std::fs::remove_dir_all(&image)?;

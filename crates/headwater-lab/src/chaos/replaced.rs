@@ -1,5 +1,5 @@
-//! The file is deleted, and later replaced by another, under the processes that have it open. SQLite continues with the file
-//! that has no name any more; nothing may be acknowledged into it.
+//! The file is deleted, and later replaced by another, while processes have it open. SQLite continues with the file that no
+//! longer has a name; nothing may be acknowledged into it.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub(super) async fn run(place: &Place<'_>) -> Result<Vec<Judged>> {
         Ok(std::fs::rename(&copy, path)?)
     };
     judged.extend(round(place, "replaced", &copy, replace).await?);
-    // Whatever happened before: processes that start now work.
+    // Processes that start now have to work.
     let crew = start(place).await?;
     crew.acknowledged_since(0, MESSAGES).await?;
     judged.extend(finish(crew, "after a restart").await?);
@@ -48,7 +48,7 @@ async fn round(
     }
     fault().await?;
     let fault_us = now_us();
-    // A process that ended has noticed, and so has one that is not just running or has recorded an error since.
+    // A process has noticed if it has ended, does not report that it runs, or has reported an error since.
     let silent = |crew: &mut Crew| {
         let states = crew.with(|heard| heard.health.clone());
         let runs = |number: &usize| states.get(number).is_none_or(|health| health.is_well_since(fault_us));
@@ -74,7 +74,7 @@ async fn round(
             .note(format!("the last one {seconds:.1} s after it")),
         Judged::new(&format!("{what}: publishes refused"), failed as f64, Unit::Count, Floor::AtLeast(1.0))
             .note(failure.unwrap_or_default()),
-        Judged::none_of(&format!("{what}: consumers that neither ended nor said so"), silent),
+        Judged::none_of(&format!("{what}: consumers that neither ended nor reported it"), silent),
     ])
 }
 
@@ -98,7 +98,7 @@ async fn finish(mut crew: Crew, what: &str) -> Result<Vec<Judged>> {
     Ok(judged.collect())
 }
 
-/// Takes the file and those beside it away.
+/// Removes the file and those beside it.
 fn remove(path: &Path) -> Result<()> {
     for suffix in ["", "-wal", "-shm"] {
         let mut name = path.as_os_str().to_owned();

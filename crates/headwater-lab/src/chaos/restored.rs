@@ -1,5 +1,5 @@
-//! An older copy restored into the open file. What was published since the copy is gone, as it must be; what is published
-//! afterwards takes the same offsets and must reach every group as it is.
+//! An older copy is restored into the open file. Messages published since the copy are gone, as they must be; messages
+//! published afterwards have the same offsets and must reach every group unchanged.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub(super) async fn run(place: &Place<'_>) -> Result<Vec<Judged>> {
     sqlite3(path, &format!(".backup '{}'", copy.display()))?;
     let copied_us = now_us();
     crew.acknowledged_since(copied_us, MESSAGES).await?;
-    // The consumers have what the restored file will know nothing of.
+    // The consumers have handled messages that the restored file does not contain.
     let before = crew.with(|heard| heard.since(0));
     crew.unhandled(&before, Duration::from_secs(10)).await;
     eventually("the copy is restored into the busy file", Duration::from_secs(20), async || {
@@ -59,7 +59,7 @@ pub(super) async fn run(place: &Place<'_>) -> Result<Vec<Judged>> {
     }
     judged.push(Judged::none_of("acknowledged after the restore and gone", gone as u64));
     judged.push(Judged::none_of("consumers that ended", ended as u64));
-    judged.push(Judged::none_of("restores that the doctor does not tell", u64::from(restores.is_empty())));
+    judged.push(Judged::none_of("restores that doctor does not report", u64::from(restores.is_empty())));
     let words: Vec<_> = others.iter().map(|finding| finding.problem.as_str()).collect();
     judged.push(
         Judged::none_of("other problems found in the store", words.len() as u64).note(words.join("; ")),

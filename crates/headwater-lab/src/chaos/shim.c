@@ -1,4 +1,4 @@
-/* Preloaded into a process of `failed-sync`: records every write, truncation and sync of files in one directory, and lets
+/* Preloaded into a process of `failed-sync`: records every write, truncation and sync of files in one directory, and makes
  * one sync fail with EIO. Which: HEADWATER_LAB_FAIL_AT, counted over files that end in .db or -wal, from 1; 0 for none.
  * Where: HEADWATER_LAB_WATCH. The record goes to HEADWATER_LAB_RECORD:
  *   'O' file name_length name | 'U' 0 name_length name (unlinked) | 'W' file offset length bytes | 'T' file size | 'S' file | 'F' file (the sync that failed)
@@ -42,7 +42,7 @@ static void put_head(char kind, int fd) { put(&kind, 1); put_number((int64_t)fd)
 /* Called with the lock held. */
 static int watched(int fd) { return fd >= 0 && fd < FILES && names[fd][0] != 0; }
 
-/* Whether a path lies in the directory; the shared memory of a log is not on the disk. */
+/* Whether a path is in the directory; the shared memory of a write-ahead log is not on the disk. */
 static int inside(const char *path) {
     const char *watch = getenv("HEADWATER_LAB_WATCH");
     return path != NULL && watch != NULL && strncmp(path, watch, strlen(watch)) == 0 &&

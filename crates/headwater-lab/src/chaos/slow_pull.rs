@@ -1,4 +1,4 @@
-//! A program that takes batches by hand and is slower than its leases: each message is done in time, the list is not.
+//! A program that pulls batches and is slower than its leases: each message is done in time, the whole batch is not.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub(super) async fn run(place: &Place<'_>) -> Result<Vec<Judged>> {
     let messages: Vec<NewMessage> =
         (0..MESSAGES).map(|n| NewMessage::json(&n)).collect::<headwater::Result<_>>()?;
     headwater.producer(TOPIC).send_batch(&messages).await?;
-    // One attempt each is used up, and each is due again for itself.
+    // One attempt of each is used up, and each is due again by itself.
     let mut consumer = headwater.consumer(TOPIC, GROUP).lease(Duration::from_secs(60)).open().await?;
     let batch = consumer.next(Duration::from_secs(5)).await?.context("nothing to take")?;
     ensure!(batch.messages().len() as u64 == MESSAGES, "not all in one batch");
@@ -34,18 +34,18 @@ pub(super) async fn run(place: &Place<'_>) -> Result<Vec<Judged>> {
     batch.settle_each(verdicts).await?;
     consumer.close().await?;
     tokio::time::sleep(Duration::from_millis(200)).await;
-    let heard = Arc::new(Mutex::new((Record::default(), 0, String::new())));
+    let reported = Arc::new(Mutex::new((Record::default(), 0, String::new())));
     let (topic, group) = (TOPIC.to_owned(), GROUP.to_owned());
     let job = ChaosJob::Pull { topic, group, work_ms: WORK_MS, lease_ms: LEASE_MS };
-    let into = Arc::clone(&heard);
+    let into = Arc::clone(&reported);
     let mut process = Process::start_with(&place.url, &Job::Chaos(job), &[], move |line| {
-        let mut heard = into.lock().expect("no panic while held");
+        let mut reported = into.lock().expect("no panic while held");
         match line.strip_prefix("x ") {
             Some(error) => {
-                heard.1 += 1;
-                error.clone_into(&mut heard.2);
+                reported.1 += 1;
+                error.clone_into(&mut reported.2);
             }
-            None => heard.0.note(0, line),
+            None => reported.0.note(0, line),
         }
     })?;
     process.ready().await?;
@@ -61,14 +61,14 @@ pub(super) async fn run(place: &Place<'_>) -> Result<Vec<Judged>> {
     process.stop().await?;
     let buried = headwater.dead_letters(TOPIC, GROUP).count().await?;
     headwater.close().await?;
-    let heard = heard.lock().expect("no panic while held");
+    let reported = reported.lock().expect("no panic while held");
     Ok(vec![
-        Judged::all_of("messages handled", heard.0.finished(), MESSAGES),
+        Judged::all_of("messages handled", reported.0.finished(), MESSAGES),
         Judged::none_of("messages buried that were handled", buried).note(format!(
             "{MESSAGES} due retries, lease {LEASE_MS} ms, {WORK_MS} ms of work each, 2 attempts"
         )),
-        Judged::none_of("messages handled twice", heard.0.doubled()),
-        Judged::none_of("acks refused", heard.1).note(heard.2.clone()),
+        Judged::none_of("messages handled twice", reported.0.doubled()),
+        Judged::none_of("acks refused", reported.1).note(reported.2.clone()),
         Judged::none_of("groups that are not done", u64::from(done.is_err())),
     ])
 }

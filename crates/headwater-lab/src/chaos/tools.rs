@@ -1,11 +1,11 @@
-//! Programs and libraries a check needs, found or named.
+//! Programs and libraries a check needs: found, or reported as missing.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-/// Runs SQLite's own shell on a file: a foreign process as an operator starts it.
+/// Runs SQLite's own shell on a file: a foreign process, as an operator would start it.
 pub(super) fn sqlite3(file: &Path, command: &str) -> Result<()> {
     let output = Command::new("sqlite3").arg("-cmd").arg(".timeout 5000").arg(file).arg(command).output();
     let output = output.context("sqlite3 is not installed (Debian: apt-get install sqlite3)")?;

@@ -1,7 +1,7 @@
-//! One process of a check: consumers or a publisher, until told to end.
+//! One process of a check: consumers or a publisher, until it is asked to end.
 //!
-//! It says `ready` once at work. SIGTERM ends it by [`Running::shutdown`], and so does the end of its input: the parent's
-//! death looks like that, so no process outlives its run.
+//! It prints `ready` once it has started. SIGTERM ends it by [`Running::shutdown`], and so does the end of its input: the
+//! input also ends when the parent dies, so no process outlives its run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,13 +21,13 @@ use crate::machine::resident_bytes;
 use crate::soak::history::now_us;
 use crate::soak::{MemberJob, run_member};
 
-/// The environment variable that names the store: a URL may hold a password, and arguments can be seen by others.
+/// The environment variable with the store's URL: a URL may hold a password, and other users can see arguments.
 pub(crate) const STORE_VARIABLE: &str = "HEADWATER_LAB_STORE";
-/// What a process says once it is at work.
+/// The line a process prints once it has started.
 pub(crate) const READY: &str = "ready";
 /// How long handlers may take to finish when a process is asked to end.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
-/// How far the figures of a process look back whose memory is judged.
+/// The window of the figures of a process whose memory is judged.
 const HEALTH_WINDOW: Duration = Duration::from_secs(5);
 
 /// Options of one process.
@@ -35,36 +35,36 @@ const HEALTH_WINDOW: Duration = Duration::from_secs(5);
 pub(crate) struct ChildArgs {
     #[arg(long, env = STORE_VARIABLE, hide_env_values = true)]
     store: String,
-    /// What to do, as JSON.
+    /// The job, as JSON.
     #[arg(long)]
     job: String,
 }
 
-/// What a process does.
+/// The job of a process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "job", rename_all = "snake_case")]
 pub(crate) enum Job {
-    /// Publishes at a pace and says how far it is.
+    /// Publishes at a pace and prints its progress.
     Publish(Pace),
-    /// Serves so many groups on one topic with batch handlers that do nothing, and says each second how far they are.
+    /// Serves this many groups on one topic with batch handlers that do nothing, and prints their progress each second.
     Groups { topic: String, groups: usize },
-    /// Waits: so many groups on each of so many topics.
+    /// Waits: this many groups on each of this many topics.
     Wait { topics: usize, groups: usize },
     /// Appends each message to a ledger, in the transaction that acks it.
     Ledger(LedgerJob),
-    /// Runs the jobs of upkeep over and over, at so long an interval.
+    /// Runs the maintenance jobs repeatedly, at this interval.
     Upkeep { every_ms: u64 },
     /// Runs backfills until there is none left.
     Backfill,
-    /// Says the number of each message it handled.
+    /// Prints the number of each message it handled.
     Numbered { topic: String, group: String },
     /// A consumer of the soak.
     Member(MemberJob),
-    /// A part in a chaos check.
+    /// A job of a chaos check.
     Chaos(ChaosJob),
-    /// A part in a check beside neighbours.
+    /// A job of a check beside neighbours.
     Beside(BesideJob),
-    /// Says when each message is started and ended.
+    /// Prints when the handler of each message starts and ends.
     Record { topic: String, group: String, handlers: usize, handle_ms: u64 },
 }
 
@@ -79,10 +79,10 @@ pub(crate) struct LedgerJob {
     pub(crate) lease_ms: u64,
 }
 
-/// How far the groups of a process are.
+/// The progress of the groups of a process.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Progress {
-    /// Messages handled by the group that is the furthest behind.
+    /// Messages handled by the group that is furthest behind.
     pub(crate) handled_least: u64,
     /// Messages read from the store, and handed to groups.
     pub(crate) read: u64,
@@ -90,7 +90,7 @@ pub(crate) struct Progress {
     pub(crate) resident_bytes: u64,
 }
 
-/// What a run of a job of upkeep did.
+/// What a run of a maintenance job did.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Upkept {
     pub(crate) job: String,
@@ -99,17 +99,17 @@ pub(crate) struct Upkept {
     pub(crate) error: Option<String>,
 }
 
-/// Does its job until it is done or told to end.
+/// Runs the job until it is done or the process is asked to end.
 pub(crate) async fn run_child(args: ChildArgs) -> Result<()> {
     let job = match serde_json::from_str(&args.job)? {
-        // It listens to its parent for more than the end.
+        // It reads more from its input than the end.
         Job::Member(job) => return run_member(&args.store, job).await,
         job => job,
     };
-    let mut told = told_to_end()?;
+    let mut end = end_requested()?;
     let mut options = OpenOptions::default().actor("the lab");
     if matches!(job, Job::Groups { .. }) {
-        // Windows fill for as long as they look back. A short one is full when the warm-up ends, and is no growth.
+        // A window grows until it is full. A short one is full when the warm-up ends and does not count as growth.
         options = options.health_window(HEALTH_WINDOW);
     }
     let headwater = Headwater::open_with(&args.store, options).await?;
@@ -118,30 +118,30 @@ pub(crate) async fn run_child(args: ChildArgs) -> Result<()> {
             println!("{READY}");
             tokio::select! {
                 published = publish::publish(&headwater, &pace) => published?,
-                _ = told.wait_for(|told| *told) => {}
+                _ = end.wait_for(|end| *end) => {}
             }
             return Ok(headwater.close().await?);
         }
         Job::Groups { topic, groups } => {
             let (running, counts) = serve_groups(&headwater, &topic, groups).await?;
             println!("{READY}");
-            report_progress(&running, &counts, &mut told).await?;
+            report_progress(&running, &counts, &mut end).await?;
             running
         }
         Job::Upkeep { every_ms } => {
             println!("{READY}");
             tokio::select! {
                 kept = keep_up(&headwater, Duration::from_millis(every_ms)) => kept?,
-                _ = told.wait_for(|told| *told) => {}
+                _ = end.wait_for(|end| *end) => {}
             }
             return Ok(headwater.close().await?);
         }
         Job::Chaos(job) => {
-            run_job(&headwater, job, told).await?;
+            run_job(&headwater, job, end).await?;
             return Ok(headwater.close().await?);
         }
         Job::Beside(job) => {
-            beside::run_job(&headwater, &args.store, job, told).await?;
+            beside::run_job(&headwater, &args.store, job, end).await?;
             return Ok(headwater.close().await?);
         }
         Job::Backfill => {
@@ -158,7 +158,7 @@ pub(crate) async fn run_child(args: ChildArgs) -> Result<()> {
         }
     };
     println!("{READY}");
-    told.wait_for(|told| *told).await?;
+    end.wait_for(|end| *end).await?;
     for stopped in futures_util::future::join_all(running.into_iter().map(|one| one.shutdown(GRACE))).await {
         ensure!(stopped?.in_time, "a handler took longer than the grace time");
     }
@@ -166,7 +166,7 @@ pub(crate) async fn run_child(args: ChildArgs) -> Result<()> {
 }
 
 /// Becomes true on SIGTERM, and when the input ends.
-fn told_to_end() -> Result<watch::Receiver<bool>> {
+fn end_requested() -> Result<watch::Receiver<bool>> {
     let (sender, receiver) = watch::channel(false);
     let mut terminate = signal(SignalKind::terminate())?;
     let by_signal = sender.clone();
@@ -199,33 +199,33 @@ async fn serve_groups(headwater: &Headwater, topic: &str, groups: usize) -> Resu
     Ok((running, counts))
 }
 
-/// Says each second how far the groups are, until told to end.
+/// Prints the progress of the groups each second, until the process is asked to end.
 async fn report_progress(
     running: &[Running],
     counts: &[Arc<AtomicU64>],
-    told: &mut watch::Receiver<bool>,
+    end: &mut watch::Receiver<bool>,
 ) -> Result<()> {
-    let mut beat = tokio::time::interval(Duration::from_secs(1));
+    let mut interval = tokio::time::interval(Duration::from_secs(1));
     loop {
         tokio::select! {
-            _ = beat.tick() => {}
-            _ = told.wait_for(|told| *told) => return Ok(()),
+            _ = interval.tick() => {}
+            _ = end.wait_for(|end| *end) => return Ok(()),
         }
         let handled_least =
             counts.iter().map(|count| count.load(Ordering::Relaxed)).min().unwrap_or_default();
-        // All groups of a topic share one feed: any of them knows.
+        // All groups of a topic share one feed: any of them has its counts.
         let (read, handed) = running.first().map(Running::read_and_handed).unwrap_or_default();
         let progress = Progress { handled_least, read, handed, resident_bytes: resident_bytes()? };
         println!("{}", serde_json::to_string(&progress)?);
     }
 }
 
-/// Runs all jobs, again and again; says what each run did.
+/// Runs all jobs repeatedly; prints what each run did.
 async fn keep_up(headwater: &Headwater, every: Duration) -> Result<()> {
     let maintenance = headwater.maintenance();
-    let mut beat = tokio::time::interval(every);
+    let mut interval = tokio::time::interval(every);
     loop {
-        beat.tick().await;
+        interval.tick().await;
         for run in maintenance.run_once(&headwater::Job::ALL).await? {
             let line = Upkept {
                 job: run.job.as_str().into(),
@@ -238,7 +238,7 @@ async fn keep_up(headwater: &Headwater, every: Duration) -> Result<()> {
     }
 }
 
-/// Runs backfills until none is open. One that a killed process had is free only after its time.
+/// Runs backfills until none is open. The backfill of a killed process is free only after its timeout.
 async fn backfill(headwater: &Headwater) -> Result<()> {
     while headwater.store().backfills().await?.iter().any(|backfill| backfill.state.is_open()) {
         let runs = headwater.maintenance().run_once(&[headwater::Job::Backfill]).await?;
@@ -293,7 +293,7 @@ async fn record(
     handle_ms: u64,
 ) -> Result<Running> {
     let handling = Handling::one(move |Json(n): Json<u64>, _| async move {
-        // A line goes out whole, and what is in the pipe outlives the process.
+        // A line is written whole, and what is in the pipe outlives the process.
         println!("+ {n} {}", now_us());
         tokio::time::sleep(Duration::from_millis(handle_ms)).await;
         println!("- {n} {}", now_us());

@@ -115,6 +115,6 @@ mod tests {
     fn thirds_are_the_ends_of_the_run() {
         assert_eq!(thirds(&[1.0, 3.0, 100.0, 100.0, 5.0, 7.0]), Some((2.0, 6.0)));
         assert_eq!(thirds(&[1.0, 50.0, 50.0, 9.0, 2.0]), Some((1.0, 2.0)));
-        assert_eq!(thirds(&[1.0, 2.0]), None, "too few to say anything");
+        assert_eq!(thirds(&[1.0, 2.0]), None, "too few samples");
     }
 }

@@ -1,8 +1,8 @@
-//! The judging parts, free of any store: what samples, ledgers and records of handling say.
+//! Judging without a store: what samples, ledgers and records of handling show.
 
 use std::collections::{BTreeMap, HashMap};
 
-/// What a ledger of effects says about the messages `0..messages`.
+/// What a ledger of effects shows about the messages `0..messages`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Effects {
     /// Messages without a row.
@@ -11,7 +11,7 @@ pub(crate) struct Effects {
     pub(crate) doubled: u64,
     /// Rows of messages that were never published.
     pub(crate) strangers: u64,
-    /// Rows written on a second or later attempt: proof that kills hit work in hand.
+    /// Rows written on a second or later attempt: proof that kills hit messages in flight.
     pub(crate) later_attempts: u64,
 }
 
@@ -31,7 +31,7 @@ pub(crate) fn effects(rows: &[(i64, i64)], messages: u64) -> Effects {
     effects
 }
 
-/// One time a process had a message in a handler.
+/// One run of a handler for a message in a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Handled {
     pub(crate) process: usize,
@@ -39,7 +39,7 @@ pub(crate) struct Handled {
     pub(crate) ended_us: Option<u64>,
 }
 
-/// What all processes of a check handled, by message.
+/// The handler runs of all processes of a check, by message.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
     handled: BTreeMap<u64, Vec<Handled>>,
@@ -48,7 +48,7 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// Notes a line of a process: `+ n us` when a handler starts, `- n us` when it ends.
+    /// Records a line of a process: `+ n us` when a handler starts, `- n us` when it ends.
     pub(crate) fn note(&mut self, process: usize, line: &str) {
         let mut fields = line.split(' ');
         let sign = fields.next();
@@ -71,17 +71,17 @@ impl Record {
         }
     }
 
-    /// How many messages came to the end of a handler at least once.
+    /// How many messages have a handler run that ended.
     pub(crate) fn finished(&self) -> u64 {
         self.handled.values().filter(|handled| first_end(handled).is_some()).count() as u64
     }
 
-    /// How many messages were started at least once.
+    /// How many messages have a handler run that started.
     pub(crate) fn begun(&self) -> u64 {
         self.handled.len() as u64
     }
 
-    /// Whether a message came to the end of a handler at least once.
+    /// Whether a message has a handler run that ended.
     pub(crate) fn is_finished(&self, message: u64) -> bool {
         self.handled.get(&message).is_some_and(|handled| first_end(handled).is_some())
     }
@@ -123,14 +123,14 @@ impl Record {
         self.handled.values().filter(|all| all.iter().any(|one| one.process == process)).count() as u64
     }
 
-    /// How many messages came to the end of a handler of a process.
+    /// How many messages have a handler run that ended in a process.
     pub(crate) fn ended_by(&self, process: usize) -> u64 {
         let ended = |one: &Handled| one.process == process && one.ended_us.is_some();
         self.handled.values().filter(|all| all.iter().any(ended)).count() as u64
     }
 
-    /// Messages handled more than once without the excuse of a kill: that the killed process had it in hand, which is
-    /// to say that it started it and can have ended it no more than `unsettled_us` before it died.
+    /// Messages handled more than once that no kill explains. A kill explains a repeat if the message was in flight in the
+    /// killed process: it started it, and ended it no more than `unsettled_us` before it died.
     pub(crate) fn doubled_without_excuse(&self, kills: &[Kill], unsettled_us: u64) -> u64 {
         let excused = |one: &Handled| {
             kills.iter().any(|kill| {
@@ -138,7 +138,7 @@ impl Record {
                     && one.ended_us.is_none_or(|ended_us| ended_us + unsettled_us >= kill.at_us)
             })
         };
-        // Whoever has it last needs no excuse.
+        // The last run needs no explanation.
         let repeats = |handled: &[Handled]| {
             let mut in_time = handled.to_vec();
             in_time.sort_by_key(|one| one.started_us);
@@ -160,7 +160,7 @@ fn first_end(handled: &[Handled]) -> Option<u64> {
     handled.iter().filter_map(|one| one.ended_us).min()
 }
 
-/// Watches handlers of messages numbered per key, `0, 1, 2, …`.
+/// Tracks handlers of messages numbered per key, `0, 1, 2, …`.
 #[derive(Debug, Default)]
 pub(crate) struct OrderBook {
     keys: HashMap<u64, KeyState>,
@@ -190,11 +190,11 @@ impl OrderBook {
         state.busy = true;
     }
 
-    /// A handler ends, well or not.
+    /// A handler ends, successfully or not.
     pub(crate) fn end(&mut self, key: u64, number: u64, well: bool) {
         let state = self.keys.entry(key).or_default();
         state.busy = false;
-        // One that came too early counts as one inversion, not as one for each that follows it.
+        // A message that came too early counts as one inversion, not as one for each message after it.
         if well && number >= state.next {
             state.next = number + 1;
             self.done += 1;
@@ -257,7 +257,7 @@ mod tests {
             without_excuse(&[(0, "+ 1 9000"), (0, "- 1 9001"), (1, "+ 1 20000"), (1, "- 1 20001")]),
             0
         );
-        // Ended long before, or by somebody who lives.
+        // Ended long before the kill, or by a process that was not killed.
         assert_eq!(
             without_excuse(&[(0, "+ 1 8000"), (0, "- 1 8001"), (1, "+ 1 20000"), (1, "- 1 20001")]),
             1

@@ -1,4 +1,4 @@
-//! Where checks run: a fresh database or file for each, removed with it.
+//! The stores of checks: a fresh database or file for each, removed with it.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use headwater::{Headwater, TopicName};
 use super::Judged;
 use crate::server::Server;
 
-/// Names a PostgreSQL of the lab's own, started for the run.
+/// The name for a PostgreSQL server of the lab's own, started for the run.
 pub(crate) const OWN_POSTGRES: &str = "own-postgres";
 
-/// What kind of store checks run on.
+/// The kind of store that checks run on.
 #[derive(Debug)]
 pub(crate) enum Ground {
     Postgres(Server),
@@ -22,7 +22,7 @@ pub(crate) enum Ground {
 }
 
 impl Ground {
-    /// Prepares what `--store` names: `own-postgres`, `postgres://…` or `sqlite:path`.
+    /// Prepares the store of `--store`: `own-postgres`, `postgres://…` or `sqlite:path`.
     pub(crate) async fn prepare(named: &str, work: &Path) -> Result<Self> {
         if named == OWN_POSTGRES {
             return Ok(Ground::Postgres(Server::start(work, &[]).await?));
@@ -47,9 +47,9 @@ impl Ground {
         }
     }
 
-    /// An empty place for one check.
+    /// An empty store for one check.
     pub(crate) async fn place(&self, check: &str) -> Result<Place<'_>> {
-        // The process id, so that two runs on one server do not take each other's database away.
+        // With the process id, so that two runs on one server do not remove each other's database.
         let name = format!("headwater_lab_{}_{}", check.replace('-', "_"), std::process::id());
         match self {
             Ground::Postgres(server) => {
@@ -61,7 +61,7 @@ impl Ground {
                     "{}-{name}.db",
                     path.file_stem().unwrap_or_default().to_string_lossy()
                 ));
-                ensure!(!file.exists(), "{} is there already; name another path", file.display());
+                ensure!(!file.exists(), "{} exists already; use another path", file.display());
                 Ok(Place { url: format!("sqlite:{}", file.display()), kind: Kind::File(RemovedFile(file)) })
             }
         }
@@ -99,7 +99,7 @@ impl Place<'_> {
         Ok(Headwater::open(&self.url).await?)
     }
 
-    /// The processes that serve the store besides its users', where they can be seen.
+    /// The server processes of the store, where they are visible.
     pub(crate) async fn backends(&self) -> Result<Vec<u32>> {
         match &self.kind {
             Kind::Database { server, name } => server.backends(name).await,
@@ -107,7 +107,7 @@ impl Place<'_> {
         }
     }
 
-    /// The server, if it is one.
+    /// The server, if the store is on one.
     pub(crate) fn server(&self) -> Option<&Server> {
         match &self.kind {
             Kind::Database { server, .. } => Some(server),
@@ -115,7 +115,7 @@ impl Place<'_> {
         }
     }
 
-    /// Removes a database; a file goes by itself.
+    /// Removes a database; a file is removed on drop.
     pub(crate) async fn clear(self) -> Result<()> {
         match &self.kind {
             Kind::Database { server, name } => server.drop_database(name).await,
@@ -124,7 +124,7 @@ impl Place<'_> {
     }
 }
 
-/// A file that goes with its value, and those that SQLite and its owners put beside it.
+/// A file that is removed on drop, with those that SQLite and its owners put beside it.
 #[derive(Debug)]
 struct RemovedFile(PathBuf);
 
@@ -140,10 +140,10 @@ impl Drop for RemovedFile {
     }
 }
 
-/// What a group has not done yet, in words; `None` if nothing.
+/// A description of what a group has not done yet; `None` if nothing.
 pub(crate) async fn unsettled(headwater: &Headwater, topic: &str, group: &str) -> Result<Option<String>> {
     let (store, topic) = (headwater.store(), TopicName::new(topic)?);
-    // Moves the head over everything committed, so that "all" is known.
+    // Advances the head over everything committed, so that it is known what "everything" is.
     store.advance_heads().await?;
     let topics = store.topics().await?;
     let head = topics.iter().find(|status| status.topic.name == topic).context("the topic is gone")?.head;
@@ -168,7 +168,7 @@ pub(crate) async fn settled(
     Ok(())
 }
 
-/// What the store finds wrong with itself.
+/// The problems that doctor finds in the store.
 pub(crate) async fn problems(store: &dyn Store) -> Result<Vec<String>> {
     let findings = store.doctor().await?;
     Ok(findings.iter().map(|finding| format!("{}: {}", finding.check, finding.problem)).collect())
@@ -188,7 +188,7 @@ pub(crate) async fn eventually(
 ) -> Result<()> {
     let deadline = Instant::now() + at_most;
     while !holds().await? {
-        ensure!(Instant::now() < deadline, "in {at_most:?} it did not come that {what}");
+        ensure!(Instant::now() < deadline, "timed out after {at_most:?} waiting until {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     Ok(())

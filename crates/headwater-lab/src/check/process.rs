@@ -1,4 +1,4 @@
-//! The processes of a check, as their parent sees them: started from this very program, heard, signalled, ended.
+//! The processes of a check as their parent sees them: started from this same program, read, signalled, ended.
 
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
@@ -25,12 +25,12 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts a process for a job; every line it says, apart from being ready, goes to `on_line`.
+    /// Starts a process for a job; every line it prints, except `ready`, is passed to `on_line`.
     pub(crate) fn start(url: &str, job: &Job, on_line: impl FnMut(&str) + Send + 'static) -> Result<Self> {
         Process::start_with(url, job, &[], on_line)
     }
 
-    /// The same with variables of its own.
+    /// The same with environment variables.
     pub(crate) fn start_with(
         url: &str,
         job: &Job,
@@ -45,7 +45,7 @@ impl Process {
         Process::spawn(command, on_line)
     }
 
-    /// Starts the command `headwater` on a store. It never says that it is ready.
+    /// Starts the command `headwater` on a store. It never prints `ready`.
     pub(crate) fn command(
         url: &str,
         args: &[&str],
@@ -88,19 +88,19 @@ impl Process {
         self.pid
     }
 
-    /// Waits until it is at work.
+    /// Waits until it is ready.
     pub(crate) async fn ready(&mut self) -> Result<()> {
         let ready = tokio::time::timeout(START_MAX, self.ready.wait_for(|ready| *ready)).await;
         let ready = ready.context("a process was not ready in time")?;
         ready.map(drop).context("a process ended before it was ready")
     }
 
-    /// Whether it is at work already.
+    /// Whether it is ready.
     pub(crate) fn is_ready(&self) -> bool {
         *self.ready.borrow()
     }
 
-    /// How it ended, if it has.
+    /// Its exit status, if it has ended.
     pub(crate) fn status(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
     }
@@ -131,20 +131,20 @@ impl Process {
         Ok(input.flush().await?)
     }
 
-    /// Asks it to end in order: its input ends, as it would if this process died.
+    /// Asks it to shut down gracefully: its input ends, as it would if this process died.
     pub(crate) fn close_input(&mut self) {
         drop(self.child.stdin.take());
     }
 
-    /// Kills it and hears what it said last.
+    /// Kills it and reads its last lines.
     pub(crate) async fn kill(mut self) -> Result<()> {
         self.child.kill().await?;
         self.heard().await
     }
 
-    /// Waits for its end and hears what it said last.
+    /// Waits for its end and reads its last lines.
     pub(crate) async fn ended(mut self, at_most: Duration) -> Result<ExitStatus> {
-        // Waiting would close its input, which tells it to end.
+        // Waiting would close its input, which asks it to end.
         let _open = self.child.stdin.take();
         let ended = tokio::time::timeout(at_most, self.child.wait()).await;
         let status = ended.with_context(|| format!("process {} did not end in {at_most:?}", self.pid))??;
@@ -152,7 +152,7 @@ impl Process {
         Ok(status)
     }
 
-    /// Lets it end in order.
+    /// Shuts it down gracefully.
     pub(crate) async fn stop(mut self) -> Result<()> {
         self.close_input();
         let status = self.ended(Duration::from_secs(30)).await?;

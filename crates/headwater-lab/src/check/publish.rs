@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::bench::PAYLOAD_BYTES;
 use crate::soak::history::now_us;
 
-/// How fast, and how much in all.
+/// The rate and the total.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Pace {
     pub(crate) topic: String,
@@ -24,7 +24,7 @@ pub(crate) struct Pace {
     pub(crate) messages: u64,
 }
 
-/// Publishes it all, and says after each batch how many messages are out.
+/// Publishes all messages, and prints after each batch how many are published.
 pub(crate) async fn publish(headwater: &Headwater, pace: &Pace) -> Result<()> {
     let topic = TopicName::new(&pace.topic)?;
     let (next, published) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
@@ -39,7 +39,7 @@ pub(crate) async fn publish(headwater: &Headwater, pace: &Pace) -> Result<()> {
                 if first >= pace.messages {
                     return anyhow::Ok(());
                 }
-                // Whoever is late goes on at once, so that the pace is kept on the whole.
+                // A late task continues at once, so that the average pace is kept.
                 tokio::time::sleep_until(start + due_after(first, pace.per_second)).await;
                 let last = pace.messages.min(first + pace.batch);
                 let at_us = now_us();

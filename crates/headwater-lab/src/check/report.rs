@@ -1,4 +1,4 @@
-//! What the checks say: figures with a floor and a verdict each, as a table and as JSON.
+//! The report of the checks: figures with a floor and a verdict each, as a table and as JSON.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::check::{Figure, Unit};
 use crate::machine::Machine;
 
-/// What a figure is held to.
+/// The floor of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Floor {
@@ -23,7 +23,7 @@ pub(crate) enum Floor {
 
 impl Floor {
     fn is_met(self, amount: f64) -> bool {
-        // A figure that could not be computed meets nothing: comparisons with it are false.
+        // A figure that could not be computed is NaN and meets no floor: comparisons with it are false.
         match self {
             Floor::AtLeast(least) => amount >= least,
             Floor::AtMost(most) => amount <= most,
@@ -49,9 +49,9 @@ pub(crate) struct Judged {
     pub(crate) what: String,
     pub(crate) figure: Figure,
     pub(crate) floor: Floor,
-    /// The two figures a ratio is of, without and with a neighbour.
+    /// The two figures of a ratio, without and with a neighbour.
     pub(crate) compared: Option<Compared>,
-    /// Figures it stands on, for people.
+    /// The underlying figures, for people.
     pub(crate) note: String,
 }
 
@@ -68,8 +68,8 @@ impl Judged {
         Judged { what: what.into(), figure, floor, compared: None, note: String::new() }
     }
 
-    /// A time in milliseconds on a quiet store and beside a neighbour: at most so many times as long. A time that could not
-    /// be taken, or took nothing, makes no ratio and so meets nothing.
+    /// A time in milliseconds on a quiet store and beside a neighbour: at most this many times as long. A time that is zero
+    /// or could not be measured makes no ratio and so meets no floor.
     pub(crate) fn beside(what: &str, quiet_ms: f64, beside_ms: f64, times_max: f64) -> Self {
         let ratio = if quiet_ms > 0.0 && beside_ms > 0.0 { beside_ms / quiet_ms } else { f64::NAN };
         let figure = |amount| Figure::new(amount, Unit::Milliseconds);
@@ -78,12 +78,12 @@ impl Judged {
         judged
     }
 
-    /// A number of things that went wrong: there must be none.
+    /// A count that must be zero.
     pub(crate) fn none_of(what: &str, count: u64) -> Self {
         Judged::new(what, count as f64, Unit::Count, Floor::Exactly(0.0))
     }
 
-    /// A number of things that must be so many.
+    /// A count that must have this value.
     pub(crate) fn all_of(what: &str, count: u64, wanted: u64) -> Self {
         Judged::new(what, count as f64, Unit::Count, Floor::Exactly(wanted as f64))
     }
@@ -98,7 +98,7 @@ impl Judged {
     }
 }
 
-/// What became of one check on one store.
+/// The result of one check on one store.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
     pub(crate) check: String,
@@ -109,7 +109,7 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// Whether nothing was violated. A check that came to no result has shown nothing, and neither has an empty one.
+    /// Whether nothing was violated. A check without a result, or without figures, does not count as met.
     pub(crate) fn is_met(&self) -> bool {
         self.result.as_ref().is_ok_and(|judged| !judged.is_empty() && judged.iter().all(Judged::is_met))
     }
@@ -144,7 +144,7 @@ impl Report {
                     table.add_rows(judged.iter().map(|one| row(check, store, one)));
                 }
                 Err(error) => {
-                    let what = "came to no result";
+                    let what = "no result";
                     table.add_row([check, store, what, "", "", "", "", "VIOLATED", error]);
                 }
             }
@@ -157,15 +157,15 @@ impl Report {
         }
         let (machine, busy) = (&self.machine, busy_warning(self.busy_before_percent));
         let violated = self.outcomes.iter().filter(|outcome| !outcome.is_met()).count();
-        let word = if self.is_met() { "ALL MET" } else { "VIOLATED" };
+        let verdict = if self.is_met() { "ALL MET" } else { "VIOLATED" };
         let checks = self.outcomes.len();
         format!(
-            "{machine}, seed {}{busy}\n{table}\n{word}: {violated} of {checks} checks violated, in {:.0} s",
+            "{machine}, seed {}{busy}\n{table}\n{verdict}: {violated} of {checks} checks violated, in {:.0} s",
             self.seed, self.seconds
         )
     }
 
-    /// Everything, for machines.
+    /// The whole report, for programs.
     pub(crate) fn json(&self) -> serde_json::Value {
         let outcomes = self.outcomes.iter().map(|outcome| {
             let figures = outcome.result.iter().flatten().map(|one| {
@@ -194,7 +194,7 @@ impl Report {
     }
 }
 
-/// A table for a terminal, or as wide as a log allows.
+/// A table for a terminal, or with a fixed width for a log.
 pub(crate) fn new_table() -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
@@ -204,7 +204,7 @@ pub(crate) fn new_table() -> Table {
     table
 }
 
-/// Figures taken beside other work are to be doubted.
+/// A warning: figures measured beside other work are unreliable.
 pub(crate) fn busy_warning(busy_before_percent: f64) -> String {
     if busy_before_percent <= 15.0 {
         return String::new();
@@ -212,7 +212,7 @@ pub(crate) fn busy_warning(busy_before_percent: f64) -> String {
     format!("\nWARNING: the cores were {busy_before_percent:.0} % busy with something else before this run")
 }
 
-/// Writes a report for programs, where a file was named.
+/// Writes a report for programs, if a file is given.
 pub(crate) fn write_json(path: Option<&Path>, report: &serde_json::Value) -> Result<()> {
     let Some(path) = path else { return Ok(()) };
     let text = serde_json::to_string_pretty(report)?;
@@ -256,7 +256,7 @@ mod tests {
     fn a_ratio_without_both_times_is_violated() {
         let met = |quiet, beside| Judged::beside("claim", quiet, beside, 2.0).is_met();
         assert!(met(1.0, 2.0) && !met(1.0, 2.01));
-        assert!(!met(0.0, 0.0) && !met(0.0, 1.0) && !met(1.0, 0.0), "a time of nothing was not taken");
+        assert!(!met(0.0, 0.0) && !met(0.0, 1.0) && !met(1.0, 0.0), "a time of zero was not measured");
         assert!(!met(f64::NAN, 1.0) && !met(1.0, f64::NAN) && !met(f64::INFINITY, f64::INFINITY));
     }
 
@@ -273,7 +273,7 @@ mod tests {
             seconds: 1.0,
             outcomes: vec![],
         };
-        assert!(!report.is_met(), "nothing checked is not clean");
+        assert!(!report.is_met(), "a run without checks is not met");
         for (outcomes, met) in
             [(vec![clean.clone()], true), (vec![clean.clone(), doubled], false), (vec![clean, stuck], false)]
         {

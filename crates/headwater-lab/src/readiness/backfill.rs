@@ -1,5 +1,5 @@
-//! A late joiner is brought into the records of many pending messages beside somebody else's transactions; its worker is
-//! killed twice, it is cancelled once, and nothing is lost or counted twice.
+//! A late group is backfilled into the completion records of many pending messages beside transactions of another
+//! application; the worker is killed twice, the backfill cancelled once, and nothing is lost or counted twice.
 
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     let asked = find(&headwater).await?;
     progress(&format!("backfilling {} beside {before_rate:.0} transactions a second", asked.total));
     let begin = Instant::now();
-    // While it is at work: not the time until a killed worker's term is over.
+    // Only while it makes progress: not the time until a killed worker's term ends.
     let mut at_work = Vec::new();
     let killed = [0.2, 0.45];
     for share in killed {
@@ -39,7 +39,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     let worker = Process::start(&place.url, &Job::Backfill, |_| {})?;
     at_work.push(reaches(&headwater, 0.7).await?);
     let cancelled = store.cancel_backfill(&topic, &late).await?;
-    // Cancelled at once: what is seen from now on does not move.
+    // Cancelled at once: its progress does not change from now on.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let stayed = find(&headwater).await?;
     worker.ended(Duration::from_secs(30)).await?;
@@ -63,8 +63,8 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
         .note(format!("{before:.2} ms at {before_rate:.0}/s, then {during:.2} ms at {during_rate:.0}/s")),
         Judged::all_of("messages that wait for the late group", with_late, messages)
             .note(format!("{records} records")),
-        Judged::all_of("offsets dealt with", done.processed, done.total),
-        Judged::none_of("offsets dealt with after it was cancelled", stayed.processed - cancelled.processed),
+        Judged::all_of("offsets processed", done.processed, done.total),
+        Judged::none_of("offsets processed after it was cancelled", stayed.processed - cancelled.processed),
         Judged::new(
             "rate, kills and pauses included",
             messages as f64 / took.as_secs_f64(),
@@ -76,7 +76,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     ])
 }
 
-/// A topic in reference counting with so many messages that all wait for one group.
+/// A topic in reference counting with this many messages, all of which wait for one group.
 async fn prepare(place: &Place<'_>, messages: u64) -> Result<Headwater> {
     let headwater = place.open().await?;
     let settings = TopicSettings { tracking: Tracking::ReferenceCounting, ..TopicSettings::pub_sub() };
@@ -89,7 +89,7 @@ async fn prepare(place: &Place<'_>, messages: u64) -> Result<Headwater> {
     Ok(headwater)
 }
 
-/// How many records wait for the late group, and how many there are.
+/// How many completion records wait for the late group, and how many there are.
 async fn waiting_for_late(place: &Place<'_>) -> Result<(u64, u64)> {
     let row = connect(&place.url)
         .await?
@@ -102,7 +102,7 @@ async fn waiting_for_late(place: &Place<'_>) -> Result<(u64, u64)> {
     Ok((u64::try_from(row.get::<_, i64>(0))?, u64::try_from(row.get::<_, i64>(1))?))
 }
 
-/// Publishes so many small messages as fast as it goes.
+/// Publishes this many small messages as fast as possible.
 pub(super) async fn fill(headwater: &Headwater, topic: &str, messages: u64) -> Result<()> {
     let topic = TopicName::new(topic)?;
     let mut left = usize::try_from(messages)?;
@@ -119,20 +119,20 @@ async fn find(headwater: &Headwater) -> Result<Backfill> {
     backfills.into_iter().find(|backfill| backfill.group.as_str() == "late").context("there is no backfill")
 }
 
-/// Waits until so large a share is done, telling how far it is. Answers from when to when there was progress.
+/// Waits until this share is done and prints the progress. Returns from when to when there was progress.
 async fn reaches(headwater: &Headwater, share: f64) -> Result<Span> {
-    let mut told = Instant::now();
+    let mut printed = Instant::now();
     let first = find(headwater).await?.processed;
     let mut began = None;
-    eventually("the backfill gets on", Duration::from_secs(600), async || {
+    eventually("the backfill has done this share", Duration::from_secs(600), async || {
         // Frequent queries would slow down the foreign transactions that are measured.
         tokio::time::sleep(Duration::from_millis(250)).await;
         let backfill = find(headwater).await?;
         if began.is_none() && backfill.processed > first {
             began = Some(Instant::now());
         }
-        if told.elapsed() > Duration::from_secs(2) {
-            told = Instant::now();
+        if printed.elapsed() > Duration::from_secs(2) {
+            printed = Instant::now();
             let remaining = backfill.remaining().unwrap_or_default().as_secs();
             progress(&format!(
                 "{} of {}, {:.0} a second, {remaining} s left",

@@ -1,5 +1,5 @@
-//! Hundreds of processes of one group beat: nobody queues on its row and nobody is declared dead, not even when the server
-//! goes away and comes back.
+//! Hundreds of processes of one group send heartbeats: none of them waits for the group's row, and the group is not declared
+//! dead, not even when the server stops and starts again.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ use crate::server::connect;
 
 const TOPIC: &str = "heartbeats";
 const INSTANCES: usize = 500;
-/// Instances share stores: a real process has one of its own, and the server would need as many connections.
+/// Instances share stores: real processes would have one each, and the server would need as many connections.
 const STORES: usize = 25;
 const INTERVAL: Duration = Duration::from_secs(2);
 const TIMEOUT: Duration = Duration::from_secs(8);
@@ -51,21 +51,21 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
             let served = Served::new(subscription.subscription_id);
             let offset = INTERVAL / 3 * u32::try_from(store * INSTANCES / STORES + instance)?
                 / u32::try_from(INSTANCES)?;
-            tasks.spawn(async move { keep_beating(&shared, &owner, served, offset, &seen).await });
+            tasks.spawn(async move { send_heartbeats(&shared, &owner, served, offset, &seen).await });
         }
     }
-    progress(&format!("{INSTANCES} instances of one group beat every {:?}", INTERVAL / 3));
+    progress(&format!("{INSTANCES} instances of one group send heartbeats every {:?}", INTERVAL / 3));
     let waits = watch(place, &headwater, setting.hold() / 2).await?;
     let taken = std::mem::take(&mut *seen.taken.lock().expect("no panic while held"));
-    anyhow::ensure!(!taken.is_empty(), "nobody beat");
+    anyhow::ensure!(!taken.is_empty(), "no heartbeat was sent");
     let (p50, p99) = (percentile_ms(&taken, 0.5), percentile_ms(&taken, 0.99));
     let (failed, dead) = (seen.failed.load(Ordering::Relaxed), seen.not_active.load(Ordering::Relaxed));
-    let away = setting.hold() * 2;
-    progress(&format!("the server goes away for {away:?}"));
+    let outage = setting.hold() * 2;
+    progress(&format!("the server stops for {outage:?}"));
     let server = place.server().context("there is a server")?;
-    server.away_for(away).await?;
-    let deaths = look_for_dead(&headwater, TIMEOUT * 3).await?;
-    let beaten: Vec<Duration> = std::mem::take(&mut *seen.taken.lock().expect("no panic while held"));
+    server.away_for(outage).await?;
+    let deaths = detect_dead(&headwater, TIMEOUT * 3).await?;
+    let afterwards: Vec<Duration> = std::mem::take(&mut *seen.taken.lock().expect("no panic while held"));
     tasks.abort_all();
     let states = headwater.store().subscriptions(&topic).await?;
     let alive = states.iter().filter(|status| status.state == SubscriptionState::Active).count();
@@ -75,16 +75,22 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
         Judged::new("a heartbeat, p99", p99, Unit::Milliseconds, Floor::AtMost(100.0))
             .note(format!("p50 {p50:.2} ms, {} heartbeats", taken.len())),
         Judged::none_of("heartbeats that failed", failed),
-        Judged::none_of("times an instance was told it is not active", dead),
-        Judged::none_of("deaths after the server was away", deaths)
-            .note(format!("away for {away:?}, timeout {TIMEOUT:?}")),
+        Judged::none_of("heartbeats answered as not active", dead),
+        Judged::none_of("deaths after the outage", deaths)
+            .note(format!("outage of {outage:?}, timeout {TIMEOUT:?}")),
         Judged::all_of("groups active in the end", alive as u64, 1)
-            .note(format!("{} heartbeats since", beaten.len())),
+            .note(format!("{} heartbeats since", afterwards.len())),
         sound,
     ])
 }
 
-async fn keep_beating(headwater: &Headwater, owner: &Owner, served: Served, offset: Duration, seen: &Seen) {
+async fn send_heartbeats(
+    headwater: &Headwater,
+    owner: &Owner,
+    served: Served,
+    offset: Duration,
+    seen: &Seen,
+) {
     tokio::time::sleep(offset).await;
     let mut every = tokio::time::interval(INTERVAL / 3);
     every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -105,11 +111,11 @@ async fn keep_beating(headwater: &Headwater, owner: &Owner, served: Served, offs
     }
 }
 
-/// Looks for sessions that wait for a lock, and for the dead, for a while.
+/// Counts sessions that wait for a lock, and runs dead detection, for this long.
 async fn watch(place: &Place<'_>, headwater: &Headwater, time: Duration) -> Result<u64> {
     let client = connect(&place.url).await?;
     let (begin, mut waits) = (Instant::now(), 0);
-    let mut looked = Instant::now();
+    let mut detected = Instant::now();
     while begin.elapsed() < time {
         let row = client
             .query_one(
@@ -118,8 +124,8 @@ async fn watch(place: &Place<'_>, headwater: &Headwater, time: Duration) -> Resu
             )
             .await?;
         waits += u64::try_from(row.get::<_, i64>(0))?;
-        if looked.elapsed() > Duration::from_secs(1) {
-            looked = Instant::now();
+        if detected.elapsed() > Duration::from_secs(1) {
+            detected = Instant::now();
             headwater.store().detect_dead().await?;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -127,11 +133,11 @@ async fn watch(place: &Place<'_>, headwater: &Headwater, time: Duration) -> Resu
     Ok(waits)
 }
 
-/// Looks for the dead every second for a while; how many died.
-async fn look_for_dead(headwater: &Headwater, time: Duration) -> Result<u64> {
+/// Runs dead detection every second for this long; returns how many groups died.
+async fn detect_dead(headwater: &Headwater, time: Duration) -> Result<u64> {
     let (begin, mut died) = (Instant::now(), 0);
     while begin.elapsed() < time {
-        // The pool finds out on its first use that its connections are gone.
+        // The pool notices on its first use that its connections are closed.
         if let Ok(detected) = headwater.store().detect_dead().await {
             died += detected.died.len() as u64;
         }

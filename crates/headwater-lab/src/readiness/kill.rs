@@ -1,4 +1,4 @@
-//! Three groups in three processes; one is killed, declared dead, and comes back with a bounded backlog.
+//! Three groups in three processes; one is killed, declared dead, and resurrected with a bounded backlog.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -16,28 +16,28 @@ const PER_SECOND: u64 = 1_000;
 const INTERVAL: Duration = Duration::from_secs(1);
 const TIMEOUT: Duration = Duration::from_secs(4);
 const RETENTION: Duration = Duration::from_secs(3);
-/// How many messages the killed one may be behind when it comes back.
+/// How many messages the killed group may be behind when it is resurrected.
 const BEHIND_MAX: u64 = 500;
 
-/// When the processes of a group last handled something, and the longest they did not.
+/// When the processes of a group last handled a message, and their longest pause.
 #[derive(Debug)]
-struct Pulse {
+struct Activity {
     last: Instant,
     longest: Duration,
     handled: u64,
 }
 
-type Heard = Arc<Mutex<Pulse>>;
+type Heard = Arc<Mutex<Activity>>;
 
 fn serve(place: &Place<'_>, group: &str) -> Result<(Process, Heard)> {
-    let heard = Arc::new(Mutex::new(Pulse { last: Instant::now(), longest: Duration::ZERO, handled: 0 }));
-    let hear = Arc::clone(&heard);
+    let heard = Arc::new(Mutex::new(Activity { last: Instant::now(), longest: Duration::ZERO, handled: 0 }));
+    let shared = Arc::clone(&heard);
     let job = Job::Numbered { topic: TOPIC.into(), group: group.into() };
     let process = Process::start(&place.url, &job, move |_| {
-        let mut pulse = hear.lock().expect("no panic while held");
-        pulse.longest = pulse.longest.max(pulse.last.elapsed());
-        pulse.last = Instant::now();
-        pulse.handled += 1;
+        let mut activity = shared.lock().expect("no panic while held");
+        activity.longest = activity.longest.max(activity.last.elapsed());
+        activity.last = Instant::now();
+        activity.handled += 1;
     })?;
     Ok((process, heard))
 }
@@ -51,7 +51,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     first.ready().await?;
     second.ready().await?;
     killed.ready().await?;
-    let upkeep = Process::start(&place.url, &Job::Upkeep { every_ms: 500 }, |_| {})?;
+    let maintenance = Process::start(&place.url, &Job::Upkeep { every_ms: 500 }, |_| {})?;
     let dead_for = setting.hold() / 2;
     let seconds = (dead_for + Duration::from_secs(60)).as_secs();
     let pace = Pace {
@@ -66,8 +66,8 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     tokio::time::sleep(RETENTION * 5).await;
     let looker = Looker::new(place, &headwater, TOPIC).await?;
     let reset = |heard: &Heard| {
-        let mut pulse = heard.lock().expect("no panic while held");
-        (pulse.last, pulse.longest) = (Instant::now(), Duration::ZERO);
+        let mut activity = heard.lock().expect("no panic while held");
+        (activity.last, activity.longest) = (Instant::now(), Duration::ZERO);
     };
     [&first_heard, &second_heard].into_iter().for_each(reset);
     killed.kill().await?;
@@ -78,7 +78,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     .await?;
     let died_after = begin.elapsed();
     progress(&format!("dead after {died_after:.1?}"));
-    // From here on it holds nothing back: what was kept for it goes first.
+    // From here on it holds nothing back: first the messages that were kept for it are removed.
     tokio::time::sleep(RETENTION * 2).await;
     let before = looker.look().await?;
     tokio::time::sleep(dead_for).await;
@@ -89,21 +89,21 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     let backlog = status(&headwater, &topic, "killed").await?.lag;
     let (mut returned, heard) = serve(place, "killed")?;
     returned.ready().await?;
-    eventually("the group that came back keeps up", Duration::from_secs(30), async || {
+    eventually("the resurrected group keeps up", Duration::from_secs(30), async || {
         let status = status(&headwater, &topic, "killed").await?;
         Ok(status.lag < PER_SECOND && heard.lock().expect("no panic while held").handled > PER_SECOND)
     })
     .await?;
     drop(publisher);
-    for process in [first, second, returned, upkeep] {
+    for process in [first, second, returned, maintenance] {
         process.stop().await?;
     }
-    ensure!(back.resurrected, "it was not dead any more");
+    ensure!(back.resurrected, "the group was not dead any more");
     let sound = soundness(&headwater).await?;
     let mut judged = judge(died_after, stalled, (&before, &after));
     judged.push(
         Judged::new(
-            "backlog it came back with",
+            "backlog after resurrection",
             backlog as f64,
             Unit::Count,
             Floor::AtMost((BEHIND_MAX + PER_SECOND) as f64),
@@ -135,7 +135,7 @@ fn judge(died_after: Duration, stalled: Duration, (before, after): (&Sample, &Sa
     let in_time = Floor::AtMost(ms(TIMEOUT + INTERVAL * 2));
     vec![
         Judged::new("killed to dead", ms(died_after), Unit::Milliseconds, in_time)
-            .note(format!("timeout {TIMEOUT:?}, looked for every half second")),
+            .note(format!("timeout {TIMEOUT:?}, dead detection every half second")),
         Judged::new("longest stall of the others", ms(stalled), Unit::Milliseconds, Floor::AtMost(1_000.0)),
         Judged::new("growth of the database while it was dead", growth, Unit::Percent, Floor::AtMost(10.0))
             .note(format!("{} messages stored, then {}", before.stored, after.stored)),

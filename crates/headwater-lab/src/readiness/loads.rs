@@ -1,4 +1,4 @@
-//! LT-1 to LT-7: so many groups, so many messages a second, in one of the two modes.
+//! LT-1 to LT-7: a number of groups and of messages per second, in one of the two tracking modes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,9 +17,9 @@ use crate::check::{
 use crate::machine::disk_bytes_per_second;
 
 const TOPIC: &str = "load";
-/// How long messages stay once they are done: short, so that cleanup has its full work within a minute.
+/// How long messages are kept once they are done: short, so that cleanup has its full load within a minute.
 const RETENTION: Duration = Duration::from_secs(5);
-/// What is seen before counts for nothing.
+/// Samples taken before this do not count.
 const WARM_UP: Duration = Duration::from_secs(10);
 
 /// One line of the matrix.
@@ -31,7 +31,7 @@ pub(super) struct Load {
     pub(super) is_judged: bool,
 }
 
-/// What was seen while the load was on.
+/// The samples taken under load.
 #[derive(Debug, Default)]
 struct Seen {
     lag: Vec<f64>,
@@ -64,8 +64,8 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting, load: Load) -> Res
     })?;
     consumers.ready().await?;
     let note = Arc::clone(&seen);
-    let upkeep = Process::start(&place.url, &Job::Upkeep { every_ms: 1_000 }, move |line| {
-        note.lock().expect("no panic while held").note_upkeep(line);
+    let maintenance = Process::start(&place.url, &Job::Upkeep { every_ms: 1_000 }, move |line| {
+        note.lock().expect("no panic while held").note_run(line);
     })?;
     let seconds = (WARM_UP + setting.hold()).as_secs();
     let messages = load.per_second * seconds;
@@ -81,11 +81,11 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting, load: Load) -> Res
     let publisher = Process::start(&place.url, &Job::Publish(pace), move |line| {
         count.fetch_max(line.parse().unwrap_or_default(), Ordering::Relaxed);
     })?;
-    let looking = look(place, &headwater, Arc::clone(&seen), Arc::clone(&published), Arc::clone(&handled));
+    let sampling = sample(place, &headwater, Arc::clone(&seen), Arc::clone(&published), Arc::clone(&handled));
     let probing = probe(&headwater, Arc::clone(&seen));
     let status = tokio::select! {
         status = publisher.ended(Duration::from_secs(seconds * 4 + 60)) => status?,
-        error = looking => anyhow::bail!("looking failed: {:#}", error.err().context("it never ends")?),
+        error = sampling => anyhow::bail!("sampling failed: {:#}", error.err().context("it never ends")?),
         error = probing => anyhow::bail!("the probe failed: {:#}", error.err().context("it never ends")?),
     };
     ensure!(status.success(), "the publisher failed: {status}");
@@ -95,7 +95,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting, load: Load) -> Res
         Ok(handled.load(Ordering::Relaxed) >= messages)
     });
     let caught_up = caught_up.await;
-    upkeep.stop().await?;
+    maintenance.stop().await?;
     consumers.stop().await?;
     let sound = soundness(&headwater).await?;
     let mut judged = seen.lock().expect("no panic while held").judge(load, rate, disk)?;
@@ -108,8 +108,8 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting, load: Load) -> Res
     Ok(judged)
 }
 
-/// Looks once a second, for ever.
-async fn look(
+/// Takes a sample once a second, until dropped.
+async fn sample(
     place: &Place<'_>,
     headwater: &Headwater,
     seen: Arc<Mutex<Seen>>,
@@ -118,9 +118,9 @@ async fn look(
 ) -> Result<()> {
     let looker = Looker::new(place, headwater, TOPIC).await?;
     tokio::time::sleep(WARM_UP).await;
-    let mut beat = tokio::time::interval(Duration::from_secs(1));
+    let mut interval = tokio::time::interval(Duration::from_secs(1));
     loop {
-        beat.tick().await;
+        interval.tick().await;
         let sample = looker.look().await?;
         let lag = published.load(Ordering::Relaxed).saturating_sub(handled.load(Ordering::Relaxed));
         let mut seen = seen.lock().expect("no panic while held");
@@ -129,7 +129,7 @@ async fn look(
     }
 }
 
-/// One more group that claims and fetches by hand, to see how long that takes under the load.
+/// One more group that claims and fetches directly, to measure how long that takes under the load.
 async fn probe(headwater: &Headwater, seen: Arc<Mutex<Seen>>) -> Result<()> {
     let store = headwater.store();
     let topic = TopicName::new(TOPIC)?;
@@ -160,7 +160,7 @@ async fn probe(headwater: &Headwater, seen: Arc<Mutex<Seen>>) -> Result<()> {
 }
 
 impl Seen {
-    fn note_upkeep(&mut self, line: &str) {
+    fn note_run(&mut self, line: &str) {
         let Ok(run) = serde_json::from_str::<Upkept>(line) else { return };
         if matches!(run.job.as_str(), "message_cleanup" | "partitions") {
             self.removed += run.rows;
@@ -179,11 +179,11 @@ impl Seen {
         let small = worst_table(&samples[samples.len() / 3..], true).unwrap_or_default();
         let ((first_at, first), (last_at, last)) = (&self.samples[0], &self.samples[self.samples.len() - 1]);
         let wal = (last.wal_bytes - first.wal_bytes) / (*last_at - *first_at).as_secs_f64();
-        ensure!(!self.claim_fetch.is_empty(), "the probe got nothing");
+        ensure!(!self.claim_fetch.is_empty(), "the probe got no messages");
         let p95 = percentile_ms(&self.claim_fetch, 0.95);
         let pace = load.per_second as f64;
         let mib = 1024.0 * 1024.0;
-        // Removal per second of work at it: what it could keep up with.
+        // Messages removed per second of its work: the rate it could keep up with.
         let cleaning = self.removed as f64 / (self.cleaning_us.max(1) as f64 / 1e6);
         Ok(vec![
             Judged::new("published", rate, Unit::MessagesPerSecond, Floor::AtLeast(0.95 * pace)),
@@ -202,7 +202,7 @@ impl Seen {
                 Floor::AtMost(50.0),
             )
             .note(format!("{:.1} MiB/s of {:.0} MiB/s", wal / mib, disk / mib)),
-            Judged::new("cleanup while it is at it", cleaning, Unit::MessagesPerSecond, Floor::AtLeast(pace))
+            Judged::new("cleanup while it runs", cleaning, Unit::MessagesPerSecond, Floor::AtLeast(pace))
                 .note(format!("{} removed in {:.1} s of work", self.removed, self.cleaning_us as f64 / 1e6)),
             Judged::new(
                 "stored, last third of first",
@@ -220,7 +220,7 @@ impl Seen {
                 Floor::AtMost((lag_first * 1.5).max(pace)),
             )
             .note(format!("{lag_first:.0} in the first third")),
-            Judged::none_of("errors of upkeep", self.errors.len() as u64)
+            Judged::none_of("errors of maintenance", self.errors.len() as u64)
                 .note(self.errors.first().cloned().unwrap_or_default()),
         ])
     }

@@ -1,4 +1,4 @@
-//! A topic changes its mode, there and back, while three groups consume and a publisher publishes.
+//! A topic changes its tracking mode, there and back, while three groups consume and a publisher publishes.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     let headwater = place.open().await?;
     headwater.topic(TOPIC).settings(TopicSettings::pub_sub()).create().await?;
     let topic = TopicName::new(TOPIC)?;
-    // Somebody far behind, so that all of them stay and half the groups' bits are open.
+    // A group far behind, so that all messages stay and their completion records have open bits.
     headwater.store().subscribe(&topic, &GroupName::new("sleeper")?, Start::Now).await?;
     for group in 0..GROUPS {
         let group = GroupName::new(format!("group-{group}"))?;
@@ -29,7 +29,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     }
     progress(&format!("publishing {stored} messages"));
     fill(&headwater, TOPIC, stored).await?;
-    // Nobody has looked at the end of the log yet, and only what is deliverable is changed by a change of mode.
+    // The head has not been advanced yet, and a mode change covers only messages below the head.
     while headwater.store().topics().await?.iter().any(|status| status.head.0.unsigned_abs() < stored) {
         headwater.store().advance_heads().await?;
     }
@@ -74,22 +74,22 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     ])
 }
 
-/// Changes the mode and drives it to its end, telling how far it is.
+/// Changes the mode, runs the change to its end, and prints its progress.
 async fn change(headwater: &Headwater, topic: &TopicName, tracking: Tracking) -> Result<Duration> {
     let start = Instant::now();
     let store = headwater.store();
     let settings = TopicSettings { tracking, ..store.topic(topic).await?.settings };
     let id = store.alter_topic(topic, &settings).await?.topic_id;
-    let mut told = Instant::now();
+    let mut printed = Instant::now();
     loop {
         let runs = headwater.maintenance().run_once(&[Upkeep::Heads]).await?;
-        ensure!(runs.iter().all(|run| run.error.is_none()), "upkeep failed: {runs:?}");
+        ensure!(runs.iter().all(|run| run.error.is_none()), "maintenance failed: {runs:?}");
         store.track(id, 10_000).await?;
         let topics = store.topics().await?;
         let status = topics.iter().find(|status| status.topic.topic_id == id).context("the topic is gone")?;
         let Some(change) = status.tracking_change else { return Ok(start.elapsed()) };
-        if told.elapsed() > Duration::from_secs(1) {
-            told = Instant::now();
+        if printed.elapsed() > Duration::from_secs(1) {
+            printed = Instant::now();
             progress(&format!("to {}: {} of {}", tracking.as_str(), change.done, change.total));
         }
         ensure!(start.elapsed() < Duration::from_secs(600), "the change of mode does not end: {change:?}");

@@ -1,4 +1,4 @@
-//! Somebody else's transactions beside ours: short reads and writes at a steady pace, and how long they take.
+//! Transactions of another application beside ours: short reads and writes at a steady pace, and how long they take.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ const ROWS: i32 = 100_000;
 /// From when to when.
 pub(super) type Span = (Instant, Instant);
 
-/// A foreign application at work; stops with its value.
+/// A running foreign application; stops on drop.
 pub(super) struct Oltp {
     taken: Arc<Mutex<Vec<(Instant, Duration)>>>,
     tasks: JoinSet<Result<()>>,
@@ -40,9 +40,9 @@ impl Oltp {
             tasks.spawn(async move {
                 let read = client.prepare("SELECT balance FROM account WHERE id = $1").await?;
                 let write = client.prepare("UPDATE account SET balance = balance + $2 WHERE id = $1").await?;
-                let mut beat = tokio::time::interval(every);
+                let mut interval = tokio::time::interval(every);
                 loop {
-                    beat.tick().await;
+                    interval.tick().await;
                     let (from, to) = {
                         let mut random = rand::rng();
                         (random.random_range(1..=ROWS), random.random_range(1..=ROWS))
@@ -59,7 +59,7 @@ impl Oltp {
         Ok(Oltp { taken, tasks })
     }
 
-    /// The p95 of transactions begun within some spans, in milliseconds, and how many there were a second.
+    /// The p95 of transactions begun within these spans, in milliseconds, and how many there were per second.
     pub(super) fn p95_within(&mut self, spans: &[Span]) -> Result<(f64, f64)> {
         if let Some(ended) = self.tasks.try_join_next() {
             ended?.context("the foreign application failed")?;

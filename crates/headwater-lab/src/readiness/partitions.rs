@@ -16,8 +16,8 @@ use crate::server::connect;
 const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 const PER_HOUR: usize = 2_000;
-/// How often messages are cleaned: what a dead group has not read ages by five minutes at most between two runs, so that a step of
-/// the clock removes nothing.
+/// How often messages are cleaned up: between two runs a message that a dead group has not read ages by five minutes at most,
+/// so that a step of the clock removes nothing.
 const STEPS_PER_HOUR: u32 = 12;
 const DAYS: u32 = 10;
 const RETENTION_DAYS: u32 = 7;
@@ -64,7 +64,7 @@ async fn days(headwater: &Headwater, clock: &ManualClock) -> Result<Vec<Judged>>
         store.detect_dead().await?;
         clean(headwater, &topic).await?;
         let kept = store.keep_partitions(topic.topic_id).await?;
-        ensure!(!kept.locked, "the table was locked though nobody uses it");
+        ensure!(!kept.locked, "the table was locked although no session uses it");
         (created, dropped) = (created + kept.created, dropped + kept.dropped);
         ahead_least = ahead_least.min(kept.ahead);
         let status = status(headwater, &topic).await?;
@@ -110,7 +110,7 @@ async fn clean(headwater: &Headwater, topic: &Topic) -> Result<()> {
     Ok(())
 }
 
-/// Acks all there is.
+/// Acks all messages.
 async fn consume(headwater: &Headwater, subscription: SubscriptionId, owner: &Owner) -> Result<()> {
     let store = headwater.store();
     let request = ClaimRequest { owner: owner.clone(), wants: vec![Want::new(subscription, 10_000)] };
@@ -144,7 +144,7 @@ async fn large(
     store.keep_partitions(topic.topic_id).await?;
     progress(&format!("filling a partition with {rows} rows"));
     let client = connect(&place.url).await?;
-    // Through the log's own sequence, but without a call for each: it is the drop that is measured.
+    // Through the log's own sequence, but without a call for each message: only the drop is measured.
     client
         .batch_execute(&format!(
             "INSERT INTO headwater.message (message_offset, created_at, topic_id, message_id, payload) \
@@ -156,7 +156,7 @@ async fn large(
     while status(headwater, &topic).await?.head.0 < i64::try_from(rows)? {
         store.advance_heads().await?;
     }
-    // A mark of now, which is later than the first one, then the time after which it counts.
+    // An entry of now in the watermark history, later than the first one; then the time after which it counts.
     clock.advance(Duration::from_secs(1));
     store.clean(topic.topic_id, 10_000).await?;
     store.publish(&topic.name, &[NewMessage::new("the next one")]).await?;

@@ -1,7 +1,8 @@
-//! A foreign transaction holds a snapshot all the time, so that nothing dead can be vacuumed: the rate stays.
+//! A foreign transaction holds a snapshot all the time, so that no dead row can be vacuumed: the rate stays.
 //!
-//! The machine's speed moves by more than the 5 % that are allowed. So the check does the same work in a twin, another database of the same
-//! server, batch by batch in turn: a snapshot holds back vacuum in its own database only. What slows down both is the machine.
+//! The machine's speed varies by more than the 5 % that are allowed. So the check does the same work in a twin, another
+//! database of the same server, batch by batch in turn: a snapshot holds back vacuum only in its own database. Whatever
+//! slows down both is the machine.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     let (ours, twin) = (Work::prepare(&place.url).await?, Work::prepare(&twin_url).await?);
     let client = connect(&place.url).await?;
     client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT pg_current_xact_id(); SELECT count(*) FROM headwater.cursor").await?;
-    // So that the log written by the checks before does not make the server begin a checkpoint in one third alone.
+    // So that WAL written by earlier checks does not start a checkpoint in only one third of the run.
     connect(&place.url).await?.batch_execute("CHECKPOINT").await?;
     progress("a foreign transaction holds its snapshot");
     let begin = Instant::now();
@@ -60,7 +61,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     ])
 }
 
-/// A topic with one group, and batches for it.
+/// A topic with one group, and the batches for it.
 struct Work {
     headwater: Headwater,
     topic: TopicName,
@@ -81,7 +82,7 @@ impl Work {
         Ok(Work { headwater, topic, request, messages })
     }
 
-    /// Publishes a batch and consumes it; how long that took.
+    /// Publishes a batch and consumes it; returns how long that took.
     async fn batch(&self) -> Result<Duration> {
         let store = self.headwater.store();
         let start = Instant::now();

@@ -1,4 +1,4 @@
-//! What is looked at once a second while a load is on: tables, the write-ahead log, how much is stored.
+//! Samples taken once a second under load: tables, the write-ahead log, how much is stored.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,13 @@ use tokio_postgres::Client;
 
 use crate::check::Place;
 
-/// Tables below this are not judged by their share of dead rows: a few pages that are written over and over.
+/// Tables below this size are not judged by their share of dead rows: a few pages that are overwritten all the time.
 pub(super) const SMALL_TABLE_BYTES: i64 = 4 << 20;
 
-/// One look.
+/// One sample.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sample {
-    /// Offsets between the first that is stored and the head.
+    /// Offsets between the first stored one and the head.
     pub(super) stored: u64,
     /// Bytes of the write-ahead log so far.
     pub(super) wal_bytes: f64,
@@ -23,7 +23,7 @@ pub(super) struct Sample {
     pub(super) database_bytes: f64,
 }
 
-/// Looks at a store from beside.
+/// Takes samples of a store on a connection of its own.
 pub(super) struct Looker {
     client: Client,
     headwater: Headwater,
@@ -69,7 +69,7 @@ impl Looker {
     }
 }
 
-/// The table with the highest share of dead rows over several looks: its mean share, its name and its size.
+/// The table with the highest share of dead rows over several samples: its mean share, its name and its size.
 pub(super) fn worst_table(samples: &[Sample], small: bool) -> Option<(f64, String, i64)> {
     let mut sums: BTreeMap<&str, (f64, u32, i64)> = BTreeMap::new();
     for (name, (percent, bytes)) in samples.iter().flat_map(|sample| &sample.dead) {

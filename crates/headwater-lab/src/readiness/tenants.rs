@@ -1,4 +1,4 @@
-//! A large topic and a small one: the small one hardly notices.
+//! A large topic and a small one: the small one is hardly affected.
 
 use std::time::{Duration, Instant};
 
@@ -55,7 +55,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
         ensure!(status.success(), "a publisher failed: {status}");
     }
     large.stop().await?;
-    let longest = behind.iter().max().copied().context("the small topic got nothing")?;
+    let longest = behind.iter().max().copied().context("the small topic got no messages")?;
     Ok(vec![
         Judged::new(
             "claim and fetch of the small topic, p95",

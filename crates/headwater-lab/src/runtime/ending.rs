@@ -1,5 +1,5 @@
-//! How a process ends: on SIGTERM others have its work at once and nothing twice; killed, they have it within three
-//! seconds although its leases last for minutes.
+//! How a process ends: after SIGTERM others get its messages at once and none twice; after SIGKILL they get them within
+//! three seconds although its leases last for minutes.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -17,18 +17,18 @@ use crate::soak::history::now_us;
 
 pub(crate) const TOPIC: &str = "endings";
 pub(crate) const GROUP: &str = "workers";
-/// Messages published shortly before a process is told to end, a portion after the other, so that both processes have
-/// their share of them; what is left are some tenths of a second for the one that stays.
+/// Messages published shortly before a process is signalled, in several portions, so that both processes get a share of
+/// them; the rest takes the remaining process some tenths of a second.
 const BURST: u64 = 2_500;
 const PORTION: u64 = 500;
 const HANDLERS: usize = 32;
 const HANDLE_MS: u64 = 5;
 /// The longest time the rest may take once a process has ended on SIGTERM.
 const REST_MAX_MS: f64 = 1_000.0;
-/// The longest time until everything of a killed process is handled.
+/// The longest time until all messages of a killed process are handled.
 const NOTICED_MAX_MS: f64 = 3_000.0;
-/// A process acks what is done of a lease after a second at the latest; this is more than it needs to get it to the
-/// store.
+/// A process acks what is done of a lease after a second at the latest; this leaves enough time for the ack to reach
+/// the store.
 pub(crate) const UNSETTLED_US: u64 = 3_000_000;
 
 pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
@@ -36,7 +36,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     headwater.topic(TOPIC).create().await?;
     let mut stage = Stage::new(place, headwater, setting.seed);
     let mut judged = terminate(&mut stage, if setting.quick { 2 } else { 6 }).await?;
-    // The moments differ in how long before them the processes had examined each other for the last time.
+    // The moments differ in how long ago the processes last checked each other.
     let moments: Vec<u64> = (0..if setting.quick { 4 } else { 20 }).map(|round| 600 + 137 * round).collect();
     judged.extend(kill(&mut stage, &moments).await?);
     settled(&stage.headwater, TOPIC, GROUP, Duration::from_secs(30)).await?;
@@ -62,7 +62,7 @@ impl Stage {
         Stage { url, headwater, record: Arc::default(), started: 0, published: 0, random }
     }
 
-    /// Starts a process that records what it handles; it is known by its number.
+    /// Starts a process that records what it handles; returns its number.
     pub(crate) async fn start(&mut self) -> Result<(usize, Process)> {
         let (number, record) = (self.started, Arc::clone(&self.record));
         self.started += 1;
@@ -96,7 +96,7 @@ impl Stage {
         read(&self.record.lock().expect("no panic while held"))
     }
 
-    /// When the last message was handled; fails if that takes too long.
+    /// Waits until the last message is handled and returns when; fails if that takes too long.
     pub(crate) async fn handled_at_us(&self, at_most: Duration) -> Result<u64> {
         let deadline = Instant::now() + at_most;
         while self.read(Record::finished) < self.published {
@@ -112,7 +112,7 @@ impl Stage {
     }
 }
 
-/// SIGTERM in the middle of a burst, again and again, beside a process that stays.
+/// SIGTERM in the middle of a burst, repeatedly, beside a process that stays.
 async fn terminate(stage: &mut Stage, rounds: u64) -> Result<Vec<Judged>> {
     let (_, other) = stage.start().await?;
     let (mut ending, mut rest, mut failed) = (vec![], vec![], 0);
@@ -120,10 +120,10 @@ async fn terminate(stage: &mut Stage, rounds: u64) -> Result<Vec<Judged>> {
         progress(&format!("SIGTERM {} of {rounds}", round + 1));
         let (_, process) = stage.start().await?;
         stage.burst().await?;
-        let told = Instant::now();
+        let signalled = Instant::now();
         process.terminate()?;
         let status = process.ended(GRACE * 3).await?;
-        ending.push(told.elapsed().as_secs_f64() * 1_000.0);
+        ending.push(signalled.elapsed().as_secs_f64() * 1_000.0);
         failed += u64::from(!status.success());
         let ended_us = now_us();
         let handled_us = stage.handled_at_us(Duration::from_secs(60)).await?;
@@ -140,7 +140,7 @@ async fn terminate(stage: &mut Stage, rounds: u64) -> Result<Vec<Judged>> {
             Unit::Milliseconds,
             Floor::AtMost(grace_ms),
         ),
-        Judged::none_of("processes that did not end in order", failed),
+        Judged::none_of("processes that did not shut down gracefully", failed),
         Judged::new(
             "exit to all handled, longest",
             largest(&rest),
@@ -148,8 +148,10 @@ async fn terminate(stage: &mut Stage, rounds: u64) -> Result<Vec<Judged>> {
             Floor::AtMost(REST_MAX_MS),
         )
         .note(format!("rounds: {}", list(&rest))),
-        Judged::none_of("messages started twice", stage.read(Record::doubled))
-            .note(format!("{} messages, {by_others} of them first in hands that ended", stage.published)),
+        Judged::none_of("messages started twice", stage.read(Record::doubled)).note(format!(
+            "{} messages, {by_others} of them first started by a process that ended",
+            stage.published
+        )),
         Judged::none_of("lines that make no sense", stage.read(|record| record.garbled)),
     ])
 }

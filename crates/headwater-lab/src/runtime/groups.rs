@@ -12,12 +12,12 @@ use crate::check::{Floor, Job, Judged, Pace, Place, Process, Progress, Unit, eve
 
 const GROUPS: usize = 100;
 const PER_SECOND: u64 = 30_000;
-/// What is seen before counts for nothing: pages are kept up to a limit, figures for a while, and filling them is no
+/// Samples taken before this do not count: pages are cached up to a limit, figures for a while, and filling those is not
 /// growth.
 const WARM_UP_SECONDS: u64 = 10;
 const TOPIC: &str = "groups";
 
-/// What was seen once a second while the publisher was at work.
+/// The samples taken once a second while the publisher runs.
 #[derive(Debug, Default)]
 struct Seen {
     lag: Vec<f64>,
@@ -56,7 +56,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
         Ok(last().handled_least >= messages)
     });
     let caught_up = caught_up.await;
-    // One more look, so that its counts are from after the last message.
+    // One more sample, so that its counts are from after the last message.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     let in_order = consumers.stop().await;
     let seen = seen.lock().expect("no panic while held");
@@ -65,13 +65,14 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
         .push(Judged::none_of("groups that did not catch up within a minute", u64::from(caught_up.is_err())));
     let note = in_order.as_ref().err().map(|error| format!("{error:#}")).unwrap_or_default();
     judged.push(
-        Judged::none_of("processes that did not end in order", u64::from(in_order.is_err())).note(note),
+        Judged::none_of("processes that did not shut down gracefully", u64::from(in_order.is_err()))
+            .note(note),
     );
     Ok(judged)
 }
 
 impl Seen {
-    /// Notes a line of the consuming process; samples count only while the publisher is at work and warmed up.
+    /// Records a line of the consuming process; samples count only while the publisher runs and is warmed up.
     fn note(&mut self, line: &str, published: u64, counts: Range<u64>) {
         let Ok(progress) = serde_json::from_str::<Progress>(line) else { return };
         self.last = progress;

@@ -1,4 +1,4 @@
-//! What waiting costs: a hundred consumers in one process, and nothing to do.
+//! The cost of waiting: a hundred consumers in one process, and no messages.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use crate::check::{Floor, Job, Judged, Place, Process, Unit, progress};
 use crate::machine::cpu_time_of;
 
 const CONSUMERS: usize = 100;
-/// Long enough for everything that follows a start to be over.
+/// Long enough for all work after a start to end.
 const SETTLE: Duration = Duration::from_secs(10);
 /// Idle topics of a process share a query every 15 s: only whole periods are compared.
 const PERIOD: Duration = Duration::from_secs(15);
@@ -35,7 +35,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     Ok(judged)
 }
 
-/// How much of a core a process of waiting consumers takes, and its backends.
+/// How much of a core a process of waiting consumers uses, and its backends.
 async fn percent(place: &Place<'_>, topics: usize, groups: usize, during: Duration) -> Result<(f64, f64)> {
     let mut process = Process::start(&place.url, &Job::Wait { topics, groups }, |_| {})?;
     process.ready().await?;

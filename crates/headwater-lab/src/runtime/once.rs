@@ -1,4 +1,4 @@
-//! Effects are there exactly once, however often the processes that make them are killed.
+//! Effects exist exactly once, however often the processes that write them are killed.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::server::connect;
 const TOPIC: &str = "effects";
 const GROUP: &str = "ledger";
 const PROCESSES: usize = 2;
-/// What waits at any time, so that a kill always finds work in hand.
+/// Messages waiting at any time, so that a kill always hits messages in flight.
 const AHEAD: u64 = 1_000;
 const CREATE: &str = "CREATE TABLE lab_ledger (n bigint NOT NULL, attempt bigint NOT NULL)";
 const SELECT: &str = "SELECT n, attempt FROM lab_ledger";
@@ -27,7 +27,7 @@ pub(crate) const INSERT_POSTGRES: &str = "INSERT INTO lab_ledger (n, attempt) VA
 pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
     let (kills, messages) = if setting.quick { (20, 2_000) } else { (200, 20_000) };
     let headwater = place.open().await?;
-    // Many attempts: a message that was in flight at several kills must not be buried for it.
+    // Many attempts: a message that was in flight at several kills must not be buried.
     let settings = TopicSettings { max_attempts: 1_000, ..TopicSettings::default() };
     headwater.topic(TOPIC).settings(settings).create().await?;
     let ledger = Ledger::create(place).await?;
@@ -103,9 +103,9 @@ impl Killing {
                 Ok(ledger.count().await? >= moment)
             })
             .await?;
-            // One that is at work: a kill during the start would prove nothing.
+            // A process that has started: a kill during the start would prove nothing.
             let mut ready = vec![];
-            eventually("a process is at work", Duration::from_secs(60), async || {
+            eventually("a process is ready", Duration::from_secs(60), async || {
                 self.ensure_alive()?;
                 ready = (0..self.processes.len()).filter(|at| self.processes[*at].is_ready()).collect();
                 Ok(!ready.is_empty())

@@ -1,4 +1,4 @@
-//! Order per key, while handlers fail, members join and leave, and whole consumers come and go.
+//! Order per key, while handlers fail, members join and leave, and whole consumers start and stop.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -14,9 +14,9 @@ use crate::check::{Floor, GRACE, Judged, OrderBook, Place, Unit, progress, settl
 const TOPIC: &str = "ordered";
 const GROUP: &str = "workers";
 const KEYS: u64 = 1_000;
-/// One message in so many fails, whichever it is and whatever attempt.
+/// One handler run in this many fails, whatever the message and the attempt.
 const FAILS_ONE_IN: u64 = 50;
-/// Longest time until who serves the group changes again.
+/// The longest time until the members of the group change again.
 const CHANGE_MAX: Duration = Duration::from_millis(500);
 /// Longest time without any progress.
 const STALLED: Duration = Duration::from_secs(30);
@@ -51,7 +51,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
             .note(format!("{changes}, {rate:.0} messages a second")),
         Judged::none_of("two of a key at once", book.overlaps),
         Judged::all_of("messages done", book.done, messages),
-        Judged::new("messages that came again", book.repeats as f64, Unit::Count, Floor::None),
+        Judged::new("messages redelivered", book.repeats as f64, Unit::Count, Floor::None),
         sound,
     ])
 }
@@ -79,7 +79,7 @@ impl std::fmt::Display for Changes {
     }
 }
 
-/// Serves the group until everything is done, changing who serves it all the time.
+/// Serves the group until everything is done, while its members change all the time.
 async fn consume(
     headwater: &Headwater,
     other: &Headwater,

@@ -14,10 +14,10 @@ use crate::check::{Floor, GRACE, Judged, Place, Unit, best, progress};
 const BATCH: u32 = 500;
 const TOPIC: &str = "rates";
 
-/// Messages handled: all that the handlers do is to count them.
+/// Messages handled: the handlers only count them.
 type Count = Arc<AtomicU64>;
 
-/// Batch handlers: at least 70 % of what the verbs alone do.
+/// Batch handlers: at least 70 % of the rate of the bare verbs.
 pub(super) async fn batch(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judged>> {
     let handling = |count: Count| {
         Handling::batch(move |messages: Messages, _| {
@@ -75,7 +75,7 @@ async fn rounds(
     handlers: usize,
     handling: impl Fn(Count) -> Handling,
 ) -> Result<Rounds> {
-    // Large enough that starting and ending are small beside it, also at a million and more a second.
+    // Large enough that start and end do not matter, even at more than a million per second.
     let (backlog, rounds, during) = match (setting.quick, place.is_postgres()) {
         (true, true) => (1_000_000, 2, Duration::from_secs(3)),
         (true, false) => (2_000_000, 2, Duration::from_secs(3)),
@@ -114,7 +114,7 @@ async fn verbs(
     Ok(engine.consume(&subscription, BATCH, tasks, during).await?.per_second())
 }
 
-/// What a consumer handles and settles: from the first claim until the database knows of the last ack.
+/// The rate of a consumer, from the first claim until the last ack is in the database.
 async fn runtime(
     headwater: &Headwater,
     group: &str,
@@ -131,7 +131,7 @@ async fn runtime(
     while start.elapsed() < during && count.load(Ordering::Relaxed) < backlog {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    // Taken before the shutdown: what ends during it is left out, while the time it takes counts.
+    // Counted before the shutdown: messages that end during it are left out, while its time counts.
     let handled = count.load(Ordering::Relaxed);
     running.shutdown(GRACE).await?;
     Ok(handled as f64 / start.elapsed().as_secs_f64())

@@ -1,4 +1,4 @@
-//! Slow messages among fast ones: whoever is slow holds up nobody else.
+//! Slow messages among fast ones: a slow message does not delay others.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::soak::history::now_us;
 const TOPIC: &str = "slow";
 const GROUP: &str = "workers";
 const PER_SECOND: u64 = 1_000;
-/// Slow messages come in spells, at the start of each block: 20 in two seconds, so that at most a third of the 64
+/// Slow messages are grouped at the start of each block: 20 in two seconds, so that at most a third of the 64
 /// handlers sleep at once.
 const BLOCK_SECONDS: u64 = 15;
 const SPELL_SECONDS: u64 = 2;
@@ -56,7 +56,7 @@ pub(super) async fn run(place: &Place<'_>, setting: &Setting) -> Result<Vec<Judg
     let all = eventually("every message is handled", SLEEP + Duration::from_secs(20), async || {
         Ok(fast() + slow_ended() >= messages)
     });
-    // Whatever is missing shows in the counts.
+    // Missing messages show in the counts.
     let _ = all.await;
     let settled = eventually("everything is settled", Duration::from_secs(5), async || {
         Ok(unsettled(&headwater, TOPIC, GROUP).await?.is_none())

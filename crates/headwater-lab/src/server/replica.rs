@@ -1,12 +1,12 @@
-//! A primary and a streaming standby of the lab's own, for what a crash, a failover and a lost tail leave behind.
+//! A primary and a streaming standby of the lab's own, to test a crash, a failover and a lost tail.
 //!
 //! ```text
 //! let mut pair = Pair::start(&work, Replication::Asynchronous, &[PREPARED_TRANSACTIONS]).await?;
 //! let store = pair.create_database("soak").await?; // names both servers: postgres://…,…/soak
-//! pair.cut().await?;                               // optional: what is committed from here on is the lost tail
+//! pair.cut().await?;                               // optional: commits from here on are the lost tail
 //! pair.crash(Stop::Kill)?;                         // or Stop::Immediate
 //! pair.promote().await?;                           // the standby is the primary now, and `store` finds it
-//! pair.rejoin().await?;                            // the old primary is copied anew and follows: ready for the next round
+//! pair.rejoin().await?;                            // the old primary is copied again and follows: ready for the next round
 //! ```
 //!
 //! | call | effect |
@@ -18,10 +18,10 @@
 //! | [`Pair::crash`] then [`Pair::restart`] | the primary crashes and recovers in place, at the same address |
 //! | [`Pair::crash`] then [`Pair::promote`] | an unplanned failover |
 //! | [`Pair::take_over_address`] | after a promotion: the new primary is restarted at the old primary's address |
-//! | [`Pair::switch_over`] | a planned one: the old primary comes back as a read-only standby of the new one |
+//! | [`Pair::switch_over`] | a planned failover: the old primary returns as a read-only standby of the new one |
 //! | [`Pair::rejoin`] | the server that is down becomes a standby again, from a new base backup |
 //!
-//! Servers and files go with the value. Both listen on one private socket directory only.
+//! Servers and files are removed on drop. Both listen on one private socket directory only.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 /// What a commit on the primary waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Replication {
-    /// For its own disk alone: a failover loses what the standby never received.
+    /// Only for its own disk: a failover loses what the standby never received.
     Asynchronous,
     /// For the standby's disk too.
     Synchronous,
@@ -52,15 +52,15 @@ pub(crate) struct Pair {
     replication: Replication,
 }
 
-#[cfg_attr(not(test), allow(dead_code, reason = "the soak uses a part of it, its own tests all"))]
+#[cfg_attr(not(test), allow(dead_code, reason = "the soak uses some of it, its own tests all"))]
 impl Pair {
-    /// Starts both under `work`, with these settings beside the usual ones.
+    /// Starts both under `work`, with these settings in addition to the usual ones.
     pub(crate) async fn start(
         work: &Path,
         replication: Replication,
         beside: &[(&str, &str)],
     ) -> Result<Self> {
-        // A standby that was cut off for a while finds what it missed.
+        // A standby that was cut off for a while finds the WAL it missed.
         let settings = [&SETTINGS[..], &[("wal_keep_size", "1GB"), ("hot_standby", "on")], beside].concat();
         let mut primary = Server::start(work, Listen::Socket, &settings)?;
         ready(&mut primary).await?;
@@ -71,9 +71,9 @@ impl Pair {
         Ok(pair)
     }
 
-    /// The URL of a database at both servers: clients that ask for a writable one follow every failover.
+    /// The URL of a database at both servers: clients that need a writable server follow every failover.
     pub(crate) fn url(&self, database: &str) -> String {
-        // The order of the ports, not of the roles: the URL stays the same.
+        // In the order of the ports, not of the roles: the URL stays the same.
         let mut urls = self.nodes.each_ref().map(|node| node.url(database));
         urls.sort();
         let (authority, _) = urls[0].rsplit_once('/').expect("a path follows");
@@ -95,7 +95,7 @@ impl Pair {
         connect(&self.primary_url("postgres")).await
     }
 
-    /// Makes an empty database, waits until the standby has it, and returns its URL at both.
+    /// Creates an empty database, waits until the standby has it, and returns its URL at both.
     pub(crate) async fn create_database(&self, name: &str) -> Result<String> {
         let admin = self.admin().await?;
         admin.batch_execute(&format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)")).await?;
@@ -104,7 +104,7 @@ impl Pair {
         Ok(self.url(name))
     }
 
-    /// Waits until the standby has applied everything that the primary has written by now.
+    /// Waits until the standby has applied everything that the primary has written so far.
     pub(crate) async fn caught_up(&self) -> Result<()> {
         let written: String =
             self.admin().await?.query_one("SELECT pg_current_wal_lsn()::text", &[]).await?.get(0);
@@ -123,18 +123,18 @@ impl Pair {
         .await
     }
 
-    /// Lets a standby that was cut off receive again.
+    /// Makes a standby that was cut off receive again.
     pub(crate) async fn mend(&self) -> Result<()> {
         self.follow(&self.nodes[self.primary].conninfo()).await?;
         self.streaming().await
     }
 
-    /// Ends the primary without a farewell.
+    /// Ends the primary without a shutdown.
     pub(crate) fn crash(&mut self, how: Stop) -> Result<()> {
         self.nodes[self.primary].stop(how)
     }
 
-    /// Starts the crashed primary again where it was; its standby follows it as before.
+    /// Starts the crashed primary again at the same address; its standby follows it as before.
     pub(crate) async fn restart(&mut self) -> Result<()> {
         self.serve(self.primary).await
     }
@@ -151,7 +151,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Restarts the new primary at the address of the old one, which is down: as a virtual IP or a DNS name does.
+    /// Restarts the new primary at the address of the old one, which is down: as with a virtual IP or a DNS name.
     pub(crate) async fn take_over_address(&mut self) -> Result<()> {
         let other = 1 - self.primary;
         ensure!(self.nodes[other].is_stopped(), "the old primary still has its address");
@@ -162,7 +162,7 @@ impl Pair {
         self.serve(self.primary).await
     }
 
-    /// A planned failover: nothing is lost, and the old primary comes back at its address as a read-only standby.
+    /// A planned failover: nothing is lost, and the old primary returns at its address as a read-only standby.
     pub(crate) async fn switch_over(&mut self) -> Result<()> {
         let old = self.primary;
         // A fast stop sends the rest of the WAL before it ends.
@@ -182,7 +182,7 @@ impl Pair {
         self.streaming().await
     }
 
-    /// Waits until the standby streams, and only then makes commits wait for it where that is asked for.
+    /// Waits until the standby streams, and only then makes commits wait for it if replication is synchronous.
     async fn streaming(&self) -> Result<()> {
         let streams = "SELECT count(*) = 1 FROM pg_stat_wal_receiver WHERE status = 'streaming'";
         self.holds(1 - self.primary, streams, "the standby streams").await?;
@@ -213,12 +213,12 @@ impl Pair {
         ready(&mut self.nodes[which]).await
     }
 
-    /// Waits until a server answers a question with yes.
+    /// Waits until a query on a server returns true.
     async fn holds(&self, node: usize, question: &str, what: &str) -> Result<()> {
         let client = connect(&self.nodes[node].url("postgres")).await?;
         let deadline = Instant::now() + WAIT_MAX;
         while !client.query_one(question, &[]).await?.get::<_, bool>(0) {
-            ensure!(Instant::now() < deadline, "waited in vain until {what}");
+            ensure!(Instant::now() < deadline, "timed out waiting until {what}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         Ok(())
@@ -254,7 +254,7 @@ mod tests {
         (Pair::start(work.path(), replication, &[]).await.unwrap(), work)
     }
 
-    /// Publishes until a server takes it.
+    /// Publishes, with retries until a server accepts it.
     async fn publish(headwater: &headwater::Headwater, number: u64) {
         let deadline = Instant::now() + WAIT_MAX;
         while let Err(error) = headwater.producer("orders").send(&number).await {
@@ -279,7 +279,9 @@ mod tests {
         let running = headwater.consumer("orders", "email").handling("one", handling).run().await.unwrap();
         let mut reach = async |number: u64| {
             let reached = async { while seen.recv().await.expect("it runs") != number {} };
-            tokio::time::timeout(WAIT_MAX, reached).await.unwrap_or_else(|_| panic!("{number} never came"));
+            tokio::time::timeout(WAIT_MAX, reached)
+                .await
+                .unwrap_or_else(|_| panic!("{number} was never received"));
         };
         publish(&headwater, 1).await;
         reach(1).await;

@@ -1,18 +1,18 @@
-//! The checker: holds what members saw against what publishers committed and what the log holds. Pure, and itself
-//! tested to fail.
+//! The checker: compares what members received with what publishers committed and what the log holds. Pure; its tests
+//! prove that it finds violations.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::history::MemberEvent;
 
-/// What became of a message's transaction.
+/// The outcome of a message's transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// Acknowledged; when its COMMIT was sent, in microseconds of the machine's clock.
     Committed { at_us: u64 },
     /// Its transaction or savepoint was rolled back.
     RolledBack,
-    /// The answer to its COMMIT was lost: it is there or it is not.
+    /// The answer to its COMMIT was lost: the message is stored or not.
     Unknown,
 }
 
@@ -20,67 +20,67 @@ pub(crate) enum Fate {
 #[derive(Clone, Debug)]
 pub(crate) struct MemberHistory {
     pub(crate) member: String,
-    /// When it was ended by SIGKILL or by its own abort, so that what it held comes again.
+    /// When it was ended by SIGKILL or by its own abort, so that its messages in flight are redelivered.
     pub(crate) killed_us: Option<u64>,
     pub(crate) events: Vec<MemberEvent>,
 }
 
-/// A time without a server, after which a part of what was settled before it may be settled no more.
+/// A time without a server, after which some earlier settlements may be lost.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Outage {
-    /// Whatever was settled before this moment is durable: a later commit was answered, and is still there.
+    /// Everything settled before this moment is durable: a later commit was answered and is still stored.
     pub(crate) kept_us: u64,
     /// When a server answered again.
     pub(crate) back_us: u64,
 }
 
-/// How long a running consumer collects what is handled before it acks it.
+/// How long a running consumer collects handled messages before it acks them.
 const ACKED_WITHIN_US: u64 = 1_000_000;
-/// How long after an outage a consumer may still work on what it was handed before it.
+/// How long after an outage a consumer may still work on messages it got before it.
 const STALE_WORK_US: u64 = 5_000_000;
 
-/// What a group's members are held against.
+/// The facts that a group's members are compared with.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Facts {
-    /// What publishers know.
+    /// What publishers recorded.
     pub(crate) published: HashMap<String, Fate>,
     /// The messages of the group's topic that are stored at the end; `None` if they were not read.
     pub(crate) log: Option<HashSet<String>>,
-    /// Acknowledged and gone with a server that was not waited for: their loss is reported and not held against the group.
+    /// Acknowledged by an asynchronous primary and lost with it: reported, but no violation of the group.
     pub(crate) excused: HashSet<String>,
     pub(crate) outages: Vec<Outage>,
     /// How long a lease lasts, in microseconds.
     pub(crate) lease_us: u64,
 }
 
-/// What the checker found for one group. Everything up to `stolen` must be 0.
+/// The checker's findings for one group. Everything up to `stolen` must be 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct GroupFindings {
     /// Acknowledged to its publisher, never delivered, and not in the log.
     pub(crate) lost: usize,
-    /// In the log, never delivered, and done all the same: settled unseen.
+    /// In the log, never delivered, and yet done: settled unseen.
     pub(crate) unseen: usize,
     /// Delivered although rolled back, or never published at all.
     pub(crate) ghosts: usize,
-    /// Delivered again although the earlier delivery was neither in flight in a killed member or in an outage, nor
-    /// refused. So what comes again is bounded by what was in flight.
+    /// Redelivered although the earlier delivery was neither in flight in a killed member or in an outage, nor
+    /// refused. So redeliveries are bounded by what was in flight.
     pub(crate) doubled: usize,
     /// Offsets that did not rise within a lease.
     pub(crate) misordered: usize,
-    /// Settlements refused although the lease was fresh and no outage was near: another ended it.
+    /// Settlements refused although the lease was fresh and no outage was near: another process ended it.
     pub(crate) stolen: usize,
-    /// Delivered again because they were in flight at a kill or an outage: allowed.
+    /// Redelivered because they were in flight at a kill or an outage: allowed.
     pub(crate) repeated: usize,
     /// Settlements the store refused.
     pub(crate) refused: usize,
     /// Different messages delivered.
     pub(crate) delivered: usize,
-    /// A few of the offending messages, for people.
+    /// Examples of offending messages, for people.
     pub(crate) examples: Vec<String>,
 }
 
 impl GroupFindings {
-    /// Whether the group got everything exactly as promised.
+    /// Whether the group got every message exactly as promised.
     pub(crate) fn is_clean(&self) -> bool {
         self.lost + self.unseen + self.ghosts + self.doubled + self.misordered + self.stolen == 0
     }
@@ -92,21 +92,21 @@ impl GroupFindings {
     }
 }
 
-/// One delivery, with what became of it.
+/// One delivery, with its outcome.
 #[derive(Clone, Copy)]
 struct Delivery<'h> {
     member: &'h str,
     offset: i64,
     at_us: u64,
-    /// When the store had its settlement at the latest.
+    /// The latest time at which the store had its settlement.
     settled_us: Option<u64>,
     refused: bool,
-    /// May come again without a violation: in flight in a killed member or in an outage, or refused.
+    /// May be redelivered without a violation: in flight in a killed member or in an outage, or refused.
     excused: bool,
 }
 
 impl Delivery<'_> {
-    /// Whether an outage found it unsettled, or took its settlement away.
+    /// Whether it was unsettled at an outage, or the outage undid its settlement.
     fn was_in_flight(&self, outage: &Outage) -> bool {
         self.at_us <= outage.back_us + STALE_WORK_US && self.settled_us.is_none_or(|us| us >= outage.kept_us)
     }
@@ -131,7 +131,7 @@ pub(crate) fn check_group(facts: &Facts, members: &[MemberHistory]) -> GroupFind
         times.sort_by_key(|delivery| delivery.at_us);
         for pair in times.windows(2) {
             let (a, b) = (&pair[0], &pair[1]);
-            // A refused one may have been claimed first and read late: tokens do not tell, and the store knew.
+            // A refused delivery may have been claimed first and read late: tokens do not show it, and the store refused it.
             if a.excused || b.refused {
                 findings.repeated += 1;
             } else {
@@ -148,7 +148,7 @@ pub(crate) fn check_group(facts: &Facts, members: &[MemberHistory]) -> GroupFind
     findings
 }
 
-/// Counts what never came.
+/// Counts messages that were never delivered.
 fn missing(facts: &Facts, deliveries: &Deliveries<'_>, findings: &mut GroupFindings) {
     let stored = |id: &str| facts.log.as_ref().is_none_or(|log| log.contains(id));
     for (id, fate) in &facts.published {
@@ -163,7 +163,7 @@ fn missing(facts: &Facts, deliveries: &Deliveries<'_>, findings: &mut GroupFindi
     }
 }
 
-/// What a member's history says of its settlements.
+/// The settlements in a member's history.
 #[derive(Default)]
 struct Settled<'h> {
     /// Acked ranges by token, with the moment of the answer.
@@ -196,8 +196,8 @@ impl<'h> Settled<'h> {
         settled
     }
 
-    /// When the store has the settlement of a handler that began at this moment, at the latest: a plain one is acked soon after its
-    /// end, and one in a transaction is settled with the others in it.
+    /// The latest time at which the store has the settlement of a handler that began at this moment: a plain one is acked soon
+    /// after its end, and one in a transaction is settled with the others in it.
     fn handled_us(&self, id: &str, began_us: u64) -> Option<u64> {
         let (ended_us, transaction) = self.ended.get(id)?.iter().find(|(us, _)| *us >= began_us)?;
         let last_us = if *transaction == 0 { ended_us } else { &self.transaction_us[transaction] };
@@ -210,7 +210,7 @@ impl<'h> Settled<'h> {
     }
 }
 
-/// Sorts one member's deliveries by message, each with whether it may come again.
+/// Sorts one member's deliveries by message, each with whether it may be redelivered.
 fn collect<'h>(
     history: &'h MemberHistory,
     facts: &Facts,
@@ -260,7 +260,7 @@ fn collect<'h>(
             }
             MemberEvent::Acked { .. } | MemberEvent::Refused { .. } | MemberEvent::Ended { .. } => continue,
         };
-        // Of an answered ack a kill takes nothing away; of the end of a handler it does until the ack is sent.
+        // A kill cannot undo an answered ack; it can lose the end of a handler until the ack is sent.
         let killed =
             history.killed_us.is_some_and(|killed_us| delivery.settled_us.is_none_or(|us| us >= killed_us));
         delivery.excused =
@@ -269,15 +269,15 @@ fn collect<'h>(
     }
 }
 
-/// Whether a lease was refused that neither its deadline nor an outage can have ended. Half of its time is left for a
-/// busy machine, and a second between the claim and the record of it.
+/// Whether a lease was refused that neither its deadline nor an outage can have ended. Half of its time is allowed for a
+/// busy machine, and a second between the claim and its record.
 fn is_stolen(facts: &Facts, from_us: u64, refused_us: u64) -> bool {
     let near = |outage: &Outage| outage.kept_us < refused_us && from_us < outage.back_us + 1_000_000;
     refused_us - from_us < facts.lease_us / 2 && !facts.outages.iter().any(near)
 }
 
-/// The longest time from COMMIT to first delivery in this group, over messages whose id starts so, in microseconds;
-/// with how many there were.
+/// The times from COMMIT to first delivery in this group, in microseconds and with the message's id, over messages whose id
+/// has this prefix.
 pub(crate) fn latencies_us(
     published: &HashMap<String, Fate>,
     members: &[MemberHistory],

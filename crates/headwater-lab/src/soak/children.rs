@@ -1,4 +1,4 @@
-//! The consumer processes of a soak: started from this very program, killed and restarted, and asked to end.
+//! The consumer processes of a soak: started from this same program, killed and restarted, and asked to end.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ impl Children {
         }
     }
 
-    /// Starts a member of the group that the job names; its topic is the soak's own unless the job says otherwise.
+    /// Starts a member of the job's group; the topic is the soak's own unless the job has one.
     pub(crate) fn start(&mut self, member: usize, mut job: MemberJob) -> Result<()> {
         self.started += 1;
         job.owner = format!("{}-m{member}-i{}", job.group, self.started);
@@ -70,7 +70,7 @@ impl Children {
         self.running.len()
     }
 
-    /// Kills a member for good and starts it again under a new name.
+    /// Kills a member and starts it again under a new name.
     pub(crate) async fn kill_and_restart(&mut self, at: usize) -> Result<()> {
         let gone = self.running.swap_remove(at);
         gone.process.kill().await?;
@@ -78,7 +78,7 @@ impl Children {
         self.start(gone.member, gone.job)
     }
 
-    /// Restarts members that aborted; fails if one ended in any other way. How many there were.
+    /// Restarts members that aborted and returns how many there were; fails if one ended in any other way.
     pub(crate) fn restart_aborted(&mut self) -> Result<usize> {
         let mut restarts = 0;
         for at in (0..self.running.len()).rev() {
@@ -92,7 +92,7 @@ impl Children {
         Ok(restarts)
     }
 
-    /// Fails if a member ended although nobody asked it to.
+    /// Fails if a member ended without being asked to.
     pub(crate) fn ensure_alive(&mut self) -> Result<()> {
         self.running.iter_mut().try_for_each(|running| {
             running.process.ensure_alive().with_context(|| format!("member {}", running.job.owner))

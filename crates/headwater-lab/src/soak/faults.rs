@@ -1,4 +1,4 @@
-//! Two faults looked at closely: a holder that sleeps past its lease, and a message that kills whoever handles it.
+//! Two faults in detail: an owner that is stopped past its lease, and a message that kills the process that handles it.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -34,10 +34,13 @@ pub(super) async fn stopped_holder(work: &Path, store: &str, seed: u64) -> Resul
         if held.iter().all(|offset| other.contains(offset)) {
             break;
         }
-        ensure!(Instant::now() < deadline, "the stopped holder's messages went to nobody within 60 s");
+        ensure!(
+            Instant::now() < deadline,
+            "the messages of the stopped owner went to no other member within 60 s"
+        );
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    // The line waits in the pipe: the holder settles as the first thing after it wakes.
+    // The line waits in the pipe: the owner settles as the first thing after it continues.
     children.process(0).send_line("settle").await?;
     children.process(0).signal(Signal::CONT)?;
     let (refused, acked) = loop {
@@ -47,13 +50,13 @@ pub(super) async fn stopped_holder(work: &Path, store: &str, seed: u64) -> Resul
         if refused || acked {
             break (refused, acked);
         }
-        ensure!(Instant::now() < deadline, "the holder settled nothing within 60 s");
+        ensure!(Instant::now() < deadline, "the stopped owner settled nothing within 60 s");
         tokio::time::sleep(Duration::from_millis(50)).await;
     };
     children.stop().await?;
     let clean = refused && !acked && !held.is_empty();
     println!(
-        "stopped holder: {} messages held, all acked by another member; its own settlement was {}: {}",
+        "stopped owner: {} messages held, all acked by another member; its own settlement was {}: {}",
         held.len(),
         if refused { "refused (LeaseLost)" } else { "ACCEPTED" },
         if clean { "CLEAN" } else { "VIOLATED" }

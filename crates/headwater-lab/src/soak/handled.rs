@@ -1,5 +1,5 @@
-//! One consumer process of the soak that runs a consumer as programs do: the runtime claims, reads ahead and settles, and
-//! handlers record what they got.
+//! One process of the soak that runs a consumer as programs do: the runtime claims, reads ahead and settles, and
+//! handlers record the messages they get.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,11 +15,11 @@ use super::history::{MemberEvent, Recorder, now_us};
 use super::member::{Ask, MemberJob, persistently};
 use super::publish::id_of;
 
-/// How handlers finish when the process is asked to end.
+/// How long handlers may take to finish when the process is asked to end.
 const GRACE: Duration = Duration::from_secs(10);
 /// One row for each effect of an exactly-once handler.
 pub(super) const CREATE_EFFECTS: &str = "CREATE TABLE IF NOT EXISTS lab_effect (id text NOT NULL)";
-/// The effect of one message; the number of the transaction it is in.
+/// The effect of one message; returns the number of its transaction.
 const EFFECT: &str =
     "INSERT INTO public.lab_effect (id) VALUES ($1) RETURNING pg_current_xact_id()::text::bigint";
 
@@ -101,7 +101,7 @@ fn handling(kind: HandlerKind, shared: &Shared) -> Handling {
     }
 }
 
-/// How often each message has its effect, held against the log: how many have none, and rows too many.
+/// Compares the effects with the log: how many messages have none, and how many rows are too many.
 pub(super) async fn effects(url: &str, log: &std::collections::HashSet<String>) -> Result<(usize, usize)> {
     let client = crate::server::connect(url).await?;
     let rows = client.query("SELECT id, count(*) FROM public.lab_effect GROUP BY id", &[]).await;

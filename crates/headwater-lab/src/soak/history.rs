@@ -1,6 +1,6 @@
-//! What really happened, line by line: each process appends to a file of its own, and the checker reads them all.
+//! What happened, line by line: each process appends to a file of its own, and the checker reads them all.
 //!
-//! A member records a delivery before it acks it. So whatever was acked is in a history, even of a killed member: a
+//! A member records a delivery before it acks it. So everything acked is in a history, even of a killed member: a
 //! kill loses nothing that was handed to the operating system.
 
 use std::fs::File;
@@ -10,18 +10,18 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 
-/// Something a consumer process saw or did.
+/// An event in a consumer process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum MemberEvent {
-    /// A message was in its hands.
+    /// A message was delivered to it.
     Delivered { token: i64, offset: i64, id: String, at_us: u64 },
     /// The store confirmed the ack of these offsets of a lease.
     Acked { token: i64, first: i64, last: i64, at_us: u64 },
     /// The store refused to settle: the lease had moved on.
     Refused { token: i64, at_us: u64 },
-    /// A handler of a running consumer began; which lease it is under, it does not know.
+    /// A handler of a running consumer began; its lease is not known to the handler.
     Began { offset: i64, id: String, at_us: u64 },
-    /// It ended well; 0, or the number of the transaction that settles it with others when it commits.
+    /// It succeeded; 0, or the number of the transaction that settles it with others when it commits.
     Ended { id: String, transaction: i64, at_us: u64 },
 }
 

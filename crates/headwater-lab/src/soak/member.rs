@@ -1,4 +1,4 @@
-//! One consumer process of the soak: claims, records what it got, and only then acks.
+//! One consumer process of the soak: claims, records the messages, and only then acks.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use super::history::{MemberEvent, Recorder, now_us};
 use super::publish::id_of;
 use crate::check::READY;
 
-/// How many messages a claim takes at most, unless the job says otherwise.
+/// How many messages a claim takes at most, unless the job sets it.
 const BATCH_MAX: u32 = 50;
 
-/// What one consumer process does.
+/// The job of one consumer process.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct MemberJob {
     pub(super) topic: String,
@@ -38,13 +38,13 @@ pub(crate) struct MemberJob {
     pub(super) handler: Option<HandlerKind>,
 }
 
-/// What the parent asks for over standard input.
+/// Requests of the parent over standard input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ask {
     Run,
-    /// A line came: a held delivery may be settled.
+    /// A line arrived: a held delivery may be settled.
     Settle,
-    /// The input has ended: stop after the batch at hand. The parent's death looks the same.
+    /// The input has ended, also if the parent died: stop after the current batch.
     Stop,
 }
 
@@ -65,7 +65,7 @@ pub(crate) async fn run_member(url: &str, job: MemberJob) -> Result<()> {
         return handled::run(url, job, handler, asked).await;
     }
     let (topic, group) = (TopicName::new(job.topic.as_str())?, GroupName::new(job.group.as_str())?);
-    // One that is started again may find the server away.
+    // The server may be down when a member is started again.
     let (store, subscription) = persistently(async || {
         let store = open(url, OpenOptions::default().connections_max(3)).await?;
         let subscription = store.subscribe(&topic, &group, Start::Beginning).await?;
@@ -106,7 +106,7 @@ fn listen_to_parent() -> watch::Receiver<Ask> {
     receiver
 }
 
-/// Tries again while the store is away, for a minute at most.
+/// Tries again while the store is unavailable, for a minute at most.
 pub(super) async fn persistently<T>(mut work: impl AsyncFnMut() -> headwater::Result<T>) -> Result<T> {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
@@ -123,8 +123,8 @@ fn is_retryable(error: &anyhow::Error) -> bool {
     error.downcast_ref::<Error>().is_some_and(may_repeat)
 }
 
-/// Whether a call that failed is worth repeating: also one whose answer was lost, because claims and settlements are
-/// fenced. One that had been done is then refused, and counts as that.
+/// Whether a failed call can be repeated: also one whose answer was lost, because claims and settlements are
+/// fenced. A repeated settlement that had been done already is refused, and counts as refused.
 fn may_repeat(error: &Error) -> bool {
     error.is_retryable() || error.kind() == ErrorKind::CommitUnknown
 }
@@ -192,7 +192,7 @@ impl Member {
         }
     }
 
-    /// Says that a delivery is in hand and waits for a line before it settles it.
+    /// Reports that it holds a delivery and waits for a line before it settles it.
     async fn hold(&mut self) -> Result<()> {
         println!("{READY}");
         self.asked.wait_for(|ask| *ask != Ask::Run).await?;
@@ -200,7 +200,7 @@ impl Member {
         Ok(())
     }
 
-    /// Acks the lease, one time in five in two parts, and records what the store answered.
+    /// Acks the lease, one time in five in two steps, and records the store's answer.
     async fn settle(&mut self, lease: &Lease) -> Result<()> {
         let OffsetRange { first, last } = lease.range;
         if first < last && self.random.random_range(0..5) == 0 {
@@ -216,7 +216,7 @@ impl Member {
         self.settle_one(lease, Settlement::ack_all(lease), lease.range).await.map(drop)
     }
 
-    /// Whether the store took the settlement.
+    /// Whether the store accepted the settlement.
     async fn settle_one(
         &mut self,
         lease: &Lease,

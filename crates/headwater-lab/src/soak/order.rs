@@ -1,5 +1,5 @@
-//! What histories say about order per key, and about tokens: rules over several members at once. Pure, and itself tested
-//! to fail.
+//! What histories show about order per key, and about tokens: rules over several members at once. Pure; its tests prove
+//! that it finds violations.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -15,7 +15,7 @@ struct First {
 }
 
 /// How many messages of an ordered group were begun before an older one of their key had been handled once, with a few
-/// examples. A message that comes again, with all that followed it, is not one: what counts is the first time.
+/// examples. A redelivered message, with all that followed it, does not count: only the first time does.
 pub(crate) fn inversions(members: &[MemberHistory]) -> (usize, Vec<String>) {
     let mut firsts: HashMap<&str, First> = HashMap::new();
     for event in members.iter().flat_map(|history| &history.events) {
@@ -48,7 +48,7 @@ pub(crate) fn inversions(members: &[MemberHistory]) -> (usize, Vec<String>) {
                     examples.push(format!("{id} was begun before {older} was handled ({early} µs early)"));
                 }
             }
-            // The latest of all before it: one that came too early does not hide those after it.
+            // The latest of all before it: a message that came too early does not hide those after it.
             let ended_us = first.ended_us.unwrap_or(u64::MAX);
             if before.is_none_or(|(_, latest)| latest < ended_us) {
                 before = Some((id, ended_us));
@@ -58,7 +58,7 @@ pub(crate) fn inversions(members: &[MemberHistory]) -> (usize, Vec<String>) {
     (count, examples)
 }
 
-/// Tokens under which two members were handed something.
+/// Tokens under which two members got a delivery.
 pub(crate) fn tokens_issued_twice<'h>(groups: impl IntoIterator<Item = &'h [MemberHistory]>) -> usize {
     let mut holders: HashMap<i64, &str> = HashMap::new();
     let mut twice = HashSet::new();

@@ -1,8 +1,8 @@
-//! The soak whose database goes away: its server crashes and recovers, or a standby takes over, while publishers and
-//! consumers live on.
+//! The soak with database outages: the server crashes and recovers, or a standby takes over, while publishers and
+//! consumers keep running.
 //!
-//! What clients hold across the outage is the point: tokens, offsets, pages and settlements of a history that the
-//! database may have forgotten in part. So leases last longer than an outage, and every client settles what it had.
+//! It tests what clients hold across the outage: tokens, offsets, pages and settlements of a history that the
+//! database may have lost in part. So leases last longer than an outage, and every client settles what it had.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -29,26 +29,26 @@ use crate::server::replica::{Pair, Replication};
 use crate::server::{Server, connect};
 
 const DATABASE: &str = "headwater_lab_soak";
-/// Longer than an outage, and short enough that a lease whose claim was never answered comes back during the run.
+/// Longer than an outage, and short enough that a lease whose claim was never answered expires during the run.
 const LEASE: Duration = Duration::from_secs(30);
 /// Bare verbs, a running consumer, and a running consumer with exactly-once handlers; all on one topic.
 const GROUPS: [(&str, Option<HandlerKind>); 3] =
     [("verbs", None), ("running", Some(HandlerKind::Plain)), ("once", Some(HandlerKind::Once))];
 /// A running consumer on a topic that is ordered by key.
 const ORDERED: &str = "ordered";
-/// Settlements and rolled-back numbers stay off the disk until something is committed: a crash then takes more away.
+/// Settlements and rolled-back numbers are not on the disk until something is committed: a crash then loses more.
 const FORGETFUL: (&str, &str) = ("wal_writer_delay", "10s");
 /// Acknowledged after the standby was cut off, at least.
 const TAIL_MESSAGES: usize = 200;
 
-/// How much the standby knows when it takes over.
+/// How much the standby has received when it takes over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Standby {
-    /// All that was acknowledged.
+    /// Everything acknowledged.
     Synchronous,
     /// What had been sent by then.
     Asynchronous,
-    /// Nothing of the last moments: it is cut off first, and more is published and acknowledged.
+    /// Nothing of the last moments: it is cut off first, and then more is published and acknowledged.
     TailLost,
 }
 
@@ -77,7 +77,7 @@ impl Database {
         ))
     }
 
-    /// The URL of the server that is in charge.
+    /// The URL of the current primary.
     fn url(&self) -> String {
         match self {
             Database::Alone(server) => server.url(DATABASE),
@@ -86,7 +86,7 @@ impl Database {
     }
 }
 
-/// The run, as far as it got.
+/// The state of the run.
 struct Run<'a> {
     args: &'a SoakArgs,
     database: Database,
@@ -94,7 +94,7 @@ struct Run<'a> {
     ledger: Ledger,
     random: StdRng,
     outages: Vec<Outage>,
-    /// Acknowledged, and unknown to the server that took over.
+    /// Acknowledged, and not stored on the server that took over.
     tail: HashSet<String>,
 }
 
@@ -173,7 +173,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// After how many acknowledged messages the next outage comes.
+    /// After how many acknowledged messages the next outage starts.
     fn moment(&mut self, wanted: usize) -> usize {
         let portion = self.args.messages / wanted.max(1);
         self.outages.len() * portion + self.random.random_range(0..portion.max(1))
@@ -184,11 +184,11 @@ impl Run<'_> {
         let how = if self.outages.len().is_multiple_of(2) { Stop::Immediate } else { Stop::Kill };
         let quiet = self.outages.len() % 4 >= 2;
         let mut outage = Outage::default();
-        let target = self.stage.postgres().context("only a server can go away")?.clone();
+        let target = self.stage.postgres().context("outages need a server")?.clone();
         match &mut self.database {
             Database::Alone(server) => {
                 if quiet {
-                    // Claims and given-up numbers without a commit that takes them to the disk; more than a sequence logs ahead.
+                    // Claims and unused numbers without a commit that writes them to disk; more than a sequence logs ahead.
                     self.ledger.pause(true);
                     tokio::time::sleep(Duration::from_millis(self.random.random_range(0..150))).await;
                     target.roll_back(&self.ledger, 40).await?;
@@ -210,7 +210,7 @@ impl Run<'_> {
                 }
                 let crashed_us = now_us();
                 pair.crash(how)?;
-                // Children of a killed postmaster may answer what they are at before they leave.
+                // Children of a killed postmaster may answer their current request before they exit.
                 tokio::time::sleep(Duration::from_millis(200)).await;
                 let promoted_us = now_us();
                 pair.promote().await?;
@@ -237,7 +237,7 @@ impl Run<'_> {
         children.ensure_alive()
     }
 
-    /// Holds every history against what was published and what is stored.
+    /// Compares every history with what was published and what is stored.
     async fn judge(&mut self, children: &Children, verdict: &mut Verdict) -> Result<()> {
         let asynchronous =
             matches!(self.database, Database::Pair(_, Standby::Asynchronous | Standby::TailLost));
@@ -275,9 +275,9 @@ impl Run<'_> {
             verdict.count("acknowledged messages that are gone", gone);
         }
         let found = self.stage.findings().await.unwrap_or_else(|error| vec![format!("{error:#}")]);
-        let told = found.iter().filter(|finding| finding.starts_with("epoch_changed")).count();
-        verdict.count("failovers that the doctor does not tell", self.args.failovers.saturating_sub(told));
-        // A job that met the outage says so until it runs again.
+        let reported = found.iter().filter(|finding| finding.starts_with("epoch_changed")).count();
+        verdict.count("failovers that doctor does not report", self.args.failovers.saturating_sub(reported));
+        // A job that failed in the outage shows its error until it runs again.
         let expected = |finding: &String| {
             finding.starts_with("job_failing")
                 || finding.starts_with("epoch_changed") && self.args.failovers > 0
@@ -293,7 +293,7 @@ impl Run<'_> {
     }
 }
 
-/// The identities of the messages that both topics store, read from the table itself: what the library makes of it is
+/// The identities of the messages that both topics store, read from the table itself: the library's own view of it is
 /// under test.
 async fn stored(url: &str, stage: &Stage) -> Result<[HashSet<String>; 2]> {
     const MESSAGES: &str = "SELECT payload FROM headwater.message JOIN headwater.topic USING (topic_id)
@@ -307,9 +307,9 @@ async fn stored(url: &str, stage: &Stage) -> Result<[HashSet<String>; 2]> {
     Ok(both)
 }
 
-/// Checks the options that only make sense together.
+/// Checks combinations of options.
 pub(super) fn check(args: &SoakArgs) -> Result<()> {
-    ensure!(args.store == OWN_POSTGRES, "only a server of the lab's own goes away: --store {}", OWN_POSTGRES);
-    ensure!(args.crashes == 0 || args.failovers == 0, "--crashes and --failovers are two runs");
+    ensure!(args.store == OWN_POSTGRES, "outages need a server of the lab's own: --store {}", OWN_POSTGRES);
+    ensure!(args.crashes == 0 || args.failovers == 0, "--crashes and --failovers need separate runs");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What publishers of both databases share: the plan of a transaction, and the record of what became of each message.
+//! Shared by publishers of both databases: the plan of a transaction, and the record of each message's fate.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -12,10 +12,10 @@ use rand::rngs::StdRng;
 use super::check::Fate;
 use super::history::now_us;
 
-/// Once there are enough messages, publishers go on slowly while kills are still to come.
+/// Once there are enough messages, publishers continue slowly while kills are left.
 pub(crate) const PAUSE_AFTER_GOAL: Duration = Duration::from_millis(200);
 
-/// Where publishers note the fate of every message they tried to publish.
+/// Where publishers record the fate of every message they tried to publish.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ledger(Arc<Inner>);
 
@@ -44,7 +44,7 @@ impl Ledger {
         format!("{prefix}-{}", self.0.numbers.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Notes what became of messages. `at_us` is when their COMMIT was sent.
+    /// Records the fate of messages. `at_us` is when their COMMIT was sent.
     pub(crate) fn note(&self, ids: &[String], fate: Fate) {
         let mut fates = self.0.fates.lock().expect("no panic while held");
         fates.extend(ids.iter().map(|id| (id.clone(), fate)));
@@ -54,7 +54,7 @@ impl Ledger {
         }
     }
 
-    /// Notes at which offsets of a topic messages were acknowledged.
+    /// Records at which offsets of a topic messages were acknowledged.
     pub(crate) fn note_offsets(&self, topic: &str, ids: &[String], offsets: &[i64]) {
         let mut places = self.0.places.lock().expect("no panic while held");
         for (id, offset) in ids.iter().zip(offsets) {
@@ -73,17 +73,17 @@ impl Ledger {
         self.0.committed_us.load(Ordering::Relaxed)
     }
 
-    /// Lets publishers begin nothing, or begin again.
+    /// Pauses publishers, or lets them continue.
     pub(crate) fn pause(&self, pause: bool) {
         self.0.pause.store(pause, Ordering::Relaxed);
     }
 
-    /// Whether publishers may begin nothing at present.
+    /// Whether publishers are paused.
     pub(crate) fn is_paused(&self) -> bool {
         self.0.pause.load(Ordering::Relaxed) && !self.is_stopped()
     }
 
-    /// How many messages were committed so far.
+    /// How many messages are committed so far.
     pub(crate) fn committed(&self) -> usize {
         self.0.committed.load(Ordering::Relaxed)
     }
@@ -103,13 +103,13 @@ impl Ledger {
         self.0.stop.store(false, Ordering::Relaxed);
     }
 
-    /// Everything noted.
+    /// All recorded fates.
     pub(crate) fn fates(&self) -> HashMap<String, Fate> {
         self.0.fates.lock().expect("no panic while held").clone()
     }
 }
 
-/// What one transaction of a publisher does.
+/// The plan of one transaction of a publisher.
 #[derive(Debug)]
 pub(crate) struct TransactionPlan {
     pub(crate) kept: Vec<String>,
@@ -139,7 +139,7 @@ impl TransactionPlan {
         }
     }
 
-    /// Notes the transaction's outcome; `sent_us` is when COMMIT was sent.
+    /// Records the transaction's outcome; `sent_us` is when COMMIT was sent.
     pub(crate) fn note(&self, ledger: &Ledger, sent_us: u64) {
         ledger.note(&self.undone, Fate::RolledBack);
         let fate = if self.rolls_back { Fate::RolledBack } else { Fate::Committed { at_us: sent_us } };
@@ -150,7 +150,7 @@ impl TransactionPlan {
 /// Keys of each publisher.
 const KEYS: u64 = 8;
 
-/// The key of a message. A publisher has its own, so that among messages of a key their numbers tell which came first.
+/// The key of a message. Each publisher has its own keys, so that the numbers of a key's messages show their order.
 pub(crate) fn key_of(id: &str) -> Option<(String, u64)> {
     let (prefix, number) = id.rsplit_once('-')?;
     let number: u64 = number.parse().ok()?;
@@ -164,7 +164,7 @@ pub(crate) fn id_of(payload: &[u8]) -> Result<String> {
     Ok(payload["id"].as_str().context("a payload without its id")?.to_owned())
 }
 
-/// The payload of a message: its identity, and when it was made.
+/// The payload of a message: its identity, and when it was created.
 pub(crate) fn payload(id: &str) -> serde_json::Value {
     serde_json::json!({ "id": id, "made_us": now_us() })
 }

@@ -16,21 +16,21 @@ use super::history::now_us;
 use super::publish::{Ledger, PAUSE_AFTER_GOAL, TransactionPlan, key_of, payload};
 use crate::server::connect;
 
-/// How long a publisher waits for a server to come back.
+/// How long a publisher waits for a server to be available again.
 const AWAY_MAX: Duration = Duration::from_secs(90);
 
-/// Where publishers publish to.
+/// The store and topics that publishers publish to.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     url: String,
     namespace: Namespace,
-    /// Each message goes to all of them, in one transaction.
+    /// Each message is published to all of them, in one transaction.
     topics: Vec<String>,
-    /// Whether publishers live on when the server goes away.
+    /// Whether publishers survive an outage of the server.
     survives: bool,
 }
 
-/// What came of the prepared transactions.
+/// The outcome of the prepared transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Prepared {
     /// One was committed, one rolled back.
@@ -48,7 +48,7 @@ struct Publisher {
     topics: Vec<String>,
 }
 
-/// A transaction that came to no answer.
+/// A transaction that got no answer.
 struct Failed {
     error: anyhow::Error,
     /// Whether COMMIT was sent.
@@ -71,7 +71,7 @@ impl Target {
         self.topics.push(topic.to_owned());
     }
 
-    /// Lets publishers live on when the server goes away.
+    /// Makes publishers survive an outage of the server.
     pub(crate) fn surviving(mut self) -> Self {
         self.survives = true;
         self
@@ -99,14 +99,14 @@ impl Target {
         }
     }
 
-    /// Takes numbers of the log and gives them up: what a program that fails leaves behind.
+    /// Uses offsets of the log in a transaction that rolls back, as a failing program does.
     pub(crate) async fn roll_back(&self, ledger: &Ledger, messages: usize) -> Result<()> {
         let kept: Vec<String> = (0..messages).map(|_| ledger.new_id("undone")).collect();
         let plan = TransactionPlan { kept, undone: vec![], delay: Duration::ZERO, rolls_back: true };
         self.publisher().await?.run(&plan, ledger).await.map_err(|failed| failed.error)
     }
 
-    /// Publishes transaction after transaction until the ledger says stop.
+    /// Publishes transaction after transaction until the ledger requests a stop.
     pub(crate) async fn flood(self, ledger: Ledger, number: usize, seed: u64, goal: usize) -> Result<()> {
         let mut publisher = self.publisher().await?;
         let mut random = StdRng::seed_from_u64(seed ^ number as u64);
@@ -134,12 +134,12 @@ impl Target {
         Ok(())
     }
 
-    /// Publishes small transactions at a gentle pace until the ledger says stop; their latency is what is measured.
+    /// Publishes small transactions at a slow pace until the ledger requests a stop; their latency is measured.
     pub(crate) async fn probe(self, ledger: Ledger, number: usize, seed: u64) -> Result<()> {
         let publisher = self.publisher().await?;
         let mut random = StdRng::seed_from_u64(seed ^ (1_000 + number as u64));
-        // A connection's first publish plans every statement. That is its own time and not the open transaction's, so it
-        // is spent on one that rolls back, and not by all at once.
+        // A connection's first publish plans every statement. That time is not caused by the open transaction, so it is
+        // spent on a publish that rolls back, and not by all connections at once.
         tokio::time::sleep(Duration::from_millis(60 * number as u64)).await;
         let plan = TransactionPlan {
             kept: vec![ledger.new_id("warm")],
@@ -158,7 +158,7 @@ impl Target {
         Ok(())
     }
 
-    /// Publishes in a transaction and keeps it open for so long, then commits.
+    /// Publishes in a transaction and keeps it open for this long, then commits.
     pub(crate) async fn hold_open(self, ledger: Ledger, during: Duration) -> Result<()> {
         let publisher = self.publisher().await?;
         let kept = (0..3).map(|_| ledger.new_id("held")).collect();
@@ -194,7 +194,7 @@ impl Target {
 }
 
 impl Publisher {
-    /// Publishes to each topic; the offsets, topic after topic.
+    /// Publishes to each topic; returns the offsets, topic after topic.
     async fn publish(&self, ids: &[String]) -> Result<Vec<i64>> {
         let each = self.topics.iter().flat_map(|topic| ids.iter().map(move |id| (topic, id)));
         let sends = each.map(async |(topic, id)| {
@@ -205,7 +205,7 @@ impl Publisher {
         try_join_all(sends).await
     }
 
-    /// Publishes and prepares; the transaction's name and its messages. A refused PREPARE rolls back, and is tried
+    /// Publishes and prepares; returns the transaction's name and its messages. A refused PREPARE rolls back, and is tried
     /// again with other messages.
     async fn prepare_one(&self, ledger: &Ledger) -> Result<Option<(String, Vec<String>)>> {
         for _ in 0..20 {
@@ -215,7 +215,7 @@ impl Publisher {
             self.publish(&ids).await?;
             match self.client.batch_execute(&format!("PREPARE TRANSACTION '{name}'")).await {
                 Ok(()) => return Ok(Some((name, ids))),
-                // NOTIFY and PREPARE do not go together, and publishing notifies when a consumer waits.
+                // PREPARE is refused after NOTIFY, and publishing notifies when a consumer waits.
                 Err(error) if error.code() == Some(&SqlState::FEATURE_NOT_SUPPORTED) => {
                     ledger.note(&ids, Fate::RolledBack);
                     tokio::time::sleep(Duration::from_millis(100)).await;

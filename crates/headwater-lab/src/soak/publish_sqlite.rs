@@ -1,6 +1,6 @@
 //! Publishers on SQLite: their own connections and transactions, through the view that any program can insert into.
 //!
-//! One writer commits at a time here, so there is nothing to gain from long delays or open transactions.
+//! One writer commits at a time here, so long delays or open transactions would test nothing.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use rusqlite::{Connection, TransactionBehavior};
 use super::history::now_us;
 use super::publish::{Ledger, PAUSE_AFTER_GOAL, TransactionPlan, key_of, payload};
 
-/// Where publishers publish to.
+/// The file and topic that publishers publish to.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     file: PathBuf,
@@ -30,7 +30,7 @@ impl Target {
         }
     }
 
-    /// Publishes transaction after transaction until the ledger says stop. Blocks: belongs on a thread of its own.
+    /// Publishes transaction after transaction until the ledger requests a stop. Blocks: needs a thread of its own.
     pub(crate) fn flood(&self, ledger: &Ledger, number: usize, seed: u64, goal: usize) -> Result<()> {
         let mut random = StdRng::seed_from_u64(seed ^ number as u64);
         let prefix = format!("p{number}");
@@ -38,7 +38,7 @@ impl Target {
         while !ledger.is_stopped() {
             let plan = TransactionPlan::draw(&mut random, ledger, &prefix, Duration::from_millis(20));
             self.run(&mut connection, &plan, ledger)?;
-            // The lock is not handed on in order: without a pause one publisher would keep it.
+            // The lock is not fair: without a pause one publisher would keep it.
             std::thread::sleep(Duration::from_micros(random.random_range(500..5_000)));
             if ledger.committed() > goal {
                 std::thread::sleep(PAUSE_AFTER_GOAL);
@@ -47,7 +47,7 @@ impl Target {
         Ok(())
     }
 
-    /// Publishes one small transaction at a time at a gentle pace, for latency.
+    /// Publishes one small transaction at a time at a slow pace, for latency.
     pub(crate) fn probe(&self, ledger: &Ledger, number: usize, seed: u64) -> Result<()> {
         let mut random = StdRng::seed_from_u64(seed ^ (1_000 + number as u64));
         let mut connection = self.connect()?;

@@ -1,4 +1,4 @@
-//! Where a soak takes place: an open store with a topic of its own, its groups, and the directory for histories.
+//! The environment of a soak: an open store with a topic of its own, its groups, and the directory for histories.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use crate::check::problems;
 /// The groups of every soak.
 pub(super) const GROUPS: [&str; 4] = ["g1", "g2", "g3", "g4"];
 
-/// Who publishes how.
+/// The publishers' target, by engine.
 #[derive(Debug)]
 enum Target {
     Postgres(publish_postgres::Target),
@@ -39,7 +39,7 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// Opens the store and makes a topic that no earlier soak used.
+    /// Opens the store and creates a topic that no earlier soak used.
     pub(super) async fn set(
         work: &Path,
         url: &str,
@@ -61,7 +61,7 @@ impl Stage {
         Ok(Stage { store, topic, second: None, url: url.to_owned(), directory, seed, target })
     }
 
-    /// Lets every message go to a second topic too, with groups of its own (PostgreSQL).
+    /// Publishes every message to a second topic too, with groups of its own (PostgreSQL).
     pub(super) async fn add_topic(
         &mut self,
         kind: &str,
@@ -104,7 +104,7 @@ impl Stage {
     pub(super) async fn drained(&self, children: &mut Children, at_most: Duration) -> Result<()> {
         let deadline = Instant::now() + at_most;
         let mut quiet = 0;
-        // Twice in a row: the head may still have to move over what committed last.
+        // Twice in a row: the head may still have to advance over the last commits.
         while quiet < 2 {
             children.restart_aborted()?;
             tokio::time::sleep(Duration::from_millis(250)).await;
@@ -146,7 +146,7 @@ impl Stage {
         Ok(log)
     }
 
-    /// What is off in the store now that everything is settled.
+    /// The problems in the store after everything is settled.
     pub(super) async fn findings(&self) -> Result<Vec<String>> {
         let mut findings = problems(&*self.store).await?;
         for (topic, groups) in self.status().await? {
@@ -159,7 +159,7 @@ impl Stage {
         Ok(findings)
     }
 
-    /// Closes the store, and removes the histories unless somebody must look at them.
+    /// Closes the store, and removes the histories unless they are needed to investigate a violation.
     pub(super) async fn clear(self, clean: bool) -> Result<()> {
         self.store.close().await?;
         if clean {

@@ -1,4 +1,4 @@
-//! What a soak says at its end.
+//! The result of a soak.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::check::{Floor, Judged, Unit, ms, percentile_ms};
 /// The longest allowed time from COMMIT to delivery while another transaction stays open.
 const LATENCY_MAX_US: u64 = 200_000;
 
-/// Everything the checker found, for one table.
+/// All findings of the checker, for one table.
 #[derive(Debug, Default)]
 pub(super) struct Verdict {
     groups: Vec<(String, GroupFindings)>,
@@ -23,9 +23,9 @@ pub(super) struct Verdict {
     /// Whether prepared transactions took part, where the database has them.
     pub(super) prepared: Option<Prepared>,
     pub(super) kills: usize,
-    /// How often the database went away.
+    /// How many outages the database had.
     pub(super) outages: usize,
-    /// What was counted beside the groups.
+    /// Counts besides those of the groups.
     counts: Vec<Judged>,
     pub(super) findings: Vec<String>,
     pub(super) seconds: f64,
@@ -45,17 +45,17 @@ impl Verdict {
         self.groups.push((group.to_owned(), check_group(facts, members)));
     }
 
-    /// Notes a number of things that must not be.
+    /// Records a count that must be zero.
     pub(super) fn count(&mut self, what: &str, count: usize) {
         self.counts.push(Judged::none_of(what, count as u64));
     }
 
-    /// Notes a number of things that may be.
+    /// Records a count that may have any value.
     pub(super) fn show(&mut self, what: &str, count: usize) {
         self.counts.push(Judged::new(what, count as f64, Unit::Count, Floor::None));
     }
 
-    /// Whether nothing was violated. Without a kill or an outage nothing may be refused or come twice either.
+    /// Whether nothing was violated. Without a kill or an outage nothing may be refused or redelivered either.
     pub(super) fn is_clean(&self) -> bool {
         let calm =
             |found: &GroupFindings| self.kills + self.outages > 0 || found.refused + found.repeated == 0;
@@ -102,15 +102,15 @@ impl Verdict {
         }
         let mut lines = vec![table.to_string(), self.summary()];
         lines.extend(self.counts.iter().map(|count| {
-            let word = if count.is_met() { "" } else { " VIOLATED" };
-            format!("{}: {}{word}", count.what, count.figure.show())
+            let mark = if count.is_met() { "" } else { " VIOLATED" };
+            format!("{}: {}{mark}", count.what, count.figure.show())
         }));
         lines.extend(self.groups.iter().flat_map(|(group, found)| {
             found.examples.iter().map(move |example| format!("  {group}: {example}"))
         }));
         lines.extend(self.findings.iter().map(|finding| format!("  store: {finding}")));
-        let word = if self.is_clean() { "CLEAN" } else { "VIOLATED" };
-        lines.push(format!("{word} in {:.0} s, seed {seed}", self.seconds));
+        let verdict = if self.is_clean() { "CLEAN" } else { "VIOLATED" };
+        lines.push(format!("{verdict} in {:.0} s, seed {seed}", self.seconds));
         lines.join("\n")
     }
 

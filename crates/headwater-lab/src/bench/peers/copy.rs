@@ -1,7 +1,7 @@
 //! Bare `COPY … (FORMAT binary)`: the limit of publishing on PostgreSQL.
 //!
 //! The rows are those Headwater itself stored: a batch is read back once in COPY's own format, and each further batch
-//! is the same bytes with new offsets. So the table, its columns and its content are equal whatever the schema says.
+//! is the same bytes with new offsets. So the table, its columns and its content are equal whatever the schema is.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -19,18 +19,18 @@ const TABLE: &str = "lab_copy";
 /// COPY's signature, flags and extension length.
 const HEADER_BYTES: usize = 19;
 
-/// A template batch and the table it goes to.
+/// A template batch and the table it is copied to.
 #[derive(Clone, Debug)]
 pub(crate) struct BareCopy {
     url: String,
     rows: Arc<Vec<u8>>,
-    /// Where each row's offset stands in `rows`.
+    /// The position of each row's offset in `rows`.
     offsets_at: Arc<Vec<usize>>,
     next: Arc<AtomicI64>,
 }
 
 impl BareCopy {
-    /// Takes the first `batch` messages of `table` as the template and makes an equal, empty table.
+    /// Takes the first `batch` messages of `table` as the template and creates an equal, empty table.
     pub(crate) async fn like(url: &str, table: &str, batch: usize) -> Result<Self> {
         let client = connect(url).await?;
         client
@@ -97,7 +97,7 @@ impl BareCopy {
     }
 }
 
-/// Where field number `place` of every row stands: each row is a count of fields, each field a length and its bytes.
+/// The position of field number `place` in every row: a row is a count of fields, a field is a length and its bytes.
 fn find_fields(rows: &[u8], place: usize) -> Result<Vec<usize>> {
     let (mut at, mut found) = (HEADER_BYTES, Vec::new());
     loop {

@@ -1,7 +1,7 @@
 //! pgmq, driven over plain SQL with its batch calls, in a database of its own.
 //!
-//! Its SQL comes from the `pgmq` crate, which carries it for installing without the extension. The crate is fetched
-//! by cargo at run time and not linked: its own SQL client would weigh on every build of this workspace.
+//! Its SQL comes from the `pgmq` crate, which contains it for installing without the extension. The crate is fetched
+//! by cargo at run time and not linked: its own SQL client would slow down every build of this workspace.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -46,13 +46,13 @@ impl Pgmq {
         server.drop_database(DATABASE).await
     }
 
-    /// Makes an empty queue of this name.
+    /// Creates an empty queue of this name.
     pub(crate) async fn create_queue(&self, queue: &str) -> Result<()> {
         connect(&self.url).await?.execute("SELECT pgmq.create($1)", &[&queue]).await?;
         Ok(())
     }
 
-    /// Drops a queue, so that autovacuum after its deletes does not run into the next round, which may be ours.
+    /// Drops a queue, so that autovacuum after its deletes does not run during the next round, which may be ours.
     pub(crate) async fn drop_queue(&self, queue: &str) -> Result<()> {
         connect(&self.url).await?.execute("SELECT pgmq.drop_queue($1)", &[&queue]).await?;
         Ok(())
@@ -159,7 +159,7 @@ impl Pgmq {
     }
 }
 
-/// Lets cargo fetch the crate for a manifest that names only it, and returns where its scripts lie.
+/// Has cargo fetch the crate for a manifest that depends only on it, and returns the directory of its scripts.
 fn fetch(directory: &Path) -> Result<PathBuf> {
     std::fs::create_dir_all(directory.join("src"))?;
     std::fs::write(directory.join("src/lib.rs"), "")?;

@@ -1,4 +1,4 @@
-//! PgQ from its Debian package: batches made by its ticker, drained whole.
+//! PgQ from its Debian package: batches created by its ticker, drained whole.
 
 use std::process::Command;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::server::{Server, connect};
 
 const DATABASE: &str = "headwater_lab_pgq";
 const QUEUE: &str = "lab";
-/// What lies between two ticks, and so in one batch.
+/// Messages between two ticks, and so in one batch.
 pub(crate) const BATCH: usize = 5_000;
 
 /// An installed PgQ.
@@ -22,7 +22,7 @@ pub(crate) struct Pgq {
 }
 
 impl Pgq {
-    /// Installs the package that fits the server if it is missing, and makes a queue in a fresh database.
+    /// Installs the package for this server version if it is missing, and creates a queue in a fresh database.
     pub(crate) async fn install(server: &Server) -> Result<Self> {
         let admin = server.admin().await?;
         let available = "SELECT default_version FROM pg_available_extensions WHERE name = 'pgq'";
@@ -39,7 +39,7 @@ impl Pgq {
         let client = connect(&url).await?;
         client.batch_execute("CREATE EXTENSION pgq").await?;
         client.execute("SELECT pgq.create_queue($1)", &[&QUEUE]).await?;
-        // A tick for every batch that is filled in, and none by time: the ticker is run by hand.
+        // One tick after every batch, and none by time: the ticker is called explicitly.
         let count = BATCH.to_string();
         for (name, value) in [
             ("ticker_max_count", count.as_str()),
@@ -56,7 +56,7 @@ impl Pgq {
         server.drop_database(DATABASE).await
     }
 
-    /// Registers consumers (each gets everything from here on) and publishes so many messages, a tick after each batch.
+    /// Registers consumers (each gets everything from here on) and publishes this many messages, with a tick after each batch.
     pub(crate) async fn fill(&self, consumers: &[String], messages: usize) -> Result<()> {
         let client = connect(&self.url).await?;
         for consumer in consumers {

@@ -1,6 +1,6 @@
-//! The embedded peers from PyPI, each in a Python process that takes commands line by line.
+//! The embedded peers from PyPI, each in a Python process that reads commands line by line.
 //!
-//! They run in a virtual environment made at run time; a process stays up between rounds so that its import and its
+//! They run in a virtual environment created at run time; a process keeps running between rounds so that its import and its
 //! file's warm-up are not measured.
 
 use std::io::{BufRead, BufReader, Write};
@@ -73,7 +73,7 @@ impl PythonPeer {
         self.ask(&format!("fill {messages}")).map(drop)
     }
 
-    /// Runs one kind of work for about so long.
+    /// Runs one kind of work for about this long.
     pub(crate) fn run(&mut self, work: &str, during: Duration) -> Result<Rate> {
         let answer = self.ask(&format!("{work} {}", during.as_secs_f64()))?;
         ensure!(answer.messages > 0, "{work} did nothing");
@@ -81,12 +81,12 @@ impl PythonPeer {
     }
 
     fn ask(&mut self, command: &str) -> Result<Answer> {
-        writeln!(self.commands, "{command}").context("the driver is gone")?;
+        writeln!(self.commands, "{command}").context("the driver has ended")?;
         self.commands.flush()?;
         let mut line = String::new();
         self.answers.read_line(&mut line)?;
-        let answer: Answer =
-            serde_json::from_str(&line).with_context(|| format!("the driver said {line:?}"))?;
+        let answer: Answer = serde_json::from_str(&line)
+            .with_context(|| format!("unexpected line of the driver: {line:?}"))?;
         match answer.error {
             Some(error) => bail!("{command}: {error}"),
             None => Ok(answer),

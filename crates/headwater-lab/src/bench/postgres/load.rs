@@ -1,4 +1,4 @@
-//! What load costs PostgreSQL besides time: one more group, WAL, dead tuples.
+//! Costs of load on PostgreSQL besides time: one more group, WAL, dead tuples.
 
 use std::time::{Duration, Instant};
 
@@ -14,19 +14,19 @@ use crate::check::{Figure, Unit};
 use crate::machine::cpu_time;
 use crate::server::connect;
 
-/// What one more consumer group in the same process costs, in percent of what publishing the same messages costs.
+/// The cost of one more consumer group in the same process, in percent of the cost of publishing the same messages.
 pub(super) async fn groups(context: &Context<'_>) -> Result<Row> {
     const MESSAGES: usize = 200_000;
     const BATCH: u32 = 1_000;
     progress("PostgreSQL: cost of one more group");
     let engine = &context.engine;
     let topic = engine.topic("groups").await?;
-    // A first fill, so that neither connections nor pages are new to the measured one.
+    // A first fill, so that connections and pages are warm for the measured one.
     engine.fill(&topic, 20_000).await?;
     let backends = context.server.backends(DATABASE).await?;
     let cost = |before: (Duration, Instant)| -> Result<f64> {
         let cpu = (cpu_time(&backends)? - before.0).as_secs_f64();
-        // Without the server's processes in sight only time is left to compare.
+        // Where the server's processes are not visible, only time can be compared.
         Ok(if backends.is_empty() { before.1.elapsed().as_secs_f64() } else { cpu })
     };
     let now = || -> Result<(Duration, Instant)> { Ok((cpu_time(&backends)?, Instant::now())) };
@@ -39,7 +39,7 @@ pub(super) async fn groups(context: &Context<'_>) -> Result<Row> {
             engine.fill(&topic, 1_000).await?;
         }
         let publishing = cost(before)?;
-        // The first reader pays for what every first reader pays: hint bits and cold pages. It is not measured.
+        // The first reader pays for hint bits and cold pages. It is not measured.
         engine.consume_groups(&groups[..1], BATCH).await?;
         let before = now()?;
         engine.consume_groups(&groups[1..3], BATCH).await?;
@@ -61,7 +61,7 @@ pub(super) async fn groups(context: &Context<'_>) -> Result<Row> {
     })
 }
 
-/// The groups of one round: one that warms up, two for the small measurement and ten for the large one.
+/// The groups of one round: one for the warm-up, two for the small measurement and ten for the large one.
 async fn subscribe(
     context: &Context<'_>,
     topic: &headwater::TopicName,
@@ -82,7 +82,7 @@ pub(super) async fn wal(context: &Context<'_>) -> Result<Row> {
     let client = connect(&context.url).await?;
     let topic = engine.topic("wal").await?;
     let group = engine.group(&topic, "wal").await?;
-    // Pages written since the last checkpoint are logged as changes only: a first round takes the full-page images.
+    // Pages written since the last checkpoint are logged as changes only: the full-page images are in the first round.
     engine.publish_batches(&topic, 1_000, 1, Duration::from_millis(300)).await?;
     engine.consume(&group, 100, 4, Duration::from_secs(30)).await?;
     let start = wal_position(&client).await?;
@@ -175,9 +175,9 @@ async fn publish_paced(
     during: Duration,
 ) -> Result<u64> {
     let (start, mut published) = (Instant::now(), 0);
-    let mut beat = tokio::time::interval(Duration::from_millis(5));
+    let mut interval = tokio::time::interval(Duration::from_millis(5));
     while start.elapsed() < during {
-        beat.tick().await;
+        interval.tick().await;
         engine.fill(topic, 100).await?;
         published += 100;
     }

@@ -1,4 +1,4 @@
-//! What waiting costs on PostgreSQL: latency on an idle system, and processor time while nothing happens.
+//! The cost of waiting on PostgreSQL: latency on an idle system, and processor time while nothing happens.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::super::{progress, waiting};
 use super::{Context, DATABASE};
 use crate::check::{Figure, Unit};
 
-/// From the call of `publish` to the message in the hands of a consumer of another store.
+/// From the call of `publish` until a consumer of another store has fetched the message.
 pub(super) async fn latency(context: &Context<'_>) -> Result<Vec<Row>> {
     progress("PostgreSQL: latency");
     let other = Engine::open(&context.url).await?;

@@ -1,4 +1,4 @@
-//! Who takes part in the storm. Each calls what programs of its kind call, in random order.
+//! The actors of the storm. Each calls what programs of its kind call, in random order.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::Storm;
 
 const TOPICS: [&str; 4] = ["plain", "counted", "ordered", "queue"];
 const GROUPS: [&str; 3] = ["first", "second", "third"];
-/// The groups that come and go.
+/// The groups that are subscribed and removed.
 const GUESTS: [&str; 3] = ["guest-1", "guest-2", "guest-3"];
 const LEASE: Duration = Duration::from_secs(2);
 const SILENT_FOR: Duration = Duration::from_secs(3);
@@ -29,7 +29,7 @@ fn topic(random: &mut StdRng) -> Result<TopicName> {
     Ok(TopicName::new(pick(random, &TOPICS))?)
 }
 
-/// A group that a topic may have: a queue has one.
+/// A random group of a topic; a queue has only one.
 fn group(random: &mut StdRng, topic: &TopicName) -> Result<GroupName> {
     Ok(GroupName::new(if topic.as_str() == "queue" { GROUPS[0] } else { pick(random, &GROUPS) })?)
 }
@@ -58,7 +58,7 @@ pub(super) async fn publisher(storm: Arc<Storm>, mut random: StdRng) -> Result<(
     Ok(())
 }
 
-/// A process of several groups: one part of it extends and sends heartbeats while another settles.
+/// A process of several groups: one task extends leases and sends heartbeats while another settles.
 pub(super) async fn member(storm: Arc<Storm>, number: u64, mut random: StdRng) -> Result<()> {
     let owner = Owner::new(format!("member-{number}"))?;
     while storm.is_on() {
@@ -132,7 +132,7 @@ fn settlement(lease: &Lease, random: &mut StdRng) -> Settlement {
     }
 }
 
-/// What people do with groups.
+/// What operators do with groups.
 pub(super) async fn operator(storm: Arc<Storm>, mut random: StdRng) -> Result<()> {
     while storm.is_on() {
         let topic = topic(&mut random)?;
@@ -163,7 +163,7 @@ pub(super) async fn operator(storm: Arc<Storm>, mut random: StdRng) -> Result<()
     Ok(())
 }
 
-/// Dead letters and leases of one group, and what is shown of it.
+/// Dead letters, leases and figures of one group.
 async fn one_group(storm: &Storm, topic: &TopicName, group: &GroupName, random: &mut StdRng) {
     let groups = storm.note(storm.store.subscriptions(topic).await).unwrap_or_default();
     let Some(status) = groups.iter().find(|one| one.group == *group) else { return };
@@ -182,7 +182,7 @@ async fn one_group(storm: &Storm, topic: &TopicName, group: &GroupName, random: 
     }
 }
 
-/// Groups that subscribe, and are removed with everything they have.
+/// Groups that subscribe and are removed with all their state.
 async fn guests(storm: &Storm, random: &mut StdRng) -> Result<()> {
     let topic = TopicName::new(pick(random, &TOPICS[..3]))?;
     let guest = pick(random, &GUESTS);
@@ -206,7 +206,7 @@ async fn backfill(storm: &Storm, topic: &TopicName, group: &GroupName) {
     storm.note(storm.store.resume_backfill(topic, group).await);
 }
 
-/// Changes how one topic is tracked.
+/// Changes the tracking mode of one topic.
 async fn switch_mode(storm: &Storm, random: &mut StdRng) -> Result<()> {
     let topic = TopicName::new("counted")?;
     if let Some(found) = storm.note(storm.store.topic(&topic).await) {
@@ -217,7 +217,7 @@ async fn switch_mode(storm: &Storm, random: &mut StdRng) -> Result<()> {
     Ok(())
 }
 
-/// Every job of maintenance, and what it reads.
+/// Every maintenance job, and the figures it reads.
 pub(super) async fn maintainer(storm: Arc<Storm>, number: u64, mut random: StdRng) -> Result<()> {
     let worker = Owner::new(format!("maintainer-{number}"))?;
     while storm.is_on() {
@@ -239,7 +239,7 @@ pub(super) async fn maintainer(storm: Arc<Storm>, number: u64, mut random: StdRn
     Ok(())
 }
 
-/// A job that every process has: one of them fires each tick.
+/// A cron job that every process has: one of them fires each tick.
 pub(super) async fn cron(storm: Arc<Storm>) -> Result<()> {
     let (topic, message) = (TopicName::new("plain")?, NewMessage::new("tick"));
     while storm.is_on() {

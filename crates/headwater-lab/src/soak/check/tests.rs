@@ -1,4 +1,4 @@
-//! A history in which everything went well passes, and each kind of damage to it is found.
+//! A correct history passes, and each kind of damage to it is found.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn facts() -> Facts {
     Facts { published, log, lease_us: 10_000_000, ..Facts::default() }
 }
 
-/// The same with a server that was away from 10 s to 11 s, and forgot what was settled from 9 s on.
+/// The same with a server that was down from 10 s to 11 s, and lost settlements from 9 s on.
 fn with_outage() -> Facts {
     let outage = Outage { kept_us: 9_000_000, back_us: 11_000_000 };
     Facts { outages: vec![outage], ..facts() }
@@ -47,7 +47,7 @@ fn member(killed_us: Option<u64>, events: Vec<MemberEvent>) -> MemberHistory {
     MemberHistory { member: "m".into(), killed_us, events }
 }
 
-/// A history in which everything went well; tests damage it.
+/// A correct history; tests damage it.
 fn clean() -> Vec<MemberHistory> {
     vec![
         member(None, vec![delivered(1, 1, "a"), delivered(1, 2, "b"), acked(1, 1, 2)]),
@@ -188,7 +188,7 @@ fn a_fresh_lease_that_is_refused_was_ended_by_another() {
     assert_eq!(refused(20_000_000, 20_100_000).stolen, 1);
     assert!(!refused(20_000_000, 20_100_000).is_clean());
     assert_eq!(refused(20_000_000, 29_000_000).stolen, 0, "its deadline may have passed");
-    assert_eq!(refused(9_900_000, 11_100_000).stolen, 0, "the outage may have forgotten the claim");
+    assert_eq!(refused(9_900_000, 11_100_000).stolen, 0, "the outage may have lost the claim");
 }
 
 #[test]
