@@ -18,6 +18,19 @@ pub(crate) fn hash(texts: &[&str]) -> String {
     format!("{:032x}", hasher.digest128())
 }
 
+/// A hash of what table files define. Comments and layout do not count: a reworded comment is the same table.
+///
+/// Stored beside the version of the tables: equal versions with other tables are builds of which at least one was never released, and
+/// neither can work with the tables of the other.
+pub(crate) fn definition(texts: &[&str]) -> String {
+    let code = |line: &str| {
+        line.split("--").next().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let lines: Vec<String> =
+        texts.iter().flat_map(|text| text.lines()).map(code).filter(|line| !line.is_empty()).collect();
+    hash(&lines.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
 /// Whether the stored program version is newer than the program's own; a text that is not a version is not newer.
 pub(crate) fn newer(stored: &str, own: &str) -> bool {
     match (numbers(stored), numbers(own)) {
@@ -43,6 +56,13 @@ mod tests {
         for other in [&["ab"][..], &["ab", ""], &["b", "a"], &["a"], &[]] {
             assert_ne!(hash(&["a", "b"]), hash(other), "{other:?}");
         }
+    }
+
+    #[test]
+    fn only_another_table_is_another_definition() {
+        let table = "-- A table.\nCREATE TABLE a (\n    b text -- b\n);\n";
+        assert_eq!(definition(&[table]), definition(&["CREATE TABLE a (\n\n  b   text\n);"]));
+        assert_ne!(definition(&[table]), definition(&[&table.replace("text", "integer")]));
     }
 
     #[test]

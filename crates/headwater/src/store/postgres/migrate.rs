@@ -9,16 +9,19 @@
 //! name exist, and are refused as `SchemaOutdated` otherwise. Tables of a later version are refused when the store opens,
 //! as `SchemaTooNew`.
 
-use deadpool_postgres::{GenericClient, Transaction};
-use tokio_postgres::Row;
+use deadpool_postgres::Transaction;
 
 use super::connect::Connections;
 use super::fault;
 use super::statements::in_namespace;
 use super::time::stored;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::namespace::Namespace;
 use crate::store::{OpenOptions, schema};
+
+mod found;
+
+use found::{FIND, Found, Installed, find, foreign, installed, outdated, refuse_others, too_new, unreleased};
 
 /// The schema that a program needs.
 pub(super) struct Schema {
@@ -54,6 +57,8 @@ pub(super) const SCHEMA: Schema = Schema {
         "functions/audit.sql",
         "functions/claim.sql",
         "functions/claim_ordered.sql",
+        "functions/claim_fast.sql",
+        "functions/claim_unordered.sql",
         "functions/claimable.sql",
         "functions/clean.sql",
         "functions/clock.sql",
@@ -92,6 +97,16 @@ pub(super) const SCHEMA: Schema = Schema {
 };
 
 impl Schema {
+    /// Refuses tables that this program cannot work with: later ones, and those of a build that was never released.
+    fn check_tables(&self, namespace: &Namespace, installed: &Installed) -> Result<()> {
+        let newest = self.version();
+        if installed.tables > newest {
+            return Err(too_new(namespace, installed.tables));
+        }
+        let is_same = installed.definition.as_deref() == Some(&*schema::definition(self.tables));
+        if installed.tables == newest && !is_same { Err(unreleased(namespace)) } else { Ok(()) }
+    }
+
     /// The version of its tables.
     fn version(&self) -> i32 {
         self.steps.last().map_or(1, |(version, _)| *version)
@@ -131,21 +146,6 @@ pub struct Version {
 /// How often creating a schema is retried because another process created it at the same moment.
 const ATTEMPTS_MAX: u32 = 5;
 
-/// What exists under the namespace's name.
-enum Found {
-    Nothing,
-    Foreign,
-    /// Made by a program before the first release.
-    Unreleased,
-    Installed(Installed),
-}
-
-struct Installed {
-    tables: i32,
-    code: String,
-    program: String,
-}
-
 /// Migrates a namespace to this program's version, creating it if it is missing. Safe when many processes do it at once.
 pub async fn migrate(url: &str, namespace: &Namespace, options: &OpenOptions) -> Result<Migration> {
     migrate_to(&SCHEMA, url, namespace, options).await
@@ -171,6 +171,9 @@ pub async fn version(url: &str, namespace: &Namespace, options: &OpenOptions) ->
     match found? {
         Found::Nothing => Ok(None),
         Found::Installed(installed) => {
+            if installed.tables <= newest() {
+                SCHEMA.check_tables(namespace, &installed)?;
+            }
             Ok(Some(Version { tables: installed.tables, is_current: SCHEMA.is_current(&installed) }))
         }
         Found::Foreign => Err(foreign(namespace)),
@@ -184,130 +187,21 @@ pub(super) async fn prepare(
     namespace: &Namespace,
     may_migrate: bool,
 ) -> Result<()> {
-    let newest = newest();
     match find(connections, namespace).await? {
-        Found::Installed(installed) if installed.tables > newest => Err(too_new(namespace, installed.tables)),
-        Found::Installed(installed) if installed.tables == newest && SCHEMA.is_current(&installed) => Ok(()),
-        Found::Installed(installed) if !may_migrate => Err(outdated(namespace, &installed)),
-        Found::Foreign => Err(foreign(namespace)),
-        Found::Unreleased => Err(unreleased(namespace)),
-        Found::Nothing | Found::Installed(_) => apply(&SCHEMA, connections, namespace).await.map(drop),
+        Found::Installed(installed) => {
+            SCHEMA.check_tables(namespace, &installed)?;
+            if installed.tables == newest() && SCHEMA.is_current(&installed) {
+                return Ok(());
+            }
+            if !may_migrate {
+                return Err(outdated(namespace, &installed));
+            }
+        }
+        Found::Foreign => return Err(foreign(namespace)),
+        Found::Unreleased => return Err(unreleased(namespace)),
+        Found::Nothing => {}
     }
-}
-
-fn outdated(namespace: &Namespace, installed: &Installed) -> Error {
-    let (tables, newest) = (installed.tables, newest());
-    let text = match tables == newest {
-        true => format!("namespace {namespace} has the functions of another build ({})", installed.program),
-        false => format!("namespace {namespace} is at schema version {tables}, this program needs {newest}"),
-    };
-    Error::new(ErrorKind::SchemaOutdated, format!("{text}; run `headwater migrate`"))
-}
-
-fn unreleased(namespace: &Namespace) -> Error {
-    Error::new(
-        ErrorKind::SchemaOutdated,
-        format!(
-            "namespace {namespace} was made by a development version before the first release, which this program does not \
-             read; nothing was changed. Choose another namespace, or drop the schema (DROP SCHEMA {namespace} CASCADE) if its \
-             messages are not needed"
-        ),
-    )
-}
-
-fn foreign(namespace: &Namespace) -> Error {
-    Error::new(
-        ErrorKind::NotAStore,
-        format!(
-            "schema {namespace} exists and is not one of Headwater's; choose another namespace, nothing was changed"
-        ),
-    )
-}
-
-fn too_new(namespace: &Namespace, version: i32) -> Error {
-    Error::new(
-        ErrorKind::SchemaTooNew,
-        format!(
-            "namespace {namespace} is at schema version {version}, this program supports up to {}; upgrade the program",
-            newest()
-        ),
-    )
-}
-
-/// What exists under the name, and who owns it. `used` covers every object that depends on the schema: tables and
-/// functions, and also types and operators, which a function of ours could call by mistake.
-const FIND: &str = "SELECT n.oid IS NOT NULL AS there,
-    EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = n.oid AND c.relname = 'lease_token')
-      AND EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = n.oid AND c.relname = 'schema_version') AS ours,
-    EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = n.oid AND c.relname = 'lease_token')
-      AND EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = n.oid AND c.relname = 'migration') AS unreleased,
-    EXISTS (SELECT FROM pg_depend d WHERE d.refclassid = 'pg_namespace'::regclass AND d.refobjid = n.oid) AS used,
-    current_user::text AS me, pg_get_userbyid(n.nspowner)::text AS owner,
-    (SELECT string_agg(DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE pg_get_userbyid(a.grantee) END, ', ')
-     FROM aclexplode(n.nspacl) a WHERE a.privilege_type = 'CREATE' AND a.grantee <> n.nspowner) AS creators,
-    (SELECT pg_describe_object(d.classid, d.objid, 0) || ' of role ' || pg_get_userbyid(o.refobjid)
-     FROM pg_depend d JOIN pg_shdepend o ON o.classid = d.classid AND o.objid = d.objid AND o.deptype = 'o'
-         AND o.dbid = (SELECT b.oid FROM pg_database b WHERE b.datname = current_database())
-     WHERE d.refclassid = 'pg_namespace'::regclass AND d.refobjid = n.oid AND o.refobjid <> n.nspowner LIMIT 1) AS other
-    FROM (SELECT 1) one LEFT JOIN pg_namespace n ON n.nspname = $1";
-
-async fn find(connections: &Connections, namespace: &Namespace) -> Result<Found> {
-    let client = connections.get().await?;
-    let translate = |error| fault::translate("reading the schema's version", error);
-    let row = client.query_one(FIND, &[&namespace.as_str()]).await.map_err(translate)?;
-    Ok(if stored(&row, "ours")? {
-        Found::Installed(installed(&client, namespace).await?)
-    } else if stored(&row, "unreleased")? {
-        Found::Unreleased
-    } else if stored(&row, "there")? && stored(&row, "used")? {
-        Found::Foreign
-    } else {
-        Found::Nothing
-    })
-}
-
-async fn installed(client: &impl GenericClient, namespace: &Namespace) -> Result<Installed> {
-    let sql = in_namespace("SELECT tables, code, program FROM {schema}.schema_version", namespace);
-    let row = client.query_one(&sql, &[]).await;
-    let row = row.map_err(|error| fault::translate("reading the schema's version", error))?;
-    Ok(Installed {
-        tables: stored(&row, "tables")?,
-        code: stored(&row, "code")?,
-        program: stored(&row, "program")?,
-    })
-}
-
-/// Refuses a schema that another role can change. The owner of a schema may replace any function in it, also functions that
-/// run with the rights of the migrating user, often a superuser. A role that may create objects in the schema, or owns some
-/// there, can add an overload that fits a call better than our function.
-fn refuse_others(namespace: &Namespace, row: &Row) -> Result<()> {
-    if !stored::<_, bool>(row, "there")? {
-        return Ok(());
-    }
-    let (me, owner): (&str, &str) = (stored(row, "me")?, stored(row, "owner")?);
-    let refused = |text: String| Err(Error::new(ErrorKind::PermissionDenied, text));
-    if owner != me {
-        return refused(format!(
-            "schema {namespace} belongs to role {owner}, and this is role {me}: migrate as {owner}, choose another namespace, \
-             or make {me} the owner (ALTER SCHEMA {namespace} OWNER TO {me}) if the schema is yours; nothing was changed"
-        ));
-    }
-    if let Some(creators) = stored::<_, Option<&str>>(row, "creators")? {
-        return refused(format!(
-            "schema {namespace} of role {owner} is open to {creators}, who may create objects in it: run REVOKE CREATE ON SCHEMA \
-             {namespace} FROM {creators} first; nothing was changed"
-        ));
-    }
-    if !stored::<_, bool>(row, "ours")? && stored(row, "used")? {
-        return Err(if stored(row, "unreleased")? { unreleased(namespace) } else { foreign(namespace) });
-    }
-    if let Some(other) = stored::<_, Option<&str>>(row, "other")? {
-        return refused(format!(
-            "schema {namespace} of role {owner} has an object of another role: {other}; drop it, or give it to {owner}; \
-             nothing was changed"
-        ));
-    }
-    Ok(())
+    apply(&SCHEMA, connections, namespace).await.map(drop)
 }
 
 /// Applies what is missing, in one transaction. If several processes do it at once, one goes first; the others wait and
@@ -356,8 +250,8 @@ async fn apply_once(
         false => None,
     };
     let (from, to) = (before.as_ref().map_or(0, |before| before.tables), schema.version());
-    if from > to {
-        return Err(too_new(namespace, from));
+    if let Some(before) = &before {
+        schema.check_tables(namespace, before)?;
     }
     match before {
         None => create_tables(&transaction, schema, namespace, there).await?,
@@ -372,15 +266,21 @@ async fn apply_once(
     }
     // Also if nothing was missing: a dump restored without its roles has neither grants nor revocations.
     run(&transaction, namespace, "SELECT {schema}.revoke_public(); SELECT {schema}.grant_roles()").await?;
-    let note = "INSERT INTO {schema}.schema_version AS v (tables, code, program, migrated_at)
-        SELECT $1, $2, $3, clock_timestamp() WHERE $4 OR $1 > coalesce((SELECT x.tables FROM {schema}.schema_version x), 0)
-        ON CONFLICT (one) DO UPDATE SET tables = excluded.tables, migrated_at = excluded.migrated_at,
+    let note = "INSERT INTO {schema}.schema_version AS v (tables, definition, code, program, migrated_at)
+        SELECT $1, $5, $2, $3, clock_timestamp() WHERE $4 OR $1 > coalesce((SELECT x.tables FROM {schema}.schema_version x), 0)
+        ON CONFLICT (one) DO UPDATE SET tables = excluded.tables, definition = excluded.definition, migrated_at = excluded.migrated_at,
             code = CASE WHEN $4 THEN excluded.code ELSE v.code END,
             program = CASE WHEN $4 THEN excluded.program ELSE v.program END";
     transaction
         .execute(
             &in_namespace(note, namespace),
-            &[&to, &schema::hash(schema.code), &schema.program, &code_replaced],
+            &[
+                &to,
+                &schema::hash(schema.code),
+                &schema.program,
+                &code_replaced,
+                &schema::definition(schema.tables),
+            ],
         )
         .await
         .map_err(translate)?;

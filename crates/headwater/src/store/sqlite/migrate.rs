@@ -90,7 +90,7 @@ pub(super) fn check_current(connection: &Connection, location: &str) -> Result<(
         let text = format!("the store cannot be read: {location}: it has no tables of Headwater");
         return Err(Error::new(ErrorKind::NotAStore, text));
     };
-    SCHEMA.check_not_newer(found.version, location)?;
+    SCHEMA.check_tables(&found, location)?;
     if found.version == newest() {
         return Ok(());
     }
@@ -113,7 +113,7 @@ pub(super) fn check_written(connection: &Connection, location: &str) -> Attempt<
 /// Refuses, before anything is touched, a file that [`migrate`] would refuse.
 pub(super) fn check_may_open(connection: &Connection, location: &str, adopt: bool) -> Result<()> {
     match Found::read(connection, location)? {
-        Some(found) => SCHEMA.check_not_newer(found.version, location),
+        Some(found) => SCHEMA.check_tables(&found, location),
         None => check_may_install(connection, location, adopt),
     }
 }
@@ -140,7 +140,7 @@ impl Schema {
             connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
         let found = Found::read(&transaction, location)?;
         match &found {
-            Some(found) => self.check_not_newer(found.version, location)?,
+            Some(found) => self.check_tables(found, location)?,
             None => check_may_install(&transaction, location, adopt)?,
         }
         if found.as_ref().is_some_and(|found| self.is_current(found)) {
@@ -171,6 +171,7 @@ impl Schema {
              ON CONFLICT (key) DO UPDATE SET value = excluded.value",
         )?;
         store.execute(["schema", &self.version().to_string()])?;
+        store.execute(["schema_tables", &schema::definition(self.tables)])?;
         store.execute(["schema_code", &schema::hash(self.code)])?;
         store.execute(["schema_program", self.program])?;
         Ok(())
@@ -180,18 +181,21 @@ impl Schema {
     /// program.
     fn is_current(&self, found: &Found) -> bool {
         found.version == self.version()
+            && found.definition == schema::definition(self.tables)
             && (found.code == schema::hash(self.code) || schema::newer(&found.program, self.program))
     }
 
-    /// Refuses tables of a newer version.
-    fn check_not_newer(&self, found: i64, location: &str) -> Result<()> {
-        let newest = self.version();
-        if found <= newest {
-            return Ok(());
+    /// Refuses tables that this program cannot work with: later ones, and those of a build that was never released.
+    fn check_tables(&self, found: &Found, location: &str) -> Result<()> {
+        let (version, newest) = (found.version, self.version());
+        if version > newest {
+            let text = format!(
+                "schema version {version} is newer than this program's {newest}, upgrade it: {location}"
+            );
+            return Err(Error::new(ErrorKind::SchemaTooNew, text));
         }
-        let text =
-            format!("schema version {found} is newer than this program's {newest}, upgrade it: {location}");
-        Err(Error::new(ErrorKind::SchemaTooNew, text))
+        let is_same = found.definition == schema::definition(self.tables);
+        if version == newest && !is_same { Err(unreleased(location)) } else { Ok(()) }
     }
 }
 
@@ -199,6 +203,8 @@ impl Schema {
 #[derive(Debug, Default)]
 struct Found {
     version: i64,
+    /// What the files of its tables define; empty before it was stored.
+    definition: String,
     code: String,
     program: String,
 }
@@ -228,6 +234,7 @@ impl Found {
         for (key, value) in rows {
             match key.as_str() {
                 "schema" => version = value.parse().ok(),
+                "schema_tables" => found.definition = value,
                 "schema_code" => found.code = value,
                 "schema_program" => found.program = value,
                 "schema_version" => return Err(unreleased(location)),

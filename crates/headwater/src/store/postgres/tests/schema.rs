@@ -135,6 +135,29 @@ async fn a_failing_migration_leaves_everything_as_it_was() {
     scene.drop().await;
 }
 
+/// Version 1 with other tables than this program's: a build that was never released made it.
+#[tokio::test]
+async fn tables_of_another_build_are_refused_and_left() {
+    let Some(scene) = Scene::new() else { return };
+    let tables = Vec::leak([SCHEMA.tables, &["CREATE TABLE {schema}.former (n integer)"]].concat());
+    migrated(&scene, &Schema { tables, steps: &[], code: SCHEMA.code, program: "0.0.1" }).await;
+    let client = scene.client().await;
+    for change in ["", "ALTER TABLE {schema}.schema_version DROP COLUMN definition"] {
+        client.batch_execute(&scene.sql(change)).await.unwrap();
+        let migrated = migrate(&scene.url, &scene.namespace, &OpenOptions::default()).await.map(drop);
+        let opened = scene.open_as(None).await.map(drop);
+        for refused in [migrated, opened, version_of(&scene).await.map(drop)] {
+            let refused = refused.unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::SchemaOutdated, "{refused}");
+            assert!(refused.to_string().contains("before the first release"), "{refused}");
+        }
+    }
+    client
+        .batch_execute(&scene.sql("SELECT n FROM {schema}.former; DROP SCHEMA {schema} CASCADE"))
+        .await
+        .unwrap();
+}
+
 #[tokio::test]
 async fn a_schema_of_before_the_first_release_is_refused() {
     let Some(scene) = Scene::new() else { return };

@@ -190,6 +190,29 @@ async fn code_of_an_older_program_is_replaced_once_and_an_applications_own_stays
     assert_eq!(rows(&own, changes), before, "what is current is not created again");
 }
 
+/// Version 1 with other tables than this program's: a build that was never released made it.
+#[tokio::test]
+async fn tables_of_another_build_are_refused_and_left() {
+    let place = Place::new();
+    let mut own = place.connect();
+    let other = Schema {
+        tables: with(SCHEMA.tables, "CREATE TABLE headwater_former (n INTEGER)"),
+        program: "0.0.1",
+        ..SCHEMA
+    };
+    other.install(&mut own, "x", false).unwrap();
+    let before = shape(&own);
+    for change in ["", "DELETE FROM headwater_meta WHERE key = 'schema_tables'"] {
+        own.execute_batch(change).unwrap();
+        for options in [OpenOptions::default(), OpenOptions::default().read_only(true)] {
+            let refused = place.try_open(options).await.unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::SchemaOutdated, "{refused}");
+            assert!(refused.to_string().contains("before the first release"), "{refused}");
+        }
+    }
+    assert_eq!(shape(&own), before);
+}
+
 #[tokio::test]
 async fn a_migration_that_fails_leaves_everything_as_it_was() {
     let place = Place::new();
