@@ -155,6 +155,6 @@ fn depart(work: &mut Work<'_>, owner: &Owner) -> Attempt<()> {
 /// Forgets an owner. What it served was served until its last heartbeat.
 pub(super) fn forget(work: &Work<'_>, owner: &str) -> Attempt<()> {
     serve_no_more(work, owner, &[])?;
-    work.connection.prepare_cached(super::sql!(depart))?.execute([owner])?;
+    work.connection.prepare_cached(super::sql!(heartbeat.depart))?.execute([owner])?;
     Ok(())
 }

@@ -14,20 +14,20 @@ use crate::name::Owner;
 pub(super) fn elect(work: &mut Work<'_>, worker: &Owner, term: Duration) -> Attempt<bool> {
     let now_ms = work.now_ms();
     let until_ms = now_ms.saturating_add(millis(term));
-    let mut statement = work.connection.prepare_cached(super::sql!(election.elect))?;
+    let mut statement = work.connection.prepare_cached(super::sql!(maintenance.elect))?;
     Ok(statement.execute(params![worker.as_str(), until_ms, now_ms])? == 1)
 }
 
 /// A worker gives up its term.
 pub(super) fn resign(work: &mut Work<'_>, worker: &Owner) -> Attempt<()> {
-    work.connection.prepare_cached(super::sql!(election.resign))?.execute([worker.as_str()])?;
+    work.connection.prepare_cached(super::sql!(maintenance.resign))?.execute([worker.as_str()])?;
     Ok(())
 }
 
 /// Records a run. When the detector last looked it says itself: a run of it that failed has not looked.
 pub(super) fn ran(work: &mut Work<'_>, run: &JobRun) -> Attempt<()> {
     let whole = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
-    work.connection.prepare_cached(super::sql!(jobs.ran))?.execute(params![
+    work.connection.prepare_cached(super::sql!(maintenance.job_ran))?.execute(params![
         run.job.as_str(),
         whole(run.rows),
         whole(run.backlog),
@@ -41,7 +41,7 @@ pub(super) fn ran(work: &mut Work<'_>, run: &JobRun) -> Attempt<()> {
 
 /// How each job has been doing, in the order of a round; those that never ran are left out.
 pub(super) fn list(connection: &Connection) -> Attempt<Vec<JobStatus>> {
-    let mut statement = connection.prepare_cached(super::sql!(jobs.get))?;
+    let mut statement = connection.prepare_cached(super::sql!(maintenance.job))?;
     let mut jobs = Vec::new();
     for job in Job::ALL {
         let status = statement.query_row([job.as_str()], |row| {

@@ -1,3 +1,12 @@
+-- name: acks
+-- Purpose:    Who acked the ranges an offset is in, oldest first.
+-- Parameters: ?1 topic_id, ?2 offset
+-- Index:      headwater_ack_log_offsets, from the offset on
+SELECT group_name, first_offset, last_offset, owner, acked_at_ms, lane, lanes
+FROM headwater_ack_log
+WHERE topic_id = ?1 AND last_offset >= ?2 AND first_offset <= ?2
+ORDER BY ack_key
+
 -- name: list
 -- Purpose:    What was done by operators, newest first.
 -- Parameters: ?1 at most

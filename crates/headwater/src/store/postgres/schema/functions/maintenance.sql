@@ -1,4 +1,4 @@
--- Maintenance: elections, dead owners and groups, and small things past their time.
+-- Maintenance: elections, jobs, dead owners and groups, small things past their time; and the audit.
 
 -- One round of upkeep over all topics, after their heads were advanced: promotes, forgets old dedup keys and flags. It is
 -- apart from "advance" so that nothing it may have to wait for keeps a head locked.
@@ -49,6 +49,20 @@ BEGIN
         SELECT x.ctid FROM {schema}.dedup x WHERE x.expires_at <= v_now ORDER BY x.expires_at LIMIT p_max FOR UPDATE SKIP LOCKED));
     GET DIAGNOSTICS v_keys = ROW_COUNT;
     RETURN v_activities + v_keys;
+END $$;
+
+-- Forgets inbox entries older than the retention, a bounded number. Those another round is removing are skipped.
+CREATE OR REPLACE FUNCTION {schema}.forget_inbox(p_retention_ms {schema}.inbox_age_ms, p_max integer, p_now {schema}.injected_time) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_count bigint;
+BEGIN
+    DELETE FROM {schema}.inbox i WHERE i.ctid = ANY (ARRAY(
+        SELECT x.ctid FROM {schema}.inbox x
+        WHERE x.handled_at <= coalesce(p_now, clock_timestamp()) - make_interval(secs => p_retention_ms / 1000.0)
+        ORDER BY x.handled_at LIMIT p_max FOR UPDATE SKIP LOCKED));
+    GET DIAGNOSTICS v_count = ROW_COUNT;
+    RETURN v_count;
 END $$;
 
 -- Elects or confirms the worker of the namespace. Whoever has the term keeps it until it has run out.
@@ -176,3 +190,20 @@ CREATE OR REPLACE FUNCTION {schema}.jobs() RETURNS SETOF {schema}.job
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT j.* FROM {schema}.job j WHERE j.runs > 0 ORDER BY j.job
 $$;
+
+-- Adds an audit entry, in the transaction of the act.
+CREATE OR REPLACE FUNCTION {schema}.note_act(
+    p_actor text, p_act text, p_topic text, p_group text, p_detail jsonb, p_now timestamptz
+) RETURNS void
+LANGUAGE sql AS $$
+    INSERT INTO {schema}.audit (acted_at, actor, act, topic, group_name, detail)
+    VALUES (coalesce(p_now, clock_timestamp()), p_actor, p_act, p_topic, p_group, p_detail)
+$$;
+
+-- The audit is append-only, also for the owner of the schema.
+CREATE OR REPLACE FUNCTION {schema}.refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = 'HW003', MESSAGE = 'invalid change: the audit is append-only';
+END $$;
+CREATE OR REPLACE TRIGGER audit_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON {schema}.audit
+    FOR EACH STATEMENT EXECUTE FUNCTION {schema}.refuse_change();
