@@ -261,14 +261,14 @@ mod tests {
             "//! Nobody.\npub use a::{B, C};\nfn a() {}\n#[cfg(test)]\nmod tests {\n    fn b() {\n    }\n}\n";
         let tree = Tree::of(&[
             ("crates/headwater/src/lib.rs", lib),
-            ("crates/headwater/src/store.rs", "pub trait Store {\n    fn claim(&self);\n}\n"),
+            ("crates/headwater/src/store/delivery.rs", "pub trait Delivery {\n    fn claim(&self);\n}\n"),
             ("crates/headwater/src/store/sqlite/migrations/0001_a.sql", "-- Told.\n"),
             ("README.md", "Look.\n"),
         ]);
         let house = House::measure(&tree);
         assert_eq!((house.areas[0], house.areas[3]), ((2, 6), (0, 5)));
         assert_eq!((house.exports, house.sql_files, house.migrations), (2, 1, 1));
-        assert_eq!(house.methods[0], ("Store", 1));
+        assert_eq!(house.methods[0], ("Delivery", 1));
         assert_eq!((house.library.functions.len(), house.all.functions.len()), (1, 2));
         let text = house.tables();
         assert!(text.contains("| nobody | 1 | 0 | 0 |") && text.contains("| told | 0 | 1 | 0 |"), "{text}");
