@@ -43,7 +43,7 @@
 //!
 //! # Publishing
 //! A [`Producer`] returns once a message is durable. Sends that come while another is under way share the next statement.
-//! What can be sent is in [`IntoMessage`]: a reference to anything serializable is JSON.
+//! What can be sent is in [`codec::IntoMessage`]: a reference to anything serializable is JSON.
 //!
 //! ```
 //! # #[tokio::main] async fn main() -> headwater::Result<()> {
@@ -93,8 +93,8 @@
 //! # let _ = (one, many, once);
 //! ```
 //!
-//! [`ConsumerBuilder::member`] is short for the first. [`Handling::in_postgres`] is the last one on PostgreSQL. Programs
-//! that drive themselves take batches from [`ConsumerBuilder::open`].
+//! [`ConsumerBuilder::member`](consumer::ConsumerBuilder::member) is short for the first. [`Handling::in_postgres`] is the last one on PostgreSQL. Programs
+//! that drive themselves take batches from [`ConsumerBuilder::open`](consumer::ConsumerBuilder::open).
 //!
 //! # Outcomes
 //! | a handler returns | and the message |
@@ -193,7 +193,7 @@
 //! and returns once the database knows; others have the rest at once. Dropping a [`Running`] stops it without waiting.
 //!
 //! # Observing
-//! [`Running::health`], [`Producer::health`] and [`CronJob::health`] tell rates, percentiles, totals and the last errors
+//! [`Running::health`], [`Producer::health`] and [`cron::CronJob::health`] tell rates, percentiles, totals and the last errors
 //! without any exporter; the `metrics` facade has the same per topic and group. `tracing` spans follow W3C trace context from
 //! publisher to handler ([`trace`]). [`Headwater::groups`] says how far each group is, [`Headwater::doctor`] what is off.
 //!
@@ -203,7 +203,8 @@
 //! ```
 //! # #[tokio::main] async fn main() -> headwater::Result<()> {
 //! # use std::time::Duration;
-//! use headwater::{Clock, Context, Headwater, Json, ManualClock, OpenOptions, Retry};
+//! use headwater::{Clock, Context, Headwater, Json, OpenOptions, Retry};
+//! use headwater::testing::ManualClock;
 //!
 //! let clock = ManualClock::at("2026-03-02T09:00:00Z".parse().expect("a time"));
 //! let options = OpenOptions::default().clock(Clock::Manual(clock.clone()));
@@ -233,15 +234,17 @@
 //! # headwater.close().await }
 //! ```
 //!
-//! The root has what programs name. What operators read and engines exchange is in [`store`], figures are in [`health`].
+//! The root has what most programs name. The rest is in modules: settings of topics in [`topic`], builders and limits of consumers in
+//! [`consumer`], codecs in [`codec`], cron jobs in [`cron`], maintenance in [`maintenance`], what tests use in [`testing`], figures in
+//! [`health`], and what operators read and engines exchange in [`store`].
 //! Programs to copy from are in `examples/`, and `docs/life-of-a-message.md` follows one message through the code.
 
 mod backfill;
 mod clock;
-mod codec;
-mod consumer;
+pub mod codec;
+pub mod consumer;
 #[cfg(feature = "cron")]
-mod cron;
+pub mod cron;
 mod dead_letter;
 mod error;
 mod groups;
@@ -250,46 +253,49 @@ mod headwater;
 mod lease;
 mod lease_thread;
 pub mod limits;
-mod maintain;
+pub mod maintenance;
 mod message;
 mod name;
 mod namespace;
 mod observe;
-mod publish;
+pub mod publish;
 pub mod settle;
 pub mod store;
 mod subscription;
-mod topic;
+pub mod testing;
+pub mod topic;
 mod topics;
 
-pub use clock::{Clock, ManualClock};
+pub use clock::Clock;
+#[doc(inline)]
+pub use codec::Json;
 #[cfg(feature = "protobuf")]
+#[doc(inline)]
 pub use codec::Protobuf;
-pub use codec::{Decode, DecodeError, IntoMessage, Json};
-pub use consumer::{Batch, Consumer, ConsumerBuilder, EndReason, Running, Stepper, Stopped};
-#[cfg(feature = "cron")]
-pub use cron::{CronBuilder, CronJob, Missed};
+#[doc(inline)]
+pub use consumer::{Batch, Consumer, EndReason, Running};
 pub use dead_letter::DeadLetters;
 pub use error::{Error, ErrorKind, Result};
 pub use groups::Groups;
 pub use handler::{Bury, Context, Failure, HandlerResult, Handling, Messages, Retry, Skip, Verdicts};
 pub use headwater::{Headwater, TopicBuilder};
-pub use lease::{GroupLimits, RateLimit};
-pub use maintain::{Job, Maintaining, Maintenance, MaintenancePreset};
 pub use message::{Headers, Message, NewMessage, Offset, Published};
-pub use name::{GroupName, Owner, TopicName};
+pub use name::{GroupName, TopicName};
 pub use observe::{health, trace};
-pub use publish::{Producer, Sends};
+#[doc(inline)]
+pub use publish::Producer;
 /// The driver whose connections handlers in SQLite transactions get: use it from here, and versions always match.
 #[cfg(feature = "sqlite")]
 pub use rusqlite;
+#[doc(inline)]
 pub use store::OpenOptions;
 pub use subscription::{DeliveryPolicy, Start, SubscriptionState};
 /// The driver whose transactions handlers and publishers use on PostgreSQL.
 #[cfg(feature = "postgres")]
 pub use tokio_postgres;
 
-pub use topic::{Ordering, Partition, Preset, Semantics, Storage, TopicSettings, Tracking};
+#[doc(inline)]
+pub use topic::{Preset, TopicSettings};
 pub use topics::Topics;
 
 /// The README's programs compile.

@@ -187,7 +187,7 @@ fn part_object(part: &Outstanding) -> Value {
         "lane": part.lane,
         "state": part.state.as_str(),
         "token": part.token.map(|token| token.0),
-        "owner": part.owner.as_ref().map(headwater::Owner::as_str),
+        "owner": part.owner.as_ref().map(headwater::store::Owner::as_str),
         "attempts": part.attempts,
         "due_at": part.due_at,
         "key": part.key,

@@ -4,8 +4,10 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use headwater::maintenance::Job as Upkeep;
 use headwater::store::{Backfill, BackfillState};
-use headwater::{GroupName, Headwater, Job as Upkeep, NewMessage, Start, TopicName, TopicSettings, Tracking};
+use headwater::topic::Tracking;
+use headwater::{GroupName, Headwater, NewMessage, Start, TopicName, TopicSettings};
 
 use super::Setting;
 use super::oltp::{Oltp, Span};

@@ -4,7 +4,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use headwater::{GroupName, Headwater, Job as Upkeep, Start, TopicName, TopicSettings, Tracking};
+use headwater::maintenance::Job as Upkeep;
+use headwater::topic::Tracking;
+use headwater::{GroupName, Headwater, Start, TopicName, TopicSettings};
 
 use super::Setting;
 use super::backfill::fill;

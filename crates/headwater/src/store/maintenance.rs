@@ -10,12 +10,12 @@ use async_trait::async_trait;
 
 use super::Tracking;
 use crate::error::Result;
-use crate::maintain::{JobRun, JobStatus};
+use crate::maintenance::{JobRun, JobStatus};
 use crate::name::{GroupName, Owner, TopicName};
 use crate::subscription::MissedMessages;
 use crate::topic::{TopicId, TopicStatus};
 
-/// Maintenance, step by step. [`crate::Maintenance`] decides when each is due.
+/// Maintenance, step by step. [`crate::maintenance::Maintenance`] decides when each is due.
 #[async_trait]
 pub trait Maintenance: Tracking {
     /// Elects or confirms the worker of this namespace for a term. True if it is this one. Another is elected only once

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::maintain::MaintenancePreset;
+use crate::maintenance::MaintenancePreset;
 use crate::observe::window::WINDOW_DEFAULT;
 
 /// Options for opening a store. The defaults suit production.
@@ -149,7 +149,7 @@ impl OpenOptions {
     /// default: one process of all that do is elected, the others only ask now and then whether it still lives.
     ///
     /// Switch it off where a process of its own runs [`Headwater::maintenance`](crate::Headwater::maintenance), or where
-    /// somebody runs it by hand. With a [manual clock](crate::ManualClock) it is always by hand: nothing moves by itself.
+    /// somebody runs it by hand. With a [manual clock](crate::clock::ManualClock) it is always by hand: nothing moves by itself.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> headwater::Result<()> {

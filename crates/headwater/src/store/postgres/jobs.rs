@@ -7,7 +7,7 @@ use tokio_postgres::Row;
 use super::PostgresStore;
 use super::time::{count, stored};
 use crate::error::Result;
-use crate::maintain::{Job, JobRun, JobStatus};
+use crate::maintenance::{Job, JobRun, JobStatus};
 
 pub(super) async fn probe(store: &PostgresStore) -> Result<()> {
     store.connections.query("probing", &store.statements.maintenance_probe, &[]).await.map(drop)

@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::fault::Attempt;
 use super::work::Work;
 use super::{decode, millis};
-use crate::maintain::{Job, JobRun, JobStatus};
+use crate::maintenance::{Job, JobRun, JobStatus};
 use crate::name::Owner;
 
 /// Elects or confirms a worker for a term; true if it is this one.

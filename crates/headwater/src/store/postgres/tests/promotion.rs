@@ -1,7 +1,7 @@
 //! Delayed messages that are due go into the log by bytes, not only by number.
 
 use super::*;
-use crate::ManualClock;
+use crate::clock::ManualClock;
 
 const MIB: usize = 1024 * 1024;
 

@@ -1,10 +1,10 @@
 //! Upkeep as only PostgreSQL can be disturbed in it: transactions rolled back half way, workers at once, snapshots, late rows.
 
 use super::*;
-use crate::store::OffsetRange;
-use crate::store::{TrackStep, Tracking as _};
+use crate::clock::ManualClock;
+use crate::store::{OffsetRange, TrackStep, Tracking as _};
 use crate::topic::TopicId;
-use crate::{Clock, ManualClock, Offset};
+use crate::{Clock, Offset};
 
 mod backfill;
 mod partitions;
@@ -324,7 +324,7 @@ async fn one_worker_is_elected_until_its_term_ends() {
 
 #[tokio::test]
 async fn jobs_add_up_and_an_error_stays_until_it_is_gone() {
-    use crate::maintain::{Job, JobRun};
+    use crate::maintenance::{Job, JobRun};
     let Some(stage) = Stage::set("message_retention_ms = 0").await else { return };
     let run = |error: Option<&str>| JobRun {
         job: Job::MessageCleanup,
